@@ -1,0 +1,76 @@
+"""What a method is given: a batch of views, and the facts about the data set it comes from.
+
+Truth of unlabeled images is not part of either, so that no method can look at it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class ViewGeometry:
+    """Where each pixel of a view comes from.
+
+    ``matrices``: (b, 2, 3) float32, the affine map from normalized coordinates of the view
+    (x, y in [-1, 1], pixel centers as in ``grid_sample(align_corners=False)``) to normalized
+    coordinates of the oriented original image; flips and rotations included.
+    """
+
+    matrices: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A few samples, each in one or more views.
+
+    Attributes:
+        views: one (b, c, h, w) float32 tensor per view, normalized by the backbone's mean and std.
+        labels: (b,) int64, training class in ``[0, num_old_classes)``, -1 = unlabeled.
+        sample_index: (b,) int64, row of the data set.
+        geometry: one entry per view.
+    """
+
+    views: tuple[Tensor, ...]
+    labels: Tensor
+    sample_index: Tensor
+    geometry: tuple[ViewGeometry, ...]
+
+    @property
+    def images(self) -> Tensor:
+        """The first view, (b, c, h, w); all there is for methods with one view."""
+        return self.views[0]
+
+
+@dataclass(frozen=True, slots=True)
+class DataInfo:
+    """What a method may know about the training set when it is built.
+
+    Attributes:
+        num_samples: rows of the data set, n.
+        labels: (n,) int64, training class, -1 = unlabeled. Training class i is class
+            ``class_order[i]`` of the data set; old classes come first.
+        class_names: names of the data set's classes, in data set order; may be empty.
+        class_order: data set class of each training class; old classes first.
+        num_old_classes: classes with labeled samples.
+        num_known_classes: classes of the data set if they are known, else ``None``.
+        in_channels: 1 or 3.
+        image_size: height and width of a view, in pixels.
+        chiral: mirrored images mean something else (digits, text), so no horizontal flip.
+        photographic: color augmentation makes sense.
+    """
+
+    num_samples: int
+    labels: NDArray[np.int64]
+    class_names: tuple[str, ...]
+    class_order: tuple[int, ...]
+    num_old_classes: int
+    num_known_classes: int | None
+    in_channels: int
+    image_size: int
+    chiral: bool = False
+    photographic: bool = True

@@ -1,0 +1,154 @@
+"""Every error that a user can cause, each with the exit code of the command that meets it.
+
+    LabelkitError(where, problem, remedy)
+    ├── ConfigError            2   an option, a preset or a config file
+    ├── InputError             3   what was given to read
+    │   ├── DatasetError           images, labels, splits
+    │   ├── StoreError             an embedding store or a result
+    │   │   ├── NotAStore, VersionError, Refused, Damaged, Mismatch
+    │   └── CheckpointError        a run folder or a weights file
+    │       └── (the same kinds, prefixed by Checkpoint)
+    ├── DivergenceError        4   training became useless
+    ├── ResourceError          5   disk full, no permission, folder vanished, no such device
+    ├── BusyError              6   another run holds this output
+    └── GateError             10   a threshold that was asked for is not met
+
+``Interrupted`` is no error: it carries a signal (exit 130 or 143) up to the command line.
+Only ``labelkit.cli.main`` turns these into exit codes. What a programmer causes is a
+``ValueError`` or ``TypeError`` instead.
+"""
+
+from __future__ import annotations
+
+import errno
+
+
+class LabelkitError(Exception):
+    """Something in the user's world is wrong; says where, what, and what to do.
+
+    Args:
+        where: file, option or row, e.g. ``cub.h5:/labels``.
+        problem: what was found and what was expected.
+        remedy: the next thing to do; may be empty only if the problem says it.
+    """
+
+    exit_code = 1
+
+    def __init__(self, where: str, problem: str, remedy: str = "") -> None:
+        self.where = where
+        self.problem = problem
+        self.remedy = remedy
+        super().__init__(where, problem, remedy)
+
+    def __str__(self) -> str:
+        """Return ``where: problem. remedy`` on one line or several."""
+        text = f"{self.where}: {self.problem}" if self.where else self.problem
+        if self.remedy:
+            text = f"{text.rstrip('.')}. {self.remedy}"
+        return text
+
+
+class ConfigError(LabelkitError):
+    """An option, preset or config file that cannot be used."""
+
+    exit_code = 2
+
+
+class InputError(LabelkitError):
+    """Something given to read that cannot be used."""
+
+    exit_code = 3
+
+
+class DatasetError(InputError):
+    """Images, labels or splits that cannot be used."""
+
+
+class StoreError(InputError):
+    """An embedding store or a result that cannot be used."""
+
+
+class NotAStore(StoreError):  # noqa: N818 - named by the file format
+    """The file is something else."""
+
+
+class VersionError(StoreError):
+    """Written by a newer labelkit, or needs a feature this one lacks."""
+
+
+class Refused(StoreError):  # noqa: N818 - named by the file format
+    """Holds something that a store must not hold."""
+
+
+class Damaged(StoreError):  # noqa: N818 - named by the file format
+    """Bytes differ from what was written."""
+
+
+class Mismatch(StoreError):  # noqa: N818 - named by the file format
+    """Two files do not belong together: rows, model or digest."""
+
+
+class CheckpointError(InputError):
+    """A run folder or a weights file that cannot be used."""
+
+
+class CheckpointDamaged(CheckpointError):
+    """Bytes of a checkpoint differ from what was written."""
+
+
+class CheckpointMismatch(CheckpointError):
+    """A checkpoint of another method, shape or configuration."""
+
+
+class CheckpointRefused(CheckpointError):
+    """A weights file that holds more than tensors."""
+
+
+class DivergenceError(LabelkitError):
+    """Training became useless: not-a-number, explosion, collapse."""
+
+    exit_code = 4
+
+
+class ResourceError(LabelkitError):
+    """Disk full, no permission, a folder that vanished, a device that is not there."""
+
+    exit_code = 5
+
+
+class BusyError(LabelkitError):
+    """Another run holds this output."""
+
+    exit_code = 6
+
+
+class GateError(LabelkitError):
+    """A threshold that was asked for is not met."""
+
+    exit_code = 10
+
+
+class Interrupted(BaseException):  # noqa: N818 - not an error
+    """A signal asked the command to stop; ``exit_code`` is 128 + its number."""
+
+    def __init__(self, signum: int) -> None:
+        self.signum = signum
+        self.exit_code = 128 + signum
+        super().__init__(signum)
+
+
+def resource_error(error: OSError, where: str) -> ResourceError:
+    """Translate an ``OSError`` met while writing into what a user can act on."""
+    remedies = {
+        errno.ENOSPC: ("the disk is full", "Free some space or choose another place, then run the same command again."),
+        errno.EDQUOT: ("the disk quota is used up", "Free some space or choose another place."),
+        errno.EACCES: ("no permission to write here", "Choose another place or change the permissions."),
+        errno.EPERM: ("the system does not allow this", "Choose another place or change the permissions."),
+        errno.EROFS: ("the file system is read-only", "Choose another place."),
+        errno.ENOENT: ("the folder does not exist or vanished", "Make it and run the same command again."),
+        errno.ENOTDIR: ("a part of this path is a file, not a folder", "Choose another place."),
+        errno.EFBIG: ("the file would be larger than this system allows", "Choose another place."),
+        errno.EIO: ("the disk reported an error", "Check the disk; what was committed before is still there."),
+    }
+    problem, remedy = remedies.get(error.errno or 0, (error.strerror or str(error), "See the message of the system."))
+    return ResourceError(where, problem, remedy)
