@@ -1,1 +1,49 @@
-"""labelkit.algorithms."""
+"""Arrays in, arrays out: clustering, matching, neighbors, number of classes, attention update.
+
+The names that need torch are imported on first use, so that the others stay quick to import.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from labelkit.algorithms.class_number import ClassNumber, bounded_integer_search, estimate_num_classes
+from labelkit.algorithms.clustering import (
+    Clustering,
+    SemiSupervisedClustering,
+    kmeans,
+    nearest_centroids,
+    semi_supervised_kmeans,
+    spherical_kmeans,
+)
+from labelkit.algorithms.matching import Matching, contingency, match_clusters
+from labelkit.algorithms.neighbors import knn
+
+if TYPE_CHECKING:
+    from labelkit.algorithms.attention import alignment_energy, attention_entropy, attention_update, prior_energy
+
+__all__ = [
+    "ClassNumber",
+    "Clustering",
+    "Matching",
+    "SemiSupervisedClustering",
+    "alignment_energy",
+    "attention_entropy",
+    "attention_update",
+    "bounded_integer_search",
+    "contingency",
+    "estimate_num_classes",
+    "kmeans",
+    "knn",
+    "match_clusters",
+    "nearest_centroids",
+    "prior_energy",
+    "semi_supervised_kmeans",
+    "spherical_kmeans",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        from labelkit.algorithms import attention
+
+        return getattr(attention, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,1 +1,1 @@
-"""labelkit.cli."""
+"""The command line: each command parses, calls a stage, prints its result."""

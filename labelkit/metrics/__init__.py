@@ -1,1 +1,23 @@
-"""labelkit.metrics."""
+"""Scores of predictions against labels: clustering, classification, retrieval."""
+
+from labelkit.metrics.classification import confusion_matrix, per_class_accuracy, top_k_accuracy
+from labelkit.metrics.clustering import (
+    ClusterAccuracy,
+    adjusted_rand_index,
+    cluster_accuracy,
+    normalized_mutual_information,
+)
+from labelkit.metrics.retrieval import map_at_r, r_precision, recall_at_k
+
+__all__ = [
+    "ClusterAccuracy",
+    "adjusted_rand_index",
+    "cluster_accuracy",
+    "confusion_matrix",
+    "map_at_r",
+    "normalized_mutual_information",
+    "per_class_accuracy",
+    "r_precision",
+    "recall_at_k",
+    "top_k_accuracy",
+]

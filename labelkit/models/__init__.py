@@ -1,1 +1,29 @@
-"""labelkit.models."""
+"""Networks: backbones, heads, the paired forward pass, averaged copies, weights from files."""
+
+from labelkit.models.backbones import Backbone, BackboneInfo, build_backbone, list_backbones
+from labelkit.models.ema import EMATeacher
+from labelkit.models.heads import CosineClassifier, Projector
+from labelkit.models.paired_attention import KeyUpdate, default_align_blocks, freeze_backbone, paired_forward
+from labelkit.models.seeding import seeded_init
+from labelkit.models.vit import UnsupportedBackboneError
+from labelkit.models.weights import LoadReport, fingerprint, load_weights_file, map_weights
+
+__all__ = [
+    "Backbone",
+    "BackboneInfo",
+    "CosineClassifier",
+    "EMATeacher",
+    "KeyUpdate",
+    "LoadReport",
+    "Projector",
+    "UnsupportedBackboneError",
+    "build_backbone",
+    "default_align_blocks",
+    "fingerprint",
+    "freeze_backbone",
+    "list_backbones",
+    "load_weights_file",
+    "map_weights",
+    "paired_forward",
+    "seeded_init",
+]

@@ -1,0 +1,545 @@
+"""k-means in three forms: plain, spherical, and with the clusters of some rows fixed.
+
+Sources: Lloyd's iterations; starting centroids of D. Arthur and S. Vassilvitskii,
+"k-means++: The Advantages of Careful Seeding" (the plain and the spherical form draw several
+candidates and keep the best, as scikit-learn does); semi-supervised form of S. Vaze et al.,
+"Generalized Category Discovery" (GitHub ``sgvaze/generalized-category-discovery``).
+
+How it is made fast without losing digits:
+    - nearest centroids come from one matrix product per block of rows, in the precision of the
+      input; rows are centered first, so that a common offset costs no digits;
+    - cluster sums are float64, and the inertia follows from them in float64, so it is exact for
+      the cluster ids at hand, whatever the product rounded;
+    - rows whose two nearest centroids are closer to a tie than float32 can tell are decided in
+      float64, so that clusters tiny against the spread of the data come out right;
+    - starting centroids of all restarts are drawn together, one product for all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Floats = NDArray[np.floating[Any]]
+
+# Numbers per temporary block: 8 MB in float64, so that a block stays in the cache.
+_BLOCK_NUMBERS = 1 << 20
+# Distances held while drawing starting centroids for several restarts together: 64 MB in float32.
+_SEED_NUMBERS = 1 << 24
+# Squared distances below this share of the squared norm have lost most digits in float32.
+_CANCELLED = 1e-5
+
+
+@dataclass(frozen=True, slots=True)
+class Clustering:
+    """A partition of n rows into k clusters.
+
+    Attributes:
+        cluster_ids: (n,) int64 in ``[0, k)``.
+        centroids: (k, d) float, the means of exactly these members (spherical: of unit length);
+            an empty cluster, possible only where rows repeat, has the place it was moved to.
+        inertia: sum of squared distances to the centroids that the ids were assigned with;
+            the sum to ``centroids`` is the same at convergence and never larger.
+        num_iterations: assignments made by the restart that was kept.
+    """
+
+    cluster_ids: NDArray[np.int64]
+    centroids: Floats
+    inertia: float
+    num_iterations: int
+
+
+@dataclass(frozen=True, slots=True)
+class SemiSupervisedClustering:
+    """A partition of unlabeled and labeled rows into k clusters, c of them named by a label.
+
+    Attributes:
+        unlabeled_ids: (n_u,) int64 in ``[0, k)``.
+        labeled_ids: (n_l,) int64 in ``[0, c)``: the position of the label among the sorted labels.
+        centroids: (k, d) float, the means of exactly these members.
+        class_of_cluster: (k,) int64, the label of clusters ``0..c-1``, then -1.
+        inertia: sum of squared distances of all rows, labeled ones included, to the centroids
+            that the ids were assigned with.
+        num_iterations: assignments made by the restart that was kept.
+    """
+
+    unlabeled_ids: NDArray[np.int64]
+    labeled_ids: NDArray[np.int64]
+    centroids: Floats
+    class_of_cluster: NDArray[np.int64]
+    inertia: float
+    num_iterations: int
+
+
+def kmeans(
+    x: ArrayLike,
+    num_clusters: int,
+    *,
+    generator: np.random.Generator,
+    num_inits: int = 10,
+    max_iter: int = 300,
+    tol: float = 1e-4,
+    init_centroids: ArrayLike | None = None,
+) -> Clustering:
+    """Partition rows so that the squared distances to the cluster means are small.
+
+    Args:
+        x: (n, d) rows. float64 is computed in float64, everything else in float32.
+        num_clusters: k, from 1 to n.
+        generator: all randomness. Two equal generators give equal results.
+        num_inits: restarts; the one of lowest inertia is kept, the first of equals.
+        max_iter: assignments per restart, at most.
+        tol: stop when the summed squared shift of the centroids is at most ``tol`` times the
+            mean variance of the columns; 0 waits until nothing moves.
+        init_centroids: (k, d) starting centroids; then there is one run and nothing is drawn.
+
+    Returns:
+        The best partition. An empty cluster takes the row farthest from its own centroid.
+
+    Raises:
+        ValueError: k is not in ``[1, n]``, x is not (n, d), or holds NaN or infinity.
+    """
+    rows = _as_rows(x, "x")
+    return _cluster_all(rows, num_clusters, generator, num_inits, max_iter, tol, init_centroids, spherical=False)
+
+
+def spherical_kmeans(
+    x: ArrayLike,
+    num_clusters: int,
+    *,
+    generator: np.random.Generator,
+    num_inits: int = 10,
+    max_iter: int = 300,
+    tol: float = 1e-4,
+    init_centroids: ArrayLike | None = None,
+) -> Clustering:
+    """Partition rows by direction: the cosines to unit centroids are large.
+
+    Rows are scaled to unit length and a centroid is the mean of its members scaled to unit
+    length, so the inertia is ``sum(2 - 2 cos)``, in ``[0, 4 n]``. Members whose mean is zero
+    have no direction; their centroid stays where it was.
+
+    Args:
+        x: (n, d) rows of any length but zero.
+        num_clusters: k, from 1 to n.
+        generator: all randomness.
+        num_inits: restarts; the one of lowest inertia is kept.
+        max_iter: assignments per restart, at most.
+        tol: as in :func:`kmeans`, on the scaled rows.
+        init_centroids: (k, d) starting directions; then there is one run and nothing is drawn.
+
+    Raises:
+        ValueError: as in :func:`kmeans`, or a row (or starting direction) is zero.
+    """
+    rows = _unit_rows(_as_rows(x, "x"), "x")
+    return _cluster_all(rows, num_clusters, generator, num_inits, max_iter, tol, init_centroids, spherical=True)
+
+
+def semi_supervised_kmeans(
+    unlabeled: ArrayLike,
+    labeled: ArrayLike,
+    labels: ArrayLike,
+    num_clusters: int,
+    *,
+    generator: np.random.Generator,
+    num_inits: int = 10,
+    max_iter: int = 100,
+    tol: float = 1e-4,
+) -> SemiSupervisedClustering:
+    """Partition unlabeled rows while labeled rows stay with their class.
+
+    The first c centroids start at the class means (labels sorted), the others at unlabeled rows
+    drawn one by one with probability proportional to the squared distance to the nearest
+    centroid so far: with ``r = generator.random((num_inits, k - c))``, restart i picks for its
+    j-th new centroid the first row whose cumulative share of the squared distances reaches
+    ``r[i, j]``; when all distances are 0, row ``floor(r n_u)``. Each iteration assigns every
+    unlabeled row to the nearest of the k centroids and moves each centroid to the mean of its
+    members of both kinds. An empty cluster is moved to the unlabeled row farthest from its own
+    centroid.
+
+    Args:
+        unlabeled: (n_u, d) rows, used as they are: normalize before, if wanted.
+        labeled: (n_l, d) rows; n_l may be 0, which is k-means.
+        labels: (n_l,) integers >= 0, any values; c of them are distinct.
+        num_clusters: k, at least c and at most c + n_u.
+        generator: all randomness; only ``random`` is called, once, and not at all if k = c.
+        num_inits: restarts; the one of lowest inertia is kept, the first of equals.
+        max_iter: assignments per restart, at most.
+        tol: stop when ``(sum of centroid shifts)^2 < tol``, in squared units of the rows.
+
+    Returns:
+        The partition of lowest inertia seen, over all iterations of all restarts.
+
+    Raises:
+        ValueError: shapes that do not fit, NaN or infinity, a negative label, or a k outside
+            the range above.
+
+    Source:
+        Sec. 3.2 of "Generalized Category Discovery" and its code, which yields NaN for an empty
+        cluster and does not say what happens when all distances are 0.
+    """
+    free = _as_rows(unlabeled, "unlabeled")
+    fixed = _as_rows(labeled, "labeled")
+    values = np.asarray(labels)
+    if free.shape[1] != fixed.shape[1]:
+        raise ValueError(f"unlabeled rows have {free.shape[1]} columns, labeled rows {fixed.shape[1]}")
+    if values.shape != (len(fixed),):
+        raise ValueError(f"labels must have shape ({len(fixed)},), got {values.shape}")
+    if values.size and (not np.issubdtype(values.dtype, np.integer) or values.min() < 0):
+        raise ValueError(f"labels must be integers >= 0, got {values.dtype} with minimum {values.min()}")
+    classes, labeled_ids = np.unique(values.astype(np.int64), return_inverse=True)
+    num_classes = len(classes)
+    num_new = num_clusters - num_classes
+    _check_settings(num_clusters, num_inits, max_iter, tol)
+    if num_new < 0:
+        raise ValueError(f"num_clusters={num_clusters} is below the {num_classes} labeled classes")
+    if num_new > len(free):
+        raise ValueError(f"{num_new} clusters without labels need as many unlabeled rows, got {len(free)}")
+
+    dtype = np.result_type(free, fixed)
+    both = np.concatenate([free, fixed]).astype(dtype, copy=False)
+    offset = _center(both)
+    rows, fixed_rows = both[: len(free)], both[len(free) :]
+    squares = _squared_norms(both)
+    sums = np.zeros((num_clusters, both.shape[1]))
+    sums[:num_classes] = _sum_rows(fixed_rows, labeled_ids, num_classes)
+    counts = np.bincount(labeled_ids, minlength=num_clusters)
+    class_means = sums[:num_classes] / counts[:num_classes, None]
+
+    def converged(shifts: NDArray[np.float64]) -> bool:
+        return bool(shifts.sum() ** 2 < tol) or not shifts.any()
+
+    problem = _Problem(rows, squares[: len(rows)], float(squares.sum()), sums, counts, max_iter, converged)
+    if num_new == 0:
+        best = _lloyd(problem, class_means)
+    else:
+        draws = generator.random((num_inits, num_new))[:, :, None]
+        best = _best_of(problem, class_means, draws)
+    class_of_cluster = np.full(num_clusters, -1, dtype=np.int64)
+    class_of_cluster[:num_classes] = classes
+    return SemiSupervisedClustering(
+        unlabeled_ids=best.cluster_ids,
+        labeled_ids=labeled_ids.astype(np.int64),
+        centroids=(best.centroids + offset).astype(dtype),
+        class_of_cluster=class_of_cluster,
+        inertia=best.inertia,
+        num_iterations=best.num_iterations,
+    )
+
+
+def nearest_centroids(x: ArrayLike, centroids: ArrayLike) -> NDArray[np.int64]:
+    """Return the nearest centroid of each row, (n,) int64; the smaller id of equals.
+
+    Args:
+        x: (n, d) rows.
+        centroids: (k, d), k >= 1. For directions pass unit rows and unit centroids.
+
+    Raises:
+        ValueError: shapes that do not fit, NaN or infinity.
+    """
+    rows, places = _as_rows(x, "x"), _as_rows(centroids, "centroids")
+    if not len(places):
+        raise ValueError("centroids must have at least one row")
+    if rows.shape[1] != places.shape[1]:
+        raise ValueError(f"x has {rows.shape[1]} columns, centroids have {places.shape[1]}")
+    offset = places.mean(axis=0, dtype=np.float64).astype(rows.dtype)
+    rows -= offset
+    return _nearest(rows, np.sqrt(_squared_norms(rows)), places.astype(np.float64) - offset)
+
+
+@dataclass(frozen=True, slots=True)
+class _Problem:
+    """What stays the same over the restarts of one call.
+
+    ``rows`` (n, d) are free to move and have ``squares`` (n,) as squared norms; ``fixed_sums``
+    (k, d) and ``fixed_counts`` (k,) stand for the rows that are not; ``total_square`` is the sum
+    of the squared norms of both.
+    """
+
+    rows: Floats
+    squares: NDArray[np.float64]
+    total_square: float
+    fixed_sums: NDArray[np.float64]
+    fixed_counts: NDArray[np.int64]
+    max_iter: int
+    converged: Callable[[NDArray[np.float64]], bool]
+    spherical: bool = False
+
+
+def _cluster_all(
+    rows: Floats,
+    num_clusters: int,
+    generator: np.random.Generator,
+    num_inits: int,
+    max_iter: int,
+    tol: float,
+    init_centroids: ArrayLike | None,
+    *,
+    spherical: bool,
+) -> Clustering:
+    """Run plain or spherical k-means with no row fixed."""
+    _check_settings(num_clusters, num_inits, max_iter, tol)
+    if num_clusters > len(rows):
+        raise ValueError(f"num_clusters={num_clusters} needs as many rows, got {len(rows)}")
+    num_rows, width = rows.shape
+    # Unit rows keep their origin, since it is what their length is measured from.
+    offset = np.zeros(width) if spherical else _center(rows)
+    squares = _squared_norms(rows)
+    total_square = float(squares.sum())
+    mean = rows.mean(axis=0, dtype=np.float64)
+    threshold = tol * max(0.0, total_square / num_rows - float(mean @ mean)) / width
+
+    def converged(shifts: NDArray[np.float64]) -> bool:
+        return bool(shifts @ shifts <= threshold)
+
+    no_sums, no_counts = np.zeros((num_clusters, width)), np.zeros(num_clusters, dtype=np.int64)
+    problem = _Problem(rows, squares, total_square, no_sums, no_counts, max_iter, converged, spherical)
+    if init_centroids is None:
+        draws = generator.random((num_inits, num_clusters, 2 + int(np.log(num_clusters))))
+        best = _best_of(problem, np.zeros((0, width)), draws)
+    else:
+        start = _as_rows(init_centroids, "init_centroids")
+        if start.shape != (num_clusters, width):
+            raise ValueError(f"init_centroids must have shape {(num_clusters, width)}, got {start.shape}")
+        if spherical:
+            start = _unit_rows(start, "init_centroids")
+        best = _lloyd(problem, start.astype(np.float64) - offset)
+    return Clustering(best.cluster_ids, (best.centroids + offset).astype(rows.dtype), best.inertia, best.num_iterations)
+
+
+def _check_settings(num_clusters: int, num_inits: int, max_iter: int, tol: float) -> None:
+    for name, value in (("num_clusters", num_clusters), ("num_inits", num_inits), ("max_iter", max_iter)):
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1, got {value}")
+    if not tol >= 0:
+        raise ValueError(f"tol must be >= 0, got {tol}")
+
+
+def _as_rows(x: ArrayLike, name: str) -> Floats:
+    """Copy to C-contiguous float32, or float64 where it is, and check that all is finite."""
+    array = np.asarray(x)
+    if array.ndim != 2 or array.shape[1] == 0:
+        raise ValueError(f"{name} must have shape (n, d) with d >= 1, got {array.shape}")
+    kind: type[np.float64] | type[np.float32] = np.float64 if array.dtype == np.float64 else np.float32
+    rows: Floats = np.array(array, dtype=kind, order="C")
+    bad = int((~np.isfinite(rows).all(axis=1)).sum())
+    if bad:
+        raise ValueError(f"{name} has {bad} of {len(rows)} rows with NaN or infinity")
+    # Sums of squared differences must stay finite too.
+    limit = float(np.sqrt(np.finfo(kind).max / (64 * rows.shape[1])))
+    if rows.size and max(rows.max(), -rows.min()) > limit:
+        raise ValueError(f"{name} has values beyond {limit:.1e}, whose squares overflow {rows.dtype}")
+    return rows
+
+
+def _unit_rows(rows: Floats, name: str) -> Floats:
+    lengths = np.sqrt(_squared_norms(rows))
+    zeros = int((lengths == 0).sum())
+    if zeros:
+        raise ValueError(f"{name} has {zeros} of {len(rows)} rows of length zero, which have no direction")
+    rows /= lengths[:, None].astype(rows.dtype)
+    return rows
+
+
+def _center(rows: Floats) -> NDArray[np.float64]:
+    """Subtract the column means in place; return them as subtracted."""
+    if not len(rows):
+        return np.zeros(rows.shape[1])
+    offset = rows.mean(axis=0, dtype=np.float64).astype(rows.dtype)
+    rows -= offset
+    return np.asarray(offset, dtype=np.float64)
+
+
+def _blocks(num_rows: int, numbers_per_row: int) -> list[slice]:
+    """Cut rows into blocks whose size depends on nothing but the shapes, so that results do not either."""
+    size = max(1, _BLOCK_NUMBERS // numbers_per_row)
+    return [slice(start, start + size) for start in range(0, num_rows, size)]
+
+
+def _squared_norms(rows: Floats) -> NDArray[np.float64]:
+    squares = np.empty(len(rows))
+    for block in _blocks(*rows.shape):
+        part = rows[block].astype(np.float64)
+        squares[block] = np.einsum("ij,ij->i", part, part)
+    return squares
+
+
+def _sum_rows(rows: Floats, cluster_ids: NDArray[np.int64], num_clusters: int) -> NDArray[np.float64]:
+    """Return the sum of the rows of each cluster, (k, d)."""
+    from scipy.sparse import csc_array
+
+    sums = np.zeros((num_clusters, rows.shape[1]))
+    for block in _blocks(*rows.shape):
+        part = rows[block].astype(np.float64)
+        one_hot = csc_array(
+            (np.ones(len(part)), cluster_ids[block], np.arange(len(part) + 1)), shape=(num_clusters, len(part))
+        )
+        sums += np.asarray(one_hot @ part)
+    return sums
+
+
+def _nearest(rows: Floats, lengths: NDArray[np.float64], centroids: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Return the argmin of ``|c|^2 - 2 x c``; ``lengths`` (n,) are the norms of the rows."""
+    ids = np.empty(len(rows), dtype=np.int64)
+    exact_factors, exact_squares = -2 * centroids.T, np.einsum("ij,ij->i", centroids, centroids)
+    factors, squares = np.ascontiguousarray(exact_factors, dtype=rows.dtype), exact_squares.astype(rows.dtype)
+    reach = float(np.sqrt(exact_squares.max()))
+    rounding = 2 * float(np.finfo(np.float32).eps) * np.sqrt(rows.shape[1]) * reach
+    for block in _blocks(len(rows), len(centroids)):
+        scores = rows[block] @ factors
+        scores += squares
+        nearest = scores.argmin(axis=1)
+        if rows.dtype == np.float32:
+            own = (np.arange(len(nearest)), nearest)
+            best = scores[own]
+            scores[own] = np.inf
+            doubtful = np.flatnonzero(scores.min(axis=1) - best <= rounding * (lengths[block] + reach))
+            for piece in _blocks(len(doubtful), max(centroids.shape)):
+                some = doubtful[piece]
+                exact = rows[block][some].astype(np.float64) @ exact_factors
+                nearest[some] = (exact + exact_squares).argmin(axis=1)
+        ids[block] = nearest
+    return ids
+
+
+def _own_distances(rows: Floats, ids: NDArray[np.int64], centroids: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the squared distance of each row to the centroid of its own id, by differences."""
+    distances = np.empty(len(rows))
+    for block in _blocks(*rows.shape):
+        difference = rows[block] - centroids[ids[block]]
+        distances[block] = np.einsum("ij,ij->i", difference, difference)
+    return distances
+
+
+def _lloyd(problem: _Problem, centroids: NDArray[np.float64]) -> Clustering:
+    """Iterate from given centroids; keep the partition of lowest inertia."""
+    rows, num_clusters = problem.rows, len(centroids)
+    lengths = np.sqrt(problem.squares)
+    best: Clustering | None = None
+    for iteration in range(1, problem.max_iter + 1):
+        ids = _nearest(rows, lengths, centroids)
+        sums = problem.fixed_sums + _sum_rows(rows, ids, num_clusters)
+        counts = problem.fixed_counts + np.bincount(ids, minlength=num_clusters)
+        inertia = _inertia(problem.total_square, sums, counts, centroids)
+        moved = _move(problem, ids, sums, counts, centroids)
+        if best is None or inertia < best.inertia:
+            best = Clustering(ids, moved, inertia, iteration)
+        shifts = np.linalg.norm(moved - centroids, axis=1)
+        centroids = moved
+        if problem.converged(shifts):
+            break
+    assert best is not None  # max_iter >= 1 and the inertia is finite
+    return Clustering(best.cluster_ids, best.centroids, best.inertia, iteration)
+
+
+def _inertia(
+    total_square: float, sums: NDArray[np.float64], counts: NDArray[np.int64], centroids: NDArray[np.float64]
+) -> float:
+    """Sum of |x - c|^2 = sum of |x|^2 - 2 c S + count |c|^2, with S the sum of the members."""
+    cross = np.einsum("ij,ij->", sums, centroids)
+    squares = np.einsum("i,ij,ij->", counts.astype(np.float64), centroids, centroids)
+    return max(0.0, float(total_square - 2 * cross + squares))
+
+
+def _move(
+    problem: _Problem,
+    ids: NDArray[np.int64],
+    sums: NDArray[np.float64],
+    counts: NDArray[np.int64],
+    centroids: NDArray[np.float64],
+) -> NDArray[np.float64]:
+    """Return the means of the members, and for empty clusters the rows farthest from their own centroid."""
+    moved = sums / np.maximum(counts, 1)[:, None]
+    if problem.spherical:
+        lengths = np.linalg.norm(moved, axis=1, keepdims=True)
+        moved = np.where(lengths > 0, moved / np.where(lengths > 0, lengths, 1), centroids)
+    empty = np.flatnonzero(counts == 0)
+    if len(empty):
+        distances = _own_distances(problem.rows, ids, centroids)
+        moved[empty] = problem.rows[np.argsort(-distances, kind="stable")[: len(empty)]]
+    return moved
+
+
+def _best_of(problem: _Problem, start: NDArray[np.float64], draws: NDArray[np.float64]) -> Clustering:
+    """Run one restart per row of ``draws`` (restarts, new centroids, candidates)."""
+    rows = problem.rows
+    per_group = max(1, _SEED_NUMBERS // (len(rows) * draws.shape[2]))
+    best: Clustering | None = None
+    for first in range(0, len(draws), per_group):
+        for picks in _draw_rows(rows, problem.squares, start, draws[first : first + per_group]):
+            run = _lloyd(problem, np.concatenate([start, rows[picks]]))
+            if best is None or run.inertia < best.inertia:
+                best = run
+    assert best is not None  # num_inits >= 1
+    return best
+
+
+def _draw_rows(
+    rows: Floats, squares: NDArray[np.float64], start: NDArray[np.float64], draws: NDArray[np.float64]
+) -> NDArray[np.int64]:
+    """Draw starting rows for several restarts together, far rows first in probability.
+
+    Args:
+        rows: (n, d).
+        squares: (n,) squared norms of the rows.
+        start: (c, d) centroids that are there already.
+        draws: (restarts, new, candidates) uniform in [0, 1). Of several candidates the one that
+            leaves the smallest sum of squared distances is kept.
+
+    Returns:
+        (restarts, new) int64 row numbers.
+    """
+    restarts, num_new, num_candidates = draws.shape
+    every = np.arange(restarts)
+    picks = np.empty((restarts, num_new), dtype=np.int64)
+    closest = np.zeros((restarts, len(rows)), dtype=rows.dtype)
+    if len(start):
+        closest[:] = _own_distances(rows, _nearest(rows, np.sqrt(squares), start), start)
+    for step in range(num_new):
+        nothing_yet = not len(start) and step == 0
+        # Without any centroid all distances are 0, so the pick is uniform; candidates are then all alike.
+        tries = draws[:, step, : 1 if nothing_yet else num_candidates]
+        candidates = _pick_by_distance(closest, tries)
+        distances = _distances_to_rows(rows, squares, candidates.ravel()).reshape(*tries.shape, len(rows))
+        if not nothing_yet:
+            np.minimum(distances, closest[:, None], out=distances)
+        chosen = distances.sum(axis=2, dtype=np.float64).argmin(axis=1) if tries.shape[1] > 1 else 0 * every
+        closest = distances[every, chosen]
+        picks[:, step] = candidates[every, chosen]
+    return picks
+
+
+def _pick_by_distance(closest: Floats, tries: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Pick for each uniform number the first row whose cumulative share of the squared distances reaches it."""
+    num_rows = closest.shape[1]
+    picks = np.empty(tries.shape, dtype=np.int64)
+    for i, uniform in enumerate(tries):
+        cumulative = np.cumsum(closest[i], dtype=np.float64)
+        total = cumulative[-1]
+        picks[i] = np.searchsorted(cumulative, uniform * total) if total > 0 else (uniform * num_rows).astype(np.int64)
+    np.minimum(picks, num_rows - 1, out=picks)
+    return picks
+
+
+def _distances_to_rows(rows: Floats, squares: NDArray[np.float64], picks: NDArray[np.int64]) -> Floats:
+    """Return the squared distances of all rows to some of them, (p, n); exactly 0 between equal rows."""
+    norms = squares.astype(rows.dtype)
+    points, point_norms = rows[picks], norms[picks, None]
+    distances = np.empty((len(picks), len(rows)), dtype=rows.dtype)
+    for block in _blocks(len(rows), len(picks)):
+        part = distances[:, block]
+        np.matmul(points, rows[block].T, out=part)
+        part *= -2
+        part += norms[block]
+        part += point_norms
+        # What cancelled is computed again by differences.
+        doubtful = np.argwhere(part <= _CANCELLED * norms[block])
+        for piece in _blocks(len(doubtful), rows.shape[1]):
+            point, row = doubtful[piece].T
+            difference = rows[block][row] - points[point]
+            part[point, row] = np.einsum("ij,ij->i", difference, difference)
+    return np.maximum(distances, 0, out=distances)

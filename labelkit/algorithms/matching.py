@@ -1,0 +1,112 @@
+"""Match clusters to classes one to one, so that as many samples as possible agree.
+
+Source: H. W. Kuhn, "The Hungarian method for the assignment problem"; solver of scipy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+
+@dataclass(frozen=True, slots=True)
+class Matching:
+    """A one-to-one matching of k clusters with c classes.
+
+    Attributes:
+        class_of_cluster: (k,) int64, -1 = without match.
+        counts: (k, c) int64, samples per cluster and class.
+        num_matched: samples whose cluster is matched with their class; the largest number possible.
+    """
+
+    class_of_cluster: NDArray[np.int64]
+    counts: NDArray[np.int64]
+    num_matched: int
+
+
+def contingency(
+    cluster_ids: ArrayLike, labels: ArrayLike, *, num_clusters: int | None = None, num_classes: int | None = None
+) -> NDArray[np.int64]:
+    """Count the samples of each cluster and class.
+
+    Args:
+        cluster_ids: (n,) integers >= 0.
+        labels: (n,) integers >= 0.
+        num_clusters: k; by default the largest cluster id + 1.
+        num_classes: c; by default the largest label + 1.
+
+    Returns:
+        (k, c) int64, row = cluster, column = class.
+
+    Raises:
+        ValueError: lengths differ, nothing is there, an id is negative or out of range, or not an integer.
+    """
+    rows, columns = as_ids(cluster_ids, "cluster_ids"), as_ids(labels, "labels")
+    if len(rows) != len(columns):
+        raise ValueError(f"cluster_ids and labels must have the same length, got {len(rows)} and {len(columns)}")
+    num_rows = _number(rows, num_clusters, "cluster_ids", "num_clusters")
+    num_columns = _number(columns, num_classes, "labels", "num_classes")
+    flat = np.bincount(rows * num_columns + columns, minlength=num_rows * num_columns)
+    return flat.reshape(num_rows, num_columns).astype(np.int64, copy=False)
+
+
+def match_clusters(
+    cluster_ids: ArrayLike, labels: ArrayLike, *, num_clusters: int | None = None, num_classes: int | None = None
+) -> Matching:
+    """Match clusters and classes so that the most samples agree.
+
+    The number of matched samples is unique, the matching need not be: among equals the choice
+    is that of ``scipy.optimize.linear_sum_assignment``. Pairs without a common sample are no match.
+
+    Args:
+        cluster_ids: (n,) integers >= 0.
+        labels: (n,) integers >= 0.
+        num_clusters: k; by default the largest cluster id + 1.
+        num_classes: c; by default the largest label + 1.
+
+    Raises:
+        ValueError: as in :func:`contingency`.
+    """
+    return match_counts(contingency(cluster_ids, labels, num_clusters=num_clusters, num_classes=num_classes))
+
+
+def match_counts(counts: NDArray[np.int64]) -> Matching:
+    """Match the rows and columns of a (k, c) count matrix; see :func:`match_clusters`."""
+    from scipy.optimize import linear_sum_assignment
+
+    rows, columns = linear_sum_assignment(counts, maximize=True)
+    weights = counts[rows, columns]
+    class_of_cluster = np.full(counts.shape[0], -1, dtype=np.int64)
+    class_of_cluster[rows[weights > 0]] = columns[weights > 0]
+    return Matching(class_of_cluster, counts, int(weights.sum()))
+
+
+def as_ids(values: ArrayLike, name: str) -> NDArray[np.int64]:
+    """Return ids as int64 after checking that they are one row of integers >= 0.
+
+    Args:
+        values: (n,) integers, n >= 1.
+        name: what to call them in an error.
+
+    Raises:
+        ValueError: not one-dimensional, empty, not integers, or negative.
+    """
+    array = np.asarray(values)
+    if array.ndim != 1 or not array.size:
+        raise ValueError(f"{name} must have shape (n,) with n >= 1, got {array.shape}")
+    if not np.issubdtype(array.dtype, np.integer):
+        raise ValueError(f"{name} must be integers, got {array.dtype}")
+    if array.min() < 0:
+        raise ValueError(f"{name} must be >= 0, got {array.min()}; leave out samples without one")
+    return array.astype(np.int64, copy=False)
+
+
+def _number(ids: NDArray[np.int64], number: int | None, ids_name: str, number_name: str) -> int:
+    largest = int(ids.max())
+    if number is None:
+        return largest + 1
+    if largest >= number:
+        raise ValueError(f"{ids_name} must be below {number_name}={number}, got {largest}")
+    return number

@@ -1,0 +1,33 @@
+"""Formulas that must not run in half precision: promote the inputs, switch autocast off."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch import Tensor
+
+
+def promote(tensor: Tensor) -> Tensor:
+    """Return ``tensor`` in at least single precision.
+
+    Args:
+        tensor: any shape; floating point.
+
+    Returns:
+        float16 and bfloat16 as float32; float32 and float64 as they are.
+
+    Raises:
+        TypeError: the tensor is not floating point.
+    """
+    if not tensor.is_floating_point():
+        raise TypeError(f"need a floating point tensor, got {tensor.dtype}")
+    return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
+
+
+def without_autocast(tensor: Tensor) -> AbstractContextManager[object]:
+    """Return a context in which autocast leaves operations on the device of ``tensor`` alone."""
+    device = tensor.device.type
+    if torch.is_autocast_enabled(device):
+        return torch.autocast(device, enabled=False)
+    return nullcontext()

@@ -1,0 +1,52 @@
+"""``labelkit cluster``: the rows of a store become groups."""
+
+from __future__ import annotations
+
+import typer
+
+from labelkit.cli.command import stage_command
+from labelkit.cli.console import print_result
+from labelkit.cli.options import new_group
+from labelkit.config.stages import KMeansConfig, SphericalKMeansConfig, SSKMeansConfig
+
+
+@stage_command(KMeansConfig)
+def kmeans(config: KMeansConfig) -> None:
+    """Group rows by k-means; uses no labels.
+
+    Example: labelkit cluster k-means --index digits.h5 --num-clusters 10
+    """
+    from labelkit.stages.cluster import cluster_store  # scikit-learn loads here, not in --help
+
+    print_result(cluster_store(config))
+
+
+@stage_command(SphericalKMeansConfig)
+def spherical_kmeans(config: SphericalKMeansConfig) -> None:
+    """Group rows by the angle between them; uses no labels.
+
+    Example: labelkit cluster spherical-k-means --index digits.h5 --num-clusters 10
+    """
+    from labelkit.stages.cluster import cluster_store  # scikit-learn loads here, not in --help
+
+    print_result(cluster_store(config))
+
+
+@stage_command(SSKMeansConfig)
+def ss_kmeans(config: SSKMeansConfig) -> None:
+    """Group rows by k-means that keeps labeled rows of a class together.
+
+    Example: labelkit cluster ss-kmeans --index digits.h5 --num-clusters 10
+    """
+    from labelkit.stages.cluster import cluster_store  # scikit-learn loads here, not in --help
+
+    print_result(cluster_store(config))
+
+
+def build_app() -> typer.Typer:
+    """Build ``labelkit cluster`` with all its subcommands."""
+    app = new_group()
+    app.command("k-means")(kmeans)
+    app.command("spherical-k-means")(spherical_kmeans)
+    app.command("ss-kmeans")(ss_kmeans)
+    return app

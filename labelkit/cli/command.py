@@ -1,0 +1,270 @@
+"""A config class becomes a command: one option per field, plus the options that all commands share.
+
+Typer takes every value as text; the config class parses them, so that all faults of all options,
+presets and files come in one message.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import typer
+from pydantic.fields import FieldInfo
+
+from labelkit.cli.console import current_output, print_message
+from labelkit.cli.options import COMMON_PANEL, JsonOption, QuietOption, VerboseOption, speaking
+from labelkit.config.base import (
+    StageConfig,
+    allows_none,
+    bounds,
+    choices,
+    field_extra,
+    flag,
+    is_switch,
+    metavar,
+    value_text,
+)
+from labelkit.config.presets import (
+    DEFAULT_ORIGIN,
+    Collected,
+    Fault,
+    available_presets,
+    collect,
+    faults_error,
+    finish,
+)
+
+C = TypeVar("C", bound=StageConfig)
+Command = Callable[..., None]
+
+_WIDEST_METAVAR = 20
+_COMMON = ("preset", "config", "set", "json", "quiet", "verbose")
+
+
+def stage_command(
+    config_class: type[C], *, presets_folder: Path | None = None
+) -> Callable[[Callable[[C], None]], Command]:
+    """Turn a function of a config into a Typer command with one option per field.
+
+    Args:
+        config_class: the source of the options.
+        presets_folder: as for :func:`labelkit.config.presets.resolve`.
+    """
+
+    def decorate(function: Callable[[C], None]) -> Command:
+        def run(collected: Collected[C]) -> None:
+            config = finish(collected).config
+            if current_output().verbose:
+                _say_origins(collected)
+            function(config)
+
+        return config_command(config_class, run, inspect.getdoc(function) or "", presets_folder=presets_folder)
+
+    return decorate
+
+
+def config_command(
+    config_class: type[C], run: Callable[[Collected[C]], None], text: str, *, presets_folder: Path | None = None
+) -> Command:
+    """Build a Typer command that collects the sources of a config and hands them to ``run``.
+
+    Args:
+        config_class: the source of the options.
+        run: gets the merged sources; makes the config itself.
+        text: the command's help.
+        presets_folder: as for :func:`labelkit.config.presets.resolve`.
+
+    Raises:
+        ValueError: a field is named like an option that all commands share.
+    """
+    taken = set(_COMMON) & set(config_class.model_fields)
+    if taken:
+        raise ValueError(f"{config_class.__name__} has fields named like common options: {sorted(taken)}")
+    presets = available_presets(config_class, presets_folder)
+    is_train = config_class.command[:1] == ("train",)
+
+    def command(**given: Any) -> None:
+        with speaking(json=given.pop("json"), quiet=given.pop("quiet"), verbose=given.pop("verbose")):
+            config_file = given.pop("config")
+            preset = given.pop("preset", None)
+            overrides, origins = _overrides(given)
+            collected = collect(
+                config_class,
+                preset=preset,
+                config_file=None if config_file is None else Path(config_file),
+                overrides=overrides,
+                origins=origins,
+                presets_folder=presets_folder,
+            )
+            run(collected)
+
+    parameters = [_parameter(name, field) for name, field in config_class.model_fields.items()]
+    if is_train or presets:
+        parameters.append(_preset_parameter(config_class, presets, is_train))
+    parameters += _COMMON_PARAMETERS
+    command.__doc__ = escape_markup(text)
+    command.__name__ = "_".join(config_class.command).replace("-", "_") or "command"
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # read by inspect.signature
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return command
+
+
+def escape_markup(text: str) -> str:
+    """Return text in which rich reads no markup."""
+    return text.replace("[", r"\[")
+
+
+def _overrides(given: dict[str, Any]) -> tuple[dict[str, object], dict[str, str]]:
+    """Return what options and ``--set`` say, and which of them said it.
+
+    Raises:
+        ConfigError: a setting without ``=``, or one key with two values.
+    """
+    values: dict[str, object] = {}
+    origins: dict[str, str] = {}
+    faults = []
+    told: list[tuple[str, object, str]] = []
+    for name, value in given.items():
+        if name != "set" and value is not None:
+            told += [(name, item, flag(name)) for item in (value if isinstance(value, list) else [value])]
+    for setting in given["set"] or []:
+        key, equals, text = setting.partition("=")
+        key = key.strip().replace("-", "_")
+        if not equals or not key:
+            faults.append(Fault("--set", f"not KEY=VALUE (value {value_text(setting)})", "Write --set lr=0.1."))
+        else:
+            told.append((key, text, f"--set {key}"))
+    for key, value, origin in told:
+        if key in values and _typed(values[key]) != _typed(value):
+            faults.append(
+                Fault(
+                    origin,
+                    f"{value_text(value)} contradicts {origins[key]} {value_text(values[key])}",
+                    "Keep one of them.",
+                )
+            )
+            continue
+        values.setdefault(key, value)
+        origins.setdefault(key, origin)
+    if faults:
+        raise faults_error(faults)
+    return values, origins
+
+
+def _typed(value: object) -> str:
+    """Return a value as it would be typed after ``--set KEY=``."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _say_origins(collected: Collected[C]) -> None:
+    for name, value in collected.values.items():
+        if collected.origins[name] != DEFAULT_ORIGIN:
+            print_message(f"{name} = {value_text(value)} ({collected.origins[name]})")
+
+
+def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
+    short = field_extra(field, "short")
+    panel = field_extra(field, "panel")
+    switch = is_switch(field.annotation)
+    long = f"{flag(name)}/--no-{flag(name)[2:]}" if switch else flag(name)
+    option = typer.Option(
+        *([str(short)] if short else []),
+        long,
+        help=_help(field),
+        metavar=_metavar(field),
+        show_default=False,
+        rich_help_panel=str(panel) if panel else None,
+        autocompletion=_completion(choices(field.annotation)),
+    )
+    # A list, so that a value given twice is met here and not lost.
+    kind: object = bool | None if switch else list[str] | None
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind, option])
+
+
+def _help(field: FieldInfo) -> str:
+    notes = [bounds(field)] if bounds(field) else []
+    if _metavar(field) == "CHOICE":
+        notes.append("one of " + ", ".join(choices(field.annotation)))
+    description = (field.description or "").strip()
+    if field.is_required():
+        notes.append("required")
+    else:
+        default = field.get_default(call_default_factory=True)
+        is_told = default is None and "default" in description.lower()
+        if not is_told and not (allows_none(field.annotation) and default is None and not description):
+            notes.append(f"default: {value_text(default)}")
+    return escape_markup(f"{description} [{'; '.join(notes)}]" if notes else description)
+
+
+def _metavar(field: FieldInfo) -> str:
+    """Return the word for a value; long choices go to the description, where they can wrap."""
+    if is_switch(field.annotation):
+        return ""
+    word = metavar(field.annotation)
+    return word if len(word) <= _WIDEST_METAVAR else "CHOICE"
+
+
+def _completion(known: tuple[str, ...]) -> Callable[[str], list[str]] | None:
+    if not known:
+        return None
+
+    def complete(incomplete: str) -> list[str]:
+        return [choice for choice in known if choice.startswith(incomplete)]
+
+    return complete
+
+
+def _preset_parameter(config_class: type[StageConfig], presets: dict[str, Path], is_train: bool) -> inspect.Parameter:
+    chosen = "; default: the one named like the data set, if any" if is_train else ""
+    text = f"Preset by name or YAML file, or none ({', '.join(presets) or 'no names yet'}{chosen})."
+    option = typer.Option(
+        "--preset",
+        metavar="NAME|FILE",
+        help=escape_markup(text),
+        show_default=False,
+        rich_help_panel=COMMON_PANEL,
+        autocompletion=_completion((*presets, "none")),
+    )
+    return inspect.Parameter(
+        "preset", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[str | None, option]
+    )
+
+
+_COMMON_PARAMETERS = [
+    inspect.Parameter(
+        "config",
+        inspect.Parameter.KEYWORD_ONLY,
+        default=None,
+        annotation=Annotated[
+            str | None,
+            typer.Option(
+                "--config",
+                metavar="FILE",
+                help="YAML file with options; stronger than a preset, weaker than options given here.",
+                show_default=False,
+                rich_help_panel=COMMON_PANEL,
+            ),
+        ],
+    ),
+    inspect.Parameter(
+        "set",
+        inspect.Parameter.KEYWORD_ONLY,
+        default=None,
+        annotation=Annotated[
+            list[str] | None,
+            typer.Option(
+                "--set",
+                metavar="KEY=VALUE",
+                help="Set any option by its key; may be repeated.",
+                show_default=False,
+                rich_help_panel=COMMON_PANEL,
+            ),
+        ],
+    ),
+    inspect.Parameter("json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=JsonOption),
+    inspect.Parameter("quiet", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=QuietOption),
+    inspect.Parameter("verbose", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=VerboseOption),
+]

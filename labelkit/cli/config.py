@@ -1,0 +1,116 @@
+"""``labelkit config COMMAND``: what a command would run with, and where each value comes from."""
+
+from __future__ import annotations
+
+import typer
+
+from labelkit.cli.command import Command, config_command
+from labelkit.cli.console import current_output, json_text, print_line, printable
+from labelkit.cli.options import new_group
+from labelkit.config.base import StageConfig, in_presets
+from labelkit.config.presets import Collected, finish, parsed_values
+from labelkit.config.stages import (
+    DiscoverCategoriesConfig,
+    DiscoverHeadConfig,
+    EmbedConfig,
+    EvaluateClusteringConfig,
+    KMeansConfig,
+    RetrieveConfig,
+    SphericalKMeansConfig,
+    SSKMeansConfig,
+)
+from labelkit.methods.registry import METHODS
+
+REQUIRED = "required"
+
+CONFIG_CLASSES: tuple[type[StageConfig], ...] = (
+    *(spec.config for spec in METHODS.values()),
+    EmbedConfig,
+    KMeansConfig,
+    SphericalKMeansConfig,
+    SSKMeansConfig,
+    DiscoverCategoriesConfig,
+    DiscoverHeadConfig,
+    EvaluateClusteringConfig,
+    RetrieveConfig,
+)
+"""The config of every stage command."""
+
+
+def show_config(collected: Collected[StageConfig]) -> None:
+    """Print the resolved config: YAML that can be a preset or config file, with origins as comments.
+
+    Fields that a file may not set, and required ones that nobody set, stand behind a ``#``.
+
+    Raises:
+        ConfigError: what is set cannot be used.
+    """
+    values, origins = _values(collected)
+    command = " ".join(("labelkit", *collected.config_class.command))
+    if current_output().json:
+        preset = collected.preset_path
+        document = {"command": command, "preset": preset, "config": values, "origins": origins}
+        print_line(json_text(document))
+        return
+    lines = [f"# {command}"]
+    lines += _yaml_lines(collected.config_class, values, {} if current_output().quiet else origins)
+    print_line("\n".join(lines))
+
+
+def _values(collected: Collected[StageConfig]) -> tuple[dict[str, object], dict[str, str]]:
+    """Return all values in plain form; of a required one that is missing, None."""
+    origins = collected.origins | dict.fromkeys(collected.missing, REQUIRED)
+    if collected.faults or not collected.missing:
+        return finish(collected).config.to_yaml_dict(), origins
+    return parsed_values(collected), origins
+
+
+def _yaml_lines(config_class: type[StageConfig], values: dict[str, object], origins: dict[str, str]) -> list[str]:
+    lines = []
+    for name, value in values.items():
+        is_missing = origins.get(name) == REQUIRED
+        text = _yaml_line(name, value)
+        if is_missing:
+            text = f"{name}:"
+        lines.append(text if in_presets(config_class.model_fields[name]) and not is_missing else f"# {text}")
+    if not origins:
+        return lines
+    # One long value must not push all comments out of sight.
+    width = min(max(len(line) for line in lines), 48)
+    return [f"{line.ljust(width)}  # {printable(origins[name])}" for name, line in zip(values, lines, strict=True)]
+
+
+def _yaml_line(name: str, value: object) -> str:
+    import yaml  # not needed for --help
+
+    style = None if isinstance(value, list) else False  # lists in one line: [8, 9]
+    text: str = yaml.safe_dump({name: value}, default_flow_style=style, width=2**20, allow_unicode=True)
+    # A text with line ends: JSON's form is YAML too, and keeps one line.
+    return text.strip() if text.count("\n") == 1 else f"{name}: {json_text(value)}"
+
+
+def _config_command(config_class: type[StageConfig]) -> Command:
+    words = " ".join(config_class.command)
+    text = (
+        f"Print what `labelkit {words}` would run with, and where each value comes from.\n\n"
+        f"Example: labelkit config {words} > my.yaml"
+    )
+    return config_command(config_class, show_config, text)
+
+
+def build_app() -> typer.Typer:
+    """Build ``labelkit config`` with one subcommand per stage command."""
+    app = new_group()
+    groups: dict[str, typer.Typer] = {}
+    for config_class in CONFIG_CLASSES:
+        *group_words, name = config_class.command
+        parent = app
+        if group_words:
+            word = group_words[0]
+            if word not in groups:
+                groups[word] = new_group()
+                text = f"Print the config of a `labelkit {word}` command.\n\nExample: labelkit config {word} {name}"
+                app.add_typer(groups[word], name=word, help=text)
+            parent = groups[word]
+        parent.command(name)(_config_command(config_class))
+    return app

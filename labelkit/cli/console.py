@@ -1,0 +1,210 @@
+"""What reaches the terminal: the result on stdout, everything else on stderr.
+
+Only the main process of a multi-process run speaks, errors aside.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TextIO
+
+from labelkit.errors import Interrupted
+from labelkit.stages.result import Cell, StageResult, Table
+
+
+@dataclass
+class Output:
+    """How this invocation speaks; set by the options that all commands share."""
+
+    json: bool = False
+    quiet: bool = False
+    verbose: bool = False
+
+
+_current: ContextVar[Output] = ContextVar("labelkit_output")
+
+
+def current_output() -> Output:
+    """Return how this invocation speaks."""
+    return _current.get(Output())
+
+
+@contextmanager
+def use_output(output: Output) -> Iterator[Output]:
+    """Let the invocation inside the ``with`` block speak as ``output`` says."""
+    token = _current.set(output)
+    try:
+        yield output
+    finally:
+        _current.reset(token)
+
+
+def is_main_process() -> bool:
+    """Return whether this is the process of rank 0, or the only one."""
+    return os.environ.get("RANK", "0") in {"", "0"}
+
+
+def print_result(result: StageResult) -> None:
+    """Print a result to stdout: tables and paths, one JSON object (``--json``), or only paths (``-q``)."""
+    if not is_main_process():
+        return
+    output = current_output()
+    if output.json:
+        write(json_text(result.to_json()) + "\n")
+    elif output.quiet:
+        write("".join(f"{path}\n" for path in result.made()))
+    else:
+        for number, table in enumerate(result.tables()):
+            write("\n" if number else "")
+            print_table(table)
+        write("".join(f"made {path}\n" for path in result.made()))
+
+
+def print_table(table: Table) -> None:
+    """Print a table to stdout: drawn on a terminal, else aligned text with whole cells."""
+    if sys.stdout.isatty():
+        _draw_table(table)
+    else:
+        write(plain_table(table))
+
+
+def print_line(text: str) -> None:
+    """Print one line to stdout on the main process."""
+    if is_main_process():
+        write(text + "\n")
+
+
+def print_error(text: str) -> None:
+    """Print an error to stderr, from every process; later lines stand under the first."""
+    if not is_main_process():
+        text = f"[process {os.environ['RANK']}] {text}"
+    write(f"error: {printable(text)}".replace("\n", "\n       ") + "\n", sys.stderr)
+
+
+def print_message(text: str) -> None:
+    """Print one line to stderr on the main process."""
+    if is_main_process():
+        write(printable(text) + "\n", sys.stderr)
+
+
+def write(text: str, stream: TextIO | None = None) -> None:
+    """Write to a stream (stdout by default), whatever its encoding.
+
+    Raises:
+        Interrupted: the reader went away (``labelkit ... | head``).
+    """
+    stream = stream or sys.stdout
+    try:
+        try:
+            stream.write(text)
+        except UnicodeEncodeError:
+            # File names that are not valid text pass as the bytes they are; other characters are escaped.
+            encoding = stream.encoding or "utf-8"
+            try:
+                content = text.encode(encoding, "surrogateescape")
+            except UnicodeEncodeError:
+                content = text.encode(encoding, "backslashreplace")
+            stream.flush()
+            stream.buffer.write(content)
+        stream.flush()
+    except BrokenPipeError as error:
+        raise Interrupted(signal.SIGPIPE) from error
+
+
+def json_text(value: object) -> str:
+    """Return strict JSON in ASCII on one line; NaN and infinities become null.
+
+    Raises:
+        TypeError: a value that JSON does not know.
+    """
+    return json.dumps(_plain(value), allow_nan=False)
+
+
+def plain_table(table: Table) -> str:
+    """Return a table as aligned text; numbers stand right, nothing is cut."""
+    rows = [[cell_text(cell) for cell in row] for row in table.rows]
+    columns = [str(column) for column in table.columns]
+    widths = [max(len(line[number]) for line in [columns, *rows]) for number in range(len(columns))]
+    right = _numeric_columns(table)
+    lines = [printable(table.title)] if table.title else []
+    for line in [columns, *rows]:
+        cells = [
+            text.rjust(width) if is_number else text.ljust(width)
+            for text, width, is_number in zip(line, widths, right, strict=True)
+        ]
+        lines.append("  ".join(cells).rstrip())
+    return "".join(f"{line}\n" for line in lines)
+
+
+def cell_text(cell: Cell) -> str:
+    """Return a cell as text: four digits for floats, a dash for what is undefined, no control characters."""
+    if cell is None:
+        return "-"
+    if isinstance(cell, bool):
+        return "yes" if cell else "no"
+    if isinstance(cell, float):
+        return "-" if math.isnan(cell) else f"{cell:.4g}"
+    if isinstance(cell, int):
+        return f"{cell:,}"
+    text = printable(str(cell)).replace("\n", "\\n")
+    return text.encode("utf-8", "backslashreplace").decode()  # bytes of a file name that are no text
+
+
+def printable(text: str) -> str:
+    """Return the text with control characters escaped, line ends and tabs aside.
+
+    A file name must not drive a terminal.
+    """
+    return "".join(
+        character
+        if character.isprintable() or character in "\n\t" or "\udc80" <= character <= "\udcff"
+        else character.encode("unicode_escape").decode()
+        for character in text
+    )
+
+
+def _draw_table(table: Table) -> None:
+    from rich.console import Console
+    from rich.table import Table as Drawing
+    from rich.text import Text
+
+    drawing = Drawing(title=Text(printable(table.title)) if table.title else None, title_justify="left")
+    for column, is_number in zip(table.columns, _numeric_columns(table), strict=True):
+        drawing.add_column(Text(str(column)), justify="right" if is_number else "left", overflow="fold")
+    for row in table.rows:
+        drawing.add_row(*(Text(cell_text(cell)) for cell in row))
+    Console(file=sys.stdout).print(drawing)
+
+
+def _numeric_columns(table: Table) -> list[bool]:
+    return [
+        all(isinstance(row[number], int | float) or row[number] is None for row in table.rows)
+        and any(row[number] is not None for row in table.rows)
+        for number in range(len(table.columns))
+    ]
+
+
+def _plain(value: object) -> object:
+    if value is None or isinstance(value, str | bool | int):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    to_list = getattr(value, "tolist", None)  # numpy and torch, without importing them
+    if callable(to_list):
+        return _plain(to_list())
+    if isinstance(value, Sequence):
+        return [_plain(item) for item in value]
+    raise TypeError(f"cannot be written as JSON: {value!r}")

@@ -1,0 +1,40 @@
+"""``labelkit discover``: how many classes are there, and which images belong together?"""
+
+from __future__ import annotations
+
+import typer
+
+from labelkit.cli.command import stage_command
+from labelkit.cli.console import print_result
+from labelkit.cli.options import new_group
+from labelkit.config.stages import DiscoverCategoriesConfig, DiscoverHeadConfig
+
+
+@stage_command(DiscoverCategoriesConfig)
+def categories(config: DiscoverCategoriesConfig) -> None:
+    """Estimate the number of classes and assign every image to one.
+
+    Example: labelkit discover categories --index digits.h5
+    """
+    from labelkit.stages.discover import discover_categories  # scikit-learn loads here, not in --help
+
+    print_result(discover_categories(config))
+
+
+@stage_command(DiscoverHeadConfig)
+def head(config: DiscoverHeadConfig) -> None:
+    """Assign every image to the class that the trained classifier names.
+
+    Example: labelkit discover head --index digits.h5
+    """
+    from labelkit.stages.discover import discover_head  # scikit-learn loads here, not in --help
+
+    print_result(discover_head(config))
+
+
+def build_app() -> typer.Typer:
+    """Build ``labelkit discover`` with all its subcommands."""
+    app = new_group()
+    app.command("categories")(categories)
+    app.command("head")(head)
+    return app

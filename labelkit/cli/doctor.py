@@ -1,0 +1,112 @@
+"""``labelkit doctor``: does everything that labelkit stands on work here?"""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from labelkit import __version__
+from labelkit.cli.console import print_result
+from labelkit.cli.options import JsonOption, QuietOption, VerboseOption, speaking
+from labelkit.cli.version import PARTS, version_of
+from labelkit.config.paths import cache_folder
+from labelkit.errors import ResourceError
+from labelkit.stages.result import SimpleResult, Table
+
+OPTIONAL_PARTS = {"tensorboard": "`train --tensorboard`"}
+"""Packages that labelkit can do without, and what needs them."""
+
+
+@dataclass(frozen=True)
+class _Check:
+    """One thing that was looked at; ``status`` is ok, missing (an optional part) or failed."""
+
+    name: str
+    status: str
+    found: str
+    remedy: str = ""
+
+
+def doctor(json: JsonOption = False, quiet: QuietOption = False, verbose: VerboseOption = False) -> None:
+    """Check Python, torch, devices, threads, optional parts and the cache folder; exit 5 if something is wrong.
+
+    Example: labelkit doctor
+    """
+    with speaking(json=json, quiet=quiet, verbose=verbose):
+        checks = [
+            _Check("labelkit", "ok", __version__),
+            _Check("python", "ok", f"{platform.python_version()} ({sys.executable})"),
+            _Check("system", "ok", platform.platform()),
+            *_check_parts(),
+            *_check_torch(),
+            _check_presets(),
+            _check_cache(cache_folder()),
+        ]
+        values: dict[str, object] = {
+            "ok": all(check.status != "failed" for check in checks),
+            "checks": [
+                {"name": check.name, "status": check.status, "found": check.found, "remedy": check.remedy}
+                for check in checks
+            ],
+        }
+        rows = [(check.name, check.status, f"{check.found}  {check.remedy}".strip()) for check in checks]
+        print_result(SimpleResult(values, shown=(Table("", ("part", "status", "found"), rows),)))
+        failed = [check for check in checks if check.status == "failed"]
+        if failed:
+            raise ResourceError(failed[0].name, failed[0].found, failed[0].remedy)
+
+
+def _check_parts() -> list[_Check]:
+    checks = []
+    for name in PARTS:
+        found = version_of(name)
+        remedy = "" if found else f"Install it: python -m pip install {name}."
+        checks.append(_Check(name, "ok" if found else "failed", found or "not installed", remedy))
+    for name, need in OPTIONAL_PARTS.items():
+        found = version_of(name)
+        remedy = "" if found else f"Only {need} needs it: python -m pip install {name}."
+        checks.append(_Check(name, "ok" if found else "missing", found or "not installed", remedy))
+    return checks
+
+
+def _check_torch() -> list[_Check]:
+    try:
+        import torch
+    except (ImportError, OSError) as error:  # OSError: a shared library of another build
+        return [_Check("torch", "failed", f"cannot be imported: {error}", "Install torch again.")]
+    devices = ["cpu"]
+    if torch.cuda.is_available():
+        devices += [
+            f"cuda:{number} ({torch.cuda.get_device_name(number)})" for number in range(torch.cuda.device_count())
+        ]
+    if torch.backends.mps.is_available():
+        devices.append("mps")
+    threads = f"{torch.get_num_threads()} of {os.cpu_count()} processors"
+    named = os.environ.get("OMP_NUM_THREADS")
+    if named:
+        threads += f" (OMP_NUM_THREADS={named})"
+    return [_Check("devices", "ok", ", ".join(devices)), _Check("threads", "ok", threads)]
+
+
+def _check_presets() -> _Check:
+    from labelkit.config.presets import shipped_presets  # pydantic loads here, not in --help
+
+    folder = shipped_presets()
+    if folder is None:
+        return _Check("presets", "failed", "not found", "Install labelkit again.")
+    return _Check("presets", "ok", str(folder))
+
+
+def _check_cache(folder: Path) -> _Check:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(b"labelkit")
+    except OSError as error:
+        reason = error.strerror or str(error)
+        return _Check("cache", "failed", f"{folder}: {reason}", "Name a folder you may write to in LABELKIT_CACHE.")
+    return _Check("cache", "ok", str(folder))

@@ -1,0 +1,28 @@
+"""``labelkit evaluate``: how good is a result beside a store?"""
+
+from __future__ import annotations
+
+import typer
+
+from labelkit.cli.command import stage_command
+from labelkit.cli.console import print_result
+from labelkit.cli.options import new_group
+from labelkit.config.stages import EvaluateClusteringConfig
+
+
+@stage_command(EvaluateClusteringConfig)
+def clustering(config: EvaluateClusteringConfig) -> None:
+    """Score groups against the true classes: accuracy All / Old / New, NMI, ARI, kinds of error.
+
+    Example: labelkit evaluate clustering --index digits.h5
+    """
+    from labelkit.stages.evaluate import evaluate_clustering  # scikit-learn loads here, not in --help
+
+    print_result(evaluate_clustering(config))
+
+
+def build_app() -> typer.Typer:
+    """Build ``labelkit evaluate`` with all its subcommands."""
+    app = new_group()
+    app.command("clustering")(clustering)
+    return app

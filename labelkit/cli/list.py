@@ -1,0 +1,101 @@
+"""``labelkit list``: what there is to choose from."""
+
+from __future__ import annotations
+
+# Config classes and tables are imported on use: `labelkit list --help` needs none.
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from labelkit.cli.console import print_line, print_result
+from labelkit.cli.options import JsonOption, QuietOption, VerboseOption, new_group, speaking
+from labelkit.stages.result import Cell, SimpleResult, Table
+
+
+def list_methods(json: JsonOption = False, quiet: QuietOption = False, verbose: VerboseOption = False) -> None:
+    """List the methods of `labelkit train`.
+
+    Example: labelkit list methods
+    """
+    from labelkit.config.presets import available_presets
+    from labelkit.methods.registry import METHODS
+
+    with speaking(json=json, quiet=quiet, verbose=verbose):
+        rows = [(name, spec.summary, ", ".join(available_presets(spec.config))) for name, spec in METHODS.items()]
+        _print_rows("methods", ("name", "summary", "presets"), rows, json=json, quiet=quiet)
+
+
+def list_datasets(json: JsonOption = False, quiet: QuietOption = False, verbose: VerboseOption = False) -> None:
+    """List the data sets that have a name; folders and CSV files are given by path.
+
+    Example: labelkit list datasets
+    """
+    from labelkit.data.datasets import DATASETS
+
+    with speaking(json=json, quiet=quiet, verbose=verbose):
+        rows = [(name, spec.num_classes, spec.license, spec.summary, spec.layout) for name, spec in DATASETS.items()]
+        _print_rows("datasets", ("name", "classes", "license", "summary", "layout"), rows, json=json, quiet=quiet)
+
+
+def list_backbones(
+    pattern: Annotated[
+        str, typer.Option("--pattern", metavar="GLOB", help="Only names like this, e.g. vit_*dino*.")
+    ] = "*",
+    json: JsonOption = False,
+    quiet: QuietOption = False,
+    verbose: VerboseOption = False,
+) -> None:
+    """List the backbones: labelkit's own and those of timm.
+
+    Example: labelkit list backbones --pattern "vit_*dino*"
+    """
+    from labelkit.models.backbones import list_backbones as backbone_names  # timm loads here, not in --help
+
+    with speaking(json=json, quiet=quiet, verbose=verbose):
+        _print_rows("backbones", ("name",), [(name,) for name in backbone_names(pattern)], json=json, quiet=quiet)
+
+
+def list_presets(json: JsonOption = False, quiet: QuietOption = False, verbose: VerboseOption = False) -> None:
+    """List the presets and the commands that run them.
+
+    Example: labelkit list presets
+    """
+    from labelkit.cli.config import CONFIG_CLASSES
+    from labelkit.config.presets import available_presets, preset_command
+
+    with speaking(json=json, quiet=quiet, verbose=verbose):
+        rows = [
+            (" ".join(config_class.command), name, preset_command(path))
+            for config_class in CONFIG_CLASSES
+            for name, path in available_presets(config_class).items()
+        ]
+        _print_rows("presets", ("for", "name", "command"), rows, json=json, quiet=quiet, name_column=1)
+
+
+def build_app() -> typer.Typer:
+    """Build ``labelkit list`` with all its subcommands."""
+    app = new_group()
+    app.command("methods")(list_methods)
+    app.command("datasets")(list_datasets)
+    app.command("backbones")(list_backbones)
+    app.command("presets")(list_presets)
+    return app
+
+
+def _print_rows(
+    what: str,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[Cell]],
+    *,
+    json: bool,
+    quiet: bool,
+    name_column: int = 0,
+) -> None:
+    """Print a list: a table, ``{what: [{column: cell}]}`` as JSON, or the names alone with ``-q``."""
+    if quiet and not json:
+        for row in rows:
+            print_line(str(row[name_column]))
+        return
+    values: dict[str, object] = {what: [dict(zip(columns, row, strict=True)) for row in rows]}
+    print_result(SimpleResult(values, shown=(Table("", columns, rows),)))

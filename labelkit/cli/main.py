@@ -1,0 +1,243 @@
+"""The entry point: find the command, run it, turn what happens into an exit code.
+
+``COMMANDS`` lists all commands; only the module of the one that is asked for is imported, so that
+``labelkit --help`` stays instant.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from types import FrameType
+from typing import Annotated
+
+import typer
+
+from labelkit import __version__
+from labelkit.cli.console import Output, print_error, use_output, write
+from labelkit.cli.options import HELP_SETTINGS
+from labelkit.errors import Interrupted, LabelkitError, ResourceError, resource_error
+
+PROGRAM = "labelkit"
+_COMPLETION_VARIABLE = "_LABELKIT_COMPLETE"
+_FULL_OR_FORBIDDEN = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.EFBIG}
+
+EXIT_CODES = {
+    0: "done",
+    1: "a bug in labelkit (with its traceback)",
+    2: "an option, preset or config file cannot be used",
+    3: "an input cannot be used: images, store, checkpoint",
+    4: "training became useless: not-a-number or collapse",
+    5: "disk full, no permission, no such device",
+    6: "another run holds the output",
+    10: "a threshold that was asked for is not met",
+    130: "interrupted (Ctrl-C)",
+    143: "terminated (SIGTERM)",
+}
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """One word after ``labelkit``: a group has subcommands, a command is a function of its module."""
+
+    summary: str
+    module: str
+    function: str = ""
+    example: str = ""
+
+
+COMMANDS: dict[str, _Entry] = {
+    "train": _Entry(
+        "Learn a representation with a method.",
+        "labelkit.cli.train",
+        example="labelkit train flipclass --dataset digits",
+    ),
+    "embed": _Entry("Turn a data set into an embedding store.", "labelkit.cli.embed", "embed"),
+    "cluster": _Entry(
+        "Group the rows of a store.",
+        "labelkit.cli.cluster",
+        example="labelkit cluster ss-kmeans --index digits.h5 --num-clusters 10",
+    ),
+    "discover": _Entry(
+        "Find new classes in a store.",
+        "labelkit.cli.discover",
+        example="labelkit discover categories --index digits.h5",
+    ),
+    "evaluate": _Entry(
+        "Score results against the truth.",
+        "labelkit.cli.evaluate",
+        example="labelkit evaluate clustering --index digits.h5",
+    ),
+    "retrieve": _Entry("Find the images most like a query.", "labelkit.cli.retrieve", "retrieve"),
+    "config": _Entry(
+        "Show what a command would run with, and why.",
+        "labelkit.cli.config",
+        example="labelkit config train flipclass --dataset digits",
+    ),
+    "list": _Entry(
+        "List methods, data sets, backbones or presets.", "labelkit.cli.list", example="labelkit list methods"
+    ),
+    "doctor": _Entry("Check this installation.", "labelkit.cli.doctor", "doctor"),
+    "version": _Entry("Print versions.", "labelkit.cli.version", "version"),
+}
+
+
+def build_app(arguments: Sequence[str]) -> typer.Typer:
+    """Build the command line as far as these arguments need it.
+
+    Args:
+        arguments: what stands after ``labelkit``. Commands that they do not name appear in help only.
+    """
+    codes = "\n".join(f"{code:>3}  {meaning}" for code, meaning in EXIT_CODES.items())
+    app = typer.Typer(
+        name=PROGRAM,
+        help="Learn image representations and labels with few labels or none.\n\n"
+        "Example: labelkit train flipclass --dataset digits",
+        epilog=f"Exit codes:\n\n{codes}",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        rich_markup_mode="rich",
+        context_settings=HELP_SETTINGS,
+    )
+    app.callback()(_common)
+    word = next((argument for argument in arguments if not argument.startswith("-")), None)
+    is_completing = _COMPLETION_VARIABLE in os.environ
+    for name, entry in COMMANDS.items():
+        if not is_completing and name != word:
+            app.command(name, short_help=entry.summary)(_not_named)
+            continue
+        module = import_module(entry.module)
+        if entry.function:
+            app.command(name, short_help=entry.summary)(getattr(module, entry.function))
+        else:
+            text = f"{entry.summary}\n\nExample: {entry.example}"
+            app.add_typer(module.build_app(), name=name, help=text, short_help=entry.summary)
+    return app
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command line and return its exit code.
+
+    Args:
+        argv: what stands after ``labelkit``; by default what this process was given.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    return run_app(lambda: build_app(arguments), arguments)
+
+
+def run_app(build: Callable[[], typer.Typer], arguments: Sequence[str]) -> int:
+    """Build an app, run it, and turn whatever happens into an exit code."""
+    with use_output(Output()) as output, _signals_interrupt():
+        try:
+            try:
+                build()(args=list(arguments), prog_name=PROGRAM)
+                code: object = 0
+            except SystemExit as finished:  # how Typer ends, also after a usage error
+                code = finished.code
+            sys.stdout.flush()
+            return _code_number(code)
+        except Interrupted as interrupted:
+            _after_interrupt(interrupted)
+            return interrupted.exit_code
+        except BrokenPipeError:
+            _after_interrupt(Interrupted(signal.SIGPIPE))
+            return 128 + signal.SIGPIPE
+        except LabelkitError as error:
+            return _fail(error, output)
+        except Exception as error:
+            known = _as_resource_error(error)
+            if known is not None:
+                return _fail(known, output)
+            traceback.print_exc()
+            print_error(f"this is a bug in labelkit {__version__}; please report it with the lines above")
+            return 1
+
+
+def run() -> None:
+    """Be the console script ``labelkit``."""
+    sys.exit(main())
+
+
+def _not_named() -> None:
+    raise RuntimeError("this command was not built")  # only the command that is named can be called
+
+
+def _print_version(shown: bool) -> None:
+    if shown:
+        write(f"{PROGRAM} {__version__}\n")
+        raise typer.Exit
+
+
+def _common(
+    version: Annotated[
+        bool, typer.Option("--version", metavar="", help="Print the version.", is_eager=True, callback=_print_version)
+    ] = False,
+) -> None:
+    """Carry the options of ``labelkit`` itself."""
+
+
+def _fail(error: LabelkitError, output: Output) -> int:
+    if output.verbose:
+        traceback.print_exception(error)
+    print_error(str(error))
+    return error.exit_code
+
+
+def _as_resource_error(error: Exception) -> ResourceError | None:
+    """Return what a user can act on if the system refused something, else None."""
+    if isinstance(error, OSError) and error.errno in _FULL_OR_FORBIDDEN:
+        where = error.filename2 or error.filename or "output"
+        return resource_error(error, os.fsdecode(where) if isinstance(where, str | bytes) else str(where))
+    # torch's own class, without importing torch.
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return ResourceError("memory", "there is not enough", "Lower --batch-size or the size of the images.")
+    return None
+
+
+def _after_interrupt(interrupted: Interrupted) -> None:
+    if interrupted.signum == signal.SIGPIPE:
+        # The reader is gone; Python would complain when it flushes stdout at exit.
+        try:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        except (OSError, ValueError):  # stdout is no real file, as under test
+            return
+        return
+    print_error(f"stopped by {signal.Signals(interrupted.signum).name}")
+
+
+def _code_number(code: object) -> int:
+    if code is None or isinstance(code, int):
+        return code or 0
+    print_error(str(code))  # a library's sys.exit("reason")
+    return 1
+
+
+@contextmanager
+def _signals_interrupt() -> Iterator[None]:
+    """Let SIGINT and SIGTERM raise :class:`Interrupted` in this process."""
+    process = os.getpid()
+
+    def interrupt(signum: int, frame: FrameType | None) -> None:
+        if os.getpid() != process:  # a forked data-loading process dies as it would without us
+            signal.signal(signum, signal.SIG_DFL)
+            os.kill(os.getpid(), signum)
+            return
+        raise Interrupted(signum)
+
+    try:
+        before = {signum: signal.signal(signum, interrupt) for signum in (signal.SIGINT, signal.SIGTERM)}
+    except ValueError:  # not in the main thread: signals are somebody else's
+        yield
+        return
+    try:
+        yield
+    finally:
+        for signum, handler in before.items():
+            signal.signal(signum, handler)

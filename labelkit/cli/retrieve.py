@@ -1,0 +1,18 @@
+"""``labelkit retrieve``: the images of a store that look most like a query."""
+
+from __future__ import annotations
+
+from labelkit.cli.command import stage_command
+from labelkit.cli.console import print_result
+from labelkit.config.stages import RetrieveConfig
+
+
+@stage_command(RetrieveConfig)
+def retrieve(config: RetrieveConfig) -> None:
+    """Find the images of a store that look most like a query image.
+
+    Example: labelkit retrieve --query img.png --index digits.h5 -k 10
+    """
+    from labelkit.stages.retrieve import retrieve_images  # torch loads here, not in --help
+
+    print_result(retrieve_images(config))

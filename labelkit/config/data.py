@@ -1,0 +1,80 @@
+"""Which images, and which of their labels may be used: shared by every command that reads images."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from labelkit.config.base import StageConfig
+
+_DATA = {"panel": "Data"}
+
+
+class DataConfig(StageConfig):
+    """Options that say what to read."""
+
+    dataset: str = Field(
+        "digits",
+        description="A registered name (`labelkit list datasets`), a folder of class folders, a flat folder, "
+        "or a CSV with columns path,label[,split] where an empty label means unlabeled.",
+        json_schema_extra=_DATA,
+    )
+    data_root: Path = Field(Path("data"), description="Folder where named sets live.", json_schema_extra=_DATA)
+    download: bool = Field(
+        False,
+        description="Fetch a named set into --data-root when it is not there (needs a network).",
+        json_schema_extra=_DATA,
+    )
+    split: str = Field(
+        "auto",
+        description="Part of the set to use: a split's name, or all; auto = train if there is one, else all.",
+        json_schema_extra=_DATA,
+    )
+    label_split: Literal["auto", "given", "gcd", "few-labels", "class-halves"] = Field(
+        "auto",
+        description="Which labels may be used. gcd: --label-ratio of the images of the old classes; few-labels: "
+        "--num-labels in equal parts; class-halves: all of the first half of the classes, the rest held out; "
+        "given: as the data says; auto = given for a CSV that leaves labels empty and for a flat folder, else gcd.",
+        json_schema_extra=_DATA,
+    )
+    num_old_classes: int | None = Field(
+        None,
+        ge=1,
+        description="Classes with labels, taken in class order (gcd); default: what the set defines, else half.",
+        json_schema_extra=_DATA,
+    )
+    label_ratio: float = Field(
+        0.5,
+        gt=0,
+        le=1,
+        description="Share of old-class images with a label (gcd; default of the benchmark).",
+        json_schema_extra=_DATA,
+    )
+    num_labels: int | None = Field(
+        None, ge=1, description="Labels in all, as many in each class (few-labels).", json_schema_extra=_DATA
+    )
+    imbalance_factor: float | None = Field(
+        None,
+        gt=0,
+        le=1,
+        description="Cut the training images to a long tail: the rarest class keeps this share of the most frequent.",
+        json_schema_extra=_DATA,
+    )
+    split_seed: int = Field(
+        0, ge=0, description="Seed of the choice of labels; apart from --seed.", json_schema_extra=_DATA
+    )
+    max_bad: float = Field(
+        0.01,
+        ge=0,
+        lt=1,
+        description="Share of unreadable images that is skipped and listed; more is an error.",
+        json_schema_extra=_DATA,
+    )
+    strict: bool = Field(False, description="One unreadable image is an error.", json_schema_extra=_DATA)
+
+    @property
+    def bad_limit(self) -> float:
+        """Share of unreadable images that is let pass, in [0, 1)."""
+        return 0.0 if self.strict else self.max_bad

@@ -1,0 +1,88 @@
+"""What the methods that train one classifier over old and new classes share (SimGCD's recipe)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from labelkit.config.train import TrainConfig
+
+_MODEL = {"panel": "Model"}
+_LOSS = {"panel": "Loss"}
+_VIEWS = {"panel": "Views"}
+
+
+class DiscoveryTrainConfig(TrainConfig):
+    """Backbone, heads, loss and views of a parametric category-discovery method.
+
+    Defaults are those of SimGCD's released code unless the description says otherwise.
+    """
+
+    epochs: int = Field(200, ge=1, description="Passes over the training set.", json_schema_extra={"panel": "Optimization"})
+
+    backbone: str = Field(
+        "vit_base_patch16_224.dino",
+        description="A vision transformer by its timm name, or one of ours (`labelkit list backbones`).",
+        json_schema_extra=_MODEL,
+    )
+    pretrained: bool = Field(True, description="Start from the hub's weights.", json_schema_extra=_MODEL)
+    weights: Path | None = Field(
+        None, description="Start from this .safetensors or .pth file instead.", json_schema_extra=_MODEL
+    )
+    image_size: int | None = Field(
+        None, ge=8, le=2048, description="Side of a view in pixels; default: the backbone's.", json_schema_extra=_MODEL
+    )
+    grad_from_block: int = Field(
+        11, ge=0, description="First transformer block that is trained (0-based).", json_schema_extra=_MODEL
+    )
+    train_stem: bool = Field(
+        False,
+        description="Also train patch and position embedding and the final norm (from scratch; needs --grad-from-block 0).",
+        json_schema_extra=_MODEL,
+    )
+    linear_probe: bool = Field(False, description="Train the heads only.", json_schema_extra=_MODEL)
+    num_classes: int | None = Field(
+        None,
+        ge=2,
+        description="Classes in all, old and new; default: what the data says. "
+        "Unknown? `labelkit discover categories` estimates it.",
+        json_schema_extra=_MODEL,
+    )
+    projector_hidden_dim: int = Field(2048, ge=1, description="Width of the projector.", json_schema_extra=_MODEL)
+    projection_dim: int = Field(256, ge=1, description="Width of the contrastive space.", json_schema_extra=_MODEL)
+
+    supervised_weight: float = Field(
+        0.35, ge=0, le=1, description="Weight of the supervised terms (lambda).", json_schema_extra=_LOSS
+    )
+    contrastive_temperature: float = Field(
+        1.0, gt=0, description="Temperature of the unsupervised contrastive loss (tau_u).", json_schema_extra=_LOSS
+    )
+    supervised_temperature: float = Field(
+        0.07, gt=0, description="Temperature of the supervised contrastive loss (tau_c).", json_schema_extra=_LOSS
+    )
+    student_temperature: float = Field(
+        0.1, gt=0, description="Temperature of the student's prediction (tau_s).", json_schema_extra=_LOSS
+    )
+    teacher_temperature_start: float = Field(
+        0.07, gt=0, description="Temperature of the teacher's target at the start (tau_t).", json_schema_extra=_LOSS
+    )
+    teacher_temperature_final: float = Field(
+        0.04, gt=0, description="The same after the warm-up.", json_schema_extra=_LOSS
+    )
+    teacher_warmup_epochs: int = Field(
+        30, ge=0, description="Epochs from the first to the final teacher temperature.", json_schema_extra=_LOSS
+    )
+    entropy_weight: float = Field(
+        2.0, ge=0, description="Weight of the mean-entropy regularizer (eps); differs by data set.", json_schema_extra=_LOSS
+    )
+
+    augmentation: Literal["generic", "fine", "digits"] = Field(
+        "generic",
+        description="Strength of the views: generic photos, fine-grained photos, small gray glyphs that have no mirror image.",
+        json_schema_extra=_VIEWS,
+    )
+    collapse_patience_epochs: int = Field(
+        5, ge=1, description="Stop after so many evaluations in a row with a single cluster.", json_schema_extra=_LOSS
+    )

@@ -1,0 +1,501 @@
+"""Find and merge the sources of a config, and explain everything that is wrong with them at once.
+
+Class defaults < preset < config file < options. Presets live in ``presets/<method or command>/<name>.yaml``,
+inside the wheel or beside the package in a source tree; their first line is a comment with the
+command that runs them. YAML scalars are read as text and parsed by the config class, so that a
+value means the same in a file and on the command line (``1e-3``, ``no``, ``010`` hold no surprises).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar, cast
+
+from pydantic import TypeAdapter, ValidationError
+
+from labelkit.config.base import (
+    StageConfig,
+    choices,
+    fault_message,
+    flag,
+    in_presets,
+    nearest,
+    parse_text,
+    plain,
+    preset_keys,
+    value_text,
+)
+from labelkit.errors import ConfigError
+
+C = TypeVar("C", bound=StageConfig)
+
+_MAX_BYTES = 65536
+_FOLDER_PRESET = "folder"
+_TABLE_SUFFIXES = {".csv", ".tsv"}
+_PLAIN_TAGS = {"str", "int", "float", "bool", "null", "timestamp", "seq", "map"}
+DEFAULT_ORIGIN = "default"
+
+
+@dataclass(frozen=True)
+class Resolved(Generic[C]):
+    """A config and where each of its values came from.
+
+    Attributes:
+        config: the validated config.
+        origins: for each field ``default``, a preset or config file, or the option that set it.
+        preset_path: the preset that was used, if any.
+    """
+
+    config: C
+    origins: dict[str, str]
+    preset_path: Path | None
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One thing that is wrong: ``where: problem. remedy``."""
+
+    where: str
+    problem: str
+    remedy: str = ""
+
+    def line(self) -> str:
+        """Return the fault as one line."""
+        return str(ConfigError(self.where, self.problem, self.remedy))
+
+
+@dataclass(frozen=True)
+class Collected(Generic[C]):
+    """All sources merged, before the config is made.
+
+    Attributes:
+        config_class: the class they are for.
+        values: what the sources set, the strongest only, as given.
+        origins: the origin of every field.
+        faults: everything wrong with the sources, missing fields aside.
+        missing: required fields that no source sets.
+        preset_path: the preset that was used, if any.
+    """
+
+    config_class: type[C]
+    values: dict[str, object]
+    origins: dict[str, str]
+    faults: tuple[Fault, ...]
+    missing: tuple[str, ...]
+    preset_path: Path | None
+
+
+def resolve(
+    config_class: type[C],
+    *,
+    preset: str | None = None,
+    dataset: str | None = None,
+    config_file: Path | None = None,
+    overrides: Mapping[str, object] | None = None,
+    origins: Mapping[str, str] | None = None,
+    presets_folder: Path | None = None,
+) -> Resolved[C]:
+    """Merge all sources into a config.
+
+    Args:
+        config_class: the class to make.
+        preset: name of a preset or a YAML file; ``none`` for no preset at all. Without it a method's
+            preset named like the data set is used if there is one (``folder`` for a path).
+        dataset: the data set that chooses the preset; None takes it from the other sources.
+        config_file: a YAML mapping, stronger than the preset.
+        overrides: values of options, stronger than everything else; texts or typed values.
+        origins: where each override came from; its option by default.
+        presets_folder: holds ``<method or command>/<name>.yaml``; the shipped ones by default.
+
+    Raises:
+        ConfigError: unknown keys, bad values, missing fields: all of them, a line each.
+    """
+    collected = collect(
+        config_class,
+        preset=preset,
+        dataset=dataset,
+        config_file=config_file,
+        overrides=overrides,
+        origins=origins,
+        presets_folder=presets_folder,
+    )
+    return finish(collected)
+
+
+def collect(
+    config_class: type[C],
+    *,
+    preset: str | None = None,
+    dataset: str | None = None,
+    config_file: Path | None = None,
+    overrides: Mapping[str, object] | None = None,
+    origins: Mapping[str, str] | None = None,
+    presets_folder: Path | None = None,
+) -> Collected[C]:
+    """Merge all sources without making the config; arguments as for :func:`resolve`."""
+    overrides = dict(overrides or {})
+    where = {name: (origins or {}).get(name, flag(name)) for name in overrides}
+    folder = presets_folder or shipped_presets()
+    faults: list[Fault] = []
+
+    file_values: dict[str, object] = {}
+    if config_file is not None:
+        file_values = _read_source(config_file, str(config_file), faults)
+    if dataset is None:
+        dataset = _dataset_of(config_class, overrides, file_values)
+
+    preset_values: dict[str, object] = {}
+    preset_path: Path | None = None
+    preset_name = ""
+    try:
+        preset_path = _choose_preset(config_class, preset, dataset, folder)
+    except ConfigError as error:
+        faults.append(Fault(error.where, error.problem, error.remedy))
+    if preset_path is not None:
+        preset_name = _display(preset_path, folder)
+        preset_values = _read_source(preset_path, preset_name, faults)
+
+    values: dict[str, object] = {}
+    merged_origins = dict.fromkeys(config_class.model_fields, DEFAULT_ORIGIN)
+    for source, name in ((preset_values, preset_name), (file_values, str(config_file))):
+        faults += _file_faults(config_class, source, name)
+        for key in source:
+            if key in config_class.model_fields:
+                values[key] = source[key]
+                merged_origins[key] = name
+    faults += _option_faults(config_class, overrides, where)
+    for key in overrides:
+        if key in config_class.model_fields:
+            values[key] = overrides[key]
+            merged_origins[key] = where[key]
+    missing = [name for name, field in config_class.model_fields.items() if field.is_required() and name not in values]
+    return Collected(config_class, values, merged_origins, tuple(faults), tuple(missing), preset_path)
+
+
+def finish(collected: Collected[C]) -> Resolved[C]:
+    """Make the config from its merged sources, or explain why not.
+
+    Raises:
+        ConfigError: every fault, a line each.
+    """
+    faults = list(collected.faults)
+    for name in collected.missing:
+        faults.append(Fault(flag(name), "missing", f"Give {flag(name)} a value."))
+    if faults:
+        raise faults_error(faults)
+    try:
+        config = collected.config_class.model_validate(collected.values)
+    except ValidationError as error:
+        raise faults_error(_joint_faults(collected, error)) from error
+    return Resolved(config, collected.origins, collected.preset_path)
+
+
+def parsed_values(collected: Collected[C]) -> dict[str, object]:
+    """Return the plain value of every field although required ones are missing; None stands for those."""
+    values: dict[str, object] = {}
+    for name, field in collected.config_class.model_fields.items():
+        if name in collected.values:
+            value = parse_text(field.annotation, collected.values[name])
+            adapter: TypeAdapter[Any] = TypeAdapter(cast(Any, field.annotation))
+            values[name] = plain(adapter.validate_python(value))
+        else:
+            values[name] = None if field.is_required() else plain(field.get_default(call_default_factory=True))
+    return values
+
+
+def faults_error(faults: Iterable[Fault]) -> ConfigError:
+    """Return one error whose text has one line per fault, without repetitions."""
+    first, *rest = dict.fromkeys(faults)
+    if not rest:
+        return ConfigError(first.where, first.problem, first.remedy)
+    lines = [first.line().removeprefix(f"{first.where}: "), *(fault.line() for fault in rest)]
+    return ConfigError(first.where, "\n".join(lines))
+
+
+def read_yaml(path: Path) -> dict[str, object]:
+    """Read a flat YAML mapping; scalars stay text, null becomes None, lists become lists of texts.
+
+    Raises:
+        ConfigError: unreadable, too large, not UTF-8, bad syntax, a key twice, or not a flat mapping.
+    """
+    faults: list[Fault] = []
+    values = _read_source(path, str(path), faults)
+    if faults:
+        raise faults_error(faults)
+    return values
+
+
+def shipped_presets() -> Path | None:
+    """Return the folder of the presets that came with labelkit, or None."""
+    package = Path(__file__).resolve().parent.parent
+    inside = package / "presets"
+    if inside.is_dir():
+        return inside
+    beside = package.parent / "presets"
+    # Beside an installed package anyone's "presets" may lie; a source tree has this file.
+    if beside.is_dir() and (package.parent / "pyproject.toml").is_file():
+        return beside
+    return None
+
+
+def preset_folder_name(command: tuple[str, ...]) -> str:
+    """Return the folder of a command's presets: the method of ``train``, else the command's words."""
+    return command[1] if command[0] == "train" else "-".join(command)
+
+
+def available_presets(config_class: type[StageConfig], presets_folder: Path | None = None) -> dict[str, Path]:
+    """Return the presets of a command by name, sorted."""
+    folder = presets_folder or shipped_presets()
+    if folder is None or not config_class.command:
+        return {}
+    return {path.stem: path for path in sorted((folder / preset_folder_name(config_class.command)).glob("*.yaml"))}
+
+
+def preset_command(path: Path) -> str:
+    """Return the command in a preset's first line, ``# labelkit train sela --dataset cifar10``.
+
+    Raises:
+        ConfigError: the first line is no such comment.
+    """
+    first = _read_text(path).partition("\n")[0].strip()
+    command = first.removeprefix("#").strip()
+    if not first.startswith("#") or not command.startswith("labelkit "):
+        raise ConfigError(
+            str(path), "the first line does not name the command", "Write `# labelkit ...` in the first line."
+        )
+    return command
+
+
+def _dataset_of(
+    config_class: type[StageConfig], overrides: Mapping[str, object], file_values: Mapping[str, object]
+) -> str | None:
+    field = config_class.model_fields.get("dataset")
+    if field is None:
+        return None
+    for source in (overrides, file_values):
+        if "dataset" in source:
+            return str(source["dataset"])
+    return None if field.is_required() or field.default is None else str(field.default)
+
+
+def _choose_preset(
+    config_class: type[StageConfig], preset: str | None, dataset: str | None, folder: Path | None
+) -> Path | None:
+    available = available_presets(config_class, folder)
+    if preset is not None:
+        if preset in available:
+            return available[preset]
+        if preset == "none":
+            return None
+        path = Path(preset).expanduser()
+        if path.suffix in {".yaml", ".yml"} or len(path.parts) > 1:
+            return path
+        close = nearest(preset, available)
+        hint = f"Did you mean `{close}`? " if close else ""
+        names = ", ".join(available) or "none"
+        raise ConfigError("--preset", f"unknown preset (value {value_text(preset)})", f"{hint}Available: {names}.")
+    if config_class.command[:1] != ("train",) or dataset is None:
+        return None
+    if dataset in available:
+        return available[dataset]
+    return available.get(_FOLDER_PRESET) if _is_path(dataset) else None
+
+
+def _is_path(dataset: str) -> bool:
+    path = Path(dataset).expanduser()
+    if len(path.parts) > 1 or path.is_absolute() or path.suffix.lower() in _TABLE_SUFFIXES:
+        return True
+    try:
+        return path.exists()
+    except (OSError, ValueError):  # too long or a null character: no such path
+        return False
+
+
+def _display(path: Path, folder: Path | None) -> str:
+    if folder is not None and path.is_relative_to(folder):
+        return str(Path("presets") / path.relative_to(folder))
+    return str(path)
+
+
+def _file_faults(config_class: type[StageConfig], values: Mapping[str, object], name: str) -> list[Fault]:
+    """Check the keys and values of a preset or config file."""
+    faults = []
+    fields = config_class.model_fields
+    for key, value in values.items():
+        if key not in fields:
+            close = nearest(key, preset_keys(config_class))
+            faults.append(Fault(name, f"{key}: unknown key (value {value_text(value)})", _did_you_mean(close)))
+        elif not in_presets(fields[key]):
+            faults.append(
+                Fault(
+                    name,
+                    f"{key}: only an option, not part of a preset (value {value_text(value)})",
+                    f"Give it as {flag(key)}.",
+                )
+            )
+    faults += [Fault(name, f"{key}: {problem}", remedy) for key, problem, remedy in _value_faults(config_class, values)]
+    return faults
+
+
+def _option_faults(
+    config_class: type[StageConfig], values: Mapping[str, object], where: Mapping[str, str]
+) -> list[Fault]:
+    faults = []
+    for key, value in values.items():
+        if key not in config_class.model_fields:
+            close = nearest(key, config_class.model_fields)
+            problem = f"unknown key (value {value_text(value)})"
+            if not where[key].endswith(key):
+                problem = f"{key}: {problem}"
+            faults.append(Fault(where[key], problem, _did_you_mean(close)))
+    faults += [Fault(where[key], problem, remedy) for key, problem, remedy in _value_faults(config_class, values)]
+    return faults
+
+
+def _did_you_mean(name: str | None) -> str:
+    return f"Did you mean `{name}`?" if name else "Keys: see `labelkit config`."
+
+
+def _value_faults(config_class: type[StageConfig], values: Mapping[str, object]) -> list[tuple[str, str, str]]:
+    """Return (key, problem, remedy) of every value that its field refuses.
+
+    Each source is checked by itself, so that a bad value in a preset is found even if an option
+    overrides it. Relations between fields need all sources and come later.
+    """
+    known = {key: value for key, value in values.items() if key in config_class.model_fields}
+    try:
+        config_class.model_validate(known)
+    except ValidationError as error:
+        problems: dict[str, list[dict[str, Any]]] = {}
+        for detail in error.errors(include_url=False):
+            if detail["loc"] and detail["loc"][0] in known:
+                problems.setdefault(str(detail["loc"][0]), []).append(dict(detail))
+        return [(key, *_describe(config_class, key, known[key], details)) for key, details in problems.items()]
+    return []
+
+
+def _describe(
+    config_class: type[StageConfig], key: str, value: object, details: list[dict[str, Any]]
+) -> tuple[str, str]:
+    field = config_class.model_fields[key]
+    # A union reports each of its members: any of them would do.
+    messages = " or ".join(dict.fromkeys(fault_message(detail, field) for detail in details))
+    remedy = ""
+    for detail in details:
+        if detail["type"] == "literal_error":
+            close = nearest(str(detail["input"]), choices(field.annotation))
+            remedy = f"Did you mean `{close}`?" if close else ""
+    return f"{messages} (value {value_text(value)})", remedy
+
+
+def _joint_faults(collected: Collected[C], error: ValidationError) -> list[Fault]:
+    """Explain faults that appear only when all values come together."""
+    faults = []
+    for detail in error.errors(include_url=False):
+        if detail["loc"]:
+            key = str(detail["loc"][0])
+            field = collected.config_class.model_fields[key]
+            value = value_text(collected.values.get(key, field.default))
+            faults.append(Fault(collected.origins[key], f"{key}: {fault_message(dict(detail), field)} (value {value})"))
+            continue
+        context = detail.get("ctx", {})
+        message = str(context["error"]) if "error" in context else str(detail["msg"])
+        command = " ".join(("labelkit", *collected.config_class.command))
+        faults.append(Fault(command, message, _sources_named(collected, message)))
+    return faults
+
+
+def _sources_named(collected: Collected[C], message: str) -> str:
+    """Return where the values of the fields that a message names came from, defaults aside."""
+    words = {word.strip("-").replace("-", "_") for word in re.findall(r"[\w-]+", message)}
+    named = [name for name in collected.config_class.model_fields if name in words and name in collected.values]
+    return "; ".join(
+        f"{name} = {value_text(collected.values[name])} comes from {collected.origins[name]}" for name in named
+    )
+
+
+def _read_source(path: Path, name: str, faults: list[Fault]) -> dict[str, object]:
+    try:
+        text = _read_text(path)
+    except ConfigError as error:
+        faults.append(Fault(name, error.problem, error.remedy))
+        return {}
+    values, found = _parse_yaml(text, name)
+    faults += found
+    return values
+
+
+def _read_text(path: Path) -> str:
+    where = str(path)
+    try:
+        with path.expanduser().open("rb") as file:
+            content = file.read(_MAX_BYTES + 1)
+    except FileNotFoundError as error:
+        raise ConfigError(where, "no such file") from error
+    except IsADirectoryError as error:
+        raise ConfigError(where, "a folder, not a YAML file") from error
+    except (OSError, ValueError, RuntimeError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise ConfigError(where, f"cannot be read: {reason}") from error
+    if len(content) > _MAX_BYTES:
+        raise ConfigError(where, f"larger than {_MAX_BYTES:,} bytes", "A config file holds one short line per option.")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ConfigError(where, f"not UTF-8 text (byte {error.start})") from error
+
+
+def _parse_yaml(text: str, name: str) -> tuple[dict[str, object], list[Fault]]:
+    import yaml  # not needed for --help
+
+    try:
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        place = f"{name}:{mark.line + 1}" if mark else name
+        problem = error.problem or error.context or "bad syntax"
+        return {}, [Fault(place, f"not YAML: {problem}")]
+    except (yaml.YAMLError, RecursionError, ValueError, OverflowError) as error:
+        problem = "nested too deeply" if isinstance(error, RecursionError) else str(error).partition("\n")[0]
+        return {}, [Fault(name, f"not YAML: {problem}")]
+    if root is None:
+        return {}, []
+    if not isinstance(root, yaml.MappingNode):
+        return {}, [Fault(name, "not a mapping", "Write one `key: value` per line.")]
+
+    values: dict[str, object] = {}
+    faults: list[Fault] = []
+    lines: dict[str, int] = {}
+    for key_node, value_node in root.value:
+        line = key_node.start_mark.line + 1
+        if not isinstance(key_node, yaml.ScalarNode):
+            faults.append(Fault(f"{name}:{line}", "a key is not a plain word"))
+            continue
+        key = key_node.value
+        if key in lines:
+            faults.append(Fault(f"{name}:{line}", f"{key}: given twice, first in line {lines[key]}", "Remove one."))
+            continue
+        lines[key] = line
+        try:
+            values[key] = _node_value(value_node)
+        except ValueError as error:
+            faults.append(Fault(f"{name}:{line}", f"{key}: {error}"))
+    return values, faults
+
+
+def _node_value(node: Any) -> object:
+    import yaml
+
+    kind = node.tag.removeprefix("tag:yaml.org,2002:")
+    if kind not in _PLAIN_TAGS:
+        raise ValueError(f"the YAML tag {node.tag} is not allowed")
+    if isinstance(node, yaml.SequenceNode):
+        if not all(isinstance(item, yaml.ScalarNode) for item in node.value):
+            raise ValueError("a list may hold plain values only")
+        return [_node_value(item) for item in node.value]
+    if not isinstance(node, yaml.ScalarNode):
+        raise ValueError("a value or a list of values is expected, not a mapping")
+    return None if kind == "null" else node.value

@@ -1,0 +1,189 @@
+"""Options of every command but ``train``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from labelkit.config.base import StageConfig
+from labelkit.config.data import DataConfig
+
+_MODEL = {"panel": "Model"}
+_RUN = {"panel": "Run"}
+_RUN_ONLY = {"panel": "Run", "preset": False}
+_STORE = {"panel": "Store", "preset": False}
+
+
+class EmbedConfig(DataConfig):
+    """``labelkit embed``."""
+
+    command: ClassVar[tuple[str, ...]] = ("embed",)
+
+    out: Path = Field(..., description="Store to write, NAME.h5.", json_schema_extra=_RUN_ONLY)
+    checkpoint: Path | None = Field(
+        None,
+        description="Run folder of `labelkit train`, or one of its checkpoints; its split is used for the same data set.",
+        json_schema_extra=_MODEL,
+    )
+    which: Literal["last", "best"] = Field(
+        "last", description="Checkpoint of a run folder: the last, or the one of lowest loss.", json_schema_extra=_MODEL
+    )
+    backbone: str | None = Field(
+        None,
+        description="Without --checkpoint: a backbone by name, or pixels (the resized image itself).",
+        json_schema_extra=_MODEL,
+    )
+    pretrained: bool = Field(False, description="With --backbone: take the hub's weights.", json_schema_extra=_MODEL)
+    weights: Path | None = Field(
+        None, description="With --backbone: take the weights of this file.", json_schema_extra=_MODEL
+    )
+    random_weights: bool = Field(
+        False, description="With --backbone: an untrained network on purpose (a baseline).", json_schema_extra=_MODEL
+    )
+    image_size: int | None = Field(
+        None, ge=1, le=2048, description="Side of the input in pixels; default: the backbone's.", json_schema_extra=_MODEL
+    )
+    logits: bool = Field(True, description="Store the classifier's output too if the model has one.", json_schema_extra=_MODEL)
+    dtype: Literal["float32", "float16"] = Field("float32", description="Type of the stored rows.", json_schema_extra=_RUN)
+    batch_size: int = Field(256, ge=1, description="Images per forward pass.", json_schema_extra=_RUN)
+    part_rows: int = Field(1024, ge=1, description="Rows committed at a time.", json_schema_extra=_RUN)
+    precision: Literal["float32", "bf16", "fp16"] = Field(
+        "float32", description="Compute type of the network.", json_schema_extra=_RUN
+    )
+    seed: int = Field(0, ge=0, description="Seed of an untrained network.", json_schema_extra=_RUN)
+    device: Literal["auto", "cpu", "cuda", "mps"] = Field("auto", description="Where to compute.", json_schema_extra=_RUN)
+    num_workers: int = Field(0, ge=0, le=256, description="Processes that decode images.", json_schema_extra=_RUN)
+    threads: int | None = Field(
+        None, ge=1, description="CPU threads of torch; default: its own choice.", json_schema_extra=_RUN
+    )
+    overwrite: bool = Field(False, description="Replace the store in --out.", json_schema_extra=_RUN_ONLY)
+    dry_run: bool = Field(
+        False, description="Show configuration, counts, memory and time; write nothing.", json_schema_extra=_RUN_ONLY
+    )
+
+    @model_validator(mode="after")
+    def _one_model(self) -> EmbedConfig:
+        if (self.checkpoint is None) == (self.backbone is None):
+            raise ValueError("give either --checkpoint (a run folder) or --backbone (a name)")
+        sources = [self.pretrained, self.weights is not None, self.random_weights]
+        if self.checkpoint is not None and any(sources):
+            raise ValueError("--pretrained, --weights and --random-weights go with --backbone")
+        if self.backbone is not None and self.backbone != "pixels" and sum(sources) != 1:
+            raise ValueError("say where the weights come from: one of --pretrained, --weights FILE, --random-weights")
+        if self.backbone == "pixels" and any(sources):
+            raise ValueError("pixels has no weights")
+        return self
+
+
+class IndexConfig(StageConfig):
+    """A command that reads a store and names its result beside it."""
+
+    index: Path = Field(..., description="Store to read, NAME.h5.", json_schema_extra=_STORE)
+    result: str | None = Field(
+        None,
+        pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$",
+        description="Name of the result beside the store.",
+        json_schema_extra=_STORE,
+    )
+    overwrite: bool = Field(False, description="Replace a result of this name.", json_schema_extra=_STORE)
+
+
+class ClusterConfig(IndexConfig):
+    """What all clusterings share."""
+
+    num_clusters: int = Field(..., ge=1, description="Groups to find.")
+    split: str = Field("all", description="Rows to cluster: a split's name, or all.")
+    num_inits: int = Field(10, ge=1, description="Starts; the lowest inertia wins.")
+    max_iterations: int = Field(300, ge=1, description="Iterations of one start at the most.")
+    tolerance: float = Field(1e-4, ge=0, description="A start ends when the centroids move less.")
+    seed: int = Field(0, ge=0, description="Seed of the starts.")
+
+
+class KMeansConfig(ClusterConfig):
+    """``labelkit cluster k-means``."""
+
+    command: ClassVar[tuple[str, ...]] = ("cluster", "k-means")
+
+    normalize: bool = Field(True, description="Scale every row to length 1 first.")
+
+
+class SphericalKMeansConfig(ClusterConfig):
+    """``labelkit cluster spherical-k-means``."""
+
+    command: ClassVar[tuple[str, ...]] = ("cluster", "spherical-k-means")
+
+
+class SSKMeansConfig(ClusterConfig):
+    """``labelkit cluster ss-kmeans``."""
+
+    command: ClassVar[tuple[str, ...]] = ("cluster", "ss-kmeans")
+
+    max_iterations: int = Field(100, ge=1, description="Iterations of one start at the most (benchmark: 200).")
+    normalize: bool = Field(True, description="Scale every row to length 1 first.")
+
+
+class DiscoverCategoriesConfig(IndexConfig):
+    """``labelkit discover categories``."""
+
+    command: ClassVar[tuple[str, ...]] = ("discover", "categories")
+
+    min_classes: int | None = Field(None, ge=1, description="Fewest classes tried; default: those with labels.")
+    max_classes: int | None = Field(
+        None, ge=2, description="Most classes tried; default: 1,000 or a tenth of the rows, whichever is less."
+    )
+    search: Literal["brent", "grid"] = Field(
+        "brent", description="brent: few values of K (the published search); grid: every one."
+    )
+    split: str = Field("all", description="Rows to use: a split's name, or all.")
+    num_inits: int = Field(10, ge=1, description="Starts of each k-means; the lowest inertia wins.")
+    seed: int = Field(0, ge=0, description="Seed of the starts.")
+
+
+class DiscoverHeadConfig(IndexConfig):
+    """``labelkit discover head``."""
+
+    command: ClassVar[tuple[str, ...]] = ("discover", "head")
+
+    temperature: float = Field(
+        0.1, gt=0, description="Softmax temperature of the confidence (the methods' student temperature)."
+    )
+
+
+class EvaluateClusteringConfig(IndexConfig):
+    """``labelkit evaluate clustering``."""
+
+    command: ClassVar[tuple[str, ...]] = ("evaluate", "clustering")
+
+    results: tuple[str, ...] = Field(
+        (), description="Names of the results to score, comma-separated; default: all that group rows."
+    )
+    split: str = Field("all", description="Rows to score: a split's name, or all.")
+    rows: Literal["auto", "unlabeled", "all"] = Field(
+        "auto",
+        description="unlabeled: rows whose label training could not use (the published protocol); "
+        "auto = unlabeled if some labels could be used, else all.",
+    )
+    protocol: Literal["v2", "v1", "v2b"] = Field(
+        "v2", description="v2: one assignment over all rows; v1: one per group of classes; v2b: v2, mean over classes."
+    )
+    allow_stale: bool = Field(False, description="Also score results of another version of the store, marked.")
+
+
+class RetrieveConfig(IndexConfig):
+    """``labelkit retrieve``."""
+
+    command: ClassVar[tuple[str, ...]] = ("retrieve",)
+
+    query: Path = Field(..., description="Image file, or folder of images, to look up.", json_schema_extra=_STORE)
+    k: int = Field(10, ge=1, description="Hits per query.", json_schema_extra={"short": "-k"})
+    checkpoint: Path | None = Field(
+        None, description="Model to embed the query with, if it is no longer where the store says."
+    )
+    sheet: Path | None = Field(None, description="Also draw query and hits to this PNG.", json_schema_extra=_STORE)
+    dataset: str | None = Field(
+        None, description="The indexed images (for --sheet), if they are no longer where embed read them."
+    )
+    data_root: Path = Field(Path("data"), description="Folder where named sets live (with --dataset).")
+    device: Literal["auto", "cpu", "cuda", "mps"] = Field("auto", description="Where to compute.")

@@ -1,0 +1,115 @@
+"""What every training method shares: data, clock, optimizer, device, run folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from labelkit.config.data import DataConfig
+
+_OPTIMIZATION = {"panel": "Optimization"}
+_RUN = {"panel": "Run"}
+_RUN_ONLY = {"panel": "Run", "preset": False}
+
+
+class TrainConfig(DataConfig):
+    """Options of ``labelkit train`` that do not depend on the method."""
+
+    #: Options that may differ between a run and its resumption.
+    resumable_fields: ClassVar[frozenset[str]] = frozenset(
+        {
+            "out", "resume", "overwrite", "dry_run", "data_root", "download", "device", "num_workers", "threads",
+            "log_every_steps", "checkpoint_every_minutes", "keep_every_steps", "tensorboard", "stop_after_steps",
+        }
+    )  # fmt: skip
+
+    epochs: int = Field(..., ge=1, description="Passes over the training set.", json_schema_extra=_OPTIMIZATION)
+    batch_size: int = Field(
+        128, ge=2, description="Images per step, over all processes.", json_schema_extra=_OPTIMIZATION
+    )
+    optimizer: Literal["sgd", "adamw"] = Field("sgd", description="Optimizer.", json_schema_extra=_OPTIMIZATION)
+    lr: float = Field(0.1, gt=0, description="Highest learning rate.", json_schema_extra=_OPTIMIZATION)
+    momentum: float = Field(0.9, ge=0, lt=1, description="Momentum (sgd).", json_schema_extra=_OPTIMIZATION)
+    weight_decay: float = Field(
+        5e-5,
+        ge=0,
+        description="Weight decay; biases and one-dimensional parameters have none.",
+        json_schema_extra=_OPTIMIZATION,
+    )
+    lr_schedule: Literal["cosine", "constant"] = Field(
+        "cosine", description="Shape of the learning rate.", json_schema_extra=_OPTIMIZATION
+    )
+    lr_update: Literal["epoch", "step"] = Field(
+        "epoch", description="When the learning rate moves.", json_schema_extra=_OPTIMIZATION
+    )
+    lr_final_ratio: float = Field(
+        1e-3, ge=0, le=1, description="Final over highest learning rate (cosine).", json_schema_extra=_OPTIMIZATION
+    )
+    lr_warmup_epochs: int = Field(
+        0, ge=0, description="Epochs of linear growth at the start.", json_schema_extra=_OPTIMIZATION
+    )
+    clip_grad_norm: float | None = Field(
+        None, gt=0, description="Largest length of the gradient; default: no limit.", json_schema_extra=_OPTIMIZATION
+    )
+    grad_accumulation_steps: int = Field(
+        1,
+        ge=1,
+        description="Batches per optimizer update; losses see one batch at a time.",
+        json_schema_extra=_OPTIMIZATION,
+    )
+
+    seed: int = Field(0, ge=0, description="Seed of everything but the split.", json_schema_extra=_RUN)
+    device: Literal["auto", "cpu", "cuda", "mps"] = Field("auto", description="Where to compute.", json_schema_extra=_RUN)
+    precision: Literal["float32", "bf16", "fp16"] = Field(
+        "float32", description="Compute type of the network.", json_schema_extra=_RUN
+    )
+    num_workers: int = Field(
+        0, ge=0, le=256, description="Processes that decode images; small sets need none.", json_schema_extra=_RUN
+    )
+    threads: int | None = Field(
+        None, ge=1, description="CPU threads of torch; default: its own choice.", json_schema_extra=_RUN
+    )
+    log_every_steps: int = Field(10, ge=1, description="Steps between two lines of metrics.jsonl.", json_schema_extra=_RUN)
+    eval_every_epochs: int = Field(1, ge=1, description="Epochs between two evaluations.", json_schema_extra=_RUN)
+    checkpoint_every_minutes: float = Field(
+        10, gt=0, description="A checkpoint also inside an epoch after this time.", json_schema_extra=_RUN
+    )
+    keep_every_steps: int | None = Field(
+        None, ge=1, description="Keep the checkpoint of every so many steps for good.", json_schema_extra=_RUN
+    )
+    tensorboard: bool = Field(
+        False, description="Write TensorBoard event files too (extra `tensorboard`).", json_schema_extra=_RUN
+    )
+    stop_after_steps: int | None = Field(
+        None,
+        ge=1,
+        description="Stop with a checkpoint after this step in all; go on with --resume.",
+        json_schema_extra=_RUN_ONLY,
+    )
+    out: Path | None = Field(
+        None, description="Run folder to make; default: runs/METHOD-DATASET.", json_schema_extra=_RUN_ONLY
+    )
+    init_from: Path | None = Field(
+        None,
+        description="Start from the weights of this run folder or weights file; nothing else is taken.",
+        json_schema_extra=_RUN_ONLY,
+    )
+    resume: bool = Field(False, description="Go on with the run in --out.", json_schema_extra=_RUN_ONLY)
+    overwrite: bool = Field(False, description="Remove the run in --out first.", json_schema_extra=_RUN_ONLY)
+    dry_run: bool = Field(
+        False,
+        description="Show configuration, counts, parameters, memory and time; write nothing.",
+        json_schema_extra=_RUN_ONLY,
+    )
+
+    @model_validator(mode="after")
+    def _check_run(self) -> TrainConfig:
+        if self.resume and self.overwrite:
+            raise ValueError("resume and overwrite exclude each other")
+        if self.resume and self.init_from is not None:
+            raise ValueError("resume restores all weights; init_from is for a new run")
+        if self.lr_warmup_epochs >= self.epochs and self.lr_warmup_epochs > 0:
+            raise ValueError(f"lr_warmup_epochs ({self.lr_warmup_epochs}) must be smaller than epochs ({self.epochs})")
+        return self

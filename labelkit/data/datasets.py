@@ -1,0 +1,363 @@
+"""The listing of a data set: which images there are, what is known about them, how to read one.
+
+Nothing is decoded here. Named sets are in ``DATASETS``; folders and CSV files are given by path.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import itertools
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from labelkit.data.decode import Channels, decode_image, read_image_file
+from labelkit.errors import DatasetError
+
+
+class EncodedImage:
+    """One image as it is stored: the bytes of a file, or pixels of a set kept as one array.
+
+    Args:
+        content: bytes of an image file, or (h, w, c) uint8 pixels with c = 1 or 3.
+    """
+
+    def __init__(self, content: bytes | NDArray[np.uint8]) -> None:
+        self._content = content
+
+    @property
+    def sha256(self) -> bytes:
+        """Digest, 32 bytes: of the file, or of the pixels in C order."""
+        content = self._content
+        return hashlib.sha256(content if isinstance(content, bytes) else content.tobytes()).digest()
+
+    @property
+    def size(self) -> int:
+        """Size in bytes: of the file, or of the pixels."""
+        return len(self._content) if isinstance(self._content, bytes) else self._content.nbytes
+
+    def decode(self, channels: Channels) -> NDArray[np.uint8]:
+        """Return (h, w, channels) uint8 pixels.
+
+        Raises:
+            BadImage: see :func:`labelkit.data.decode.decode_image`.
+        """
+        if isinstance(self._content, bytes):
+            return decode_image(self._content, channels)
+        stored = self._content.shape[2]
+        if channels == stored:
+            return self._content.copy()
+        if channels == 3:
+            return np.repeat(self._content, 3, axis=2)
+        from PIL import Image
+
+        return np.array(Image.fromarray(self._content).convert("L"), dtype=np.uint8)[:, :, None]
+
+
+class ImageSource(Protocol):
+    """Reads row i; picklable, so that worker processes can have it."""
+
+    def read(self, index: int) -> EncodedImage:
+        """Return row ``index`` as stored.
+
+        Raises:
+            BadImage: the file cannot be read.
+        """
+        ...
+
+    def select(self, rows: NDArray[np.int64]) -> ImageSource:
+        """Return a source whose row i is this one's row ``rows[i]``."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class FileSource:
+    """Image files below one folder."""
+
+    root: Path
+    sample_ids: tuple[str, ...]
+
+    def read(self, index: int) -> EncodedImage:
+        """Read the file of row ``index``; :class:`BadImage` if that fails."""
+        return EncodedImage(read_image_file(self.root / self.sample_ids[index]))
+
+    def select(self, rows: NDArray[np.int64]) -> FileSource:
+        """Return the files of ``rows``."""
+        return FileSource(self.root, tuple(self.sample_ids[row] for row in rows))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ArraySource:
+    """Images of one size, kept as one (n, h, w, c) uint8 array."""
+
+    images: NDArray[np.uint8]
+
+    def read(self, index: int) -> EncodedImage:
+        """Return the pixels of row ``index``."""
+        return EncodedImage(self.images[index])
+
+    def select(self, rows: NDArray[np.int64]) -> ArraySource:
+        """Return the pixels of ``rows``."""
+        return ArraySource(self.images[rows])
+
+
+@dataclass(frozen=True, eq=False)
+class ImageDataset:
+    """The listing of a data set, rows sorted by the bytes of their names.
+
+    Attributes:
+        name: registered name, or name of the folder or CSV file.
+        root: folder that ``sample_ids`` are relative to; ``None`` if images are not files.
+        sample_ids: n unique names, parts separated by ``/``, sorted by their raw bytes.
+        labels: (n,) int64, class of each image as far as anybody knows it, -1 = unknown.
+        given: (n,) bool, a split may hand this label to training.
+        class_names: name of class i.
+        splits: (n,) int16, index into ``split_names``, -1 = in no split.
+        split_names: names of the splits; may be empty.
+        in_channels: 1 or 3.
+        chiral: mirrored images mean something else.
+        photographic: color augmentation makes sense.
+        source: reads the image of a row.
+        notes: what listing left out, in sentences for people.
+
+    Raises:
+        ValueError: lengths differ, ids unsorted or not unique, indices out of range.
+    """
+
+    name: str
+    root: Path | None
+    sample_ids: tuple[str, ...]
+    labels: NDArray[np.int64]
+    given: NDArray[np.bool_]
+    class_names: tuple[str, ...]
+    splits: NDArray[np.int16]
+    split_names: tuple[str, ...]
+    in_channels: Channels
+    chiral: bool
+    photographic: bool
+    source: ImageSource = field(repr=False)
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        n = len(self.sample_ids)
+        for key, dtype in (("labels", np.int64), ("given", np.bool_), ("splits", np.int16)):
+            array = np.array(getattr(self, key), dtype=dtype)
+            if array.shape != (n,):
+                raise ValueError(f"{key} has shape {array.shape}, there are {n} sample ids")
+            array.setflags(write=False)
+            object.__setattr__(self, key, array)
+        keys = [os.fsencode(sample_id) for sample_id in self.sample_ids]
+        if any(a >= b for a, b in itertools.pairwise(keys)):
+            raise ValueError("sample_ids must be unique and sorted by their bytes")
+        for key, stop in (("labels", len(self.class_names)), ("splits", len(self.split_names))):
+            array = getattr(self, key)
+            if n and not (-1 <= array.min() and array.max() < stop):
+                raise ValueError(f"{key} reach from {array.min()} to {array.max()}, allowed are -1 to {stop - 1}")
+        if bool((self.given & (self.labels < 0)).any()):
+            raise ValueError("given is set where the label is unknown")
+        if self.in_channels not in (1, 3):
+            raise ValueError(f"in_channels is {self.in_channels}, must be 1 or 3")
+
+    def __len__(self) -> int:
+        """Return the number of images."""
+        return len(self.sample_ids)
+
+    def select(self, rows: ArrayLike) -> ImageDataset:
+        """Return a listing of some rows; classes and splits keep their numbers.
+
+        Args:
+            rows: strictly increasing row numbers.
+
+        Raises:
+            ValueError: rows out of range or not strictly increasing.
+        """
+        index = np.asarray(rows, dtype=np.int64)
+        if index.ndim != 1 or (len(index) and (index[0] < 0 or index[-1] >= len(self))):
+            raise ValueError(f"rows of shape {index.shape} must be one list of numbers in [0, {len(self)})")
+        if bool((np.diff(index) <= 0).any()):
+            raise ValueError("rows must be strictly increasing")
+        return replace(
+            self,
+            sample_ids=tuple(self.sample_ids[row] for row in index),
+            labels=self.labels[index],
+            given=self.given[index],
+            splits=self.splits[index],
+            source=self.source.select(index),
+        )
+
+    def in_split(self, split: str | None) -> NDArray[np.int64]:
+        """Return the rows of a split, increasing; all rows for ``None``.
+
+        Raises:
+            DatasetError: there is no such split, or it is empty.
+        """
+        if split is None:
+            return np.arange(len(self), dtype=np.int64)
+        if split not in self.split_names:
+            known = ", ".join(self.split_names) or "none: leave the split away to use all images"
+            raise DatasetError(self.name, f"no split {split!r}", f"Splits of this set: {known}.")
+        rows = np.flatnonzero(self.splits == self.split_names.index(split)).astype(np.int64)
+        if not len(rows):
+            raise DatasetError(self.name, f"no images in split {split!r}", "Choose another split.")
+        return rows
+
+    def digest(self) -> str:
+        """Return SHA-256 (hex) over names, labels and class names: the identity of the listing."""
+        digest = hashlib.sha256()
+        for names in (self.sample_ids, self.class_names):
+            digest.update(len(names).to_bytes(8, "little"))
+            for name in names:
+                raw = os.fsencode(name)
+                digest.update(len(raw).to_bytes(8, "little"))
+                digest.update(raw)
+        digest.update(self.labels.astype("<i8").tobytes())
+        digest.update(np.packbits(self.given).tobytes())
+        return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class DatasetSpec:
+    """One row of the table of named data sets.
+
+    Attributes:
+        name: what ``--dataset`` says.
+        summary: one line.
+        source_url: where it comes from.
+        license: its terms, as far as its authors state them.
+        layout: what has to lie where.
+        num_classes: number of classes.
+        default_old_classes: classes that category discovery labels unless told otherwise.
+        load: data root and download permission to listing.
+    """
+
+    name: str
+    summary: str
+    source_url: str
+    license: str
+    layout: str
+    num_classes: int
+    default_old_classes: tuple[int, ...]
+    load: Callable[[Path, bool], ImageDataset] = field(repr=False)
+
+
+def load_dataset(name_or_path: str, *, data_root: Path, download: bool = False) -> ImageDataset:
+    """List a named data set, a folder of images or a CSV file.
+
+    Args:
+        name_or_path: a key of ``DATASETS``, or the path of a folder or of a ``.csv`` file.
+        data_root: where named sets lie.
+        download: fetch a named set that is not there.
+
+    Raises:
+        DatasetError: nothing of this name, no images, faults in the files.
+    """
+    spec = DATASETS.get(name_or_path)
+    if spec is not None:
+        return spec.load(Path(data_root), download)
+    path = Path(name_or_path).expanduser()
+    if path.is_dir():
+        from labelkit.data.folders import load_folder
+
+        return load_folder(path)
+    if path.is_file():
+        if path.suffix.lower() != ".csv":
+            raise DatasetError(
+                name_or_path, "a data set file must be a CSV", "Give a folder of images or a .csv with path,label."
+            )
+        from labelkit.data.tables import load_csv
+
+        return load_csv(path)
+    near = difflib.get_close_matches(name_or_path, DATASETS, n=3, cutoff=0.5)
+    names = f"Did you mean {' or '.join(near)}?" if near else f"Named sets: {', '.join(DATASETS)}."
+    raise DatasetError(
+        name_or_path, "no data set of this name and no such folder or CSV", f"{names} Or a folder or CSV."
+    )
+
+
+def sorted_by_bytes(names: Iterable[str]) -> list[str]:
+    """Return names in the order of rows."""
+    return sorted(names, key=os.fsencode)
+
+
+def positions_of(values: Sequence[str | None], names: Sequence[str]) -> NDArray[np.int64]:
+    """Return where each value stands in ``names``, -1 for none."""
+    position: dict[str | None, int] = {name: i for i, name in enumerate(names)}
+    return np.array([position.get(value, -1) for value in values], dtype=np.int64)
+
+
+def _load_digits(data_root: Path, download: bool) -> ImageDataset:
+    from sklearn.datasets import load_digits
+
+    bundle = load_digits()
+    images = np.rint(bundle.images * 255 / 16).astype(np.uint8)[..., None]
+    n = len(images)
+    labels = np.asarray(bundle.target, dtype=np.int64)
+    return ImageDataset(
+        name="digits",
+        root=None,
+        sample_ids=tuple(f"digits/{i:04d}.png" for i in range(n)),
+        labels=labels,
+        given=np.ones(n, dtype=np.bool_),
+        class_names=tuple(str(digit) for digit in range(10)),
+        splits=np.zeros(n, dtype=np.int16),
+        split_names=("train",),
+        in_channels=1,
+        chiral=True,
+        photographic=False,
+        source=ArraySource(images),
+    )
+
+
+def _load_cifar10(data_root: Path, download: bool) -> ImageDataset:
+    from labelkit.data.cifar import CIFAR10, load_cifar
+
+    return load_cifar(CIFAR10, data_root, download=download)
+
+
+def _load_cifar100(data_root: Path, download: bool) -> ImageDataset:
+    from labelkit.data.cifar import CIFAR100, load_cifar
+
+    return load_cifar(CIFAR100, data_root, download=download)
+
+
+DATASETS: Final[dict[str, DatasetSpec]] = {
+    spec.name: spec
+    for spec in (
+        DatasetSpec(
+            name="digits",
+            summary="1,797 handwritten digits, 8x8 gray, 10 classes",
+            source_url="https://archive.ics.uci.edu/dataset/80/optical+recognition+of+handwritten+digits",
+            license="CC BY 4.0",
+            layout="bundled with scikit-learn, nothing to fetch",
+            num_classes=10,
+            default_old_classes=tuple(range(5)),
+            load=_load_digits,
+        ),
+        DatasetSpec(
+            name="cifar10",
+            summary="60,000 photos, 32x32 color, 10 classes",
+            source_url="https://www.cs.toronto.edu/~kriz/cifar.html",
+            license="no license stated by its authors",
+            layout="cifar-10-batches-py/, cifar-10-batches-bin/ or cifar10/{train,test}/<class>/ in the data root",
+            num_classes=10,
+            default_old_classes=tuple(range(5)),
+            load=_load_cifar10,
+        ),
+        DatasetSpec(
+            name="cifar100",
+            summary="60,000 photos, 32x32 color, 100 classes",
+            source_url="https://www.cs.toronto.edu/~kriz/cifar.html",
+            license="no license stated by its authors",
+            layout="cifar-100-python/, cifar-100-binary/ or cifar100/{train,test}/<class>/ in the data root",
+            num_classes=100,
+            default_old_classes=tuple(range(80)),
+            load=_load_cifar100,
+        ),
+    )
+}

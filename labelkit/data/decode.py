@@ -1,0 +1,194 @@
+"""Turn one image file into a uint8 array, or say in a few words why it cannot be.
+
+Files are untrusted: only regular files, only a few decoders, sizes checked before pixels are
+made. Every file is decoded to its end, since headers of truncated files look healthy.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import threading
+import warnings
+from io import BytesIO
+from pathlib import Path
+from typing import Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+# The plugins register themselves; Pillow's own lazy registration is not safe between threads.
+from PIL import (
+    AvifImagePlugin,
+    BmpImagePlugin,
+    GifImagePlugin,
+    Image,
+    JpegImagePlugin,
+    PngImagePlugin,
+    TiffImagePlugin,
+    UnidentifiedImageError,
+    WebPImagePlugin,
+)
+
+Channels = Literal[1, 3]
+
+_PLUGINS: Final = (
+    JpegImagePlugin.JpegImageFile,
+    PngImagePlugin.PngImageFile,
+    WebPImagePlugin.WebPImageFile,
+    GifImagePlugin.GifImageFile,
+    BmpImagePlugin.BmpImageFile,
+    TiffImagePlugin.TiffImageFile,
+    AvifImagePlugin.AvifImageFile,
+)
+ALLOWED_FORMATS: Final = tuple(plugin.format for plugin in _PLUGINS)
+IMAGE_SUFFIXES: Final = frozenset(
+    (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".avif")
+)
+MAX_PIXELS: Final = 64e6
+MAX_FILE_BYTES: Final = 1 << 30
+
+_ORIENTATION_TAG: Final = 0x0112
+_TRANSPOSE: Final = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+_BITS_PER_SAMPLE_TAG: Final = 258
+_PHOTOMETRIC_TAG: Final = 262
+
+# warnings.catch_warnings swaps global state, so only one thread may be inside at a time.
+_open_lock = threading.Lock()
+
+
+class BadImage(Exception):  # noqa: N818 - a finding about one file, not an error of the run
+    """This file gives no image; ``reason`` says why in a few words."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(reason)
+
+
+def read_image_file(path: Path) -> bytes:
+    """Read a regular file whole.
+
+    Raises:
+        BadImage: no regular file (a FIFO would block for ever), empty, above 1 GiB, unreadable.
+    """
+    try:
+        # O_NONBLOCK: opening a FIFO must not wait for a writer.
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+        with os.fdopen(descriptor, "rb") as file:
+            info = os.fstat(descriptor)
+            if not stat.S_ISREG(info.st_mode):
+                raise BadImage("not a regular file")
+            if info.st_size > MAX_FILE_BYTES:
+                raise BadImage(f"file of {info.st_size:,} bytes is above the limit of {MAX_FILE_BYTES:,}")
+            content = file.read(MAX_FILE_BYTES + 1)
+    except IsADirectoryError as error:
+        raise BadImage("not a regular file") from error
+    except FileNotFoundError as error:
+        raise BadImage("the file is gone") from error
+    except PermissionError as error:
+        raise BadImage("no permission to read the file") from error
+    except OSError as error:
+        raise BadImage(f"cannot be read: {error.strerror or error}") from error
+    if not content:
+        raise BadImage("empty file")
+    return content
+
+
+def decode_image(source: Path | bytes, channels: Channels, *, max_pixels: float = MAX_PIXELS) -> NDArray[np.uint8]:
+    """Decode an image whole, whatever its suffix says.
+
+    Orientation is applied, palettes and CMYK become RGB, 16-bit values are scaled to 8 bits, alpha
+    is laid over white, animations give their first frame. Damaged metadata that does not touch the
+    pixels is ignored.
+
+    Args:
+        source: a path, or the bytes of a file.
+        channels: 1 (luma of ITU-R 601) or 3 (RGB).
+        max_pixels: width times height allowed, checked before pixels are decoded.
+
+    Returns:
+        (h, w, channels) uint8 in ``[0, 255]``.
+
+    Raises:
+        BadImage: not a regular file, not an allowed format, too large, truncated or damaged, float
+            or 32-bit pixels.
+    """
+    content = read_image_file(source) if isinstance(source, Path) else source
+    if not content:
+        raise BadImage("empty file")
+    try:
+        return _decode(content, channels, max_pixels)
+    except (BadImage, MemoryError):
+        raise
+    except UnidentifiedImageError as error:
+        raise BadImage("not an image (JPEG, PNG, WebP, GIF, BMP, TIFF or AVIF)") from error
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        raise BadImage(f"more than {max_pixels:,.0f} pixels") from error
+    except Exception as error:
+        # Pillow's decoders raise whatever a damaged file makes them trip over: OSError,
+        # SyntaxError, struct.error, IndexError, zlib.error, OverflowError and more.
+        text = " ".join(str(error).split())[:120]
+        raise BadImage(f"damaged: {text or type(error).__name__}") from error
+
+
+def _decode(content: bytes, channels: Channels, max_pixels: float) -> NDArray[np.uint8]:
+    with _open_lock, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        image: Image.Image = Image.open(BytesIO(content), formats=ALLOWED_FORMATS)
+    with image:
+        width, height = image.size
+        if width < 1 or height < 1:
+            raise BadImage("no pixels")
+        if width * height > max_pixels:
+            raise BadImage(f"{width} x {height} is more than {max_pixels:,.0f} pixels")
+        if image.mode == "F":
+            raise BadImage("float pixels have no fixed range")
+        if image.mode == "I":
+            raise BadImage("32-bit pixels have no fixed range")
+        image.load()
+        # After load(): PNG may store the tag behind the pixels, and TIFF is turned by Pillow itself.
+        orientation = _TRANSPOSE.get(image.getexif().get(_ORIENTATION_TAG, 1))
+        pixels = _scale_16_bit(image) if image.mode.startswith("I;16") else image
+        pixels = _over_white(pixels)
+        if orientation is not None:
+            pixels = pixels.transpose(orientation)
+        array = np.array(pixels.convert("L" if channels == 1 else "RGB"), dtype=np.uint8)
+    return array.reshape(array.shape[0], array.shape[1], channels)
+
+
+def _scale_16_bit(image: Image.Image) -> Image.Image:
+    """Scale by the full range; Pillow's own conversion saturates at 255."""
+    values = np.asarray(image).astype(np.uint32)
+    full = 65535
+    white_is_zero = False
+    if isinstance(image, TiffImagePlugin.TiffImageFile):
+        bits = image.tag_v2.get(_BITS_PER_SAMPLE_TAG, (16,))[0]
+        full = (1 << int(bits)) - 1
+        white_is_zero = image.tag_v2.get(_PHOTOMETRIC_TAG) == 0
+    scaled = np.minimum((values * 255 + full // 2) // full, 255)
+    if white_is_zero:
+        scaled = 255 - scaled
+    key = image.info.get("transparency")
+    if isinstance(key, int):
+        scaled[values == key] = 255
+    return Image.fromarray(scaled.astype(np.uint8))
+
+
+def _over_white(image: Image.Image) -> Image.Image:
+    has_alpha = image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or image.info.get("transparency") is not None
+    if not has_alpha:
+        return image
+    if image.mode in ("La", "RGBa"):
+        image = image.convert("LA" if image.mode == "La" else "RGBA")
+    image = image.convert("RGBA")
+    white = Image.new("RGBA", image.size, (255, 255, 255, 255))
+    return Image.alpha_composite(white, image).convert("RGB")

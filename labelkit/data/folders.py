@@ -1,0 +1,95 @@
+"""A folder of images as a data set: class folders, split folders, or neither."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from labelkit.data.datasets import FileSource, ImageDataset, positions_of, sorted_by_bytes
+from labelkit.data.decode import IMAGE_SUFFIXES
+from labelkit.errors import DatasetError
+
+SPLIT_FOLDERS: Final = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
+
+
+def _walk(folder: Path, ignored: Counter[str]) -> list[str]:
+    """List image files below a folder as ``/``-separated relative names, links to folders not followed."""
+    found: list[str] = []
+    pending = [""]
+    while pending:
+        prefix = pending.pop()
+        try:
+            entries = list(os.scandir(folder / prefix))
+        except OSError as error:
+            raise DatasetError(
+                str(folder / prefix), f"cannot be listed: {error.strerror}", "Check its permissions."
+            ) from error
+        for entry in entries:
+            if entry.name.startswith("."):
+                ignored["hidden"] += 1
+            elif entry.is_dir(follow_symlinks=False):
+                pending.append(f"{prefix}{entry.name}/")
+            elif entry.is_symlink() and entry.is_dir():
+                ignored["links to folders"] += 1
+            elif Path(entry.name).suffix.lower() not in IMAGE_SUFFIXES:
+                ignored["with other suffixes"] += 1
+            else:
+                found.append(prefix + entry.name)
+    return found
+
+
+def load_folder(root: Path, *, name: str | None = None) -> ImageDataset:
+    """List a folder: class folders, or split folders with class folders, or images without labels.
+
+    If every visible subfolder is called train, val (valid, validation) or test, they are splits.
+    Otherwise, and below each split, the first folder level names the class, sorted as strings as
+    ``torchvision.datasets.ImageFolder`` does; deeper folders do not matter. Images outside of class
+    folders are unlabeled.
+
+    Raises:
+        DatasetError: no images, or a folder that cannot be listed.
+    """
+    ignored: Counter[str] = Counter()
+    ids = sorted_by_bytes(_walk(root, ignored))
+    if not ids:
+        suffixes = " ".join(sorted(IMAGE_SUFFIXES))
+        seen = f" ({_count_ignored(ignored)})" if ignored else ""
+        raise DatasetError(
+            str(root),
+            f"no images{seen}",
+            f"Looked for {suffixes} in this folder, in class folders and in train/, val/, test/ with class folders.",
+        )
+    tops = {sample_id.split("/", 1)[0] for sample_id in ids if "/" in sample_id}
+    has_splits = bool(tops) and all(top.lower() in SPLIT_FOLDERS for top in tops)
+    split_of: list[str | None] = []
+    class_of: list[str | None] = []
+    for sample_id in ids:
+        folders = sample_id.split("/")[:-1]
+        split_of.append(SPLIT_FOLDERS[folders.pop(0).lower()] if has_splits and folders else None)
+        class_of.append(folders[0] if folders else None)
+    class_names = tuple(sorted_by_bytes({label for label in class_of if label is not None}))
+    split_names = tuple(split for split in ("train", "val", "test") if split in split_of)
+    labels = positions_of(class_of, class_names)
+    return ImageDataset(
+        name=name or root.resolve().name,
+        root=root,
+        sample_ids=tuple(ids),
+        labels=labels,
+        given=labels >= 0,
+        class_names=class_names,
+        splits=positions_of(split_of, split_names).astype(np.int16),
+        split_names=split_names,
+        in_channels=3,
+        chiral=False,
+        photographic=True,
+        source=FileSource(root, tuple(ids)),
+        notes=(f"ignored: {_count_ignored(ignored)}",) if ignored else (),
+    )
+
+
+def _count_ignored(ignored: Counter[str]) -> str:
+    return ", ".join(f"{count} {kind}" for kind, count in sorted(ignored.items()))

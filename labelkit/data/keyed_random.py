@@ -1,0 +1,78 @@
+"""Random numbers looked up by a key instead of drawn in turn.
+
+A number depends only on seed, purpose, epoch, sample and view, so neither the number of workers
+or processes, nor the batch size, nor a resume in the middle of an epoch changes it.
+Source of the mixing function: Steele, Lea, Flood, "Fast splittable pseudorandom number
+generators" (2014), the finalizer known as SplitMix64.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+if TYPE_CHECKING:
+    import torch
+
+_GAMMA: Final = np.uint64(0x9E3779B97F4A7C15)
+_MIX_1: Final = np.uint64(0xBF58476D1CE4E5B9)
+_MIX_2: Final = np.uint64(0x94D049BB133111EB)
+
+
+def _digest(*parts: int | str) -> bytes:
+    text = "\0".join(f"{type(part).__name__}:{part}" for part in parts)
+    return hashlib.blake2b(text.encode(), digest_size=16).digest()
+
+
+def _splitmix64(state: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Mix 64 bits; arithmetic modulo 2**64 on arrays."""
+    z = state + _GAMMA
+    z = (z ^ (z >> np.uint64(30))) * _MIX_1
+    z = (z ^ (z >> np.uint64(27))) * _MIX_2
+    return z ^ (z >> np.uint64(31))
+
+
+def keyed_uniform(
+    seed: int, epoch: int, sample_index: ArrayLike, view: int, purpose: str, count: int
+) -> NDArray[np.float32]:
+    """Return ``count`` uniform numbers for each sample.
+
+    Args:
+        seed: seed of the run.
+        epoch: pass over the data set, from 0.
+        sample_index: (b,) int64, row of the data set; equal rows get equal numbers.
+        view: number of the view.
+        purpose: name of the use, so that two uses of one key are independent.
+        count: numbers per sample.
+
+    Returns:
+        (b, count) float32 in ``[0, 1)``, multiples of 2**-24; row i depends on
+        ``sample_index[i]`` and not on its neighbors.
+    """
+    index = np.asarray(sample_index, dtype=np.int64)
+    if index.ndim != 1:
+        raise ValueError(f"sample_index has shape {index.shape}, must be (b,)")
+    base = np.uint64(int.from_bytes(_digest("uniform", seed, epoch, view, purpose)[:8], "little"))
+    state = _splitmix64(index.view(np.uint64) ^ base)[:, None]
+    steps = np.arange(1, count + 1, dtype=np.uint64)[None, :] * _GAMMA
+    bits = _splitmix64(_splitmix64(state + steps))
+    return (bits >> np.uint64(40)).astype(np.float32) * np.float32(2.0**-24)
+
+
+def keyed_generator(seed: int, purpose: str, epoch: int = 0, rank: int = 0) -> np.random.Generator:
+    """Return a numpy generator that only depends on its key."""
+    return np.random.default_rng(int.from_bytes(_digest("generator", seed, purpose, epoch, rank), "little"))
+
+
+def keyed_torch_generator(
+    seed: int, purpose: str, epoch: int = 0, rank: int = 0, device: str | torch.device = "cpu"
+) -> torch.Generator:
+    """Return a torch generator on ``device`` that only depends on its key."""
+    import torch
+
+    generator = torch.Generator(device)
+    generator.manual_seed(int.from_bytes(_digest("torch", seed, purpose, epoch, rank)[:8], "little") >> 1)
+    return generator

@@ -1,0 +1,366 @@
+"""Who may use which label: splits of a training set into labeled and unlabeled images.
+
+A split is data. It is saved with a run and with the embeddings, keyed by sample id, and it is the
+only door through which labels reach training: where it is closed, training sees -1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from labelkit.data.keyed_random import keyed_generator
+from labelkit.errors import DatasetError
+
+FORMAT: Final = "labelkit.split"
+VERSION: Final = 1
+
+
+@dataclass(frozen=True, eq=False)
+class LabelSplit:
+    """Which images are labeled, and which classes have labels.
+
+    Attributes:
+        kind: name of the rule.
+        labeled: (n,) bool, training may use the label of this image.
+        old_classes: classes with labels, in the order of the training classes.
+        new_classes: the others, continuing that order.
+        params: arguments of the rule, as plain JSON values.
+        warnings: what a user should know, in sentences.
+
+    Raises:
+        ValueError: a class occurs twice.
+    """
+
+    kind: str
+    labeled: NDArray[np.bool_]
+    old_classes: tuple[int, ...]
+    new_classes: tuple[int, ...]
+    params: dict[str, Any] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        labeled = np.array(self.labeled, dtype=np.bool_)
+        if labeled.ndim != 1:
+            raise ValueError(f"labeled has shape {labeled.shape}, must be (n,)")
+        labeled.setflags(write=False)
+        object.__setattr__(self, "labeled", labeled)
+        if len(set(self.class_order)) != len(self.class_order):
+            raise ValueError(f"a class occurs twice among old {self.old_classes} and new {self.new_classes}")
+
+    @property
+    def class_order(self) -> tuple[int, ...]:
+        """Data set class of each training class: old classes, then new ones."""
+        return self.old_classes + self.new_classes
+
+    def training_labels(self, labels: ArrayLike) -> NDArray[np.int64]:
+        """Return the only labels that training may see.
+
+        Args:
+            labels: (n,) int64 classes of the data set; not looked at where ``labeled`` is false.
+
+        Returns:
+            (n,) int64, position in ``class_order`` where labeled, -1 elsewhere.
+
+        Raises:
+            ValueError: lengths differ, or a labeled image has a class that is not old.
+        """
+        classes = np.asarray(labels, dtype=np.int64)
+        if classes.shape != self.labeled.shape:
+            raise ValueError(f"labels have shape {classes.shape}, the split {self.labeled.shape}")
+        shown = classes[self.labeled]
+        outside = np.setdiff1d(shown, self.old_classes)
+        if len(outside):
+            raise ValueError(f"labeled images have classes {outside.tolist()}, which are not old classes")
+        result = np.full(len(classes), -1, dtype=np.int64)
+        position = np.full(max(self.old_classes, default=0) + 1, -1, dtype=np.int64)
+        position[list(self.old_classes)] = np.arange(len(self.old_classes))
+        result[self.labeled] = position[shown]
+        return result
+
+    def to_json(self, sample_ids: Sequence[str]) -> dict[str, Any]:
+        """Return plain JSON values, labeled images by name.
+
+        Raises:
+            ValueError: ``sample_ids`` has another length.
+        """
+        if len(sample_ids) != len(self.labeled):
+            raise ValueError(f"{len(sample_ids)} sample ids for a split of {len(self.labeled)} images")
+        return {
+            "format": FORMAT,
+            "version": VERSION,
+            "kind": self.kind,
+            "params": self.params,
+            "old_classes": list(self.old_classes),
+            "new_classes": list(self.new_classes),
+            "warnings": list(self.warnings),
+            "num_samples": len(sample_ids),
+            "labeled": [sample_ids[int(row)] for row in np.flatnonzero(self.labeled)],
+        }
+
+    @classmethod
+    def from_json(cls, obj: Mapping[str, Any], sample_ids: Sequence[str]) -> LabelSplit:
+        """Read what :meth:`to_json` wrote, for a listing that may be sorted otherwise.
+
+        Images that the file does not name are unlabeled.
+
+        Raises:
+            DatasetError: not such a file, or labeled images that the listing lacks.
+        """
+        where = "split"
+        if not isinstance(obj, Mapping) or obj.get("format") != FORMAT:
+            raise DatasetError(where, f"not a {FORMAT} file", "Give the split.json of a run.")
+        if obj.get("version") != VERSION:
+            raise DatasetError(
+                where, f"version {obj.get('version')!r}, this labelkit reads {VERSION}", "Update labelkit."
+            )
+        try:
+            names = [str(name) for name in obj["labeled"]]
+            old_classes = tuple(int(i) for i in obj["old_classes"])
+            new_classes = tuple(int(i) for i in obj["new_classes"])
+            kind, params = str(obj["kind"]), dict(obj["params"])
+            warnings = tuple(str(text) for text in obj.get("warnings", ()))
+        except (KeyError, TypeError, ValueError) as error:
+            raise DatasetError(where, f"damaged: {error!r}", "Take the file of another run.") from error
+        row_of = {sample_id: row for row, sample_id in enumerate(sample_ids)}
+        gone = [name for name in names if name not in row_of]
+        if gone:
+            raise DatasetError(
+                where,
+                f"{len(gone)} of {len(names)} labeled images are not in the data set, first: {', '.join(gone[:5])}",
+                "Use the data set that the split was made for, or make a new split.",
+            )
+        labeled = np.zeros(len(sample_ids), dtype=np.bool_)
+        labeled[[row_of[name] for name in names]] = True
+        try:
+            return cls(kind, labeled, old_classes, new_classes, params, warnings)
+        except ValueError as error:
+            raise DatasetError(where, f"damaged: {error}", "Take the file of another run.") from error
+
+
+def _checked(labels: ArrayLike, given: ArrayLike, num_classes: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    classes = np.asarray(labels, dtype=np.int64)
+    usable = np.asarray(given, dtype=np.bool_)
+    if classes.ndim != 1 or usable.shape != classes.shape:
+        raise ValueError(f"labels and given have shapes {classes.shape} and {usable.shape}, must be equal (n,)")
+    if bool((usable & ((classes < 0) | (classes >= num_classes))).any()):
+        raise ValueError(f"a given label is outside of [0, {num_classes})")
+    return classes, usable
+
+
+def _without_labels(classes: Sequence[int], labels: NDArray[np.int64], labeled: NDArray[np.bool_]) -> tuple[str, ...]:
+    counts = np.bincount(labels[labeled], minlength=max(classes, default=0) + 1)
+    return tuple(f"class {i} has no labeled image" for i in classes if counts[i] == 0)
+
+
+def _pick_old(
+    num_classes: int, old_classes: Sequence[int] | None, num_old_classes: int | None
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    if old_classes is not None and num_old_classes is not None and len(old_classes) != num_old_classes:
+        raise DatasetError(
+            "split",
+            f"{len(old_classes)} old classes are listed and {num_old_classes} are asked for",
+            "Give one of both.",
+        )
+    if old_classes is None:
+        count = num_classes // 2 if num_old_classes is None else num_old_classes
+        if not 0 < count <= num_classes:
+            raise DatasetError("split", f"{count} old classes of {num_classes}", f"Ask for 1 to {num_classes}.")
+        old = tuple(range(count))
+    else:
+        old = tuple(int(i) for i in old_classes)
+        outside = [i for i in old if not 0 <= i < num_classes]
+        if outside:
+            raise DatasetError(
+                "split", f"old class {outside[0]} does not exist", f"Classes are 0 to {num_classes - 1}."
+            )
+        if len(set(old)) != len(old) or not old:
+            raise DatasetError("split", f"old classes {old} are empty or repeat a class", "Name each class once.")
+    return old, tuple(i for i in range(num_classes) if i not in set(old))
+
+
+def gcd_split(
+    labels: ArrayLike,
+    given: ArrayLike,
+    num_classes: int,
+    *,
+    old_classes: Sequence[int] | None = None,
+    num_old_classes: int | None = None,
+    label_ratio: float = 0.5,
+    seed: int = 0,
+) -> LabelSplit:
+    """Label a share of the images of the old classes; generalized category discovery.
+
+    The images of old classes, in data set order, are drawn uniformly and not per class, so that a
+    class can end with few labels. Source: ``sgvaze/generalized-category-discovery``
+    (``subsample_instances``), reproduced draw for draw.
+
+    Args:
+        labels: (n,) int64 classes.
+        given: (n,) bool, labels that may be used.
+        num_classes: classes of the data set.
+        old_classes: classes to label; by default the first ``num_old_classes``.
+        num_old_classes: by default half of the classes, rounded down.
+        label_ratio: share of the images of old classes that is labeled, in ``[0, 1]``.
+        seed: seed of the draw.
+
+    Raises:
+        DatasetError: old classes that do not exist; no image would be labeled though the ratio is positive.
+    """
+    classes, usable = _checked(labels, given, num_classes)
+    old, new = _pick_old(num_classes, old_classes, num_old_classes)
+    if not 0 <= label_ratio <= 1:
+        raise ValueError(f"label_ratio is {label_ratio}, must be in [0, 1]")
+    pool = np.flatnonzero(usable & np.isin(classes, old))
+    count = int(label_ratio * len(pool))
+    if label_ratio > 0 and count == 0:
+        raise DatasetError(
+            "split",
+            f"no image would be labeled: {len(pool)} images with a label in the old classes, ratio {label_ratio}",
+            "Choose other old classes or a larger ratio.",
+        )
+    labeled = np.zeros(len(classes), dtype=np.bool_)
+    # RandomState and this call are what the published splits were drawn with.
+    labeled[pool[np.random.RandomState(seed).choice(range(len(pool)), count, replace=False)] if count else []] = True
+    params = {"label_ratio": float(label_ratio), "seed": int(seed), "num_classes": int(num_classes)}
+    return LabelSplit("gcd", labeled, old, new, params, _without_labels(old, classes, labeled))
+
+
+def few_labels_split(
+    labels: ArrayLike,
+    given: ArrayLike,
+    num_classes: int,
+    *,
+    per_class: int | None = None,
+    total: int | None = None,
+    seed: int = 0,
+) -> LabelSplit:
+    """Label a few images of every class; semi-supervised learning.
+
+    Args:
+        labels: (n,) int64 classes.
+        given: (n,) bool, labels that may be used.
+        num_classes: classes of the data set.
+        per_class: labeled images of each class.
+        total: labeled images of all classes together; the first ``total % num_classes`` classes get one more.
+        seed: seed of the draw.
+
+    Raises:
+        DatasetError: a class has fewer images than asked, or the total is below the number of classes.
+        ValueError: not exactly one of ``per_class`` and ``total``.
+    """
+    classes, usable = _checked(labels, given, num_classes)
+    if per_class is not None and total is None:
+        wanted = np.full(num_classes, per_class)
+    elif total is not None and per_class is None:
+        wanted = total // num_classes + (np.arange(num_classes) < total % num_classes).astype(np.int64)
+    else:
+        raise ValueError(f"give per_class or total, got {per_class} and {total}")
+    if bool((wanted < 1).any()):
+        raise DatasetError(
+            "split", f"{int(wanted.sum())} labels for {num_classes} classes", "Ask for at least one per class."
+        )
+    generator = keyed_generator(seed, "few-labels")
+    labeled = np.zeros(len(classes), dtype=np.bool_)
+    short = []
+    for i in range(num_classes):
+        rows = np.flatnonzero(usable & (classes == i))
+        if len(rows) < wanted[i]:
+            short.append(f"class {i} has {len(rows)}")
+            continue
+        labeled[generator.choice(rows, int(wanted[i]), replace=False)] = True
+    if short:
+        raise DatasetError(
+            "split",
+            f"{int(wanted.max())} labeled images per class are asked for, but {', '.join(short[:10])}",
+            "Ask for fewer.",
+        )
+    params = {"per_class": per_class, "total": total, "seed": int(seed), "num_classes": int(num_classes)}
+    return LabelSplit("few-labels", labeled, tuple(range(num_classes)), (), params)
+
+
+def class_halves_split(labels: ArrayLike, given: ArrayLike, num_classes: int) -> LabelSplit:
+    """Label the first half of the classes wholly; metric learning is tested on the second half.
+
+    With an odd number the second half is larger. Training uses the labeled images alone.
+
+    Raises:
+        DatasetError: fewer than 2 classes, or no image in the first half.
+    """
+    classes, usable = _checked(labels, given, num_classes)
+    if num_classes < 2:
+        raise DatasetError("split", f"{num_classes} classes cannot be halved", "Use a set with at least 2 classes.")
+    half = num_classes // 2
+    labeled = usable & (classes >= 0) & (classes < half)
+    if not labeled.any():
+        raise DatasetError("split", "no labeled image in the first half of the classes", "Use a set with labels.")
+    old, new = tuple(range(half)), tuple(range(half, num_classes))
+    warnings = _without_labels(old, classes, labeled)
+    return LabelSplit("class-halves", labeled, old, new, {"num_classes": int(num_classes)}, warnings)
+
+
+def given_split(labels: ArrayLike, given: ArrayLike, num_classes: int) -> LabelSplit:
+    """Use the labels exactly as they are given; old classes are those that occur among them."""
+    classes, usable = _checked(labels, given, num_classes)
+    old = tuple(int(i) for i in np.unique(classes[usable]))
+    new = tuple(i for i in range(num_classes) if i not in set(old))
+    warnings = _without_labels(new, classes, usable)
+    return LabelSplit("given", usable, old, new, {"num_classes": int(num_classes)}, warnings)
+
+
+def long_tail_counts(largest: int, num_classes: int, imbalance_factor: float) -> NDArray[np.int64]:
+    """Return images per class, ``largest * imbalance_factor**(i / (num_classes - 1))`` rounded down.
+
+    Args:
+        largest: images of class 0.
+        num_classes: number of classes, at least 1.
+        imbalance_factor: smallest over largest class, in ``(0, 1]``.
+
+    Source: Cui et al., "Class-Balanced Loss Based on Effective Number of Samples" (2019), long-tailed CIFAR.
+    """
+    if not 0 < imbalance_factor <= 1:
+        raise ValueError(f"imbalance_factor is {imbalance_factor}, must be in (0, 1]")
+    exponents = np.arange(num_classes) / max(num_classes - 1, 1)
+    # The small addend keeps exact integers (500 * 0.01) from falling below themselves.
+    return np.floor(largest * imbalance_factor**exponents + 1e-9).astype(np.int64)
+
+
+def long_tail_split(
+    labels: ArrayLike, given: ArrayLike, num_classes: int, *, imbalance_factor: float, seed: int = 0
+) -> NDArray[np.int64]:
+    """Choose images so that class sizes fall exponentially; the other images are left out.
+
+    Args:
+        labels: (n,) int64 classes.
+        given: (n,) bool, labels that may be used; images without one are left out.
+        num_classes: classes of the data set.
+        imbalance_factor: smallest over largest class, in ``(0, 1]``, e.g. 0.01.
+        seed: seed of the draw.
+
+    Returns:
+        rows kept, increasing; class i has ``long_tail_counts(size of the largest class, ...)[i]`` images.
+
+    Raises:
+        DatasetError: a class has fewer images than the rule asks for, or would be left empty.
+    """
+    classes, usable = _checked(labels, given, num_classes)
+    sizes = np.bincount(classes[usable], minlength=num_classes)
+    counts = long_tail_counts(int(sizes.max(initial=0)), num_classes, imbalance_factor)
+    short = np.flatnonzero((sizes < counts) | (counts == 0))
+    if len(short):
+        i = int(short[0])
+        raise DatasetError(
+            "split",
+            f"class {i} has {sizes[i]} images, the long tail asks for {counts[i]} and at least 1",
+            "Use an imbalance factor nearer to 1, or a set with equal classes.",
+        )
+    generator = keyed_generator(seed, "long-tail")
+    kept = [
+        generator.choice(np.flatnonzero(usable & (classes == i)), int(counts[i]), replace=False)
+        for i in range(num_classes)
+    ]
+    return np.sort(np.concatenate(kept)).astype(np.int64)

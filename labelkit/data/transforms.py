@@ -1,0 +1,650 @@
+"""Views of images: where they are cut (geometry) and how their colors change (photometry).
+
+A view is made in three stages, each with random numbers keyed by seed, epoch, sample and view:
+    1. a box of the original is resized to ``size x size``     ``crop_boxes``
+    2. zoom, shift, rotation, mirror: one affine map           ``affine_matrices``
+    3. jitter, gray, blur, solarize on tensors, per sample     ``change_colors``
+Images in memory go through 1 and 2 in one interpolation, in batches on the training device. Files
+go through 1 one by one, with an antialiased resize, where they are decoded.
+Sources: ``CVMI-Lab/SimGCD:data/augmentations`` (weak, test), the FlipClass paper App. D.2 (strong);
+the meaning of each operation and of its numbers is torchvision's.
+Departure: in memory, random crops are enlarged by ``grid_sample`` (bicubic with a = -0.75, where
+Pillow has -0.5).
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import ArrayLike, NDArray
+from PIL import Image
+from torch import Tensor
+
+from labelkit.data.batch import ViewGeometry
+from labelkit.data.keyed_random import keyed_uniform
+
+Domain = Literal["digits", "fine", "generic"]
+Interpolation = Literal["bicubic", "bilinear"]
+Padding = Literal["zeros", "border", "reflection"]
+
+IMAGENET_MEAN: Final = (0.485, 0.456, 0.406)
+IMAGENET_STD: Final = (0.229, 0.224, 0.225)
+GRAY_WEIGHTS: Final = (0.2989, 0.587, 0.114)
+
+_AREA_TRIES: Final = 10
+_AREA_DRAWS: Final = 2 * _AREA_TRIES + 2
+_AFFINE_DRAWS: Final = 5
+_COLOR_DRAWS: Final = 11
+_JITTER_ORDERS: Final = np.array(list(itertools.permutations(range(4))))
+_RESAMPLING: Final = {"bicubic": Image.Resampling.BICUBIC, "bilinear": Image.Resampling.BILINEAR}
+
+
+@dataclass(frozen=True, slots=True)
+class Normalize:
+    """Per-channel ``(x - mean) / std`` of values in ``[0, 1]``."""
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.mean) != len(self.std) or not all(value > 0 for value in self.std):
+            raise ValueError(f"mean {self.mean} and std {self.std} must be equally long, std positive")
+
+    def __call__(self, images: Tensor) -> Tensor:
+        """Normalize ``(b, c, h, w)`` float32 in ``[0, 1]``.
+
+        Raises:
+            ValueError: c differs from the number of means.
+        """
+        if images.shape[1] != len(self.mean):
+            raise ValueError(f"{images.shape[1]} channels, {len(self.mean)} means")
+        # Plain numbers for one channel and for equal ones: no tiny tensors to move to the device.
+        if len(set(self.mean)) == 1 and len(set(self.std)) == 1:
+            return (images - self.mean[0]) / self.std[0]
+        mean = images.new_tensor(self.mean)[:, None, None]
+        std = images.new_tensor(self.std)[:, None, None]
+        return (images - mean) / std
+
+
+@dataclass(frozen=True, slots=True)
+class ViewSpec:
+    """How one view of an image is made; every default leaves the image as it is.
+
+    Attributes:
+        size: height and width of the view, pixels.
+        resize_ratio: the shorter side becomes ``int(size * resize_ratio)``, then a square is cropped.
+        crop: where that square lies.
+        area_range: instead of resize and crop, a box with this share of the image's area is resized
+            (RandomResizedCrop).
+        aspect_range: width over height of that box.
+        shift_px: shift of up to so many pixels of the view along each axis, uniform.
+        zoom_range: magnification, uniform; below 1 shows padding.
+        rotation_rad: rotation of up to this angle both ways, uniform.
+        hflip: probability of a mirror image.
+        jitter_prob: probability of color jitter.
+        jitter: strengths of brightness, contrast, saturation and hue, as ``ColorJitter``; random order.
+        brightness_range: factor on all values, uniform, for every image.
+        gray_prob: probability of losing color.
+        blur_prob: probability of Gaussian blur.
+        blur_sigma: range of its standard deviation in pixels, uniform.
+        blur_kernel: its width in pixels, odd.
+        solarize_prob: probability of inverting all values at or above the threshold.
+        solarize_threshold: in ``[0, 1]``.
+        interpolation: of both geometric stages.
+        padding: what lies outside of the image in stage 2.
+
+    Raises:
+        ValueError: a number out of its range.
+    """
+
+    size: int
+    resize_ratio: float = 1.0
+    crop: Literal["center", "random"] = "center"
+    area_range: tuple[float, float] | None = None
+    aspect_range: tuple[float, float] = (3 / 4, 4 / 3)
+    shift_px: float = 0.0
+    zoom_range: tuple[float, float] = (1.0, 1.0)
+    rotation_rad: float = 0.0
+    hflip: float = 0.0
+    jitter_prob: float = 0.0
+    jitter: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
+    brightness_range: tuple[float, float] = (1.0, 1.0)
+    gray_prob: float = 0.0
+    blur_prob: float = 0.0
+    blur_sigma: tuple[float, float] = (0.1, 2.0)
+    blur_kernel: int = 3
+    solarize_prob: float = 0.0
+    solarize_threshold: float = 128 / 255
+    interpolation: Interpolation = "bicubic"
+    padding: Padding = "border"
+
+    def __post_init__(self) -> None:
+        for name in ("hflip", "jitter_prob", "gray_prob", "blur_prob", "solarize_prob"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name} is {getattr(self, name)}, must be in [0, 1]")
+        for name in ("aspect_range", "zoom_range", "blur_sigma"):
+            low, high = getattr(self, name)
+            if not 0 < low <= high:
+                raise ValueError(f"{name} is {(low, high)}, must be positive and ordered")
+        if self.size < 1 or self.resize_ratio < 1:
+            raise ValueError(f"size {self.size} and resize_ratio {self.resize_ratio} must be at least 1")
+        if self.area_range is not None and not 0 < self.area_range[0] <= self.area_range[1] <= 1:
+            raise ValueError(f"area_range is {self.area_range}, must be ordered in (0, 1]")
+        if self.blur_kernel % 2 == 0 or self.blur_kernel // 2 >= self.size:
+            raise ValueError(f"blur_kernel is {self.blur_kernel}, must be odd and below twice the size")
+        if not (0 <= self.brightness_range[0] <= self.brightness_range[1]):
+            raise ValueError(f"brightness_range is {self.brightness_range}, must be ordered and not negative")
+        if min(self.jitter) < 0 or self.jitter[3] > 0.5 or min(self.shift_px, self.rotation_rad) < 0:
+            raise ValueError(
+                f"jitter {self.jitter}, shift_px {self.shift_px} and rotation_rad {self.rotation_rad} must not be "
+                "negative, hue at most 0.5"
+            )
+
+    @property
+    def resized_side(self) -> int:
+        """Shorter side before the square crop, in pixels."""
+        # The addend keeps 32 * (36 / 32) from falling below 36.
+        return int(self.size * self.resize_ratio + 1e-6)
+
+    @property
+    def has_random_box(self) -> bool:
+        """Whether stage 1 depends on random numbers."""
+        return self.area_range is not None or (self.crop == "random" and self.resized_side > 0)
+
+    @property
+    def has_warp(self) -> bool:
+        """Whether stage 2 is more than a mirror image."""
+        return self.shift_px > 0 or self.rotation_rad > 0 or self.zoom_range != (1.0, 1.0)
+
+    def at_strength(self, strength: float) -> ViewSpec:
+        """Return a weaker spec: probabilities and blur times strength, area from ``1 - (1 - low) * strength``.
+
+        Args:
+            strength: in ``[0, 1]``; 1 returns an equal spec.
+        """
+        if not 0 <= strength <= 1:
+            raise ValueError(f"strength is {strength}, must be in [0, 1]")
+        low, high = self.area_range or (1.0, 1.0)
+        tiny = 1e-3  # a sigma of zero has no kernel
+        return replace(
+            self,
+            area_range=None
+            if self.area_range is None
+            else (1 - (1 - low) * strength, max(high, 1 - (1 - low) * strength)),
+            jitter_prob=self.jitter_prob * strength,
+            gray_prob=self.gray_prob * strength,
+            blur_prob=self.blur_prob * strength,
+            blur_sigma=(max(self.blur_sigma[0] * strength, tiny), max(self.blur_sigma[1] * strength, tiny)),
+            solarize_prob=self.solarize_prob * strength,
+        )
+
+
+def blur_kernel_for(size: int) -> int:
+    """Return the odd number nearest to a tenth of the image size: 23 for 224, 3 for 32."""
+    return max(2 * round((0.1 * size - 1) / 2) + 1, 1)
+
+
+def test_view(size: int, domain: Domain = "generic") -> ViewSpec:  # noqa: PT028 - no test, in spite of its name
+    """Return the view for embedding and scoring: no randomness.
+
+    Digits are resized; photos are resized to 8/7 of the size, then the center is cropped (256, 224).
+    """
+    return ViewSpec(size) if domain == "digits" else ViewSpec(size, resize_ratio=1 / 0.875)
+
+
+test_view.__test__ = False  # type: ignore[attr-defined] # pytest must not collect it where it is imported
+
+
+def weak_view(size: int, domain: Domain, *, chiral: bool) -> ViewSpec:
+    """Return the weak view of FlipClass (paper D.2); for digits a shift of up to 2 of 32 pixels."""
+    if domain == "digits":
+        return ViewSpec(size, shift_px=2 * size / 32, interpolation="bilinear", padding="zeros")
+    return simgcd_view(size, domain, chiral=chiral)
+
+
+def strong_view(size: int, domain: Domain, *, chiral: bool) -> ViewSpec:
+    """Return the strong view of FlipClass: digits, fine-grained or generic photos."""
+    kernel = blur_kernel_for(size)
+    if domain == "digits":
+        return ViewSpec(
+            size,
+            zoom_range=(1.0, 1.67),
+            shift_px=2 * size / 32,
+            rotation_rad=0.2,
+            blur_prob=0.5,
+            blur_kernel=kernel,
+            brightness_range=(0.6, 1.4),
+            interpolation="bilinear",
+            padding="zeros",
+        )
+    fine = ViewSpec(
+        size,
+        area_range=(0.3, 1.0),
+        hflip=0.0 if chiral else 0.5,
+        blur_prob=0.5,
+        blur_sigma=(0.1, 2.0),
+        blur_kernel=kernel,
+    )
+    if domain == "fine":
+        return fine
+    return replace(fine, jitter_prob=0.8, jitter=(0.4, 0.4, 0.2, 0.1), gray_prob=0.2, solarize_prob=0.2)
+
+
+def simgcd_view(size: int, domain: Domain, *, chiral: bool) -> ViewSpec:
+    """Return the transform of SimGCD's code: resize, random crop, mirror; its color jitter is the identity."""
+    hflip = 0.0 if chiral or domain == "digits" else 0.5
+    return ViewSpec(size, resize_ratio=1 / 0.875, crop="random", hflip=hflip)
+
+
+# --- stage 1: boxes ------------------------------------------------------------------------------
+
+
+def _draws(spec: ViewSpec) -> int:
+    if spec.area_range is not None:
+        return _AREA_DRAWS
+    return 2 if spec.crop == "random" else 0
+
+
+def crop_boxes(
+    spec: ViewSpec, heights: ArrayLike, widths: ArrayLike, keys: ArrayLike, *, seed: int, epoch: int, view: int
+) -> NDArray[np.float64]:
+    """Choose the part of each original that becomes the view.
+
+    Args:
+        spec: the view.
+        heights: (b,) heights of the originals, pixels.
+        widths: (b,) widths.
+        keys: (b,) int64 keys of the random numbers, one per drawn sample.
+        seed: seed of the run.
+        epoch: pass over the data set.
+        view: number of the view.
+
+    Returns:
+        (b, 4) float64 left, top, right, bottom in pixels of the originals.
+    """
+    h, w = np.asarray(heights, dtype=np.float64), np.asarray(widths, dtype=np.float64)
+    count = _draws(spec)
+    u = keyed_uniform(seed, epoch, keys, view, "crop", count).astype(np.float64) if count else np.zeros((len(h), 0))
+    if spec.area_range is not None:
+        return _area_boxes(spec, h, w, u)
+    side = float(spec.resized_side)
+    # As torchvision: the longer side is truncated to whole pixels, offsets are whole pixels.
+    shorter = np.minimum(h, w)
+    rows, columns = np.floor(side * h / shorter + 1e-9), np.floor(side * w / shorter + 1e-9)
+    if spec.crop == "random":
+        top = np.floor(u[:, 0] * (rows - spec.size + 1))
+        left = np.floor(u[:, 1] * (columns - spec.size + 1))
+    else:
+        top, left = np.rint((rows - spec.size) / 2), np.rint((columns - spec.size) / 2)
+    step_y, step_x = h / rows, w / columns
+    edges = (left * step_x, top * step_y, (left + spec.size) * step_x, (top + spec.size) * step_y)
+    return np.stack(edges, axis=1)
+
+
+def _area_boxes(
+    spec: ViewSpec, h: NDArray[np.float64], w: NDArray[np.float64], u: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """``RandomResizedCrop``: the first of ten boxes that fits, else the largest allowed one in the center."""
+    assert spec.area_range is not None
+    tries = u[:, :-2].reshape(len(h), _AREA_TRIES, 2)
+    low, high = spec.area_range
+    area = (low + (high - low) * tries[..., 0]) * (h * w)[:, None]
+    log_low, log_high = math.log(spec.aspect_range[0]), math.log(spec.aspect_range[1])
+    aspect = np.exp(log_low + (log_high - log_low) * tries[..., 1])
+    box_w, box_h = np.rint(np.sqrt(area * aspect)), np.rint(np.sqrt(area / aspect))
+    fits = (box_w > 0) & (box_h > 0) & (box_w <= w[:, None]) & (box_h <= h[:, None])
+    first = fits.argmax(axis=1)
+    every = np.arange(len(h))
+    box_w, box_h = box_w[every, first], box_h[every, first]
+    top = np.floor(u[:, -2] * (h - box_h + 1))
+    left = np.floor(u[:, -1] * (w - box_w + 1))
+    none = ~fits.any(axis=1)
+    if none.any():
+        ratio = w / h
+        full_w = np.where(ratio > spec.aspect_range[1], np.rint(h * spec.aspect_range[1]), w)
+        full_h = np.where(ratio < spec.aspect_range[0], np.rint(w / spec.aspect_range[0]), h)
+        box_w, box_h = np.where(none, full_w, box_w), np.where(none, full_h, box_h)
+        top = np.where(none, np.floor((h - box_h) / 2), top)
+        left = np.where(none, np.floor((w - box_w) / 2), left)
+    return np.stack((left, top, left + box_w, top + box_h), axis=1)
+
+
+def box_matrices(boxes: NDArray[np.float64], heights: ArrayLike, widths: ArrayLike) -> NDArray[np.float64]:
+    """Return (b, 2, 3) maps from normalized coordinates of a box to those of its original."""
+    h, w = np.asarray(heights, dtype=np.float64), np.asarray(widths, dtype=np.float64)
+    left, top, right, bottom = boxes.T
+    matrices = np.zeros((len(boxes), 2, 3))
+    matrices[:, 0, 0] = (right - left) / w
+    matrices[:, 1, 1] = (bottom - top) / h
+    matrices[:, 0, 2] = (left + right) / w - 1
+    matrices[:, 1, 2] = (top + bottom) / h - 1
+    return matrices
+
+
+def resize_box(image: NDArray[np.uint8], box: ArrayLike, spec: ViewSpec) -> NDArray[np.uint8]:
+    """Resize a box of (h, w, c) uint8 to (size, size, c) uint8, antialiased."""
+    single = image.shape[2] == 1
+    picture = Image.fromarray(image[:, :, 0] if single else image)
+    left, top, right, bottom = (float(edge) for edge in np.asarray(box))
+    # Sums of steps may pass the edge by a rounding error, which Pillow refuses.
+    edges = (max(left, 0.0), max(top, 0.0), min(right, float(picture.width)), min(bottom, float(picture.height)))
+    if edges == (0.0, 0.0, float(spec.size), float(spec.size)) and picture.size == (spec.size, spec.size):
+        return image
+    resized = np.array(
+        picture.resize((spec.size, spec.size), _RESAMPLING[spec.interpolation], box=edges), dtype=np.uint8
+    )
+    return resized[:, :, None] if single else resized
+
+
+def resize_center(images: Tensor, spec: ViewSpec) -> Tensor:
+    """Resize and crop the center of equally large images, antialiased.
+
+    Args:
+        images: (b, c, h, w) uint8.
+        spec: a view without random box.
+
+    Returns:
+        (b, c, size, size) float32 in ``[0, 1]``.
+    """
+    height, width = images.shape[-2:]
+    shorter = min(height, width)
+    rows, columns = (int(spec.resized_side * side / shorter + 1e-9) for side in (height, width))
+    top, left = round((rows - spec.size) / 2), round((columns - spec.size) / 2)
+    values = images.float()
+    if (rows, columns) == (height, width):
+        return values[..., top : top + spec.size, left : left + spec.size].div(255)
+    # Resizing is linear in each direction, so resize and crop are two small matrix products.
+    by_row = _resize_weights(height, rows, spec.interpolation)[top : top + spec.size].to(images.device)
+    by_column = _resize_weights(width, columns, spec.interpolation)[left : left + spec.size].to(images.device)
+    # One flat product: a batched one of many small matrices is several times slower.
+    across = values.reshape(-1, width) @ by_column.T.contiguous()
+    return (by_row @ across.view(*images.shape[:3], spec.size)).div_(255).clamp_(0, 1)
+
+
+@functools.lru_cache(maxsize=32)
+def _resize_weights(old: int, new: int, interpolation: Interpolation) -> Tensor:
+    """Return the (new, old) float32 matrix of torch's antialiased resize along one axis."""
+    return F.interpolate(torch.eye(old)[None, None], (new, old), mode=interpolation, antialias=True)[0, 0]
+
+
+# --- stage 2: affine maps ------------------------------------------------------------------------
+
+
+def affine_matrices(spec: ViewSpec, keys: ArrayLike, *, seed: int, epoch: int, view: int) -> NDArray[np.float64]:
+    """Choose zoom, shift, rotation and mirror.
+
+    Returns:
+        (b, 2, 3) float64, from normalized coordinates of the view to those of the resized box.
+    """
+    rows = np.asarray(keys, dtype=np.int64)
+    matrices = np.zeros((len(rows), 2, 3))
+    matrices[:, 0, 0] = matrices[:, 1, 1] = 1
+    if not spec.has_warp and not spec.hflip:
+        return matrices
+    u = keyed_uniform(seed, epoch, rows, view, "affine", _AFFINE_DRAWS).astype(np.float64)
+    scale = 1 / (spec.zoom_range[0] + (spec.zoom_range[1] - spec.zoom_range[0]) * u[:, 0])
+    angle = (2 * u[:, 1] - 1) * spec.rotation_rad
+    mirror = np.where(u[:, 2] < spec.hflip, -1.0, 1.0)
+    shift = (2 * u[:, 3:5] - 1) * (2 * spec.shift_px / spec.size)
+    linear = np.stack((np.cos(angle), -np.sin(angle), np.sin(angle), np.cos(angle)), axis=1).reshape(-1, 2, 2)
+    linear *= scale[:, None, None]
+    matrices[:, :, 2] = np.einsum("bij,bj->bi", linear, -shift)
+    matrices[:, :, :2] = linear
+    matrices[:, :, 0] *= mirror[:, None]
+    return matrices
+
+
+def compose(outer: NDArray[np.float64], inner: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the (b, 2, 3) maps that apply ``inner`` first."""
+    linear = outer[:, :, :2] @ inner[:, :, :2]
+    offset = outer[:, :, :2] @ inner[:, :, 2:] + outer[:, :, 2:]
+    return np.concatenate((linear, offset), axis=2)
+
+
+def warp(images: Tensor, matrices: NDArray[np.float64], spec: ViewSpec) -> Tensor:
+    """Look up each pixel of the view in its image.
+
+    Args:
+        images: (b, c, h, w) uint8, or float32 in ``[0, 1]``.
+        matrices: (b, 2, 3), from the view to the image.
+        spec: size, interpolation and padding.
+
+    Returns:
+        (b, c, size, size) float32 in ``[0, 1]``.
+    """
+    values = images.float().div_(255) if images.dtype == torch.uint8 else images
+    theta = torch.from_numpy(matrices.astype(np.float32)).to(images.device)
+    # As affine_grid, without its matrix product, which costs as much as the sampling.
+    centers = (torch.arange(spec.size, device=images.device, dtype=torch.float32) + 0.5) * (2 / spec.size) - 1
+    along_x = centers[None, None, :, None] * theta[:, None, None, :, 0]
+    along_y = centers[None, :, None, None] * theta[:, None, None, :, 1] + theta[:, None, None, :, 2]
+    grid = along_x + along_y  # (b, size, size, 2)
+    warped = F.grid_sample(values, grid, mode=spec.interpolation, padding_mode=spec.padding, align_corners=False)
+    return warped.clamp_(0, 1)
+
+
+# --- stage 3: colors -----------------------------------------------------------------------------
+
+
+def rgb_to_gray(images: Tensor) -> Tensor:
+    """Return (b, 1, h, w) luma with torchvision's weights; one channel stays as it is."""
+    if images.shape[1] == 1:
+        return images
+    red, green, blue = images.unbind(1)
+    return (GRAY_WEIGHTS[0] * red + GRAY_WEIGHTS[1] * green + GRAY_WEIGHTS[2] * blue).unsqueeze(1)
+
+
+def adjust_brightness(images: Tensor, factors: Tensor) -> Tensor:
+    """Multiply (b, c, h, w) in ``[0, 1]`` by (b,) factors and clip."""
+    return (images * factors[:, None, None, None]).clamp_(0, 1)
+
+
+def adjust_contrast(images: Tensor, factors: Tensor) -> Tensor:
+    """Move values from their mean gray, factor 0 gives that gray."""
+    mean = rgb_to_gray(images).mean(dim=(1, 2, 3), keepdim=True)
+    return torch.lerp(mean.expand_as(images), images, factors[:, None, None, None]).clamp_(0, 1)
+
+
+def adjust_saturation(images: Tensor, factors: Tensor) -> Tensor:
+    """Move colors from gray, factor 0 gives gray; one channel stays as it is."""
+    if images.shape[1] == 1:
+        return images
+    gray = rgb_to_gray(images).expand_as(images)
+    return torch.lerp(gray, images, factors[:, None, None, None]).clamp_(0, 1)
+
+
+def adjust_hue(images: Tensor, shifts: Tensor) -> Tensor:
+    """Turn the hue by (b,) shares of the circle in ``[-0.5, 0.5]``; one channel stays as it is."""
+    if images.shape[1] == 1:
+        return images
+    red, green, blue = images.unbind(1)
+    value = torch.maximum(torch.maximum(red, green), blue)
+    chroma = value - torch.minimum(torch.minimum(red, green), blue)
+    safe = torch.where(chroma > 0, chroma, 1.0)
+    sector = torch.where(
+        value == red,
+        (green - blue) / safe,
+        torch.where(value == green, (blue - red) / safe + 2, (red - green) / safe + 4),
+    )
+    sector = sector + 6 * shifts[:, None, None]
+    channels = []
+    for n in (5, 3, 1):
+        k = torch.remainder(sector + n, 6)
+        channels.append(value - chroma * torch.minimum(k, 4 - k).clamp_(0, 1))
+    return torch.stack(channels, dim=1)
+
+
+def gaussian_blur(images: Tensor, sigmas: Tensor, kernel: int) -> Tensor:
+    """Blur (b, c, h, w) with one Gaussian per sample, edges reflected.
+
+    Args:
+        images: float values.
+        sigmas: (b,) standard deviations in pixels, positive.
+        kernel: odd width in pixels, at most twice the shorter side.
+    """
+    half = kernel // 2
+    if half == 0:
+        return images
+    offsets = torch.arange(-half, half + 1, device=images.device, dtype=images.dtype)
+    weights = torch.softmax(-0.5 * (offsets / sigmas[:, None]) ** 2, dim=1)  # (b, kernel)
+    b, c, h, w = images.shape
+    taps = weights.repeat_interleave(c, dim=0)[:, None, None, :]  # (b * c, 1, 1, kernel)
+    padded = F.pad(images, (half, half, half, half), mode="reflect").reshape(1, b * c, h + 2 * half, w + 2 * half)
+    blurred = F.conv2d(F.conv2d(padded, taps, groups=b * c), taps.transpose(2, 3), groups=b * c)
+    return blurred.reshape(b, c, h, w)
+
+
+def solarize(images: Tensor, threshold: float) -> Tensor:
+    """Invert values at or above the threshold."""
+    return torch.where(images >= threshold, 1 - images, images)
+
+
+def change_colors(images: Tensor, spec: ViewSpec, keys: ArrayLike, *, seed: int, epoch: int, view: int) -> Tensor:
+    """Apply jitter, brightness, gray, blur and solarize with numbers of their own for each sample.
+
+    Args:
+        images: (b, c, size, size) float32 in ``[0, 1]``; may be changed in place.
+        spec: the view.
+        keys: (b,) int64 keys of the random numbers.
+        seed: seed of the run.
+        epoch: pass over the data set.
+        view: number of the view.
+
+    Returns:
+        (b, c, size, size) float32 in ``[0, 1]``.
+    """
+    has_jitter = spec.jitter_prob > 0 and max(spec.jitter) > 0
+    has_brightness = spec.brightness_range != (1.0, 1.0)
+    has_gray = spec.gray_prob > 0 and images.shape[1] == 3
+    if not (has_jitter or has_brightness or has_gray or spec.blur_prob or spec.solarize_prob):
+        return images
+    u = keyed_uniform(seed, epoch, keys, view, "color", _COLOR_DRAWS)
+    device = images.device
+
+    def rows_where(column: int, probability: float) -> NDArray[np.int64]:
+        return np.flatnonzero(u[:, column] < probability)
+
+    def on_device(values: NDArray[np.float32]) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(values, dtype=np.float32)).to(device)
+
+    if has_jitter:
+        images = _jitter(images, spec.jitter, u[:, 1:6], rows_where(0, spec.jitter_prob))
+    if has_brightness:
+        low, high = spec.brightness_range
+        images = adjust_brightness(images, on_device(low + (high - low) * u[:, 6]))
+    if has_gray:
+        rows = torch.from_numpy(rows_where(7, spec.gray_prob)).to(device)
+        images[rows] = rgb_to_gray(images[rows]).expand(-1, 3, -1, -1)
+    chosen = rows_where(8, spec.blur_prob)
+    if len(chosen):
+        low, high = spec.blur_sigma
+        rows = torch.from_numpy(chosen).to(device)
+        images[rows] = gaussian_blur(images[rows], on_device(low + (high - low) * u[chosen, 9]), spec.blur_kernel)
+    chosen = rows_where(10, spec.solarize_prob)
+    if len(chosen):
+        rows = torch.from_numpy(chosen).to(device)
+        images[rows] = solarize(images[rows], spec.solarize_threshold)
+    return images
+
+
+def _jitter(
+    images: Tensor, strengths: tuple[float, float, float, float], u: NDArray[np.float32], rows: NDArray[np.int64]
+) -> Tensor:
+    """Color jitter of some rows; each sample has its own factors and its own order."""
+    orders = _JITTER_ORDERS[np.minimum((u[rows, 4] * 24).astype(np.int64), 23)]
+    operations = (adjust_brightness, adjust_contrast, adjust_saturation, adjust_hue)
+    for position in range(4):
+        for number, (operation, strength) in enumerate(zip(operations, strengths, strict=True)):
+            chosen = rows[orders[:, position] == number]
+            if strength == 0 or not len(chosen):
+                continue
+            center, low = (0.0, -strength) if operation is adjust_hue else (1.0, max(0.0, 1 - strength))
+            values = low + (center + strength - low) * u[chosen, number]
+            at = torch.from_numpy(chosen).to(images.device)
+            images[at] = operation(images[at], torch.from_numpy(values.astype(np.float32)).to(images.device))
+    return images
+
+
+# --- all stages ----------------------------------------------------------------------------------
+
+
+def apply_views(
+    images: Tensor, keys: ArrayLike, views: Sequence[ViewSpec], *, seed: int, epoch: int, normalize: Normalize
+) -> tuple[tuple[Tensor, ...], tuple[ViewGeometry, ...]]:
+    """Make all views of equally large images in memory.
+
+    Args:
+        images: (b, c, h, w) uint8, on the device where the views shall be.
+        keys: (b,) int64 keys of the random numbers, one per drawn sample.
+        views: what to make.
+        seed: seed of the run.
+        epoch: pass over the data set.
+        normalize: applied last.
+
+    Returns:
+        one (b, c, size, size) float32 tensor and one geometry per view.
+    """
+    rows = np.asarray(keys, dtype=np.int64)
+    heights, widths = (np.full(len(rows), side) for side in images.shape[-2:])
+    made, geometries = [], []
+    for number, spec in enumerate(views):
+        boxes = crop_boxes(spec, heights, widths, rows, seed=seed, epoch=epoch, view=number)
+        inner = affine_matrices(spec, rows, seed=seed, epoch=epoch, view=number)
+        total = compose(box_matrices(boxes, heights, widths), inner)
+        if spec.has_random_box or spec.has_warp:
+            pixels = warp(images, total, spec)
+        else:
+            pixels = _mirror(resize_center(images, spec), inner)
+        pixels = change_colors(pixels, spec, rows, seed=seed, epoch=epoch, view=number)
+        made.append(normalize(pixels))
+        geometries.append(ViewGeometry(torch.from_numpy(total.astype(np.float32)).to(images.device)))
+    return tuple(made), tuple(geometries)
+
+
+def finish_view(
+    crops: Tensor,
+    boxes: NDArray[np.float64],
+    sizes: NDArray[np.int64],
+    spec: ViewSpec,
+    keys: ArrayLike,
+    *,
+    seed: int,
+    epoch: int,
+    view: int,
+    normalize: Normalize,
+) -> tuple[Tensor, ViewGeometry]:
+    """Make one view from boxes that were already cut and resized.
+
+    Args:
+        crops: (b, c, size, size) uint8, the resized boxes.
+        boxes: (b, 4) their edges in the originals.
+        sizes: (b, 2) height and width of the originals.
+        spec: the view.
+        keys: (b,) int64 keys of the random numbers.
+        seed: seed of the run.
+        epoch: pass over the data set.
+        view: number of the view.
+        normalize: applied last.
+    """
+    inner = affine_matrices(spec, keys, seed=seed, epoch=epoch, view=view)
+    pixels = warp(crops, inner, spec) if spec.has_warp else _mirror(crops.float().div_(255), inner)
+    pixels = change_colors(pixels, spec, keys, seed=seed, epoch=epoch, view=view)
+    total = compose(box_matrices(boxes, sizes[:, 0], sizes[:, 1]), inner)
+    return normalize(pixels), ViewGeometry(torch.from_numpy(total.astype(np.float32)).to(crops.device))
+
+
+def _mirror(images: Tensor, matrices: NDArray[np.float64]) -> Tensor:
+    """Flip the images whose affine map is a mirror; exact, unlike an interpolation."""
+    rows = np.flatnonzero(matrices[:, 0, 0] < 0)
+    if len(rows):
+        at = torch.from_numpy(rows).to(images.device)
+        images[at] = images[at].flip(-1)
+    return images

@@ -1,0 +1,300 @@
+"""Checkpoints: safetensors and canonical JSON, committed whole, verified before use.
+
+    checkpoints/step-00012000/model.safetensors      parameters and buffers, under their names
+                              training.safetensors   optimizer state by parameter name
+                              rank-00003.safetensors generator states of one process
+                              state.json             counters, digests and sizes of the files above; written last
+    checkpoints/last.json, best.json                 {"checkpoint": "step-00012000", "state_sha256": "..."}
+
+A folder gets its final name only after every byte in it is synced, and ``last.json`` moves only after that;
+so a kill at any moment leaves the previous checkpoint in force.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import secrets
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load as load_safetensors
+from safetensors.torch import save as save_safetensors
+from torch import Tensor
+
+from labelkit.errors import CheckpointDamaged, CheckpointError, ResourceError, resource_error
+from labelkit.store.commit import canonical_json, commit_bytes, commit_folder, commit_json, fsync_folder
+
+FORMAT = "labelkit.checkpoint"
+FORMAT_VERSION = "1.0"
+MODEL, TRAINING, STATE = "model.safetensors", "training.safetensors", "state.json"
+
+
+def rank_file(rank: int) -> str:
+    """Name of the file with what differs per process."""
+    return f"rank-{rank:05d}.safetensors"
+
+
+@dataclass(frozen=True)
+class LoadedCheckpoint:
+    """A verified checkpoint.
+
+    Attributes:
+        folder: where it lies.
+        state: content of ``state.json``, infinities restored.
+        warnings: newer checkpoints that had to be passed over, and why.
+    """
+
+    folder: Path
+    state: dict[str, Any]
+    warnings: tuple[str, ...] = ()
+
+    def tensors(self, name: str) -> dict[str, Tensor]:
+        """Read one of its files; its digest was checked when the checkpoint was opened."""
+        try:
+            return load_safetensors((self.folder / name).read_bytes())
+        except (OSError, SafetensorError) as error:
+            raise CheckpointDamaged(str(self.folder / name), f"cannot be read: {error}", "Restore it.") from error
+
+    def has(self, name: str) -> bool:
+        """Whether it holds a file of this name."""
+        return name in self.state["files"]
+
+
+class CheckpointWriter:
+    """Writes the checkpoints of one run; on every process of it.
+
+    Args:
+        folder: ``checkpoints`` of the run folder.
+        rank, world_size: this process.
+        share: gives the main process's text to all.
+        barrier: waits for all processes.
+        keep_every_steps: steps whose checkpoints are kept for good.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        rank: int = 0,
+        world_size: int = 1,
+        share: Callable[[str], str] = lambda text: text,
+        barrier: Callable[[], None] = lambda: None,
+        keep_every_steps: int | None = None,
+    ) -> None:
+        self.folder = folder
+        self.rank = rank
+        self.world_size = world_size
+        self._share = share
+        self._barrier = barrier
+        self._keep_every = keep_every_steps
+
+    def save(
+        self,
+        step: int,
+        *,
+        model: Mapping[str, Tensor],
+        training: Mapping[str, Tensor],
+        per_rank: Mapping[str, Tensor],
+        state: Mapping[str, Any],
+        metadata: Mapping[str, str],
+        best: bool,
+    ) -> Path:
+        """Commit a checkpoint, then move ``last.json`` (and ``best.json``), then delete what is not kept.
+
+        One retry in a new folder; a second failure is an error, since training on without checkpoints loses work.
+
+        Raises:
+            ResourceError: it cannot be written.
+        """
+        final = self.folder / f"step-{step:08d}"
+        for attempt in (1, 2):
+            try:
+                self._write(final, model, training, per_rank, {**state, "step": step}, metadata)
+                break
+            except (OSError, ResourceError) as error:
+                if attempt == 2 or self.world_size > 1:
+                    if isinstance(error, ResourceError):
+                        raise
+                    raise resource_error(error, str(final)) from error
+        if self.rank == 0:
+            pointer = {"checkpoint": final.name, "state_sha256": _sha256((final / STATE).read_bytes())}
+            commit_json(self.folder / "last.json", pointer)
+            if best:
+                commit_json(self.folder / "best.json", pointer)
+            self._prune()
+        self._barrier()
+        return final
+
+    def _write(
+        self,
+        final: Path,
+        model: Mapping[str, Tensor],
+        training: Mapping[str, Tensor],
+        per_rank: Mapping[str, Tensor],
+        state: dict[str, Any],
+        metadata: Mapping[str, str],
+    ) -> None:
+        name = self._share(f".tmp-{state['step']}-{secrets.token_hex(4)}")
+        temporary = self.folder / name
+        try:
+            if self.rank == 0:
+                self.folder.mkdir(parents=True, exist_ok=True)
+                temporary.mkdir()
+            self._barrier()
+            commit_bytes(temporary / rank_file(self.rank), _serialize(per_rank, {}))
+            if self.rank == 0:
+                commit_bytes(temporary / MODEL, _serialize(model, metadata))
+                commit_bytes(temporary / TRAINING, _serialize(training, {}))
+            self._barrier()
+            if self.rank == 0:
+                files = {}
+                for path in sorted(temporary.iterdir()):
+                    data = path.read_bytes()
+                    files[path.name] = {"sha256": _sha256(data), "size": len(data)}
+                header = {"format": FORMAT, "format_version": FORMAT_VERSION, "files": files}
+                commit_bytes(temporary / STATE, canonical_json(_to_json({**state, **header})).encode())
+                if final.exists():  # the same step saved again, for example right after a resume
+                    _remove(final)
+                commit_folder(temporary, final)
+        except BaseException:
+            if self.rank == 0 and temporary.exists():
+                shutil.rmtree(temporary, ignore_errors=True)
+            raise
+
+    def _prune(self) -> None:
+        named = [read_pointer(self.folder, which) for which in ("last", "best")]
+        keep = {pointer["checkpoint"] for pointer in named if pointer}
+        steps = sorted(path.name for path in self.folder.glob("step-*"))
+        keep.update(steps[-2:])
+        for name in steps:
+            number = int(name.removeprefix("step-"))
+            forever = self._keep_every is not None and number % self._keep_every == 0
+            if name not in keep and not forever:
+                _remove(self.folder / name)
+        for left_over in [*self.folder.glob(".tmp-*"), *self.folder.glob(".trash-*")]:
+            if left_over.is_dir():
+                shutil.rmtree(left_over, ignore_errors=True)
+
+
+def read_pointer(folder: Path, which: str) -> dict[str, str] | None:
+    """Content of ``last.json`` or ``best.json``; ``None`` if it is absent or torn."""
+    try:
+        pointer = json.loads((folder / f"{which}.json").read_bytes())
+    except (OSError, ValueError):
+        return None
+    valid = isinstance(pointer, dict) and {"checkpoint", "state_sha256"} <= pointer.keys()
+    return pointer if valid and Path(pointer["checkpoint"]).name == pointer["checkpoint"] else None
+
+
+def verify_checkpoint(folder: Path) -> dict[str, Any]:
+    """Check size and SHA-256 of every file and return the state.
+
+    Raises:
+        CheckpointDamaged: a file is missing or differs.
+    """
+    try:
+        state = json.loads((folder / STATE).read_bytes())
+        files = state["files"]
+        version = str(state["format_version"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointDamaged(str(folder / STATE), f"cannot be read: {error}", "Restore it.") from error
+    if state.get("format") != FORMAT or version.partition(".")[0] != FORMAT_VERSION.partition(".")[0]:
+        raise CheckpointError(str(folder / STATE), f"format {version} is not one this labelkit reads", "Upgrade labelkit.")
+    for name, recorded in files.items():
+        path = folder / Path(name).name
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            raise CheckpointDamaged(str(path), f"cannot be read: {error.strerror}", "Restore it.") from error
+        if len(data) != recorded["size"] or _sha256(data) != recorded["sha256"]:
+            raise CheckpointDamaged(str(path), "bytes differ from what was written", "Restore it from a copy.")
+    restored = _from_json(state)
+    assert isinstance(restored, dict)
+    return restored
+
+
+def load_checkpoint(run: Path, which: str = "last") -> LoadedCheckpoint | None:
+    """Open a run's checkpoint after checking every byte of it; on damage of the last, the next older one.
+
+    Args:
+        run: run folder, its ``checkpoints`` folder, or one checkpoint.
+        which: ``last`` or ``best``.
+
+    Returns:
+        The checkpoint, or ``None`` if the run has none yet.
+
+    Raises:
+        CheckpointDamaged: there are checkpoints and none verifies, or the one asked for does not.
+    """
+    if (run / STATE).is_file():
+        return LoadedCheckpoint(run, verify_checkpoint(run))
+    folder = run / "checkpoints" if (run / "checkpoints").is_dir() else run
+    steps = sorted((path for path in folder.glob("step-*") if path.is_dir()), reverse=True)
+    pointer = read_pointer(folder, which)
+    if which == "best":
+        if pointer is None:
+            raise CheckpointError(str(folder / "best.json"), "no best checkpoint is recorded", "Use --which last.")
+        return LoadedCheckpoint(folder / pointer["checkpoint"], verify_checkpoint(folder / pointer["checkpoint"]))
+    if not steps:
+        return None
+    warnings: list[str] = []
+    if pointer is not None:
+        # a folder newer than last.json was committed but never announced; the announced one counts
+        steps = [path for path in steps if path.name <= pointer["checkpoint"]] or steps
+    for candidate in steps:
+        try:
+            return LoadedCheckpoint(candidate, verify_checkpoint(candidate), tuple(warnings))
+        except CheckpointDamaged as error:
+            warnings.append(f"{error}")
+    raise CheckpointDamaged(
+        str(folder), "no checkpoint verifies: " + "; ".join(warnings), "Restore the folder, or train again with --overwrite."
+    )
+
+
+def _serialize(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> bytes:
+    # clones: safetensors refuses tensors that share memory
+    copies = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    data: bytes = save_safetensors(copies, metadata=dict(metadata) or None)
+    return data
+
+
+def _remove(folder: Path) -> None:
+    trash = folder.with_name(f".trash-{folder.name}-{secrets.token_hex(4)}")
+    try:
+        os.replace(folder, trash)
+        fsync_folder(folder.parent)
+    except OSError as error:
+        raise resource_error(error, str(folder)) from error
+    shutil.rmtree(trash, ignore_errors=True)
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _to_json(value: Any) -> Any:
+    """Write infinities and NaN as strings, since JSON has none."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return {"float": repr(value)}
+    if isinstance(value, Mapping):
+        return {str(key): _to_json(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_to_json(entry) for entry in value]
+    return value
+
+
+def _from_json(value: Any) -> Any:
+    if isinstance(value, dict):
+        if value.keys() == {"float"}:
+            return float(value["float"])
+        return {key: _from_json(entry) for key, entry in value.items()}
+    if isinstance(value, list):
+        return [_from_json(entry) for entry in value]
+    return value

@@ -1,0 +1,201 @@
+"""Devices, processes and precision through accelerate (the one import of it)."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Literal, TypeVar
+
+import numpy as np
+import torch
+from accelerate import Accelerator
+from accelerate.utils import broadcast_object_list
+from torch import Tensor, nn
+
+from labelkit.data.keyed_random import keyed_generator
+from labelkit.errors import ResourceError
+
+T = TypeVar("T", bound=nn.Module)
+Precision = Literal["float32", "bf16", "fp16"]
+
+
+class Runtime:
+    """One process of a run: where it computes and how it speaks to the others.
+
+    Args:
+        device: ``auto``, ``cpu``, ``cuda`` or ``mps``.
+        precision: compute type of the network; ``fp16`` needs a GPU.
+        threads: CPU threads of torch; ``None`` leaves them.
+
+    Raises:
+        ResourceError: the device is not there.
+    """
+
+    def __init__(self, *, device: str = "auto", precision: Precision = "float32", threads: int | None = None) -> None:
+        if device == "cuda" and not torch.cuda.is_available():
+            raise ResourceError(
+                "--device cuda", "no CUDA device is visible to torch", "Use --device cpu, or install torch for your GPU."
+            )
+        if device == "mps" and not torch.backends.mps.is_available():
+            raise ResourceError("--device mps", "no Metal device is visible to torch", "Use --device cpu.")
+        use_cpu = device == "cpu" or (device == "auto" and not torch.cuda.is_available() and not _mps())
+        if precision == "fp16" and use_cpu:
+            raise ResourceError("--precision fp16", "needs a GPU", "Use bf16 or float32 on a CPU.")
+        if threads is not None:
+            torch.set_num_threads(threads)
+        mixed = {"float32": "no", "bf16": "bf16", "fp16": "fp16"}[precision]
+        self._accelerator = Accelerator(cpu=use_cpu, mixed_precision=mixed)
+        self.device: torch.device = self._accelerator.device
+        self.rank: int = self._accelerator.process_index
+        self.world_size: int = self._accelerator.num_processes
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this process writes files."""
+        return self.rank == 0
+
+    def barrier(self) -> None:
+        """Wait for all processes."""
+        self._accelerator.wait_for_everyone()
+
+    def share(self, text: str) -> str:
+        """The main process's text, on every process."""
+        if self.world_size == 1:
+            return text
+        shared = [text]
+        broadcast_object_list(shared)
+        return shared[0]
+
+    def any_of(self, flags: Sequence[bool]) -> list[bool]:
+        """For each flag, whether it is set on any process; one exchange for all."""
+        if self.world_size == 1:
+            return list(flags)
+        counts = torch.tensor([float(flag) for flag in flags], device=self.device)
+        return [count > 0 for count in self._accelerator.reduce(counts, reduction="sum").tolist()]
+
+    def mean(self, value: Tensor) -> Tensor:
+        """Mean over processes."""
+        if self.world_size == 1:
+            return value
+        reduced: Tensor = self._accelerator.reduce(value.detach().float(), reduction="mean")
+        return reduced
+
+    def gather_rows(self, values: Tensor, positions: Tensor, total: int) -> Tensor:
+        """Put the rows that each process computed into one table.
+
+        Args:
+            values: (m, ...) rows of this process; m may differ between processes.
+            positions: (m,) int64, where they belong in [0, total).
+            total: rows of the table.
+
+        Returns:
+            (total, ...) on the CPU, equal on every process.
+        """
+        if self.world_size > 1:
+            longest = -(-total // self.world_size)
+            padding = longest - len(values)
+            values = torch.cat([values, values.new_zeros((padding, *values.shape[1:]))]).contiguous()
+            positions = torch.cat([positions, positions.new_full((padding,), -1)])
+            values = self._accelerator.gather(values.to(self.device))
+            positions = self._accelerator.gather(positions.to(self.device))
+        values, positions = values.cpu(), positions.cpu()
+        table = torch.zeros((total, *values.shape[1:]), dtype=values.dtype)
+        kept = positions >= 0
+        table[positions[kept]] = values[kept]
+        return table
+
+    def prepare(self, module: T) -> T:
+        """Move to the device; under a process group, wrap so that gradients are averaged."""
+        module = module.to(self.device)
+        if self.world_size == 1:
+            return module
+        prepared: T = self._accelerator.prepare_model(module)
+        return prepared
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """Context in which the network computes in the chosen precision."""
+        context: AbstractContextManager[Any] = self._accelerator.autocast()
+        return context
+
+    def no_sync(self, module: nn.Module, *, last: bool) -> AbstractContextManager[Any]:
+        """Context for a backward pass whose gradients are not averaged yet."""
+        return nullcontext() if last else self._accelerator.no_sync(module)
+
+    def backward(self, loss: Tensor) -> None:
+        """Backward pass with loss scaling where the precision needs it."""
+        scaler = self._accelerator.scaler
+        (loss if scaler is None else scaler.scale(loss)).backward()  # type: ignore[no-untyped-call] # torch's own
+
+    def clip_and_step(self, optimizer: torch.optim.Optimizer, parameters: list[nn.Parameter], limit: float | None) -> None:
+        """Limit the gradient's length, update, clear the gradients."""
+        scaler = self._accelerator.scaler
+        if scaler is not None:
+            scaler.unscale_(optimizer)
+        if limit is not None:
+            torch.nn.utils.clip_grad_norm_(parameters, limit)
+        if scaler is None:
+            optimizer.step()
+        else:
+            scaler.step(optimizer)
+            scaler.update()
+        optimizer.zero_grad(set_to_none=True)
+
+    def scaler_state(self) -> dict[str, Any]:
+        """State of the loss scaling; empty where there is none."""
+        return dict(self._accelerator.scaler.state_dict()) if self._accelerator.scaler is not None else {}
+
+    def load_scaler_state(self, state: dict[str, Any]) -> None:
+        """Put back what ``scaler_state`` gave."""
+        if self._accelerator.scaler is not None and state:
+            self._accelerator.scaler.load_state_dict(state)
+
+    def close(self) -> None:
+        """Leave the process group."""
+        if self.world_size > 1:
+            self.barrier()
+            self._accelerator.end_training()
+            if torch.distributed.is_initialized():
+                torch.distributed.destroy_process_group()
+
+
+def _mps() -> bool:
+    return bool(torch.backends.mps.is_available())
+
+
+def process_count() -> int:
+    """Processes of this run as the launcher says, without starting a process group."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def seed_step(seed: int, step: int, rank: int) -> None:
+    """Set torch's global generator for one step (dropout, stochastic depth), from the clock alone."""
+    torch.manual_seed(int(keyed_generator(seed, "step", step, rank).integers(2**63 - 1)))
+
+
+def generator_states() -> dict[str, Tensor]:
+    """States of the global generators of torch, CUDA, NumPy and Python, for third-party code."""
+    states = {"torch": torch.get_rng_state()}
+    if torch.cuda.is_available():
+        states["cuda"] = torch.cuda.get_rng_state()
+    _, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
+    states["numpy_keys"] = torch.from_numpy(np.asarray(keys).astype(np.int64))
+    states["numpy_rest"] = torch.tensor([position, has_gauss, cached], dtype=torch.float64)
+    version, internal, gauss = random.getstate()
+    states["python"] = torch.tensor([version, *internal], dtype=torch.int64)
+    states["python_gauss"] = torch.tensor([float("nan") if gauss is None else gauss], dtype=torch.float64)
+    return states
+
+
+def restore_generators(states: dict[str, Tensor]) -> None:
+    """Put back what ``generator_states`` gave."""
+    torch.set_rng_state(states["torch"])
+    if "cuda" in states and torch.cuda.is_available():
+        torch.cuda.set_rng_state(states["cuda"])
+    position, has_gauss, cached = states["numpy_rest"].tolist()
+    keys = states["numpy_keys"].numpy().astype(np.uint32)
+    np.random.set_state(("MT19937", keys, int(position), int(has_gauss), cached))
+    version, *internal = states["python"].tolist()
+    gauss = float(states["python_gauss"][0])
+    random.setstate((version, tuple(internal), None if gauss != gauss else gauss))

@@ -1,0 +1,172 @@
+"""The base class of methods: a list of events over shared parts.
+
+The trainer owns the clock, the device, precision, logging and checkpoints. A method says what it
+wants next (``phases``), what one step is (``training_step``), and what happens at the events. Its state is what it
+registers: parameters and buffers travel through checkpoints, other values go through ``extra_state``.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from labelkit.config.train import TrainConfig
+from labelkit.data.batch import Batch, DataInfo
+from labelkit.data.samplers import Sampler
+from labelkit.data.transforms import ViewSpec
+from labelkit.models.inference import InferenceNetwork
+
+ConfigT = TypeVar("ConfigT", bound=TrainConfig)
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutput:
+    """Result of one training step.
+
+    Attributes:
+        loss: scalar to descend.
+        logs: scalars to log, detached; not moved off the device unless they are written.
+    """
+
+    loss: Tensor
+    logs: Mapping[str, Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """A stretch of epochs with one diet: which views of which samples in which order.
+
+    Attributes:
+        epochs: length, >= 1.
+        views: what to make of each image.
+        sampler: the order of one epoch.
+        name: shown in the log.
+    """
+
+    epochs: int
+    views: tuple[ViewSpec, ...]
+    sampler: Sampler
+    name: str = "train"
+
+
+@dataclass(slots=True)
+class TrainState:
+    """What a method may ask of the trainer at an event.
+
+    Attributes:
+        epoch: passes finished; the number of the running one, from 0.
+        step: optimizer updates finished.
+        steps_per_epoch: updates in this epoch.
+        log_now: the coming step's logs are written, so costly ones are worth computing.
+        is_main: this process writes files.
+    """
+
+    epoch: int
+    step: int
+    steps_per_epoch: int
+    log_now: bool
+    is_main: bool
+    full_pass: Callable[..., Tensor]
+    generator: Callable[[str], np.random.Generator]
+
+    def embed(self, network: Callable[[Tensor], Tensor], rows: NDArray[np.int64] | None = None) -> Tensor:
+        """Run ``network`` over the images in evaluation mode, each row exactly once.
+
+        Args:
+            network: images (b, c, h, w) to (b, d).
+            rows: rows of the data set; default: all that can be read.
+
+        Returns:
+            (len(rows), d) float32 in the order of ``rows``, on the CPU, equal on every process.
+        """
+        return self.full_pass(network, rows)
+
+
+class Method(nn.Module, ABC, Generic[ConfigT]):
+    """One training method.
+
+    Args:
+        config: its options; read once, here.
+        data: facts about the training set.
+    """
+
+    #: Metric of an epoch by which ``best`` is chosen (lowest); never one that needs hidden labels.
+    best_metric: ClassVar[str] = "loss"
+    #: What embeds images; set by the method's ``__init__``.
+    network: InferenceNetwork
+
+    def __init__(self, config: ConfigT, data: DataInfo) -> None:
+        super().__init__()
+        self.config = config
+        self.data = data
+
+    @abstractmethod
+    def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
+        """What to train on, in order; their epochs add up to the run.
+
+        Args:
+            rows: rows of the data set that can be read.
+        """
+
+    @abstractmethod
+    def training_step(self, batch: Batch) -> StepOutput:
+        """One batch to one loss."""
+
+    @abstractmethod
+    def eval_view(self) -> ViewSpec:
+        """How an image is prepared for ``network.embed``."""
+
+    def parameter_groups(self) -> Iterator[dict[str, Any]]:
+        """Groups for the optimizer; default: no weight decay on biases and one-dimensional parameters."""
+        decayed: list[nn.Parameter] = []
+        plain: list[nn.Parameter] = []
+        for parameter in self.parameters():
+            if parameter.requires_grad:
+                (decayed if parameter.ndim >= 2 else plain).append(parameter)
+        yield {"params": decayed, "weight_decay": self.config.weight_decay}
+        yield {"params": plain, "weight_decay": 0.0}
+
+    def on_train_start(self, state: TrainState) -> None:
+        """Before the first step of a new run; a resumed run skips it."""
+
+    def on_epoch_start(self, state: TrainState) -> None:
+        """Before the first step of an epoch, also of one that is resumed inside."""
+
+    def on_step_start(self, state: TrainState) -> None:
+        """Before a step."""
+
+    def on_step_end(self, state: TrainState) -> None:
+        """After the optimizer moved."""
+
+    def on_epoch_end(self, state: TrainState) -> Mapping[str, float]:
+        """After an epoch; returns metrics for the log."""
+        return {}
+
+    def extra_state(self) -> dict[str, Any]:
+        """JSON values beyond parameters and buffers that a resumed run needs."""
+        return {}
+
+    def load_extra_state(self, state: Mapping[str, Any]) -> None:
+        """Take back what ``extra_state`` gave."""
+
+    def forward(self, batch: Batch) -> StepOutput:
+        """Call ``training_step``; this is what runs under a process group."""
+        return self.training_step(batch)
+
+
+def trainable_names(method: nn.Module) -> list[str]:
+    """Names of the parameters that are trained."""
+    return [name for name, parameter in method.named_parameters() if parameter.requires_grad]
+
+
+def count_parameters(method: nn.Module) -> tuple[int, int]:
+    """Return (all, trainable) numbers of parameters."""
+    sizes = [(p.numel(), p.requires_grad) for p in method.parameters()]
+    return sum(n for n, _ in sizes), sum(n for n, trainable in sizes if trainable)
+

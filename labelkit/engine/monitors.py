@@ -1,0 +1,101 @@
+"""What is measured after an epoch with knowledge that a method must not have, and guards against collapse."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from labelkit.engine.method import Method, TrainState
+from labelkit.errors import DivergenceError
+from labelkit.metrics.clustering import cluster_accuracy
+
+
+class DiscoveryMonitor:
+    """Accuracy All/Old/New on the unlabeled training images, and signs of collapse.
+
+    Args:
+        rows: (m,) int64, unlabeled rows of the data set that can be read.
+        truth: (n,) int64 class of each row of the data set, -1 = unknown.
+        old_classes: (k,) bool per class of the data set.
+        num_old_outputs: the first columns of the classifier, which stand for old classes.
+        patience: evaluations in a row with a single cluster before the run is stopped.
+    """
+
+    def __init__(
+        self,
+        rows: NDArray[np.int64],
+        truth: NDArray[np.int64],
+        old_classes: NDArray[np.bool_],
+        num_old_outputs: int,
+        patience: int,
+    ) -> None:
+        self._rows = rows
+        self._truth = truth[rows]
+        self._old_classes = old_classes
+        self._num_old_outputs = num_old_outputs
+        self._patience = patience
+        self._collapsed_for = 0
+
+    def __call__(self, method: Method[Any], state: TrainState) -> Mapping[str, float]:
+        """Classify the unlabeled images and compare with the truth where it is known.
+
+        Raises:
+            DivergenceError: features or predictions have collapsed for good.
+        """
+
+        def network(images: torch.Tensor) -> torch.Tensor:
+            features = method.network.embed(images)
+            logits = method.network.classify(features)
+            unit = torch.nn.functional.normalize(features.float(), dim=-1)
+            return torch.cat([logits.float(), unit], dim=1)
+
+        table = state.embed(network, self._rows)
+        logits, unit = table[:, : method.network.num_outputs], table[:, method.network.num_outputs :]
+        pseudo_labels = logits.argmax(dim=1).numpy()
+        shares = np.bincount(pseudo_labels, minlength=method.network.num_outputs) / max(1, len(pseudo_labels))
+        seen = shares[shares > 0]
+        metrics = {
+            "used_clusters": float(len(seen)),
+            "predicted_old_share": float((pseudo_labels < self._num_old_outputs).mean()),
+            "assignment_entropy": float(-(seen * np.log(seen)).sum() / math.log(max(2, method.network.num_outputs))),
+            # length of the mean unit feature: 1 when all images look alike to the network
+            "feature_concentration": float(unit.mean(dim=0).norm()),
+        }
+        known = self._truth >= 0
+        if known.any():
+            score = cluster_accuracy(self._truth[known], pseudo_labels[known], self._old_classes)
+            metrics |= {
+                "all_accuracy": score.all_accuracy,
+                "old_accuracy": score.old_accuracy,
+                "new_accuracy": score.new_accuracy,
+                "true_old": score.true_old,
+                "false_old": score.false_old,
+                "true_new": score.true_new,
+                "false_new": score.false_new,
+            }
+        self._guard(metrics, state.epoch)
+        return metrics
+
+    def _guard(self, metrics: Mapping[str, float], epoch: int) -> None:
+        collapsed = metrics["used_clusters"] == 1 or metrics["feature_concentration"] > 1 - 1e-6
+        self._collapsed_for = self._collapsed_for + 1 if collapsed else 0
+        if self._collapsed_for >= self._patience:
+            raise DivergenceError(
+                f"epoch {epoch}",
+                f"training collapsed: {int(metrics['used_clusters'])} cluster in use and feature concentration "
+                f"{metrics['feature_concentration']:.6f} in {self._collapsed_for} evaluations in a row",
+                "Raise --entropy-weight or lower --lr; the last checkpoint is kept.",
+            )
+
+    def extra_state(self) -> dict[str, Any]:
+        """How long the collapse has lasted."""
+        return {"collapsed_for": self._collapsed_for}
+
+    def load_extra_state(self, state: Mapping[str, Any]) -> None:
+        """Take back what ``extra_state`` gave."""
+        self._collapsed_for = int(state.get("collapsed_for", 0))

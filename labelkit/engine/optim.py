@@ -1,0 +1,89 @@
+"""Optimizers, and their state under parameter names, so that a change of order cannot mix up moments."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from labelkit.errors import CheckpointMismatch
+
+
+def build_optimizer(
+    groups: Iterable[dict[str, Any]], *, name: str, lr: float, momentum: float = 0.9
+) -> torch.optim.Optimizer:
+    """Return ``sgd`` or ``adamw`` over the groups that hold parameters.
+
+    Raises:
+        ValueError: unknown name, or nothing to train.
+    """
+    kept = [group for group in groups if group["params"]]
+    if not kept:
+        raise ValueError("no parameter is trainable")
+    if name == "sgd":
+        return torch.optim.SGD(kept, lr=lr, momentum=momentum)
+    if name == "adamw":
+        return torch.optim.AdamW(kept, lr=lr)
+    raise ValueError(f"unknown optimizer {name!r}")
+
+
+def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
+    """Set the learning rate; a group's ``lr_scale`` multiplies it."""
+    for group in optimizer.param_groups:
+        group["lr"] = lr * group.get("lr_scale", 1.0)
+
+
+def named_optimizer_state(
+    optimizer: torch.optim.Optimizer, module: nn.Module, index: int = 0
+) -> tuple[dict[str, Tensor], dict[str, float | int | bool]]:
+    """Return tensors ``optimizer.<index>/<parameter>/<key>`` and scalars of the same form."""
+    names = {id(parameter): name for name, parameter in module.named_parameters()}
+    tensors: dict[str, Tensor] = {}
+    scalars: dict[str, float | int | bool] = {}
+    for parameter, values in optimizer.state.items():
+        for key, value in values.items():
+            label = f"optimizer.{index}/{names[id(parameter)]}/{key}"
+            if isinstance(value, Tensor):
+                tensors[label] = value.detach()
+            elif value is not None:
+                scalars[label] = value
+    return tensors, scalars
+
+
+def load_named_optimizer_state(
+    optimizer: torch.optim.Optimizer,
+    module: nn.Module,
+    tensors: Mapping[str, Tensor],
+    scalars: Mapping[str, float | int | bool],
+    *,
+    where: str,
+    index: int = 0,
+) -> None:
+    """Put back what ``named_optimizer_state`` gave.
+
+    Raises:
+        CheckpointMismatch: a state names a parameter that is not trained here, or has another shape.
+    """
+    parameters = {name: p for name, p in module.named_parameters() if p.requires_grad}
+    prefix = f"optimizer.{index}/"
+    for label, value in [*tensors.items(), *scalars.items()]:
+        if not label.startswith(prefix):
+            continue
+        name, _, key = label.removeprefix(prefix).rpartition("/")
+        if name not in parameters:
+            raise CheckpointMismatch(where, f"holds optimizer state of {name!r}, which is not trained here", "")
+        parameter = parameters[name]
+        if isinstance(value, Tensor):
+            if value.ndim and value.shape != parameter.shape:
+                raise CheckpointMismatch(
+                    where,
+                    f"{label} has shape {tuple(value.shape)} where the parameter has {tuple(parameter.shape)}",
+                    "",
+                )
+            # Adam's step counter stays on the CPU, as a fresh optimizer has it.
+            device = parameter.device if value.ndim else torch.device("cpu")
+            optimizer.state[parameter][key] = value.to(device).clone()
+        else:
+            optimizer.state[parameter][key] = value

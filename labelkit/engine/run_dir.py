@@ -1,0 +1,208 @@
+"""The run folder: what a training run leaves behind, and who may write to it.
+
+    runs/flipclass-digits/config.yaml       resolved options; `--config` reads it back
+                          environment.json  versions, devices, threads
+                          split.json        which labels could be used, by sample id
+                          skipped.json      images that could not be read
+                          metrics.jsonl     one line per logged step and per epoch
+                          summary.json      written when the run is complete
+                          checkpoints/      see checkpoint.py
+                          .lock             held by the one run that writes here
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Any
+
+import yaml
+
+from labelkit.errors import BusyError, CheckpointError, CheckpointMismatch, ConfigError, resource_error
+from labelkit.store.commit import commit_bytes, commit_json
+
+CONFIG, SPLIT, METRICS, SUMMARY, LOCK = "config.yaml", "split.json", "metrics.jsonl", "summary.json", ".lock"
+
+
+class RunDir:
+    """One run folder, locked by this process while it is open.
+
+    Args:
+        path: the folder.
+        writes: this process writes files (the main one of several).
+    """
+
+    def __init__(self, path: Path, *, writes: bool = True) -> None:
+        self.path = path
+        self.writes = writes
+        self._lock: IO[bytes] | None = None
+        self._metrics: IO[bytes] | None = None
+
+    @property
+    def checkpoints(self) -> Path:
+        """Folder of the checkpoints."""
+        return self.path / "checkpoints"
+
+    def open(self, *, resume: bool, overwrite: bool) -> None:
+        """Make the folder or take it over, and lock it; nothing in it changes before ``begin``.
+
+        Raises:
+            ConfigError: the folder exists and neither flag is given, or ``--resume`` finds no run.
+            BusyError: another process is writing here.
+            ResourceError: the folder cannot be made.
+        """
+        try:
+            if self.path.exists() and not self.path.is_dir():
+                raise ConfigError(str(self.path), "is a file where a run folder is to be made", "Choose another --out.")
+            entries = {entry.name for entry in self.path.iterdir()} if self.path.is_dir() else set()
+            present = bool(entries - {LOCK})
+            ours = bool(entries & {CONFIG, LOCK})
+            if resume and not present:
+                raise ConfigError(str(self.path), "there is no run to resume here", "Leave out --resume to start one.")
+            if present and not (resume or overwrite):
+                raise ConfigError(
+                    str(self.path),
+                    "already exists",
+                    "Pass --resume to go on with that run, --overwrite to remove it first, or another --out.",
+                )
+            if present and not ours:
+                raise ConfigError(str(self.path), "is not a run folder, so it is left alone", "Choose another --out.")
+            if self.writes:
+                self.path.mkdir(parents=True, exist_ok=True)
+                self._take_lock()
+        except OSError as error:
+            raise resource_error(error, str(self.path)) from error
+
+    def begin(self, method: str, options: Mapping[str, Any]) -> None:
+        """Start a new run: remove what an overwritten one left, write the options."""
+        if self.writes:
+            try:
+                self._clear()
+            except OSError as error:
+                raise resource_error(error, str(self.path)) from error
+            text = yaml.safe_dump({"method": method, **options}, sort_keys=False, allow_unicode=True)
+            self.write_text(CONFIG, f"# labelkit train {method} --config config.yaml\n{text}")
+
+    def close(self) -> None:
+        """Release the lock; files stay."""
+        if self._metrics is not None:
+            self._metrics.close()
+            self._metrics = None
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def _take_lock(self) -> None:
+        self._lock = (self.path / LOCK).open("ab")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            self._lock.close()
+            self._lock = None
+            raise BusyError(
+                str(self.path), "another process is training into this folder", "Wait for it, or choose another --out."
+            ) from error
+
+    def _clear(self) -> None:
+        for entry in self.path.iterdir():
+            if entry.name == LOCK:
+                continue
+            if entry.is_dir() and not entry.is_symlink():
+                shutil.rmtree(entry)
+            else:
+                entry.unlink()
+
+    def write_text(self, name: str, text: str) -> None:
+        """Commit a small text file."""
+        if self.writes:
+            commit_bytes(self.path / name, text.encode())
+
+    def write_json(self, name: str, value: Any) -> None:
+        """Commit a small JSON file."""
+        if self.writes:
+            commit_json(self.path / name, value)
+
+    def log(self, record: Mapping[str, Any]) -> None:
+        """Append a line to ``metrics.jsonl``."""
+        if not self.writes:
+            return
+        try:
+            if self._metrics is None:
+                self._metrics = (self.path / METRICS).open("ab")
+            self._metrics.write(json.dumps(_plain(record), separators=(",", ":")).encode() + b"\n")
+            self._metrics.flush()
+        except OSError as error:
+            raise resource_error(error, str(self.path / METRICS)) from error
+
+    def metrics_length(self) -> int:
+        """Bytes of ``metrics.jsonl`` so far, synced to disk."""
+        if self._metrics is not None:
+            self._metrics.flush()
+            os.fsync(self._metrics.fileno())
+        path = self.path / METRICS
+        return path.stat().st_size if path.exists() else 0
+
+    def cut_metrics(self, length: int) -> None:
+        """Drop lines written after the checkpoint that a run goes on from."""
+        path = self.path / METRICS
+        if self.writes and path.exists() and path.stat().st_size > length:
+            with path.open("rb+") as file:
+                file.truncate(length)
+
+
+def _plain(value: Any) -> Any:
+    """Round to what JSON can hold: NaN and infinities become null."""
+    if isinstance(value, Mapping):
+        return {key: _plain(entry) for key, entry in value.items()}
+    if isinstance(value, float):
+        return value if value == value and abs(value) != float("inf") else None
+    return value
+
+
+def read_run_config(run: Path) -> tuple[str, dict[str, Any]]:
+    """Return (method, options) of a run folder.
+
+    Raises:
+        CheckpointError: it is not a run folder.
+    """
+    path = run / CONFIG
+    try:
+        options = yaml.safe_load(path.read_text())
+        method = options.pop("method")
+    except OSError as error:
+        raise CheckpointError(
+            str(run), f"is no run folder: {CONFIG} cannot be read ({error.strerror})", "Give the --out of a `labelkit train`."
+        ) from error
+    except (yaml.YAMLError, UnicodeDecodeError, AttributeError, KeyError, TypeError) as error:
+        raise CheckpointError(str(path), f"is damaged: {error}", "Restore it.") from error
+    return str(method), dict(options)
+
+
+def check_same_options(run: Path, method: str, options: Mapping[str, Any], *, allowed: frozenset[str]) -> None:
+    """Compare the options of a resumed run with those that started it.
+
+    Raises:
+        CheckpointMismatch: naming every option that differs.
+    """
+    saved_method, saved = read_run_config(run)
+    if saved_method != method:
+        raise CheckpointMismatch(
+            str(run), f"is a run of {saved_method}, not of {method}", f"Use `labelkit train {saved_method} --resume`."
+        )
+    differing = []
+    for key in sorted(saved.keys() | options.keys()):
+        if key in allowed or saved.get(key) == options.get(key):
+            continue
+        if key == "epochs" and options.get(key, 0) > saved.get(key, 0):
+            continue
+        differing.append(f"{key} is {options.get(key)!r}, was {saved.get(key)!r}")
+    if differing:
+        raise CheckpointMismatch(
+            str(run / CONFIG),
+            "options differ from those of the run: " + "; ".join(differing),
+            f"Pass `--config {run / CONFIG}` to take them from the run.",
+        )

@@ -1,0 +1,66 @@
+"""Values that change during training, as pure functions of the clock: nothing to save, nothing to drift."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class LearningRate:
+    """Linear warm-up, then cosine or constant.
+
+    Args:
+        peak: highest value, > 0.
+        epochs: length of the run.
+        shape: ``cosine`` or ``constant``.
+        final_ratio: final over highest value (cosine), reached at ``epochs``.
+        warmup_epochs: epochs of linear growth; the value at time t is ``peak * (t + 1/w') / ...``, never 0.
+
+    The cosine is ``f + 0.5 (peak - f)(1 + cos(pi t / epochs))`` with ``f = peak * final_ratio`` and t in epochs
+    (SimGCD's released code steps t per epoch; with ``per step`` t is a fraction).
+    """
+
+    peak: float
+    epochs: int
+    shape: str = "cosine"
+    final_ratio: float = 1e-3
+    warmup_epochs: int = 0
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        if self.peak <= 0 or self.epochs < 1:
+            raise ValueError(f"peak must be > 0 and epochs >= 1, got {self.peak} and {self.epochs}")
+        if self.shape not in ("cosine", "constant"):
+            raise ValueError(f"unknown shape {self.shape!r}")
+
+    def at(self, epoch: float) -> float:
+        """Value at a time in epochs; ``epoch`` may be a fraction."""
+        if epoch < self.warmup_epochs:
+            return self.peak * (epoch + 1) / (self.warmup_epochs + 1)
+        if self.shape == "constant":
+            return self.peak
+        floor = self.peak * self.final_ratio
+        position = (epoch - self.warmup_epochs) / (self.epochs - self.warmup_epochs)
+        return floor + 0.5 * (self.peak - floor) * (1 + math.cos(math.pi * min(position, 1.0)))
+
+
+@dataclass(frozen=True, slots=True)
+class TeacherTemperature:
+    """Linear from ``start`` to ``final`` over the first epochs, then ``final`` (SimGCD's released code).
+
+    Both ends are reached: epoch 0 has ``start``, epoch w-1 has ``final``, where w is the
+    warm-up cut to the length of the run; w <= 1 means ``final`` throughout.
+    """
+
+    start: float
+    final: float
+    warmup_epochs: int
+    epochs: int
+
+    def __getitem__(self, epoch: int) -> float:
+        """Temperature in the epoch, counted from 0."""
+        warmup = min(self.warmup_epochs, self.epochs)
+        if warmup <= 1 or epoch >= warmup - 1:
+            return self.final
+        return self.start + (self.final - self.start) * epoch / (warmup - 1)

@@ -1,0 +1,537 @@
+"""The trainer: owns the clock, the order of events, logging, checkpoints and the answer to signals."""
+
+from __future__ import annotations
+
+import platform
+import signal
+import time
+from collections.abc import Callable, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from labelkit import __version__
+from labelkit.config.train import TrainConfig
+from labelkit.data.keyed_random import keyed_generator
+from labelkit.data.loading import EvalLoader, ImageBank, TrainLoader
+from labelkit.data.transforms import Normalize
+from labelkit.engine.checkpoint import MODEL, TRAINING, CheckpointWriter, LoadedCheckpoint, rank_file
+from labelkit.engine.devices import Runtime, generator_states, restore_generators, seed_step
+from labelkit.engine.method import Method, Phase, TrainState
+from labelkit.engine.optim import build_optimizer, load_named_optimizer_state, named_optimizer_state, set_lr
+from labelkit.engine.run_dir import RunDir
+from labelkit.engine.schedules import LearningRate
+from labelkit.errors import CheckpointMismatch, ConfigError, DivergenceError, Interrupted
+
+
+class Monitor(Protocol):
+    """Looks at the network after an epoch, with knowledge that the method must not have."""
+
+    def __call__(self, method: Method[Any], state: TrainState) -> Mapping[str, float]:
+        """Return metrics; raise ``DivergenceError`` when going on is useless."""
+
+    def extra_state(self) -> dict[str, Any]:
+        """JSON values that a resumed run needs."""
+
+    def load_extra_state(self, state: Mapping[str, Any]) -> None:
+        """Take back what ``extra_state`` gave."""
+
+
+class Report(Protocol):
+    """Shows progress to a person."""
+
+    def advance(self, n: int = 1, **info: Any) -> None:
+        """Move on by ``n`` steps; ``info`` is shown beside the bar."""
+
+
+@dataclass
+class Clock:
+    """Where the run is.
+
+    Attributes:
+        epoch: the running epoch, from 0.
+        step: optimizer updates finished.
+        step_in_epoch: of these, in the running epoch.
+    """
+
+    epoch: int = 0
+    step: int = 0
+    step_in_epoch: int = 0
+
+
+@dataclass
+class FitResult:
+    """What a run came to.
+
+    Attributes:
+        metrics: of the last epoch.
+        step: updates in all.
+        seconds: of this process, without what an earlier, interrupted one took.
+        finished: False if it stopped on request before the last epoch.
+        history: metrics of every epoch run by this process.
+    """
+
+    metrics: dict[str, float]
+    step: int
+    seconds: float
+    finished: bool
+    history: list[dict[str, float]] = field(default_factory=list)
+
+
+class Trainer:
+    """Trains one method into one run folder.
+
+    Args:
+        method: the network and its events.
+        bank: the training images.
+        labels: (n,) int64 training labels, -1 = unlabeled.
+        config: what all methods share.
+        runtime: device and processes.
+        run: run folder, open; ``None`` trains without writing anything.
+        monitor: looks at the network after epochs.
+        report: shows progress.
+        message: shows a line.
+        metadata: text fields of ``model.safetensors``.
+    """
+
+    def __init__(
+        self,
+        method: Method[Any],
+        bank: ImageBank,
+        labels: NDArray[np.int64],
+        config: TrainConfig,
+        runtime: Runtime,
+        *,
+        run: RunDir | None = None,
+        monitor: Monitor | None = None,
+        report: Report | None = None,
+        message: Callable[[str], None] = lambda text: None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> None:
+        self.method = method
+        self.bank = bank
+        self.labels = labels
+        self.config = config
+        self.runtime = runtime
+        self.run = run
+        self.monitor = monitor
+        self.report = report
+        self.message = message
+        self.metadata = dict(metadata or {})
+        self.clock = Clock()
+        self.best: float | None = None
+        self.phases = method.phases(bank.rows)
+        planned = sum(phase.epochs for phase in self.phases)
+        if planned != config.epochs:
+            raise ValueError(f"phases have {planned} epochs where the configuration has {config.epochs}")
+        self.lr = LearningRate(
+            config.lr, config.epochs, config.lr_schedule, config.lr_final_ratio, config.lr_warmup_epochs
+        )
+        # the wrapper that averages gradients holds the same parameters, so one optimizer serves both
+        self.wrapped = runtime.prepare(method)
+        self.optimizer = build_optimizer(
+            method.parameter_groups(), name=config.optimizer, lr=config.lr, momentum=config.momentum
+        )
+        self.trained = [p for p in method.parameters() if p.requires_grad]
+        self._loaders: dict[int, TrainLoader] = {}
+        self._signal: int | None = None
+        self._checkpoint_asked = False
+        self._sums: dict[str, Tensor] = {}
+        self._summed = 0
+        self._writer = (
+            CheckpointWriter(
+                run.checkpoints,
+                rank=runtime.rank,
+                world_size=runtime.world_size,
+                share=runtime.share,
+                barrier=runtime.barrier,
+                keep_every_steps=config.keep_every_steps,
+            )
+            if run is not None
+            else None
+        )
+        self._tensorboard = self._open_tensorboard() if config.tensorboard else None
+
+    # ------------------------------------------------------------------ the run
+
+    def fit(self) -> FitResult:
+        """Train from where the clock stands to the last epoch.
+
+        Raises:
+            DivergenceError: the loss is not finite, or the monitor gave up.
+            Interrupted: a signal asked to stop; a checkpoint was written.
+        """
+        started = time.monotonic()
+        history: list[dict[str, float]] = []
+        metrics: dict[str, float] = {}
+        with self._signals():
+            if self.clock.step == 0:
+                self.method.on_train_start(self._state(log_now=False))
+            self._last_save = time.monotonic()
+            while self.clock.epoch < self.config.epochs:
+                epoch_started = time.monotonic()
+                if not self._train_epoch():
+                    return FitResult(metrics, self.clock.step, time.monotonic() - started, False, history)
+                metrics = self._finish_epoch(time.monotonic() - epoch_started)
+                history.append(metrics)
+        if self._tensorboard is not None:
+            self._tensorboard.close()
+        return FitResult(metrics, self.clock.step, time.monotonic() - started, True, history)
+
+    def _train_epoch(self) -> bool:
+        """Run the rest of the running epoch; False if it stopped on request."""
+        clock, config = self.clock, self.config
+        loader = self._loader(clock.epoch)
+        updates = self.steps_per_epoch(clock.epoch)
+        self.method.train()
+        if config.lr_update == "epoch":
+            set_lr(self.optimizer, self.lr.at(clock.epoch))
+        self.method.on_epoch_start(self._state(log_now=False))
+        accumulate = config.grad_accumulation_steps
+        batches = loader.epoch(clock.epoch, start_step=clock.step_in_epoch * accumulate)
+        while clock.step_in_epoch < updates:
+            if config.lr_update == "step":
+                set_lr(self.optimizer, self.lr.at(clock.epoch + clock.step_in_epoch / updates))
+            log_now = (clock.step + 1) % config.log_every_steps == 0
+            state = self._state(log_now=log_now)
+            seed_step(config.seed, clock.step, self.runtime.rank)
+            self.method.on_step_start(state)
+            for part in range(accumulate):
+                batch = next(batches)
+                with self.runtime.no_sync(self.wrapped, last=part == accumulate - 1):
+                    with self.runtime.autocast():
+                        output = self.wrapped(batch)
+                    self._watch(output.loss, output.logs)
+                    self.runtime.backward(output.loss / accumulate if accumulate > 1 else output.loss)
+            self.runtime.clip_and_step(self.optimizer, self.trained, config.clip_grad_norm)
+            clock.step += 1
+            clock.step_in_epoch += 1
+            self.method.on_step_end(state)
+            if log_now:
+                self._log_step(output.loss, output.logs)
+            if self.report is not None:
+                self.report.advance()
+            if self._stop_or_save(end_of_epoch=clock.step_in_epoch == updates):
+                return False
+        return True
+
+    def _watch(self, loss: Tensor, logs: Mapping[str, Tensor]) -> None:
+        """Add to the epoch's means; on the CPU, stop at the first loss that is not finite."""
+        values = {"loss": loss.detach(), **{name: value for name, value in logs.items() if value.ndim == 0}}
+        for name, value in values.items():
+            if name.startswith("diag/"):
+                continue
+            self._sums[name] = self._sums[name] + value if name in self._sums else value.detach().clone()
+        self._summed += 1
+        # on a GPU a look at every step would stall it; the sum keeps any NaN until the next look
+        if loss.device.type == "cpu" or (self.clock.step + 1) % self.config.log_every_steps == 0:
+            self._check_finite(logs)
+
+    def _check_finite(self, logs: Mapping[str, Tensor]) -> None:
+        total = self._sums.get("loss")
+        if total is None or bool(torch.isfinite(total)):
+            return
+        parts = ", ".join(f"{name} {float(value):.4g}" for name, value in logs.items() if value.ndim == 0)
+        raise DivergenceError(
+            f"epoch {self.clock.epoch}, step {self.clock.step + 1}",
+            f"the loss is not finite (parts: {parts or 'none'})",
+            "The last checkpoint is from before. Lower --lr, set --clip-grad-norm, or use --precision float32.",
+        )
+
+    def _finish_epoch(self, seconds: float) -> dict[str, float]:
+        self._check_finite({})
+        clock = self.clock
+        metrics = {name: float(self.runtime.mean(value / self._summed)) for name, value in self._sums.items()}
+        self._sums, self._summed = {}, 0
+        metrics["lr"] = self.optimizer.param_groups[0]["lr"]
+        metrics["seconds"] = seconds
+        finished = clock.epoch + 1
+        self.method.eval()
+        state = self._state(log_now=True)
+        metrics |= {name: float(value) for name, value in self.method.on_epoch_end(state).items()}
+        if self.monitor is not None and (finished % self.config.eval_every_epochs == 0 or finished == self.config.epochs):
+            metrics |= {name: float(value) for name, value in self.monitor(self.method, state).items()}
+        if self.run is not None:
+            self.run.log({"epoch": clock.epoch, "step": clock.step, **metrics})
+        if self._tensorboard is not None:
+            for name, value in metrics.items():
+                self._tensorboard.add_scalar(f"epoch/{name}", value, clock.step)
+        self._announce(metrics)
+        clock.epoch, clock.step_in_epoch = finished, 0
+        value = metrics[self.method.best_metric]
+        better = value == value and (self.best is None or value < self.best)
+        if better:
+            self.best = value
+        self.save(best=better)
+        return metrics
+
+    def _announce(self, metrics: Mapping[str, float]) -> None:
+        shown = [f"loss {metrics['loss']:.4f}"]
+        for name in ("all_accuracy", "old_accuracy", "new_accuracy"):
+            if name in metrics:
+                shown.append(f"{name.removesuffix('_accuracy')} {100 * metrics[name]:.1f}")
+        if "used_clusters" in metrics:
+            shown.append(f"clusters {int(metrics['used_clusters'])}")
+        self.message(f"epoch {self.clock.epoch + 1}/{self.config.epochs}: " + ", ".join(shown))
+
+    def _log_step(self, loss: Tensor, logs: Mapping[str, Tensor]) -> None:
+        values = {"loss": loss.detach(), **logs}
+        means = {name: float(self.runtime.mean(value)) for name, value in values.items()}
+        if self.run is None or not self.runtime.is_main:
+            return
+        lr = self.optimizer.param_groups[0]["lr"]
+        self.run.log({"epoch": self.clock.epoch, "step": self.clock.step, "kind": "step", "lr": lr, **means})
+        if self._tensorboard is not None:
+            for name, value in means.items():
+                self._tensorboard.add_scalar(f"step/{name}", value, self.clock.step)
+
+    def _stop_or_save(self, *, end_of_epoch: bool) -> bool:
+        """Write a checkpoint when one is due; True if the run is to stop here without an error."""
+        due = self._checkpoint_asked or time.monotonic() - self._last_save > 60 * self.config.checkpoint_every_minutes
+        # processes see signals and clocks at slightly different steps: they decide together
+        asked, due = self.runtime.any_of([self._signal is not None, due])
+        planned = self.config.stop_after_steps is not None and self.clock.step >= self.config.stop_after_steps
+        if asked or planned:
+            self._check_finite({})
+            self.save(best=False)
+            if asked:
+                raise Interrupted(self._signal or signal.SIGTERM)
+            return True
+        keep = self.config.keep_every_steps
+        if due or (keep is not None and self.clock.step % keep == 0):
+            self._checkpoint_asked = False
+            if not end_of_epoch:  # else the epoch's own checkpoint follows at once
+                self._check_finite({})
+                self.save(best=False)
+        return False
+
+    # ------------------------------------------------------------------ shared parts
+
+    def steps_per_epoch(self, epoch: int) -> int:
+        """Optimizer updates in an epoch.
+
+        Raises:
+            ConfigError: there are fewer images than one batch.
+        """
+        loader = self._loader(epoch)
+        updates = loader.steps_per_epoch // self.config.grad_accumulation_steps
+        if updates == 0:
+            raise ConfigError(
+                "--batch-size",
+                f"{self.config.batch_size} images per step x {self.config.grad_accumulation_steps} is more than an "
+                f"epoch draws ({len(self.bank.rows)})",
+                "Lower --batch-size.",
+            )
+        return updates
+
+    def total_steps(self) -> int:
+        """Optimizer updates of the whole run."""
+        total, first = 0, 0
+        for phase in self.phases:
+            total += phase.epochs * self.steps_per_epoch(first)
+            first += phase.epochs
+        return total
+
+    def _phase(self, epoch: int) -> tuple[int, Phase]:
+        for index, phase in enumerate(self.phases):
+            if epoch < phase.epochs:
+                return index, phase
+            epoch -= phase.epochs
+        raise ValueError("epoch is past the last phase")
+
+    def _loader(self, epoch: int) -> TrainLoader:
+        index, phase = self._phase(epoch)
+        if index not in self._loaders:
+            spec = self.method.network.input_spec
+            self._loaders[index] = TrainLoader(
+                self.bank,
+                phase.views,
+                phase.sampler,
+                self.labels,
+                batch_size=self.config.batch_size,
+                seed=self.config.seed,
+                normalize=Normalize(spec.mean, spec.std),
+                num_workers=self.config.num_workers,
+                rank=self.runtime.rank,
+                world_size=self.runtime.world_size,
+            )
+        return self._loaders[index]
+
+    def _state(self, *, log_now: bool) -> TrainState:
+        return TrainState(
+            epoch=self.clock.epoch,
+            step=self.clock.step,
+            steps_per_epoch=self.steps_per_epoch(self.clock.epoch),
+            log_now=log_now,
+            is_main=self.runtime.is_main,
+            full_pass=self.full_pass,
+            generator=lambda purpose: keyed_generator(self.config.seed, purpose, self.clock.epoch),
+        )
+
+    def full_pass(self, network: Callable[[Tensor], Tensor], rows: NDArray[np.int64] | None = None) -> Tensor:
+        """See ``TrainState.embed``."""
+        if rows is None:
+            rows = self.bank.rows
+        spec = self.method.network.input_spec
+        loader = EvalLoader(
+            self.bank,
+            self.method.eval_view(),
+            rows=rows,
+            batch_size=max(1, min(512, 2 * self.config.batch_size)),
+            normalize=Normalize(spec.mean, spec.std),
+            num_workers=self.config.num_workers,
+            rank=self.runtime.rank,
+            world_size=self.runtime.world_size,
+        )
+        was_training = self.method.training
+        self.method.eval()
+        where = {int(row): position for position, row in enumerate(rows)}
+        values: list[Tensor] = []
+        positions: list[int] = []
+        with torch.no_grad(), self.runtime.autocast():
+            for batch in loader:
+                values.append(network(batch.images).float().cpu())
+                positions.extend(where[int(row)] for row in batch.rows)
+        self.method.train(was_training)
+        width = values[0].shape[1:] if values else torch.Size((0,))
+        stacked = torch.cat(values) if values else torch.zeros((0, *width))
+        return self.runtime.gather_rows(stacked, torch.tensor(positions, dtype=torch.int64), len(rows))
+
+    # ------------------------------------------------------------------ checkpoints
+
+    def save(self, *, best: bool) -> None:
+        """Commit a checkpoint of everything that a resumed run needs."""
+        if self._writer is None or self.run is None:
+            return
+        moments, scalars = named_optimizer_state(self.optimizer, self.method)
+        sums = {f"epoch_sum/{name}": value for name, value in self._sums.items()}
+        state = {
+            "epoch": self.clock.epoch,
+            "step_in_epoch": self.clock.step_in_epoch,
+            "summed": self._summed,
+            "best": self.best,
+            "optimizer_scalars": scalars,
+            "scaler": self.runtime.scaler_state(),
+            "method": self.method.extra_state(),
+            "monitor": self.monitor.extra_state() if self.monitor is not None else {},
+            "metrics_bytes": self.run.metrics_length() if self.run.writes else 0,
+            "exactness": self.exactness(),
+        }
+        self._writer.save(
+            self.clock.step,
+            model=self.method.state_dict(),
+            training=moments,
+            per_rank=generator_states() | sums,
+            state=state,
+            metadata={**self.metadata, "labelkit": __version__},
+            best=best,
+        )
+        self._last_save = time.monotonic()
+
+    def restore(self, checkpoint: LoadedCheckpoint) -> None:
+        """Take up a run where the checkpoint left it.
+
+        Raises:
+            CheckpointMismatch: parameters differ in name or shape, or the number of processes does.
+        """
+        where, state = str(checkpoint.folder), checkpoint.state
+        for warning in checkpoint.warnings:
+            self.message(f"passed over a damaged checkpoint: {warning}")
+        load_model_state(self.method, checkpoint.tensors(MODEL), where)
+        load_named_optimizer_state(
+            self.optimizer, self.method, checkpoint.tensors(TRAINING), state["optimizer_scalars"], where=where
+        )
+        self.clock = Clock(state["epoch"], state["step"], state["step_in_epoch"])
+        self.best = state["best"]
+        self._summed = state["summed"]
+        self.runtime.load_scaler_state(state["scaler"])
+        self.method.load_extra_state(state["method"])
+        if self.monitor is not None:
+            self.monitor.load_extra_state(state["monitor"])
+        own = rank_file(self.runtime.rank)
+        if checkpoint.has(own):
+            tensors = checkpoint.tensors(own)
+            sums = {k.removeprefix("epoch_sum/"): v for k, v in tensors.items() if k.startswith("epoch_sum/")}
+            self._sums = {name: value.to(self.runtime.device) for name, value in sums.items()}
+            restore_generators({k: v for k, v in tensors.items() if not k.startswith("epoch_sum/")})
+        if self.run is not None:
+            self.run.cut_metrics(state["metrics_bytes"])
+        now, then = self.exactness(), state["exactness"]
+        for key in sorted(now.keys() | then.keys()):
+            if now.get(key) != then.get(key):
+                self.message(f"not bit-exact: {key} {now.get(key)}, was {then.get(key)}")
+
+    def exactness(self) -> dict[str, Any]:
+        """What must agree for a resumed run to give the same bits."""
+        return {
+            "labelkit": __version__,
+            "torch": torch.__version__,
+            "device": self.runtime.device.type,
+            "machine": platform.machine(),
+            "processes": self.runtime.world_size,
+            "threads": torch.get_num_threads(),
+        }
+
+    # ------------------------------------------------------------------ outside world
+
+    @contextmanager
+    def _signals(self) -> Any:
+        """SIGINT and SIGTERM stop after the running step; SIGUSR1 asks for a checkpoint."""
+
+        def stop(number: int, frame: FrameType | None) -> None:
+            self._signal = number
+
+        def checkpoint(number: int, frame: FrameType | None) -> None:
+            self._checkpoint_asked = True
+
+        wanted: dict[int, Any] = {signal.SIGINT: stop, signal.SIGTERM: stop}
+        if hasattr(signal, "SIGUSR1"):
+            wanted[signal.SIGUSR1] = checkpoint
+        try:
+            before = {number: signal.signal(number, handler) for number, handler in wanted.items()}
+        except ValueError:  # not the main thread: whoever runs us there owns the signals
+            before = {}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _open_tensorboard(self) -> Any:
+        if self.run is None or not self.runtime.is_main:
+            return None
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise ConfigError(
+                "--tensorboard", "TensorBoard is not installed", 'Run `pip install "labelkit[tensorboard]"`.'
+            ) from error
+        return SummaryWriter(str(self.run.path / "tensorboard"))  # type: ignore[no-untyped-call] # torch's own
+
+
+def load_model_state(method: torch.nn.Module, tensors: Mapping[str, Tensor], where: str) -> None:
+    """Load parameters and buffers after checking that all are there with the same shape.
+
+    Raises:
+        CheckpointMismatch: naming the first few that differ.
+    """
+    wanted = method.state_dict()
+    faults = [f"{name} is missing" for name in wanted if name not in tensors]
+    faults += [f"{name} is unknown here" for name in tensors if name not in wanted]
+    faults += [
+        f"{name} has shape {tuple(tensors[name].shape)}, expected {tuple(value.shape)}"
+        for name, value in wanted.items()
+        if name in tensors and tensors[name].shape != value.shape
+    ]
+    if faults:
+        more = f" and {len(faults) - 5} more" if len(faults) > 5 else ""
+        raise CheckpointMismatch(
+            where, "does not fit this network: " + "; ".join(faults[:5]) + more, "Use the options it was trained with."
+        )
+    method.load_state_dict(dict(tensors))

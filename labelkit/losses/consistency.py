@@ -1,0 +1,131 @@
+"""Losses on the cosine logits of a classifier: consistency of views, evenness, labels.
+
+Source: SimGCD (CVMI-Lab/SimGCD), ``DistillLoss`` and its training loop.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from labelkit.algorithms.precision import promote, without_autocast
+
+
+class DistillationLoss(nn.Module):
+    r"""Cross-entropy of a student's prediction against the sharpened one of a teacher.
+
+    .. math:: L = -\frac1b \sum_i \sum_k q_{ik} \log p_{ik}, \quad
+        q_i = \text{softmax}(t_i / \tau_t), \; p_i = \text{softmax}(s_i / \tau_s)
+
+    In nats, >= 0; equal to the entropy of q where both agree, and to log c when the student's
+    logits are all equal.
+
+    Args:
+        student_temperature: :math:`\tau_s > 0`.
+
+    Shape:
+        - student_logits: ``(b, c)`` float; gets the gradient :math:`(p - q) / (\tau_s b)`.
+        - teacher_logits: ``(b, c)`` float; no gradient.
+        - teacher_temperature: float > 0, usually below the student's.
+        - returns: ``()`` float32 (float64 stays); 0, still differentiable, if b is 0.
+
+    Raises:
+        ValueError: a temperature is not positive, or the shapes differ.
+    """
+
+    def __init__(self, student_temperature: float) -> None:
+        super().__init__()
+        self.student_temperature = _positive(student_temperature, "student_temperature")
+
+    def forward(self, student_logits: Tensor, teacher_logits: Tensor, teacher_temperature: float) -> Tensor:
+        """Return the mean over the batch."""
+        _positive(teacher_temperature, "teacher_temperature")
+        if student_logits.shape != teacher_logits.shape or student_logits.ndim != 2:
+            raise ValueError(
+                "student and teacher logits must both be (b, c); "
+                f"got {tuple(student_logits.shape)} and {tuple(teacher_logits.shape)}"
+            )
+        with without_autocast(student_logits):
+            target = F.softmax(promote(teacher_logits.detach()) / teacher_temperature, dim=1)
+            log_prediction = F.log_softmax(promote(student_logits) / self.student_temperature, dim=1)
+            return -(target * log_prediction).sum() / max(len(target), 1)
+
+
+class MeanEntropyRegularizer(nn.Module):
+    r"""How far the mean prediction of a batch is from using all classes evenly.
+
+    .. math:: L = \log c - H(\bar p), \quad \bar p = \frac1m \sum_i \text{softmax}(l_i / \tau)
+
+    In nats, in [0, log c]: 0 when the mean prediction is uniform, log c when every sample is
+    assigned to one class with certainty.
+
+    Args:
+        temperature: :math:`\tau > 0`.
+
+    Shape:
+        - logits: ``(m, c)`` float, all views of all images. Gradients reach all rows, finite also
+          where a probability underflows to 0.
+        - returns: ``()`` float32 (float64 stays); 0, still differentiable, if m is 0.
+
+    Raises:
+        ValueError: the temperature is not positive.
+
+    Source:
+        SimGCD's ``me_max`` term, which omits ``log c``: a constant that keeps the value >= 0.
+    """
+
+    def __init__(self, temperature: float) -> None:
+        super().__init__()
+        self.temperature = _positive(temperature, "temperature")
+
+    def forward(self, logits: Tensor) -> Tensor:
+        """Return the gap to the largest possible entropy."""
+        if logits.ndim != 2:
+            raise ValueError(f"logits must be (m, c), got {tuple(logits.shape)}")
+        if not len(logits):
+            return logits.sum()
+        with without_autocast(logits):
+            log_predictions = F.log_softmax(promote(logits) / self.temperature, dim=1)
+            # The mean in log space: p log p of an underflowed p would have the gradient 0 * inf.
+            log_mean = torch.logsumexp(log_predictions, dim=0) - math.log(len(logits))
+            return math.log(logits.shape[1]) + (log_mean.exp() * log_mean).sum()
+
+
+class LabelLoss(nn.Module):
+    r"""Cross-entropy of the labeled rows.
+
+    .. math:: L = -\frac{1}{|A|} \sum_{i \in A} \log \text{softmax}(l_i / \tau)_{y_i}
+
+    with A the rows whose label y is not -1. In nats, >= 0; equal to log c when all logits agree.
+
+    Args:
+        temperature: :math:`\tau > 0`.
+
+    Shape:
+        - logits: ``(m, c)`` float; gradients reach labeled rows only.
+        - labels: ``(m,)`` int64 in ``[-1, c)``; -1 leaves the row out.
+        - returns: ``()`` float32 (float64 stays); 0, still differentiable, if nothing is labeled.
+
+    Raises:
+        ValueError: the temperature is not positive.
+    """
+
+    def __init__(self, temperature: float) -> None:
+        super().__init__()
+        self.temperature = _positive(temperature, "temperature")
+
+    def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Return the mean over labeled rows."""
+        with without_autocast(logits):
+            scaled = promote(logits) / self.temperature
+            total = F.cross_entropy(scaled, labels, ignore_index=-1, reduction="sum")
+            return total / (labels >= 0).sum().clamp(min=1)
+
+
+def _positive(temperature: float, name: str) -> float:
+    if not temperature > 0:
+        raise ValueError(f"{name} must be > 0, got {temperature}")
+    return temperature

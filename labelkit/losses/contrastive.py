@@ -1,0 +1,114 @@
+"""Contrastive losses on two views per image, with and without labels.
+
+Source: SimGCD (CVMI-Lab/SimGCD), which follows GCD (sgvaze/generalized-category-discovery).
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from labelkit.algorithms.precision import promote, without_autocast
+
+
+class InfoNCELoss(nn.Module):
+    r"""How badly each view finds the other view of its image among all views of the batch.
+
+    .. math:: L = -\frac{1}{2b} \sum_a \log
+        \frac{\exp(z_a \cdot z_{a'} / \tau)}{\sum_{c \ne a} \exp(z_a \cdot z_c / \tau)}
+
+    with unit projections z and :math:`a'` the other view of a. In nats, >= 0 up to rounding, at most
+    :math:`\log(2b - 1) + 2/\tau`; equal to log(2b - 1) when all projections agree.
+
+    Args:
+        temperature: :math:`\tau > 0`.
+
+    Shape:
+        - projections: ``(2b, d)`` float of any length; rows 0..b-1 are view 0, rows b..2b-1 view 1
+          of the same images; normalized here. Gradients reach all rows.
+        - returns: ``()`` float32 (float64 stays); 0, still differentiable, if b is 0.
+
+    Raises:
+        ValueError: the temperature is not positive, or the number of rows is odd.
+
+    Source:
+        SimGCD's ``info_nce_logits``; the sum runs over both views and over labeled images too.
+    """
+
+    def __init__(self, temperature: float) -> None:
+        super().__init__()
+        self.temperature = _positive(temperature)
+
+    def forward(self, projections: Tensor) -> Tensor:
+        """Return the mean over all rows."""
+        if not len(projections):
+            return projections.sum()
+        with without_autocast(projections):
+            similarities = _similarities(projections, self.temperature)  # (2b, 2b)
+            num_rows = len(similarities)
+            partners = torch.arange(num_rows, device=projections.device).roll(num_rows // 2)
+            return F.cross_entropy(similarities.fill_diagonal_(-torch.inf), partners)
+
+
+class SupConLoss(nn.Module):
+    r"""How badly each labeled view finds the views of its class among the labeled ones.
+
+    .. math:: L = -\frac{1}{|M|} \sum_{a \in M} \frac{1}{|P(a)|} \sum_{p \in P(a)} \log
+        \frac{\exp(z_a \cdot z_p / \tau)}{\sum_{c \in M, c \ne a} \exp(z_a \cdot z_c / \tau)}
+
+    with unit projections z, M the rows of labeled images and P(a) the other rows with the label
+    of a. In nats, >= 0; equal to log(\|M\| - 1) when all projections agree.
+
+    Args:
+        temperature: :math:`\tau > 0`.
+
+    Shape:
+        - projections: ``(2b, d)`` float of any length; rows as in `InfoNCELoss`. Gradients reach
+          labeled rows only.
+        - labels: ``(b,)`` int64, -1 = unlabeled.
+        - returns: ``()`` float32 (float64 stays); 0, still differentiable, if nothing is labeled.
+
+    Raises:
+        ValueError: the temperature is not positive, or there are not two rows per label.
+
+    Source:
+        SimGCD's ``SupConLoss`` on labeled rows. No image selection: one pass without
+        synchronization, whatever the number of labels.
+    """
+
+    def __init__(self, temperature: float) -> None:
+        super().__init__()
+        self.temperature = _positive(temperature)
+
+    def forward(self, projections: Tensor, labels: Tensor) -> Tensor:
+        """Return the mean over labeled rows."""
+        if len(projections) != 2 * len(labels):
+            raise ValueError(f"need two projections per label, got {len(projections)} for {len(labels)} labels")
+        if not len(labels):
+            return projections.sum()
+        with without_autocast(projections):
+            similarities = _similarities(projections, self.temperature)  # (2b, 2b)
+            row_labels = labels.repeat(2)
+            labeled = row_labels >= 0
+            itself = torch.eye(len(row_labels), dtype=torch.bool, device=labels.device)
+            positives = (row_labels == row_labels[:, None]) & labeled & ~itself
+            # Rows of unlabeled images look at everything: their value is finite and weighs 0.
+            excluded = itself | (labeled[:, None] & ~labeled)
+            log_normalizers = similarities.masked_fill(excluded, -torch.inf).logsumexp(dim=1)
+            mean_positives = (similarities * positives).sum(dim=1) / positives.sum(dim=1).clamp(min=1)
+            losses = (log_normalizers - mean_positives) * labeled
+            return losses.sum() / labeled.sum().clamp(min=1)
+
+
+def _similarities(projections: Tensor, temperature: float) -> Tensor:
+    if projections.ndim != 2 or len(projections) % 2:
+        raise ValueError(f"projections must be (2b, d), got {tuple(projections.shape)}")
+    unit = F.normalize(promote(projections), dim=1)
+    return unit @ unit.T / temperature
+
+
+def _positive(temperature: float) -> float:
+    if not temperature > 0:
+        raise ValueError(f"temperature must be > 0, got {temperature}")
+    return temperature

@@ -1,0 +1,43 @@
+"""The one table of training methods; a row makes subcommand, help, preset checks and tests appear."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from labelkit.config.methods.flipclass import FlipClassConfig
+from labelkit.config.methods.simgcd import SimGCDConfig
+from labelkit.config.train import TrainConfig
+
+if TYPE_CHECKING:
+    from labelkit.engine.method import Method
+
+
+@dataclass(frozen=True)
+class MethodSpec:
+    """One training method: what it is for, its options, and where its class lives."""
+
+    summary: str
+    config: type[TrainConfig]
+    target: str
+
+    def load(self) -> type[Method[Any]]:
+        """Import the method's class; this loads torch."""
+        module, _, name = self.target.partition(":")
+        loaded: type[Method[Any]] = getattr(import_module(module), name)
+        return loaded
+
+
+METHODS: dict[str, MethodSpec] = {
+    "flipclass": MethodSpec(
+        "Category discovery: a teacher whose attention follows the student's.",
+        FlipClassConfig,
+        "labelkit.methods.flipclass:FlipClass",
+    ),
+    "simgcd": MethodSpec(
+        "Category discovery baseline: contrastive learning and self-distillation.",
+        SimGCDConfig,
+        "labelkit.methods.simgcd:SimGCD",
+    ),
+}

@@ -1,0 +1,95 @@
+"""Score predicted classes and logits against labels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from labelkit.algorithms.matching import as_ids, contingency
+
+
+def top_k_accuracy(logits: ArrayLike, labels: ArrayLike, k: int = 1) -> float:
+    """Return the share of samples whose class is among the k largest logits, in [0, 1].
+
+    Where the class ties with others for the last places, its chance under a random order of
+    the tied counts: equal logits score k / c, not the share of class 0.
+
+    Args:
+        logits: (n, c) scores, larger = more likely.
+        labels: (n,) integers in ``[0, c)``.
+        k: from 1 to c.
+
+    Raises:
+        ValueError: shapes that do not fit, NaN, a label or k out of range.
+    """
+    scores, classes = _as_scores(logits, labels)
+    if not 1 <= k <= scores.shape[1]:
+        raise ValueError(f"k must be from 1 to {scores.shape[1]} classes, got {k}")
+    own = scores[np.arange(len(classes)), classes][:, None]
+    above = (scores > own).sum(axis=1)
+    tied = (scores == own).sum(axis=1)
+    return float(np.clip((k - above) / tied, 0, 1).mean())
+
+
+def confusion_matrix(predictions: ArrayLike, labels: ArrayLike, num_classes: int | None = None) -> NDArray[np.int64]:
+    """Count samples by true class (rows) and predicted class (columns).
+
+    Args:
+        predictions: (n,) integers in ``[0, c)``, or (n, c) logits, whose largest is taken (the
+            first of equals).
+        labels: (n,) integers in ``[0, c)``.
+        num_classes: c; by default the number of logits, or the largest id met + 1.
+
+    Returns:
+        (c, c) int64.
+
+    Raises:
+        ValueError: shapes that do not fit, NaN, or an id out of range.
+    """
+    predicted = np.asarray(predictions)
+    if predicted.ndim == 2:
+        scores, _ = _as_scores(predicted, labels)
+        num_classes = scores.shape[1] if num_classes is None else num_classes
+        predicted = scores.argmax(axis=1)
+    true, predicted = as_ids(labels, "labels"), as_ids(predicted, "predictions")
+    if len(true) != len(predicted):
+        raise ValueError(f"predictions and labels must have the same length, got {len(predicted)} and {len(true)}")
+    if num_classes is None:
+        num_classes = int(max(true.max(), predicted.max())) + 1
+    for name, ids in (("predictions", predicted), ("labels", true)):
+        if ids.max() >= num_classes:
+            raise ValueError(f"{name} must be below num_classes={num_classes}, got {ids.max()}")
+    return contingency(true, predicted, num_clusters=num_classes, num_classes=num_classes)
+
+
+def per_class_accuracy(
+    predictions: ArrayLike, labels: ArrayLike, num_classes: int | None = None
+) -> NDArray[np.float64]:
+    """Return the share of each class that is predicted right, (c,) float64; NaN for an absent class.
+
+    Args:
+        predictions: as in :func:`confusion_matrix`.
+        labels: (n,) integers in ``[0, c)``.
+        num_classes: c; by default as in :func:`confusion_matrix`.
+
+    Raises:
+        ValueError: as in :func:`confusion_matrix`.
+    """
+    counts = confusion_matrix(predictions, labels, num_classes)
+    sizes = counts.sum(axis=1)
+    accuracy = np.full(len(counts), np.nan)
+    np.divide(np.diag(counts), sizes, out=accuracy, where=sizes > 0)
+    return accuracy
+
+
+def _as_scores(logits: ArrayLike, labels: ArrayLike) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    scores, classes = np.asarray(logits), as_ids(labels, "labels")
+    if scores.ndim != 2 or len(scores) != len(classes):
+        raise ValueError(f"logits must have shape ({len(classes)}, c), got {scores.shape}")
+    if np.isnan(scores).any():
+        raise ValueError(f"logits have {int(np.isnan(scores).any(axis=1).sum())} of {len(scores)} rows with NaN")
+    if classes.max() >= scores.shape[1]:
+        raise ValueError(f"labels must be below {scores.shape[1]}, the number of logits, got {classes.max()}")
+    return scores, classes

@@ -1,0 +1,378 @@
+"""Backbones by name: every timm network and our small ViTs, behind one small wrapper.
+
+timm and the hub client are imported on first use: reading weights must not cost them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import fnmatch
+import hashlib
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from labelkit.errors import CheckpointError, ConfigError
+from labelkit.models.seeding import seeded_init
+from labelkit.models.vit import SMALL_IMAGE_SIZE, SMALL_VITS, build_small_vit
+from labelkit.models.weights import LoadReport, load_weights_file, map_weights
+
+HUB_TIMEOUT_SECONDS = 10.0
+_HUB_FILES = ("model.safetensors", "pytorch_model.bin")
+
+
+@dataclass(frozen=True, slots=True)
+class BackboneInfo:
+    """What the rest of labelkit needs to know about a backbone.
+
+    Attributes:
+        name: as it was asked for.
+        feature_dim: width f of the pooled features.
+        image_size: height and width in pixels that it is built for.
+        in_channels: 1 or 3.
+        mean: per channel, of images in [0, 1]; what its weights were trained with.
+        std: per channel.
+        num_prefix_tokens: class and register tokens before the patch tokens; 0 without tokens.
+        depth: number of transformer blocks; 0 if it is not made of such.
+        interpolation: how images are resized, e.g. ``"bicubic"``.
+        crop_pct: share of the resized image that the center crop keeps, in (0, 1].
+        pooling: how tokens or positions become one vector: ``"token"``, ``"avg"``, ...
+    """
+
+    name: str
+    feature_dim: int
+    image_size: int
+    in_channels: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    num_prefix_tokens: int
+    depth: int
+    interpolation: str
+    crop_pct: float
+    pooling: str
+
+
+class Backbone(nn.Module):
+    """A network without classifier: images in, pooled features out.
+
+    Shape:
+        - images: ``(b, c, h, w)`` float, normalized with ``info.mean`` and ``info.std``.
+        - returns: ``(b, f)`` float, not normalized: the class token or the average, after the
+          final norm, as the network was trained.
+
+    Attributes:
+        net: the timm network.
+        info: see `BackboneInfo`.
+        source: where the weights are from: ``"random"``, a hub file, or the name of a file.
+        weights_sha256: digest of the weights file; empty for random weights.
+        load_report: names loaded and left over; ``None`` for random weights.
+    """
+
+    def __init__(self, net: nn.Module, info: BackboneInfo) -> None:
+        super().__init__()
+        self.net = net
+        self.info = info
+        self.source = "random"
+        self.weights_sha256 = ""
+        self.load_report: LoadReport | None = None
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return the features, (b, f)."""
+        net: Any = self.net
+        features: Tensor = net.forward_head(net.forward_features(images), pre_logits=True)
+        return features
+
+    def load_weights(self, path: Path, source: str = "") -> LoadReport:
+        """Replace all weights by those of a file, translated from layouts that timm knows.
+
+        Args:
+            path: see `labelkit.models.weights.load_weights_file`.
+            source: what to call it; by default the name of the file.
+
+        Raises:
+            CheckpointError: the file cannot be read or does not fit; nothing was changed.
+        """
+        convert = _Converter(self.net, self.info.in_channels)
+        self.load_report = map_weights(load_weights_file(path), self.net, where=str(path), convert=convert)
+        self.source = source or path.name
+        self.weights_sha256 = _sha256(path)
+        return self.load_report
+
+
+def build_backbone(
+    name: str,
+    *,
+    pretrained: bool = False,
+    weights: Path | None = None,
+    image_size: int | None = None,
+    in_channels: int = 3,
+    seed: int | None = None,
+) -> Backbone:
+    """Build a backbone with random, published or own weights.
+
+    Args:
+        name: one of `list_backbones`; timm names with or without the tag of their weights.
+        pretrained: take timm's published weights from the Hugging Face hub or its cache.
+        weights: take these weights instead; see `labelkit.models.weights.load_weights_file`.
+        image_size: height and width in pixels; by default what the network was published with.
+        in_channels: 1 or 3; three-channel weights are summed for one.
+        seed: of the random weights; ``None`` draws from torch's global generator.
+
+    Returns:
+        The backbone on the CPU, in training mode.
+
+    Raises:
+        ConfigError: unknown name or tag, an image size or number of channels that does not fit,
+            no published weights, or both ``pretrained`` and ``weights``.
+        CheckpointError: the weights cannot be had, read or fitted; nothing hangs offline.
+    """
+    if in_channels not in (1, 3):
+        raise ConfigError("in_channels", f"need 1 or 3 channels, got {in_channels}", "Convert the images.")
+    if image_size is not None and image_size < 1:
+        raise ConfigError("image_size", f"need a positive size, got {image_size}", "Give it in pixels.")
+    if pretrained and weights is not None:
+        raise ConfigError("weights", "both a weights file and published weights were asked for", "Choose one.")
+    with nullcontext() if seed is None else seeded_init(seed):
+        net, info, cfg = _build_small(name, image_size, in_channels) or _build_timm(name, image_size, in_channels)
+    backbone = Backbone(net, info)
+    if pretrained:
+        backbone.load_weights(*_published_weights(name, cfg))
+    elif weights is not None:
+        backbone.load_weights(Path(weights))
+    return backbone
+
+
+def list_backbones(pattern: str | None = None) -> list[str]:
+    """List the names that `build_backbone` takes: ours first, then timm's, with weight tags.
+
+    Args:
+        pattern: a shell pattern such as ``"vit_*dino*"``, or a part of the name; ``None`` for all.
+    """
+    from timm.models import list_models
+
+    names = [*SMALL_VITS, *list_models(include_tags=True)]
+    if not pattern:
+        return names
+    wanted = pattern if any(sign in pattern for sign in "*?[") else f"*{pattern}*"
+    return [name for name in names if fnmatch.fnmatchcase(name, wanted)]
+
+
+def _build_small(
+    name: str, image_size: int | None, in_channels: int
+) -> tuple[nn.Module, BackboneInfo, Mapping[str, Any]] | None:
+    if name not in SMALL_VITS:
+        return None
+    shape = SMALL_VITS[name]
+    size = image_size or SMALL_IMAGE_SIZE
+    _check_patches(name, size, shape.patch_size)
+    net = build_small_vit(name, image_size=size, in_channels=in_channels)
+    info = BackboneInfo(
+        name=name,
+        feature_dim=shape.embed_dim,
+        image_size=size,
+        in_channels=in_channels,
+        mean=(0.5,) * in_channels,
+        std=(0.5,) * in_channels,
+        num_prefix_tokens=1,
+        depth=shape.depth,
+        interpolation="bicubic",
+        crop_pct=1.0,
+        pooling="token",
+    )
+    return net, info, {}
+
+
+def _build_timm(
+    name: str, image_size: int | None, in_channels: int
+) -> tuple[nn.Module, BackboneInfo, Mapping[str, Any]]:
+    import timm
+
+    _check_name(name)
+    cfg: dict[str, Any] = {}
+    published = timm.get_pretrained_cfg(name, allow_unregistered=True)
+    if published is not None:
+        cfg = dict(dataclasses.asdict(published))
+    size = image_size or cfg.get("input_size", (3, 224, 224))[-1]
+    options: dict[str, Any] = {}
+    # Only networks with position embeddings are built for one size.
+    if image_size is not None and cfg.get("fixed_input_size", False):
+        options["img_size"] = image_size
+    try:
+        net: Any = timm.create_model(name, pretrained=False, num_classes=0, in_chans=in_channels, **options)
+    except (AssertionError, ValueError, RuntimeError, TypeError) as error:
+        problem = f"{name} cannot be built for {size} pixels and {in_channels} channels: {error}"
+        raise ConfigError("backbone", problem, "Choose another size or another backbone.") from error
+    patches = getattr(net, "patch_embed", None)
+    patch_size = getattr(patches, "patch_size", None)
+    if options and isinstance(patch_size, tuple):
+        _check_patches(name, size, patch_size[0])
+    info = BackboneInfo(
+        name=name,
+        feature_dim=int(getattr(net, "head_hidden_size", None) or net.num_features),
+        image_size=int(size),
+        in_channels=in_channels,
+        mean=_per_channel(cfg.get("mean", (0.5, 0.5, 0.5)), in_channels),
+        std=_per_channel(cfg.get("std", (0.5, 0.5, 0.5)), in_channels),
+        num_prefix_tokens=int(getattr(net, "num_prefix_tokens", 0)),
+        depth=_count_transformer_blocks(getattr(net, "blocks", None)),
+        interpolation=str(cfg.get("interpolation") or "bicubic"),
+        crop_pct=float(cfg.get("crop_pct") or 1.0),
+        pooling=_pooling(net),
+    )
+    return net, info, cfg
+
+
+def _count_transformer_blocks(blocks: object) -> int:
+    """Count them; 0 for the stages of convolutional networks, which share the name."""
+    if not isinstance(blocks, nn.Sequential | nn.ModuleList) or not all(hasattr(block, "attn") for block in blocks):
+        return 0
+    return len(blocks)
+
+
+def _pooling(net: Any) -> str:
+    """Return the name timm gives the pooling; convolutional networks keep it in a module."""
+    pool = getattr(net, "global_pool", None)
+    if isinstance(pool, str):
+        return pool or "none"
+    for module in net.modules():
+        if isinstance(getattr(module, "pool_type", None), str):
+            return str(module.pool_type) or "none"
+    return "avg"
+
+
+def _check_name(name: str) -> None:
+    """Refuse names and tags that timm does not have, with the nearest ones."""
+    from timm.models import is_model, list_models
+
+    architecture = name.split(".", 1)[0]
+    if not is_model(architecture):
+        known = [*SMALL_VITS, *list_models()]
+        near = difflib.get_close_matches(architecture, known, n=3, cutoff=0.5)
+        remedy = f"Did you mean {' or '.join(f'`{other}`' for other in near)}?" if near else ""
+        raise ConfigError("backbone", f"unknown backbone {name!r}", f"{remedy} See `labelkit list backbones`.".lstrip())
+    if name != architecture:
+        tagged = list_models(f"{architecture}.*", include_tags=True)
+        if name not in tagged:
+            remedy = f"Known: {', '.join(tagged)}." if tagged else f"Use {architecture} alone."
+            raise ConfigError("backbone", f"{architecture} has no weights named {name.split('.', 1)[1]!r}", remedy)
+
+
+def _check_patches(name: str, image_size: int, patch_size: int) -> None:
+    if image_size % patch_size:
+        problem = f"{image_size} pixels are no multiple of the patches of {name} ({patch_size} pixels)"
+        raise ConfigError("image_size", problem, f"Try {max(image_size // patch_size, 1) * patch_size}.")
+
+
+def _per_channel(values: tuple[float, ...], in_channels: int) -> tuple[float, ...]:
+    """Return one value per channel; a gray image gets the average of the colors."""
+    if len(values) == in_channels:
+        return tuple(float(value) for value in values)
+    return (sum(values) / len(values),) * in_channels
+
+
+class _Converter:
+    """Fits weights of another layout, image size or number of channels, as timm does for its own."""
+
+    def __init__(self, net: nn.Module, in_channels: int) -> None:
+        self.net = net
+        cfg = getattr(net, "pretrained_cfg", None) or {}
+        self.first_convs = cfg.get("first_conv") or "patch_embed.proj"
+        self.in_channels = in_channels
+
+    def __call__(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return the state in the names and shapes of the network, as far as timm knows how."""
+        import inspect
+
+        from timm.models import adapt_input_conv
+
+        filter_fn = getattr(sys.modules[type(self.net).__module__], "checkpoint_filter_fn", None)
+        if filter_fn is not None:
+            options = {}
+            if "adapt_layer_scale" in inspect.signature(filter_fn).parameters:
+                options["adapt_layer_scale"] = True
+            state = dict(filter_fn(state, self.net, **options))
+        convs = [self.first_convs] if isinstance(self.first_convs, str) else list(self.first_convs)
+        target = self.net.state_dict()
+        for name in (f"{conv}.weight" for conv in convs):
+            if name in state and name in target and state[name].shape[1] == 3 and target[name].shape[1] == 1:
+                state[name] = adapt_input_conv(self.in_channels, state[name])
+        return state
+
+
+def _published_weights(name: str, cfg: Mapping[str, Any]) -> tuple[Path, str]:
+    """Return the cached or downloaded weights file of timm's hub repository, and its address."""
+    hub_id = str(cfg.get("hf_hub_id") or "")
+    if not hub_id:
+        if cfg.get("url"):
+            remedy = f"Download {cfg['url']} and pass it with --weights FILE."
+            raise CheckpointError(name, "its published weights are not on the hub", remedy)
+        remedy = "Train it from random weights, pass --weights FILE, or choose another backbone."
+        raise ConfigError("pretrained", f"no published weights for {name}", remedy)
+    repository, _, revision = hub_id.partition("@")
+    files = (str(cfg["hf_hub_filename"]),) if cfg.get("hf_hub_filename") else _HUB_FILES
+    path = _fetch(name, repository, revision or None, files)
+    return path, f"hf://{repository}/{path.name}"
+
+
+def _fetch(name: str, repository: str, revision: str | None, files: tuple[str, ...]) -> Path:
+    import huggingface_hub
+    from huggingface_hub import constants
+    from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
+
+    for file in files:
+        try:
+            return Path(huggingface_hub.hf_hub_download(repository, file, revision=revision, local_files_only=True))
+        except (LocalEntryNotFoundError, EntryNotFoundError, OSError):
+            continue
+    remedy = (
+        f"Get {files[0]} from {constants.ENDPOINT}/{repository} on a machine with a network "
+        f"and pass it with --weights FILE, or train from random weights."
+    )
+    if constants.HF_HUB_OFFLINE:
+        raise CheckpointError(name, "its weights are not in the hub cache, and HF_HUB_OFFLINE is set", remedy)
+    unreachable = _why_unreachable(constants.ENDPOINT)
+    if unreachable:
+        problem = f"its weights are not in the hub cache, and {constants.ENDPOINT} cannot be reached ({unreachable})"
+        raise CheckpointError(name, problem, remedy)
+    failure: Exception | None = None
+    for file in files:
+        try:
+            return Path(huggingface_hub.hf_hub_download(repository, file, revision=revision))
+        # Not only its own errors: the client lets those of its HTTP library through.
+        except Exception as error:
+            failure = error
+            if not isinstance(error, EntryNotFoundError) or isinstance(error, LocalEntryNotFoundError):
+                break
+    first_line = str(failure).strip().partition("\n")[0]
+    raise CheckpointError(name, f"the download of its weights failed ({first_line})", remedy) from failure
+
+
+def _why_unreachable(endpoint: str) -> str:
+    """Return why nothing answers, or "": the hub client itself retries for most of a minute."""
+    request = urllib.request.Request(endpoint, method="HEAD")
+    if request.type not in ("http", "https"):
+        return f"not a web address: {endpoint}"
+    try:
+        with urllib.request.urlopen(request, timeout=HUB_TIMEOUT_SECONDS):
+            return ""
+    except urllib.error.HTTPError as error:
+        # It answered; whether the file can be had is for the client to find out. A proxy's own
+        # failures mean that nobody did.
+        gateway = (HTTPStatus.BAD_GATEWAY, HTTPStatus.GATEWAY_TIMEOUT, HTTPStatus.PROXY_AUTHENTICATION_REQUIRED)
+        return str(error) if error.code in gateway else ""
+    except OSError as error:
+        return str(getattr(error, "reason", error))
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

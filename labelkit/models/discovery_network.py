@@ -1,0 +1,121 @@
+"""Backbone, projector and cosine classifier of parametric category discovery (SimGCD, FlipClass)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from labelkit.models.backbones import build_backbone
+from labelkit.models.heads import CosineClassifier, Projector
+from labelkit.models.inference import InferenceNetwork, InputSpec
+from labelkit.models.paired_attention import KeyUpdate, freeze_backbone, paired_forward
+
+
+class DiscoveryNetwork(InferenceNetwork):
+    """A vision transformer with a contrastive projector and a classifier over old and new classes.
+
+    Args:
+        backbone: name of a vision transformer.
+        num_classes: columns of the classifier; the first are the old classes.
+        in_channels, image_size, pretrained, weights: of the backbone.
+        grad_from_block, train_stem, linear_probe: what of the backbone is trained.
+        projector_hidden_dim, projection_dim: of the projector.
+        seed: of all initial values.
+    """
+
+    def __init__(
+        self,
+        backbone: str,
+        num_classes: int,
+        *,
+        in_channels: int,
+        image_size: int | None,
+        pretrained: bool,
+        weights: Path | None,
+        grad_from_block: int,
+        train_stem: bool,
+        linear_probe: bool,
+        projector_hidden_dim: int,
+        projection_dim: int,
+        seed: int,
+    ) -> None:
+        super().__init__()
+        self.backbone = build_backbone(
+            backbone, pretrained=pretrained, weights=weights, image_size=image_size, in_channels=in_channels, seed=seed
+        )
+        freeze_backbone(self.backbone.net, grad_from_block, train_stem, linear_probe)
+        dim = self.backbone.info.feature_dim
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed + 1)
+            self.projector = Projector(dim, projector_hidden_dim, projection_dim)
+            self.classifier = CosineClassifier(dim, num_classes)
+        self._grad_from_block = self.backbone.info.depth if linear_probe else grad_from_block
+        self._train_stem = train_stem
+
+    @property
+    def input_spec(self) -> InputSpec:
+        """As the backbone was trained."""
+        info = self.backbone.info
+        return InputSpec(info.image_size, info.in_channels, info.mean, info.std)
+
+    @property
+    def embed_dim(self) -> int:
+        """Width of the backbone's features."""
+        return self.backbone.info.feature_dim
+
+    @property
+    def identity(self) -> dict[str, str]:
+        """The backbone's pooled features, before projector and classifier."""
+        return {"name": self.backbone.info.name, "layer": "backbone", "pooling": self.backbone.info.pooling}
+
+    @property
+    def num_outputs(self) -> int:
+        """Old and new classes."""
+        return int(self.classifier.prototypes.shape[0])
+
+    def embed(self, images: Tensor) -> Tensor:
+        """Features (b, d) of the backbone."""
+        features: Tensor = self.backbone(images)
+        return features
+
+    def classify(self, embeddings: Tensor) -> Tensor:
+        """Cosine to each prototype, (b, c) in [-1, 1]."""
+        logits: Tensor = self.classifier(embeddings)
+        return logits
+
+    def forward_pair(
+        self,
+        first: Tensor,
+        second: Tensor,
+        *,
+        update: KeyUpdate | None = None,
+        align_blocks: tuple[int, ...] = (),
+        record: dict[int, dict[str, Tensor]] | None = None,
+        record_blocks: tuple[int, ...] | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Two views of the same images to projections and logits of both.
+
+        Args:
+            first, second: (b, c, h, w).
+            update: how the first view's keys move toward the second view's queries; None = not at all.
+            align_blocks: where.
+            record: filled with energies per block if given.
+            record_blocks: blocks to record; default: the aligned ones.
+
+        Returns:
+            projections (2b, p), logits (2b, c); rows 0..b-1 belong to ``first``.
+        """
+        features = paired_forward(
+            self.backbone.net,
+            first,
+            second,
+            update=update,
+            align_blocks=align_blocks,
+            grad_from_block=self._grad_from_block,
+            train_stem=self._train_stem,
+            record=record,
+            record_blocks=record_blocks,
+        )
+        return self.projector(features), self.classifier(features)

@@ -1,0 +1,84 @@
+"""Small networks on top of a backbone: a cosine classifier and a projection.
+
+Source: SimGCD (CVMI-Lab/SimGCD:model.py), whose weight-normalized layer with gain 1 is a
+plain parameter here.
+"""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from labelkit.algorithms.precision import promote, without_autocast
+
+
+class CosineClassifier(nn.Module):
+    """Cosine similarity of features to one learned prototype per class.
+
+    Args:
+        dim: feature width f, >= 1.
+        num_classes: c, >= 1.
+
+    Shape:
+        - features: ``(b, f)`` float of any length; normalized here.
+        - returns: ``(b, c)`` float32 (float64 stays) in [-1, 1], before any temperature;
+          gradients reach features and prototypes. A zero feature gives zeros.
+
+    Raises:
+        ValueError: ``dim`` or ``num_classes`` is below 1.
+
+    Attributes:
+        prototypes: ``(c, f)`` parameter; only its directions matter.
+    """
+
+    def __init__(self, dim: int, num_classes: int) -> None:
+        super().__init__()
+        if dim < 1 or num_classes < 1:
+            raise ValueError(f"dim and num_classes must be >= 1, got {dim} and {num_classes}")
+        # The initial values of a plain linear layer, as in SimGCD.
+        self.prototypes = nn.Linear(dim, num_classes, bias=False).weight
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Return the cosines, (b, c)."""
+        # float32 also under autocast: a temperature of 0.04 magnifies errors 25 times.
+        with without_autocast(features):
+            features = F.normalize(promote(features), dim=-1)
+            return F.linear(features, F.normalize(self.prototypes.to(features.dtype), dim=-1))
+
+
+class Projector(nn.Module):
+    """Three linear layers with GELU between, no normalization: the contrastive space.
+
+    Args:
+        dim: width of the features, f.
+        hidden: width of the two hidden layers.
+        out: width of the output, d.
+
+    Shape:
+        - features: ``(b, f)`` float.
+        - returns: ``(b, d)`` float, not normalized.
+
+    Raises:
+        ValueError: a width is below 1.
+
+    Source:
+        SimGCD's head (``DINOHead``): truncated normal weights of deviation 0.02, zero biases.
+    """
+
+    def __init__(self, dim: int, hidden: int, out: int) -> None:
+        super().__init__()
+        if min(dim, hidden, out) < 1:
+            raise ValueError(f"widths must be >= 1, got {dim}, {hidden}, {out}")
+        self.hidden1 = nn.Linear(dim, hidden)
+        self.hidden2 = nn.Linear(hidden, hidden)
+        self.output = nn.Linear(hidden, out)
+        for layer in (self.hidden1, self.hidden2, self.output):
+            nn.init.trunc_normal_(layer.weight, std=0.02)
+            nn.init.zeros_(layer.bias)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Return the projections, (b, d)."""
+        hidden = F.gelu(self.hidden1(features))
+        hidden = F.gelu(self.hidden2(hidden))
+        projections: Tensor = self.output(hidden)
+        return projections

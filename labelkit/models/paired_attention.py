@@ -1,0 +1,313 @@
+"""Two views through one ViT; in chosen blocks the first view's keys follow the second's queries.
+
+Source: "Flipped Classroom: Aligning Teacher Attention with Student in Generalized Category
+Discovery", Sec. 4; the update itself is `labelkit.algorithms.attention`. View 0 (weak) is the
+teacher, view 1 (strong) the student; both share all weights and the batch. Keys of an image
+meet queries of the same image, block and head only; nothing but the teacher's keys changes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from labelkit.algorithms.attention import (
+    UpdateGrad,
+    UpdateSpace,
+    alignment_energy,
+    attention_entropy,
+    attention_update,
+    prior_energy,
+)
+from labelkit.errors import ConfigError
+from labelkit.models.vit import (
+    UnsupportedBackboneError,
+    attend,
+    check_vision_transformer,
+    embed_tokens,
+    has_key_norm,
+    key_projection,
+    split_qkv,
+)
+
+__all__ = [
+    "BlockLog",
+    "KeyUpdate",
+    "UnsupportedBackboneError",
+    "check_blocks",
+    "default_align_blocks",
+    "freeze_backbone",
+    "paired_forward",
+]
+
+BlockLog = dict[str, Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class KeyUpdate:
+    """How the teacher's keys move; see `labelkit.algorithms.attention.attention_update`.
+
+    Attributes:
+        alpha: weight of the key norms in the energy, >= 0.
+        beta: sharpness of the attention from keys to queries, > 0; ``"auto"`` is 1 / sqrt(d).
+        gamma_update: step size, >= 0.
+        gamma_reg: weight of the regularization of the keys, >= 0.
+        space: what takes the step: ``"key"``, ``"token"`` or ``"literal"``.
+        tokens: ``"all"``, or ``"patch"`` to leave class and register tokens out on both sides.
+        grad: ``"stop"``: the increment is a constant; ``"through"``: ordinary gradients.
+    """
+
+    alpha: float = 0.0
+    beta: float | Literal["auto"] = 1.0
+    gamma_update: float = 0.1
+    gamma_reg: float = 0.5
+    space: UpdateSpace = "key"
+    tokens: Literal["all", "patch"] = "all"
+    grad: UpdateGrad = "stop"
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        if self.beta != "auto" and not self.beta > 0:
+            raise ValueError(f"beta must be > 0 or 'auto', got {self.beta}")
+        for name in ("alpha", "gamma_update", "gamma_reg"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"{name} must be >= 0, got {getattr(self, name)}")
+        for name, allowed in (("space", ("key", "token", "literal")), ("tokens", ("all", "patch"))):
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"{name} must be one of {allowed}, got {getattr(self, name)!r}")
+        if self.grad not in ("stop", "through"):
+            raise ValueError(f"grad must be 'stop' or 'through', got {self.grad!r}")
+
+    def beta_for(self, head_dim: int) -> float:
+        """Return beta as a number for heads of width ``head_dim``."""
+        return 1 / math.sqrt(head_dim) if self.beta == "auto" else self.beta
+
+
+def paired_forward(
+    vit: nn.Module,
+    weak: Tensor,
+    strong: Tensor,
+    *,
+    update: KeyUpdate | None = None,
+    align_blocks: Collection[int] = (),
+    grad_from_block: int = 0,
+    train_stem: bool = False,
+    record: dict[int, BlockLog] | None = None,
+    record_blocks: Collection[int] | None = None,
+) -> Tensor:
+    """Return the pooled features of both views, the teacher's keys moved in the aligned blocks.
+
+    The network is used as it is: no hooks, no replaced methods. In evaluation mode, without
+    ``update``, or without ``align_blocks`` this is the plain forward pass of both views.
+
+    Args:
+        vit: timm ``VisionTransformer``; aligned and recorded blocks need its fused-qkv attention.
+        weak: ``(b, c, h, w)`` float, the teacher's view.
+        strong: ``(b, c, h, w)`` float, the student's view of the same images.
+        update: how keys move; ``None`` for not at all.
+        align_blocks: 0-based indices of the blocks whose keys move, in any order.
+        grad_from_block: blocks below run without gradients. The values do not depend on it.
+        train_stem: keep gradients for what comes before the first block.
+        record: filled in place, by block index, with detached ``()`` tensors averaged over images
+            and heads: ``energy_align_before/after`` (per key token), ``energy_prior_before/after``,
+            ``update_rel`` (norm of the change of the keys over their norm) and
+            ``attn_to_query_entropy`` (in [0, 1]). Without ``update`` the energies are those of
+            its defaults, for comparison. Costs a few percent; pass ``None`` otherwise.
+        record_blocks: which blocks to record; by default the aligned ones.
+
+    Returns:
+        ``(2b, f)`` features, teacher rows first.
+
+    Raises:
+        ValueError: views of unequal shape.
+        ConfigError: a block index outside the network.
+        UnsupportedBackboneError: another kind of network or attention, or the update in token
+            space in a block that norms its keys.
+    """
+    if weak.shape != strong.shape:
+        raise ValueError(f"views must have one shape, got {tuple(weak.shape)} and {tuple(strong.shape)}")
+    net: Any = vit
+    depth = _depth(vit)
+    aligned = check_blocks(align_blocks, depth) if update is not None and vit.training else ()
+    recorded: tuple[int, ...] = ()
+    if record is not None:
+        recorded = aligned if record_blocks is None else check_blocks(record_blocks, depth, "record_blocks")
+    special = tuple(sorted({*aligned, *recorded}))
+    check_vision_transformer(vit, special)
+
+    settings = update or KeyUpdate()
+    grad = torch.is_grad_enabled()
+    with torch.set_grad_enabled(grad and train_stem):
+        tokens = embed_tokens(vit, torch.cat([weak, strong]))
+    for index, block in enumerate(net.blocks):
+        with torch.set_grad_enabled(grad and index >= grad_from_block):
+            if index in special:
+                log: BlockLog | None = {} if record is not None and index in recorded else None
+                tokens = _paired_block(vit, index, tokens, settings, move=index in aligned, log=log)
+                if record is not None and log is not None:
+                    record[index] = log
+            else:
+                tokens = block(tokens)
+    with torch.set_grad_enabled(grad and (train_stem or grad_from_block < depth)):
+        features: Tensor = net.forward_head(net.norm(tokens), pre_logits=True)
+    return features
+
+
+def freeze_backbone(
+    vit: nn.Module, grad_from_block: int, train_stem: bool = False, linear_probe: bool = False
+) -> list[str]:
+    """Leave only the blocks from ``grad_from_block`` on trainable.
+
+    Everything else is frozen, the final norm, class token, position embeddings and patch
+    embedding included, unless ``train_stem``.
+
+    Args:
+        vit: a network with a list ``blocks``; any network if everything is to be trained.
+        grad_from_block: first trainable block, 0-based.
+        train_stem: train everything; needs ``grad_from_block == 0``.
+        linear_probe: train nothing here; ``grad_from_block`` is not looked at.
+
+    Returns:
+        Names of the trainable parameters, in the order of the network.
+
+    Raises:
+        ConfigError: no block is left to train and ``linear_probe`` is off, a negative block, or
+            ``train_stem`` with frozen blocks.
+        UnsupportedBackboneError: the network has no blocks to choose from.
+    """
+    if linear_probe:
+        vit.requires_grad_(False)
+        return []
+    if train_stem:
+        if grad_from_block != 0:
+            problem = f"a trained stem below frozen blocks gets no gradient (grad_from_block {grad_from_block})"
+            raise ConfigError("train_stem", problem, "Set grad_from_block to 0 as well.")
+        vit.requires_grad_(True)
+        return [name for name, _ in vit.named_parameters()]
+    depth = _depth(vit)
+    if not 0 <= grad_from_block < depth:
+        problem = f"block {grad_from_block} leaves nothing to train in a backbone of {depth} blocks"
+        raise ConfigError(
+            "grad_from_block", problem, f"Choose 0 to {depth - 1}, or set linear_probe to train the heads alone."
+        )
+    trainable = []
+    for name, parameter in vit.named_parameters():
+        parts = name.split(".")
+        parameter.requires_grad_(parts[0] == "blocks" and int(parts[1]) >= grad_from_block)
+        if parameter.requires_grad:
+            trainable.append(name)
+    return trainable
+
+
+def default_align_blocks(depth: int, kind: Literal["middle", "deep"]) -> tuple[int, ...]:
+    """Return the blocks to align in a network of ``depth`` blocks, 0-based and sorted.
+
+    Args:
+        depth: number of blocks, >= 1.
+        kind: ``"deep"`` for fine-grained classes: 8 and 9 of 12; ``"middle"`` for coarse ones: 3
+            and 4 of 12. Other depths are scaled and rounded down; two that meet become one.
+
+    Raises:
+        ValueError: ``depth`` or ``kind`` is unknown.
+    """
+    twelfths = {"deep": (8, 9), "middle": (3, 4)}
+    if depth < 1 or kind not in twelfths:
+        raise ValueError(f"need depth >= 1 and kind 'deep' or 'middle', got {depth} and {kind!r}")
+    return tuple(sorted({depth * part // 12 for part in twelfths[kind]}))
+
+
+def check_blocks(blocks: Collection[int], depth: int, name: str = "align_blocks") -> tuple[int, ...]:
+    """Return block indices sorted and without repetition.
+
+    Args:
+        blocks: 0-based indices.
+        depth: number of blocks of the network.
+        name: the option they come from, for the message.
+
+    Raises:
+        ConfigError: an index is outside ``[0, depth)``.
+    """
+    outside = [index for index in blocks if not 0 <= index < depth]
+    if outside:
+        problem = f"no block {', '.join(map(str, outside))} in a backbone of {depth} blocks"
+        raise ConfigError(name, problem, f"Blocks count from 0 to {depth - 1}.")
+    return tuple(sorted(set(blocks)))
+
+
+def _paired_block(
+    vit: nn.Module, index: int, tokens: Tensor, update: KeyUpdate, *, move: bool, log: BlockLog | None
+) -> Tensor:
+    """Run timm's ``Block`` with the first half's keys moved toward the second half's queries."""
+    net: Any = vit
+    block: Any = net.blocks[index]
+    normed = block.norm1(tokens)
+    queries, keys, values = split_qkv(block.attn, normed)
+    half = len(keys) // 2
+    prefix = net.num_prefix_tokens if update.tokens == "patch" else 0
+    beta = update.beta_for(keys.shape[-1])
+    teacher_keys, student_queries = keys[:half, :, prefix:], queries[half:, :, prefix:]
+    moved = teacher_keys
+    if move:
+        moved = attention_update(
+            teacher_keys,
+            student_queries,
+            alpha=update.alpha,
+            beta=beta,
+            gamma_update=update.gamma_update,
+            gamma_reg=update.gamma_reg,
+            space=update.space,
+            w_k=_w_k(vit, index, update.space),
+            grad=update.grad,
+        )
+        teacher_half = torch.cat([keys[:half, :, :prefix], moved], dim=2) if prefix else moved
+        keys = torch.cat([teacher_half, keys[half:]])
+    if log is not None:
+        with torch.no_grad():
+            log.update(_energies(teacher_keys, moved, student_queries, update.alpha, beta))
+    tokens = tokens + block.drop_path1(block.ls1(attend(block.attn, normed, queries, keys, values)))
+    out: Tensor = tokens + block.drop_path2(block.ls2(block.mlp(block.norm2(tokens))))
+    return out
+
+
+def _energies(before: Tensor, after: Tensor, queries: Tensor, alpha: float, beta: float) -> BlockLog:
+    """Return the diagnostics of one block; every value is a mean over images and heads."""
+    num_keys = before.shape[2]
+    log = {
+        "energy_align_before": alignment_energy(queries, before, alpha=alpha, beta=beta).mean() / num_keys,
+        "energy_align_after": alignment_energy(queries, after, alpha=alpha, beta=beta).mean() / num_keys,
+        "energy_prior_before": prior_energy(before).mean(),
+        "energy_prior_after": prior_energy(after).mean(),
+        "update_rel": (after - before).float().norm() / before.float().norm().clamp(min=1e-12),
+        "attn_to_query_entropy": attention_entropy(before, queries, beta=beta),
+    }
+    return {name: value.detach() for name, value in log.items()}
+
+
+def _w_k(vit: nn.Module, index: int, space: UpdateSpace) -> Tensor | None:
+    """Return the key projection of a block if the update space needs it."""
+    if space == "key":
+        return None
+    net: Any = vit
+    attention = net.blocks[index].attn
+    name = type(vit).__name__
+    if space == "token" and has_key_norm(attention):
+        problem = f"block {index} norms its keys after their projection, so tokens cannot take the step"
+        raise UnsupportedBackboneError(name, problem, 'Use the update space "key".')
+    w_k = key_projection(attention)
+    if space == "literal" and w_k.shape[0] != w_k.shape[1]:
+        problem = f"block {index} has keys of width {w_k.shape[0]} for tokens of width {w_k.shape[1]}"
+        raise UnsupportedBackboneError(name, problem, 'Use the update space "key" or "token".')
+    return w_k
+
+
+def _depth(vit: nn.Module) -> int:
+    blocks = getattr(vit, "blocks", None)
+    if not isinstance(blocks, Sequence | nn.Sequential | nn.ModuleList):
+        problem = f"{type(vit).__name__} has no list of blocks"
+        raise UnsupportedBackboneError(type(vit).__name__, problem, "Choose a ViT, or train the whole network.")
+    return len(blocks)

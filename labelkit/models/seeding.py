@@ -1,0 +1,30 @@
+"""Fresh weights from a seed, with the global generator left as it was."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+
+@contextmanager
+def seeded_init(seed: int) -> Iterator[None]:
+    """Draw what modules built inside draw on the CPU from ``seed``; restore the generator after.
+
+    Args:
+        seed: in ``[0, 2**63)``. The same seed gives the same weights wherever this runs.
+
+    Raises:
+        ValueError: the seed is negative or too large.
+    """
+    if not 0 <= seed < 2**63:
+        raise ValueError(f"seed must be in [0, 2**63), got {seed}")
+    # torch.manual_seed would also reseed every GPU.
+    generator = torch.default_generator
+    state = generator.get_state()
+    generator.manual_seed(seed)
+    try:
+        yield
+    finally:
+        generator.set_state(state)

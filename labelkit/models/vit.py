@@ -1,0 +1,152 @@
+"""What we build on timm's VisionTransformer: small networks for 32x32 images, and its parts by name.
+
+All knowledge of timm's internals stands here, so that a new timm release is checked in one file.
+timm is imported on first use: reading weights must not cost it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from labelkit.errors import ConfigError
+
+
+class UnsupportedBackboneError(ConfigError):
+    """A backbone whose blocks or attention are not of the plain kind that was asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class SmallViT:
+    """Shape of a small ViT made for training from scratch."""
+
+    patch_size: int
+    embed_dim: int
+    depth: int
+    num_heads: int
+
+
+SMALL_VITS = {
+    "vit_nano_p8_32": SmallViT(patch_size=8, embed_dim=48, depth=4, num_heads=4),
+    "vit_mini_p4_32": SmallViT(patch_size=4, embed_dim=192, depth=9, num_heads=3),
+}
+SMALL_IMAGE_SIZE = 32
+
+
+def build_small_vit(name: str, *, image_size: int = SMALL_IMAGE_SIZE, in_channels: int = 3) -> nn.Module:
+    """Build one of our small ViTs as a timm ``VisionTransformer`` without a classifier.
+
+    Args:
+        name: a key of `SMALL_VITS`.
+        image_size: height and width in pixels, a multiple of the patch size.
+        in_channels: 1 or 3.
+
+    Raises:
+        KeyError: no such name.
+    """
+    from timm.models import VisionTransformer
+
+    shape = SMALL_VITS[name]
+    net: nn.Module = VisionTransformer(
+        img_size=image_size,
+        patch_size=shape.patch_size,
+        in_chans=in_channels,
+        num_classes=0,
+        embed_dim=shape.embed_dim,
+        depth=shape.depth,
+        num_heads=shape.num_heads,
+    )
+    return net
+
+
+def check_vision_transformer(vit: nn.Module, blocks: tuple[int, ...] = ()) -> None:
+    """Refuse networks that are no plain timm ViT, or whose listed blocks have another attention.
+
+    Args:
+        vit: the network.
+        blocks: 0-based indices of the blocks that need timm's fused-qkv ``Attention``.
+
+    Raises:
+        UnsupportedBackboneError: names the type that was found.
+    """
+    from timm.layers.attention import Attention
+    from timm.models.vision_transformer import Block, VisionTransformer
+
+    # The functions, not the classes: a subclass is welcome as long as it computes the same.
+    if not isinstance(vit, VisionTransformer) or type(vit).forward_features is not VisionTransformer.forward_features:
+        raise _unsupported(vit, f"{type(vit).__name__} is not timm's VisionTransformer")
+    for index in blocks:
+        block: Any = vit.blocks[index]
+        if type(block).forward is not Block.forward:
+            raise _unsupported(vit, f"block {index} is a {type(block).__name__}, not timm's plain Block")
+        if type(block.attn).forward is not Attention.forward:
+            raise _unsupported(vit, f"block {index} has {type(block.attn).__name__}, not timm's fused-qkv Attention")
+
+
+def embed_tokens(vit: nn.Module, images: Tensor) -> Tensor:
+    """Return the tokens that enter the first block, (b, t, f); the one use of timm's private helper."""
+    net: Any = vit
+    tokens = net._pos_embed(net.patch_embed(images))
+    embedded: Tensor = net.norm_pre(net.patch_drop(tokens))
+    return embedded
+
+
+def split_qkv(attention: nn.Module, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return queries, keys and values of timm's ``Attention``, each (b, h, t, d), normed where it norms.
+
+    Args:
+        attention: timm ``Attention``.
+        tokens: ``(b, t, f)`` float, after the block's first norm.
+    """
+    attn: Any = attention
+    b, t, _ = tokens.shape
+    qkv = attn.qkv(tokens).reshape(b, t, 3, attn.num_heads, -1).permute(2, 0, 3, 1, 4)
+    queries, keys, values = qkv.unbind(0)
+    return attn.q_norm(queries), attn.k_norm(keys), values
+
+
+def key_projection(attention: nn.Module) -> Tensor:
+    """Return the weight of the key projection, (h d, f), one output per row; detached."""
+    attn: Any = attention
+    weight: Tensor = attn.qkv.weight.detach()
+    width = len(weight) // 3
+    return weight[width : 2 * width]
+
+
+def has_key_norm(attention: nn.Module) -> bool:
+    """Tell whether the block norms its keys after their projection."""
+    attn: Any = attention
+    return not isinstance(attn.k_norm, nn.Identity)
+
+
+def attend(attention: nn.Module, tokens: Tensor, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    """Finish timm's ``Attention`` from its queries, keys and values: norm, gate, projection, dropout.
+
+    Args:
+        attention: timm ``Attention``.
+        tokens: ``(b, t, f)``, what `split_qkv` was given (a gate looks at it).
+        queries: ``(b, h, t, d)``.
+        keys: ``(b, h, s, d)``.
+        values: ``(b, h, s, d)``.
+
+    Returns:
+        ``(b, t, f)``.
+    """
+    attn: Any = attention
+    dropout = attn.attn_drop.p if attn.training else 0.0
+    mixed = nn.functional.scaled_dot_product_attention(queries, keys, values, dropout_p=dropout)
+    # Norm and gate came with later timm releases.
+    mixed = getattr(attn, "norm", nn.Identity())(mixed.transpose(1, 2).flatten(2))
+    gate = getattr(attn, "gate", None)
+    if gate is not None:
+        mixed = mixed * gate(tokens).sigmoid()
+    out: Tensor = attn.proj_drop(attn.proj(mixed))
+    return out
+
+
+def _unsupported(vit: nn.Module, problem: str) -> UnsupportedBackboneError:
+    cfg = getattr(vit, "pretrained_cfg", None) or {}
+    name = cfg.get("architecture") or type(vit).__name__
+    return UnsupportedBackboneError(name, problem, "Choose a plain ViT, for example vit_base_patch16_224.dino.")

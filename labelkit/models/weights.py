@@ -1,0 +1,388 @@
+"""Weights from files that others made: read without trust, fitted by name, identified by content.
+
+safetensors files are checked before the library sees them; ``.pt`` and ``.pth`` files are pickles
+and are read by ``torch.load(weights_only=True)`` in a child process with bounded memory
+(`labelkit.models.pickle_reader`). There is no way around either.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from labelkit.errors import CheckpointDamaged, CheckpointError, CheckpointMismatch, CheckpointRefused, resource_error
+
+MAX_HEADER_BYTES = 16 * 2**20
+MAX_TENSORS = 50_000
+PICKLE_SUFFIXES = (".pt", ".pth", ".bin", ".ckpt", ".tar")
+READER = Path(__file__).with_name("pickle_reader.py")
+
+# Element sizes of the safetensors types that torch reads.
+_ITEM_SIZES = {
+    "F64": 8, "I64": 8, "U64": 8, "C64": 8, "F32": 4, "I32": 4, "U32": 4, "F16": 2, "BF16": 2, "I16": 2, "U16": 2,
+    "I8": 1, "U8": 1, "BOOL": 1, "F8_E4M3": 1, "F8_E5M2": 1,
+}  # fmt: skip
+# Which copy of a network to take from a file that holds several; the averaged one is the better one.
+_PREFERRED = ("teacher", "ema", "state_dict_ema", "model_ema")
+_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True)
+class LoadReport:
+    """What became of the names of a weights file.
+
+    Attributes:
+        loaded: names of the network that were set.
+        missing: names of the network that the file lacks and does not need (batch counters).
+        unexpected: names of the file that the network has no place for, such as old classifiers.
+        mismatched: names whose shape differs; empty unless the load failed.
+        prefix: what was cut from the names of the file, e.g. ``"module.backbone."``.
+    """
+
+    loaded: tuple[str, ...]
+    missing: tuple[str, ...]
+    unexpected: tuple[str, ...]
+    mismatched: tuple[str, ...]
+    prefix: str
+
+
+def load_weights_file(path: str | Path) -> dict[str, Tensor]:
+    """Read every tensor of a weights file; nested dictionaries become dotted names.
+
+    Args:
+        path: ``.safetensors``, or a torch file (``.pt``, ``.pth``, ``.bin``, ``.ckpt``, ``.tar``).
+
+    Returns:
+        CPU tensors by name, as stored; values are not checked here.
+
+    Raises:
+        CheckpointError: no such file, not a regular file, another suffix, or no tensors in it.
+        CheckpointDamaged: the bytes are not what the format promises.
+        CheckpointRefused: holds more than tensors, or claims sizes that it does not back.
+        ResourceError: no room to convert a torch file.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise CheckpointError(str(path), "no such file", "Check the path of the weights file.")
+    if not path.is_file():
+        raise CheckpointError(str(path), "not a regular file", "Give a weights file.")
+    try:
+        with path.open("rb"):
+            pass
+    except OSError as error:
+        raise CheckpointError(str(path), f"cannot be read: {error.strerror}", "Check its permissions.") from error
+    if path.suffix == ".safetensors":
+        state = _read_safetensors(path, str(path))
+    elif path.suffix in PICKLE_SUFFIXES:
+        state = _read_pickle(path)
+    else:
+        known = ", ".join((".safetensors", *PICKLE_SUFFIXES))
+        raise CheckpointError(
+            str(path), f"unknown kind of weights file ({path.suffix or 'no suffix'})", f"Use {known}."
+        )
+    if not state:
+        raise CheckpointError(str(path), "holds no tensors", "Give a file with a state dict.")
+    return state
+
+
+def map_weights(
+    state: Mapping[str, Tensor],
+    model: nn.Module,
+    *,
+    where: str = "weights",
+    convert: Callable[[dict[str, Tensor]], Mapping[str, Tensor]] | None = None,
+) -> LoadReport:
+    """Set all parameters and buffers of ``model`` from ``state``, or change nothing and say why.
+
+    The prefix under which the network lies in the file (``module.``, ``state_dict.``,
+    ``teacher.backbone.`` and the like) is found by the names themselves: the one that fits most
+    names. Of an averaged and a plain copy the averaged one is taken.
+
+    Args:
+        state: tensors by name.
+        model: the network; every name of its state dict is needed, batch counters excepted.
+        where: the file, for messages.
+        convert: translates names and shapes of a known foreign layout; tried, on the names without
+            prefix, only when the plain names do not fit.
+
+    Returns:
+        What was loaded and what was left over.
+
+    Raises:
+        CheckpointMismatch: needed tensors are missing, have another shape or are not numbers of
+            the right kind; two copies in the file fit equally well; the first few names are given.
+        CheckpointDamaged: a needed tensor holds values that are not finite.
+    """
+    target = {name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)}
+    prefix = _find_prefix(state, target, where)
+    cleaned = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
+    left_over = [name for name in state if not name.startswith(prefix)]
+    missing, mismatched = _faults(cleaned, target)
+    if convert is not None and (missing or mismatched):
+        try:
+            cleaned = dict(convert(dict(cleaned)))
+        except (KeyError, ValueError, RuntimeError, IndexError, AttributeError, AssertionError) as error:
+            problem = f"the weights do not fit the network, and their layout is not known ({error})"
+            raise CheckpointMismatch(where, problem, _remedy(model)) from error
+        missing, mismatched = _faults(cleaned, target)
+    optional = tuple(name for name in missing if name.endswith("num_batches_tracked"))
+    needed = [name for name in missing if name not in optional]
+    if needed or mismatched:
+        raise CheckpointMismatch(where, _describe(needed, mismatched, cleaned, target), _remedy(model))
+
+    ready = {name: _fit(cleaned[name], value, name, where) for name, value in target.items() if name in cleaned}
+    with torch.no_grad():
+        for name, value in ready.items():
+            target[name].copy_(value)
+    return LoadReport(
+        loaded=tuple(ready),
+        missing=optional,
+        unexpected=(*(name for name in cleaned if name not in target), *left_over),
+        mismatched=(),
+        prefix=prefix,
+    )
+
+
+def fingerprint(module_or_state: nn.Module | Mapping[str, Tensor]) -> str:
+    """Identify weights by content: equal names, types, shapes and values give equal text.
+
+    SHA-256 over ``name NUL dtype NUL shape NUL bytes`` of every tensor, sorted by name; the type
+    as in ``float32``, the shape as in ``48,3,8,8``, the bytes little-endian in C order.
+
+    Args:
+        module_or_state: a module (its state dict is taken) or tensors by name.
+
+    Returns:
+        64 hexadecimal digits.
+    """
+    state = module_or_state.state_dict() if isinstance(module_or_state, nn.Module) else module_or_state
+    digest = hashlib.sha256()
+    for name in sorted(state):
+        tensor = state[name]
+        shape = ",".join(map(str, tensor.shape))
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        digest.update(f"{name}\0{dtype}\0{shape}\0".encode())
+        digest.update(_little_endian_bytes(tensor))
+    return digest.hexdigest()
+
+
+def _little_endian_bytes(tensor: Tensor) -> memoryview:
+    plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
+    raw = plain.view(torch.uint8)
+    if sys.byteorder == "big" and plain.element_size() > 1:
+        raw = raw.reshape(-1, plain.element_size()).flip(1).contiguous().reshape(-1)
+    return raw.numpy().data
+
+
+def _read_safetensors(path: Path, where: str) -> dict[str, Tensor]:
+    """Check the header ourselves, then let the library read."""
+    _check_safetensors(path, where)
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        return load_file(path, device="cpu")
+    except (SafetensorError, ValueError, KeyError, OSError) as error:
+        raise CheckpointDamaged(where, f"cannot be read: {error}", "Get the file again.") from error
+
+
+def _check_safetensors(path: Path, where: str) -> None:
+    """Header and sizes must agree with the file byte for byte; see STORE section 7."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if size < 10 or length > size - 8:
+            raise CheckpointDamaged(where, "is no complete safetensors file", "Get the file again.")
+        if length > MAX_HEADER_BYTES:
+            raise CheckpointRefused(where, f"header of {length} bytes, at most {MAX_HEADER_BYTES} are read")
+        text = file.read(length)
+    try:
+        header = json.loads(text, object_pairs_hook=_unique)
+    except (ValueError, RecursionError) as error:
+        raise CheckpointDamaged(where, f"header is no JSON: {error}", "Get the file again.") from error
+    if not isinstance(header, dict):
+        raise CheckpointDamaged(where, "header is no JSON object", "Get the file again.")
+    header.pop("__metadata__", None)
+    if len(header) > MAX_TENSORS:
+        raise CheckpointRefused(where, f"{len(header)} tensors, at most {MAX_TENSORS} are read")
+    spans = sorted(_span(name, entry, where) for name, entry in header.items())
+    offset = 0
+    for start, stop in spans:
+        if start != offset:
+            raise CheckpointRefused(
+                where, f"tensor data overlap or leave a gap at byte {offset}", "Get the file again."
+            )
+        offset = stop
+    if offset != size - 8 - length:
+        problem = f"tensors need {offset} bytes, the file has {size - 8 - length}"
+        raise CheckpointDamaged(where, problem, "Get the file again.")
+
+
+def _span(name: str, entry: object, where: str) -> tuple[int, int]:
+    """First and last byte of a tensor, its size proven by type and shape."""
+    if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
+        raise CheckpointDamaged(where, f"{name}: entry is not dtype, shape, data_offsets", "Get the file again.")
+    shape, offsets = entry["shape"], entry["data_offsets"]
+    valid = isinstance(shape, list) and len(shape) <= 64 and all(_is_size(extent) for extent in shape)
+    valid = valid and isinstance(offsets, list) and len(offsets) == 2 and all(_is_size(offset) for offset in offsets)
+    if not valid or not isinstance(entry["dtype"], str):
+        raise CheckpointDamaged(where, f"{name}: shape or offsets are no sizes", "Get the file again.")
+    item_size = _ITEM_SIZES.get(entry["dtype"])
+    if item_size is None:
+        raise CheckpointRefused(where, f"{name}: unknown type {entry['dtype']!r}", "Save it with a plain type.")
+    start, stop = offsets
+    if stop - start != math.prod(shape) * item_size:
+        problem = f"{name}: {stop - start} bytes for shape {shape} of {entry['dtype']}"
+        raise CheckpointDamaged(where, problem, "Get the file again.")
+    return start, stop
+
+
+def _is_size(value: object) -> bool:
+    return type(value) is int and 0 <= value < 2**63
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result = dict(pairs)
+    if len(result) != len(pairs):
+        raise ValueError("a name occurs twice")
+    return result
+
+
+def _read_pickle(path: Path) -> dict[str, Tensor]:
+    where = str(path)
+    size = path.stat().st_size
+    if zipfile.is_zipfile(path):
+        _check_zip(path, size)
+    # What the switch turns off is what we rely on; no device but the CPU is needed.
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("TORCH_FORCE_")}
+    environment |= {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+    seconds = 120 + 20 * size / 2**30
+    try:
+        with tempfile.TemporaryDirectory(prefix="labelkit-") as folder:
+            out = Path(folder) / "weights.safetensors"
+            command = [sys.executable, "-P", str(READER), str(path.resolve()), str(out)]
+            child = subprocess.run(
+                command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=seconds, check=False
+            )
+            answer = _answer(child.stdout)
+            if answer == {}:
+                # A copy: the file below the mapped tensors is about to go.
+                return {name: value.clone() for name, value in _read_safetensors(out, where).items()}
+    except subprocess.TimeoutExpired as error:
+        raise CheckpointRefused(where, f"could not be read within {seconds:.0f} seconds", _resave()) from error
+    except OSError as error:
+        raise resource_error(error, tempfile.gettempdir()) from error
+    if answer is None:
+        problem = (
+            f"its reader stopped (exit {child.returncode}): damaged, or it needs more memory than its size justifies"
+        )
+        raise CheckpointRefused(where, problem, "Get the file again.")
+    if "refused" in answer:
+        names = ", ".join(map(str, answer["refused"][:10]))
+        raise CheckpointRefused(where, f"holds more than tensors and was not read: {names}", _resave())
+    problem = f"not a torch file of plain tensors: {answer.get('error')}"
+    raise CheckpointRefused(where, problem, _resave())
+
+
+def _check_zip(path: Path, size: int) -> None:
+    """Torch stores its entries; compressed ones are how a small file becomes a large one."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            entries = archive.infolist()
+    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
+        raise CheckpointDamaged(str(path), f"damaged archive: {error}", "Get the file again.") from error
+    packed = [entry.filename for entry in entries if entry.compress_type != zipfile.ZIP_STORED]
+    if packed:
+        raise CheckpointRefused(str(path), f"compressed entries ({packed[0]}), which torch never writes", _resave())
+    if sum(entry.file_size for entry in entries) > size:
+        raise CheckpointRefused(str(path), "entries claim more bytes than the file has", "Get the file again.")
+
+
+def _answer(stdout: bytes) -> dict[str, Any] | None:
+    try:
+        answer = json.loads(stdout)
+    except ValueError:
+        return None
+    return answer if isinstance(answer, dict) else None
+
+
+def _resave() -> str:
+    return (
+        "Where you trust the file, save its tensors alone: "
+        "safetensors.torch.save_file(network.state_dict(), 'weights.safetensors')."
+    )
+
+
+def _find_prefix(state: Mapping[str, Tensor], target: Mapping[str, Tensor], where: str) -> str:
+    """Return the prefix of the file's names under which most names of the network lie."""
+    suffixes: dict[str, list[str]] = {}
+    for name in target:
+        suffixes.setdefault(name.rpartition(".")[2], []).append(name)
+    votes: Counter[str] = Counter()
+    for name in state:
+        for wanted in suffixes.get(name.rpartition(".")[2], ()):
+            if name == wanted or name.endswith(f".{wanted}"):
+                votes[name.removesuffix(wanted)] += 1
+    if not votes:
+        return ""
+    best = max(votes.values())
+    prefixes = sorted(prefix for prefix, count in votes.items() if count == best)
+    if "" in prefixes or len(prefixes) == 1:
+        return "" if "" in prefixes else prefixes[0]
+    averaged = [prefix for prefix in prefixes if any(part in _PREFERRED for part in prefix.split("."))]
+    if len(averaged) == 1:
+        return averaged[0]
+    problem = f"holds {len(prefixes)} copies of the network: {', '.join(repr(prefix) for prefix in prefixes[:_SHOWN])}"
+    raise CheckpointMismatch(where, problem, "Save the copy that you want alone.")
+
+
+def _faults(state: Mapping[str, Tensor], target: Mapping[str, Tensor]) -> tuple[list[str], list[str]]:
+    missing = [name for name in target if name not in state]
+    mismatched = [name for name in target if name in state and state[name].shape != target[name].shape]
+    return missing, mismatched
+
+
+def _describe(
+    missing: list[str], mismatched: list[str], state: Mapping[str, Tensor], target: Mapping[str, Tensor]
+) -> str:
+    parts = []
+    if missing:
+        parts.append(f"{len(missing)} of {len(target)} tensors are missing ({_first(missing)})")
+    if mismatched:
+        shapes = [f"{name} is {list(state[name].shape)}, needed {list(target[name].shape)}" for name in mismatched]
+        parts.append(f"{len(mismatched)} have another shape ({_first(shapes)})")
+    return "; ".join(parts)
+
+
+def _first(names: list[str]) -> str:
+    return ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
+
+
+def _remedy(model: nn.Module) -> str:
+    return f"Give weights of the same network ({type(model).__name__}), image size and channels."
+
+
+def _fit(value: Tensor, target: Tensor, name: str, where: str) -> Tensor:
+    """Return ``value`` in the type of ``target``, or refuse a value that cannot be one."""
+    if value.is_floating_point() != target.is_floating_point() or value.is_complex():
+        problem = f"{name} is {value.dtype}, needed {target.dtype}"
+        raise CheckpointMismatch(where, problem, "Save the weights in their original type.")
+    fitted = value.to(target.dtype)
+    if fitted.is_floating_point() and not bool(torch.isfinite(fitted).all()):
+        count = int((~torch.isfinite(fitted)).sum())
+        raise CheckpointDamaged(where, f"{name}: {count} values are not finite", "Get the file again, or train again.")
+    return fitted

@@ -1,0 +1,177 @@
+"""Group the rows of a store; the result gets a name beside it."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelkit.algorithms.clustering import kmeans, semi_supervised_kmeans, spherical_kmeans
+from labelkit.config.stages import ClusterConfig, KMeansConfig, SphericalKMeansConfig, SSKMeansConfig
+from labelkit.data.keyed_random import keyed_generator
+from labelkit.errors import ConfigError, DatasetError
+from labelkit.stages.indexes import check_features, split_rows, unit_rows
+from labelkit.stages.progress import current_progress
+from labelkit.stages.result import SimpleResult, Table
+from labelkit.store.embeddings import EmbeddingStore, open_store
+from labelkit.store.results import write_result
+
+
+def cluster_store(config: ClusterConfig) -> SimpleResult:
+    """Run the clustering that the config belongs to.
+
+    Returns:
+        The result file, sizes and inertia.
+
+    Raises:
+        StoreError: the store cannot be used, or has no labels where they are needed.
+        ConfigError: more clusters than rows.
+    """
+    store = open_store(config.index)
+    rows = split_rows(store, config.split)
+    if config.num_clusters > len(rows):
+        raise ConfigError(
+            "--num-clusters", f"{config.num_clusters} clusters for {len(rows)} rows of {config.index}", "Choose fewer."
+        )
+    algorithm = config.command[1]
+    started = time.monotonic()
+    with current_progress().task(f"{algorithm}, {config.num_clusters} clusters", total=None):
+        cluster_ids, centroids, inertia, iterations, class_of_cluster = _run(config, store, rows)
+    seconds = time.monotonic() - started
+    full = np.full(store.n, -1, dtype=np.int64)
+    full[rows] = cluster_ids
+    arrays: dict[str, NDArray[np.generic] | list[str]] = {
+        "cluster_ids": full,
+        "centroids": centroids.astype(np.float32),
+    }
+    if class_of_cluster is not None:
+        arrays["names"] = cluster_names(class_of_cluster, store.class_names)
+        arrays["new_classes"] = (class_of_cluster < 0).astype(np.uint8)
+    params = {
+        key: value
+        for key, value in config.to_yaml_dict().items()
+        if key not in ("index", "result", "overwrite")
+    }
+    name = config.result or algorithm
+    path = write_result(
+        store,
+        name,
+        kind="clusters",
+        arrays=arrays,
+        params={**params, "inertia": inertia, "iterations": iterations},
+        stage=f"cluster {algorithm}",
+        overwrite=config.overwrite,
+    )
+    sizes = np.bincount(cluster_ids, minlength=config.num_clusters)
+    values: dict[str, object] = {
+        "index": config.index,
+        "result": name,
+        "path": path,
+        "algorithm": algorithm,
+        "num_clusters": config.num_clusters,
+        "rows": len(rows),
+        "inertia": inertia,
+        "iterations": iterations,
+        "seconds": round(seconds, 3),
+        "sizes": sizes.tolist(),
+    }
+    shown = Table(
+        "",
+        ["result", "clusters", "rows", "smallest", "largest", "inertia", "seconds", "path"],
+        [[name, config.num_clusters, len(rows), int(sizes.min()), int(sizes.max()), inertia, round(seconds, 2), path]],
+    )
+    return SimpleResult(values, (path,), (shown,))
+
+
+def _run(
+    config: ClusterConfig, store: EmbeddingStore, rows: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.float32], float, int, NDArray[np.int64] | None]:
+    """Return (ids of rows, centroids, inertia, iterations, class of each cluster or None)."""
+    generator = keyed_generator(config.seed, "cluster")
+    features = check_features(store, rows)
+    if isinstance(config, SSKMeansConfig):
+        labeled, labels = labeled_rows(store, rows, config.num_clusters)
+        found = semi_supervised_cluster(
+            unit_rows(features) if config.normalize else features,
+            labeled,
+            labels,
+            config.num_clusters,
+            generator=generator,
+            num_inits=config.num_inits,
+            max_iter=config.max_iterations,
+            tol=config.tolerance,
+        )
+        return found
+    common = {"num_inits": config.num_inits, "max_iter": config.max_iterations, "tol": config.tolerance}
+    if isinstance(config, SphericalKMeansConfig):
+        clustering = spherical_kmeans(features, config.num_clusters, generator=generator, **common)  # type: ignore[arg-type] # one dict for ints and a float
+    else:
+        assert isinstance(config, KMeansConfig)
+        points = unit_rows(features) if config.normalize else features
+        clustering = kmeans(points, config.num_clusters, generator=generator, **common)  # type: ignore[arg-type] # as above
+    return clustering.cluster_ids, clustering.centroids, clustering.inertia, clustering.num_iterations, None
+
+
+def labeled_rows(
+    store: EmbeddingStore, rows: NDArray[np.int64], num_clusters: int
+) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+    """Return (mask over ``rows``, labels of the masked ones) that training may use.
+
+    Raises:
+        DatasetError: there are none, or more classes than clusters.
+    """
+    if store.labels is None or store.labeled is None or not store.labeled[rows].any():
+        raise DatasetError(
+            str(store.path),
+            "has no labels that may be used, and this needs some",
+            "Embed a data set with labels, or use `labelkit cluster k-means`.",
+        )
+    labeled = np.asarray(store.labeled)[rows].astype(bool)
+    labels = np.asarray(store.labels)[rows][labeled]
+    classes = len(np.unique(labels))
+    if classes > num_clusters:
+        raise ConfigError(
+            "--num-clusters", f"{num_clusters} is fewer than the {classes} classes that have labels", "Choose more."
+        )
+    return labeled, labels
+
+
+def semi_supervised_cluster(
+    features: NDArray[np.float32],
+    labeled: NDArray[np.bool_],
+    labels: NDArray[np.int64],
+    num_clusters: int,
+    *,
+    generator: np.random.Generator,
+    num_inits: int,
+    max_iter: int,
+    tol: float,
+) -> tuple[NDArray[np.int64], NDArray[np.float32], float, int, NDArray[np.int64]]:
+    """Semi-supervised k-means over all rows: (ids, centroids, inertia, iterations, class of each cluster or -1)."""
+    found = semi_supervised_kmeans(
+        features[~labeled],
+        features[labeled],
+        labels,
+        num_clusters,
+        generator=generator,
+        num_inits=num_inits,
+        max_iter=max_iter,
+        tol=tol,
+    )
+    cluster_ids = np.empty(len(features), dtype=np.int64)
+    cluster_ids[~labeled] = found.unlabeled_ids
+    cluster_ids[labeled] = found.labeled_ids
+    return cluster_ids, found.centroids, found.inertia, found.num_iterations, found.class_of_cluster
+
+
+def cluster_names(class_of_cluster: NDArray[np.int64], class_names: tuple[str, ...]) -> list[str]:
+    """Name of each cluster: its class, or ``new-1``, ``new-2``, ... in order."""
+    names, fresh = [], 0
+    for label in class_of_cluster:
+        if label >= 0:
+            names.append(class_names[label])
+        else:
+            fresh += 1
+            names.append(f"new-{fresh}")
+    return names

@@ -1,0 +1,79 @@
+"""Draw a query and its hits as one picture."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw, ImageFont
+
+from labelkit.store.commit import commit_bytes
+
+_CELL, _GAP, _TEXT = 112, 8, 30
+
+
+@dataclass(frozen=True)
+class Picture:
+    """One cell of a contact sheet.
+
+    Attributes:
+        pixels: (h, w, c) uint8 with c = 1 or 3; ``None`` draws an empty frame.
+        lines: at most two short lines below it.
+        marked: draw a frame around it.
+    """
+
+    pixels: NDArray[np.uint8] | None
+    lines: tuple[str, ...]
+    marked: bool = False
+
+
+def write_contact_sheet(path: Path, rows: Sequence[Sequence[Picture]]) -> Path:
+    """Write a PNG with one row of pictures per entry.
+
+    Raises:
+        ValueError: there is nothing to draw.
+        ResourceError: it cannot be written.
+    """
+    columns = max((len(row) for row in rows), default=0)
+    if columns == 0:
+        raise ValueError("there is nothing to draw")
+    width = _GAP + columns * (_CELL + _GAP)
+    height = _GAP + len(rows) * (_CELL + _TEXT + _GAP)
+    sheet = Image.new("RGB", (width, height), "white")
+    draw = ImageDraw.Draw(sheet)
+    font = ImageFont.load_default(size=11)
+    for r, row in enumerate(rows):
+        for c, picture in enumerate(row):
+            left, top = _GAP + c * (_CELL + _GAP), _GAP + r * (_CELL + _TEXT + _GAP)
+            if picture.pixels is not None:
+                sheet.paste(_fit(picture.pixels), (left, top))
+            outline = "#d2691e" if picture.marked else "#cccccc"
+            draw.rectangle((left - 1, top - 1, left + _CELL, top + _CELL), outline=outline, width=3 if picture.marked else 1)
+            for i, line in enumerate(picture.lines[:2]):
+                draw.text((left, top + _CELL + 2 + 13 * i), _shorten(draw, line, font), fill="black", font=font)
+    buffer = io.BytesIO()
+    sheet.save(buffer, format="PNG")
+    commit_bytes(path, buffer.getvalue())
+    return path
+
+
+def _fit(pixels: NDArray[np.uint8]) -> Image.Image:
+    image = Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels).convert("RGB")
+    scale = _CELL / max(image.size)
+    size = (max(1, round(image.width * scale)), max(1, round(image.height * scale)))
+    # small images keep their pixels visible
+    resized = image.resize(size, Image.Resampling.NEAREST if scale > 2 else Image.Resampling.LANCZOS)
+    cell = Image.new("RGB", (_CELL, _CELL), "white")
+    cell.paste(resized, ((_CELL - size[0]) // 2, (_CELL - size[1]) // 2))
+    return cell
+
+
+def _shorten(draw: ImageDraw.ImageDraw, line: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont) -> str:
+    line = line.encode("utf-8", "replace").decode()
+    while len(line) > 4 and draw.textlength(line, font=font) > _CELL:
+        line = "…" + line[2:]
+    return line

@@ -1,0 +1,175 @@
+"""Score the groupings of a store against its labels."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelkit.config.stages import EvaluateClusteringConfig
+from labelkit.errors import StoreError
+from labelkit.metrics.clustering import (
+    ClusterAccuracy,
+    adjusted_rand_index,
+    cluster_accuracy,
+    normalized_mutual_information,
+)
+from labelkit.stages.indexes import split_rows
+from labelkit.stages.progress import current_progress
+from labelkit.stages.result import Cell, SimpleResult, Table
+from labelkit.store.embeddings import EmbeddingStore, open_store
+from labelkit.store.results import Result, list_results, read_result, write_result
+
+_GROUPINGS = ("pseudo_labels", "cluster_ids")
+
+
+def evaluate_clustering(config: EvaluateClusteringConfig) -> SimpleResult:
+    """Accuracy All/Old/New, NMI, ARI and kinds of error of every grouping of a store.
+
+    Rows that training could use the label of are left out by default, as in all published numbers; each split is
+    scored on its own.
+
+    Raises:
+        StoreError: the store has no labels, or no grouping.
+    """
+    store = open_store(config.index)
+    if store.labels is None or not (np.asarray(store.labels) >= 0).any():
+        raise StoreError(
+            f"{store.path}:/labels", "there are no labels to compare with", "Embed a data set with labels."
+        )
+    groupings = _groupings(store, config)
+    old_classes = (
+        np.ones(len(store.class_names), dtype=bool) if store.old_classes is None else np.asarray(store.old_classes, bool)
+    )
+    rows_of_split = _rows(store, config)
+    scores: list[dict[str, object]] = []
+    accuracy_rows: list[list[Cell]] = []
+    error_rows: list[list[Cell]] = []
+    for result, ids in groupings:
+        shown = result.name + (" (stale)" if result.stale else "")
+        for split, rows in rows_of_split.items():
+            rows = rows[ids[rows] >= 0]
+            if len(rows) == 0:
+                continue
+            labels, clusters = np.asarray(store.labels)[rows], ids[rows]
+            score = cluster_accuracy(labels, clusters, old_classes, protocol=config.protocol)
+            nmi, ari = normalized_mutual_information(labels, clusters), adjusted_rand_index(labels, clusters)
+            names = result.arrays.get("names")
+            scores.append(
+                {
+                    "result": result.name,
+                    "stale": result.stale,
+                    "stage": result.stage,
+                    "split": split,
+                    "rows": len(rows),
+                    "nmi": nmi,
+                    "ari": ari,
+                    **score.to_dict(),
+                    "per_class": _per_class(score, labels, clusters, store.class_names, old_classes),
+                    "cluster_names": list(names) if names is not None else None,
+                }
+            )
+            percent = [100 * value for value in (score.all_accuracy, score.old_accuracy, score.new_accuracy)]
+            accuracy_rows.append([shown, split, len(rows), *percent, nmi, ari, score.used_clusters])
+            errors = [100 * value for value in (score.true_old, score.false_old, score.true_new, score.false_new)]
+            error_rows.append([shown, split, *errors])
+    if not scores:
+        raise StoreError(str(store.path), "no row has both a label and a group", "Check --split and --rows.")
+    values: dict[str, object] = {
+        "index": config.index,
+        "protocol": config.protocol,
+        "rows": config.rows,
+        "scores": scores,
+    }
+    made = ()
+    if config.result is not None:
+        path = write_result(
+            store,
+            config.result,
+            kind="evaluation",
+            arrays={},
+            metrics=values | {"index": store.path.name},
+            params={"protocol": config.protocol, "rows": config.rows, "split": config.split, "results": list(config.results)},
+            stage="evaluate clustering",
+            overwrite=config.overwrite,
+        )
+        made = (path,)
+    which = "rows whose labels training could not use" if _held_out(store, config) else "all labeled rows"
+    tables = (
+        Table(
+            f"accuracy {config.protocol} in %, over {which}",
+            ["result", "split", "rows", "All", "Old", "New", "NMI", "ARI", "clusters"],
+            accuracy_rows,
+        ),
+        Table(
+            "errors in % of their group: wrong old class, taken for new; wrong new class, taken for old",
+            ["result", "split", "TrueOld", "FalseOld", "TrueNew", "FalseNew"],
+            error_rows,
+        ),
+    )
+    return SimpleResult(values, made, tables)
+
+
+def _groupings(store: EmbeddingStore, config: EvaluateClusteringConfig) -> list[tuple[Result, NDArray[np.int64]]]:
+    names = config.results or tuple(list_results(store))
+    found: list[tuple[Result, NDArray[np.int64]]] = []
+    for name in names:
+        try:
+            result = read_result(store, name, allow_stale=config.allow_stale)
+        except StoreError as error:
+            if config.results:
+                raise
+            current_progress().warning(str(error))
+            continue
+        key = next((key for key in _GROUPINGS if key in result.arrays), None)
+        if key is not None:
+            found.append((result, np.asarray(result.arrays[key], dtype=np.int64)))
+        elif config.results:
+            raise StoreError(f"{result.path}", "does not group the rows", "Name a result of cluster or discover.")
+    if not found:
+        raise StoreError(
+            str(store.path),
+            "has no result that groups its rows",
+            "Run `labelkit cluster` or `labelkit discover` on it first.",
+        )
+    return found
+
+
+def _held_out(store: EmbeddingStore, config: EvaluateClusteringConfig) -> bool:
+    """Whether labeled rows are left out."""
+    usable = store.labeled is not None and bool(np.asarray(store.labeled).any())
+    return usable if config.rows == "auto" else config.rows == "unlabeled"
+
+
+def _rows(store: EmbeddingStore, config: EvaluateClusteringConfig) -> dict[str, NDArray[np.int64]]:
+    """Rows to score by split."""
+    keep = np.asarray(store.labels) >= 0
+    if _held_out(store, config) and store.labeled is not None:
+        keep &= ~np.asarray(store.labeled, dtype=bool)
+    if config.split != "all" or len(store.split_names) < 2:
+        name = config.split if config.split != "all" or not store.split_names else store.split_names[0]
+        chosen = split_rows(store, config.split)
+        return {name: chosen[keep[chosen]]}
+    parts = {name: np.asarray(store.rows(name), dtype=np.int64) for name in store.split_names}
+    return {name: rows[keep[rows]] for name, rows in parts.items() if keep[rows].any()}
+
+
+def _per_class(
+    score: ClusterAccuracy,
+    labels: NDArray[np.int64],
+    clusters: NDArray[np.int64],
+    class_names: tuple[str, ...],
+    old_classes: NDArray[np.bool_],
+) -> list[dict[str, object]]:
+    predicted = score.mapping[clusters]
+    rows: list[dict[str, object]] = []
+    for label in np.unique(labels):
+        mask = labels == label
+        rows.append(
+            {
+                "class": class_names[label],
+                "old": bool(old_classes[label]),
+                "images": int(mask.sum()),
+                "accuracy": float((predicted[mask] == label).mean()),
+            }
+        )
+    return rows

@@ -1,0 +1,51 @@
+"""What every stage over a store needs: chosen rows and usable features."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelkit.errors import ConfigError, StoreError
+from labelkit.store.embeddings import EmbeddingStore
+
+
+def split_rows(store: EmbeddingStore, split: str) -> NDArray[np.int64]:
+    """Rows of a split, or of the whole store for ``all``.
+
+    Raises:
+        ConfigError: the store has no such split, or no row in it.
+    """
+    if split == "all":
+        return np.arange(store.n, dtype=np.int64)
+    if split not in store.split_names:
+        known = ", ".join(store.split_names) or "none"
+        raise ConfigError("--split", f"{store.path} has no split {split!r} (it has: {known})", "Choose one, or all.")
+    rows = np.asarray(store.rows(split), dtype=np.int64)
+    if len(rows) == 0:
+        raise ConfigError("--split", f"{store.path} has no row in split {split!r}", "Choose another, or all.")
+    return rows
+
+
+def check_features(store: EmbeddingStore, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+    """The embeddings of some rows as float32, contiguous.
+
+    Raises:
+        StoreError: some are not finite.
+    """
+    whole = len(rows) == store.n
+    features = np.ascontiguousarray(store.embeddings if whole else store.embeddings[rows], dtype=np.float32)
+    bad = ~np.isfinite(features).all(axis=1)
+    if bad.any():
+        raise StoreError(
+            f"{store.path}:/embeddings",
+            f"{int(bad.sum())} rows hold NaN or infinite values (first: row {int(rows[np.flatnonzero(bad)[0]])})",
+            "Embed again.",
+        )
+    return features
+
+
+def unit_rows(features: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Rows scaled to length 1; zero rows stay zero."""
+    lengths = np.linalg.norm(features, axis=1, keepdims=True)
+    scaled: NDArray[np.float32] = (features / np.maximum(lengths, 1e-12)).astype(np.float32)
+    return scaled

@@ -1,0 +1,193 @@
+"""From data options to images and the labels that may be used."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelkit.config.data import DataConfig
+from labelkit.data.batch import DataInfo
+from labelkit.data.datasets import DATASETS, ImageDataset, load_dataset
+from labelkit.data.splits import (
+    LabelSplit,
+    class_halves_split,
+    few_labels_split,
+    gcd_split,
+    given_split,
+    long_tail_split,
+)
+from labelkit.errors import ConfigError, DatasetError
+
+
+@dataclass(frozen=True)
+class PreparedData:
+    """The images of one command and which of their labels may be used.
+
+    Attributes:
+        dataset: the chosen images; row i of everything below is image i of it.
+        split: the labels that may be used.
+        labels: (n,) int64 training labels, -1 = unlabeled; old classes first.
+    """
+
+    dataset: ImageDataset
+    split: LabelSplit
+    labels: NDArray[np.int64]
+
+    def counts(self) -> dict[str, int]:
+        """Numbers of images and classes."""
+        return {
+            "images": len(self.labels),
+            "labeled": int((self.labels >= 0).sum()),
+            "unlabeled": int((self.labels < 0).sum()),
+            "old_classes": len(self.split.old_classes),
+            "new_classes": len(self.split.new_classes),
+        }
+
+    def describe(self) -> str:
+        """The same in words."""
+        counts = self.counts()
+        return (
+            f"{counts['images']:,} images, {counts['labeled']:,} labeled; "
+            f"{counts['old_classes']} old and {counts['new_classes']} new classes known"
+        )
+
+    def info(self, image_size: int) -> DataInfo:
+        """What a method may know; the truth of unlabeled images is not in it."""
+        known_in_all = len(self.split.class_order)
+        open_ended = self.split.kind == "given" and bool((self.dataset.labels < 0).any())
+        return DataInfo(
+            num_samples=len(self.labels),
+            labels=self.labels,
+            class_names=self.dataset.class_names,
+            class_order=tuple(self.split.class_order),
+            num_old_classes=len(self.split.old_classes),
+            num_known_classes=None if open_ended or known_in_all == 0 else known_in_all,
+            in_channels=self.dataset.in_channels,
+            image_size=image_size,
+            chiral=self.dataset.chiral,
+            photographic=self.dataset.photographic,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """What is saved with a run: the split by sample id, and the listing it belongs to."""
+        return {
+            "dataset": self.dataset.name,
+            "dataset_digest": self.dataset.digest(),
+            "class_names": list(self.dataset.class_names),
+            "split": self.split.to_json(self.dataset.sample_ids),
+        }
+
+
+def choose_split_rows(dataset: ImageDataset, split: str) -> NDArray[np.int64]:
+    """Rows of a split: a name, ``all``, or ``auto`` = train if there is one.
+
+    Raises:
+        ConfigError: no such split.
+    """
+    if split == "all" or (split == "auto" and "train" not in dataset.split_names):
+        return np.arange(len(dataset.sample_ids), dtype=np.int64)
+    name = "train" if split == "auto" else split
+    if name not in dataset.split_names:
+        known = ", ".join(dataset.split_names) or "none"
+        raise ConfigError("--split", f"{dataset.name} has no split {name!r} (it has: {known})", "Choose one, or all.")
+    return np.asarray(dataset.in_split(name), dtype=np.int64)
+
+
+def prepare_data(config: DataConfig) -> PreparedData:
+    """Read the listing, choose images and labels.
+
+    Raises:
+        DatasetError, ConfigError: data or options that cannot be used.
+    """
+    dataset = load_dataset(config.dataset, data_root=config.data_root, download=config.download)
+    rows = choose_split_rows(dataset, config.split)
+    dataset = dataset.select(rows)
+    if len(dataset.sample_ids) == 0:
+        raise DatasetError(config.dataset, f"split {config.split} holds no image", "Choose another --split.")
+    if config.imbalance_factor is not None:
+        kept = long_tail_split(
+            dataset.labels,
+            dataset.given,
+            len(dataset.class_names),
+            imbalance_factor=config.imbalance_factor,
+            seed=config.split_seed,
+        )
+        dataset = dataset.select(kept)
+    split = choose_labels(config, dataset)
+    if split.kind == "class-halves":
+        kept = np.flatnonzero(np.isin(dataset.labels, split.old_classes))
+        dataset = dataset.select(kept)
+        split = LabelSplit(
+            split.kind, split.labeled[kept], split.old_classes, split.new_classes, split.params, split.warnings
+        )
+    return PreparedData(dataset, split, split.training_labels(dataset.labels))
+
+
+def choose_labels(config: DataConfig, dataset: ImageDataset) -> LabelSplit:
+    """Apply ``--label-split``."""
+    labels, given, num_classes = dataset.labels, dataset.given, len(dataset.class_names)
+    if "train" in dataset.split_names:
+        # labels of test images are for testing, also when train and test are embedded together
+        given = given & np.isin(dataset.splits, [dataset.split_names.index("train"), -1])
+    kind = config.label_split
+    if kind == "auto":
+        kind = "given" if not dataset.given.all() else "gcd"
+    used = {
+        "num_old_classes": (config.num_old_classes, "gcd"),
+        "num_labels": (config.num_labels, "few-labels"),
+    }
+    for name, (value, owner) in used.items():
+        if value is not None and kind != owner:
+            raise ConfigError(
+                "--" + name.replace("_", "-"), f"has no meaning for --label-split {kind}", f"It goes with {owner}."
+            )
+    if kind == "given":
+        return given_split(labels, given, num_classes)
+    if num_classes == 0:
+        raise DatasetError(
+            config.dataset,
+            "has no labels to choose from (a flat folder, or a CSV without any)",
+            "Give a folder of class folders or a CSV with some labels.",
+        )
+    if kind == "gcd":
+        spec = DATASETS.get(config.dataset)
+        old_classes = None
+        if spec is not None and config.num_old_classes is None:
+            old_classes = spec.default_old_classes
+        return gcd_split(
+            labels,
+            given,
+            num_classes,
+            old_classes=old_classes,
+            num_old_classes=config.num_old_classes,
+            label_ratio=config.label_ratio,
+            seed=config.split_seed,
+        )
+    if kind == "few-labels":
+        if config.num_labels is None:
+            raise ConfigError("--num-labels", "is needed for --label-split few-labels", "Say how many labels in all.")
+        return few_labels_split(labels, given, num_classes, total=config.num_labels, seed=config.split_seed)
+    return class_halves_split(labels, given, num_classes)
+
+
+def saved_info(saved: Mapping[str, Any]) -> DataInfo:
+    """What a method must know to be built again, from ``split.json``; which images were labeled no longer matters."""
+    facts = dict(saved["info"])
+    num_labeled = len(saved["split"]["labeled"])
+    labels = np.full(facts["num_samples"], -1, dtype=np.int64)
+    labels[:num_labeled] = 0
+    return DataInfo(
+        **{key: facts[key] for key in facts if key not in ("class_order", "class_names")},
+        labels=labels,
+        class_names=tuple(facts["class_names"]),
+        class_order=tuple(facts["class_order"]),
+    )
+
+
+def info_record(info: DataInfo) -> dict[str, Any]:
+    """The part of ``DataInfo`` that a run saves."""
+    return {key: value for key, value in asdict(info).items() if key != "labels"}

@@ -1,0 +1,71 @@
+"""What a stage hands back: numbers for a program, paths for a pipe, tables for a person."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+Cell = str | int | float | bool | Path | None
+"""One cell of a table; None and not-a-number are shown as a dash."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A small table for people.
+
+    Attributes:
+        title: what the rows are; may be empty.
+        columns: one heading per column.
+        rows: cells, as many per row as columns.
+    """
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+
+    def __post_init__(self) -> None:
+        """Refuse rows that do not fit the headings."""
+        for number, row in enumerate(self.rows):
+            if len(row) != len(self.columns):
+                raise ValueError(
+                    f"row {number} of table {self.title!r} has {len(row)} cells for {len(self.columns)} columns"
+                )
+
+
+class StageResult(Protocol):
+    """What every stage returns; the command line shows one of the three forms."""
+
+    def to_json(self) -> dict[str, object]:
+        """Return everything a program may want: dicts, lists, texts, numbers, paths; NaN stands for "undefined"."""
+        ...
+
+    def made(self) -> list[Path]:
+        """Return the files and folders that were made, the most important first."""
+        ...
+
+    def tables(self) -> list[Table]:
+        """Return what a person wants to see first."""
+        ...
+
+
+@dataclass(frozen=True)
+class SimpleResult:
+    """A result that holds its three forms as they are."""
+
+    values: dict[str, object]
+    paths: tuple[Path, ...] = ()
+    shown: tuple[Table, ...] = ()
+
+    def to_json(self) -> dict[str, object]:
+        """Return the values."""
+        return self.values
+
+    def made(self) -> list[Path]:
+        """Return the paths."""
+        return list(self.paths)
+
+    def tables(self) -> list[Table]:
+        """Return the tables."""
+        return list(self.shown)

@@ -1,0 +1,215 @@
+"""Find the images of a store that look most like a query."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from labelkit.algorithms.neighbors import knn
+from labelkit.config.stages import RetrieveConfig
+from labelkit.data.datasets import FileSource, ImageDataset, load_dataset
+from labelkit.data.decode import BadImage, Channels
+from labelkit.data.loading import EvalLoader
+from labelkit.data.transforms import Normalize
+from labelkit.engine.devices import Runtime
+from labelkit.errors import ConfigError, DatasetError, LabelkitError
+from labelkit.stages.contact_sheet import Picture, write_contact_sheet
+from labelkit.stages.indexes import check_features
+from labelkit.stages.locations import find_images
+from labelkit.stages.networks import EmbeddingNetwork, recorded_network
+from labelkit.stages.progress import current_progress
+from labelkit.stages.result import Cell, SimpleResult, Table
+from labelkit.store.embeddings import EmbeddingStore, open_store
+
+
+def retrieve_images(config: RetrieveConfig) -> SimpleResult:
+    """Embed the query with the store's own model and list its nearest rows, exactly.
+
+    Raises:
+        StoreError: the store cannot be used.
+        DatasetError: the query is no image.
+        CheckpointError: the model of the store is not here, or another one was given.
+        ConfigError: more hits asked for than the store has rows.
+    """
+    queries = query_dataset(config.query)
+    store = open_store(config.index)
+    if config.k > store.n:
+        raise ConfigError("-k", f"{config.k} hits from a store of {store.n} rows", "Ask for fewer.")
+    runtime = Runtime(device=config.device)
+    model = recorded_network(store.model, config.checkpoint)
+    embedded, rows, bad = embed_queries(queries, model, runtime)
+    if len(rows) == 0:
+        reasons = "; ".join(f"{queries.sample_ids[row]}: {reason}" for row, reason in bad[:5])
+        raise DatasetError(str(config.query), f"cannot be read as an image ({reasons})", "Give a JPEG or PNG file.")
+    for row, reason in bad:
+        current_progress().warning(f"{queries.sample_ids[row]}: {reason}; left out")
+    metric: Literal["cosine", "l2", "dot"] = store.metric  # type: ignore[assignment] # checked when opened
+    gallery = check_features(store, np.arange(store.n, dtype=np.int64))
+    scores, neighbors = knn(embedded, gallery, config.k, metric=metric)
+    digests = {bytes(digest): row for row, digest in enumerate(np.asarray(store.sha256))}
+
+    hits: list[dict[str, object]] = []
+    cells: list[list[Cell]] = []
+    for q, row in enumerate(rows):
+        same = digests.get(queries.source.read(int(row)).sha256)
+        listed: list[dict[str, object]] = []
+        for rank, (neighbor, score) in enumerate(zip(neighbors[q], scores[q], strict=True), start=1):
+            hit = {
+                "rank": rank,
+                "sample_id": store.sample_ids[neighbor],
+                "row": int(neighbor),
+                "score": float(score),
+                "label": _label(store, int(neighbor)),
+                "same_file": same == int(neighbor),
+            }
+            listed.append(hit)
+            name = queries.sample_ids[row]
+            mark = "same file" if hit["same_file"] else ""
+            cells.append([name, rank, store.sample_ids[neighbor], _label(store, int(neighbor)), float(score), mark])
+        hits.append({"query": queries.sample_ids[row], "hits": listed})
+    values: dict[str, object] = {
+        "index": config.index,
+        "metric": store.metric,
+        "k": config.k,
+        "model": store.model.name,
+        "queries": hits,
+        "skipped": [{"query": queries.sample_ids[row], "reason": reason} for row, reason in bad],
+    }
+    made: list[Path] = []
+    if config.sheet is not None:
+        images = _indexed_images(config, store)
+        made.append(_draw(config.sheet, queries, rows, store, images, neighbors, scores))
+        values["sheet"] = config.sheet
+    score_name = {"cosine": "cosine", "l2": "distance", "dot": "product"}[store.metric]
+    shown = [Table("", ["query", "rank", "image", "label", score_name, ""], cells)]
+    if made:
+        shown.append(Table("", ["made", "path"], [["sheet", made[0]]]))
+    return SimpleResult(values, tuple(made), tuple(shown))
+
+
+def query_dataset(query: Path) -> ImageDataset:
+    """List the query images: one file, or all images of a folder.
+
+    Raises:
+        DatasetError: it does not exist, is no image, or the folder holds none.
+    """
+    if query.is_dir():
+        return load_dataset(str(query), data_root=query)
+    if not query.exists():
+        raise DatasetError(str(query), "does not exist", "Give an image file or a folder of images.")
+    source = FileSource(query.parent, (query.name,))
+    try:
+        source.read(0).decode(3)
+    except BadImage as error:
+        raise DatasetError(str(query), f"cannot be read as an image: {error}", "Give a JPEG or PNG file.") from error
+    return ImageDataset(
+        name=query.name,
+        root=query.parent,
+        sample_ids=(query.name,),
+        labels=np.array([-1]),
+        given=np.array([False]),
+        class_names=(),
+        splits=np.array([-1], dtype=np.int16),
+        split_names=(),
+        in_channels=3,
+        chiral=False,
+        photographic=True,
+        source=source,
+    )
+
+
+def embed_queries(
+    queries: ImageDataset, model: EmbeddingNetwork, runtime: Runtime
+) -> tuple[NDArray[np.float32], NDArray[np.int64], list[tuple[int, str]]]:
+    """Return (embeddings (q, d), their rows in ``queries``, unreadable rows with reasons)."""
+    spec = model.network.input_spec
+    network = model.network.to(runtime.device)
+    loader = EvalLoader(
+        queries,
+        model.view,
+        batch_size=32,
+        normalize=Normalize(spec.mean, spec.std),
+        channels=_channels(spec.channels),
+        device=runtime.device,
+    )
+    embedded: list[NDArray[np.float32]] = []
+    kept: list[int] = []
+    bad: list[tuple[int, str]] = []
+    with torch.inference_mode():
+        for batch in loader:
+            broken = {row for row, _ in batch.bad}
+            bad.extend(batch.bad)
+            features = network.embed(batch.images).float().cpu().numpy()
+            keep = [i for i, row in enumerate(batch.rows) if int(row) not in broken]
+            embedded.append(features[keep])
+            kept.extend(int(batch.rows[i]) for i in keep)
+    return np.concatenate(embedded), np.asarray(kept, dtype=np.int64), bad
+
+
+def _channels(number: int) -> Channels:
+    return 1 if number == 1 else 3
+
+
+def _label(store: EmbeddingStore, row: int) -> str | None:
+    if store.labels is None or store.labels[row] < 0:
+        return None
+    return store.class_names[int(store.labels[row])]
+
+
+def _indexed_images(config: RetrieveConfig, store: EmbeddingStore) -> ImageDataset:
+    """The images behind the rows of a store, checked by name.
+
+    Raises:
+        DatasetError: they are not where they were.
+    """
+    if config.dataset is not None:
+        place: tuple[str, Path] | None = (config.dataset, config.data_root)
+    else:
+        place = find_images(store.content_digest)
+    if place is None:
+        raise DatasetError(
+            str(store.path), "it is not known on this machine where its images are", "Pass --dataset (and --data-root)."
+        )
+    try:
+        return load_dataset(place[0], data_root=place[1])
+    except LabelkitError as error:
+        raise DatasetError(
+            place[0], f"the images of {store.path} cannot be listed: {error}", "Pass --dataset (and --data-root)."
+        ) from error
+
+
+def _draw(
+    path: Path,
+    queries: ImageDataset,
+    rows: NDArray[np.int64],
+    store: EmbeddingStore,
+    images: ImageDataset,
+    neighbors: NDArray[np.int64],
+    scores: NDArray[np.float32],
+) -> Path:
+    position = {sample_id: row for row, sample_id in enumerate(images.sample_ids)}
+    drawn: list[list[Picture]] = []
+    for q, row in enumerate(rows):
+        line = [Picture(_pixels(queries, int(row)), (queries.sample_ids[row], "query"), marked=True)]
+        for neighbor, score in zip(neighbors[q], scores[q], strict=True):
+            sample_id = store.sample_ids[neighbor]
+            found = position.get(sample_id)
+            label = _label(store, int(neighbor)) or ""
+            line.append(
+                Picture(
+                    None if found is None else _pixels(images, found), (sample_id, f"{label} {score:.3f}".strip())
+                )
+            )
+        drawn.append(line)
+    return write_contact_sheet(path, drawn)
+
+
+def _pixels(images: ImageDataset, row: int) -> NDArray[np.uint8] | None:
+    try:
+        return images.source.read(row).decode(images.in_channels)
+    except BadImage:
+        return None

@@ -1,0 +1,280 @@
+"""Train a method: images, a split and options in; a run folder with checkpoints and metrics out."""
+
+from __future__ import annotations
+
+import json
+import platform
+import resource
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from labelkit import __version__
+from labelkit.config.discovery import DiscoveryTrainConfig
+from labelkit.config.train import TrainConfig
+from labelkit.data.loading import ImageBank
+from labelkit.engine.checkpoint import load_checkpoint
+from labelkit.engine.devices import Runtime
+from labelkit.engine.method import Method, count_parameters, trainable_names
+from labelkit.engine.monitors import DiscoveryMonitor
+from labelkit.engine.run_dir import SPLIT, SUMMARY, RunDir, check_same_options
+from labelkit.engine.trainer import FitResult, Trainer
+from labelkit.methods.registry import METHODS
+from labelkit.models.weights import fingerprint
+from labelkit.stages.initialize import initialize_from
+from labelkit.stages.prepare import PreparedData, info_record, prepare_data
+from labelkit.stages.progress import current_progress
+from labelkit.stages.result import SimpleResult, Table
+
+
+def train_method(config: TrainConfig) -> SimpleResult:
+    """Train the method that the config belongs to.
+
+    Returns:
+        The run folder, the metrics of the last epoch and where the checkpoints are.
+
+    Raises:
+        ConfigError, DatasetError, CheckpointError: options, data or weights that cannot be used.
+        DivergenceError: training became useless.
+        Interrupted: a signal asked to stop; a checkpoint was written.
+    """
+    method_name = config.command[1]
+    if config.dry_run:
+        return _plan(method_name, config)
+    runtime = Runtime(device=config.device, precision=config.precision, threads=config.threads)
+    out = run_folder(config)
+    run = RunDir(out, writes=runtime.is_main)
+    try:
+        if runtime.is_main:
+            run.open(resume=config.resume, overwrite=config.overwrite)
+        runtime.barrier()
+        return _train(method_name, config, runtime, run)
+    finally:
+        run.close()
+        if sys.exc_info()[0] is None:
+            runtime.close()
+
+
+def run_folder(config: TrainConfig) -> Path:
+    """Where a run goes: ``--out``, or ``runs/METHOD-DATASET``."""
+    if config.out is not None:
+        return config.out
+    return Path("runs") / f"{config.command[1]}-{dataset_label(config.dataset)}"
+
+
+def dataset_label(dataset: str) -> str:
+    """A short name of a data set: its registered name, or that of its folder or file."""
+    return Path(dataset).stem or Path(dataset).resolve().stem
+
+
+def _train(method_name: str, config: TrainConfig, runtime: Runtime, run: RunDir) -> SimpleResult:
+    progress = current_progress()
+    options = config.to_yaml_dict()
+    if config.resume:
+        check_same_options(run.path, method_name, options, allowed=config.resumable_fields)
+    setup = _set_up(method_name, config, runtime)
+    checkpoint = load_checkpoint(run.path) if config.resume else None
+    if config.resume and checkpoint is None:
+        progress.message(f"{run.path} has no checkpoint yet: starting from the first epoch")
+    runtime.barrier()
+    if not config.resume:
+        run.begin(method_name, options)
+    if checkpoint is None:
+        _write_facts(run, setup, runtime)
+    runtime.barrier()
+
+    for warning in setup.prepared.split.warnings:
+        progress.warning(warning)
+    if setup.bank.bad:
+        progress.warning(f"{len(setup.bank.bad)} images could not be read and are left out; see skipped.json")
+    total_parameters, trained_parameters = count_parameters(setup.method)
+    progress.message(
+        f"{method_name} on {config.dataset}: {setup.prepared.describe()}; "
+        f"{total_parameters:,} parameters, {trained_parameters:,} trained, on {runtime.device}"
+        + (f" x {runtime.world_size} processes" if runtime.world_size > 1 else "")
+    )
+    trainer = _trainer(setup, config, runtime, run)
+    if checkpoint is not None:
+        trainer.restore(checkpoint)
+        progress.message(f"resumed at epoch {trainer.clock.epoch}, step {trainer.clock.step}")
+    with progress.task("train", total=trainer.total_steps()) as task:
+        task.advance(trainer.clock.step)
+        trainer.report = task
+        fit = trainer.fit()
+    return _summarize(method_name, config, run, setup, fit)
+
+
+@dataclass
+class _Setup:
+    """What is built before the first step."""
+
+    prepared: PreparedData
+    bank: ImageBank
+    method: Method[Any]
+    unused_names: list[str] = field(default_factory=list)
+
+
+def _set_up(method_name: str, config: TrainConfig, runtime: Runtime) -> _Setup:
+    prepared = prepare_data(config)
+    image_size = config.image_size if isinstance(config, DiscoveryTrainConfig) else None
+    info = prepared.info(image_size or 0)
+    method = METHODS[method_name].load()(config, info)
+    if config.init_from is not None:
+        unused = initialize_from(method, config.init_from)
+    else:
+        unused = []
+    for note in prepared.dataset.notes:
+        current_progress().message(note)
+    bank = ImageBank(
+        prepared.dataset,
+        channels=prepared.dataset.in_channels,
+        base_size=method.network.input_spec.size,
+        device=runtime.device,
+    )
+    bank.check(config.bad_limit)
+    return _Setup(prepared, bank, method, unused)
+
+
+def _trainer(setup: _Setup, config: TrainConfig, runtime: Runtime, run: RunDir | None) -> Trainer:
+    prepared, progress = setup.prepared, current_progress()
+    old = np.zeros(max(1, len(prepared.dataset.class_names)), dtype=bool)
+    old[list(prepared.split.old_classes)] = True
+    unlabeled = np.flatnonzero(prepared.labels < 0)
+    unlabeled = unlabeled[np.isin(unlabeled, setup.bank.rows)]
+    patience = config.collapse_patience_epochs if isinstance(config, DiscoveryTrainConfig) else config.epochs
+    monitor = DiscoveryMonitor(
+        unlabeled, prepared.dataset.labels, old, len(prepared.split.old_classes), patience=patience
+    )
+    return Trainer(
+        setup.method,
+        setup.bank,
+        prepared.labels,
+        config,
+        runtime,
+        run=run,
+        monitor=monitor,
+        message=progress.message,
+        metadata={"method": config.command[1], **setup.method.network.identity},
+    )
+
+
+def _write_facts(run: RunDir, setup: _Setup, runtime: Runtime) -> None:
+    prepared = setup.prepared
+    run.write_json(SPLIT, {**prepared.to_json(), "info": info_record(setup.method.data)})
+    skipped = {prepared.dataset.sample_ids[row]: reason for row, reason in sorted(setup.bank.bad.items())}
+    if skipped:
+        run.write_json("skipped.json", skipped)
+    run.write_json(
+        "environment.json",
+        {
+            "labelkit": __version__,
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "numpy": np.__version__,
+            "platform": platform.platform(),
+            "device": str(runtime.device),
+            "processes": runtime.world_size,
+            "threads": torch.get_num_threads(),
+            "trained": trainable_names(setup.method),
+        },
+    )
+
+
+def _summarize(method_name: str, config: TrainConfig, run: RunDir, setup: _Setup, fit: FitResult) -> SimpleResult:
+    metrics = dict(fit.metrics)
+    last = run.checkpoints / "last.json"
+    values: dict[str, object] = {
+        "method": method_name,
+        "dataset": config.dataset,
+        "run": run.path,
+        "finished": fit.finished,
+        "epochs": config.epochs,
+        "steps": fit.step,
+        "seconds": round(fit.seconds, 2),
+        "samples": setup.prepared.counts(),
+        "skipped": len(setup.bank.bad),
+        "metrics": metrics,
+        "weights_fingerprint": fingerprint(setup.method.network),
+        "checkpoint": json.loads(last.read_text())["checkpoint"] if last.exists() else None,
+    }
+    if fit.finished:
+        run.write_json(SUMMARY, {key: _plain(value) for key, value in values.items()})
+        network = setup.method.network
+        if isinstance(config, DiscoveryTrainConfig) and 2 * metrics.get("used_clusters", np.inf) < network.num_outputs:
+            current_progress().warning(
+                f"only {int(metrics['used_clusters'])} of {network.num_outputs} classes are in use on the unlabeled "
+                "images; raise --entropy-weight, or check --num-classes"
+            )
+    rows: list[list[str | int | float | Path | None]] = []
+    if "all_accuracy" in metrics:
+        percent = [100 * metrics[f"{name}_accuracy"] for name in ("all", "old", "new")]
+        rows.append([method_name, config.dataset, *percent, int(metrics["used_clusters"]), round(fit.seconds, 1)])
+    shown = (
+        [Table("unlabeled training images, accuracy v2 in %", ["method", "data", "All", "Old", "New", "clusters", "seconds"], rows)]
+        if rows
+        else []
+    )
+    shown.append(Table("", ["made", "path"], [["run", run.path]]))
+    return SimpleResult(values, (run.path,), tuple(shown))
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, dict):
+        return {key: _plain(entry) for key, entry in value.items()}
+    if isinstance(value, float) and not np.isfinite(value):
+        return None
+    return value
+
+
+def _plan(method_name: str, config: TrainConfig) -> SimpleResult:
+    """Build everything, time a few steps on real batches, write nothing."""
+    runtime = Runtime(device=config.device, precision=config.precision, threads=config.threads)
+    before = _peak_memory(runtime)
+    setup = _set_up(method_name, config, runtime)
+    steps = 4
+    limited = config.model_copy(update={"stop_after_steps": 1, "tensorboard": False})
+    trainer = _trainer(setup, limited, runtime, None)
+    trainer.fit()
+    started = time.perf_counter()
+    trainer.config = config.model_copy(update={"stop_after_steps": 1 + steps, "tensorboard": False})
+    finished = trainer.fit().step - 1
+    seconds = (time.perf_counter() - started) / max(1, finished)
+    total = trainer.total_steps()
+    parameters, trained = count_parameters(setup.method)
+    memory = _peak_memory(runtime) - before
+    values: dict[str, object] = {
+        "method": method_name,
+        "config": config.to_yaml_dict(),
+        "run": run_folder(config),
+        "samples": setup.prepared.counts(),
+        "skipped": len(setup.bank.bad),
+        "in_memory": setup.bank.in_memory,
+        "parameters": parameters,
+        "trained_parameters": trained,
+        "steps_per_epoch": trainer.steps_per_epoch(0),
+        "steps": total,
+        "seconds_per_step": round(seconds, 4),
+        "estimated_minutes": round(total * seconds / 60, 1),
+        "memory_mib": round(memory / 2**20),
+        "device": str(runtime.device),
+    }
+    rows = [[key, str(value)] for key, value in values.items() if key != "config"]
+    options = [[key, str(value)] for key, value in config.to_yaml_dict().items()]
+    shown = (Table("configuration", ["option", "value"], options), Table("plan (nothing was written)", ["what", "value"], rows))
+    return SimpleResult(values, (), shown)
+
+
+def _peak_memory(runtime: Runtime) -> int:
+    """Largest memory so far in bytes: of the GPU, or of this process."""
+    if runtime.device.type == "cuda":
+        return int(torch.cuda.max_memory_allocated(runtime.device))
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+

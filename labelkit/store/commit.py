@@ -1,0 +1,222 @@
+"""Commit files and folders: they appear under their final name complete and durable, or not at all.
+
+The protocol: write to a new temporary file in the same folder, fsync it, rename it, fsync the
+folder. A failed fsync is final: the temporary file is deleted and the error is reported, because a
+second fsync of the same file may report success for bytes that are lost.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import re
+import secrets
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from labelkit.errors import resource_error
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_COPY_BYTES = 1 << 22
+
+
+def canonical_json(obj: object) -> str:
+    r"""Return the one JSON text of an object: sorted keys, no spaces, no NaN.
+
+    The text can always be encoded as UTF-8: bytes of a file name that are not UTF-8 (surrogate escapes)
+    stay escaped as ``\udcXX`` and come back when the text is parsed.
+
+    Raises:
+        ValueError: a number is not finite.
+        TypeError: something in it has no JSON form.
+    """
+    text = json.dumps(obj, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
+    return _SURROGATE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+def fsync_folder(path: str | os.PathLike[str]) -> None:
+    """Make the names in a folder durable; does nothing where folders cannot be synced.
+
+    Raises:
+        ResourceError: the system reports a failure.
+    """
+    if os.name == "nt":
+        return
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        except OSError as error:
+            # Some network file systems refuse to sync a folder; its names are theirs to keep.
+            if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+                raise
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise resource_error(error, os.fspath(path)) from error
+
+
+def sha256_file(path: str | os.PathLike[str]) -> str:
+    """Return the SHA-256 of a file as 64 hexadecimal digits.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    with Path(path).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def create_temporary(folder: Path, name: str) -> int:
+    """Create a new file for writing in ``folder``, with the usual permissions, and return its descriptor.
+
+    Raises:
+        OSError: it cannot be made; an existing file is never opened.
+    """
+    return os.open(folder / name, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
+
+
+def temporary_name() -> str:
+    """Return a name that no other writer uses: ``.tmp-<pid>-<random>``."""
+    return f".tmp-{os.getpid()}-{secrets.token_hex(8)}"
+
+
+def write_all(descriptor: int, data: bytes | bytearray | memoryview) -> None:
+    """Write all of ``data`` at the position of the file; the system may take it in pieces.
+
+    Raises:
+        OSError: the system reports a failure.
+    """
+    view = memoryview(data).cast("B")
+    while view:
+        view = view[os.write(descriptor, view[:_COPY_BYTES]) :]
+
+
+def install(temporary: Path, path: Path, *, replace: bool) -> None:
+    """Give a synced file of the same file system its final name and make the name durable.
+
+    Args:
+        temporary: the complete file; gone afterwards.
+        path: its final name.
+        replace: whether an existing file may be replaced.
+
+    Raises:
+        FileExistsError: ``path`` exists and ``replace`` is false; nothing was changed.
+        OSError: the system reports a failure.
+        ResourceError: the folder cannot be synced.
+    """
+    if replace:
+        temporary.replace(path)
+    else:
+        try:
+            path.hardlink_to(temporary)
+        except FileExistsError:
+            raise
+        except OSError as error:
+            if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK):
+                raise
+            # No hard links here. Between the look and the rename another writer may come in; that one
+            # holds no lock of ours, and both files are complete.
+            if path.exists():
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path)) from error
+            temporary.replace(path)
+        else:
+            temporary.unlink()
+    fsync_folder(path.parent)
+
+
+def _chunks(data: bytes | bytearray | memoryview | Iterable[bytes]) -> Iterator[bytes | bytearray | memoryview]:
+    if isinstance(data, bytes | bytearray | memoryview):
+        yield memoryview(data).cast("B")
+    else:
+        yield from data
+
+
+def commit_bytes(
+    path: str | os.PathLike[str], data: bytes | bytearray | memoryview | Iterable[bytes], *, replace: bool = True
+) -> str:
+    """Write a file so that it exists under its name only when all of it is on the disk.
+
+    Args:
+        path: the final name; its folder must exist.
+        data: the content, whole or in pieces.
+        replace: whether an existing file is replaced.
+
+    Returns:
+        The SHA-256 of the content, 64 hexadecimal digits.
+
+    Raises:
+        FileExistsError: the file exists and ``replace`` is false.
+        ResourceError: the disk is full, the folder is missing, no permission, ...; no temporary file is left.
+    """
+    path = Path(path)
+    digest = hashlib.sha256()
+    temporary = path.parent / temporary_name()
+    try:
+        descriptor = create_temporary(temporary.parent, temporary.name)
+    except OSError as error:
+        raise resource_error(error, str(path)) from error
+    try:
+        try:
+            for chunk in _chunks(data):
+                digest.update(chunk)
+                write_all(descriptor, chunk)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        install(temporary, path, replace=replace)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and not isinstance(error, FileExistsError):
+            raise resource_error(error, str(path)) from error
+        raise
+    return digest.hexdigest()
+
+
+def commit_json(path: str | os.PathLike[str], obj: object) -> str:
+    """Commit an object as canonical JSON with a final line break; return the SHA-256 of the file.
+
+    Raises:
+        ValueError: a number is not finite.
+        ResourceError: see ``commit_bytes``.
+    """
+    return commit_bytes(path, (canonical_json(obj) + "\n").encode())
+
+
+def _fsync_file(path: Path) -> None:
+    # Windows syncs only what is open for writing.
+    descriptor = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _raise(error: OSError) -> None:
+    raise error
+
+
+def commit_folder(tmp_dir: str | os.PathLike[str], final_dir: str | os.PathLike[str]) -> None:
+    """Sync every file and folder in ``tmp_dir``, then rename it to ``final_dir`` and sync the parent.
+
+    Both must be on one file system. ``final_dir`` must not exist or be an empty folder. After a failure
+    ``tmp_dir`` is still there, for the caller to remove.
+
+    Raises:
+        ResourceError: the disk is full, no permission, ``final_dir`` is in use, ...
+    """
+    source, target = Path(tmp_dir), Path(final_dir)
+    try:
+        for folder, folders, files in os.walk(source, topdown=False, onerror=_raise):
+            for name in files:
+                _fsync_file(Path(folder, name))
+            for name in folders:
+                fsync_folder(Path(folder, name))
+        fsync_folder(source)
+        source.replace(target)
+    except OSError as error:
+        raise resource_error(error, str(target)) from error
+    fsync_folder(target.parent)

@@ -1,0 +1,99 @@
+"""Digests of array data: of a dataset, of its blocks of rows, and of a whole file's contents.
+
+The lines of the content digest are described in ``labelkit.store.schema``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelkit.errors import Damaged
+from labelkit.store.schema import name_bytes
+
+Array = NDArray[Any]
+
+RESTORE = "Restore the file from a copy or make it again with --overwrite"
+"""What to do about a file that is not as it was written."""
+
+
+def bytes_of(array: Array) -> memoryview:
+    """Return the bytes of an array in C order; copies only where they are in another order."""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+
+
+def sha256_of(blocks: Iterable[Array]) -> Any:
+    """Return the running SHA-256 of arrays, one after the other."""
+    digest = hashlib.sha256()
+    for block in blocks:
+        digest.update(bytes_of(block))
+    return digest
+
+
+def block_digests(blocks: Iterable[Array], block_bytes: int) -> bytes:
+    """Return the SHA-256 digests of each ``block_bytes`` of the stream, one after the other."""
+    digests = []
+    digest, room = hashlib.sha256(), block_bytes
+    for block in blocks:
+        view = bytes_of(block)
+        while view:
+            digest.update(view[:room])
+            taken = min(room, len(view))
+            view, room = view[taken:], room - taken
+            if room == 0:
+                digests.append(digest.digest())
+                digest, room = hashlib.sha256(), block_bytes
+    if room < block_bytes:
+        digests.append(digest.digest())
+    return b"".join(digests)
+
+
+def _shape_text(shape: tuple[int, ...]) -> str:
+    return "x".join(map(str, shape)) or "scalar"
+
+
+def group_line(path: str) -> bytes:
+    """Return the line of a group; paths have no leading slash, the root is empty."""
+    return b"G /" + name_bytes(path)
+
+
+def attribute_line(path: str, name: str, value: Array) -> bytes:
+    """Return the line of an attribute."""
+    text = f" {value.dtype.str} {_shape_text(value.shape)} {sha256_of([value]).hexdigest()}"
+    return b"A /" + name_bytes(path) + b"@" + name_bytes(name) + text.encode()
+
+
+def dataset_line(path: str, dtype: np.dtype[Any], shape: tuple[int, ...], digest: Any) -> bytes:
+    """Return the line of a dataset, given the SHA-256 of its bytes or of its block digests."""
+    return b"D /" + name_bytes(path) + f" {dtype.str} {_shape_text(shape)} {digest.hexdigest()}".encode()
+
+
+def digest_of_lines(lines: Iterable[bytes]) -> str:
+    """Return the content digest, 64 hexadecimal digits, of lines in any order."""
+    return hashlib.sha256(b"".join(line + b"\n" for line in sorted(lines))).hexdigest()
+
+
+def verify_blocks(place: str, value: Array, block_rows: int, digests: Array | None) -> None:
+    """Compare an array with the digests of its blocks of rows.
+
+    Args:
+        place: name of the dataset in messages.
+        value: (n, ...) array.
+        block_rows: rows per block.
+        digests: (b, 32) uint8, or ``None`` where there is nothing to compare.
+
+    Raises:
+        Damaged: a block differs; names the rows.
+    """
+    if digests is None:
+        return
+    for number, expected in enumerate(digests):
+        start = number * block_rows
+        block = value[start : start + block_rows]
+        if hashlib.sha256(bytes_of(block)).digest() != expected.tobytes():
+            problem = "digest differs, the file was changed or the disk is failing"
+            raise Damaged(f"{place} rows {start}-{start + len(block) - 1}", problem, RESTORE)

@@ -1,0 +1,354 @@
+"""Embedding stores: one row per image, with names, labels and the identity of the model.
+
+The format is described in ``labelkit.store.schema``; stores are made by ``labelkit.store.writing``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelkit.errors import Damaged, Mismatch, NotAStore, Refused
+from labelkit.store import schema
+from labelkit.store.commit import canonical_json
+from labelkit.store.digests import RESTORE, verify_blocks
+from labelkit.store.hdf5 import CheckedFile, Contents, check_axes
+from labelkit.store.opening import open_file
+from labelkit.store.schema import name_fault, name_text
+
+
+@dataclass(frozen=True)
+class ModelIdentity:
+    """What made the embeddings, as far as it changes them.
+
+    Attributes:
+        name: of the backbone or of the run.
+        weights_fingerprint: see ``labelkit.store.fingerprint``; the same weights, the same text.
+        weights_file_sha256: digest of the file they came from; empty if there was none.
+        source: URL or file name, never a folder of this machine.
+        layer: what was taken, such as ``features`` or ``head``.
+        pooling: how tokens or pixels became one vector, such as ``cls`` or ``mean``.
+        preprocess: decoder rules, resize, crop, interpolation, mean, std; JSON values only.
+        numerics: compute type, device kind, batch size, threads, torch version; JSON values only.
+    """
+
+    name: str
+    weights_fingerprint: str
+    weights_file_sha256: str
+    source: str
+    layer: str
+    pooling: str
+    preprocess: dict[str, Any]
+    numerics: dict[str, Any]
+
+    @property
+    def preprocess_digest(self) -> str:
+        """SHA-256 of the canonical JSON of ``preprocess``, 64 hexadecimal digits."""
+        return hashlib.sha256(canonical_json(self.preprocess).encode()).hexdigest()
+
+    def differences(self, other: ModelIdentity) -> list[str]:
+        """Return the keys that make embeddings of the two incomparable; empty if they can be compared.
+
+        Name, source and numerics do not matter; a difference in preprocessing is named by its key, such as
+        ``preprocess.mean``.
+        """
+        keys = [key for key in ("weights_fingerprint", "layer", "pooling") if getattr(self, key) != getattr(other, key)]
+        if self.preprocess_digest != other.preprocess_digest:
+            keys.extend(f"preprocess.{key}" for key in differing_keys(self.preprocess, other.preprocess))
+        return keys
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all attributes and the digest of the preprocessing."""
+        return {**asdict(self), "preprocess_digest": self.preprocess_digest}
+
+    def put(self, contents: Contents) -> None:
+        """Add the group ``model`` to the contents of a file."""
+        contents.set(
+            "model",
+            name=self.name,
+            weights_fingerprint=self.weights_fingerprint,
+            weights_file_sha256=self.weights_file_sha256,
+            source=self.source,
+            layer=self.layer,
+            pooling=self.pooling,
+            preprocess_digest=self.preprocess_digest,
+        )
+        contents.set_json("model", "preprocess", canonical_json(self.preprocess))
+        contents.set_json("model", "numerics", canonical_json(self.numerics))
+
+
+def differing_keys(left: dict[str, Any], right: dict[str, Any]) -> list[str]:
+    """Return the keys at which two JSON objects differ, nested keys joined by dots, in order."""
+    keys: list[str] = []
+    for key in sorted(left.keys() | right.keys()):
+        mine, other = left.get(key), right.get(key)
+        if (key in left) == (key in right) and canonical_json(mine) == canonical_json(other):
+            continue
+        if isinstance(mine, dict) and isinstance(other, dict):
+            keys.extend(f"{key}.{inner}" for inner in differing_keys(mine, other))
+        else:
+            keys.append(key)
+    return keys
+
+
+class _Rows:
+    """A large dataset, compared with its digests when it is first used."""
+
+    def __init__(self, file: CheckedFile, path: str, verify: bool) -> None:
+        self._place = file.place(path)
+        self._array = file.map(path)
+        self._block_rows = file.datasets[path].block_rows
+        self._digests = file.digests(path)
+        self._unchecked = verify
+
+    def get(self) -> NDArray[Any]:
+        if self._unchecked:
+            verify_blocks(self._place, self._array, self._block_rows, self._digests)
+            self._check_finite()
+            self._unchecked = False
+        return self._array
+
+    def _check_finite(self) -> None:
+        step = max(1, schema.BLOCK_BYTES * len(self._array) // max(1, self._array.nbytes))
+        for start in range(0, len(self._array), step):
+            finite = np.isfinite(self._array[start : start + step]).all(axis=1)
+            if not finite.all():
+                row = start + int(np.argmin(finite))
+                raise Refused(f"{self._place} row {row}", "holds a number that is not finite", RESTORE)
+
+
+class EmbeddingStore:
+    """A finished store, open for reading. Holds no open file; the large arrays are maps of the file.
+
+    Open it once per process: it refuses to be pickled.
+
+    Attributes:
+        path: the file.
+        n: rows.
+        dim: values per embedding, d.
+        sample_ids: n paths below the data root; bytes that are not UTF-8 are surrogate escapes.
+        sha256: (n, 32) uint8, digests of the image files.
+        file_sizes: (n,) uint64, bytes.
+        image_sizes: (n, 2) uint32, height and width after orientation.
+        labels: (n,) int64, class index, -1 = unlabeled; or ``None``. The truth, also where training must not look.
+        labeled: (n,) bool, whether training may use the label; or ``None``.
+        class_names: k names; may be empty.
+        old_classes: (k,) bool, whether the class has labeled samples; or ``None``.
+        splits: (n,) int16, index into ``split_names``, -1 = in no split; or ``None``.
+        split_names: names of the splits; may be empty.
+        skipped: (sample id, reason) of what was listed but could not be embedded.
+        model: what made the embeddings.
+        normalized: whether rows have length 1.
+        metric: how rows are meant to be compared: ``cosine``, ``l2`` or ``dot``.
+        content_digest: identity of the content, 64 hexadecimal digits; results refer to it.
+        plan_digest: digest of the plan it was made by.
+        created_by: program and version.
+    """
+
+    def __init__(self, file: CheckedFile, path: Path, *, verify: bool) -> None:
+        self.path = path
+        self.content_digest = file.content_digest
+        root = file.attributes[""]
+        self._check_root(file)
+        lengths = check_axes(file, schema.STORE_COLUMNS)
+        for name in schema.REQUIRED_COLUMNS:
+            if name not in file.datasets:
+                raise Refused(file.place(name), "is missing", RESTORE)
+        self.n, self.dim = lengths["n"], lengths["d"]
+        self.normalized = bool(root["normalized"])
+        self.metric = str(root["metric"])
+        self.plan_digest = str(root.get("plan_digest", ""))
+        self.created_by = str(root.get("created_by", ""))
+        self.model = _read_model(file)
+        self.sample_ids = _read_ids(file, verify)
+
+        def column(name: str) -> NDArray[Any] | None:
+            return file.read(name, verify=verify) if name in file.datasets else None
+
+        def texts(name: str) -> tuple[str, ...]:
+            return tuple(file.read_strings(name, verify=verify)) if name in file.datasets else ()
+
+        self.sha256: NDArray[np.uint8] = file.read("sha256", verify=verify)
+        self.file_sizes: NDArray[np.uint64] = file.read("file_sizes", verify=verify)
+        self.image_sizes: NDArray[np.uint32] = file.read("image_sizes", verify=verify)
+        self.class_names, self.split_names = texts("class_names"), texts("split_names")
+        self.labels: NDArray[np.int64] | None = column("labels")
+        self.splits: NDArray[np.int16] | None = column("splits")
+        self.labeled = _flags(file, "labeled", column("labeled"))
+        self.old_classes = _flags(file, "old_classes", column("old_classes"))
+        self.skipped = list(zip(texts("skipped/sample_ids"), texts("skipped/reasons"), strict=True))
+        self._check_values(file)
+        self._embeddings = _Rows(file, "embeddings", verify)
+        self._extras = {name: _Rows(file, name, verify) for name in _extra_names(file, self.n)}
+
+    @property
+    def embeddings(self) -> NDArray[Any]:
+        """(n, d) float32 or float16, read-only; compared with its digests when first used.
+
+        Raises:
+            Damaged: a block of rows is not as it was written.
+        """
+        return self._embeddings.get()
+
+    @property
+    def extras(self) -> dict[str, NDArray[np.float32]]:
+        """(n, w) float32 arrays by name, read-only: further outputs of the model, such as ``logits``.
+
+        Raises:
+            Damaged: a block of rows is not as it was written.
+        """
+        return {name: rows.get() for name, rows in self._extras.items()}
+
+    def rows(self, split: str | None) -> NDArray[np.int64]:
+        """Return the rows of a split in order, or all rows for ``None``.
+
+        Raises:
+            Mismatch: the store has no such split.
+        """
+        if split is None:
+            return np.arange(self.n)
+        if self.splits is None or split not in self.split_names:
+            known = ", ".join(self.split_names) or "none"
+            raise Mismatch(str(self.path), f"has no split {split!r}; its splits: {known}", "Choose one of them.")
+        return np.flatnonzero(self.splits == self.split_names.index(split))
+
+    def differences(self, other: EmbeddingStore) -> list[str]:
+        """Return the keys that make two stores incomparable; empty if their rows can be compared."""
+        keys = self.model.differences(other.model)
+        keys.extend(key for key in ("normalized", "dim") if getattr(self, key) != getattr(other, key))
+        return keys
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("an EmbeddingStore cannot be pickled: call open_store in each process")
+
+    def _check_root(self, file: CheckedFile) -> None:
+        root = file.attributes[""]
+        kind = root.get("kind")
+        if kind != "embeddings":
+            if kind in schema.STORE_KINDS:
+                raise NotAStore(file.where, f"holds {kind}, not embeddings", "Give the store that it belongs to.")
+            raise Refused(file.where, f"unknown kind {kind!r}", RESTORE)
+        if root.get("metric") not in schema.METRICS or root.get("normalized") not in (0, 1):
+            problem = f"metric is {root.get('metric')!r} and normalized is {root.get('normalized')!r}"
+            raise Refused(file.where, problem, RESTORE)
+
+    def _check_values(self, file: CheckedFile) -> None:
+        if self.n == 0 or self.dim == 0:
+            raise Refused(file.place("embeddings"), f"empty, shape ({self.n}, {self.dim})", RESTORE)
+        classes = len(self.class_names) if "class_names" in file.datasets else None
+        for name, values, count in (
+            ("labels", self.labels, classes),
+            ("splits", self.splits, len(self.split_names)),
+        ):
+            if values is not None:
+                check_indices(file, name, values, count)
+        if self.labeled is not None and (self.labels is None or bool((self.labels[self.labeled] < 0).any())):
+            raise Refused(file.place("labeled"), "marks samples that have no label", RESTORE)
+        if len(set(self.split_names)) < len(self.split_names):
+            raise Refused(file.place("split_names"), "a name comes twice", RESTORE)
+
+
+def check_indices(file: CheckedFile, name: str, values: NDArray[Any], count: int | None) -> None:
+    """Check that all values are -1 or in ``[0, count)``; ``None`` for no upper bound.
+
+    Raises:
+        Refused: one is not; names its row.
+    """
+    bad = values < -1
+    if count is not None:
+        bad |= values >= count
+    if bad.any():
+        row = int(np.argmax(bad))
+        problem = f"is {values.flat[row]}, expected -1" + ("" if count is None else f" to {count - 1}")
+        raise Refused(f"{file.place(name)} row {row}", problem, RESTORE)
+
+
+def _flags(file: CheckedFile, name: str, values: NDArray[Any] | None) -> NDArray[np.bool_] | None:
+    if values is None:
+        return None
+    if (values > 1).any():
+        raise Refused(file.place(name), "holds values other than 0 and 1", RESTORE)
+    return values.astype(np.bool_)
+
+
+def _read_ids(file: CheckedFile, verify: bool) -> list[str]:
+    raw = file.read("sample_ids", verify=verify)
+    disordered = ~(raw[1:] > raw[:-1])
+    if disordered.any():
+        row = int(np.argmax(disordered)) + 1
+        problem = f"{name_text(raw[row])!r} comes twice or out of order"
+        raise Refused(f"{file.place('sample_ids')} row {row}", problem, RESTORE)
+    names = [name_text(value) for value in raw.tolist()]
+    for row, name in enumerate(names):
+        if fault := name_fault(name):
+            raise Refused(f"{file.place('sample_ids')} row {row}", f"{name!r} {fault}", RESTORE)
+    return names
+
+
+def _read_model(file: CheckedFile) -> ModelIdentity:
+    def text(name: str) -> str:
+        return file.read_text("model", name)
+
+    def values(name: str) -> dict[str, Any]:
+        try:
+            found = json.loads(text(name))
+        except (ValueError, RecursionError) as error:
+            raise Refused(file.place(f"model@{name}"), "is not JSON", RESTORE) from error
+        if not isinstance(found, dict):
+            raise Refused(file.place(f"model@{name}"), "is not a JSON object", RESTORE)
+        return found
+
+    model = ModelIdentity(
+        name=text("name"),
+        weights_fingerprint=text("weights_fingerprint"),
+        weights_file_sha256=text("weights_file_sha256"),
+        source=text("source"),
+        layer=text("layer"),
+        pooling=text("pooling"),
+        preprocess=values("preprocess"),
+        numerics=values("numerics"),
+    )
+    # The text as it stands, since another writer may format numbers in another way.
+    digest = hashlib.sha256(schema.name_bytes(text("preprocess"))).hexdigest()
+    if text("preprocess_digest") != digest:
+        raise Damaged(file.place("model@preprocess_digest"), "is not the digest of preprocess", RESTORE)
+    return model
+
+
+def _extra_names(file: CheckedFile, n: int) -> Iterator[str]:
+    for name, info in file.datasets.items():
+        known = name in schema.STORE_COLUMNS or "/" in name
+        if not known and info.dtype == np.dtype("<f4") and len(info.shape) == 2 and info.shape[0] == n:
+            yield name
+
+
+def open_store(path: str | os.PathLike[str], *, verify: bool = True) -> EmbeddingStore:
+    """Open a finished store and check it.
+
+    Structure, sizes, types and the content digest are always checked; a file that this process did not write
+    first meets a child process, since a damaged file can crash HDF5.
+
+    Args:
+        path: the file, ``NAME.h5``.
+        verify: also compare every block of array data with its digest when it is first used, about one
+            second per gigabyte.
+
+    Raises:
+        NotAStore: missing, not HDF5, or of another format.
+        VersionError: made by a newer labelkit.
+        Refused: holds what a store must not hold.
+        Damaged: cut off or changed.
+        Mismatch: datasets do not fit together.
+        ResourceError: the system does not let us read it.
+    """
+    path = Path(path)
+    with open_file(path, schema.FORMAT_STORE) as file:
+        return EmbeddingStore(file, path, verify=verify)

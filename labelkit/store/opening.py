@@ -1,0 +1,136 @@
+"""Open files that another process wrote: a child process meets them first.
+
+A damaged HDF5 file can crash or hang the HDF5 library itself; the child has limits on time and memory, and
+this process reports "damaged" instead of dying.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+from pathlib import Path
+from typing import BinaryIO
+
+from labelkit import errors
+from labelkit.errors import Damaged, NotAStore, StoreError, resource_error
+from labelkit.store.digests import RESTORE
+from labelkit.store.hdf5 import CheckedFile
+
+_CHILD_SECONDS = 10.0
+_CHILD_SECONDS_PER_BYTE = 2.0 / (1 << 30)
+_CHILD_BYTES = 512 << 20
+_CHILD_START_SECONDS = 120.0
+
+# (device, inode, size, time of change) of files that this process wrote or has had checked.
+_harmless: set[tuple[int, int, int, int]] = set()
+
+
+def _identity(status: os.stat_result) -> tuple[int, int, int, int]:
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def trust(path: Path) -> None:
+    """Note that this process wrote a file, so that opening it needs no child process."""
+    _harmless.add(_identity(path.stat()))
+
+
+def open_file(path: Path, file_format: str) -> CheckedFile:
+    """Open a file and check everything about it but large arrays.
+
+    A file that this process did not write is checked in a child process with limits on time and memory
+    first, since a damaged file can crash or hang HDF5 itself.
+
+    Args:
+        path: the file.
+        file_format: what it must be, such as ``labelkit.store``.
+
+    Raises:
+        NotAStore: missing, not a regular file, not HDF5, or of another format.
+        VersionError: made by a newer labelkit.
+        Refused: holds what a file of this format must not hold.
+        Damaged: cut off or changed.
+        ResourceError: the system does not let us read it.
+    """
+    handle = open_regular(path)
+    try:
+        identity = _identity(os.fstat(handle.fileno()))
+        if identity not in _harmless:
+            _check_in_child(handle, str(path), file_format)
+            _harmless.add(identity)
+        return CheckedFile(handle, str(path), file_format)
+    except BaseException:
+        handle.close()
+        raise
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open a regular file for reading; never waits, as opening a named pipe would.
+
+    Raises:
+        NotAStore: there is no such file, or it is not a regular one.
+        ResourceError: the system does not let us read it.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise NotAStore(str(path), "there is no such file", "Check the name.") from error
+    except OSError as error:
+        raise resource_error(error, str(path)) from error
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise NotAStore(str(path), "not a regular file", "Give a file written by labelkit.")
+    return os.fdopen(descriptor, "rb", buffering=0)
+
+
+def _check_in_child(handle: BinaryIO, where: str, file_format: str) -> None:
+    size = os.fstat(handle.fileno()).st_size
+    seconds = _CHILD_SECONDS + size * _CHILD_SECONDS_PER_BYTE
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "labelkit.store.check",
+        file_format,
+        str(seconds),
+        str(_CHILD_BYTES + 2 * size),
+    ]
+    environment = {
+        **os.environ,
+        # The child imports what this process would, not what the current folder offers.
+        "PYTHONPATH": os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path),
+        "OPENBLAS_NUM_THREADS": "1",
+        "HDF5_PLUGIN_PRELOAD": "::",  # no filter plugins
+    }
+    handle.seek(0)
+    try:
+        child = subprocess.run(
+            command,
+            stdin=handle,
+            capture_output=True,
+            env=environment,
+            timeout=_CHILD_START_SECONDS + seconds,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise Damaged(where, f"checking it did not end within {seconds:.0f} s", RESTORE) from error
+    except OSError as error:
+        raise resource_error(error, "the process that checks files") from error
+    if child.returncode == -getattr(signal, "SIGALRM", -1):
+        raise Damaged(where, f"checking it did not end within {seconds:.0f} s", RESTORE)
+    if child.returncode < 0:
+        raise Damaged(where, f"HDF5 crashed on it (signal {-child.returncode})", RESTORE)
+    try:
+        verdict = json.loads(child.stdout)
+    except ValueError as error:
+        message = child.stderr.decode("utf-8", "replace").strip()[-2000:]
+        raise RuntimeError(f"the process that checks files failed with status {child.returncode}: {message}") from error
+    if verdict["error"] is not None:
+        kind = getattr(errors, verdict["error"])
+        if not (isinstance(kind, type) and issubclass(kind, StoreError)):
+            raise RuntimeError(f"the process that checks files answered {verdict['error']!r}")
+        place = where + verdict["where"]
+        raise kind(place, verdict["problem"], verdict["remedy"])

@@ -1,0 +1,284 @@
+"""Named results beside a store: clusters, discovered classes, neighbors, scores. The store itself never changes.
+
+The format is described in ``labelkit.store.schema``.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelkit import __version__
+from labelkit.errors import Mismatch, NotAStore, Refused, StoreError, resource_error
+from labelkit.store import schema
+from labelkit.store.commit import canonical_json, commit_bytes, fsync_folder
+from labelkit.store.digests import RESTORE
+from labelkit.store.embeddings import EmbeddingStore, check_indices
+from labelkit.store.hdf5 import CheckedFile, Contents, Image, check_axes, strings
+from labelkit.store.opening import open_file, trust
+from labelkit.store.schema import name_text
+
+ResultArray = NDArray[Any] | Sequence[str] | str | Mapping[str, Any]
+
+_FLAGS = ("labeled", "new_classes")
+
+
+@dataclass(frozen=True)
+class Result:
+    """A result as it was read.
+
+    Attributes:
+        name: file name without ``.h5``.
+        kind: what it holds, one word.
+        arrays: by name as in ``labelkit.store.schema``; row i is row i of the store. Strings are lists of
+            ``str``, flags are bool, ``metrics`` is its JSON text.
+        params: how it was made, with the seed.
+        stage: the command that made it.
+        stale: whether it belongs to other content than the store has now.
+        path: the file.
+        store_digest: content digest of the store it belongs to.
+        gallery_digest: content digest of the store that ``neighbor_rows`` points into; empty if there is none.
+        content_digest: its own identity.
+        created_by: program and version.
+    """
+
+    name: str
+    kind: str
+    arrays: dict[str, Any]
+    params: dict[str, Any]
+    stage: str
+    stale: bool
+    path: Path
+    store_digest: str
+    gallery_digest: str
+    content_digest: str
+    created_by: str
+
+    @property
+    def metrics(self) -> dict[str, Any]:
+        """The metrics as an object; empty if there are none."""
+        found = json.loads(self.arrays.get("metrics", "{}"))
+        return found if isinstance(found, dict) else {}
+
+
+def write_result(
+    store: EmbeddingStore,
+    name: str,
+    *,
+    kind: str,
+    arrays: Mapping[str, ResultArray],
+    params: Mapping[str, Any],
+    stage: str,
+    overwrite: bool = False,
+    gallery_digest: str = "",
+) -> Path:
+    """Write a result beside a store, complete or not at all.
+
+    Args:
+        store: the store its rows belong to.
+        name: matches ``[a-z0-9][a-z0-9._-]{0,63}``.
+        kind: what it holds, one lower-case word such as ``clusters``.
+        arrays: by name. Those in ``labelkit.store.schema`` must have the shapes stated there and are
+            converted to the types stated there; others may be any numbers, flags or lists of strings.
+            ``metrics`` is an object or its JSON text.
+        params: how it was made, with the seed; JSON values only.
+        stage: the command that makes it, such as ``cluster ss-kmeans``.
+        overwrite: replace a result of the same name.
+        gallery_digest: content digest of the store that ``neighbor_rows`` points into.
+
+    Returns:
+        The file. The same result written twice is no error, whatever ``overwrite`` is.
+
+    Raises:
+        StoreError: the name cannot be used, or is taken by a result with other content.
+        ResourceError: the disk is full, no permission, ...
+        ValueError: arrays do not fit the store or each other.
+        TypeError: arrays or parameters of a type that cannot be stored.
+    """
+    path = _result_path(store, name)
+    if not schema.WORD.fullmatch(kind):
+        raise ValueError(f"kind must be one lower-case word, got {kind!r}")
+    contents = Contents()
+    contents.set(
+        "",
+        format=schema.FORMAT_RESULT,
+        format_version=schema.FORMAT_VERSION,
+        requires="",
+        kind=kind,
+        store_digest=store.content_digest,
+        n=store.n,
+        stage=stage,
+        created_by=f"labelkit {__version__}",
+    )
+    if gallery_digest:
+        contents.set("", gallery_digest=gallery_digest)
+    contents.set_json("", "params", canonical_json(dict(params)))
+    for array_name, value in arrays.items():
+        if not schema.WORD.fullmatch(array_name) or array_name in ("digests", "params"):
+            raise ValueError(f"an array cannot be named {array_name!r}")
+        contents.datasets[array_name] = _stored(array_name, value)
+    image = Image(contents)
+    data = image.to_bytes()
+    try:
+        with CheckedFile(io.BytesIO(data), str(path), schema.FORMAT_RESULT) as file:
+            _read_arrays(file, store.n, own_gallery=gallery_digest in ("", store.content_digest))
+    except StoreError as error:
+        raise ValueError(f"not a result of this store: {error.where}: {error.problem}") from error
+    try:
+        if not path.parent.is_dir():
+            path.parent.mkdir(exist_ok=True)
+            fsync_folder(path.parent.parent)
+    except OSError as error:
+        raise resource_error(error, str(path.parent)) from error
+    if overwrite:
+        commit_bytes(path, data)
+    elif not _is_there(path, image.content_digest):
+        try:
+            commit_bytes(path, data, replace=False)
+        except FileExistsError:
+            # Another process was first, just now.
+            if not _is_there(path, image.content_digest):
+                raise
+    trust(path)
+    return path
+
+
+def read_result(store: EmbeddingStore, name: str, *, allow_stale: bool = False) -> Result:
+    """Read a result of a store; all its digests are compared.
+
+    Args:
+        store: the store.
+        name: of the result.
+        allow_stale: also return a result of other content, with ``stale`` set.
+
+    Raises:
+        NotAStore: there is no such result.
+        Mismatch: it was made from other content than the store has now.
+        StoreError: see ``labelkit.store.opening.open_file``.
+    """
+    path = _result_path(store, name)
+    if not path.exists():
+        known = ", ".join(list_results(store)) or "none"
+        raise NotAStore(
+            str(path), f"there is no result {name!r}; results of this store: {known}", "Choose one of them."
+        )
+    with open_file(path, schema.FORMAT_RESULT) as file:
+        root = file.attributes[""]
+        stale = root.get("store_digest") != store.content_digest
+        if stale and not allow_stale:
+            problem = f"made from other content than {store.path} has now"
+            raise Mismatch(str(path), problem, "Make it again, or pass --allow-stale to look at it.")
+        gallery_digest = str(root.get("gallery_digest", ""))
+        rows = root.get("n")
+        if not isinstance(rows, int) or (rows != store.n and not stale):
+            raise Mismatch(str(path), f"n is {rows!r} where the store has {store.n} rows", RESTORE)
+        arrays = _read_arrays(file, rows, own_gallery=gallery_digest in ("", root.get("store_digest")))
+        try:
+            params = json.loads(file.read_text("", "params"))
+            json.loads(arrays.get("metrics", "{}"))
+        except (ValueError, RecursionError) as error:
+            raise Refused(str(path), "params or metrics are not JSON", RESTORE) from error
+        if not isinstance(params, dict):
+            raise Refused(str(path), "params is not a JSON object", RESTORE)
+        return Result(
+            name=name,
+            kind=str(root.get("kind", "")),
+            arrays=arrays,
+            params=params,
+            stage=str(root.get("stage", "")),
+            stale=stale,
+            path=path,
+            store_digest=str(root.get("store_digest", "")),
+            gallery_digest=gallery_digest,
+            content_digest=file.content_digest,
+            created_by=str(root.get("created_by", "")),
+        )
+
+
+def list_results(store: EmbeddingStore) -> list[str]:
+    """Return the names of the results beside a store, sorted."""
+    folder = _results_folder(store)
+    if not folder.is_dir():
+        return []
+    names = (entry.name.removesuffix(".h5") for entry in folder.iterdir() if entry.name.endswith(".h5"))
+    return sorted(name for name in names if schema.RESULT_NAME.fullmatch(name))
+
+
+def _results_folder(store: EmbeddingStore) -> Path:
+    return store.path.with_name(store.path.name + ".results")
+
+
+def _result_path(store: EmbeddingStore, name: str) -> Path:
+    if not schema.RESULT_NAME.fullmatch(name):
+        problem = f"a result cannot be named {name!r}"
+        remedy = "Use up to 64 lower-case letters, digits, dots, dashes and underscores, a letter or digit first."
+        raise StoreError(str(_results_folder(store)), problem, remedy)
+    return _results_folder(store) / f"{name}.h5"
+
+
+def _is_there(path: Path, content_digest: str) -> bool:
+    """Say whether the same result exists already.
+
+    Raises:
+        StoreError: another one does.
+    """
+    if not path.exists():
+        return False
+    with open_file(path, schema.FORMAT_RESULT) as file:
+        if file.content_digest == content_digest:
+            return True
+    remedy = "Pass --overwrite to replace it, or another name with --result."
+    raise StoreError(str(path), "a result of this name exists and has other content", remedy)
+
+
+def _stored(name: str, value: ResultArray) -> NDArray[Any]:
+    if name == "metrics":
+        text = value if isinstance(value, str) else canonical_json(value)
+        json.loads(text)
+        return np.array(schema.name_bytes(text))
+    if isinstance(value, str) or (not isinstance(value, np.ndarray) and all(isinstance(text, str) for text in value)):
+        return strings([value] if isinstance(value, str) else value)
+    array = np.asarray(value)
+    kinds = schema.COLUMN_TYPES.get(name)
+    if kinds is not None:
+        return array.astype(f"<{kinds[0]}", casting="same_kind" if array.dtype.kind != "b" else "unsafe", copy=False)
+    if array.dtype.kind == "b":
+        return array.astype(np.uint8)
+    if array.dtype.kind == "U":
+        return strings(array.tolist())
+    return array.astype(array.dtype.newbyteorder("<"), copy=False)
+
+
+def _read_arrays(file: CheckedFile, rows: int, *, own_gallery: bool) -> dict[str, Any]:
+    lengths = check_axes(file, schema.RESULT_COLUMNS, {"n": rows})
+    arrays: dict[str, Any] = {}
+    for name, info in file.datasets.items():
+        if "/" in name or name == "params":
+            continue
+        if info.dtype.kind == "S":
+            arrays[name] = name_text(file.read(name).item()) if info.shape == () else file.read_strings(name)
+        else:
+            arrays[name] = file.read(name)
+    limits = {
+        "cluster_ids": lengths.get("k"),
+        "pseudo_labels": lengths.get("k"),
+        "labels": lengths.get("l"),
+        "neighbor_rows": rows if own_gallery else None,
+        "query_rows": rows,
+    }
+    for name, count in limits.items():
+        if name in arrays:
+            check_indices(file, name, arrays[name], count)
+    for name in _FLAGS:
+        if name in arrays:
+            if (arrays[name] > 1).any():
+                raise Refused(file.place(name), "holds values other than 0 and 1", RESTORE)
+            arrays[name] = arrays[name].astype(np.bool_)
+    return arrays

@@ -1,0 +1,194 @@
+"""The formats of stores, results, parts and run folders: in words, and as constants.
+
+Store, ``NAME.h5``: one HDF5 file that never changes once it has its name. Readable since HDF5 1.8;
+datasets are contiguous and unfiltered, strings have a fixed length, booleans are uint8, large arrays
+begin at multiples of 4096 bytes. Row i of every column is sample i; rows are sorted by the bytes of
+``sample_ids``.
+
+    embeddings        (n, d) float32 or float16   all finite
+    sample_ids        (n,) string                 path below the data root, ``/`` between parts, raw bytes; unique
+    sha256            (n, 32) uint8               digest of the image file
+    file_sizes        (n,) uint64                 bytes
+    image_sizes       (n, 2) uint32               height and width after orientation
+    logits            (n, c) float32              optional: output of the model's classifier
+    labels            (n,) int64                  optional: class index, -1 = unlabeled; the truth
+    labeled           (n,) uint8                  optional: 1 = training may use this label
+    class_names       (k,) string                 optional
+    old_classes       (k,) uint8                  optional: 1 = the class has labeled samples
+    splits            (n,) int16                  optional: index into split_names, -1 = in no split
+    split_names       (s,) string                 optional
+    label_sets/NAME/  as above                    optional: more label columns
+    skipped/sample_ids, skipped/reasons (m,) string   optional: listed but not embedded; listed = n + m
+    digests/PATH      (b, 32) uint8               for datasets above 4 MiB: SHA-256 of each block of rows;
+                                                  attribute ``block_rows``
+
+Root attributes, scalars of fixed-length types: ``format`` = labelkit.store, ``format_version``,
+``requires`` (comma-separated words a reader must know), ``kind`` (embeddings, patches), ``normalized``
+(0, 1), ``metric`` (cosine, l2, dot), ``names_are_utf8`` (0, 1), ``created_by``, ``plan_digest``,
+``content_digest``. Attributes of the empty group ``model``: ``name``, ``weights_fingerprint``,
+``weights_file_sha256``, ``source``, ``layer``, ``pooling``, ``preprocess`` (canonical JSON),
+``preprocess_digest``, ``numerics`` (canonical JSON). JSON above 16 KiB is a scalar string dataset of the
+same name in the same group instead.
+
+Content digest: SHA-256 over one line per object, each ended by a line feed, in the order of their bytes:
+
+    G PATH                          a group; the root is ``/``
+    A PATH@NAME TYPE SHAPE SHA256   an attribute
+    D PATH TYPE SHAPE SHA256        a dataset
+
+TYPE is NumPy's text, such as ``<f4``, ``|u1`` or ``|S12``; SHAPE is the lengths joined by ``x``, or
+``scalar``; SHA256 is of the values' bytes in C order, and for a dataset with block digests of those
+digests, one after the other. The attribute ``content_digest`` itself and all under ``/results`` are left
+out. The digest is the identity of the file: results and checkpoints refer to a store by it.
+
+Result, ``NAME.h5.results/RESULT.h5``: the same rules. RESULT matches ``[a-z0-9][a-z0-9._-]{0,63}``.
+
+    cluster_ids, pseudo_labels   (n,) int64, -1 = none
+    confidence                   (n,) float32
+    centroids, prototypes        (k, d) float32
+    names, new_classes           (k,) string; (k,) uint8, 1 = not among the labeled classes
+    query_rows                   (q,) int64
+    neighbor_rows, scores        (q, j) int64, -1 = none; (q, j) float32
+    metrics, confusion           JSON, scalar string; (k, k) int64
+    labels, labeled, class_names as in a store: labels given after embedding
+
+Root attributes: ``format`` = labelkit.result, ``format_version``, ``requires``, ``kind``,
+``store_digest``, ``gallery_digest`` (retrieval), ``n``, ``params`` (canonical JSON), ``stage``,
+``created_by``, ``content_digest``.
+
+Run folder, ``NAME.h5.run/``, while a store is being made; gone once the store has its name:
+
+    files            the listed names, sorted raw bytes, NUL-separated; committed first
+    columns.json     labels, splits and class names of the plan
+    plan.json        the plan, with the digests of both
+    parts/000042.h5  rows [k * part_rows, (k + 1) * part_rows) of the plan: an HDF5 file of the same rules,
+                     format labelkit.part, followed by the 32 bytes of its SHA-256, so that damage is
+                     found before HDF5 reads it. Datasets as in a store, ``skipped/rows`` (m,) int64
+                     instead of ``skipped/sample_ids``; attributes ``part`` and ``plan_digest``
+    lock             held by the one process that publishes
+    publish-*.tmp    the store being assembled
+
+Versions: a new minor version only adds what an old reader can ignore; a word in ``requires`` is what it
+must not ignore; a new major version changes a meaning. Unknown datasets and attributes are ignored.
+"""
+
+from __future__ import annotations
+
+import re
+
+FORMAT_STORE = "labelkit.store"
+FORMAT_RESULT = "labelkit.result"
+FORMAT_PART = "labelkit.part"
+FORMAT_PLAN = "labelkit.plan"
+FORMAT_VERSION = "1.0"
+MAJOR_VERSION = 1
+KNOWN_FEATURES: frozenset[str] = frozenset()
+STORE_KINDS = ("embeddings", "patches")
+METRICS = ("cosine", "l2", "dot")
+DTYPES = ("float32", "float16")
+
+ALIGNMENT = 4096
+BLOCK_BYTES = 4 << 20
+PART_BYTES = 64 << 20
+JSON_ATTRIBUTE_BYTES = 16 << 10
+ATTRIBUTE_BYTES = 64 << 10
+CHUNK_BYTES = 64 << 20
+FILTER_RATIO = 200
+MAX_DEPTH = 6
+MAX_OBJECTS = 10_000
+PART_DIGEST_BYTES = 32
+
+RESULT_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+WORD = re.compile(r"[a-z][a-z0-9_]{0,63}")
+
+STORE_COLUMNS: dict[str, tuple[str, ...]] = {
+    "embeddings": ("n", "d"),
+    "sample_ids": ("n",),
+    "sha256": ("n", "32"),
+    "file_sizes": ("n",),
+    "image_sizes": ("n", "2"),
+    "labels": ("n",),
+    "labeled": ("n",),
+    "class_names": ("k",),
+    "old_classes": ("k",),
+    "splits": ("n",),
+    "split_names": ("s",),
+    "skipped/sample_ids": ("m",),
+    "skipped/reasons": ("m",),
+}
+"""Axes of each known dataset of a store; equal letters have equal lengths, a number is a length."""
+
+REQUIRED_COLUMNS = ("embeddings", "sample_ids", "sha256", "file_sizes", "image_sizes")
+
+RESULT_COLUMNS: dict[str, tuple[str, ...]] = {
+    "cluster_ids": ("n",),
+    "pseudo_labels": ("n",),
+    "confidence": ("n",),
+    "centroids": ("k", "d"),
+    "prototypes": ("k", "d"),
+    "names": ("k",),
+    "new_classes": ("k",),
+    "query_rows": ("q",),
+    "neighbor_rows": ("q", "j"),
+    "scores": ("q", "j"),
+    "metrics": (),
+    "confusion": ("c", "c"),
+    "labels": ("n",),
+    "labeled": ("n",),
+    "class_names": ("l",),
+}
+"""Axes of each known dataset of a result."""
+
+COLUMN_TYPES: dict[str, tuple[str, ...]] = {
+    "embeddings": ("f4", "f2"),
+    "sample_ids": ("S",),
+    "sha256": ("u1",),
+    "file_sizes": ("u8",),
+    "image_sizes": ("u4",),
+    "labels": ("i8",),
+    "labeled": ("u1",),
+    "class_names": ("S",),
+    "old_classes": ("u1",),
+    "splits": ("i2",),
+    "split_names": ("S",),
+    "skipped/sample_ids": ("S",),
+    "skipped/reasons": ("S",),
+    "cluster_ids": ("i8",),
+    "pseudo_labels": ("i8",),
+    "confidence": ("f4",),
+    "centroids": ("f4",),
+    "prototypes": ("f4",),
+    "names": ("S",),
+    "new_classes": ("u1",),
+    "query_rows": ("i8",),
+    "neighbor_rows": ("i8",),
+    "scores": ("f4",),
+    "metrics": ("S",),
+    "confusion": ("i8",),
+}
+"""Types of the known datasets: kind and bytes per value; ``S`` is a string of any fixed length."""
+
+
+def name_bytes(name: str) -> bytes:
+    """Return the raw bytes of a name; surrogate escapes become the bytes they stand for."""
+    return name.encode("utf-8", "surrogateescape")
+
+
+def name_text(raw: bytes) -> str:
+    """Return a name as text; bytes that are not UTF-8 become surrogate escapes."""
+    return raw.decode("utf-8", "surrogateescape")
+
+
+def name_fault(name: str) -> str | None:
+    """Say why a name cannot be a sample id, or return ``None`` if it can.
+
+    A sample id is a path below the data root: relative, ``/`` between its parts, no empty, ``.`` or ``..``
+    part, no NUL. So joining it to a data root can never lead outside of it.
+    """
+    if not name:
+        return "is empty"
+    if "\0" in name:
+        return "holds a NUL byte"
+    if any(part in ("", ".", "..") for part in name.split("/")):
+        return "is not a path below the data root"
+    return None

@@ -1,0 +1,391 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from sklearn.cluster import KMeans
+from sklearn.datasets import load_digits
+from threadpoolctl import threadpool_limits
+
+from labelkit.algorithms.clustering import kmeans, nearest_centroids, semi_supervised_kmeans, spherical_kmeans
+
+Array = NDArray[Any]
+
+
+class FixedDraws(np.random.Generator):
+    """A generator whose uniform numbers are given."""
+
+    def __init__(self, *values: float) -> None:
+        super().__init__(np.random.PCG64(0))
+        self.values = values
+
+    def random(self, size: Any = None, *args: Any, **kwargs: Any) -> Any:
+        return np.array(self.values).reshape(size)
+
+
+def direct_inertia(x: Array, ids: Array, centroids: Array) -> float:
+    return float(((x.astype(np.float64) - centroids.astype(np.float64)[ids]) ** 2).sum())
+
+
+def plain_semi_supervised(
+    unlabeled: Array, labeled: Array, labels: Array, num_clusters: int, draws: Array, max_iter: int
+) -> tuple[float, list[int]]:
+    """Read the algorithm row by row in float64, one restart; inertia and ids of the best iteration."""
+    unlabeled, labeled = unlabeled.astype(np.float64), labeled.astype(np.float64)
+    classes = sorted(set(labels.tolist()))
+    own = [classes.index(label) for label in labels.tolist()]
+    places = [labeled[labels == label].mean(axis=0) for label in classes]
+    for draw in draws:
+        d2 = [min((((row - place) ** 2).sum() for place in places), default=0.0) for row in unlabeled]
+        if sum(d2) == 0:
+            pick = int(draw * len(unlabeled))
+        else:
+            pick = next(i for i in range(len(d2)) if sum(d2[: i + 1]) / sum(d2) >= draw)
+        places.append(unlabeled[pick])
+    best, best_ids = np.inf, []
+    for _ in range(max_iter):
+        ids = [int(np.argmin([((row - place) ** 2).sum() for place in places])) for row in unlabeled]
+        rows, all_ids = np.concatenate([unlabeled, labeled]), np.array(ids + own)
+        inertia = sum(((row - places[j]) ** 2).sum() for row, j in zip(rows, all_ids, strict=True))
+        if inertia < best:
+            best, best_ids = inertia, ids
+        places = [rows[all_ids == j].mean(axis=0) if (all_ids == j).any() else places[j] for j in range(num_clusters)]
+    return float(best), best_ids
+
+
+@pytest.fixture(scope="module")
+def digits() -> tuple[Array, Array]:
+    pixels, labels = load_digits(return_X_y=True)
+    return (pixels / np.linalg.norm(pixels, axis=1, keepdims=True)).astype(np.float32), labels
+
+
+# Worked example: two labeled rows of one class, five unlabeled, k = 2.
+LABELED = np.array([[0.0, 0], [1, 0]])
+UNLABELED = np.array([[0, 1], [5, 5], [6, 5], [0.2, 0.2], [2.9, 2.6]])
+
+
+@pytest.mark.parametrize(("max_iter", "inertia"), [(1, 15.4), (2, 11.5), (100, 11.5)])
+def test_semi_supervised_follows_the_worked_example(max_iter: int, inertia: float) -> None:
+    found = semi_supervised_kmeans(
+        UNLABELED, LABELED, [0, 0], 2, generator=FixedDraws(0.5), num_inits=1, max_iter=max_iter
+    )
+    np.testing.assert_array_equal(found.unlabeled_ids, [0, 1, 1, 0, 0])
+    np.testing.assert_array_equal(found.labeled_ids, [0, 0])
+    np.testing.assert_array_equal(found.class_of_cluster, [0, -1])
+    np.testing.assert_allclose(found.centroids, [[0.82, 0.76], [5.5, 5]])
+    assert found.inertia == pytest.approx(inertia)
+
+
+# Cumulative shares of the squared distances to (0.5, 0): .010927, .406469, .889423, .890559, 1.
+# With one iteration the first inertia tells the row that was picked.
+@pytest.mark.parametrize(
+    ("draw", "picked"),
+    [
+        (0.0, 0),
+        (0.01092, 0),
+        (0.01094, 1),
+        (0.40646, 1),
+        (0.40648, 2),
+        (0.88942, 2),
+        (0.88943, 3),
+        (0.89055, 3),
+        (0.89057, 4),
+        (0.999999, 4),
+    ],
+)
+def test_first_row_whose_cumulative_share_reaches_the_draw_is_picked(draw: float, picked: int) -> None:
+    found = semi_supervised_kmeans(
+        UNLABELED, LABELED, [0, 0], 2, generator=FixedDraws(draw), num_inits=1, max_iter=1
+    )
+    centroids = np.array([[0.5, 0], UNLABELED[picked]])
+    nearest = ((UNLABELED[:, None] - centroids) ** 2).sum(axis=2).min(axis=1).sum()
+    assert found.inertia == pytest.approx(nearest + 0.5)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("num_labeled", [0, 12])
+@pytest.mark.parametrize("seed", range(4))
+def test_semi_supervised_equals_a_plain_reading(dtype: Any, num_labeled: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    rows = (rng.standard_normal((60, 5)) + 3 * rng.integers(0, 3, (60, 1))).astype(dtype)
+    labels = rng.integers(0, 3, num_labeled) * 7
+    num_clusters, num_new = 6, 6 - len(set(labels.tolist()))
+    found = semi_supervised_kmeans(
+        rows[num_labeled:],
+        rows[:num_labeled],
+        labels,
+        num_clusters,
+        generator=np.random.default_rng(seed),
+        num_inits=3,
+        max_iter=5,
+        tol=0,
+    )
+    draws = np.random.default_rng(seed).random((3, num_new))
+    runs = [
+        plain_semi_supervised(rows[num_labeled:], rows[:num_labeled], labels, num_clusters, draw, 5) for draw in draws
+    ]
+    inertia, ids = min(runs, key=lambda run: run[0])
+    assert found.inertia == pytest.approx(inertia, rel=1e-5)
+    np.testing.assert_array_equal(found.unlabeled_ids, ids)
+
+
+def test_labeled_rows_stay_with_their_class_and_clusters_carry_label_values(rng: np.random.Generator) -> None:
+    labeled = rng.standard_normal((30, 3))  # labels have nothing to do with the rows
+    labels = rng.choice([40, 7, 12], 30)
+    found = semi_supervised_kmeans(rng.standard_normal((50, 3)), labeled, labels, 5, generator=rng)
+    np.testing.assert_array_equal(found.class_of_cluster, [7, 12, 40, -1, -1])
+    np.testing.assert_array_equal(found.class_of_cluster[found.labeled_ids], labels)
+
+
+def test_returned_centroids_are_means_of_both_kinds_of_members(rng: np.random.Generator) -> None:
+    unlabeled, labeled = rng.standard_normal((50, 3)), rng.standard_normal((20, 3))
+    found = semi_supervised_kmeans(unlabeled, labeled, rng.integers(0, 2, 20), 4, generator=rng, max_iter=3)
+    rows = np.concatenate([unlabeled, labeled])
+    ids = np.concatenate([found.unlabeled_ids, found.labeled_ids])
+    means = [rows[ids == j].mean(axis=0) for j in range(4)]
+    np.testing.assert_allclose(found.centroids, means, atol=1e-12)
+
+
+def test_more_iterations_never_raise_the_inertia(digits: tuple[Array, Array]) -> None:
+    rows, labels = digits[0][:600], digits[1][:600]
+    known = (labels < 3) & (np.arange(600) < 300)
+    inertias = [
+        semi_supervised_kmeans(
+            rows[~known],
+            rows[known],
+            labels[known],
+            12,
+            generator=np.random.default_rng(5),
+            num_inits=1,
+            max_iter=max_iter,
+            tol=0,
+        ).inertia
+        for max_iter in range(1, 12)
+    ]
+    steps = np.diff(inertias)
+    assert (steps <= 1e-9 * inertias[0]).all()
+    assert steps[0] < -1  # it does move at first
+
+
+def test_as_many_clusters_as_labeled_classes_needs_no_draw() -> None:
+    found = semi_supervised_kmeans([[0.9], [5.2]], [[0.0], [6]], [3, 1], 2, generator=FixedDraws())
+    np.testing.assert_array_equal(found.class_of_cluster, [1, 3])
+    np.testing.assert_array_equal(found.unlabeled_ids, [1, 0])
+
+
+def test_nothing_unlabeled_gives_the_class_means() -> None:
+    found = semi_supervised_kmeans(np.zeros((0, 1)), [[0.0], [2], [6]], [0, 0, 1], 2, generator=FixedDraws())
+    np.testing.assert_allclose(found.centroids, [[1], [6]])
+    assert found.unlabeled_ids.shape == (0,)
+    assert found.inertia == pytest.approx(2)
+
+
+def test_semi_supervised_on_digits_reaches_the_known_optimum(digits: tuple[Array, Array]) -> None:
+    rows, labels = digits
+    old = np.flatnonzero(labels < 5)
+    known = np.zeros(len(labels), dtype=bool)
+    known[old[np.random.RandomState(0).choice(range(len(old)), int(0.5 * len(old)), replace=False)]] = True
+    found = semi_supervised_kmeans(
+        rows[~known], rows[known], labels[known], 10, generator=np.random.default_rng(0), num_inits=20
+    )
+    assert found.inertia < 309
+    counts = np.zeros((10, 10))
+    np.add.at(counts, (found.unlabeled_ids, labels[~known]), 1)
+    # Each cluster named by its majority is an upper bound of the matching, tested with the metric.
+    assert counts.max(axis=1).sum() / (~known).sum() > 0.70
+
+
+def test_kmeans_on_digits_is_as_good_as_scikit_learn(digits: tuple[Array, Array]) -> None:
+    rows, _ = digits
+    ours = kmeans(rows, 10, generator=np.random.default_rng(0))
+    theirs = KMeans(10, n_init=10, random_state=0).fit(rows)
+    assert ours.inertia == pytest.approx(theirs.inertia_, rel=1e-3)
+    assert ours.inertia == pytest.approx(direct_inertia(rows, ours.cluster_ids, ours.centroids), rel=1e-4)
+
+
+def test_one_run_from_given_centroids_equals_scikit_learn(digits: tuple[Array, Array]) -> None:
+    rows = digits[0][:500].astype(np.float64)
+    start = rows[:7]
+    ours = kmeans(rows, 7, generator=FixedDraws(), init_centroids=start, tol=0)
+    theirs = KMeans(7, init=start, n_init=1, tol=0).fit(rows)
+    np.testing.assert_array_equal(ours.cluster_ids, theirs.labels_)
+    np.testing.assert_allclose(ours.centroids, theirs.cluster_centers_, atol=1e-9)
+    assert ours.inertia == pytest.approx(theirs.inertia_, rel=1e-9)
+
+
+def test_converged_kmeans_assigns_each_row_to_its_nearest_centroid(digits: tuple[Array, Array]) -> None:
+    rows = digits[0][:500]
+    found = kmeans(rows, 9, generator=np.random.default_rng(0), tol=0)
+    np.testing.assert_array_equal(nearest_centroids(rows, found.centroids), found.cluster_ids)
+    brute = ((rows[:, None].astype(np.float64) - found.centroids) ** 2).sum(axis=2).argmin(axis=1)
+    np.testing.assert_array_equal(found.cluster_ids, brute)
+
+
+def test_four_points_split_into_the_two_pairs() -> None:
+    found = kmeans([[0.0], [1], [10], [12]], 2, generator=np.random.default_rng(0))
+    assert found.cluster_ids[0] == found.cluster_ids[1] != found.cluster_ids[2] == found.cluster_ids[3]
+    assert found.inertia == pytest.approx(0.5 + 2)
+    np.testing.assert_allclose(np.sort(found.centroids, axis=0), [[0.5], [11]])
+
+
+def test_one_cluster_is_the_mean_and_n_clusters_leave_no_distance(rng: np.random.Generator) -> None:
+    rows = rng.standard_normal((12, 3))
+    one = kmeans(rows, 1, generator=rng)
+    np.testing.assert_allclose(one.centroids[0], rows.mean(axis=0))
+    assert one.inertia == pytest.approx(((rows - rows.mean(axis=0)) ** 2).sum())
+    every = kmeans(rows, 12, generator=rng)
+    np.testing.assert_array_equal(np.sort(every.cluster_ids), np.arange(12))
+    assert every.inertia == pytest.approx(0, abs=1e-9)
+
+
+def test_empty_cluster_takes_the_row_farthest_from_its_own_centroid() -> None:
+    rows = np.array([[0.0], [1], [10], [11], [15]])
+    found = kmeans(rows, 3, generator=FixedDraws(), init_centroids=[[0.5], [10.5], [1000]])
+    np.testing.assert_array_equal(found.cluster_ids, [0, 0, 1, 1, 2])
+    assert found.inertia == pytest.approx(1.0)
+
+
+def test_two_empty_clusters_take_two_rows() -> None:
+    rows = np.array([[0.0], [1], [10], [12]])
+    found = kmeans(rows, 3, generator=FixedDraws(), init_centroids=[[0], [1000], [2000]])
+    np.testing.assert_array_equal(found.cluster_ids, [0, 0, 2, 1])
+    assert found.inertia == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("value", [0.0, 0.1, 1234.567])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_equal_rows_end_with_zero_inertia_and_finite_centroids(value: float, dtype: Any) -> None:
+    rows = np.full((9, 4), value, dtype=dtype)
+    for found in (
+        kmeans(rows, 3, generator=np.random.default_rng(0)),
+        semi_supervised_kmeans(rows, rows[:2], [0, 1], 4, generator=np.random.default_rng(0)),
+    ):
+        assert found.inertia == pytest.approx(0, abs=1e-9)
+        np.testing.assert_allclose(found.centroids, np.full_like(found.centroids, value), rtol=1e-6)
+
+
+def test_all_distances_zero_picks_a_row_evenly_and_moves_on() -> None:
+    found = semi_supervised_kmeans(
+        np.zeros((4, 1)), np.zeros((1, 1)), [0], 3, generator=FixedDraws(0.0, 0.99), num_inits=1
+    )
+    np.testing.assert_array_equal(found.unlabeled_ids, [0, 0, 0, 0])
+    assert found.num_iterations == 1
+
+
+def test_more_clusters_than_distinct_rows_end() -> None:
+    rows = np.repeat(np.array([[0.0, 0], [0.3, 0.1], [5, 5]], dtype=np.float32), 4, axis=0)
+    found = kmeans(rows, 6, generator=np.random.default_rng(0), tol=0, max_iter=50)
+    assert found.inertia == pytest.approx(0, abs=1e-9)
+    assert len(np.unique(found.cluster_ids)) == 3
+    assert found.num_iterations < 50
+
+
+@pytest.mark.parametrize("offset", [0.0, 100.0])
+@pytest.mark.parametrize("spread", [1.0, 1e-2, 1e-4])
+def test_float32_inertia_equals_float64_for_shifted_and_for_tight_clusters(offset: float, spread: float) -> None:
+    rng = np.random.default_rng(0)
+    centers = rng.standard_normal((8, 16))
+    rows = (centers[rng.integers(0, 8, 400)] + spread * rng.standard_normal((400, 16)) + offset).astype(np.float32)
+    start = rows[:8]
+    single = kmeans(rows, 8, generator=FixedDraws(), init_centroids=start, tol=0)
+    double = kmeans(rows.astype(np.float64), 8, generator=FixedDraws(), init_centroids=start, tol=0)
+    assert single.inertia == pytest.approx(double.inertia, rel=1e-4)
+    assert double.inertia == pytest.approx(
+        direct_inertia(rows, double.cluster_ids, double.centroids), rel=1e-6
+    )
+
+
+def test_equal_seeds_give_equal_results_whatever_the_number_of_threads(digits: tuple[Array, Array]) -> None:
+    runs = []
+    for threads in (1, 2):
+        with threadpool_limits(threads):
+            runs.append(kmeans(digits[0], 20, generator=np.random.default_rng(3), num_inits=3))
+    np.testing.assert_array_equal(runs[0].cluster_ids, runs[1].cluster_ids)
+    np.testing.assert_array_equal(runs[0].centroids, runs[1].centroids)
+
+
+def test_input_is_left_alone_and_its_precision_kept(rng: np.random.Generator) -> None:
+    rows = rng.standard_normal((20, 3)).astype(np.float32)
+    before = rows.copy()
+    assert kmeans(rows, 3, generator=rng).centroids.dtype == np.float32
+    assert spherical_kmeans(rows, 3, generator=rng).centroids.dtype == np.float32
+    assert kmeans(rows.astype(np.float16), 3, generator=rng).centroids.dtype == np.float32
+    assert kmeans(rows.astype(np.float64), 3, generator=rng).centroids.dtype == np.float64
+    np.testing.assert_array_equal(rows, before)
+
+
+def test_spherical_kmeans_groups_by_direction_not_by_length() -> None:
+    rows = np.array([[1.0, 0.1], [100, -10], [0.1, 1], [-5, 50]])
+    found = spherical_kmeans(rows, 2, generator=np.random.default_rng(0))
+    assert found.cluster_ids[0] == found.cluster_ids[1] != found.cluster_ids[2] == found.cluster_ids[3]
+    np.testing.assert_allclose(np.sort(found.centroids, axis=0), [[0, 0], [1, 1]], atol=1e-12)
+    cosine = 1 / np.sqrt(1.01)
+    assert found.inertia == pytest.approx(4 * (2 - 2 * cosine))
+
+
+def test_spherical_centroids_are_unit_means_of_unit_members(digits: tuple[Array, Array]) -> None:
+    rows = digits[0][:400] * np.linspace(0.5, 20, 400, dtype=np.float32)[:, None]
+    found = spherical_kmeans(rows, 6, generator=np.random.default_rng(0), tol=0)
+    unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    sums = np.stack([unit[found.cluster_ids == j].sum(axis=0) for j in range(6)])
+    np.testing.assert_allclose(found.centroids, sums / np.linalg.norm(sums, axis=1, keepdims=True), atol=1e-5)
+    np.testing.assert_array_equal((unit @ found.centroids.T).argmax(axis=1), found.cluster_ids)
+
+
+def test_opposite_rows_without_a_mean_direction_keep_their_centroid() -> None:
+    found = spherical_kmeans([[1.0, 0], [-1, 0]], 1, generator=FixedDraws(), init_centroids=[[0, 2]])
+    np.testing.assert_allclose(found.centroids, [[0, 1]])
+    assert found.inertia == pytest.approx(4)
+
+
+@pytest.mark.parametrize("function", [kmeans, spherical_kmeans])
+@pytest.mark.parametrize(
+    ("rows", "num_clusters", "options", "message"),
+    [
+        ([[1.0], [2]], 3, {}, "num_clusters=3 needs as many rows, got 2"),
+        ([[1.0], [2]], 0, {}, "num_clusters must be at least 1, got 0"),
+        ([[1.0], [np.nan], [np.inf]], 1, {}, "2 of 3 rows with NaN or infinity"),
+        ([1.0, 2], 1, {}, r"\(2,\)"),
+        ([[1e30], [2]], 1, {}, "overflow"),
+        ([[1.0], [2]], 1, {"num_inits": 0}, "num_inits must be at least 1"),
+        ([[1.0], [2]], 1, {"max_iter": 0}, "max_iter must be at least 1"),
+        ([[1.0], [2]], 1, {"tol": -1.0}, "tol must be >= 0"),
+        ([[1.0], [2]], 1, {"init_centroids": [[1.0], [2]]}, r"shape \(1, 1\), got \(2, 1\)"),
+    ],
+)
+def test_bad_input_is_refused(
+    function: Any, rows: list[Any], num_clusters: int, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        function(np.array(rows, dtype=np.float32), num_clusters, generator=FixedDraws(), **options)
+
+
+def test_spherical_kmeans_refuses_rows_without_direction() -> None:
+    with pytest.raises(ValueError, match="1 of 2 rows of length zero"):
+        spherical_kmeans([[0.0, 0], [1, 0]], 1, generator=FixedDraws())
+
+
+@pytest.mark.parametrize(
+    ("unlabeled", "labels", "num_clusters", "message"),
+    [
+        (np.ones((3, 2)), [0, 1], 1, "num_clusters=1 is below the 2 labeled classes"),
+        (np.ones((0, 2)), [0, 1], 3, "1 clusters without labels need as many unlabeled rows, got 0"),
+        (np.ones((1, 2)), [0, 1], 4, "2 clusters without labels need as many unlabeled rows, got 1"),
+        (np.ones((3, 2)), [0, -1], 3, "minimum -1"),
+        (np.ones((3, 2)), [0.5, 1], 3, "float64"),
+        (np.ones((3, 2)), [0], 3, r"shape \(2,\), got \(1,\)"),
+        (np.ones((3, 5)), [0, 1], 3, "5 columns, labeled rows 2"),
+        (np.full((3, 2), np.nan), [0, 1], 3, "unlabeled has 3 of 3 rows"),
+    ],
+)
+def test_semi_supervised_refuses_what_cannot_be_clustered(
+    unlabeled: Array, labels: list[Any], num_clusters: int, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        semi_supervised_kmeans(unlabeled, np.eye(2), labels, num_clusters, generator=FixedDraws())
+
+
+def test_nearest_centroids_takes_the_smaller_id_of_equals() -> None:
+    np.testing.assert_array_equal(nearest_centroids([[0.0], [3], [1]], [[2.0], [0], [2]]), [1, 0, 0])

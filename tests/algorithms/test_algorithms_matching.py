@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+from itertools import permutations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from labelkit.algorithms.matching import contingency, match_clusters
+
+pairs = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 4)), min_size=1, max_size=20)
+
+
+def best_by_permutations(cluster_ids: list[int], labels: list[int]) -> int:
+    """Try every one-to-one naming of 6 clusters by 6 classes."""
+    return max(
+        sum(names[cluster] == label for cluster, label in zip(cluster_ids, labels, strict=True))
+        for names in permutations(range(6))
+    )
+
+
+@settings(max_examples=30, deadline=None)
+@given(pairs)
+def test_matching_equals_the_best_permutation(samples: list[tuple[int, int]]) -> None:
+    cluster_ids, labels = [cluster for cluster, _ in samples], [label for _, label in samples]
+    matching = match_clusters(cluster_ids, labels)
+    hits = sum(matching.class_of_cluster[cluster] == label for cluster, label in samples)
+    assert matching.num_matched == hits == best_by_permutations(cluster_ids, labels)
+
+
+@settings(max_examples=30, deadline=None)
+@given(pairs, st.permutations(range(6)))
+def test_renumbering_clusters_keeps_the_number_matched(samples: list[tuple[int, int]], names: list[int]) -> None:
+    cluster_ids, labels = np.array([cluster for cluster, _ in samples]), [label for _, label in samples]
+    renamed = np.array(names)[cluster_ids]
+    assert match_clusters(renamed, labels).num_matched == match_clusters(cluster_ids, labels).num_matched
+
+
+def test_class_is_matched_at_most_once_and_empty_pairs_are_no_match() -> None:
+    # Clusters 0 and 1 share class 0; no sample of class 1 is anywhere, so nothing is left for cluster 1.
+    matching = match_clusters([0, 0, 1], [0, 0, 0], num_clusters=3, num_classes=2)
+    np.testing.assert_array_equal(matching.class_of_cluster, [0, -1, -1])
+    assert matching.class_of_cluster.dtype == np.int64
+    assert matching.num_matched == 2
+
+
+def test_contingency_counts_samples_by_cluster_and_class() -> None:
+    counts = contingency([0, 2, 2, 2], [1, 0, 1, 1], num_classes=3)
+    np.testing.assert_array_equal(counts, [[0, 1, 0], [0, 0, 0], [1, 2, 0]])
+
+
+@pytest.mark.parametrize(
+    ("cluster_ids", "labels", "message"),
+    [
+        ([0, 1], [0], "2 and 1"),
+        ([], [], "n >= 1"),
+        ([0, -1], [0, 0], r"cluster_ids must be >= 0, got -1"),
+        ([0, 0], [0, -1], r"labels must be >= 0, got -1"),
+        ([0.5], [0], "float64"),
+        ([[0]], [[0]], r"\(1, 1\)"),
+    ],
+)
+def test_bad_ids_are_refused(cluster_ids: list[int], labels: list[int], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        match_clusters(np.array(cluster_ids), np.array(labels))
+
+
+def test_id_beyond_the_given_number_is_refused() -> None:
+    with pytest.raises(ValueError, match="num_classes=2, got 2"):
+        contingency([0, 0], [1, 2], num_classes=2)

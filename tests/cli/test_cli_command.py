@@ -1,0 +1,419 @@
+"""A config class as a command: options, faults, output, exit codes."""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import ClassVar, Literal
+
+import pytest
+import typer
+from labelkit.cli.command import config_command, stage_command
+from labelkit.cli.config import show_config
+from labelkit.cli.console import print_result
+from labelkit.cli.main import run_app
+from labelkit.cli.options import new_group
+from labelkit.config.base import StageConfig, option
+from labelkit.errors import (
+    BusyError,
+    ConfigError,
+    DivergenceError,
+    GateError,
+    Interrupted,
+    LabelkitError,
+    ResourceError,
+    StoreError,
+)
+from labelkit.stages.progress import current_progress
+from labelkit.stages.result import SimpleResult, Table
+from pydantic import Field, model_validator
+
+
+class SieveConfig(StageConfig):
+    """Imaginary."""
+
+    command: ClassVar[tuple[str, ...]] = ("train", "sieve")
+
+    index: Path = Field(..., description="Store to read.", json_schema_extra=option("Store", preset=False))
+    dataset: str = Field("digits", description="What [b]to[/b] read [x].")
+    num_clusters: int = Field(10, ge=1, description="Groups to find.", json_schema_extra=option(short="-k"))
+    optimizer: Literal["sgd", "adamw"] = Field("sgd", description="Optimizer.")
+    way: Literal["a-long-word", "another-long-word"] = Field("a-long-word", description="Way.")
+    lr: float = Field(0.1, gt=0, description="Learning rate.")
+    blocks: tuple[int, ...] = Field((8, 9), description="Blocks.")
+    normalize: bool = Field(True, description="Scale rows first.")
+    limit: float | None = Field(None, description="Limit; default: none at all.")
+
+    @model_validator(mode="after")
+    def _check(self) -> SieveConfig:
+        if self.lr > 1 and self.optimizer == "adamw":
+            raise ValueError("lr above 1 does not go with --optimizer adamw")
+        return self
+
+
+Run = Callable[..., int]
+
+
+@pytest.fixture
+def presets(tmp_path: Path) -> Path:
+    folder = tmp_path / "presets"
+    (folder / "sieve").mkdir(parents=True)
+    (folder / "sieve" / "digits.yaml").write_text("# labelkit train sieve\nnum_clusters: 12\nlr: 0.5\n")
+    (folder / "sieve" / "cub.yaml").write_text("# labelkit train sieve --dataset cub\nnum_clusters: 200\n")
+    return folder
+
+
+@pytest.fixture
+def seen() -> list[SieveConfig]:
+    return []
+
+
+@pytest.fixture
+def run(presets: Path, seen: list[SieveConfig]) -> Run:
+    """Run ``sieve ARGUMENTS`` (or ``config ARGUMENTS``) and return its exit code."""
+
+    @stage_command(SieveConfig, presets_folder=presets)
+    def sieve(config: SieveConfig) -> None:
+        """Sift the rows.
+
+        Example: labelkit train sieve --index a.h5
+        """
+        seen.append(config)
+        current_progress().message("sifting")
+        table = Table("Rows", ("kept",), ((3,),))
+        print_result(SimpleResult({"kept": 3, "share": float("nan")}, (config.index,), (table,)))
+
+    def start(*arguments: str) -> int:
+        app = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode="rich")
+        app.command("sieve")(sieve)
+        app.command("config")(config_command(SieveConfig, show_config, "Show.", presets_folder=presets))
+        return run_app(lambda: app, list(arguments))
+
+    return start
+
+
+def raising(error: BaseException) -> int:
+    """Return the exit code of a command that meets an error."""
+
+    @stage_command(SieveConfig)
+    def sieve(config: SieveConfig) -> None:
+        raise error
+
+    app = new_group()
+    app.command("sieve")(sieve)
+    app.command("other")(sieve)
+    return run_app(lambda: app, ["sieve", "--index", "a.h5"])
+
+
+def test_options_become_the_config(run: Run, seen: list[SieveConfig]) -> None:
+    code = run(
+        *("sieve", "--index", "a.h5", "-k", "7", "--optimizer", "adamw", "--lr", "1e-2", "--blocks", "1,2"),
+        *("--no-normalize", "--limit", "none", "--set", "way=another-long-word", "--preset", "none"),
+    )
+    assert code == 0
+    assert seen == [
+        SieveConfig(
+            index=Path("a.h5"),
+            num_clusters=7,
+            optimizer="adamw",
+            lr=0.01,
+            blocks=(1, 2),
+            normalize=False,
+            way="another-long-word",
+        )
+    ]
+
+
+def test_people_see_tables_and_progress_goes_to_stderr(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("sieve", "--index", "a.h5") == 0
+    captured = capsys.readouterr()
+    assert captured.out == "Rows\nkept\n   3\nmade a.h5\n"
+    assert captured.err == "sifting\n"
+
+
+def test_json_is_one_object(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("sieve", "--index", "a.h5", "--json") == 0
+    assert json.loads(capsys.readouterr().out) == {"kept": 3, "share": None}
+
+
+def test_quiet_prints_the_path_and_nothing_else(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("sieve", "--index", "a.h5", "-q") == 0
+    captured = capsys.readouterr()
+    assert captured.out == "a.h5\n"
+    assert captured.err == ""
+
+
+def test_verbose_says_what_was_set_and_what_libraries_log(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    level = logging.getLogger().level
+    assert run("sieve", "--index", "a.h5", "--lr", "0.2", "-v") == 0
+    told = capsys.readouterr().err
+    assert "lr = 0.2 (--lr)" in told
+    assert "num_clusters = 12 (presets/sieve/digits.yaml)" in told
+    assert "optimizer" not in told
+    assert logging.getLogger().level == level
+
+
+def test_other_ranks_are_silent(run: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "1")
+    assert run("sieve", "--index", "a.h5", "--json", "-v") == 0
+    captured = capsys.readouterr()
+    assert captured.out + captured.err == ""
+
+
+def test_all_faults_come_at_once_with_exit_code_2(
+    run: Run, capsys: pytest.CaptureFixture[str], tmp_path: Path, seen: list[SieveConfig]
+) -> None:
+    config_file = tmp_path / "mine.yaml"
+    config_file.write_text("optimiser: sgd\nblocks: [1, x]\n")
+    code = run(
+        *("sieve", "--num-clusters", "0", "--lr", "fast", "--set", "limt=3", "--config", str(config_file)),
+        "--json",
+    )
+    assert code == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.splitlines() == [
+        f"error: {config_file}: optimiser: unknown key (value sgd). Did you mean `optimizer`?",
+        f"       {config_file}: blocks: not a whole number (value 1,x)",
+        "       --set limt: unknown key (value 3). Did you mean `limit`?",
+        "       --num-clusters: must be >= 1 (value 0)",
+        "       --lr: not a number (value fast)",
+        "       --index: missing. Give --index a value.",
+    ]
+    assert seen == []
+
+
+def test_a_fault_between_options_names_their_sources(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("sieve", "--index", "a.h5", "--lr", "2", "--set", "optimizer=adamw") == 2
+    assert capsys.readouterr().err == (
+        "error: labelkit train sieve: lr above 1 does not go with --optimizer adamw. "
+        "optimizer = adamw comes from --set optimizer; lr = 2 comes from --lr\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["--lr", "0.1", "--set", "lr=0.2"], "--set lr: 0.2 contradicts --lr 0.1. Keep one of them."),
+        (["--set", "lr=0.1", "--set", "lr=0.2"], "--set lr: 0.2 contradicts --set lr 0.1. Keep one of them."),
+        (["--lr", "0.1", "--lr", "0.2"], "--lr: 0.2 contradicts --lr 0.1. Keep one of them."),
+        (["--normalize", "--set", "normalize=false"], "--set normalize: false contradicts --normalize true."),
+        (["--set", "lr"], "--set: not KEY=VALUE (value lr). Write --set lr=0.1."),
+        (["--set", "=3"], "--set: not KEY=VALUE (value =3). Write --set lr=0.1."),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(
+    run: Run, capsys: pytest.CaptureFixture[str], arguments: list[str], line: str
+) -> None:
+    assert run("sieve", "--index", "a.h5", *arguments) == 2
+    assert capsys.readouterr().err.startswith(f"error: {line}")
+
+
+def test_the_same_setting_twice_is_no_contradiction(run: Run, seen: list[SieveConfig]) -> None:
+    assert run("sieve", "--index", "a.h5", "--lr", "0.2", "--set", "lr=0.2", "--set", "num-clusters=3") == 0
+    assert seen[0].lr == 0.2
+    assert seen[0].num_clusters == 3
+
+
+def test_presets_follow_the_data_set(run: Run, seen: list[SieveConfig]) -> None:
+    assert run("sieve", "--index", "a.h5") == 0
+    assert run("sieve", "--index", "a.h5", "--dataset", "cub") == 0
+    assert run("sieve", "--index", "a.h5", "--preset", "cub") == 0
+    assert run("sieve", "--index", "a.h5", "--set", "dataset=cub", "--set", "num_clusters=5") == 0
+    assert [config.num_clusters for config in seen] == [12, 200, 200, 5]
+
+
+@pytest.mark.parametrize("arguments", [["--bogus", "1"], ["extra"], ["--lr"]])
+def test_usage_errors_exit_with_2_and_leave_stdout_alone(
+    run: Run, capsys: pytest.CaptureFixture[str], arguments: list[str]
+) -> None:
+    assert run("sieve", "--index", "a.h5", *arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "Error" in captured.err
+
+
+def test_help_shows_description_default_bounds_choices_and_panels(
+    run: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert run("sieve", "--help") == 0
+    shown = capsys.readouterr().out
+    assert "Example: labelkit train sieve --index a.h5" in shown
+    assert "─ Store ─" in shown
+    assert "[required]" in shown
+    assert "What [b]to[/b] read [x]. [default: digits]" in shown
+    assert "Groups to find. [>= 1; default: 10]" in shown
+    assert "[sgd|adamw]" in shown
+    assert "[one of a-long-word, another-long-word; default: a-long-word]" in shown
+    assert "--no-normalize" in shown
+    assert "Limit; default: none at all." in shown
+    assert "cub, digits" in shown
+    assert "-k" in shown
+
+
+def test_choices_complete_in_the_shell(
+    run: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("_LABELKIT_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", "labelkit sieve --optimizer a")
+    monkeypatch.setenv("COMP_CWORD", "3")
+    run()
+    assert capsys.readouterr().out.split() == ["adamw"]
+
+
+def test_presets_complete_in_the_shell(
+    run: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("_LABELKIT_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", "labelkit sieve --preset ")
+    monkeypatch.setenv("COMP_CWORD", "3")
+    run()
+    assert capsys.readouterr().out.split() == ["cub", "digits", "none"]
+
+
+def test_config_prints_yaml_with_the_origin_of_each_value(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("config", "--index", "a.h5", "--set", "blocks=1,2", "--lr", "0.2") == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "# labelkit train sieve",
+        "# index: a.h5     # --index",
+        "dataset: digits   # default",
+        "num_clusters: 12  # presets/sieve/digits.yaml",
+        "optimizer: sgd    # default",
+        "way: a-long-word  # default",
+        "lr: 0.2           # --lr",
+        "blocks: [1, 2]    # --set blocks",
+        "normalize: true   # default",
+        "limit: null       # default",
+    ]
+
+
+def test_config_shows_what_is_still_required(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("config") == 0
+    assert "# index:          # required" in capsys.readouterr().out
+
+
+def test_config_as_json_holds_values_and_origins(run: Run, capsys: pytest.CaptureFixture[str], presets: Path) -> None:
+    assert run("config", "--index", "a.h5", "--json") == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["command"] == "labelkit train sieve"
+    assert shown["preset"] == str(presets / "sieve" / "digits.yaml")
+    assert shown["config"]["blocks"] == [8, 9]
+    assert shown["origins"]["index"] == "--index"
+    assert shown["origins"]["lr"] == "presets/sieve/digits.yaml"
+    assert set(shown["origins"]) == set(shown["config"]) == set(SieveConfig.model_fields)
+
+
+def test_what_config_prints_is_a_config_file(
+    run: Run, capsys: pytest.CaptureFixture[str], tmp_path: Path, seen: list[SieveConfig]
+) -> None:
+    assert run("config", "--dataset", "a\nb # c: [", "--blocks", "", "--lr", "1e-7") == 0
+    mine = tmp_path / "mine.yaml"
+    mine.write_text(capsys.readouterr().out)
+    assert run("sieve", "--index", "a.h5", "--config", str(mine), "--preset", "none") == 0
+    assert seen == [SieveConfig(index=Path("a.h5"), dataset="a\nb # c: [", blocks=(), lr=1e-7)]
+
+
+def test_config_refuses_what_the_command_would_refuse(run: Run) -> None:
+    assert run("config", "--lr", "2", "--optimizer", "adamw", "--index", "a.h5") == 2
+    assert run("config", "--lr", "x") == 2
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ConfigError("--lr", "too high", "Lower it."), 2),
+        (StoreError("a.h5", "no labels", "Embed again."), 3),
+        (DivergenceError("step 3", "loss is nan"), 4),
+        (ResourceError("a.h5", "the disk is full"), 5),
+        (BusyError("runs/x", "another run holds it"), 6),
+        (GateError("accuracy", "0.4 < 0.5"), 10),
+        (LabelkitError("a", "b"), 1),
+    ],
+)
+def test_each_error_has_its_exit_code_and_one_line(
+    capsys: pytest.CaptureFixture[str], error: LabelkitError, code: int
+) -> None:
+    assert raising(error) == code
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err == f"error: {error}\n"
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EACCES, errno.EROFS, errno.EDQUOT])
+def test_what_the_system_refuses_is_a_resource_error(capsys: pytest.CaptureFixture[str], number: int) -> None:
+    assert raising(OSError(number, os.strerror(number), "runs/x")) == 5
+    assert capsys.readouterr().err.startswith("error: runs/x: ")
+
+
+def test_too_little_memory_is_a_resource_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert raising(MemoryError()) == 5
+    assert "batch-size" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("error", [KeyError("x"), OSError(errno.EBADF, "bad"), EOFError(), ValueError("shape")])
+def test_anything_else_is_our_bug_and_keeps_its_traceback(capsys: pytest.CaptureFixture[str], error: Exception) -> None:
+    assert raising(error) == 1
+    told = capsys.readouterr().err
+    assert "Traceback" in told
+    assert type(error).__name__ in told
+    assert "bug in labelkit" in told
+
+
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_signals_interrupt_with_their_code(
+    capsys: pytest.CaptureFixture[str], signum: signal.Signals, code: int
+) -> None:
+    @stage_command(SieveConfig)
+    def sieve(config: SieveConfig) -> None:
+        signal.raise_signal(signum)
+
+    app = new_group()
+    app.command("sieve")(sieve)
+    app.command("other")(sieve)
+    before = signal.getsignal(signum)
+    assert run_app(lambda: app, ["sieve", "--index", "a.h5"]) == code
+    assert signal.getsignal(signum) is before
+    assert capsys.readouterr().err == f"error: stopped by {signum.name}\n"
+
+
+def test_a_reader_that_went_away_is_no_news(capsys: pytest.CaptureFixture[str]) -> None:
+    assert raising(Interrupted(signal.SIGPIPE)) == 141
+    assert capsys.readouterr().err == ""
+
+
+def test_verbose_shows_where_an_error_came_from(capsys: pytest.CaptureFixture[str]) -> None:
+    @stage_command(SieveConfig)
+    def sieve(config: SieveConfig) -> None:
+        raise StoreError("a.h5", "no labels")
+
+    app = new_group()
+    app.command("sieve")(sieve)
+    app.command("other")(sieve)
+    assert run_app(lambda: app, ["sieve", "--index", "a.h5", "-v"]) == 3
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_a_field_named_like_a_common_option_is_a_programmers_error() -> None:
+    class Clash(StageConfig):
+        verbose: bool = False
+
+    with pytest.raises(ValueError, match="verbose"):
+        stage_command(Clash)(lambda config: None)
+
+
+def test_a_command_without_presets_has_no_preset_option(capsys: pytest.CaptureFixture[str]) -> None:
+    class Plain(StageConfig):
+        command: ClassVar[tuple[str, ...]] = ("plain",)
+        seed: int = 0
+
+    app = typer.Typer(add_completion=False)
+    app.command()(stage_command(Plain)(lambda config: None))
+    assert run_app(lambda: app, ["--preset", "x"]) == 2
+    assert run_app(lambda: app, ["--seed", "3"]) == 0

@@ -1,0 +1,143 @@
+"""What results look like on stdout, for people, programs and pipes."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+from labelkit.cli.console import (
+    Output,
+    cell_text,
+    current_output,
+    json_text,
+    plain_table,
+    print_error,
+    print_message,
+    print_result,
+    printable,
+    use_output,
+    write,
+)
+from labelkit.errors import Interrupted
+from labelkit.stages.result import SimpleResult, Table
+
+RESULT = SimpleResult(
+    {"accuracy": 0.75, "old": float("nan"), "store": Path("a.h5")},
+    (Path("a.h5"), Path("sheet.png")),
+    (Table("Scores", ("group", "rows", "accuracy"), (("all", 1797, 0.75), ("old", 0, float("nan")))),),
+)
+
+
+def test_people_get_aligned_text_when_stdout_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    print_result(RESULT)
+    assert capsys.readouterr().out == (
+        "Scores\ngroup   rows  accuracy\nall    1,797      0.75\nold        0         -\nmade a.h5\nmade sheet.png\n"
+    )
+
+
+def test_a_terminal_gets_a_drawn_table(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    print_result(RESULT)
+    drawn = capsys.readouterr().out
+    assert "1,797" in drawn
+    assert "━" in drawn or "─" in drawn
+
+
+def test_programs_get_one_strict_json_object(capsys: pytest.CaptureFixture[str]) -> None:
+    with use_output(Output(json=True)):
+        print_result(RESULT)
+    assert json.loads(capsys.readouterr().out) == {"accuracy": 0.75, "old": None, "store": "a.h5"}
+
+
+def test_pipes_get_the_paths_of_what_was_made(capsys: pytest.CaptureFixture[str]) -> None:
+    with use_output(Output(quiet=True)):
+        print_result(RESULT)
+    assert capsys.readouterr().out == "a.h5\nsheet.png\n"
+
+
+def test_other_ranks_print_errors_only(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "3")
+    print_result(RESULT)
+    print_message("hello")
+    print_error("it broke")
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err == "error: [process 3] it broke\n"
+
+
+def test_later_lines_of_an_error_stand_under_the_first(capsys: pytest.CaptureFixture[str]) -> None:
+    print_error("--lr: not a number\n--epochs: missing")
+    assert capsys.readouterr().err == "error: --lr: not a number\n       --epochs: missing\n"
+
+
+def test_whole_cells_are_kept_however_long() -> None:
+    name = "x" * 500
+    assert name in plain_table(Table("", ("name", "rows"), ((name, 1),)))
+
+
+def test_an_empty_table_has_its_headings() -> None:
+    assert plain_table(Table("", ("name", "rows"), ())) == "name  rows\n"
+
+
+@pytest.mark.parametrize(
+    ("cell", "text"),
+    [(None, "-"), (float("nan"), "-"), (0.123456, "0.1235"), (12345, "12,345"), (True, "yes"), (Path("a/b"), "a/b")],
+)
+def test_cells_are_short_and_readable(cell: str | int | float | None, text: str) -> None:
+    assert cell_text(cell) == text
+
+
+def test_a_name_cannot_drive_the_terminal() -> None:
+    assert cell_text("a\x1b[2Jb\n\udce9") == r"a\x1b[2Jb\n\udce9"
+    assert printable("\x07\x9b") == r"\x07\x9b"
+
+
+def test_arrays_and_numpy_numbers_become_json() -> None:
+    value = {"ids": np.array([1, 2]), "score": np.float32(0.5), "bad": np.array([np.nan]), "many": (1, 2)}
+    assert json.loads(json_text(value)) == {"ids": [1, 2], "score": 0.5, "bad": [None], "many": [1, 2]}
+
+
+def test_what_json_does_not_know_is_a_programmers_error() -> None:
+    with pytest.raises(TypeError, match="object"):
+        json_text({"x": object()})
+
+
+def test_a_row_of_the_wrong_length_is_a_programmers_error() -> None:
+    with pytest.raises(ValueError, match="row 1"):
+        Table("t", ("a", "b"), ((1, 2), (1,)))
+
+
+@pytest.mark.parametrize(
+    ("encoding", "text", "content"),
+    [
+        ("utf-8", "na\udce9ve", b"na\xe9ve"),
+        ("ascii", "naïve", b"na\\xefve"),
+        ("utf-8", "naïve", "naïve".encode()),
+    ],
+)
+def test_any_text_can_be_written_in_any_encoding(encoding: str, text: str, content: bytes) -> None:
+    buffer = io.BytesIO()
+    stream = io.TextIOWrapper(buffer, encoding=encoding)
+    write(text, stream)
+    assert buffer.getvalue() == content
+
+
+def test_a_reader_that_went_away_interrupts() -> None:
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    with os.fdopen(write_end, "wb", buffering=0) as raw:
+        stream = io.TextIOWrapper(raw, write_through=True)
+        with pytest.raises(Interrupted) as caught:
+            write("x", stream)
+        stream.detach()
+    assert caught.value.signum == signal.SIGPIPE
+
+
+def test_outside_a_command_the_output_is_for_people() -> None:
+    assert current_output() == Output()

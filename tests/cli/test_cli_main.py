@@ -1,0 +1,267 @@
+"""The whole command line: every command's help, lists, config, version, and what a shell sees."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from labelkit import __version__
+from labelkit.cli.config import CONFIG_CLASSES
+from labelkit.cli.main import COMMANDS, EXIT_CODES, main
+from labelkit.config.presets import available_presets
+from labelkit.methods.registry import METHODS
+
+HEAVY = ("torch", "sklearn", "numpy", "scipy", "timm", "faiss", "h5py", "PIL", "accelerate")
+STAGE_COMMANDS = [config_class.command for config_class in CONFIG_CLASSES]
+GROUPS = [(name,) for name, entry in COMMANDS.items() if not entry.function]
+OTHERS = [("list", what) for what in ("methods", "datasets", "backbones", "presets")] + [("doctor",), ("version",)]
+ALL = [
+    *STAGE_COMMANDS,
+    *GROUPS,
+    *OTHERS,
+    *(("config", *words) for words in STAGE_COMMANDS),
+    *{("config", words[0]) for words in STAGE_COMMANDS if len(words) > 1},
+]
+
+# Runs a command line and lists the heavy packages it loaded.
+LOADED = """
+import sys
+from labelkit.cli.main import main
+code = main(sys.argv[1:])
+print("LOADED", code, *sorted(name for name in {heavy!r} if name in sys.modules))
+""".replace("{heavy!r}", repr(HEAVY))
+
+
+def python(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *arguments],
+        capture_output=True,
+        text=True,
+        env=os.environ | environment,
+        timeout=120,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("words", ALL, ids=" ".join)
+def test_every_command_has_help_with_an_example(capsys: pytest.CaptureFixture[str], words: tuple[str, ...]) -> None:
+    assert main([*words, "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert f"Example: labelkit {' '.join(words)}" in " ".join(shown.split())
+
+
+def test_help_of_labelkit_lists_every_command_and_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    shown = capsys.readouterr().out
+    assert "Example: labelkit" in shown
+    for name in COMMANDS:
+        assert name in shown
+    for code in EXIT_CODES:
+        assert f" {code}  " in shown
+
+
+def test_the_seven_commands_of_the_chain_exist() -> None:
+    assert set(STAGE_COMMANDS) >= {
+        ("train", "flipclass"),
+        ("train", "simgcd"),
+        ("embed",),
+        ("cluster", "k-means"),
+        ("cluster", "spherical-k-means"),
+        ("cluster", "ss-kmeans"),
+        ("discover", "categories"),
+        ("discover", "head"),
+        ("evaluate", "clustering"),
+        ("retrieve",),
+    }
+
+
+@pytest.mark.parametrize(
+    "words",
+    [(), ("train",), *STAGE_COMMANDS, ("list",), ("list", "backbones"), ("doctor",), ("config", "embed")],
+    ids=" ".join,
+)
+def test_help_loads_nothing_heavy(words: tuple[str, ...]) -> None:
+    done = python("-c", LOADED, *words, "--help")
+    assert done.stdout.splitlines()[-1] == "LOADED 0"
+
+
+def test_a_config_fault_is_found_before_anything_heavy_loads() -> None:
+    done = python("-c", LOADED, "train", "flipclass", "--lr", "x")
+    assert done.stdout.splitlines()[-1] == "LOADED 2"
+
+
+def test_help_takes_at_most_three_times_its_libraries() -> None:
+    def seconds(*arguments: str) -> float:
+        started = time.perf_counter()
+        python(*arguments)
+        return time.perf_counter() - started
+
+    # In turns, so that a busy machine slows both; the least time is the one nobody disturbed.
+    rounds = [(seconds("-c", "import typer, rich"), seconds("-m", "labelkit", "--help")) for _ in range(8)]
+    bare, ours = (min(times) for times in zip(*rounds, strict=True))
+    assert ours <= 3 * bare
+
+
+def test_version_is_printed_in_three_ways(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"labelkit {__version__}\n"
+    assert main(["version", "-q"]) == 0
+    assert capsys.readouterr().out == f"{__version__}\n"
+    assert main(["version", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["labelkit"] == __version__
+
+
+def test_python_dash_m_runs_the_same_program() -> None:
+    done = python("-m", "labelkit", "--version")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"labelkit {__version__}\n", "")
+
+
+def test_the_installed_program_runs() -> None:
+    program = Path(sys.executable).parent / "labelkit"
+    done = subprocess.run([program, "list", "methods", "-q"], capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout.split(), done.stderr) == (0, list(METHODS), "")
+
+
+def test_an_unknown_command_is_met_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["trian"]) == 2
+    assert "train" in capsys.readouterr().err
+
+
+def test_an_unknown_method_is_met_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "flipklass"]) == 2
+    assert "flipclass" in capsys.readouterr().err
+
+
+def test_missing_options_come_together(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["cluster", "ss-kmeans"]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "--index: missing" in captured.err
+    assert "--num-clusters: missing" in captured.err
+
+
+def test_zero_clusters_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["cluster", "k-means", "--index", "a.h5", "--num-clusters", "0"]) == 2
+    assert capsys.readouterr().err == "error: --num-clusters: must be >= 1 (value 0)\n"
+
+
+@pytest.mark.parametrize("words", STAGE_COMMANDS, ids=" ".join)
+def test_config_works_for_every_stage_command(capsys: pytest.CaptureFixture[str], words: tuple[str, ...]) -> None:
+    assert main(["config", *words, "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["command"] == f"labelkit {' '.join(words)}"
+    assert set(shown["origins"]) == set(shown["config"])
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
+@given(
+    key=st.sampled_from([*METHODS["flipclass"].config.model_fields, "bogus", ""]),
+    value=st.text(max_size=20)
+    | st.sampled_from(["none", "0", "-1", "1e999", "nan", "true", "\udcff", "\x1b[2J", "~x/y"]),
+)
+def test_any_setting_is_taken_or_refused_without_a_traceback(
+    capsys: pytest.CaptureFixture[str], key: str, value: str
+) -> None:
+    code = main(["config", "train", "flipclass", "--set", f"{key}={value}", "--json"])
+    captured = capsys.readouterr()
+    assert code in {0, 2}
+    assert "Traceback" not in captured.err
+    assert bool(captured.out) == (code == 0)
+    assert captured.err.startswith("error: ") == (code == 2)
+
+
+def test_config_names_the_preset_of_the_data_set(capsys: pytest.CaptureFixture[str]) -> None:
+    expected = available_presets(METHODS["flipclass"].config).get("digits")
+    assert main(["config", "train", "flipclass", "--dataset", "digits", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["preset"] == (str(expected) if expected else None)
+
+
+def test_methods_are_listed_from_the_table(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "methods", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["methods"]
+    assert {row["name"]: row["summary"] for row in rows} == {name: spec.summary for name, spec in METHODS.items()}
+
+
+def test_presets_are_listed_with_their_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "presets", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["presets"]
+    names = [name for config_class in CONFIG_CLASSES for name in available_presets(config_class)]
+    assert [row["name"] for row in rows] == names
+    assert all(row["command"].startswith("labelkit ") for row in rows)
+
+
+def test_datasets_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "datasets", "-q"]) == 0
+    assert "digits" in capsys.readouterr().out.split()
+
+
+def test_backbones_are_listed_by_pattern(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "backbones", "--pattern", "vit_base_patch16_224*", "-q"]) == 0
+    names = capsys.readouterr().out.split()
+    assert names
+    assert all(name.startswith("vit_base_patch16_224") for name in names)
+
+
+def test_doctor_checks_parts_devices_and_cache(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("LABELKIT_CACHE", str(tmp_path / "cache"))
+    assert main(["doctor", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["ok"] is True
+    found = {check["name"]: check["found"] for check in shown["checks"]}
+    assert {"python", "torch", "devices", "threads", "tensorboard", "cache"} <= set(found)
+    assert found["cache"] == str(tmp_path / "cache")
+
+
+def test_doctor_fails_when_the_cache_is_not_writable(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("LABELKIT_CACHE", str(tmp_path / "file" / "cache"))
+    assert main(["doctor", "--json"]) == 5
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["ok"] is False
+    assert captured.err.startswith("error: cache: ")
+    assert "LABELKIT_CACHE" in captured.err
+
+
+@pytest.mark.parametrize(
+    ("words", "completions"),
+    [
+        ("labelkit tr", ["train"]),
+        ("labelkit train fl", ["flipclass"]),
+        ("labelkit cluster ss", ["ss-kmeans"]),
+        ("labelkit train flipclass --optimizer a", ["adamw"]),
+        ("labelkit config embed --dtype float1", ["float16"]),
+    ],
+)
+def test_the_shell_completes(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, words: str, completions: list[str]
+) -> None:
+    monkeypatch.setenv("_LABELKIT_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", words)
+    monkeypatch.setenv("COMP_CWORD", str(len(words.split()) - 1))
+    assert main([]) == 0
+    assert capsys.readouterr().out.split() == completions
+
+
+def test_a_pipe_that_closes_early_is_quiet() -> None:
+    done = subprocess.run(
+        f"{sys.executable} -m labelkit config train flipclass | true; echo ${{PIPESTATUS[0]}}",
+        shell=True,
+        executable="/bin/bash",
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.stderr == ""
+    assert done.stdout.strip() in {"0", "141"}

@@ -1,0 +1,142 @@
+"""What is said on stderr while work goes on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+from labelkit.cli.console import Output
+from labelkit.cli.progress import BarProgress, LineProgress, WarningsOnly, duration, progress_for
+from labelkit.stages.progress import SilentProgress, current_progress, use_progress
+
+
+class Clock:
+    """A clock that moves when told."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Iterator[Clock]:
+    return Clock()
+
+
+def test_a_line_comes_every_few_seconds_and_at_the_end(capsys: pytest.CaptureFixture[str], clock: Clock) -> None:
+    progress = LineProgress(seconds=5, clock=clock)
+    with progress.task("embed", total=10) as task:
+        for _ in range(10):
+            clock.now += 2
+            task.advance(1, loss=0.51234)
+    assert capsys.readouterr().err.splitlines() == [
+        "embed: 3/10, 14 s left, loss 0.5123",
+        "embed: 6/10, 8 s left, loss 0.5123",
+        "embed: 9/10, 2 s left, loss 0.5123",
+        "embed: 10/10, done in 20 s, loss 0.5123",
+    ]
+
+
+def test_short_work_is_not_mentioned(capsys: pytest.CaptureFixture[str], clock: Clock) -> None:
+    with LineProgress(seconds=5, clock=clock).task("embed", total=2) as task:
+        clock.now += 1
+        task.advance(2)
+    assert capsys.readouterr().err == ""
+
+
+def test_work_without_known_length_counts_up(capsys: pytest.CaptureFixture[str], clock: Clock) -> None:
+    with LineProgress(seconds=5, clock=clock).task("search") as task:
+        clock.now += 6
+        task.advance(1, classes=12)
+    assert capsys.readouterr().err.splitlines() == ["search: 1, classes 12", "search: 1, done in 6 s, classes 12"]
+
+
+def test_work_that_fails_is_not_called_done(capsys: pytest.CaptureFixture[str], clock: Clock) -> None:
+    def fail() -> None:
+        with LineProgress(seconds=5, clock=clock).task("embed", total=2):
+            clock.now += 9
+            raise RuntimeError("boom")
+
+    with pytest.raises(RuntimeError, match="boom"):
+        fail()
+    assert "done" not in capsys.readouterr().err
+
+
+def test_messages_and_warnings_go_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    progress = LineProgress()
+    progress.message("resumed at epoch 3")
+    progress.warning("2 images were skipped")
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err == "resumed at epoch 3\nwarning: 2 images were skipped\n"
+
+
+def test_quiet_leaves_only_warnings(capsys: pytest.CaptureFixture[str]) -> None:
+    progress = WarningsOnly()
+    with progress.task("embed", total=1) as task:
+        task.advance()
+    progress.message("hello")
+    progress.warning("careful")
+    assert capsys.readouterr().err == "warning: careful\n"
+
+
+def test_bars_nest_show_messages_and_leave_nothing_behind(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    progress = BarProgress()
+    with progress.task("train [b]", total=2) as outer:
+        with progress.task("epoch", total=3) as inner:
+            inner.advance(3, loss=0.25)
+            progress.message("checkpoint [x]")
+        outer.advance(1)
+        progress.warning("careful")
+    progress.message("afterwards")
+    captured = capsys.readouterr()
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", captured.err)
+    assert captured.out == ""
+    assert "train [b]" in text
+    assert "3/3" in text
+    assert "loss 0.25" in text
+    assert "checkpoint [x]" in text
+    assert "warning: careful" in text
+    assert text.rstrip().endswith("afterwards")
+
+
+def test_the_kind_of_progress_follows_terminal_options_and_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert isinstance(progress_for(Output()), LineProgress)
+    assert isinstance(progress_for(Output(quiet=True)), WarningsOnly)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    assert isinstance(progress_for(Output()), BarProgress)
+    monkeypatch.setenv("TERM", "dumb")
+    assert isinstance(progress_for(Output()), LineProgress)
+    monkeypatch.setenv("RANK", "1")
+    assert type(progress_for(Output())) is SilentProgress
+
+
+def test_library_users_hear_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    progress = current_progress()
+    with progress.task("embed", total=1) as task:
+        task.advance(1, loss=1.0)
+    progress.message("hello")
+    progress.warning("careful")
+    captured = capsys.readouterr()
+    assert captured.out + captured.err == ""
+
+
+def test_who_listens_is_limited_to_the_with_block() -> None:
+    before = current_progress()
+    listener = LineProgress()
+    with use_progress(listener):
+        assert current_progress() is listener
+    assert current_progress() is before
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(8.4, "8 s"), (204, "3.4 min"), (7560, "2.1 h")])
+def test_time_spans_are_for_people(seconds: float, text: str) -> None:
+    assert duration(seconds) == text

@@ -1,0 +1,153 @@
+"""Losses on logits: worked numbers (T10, T11), plain loops, closed forms, underflow, no labels."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from labelkit.losses.consistency import DistillationLoss, LabelLoss, MeanEntropyRegularizer
+from torch import Tensor
+
+STUDENT = torch.tensor([[0.9, 0.1, -0.2], [0.2, 0.7, 0.0]], dtype=torch.float64)
+TEACHER = torch.tensor([[0.8, 0.2, -0.1], [0.1, 0.6, 0.3]], dtype=torch.float64)
+BOTH = torch.cat([TEACHER, STUDENT])
+
+
+def random_logits(rows: int, classes: int, seed: int = 0) -> Tensor:
+    return torch.rand(rows, classes, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) * 2 - 1
+
+
+def softmax_by_loops(row: list[float], temperature: float) -> list[float]:
+    exponentials = [math.exp(value / temperature) for value in row]
+    return [value / sum(exponentials) for value in exponentials]
+
+
+@pytest.mark.parametrize(("teacher_temperature", "expected"), [(0.07, 0.054188), (0.04, 0.005932)])
+def test_distillation_of_the_worked_example(teacher_temperature: float, expected: float) -> None:
+    loss = DistillationLoss(0.1)(STUDENT, TEACHER, teacher_temperature)
+
+    assert loss.item() == pytest.approx(expected, abs=1e-6)
+
+
+def test_distillation_gradient_of_the_worked_example_reaches_only_the_student() -> None:
+    student, teacher = STUDENT.clone().requires_grad_(), TEACHER.clone().requires_grad_()
+
+    DistillationLoss(0.1)(student, teacher, 0.07).backward()
+
+    expected = torch.tensor([[-0.000800, 0.000730, 0.000070], [0.029538, 0.033769, -0.063307]], dtype=torch.float64)
+    torch.testing.assert_close(student.grad, expected, atol=1e-6, rtol=0)
+    assert teacher.grad is None
+
+
+def test_distillation_equals_plain_loops() -> None:
+    student, teacher = random_logits(4, 5), random_logits(4, 5, seed=1)
+    total = 0.0
+    for s, t in zip(student.tolist(), teacher.tolist(), strict=True):
+        target, prediction = softmax_by_loops(t, 0.05), softmax_by_loops(s, 0.2)
+        total -= sum(q * math.log(p) for q, p in zip(target, prediction, strict=True))
+
+    assert DistillationLoss(0.2)(student, teacher, 0.05).item() == pytest.approx(total / 4, abs=1e-12)
+
+
+def test_distillation_is_log_c_when_the_student_is_undecided() -> None:
+    loss = DistillationLoss(0.1)(torch.zeros(3, 7, dtype=torch.float64), random_logits(3, 7), 0.04)
+
+    assert loss.item() == pytest.approx(math.log(7), abs=1e-12)
+
+
+def test_mean_entropy_gap_of_the_worked_example() -> None:
+    gap = MeanEntropyRegularizer(0.1)(BOTH)
+
+    assert gap.item() == pytest.approx(0.348773, abs=1e-6)
+    assert math.log(3) - gap.item() == pytest.approx(0.749840, abs=1e-6)
+
+
+def test_mean_entropy_gap_equals_plain_loops() -> None:
+    logits = random_logits(6, 4)
+    predictions = [softmax_by_loops(row, 0.2) for row in logits.tolist()]
+    mean = [sum(row[k] for row in predictions) / 6 for k in range(4)]
+    expected = math.log(4) + sum(p * math.log(p) for p in mean)
+
+    assert MeanEntropyRegularizer(0.2)(logits).item() == pytest.approx(expected, abs=1e-12)
+
+
+def test_mean_entropy_gap_is_zero_when_classes_share_evenly_and_log_c_when_one_takes_all() -> None:
+    shared = torch.eye(4, dtype=torch.float64)
+    taken = shared[:1].expand(4, 4)
+
+    assert MeanEntropyRegularizer(0.001)(shared).item() == pytest.approx(0.0, abs=1e-12)
+    assert MeanEntropyRegularizer(0.1)(torch.zeros(3, 4)).item() == pytest.approx(0.0, abs=1e-6)
+    assert MeanEntropyRegularizer(0.001)(taken).item() == pytest.approx(math.log(4), abs=1e-12)
+
+
+def test_mean_entropy_gradient_is_finite_where_a_probability_underflows() -> None:
+    logits = torch.tensor([[1.0, -1.0, 0.0], [1.0, -1.0, 0.5]], requires_grad=True)
+
+    gap = MeanEntropyRegularizer(0.001)(logits)
+    gap.backward()
+
+    assert gap.item() == pytest.approx(math.log(3), abs=1e-6)
+    assert torch.isfinite(logits.grad).all()
+
+
+def test_mean_entropy_gradient_is_that_of_finite_differences() -> None:
+    assert torch.autograd.gradcheck(MeanEntropyRegularizer(0.3), random_logits(4, 3).requires_grad_())
+
+
+def test_label_loss_of_the_worked_example() -> None:
+    loss = LabelLoss(0.1)(BOTH, torch.tensor([0, 1, 0, 1]))
+
+    assert loss.item() == pytest.approx(0.016389, abs=1e-6)
+
+
+def test_label_loss_averages_over_labeled_rows_only() -> None:
+    logits = random_logits(4, 3)
+    rows = [(0, 2), (3, 1)]
+    expected = -sum(math.log(softmax_by_loops(logits[row].tolist(), 0.2)[label]) for row, label in rows) / 2
+
+    assert LabelLoss(0.2)(logits, torch.tensor([2, -1, -1, 1])).item() == pytest.approx(expected, abs=1e-12)
+
+
+def test_label_loss_without_labels_is_zero_and_differentiable() -> None:
+    logits = random_logits(3, 4).requires_grad_()
+
+    loss = LabelLoss(0.1)(logits, torch.tensor([-1, -1, -1]))
+    loss.backward()
+
+    assert loss.item() == 0.0
+    assert torch.equal(logits.grad, torch.zeros_like(logits))
+
+
+def test_empty_batches_are_zero_and_differentiable() -> None:
+    logits = torch.zeros(0, 4, requires_grad=True)
+
+    losses = [
+        DistillationLoss(0.1)(logits, logits, 0.07),
+        MeanEntropyRegularizer(0.1)(logits),
+        LabelLoss(0.1)(logits, torch.zeros(0, dtype=torch.int64)),
+    ]
+    sum(losses).backward()
+
+    assert [loss.item() for loss in losses] == [0.0, 0.0, 0.0]
+
+
+def test_autocast_does_not_reach_the_losses() -> None:
+    student, teacher = random_logits(4, 5).float(), random_logits(4, 5, seed=1).float()
+    expected = DistillationLoss(0.1)(student, teacher, 0.04)
+
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = DistillationLoss(0.1)(student, teacher, 0.04)
+
+    assert torch.equal(loss, expected)
+
+
+def test_arguments_that_do_not_fit_are_named() -> None:
+    with pytest.raises(ValueError, match=r"student_temperature must be > 0, got -1"):
+        DistillationLoss(-1.0)
+    with pytest.raises(ValueError, match=r"teacher_temperature must be > 0, got 0"):
+        DistillationLoss(0.1)(STUDENT, TEACHER, 0.0)
+    with pytest.raises(ValueError, match=r"\(2, 3\) and \(1, 3\)"):
+        DistillationLoss(0.1)(STUDENT, TEACHER[:1], 0.1)
+    with pytest.raises(ValueError, match=r"temperature must be > 0, got nan"):
+        LabelLoss(math.nan)

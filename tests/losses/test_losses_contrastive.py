@@ -1,0 +1,152 @@
+"""Contrastive losses: worked numbers (T12), plain loops in float64, closed forms, missing labels."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from labelkit.losses.contrastive import InfoNCELoss, SupConLoss
+from torch import Tensor
+
+VIEWS = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [-1.0, 1.0]], dtype=torch.float64)
+
+
+def random_projections(images: int, dim: int) -> Tensor:
+    return torch.randn(2 * images, dim, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+
+def cosines(projections: Tensor) -> list[list[float]]:
+    rows = [[value / math.hypot(*row) for value in row] for row in projections.tolist()]
+    return [[sum(x * y for x, y in zip(first, second, strict=True)) for second in rows] for first in rows]
+
+
+def info_nce_by_loops(projections: Tensor, temperature: float) -> float:
+    similarity, rows = cosines(projections), len(projections)
+    total = 0.0
+    for a in range(rows):
+        others = sum(math.exp(similarity[a][c] / temperature) for c in range(rows) if c != a)
+        total -= math.log(math.exp(similarity[a][(a + rows // 2) % rows] / temperature) / others)
+    return total / rows
+
+
+def sup_con_by_loops(projections: Tensor, labels: list[int], temperature: float) -> float:
+    similarity, twice = cosines(projections), [*labels, *labels]
+    labeled = [row for row, label in enumerate(twice) if label >= 0]
+    total = 0.0
+    for a in labeled:
+        others = sum(math.exp(similarity[a][c] / temperature) for c in labeled if c != a)
+        positives = [p for p in labeled if p != a and twice[p] == twice[a]]
+        terms = [math.log(math.exp(similarity[a][p] / temperature) / others) for p in positives]
+        total -= sum(terms) / len(positives)
+    return total / len(labeled)
+
+
+@pytest.mark.parametrize(("temperature", "expected"), [(1.0, 0.732602), (0.07, 0.346604)])
+def test_info_nce_of_the_worked_example(temperature: float, expected: float) -> None:
+    assert InfoNCELoss(temperature)(VIEWS).item() == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize(("temperature", "expected"), [(0.07, 7.080955), (1.0, 1.204007)])
+def test_sup_con_of_the_worked_example_with_one_class(temperature: float, expected: float) -> None:
+    loss = SupConLoss(temperature)(VIEWS, torch.tensor([0, 0]))
+
+    assert loss.item() == pytest.approx(expected, abs=1e-6)
+
+
+def test_sup_con_with_a_class_per_image_is_info_nce() -> None:
+    projections = random_projections(5, 3)
+
+    loss = SupConLoss(0.2)(projections, torch.arange(5))
+
+    torch.testing.assert_close(loss, InfoNCELoss(0.2)(projections))
+
+
+@pytest.mark.parametrize("images", [1, 2, 5])
+def test_info_nce_equals_plain_loops(images: int) -> None:
+    projections = random_projections(images, 4)
+
+    assert InfoNCELoss(0.3)(projections).item() == pytest.approx(info_nce_by_loops(projections, 0.3), abs=1e-12)
+
+
+@pytest.mark.parametrize("labels", [[0, 1, 0, 2, 1], [3, -1, 3, -1, 0], [-1, -1, 2, -1, -1], [0, 0, 0, 0, 0]])
+def test_sup_con_equals_plain_loops(labels: list[int]) -> None:
+    projections = random_projections(5, 4)
+
+    loss = SupConLoss(0.3)(projections, torch.tensor(labels))
+
+    assert loss.item() == pytest.approx(sup_con_by_loops(projections, labels, 0.3), abs=1e-12)
+
+
+def test_losses_are_the_log_of_the_number_of_others_when_all_agree() -> None:
+    projections = torch.ones(12, 4, dtype=torch.float64)
+
+    assert InfoNCELoss(0.1)(projections).item() == pytest.approx(math.log(11), abs=1e-6)
+    labels = torch.tensor([0, -1, 1, -1, 1, 0])
+    assert SupConLoss(0.1)(projections, labels).item() == pytest.approx(math.log(7), abs=1e-6)
+
+
+def test_losses_ignore_length_and_common_rotation() -> None:
+    projections, labels = random_projections(4, 3), torch.tensor([0, 1, -1, 0])
+    rotation = torch.linalg.qr(random_projections(2, 3)[:3])[0]
+    changed = (projections * torch.arange(1.0, 9.0, dtype=torch.float64)[:, None]) @ rotation
+
+    torch.testing.assert_close(InfoNCELoss(0.2)(changed), InfoNCELoss(0.2)(projections))
+    torch.testing.assert_close(SupConLoss(0.2)(changed, labels), SupConLoss(0.2)(projections, labels))
+
+
+def test_gradients_are_those_of_finite_differences() -> None:
+    projections = random_projections(3, 3).requires_grad_()
+    labels = torch.tensor([1, -1, 1])
+
+    assert torch.autograd.gradcheck(InfoNCELoss(0.5), projections)
+    assert torch.autograd.gradcheck(lambda z: SupConLoss(0.5)(z, labels), projections)
+
+
+def test_sup_con_without_labels_is_zero_and_differentiable() -> None:
+    projections = random_projections(3, 3).requires_grad_()
+
+    loss = SupConLoss(0.07)(projections, torch.tensor([-1, -1, -1]))
+    loss.backward()
+
+    assert loss.item() == 0.0
+    assert torch.equal(projections.grad, torch.zeros_like(projections))
+
+
+def test_sup_con_gives_unlabeled_rows_no_gradient() -> None:
+    projections = random_projections(3, 3).requires_grad_()
+
+    SupConLoss(0.07)(projections, torch.tensor([0, -1, 0])).backward()
+
+    assert torch.equal(projections.grad[[1, 4]], torch.zeros(2, 3, dtype=torch.float64))
+    assert projections.grad[[0, 2, 3, 5]].abs().min() > 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_and_autocast_are_computed_in_single_precision(dtype: torch.dtype) -> None:
+    projections, labels = random_projections(4, 8).to(dtype), torch.tensor([0, 1, -1, 0])
+    expected = SupConLoss(0.07)(projections.float(), labels) + InfoNCELoss(0.07)(projections.float())
+
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = SupConLoss(0.07)(projections, labels) + InfoNCELoss(0.07)(projections)
+
+    assert loss.dtype == torch.float32
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-6)
+
+
+def test_empty_batch_is_zero_and_differentiable() -> None:
+    projections = torch.zeros(0, 4, requires_grad=True)
+
+    loss = InfoNCELoss(1.0)(projections) + SupConLoss(1.0)(projections, torch.zeros(0, dtype=torch.int64))
+    loss.backward()
+
+    assert loss.item() == 0.0
+
+
+def test_arguments_that_do_not_fit_are_named() -> None:
+    with pytest.raises(ValueError, match=r"temperature must be > 0, got 0"):
+        InfoNCELoss(0.0)
+    with pytest.raises(ValueError, match=r"\(2b, d\), got \(3, 4\)"):
+        InfoNCELoss(1.0)(torch.zeros(3, 4))
+    with pytest.raises(ValueError, match="got 4 for 3 labels"):
+        SupConLoss(1.0)(torch.zeros(4, 2), torch.zeros(3, dtype=torch.int64))

@@ -1,0 +1,401 @@
+"""The paired forward pass against timm's own forward (T9), its updates, freezing, records."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from labelkit.algorithms.attention import alignment_energy, attention_update, prior_energy
+from labelkit.errors import ConfigError
+from labelkit.models.backbones import build_backbone
+from labelkit.models.heads import CosineClassifier, Projector
+from labelkit.models.paired_attention import (
+    KeyUpdate,
+    UnsupportedBackboneError,
+    check_blocks,
+    default_align_blocks,
+    freeze_backbone,
+    paired_forward,
+)
+from labelkit.models.seeding import seeded_init
+from timm.models import Eva, VisionTransformer
+from timm.models.vision_transformer import ResPostBlock
+from torch import Tensor, nn
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "qk_norm": {"qk_norm": True},
+    "layer_scale": {"init_values": 0.5},
+    "registers": {"reg_tokens": 3, "no_embed_class": True},
+    "attention_norm": {"scale_attn_norm": True, "scale_mlp_norm": True},
+    "average_pooling": {"class_token": False, "global_pool": "avg"},
+    "pre_norm": {"pre_norm": True},
+    "no_qkv_bias": {"qkv_bias": False},
+    "attention_pooling": {"class_token": False, "global_pool": "map"},
+    "dynamic_size": {"dynamic_img_size": True},
+}
+ALL_BLOCKS = (0, 1, 2)
+
+
+def tiny_vit(seed: int = 0, **options: Any) -> VisionTransformer:
+    """A ViT of 3 blocks for 16x16 images, with weights large enough for attention to matter."""
+    with seeded_init(seed):
+        vit = VisionTransformer(img_size=16, patch_size=8, embed_dim=24, depth=3, num_heads=3, num_classes=0, **options)
+        for name, parameter in vit.named_parameters():
+            if "qkv" in name or "token" in name:
+                nn.init.normal_(parameter, std=0.3)
+    return vit
+
+
+def views(images: int = 4, seed: int = 0) -> tuple[Tensor, Tensor]:
+    weak, strong = torch.randn(2, images, 3, 16, 16, generator=torch.Generator().manual_seed(seed))
+    return weak, strong
+
+
+def plain_forward(vit: Any, weak: Tensor, strong: Tensor) -> Tensor:
+    features: Tensor = vit.forward_head(vit.forward_features(torch.cat([weak, strong])), pre_logits=True)
+    return features
+
+
+def assert_same(actual: Tensor, expected: Tensor, tolerance: float = 1e-5) -> None:
+    torch.testing.assert_close(actual, expected, atol=tolerance, rtol=tolerance)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_zero_step_equals_timms_forward_for_every_kind_of_vit(variant: str) -> None:
+    vit, (weak, strong) = tiny_vit(**VARIANTS[variant]), views()
+
+    features = paired_forward(vit, weak, strong, update=KeyUpdate(gamma_update=0.0), align_blocks=ALL_BLOCKS)
+
+    assert_same(features, plain_forward(vit, weak, strong))
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_update_changes_the_teacher_and_leaves_the_student(variant: str) -> None:
+    vit, (weak, strong) = tiny_vit(**VARIANTS[variant]), views()
+
+    features = paired_forward(vit, weak, strong, update=KeyUpdate(gamma_update=0.5), align_blocks=ALL_BLOCKS)
+
+    expected = plain_forward(vit, weak, strong)
+    assert_same(features[4:], expected[4:])
+    assert (features[:4] - expected[:4]).abs().amax(dim=1).min() > 1e-3
+
+
+@pytest.mark.parametrize("variant", ["gate", "dropout"])
+def test_zero_step_honors_gates_and_dropout(variant: str) -> None:
+    vit, (weak, strong) = tiny_vit(attn_drop_rate=0.2, proj_drop_rate=0.2, drop_path_rate=0.3), views()
+    if variant == "gate":
+        vit = tiny_vit()
+        for block in vit.blocks:
+            block.attn.gate = nn.Linear(24, 24)
+
+    with seeded_init(1):
+        features = paired_forward(vit, weak, strong, update=KeyUpdate(gamma_update=0.0), align_blocks=ALL_BLOCKS)
+    with seeded_init(1):
+        expected = plain_forward(vit, weak, strong)
+
+    assert_same(features, expected)
+
+
+def test_teacher_attends_to_the_updated_keys() -> None:
+    vit, (weak, strong) = tiny_vit(), views()
+    block = vit.blocks[0]
+    update = KeyUpdate(alpha=0.1, beta=0.7, gamma_update=0.4, gamma_reg=0.2)
+    tokens = vit.norm_pre(vit._pos_embed(vit.patch_embed(torch.cat([weak, strong]))))
+    normed = block.norm1(tokens)
+    q, k, v = (part.reshape(8, 5, 3, 8).transpose(1, 2) for part in block.attn.qkv(normed).split(24, dim=-1))
+    k = torch.cat([attention_update(k[:4], q[4:], alpha=0.1, beta=0.7, gamma_update=0.4, gamma_reg=0.2), k[4:]])
+    mixed = torch.softmax(q @ k.transpose(-2, -1) / 8**0.5, dim=-1) @ v
+    tokens = tokens + block.attn.proj(mixed.transpose(1, 2).reshape(8, 5, 24))
+    tokens = tokens + block.mlp(block.norm2(tokens))
+    expected = vit.forward_head(vit.norm(vit.blocks[1:](tokens)), pre_logits=True)
+
+    assert_same(paired_forward(vit, weak, strong, update=update, align_blocks=[0]), expected)
+
+
+def test_teacher_of_an_image_does_not_depend_on_other_images() -> None:
+    vit, (weak, strong) = tiny_vit(), views()
+    update = KeyUpdate(gamma_update=0.5)
+
+    together = paired_forward(vit, weak, strong, update=update, align_blocks=ALL_BLOCKS)
+    alone = paired_forward(vit, weak[1:2], strong[1:2], update=update, align_blocks=ALL_BLOCKS)
+
+    assert_same(together[[1, 5]], alone)
+
+
+def test_no_blocks_no_update_and_evaluation_mode_are_the_plain_forward() -> None:
+    vit, (weak, strong) = tiny_vit(), views()
+    expected = plain_forward(vit, weak, strong)
+
+    assert_same(paired_forward(vit, weak, strong, update=KeyUpdate(), align_blocks=[]), expected)
+    assert_same(paired_forward(vit, weak, strong, align_blocks=ALL_BLOCKS), expected)
+    vit.eval()
+    assert_same(paired_forward(vit, weak, strong, update=KeyUpdate(), align_blocks=ALL_BLOCKS), expected)
+
+
+@pytest.mark.parametrize("align", [(0, 1), (1, 2)])
+def test_frozen_prefix_without_gradients_changes_neither_outputs_nor_gradients(align: tuple[int, ...]) -> None:
+    weak, strong = views()
+    results = []
+    for grad_from_block, train_stem in ((0, True), (2, False)):
+        vit = tiny_vit()
+        names = freeze_backbone(vit, 2)
+        features = paired_forward(
+            vit, weak, strong, update=KeyUpdate(), align_blocks=align,
+            grad_from_block=grad_from_block, train_stem=train_stem,
+        )  # fmt: skip
+        features.square().sum().backward()
+        results.append((features.detach(), {name: dict(vit.named_parameters())[name].grad for name in names}))
+
+    torch.testing.assert_close(results[0][0], results[1][0])
+    torch.testing.assert_close(results[0][1], results[1][1])
+
+
+def test_frozen_prefix_keeps_no_graph() -> None:
+    vit, (weak, strong) = tiny_vit(), views()
+    vit.requires_grad_(True)
+
+    paired_forward(vit, weak, strong, update=KeyUpdate(), align_blocks=[1, 2], grad_from_block=2).sum().backward()
+
+    assert {
+        name.split(".")[1] for name, value in vit.named_parameters() if value.grad is not None and "blocks" in name
+    } == {"2"}
+    assert vit.pos_embed.grad is None
+    assert not paired_forward(vit, weak, strong, grad_from_block=3).requires_grad
+
+
+def test_stopped_increment_gives_the_student_no_gradient_from_the_teacher() -> None:
+    weak, strong = views()
+    gradients = {}
+    for grad in ("stop", "through"):
+        vit, student_view = tiny_vit(), strong.clone().requires_grad_()
+        update = KeyUpdate(gamma_update=0.5, grad=grad)
+        features = paired_forward(vit, weak, student_view, update=update, align_blocks=ALL_BLOCKS, train_stem=True)
+        features[:4].square().sum().backward()
+        gradients[grad] = student_view.grad
+
+    assert torch.equal(gradients["stop"], torch.zeros_like(strong))
+    assert gradients["through"].abs().max() > 1e-4
+
+
+def test_token_space_equals_key_space_through_a_vit_with_orthogonal_key_projections() -> None:
+    vit, (weak, strong) = tiny_vit(), views()
+    for block in vit.blocks:
+        nn.init.orthogonal_(block.attn.qkv.weight.data[24:48])
+
+    features = [
+        paired_forward(vit, weak, strong, update=KeyUpdate(gamma_update=0.5, space=space), align_blocks=ALL_BLOCKS)
+        for space in ("key", "token")
+    ]
+
+    assert_same(features[0], features[1])
+
+
+def test_token_space_moves_the_tokens_that_the_keys_are_made_of() -> None:
+    vit, (weak, strong) = tiny_vit(), views()
+    attn = vit.blocks[0].attn
+    tokens = vit.blocks[0].norm1(vit._pos_embed(vit.patch_embed(torch.cat([weak, strong]))))
+    q, k, _ = (part.reshape(8, 5, 3, 8).transpose(1, 2) for part in attn.qkv(tokens).split(24, dim=-1))
+    paper = {"alpha": 0.0, "beta": 1.0, "gamma_update": 0.1, "gamma_reg": 0.5}
+    step = (attention_update(k[:4], q[4:], **paper) - k[:4]).transpose(1, 2).reshape(4, 5, 24)
+    w_k, bias = attn.qkv.weight[24:48], attn.qkv.bias[24:48]
+    expected = (tokens[:4] + step @ w_k) @ w_k.T + bias
+    moved = attention_update(k[:4], q[4:], **paper, space="token", w_k=w_k)
+
+    assert_same(moved.transpose(1, 2).reshape(4, 5, 24), expected)
+
+
+def test_patch_tokens_only_leave_prefix_keys_alone() -> None:
+    vit, (weak, strong) = tiny_vit(reg_tokens=2, class_token=True), views()
+    record: dict[int, dict[str, Tensor]] = {}
+    update = KeyUpdate(gamma_update=0.5, tokens="patch")
+    block, prefix = vit.blocks[0], 3
+    tokens = vit._pos_embed(vit.patch_embed(torch.cat([weak, strong])))
+    q, k, v = (part.reshape(8, 7, 3, 8).transpose(1, 2) for part in block.attn.qkv(block.norm1(tokens)).split(24, -1))
+    patch_keys = attention_update(
+        k[:4, :, prefix:], q[4:, :, prefix:], alpha=0, beta=1, gamma_update=0.5, gamma_reg=0.5
+    )
+    k = torch.cat([torch.cat([k[:4, :, :prefix], patch_keys], dim=2), k[4:]])
+    mixed = torch.softmax(q @ k.transpose(-2, -1) / 8**0.5, dim=-1) @ v
+    tokens = tokens + block.attn.proj(mixed.transpose(1, 2).reshape(8, 7, 24))
+    tokens = tokens + block.mlp(block.norm2(tokens))
+    expected = vit.forward_head(vit.norm(vit.blocks[1:](tokens)), pre_logits=True)
+
+    assert_same(paired_forward(vit, weak, strong, update=update, align_blocks=[0], record=record), expected)
+
+
+def test_autocast_stays_finite_with_keys_beyond_half_range() -> None:
+    vit, (weak, strong) = tiny_vit(), views()
+    with torch.no_grad():
+        for block in vit.blocks:
+            block.attn.qkv.weight.mul_(20)
+
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        features = paired_forward(vit, weak, strong, update=KeyUpdate(), align_blocks=ALL_BLOCKS)
+
+    assert torch.isfinite(features).all()
+
+
+def test_record_holds_the_energies_of_the_aligned_block() -> None:
+    vit, (weak, strong) = tiny_vit(), views()
+    record: dict[int, dict[str, Tensor]] = {}
+    tokens = vit.blocks[0].norm1(vit._pos_embed(vit.patch_embed(torch.cat([weak, strong]))))
+    q, k, _ = (part.reshape(8, 5, 3, 8).transpose(1, 2) for part in vit.blocks[0].attn.qkv(tokens).split(24, dim=-1))
+    before, queries = k[:4], q[4:]
+    after = attention_update(before, queries, alpha=0.2, beta=8**-0.5, gamma_update=0.3, gamma_reg=0.0)
+
+    update = KeyUpdate(alpha=0.2, beta="auto", gamma_update=0.3, gamma_reg=0.0)
+    paired_forward(vit, weak, strong, update=update, align_blocks=[0], record=record)
+
+    values = record[0]
+    for name, keys in (("before", before), ("after", after)):
+        energy = alignment_energy(queries, keys, alpha=0.2, beta=8**-0.5).mean() / 5
+        torch.testing.assert_close(values[f"energy_align_{name}"], energy.detach())
+        torch.testing.assert_close(values[f"energy_prior_{name}"], prior_energy(keys).mean().detach())
+    torch.testing.assert_close(values["update_rel"], ((after - before).norm() / before.norm()).detach())
+    assert 0 < values["attn_to_query_entropy"] < 1
+    assert values["energy_align_after"] < values["energy_align_before"]
+    assert list(record) == [0]
+
+
+def test_record_of_every_block_does_not_change_the_features() -> None:
+    vit, (weak, strong) = tiny_vit(), views()
+    record: dict[int, dict[str, Tensor]] = {}
+    options: dict[str, Any] = {"update": KeyUpdate(), "align_blocks": [1]}
+
+    features = paired_forward(vit, weak, strong, **options, record=record, record_blocks=ALL_BLOCKS)
+
+    assert_same(features, paired_forward(vit, weak, strong, **options))
+    assert sorted(record) == [0, 1, 2]
+    assert record[0]["update_rel"] == 0
+    assert record[1]["update_rel"] > 0
+    assert not any(value.requires_grad for log in record.values() for value in log.values())
+
+
+def test_record_without_update_compares_at_the_default_energies() -> None:
+    vit, (weak, strong) = tiny_vit(), views()
+    bare: dict[int, dict[str, Tensor]] = {}
+    aligned: dict[int, dict[str, Tensor]] = {}
+
+    paired_forward(vit, weak, strong, record=bare, record_blocks=[0])
+    paired_forward(vit, weak, strong, update=KeyUpdate(), align_blocks=[0], record=aligned)
+
+    assert bare[0]["energy_align_before"] == aligned[0]["energy_align_before"]
+    assert bare[0]["energy_align_after"] == bare[0]["energy_align_before"]
+
+
+def test_network_is_left_as_it_was() -> None:
+    vit, (weak, strong) = tiny_vit(), views()
+    before = copy.deepcopy(vit)
+
+    paired_forward(vit, weak, strong, update=KeyUpdate(), align_blocks=ALL_BLOCKS)
+
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in vit.modules())
+    assert not any("forward" in vars(module) for module in vit.modules())
+    torch.testing.assert_close(vit.state_dict(), before.state_dict(), atol=0, rtol=0)
+
+
+def test_other_kinds_of_attention_are_refused_by_name() -> None:
+    weak, strong = views()
+    eva = Eva(img_size=16, patch_size=8, embed_dim=24, depth=2, num_heads=3, num_classes=0)
+    post = tiny_vit(block_fn=ResPostBlock)
+    differential = VisionTransformer(
+        img_size=16, patch_size=8, embed_dim=24, depth=2, num_heads=3, num_classes=0, attn_layer="diff"
+    )
+
+    for vit, found in (
+        (eva, "Eva"),
+        (post, "ResPostBlock"),
+        (differential, "DiffAttention"),
+        (nn.Linear(1, 1), "Linear"),
+    ):
+        with pytest.raises(UnsupportedBackboneError, match=found) as caught:
+            paired_forward(vit, weak, strong, update=KeyUpdate(), align_blocks=[1])
+        assert isinstance(caught.value, ConfigError)
+
+
+def test_update_in_token_space_is_refused_where_keys_are_normed() -> None:
+    vit, (weak, strong) = tiny_vit(qk_norm=True), views()
+
+    with pytest.raises(UnsupportedBackboneError, match="norms its keys"):
+        paired_forward(vit, weak, strong, update=KeyUpdate(space="token"), align_blocks=[1])
+
+
+def test_blocks_outside_the_network_are_refused_and_repeated_ones_are_dropped() -> None:
+    vit, (weak, strong) = tiny_vit(), views()
+
+    assert check_blocks([2, 1, 2], 3) == (1, 2)
+    with pytest.raises(ConfigError, match=r"align_blocks: no block 3 in a backbone of 3 blocks.*0 to 2"):
+        paired_forward(vit, weak, strong, update=KeyUpdate(), align_blocks=[1, 3])
+    with pytest.raises(ConfigError, match="record_blocks: no block -1"):
+        paired_forward(vit, weak, strong, update=KeyUpdate(), record={}, record_blocks=[-1])
+
+
+def test_views_of_unequal_shape_are_refused() -> None:
+    weak, strong = views()
+
+    with pytest.raises(ValueError, match="one shape"):
+        paired_forward(tiny_vit(), weak, strong[:3])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"beta": 0.0}, "beta must be > 0 or 'auto', got 0.0"),
+        ({"gamma_update": -0.1}, "gamma_update must be >= 0, got -0.1"),
+        ({"space": "keys"}, "space must be one of"),
+        ({"tokens": "cls"}, "tokens must be one of"),
+        ({"grad": "both"}, "grad must be 'stop' or 'through'"),
+    ],
+)
+def test_update_out_of_range_is_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        KeyUpdate(**changes)
+
+
+def test_freezing_leaves_the_chosen_blocks() -> None:
+    vit = tiny_vit()
+
+    names = freeze_backbone(vit, 1)
+
+    assert names == [name for name, _ in vit.named_parameters() if name.startswith(("blocks.1.", "blocks.2."))]
+    assert [name for name, value in vit.named_parameters() if value.requires_grad] == names
+    assert len(freeze_backbone(vit, 0, train_stem=True)) == len(list(vit.parameters()))
+    assert vit.cls_token.requires_grad
+    assert freeze_backbone(vit, 3, linear_probe=True) == []
+    assert not any(value.requires_grad for value in vit.parameters())
+
+
+def test_freezing_that_leaves_nothing_or_a_dead_stem_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"grad_from_block: block 3 leaves nothing.*linear_probe"):
+        freeze_backbone(tiny_vit(), 3)
+    with pytest.raises(ConfigError, match="grad_from_block: block -1"):
+        freeze_backbone(tiny_vit(), -1)
+    with pytest.raises(ConfigError, match="train_stem"):
+        freeze_backbone(tiny_vit(), 1, train_stem=True)
+    with pytest.raises(UnsupportedBackboneError, match="Linear has no list of blocks"):
+        freeze_backbone(nn.Linear(1, 1), 0)
+    assert freeze_backbone(nn.Linear(1, 1), 0, train_stem=True) == ["weight", "bias"]
+
+
+@pytest.mark.parametrize(
+    ("depth", "kind", "expected"),
+    [(12, "deep", (8, 9)), (12, "middle", (3, 4)), (4, "deep", (2, 3)), (4, "middle", (1,)), (24, "deep", (16, 18))],
+)
+def test_default_blocks_scale_with_depth(depth: int, kind: Any, expected: tuple[int, ...]) -> None:
+    assert default_align_blocks(depth, kind) == expected
+
+
+def test_parameter_counts_of_the_paper_on_cub() -> None:
+    backbone = build_backbone("vit_base_patch16_224.dino", seed=0)
+
+    freeze_backbone(backbone.net, 11)
+    heads = nn.ModuleList([Projector(768, 2048, 256), CosineClassifier(768, 200)])
+
+    block = sum(value.numel() for value in backbone.parameters() if value.requires_grad)
+    assert sum(value.numel() for value in backbone.parameters()) == 85_798_656
+    assert block == 7_087_872
+    assert sum(value.numel() for value in heads[0].parameters()) == 6_295_808
+    assert block + sum(value.numel() for value in heads.parameters()) == 13_537_280
