@@ -92,15 +92,15 @@ class CheckpointError(InputError):
     """A run folder or a weights file that cannot be used."""
 
 
-class CheckpointDamaged(CheckpointError):
+class CheckpointDamaged(CheckpointError):  # noqa: N818 - named as for stores
     """Bytes of a checkpoint differ from what was written."""
 
 
-class CheckpointMismatch(CheckpointError):
+class CheckpointMismatch(CheckpointError):  # noqa: N818 - named as for stores
     """A checkpoint of another method, shape or configuration."""
 
 
-class CheckpointRefused(CheckpointError):
+class CheckpointRefused(CheckpointError):  # noqa: N818 - named as for stores
     """A weights file that holds more than tensors."""
 
 
@@ -128,7 +128,7 @@ class GateError(LabelkitError):
     exit_code = 10
 
 
-class Interrupted(BaseException):  # noqa: N818 - not an error
+class Interrupted(BaseException):
     """A signal asked the command to stop; ``exit_code`` is 128 + its number."""
 
     def __init__(self, signum: int) -> None:

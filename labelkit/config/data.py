@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Literal
 
 from pydantic import Field
+from pydantic.config import JsonDict
 
 from labelkit.config.base import StageConfig
 
-_DATA = {"panel": "Data"}
+_DATA: JsonDict = {"panel": "Data"}
 
 
 class DataConfig(StageConfig):

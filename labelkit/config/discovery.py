@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Literal
 
 from pydantic import Field
+from pydantic.config import JsonDict
 
 from labelkit.config.train import TrainConfig
 
-_MODEL = {"panel": "Model"}
-_LOSS = {"panel": "Loss"}
-_VIEWS = {"panel": "Views"}
+_MODEL: JsonDict = {"panel": "Model"}
+_LOSS: JsonDict = {"panel": "Loss"}
+_VIEWS: JsonDict = {"panel": "Views"}
 
 
 class DiscoveryTrainConfig(TrainConfig):
@@ -20,7 +21,9 @@ class DiscoveryTrainConfig(TrainConfig):
     Defaults are those of SimGCD's released code unless the description says otherwise.
     """
 
-    epochs: int = Field(200, ge=1, description="Passes over the training set.", json_schema_extra={"panel": "Optimization"})
+    epochs: int = Field(
+        200, ge=1, description="Passes over the training set.", json_schema_extra={"panel": "Optimization"}
+    )
 
     backbone: str = Field(
         "vit_base_patch16_224.dino",
@@ -39,7 +42,7 @@ class DiscoveryTrainConfig(TrainConfig):
     )
     train_stem: bool = Field(
         False,
-        description="Also train patch and position embedding and the final norm (from scratch; needs --grad-from-block 0).",
+        description="Also train embedding layers and final norm (from scratch; with --grad-from-block 0).",
         json_schema_extra=_MODEL,
     )
     linear_probe: bool = Field(False, description="Train the heads only.", json_schema_extra=_MODEL)
@@ -75,12 +78,15 @@ class DiscoveryTrainConfig(TrainConfig):
         30, ge=0, description="Epochs from the first to the final teacher temperature.", json_schema_extra=_LOSS
     )
     entropy_weight: float = Field(
-        2.0, ge=0, description="Weight of the mean-entropy regularizer (eps); differs by data set.", json_schema_extra=_LOSS
+        2.0,
+        ge=0,
+        description="Weight of the mean-entropy regularizer (eps); differs by data set.",
+        json_schema_extra=_LOSS,
     )
 
     augmentation: Literal["generic", "fine", "digits"] = Field(
         "generic",
-        description="Strength of the views: generic photos, fine-grained photos, small gray glyphs that have no mirror image.",
+        description="Strength of the views: generic photos, fine-grained photos, or digits (no mirror image, no color).",
         json_schema_extra=_VIEWS,
     )
     collapse_patience_epochs: int = Field(

@@ -8,6 +8,7 @@ value means the same in a file and on the command line (``1e-3``, ``no``, ``010`
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -290,7 +291,7 @@ def _choose_preset(
             return available[preset]
         if preset == "none":
             return None
-        path = Path(preset).expanduser()
+        path = Path(preset)
         if path.suffix in {".yaml", ".yml"} or len(path.parts) > 1:
             return path
         close = nearest(preset, available)
@@ -305,12 +306,11 @@ def _choose_preset(
 
 
 def _is_path(dataset: str) -> bool:
-    path = Path(dataset).expanduser()
-    if len(path.parts) > 1 or path.is_absolute() or path.suffix.lower() in _TABLE_SUFFIXES:
+    if "/" in dataset or os.sep in dataset or Path(dataset).suffix.lower() in _TABLE_SUFFIXES:
         return True
     try:
-        return path.exists()
-    except (OSError, ValueError):  # too long or a null character: no such path
+        return Path(dataset).expanduser().exists()
+    except (OSError, ValueError, RuntimeError):  # too long, a null character, an unknown ~user: no such path
         return False
 
 

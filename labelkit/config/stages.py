@@ -6,14 +6,15 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
+from pydantic.config import JsonDict
 
 from labelkit.config.base import StageConfig
 from labelkit.config.data import DataConfig
 
-_MODEL = {"panel": "Model"}
-_RUN = {"panel": "Run"}
-_RUN_ONLY = {"panel": "Run", "preset": False}
-_STORE = {"panel": "Store", "preset": False}
+_MODEL: JsonDict = {"panel": "Model"}
+_RUN: JsonDict = {"panel": "Run"}
+_RUN_ONLY: JsonDict = {"panel": "Run", "preset": False}
+_STORE: JsonDict = {"panel": "Store", "preset": False}
 
 
 class EmbedConfig(DataConfig):
@@ -24,7 +25,7 @@ class EmbedConfig(DataConfig):
     out: Path = Field(..., description="Store to write, NAME.h5.", json_schema_extra=_RUN_ONLY)
     checkpoint: Path | None = Field(
         None,
-        description="Run folder of `labelkit train`, or one of its checkpoints; its split is used for the same data set.",
+        description="Run folder of `labelkit train`, or a checkpoint in it; the same data set gets the run's split.",
         json_schema_extra=_MODEL,
     )
     which: Literal["last", "best"] = Field(
@@ -43,17 +44,27 @@ class EmbedConfig(DataConfig):
         False, description="With --backbone: an untrained network on purpose (a baseline).", json_schema_extra=_MODEL
     )
     image_size: int | None = Field(
-        None, ge=1, le=2048, description="Side of the input in pixels; default: the backbone's.", json_schema_extra=_MODEL
+        None,
+        ge=1,
+        le=2048,
+        description="Side of the input in pixels; default: the backbone's.",
+        json_schema_extra=_MODEL,
     )
-    logits: bool = Field(True, description="Store the classifier's output too if the model has one.", json_schema_extra=_MODEL)
-    dtype: Literal["float32", "float16"] = Field("float32", description="Type of the stored rows.", json_schema_extra=_RUN)
+    logits: bool = Field(
+        True, description="Store the classifier's output too if the model has one.", json_schema_extra=_MODEL
+    )
+    dtype: Literal["float32", "float16"] = Field(
+        "float32", description="Type of the stored rows.", json_schema_extra=_RUN
+    )
     batch_size: int = Field(256, ge=1, description="Images per forward pass.", json_schema_extra=_RUN)
     part_rows: int = Field(1024, ge=1, description="Rows committed at a time.", json_schema_extra=_RUN)
     precision: Literal["float32", "bf16", "fp16"] = Field(
         "float32", description="Compute type of the network.", json_schema_extra=_RUN
     )
     seed: int = Field(0, ge=0, description="Seed of an untrained network.", json_schema_extra=_RUN)
-    device: Literal["auto", "cpu", "cuda", "mps"] = Field("auto", description="Where to compute.", json_schema_extra=_RUN)
+    device: Literal["auto", "cpu", "cuda", "mps"] = Field(
+        "auto", description="Where to compute.", json_schema_extra=_RUN
+    )
     num_workers: int = Field(0, ge=0, le=256, description="Processes that decode images.", json_schema_extra=_RUN)
     threads: int | None = Field(
         None, ge=1, description="CPU threads of torch; default: its own choice.", json_schema_extra=_RUN

@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
+from pydantic.config import JsonDict
 
 from labelkit.config.data import DataConfig
 
-_OPTIMIZATION = {"panel": "Optimization"}
-_RUN = {"panel": "Run"}
-_RUN_ONLY = {"panel": "Run", "preset": False}
+_OPTIMIZATION: JsonDict = {"panel": "Optimization"}
+_RUN: JsonDict = {"panel": "Run"}
+_RUN_ONLY: JsonDict = {"panel": "Run", "preset": False}
 
 
 class TrainConfig(DataConfig):
@@ -20,8 +21,8 @@ class TrainConfig(DataConfig):
     #: Options that may differ between a run and its resumption.
     resumable_fields: ClassVar[frozenset[str]] = frozenset(
         {
-            "out", "resume", "overwrite", "dry_run", "data_root", "download", "device", "num_workers", "threads",
-            "log_every_steps", "checkpoint_every_minutes", "keep_every_steps", "tensorboard", "stop_after_steps",
+            "data_root", "download", "device", "num_workers", "threads",
+            "log_every_steps", "checkpoint_every_minutes", "keep_every_steps", "tensorboard",
         }
     )  # fmt: skip
 
@@ -61,7 +62,9 @@ class TrainConfig(DataConfig):
     )
 
     seed: int = Field(0, ge=0, description="Seed of everything but the split.", json_schema_extra=_RUN)
-    device: Literal["auto", "cpu", "cuda", "mps"] = Field("auto", description="Where to compute.", json_schema_extra=_RUN)
+    device: Literal["auto", "cpu", "cuda", "mps"] = Field(
+        "auto", description="Where to compute.", json_schema_extra=_RUN
+    )
     precision: Literal["float32", "bf16", "fp16"] = Field(
         "float32", description="Compute type of the network.", json_schema_extra=_RUN
     )
@@ -71,7 +74,9 @@ class TrainConfig(DataConfig):
     threads: int | None = Field(
         None, ge=1, description="CPU threads of torch; default: its own choice.", json_schema_extra=_RUN
     )
-    log_every_steps: int = Field(10, ge=1, description="Steps between two lines of metrics.jsonl.", json_schema_extra=_RUN)
+    log_every_steps: int = Field(
+        10, ge=1, description="Steps between two lines of metrics.jsonl.", json_schema_extra=_RUN
+    )
     eval_every_epochs: int = Field(1, ge=1, description="Epochs between two evaluations.", json_schema_extra=_RUN)
     checkpoint_every_minutes: float = Field(
         10, gt=0, description="A checkpoint also inside an epoch after this time.", json_schema_extra=_RUN

@@ -15,7 +15,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 import secrets
 import shutil
 from collections.abc import Callable, Mapping
@@ -206,7 +205,9 @@ def verify_checkpoint(folder: Path) -> dict[str, Any]:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointDamaged(str(folder / STATE), f"cannot be read: {error}", "Restore it.") from error
     if state.get("format") != FORMAT or version.partition(".")[0] != FORMAT_VERSION.partition(".")[0]:
-        raise CheckpointError(str(folder / STATE), f"format {version} is not one this labelkit reads", "Upgrade labelkit.")
+        raise CheckpointError(
+            str(folder / STATE), f"format {version} is not one this labelkit reads", "Upgrade labelkit."
+        )
     for name, recorded in files.items():
         path = folder / Path(name).name
         try:
@@ -254,7 +255,9 @@ def load_checkpoint(run: Path, which: str = "last") -> LoadedCheckpoint | None:
         except CheckpointDamaged as error:
             warnings.append(f"{error}")
     raise CheckpointDamaged(
-        str(folder), "no checkpoint verifies: " + "; ".join(warnings), "Restore the folder, or train again with --overwrite."
+        str(folder),
+        "no checkpoint verifies: " + "; ".join(warnings),
+        "Restore the folder, or train again with --overwrite.",
     )
 
 
@@ -268,7 +271,7 @@ def _serialize(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> by
 def _remove(folder: Path) -> None:
     trash = folder.with_name(f".trash-{folder.name}-{secrets.token_hex(4)}")
     try:
-        os.replace(folder, trash)
+        folder.replace(trash)
         fsync_folder(folder.parent)
     except OSError as error:
         raise resource_error(error, str(folder)) from error

@@ -36,7 +36,9 @@ class Runtime:
     def __init__(self, *, device: str = "auto", precision: Precision = "float32", threads: int | None = None) -> None:
         if device == "cuda" and not torch.cuda.is_available():
             raise ResourceError(
-                "--device cuda", "no CUDA device is visible to torch", "Use --device cpu, or install torch for your GPU."
+                "--device cuda",
+                "no CUDA device is visible to torch",
+                "Use --device cpu, or install torch for your GPU.",
             )
         if device == "mps" and not torch.backends.mps.is_available():
             raise ResourceError("--device mps", "no Metal device is visible to torch", "Use --device cpu.")
@@ -126,9 +128,11 @@ class Runtime:
     def backward(self, loss: Tensor) -> None:
         """Backward pass with loss scaling where the precision needs it."""
         scaler = self._accelerator.scaler
-        (loss if scaler is None else scaler.scale(loss)).backward()  # type: ignore[no-untyped-call] # torch's own
+        (loss if scaler is None else scaler.scale(loss)).backward()
 
-    def clip_and_step(self, optimizer: torch.optim.Optimizer, parameters: list[nn.Parameter], limit: float | None) -> None:
+    def clip_and_step(
+        self, optimizer: torch.optim.Optimizer, parameters: list[nn.Parameter], limit: float | None
+    ) -> None:
         """Limit the gradient's length, update, clear the gradients."""
         scaler = self._accelerator.scaler
         if scaler is not None:

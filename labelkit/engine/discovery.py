@@ -38,7 +38,9 @@ def check_discovery_data(config: DiscoveryTrainConfig, data: DataInfo) -> int:
         )
     if num_classes < max(2, data.num_old_classes):
         raise ConfigError(
-            "--num-classes", f"{num_classes} is fewer than the {data.num_old_classes} classes that have labels", "Raise it."
+            "--num-classes",
+            f"{num_classes} is fewer than the {data.num_old_classes} classes that have labels",
+            "Raise it.",
         )
     return num_classes
 

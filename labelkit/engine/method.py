@@ -169,4 +169,3 @@ def count_parameters(method: nn.Module) -> tuple[int, int]:
     """Return (all, trainable) numbers of parameters."""
     sizes = [(p.numel(), p.requires_grad) for p in method.parameters()]
     return sum(n for n, _ in sizes), sum(n for n, trainable in sizes if trainable)
-

@@ -1,13 +1,13 @@
 """The run folder: what a training run leaves behind, and who may write to it.
 
-    runs/flipclass-digits/config.yaml       resolved options; `--config` reads it back
-                          environment.json  versions, devices, threads
-                          split.json        which labels could be used, by sample id
-                          skipped.json      images that could not be read
-                          metrics.jsonl     one line per logged step and per epoch
-                          summary.json      written when the run is complete
-                          checkpoints/      see checkpoint.py
-                          .lock             held by the one run that writes here
+runs/flipclass-digits/config.yaml       resolved options; `--config` reads it back
+environment.json  versions, devices, threads
+split.json        which labels could be used, by sample id
+skipped.json      images that could not be read
+metrics.jsonl     one line per logged step and per epoch
+summary.json      written when the run is complete
+checkpoints/      see checkpoint.py
+.lock             held by the one run that writes here
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class RunDir:
                 self._clear()
             except OSError as error:
                 raise resource_error(error, str(self.path)) from error
-            text = yaml.safe_dump({"method": method, **options}, sort_keys=False, allow_unicode=True)
+            text = yaml.safe_dump(dict(options), sort_keys=False, allow_unicode=True)
             self.write_text(CONFIG, f"# labelkit train {method} --config config.yaml\n{text}")
 
     def close(self) -> None:
@@ -170,16 +170,17 @@ def read_run_config(run: Path) -> tuple[str, dict[str, Any]]:
         CheckpointError: it is not a run folder.
     """
     path = run / CONFIG
-    try:
-        options = yaml.safe_load(path.read_text())
-        method = options.pop("method")
-    except OSError as error:
+    if not path.is_file():
         raise CheckpointError(
-            str(run), f"is no run folder: {CONFIG} cannot be read ({error.strerror})", "Give the --out of a `labelkit train`."
-        ) from error
-    except (yaml.YAMLError, UnicodeDecodeError, AttributeError, KeyError, TypeError) as error:
-        raise CheckpointError(str(path), f"is damaged: {error}", "Restore it.") from error
-    return str(method), dict(options)
+            str(run), f"is no run folder: it has no {CONFIG}", "Give the --out of a `labelkit train`."
+        )
+    try:
+        text = path.read_text()
+        # the first line is the command: "# labelkit train METHOD --config config.yaml"
+        method = text.partition("\n")[0].split()[3]
+        return method, dict(yaml.safe_load(text))
+    except (OSError, yaml.YAMLError, UnicodeDecodeError, IndexError, ValueError, TypeError) as error:
+        raise CheckpointError(str(path), f"cannot be read: {error}", "Restore it.") from error
 
 
 def check_same_options(run: Path, method: str, options: Mapping[str, Any], *, allowed: frozenset[str]) -> None:

@@ -255,7 +255,9 @@ class Trainer:
         self.method.eval()
         state = self._state(log_now=True)
         metrics |= {name: float(value) for name, value in self.method.on_epoch_end(state).items()}
-        if self.monitor is not None and (finished % self.config.eval_every_epochs == 0 or finished == self.config.epochs):
+        if self.monitor is not None and (
+            finished % self.config.eval_every_epochs == 0 or finished == self.config.epochs
+        ):
             metrics |= {name: float(value) for name, value in self.monitor(self.method, state).items()}
         if self.run is not None:
             self.run.log({"epoch": clock.epoch, "step": clock.step, **metrics})
@@ -512,7 +514,7 @@ class Trainer:
             raise ConfigError(
                 "--tensorboard", "TensorBoard is not installed", 'Run `pip install "labelkit[tensorboard]"`.'
             ) from error
-        return SummaryWriter(str(self.run.path / "tensorboard"))  # type: ignore[no-untyped-call] # torch's own
+        return SummaryWriter(str(self.run.path / "tensorboard"))
 
 
 def load_model_state(method: torch.nn.Module, tensors: Mapping[str, Tensor], where: str) -> None:

@@ -62,7 +62,9 @@ class FlipClass(Method[FlipClassConfig]):
             if config.align_mode == "flip"
             else None
         )
-        self._record_blocks = {"all": tuple(range(depth)), "aligned": config.align_blocks, "none": ()}[config.log_energy]
+        self._record_blocks = {"all": tuple(range(depth)), "aligned": config.align_blocks, "none": ()}[
+            config.log_energy
+        ]
         self._temperatures = TeacherTemperature(
             config.teacher_temperature_start,
             config.teacher_temperature_final,

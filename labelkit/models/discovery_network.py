@@ -98,7 +98,8 @@ class DiscoveryNetwork(InferenceNetwork):
         """Two views of the same images to projections and logits of both.
 
         Args:
-            first, second: (b, c, h, w).
+            first: one view of each image, (b, c, h, w).
+            second: the other, (b, c, h, w).
             update: how the first view's keys move toward the second view's queries; None = not at all.
             align_blocks: where.
             record: filled with energies per block if given.

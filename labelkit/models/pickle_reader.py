@@ -3,14 +3,16 @@
     python pickle_reader.py CHECKPOINT OUT.safetensors
 
 Prints one JSON object: {} when OUT holds every tensor, else {"refused": [global names]} or
-{"error": text}. Imports nothing of labelkit and is imported by nothing, so that hostile bytes
-meet an almost empty process with bounded memory. Called by `labelkit.models.weights`.
+{"error": text}. Imports nothing of labelkit, so that hostile bytes meet an almost empty process
+with bounded memory. Called by `labelkit.models.weights`.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import pickle
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -88,26 +90,35 @@ def write(tensors: dict[str, torch.Tensor], out: Path) -> None:
             file.write(plain.reshape(-1).view(torch.uint8).numpy().data)
 
 
-def read(path: Path, out: Path) -> dict[str, Any]:
-    """Convert ``path`` into ``out`` and return what to print."""
-    file_size = path.stat().st_size
-    limit_memory(file_size)
+def forbidden_names(path: Path, error: Exception) -> list[str]:
+    """List the functions and classes that the file wants called, as far as they can be told."""
+    try:
+        found = torch.serialization.get_unsafe_globals_in_checkpoint(path)
+    except Exception:  # only archives can be searched; any failure leaves the message
+        found = []
+    return sorted({*found, *re.findall(r"GLOBAL (\S+)", str(error))})
+
+
+def explain(error: Exception) -> str:
+    """Return one line; torch's own advice on refused pickles is to trust them, and not passed on."""
+    if isinstance(error, pickle.UnpicklingError):
+        return "its pickle is damaged or builds more than tensors"
+    return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}".removesuffix(": ")
+
+
+def convert(path: Path, out: Path) -> dict[str, Any]:
+    """Write the tensors of ``path`` to ``out`` and return what to print."""
     # Any failure here is the file's: it must reach the caller as text, never as a crash.
     try:
         # Spelled out: an environment variable can turn the default off.
         value = torch.load(path, weights_only=True, map_location="cpu")
     except Exception as error:
-        try:
-            forbidden = torch.serialization.get_unsafe_globals_in_checkpoint(path)
-        except Exception:
-            forbidden = []
-        if forbidden:
-            return {"refused": sorted(set(forbidden))}
-        return {"error": (str(error).strip().splitlines() or [type(error).__name__])[0]}
+        names = forbidden_names(path, error)
+        return {"refused": names} if names else {"error": explain(error)}
     try:
         tensors: dict[str, torch.Tensor] = {}
         flatten(value, "", 0, tensors)
-        check(tensors, file_size)
+        check(tensors, path.stat().st_size)
         write(tensors, out)
     except Exception as error:
         return {"error": str(error) or type(error).__name__}
@@ -115,4 +126,6 @@ def read(path: Path, out: Path) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(json.dumps(read(Path(sys.argv[1]), Path(sys.argv[2]))))
+    source = Path(sys.argv[1])
+    limit_memory(source.stat().st_size)
+    sys.stdout.write(json.dumps(convert(source, Path(sys.argv[2]))))

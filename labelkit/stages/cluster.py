@@ -48,11 +48,7 @@ def cluster_store(config: ClusterConfig) -> SimpleResult:
     if class_of_cluster is not None:
         arrays["names"] = cluster_names(class_of_cluster, store.class_names)
         arrays["new_classes"] = (class_of_cluster < 0).astype(np.uint8)
-    params = {
-        key: value
-        for key, value in config.to_yaml_dict().items()
-        if key not in ("index", "result", "overwrite")
-    }
+    params = {key: value for key, value in config.to_yaml_dict().items() if key not in ("index", "result", "overwrite")}
     name = config.result or algorithm
     path = write_result(
         store,

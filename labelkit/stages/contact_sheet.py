@@ -52,7 +52,9 @@ def write_contact_sheet(path: Path, rows: Sequence[Sequence[Picture]]) -> Path:
             if picture.pixels is not None:
                 sheet.paste(_fit(picture.pixels), (left, top))
             outline = "#d2691e" if picture.marked else "#cccccc"
-            draw.rectangle((left - 1, top - 1, left + _CELL, top + _CELL), outline=outline, width=3 if picture.marked else 1)
+            draw.rectangle(
+                (left - 1, top - 1, left + _CELL, top + _CELL), outline=outline, width=3 if picture.marked else 1
+            )
             for i, line in enumerate(picture.lines[:2]):
                 draw.text((left, top + _CELL + 2 + 13 * i), _shorten(draw, line, font), fill="black", font=font)
     buffer = io.BytesIO()

@@ -38,7 +38,9 @@ def discover_categories(config: DiscoverCategoriesConfig) -> SimpleResult:
     low = max(config.min_classes or 0, num_old, 2)
     high = config.max_classes if config.max_classes is not None else max(low, min(1000, len(rows) // 10))
     if config.min_classes is not None and config.min_classes < num_old:
-        raise ConfigError("--min-classes", f"{config.min_classes} is fewer than the {num_old} classes with labels", "Raise it.")
+        raise ConfigError(
+            "--min-classes", f"{config.min_classes} is fewer than the {num_old} classes with labels", "Raise it."
+        )
     if not low <= high <= len(rows):
         raise ConfigError(
             "--max-classes",

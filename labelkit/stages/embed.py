@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from labelkit import __version__
 from labelkit.config.stages import EmbedConfig
 from labelkit.data.datasets import ImageDataset, load_dataset
-from labelkit.data.loading import EvalLoader
 from labelkit.data.decode import Channels
+from labelkit.data.loading import EvalLoader
 from labelkit.data.splits import LabelSplit
 from labelkit.data.transforms import Normalize
 from labelkit.engine.devices import Runtime
@@ -86,7 +86,11 @@ def embed_images(config: EmbedConfig) -> SimpleResult:
         "dim": store.dim,
         "labeled": labeled_rows,
         "skipped": [{"sample_id": name, "reason": reason} for name, reason in store.skipped],
-        "model": {"name": store.model.name, "source": store.model.source, "fingerprint": store.model.weights_fingerprint},
+        "model": {
+            "name": store.model.name,
+            "source": store.model.source,
+            "fingerprint": store.model.weights_fingerprint,
+        },
         "content_digest": store.content_digest,
         "already_done": run.already_done,
         "seconds": round(seconds, 2),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -15,7 +17,8 @@ from labelkit.metrics.clustering import (
 )
 from labelkit.stages.indexes import split_rows
 from labelkit.stages.progress import current_progress
-from labelkit.stages.result import Cell, SimpleResult, Table
+from labelkit.stages.result import Cell, SimpleResult, Table, jsonable
+from labelkit.store.commit import canonical_json
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.results import Result, list_results, read_result, write_result
 
@@ -38,7 +41,9 @@ def evaluate_clustering(config: EvaluateClusteringConfig) -> SimpleResult:
         )
     groupings = _groupings(store, config)
     old_classes = (
-        np.ones(len(store.class_names), dtype=bool) if store.old_classes is None else np.asarray(store.old_classes, bool)
+        np.ones(len(store.class_names), dtype=bool)
+        if store.old_classes is None
+        else np.asarray(store.old_classes, bool)
     )
     rows_of_split = _rows(store, config)
     scores: list[dict[str, object]] = []
@@ -80,15 +85,19 @@ def evaluate_clustering(config: EvaluateClusteringConfig) -> SimpleResult:
         "rows": config.rows,
         "scores": scores,
     }
-    made = ()
+    made: tuple[Path, ...] = ()
     if config.result is not None:
         path = write_result(
             store,
             config.result,
             kind="evaluation",
-            arrays={},
-            metrics=values | {"index": store.path.name},
-            params={"protocol": config.protocol, "rows": config.rows, "split": config.split, "results": list(config.results)},
+            arrays={"metrics": canonical_json(jsonable(values | {"index": store.path.name}))},
+            params={
+                "protocol": config.protocol,
+                "rows": config.rows,
+                "split": config.split,
+                "results": list(config.results),
+            },
             stage="evaluate clustering",
             overwrite=config.overwrite,
         )

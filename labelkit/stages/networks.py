@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from labelkit.config.stages import EmbedConfig
-from labelkit.data.transforms import ViewSpec
+from labelkit.data.transforms import Interpolation, ViewSpec
 from labelkit.engine.checkpoint import MODEL, load_checkpoint
 from labelkit.engine.devices import Runtime
 from labelkit.engine.run_dir import CONFIG, SPLIT, read_run_config
@@ -128,7 +128,9 @@ def run_network(checkpoint: Path, which: str = "last") -> EmbeddingNetwork:
     method_name, options = read_run_config(run)
     if method_name not in METHODS:
         raise CheckpointError(
-            str(run / CONFIG), f"was trained with {method_name!r}, which this labelkit does not know", "Upgrade labelkit."
+            str(run / CONFIG),
+            f"was trained with {method_name!r}, which this labelkit does not know",
+            "Upgrade labelkit.",
         )
     loaded = load_checkpoint(checkpoint, which)
     if loaded is None:
@@ -227,9 +229,18 @@ def _usual_places(source: str) -> list[Path]:
     return [Path("runs") / run / "checkpoints" / step] if run and step.startswith("step-") else []
 
 
+def _interpolation(name: str) -> Interpolation:
+    return "bilinear" if name == "bilinear" else "bicubic"
+
+
 def _named_backbone(network: BackboneNetwork, source: str | None, weights: Path | None) -> EmbeddingNetwork:
     spec, backbone = network.input_spec, network.backbone
-    view = ViewSpec(size=spec.size, resize_ratio=spec.resize_ratio, crop="center", interpolation=backbone.info.interpolation)
+    view = ViewSpec(
+        size=spec.size,
+        resize_ratio=spec.resize_ratio,
+        crop="center",
+        interpolation=_interpolation(backbone.info.interpolation),
+    )
     return EmbeddingNetwork(
         network.eval(),
         view,
@@ -237,4 +248,3 @@ def _named_backbone(network: BackboneNetwork, source: str | None, weights: Path 
         weights_sha256=backbone.weights_sha256,
         location=weights.resolve() if weights is not None else None,
     )
-

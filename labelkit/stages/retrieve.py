@@ -200,9 +200,7 @@ def _draw(
             found = position.get(sample_id)
             label = _label(store, int(neighbor)) or ""
             line.append(
-                Picture(
-                    None if found is None else _pixels(images, found), (sample_id, f"{label} {score:.3f}".strip())
-                )
+                Picture(None if found is None else _pixels(images, found), (sample_id, f"{label} {score:.3f}".strip()))
             )
         drawn.append(line)
     return write_contact_sheet(path, drawn)

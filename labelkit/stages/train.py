@@ -29,7 +29,7 @@ from labelkit.models.weights import fingerprint
 from labelkit.stages.initialize import initialize_from
 from labelkit.stages.prepare import PreparedData, info_record, prepare_data
 from labelkit.stages.progress import current_progress
-from labelkit.stages.result import SimpleResult, Table
+from labelkit.stages.result import SimpleResult, Table, jsonable
 
 
 def train_method(config: TrainConfig) -> SimpleResult:
@@ -74,7 +74,7 @@ def dataset_label(dataset: str) -> str:
 
 def _train(method_name: str, config: TrainConfig, runtime: Runtime, run: RunDir) -> SimpleResult:
     progress = current_progress()
-    options = config.to_yaml_dict()
+    options = config.to_yaml_dict(operational=False)
     if config.resume:
         check_same_options(run.path, method_name, options, allowed=config.resumable_fields)
     setup = _set_up(method_name, config, runtime)
@@ -203,7 +203,7 @@ def _summarize(method_name: str, config: TrainConfig, run: RunDir, setup: _Setup
         "checkpoint": json.loads(last.read_text())["checkpoint"] if last.exists() else None,
     }
     if fit.finished:
-        run.write_json(SUMMARY, {key: _plain(value) for key, value in values.items()})
+        run.write_json(SUMMARY, jsonable(values))
         network = setup.method.network
         if isinstance(config, DiscoveryTrainConfig) and 2 * metrics.get("used_clusters", np.inf) < network.num_outputs:
             current_progress().warning(
@@ -215,22 +215,18 @@ def _summarize(method_name: str, config: TrainConfig, run: RunDir, setup: _Setup
         percent = [100 * metrics[f"{name}_accuracy"] for name in ("all", "old", "new")]
         rows.append([method_name, config.dataset, *percent, int(metrics["used_clusters"]), round(fit.seconds, 1)])
     shown = (
-        [Table("unlabeled training images, accuracy v2 in %", ["method", "data", "All", "Old", "New", "clusters", "seconds"], rows)]
+        [
+            Table(
+                "unlabeled training images, accuracy v2 in %",
+                ["method", "data", "All", "Old", "New", "clusters", "seconds"],
+                rows,
+            )
+        ]
         if rows
         else []
     )
     shown.append(Table("", ["made", "path"], [["run", run.path]]))
     return SimpleResult(values, (run.path,), tuple(shown))
-
-
-def _plain(value: object) -> object:
-    if isinstance(value, Path):
-        return str(value)
-    if isinstance(value, dict):
-        return {key: _plain(entry) for key, entry in value.items()}
-    if isinstance(value, float) and not np.isfinite(value):
-        return None
-    return value
 
 
 def _plan(method_name: str, config: TrainConfig) -> SimpleResult:
@@ -267,7 +263,10 @@ def _plan(method_name: str, config: TrainConfig) -> SimpleResult:
     }
     rows = [[key, str(value)] for key, value in values.items() if key != "config"]
     options = [[key, str(value)] for key, value in config.to_yaml_dict().items()]
-    shown = (Table("configuration", ["option", "value"], options), Table("plan (nothing was written)", ["what", "value"], rows))
+    shown = (
+        Table("configuration", ["option", "value"], options),
+        Table("plan (nothing was written)", ["what", "value"], rows),
+    )
     return SimpleResult(values, (), shown)
 
 
@@ -277,4 +276,3 @@ def _peak_memory(runtime: Runtime) -> int:
         return int(torch.cuda.max_memory_allocated(runtime.device))
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-

@@ -103,7 +103,7 @@ def write_result(
         TypeError: arrays or parameters of a type that cannot be stored.
     """
     path = _result_path(store, name)
-    if not schema.WORD.fullmatch(kind):
+    if not schema.RESULT_NAME.fullmatch(kind):
         raise ValueError(f"kind must be one lower-case word, got {kind!r}")
     contents = Contents()
     contents.set(

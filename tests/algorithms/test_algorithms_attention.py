@@ -274,8 +274,9 @@ def test_zero_step_returns_the_keys() -> None:
 
 def test_energies_in_closed_form() -> None:
     keys, _ = random_pair(2, 3, 5, 4)
+    queries = torch.zeros(2, 3, 7, 4).double()
 
-    assert_near(alignment_energy(torch.zeros(2, 3, 7, 4).double(), keys, alpha=0, beta=2), [[-5 * math.log(7) / 2] * 3] * 2)
+    assert_near(alignment_energy(queries, keys, alpha=0, beta=2), [[-5 * math.log(7) / 2] * 3] * 2)
     assert_near(prior_energy(torch.zeros(2, 3, 5, 4).double()), [[math.log(5)] * 3] * 2)
 
 

@@ -4,12 +4,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from labelkit.algorithms.clustering import kmeans, nearest_centroids, semi_supervised_kmeans, spherical_kmeans
 from numpy.typing import NDArray
 from sklearn.cluster import KMeans
 from sklearn.datasets import load_digits
 from threadpoolctl import threadpool_limits
-
-from labelkit.algorithms.clustering import kmeans, nearest_centroids, semi_supervised_kmeans, spherical_kmeans
 
 Array = NDArray[Any]
 
@@ -96,9 +95,7 @@ def test_semi_supervised_follows_the_worked_example(max_iter: int, inertia: floa
     ],
 )
 def test_first_row_whose_cumulative_share_reaches_the_draw_is_picked(draw: float, picked: int) -> None:
-    found = semi_supervised_kmeans(
-        UNLABELED, LABELED, [0, 0], 2, generator=FixedDraws(draw), num_inits=1, max_iter=1
-    )
+    found = semi_supervised_kmeans(UNLABELED, LABELED, [0, 0], 2, generator=FixedDraws(draw), num_inits=1, max_iter=1)
     centroids = np.array([[0.5, 0], UNLABELED[picked]])
     nearest = ((UNLABELED[:, None] - centroids) ** 2).sum(axis=2).min(axis=1).sum()
     assert found.inertia == pytest.approx(nearest + 0.5)
@@ -292,9 +289,7 @@ def test_float32_inertia_equals_float64_for_shifted_and_for_tight_clusters(offse
     single = kmeans(rows, 8, generator=FixedDraws(), init_centroids=start, tol=0)
     double = kmeans(rows.astype(np.float64), 8, generator=FixedDraws(), init_centroids=start, tol=0)
     assert single.inertia == pytest.approx(double.inertia, rel=1e-4)
-    assert double.inertia == pytest.approx(
-        direct_inertia(rows, double.cluster_ids, double.centroids), rel=1e-6
-    )
+    assert double.inertia == pytest.approx(direct_inertia(rows, double.cluster_ids, double.centroids), rel=1e-6)
 
 
 def test_equal_seeds_give_equal_results_whatever_the_number_of_threads(digits: tuple[Array, Array]) -> None:

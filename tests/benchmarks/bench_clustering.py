@@ -10,9 +10,8 @@ import time
 from typing import TypedDict
 
 import numpy as np
-from numpy.typing import NDArray
-
 from labelkit.algorithms.clustering import semi_supervised_kmeans
+from numpy.typing import NDArray
 
 NUM_ROWS, DIM, NUM_CLUSTERS, NUM_OLD_CLASSES = 20_000, 384, 100, 50
 NUM_ITERATIONS = 3

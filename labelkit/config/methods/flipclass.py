@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import ClassVar, Literal
 
 from pydantic import Field, field_validator
+from pydantic.config import JsonDict
 
 from labelkit.config.discovery import DiscoveryTrainConfig
 
-_ALIGN = {"panel": "Alignment"}
+_ALIGN: JsonDict = {"panel": "Alignment"}
 
 
 class FlipClassConfig(DiscoveryTrainConfig):
@@ -17,7 +18,9 @@ class FlipClassConfig(DiscoveryTrainConfig):
     command: ClassVar[tuple[str, ...]] = ("train", "flipclass")
 
     align_mode: Literal["flip", "none"] = Field(
-        "flip", description="flip: move the teacher's keys; none: weak teacher, strong student only.", json_schema_extra=_ALIGN
+        "flip",
+        description="flip: move the teacher's keys; none: weak teacher, strong student only.",
+        json_schema_extra=_ALIGN,
     )
     align_blocks: tuple[int, ...] = Field(
         (8, 9),
@@ -26,7 +29,7 @@ class FlipClassConfig(DiscoveryTrainConfig):
     )
     update_space: Literal["key", "token", "literal"] = Field(
         "key",
-        description="key: descend in the keys (per head); token: in the block's input tokens; literal: Eq. 8 as printed.",
+        description="key: descend in the keys, per head; token: in the block's input; literal: Eq. 8 as printed.",
         json_schema_extra=_ALIGN,
     )
     alpha: float = Field(0.0, ge=0, description="Weight of the keys' length in the energy.", json_schema_extra=_ALIGN)
@@ -45,7 +48,9 @@ class FlipClassConfig(DiscoveryTrainConfig):
         "strong", description="Augmentation of the student's view.", json_schema_extra=_ALIGN
     )
     log_energy: Literal["aligned", "all", "none"] = Field(
-        "aligned", description="Blocks whose energies are logged, every --log-every-steps steps.", json_schema_extra=_ALIGN
+        "aligned",
+        description="Blocks whose energies are logged, every --log-every-steps steps.",
+        json_schema_extra=_ALIGN,
     )
 
     @field_validator("align_blocks")

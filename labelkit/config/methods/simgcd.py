@@ -20,5 +20,7 @@ class SimGCDConfig(DiscoveryTrainConfig):
         json_schema_extra={"panel": "Views"},
     )
     symmetric: bool = Field(
-        True, description="Each view teaches the other; else the first teaches the second.", json_schema_extra={"panel": "Loss"}
+        True,
+        description="Each view teaches the other; else the first teaches the second.",
+        json_schema_extra={"panel": "Loss"},
     )

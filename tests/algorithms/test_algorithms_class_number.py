@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from labelkit.algorithms.class_number import bounded_integer_search, estimate_num_classes
+from labelkit.algorithms.matching import match_clusters
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+
+def blobs(rng: np.random.Generator) -> tuple[Array, Array, Array]:
+    """Six groups far apart, ten rows each; half of the first three are labeled, with values 5, 50, 500."""
+    groups = np.repeat(np.arange(6), 10)
+    rows = 20 * np.eye(6)[groups] + rng.standard_normal((60, 6))
+    labels = np.where(groups < 3, 5 * 10 ** np.minimum(groups, 2), -1)
+    return rows, labels, (groups < 3) & (np.arange(60) % 2 == 0)
+
+
+def test_search_finds_the_minimum_with_few_evaluations() -> None:
+    asked: list[int] = []
+
+    def distance(number: int) -> float:
+        asked.append(number)
+        return abs(number - 37)
+
+    found = bounded_integer_search(distance, 10, 100)
+    assert found.best == 37
+    assert len(asked) <= 12
+    assert len(set(asked)) == len(asked)
+    assert found.curve == [(number, abs(number - 37)) for number in asked]
+
+
+def test_search_returns_the_smallest_of_equals() -> None:
+    assert bounded_integer_search(lambda _: 1.0, 3, 90).best == min(
+        number for number, _ in bounded_integer_search(lambda _: 1.0, 3, 90).curve
+    )
+
+
+@pytest.mark.parametrize(("low", "high"), [(4, 4), (4, 5), (4, 11)])
+def test_short_range_is_looked_at_wholly(low: int, high: int) -> None:
+    found = bounded_integer_search(lambda number: -number, low, high)
+    assert found.best == high
+    assert [number for number, _ in found.curve] == list(range(low, high + 1))
+
+
+def test_search_stays_inside_the_bounds() -> None:
+    for objective in (lambda number: number, lambda number: -number):
+        numbers = [number for number, _ in bounded_integer_search(objective, 20, 60).curve]
+        assert min(numbers) >= 20
+        assert max(numbers) <= 60
+
+
+def test_search_refuses_bounds_out_of_order() -> None:
+    with pytest.raises(ValueError, match="at least low=5, got 4"):
+        bounded_integer_search(lambda number: number, 5, 4)
+
+
+@pytest.mark.parametrize(
+    ("cluster_ids", "score"), [([0, 0, 1, 1, 2, 2, 3, 3], 0.5), ([1] * 4 + [0] * 4, 1.0), ([0] * 8, 0.5)]
+)
+def test_labeled_accuracy_punishes_splitting_and_merging(cluster_ids: list[int], score: float) -> None:
+    assert match_clusters(cluster_ids, [0] * 4 + [1] * 4).num_matched / 8 == score
+
+
+@pytest.mark.parametrize("search", ["brent", "grid"])
+def test_answer_is_the_best_number_evaluated(search: Any, rng: np.random.Generator) -> None:
+    rows, labels, mask = blobs(rng)
+    seen: list[tuple[int, float]] = []
+    found = estimate_num_classes(
+        rows, labels, mask, k_min=3, k_max=20, search=search, progress=lambda *entry: seen.append(entry)
+    )
+    assert found.curve == seen
+    highest = max(score for _, score in seen)
+    assert found.best == min(number for number, score in seen if score == highest)
+    assert all(0 <= score <= 1 for _, score in seen)
+
+
+def test_grid_finds_the_number_of_well_separated_groups(rng: np.random.Generator) -> None:
+    rows, labels, mask = blobs(rng)
+    found = estimate_num_classes(rows, labels, mask, k_min=1, k_max=10, search="grid")
+    scores = dict(found.curve)
+    assert list(scores) == list(range(1, 11))
+    assert scores[6] == 1.0
+    assert scores[1] == pytest.approx(1 / 3)  # one cluster holds all, and names one of three classes
+    # With 4 or 5 clusters the merged groups may be unlabeled ones, which the score cannot see.
+    assert found.best in (4, 5, 6)
+
+
+def test_score_of_a_number_does_not_depend_on_the_search(rng: np.random.Generator) -> None:
+    rows, labels, mask = blobs(rng)
+    options: dict[str, Any] = {"k_min": 3, "k_max": 16, "num_inits": 1, "seed": 4}
+    grid = dict(estimate_num_classes(rows, labels, mask, search="grid", **options).curve)
+    for number, score in estimate_num_classes(rows, labels, mask, search="brent", **options).curve:
+        assert grid[number] == score
+
+
+def test_labels_of_unlabeled_rows_are_never_read(rng: np.random.Generator) -> None:
+    rows, labels, mask = blobs(rng)
+    scrambled = np.where(mask, labels, rng.integers(-5, 500, 60))
+    options: dict[str, Any] = {"k_min": 3, "k_max": 8, "num_inits": 1}
+    assert estimate_num_classes(rows, labels, mask, **options) == estimate_num_classes(rows, scrambled, mask, **options)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"k_max": 61}, "k_max <= 60 rows, got k_min=3, k_max=61"),
+        ({"k_min": 9, "k_max": 8}, "k_min=9, k_max=8"),
+        ({"k_min": 0}, "k_min=0"),
+        ({"labeled_mask": np.zeros(60, dtype=bool)}, "no true entry"),
+        ({"labeled_mask": np.zeros(60)}, "float64"),
+        ({"labeled_mask": np.ones(60, dtype=bool)}, "labels of labeled rows must be >= 0, got -1"),
+        ({"labels": np.zeros(3)}, r"\(3,\)"),
+        ({"search": "binary"}, "'binary'"),
+    ],
+)
+def test_bad_input_is_refused(changes: dict[str, Any], message: str, rng: np.random.Generator) -> None:
+    rows, labels, mask = blobs(rng)
+    arguments: dict[str, Any] = {"x": rows, "labels": labels, "labeled_mask": mask, "k_min": 3, "k_max": 8}
+    with pytest.raises(ValueError, match=message):
+        estimate_num_classes(**(arguments | changes))

@@ -1,0 +1,94 @@
+"""Time ``embed``, from image files to a finished store, against the bare network over decoded tensors."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+
+from labelkit.config.stages import EmbedConfig
+from labelkit.data.datasets import load_dataset
+from labelkit.data.loading import EvalLoader
+from labelkit.data.transforms import Normalize
+from labelkit.stages.embed import embed_images
+from labelkit.stages.networks import embedding_network
+from labelkit.store.embeddings import open_store
+from tests.benchmarks.measure import Row, Wanted, compare, seconds, with_check
+
+SEEDS = {"images": 0, "weights": 0}
+NUM_IMAGES, NUM_CLASSES, SIDE = 512, 8, 32
+BATCH_SIZE = 64
+REPETITIONS = 7
+
+
+def write_images(folder: Path) -> None:
+    """Write class folders of random images, PNG and JPEG by turns."""
+    generator = np.random.default_rng(SEEDS["images"])
+    for i in range(NUM_IMAGES):
+        place = folder / f"class{i % NUM_CLASSES}"
+        place.mkdir(parents=True, exist_ok=True)
+        coarse = Image.fromarray(generator.integers(0, 256, (4, 4, 3), dtype=np.uint8))
+        image = coarse.resize((SIDE, SIDE), Image.Resampling.BICUBIC)
+        image.save(place / f"{i:04}.{'png' if i // NUM_CLASSES % 2 else 'jpg'}")
+
+
+def rows() -> Iterator[Row]:
+    """Compare images per second."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        cache, os.environ["LABELKIT_CACHE"] = os.environ.get("LABELKIT_CACHE"), str(folder / "cache")
+        try:
+            yield _row(folder)
+        finally:
+            del os.environ["LABELKIT_CACHE"]
+            if cache is not None:
+                os.environ["LABELKIT_CACHE"] = cache
+
+
+def _row(folder: Path) -> Row:
+    write_images(folder / "images")
+    configs = (
+        EmbedConfig(
+            dataset=str(folder / "images"),
+            backbone="vit_mini_p4_32",
+            random_weights=True,
+            seed=SEEDS["weights"],
+            batch_size=BATCH_SIZE,
+            device="cpu",
+            out=folder / f"{number}.h5",
+        )
+        for number in itertools.count()
+    )
+    first = next(configs)
+    embed_images(first)
+
+    model = embedding_network(first, 3)
+    spec = model.network.input_spec
+    loader = EvalLoader(
+        load_dataset(first.dataset, data_root=first.data_root, download=False),
+        model.view,
+        batch_size=BATCH_SIZE,
+        normalize=Normalize(spec.mean, spec.std),
+        channels=3,
+    )
+    decoded = [batch.images for batch in loader]
+
+    def bare() -> torch.Tensor:
+        with torch.inference_mode():
+            return torch.cat([model.network.embed(images) for images in decoded])
+
+    row = compare(
+        f"embed {NUM_IMAGES} files {SIDE}x{SIDE}, vit_mini_p4_32: images/s / bare loop on decoded tensors",
+        seconds(lambda: embed_images(next(configs))),
+        seconds(bare),
+        wanted=Wanted(">=", 0.9),
+        repetitions=REPETITIONS,
+    )
+    stored = np.asarray(open_store(first.out).embeddings)
+    return with_check(row, "embeddings", bool(np.array_equal(stored, bare().numpy())))

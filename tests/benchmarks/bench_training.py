@@ -1,0 +1,193 @@
+"""Time training steps: through the trainer against a bare loop, and FlipClass against SimGCD.
+
+A step is one batch from its rows to updated weights. Steps are timed between the ends of neighboring steps, in
+blocks within which every step's logging falls due in turn; what happens between epochs is not part of a step.
+"""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from labelkit.config.discovery import DiscoveryTrainConfig
+from labelkit.config.presets import resolve
+from labelkit.data.batch import Batch, DataInfo
+from labelkit.data.loading import ImageBank, TrainLoader
+from labelkit.data.transforms import Normalize
+from labelkit.engine.devices import Runtime
+from labelkit.engine.discovery import build_discovery_loss, build_discovery_network, check_discovery_data
+from labelkit.engine.method import Method
+from labelkit.engine.run_dir import RunDir
+from labelkit.engine.trainer import Trainer
+from labelkit.methods.registry import METHODS
+from labelkit.stages.prepare import PreparedData, prepare_data
+from tests.benchmarks.measure import Row, Wanted, compare, with_check
+
+SEEDS = {"seed": 0, "split_seed": 0}
+WARMUPS = 1
+# In a block, multiples of the default of --log-every-steps: each block then has its share of logged steps.
+NANO_STEPS, NANO_REPETITIONS = 30, 15
+MINI_STEPS, MINI_REPETITIONS = 10, 7
+# So that the bare loop need not repeat the schedules.
+CONSTANT = {"lr_schedule": "constant", "teacher_temperature_start": 0.05, "teacher_temperature_final": 0.05}
+MINI = {"backbone": "vit_mini_p4_32", "batch_size": 32}
+
+
+@dataclass(frozen=True)
+class Task:
+    """A method on the digits: everything before the first step."""
+
+    config: DiscoveryTrainConfig
+    prepared: PreparedData
+    info: DataInfo
+    method: Method[Any]
+    bank: ImageBank
+
+    def loader(self) -> TrainLoader:
+        """The loader that the trainer would make."""
+        spec = self.method.network.input_spec
+        (phase,) = self.method.phases(self.bank.rows)
+        return TrainLoader(
+            self.bank,
+            phase.views,
+            phase.sampler,
+            self.prepared.labels,
+            batch_size=self.config.batch_size,
+            seed=self.config.seed,
+            normalize=Normalize(spec.mean, spec.std),
+        )
+
+
+def make_task(method_name: str, **options: object) -> Task:
+    """Build a method with the preset of the digits; ``options`` are stronger."""
+    spec = METHODS[method_name]
+    config = resolve(spec.config, overrides={"dataset": "digits", "epochs": 10_000, **SEEDS, **options}).config
+    assert isinstance(config, DiscoveryTrainConfig)
+    prepared = prepare_data(config)
+    info = prepared.info(0)
+    method = spec.load()(config, info)
+    bank = ImageBank(
+        prepared.dataset, channels=prepared.dataset.in_channels, base_size=method.network.input_spec.size
+    )
+    return Task(config, prepared, info, method, bank)
+
+
+class TrainerSteps:
+    """Steps through the trainer, with a run folder that gets its metrics."""
+
+    def __init__(self, task: Task, folder: Path, steps: int) -> None:
+        self._config = task.config
+        self._steps = steps
+        self._ends: list[tuple[int, float]] = []
+        run = RunDir(folder)
+        run.open(resume=False, overwrite=False)
+        run.begin(task.config.command[1], task.config.to_yaml_dict())
+        self.trainer = Trainer(
+            task.method, task.bank, task.prepared.labels, task.config, Runtime(device="cpu"), run=run, report=self
+        )
+
+    def advance(self, n: int = 1, **info: object) -> None:
+        """Note the end of a step; the trainer calls this."""
+        self._ends.append((self.trainer.clock.epoch, time.perf_counter()))
+
+    def run(self) -> float:
+        """Run a block; return the mean seconds of a step."""
+        self._ends.clear()
+        stop = self.trainer.clock.step + self._steps + 1
+        self.trainer.config = self._config.model_copy(update={"stop_after_steps": stop})
+        self.trainer.fit()
+        pairs = list(itertools.pairwise(self._ends))
+        inside = [after[1] - before[1] for before, after in pairs if before[0] == after[0]]
+        return sum(inside) / len(inside)
+
+
+class BareSteps:
+    """The same SimGCD step written out, without the trainer."""
+
+    def __init__(self, task: Task, batches: Iterator[Batch], steps: int) -> None:
+        config = task.config
+        self._batches = batches
+        self._steps = steps
+        self._temperature = config.teacher_temperature_final
+        self.network = build_discovery_network(config, task.info, check_discovery_data(config, task.info)).train()
+        self._loss = build_discovery_loss(config, symmetric=True)
+        trained = [parameter for parameter in self.network.parameters() if parameter.requires_grad]
+        groups = [
+            {"params": [p for p in trained if p.ndim >= 2], "weight_decay": config.weight_decay},
+            {"params": [p for p in trained if p.ndim < 2], "weight_decay": 0.0},
+        ]
+        self._optimizer = torch.optim.AdamW(groups, lr=config.lr)
+
+    def _step(self) -> None:
+        batch = next(self._batches)
+        projections, logits = self.network.forward_pair(batch.views[0], batch.views[1])
+        loss, _ = self._loss(projections, logits, batch.labels, teacher_temperature=self._temperature)
+        self._optimizer.zero_grad()
+        loss.backward()
+        self._optimizer.step()
+
+    def run(self) -> float:
+        """Run a block; return the mean seconds of a step."""
+        self._step()  # as many steps as the trainer takes, of which the first is not timed there either
+        begin = time.perf_counter()
+        for _ in range(self._steps):
+            self._step()
+        return (time.perf_counter() - begin) / self._steps
+
+
+def against_bare_loop(folder: Path) -> Iterator[Row]:
+    """SimGCD through the trainer against bare loops, first with the same views, then with ready batches."""
+    name = "training step, vit_nano_p8_32, b 64: trainer / bare loop"
+    task = make_task("simgcd", **CONSTANT)
+    loader = task.loader()
+    batches = itertools.chain.from_iterable(loader.epoch(epoch) for epoch in itertools.count())
+    ours = TrainerSteps(task, folder / "bare", NANO_STEPS)
+    peer = BareSteps(task, batches, NANO_STEPS)
+    row = compare(
+        name, ours.run, peer.run, wanted=Wanted(">=", 0.95), repetitions=NANO_REPETITIONS, warmups=WARMUPS
+    )
+    pairs = zip(task.method.network.parameters(), peer.network.parameters(), strict=True)
+    yield with_check(row, "weights", all(torch.equal(first, second) for first, second in pairs))
+
+    ready = itertools.cycle(list(loader.epoch(0)))
+    peer = BareSteps(task, ready, NANO_STEPS)
+    yield compare(
+        f"{name} with ready batches",
+        ours.run,
+        peer.run,
+        wanted=Wanted(""),
+        repetitions=NANO_REPETITIONS,
+        warmups=WARMUPS,
+    )
+
+
+def against_simgcd(folder: Path, name: str, steps: int, repetitions: int, **options: object) -> Row:
+    """FlipClass against SimGCD on the same views, both through the trainer, energies logged when they are due."""
+    align = {"align_blocks": (2, 3)} if options else {}
+    flipclass = TrainerSteps(make_task("flipclass", **options, **align), folder / f"{name}-flipclass", steps)
+    simgcd = TrainerSteps(make_task("simgcd", views="weak-strong", **options), folder / f"{name}-simgcd", steps)
+    config = flipclass.trainer.config
+    return compare(
+        f"training step, {name}, b {config.batch_size}: FlipClass / SimGCD",
+        flipclass.run,
+        simgcd.run,
+        wanted=Wanted("<=", 1.1),
+        repetitions=repetitions,
+        warmups=WARMUPS,
+    )
+
+
+def rows() -> Iterator[Row]:
+    """Yield every comparison of training steps."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        yield from against_bare_loop(folder)
+        yield against_simgcd(folder, "vit_nano_p8_32", NANO_STEPS, NANO_REPETITIONS)
+        yield against_simgcd(folder, "vit_mini_p4_32", MINI_STEPS, MINI_REPETITIONS, **MINI)

@@ -1,0 +1,107 @@
+"""Compare two pieces of work by turns, so that a noisy machine slows both alike."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, NotRequired, TypedDict
+
+
+class Row(TypedDict):
+    """One line of the table: seconds of both sides, their ratio, and the ratio asked for."""
+
+    name: str
+    ours_s: float
+    peer_s: float
+    ratio: float
+    wanted: str
+    ok: bool
+    ratio_min: NotRequired[float]
+    ratio_max: NotRequired[float]
+    repetitions: NotRequired[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a ratio must be.
+
+    Attributes:
+        sign: ``<=``: ratio is our time over the peer's; ``>=``: our speed over the peer's; empty: our speed over the
+            peer's, shown and not judged.
+        limit: the bound.
+    """
+
+    sign: Literal["<=", ">=", ""]
+    limit: float = 0.0
+
+    def ratio(self, ours_s: float, peer_s: float) -> float:
+        """Return the ratio of one repetition."""
+        return ours_s / peer_s if self.sign == "<=" else peer_s / ours_s
+
+    def is_met(self, ratio: float) -> bool:
+        """Tell whether the ratio is within the bound."""
+        return ratio <= self.limit if self.sign == "<=" else ratio >= self.limit
+
+    def __str__(self) -> str:
+        return f"{self.sign} {self.limit:g}" if self.sign else "shown only"
+
+
+def seconds(work: Callable[[], object]) -> Callable[[], float]:
+    """Return a function that does the work and returns how long it took."""
+
+    def timed() -> float:
+        begin = time.perf_counter()
+        work()
+        return time.perf_counter() - begin
+
+    return timed
+
+
+def compare(
+    name: str,
+    ours: Callable[[], float],
+    peer: Callable[[], float],
+    *,
+    wanted: Wanted,
+    repetitions: int,
+    warmups: int = 1,
+) -> Row:
+    """Run both sides by turns: ours, peer, ours, peer, ...
+
+    Args:
+        name: of the row.
+        ours: runs once and returns its seconds, whatever unit of work both sides agree on.
+        peer: likewise.
+        wanted: what the ratio must be.
+        repetitions: turns that count.
+        warmups: turns before them.
+
+    Returns:
+        Medians over the repetitions. The ratio is the median of the ratios of neighboring turns, not the ratio of the
+        medians: a machine that becomes slower halfway through changes both turns of a pair.
+    """
+    for _ in range(warmups):
+        ours()
+        peer()
+    pairs = [(ours(), peer()) for _ in range(repetitions)]
+    ratios = [wanted.ratio(*pair) for pair in pairs]
+    ratio = statistics.median(ratios)
+    return Row(
+        name=name,
+        ours_s=statistics.median(pair[0] for pair in pairs),
+        peer_s=statistics.median(pair[1] for pair in pairs),
+        ratio=ratio,
+        wanted=str(wanted),
+        ok=wanted.is_met(ratio),
+        ratio_min=min(ratios),
+        ratio_max=max(ratios),
+        repetitions=repetitions,
+    )
+
+
+def with_check(row: Row, what: str, same: bool) -> Row:
+    """Add to a row whether both sides came to the same result; a faster way to another result does not count."""
+    name = f"{row['name']}, {'same' if same else 'DIFFERENT'} {what}"
+    return {**row, "name": name, "ok": row["ok"] and same}

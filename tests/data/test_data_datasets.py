@@ -1,0 +1,499 @@
+"""Listings: digits, folders, CSV files, CIFAR in its official layouts, and their errors."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pickle
+import urllib.error
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from labelkit.data import cifar
+from labelkit.data.cifar import ArrayUnpickler
+from labelkit.data.datasets import DATASETS, ArraySource, ImageDataset, load_dataset
+from labelkit.errors import DatasetError
+
+
+def put(path: Path, value: int = 0, size: tuple[int, int] = (4, 4)) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", size, (value, value, value)).save(path)
+
+
+def load(path: Path | str, data_root: Path | None = None) -> ImageDataset:
+    return load_dataset(str(path), data_root=data_root or Path("nowhere"))
+
+
+# --- digits ---
+
+
+def test_digits_are_scaled_to_bytes_in_the_original_order() -> None:
+    from sklearn.datasets import load_digits
+
+    bundle = load_digits()
+    dataset = load("digits")
+    pixels = np.stack([dataset.source.read(i).decode(1)[..., 0] for i in range(len(dataset))])
+    assert np.abs(pixels * (16 / 255) - bundle.images).max() <= 0.5 * 16 / 255 + 1e-9
+    assert pixels.max() == 255
+    assert dataset.labels.tolist() == bundle.target.tolist()
+    assert dataset.sample_ids[:2] == ("digits/0000.png", "digits/0001.png")
+    assert (len(dataset), dataset.in_channels, dataset.chiral, dataset.photographic) == (1797, 1, True, False)
+    assert dataset.given.all()
+    assert dataset.split_names == ("train",)
+
+
+def test_images_of_arrays_have_a_digest_and_convert_their_channels() -> None:
+    gray = ArraySource(np.array([[[[7], [9]]]], dtype=np.uint8)).read(0)
+    assert gray.sha256 == hashlib.sha256(bytes([7, 9])).digest()
+    assert gray.size == 2
+    assert gray.decode(3).tolist() == [[[7, 7, 7], [9, 9, 9]]]
+    color = ArraySource(np.array([[[[200, 100, 50]]]], dtype=np.uint8)).read(0)
+    assert color.decode(1).item() == round(0.299 * 200 + 0.587 * 100 + 0.114 * 50)
+
+
+# --- the class ---
+
+
+def small(n: int = 4) -> ImageDataset:
+    return ImageDataset(
+        name="small",
+        root=None,
+        sample_ids=tuple(f"{i}.png" for i in range(n)),
+        labels=np.arange(n) % 2,
+        given=np.ones(n, dtype=np.bool_),
+        class_names=("a", "b"),
+        splits=np.arange(n, dtype=np.int16) % 2,
+        split_names=("train", "test"),
+        in_channels=1,
+        chiral=False,
+        photographic=True,
+        source=ArraySource(np.arange(n, dtype=np.uint8).reshape(n, 1, 1, 1)),
+    )
+
+
+def test_selected_rows_keep_their_images_labels_and_splits() -> None:
+    part = small().select([1, 3])
+    assert part.sample_ids == ("1.png", "3.png")
+    assert part.labels.tolist() == [1, 1]
+    assert part.source.read(1).decode(1).item() == 3
+    assert part.in_split("test").tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("rows", [[1, 0], [0, 0], [0, 4], [-1], [[0]]])
+def test_rows_that_cannot_be_selected_are_refused(rows: Any) -> None:
+    with pytest.raises(ValueError, match="rows"):
+        small().select(rows)
+
+
+def test_an_unknown_split_names_the_known_ones() -> None:
+    assert small().in_split(None).tolist() == [0, 1, 2, 3]
+    with pytest.raises(DatasetError, match=r"no split 'val'.*train, test"):
+        small().in_split("val")
+
+
+def test_the_digest_sees_names_labels_and_class_names_and_nothing_else() -> None:
+    from dataclasses import replace
+
+    base = small().digest()
+    assert replace(small(), name="other", chiral=True).digest() == base
+    assert replace(small(), labels=np.array([0, 1, 1, 1])).digest() != base
+    assert replace(small(), class_names=("a", "c")).digest() != base
+    assert replace(small(), sample_ids=("0.png", "1.png", "2.png", "4.png")).digest() != base
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("sample_ids", ("1", "0", "2", "3")),
+        ("sample_ids", ("0", "0", "2", "3")),
+        ("labels", np.array([0, 1, 2, 0])),
+        ("labels", np.array([0, 1])),
+        ("labels", np.array([0, -1, 1, 0])),
+        ("splits", np.array([0, 1, 2, 0])),
+        ("in_channels", 4),
+    ],
+)
+def test_inconsistent_listings_are_refused(field: str, value: Any) -> None:
+    from dataclasses import replace
+
+    with pytest.raises(ValueError, match=r"must|allowed|shape|unknown"):
+        replace(small(), **{field: value})
+
+
+# --- names and paths ---
+
+
+def test_an_unknown_name_suggests_near_ones_and_paths() -> None:
+    with pytest.raises(DatasetError, match=r"Did you mean cifar10.*folder or CSV"):
+        load("cifar11")
+    with pytest.raises(DatasetError, match=r"digits, cifar10, cifar100.*folder or CSV"):
+        load("zzz")
+
+
+def test_a_file_that_is_no_csv_is_refused(tmp_path: Path) -> None:
+    put(tmp_path / "a.png")
+    with pytest.raises(DatasetError, match="must be a CSV"):
+        load(tmp_path / "a.png")
+
+
+def test_registered_sets_describe_themselves() -> None:
+    assert list(DATASETS) == ["digits", "cifar10", "cifar100"]
+    assert [len(spec.default_old_classes) for spec in DATASETS.values()] == [5, 5, 80]
+    assert all(spec.name == name and spec.summary and spec.license for name, spec in DATASETS.items())
+
+
+# --- folders ---
+
+
+def test_class_folders_give_labels_in_string_order(tmp_path: Path) -> None:
+    for name in ("10/b.png", "9/a.JPG", "10/deep/er/c.webp"):
+        put(tmp_path / name)
+    dataset = load(tmp_path)
+    assert dataset.sample_ids == ("10/b.png", "10/deep/er/c.webp", "9/a.JPG")
+    assert dataset.class_names == ("10", "9")
+    assert dataset.labels.tolist() == [0, 0, 1]
+    assert dataset.given.all()
+    assert (dataset.in_channels, dataset.chiral, dataset.photographic) == (3, False, True)
+    assert dataset.split_names == ()
+
+
+def test_split_folders_share_their_classes(tmp_path: Path) -> None:
+    for name in ("train/cat/1.png", "train/dog/2.png", "valid/dog/3.png", "test/emu/4.png", "test/5.png"):
+        put(tmp_path / name)
+    dataset = load(tmp_path)
+    assert dataset.split_names == ("train", "val", "test")
+    assert dataset.class_names == ("cat", "dog", "emu")
+    assert dict(zip(dataset.sample_ids, dataset.labels.tolist(), strict=True)) == {
+        "train/cat/1.png": 0,
+        "train/dog/2.png": 1,
+        "valid/dog/3.png": 1,
+        "test/emu/4.png": 2,
+        "test/5.png": -1,
+    }
+    assert [dataset.sample_ids[row] for row in dataset.in_split("val")] == ["valid/dog/3.png"]
+
+
+def test_a_class_may_be_called_train_beside_other_classes(tmp_path: Path) -> None:
+    put(tmp_path / "train/1.png")
+    put(tmp_path / "bus/2.png")
+    assert load(tmp_path).class_names == ("bus", "train")
+
+
+def test_a_flat_folder_has_no_labels(tmp_path: Path) -> None:
+    put(tmp_path / "b.png", 5)
+    put(tmp_path / "a.png", 3)
+    dataset = load(tmp_path)
+    assert dataset.labels.tolist() == [-1, -1]
+    assert not dataset.given.any()
+    assert dataset.source.read(0).decode(1).item(0) == 3
+
+
+def test_hidden_files_other_suffixes_and_linked_folders_are_counted(tmp_path: Path) -> None:
+    put(tmp_path / "set/a/1.png")
+    put(tmp_path / "outside/2.png")
+    (tmp_path / "set/.hidden.png").touch()
+    (tmp_path / "set/a/notes.txt").touch()
+    (tmp_path / "set/link").symlink_to(tmp_path / "outside")
+    (tmp_path / "set/loop").symlink_to(tmp_path / "set")
+    (tmp_path / "set/a/3.png").symlink_to(tmp_path / "outside/2.png")
+    dataset = load(tmp_path / "set")
+    assert dataset.sample_ids == ("a/1.png", "a/3.png")
+    assert dataset.notes == ("ignored: 1 hidden, 2 links to folders, 1 with other suffixes",)
+
+
+def test_names_that_are_not_utf8_are_kept_and_sorted_by_their_bytes(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    try:
+        (tmp_path / "a" / os.fsdecode(b"\xff.png")).touch()
+    except OSError:
+        pytest.skip("this file system wants UTF-8")
+    for name in ("é.png", "z.png"):
+        put(tmp_path / "a" / name)
+    assert [os.fsencode(name) for name in load(tmp_path).sample_ids] == [b"a/z.png", "a/é.png".encode(), b"a/\xff.png"]
+
+
+def test_a_folder_without_images_says_what_was_looked_for(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(DatasetError, match=r"no images \(1 with other suffixes\).*\.jpg.*class folders"):
+        load(tmp_path)
+
+
+# --- CSV ---
+
+
+def write_csv(folder: Path, text: str) -> Path:
+    path = folder / "list.csv"
+    path.write_text(text)
+    return path
+
+
+def test_csv_labels_sort_naturally_and_empty_ones_are_unlabeled(tmp_path: Path) -> None:
+    for name in "abcd":
+        put(tmp_path / f"img/{name}.png")
+    path = write_csv(tmp_path, "path,label\nimg/c.png,10\nimg/a.png,2\nimg/d.png,\nimg/b.png, 9\n")
+    dataset = load(path)
+    assert dataset.sample_ids == ("img/a.png", "img/b.png", "img/c.png", "img/d.png")
+    assert dataset.class_names == ("2", "9", "10")
+    assert dataset.labels.tolist() == [0, 1, 2, -1]
+    assert dataset.given.tolist() == [True, True, True, False]
+    assert dataset.root == tmp_path
+
+
+def test_csv_splits_other_columns_and_quotes(tmp_path: Path) -> None:
+    for name in ("a, b.png", "c.png", "d.png"):
+        put(tmp_path / name)
+    path = write_csv(
+        tmp_path, '\ufeffLabel,note,path,split\r\nx2,,"a, b.png",test\r\nx10,,c.png,train\r\nx2,,d.png,\r\n'
+    )
+    dataset = load(path)
+    assert dataset.class_names == ("x2", "x10")
+    assert dataset.split_names == ("train", "test")
+    assert dict(zip(dataset.sample_ids, dataset.splits.tolist(), strict=True)) == {
+        "a, b.png": 1,
+        "c.png": 0,
+        "d.png": -1,
+    }
+
+
+def test_csv_paths_that_lead_out_of_its_folder_move_the_root(tmp_path: Path) -> None:
+    put(tmp_path / "images/x/a.png", 1)
+    put(tmp_path / "images/y/b.png", 2)
+    (tmp_path / "lists").mkdir()
+    path = write_csv(tmp_path / "lists", f"path,label\n../images/x/a.png,1\n{tmp_path}/images/y/b.png,2\n")
+    dataset = load(path)
+    assert dataset.root == tmp_path / "images"
+    assert dataset.sample_ids == ("x/a.png", "y/b.png")
+    assert dataset.source.read(1).decode(1).item(0) == 2
+
+
+def test_all_faults_of_a_csv_are_told_at_once_with_their_lines(tmp_path: Path) -> None:
+    put(tmp_path / "a.png")
+    (tmp_path / "folder").mkdir()
+    path = write_csv(tmp_path, "path,label\na.png,1\nnone.png,2\n./a.png,1\nfolder,3\n")
+    with pytest.raises(DatasetError) as caught:
+        load(path)
+    text = str(caught.value)
+    assert "3 faults" in text
+    assert "line 3: no file 'none.png'" in text
+    assert "line 4: './a.png' is already in line 2" in text
+    assert "line 5: 'folder' is a folder" in text
+
+
+def test_unreadable_rows_of_a_csv_are_told_with_their_lines(tmp_path: Path) -> None:
+    path = write_csv(tmp_path, "path,label\na.png\n,1\n\na.png,1,2\n")
+    with pytest.raises(DatasetError, match=r"(?s)3 faults.*line 2: 1 fields.*line 3: no path.*line 5: 3 fields"):
+        load(path)
+
+
+def test_no_more_than_ten_faults_are_listed(tmp_path: Path) -> None:
+    path = write_csv(tmp_path, "path,label\n" + "".join(f"{i}.png,1\n" for i in range(15)))
+    with pytest.raises(DatasetError, match=r"(?s)15 faults.*line 11: .*and 5 more") as caught:
+        load(path)
+    assert "line 12" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "the file is empty"),
+        ("path,label\n", "only a header"),
+        ("path,class\na.png,1\n", "no column 'label'"),
+        ("file,label\na.png,1\n", "no column 'path'"),
+        ("path,label,label\na.png,1,2\n", "'label' occurs twice"),
+        ('path,label\n"a.png,1\n', "line 2: unreadable"),
+        ("path,label\na.png,-1\n", "line 2: label -1; leave the label empty"),
+    ],
+)
+def test_a_csv_that_cannot_be_used_says_why(tmp_path: Path, text: str, problem: str) -> None:
+    put(tmp_path / "a.png")
+    with pytest.raises(DatasetError, match=problem):
+        load(write_csv(tmp_path, text))
+
+
+def test_a_csv_that_is_not_utf8_names_the_line(tmp_path: Path) -> None:
+    path = tmp_path / "list.csv"
+    path.write_bytes(b"path,label\na.png,1\n\xff.png,2\n")
+    with pytest.raises(DatasetError, match="line 3 is not UTF-8"):
+        load(path)
+
+
+# --- CIFAR ---
+
+NAMES10 = [f"name{i}" for i in range(10)]
+
+
+def planes(n: int, seed: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    return np.random.default_rng(seed).integers(0, 256, (n, 3072), dtype=np.uint8)
+
+
+def write_cifar10_python(root: Path) -> dict[str, Any]:
+    folder = root / "cifar-10-batches-py"
+    folder.mkdir(parents=True)
+    made = {}
+    for i, name in enumerate([*(f"data_batch_{k}" for k in range(1, 6)), "test_batch"]):
+        made[name] = planes(2, i), [i, (i + 1) % 10]
+        record = {
+            b"data": made[name][0],
+            b"labels": made[name][1],
+            b"batch_label": b"batch",
+            b"filenames": [b"a", b"b"],
+        }
+        (folder / name).write_bytes(pickle.dumps(record, protocol=2))
+    meta = {b"label_names": [name.encode() for name in NAMES10], b"num_vis": 3072}
+    (folder / "batches.meta").write_bytes(pickle.dumps(meta, protocol=2))
+    return made
+
+
+def test_cifar10_python_layout_is_read(tmp_path: Path) -> None:
+    made = write_cifar10_python(tmp_path)
+    dataset = load("cifar10", tmp_path)
+    assert len(dataset) == 12
+    assert dataset.class_names == tuple(NAMES10)
+    rows = dataset.in_split("train")
+    assert [dataset.sample_ids[row] for row in rows[:2]] == ["train/00000.png", "train/00001.png"]
+    assert dataset.labels[rows].tolist() == [0, 1, 1, 2, 2, 3, 3, 4, 4, 5]
+    # Row 3 of the training set is the second image of the second file; planes are red, green, blue.
+    image = dataset.source.read(int(rows[3])).decode(3)
+    assert image[5, 7, 1] == made["data_batch_2"][0][1][1024 + 5 * 32 + 7]
+    assert dataset.labels[dataset.in_split("test")].tolist() == [5, 6]
+
+
+def test_cifar10_is_also_found_below_its_name(tmp_path: Path) -> None:
+    write_cifar10_python(tmp_path / "cifar10")
+    assert len(load("cifar10", tmp_path)) == 12
+
+
+def test_pickles_written_by_python_2_are_read() -> None:
+    # The bytes that Python 2 writes for {'data': numpy.zeros((1, 2), 'uint8'), 'labels': [3]}.
+    content = (
+        b"\x80\x02}(U\x04datacnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\x00\x85U\x01b\x87R"
+        b"(K\x01K\x01K\x02\x86cnumpy\ndtype\nU\x02u1K\x00K\x01\x87R(K\x03U\x01|NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb"
+        b"\x89U\x02\x05\x06tbU\x06labels]K\x03au."
+    )
+    import io
+
+    record = ArrayUnpickler(io.BytesIO(content), encoding="bytes").load()
+    assert record[b"data"].tolist() == [[5, 6]]
+    assert record[b"labels"] == [3]
+
+
+def test_cifar10_binary_layout_is_read(tmp_path: Path) -> None:
+    folder = tmp_path / "cifar-10-batches-bin"
+    folder.mkdir()
+    for i, name in enumerate([*(f"data_batch_{k}.bin" for k in range(1, 6)), "test_batch.bin"]):
+        (folder / name).write_bytes(bytes([i]) + planes(1, i).tobytes())
+    (folder / "batches.meta.txt").write_text("\n".join(NAMES10) + "\n\n")
+    dataset = load("cifar10", tmp_path)
+    assert dataset.labels[dataset.in_split("train")].tolist() == [0, 1, 2, 3, 4]
+    test_row = int(dataset.in_split("test")[0])
+    assert dataset.source.read(test_row).decode(3)[31, 31, 2] == planes(1, 5)[0, 3071]
+
+
+def test_cifar100_uses_the_fine_labels_in_both_layouts(tmp_path: Path) -> None:
+    names = [f"fine{i}" for i in range(100)]
+    folder = tmp_path / "py" / "cifar-100-python"
+    folder.mkdir(parents=True)
+    for name in ("train", "test"):
+        record = {b"data": planes(2, 0), b"fine_labels": [99, 7], b"coarse_labels": [1, 2]}
+        (folder / name).write_bytes(pickle.dumps(record, protocol=2))
+    (folder / "meta").write_bytes(pickle.dumps({b"fine_label_names": [name.encode() for name in names]}))
+    folder = tmp_path / "bin" / "cifar-100-binary"
+    folder.mkdir(parents=True)
+    for name in ("train.bin", "test.bin"):
+        rows = [bytes([coarse, fine]) + planes(2, 0)[i].tobytes() for i, (coarse, fine) in enumerate([(1, 99), (2, 7)])]
+        (folder / name).write_bytes(b"".join(rows))
+    (folder / "fine_label_names.txt").write_text("\n".join(names))
+    python, binary = load("cifar100", tmp_path / "py"), load("cifar100", tmp_path / "bin")
+    assert python.labels.tolist() == [99, 7, 99, 7]
+    assert python.digest() == binary.digest()
+    assert python.source.read(2).sha256 == binary.source.read(2).sha256
+
+
+def test_cifar10_as_extracted_images_is_listed(tmp_path: Path) -> None:
+    put(tmp_path / "cifar10/train/cat/0.png", size=(32, 32))
+    put(tmp_path / "cifar10/test/dog/0.png", size=(32, 32))
+    dataset = load("cifar10", tmp_path)
+    assert dataset.name == "cifar10"
+    assert dataset.split_names == ("train", "test")
+
+
+def test_a_set_that_is_not_there_says_where_it_was_looked_for(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match=r"cifar-10-batches-py.*--download"):
+        load("cifar10", tmp_path)
+
+
+def test_a_failed_download_says_that_the_computer_may_be_offline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_network(*_: object) -> None:
+        raise urllib.error.URLError("no route")
+
+    monkeypatch.setattr(cifar, "_fetch_archive", no_network)
+    with pytest.raises(DatasetError, match="offline"):
+        load_dataset("cifar10", data_root=tmp_path / "new", download=True)
+    assert list((tmp_path / "new").iterdir()) == []
+
+
+def test_a_download_appears_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def archive(_url: str, folder: Path, _filename: str, _md5: str) -> None:
+        write_cifar10_python(folder)
+
+    monkeypatch.setattr(cifar, "_fetch_archive", archive)
+    assert len(load_dataset("cifar10", data_root=tmp_path, download=True)) == 12
+    assert [path.name for path in tmp_path.iterdir()] == ["cifar-10-batches-py"]
+
+
+class Attack:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.system, (f"touch {self.path}",)
+
+
+def test_a_pickle_that_runs_a_command_is_refused(tmp_path: Path) -> None:
+    write_cifar10_python(tmp_path)
+    (tmp_path / "cifar-10-batches-py/data_batch_3").write_bytes(pickle.dumps({b"data": Attack(tmp_path / "hit")}))
+    with pytest.raises(DatasetError, match=r"data_batch_3.*system, which is not allowed"):
+        load("cifar10", tmp_path)
+    assert not (tmp_path / "hit").exists()
+
+
+@pytest.mark.parametrize("harmful", [os.getcwd, eval, np.load, np.array(["object"], dtype=object), type])
+def test_pickles_of_anything_but_plain_arrays_are_refused(tmp_path: Path, harmful: Any) -> None:
+    write_cifar10_python(tmp_path)
+    (tmp_path / "cifar-10-batches-py/data_batch_1").write_bytes(pickle.dumps({b"data": harmful}))
+    with pytest.raises(DatasetError, match="cannot be unpickled safely"):
+        load("cifar10", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("record", "problem"),
+    [
+        ([1], "not a dictionary"),
+        ({b"labels": [1]}, "'data' is not an array"),
+        ({b"data": planes(2, 0), b"labels": [1]}, "1 labels for 2 images"),
+        ({b"data": planes(1, 0), b"labels": ["1"]}, "of integers"),
+        ({b"data": planes(1, 0), b"labels": [11]}, "labels outside of 10 classes"),
+    ],
+)
+def test_damaged_cifar_files_are_named(tmp_path: Path, record: Any, problem: str) -> None:
+    write_cifar10_python(tmp_path)
+    (tmp_path / "cifar-10-batches-py/data_batch_1").write_bytes(pickle.dumps(record))
+    with pytest.raises(DatasetError, match=problem):
+        load("cifar10", tmp_path)
+
+
+def test_missing_and_cut_cifar_files_are_named(tmp_path: Path) -> None:
+    write_cifar10_python(tmp_path)
+    file = tmp_path / "cifar-10-batches-py/data_batch_4"
+    file.write_bytes(file.read_bytes()[:500])
+    with pytest.raises(DatasetError, match="data_batch_4"):
+        load("cifar10", tmp_path)
+    file.unlink()
+    with pytest.raises(DatasetError, match=r"data_batch_4: cannot be read"):
+        load("cifar10", tmp_path)

@@ -1,0 +1,263 @@
+"""Decoding: what pixels come out of odd files, and why others are refused."""
+
+from __future__ import annotations
+
+import io
+import os
+import struct
+import subprocess
+import sys
+import threading
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from labelkit.data.decode import BadImage, decode_image, read_image_file
+
+
+def encode(image: Image.Image, kind: str, **options: Any) -> bytes:
+    stream = io.BytesIO()
+    image.save(stream, kind, **options)
+    return stream.getvalue()
+
+
+def png_chunk(name: bytes, content: bytes) -> bytes:
+    return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
+
+
+def png_header(width: int, height: int) -> bytes:
+    header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + png_chunk(b"IHDR", header) + png_chunk(b"IDAT", b"\0") + png_chunk(b"IEND", b"")
+
+
+@pytest.fixture
+def photo() -> Image.Image:
+    values = np.random.default_rng(0).integers(0, 256, (40, 30, 3), dtype=np.uint8)
+    return Image.fromarray(values)
+
+
+# --- pixels ---
+
+
+@pytest.mark.parametrize("kind", ["PNG", "BMP", "TIFF"])
+def test_lossless_files_give_the_pixels_they_were_made_of(photo: Image.Image, kind: str) -> None:
+    assert np.array_equal(decode_image(encode(photo, kind), 3), np.asarray(photo))
+
+
+@pytest.mark.parametrize("kind", ["WEBP", "AVIF", "JPEG"])
+def test_lossy_files_of_one_color_give_nearly_that_color(kind: str) -> None:
+    pixels = decode_image(encode(Image.new("RGB", (16, 16), (200, 100, 50)), kind, quality=95), 3)
+    assert np.abs(pixels.astype(int) - [200, 100, 50]).max() <= 4
+
+
+def test_content_decides_and_not_the_suffix(photo: Image.Image, tmp_path: Path) -> None:
+    path = tmp_path / "photo.jpg"
+    path.write_bytes(encode(photo, "PNG"))
+    assert np.array_equal(decode_image(path, 3), np.asarray(photo))
+
+
+def test_one_channel_is_the_luma_of_itu_r_601() -> None:
+    pixels = decode_image(encode(Image.new("RGB", (2, 2), (200, 100, 50)), "PNG"), 1)
+    assert pixels.shape == (2, 2, 1)
+    assert np.all(pixels == round(0.299 * 200 + 0.587 * 100 + 0.114 * 50))
+
+
+def test_16_bit_gray_is_scaled_and_not_cut() -> None:
+    values = np.array([[0, 257, 32767, 65535]], dtype=np.uint16)
+    assert decode_image(encode(Image.fromarray(values), "PNG"), 1)[0, :, 0].tolist() == [0, 1, 127, 255]
+
+
+def test_16_bit_gray_tiff_whose_zero_is_white_is_inverted() -> None:
+    values = np.array([[0, 65535]], dtype=np.uint16)
+    content = encode(Image.fromarray(values), "TIFF", tiffinfo={262: 0})
+    assert decode_image(content, 1)[0, :, 0].tolist() == [255, 0]
+
+
+def test_palette_becomes_its_colors() -> None:
+    image = Image.new("P", (2, 1))
+    image.putpalette([10, 20, 30, 40, 50, 60])
+    image.putpixel((1, 0), 1)
+    assert decode_image(encode(image, "PNG"), 3).tolist() == [[[10, 20, 30], [40, 50, 60]]]
+
+
+def test_transparent_palette_entry_becomes_white() -> None:
+    image = Image.new("P", (2, 1))
+    image.putpalette([10, 20, 30, 40, 50, 60])
+    image.putpixel((1, 0), 1)
+    assert decode_image(encode(image, "GIF", transparency=0), 3).tolist() == [[[255, 255, 255], [40, 50, 60]]]
+
+
+def test_palette_with_an_alpha_per_entry_is_mixed_with_white() -> None:
+    image = Image.new("P", (2, 1))
+    image.putpalette([0, 0, 0, 40, 50, 60])
+    image.putpixel((1, 0), 1)
+    pixels = decode_image(encode(image, "PNG", transparency=bytes([51, 255])), 3)
+    assert pixels.tolist() == [[[204, 204, 204], [40, 50, 60]]]
+
+
+@pytest.mark.parametrize(("alpha", "expected"), [(0, 255), (255, 100), (51, 224)])
+def test_alpha_is_laid_over_white(alpha: int, expected: int) -> None:
+    content = encode(Image.new("LA", (1, 1), (100, alpha)), "PNG")
+    assert decode_image(content, 1).item() == expected
+    assert decode_image(content, 3).tolist() == [[[expected] * 3]]
+
+
+def test_a_color_marked_as_transparent_becomes_white() -> None:
+    image = Image.new("RGB", (2, 1), (1, 2, 3))
+    image.putpixel((1, 0), (4, 5, 6))
+    assert decode_image(encode(image, "PNG", transparency=(1, 2, 3)), 3).tolist() == [[[255] * 3, [4, 5, 6]]]
+
+
+def test_cmyk_jpeg_becomes_rgb() -> None:
+    content = encode(Image.new("CMYK", (8, 8), (0, 255, 255, 0)), "JPEG", quality=95)
+    assert np.abs(decode_image(content, 3).astype(int) - [255, 0, 0]).max() <= 4
+
+
+def test_one_bit_images_are_black_and_white() -> None:
+    image = Image.new("1", (2, 1))
+    image.putpixel((1, 0), 1)
+    assert decode_image(encode(image, "PNG"), 1)[0, :, 0].tolist() == [0, 255]
+
+
+@pytest.mark.parametrize(
+    ("orientation", "expected"),
+    [
+        (1, [[0, 1, 2], [3, 4, 5]]),
+        (2, [[2, 1, 0], [5, 4, 3]]),
+        (3, [[5, 4, 3], [2, 1, 0]]),
+        (4, [[3, 4, 5], [0, 1, 2]]),
+        (5, [[0, 3], [1, 4], [2, 5]]),
+        (6, [[3, 0], [4, 1], [5, 2]]),
+        (7, [[5, 2], [4, 1], [3, 0]]),
+        (8, [[2, 5], [1, 4], [0, 3]]),
+    ],
+)
+@pytest.mark.parametrize("kind", ["PNG", "TIFF"])
+def test_orientation_is_applied_once(orientation: int, expected: list[list[int]], kind: str) -> None:
+    image = Image.fromarray(np.arange(6, dtype=np.uint8).reshape(2, 3))
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    assert decode_image(encode(image, kind, exif=exif), 1)[..., 0].tolist() == expected
+
+
+def test_orientation_of_16_bit_pixels_is_applied() -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    values = np.array([[0, 257], [514, 771]], dtype=np.uint16)
+    assert decode_image(encode(Image.fromarray(values), "PNG", exif=exif), 1)[..., 0].tolist() == [[2, 0], [3, 1]]
+
+
+def test_an_animation_gives_its_first_frame() -> None:
+    frames = [Image.new("RGB", (4, 4), color) for color in ((255, 0, 0), (0, 255, 0))]
+    pixels = decode_image(encode(frames[0], "GIF", save_all=True, append_images=frames[1:]), 3)
+    assert np.all(pixels == [255, 0, 0])
+
+
+# --- refusals ---
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "GIF", "BMP", "WEBP", "TIFF"])
+@pytest.mark.parametrize("share", [0.3, 0.9])
+def test_truncated_files_are_refused(photo: Image.Image, kind: str, share: float) -> None:
+    content = encode(photo, kind)
+    with pytest.raises(BadImage):
+        decode_image(content[: int(share * len(content))], 3)
+
+
+def test_truncated_jpeg_says_so(photo: Image.Image) -> None:
+    content = encode(photo, "JPEG")
+    with pytest.raises(BadImage, match="damaged: image file is truncated"):
+        decode_image(content[: len(content) // 2], 3)
+
+
+def test_an_empty_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "empty.png"
+    path.touch()
+    with pytest.raises(BadImage, match="empty file"):
+        decode_image(path, 3)
+
+
+def test_text_called_jpg_is_not_an_image(tmp_path: Path) -> None:
+    path = tmp_path / "notes.jpg"
+    path.write_text("these are notes\n" * 20)
+    with pytest.raises(BadImage, match="not an image"):
+        decode_image(path, 3)
+
+
+def test_formats_outside_of_the_list_are_not_images(photo: Image.Image) -> None:
+    with pytest.raises(BadImage, match="not an image"):
+        decode_image(encode(photo, "PPM"), 3)
+
+
+@pytest.mark.parametrize("side", [8_500, 12_000, 100_000])
+def test_a_bomb_is_refused_by_its_header(side: int) -> None:
+    with pytest.raises(BadImage, match="more than 64,000,000 pixels"):
+        decode_image(png_header(side, side), 1)
+
+
+def test_the_pixel_limit_can_be_set(photo: Image.Image) -> None:
+    content = encode(photo, "PNG")
+    assert decode_image(content, 3, max_pixels=1200).shape == (40, 30, 3)
+    with pytest.raises(BadImage, match="30 x 40 is more than 1,199 pixels"):
+        decode_image(content, 3, max_pixels=1199)
+
+
+@pytest.mark.parametrize("mode", ["F", "I"])
+def test_pixels_without_a_range_are_refused(mode: str) -> None:
+    with pytest.raises(BadImage, match="no fixed range"):
+        decode_image(encode(Image.new(mode, (2, 2)), "TIFF"), 1)
+
+
+def test_a_fifo_is_refused_without_waiting(tmp_path: Path) -> None:
+    path = tmp_path / "pipe.png"
+    os.mkfifo(path)
+    with pytest.raises(BadImage, match="not a regular file"):
+        read_image_file(path)
+
+
+def test_folders_and_missing_files_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadImage, match="not a regular file"):
+        decode_image(tmp_path, 3)
+    with pytest.raises(BadImage, match="gone"):
+        decode_image(tmp_path / "none.png", 3)
+
+
+def test_random_damage_gives_pixels_or_a_reason_and_nothing_else(photo: Image.Image) -> None:
+    generator = np.random.default_rng(1)
+    outcomes = []
+    for kind in ("PNG", "JPEG", "GIF", "TIFF", "WEBP", "BMP"):
+        content = encode(photo, kind)
+        for _ in range(60):
+            damaged = bytearray(content)
+            for position in generator.integers(0, len(content), 4):
+                damaged[position] = generator.integers(0, 256)
+            try:
+                outcomes.append(decode_image(bytes(damaged), 3).dtype)
+            except BadImage as bad:
+                outcomes.append(len(bad.reason) < 200)
+    assert set(outcomes) <= {np.dtype(np.uint8), True}
+
+
+def test_threads_decode_alike(photo: Image.Image) -> None:
+    content = encode(photo, "PNG")
+    results: list[np.ndarray[Any, Any]] = []
+    threads = [threading.Thread(target=lambda: results.append(decode_image(content, 3))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(np.array_equal(result, np.asarray(photo)) for result in results)
+    assert len(results) == 8
+
+
+def test_listing_and_splitting_load_no_heavy_library() -> None:
+    code = (
+        "import sys, labelkit.data.datasets, labelkit.data.decode, labelkit.data.splits, labelkit.data.keyed_random,"
+        " labelkit.data.folders, labelkit.data.tables, labelkit.data.cifar;"
+        "assert not {'torch', 'sklearn', 'torchvision'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,215 @@
+"""Splits: published counts and draws, few labels, halves, long tails, and what never leaves."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from labelkit.data.splits import (
+    LabelSplit,
+    class_halves_split,
+    few_labels_split,
+    gcd_split,
+    given_split,
+    long_tail_counts,
+    long_tail_split,
+)
+from labelkit.errors import DatasetError
+
+
+def balanced(num_classes: int, per_class: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+    return np.random.default_rng(3).permutation(np.repeat(np.arange(num_classes), per_class))
+
+
+def all_given(labels: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    return np.ones(len(labels), dtype=np.bool_)
+
+
+@pytest.mark.parametrize(
+    ("num_classes", "per_class", "num_old", "labeled", "unlabeled"),
+    [(10, 5000, None, 12_500, 37_500), (100, 500, 80, 20_000, 30_000)],
+)
+def test_cifar_splits_have_the_published_sizes(
+    num_classes: int, per_class: int, num_old: int | None, labeled: int, unlabeled: int
+) -> None:
+    labels = balanced(num_classes, per_class)
+    split = gcd_split(labels, all_given(labels), num_classes, num_old_classes=num_old)
+    assert (split.labeled.sum(), (~split.labeled).sum()) == (labeled, unlabeled)
+    assert set(split.old_classes).isdisjoint(split.new_classes)
+    assert sorted(split.class_order) == list(range(num_classes))
+    assert set(labels[split.labeled]) == set(split.old_classes)
+
+
+def test_digits_split_has_the_sizes_of_the_specification() -> None:
+    from sklearn.datasets import load_digits
+
+    labels = load_digits().target
+    split = gcd_split(labels, all_given(labels), 10)
+    assert split.labeled.sum() == 450
+    assert ((labels < 5) & ~split.labeled).sum() == 451
+    assert (labels >= 5).sum() == 896
+
+
+def test_labeled_images_are_those_that_the_released_code_draws() -> None:
+    labels = np.array([0, 3, 1, 0, 2, 1, 0, 3, 1, 0, 1])
+    # choice without replacement takes the head of a permutation of the same generator.
+    pool = [row for row, label in enumerate(labels) if label in (0, 1)]
+    head = np.random.RandomState(0).permutation(len(pool))[: int(0.5 * len(pool))]
+    split = gcd_split(labels, all_given(labels), 4, label_ratio=0.5, seed=0)
+    assert np.flatnonzero(split.labeled).tolist() == sorted(pool[i] for i in head)
+
+
+def test_old_classes_come_first_in_the_order_given() -> None:
+    labels = np.array([4, 2, 0, 1, 3])
+    split = gcd_split(labels, all_given(labels), 5, old_classes=[4, 2], label_ratio=1.0)
+    assert split.class_order == (4, 2, 0, 1, 3)
+    assert split.training_labels(labels).tolist() == [0, 1, -1, -1, -1]
+
+
+def test_labels_that_are_not_given_are_never_drawn() -> None:
+    labels = np.array([0, 0, 0, 0, 1])
+    given = np.array([True, False, True, False, True])
+    split = gcd_split(labels, given, 2, label_ratio=1.0)
+    assert split.labeled.tolist() == [True, False, True, False, False]
+
+
+def test_an_old_class_without_labeled_image_is_reported() -> None:
+    labels = np.array([0, 0, 0, 0, 2])
+    split = gcd_split(labels, all_given(labels), 4, num_old_classes=2)
+    assert split.warnings == ("class 1 has no labeled image",)
+
+
+def test_ratio_zero_labels_nothing() -> None:
+    labels = np.array([0, 1])
+    split = gcd_split(labels, all_given(labels), 2, label_ratio=0.0)
+    assert split.training_labels(labels).tolist() == [-1, -1]
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"old_classes": [0, 9]}, "old class 9 does not exist"),
+        ({"old_classes": [0, 0]}, "repeat a class"),
+        ({"old_classes": []}, "empty"),
+        ({"old_classes": [0], "num_old_classes": 2}, "1 old classes are listed and 2"),
+        ({"num_old_classes": 5}, "5 old classes of 4"),
+        ({"num_old_classes": 0}, "0 old classes of 4"),
+        ({"label_ratio": 0.1}, "no image would be labeled"),
+    ],
+)
+def test_splits_that_cannot_be_are_refused(options: dict[str, Any], problem: str) -> None:
+    labels = np.array([0, 1, 2, 3])
+    with pytest.raises(DatasetError, match=problem):
+        gcd_split(labels, all_given(labels), 4, **options)
+
+
+def test_truth_of_unlabeled_images_changes_nothing_that_training_sees() -> None:
+    labels = balanced(6, 20)
+    split = gcd_split(labels, all_given(labels), 6)
+    changed = np.where(split.labeled, labels, np.random.default_rng(0).integers(0, 6, len(labels)))
+    assert np.array_equal(split.training_labels(labels), split.training_labels(changed))
+    assert (split.training_labels(labels)[~split.labeled] == -1).all()
+
+
+def test_labels_of_classes_that_are_not_old_cannot_leave() -> None:
+    split = LabelSplit("gcd", np.array([True, False]), (0,), (1,))
+    with pytest.raises(ValueError, match="not old classes"):
+        split.training_labels([1, 0])
+
+
+def test_json_keeps_the_split_for_another_order_of_images() -> None:
+    labels = balanced(4, 5)
+    ids = [f"img/{i:02d}.png" for i in range(20)]
+    split = gcd_split(labels, all_given(labels), 4, old_classes=[3, 1])
+    text = json.dumps(split.to_json(ids))
+    order = np.random.default_rng(0).permutation(20)
+    again = LabelSplit.from_json(json.loads(text), [ids[i] for i in order])
+    assert np.array_equal(again.labeled, split.labeled[order])
+    assert (again.kind, again.class_order, again.params) == (split.kind, split.class_order, split.params)
+    assert json.dumps(again.to_json([ids[i] for i in order])) != ""
+
+
+def test_json_names_labeled_images_that_are_gone() -> None:
+    split = LabelSplit("given", np.array([True, True]), (0,), ())
+    with pytest.raises(DatasetError, match=r"1 of 2 labeled images are not in the data set, first: b\.png"):
+        LabelSplit.from_json(split.to_json(["a.png", "b.png"]), ["a.png", "c.png"])
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"format": "other"}, r"not a labelkit\.split file"),
+        ({"version": 2}, "version 2, this labelkit reads 1"),
+        ({"old_classes": ["x"]}, "damaged"),
+        ({"old_classes": [1, 1]}, "a class occurs twice"),
+        ({"labeled": None}, "damaged"),
+    ],
+)
+def test_json_of_another_kind_is_refused(change: dict[str, Any], problem: str) -> None:
+    record = LabelSplit("given", np.array([True]), (0,), ()).to_json(["a.png"]) | change
+    with pytest.raises(DatasetError, match=problem):
+        LabelSplit.from_json(record, ["a.png"])
+
+
+def test_few_labels_are_equally_many_per_class() -> None:
+    labels = balanced(5, 30)
+    split = few_labels_split(labels, all_given(labels), 5, per_class=4, seed=1)
+    assert np.bincount(labels[split.labeled]).tolist() == [4] * 5
+    assert split.new_classes == ()
+    other = few_labels_split(labels, all_given(labels), 5, per_class=4, seed=2)
+    assert not np.array_equal(split.labeled, other.labeled)
+
+
+def test_a_total_of_few_labels_is_spread_over_the_classes() -> None:
+    labels = balanced(3, 10)
+    split = few_labels_split(labels, all_given(labels), 3, total=8)
+    assert np.bincount(labels[split.labeled]).tolist() == [3, 3, 2]
+
+
+def test_more_labels_than_images_names_the_class() -> None:
+    labels = np.array([0, 0, 0, 1])
+    with pytest.raises(DatasetError, match="2 labeled images per class are asked for, but class 1 has 1"):
+        few_labels_split(labels, all_given(labels), 2, per_class=2)
+    with pytest.raises(DatasetError, match="1 labels for 2 classes"):
+        few_labels_split(labels, all_given(labels), 2, total=1)
+
+
+def test_halves_label_the_first_classes_wholly() -> None:
+    labels = np.array([0, 1, 2, 3, 4, 1])
+    split = class_halves_split(labels, all_given(labels), 5)
+    assert split.labeled.tolist() == [True, True, False, False, False, True]
+    assert (split.old_classes, split.new_classes) == ((0, 1), (2, 3, 4))
+
+
+def test_given_labels_are_used_as_they_are() -> None:
+    labels = np.array([2, -1, 0, 2, 1])
+    given = np.array([True, False, True, False, False])
+    split = given_split(labels, given, 3)
+    assert (split.old_classes, split.new_classes) == ((0, 2), (1,))
+    assert split.training_labels(labels).tolist() == [1, -1, 0, -1, -1]
+
+
+def test_long_tailed_cifar_has_the_published_class_sizes() -> None:
+    # Class sizes of CIFAR-10-LT with imbalance 100 in the literature.
+    assert long_tail_counts(5000, 10, 0.01).tolist() == [5000, 2997, 1796, 1077, 645, 387, 232, 139, 83, 50]
+    assert long_tail_counts(500, 100, 0.01)[[0, -1]].tolist() == [500, 5]
+    assert long_tail_counts(7, 1, 0.5).tolist() == [7]
+
+
+def test_a_long_tail_keeps_that_many_rows_of_each_class() -> None:
+    labels = balanced(4, 50)
+    rows = long_tail_split(labels, all_given(labels), 4, imbalance_factor=0.1, seed=0)
+    expected = [int(50 * 0.1 ** (i / 3) + 1e-9) for i in range(4)]
+    assert np.bincount(labels[rows]).tolist() == expected
+    assert (np.diff(rows) > 0).all()
+
+
+def test_a_long_tail_that_the_classes_cannot_give_is_refused() -> None:
+    labels = np.array([0] * 10 + [1] * 2 + [2] * 10)
+    with pytest.raises(DatasetError, match="class 1 has 2 images, the long tail asks for 8"):
+        long_tail_split(labels, all_given(labels), 3, imbalance_factor=0.7)
+    with pytest.raises(DatasetError, match="at least 1"):
+        long_tail_split(labels, all_given(labels), 3, imbalance_factor=0.01)

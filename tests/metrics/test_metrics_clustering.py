@@ -1,0 +1,213 @@
+from __future__ import annotations
+
+import json
+import math
+from itertools import permutations
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from labelkit.algorithms.clustering import kmeans, semi_supervised_kmeans
+from labelkit.metrics.clustering import adjusted_rand_index, cluster_accuracy, normalized_mutual_information
+from sklearn.cluster import KMeans
+from sklearn.datasets import load_digits
+from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
+
+LABELS = [0, 0, 0, 0, 1, 1, 1, 2, 2, 2, 2, 2, 3, 3]
+CLUSTERS = [2, 2, 2, 0, 0, 0, 3, 1, 1, 1, 2, 4, 4, 1]
+OLD = np.array([True, True, False, False])
+
+samples = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5)), min_size=1, max_size=24)
+
+
+def test_worked_example_under_v2() -> None:
+    scores = cluster_accuracy(LABELS, CLUSTERS, OLD)
+    assert scores.all_accuracy == pytest.approx(0.642857, abs=1e-6)
+    assert scores.old_accuracy == pytest.approx(0.714286, abs=1e-6)
+    assert scores.new_accuracy == pytest.approx(0.571429, abs=1e-6)
+    assert scores.true_old == pytest.approx(0.142857, abs=1e-6)
+    assert scores.false_old == pytest.approx(0.142857, abs=1e-6)
+    assert scores.true_new == pytest.approx(0.285714, abs=1e-6)
+    assert scores.false_new == pytest.approx(0.142857, abs=1e-6)
+    np.testing.assert_array_equal(scores.mapping, [1, 2, 0, -1, 3])
+    assert (scores.used_clusters, scores.num_samples) == (5, 14)
+    assert (scores.num_old_samples, scores.num_new_samples) == (7, 7)
+    np.testing.assert_array_equal(
+        scores.confusion, [[1, 2, 0, 0], [0, 0, 3, 1], [3, 0, 1, 0], [0, 1, 0, 0], [0, 0, 1, 1]]
+    )
+
+
+def test_worked_example_under_v2b() -> None:
+    scores = cluster_accuracy(LABELS, CLUSTERS, OLD, protocol="v2b")
+    assert scores.all_accuracy == pytest.approx(0.629167, abs=1e-6)
+    assert scores.old_accuracy == pytest.approx(0.708333, abs=1e-6)
+    assert scores.new_accuracy == pytest.approx(0.55)
+
+
+@pytest.mark.parametrize(("protocol", "expected"), [("v2", (2 / 3, 1 / 3, 1.0)), ("v1", (5 / 6, 2 / 3, 1.0))])
+def test_v1_matches_old_and_new_apart(protocol: Any, expected: tuple[float, float, float]) -> None:
+    scores = cluster_accuracy([0, 0, 0, 1, 1, 1], [0, 0, 1, 0, 0, 0], np.array([True, False]), protocol=protocol)
+    assert (scores.all_accuracy, scores.old_accuracy, scores.new_accuracy) == pytest.approx(expected)
+
+
+def test_tie_between_matchings_leaves_all_as_it_is() -> None:
+    labels, clusters, old = [0, 0, 0, 1, 1, 1], [0, 0, 1, 0, 0, 1], np.array([True, False])
+    scores = cluster_accuracy(labels, clusters, old)
+    assert scores.all_accuracy == 0.5
+    assert sorted([scores.old_accuracy, scores.new_accuracy]) == pytest.approx([1 / 3, 2 / 3])
+    alone = cluster_accuracy(labels, clusters, old, protocol="v1")
+    assert (alone.all_accuracy, alone.old_accuracy, alone.new_accuracy) == pytest.approx((2 / 3, 2 / 3, 2 / 3))
+
+
+def test_fewer_clusters_than_classes() -> None:
+    scores = cluster_accuracy([0, 0, 1, 1, 2, 2], [0, 0, 0, 0, 1, 1], np.array([True, True, False]))
+    assert (scores.all_accuracy, scores.old_accuracy, scores.new_accuracy) == pytest.approx((2 / 3, 0.5, 1))
+
+
+@settings(max_examples=40, deadline=None)
+@given(samples)
+def test_accuracy_equals_brute_force_over_permutations(pairs: list[tuple[int, int]]) -> None:
+    labels, clusters = zip(*pairs, strict=True)
+    best = max(sum(names[c] == y for y, c in pairs) for names in permutations(range(6)))
+    assert cluster_accuracy(labels, clusters, OLD).all_accuracy == pytest.approx(best / len(pairs))
+
+
+@settings(max_examples=40, deadline=None)
+@given(samples, st.permutations(range(6)))
+def test_identities_hold_for_any_clustering(pairs: list[tuple[int, int]], names: list[int]) -> None:
+    labels, clusters = (np.array(column) for column in zip(*pairs, strict=True))
+    scores = cluster_accuracy(labels, clusters, OLD)
+    alone = cluster_accuracy(labels, clusters, OLD, protocol="v1")
+    renamed = cluster_accuracy(labels, np.array(names)[clusters], OLD)
+    assert renamed.all_accuracy == scores.all_accuracy
+    assert alone.all_accuracy >= scores.all_accuracy
+    share = (labels < 2).mean()
+    assert scores.all_accuracy == pytest.approx(
+        share * np.nan_to_num(scores.old_accuracy) + (1 - share) * np.nan_to_num(scores.new_accuracy)
+    )
+    if share > 0:
+        assert 1 - scores.old_accuracy == pytest.approx(scores.true_old + scores.false_old)
+        assert alone.old_accuracy >= scores.old_accuracy
+    if share < 1:
+        assert 1 - scores.new_accuracy == pytest.approx(scores.true_new + scores.false_new)
+        assert alone.new_accuracy >= scores.new_accuracy
+
+
+def test_renumbering_classes_with_their_mask_changes_nothing() -> None:
+    order = np.array([2, 0, 3, 1])  # new name of each class
+    old = np.zeros(4, dtype=bool)
+    old[order[:2]] = True
+    scores = cluster_accuracy(order[LABELS], CLUSTERS, old)
+    assert (scores.all_accuracy, scores.old_accuracy, scores.new_accuracy) == pytest.approx((9 / 14, 5 / 7, 4 / 7))
+    assert (scores.true_old, scores.false_new) == pytest.approx((1 / 7, 1 / 7))
+
+
+def test_group_without_samples_is_nan_and_none_in_json() -> None:
+    scores = cluster_accuracy([0, 1], [5, 5], OLD)
+    assert scores.old_accuracy == scores.all_accuracy == 0.5
+    assert math.isnan(scores.new_accuracy)
+    assert math.isnan(scores.true_new)
+    values = json.loads(json.dumps(scores.to_dict(), allow_nan=False))
+    assert values["new_accuracy"] is None
+    assert values["mapping"] == [-1, -1, -1, -1, -1, 0]
+    assert values["protocol"] == "v2"
+
+
+def test_frozen_mapping_is_used_as_it_is() -> None:
+    mapping = cluster_accuracy(LABELS, CLUSTERS, OLD).mapping
+    # Cluster 0 is class 1 and cluster 2 is class 0 from now on, although a new fit would swap them.
+    scores = cluster_accuracy([0, 1, 2], [0, 2, 3], OLD, mapping=mapping)
+    assert scores.all_accuracy == 0
+    assert (scores.true_old, scores.true_new) == (1, 1)
+    assert cluster_accuracy([0, 1, 2], [0, 2, 3], OLD).all_accuracy == 1
+
+
+@pytest.mark.parametrize(
+    ("labels", "clusters", "old", "options", "message"),
+    [
+        ([0, 1], [0], OLD, {}, "1 and 2"),
+        ([], [], OLD, {}, "n >= 1"),
+        ([0, -1], [0, 0], OLD, {}, "labels must be >= 0"),
+        ([0, 1], [0, -1], OLD, {}, "cluster_ids must be >= 0"),
+        ([0, 4], [0, 0], OLD, {}, "num_classes=4, got 4"),
+        ([0, 1], [0, 0], [1, 0], {}, "bool"),
+        ([0, 1], [0, 0], OLD, {"protocol": "v3"}, "'v3'"),
+        ([0, 1], [0, 0], OLD, {"protocol": "v1", "mapping": [0]}, "v1"),
+        ([0, 1], [0, 1], OLD, {"mapping": [0]}, "num_clusters=1, got 1"),
+        ([0, 1], [0, 1], OLD, {"mapping": [0, 0]}, "class 0 more than once"),
+        ([0, 1], [0, 1], OLD, {"mapping": [0, 4]}, r"\[-1, 4\)"),
+    ],
+)
+def test_bad_input_is_refused(
+    labels: list[int], clusters: list[int], old: Any, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        cluster_accuracy(np.array(labels, dtype=int), np.array(clusters, dtype=int), old, **options)
+
+
+@settings(max_examples=40, deadline=None)
+@given(samples)
+def test_nmi_and_ari_equal_scikit_learn(pairs: list[tuple[int, int]]) -> None:
+    labels, clusters = zip(*pairs, strict=True)
+    assert normalized_mutual_information(labels, clusters) == pytest.approx(
+        normalized_mutual_info_score(labels, clusters), abs=1e-9
+    )
+    assert adjusted_rand_index(labels, clusters) == pytest.approx(adjusted_rand_score(labels, clusters), abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("labels", "clusters", "nmi", "ari"),
+    [
+        ([0, 0, 1, 1], [7, 7, 3, 3], 1.0, 1.0),
+        ([0, 0, 1, 1], [0, 1, 0, 1], 0.0, -0.5),
+        ([0, 0, 1, 1], [0, 0, 0, 0], 0.0, 0.0),
+        ([0, 0, 0], [4, 4, 4], 1.0, 1.0),
+        ([0, 1, 2], [2, 0, 1], 1.0, 1.0),
+        ([0], [0], 1.0, 1.0),
+    ],
+)
+def test_nmi_and_ari_in_closed_form(labels: list[int], clusters: list[int], nmi: float, ari: float) -> None:
+    assert normalized_mutual_information(labels, clusters) == pytest.approx(nmi, abs=1e-12)
+    assert adjusted_rand_index(labels, clusters) == pytest.approx(ari, abs=1e-12)
+
+
+def test_pair_counts_of_many_samples_do_not_overflow() -> None:
+    labels = np.zeros(3_000_000, dtype=np.int64)
+    labels[1::2] = 1
+    assert adjusted_rand_index(labels, 1 - labels) == 1.0
+
+
+def test_kmeans_and_semi_supervised_kmeans_on_digits_score_as_known() -> None:
+    pixels, labels = load_digits(return_X_y=True)
+    rows = (pixels / np.linalg.norm(pixels, axis=1, keepdims=True)).astype(np.float32)
+    old = np.arange(10) < 5
+    candidates = np.flatnonzero(labels < 5)
+    known = np.zeros(len(labels), dtype=bool)
+    chosen = np.random.RandomState(0).choice(range(len(candidates)), int(0.5 * len(candidates)), replace=False)
+    known[candidates[chosen]] = True
+
+    plain = kmeans(rows, 10, generator=np.random.default_rng(0))
+    scores = cluster_accuracy(labels[~known], plain.cluster_ids[~known], old)
+    assert scores.all_accuracy == pytest.approx(0.79, abs=0.02)
+    assert scores.old_accuracy == pytest.approx(0.758, abs=0.03)
+    assert scores.new_accuracy == pytest.approx(0.809, abs=0.03)
+
+    helped = semi_supervised_kmeans(
+        rows[~known], rows[known], labels[known], 10, generator=np.random.default_rng(0), num_inits=20
+    )
+    assert cluster_accuracy(labels[~known], helped.unlabeled_ids, old).all_accuracy > 0.70
+
+
+def test_digits_reference_numbers_come_out_of_scikit_learn_clusters_too() -> None:
+    pixels, labels = load_digits(return_X_y=True)
+    rows = pixels / np.linalg.norm(pixels, axis=1, keepdims=True)
+    candidates = np.flatnonzero(labels < 5)
+    known = np.zeros(len(labels), dtype=bool)
+    chosen = np.random.RandomState(0).choice(range(len(candidates)), int(0.5 * len(candidates)), replace=False)
+    known[candidates[chosen]] = True
+    clusters = KMeans(10, n_init=10, random_state=0).fit(rows).labels_
+    scores = cluster_accuracy(labels[~known], clusters[~known], np.arange(10) < 5)
+    found = [scores.all_accuracy, scores.old_accuracy, scores.new_accuracy]
+    assert found == pytest.approx([0.792, 0.758, 0.809], abs=0.01)

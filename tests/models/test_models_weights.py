@@ -1,0 +1,423 @@
+"""Weights files: honest ones load, hostile and damaged ones are refused, identity is by content."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import pickle
+import struct
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from labelkit.errors import CheckpointDamaged, CheckpointError, CheckpointMismatch, CheckpointRefused
+from labelkit.models.pickle_reader import convert
+from labelkit.models.weights import fingerprint, load_weights_file, map_weights
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+
+class Bomb:
+    """Makes a file when unpickled."""
+
+    def __init__(self, trace: Path) -> None:
+        self.trace = trace
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (os.mkdir, (str(self.trace),))
+
+
+def network(seed: int = 0) -> nn.Sequential:
+    net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in net.parameters():
+        parameter.data.normal_(generator=generator)
+    return net
+
+
+def state(seed: int = 0, prefix: str = "") -> dict[str, Tensor]:
+    return {prefix + name: value.clone() for name, value in network(seed).state_dict().items()}
+
+
+def assert_equal_states(actual: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    assert actual.keys() == expected.keys()
+    assert all(torch.equal(actual[name], expected[name]) for name in expected)
+
+
+def raw_safetensors(header: Any, data: bytes = b"") -> bytes:
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return struct.pack("<Q", len(text)) + text + data
+
+
+def entry(start: int, stop: int, shape: Any = None, dtype: str = "F32") -> dict[str, Any]:
+    return {"dtype": dtype, "shape": [(stop - start) // 4] if shape is None else shape, "data_offsets": [start, stop]}
+
+
+def test_safetensors_file_gives_its_tensors(tmp_path: Path) -> None:
+    save_file(state(), tmp_path / "weights.safetensors", metadata={"format": "pt"})
+
+    assert_equal_states(load_weights_file(tmp_path / "weights.safetensors"), state())
+
+
+def test_torch_file_gives_its_tensors_under_dotted_names(tmp_path: Path) -> None:
+    half = torch.arange(6, dtype=torch.bfloat16).reshape(2, 3)
+    content = {"model": {**state(), "half": half, "view": torch.arange(8.0).reshape(2, 4).T}, "epoch": 7, "name": "net"}
+    torch.save(content, tmp_path / "weights.pth")
+
+    loaded = load_weights_file(tmp_path / "weights.pth")
+
+    expected = {**state(), "half": half, "view": torch.arange(8.0).reshape(2, 4).T}
+    assert_equal_states(loaded, {f"model.{name}": value for name, value in expected.items()})
+
+
+def test_old_torch_file_that_is_no_archive_gives_its_tensors(tmp_path: Path) -> None:
+    torch.save(state(), tmp_path / "weights.pt", _use_new_zipfile_serialization=False)
+
+    assert_equal_states(load_weights_file(tmp_path / "weights.pt"), state())
+
+
+@pytest.mark.parametrize("archive", [True, False])
+def test_pickle_that_runs_code_is_refused_and_not_run(
+    tmp_path: Path, archive: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trace = tmp_path / "executed"
+    torch.save({"w": torch.ones(2), "x": Bomb(trace)}, tmp_path / "bad.pth", _use_new_zipfile_serialization=archive)
+    monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")
+
+    with pytest.raises(CheckpointRefused) as caught:
+        load_weights_file(tmp_path / "bad.pth")
+
+    assert not trace.exists()
+    assert caught.value.where.endswith("bad.pth")
+    assert "holds more than tensors and was not read: posix.mkdir" in caught.value.problem
+    assert "save_file" in caught.value.remedy
+
+
+def test_bare_pickle_is_refused_and_not_run(tmp_path: Path) -> None:
+    trace = tmp_path / "executed"
+    (tmp_path / "bad.pt").write_bytes(pickle.dumps(Bomb(trace), protocol=2))
+
+    answer = convert(tmp_path / "bad.pt", tmp_path / "out")
+
+    assert answer == {"refused": ["posix.mkdir"]}
+    assert not trace.exists()
+
+
+def test_all_forbidden_names_are_listed(tmp_path: Path) -> None:
+    content = {"w": torch.ones(2), "path": Path("x"), "options": argparse.Namespace(lr=1)}
+    torch.save(content, tmp_path / "bad.pth")
+
+    assert convert(tmp_path / "bad.pth", tmp_path / "out") == {
+        "refused": ["argparse.Namespace", f"pathlib.{type(Path()).__name__}"]
+    }
+
+
+def test_memory_of_the_reader_is_bounded_by_the_size_of_the_file(tmp_path: Path) -> None:
+    claimed = 2**31  # of four bytes each
+
+    class Pickler(pickle.Pickler):
+        def persistent_id(self, value: object) -> tuple[Any, ...] | None:
+            return ("storage", torch.FloatStorage, "0", "cpu", claimed, None) if value == "huge" else None
+
+    class Huge:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return (torch._utils._rebuild_tensor_v2, ("huge", 0, (claimed,), (1,), False, {}))
+
+    with (tmp_path / "huge.pth").open("wb") as file:
+        for head in (0x1950A86A20F9469CFC6C, 1001, {"protocol_version": 1001, "little_endian": True}):
+            pickle.dump(head, file, protocol=2)
+        Pickler(file, protocol=2).dump({"w": Huge()})
+        pickle.dump(["0"], file, protocol=2)
+
+    with pytest.raises(CheckpointRefused, match="can't allocate memory"):
+        load_weights_file(tmp_path / "huge.pth")
+
+
+def test_compressed_archive_is_refused_before_torch_sees_it(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "bomb.pth", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("archive/data.pkl", b"\0" * 10_000_000)
+
+    with pytest.raises(CheckpointRefused, match="compressed entries"):
+        load_weights_file(tmp_path / "bomb.pth")
+
+
+def test_tensor_that_claims_more_than_is_stored_is_refused(tmp_path: Path) -> None:
+    torch.save({"w": torch.ones(1).expand(100_000_000)}, tmp_path / "wide.pth")
+
+    answer = convert(tmp_path / "wide.pth", tmp_path / "out")
+
+    assert answer == {"error": "w: 400000000 bytes claimed, 4 stored"}
+
+
+def test_one_storage_under_very_many_names_is_refused(tmp_path: Path) -> None:
+    shared = torch.ones(1_000_000)
+    torch.save({f"w{index}": shared.view(1000, 1000) for index in range(50)}, tmp_path / "many.pth")
+
+    answer = convert(tmp_path / "many.pth", tmp_path / "out")
+
+    assert "200000000 bytes of tensors in a file of" in answer["error"]
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"hello world", b"PK\x03\x04 torn", b"\x80\x02}q\x00.", pickle.dumps(object())]
+)
+def test_torn_torch_file_is_refused(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "bad.pth").write_bytes(content)
+
+    answer = convert(tmp_path / "bad.pth", tmp_path / "out")
+
+    assert answer.keys() == {"error"}
+    assert "weights_only" not in answer["error"]  # torch's advice to trust the file
+
+
+def test_truncated_torch_file_is_refused(tmp_path: Path) -> None:
+    torch.save(state(), tmp_path / "weights.pth")
+    content = (tmp_path / "weights.pth").read_bytes()
+    (tmp_path / "weights.pth").write_bytes(content[: len(content) // 2])
+
+    with pytest.raises(CheckpointRefused, match=r"weights.pth"):
+        load_weights_file(tmp_path / "weights.pth")
+
+
+HEADERS: dict[str, tuple[bytes, type[CheckpointError]]] = {
+    "empty file": (b"", CheckpointDamaged),
+    "length beyond file": (struct.pack("<Q", 1 << 60) + b"{}", CheckpointDamaged),
+    "no json": (raw_safetensors(b"[[[["), CheckpointDamaged),
+    "no object": (raw_safetensors([1, 2]), CheckpointDamaged),
+    "deep nesting": (raw_safetensors(b"[" * 200_000), CheckpointDamaged),
+    "not utf-8": (raw_safetensors(b'{"\xff": 1}'), CheckpointDamaged),
+    "name twice": (
+        raw_safetensors(
+            b'{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}',
+            bytes(4),
+        ),
+        CheckpointDamaged,
+    ),
+    "missing data": (raw_safetensors({"a": entry(0, 8)}, bytes(4)), CheckpointDamaged),
+    "extra data": (raw_safetensors({"a": entry(0, 8)}, bytes(12)), CheckpointDamaged),
+    "shape larger than data": (raw_safetensors({"a": entry(0, 8, [1 << 40, 1 << 40])}, bytes(8)), CheckpointDamaged),
+    "negative extent": (raw_safetensors({"a": entry(0, 8, [-2, -1])}, bytes(8)), CheckpointDamaged),
+    "boolean extent": (raw_safetensors({"a": entry(0, 4, [True])}, bytes(4)), CheckpointDamaged),
+    "reversed offsets": (raw_safetensors({"a": entry(8, 0, [0])}, bytes(8)), CheckpointDamaged),
+    "overlap": (raw_safetensors({"a": entry(0, 8), "b": entry(4, 12)}, bytes(12)), CheckpointRefused),
+    "gap": (raw_safetensors({"a": entry(0, 4), "b": entry(8, 12)}, bytes(12)), CheckpointRefused),
+    "unknown type": (raw_safetensors({"a": entry(0, 8, [2], "F33")}, bytes(8)), CheckpointRefused),
+    "entry no object": (raw_safetensors({"a": 3}), CheckpointDamaged),
+    "entry with more": (raw_safetensors({"a": {**entry(0, 4), "code": 1}}, bytes(4)), CheckpointDamaged),
+    "too many tensors": (raw_safetensors({f"t{i}": entry(0, 0, [0]) for i in range(50_001)}), CheckpointRefused),
+    "large header": (raw_safetensors(b" " * (16 * 2**20 + 1)), CheckpointRefused),
+    "no tensors": (raw_safetensors({}), CheckpointError),
+}
+
+
+@pytest.mark.parametrize("case", HEADERS)
+def test_crafted_safetensors_header_is_refused(tmp_path: Path, case: str) -> None:
+    content, kind = HEADERS[case]
+    (tmp_path / "bad.safetensors").write_bytes(content)
+
+    with pytest.raises(kind) as caught:
+        load_weights_file(tmp_path / "bad.safetensors")
+
+    assert caught.value.where.endswith("bad.safetensors")
+
+
+def test_mutated_safetensors_headers_load_fully_or_are_refused(tmp_path: Path) -> None:
+    path, rng = tmp_path / "mutated.safetensors", np.random.default_rng(0)
+    save_file(state(), path)
+    content = path.read_bytes()
+    header_stop = 8 + struct.unpack("<Q", content[:8])[0]
+    sizes = sorted(value.numel() * value.element_size() for value in state().values())
+    for _ in range(300):
+        changed = bytearray(content)
+        for position in rng.integers(0, header_stop, size=rng.integers(1, 4)):
+            changed[position] = rng.integers(256)
+        path.write_bytes(changed)
+        try:
+            loaded = load_weights_file(path)
+        except CheckpointError:
+            continue
+        assert sorted(value.numel() * value.element_size() for value in loaded.values()) == sizes
+
+
+@pytest.mark.parametrize("length", [0, 4, 8, 20, -1])
+def test_truncated_safetensors_file_is_damaged(tmp_path: Path, length: int) -> None:
+    save_file(state(), tmp_path / "cut.safetensors")
+    content = (tmp_path / "cut.safetensors").read_bytes()
+    (tmp_path / "cut.safetensors").write_bytes(content[:length])
+
+    with pytest.raises(CheckpointDamaged):
+        load_weights_file(tmp_path / "cut.safetensors")
+
+
+def test_paths_that_hold_no_weights_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "weights.onnx").write_bytes(b"x")
+    os.mkfifo(tmp_path / "pipe.pth")
+
+    for name, message in (
+        ("absent.pth", "no such file"),
+        (".", "not a regular file"),
+        ("pipe.pth", "not a regular file"),
+        ("weights.onnx", "unknown kind"),
+    ):
+        with pytest.raises(CheckpointError, match=message):
+            load_weights_file(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    "prefix",
+    [
+        "",
+        "module.",
+        "backbone.",
+        "encoder.",
+        "state_dict.",
+        "model.",
+        "teacher.backbone.",
+        "state_dict.module.net.",
+        "a.b.c.d.",
+    ],
+)
+def test_prefix_is_found_and_cut(prefix: str) -> None:
+    model = network(1)
+    given = {**state(prefix=prefix), f"{prefix}head.weight": torch.ones(5, 2), "optimizer.step": torch.ones(())}
+
+    report = map_weights(given, model)
+
+    assert_equal_states(dict(model.state_dict()), state())
+    assert report.prefix == prefix
+    assert set(report.loaded) == set(state())
+    assert {name.rpartition(".")[2] for name in report.unexpected} == {"weight", "step"}
+    assert len(report.unexpected) == 2
+    assert (report.missing, report.mismatched) == ((), ())
+
+
+def test_averaged_copy_is_preferred_to_the_plain_one() -> None:
+    model = network(2)
+    given = {**state(0, "student.backbone."), **state(1, "teacher.backbone.")}
+
+    report = map_weights(given, model)
+
+    assert report.prefix == "teacher.backbone."
+    assert_equal_states(dict(model.state_dict()), state(1))
+    assert len(report.unexpected) == len(state())
+
+
+def test_two_copies_that_cannot_be_told_apart_are_refused() -> None:
+    given = {**state(0, "encoder_q."), **state(1, "encoder_k.")}
+
+    with pytest.raises(CheckpointMismatch, match=r"2 copies of the network: 'encoder_k.', 'encoder_q.'"):
+        map_weights(given, network())
+
+
+def test_missing_and_mismatched_tensors_are_named_and_nothing_is_changed() -> None:
+    model, given = network(1), state(0)
+    del given["0.bias"]
+    given["2.weight"] = torch.ones(2, 5)
+
+    with pytest.raises(CheckpointMismatch) as caught:
+        map_weights(given, model, where="weights.pth")
+
+    assert str(caught.value).startswith("weights.pth: 1 of 9 tensors are missing (0.bias)")
+    assert "2.weight is [2, 5], needed [2, 4]" in str(caught.value)
+    assert_equal_states(dict(model.state_dict()), state(1))
+
+
+def test_batch_counters_are_not_needed() -> None:
+    given = state(0)
+    del given["1.num_batches_tracked"]
+
+    assert map_weights(given, network(1)).missing == ("1.num_batches_tracked",)
+
+
+def test_only_the_first_missing_names_are_given() -> None:
+    with pytest.raises(CheckpointMismatch, match=r"\(0.weight, 0.bias, 1.weight, 1.bias, 1.running_mean, ...\)"):
+        map_weights({"other": torch.ones(1)}, network())
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_values_that_are_not_finite_are_refused(value: float) -> None:
+    model, given = network(1), state(0)
+    given["2.weight"][0, 0] = value
+
+    with pytest.raises(CheckpointDamaged, match=r"2.weight: 1 values are not finite"):
+        map_weights(given, model)
+
+    assert_equal_states(dict(model.state_dict()), state(1))
+
+
+def test_values_beyond_the_range_of_the_network_are_refused() -> None:
+    given = {**state(0), "2.bias": torch.full((2,), 1e300, dtype=torch.float64)}
+
+    with pytest.raises(CheckpointDamaged, match=r"2.bias: 2 values"):
+        map_weights(given, network(1))
+
+
+def test_integers_in_place_of_weights_are_refused() -> None:
+    given = {**state(0), "2.bias": torch.ones(2, dtype=torch.int64)}
+
+    with pytest.raises(CheckpointMismatch, match=r"2.bias is torch.int64, needed torch.float32"):
+        map_weights(given, network(1))
+
+
+def test_half_precision_weights_are_widened() -> None:
+    model = network(1)
+    given = {name: value.half() if value.is_floating_point() else value for name, value in state(0).items()}
+
+    map_weights(given, model)
+
+    assert model[0].weight.dtype == torch.float32
+    assert torch.equal(model[0].weight, given["0.weight"].float())
+
+
+def test_converter_is_asked_only_when_names_do_not_fit() -> None:
+    def refuse(_: dict[str, Tensor]) -> dict[str, Tensor]:
+        raise AssertionError("not needed")
+
+    map_weights(state(0), network(1), convert=refuse)
+    foreign = {f"layer{name}": value for name, value in state(0).items()}
+
+    report = map_weights(
+        foreign, network(1), convert=lambda given: {name.removeprefix("layer"): value for name, value in given.items()}
+    )
+
+    assert set(report.loaded) == set(state())
+
+
+def test_fingerprint_is_the_documented_digest() -> None:
+    given = {"b": torch.tensor([[1.5, -2.0]]), "a.c": torch.tensor(3, dtype=torch.int64)}
+    expected = hashlib.sha256(
+        b"a.c\0int64\0\0" + struct.pack("<q", 3) + b"b\0float32\x001,2\0" + struct.pack("<2f", 1.5, -2.0)
+    ).hexdigest()
+
+    assert fingerprint(given) == expected
+    assert fingerprint(dict(reversed(given.items()))) == expected
+
+
+def test_fingerprint_survives_both_file_formats_and_sees_every_change(tmp_path: Path) -> None:
+    net = network(0)
+    save_file(state(), tmp_path / "weights.safetensors")
+    torch.save(state(), tmp_path / "weights.pt")
+    digest = fingerprint(net)
+
+    assert fingerprint(load_weights_file(tmp_path / "weights.safetensors")) == digest
+    assert fingerprint(load_weights_file(tmp_path / "weights.pt")) == digest
+    changed = {
+        "value": {**state(), "0.bias": state()["0.bias"] + 1e-3},
+        "shape": {**state(), "0.weight": state()["0.weight"].reshape(3, 4)},
+        "dtype": {**state(), "0.bias": state()["0.bias"].double()},
+        "name": {**{name: value for name, value in state().items() if name != "0.bias"}, "0.bios": state()["0.bias"]},
+    }
+    assert len({digest, *(fingerprint(given) for given in changed.values())}) == 5
+
+
+def test_fingerprint_reads_views_in_c_order_and_every_type() -> None:
+    matrix = torch.arange(6.0).reshape(2, 3)
+
+    assert fingerprint({"w": matrix.T}) == fingerprint({"w": matrix.T.contiguous()})
+    types = [torch.float64, torch.float16, torch.bfloat16, torch.int8, torch.bool, torch.complex64]
+    assert len({fingerprint({"w": matrix.to(dtype)}) for dtype in types}) == len(types)
