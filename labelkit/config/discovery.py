@@ -86,7 +86,7 @@ class DiscoveryTrainConfig(TrainConfig):
 
     augmentation: Literal["generic", "fine", "digits"] = Field(
         "generic",
-        description="Strength of the views: generic photos, fine-grained photos, or digits (no mirror image, no color).",
+        description="Strength of the views: generic photos, fine-grained photos, digits (no mirror, no color).",
         json_schema_extra=_VIEWS,
     )
     collapse_patience_epochs: int = Field(

@@ -99,7 +99,7 @@ class TrainConfig(DataConfig):
     init_from: Path | None = Field(
         None,
         description="Start from the weights of this run folder or weights file; nothing else is taken.",
-        json_schema_extra=_RUN_ONLY,
+        json_schema_extra=_RUN,
     )
     resume: bool = Field(False, description="Go on with the run in --out.", json_schema_extra=_RUN_ONLY)
     overwrite: bool = Field(False, description="Remove the run in --out first.", json_schema_extra=_RUN_ONLY)
@@ -113,8 +113,6 @@ class TrainConfig(DataConfig):
     def _check_run(self) -> TrainConfig:
         if self.resume and self.overwrite:
             raise ValueError("resume and overwrite exclude each other")
-        if self.resume and self.init_from is not None:
-            raise ValueError("resume restores all weights; init_from is for a new run")
         if self.lr_warmup_epochs >= self.epochs and self.lr_warmup_epochs > 0:
             raise ValueError(f"lr_warmup_epochs ({self.lr_warmup_epochs}) must be smaller than epochs ({self.epochs})")
         return self

@@ -15,7 +15,6 @@ from typing import Any, Final
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
@@ -24,7 +23,15 @@ from labelkit.data.batch import Batch
 from labelkit.data.datasets import ImageDataset, ImageSource
 from labelkit.data.decode import BadImage, Channels
 from labelkit.data.samplers import Sampler
-from labelkit.data.transforms import Normalize, ViewSpec, apply_views, crop_boxes, finish_view, resize_box
+from labelkit.data.transforms import (
+    Normalize,
+    ViewSpec,
+    apply_views,
+    crop_boxes,
+    finish_view,
+    resize_box,
+    resize_images,
+)
 from labelkit.errors import ConfigError, DatasetError
 
 SMALL_SIDE: Final = 64
@@ -49,7 +56,8 @@ class ImageBank:
         device: where the tensor is kept and where batches are made.
         memory_limit_bytes: largest tensor to keep.
         base_size: shorter side that images in memory are resized to, once, bicubic with
-            antialiasing; larger images always, smaller ones if the result fits the limit.
+            antialiasing; larger images always, smaller ones if the result fits the limit. For
+            training: a view that resizes again then differs a little from one of the original.
         num_threads: threads that decode; by default one per CPU core, at most 8.
 
     Attributes:
@@ -189,8 +197,7 @@ def _to_base_size(pixels: NDArray[np.uint8], base_size: int | None, memory_limit
         return images
     resized = torch.empty((n, c, *size), dtype=torch.uint8)
     for start in range(0, n, 1024):
-        part = F.interpolate(images[start : start + 1024].float(), size, mode="bicubic", antialias=True)
-        resized[start : start + 1024] = part.round_().clamp_(0, 255).to(torch.uint8)
+        resized[start : start + 1024] = resize_images(images[start : start + 1024], *size, "bicubic").to(torch.uint8)
     return resized
 
 

@@ -3,7 +3,7 @@
     checkpoints/step-00012000/model.safetensors      parameters and buffers, under their names
                               training.safetensors   optimizer state by parameter name
                               rank-00003.safetensors generator states of one process
-                              state.json             counters, digests and sizes of the files above; written last
+                              state.json             counters, digests of the files above and of itself; written last
     checkpoints/last.json, best.json                 {"checkpoint": "step-00012000", "state_sha256": "..."}
 
 A folder gets its final name only after every byte in it is synced, and ``last.json`` moves only after that;
@@ -158,9 +158,11 @@ class CheckpointWriter:
                     data = path.read_bytes()
                     files[path.name] = {"sha256": _sha256(data), "size": len(data)}
                 header = {"format": FORMAT, "format_version": FORMAT_VERSION, "files": files}
-                commit_bytes(temporary / STATE, canonical_json(_to_json({**state, **header})).encode())
-                if final.exists():  # the same step saved again, for example right after a resume
-                    _remove(final)
+                commit_bytes(temporary / STATE, _seal(_to_json({**state, **header})))
+                if final.exists():
+                    # The same step saved again, for example right after a resume. The old one stays in the trash
+                    # until last.json is written: should this process die in between, load_checkpoint finds it there.
+                    final.replace(_trash(final))
                 commit_folder(temporary, final)
         except BaseException:
             if self.rank == 0 and temporary.exists():
@@ -168,10 +170,11 @@ class CheckpointWriter:
             raise
 
     def _prune(self) -> None:
-        named = [read_pointer(self.folder, which) for which in ("last", "best")]
-        keep = {pointer["checkpoint"] for pointer in named if pointer}
-        steps = sorted(path.name for path in self.folder.glob("step-*"))
-        keep.update(steps[-2:])
+        last, best = (read_pointer(self.folder, which) for which in ("last", "best"))
+        keep = {pointer["checkpoint"] for pointer in (last, best) if pointer}
+        steps = sorted(path.name for path in self.folder.glob("step-*") if path.name[5:].isdigit())
+        # newer ones are of a future that a resume from an older checkpoint gave up
+        keep.update([name for name in steps if last is None or name <= last["checkpoint"]][-2:])
         for name in steps:
             number = int(name.removeprefix("step-"))
             forever = self._keep_every is not None and number % self._keep_every == 0
@@ -180,6 +183,8 @@ class CheckpointWriter:
         for left_over in [*self.folder.glob(".tmp-*"), *self.folder.glob(".trash-*")]:
             if left_over.is_dir():
                 shutil.rmtree(left_over, ignore_errors=True)
+            else:
+                left_over.unlink(missing_ok=True)
 
 
 def read_pointer(folder: Path, which: str) -> dict[str, str] | None:
@@ -193,7 +198,7 @@ def read_pointer(folder: Path, which: str) -> dict[str, str] | None:
 
 
 def verify_checkpoint(folder: Path) -> dict[str, Any]:
-    """Check size and SHA-256 of every file and return the state.
+    """Check size and SHA-256 of every file, the state's own included, and return the state.
 
     Raises:
         CheckpointDamaged: a file is missing or differs.
@@ -202,8 +207,11 @@ def verify_checkpoint(folder: Path) -> dict[str, Any]:
         state = json.loads((folder / STATE).read_bytes())
         files = state["files"]
         version = str(state["format_version"])
+        sealed = state.pop("sha256")
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointDamaged(str(folder / STATE), f"cannot be read: {error}", "Restore it.") from error
+    if sealed != _sha256(canonical_json(state).encode()):
+        raise CheckpointDamaged(str(folder / STATE), "bytes differ from what was written", "Restore it from a copy.")
     if state.get("format") != FORMAT or version.partition(".")[0] != FORMAT_VERSION.partition(".")[0]:
         raise CheckpointError(
             str(folder / STATE), f"format {version} is not one this labelkit reads", "Upgrade labelkit."
@@ -242,13 +250,18 @@ def load_checkpoint(run: Path, which: str = "last") -> LoadedCheckpoint | None:
     if which == "best":
         if pointer is None:
             raise CheckpointError(str(folder / "best.json"), "no best checkpoint is recorded", "Use --which last.")
-        return LoadedCheckpoint(folder / pointer["checkpoint"], verify_checkpoint(folder / pointer["checkpoint"]))
-    if not steps:
-        return None
+        best = _announced(folder, pointer)
+        return LoadedCheckpoint(best, verify_checkpoint(best))
     warnings: list[str] = []
     if pointer is not None:
-        # a folder newer than last.json was committed but never announced; the announced one counts
-        steps = [path for path in steps if path.name <= pointer["checkpoint"]] or steps
+        announced = _announced(folder, pointer)
+        # a folder newer than last.json was committed but never announced; it counts when nothing else is left
+        older = [path for path in steps if path.name < pointer["checkpoint"]]
+        steps = [announced, *older, *(path for path in steps if path.name > pointer["checkpoint"])]
+    elif (folder / "last.json").exists():
+        warnings.append(f"{folder / 'last.json'}: is damaged")
+    if not steps:
+        return None
     for candidate in steps:
         try:
             return LoadedCheckpoint(candidate, verify_checkpoint(candidate), tuple(warnings))
@@ -261,6 +274,14 @@ def load_checkpoint(run: Path, which: str = "last") -> LoadedCheckpoint | None:
     )
 
 
+def _announced(folder: Path, pointer: Mapping[str, str]) -> Path:
+    named = folder / pointer["checkpoint"]
+    if named.is_dir():
+        return named
+    # perhaps the process died while it saved the same step again
+    return next(iter(sorted(folder.glob(f".trash-{named.name}-*"))), named)
+
+
 def _serialize(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> bytes:
     # clones: safetensors refuses tensors that share memory
     copies = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
@@ -268,8 +289,17 @@ def _serialize(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> by
     return data
 
 
+def _seal(state: dict[str, Any]) -> bytes:
+    """Canonical JSON with the digest of everything else in it, since no other file vouches for this one."""
+    return canonical_json({**state, "sha256": _sha256(canonical_json(state).encode())}).encode()
+
+
+def _trash(folder: Path) -> Path:
+    return folder.with_name(f".trash-{folder.name}-{secrets.token_hex(4)}")
+
+
 def _remove(folder: Path) -> None:
-    trash = folder.with_name(f".trash-{folder.name}-{secrets.token_hex(4)}")
+    trash = _trash(folder)
     try:
         folder.replace(trash)
         fsync_folder(folder.parent)

@@ -11,7 +11,8 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 import torch
 from accelerate import Accelerator
-from accelerate.utils import broadcast_object_list
+from accelerate.state import AcceleratorState
+from accelerate.utils import broadcast_object_list, gather_object
 from torch import Tensor, nn
 
 from labelkit.data.keyed_random import keyed_generator
@@ -48,6 +49,9 @@ class Runtime:
         if threads is not None:
             torch.set_num_threads(threads)
         mixed = {"float32": "no", "bf16": "bf16", "fp16": "fp16"}[precision]
+        if process_count() == 1:
+            # accelerate keeps its choice of device and precision for the life of the process; a notebook may want another
+            AcceleratorState._reset_state(reset_partial_state=True)
         self._accelerator = Accelerator(cpu=use_cpu, mixed_precision=mixed)
         self.device: torch.device = self._accelerator.device
         self.rank: int = self._accelerator.process_index
@@ -96,9 +100,11 @@ class Runtime:
             (total, ...) on the CPU, equal on every process.
         """
         if self.world_size > 1:
-            longest = -(-total // self.world_size)
+            # whole batches are dealt out, so processes differ in rows and one may have none
+            shapes = gather_object([tuple(values.shape)])
+            longest, width = max(shape[0] for shape in shapes), max(shapes)[1:]
             padding = longest - len(values)
-            values = torch.cat([values, values.new_zeros((padding, *values.shape[1:]))]).contiguous()
+            values = torch.cat([values.reshape(len(values), *width), values.new_zeros((padding, *width))]).contiguous()
             positions = torch.cat([positions, positions.new_full((padding,), -1)])
             values = self._accelerator.gather(values.to(self.device))
             positions = self._accelerator.gather(positions.to(self.device))

@@ -26,6 +26,7 @@ from labelkit.errors import BusyError, CheckpointError, CheckpointMismatch, Conf
 from labelkit.store.commit import commit_bytes, commit_json
 
 CONFIG, SPLIT, METRICS, SUMMARY, LOCK = "config.yaml", "split.json", "metrics.jsonl", "summary.json", ".lock"
+_COMMAND = "# labelkit train "
 
 
 class RunDir:
@@ -59,8 +60,8 @@ class RunDir:
             if self.path.exists() and not self.path.is_dir():
                 raise ConfigError(str(self.path), "is a file where a run folder is to be made", "Choose another --out.")
             entries = {entry.name for entry in self.path.iterdir()} if self.path.is_dir() else set()
-            present = bool(entries - {LOCK})
-            ours = bool(entries & {CONFIG, LOCK})
+            # a process that died early leaves its lock and perhaps a temporary file
+            present = any(name != LOCK and not name.startswith(".tmp-") for name in entries)
             if resume and not present:
                 raise ConfigError(str(self.path), "there is no run to resume here", "Leave out --resume to start one.")
             if present and not (resume or overwrite):
@@ -69,7 +70,7 @@ class RunDir:
                     "already exists",
                     "Pass --resume to go on with that run, --overwrite to remove it first, or another --out.",
                 )
-            if present and not ours:
+            if present and not self._is_run():
                 raise ConfigError(str(self.path), "is not a run folder, so it is left alone", "Choose another --out.")
             if self.writes:
                 self.path.mkdir(parents=True, exist_ok=True)
@@ -85,7 +86,7 @@ class RunDir:
             except OSError as error:
                 raise resource_error(error, str(self.path)) from error
             text = yaml.safe_dump(dict(options), sort_keys=False, allow_unicode=True)
-            self.write_text(CONFIG, f"# labelkit train {method} --config config.yaml\n{text}")
+            self.write_text(CONFIG, f"{_COMMAND}{method} --config config.yaml\n{text}")
 
     def close(self) -> None:
         """Release the lock; files stay."""
@@ -107,8 +108,17 @@ class RunDir:
                 str(self.path), "another process is training into this folder", "Wait for it, or choose another --out."
             ) from error
 
+    def _is_run(self) -> bool:
+        # many a folder has a config.yaml; --overwrite must not empty it
+        try:
+            with (self.path / CONFIG).open("rb") as file:
+                return file.readline().startswith(_COMMAND.encode())
+        except FileNotFoundError:
+            return False
+
     def _clear(self) -> None:
-        for entry in self.path.iterdir():
+        # the options last: they are what makes the rest a run, should this process die here
+        for entry in sorted(self.path.iterdir(), key=lambda entry: entry.name == CONFIG):
             if entry.name == LOCK:
                 continue
             if entry.is_dir() and not entry.is_symlink():

@@ -15,10 +15,13 @@ class LearningRate:
         epochs: length of the run.
         shape: ``cosine`` or ``constant``.
         final_ratio: final over highest value (cosine), reached at ``epochs``.
-        warmup_epochs: epochs of linear growth; the value at time t is ``peak * (t + 1/w') / ...``, never 0.
+        warmup_epochs: epochs w of linear growth, < ``epochs``; the value at time t is ``peak * (t + 1) / (w + 1)``.
 
-    The cosine is ``f + 0.5 (peak - f)(1 + cos(pi t / epochs))`` with ``f = peak * final_ratio`` and t in epochs
-    (SimGCD's released code steps t per epoch; with ``per step`` t is a fraction).
+    The cosine is ``f + 0.5 (peak - f)(1 + cos(pi (t - w) / (epochs - w)))`` with ``f = peak * final_ratio`` and t
+    in epochs (SimGCD's released code, where w = 0, moves t once per epoch; t may be a fraction).
+
+    Raises:
+        ValueError: a value out of its range.
     """
 
     peak: float
@@ -31,6 +34,8 @@ class LearningRate:
         """Check the ranges."""
         if self.peak <= 0 or self.epochs < 1:
             raise ValueError(f"peak must be > 0 and epochs >= 1, got {self.peak} and {self.epochs}")
+        if not 0 <= self.warmup_epochs < self.epochs:
+            raise ValueError(f"warmup_epochs must be in [0, {self.epochs}), got {self.warmup_epochs}")
         if self.shape not in ("cosine", "constant"):
             raise ValueError(f"unknown shape {self.shape!r}")
 

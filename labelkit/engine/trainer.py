@@ -126,6 +126,7 @@ class Trainer:
         self.metadata = dict(metadata or {})
         self.clock = Clock()
         self.best: float | None = None
+        self.metrics: dict[str, float] = {}
         self.phases = method.phases(bank.rows)
         planned = sum(phase.epochs for phase in self.phases)
         if planned != config.epochs:
@@ -169,20 +170,21 @@ class Trainer:
         """
         started = time.monotonic()
         history: list[dict[str, float]] = []
-        metrics: dict[str, float] = {}
         with self._signals():
             if self.clock.step == 0:
+                if self.run is not None:
+                    self.run.cut_metrics(0)  # lines of a run that was killed before its first checkpoint
                 self.method.on_train_start(self._state(log_now=False))
             self._last_save = time.monotonic()
             while self.clock.epoch < self.config.epochs:
                 epoch_started = time.monotonic()
-                if not self._train_epoch():
-                    return FitResult(metrics, self.clock.step, time.monotonic() - started, False, history)
-                metrics = self._finish_epoch(time.monotonic() - epoch_started)
-                history.append(metrics)
+                if self._stop_reached() or not self._train_epoch():
+                    return FitResult(self.metrics, self.clock.step, time.monotonic() - started, False, history)
+                self._finish_epoch(time.monotonic() - epoch_started)
+                history.append(self.metrics)
         if self._tensorboard is not None:
             self._tensorboard.close()
-        return FitResult(metrics, self.clock.step, time.monotonic() - started, True, history)
+        return FitResult(self.metrics, self.clock.step, time.monotonic() - started, True, history)
 
     def _train_epoch(self) -> bool:
         """Run the rest of the running epoch; False if it stopped on request."""
@@ -190,14 +192,13 @@ class Trainer:
         loader = self._loader(clock.epoch)
         updates = self.steps_per_epoch(clock.epoch)
         self.method.train()
-        if config.lr_update == "epoch":
-            set_lr(self.optimizer, self.lr.at(clock.epoch))
+        # of the step before, for a run that is resumed when only the end of the epoch is left to do
+        self._set_lr(max(0, clock.step_in_epoch - 1), updates)
         self.method.on_epoch_start(self._state(log_now=False))
         accumulate = config.grad_accumulation_steps
         batches = loader.epoch(clock.epoch, start_step=clock.step_in_epoch * accumulate)
         while clock.step_in_epoch < updates:
-            if config.lr_update == "step":
-                set_lr(self.optimizer, self.lr.at(clock.epoch + clock.step_in_epoch / updates))
+            self._set_lr(clock.step_in_epoch, updates)
             log_now = (clock.step + 1) % config.log_every_steps == 0
             state = self._state(log_now=log_now)
             seed_step(config.seed, clock.step, self.runtime.rank)
@@ -220,6 +221,10 @@ class Trainer:
             if self._stop_or_save(end_of_epoch=clock.step_in_epoch == updates):
                 return False
         return True
+
+    def _set_lr(self, step_in_epoch: int, updates: int) -> None:
+        fraction = step_in_epoch / updates if self.config.lr_update == "step" else 0.0
+        set_lr(self.optimizer, self.lr.at(self.clock.epoch + fraction))
 
     def _watch(self, loss: Tensor, logs: Mapping[str, Tensor]) -> None:
         """Add to the epoch's means; on the CPU, stop at the first loss that is not finite."""
@@ -244,10 +249,11 @@ class Trainer:
             "The last checkpoint is from before. Lower --lr, set --clip-grad-norm, or use --precision float32.",
         )
 
-    def _finish_epoch(self, seconds: float) -> dict[str, float]:
+    def _finish_epoch(self, seconds: float) -> None:
         self._check_finite({})
         clock = self.clock
-        metrics = {name: float(self.runtime.mean(value / self._summed)) for name, value in self._sums.items()}
+        # sorted: a restored epoch has its sums in another order, and processes exchange them one by one
+        metrics = {name: float(self.runtime.mean(value / self._summed)) for name, value in sorted(self._sums.items())}
         self._sums, self._summed = {}, 0
         metrics["lr"] = self.optimizer.param_groups[0]["lr"]
         metrics["seconds"] = seconds
@@ -265,13 +271,13 @@ class Trainer:
             for name, value in metrics.items():
                 self._tensorboard.add_scalar(f"epoch/{name}", value, clock.step)
         self._announce(metrics)
+        self.metrics = metrics
         clock.epoch, clock.step_in_epoch = finished, 0
         value = metrics[self.method.best_metric]
         better = value == value and (self.best is None or value < self.best)
         if better:
             self.best = value
         self.save(best=better)
-        return metrics
 
     def _announce(self, metrics: Mapping[str, float]) -> None:
         shown = [f"loss {metrics['loss']:.4f}"]
@@ -298,8 +304,7 @@ class Trainer:
         due = self._checkpoint_asked or time.monotonic() - self._last_save > 60 * self.config.checkpoint_every_minutes
         # processes see signals and clocks at slightly different steps: they decide together
         asked, due = self.runtime.any_of([self._signal is not None, due])
-        planned = self.config.stop_after_steps is not None and self.clock.step >= self.config.stop_after_steps
-        if asked or planned:
+        if asked or self._stop_reached():
             self._check_finite({})
             self.save(best=False)
             if asked:
@@ -312,6 +317,9 @@ class Trainer:
                 self._check_finite({})
                 self.save(best=False)
         return False
+
+    def _stop_reached(self) -> bool:
+        return self.config.stop_after_steps is not None and self.clock.step >= self.config.stop_after_steps
 
     # ------------------------------------------------------------------ shared parts
 
@@ -418,6 +426,7 @@ class Trainer:
             "step_in_epoch": self.clock.step_in_epoch,
             "summed": self._summed,
             "best": self.best,
+            "metrics": self.metrics,
             "optimizer_scalars": scalars,
             "scaler": self.runtime.scaler_state(),
             "method": self.method.extra_state(),
@@ -440,7 +449,7 @@ class Trainer:
         """Take up a run where the checkpoint left it.
 
         Raises:
-            CheckpointMismatch: parameters differ in name or shape, or the number of processes does.
+            CheckpointMismatch: parameters differ in name or shape.
         """
         where, state = str(checkpoint.folder), checkpoint.state
         for warning in checkpoint.warnings:
@@ -451,16 +460,19 @@ class Trainer:
         )
         self.clock = Clock(state["epoch"], state["step"], state["step_in_epoch"])
         self.best = state["best"]
-        self._summed = state["summed"]
+        self.metrics = state["metrics"]
+        self.metrics = state["metrics"]
         self.runtime.load_scaler_state(state["scaler"])
         self.method.load_extra_state(state["method"])
         if self.monitor is not None:
             self.monitor.load_extra_state(state["monitor"])
         own = rank_file(self.runtime.rank)
+        # a process that was not there before takes the main one's sums, so that all of them have the same names
+        tensors = checkpoint.tensors(own if checkpoint.has(own) else rank_file(0))
+        sums = {k.removeprefix("epoch_sum/"): v for k, v in tensors.items() if k.startswith("epoch_sum/")}
+        self._sums = {name: value.to(self.runtime.device) for name, value in sums.items()}
+        self._summed = state["summed"]
         if checkpoint.has(own):
-            tensors = checkpoint.tensors(own)
-            sums = {k.removeprefix("epoch_sum/"): v for k, v in tensors.items() if k.startswith("epoch_sum/")}
-            self._sums = {name: value.to(self.runtime.device) for name, value in sums.items()}
             restore_generators({k: v for k, v in tensors.items() if not k.startswith("epoch_sum/")})
         if self.run is not None:
             self.run.cut_metrics(state["metrics_bytes"])

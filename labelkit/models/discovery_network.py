@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import torch
 from torch import Tensor
 
 from labelkit.models.backbones import build_backbone
 from labelkit.models.heads import CosineClassifier, Projector
 from labelkit.models.inference import InferenceNetwork, InputSpec
 from labelkit.models.paired_attention import KeyUpdate, freeze_backbone, paired_forward
+from labelkit.models.seeding import seeded_init
 
 
 class DiscoveryNetwork(InferenceNetwork):
@@ -47,8 +47,7 @@ class DiscoveryNetwork(InferenceNetwork):
         )
         freeze_backbone(self.backbone.net, grad_from_block, train_stem, linear_probe)
         dim = self.backbone.info.feature_dim
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed + 1)
+        with seeded_init(seed + 1):
             self.projector = Projector(dim, projector_hidden_dim, projection_dim)
             self.classifier = CosineClassifier(dim, num_classes)
         self._grad_from_block = self.backbone.info.depth if linear_probe else grad_from_block

@@ -9,7 +9,7 @@ meet queries of the same image, block and head only; nothing but the teacher's k
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -107,6 +107,8 @@ def paired_forward(
 
     Args:
         vit: timm ``VisionTransformer``; aligned and recorded blocks need its fused-qkv attention.
+            Any timm network will do while nothing is aligned or recorded and it is trained as a
+            whole or not at all.
         weak: ``(b, c, h, w)`` float, the teacher's view.
         strong: ``(b, c, h, w)`` float, the student's view of the same images.
         update: how keys move; ``None`` for not at all.
@@ -132,18 +134,26 @@ def paired_forward(
     if weak.shape != strong.shape:
         raise ValueError(f"views must have one shape, got {tuple(weak.shape)} and {tuple(strong.shape)}")
     net: Any = vit
-    depth = _depth(vit)
-    aligned = check_blocks(align_blocks, depth) if update is not None and vit.training else ()
-    recorded: tuple[int, ...] = ()
+    wanted = align_blocks if update is not None and vit.training else ()
+    watched: Collection[int] = ()
     if record is not None:
-        recorded = aligned if record_blocks is None else check_blocks(record_blocks, depth, "record_blocks")
-    special = tuple(sorted({*aligned, *recorded}))
-    check_vision_transformer(vit, special)
-
-    settings = update or KeyUpdate()
+        watched = wanted if record_blocks is None else record_blocks
     grad = torch.is_grad_enabled()
+    images = torch.cat([weak, strong])
+    as_a_whole = (train_stem and grad_from_block == 0) or (not train_stem and grad_from_block >= _num_blocks(vit))
+    if as_a_whole and not wanted and not watched:
+        with torch.set_grad_enabled(grad and train_stem):
+            whole: Tensor = net.forward_head(net.forward_features(images), pre_logits=True)
+        return whole
+
+    depth = _depth(vit)
+    aligned = check_blocks(wanted, depth)
+    recorded = check_blocks(watched, depth, "record_blocks")
+    special = {*aligned, *recorded}
+    check_vision_transformer(vit, tuple(sorted(special)))
+    settings = update or KeyUpdate()
     with torch.set_grad_enabled(grad and train_stem):
-        tokens = embed_tokens(vit, torch.cat([weak, strong]))
+        tokens = embed_tokens(vit, images)
     for index, block in enumerate(net.blocks):
         with torch.set_grad_enabled(grad and index >= grad_from_block):
             if index in special:
@@ -305,9 +315,15 @@ def _w_k(vit: nn.Module, index: int, space: UpdateSpace) -> Tensor | None:
     return w_k
 
 
-def _depth(vit: nn.Module) -> int:
+def _num_blocks(vit: nn.Module) -> int:
+    """Return the number of blocks; 0 for networks without a list of them."""
     blocks = getattr(vit, "blocks", None)
-    if not isinstance(blocks, Sequence | nn.Sequential | nn.ModuleList):
+    return len(blocks) if isinstance(blocks, nn.Sequential | nn.ModuleList) else 0
+
+
+def _depth(vit: nn.Module) -> int:
+    depth = _num_blocks(vit)
+    if not depth:
         problem = f"{type(vit).__name__} has no list of blocks"
         raise UnsupportedBackboneError(type(vit).__name__, problem, "Choose a ViT, or train the whole network.")
-    return len(blocks)
+    return depth

@@ -14,6 +14,7 @@ import os
 import pickle
 import re
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -110,8 +111,10 @@ def convert(path: Path, out: Path) -> dict[str, Any]:
     """Write the tensors of ``path`` to ``out`` and return what to print."""
     # Any failure here is the file's: it must reach the caller as text, never as a crash.
     try:
-        # Spelled out: an environment variable can turn the default off.
-        value = torch.load(path, weights_only=True, map_location="cpu")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            # Spelled out: an environment variable can turn the default off.
+            value = torch.load(path, weights_only=True, map_location="cpu")
     except Exception as error:
         names = forbidden_names(path, error)
         return {"refused": names} if names else {"error": explain(error)}

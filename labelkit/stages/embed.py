@@ -24,6 +24,7 @@ from labelkit.data.splits import LabelSplit
 from labelkit.data.transforms import Normalize
 from labelkit.engine.devices import Runtime
 from labelkit.errors import DivergenceError, Interrupted
+from labelkit.stages.initialize import describe_weights
 from labelkit.stages.locations import remember_images, remember_model
 from labelkit.stages.networks import EmbeddingNetwork, embedding_network, numerics_record
 from labelkit.stages.prepare import choose_split_rows, prepare_data
@@ -51,6 +52,7 @@ def embed_images(config: EmbedConfig) -> SimpleResult:
         model = embedding_network(config, 3)
         dataset, labeled, old_classes, order = _from_run(config, model)
     runtime = Runtime(device=config.device, precision=config.precision, threads=config.threads)
+    describe_weights(model.network)
     network = model.network.to(runtime.device)
     plan = _plan(config, runtime, model, dataset, labeled, old_classes)
     if config.dry_run:

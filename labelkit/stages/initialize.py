@@ -5,31 +5,65 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from labelkit.config.train import TrainConfig
 from labelkit.engine.checkpoint import MODEL, load_checkpoint
 from labelkit.engine.method import Method
-from labelkit.engine.run_dir import CONFIG
 from labelkit.engine.trainer import load_model_state
-from labelkit.errors import CheckpointError
+from labelkit.errors import CheckpointError, CheckpointMismatch
+from labelkit.models.inference import InferenceNetwork
+from labelkit.stages.progress import current_progress
+
+_BACKBONE = "network.backbone."
 
 
-def initialize_from(method: Method[Any], source: Path) -> list[str]:
-    """Start a method from a run folder (all of its network) or a weights file (its backbone).
+def initialize_from(method: Method[Any], source: Path) -> None:
+    """Start a method from a run folder or a weights file.
 
-    Returns:
-        Names of tensors in a weights file that were not needed.
+    A run of the same method with the same classes gives its whole network; any other run, and a file, gives its
+    backbone. What was taken is said.
 
     Raises:
         CheckpointError: nothing usable is there.
         CheckpointMismatch: tensors differ in name or shape.
     """
-    if source.is_dir():
-        checkpoint = load_checkpoint(source)
-        if checkpoint is None:
-            raise CheckpointError(str(source), f"holds no checkpoint (looked for checkpoints/ and {CONFIG})", "")
-        tensors = checkpoint.tensors(MODEL)
-        load_model_state(method, tensors, str(checkpoint.folder))
-        return []
     backbone = getattr(method.network, "backbone", None)
     if backbone is None:
-        raise CheckpointError(str(source), "this method has no backbone to put weights into", "Give a run folder.")
-    return list(backbone.load_weights(source).unexpected)
+        raise CheckpointError(str(source), "this method has no backbone to put weights into", "Leave out --init-from.")
+    if not source.is_dir():
+        backbone.load_weights(source)
+        describe_weights(method.network)
+        return
+    checkpoint = load_checkpoint(source)
+    if checkpoint is None:
+        raise CheckpointError(str(source), "holds no checkpoint", "Give the --out of a `labelkit train`.")
+    tensors = checkpoint.tensors(MODEL)
+    try:
+        load_model_state(method, tensors, str(checkpoint.folder))
+        taken = "the whole network"
+    except CheckpointMismatch:
+        kept = {name.removeprefix(_BACKBONE): value for name, value in tensors.items() if name.startswith(_BACKBONE)}
+        load_model_state(backbone, kept, str(checkpoint.folder))
+        taken = "the backbone; the heads start anew"
+    current_progress().message(f"started from {checkpoint.folder}: {taken}")
+
+
+def without_weights(config: TrainConfig) -> TrainConfig:
+    """The options with every source of weights left out, for a network whose checkpoint has them all."""
+    sources: dict[str, object] = {"pretrained": False, "weights": None, "init_from": None}
+    return config.model_copy(update={key: value for key, value in sources.items() if key in type(config).model_fields})
+
+
+def describe_weights(network: InferenceNetwork) -> None:
+    """Say what of a weights file was used, and what of it was not."""
+    backbone = getattr(network, "backbone", None)
+    report = getattr(backbone, "load_report", None)
+    if backbone is None or report is None:
+        return
+    text = f"weights from {backbone.source}: {len(report.loaded)} tensors loaded"
+    if report.prefix:
+        text += f", {report.prefix!r} cut from their names"
+    for kind, names in (("not in the file", report.missing), ("not needed", report.unexpected)):
+        if names:
+            more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+            text += f"; {kind}: {', '.join(names[:3])}{more}"
+    current_progress().message(text)

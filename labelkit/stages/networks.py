@@ -20,6 +20,7 @@ from labelkit.errors import CheckpointError, LabelkitError, Mismatch
 from labelkit.methods.registry import METHODS
 from labelkit.models.inference import BackboneNetwork, InferenceNetwork, PixelNetwork
 from labelkit.models.weights import fingerprint
+from labelkit.stages.initialize import without_weights
 from labelkit.stages.locations import find_model
 from labelkit.stages.prepare import saved_info
 from labelkit.store.embeddings import ModelIdentity
@@ -140,11 +141,10 @@ def run_network(checkpoint: Path, which: str = "last") -> EmbeddingNetwork:
         info = saved_info(saved)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(str(run / SPLIT), f"cannot be read: {error}", "Restore it.") from error
-    # all weights come from the checkpoint, so nothing is fetched to build the network
     spec = METHODS[method_name]
     own = {key: value for key, value in options.items() if key in spec.config.model_fields}
-    config = spec.config.model_validate({**own, "pretrained": False, "weights": None, "init_from": None})
-    method = spec.load()(config, info)
+    # all weights come from the checkpoint, so nothing is fetched to build the network
+    method = spec.load()(without_weights(spec.config.model_validate(own)), info)
     load_model_state(method, loaded.tensors(MODEL), str(loaded.folder))
     network = method.network.eval()
     return EmbeddingNetwork(

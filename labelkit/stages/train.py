@@ -7,7 +7,7 @@ import platform
 import resource
 import sys
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from labelkit.engine.run_dir import SPLIT, SUMMARY, RunDir, check_same_options
 from labelkit.engine.trainer import FitResult, Trainer
 from labelkit.methods.registry import METHODS
 from labelkit.models.weights import fingerprint
-from labelkit.stages.initialize import initialize_from
+from labelkit.stages.initialize import describe_weights, initialize_from, without_weights
 from labelkit.stages.prepare import PreparedData, info_record, prepare_data
 from labelkit.stages.progress import current_progress
 from labelkit.stages.result import SimpleResult, Table, jsonable
@@ -77,8 +77,8 @@ def _train(method_name: str, config: TrainConfig, runtime: Runtime, run: RunDir)
     options = config.to_yaml_dict(operational=False)
     if config.resume:
         check_same_options(run.path, method_name, options, allowed=config.resumable_fields)
-    setup = _set_up(method_name, config, runtime)
     checkpoint = load_checkpoint(run.path) if config.resume else None
+    setup = _set_up(method_name, config, runtime, fresh=checkpoint is None)
     if config.resume and checkpoint is None:
         progress.message(f"{run.path} has no checkpoint yet: starting from the first epoch")
     runtime.barrier()
@@ -116,18 +116,26 @@ class _Setup:
     prepared: PreparedData
     bank: ImageBank
     method: Method[Any]
-    unused_names: list[str] = field(default_factory=list)
 
 
-def _set_up(method_name: str, config: TrainConfig, runtime: Runtime) -> _Setup:
+def _set_up(method_name: str, config: TrainConfig, runtime: Runtime, *, fresh: bool) -> _Setup:
+    """Read the listing, build the network, decode what fits into memory.
+
+    Args:
+        method_name: row of the table of methods.
+        config: its options.
+        runtime: where to compute.
+        fresh: load the weights that the options name; a resumed run has all of them in its checkpoint.
+    """
     prepared = prepare_data(config)
     image_size = config.image_size if isinstance(config, DiscoveryTrainConfig) else None
     info = prepared.info(image_size or 0)
-    method = METHODS[method_name].load()(config, info)
-    if config.init_from is not None:
-        unused = initialize_from(method, config.init_from)
+    build_with = config if fresh else without_weights(config)
+    method = METHODS[method_name].load()(build_with, info)
+    if fresh and config.init_from is not None:
+        initialize_from(method, config.init_from)
     else:
-        unused = []
+        describe_weights(method.network)
     for note in prepared.dataset.notes:
         current_progress().message(note)
     bank = ImageBank(
@@ -137,7 +145,7 @@ def _set_up(method_name: str, config: TrainConfig, runtime: Runtime) -> _Setup:
         device=runtime.device,
     )
     bank.check(config.bad_limit)
-    return _Setup(prepared, bank, method, unused)
+    return _Setup(prepared, bank, method)
 
 
 def _trainer(setup: _Setup, config: TrainConfig, runtime: Runtime, run: RunDir | None) -> Trainer:
@@ -233,7 +241,7 @@ def _plan(method_name: str, config: TrainConfig) -> SimpleResult:
     """Build everything, time a few steps on real batches, write nothing."""
     runtime = Runtime(device=config.device, precision=config.precision, threads=config.threads)
     before = _peak_memory(runtime)
-    setup = _set_up(method_name, config, runtime)
+    setup = _set_up(method_name, config, runtime, fresh=True)
     steps = 4
     limited = config.model_copy(update={"stop_after_steps": 1, "tensorboard": False})
     trainer = _trainer(setup, limited, runtime, None)

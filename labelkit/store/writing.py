@@ -423,8 +423,7 @@ class EmbeddingRun:
         if not self._folder.exists() and self._plan_of_store() == self._digest:
             return self.out
         with _locked(self._folder) as still_there:
-            published = self._plan_of_store() == self._digest
-            if published and (not self._overwrite or not still_there):
+            if (not self._overwrite or not still_there) and self._plan_of_store() == self._digest:
                 self._remove_leftover()
                 return self.out
             missing = [part for part in range(self.plan.num_parts) if not self._part_path(part).exists()]

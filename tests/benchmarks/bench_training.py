@@ -33,7 +33,7 @@ from tests.benchmarks.measure import Row, Wanted, compare, with_check
 SEEDS = {"seed": 0, "split_seed": 0}
 WARMUPS = 1
 # In a block, multiples of the default of --log-every-steps: each block then has its share of logged steps.
-NANO_STEPS, NANO_REPETITIONS = 30, 15
+NANO_STEPS, NANO_REPETITIONS = 10, 31
 MINI_STEPS, MINI_REPETITIONS = 10, 7
 # So that the bare loop need not repeat the schedules.
 CONSTANT = {"lr_schedule": "constant", "teacher_temperature_start": 0.05, "teacher_temperature_final": 0.05}

@@ -11,12 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
-
 from labelkit.data import cifar
 from labelkit.data.cifar import ArrayUnpickler
 from labelkit.data.datasets import DATASETS, ArraySource, ImageDataset, load_dataset
 from labelkit.errors import DatasetError
+from PIL import Image
 
 
 def put(path: Path, value: int = 0, size: tuple[int, int] = (4, 4)) -> None:

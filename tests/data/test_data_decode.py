@@ -14,9 +14,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
-
 from labelkit.data.decode import BadImage, decode_image, read_image_file
+from PIL import Image
 
 
 def encode(image: Image.Image, kind: str, **options: Any) -> bytes:

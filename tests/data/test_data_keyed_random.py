@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-
 from labelkit.data.keyed_random import keyed_generator, keyed_torch_generator, keyed_uniform
 
 MASK = (1 << 64) - 1

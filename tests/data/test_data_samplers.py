@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-
 from labelkit.data.samplers import BalancedSampler, ClassBalancedSampler, Sampler, UniformSampler
 from labelkit.errors import ConfigError, DatasetError
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from labelkit.data.splits import (
     LabelSplit,
     class_halves_split,

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 from labelkit.engine.schedules import LearningRate, TeacherTemperature
@@ -62,8 +63,14 @@ def test_fractions_of_an_epoch_lie_on_the_same_curve() -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [((0.0, 5), "peak"), ((-1.0, 5), "peak"), ((0.1, 0), "epochs"), ((0.1, 5, "linear"), "'linear'")],
+    [
+        ({"peak": 0.0, "epochs": 5}, "peak"),
+        ({"peak": -1.0, "epochs": 5}, "peak"),
+        ({"peak": 0.1, "epochs": 0}, "epochs"),
+        ({"peak": 0.1, "epochs": 5, "shape": "linear"}, "'linear'"),
+        ({"peak": 0.1, "epochs": 5, "warmup_epochs": 5}, r"warmup_epochs must be in \[0, 5\), got 5"),
+    ],
 )
-def test_impossible_learning_rates_are_refused(arguments: tuple[float, int], message: str) -> None:
+def test_impossible_learning_rates_are_refused(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        LearningRate(*arguments)
+        LearningRate(**arguments)

@@ -316,6 +316,20 @@ def test_other_kinds_of_attention_are_refused_by_name() -> None:
         assert isinstance(caught.value, ConfigError)
 
 
+def test_any_network_will_do_as_a_whole() -> None:
+    net, (weak, strong) = build_backbone("resnet18", seed=0).net.eval(), views()
+    expected = plain_forward(net, weak, strong)
+
+    trained = paired_forward(net, weak, strong, train_stem=True)
+    frozen = paired_forward(net, weak, strong)
+
+    assert_same(trained, expected)
+    assert_same(frozen, expected)
+    assert (trained.requires_grad, frozen.requires_grad) == (True, False)
+    with pytest.raises(UnsupportedBackboneError, match="ResNet has no list of blocks"):
+        paired_forward(net, weak, strong, record={}, record_blocks=[0])
+
+
 def test_update_in_token_space_is_refused_where_keys_are_normed() -> None:
     vit, (weak, strong) = tiny_vit(qk_norm=True), views()
 

@@ -1,0 +1,440 @@
+"""Loading: the same batches for any workers and processes, bad files left out and named."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from labelkit.data.batch import Batch
+from labelkit.data.datasets import ArraySource, ImageDataset, load_dataset
+from labelkit.data.loading import EvalLoader, ImageBank, TrainLoader, occurrence_keys
+from labelkit.data.samplers import BalancedSampler, Sampler, UniformSampler
+from labelkit.data.splits import gcd_split
+from labelkit.data.transforms import (
+    Normalize,
+    ViewSpec,
+    simgcd_view,
+    strong_view,
+    weak_view,
+)
+from labelkit.data.transforms import (
+    test_view as plain_view,
+)
+from labelkit.errors import ConfigError, DatasetError
+from PIL import Image
+
+PLAIN1 = Normalize((0.0,), (1.0,))
+PLAIN3 = Normalize((0.0,) * 3, (1.0,) * 3)
+DIGIT_VIEWS = (weak_view(32, "digits", chiral=True), strong_view(32, "digits", chiral=True))
+
+
+def in_memory(n: int = 24, side: int = 32, channels: Any = 1) -> ImageDataset:
+    images = np.random.default_rng(0).integers(0, 256, (n, side, side, channels), dtype=np.uint8)
+    return ImageDataset(
+        name="random",
+        root=None,
+        sample_ids=tuple(f"{i:03d}" for i in range(n)),
+        labels=np.arange(n) % 4,
+        given=np.ones(n, dtype=np.bool_),
+        class_names=("a", "b", "c", "d"),
+        splits=np.zeros(n, dtype=np.int16),
+        split_names=("train",),
+        in_channels=channels,
+        chiral=True,
+        photographic=False,
+        source=ArraySource(images),
+    )
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Twelve photos of different sizes, too large for memory mode."""
+    root = tmp_path_factory.mktemp("photos")
+    generator = np.random.default_rng(0)
+    for i in range(12):
+        height, width = generator.integers(70, 110, 2)
+        coarse = generator.integers(0, 256, (6, 6, 3), dtype=np.uint8)
+        (root / f"class{i % 3}").mkdir(exist_ok=True)
+        Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC).save(
+            root / f"class{i % 3}/{i:02d}.png"
+        )
+    return root
+
+
+def loader(bank: ImageBank, sampler: Sampler | None = None, views: Any = DIGIT_VIEWS, **options: Any) -> TrainLoader:
+    options = {
+        "labels": np.full(len(bank.dataset), -1),
+        "batch_size": 8,
+        "seed": 3,
+        "normalize": PLAIN1 if bank.channels == 1 else PLAIN3,
+    } | options
+    return TrainLoader(bank, views, sampler or UniformSampler(bank.rows, seed=3), **options)
+
+
+def by_sample(batches: Iterator[Batch]) -> dict[int, tuple[torch.Tensor, ...]]:
+    """Views and matrices of each sample, by its row."""
+    found = {}
+    for batch in batches:
+        for i, row in enumerate(batch.sample_index.tolist()):
+            matrices = (geometry.matrices[i] for geometry in batch.geometry)
+            found[row] = (*(view[i] for view in batch.views), *matrices)
+    return found
+
+
+def assert_equal_samples(first: dict[int, Any], second: dict[int, Any], atol: float = 0.0) -> None:
+    assert first.keys() == second.keys()
+    for row in first:
+        for a, b in zip(first[row], second[row], strict=True):
+            assert torch.allclose(a, b, rtol=0, atol=atol)
+
+
+# --- the bank ---
+
+
+def test_small_images_are_kept_in_memory_as_they_are() -> None:
+    dataset = in_memory(5)
+    bank = ImageBank(dataset, channels=1)
+    assert bank.images is not None
+    assert bank.image_size == (32, 32)
+    assert np.array_equal(bank.gather(np.array([3]))[0, 0].numpy(), dataset.source.read(3).decode(1)[..., 0])
+
+
+def test_images_above_the_memory_limit_or_of_many_sizes_are_read_when_needed(folder: Path) -> None:
+    assert ImageBank(in_memory(5), channels=1, memory_limit_bytes=5 * 1024).in_memory
+    assert not ImageBank(in_memory(5), channels=1, memory_limit_bytes=5 * 1024 - 1).in_memory
+    bank = ImageBank(load_dataset(str(folder), data_root=Path()))
+    assert not bank.in_memory
+    assert bank.image_size is None
+    with pytest.raises(ValueError, match="not in memory"):
+        bank.gather(np.array([0]))
+
+
+def test_small_images_of_two_sizes_are_read_when_needed(tmp_path: Path) -> None:
+    Image.new("RGB", (8, 8)).save(tmp_path / "a.png")
+    Image.new("RGB", (8, 9)).save(tmp_path / "b.png")
+    assert not ImageBank(load_dataset(str(tmp_path), data_root=Path())).in_memory
+
+
+def test_digits_are_enlarged_once_by_an_antialiased_bicubic_resize() -> None:
+    dataset = load_dataset("digits", data_root=Path()).select(np.arange(40))
+    bank = ImageBank(dataset, channels=1, base_size=32)
+    assert bank.images is not None
+    assert bank.image_size == (8, 8)
+    for row in range(40):
+        picture = Image.fromarray(dataset.source.read(row).decode(1)[..., 0]).resize((32, 32), Image.Resampling.BICUBIC)
+        assert np.array_equal(bank.images[row, 0].numpy(), np.asarray(picture))
+
+
+def test_images_are_enlarged_only_within_the_memory_limit_and_always_shrunk() -> None:
+    bank = ImageBank(in_memory(4, 16), channels=1, base_size=32, memory_limit_bytes=4 * 32 * 32 - 1)
+    assert bank.images is not None
+    assert bank.images.shape == (4, 1, 16, 16)
+    bank = ImageBank(in_memory(4, 48), channels=1, base_size=32)
+    assert bank.images is not None
+    assert bank.images.shape == (4, 1, 32, 32)
+
+
+@pytest.mark.parametrize("rows", [[1, 1], [2, 1], [-1, 0], [0, 24]])
+def test_rows_that_are_not_in_the_data_set_are_refused(rows: list[int]) -> None:
+    with pytest.raises(ValueError, match="rows"):
+        ImageBank(in_memory(), rows, channels=1)
+
+
+def test_rows_outside_of_the_bank_cannot_be_gathered() -> None:
+    with pytest.raises(ValueError, match="row 2 is not in the bank"):
+        ImageBank(in_memory(), [0, 1], channels=1).gather(np.array([0, 2]))
+
+
+@pytest.fixture
+def broken(folder: Path, tmp_path: Path) -> Path:
+    root = tmp_path / "broken"
+    shutil.copytree(folder, root)
+    good = (root / "class0/00.png").read_bytes()
+    (root / "class0/empty.png").touch()
+    (root / "class0/cut.png").write_bytes(good[: len(good) // 2])
+    (root / "class1/notes.jpg").write_text("notes")
+    os.mkfifo(root / "class1/pipe.png")
+    (root / "class2/link.png").symlink_to(root / "nowhere.png")
+    return root
+
+
+def test_bad_files_are_found_before_training_and_named(broken: Path) -> None:
+    dataset = load_dataset(str(broken), data_root=Path())
+    bank = ImageBank(dataset)
+    reasons = {dataset.sample_ids[row]: reason.split(":")[0] for row, reason in bank.bad.items()}
+    assert reasons == {
+        "class0/cut.png": "damaged",
+        "class0/empty.png": "empty file",
+        "class1/notes.jpg": "not an image (JPEG, PNG, WebP, GIF, BMP, TIFF or AVIF)",
+        "class1/pipe.png": "not a regular file",
+        "class2/link.png": "the file is gone",
+    }
+    assert len(bank.rows) == 12
+    assert len(bank.listed_rows) == 17
+    bank.check(0.3)
+    with pytest.raises(DatasetError, match=r"(?s)5 of 17 images cannot be read.*class0/empty\.png: empty file"):
+        bank.check(0.01)
+
+
+def test_a_set_without_any_good_image_is_refused_whatever_is_allowed(tmp_path: Path) -> None:
+    (tmp_path / "a.png").touch()
+    with pytest.raises(DatasetError, match="1 of 1"):
+        ImageBank(load_dataset(str(tmp_path), data_root=Path())).check(1.0)
+
+
+# --- training batches ---
+
+
+def test_an_epoch_has_every_row_once_in_whole_batches() -> None:
+    train = loader(ImageBank(in_memory(27), channels=1))
+    assert train.steps_per_epoch == 3
+    batches = list(train.epoch(0))
+    rows = torch.cat([batch.sample_index for batch in batches])
+    assert [len(batch.sample_index) for batch in batches] == [8, 8, 8]
+    assert len(set(rows.tolist())) == 24
+    assert batches[0].views[0].shape == (8, 1, 32, 32)
+    assert batches[0].views[0].dtype == torch.float32
+
+
+def test_batches_of_other_sizes_show_the_same_views_of_each_sample() -> None:
+    bank = ImageBank(in_memory(), channels=1)
+    expected = by_sample(loader(bank, batch_size=24).epoch(2))
+    for batch_size in (1, 3, 8):
+        assert_equal_samples(expected, by_sample(loader(bank, batch_size=batch_size).epoch(2)), atol=1e-6)
+
+
+def test_processes_share_each_batch_by_striding() -> None:
+    bank = ImageBank(in_memory(), channels=1)
+    whole = list(loader(bank).epoch(1))
+    shares = [list(loader(bank, rank=rank, world_size=4).epoch(1)) for rank in range(4)]
+    for step, batch in enumerate(whole):
+        for rank in range(4):
+            share = shares[rank][step]
+            assert torch.equal(share.sample_index, batch.sample_index[rank::4])
+            assert torch.allclose(share.views[1], batch.views[1][rank::4], atol=1e-6)
+
+
+def test_a_resumed_epoch_continues_where_it_stopped() -> None:
+    train = loader(ImageBank(in_memory(), channels=1))
+    rest = list(train.epoch(4))[1:]
+    resumed = list(train.epoch(4, start_step=1))
+    assert len(resumed) == 2
+    for a, b in zip(rest, resumed, strict=True):
+        assert torch.equal(a.sample_index, b.sample_index)
+        assert torch.equal(a.views[1], b.views[1])
+
+
+def test_truth_of_unlabeled_images_cannot_change_a_batch() -> None:
+    dataset = in_memory(64)
+    split = gcd_split(dataset.labels, dataset.given, 4)
+    random = np.random.default_rng(1).integers(0, 4, 64)
+    bank = ImageBank(dataset, channels=1)
+
+    def batches(truth: Any) -> list[Batch]:
+        labels = split.training_labels(truth)
+        return list(loader(bank, BalancedSampler(split.labeled, seed=0), labels=labels).epoch(0))
+
+    for a, b in zip(batches(dataset.labels), batches(np.where(split.labeled, dataset.labels, random)), strict=True):
+        assert torch.equal(a.labels, b.labels)
+        assert torch.equal(a.sample_index, b.sample_index)
+        assert all(torch.equal(x, y) for x, y in zip(a.views, b.views, strict=True))
+        assert np.array_equal(a.labels.numpy() >= 0, split.labeled[a.sample_index.numpy()])
+
+
+def test_an_image_drawn_twice_is_augmented_in_two_ways() -> None:
+    class Twice:
+        def __len__(self) -> int:
+            return 4
+
+        def indices(self, epoch: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+            return np.array([5, 7, 5, 5])
+
+    (batch,) = loader(ImageBank(in_memory(), channels=1), Twice(), batch_size=4).epoch(0)
+    strong = batch.views[1]
+    assert not torch.allclose(strong[0], strong[2])
+    assert not torch.allclose(strong[2], strong[3])
+
+
+def test_keys_count_the_occurrences_of_a_row() -> None:
+    keys = occurrence_keys(np.array([5, 7, 5, 0, 5, 7]))
+    assert keys.tolist() == [5, 7, 5 + 2**40, 0, 5 + 2 * 2**40, 7 + 2**40]
+    assert occurrence_keys(np.zeros(0, dtype=np.int64)).tolist() == []
+
+
+def test_views_may_change_with_the_epoch() -> None:
+    train = loader(ImageBank(in_memory(), channels=1), views=lambda epoch: [ViewSpec(32)] * (epoch + 1))
+    assert [len(next(train.epoch(epoch)).views) for epoch in (0, 1)] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "problem"),
+    [
+        ({"batch_size": 9, "world_size": 2}, ConfigError, "9 cannot be shared by 2"),
+        ({"batch_size": 25}, ConfigError, "25 is more than the 24 images"),
+        ({"batch_size": 0}, ConfigError, "0 cannot"),
+        ({"labels": np.zeros(3)}, ValueError, "labels have shape"),
+        ({"rank": 2, "world_size": 2}, ValueError, "rank 2 of 2"),
+    ],
+)
+def test_loaders_that_cannot_be_are_refused(options: dict[str, Any], error: type[Exception], problem: str) -> None:
+    with pytest.raises(error, match=problem):
+        loader(ImageBank(in_memory(), channels=1), **options)
+
+
+def test_views_that_would_skip_pixels_in_memory_are_refused() -> None:
+    with pytest.raises(ValueError, match="base_size"):
+        next(loader(ImageBank(in_memory(side=64), channels=1)).epoch(0))
+
+
+# --- files ---
+
+FILE_VIEWS = (simgcd_view(16, "generic", chiral=False), strong_view(16, "generic", chiral=False))
+
+
+def test_files_give_the_same_batches_for_any_number_of_workers(folder: Path) -> None:
+    bank = ImageBank(load_dataset(str(folder), data_root=Path()))
+    expected = list(loader(bank, views=FILE_VIEWS, batch_size=4).epoch(1))
+    global_state = torch.get_rng_state()
+    for num_workers in (1, 2):
+        train = loader(bank, views=FILE_VIEWS, batch_size=4, num_workers=num_workers)
+        next(train.epoch(0))  # an epoch that is left early must not disturb the next one
+        found = list(train.epoch(1))
+        assert len(found) == len(expected) == 3
+        for a, b in zip(expected, found, strict=True):
+            assert torch.equal(a.sample_index, b.sample_index)
+            assert all(torch.equal(x, y) for x, y in zip(a.views, b.views, strict=True))
+            assert all(torch.equal(x.matrices, y.matrices) for x, y in zip(a.geometry, b.geometry, strict=True))
+    assert torch.equal(global_state, torch.get_rng_state())
+
+
+def test_files_give_the_same_views_for_any_batch_and_process(folder: Path) -> None:
+    bank = ImageBank(load_dataset(str(folder), data_root=Path()))
+    expected = by_sample(loader(bank, views=FILE_VIEWS, batch_size=12).epoch(0))
+    assert_equal_samples(expected, by_sample(loader(bank, views=FILE_VIEWS, batch_size=3).epoch(0)), atol=1e-6)
+    shares = [by_sample(loader(bank, views=FILE_VIEWS, batch_size=4, rank=r, world_size=2).epoch(0)) for r in (0, 1)]
+    assert_equal_samples(expected, shares[0] | shares[1], atol=1e-6)
+
+
+def test_the_geometry_of_a_sample_is_the_same_in_memory_and_from_files() -> None:
+    dataset = in_memory(8, 32, 3)
+    views = (ViewSpec(32, area_range=(0.3, 1.0), hflip=0.5), ViewSpec(32, resize_ratio=36 / 32, crop="random"))
+    memory = by_sample(loader(ImageBank(dataset), views=views).epoch(0))
+    stream = by_sample(loader(ImageBank(dataset, memory_limit_bytes=0), views=views).epoch(0))
+    for row in memory:
+        assert torch.equal(memory[row][2], stream[row][2])
+        assert torch.equal(memory[row][3], stream[row][3])
+        # Two bicubic kernels on noise differ, but it is the same part of the same image.
+        assert torch.corrcoef(torch.stack((memory[row][0].flatten(), stream[row][0].flatten())))[0, 1] > 0.95
+
+
+def test_bad_files_are_left_out_of_training(broken: Path) -> None:
+    bank = ImageBank(load_dataset(str(broken), data_root=Path()))
+    rows = torch.cat([batch.sample_index for batch in loader(bank, views=FILE_VIEWS, batch_size=4).epoch(0)])
+    assert sorted(rows.tolist()) == bank.rows.tolist()
+
+
+def test_a_file_that_vanishes_during_training_is_named(broken: Path) -> None:
+    bank = ImageBank(load_dataset(str(broken), data_root=Path()))
+    shutil.rmtree(broken)
+    with pytest.raises(DatasetError, match=r"class\d/\d\d\.png: could be read before training, now: the file is gone"):
+        list(loader(bank, views=FILE_VIEWS, batch_size=4).epoch(0))
+
+
+# --- evaluation ---
+
+
+def test_evaluation_sees_each_row_once_in_order_without_padding() -> None:
+    bank = ImageBank(in_memory(10), channels=1)
+    batches = list(EvalLoader(bank, ViewSpec(32), batch_size=4, normalize=PLAIN1))
+    assert [batch.rows.tolist() for batch in batches] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+    assert bank.images is not None
+    assert torch.equal(torch.cat([batch.images for batch in batches]), bank.images.float() / 255)
+
+
+def test_processes_take_whole_batches_in_turn() -> None:
+    bank = ImageBank(in_memory(10), channels=1)
+    shares = [EvalLoader(bank, ViewSpec(32), batch_size=3, normalize=PLAIN1, rank=r, world_size=3) for r in range(3)]
+    assert [[batch.rows.tolist() for batch in share] for share in shares] == [
+        [[0, 1, 2], [9]],
+        [[3, 4, 5]],
+        [[6, 7, 8]],
+    ]
+    assert [len(share) for share in shares] == [2, 1, 1]
+
+
+def test_evaluation_may_take_some_rows_in_any_order() -> None:
+    (batch,) = EvalLoader(in_memory(10), ViewSpec(32), rows=[7, 2], batch_size=4, normalize=PLAIN1)
+    assert batch.rows.tolist() == [7, 2]
+
+
+def test_bad_images_keep_their_place_as_black_and_are_named(broken: Path) -> None:
+    dataset = load_dataset(str(broken), data_root=Path())
+    bank = ImageBank(dataset)
+    normalize = Normalize((0.5,) * 3, (0.5,) * 3)
+    batches = list(EvalLoader(dataset, plain_view(16), batch_size=5, normalize=normalize))
+    bad = [entry for batch in batches for entry in batch.bad]
+    assert dict(bad) == bank.bad
+    assert [len(batch.images) for batch in batches] == [5, 5, 5, 2]
+    images = torch.cat([batch.images for batch in batches])
+    assert (images[[row for row, _ in bad]] == -1).all()
+    assert not (images[bank.rows] == -1).all(dim=(1, 2, 3)).any()
+
+
+def test_workers_change_nothing_in_evaluation(broken: Path) -> None:
+    dataset = load_dataset(str(broken), data_root=Path())
+
+    def run(num_workers: int) -> list[Any]:
+        options: dict[str, Any] = {"batch_size": 4, "normalize": PLAIN3, "identify": True, "num_workers": num_workers}
+        return list(EvalLoader(dataset, plain_view(16), **options))
+
+    for a, b in zip(run(0), run(1), strict=True):
+        assert torch.equal(a.images, b.images)
+        assert a.bad == b.bad
+        assert np.array_equal(a.sha256, b.sha256)
+
+
+def test_images_are_identified_by_digest_and_sizes(broken: Path) -> None:
+    import hashlib
+
+    dataset = load_dataset(str(broken), data_root=Path())
+    (batch,) = EvalLoader(dataset, plain_view(16), batch_size=99, normalize=PLAIN3, identify=True)
+    for i, sample_id in enumerate(dataset.sample_ids):
+        if i in dict(batch.bad):
+            assert batch.image_sizes[i].tolist() == [0, 0]
+            continue
+        content = (broken / sample_id).read_bytes()
+        with Image.open(broken / sample_id) as picture:
+            assert batch.image_sizes[i].tolist() == [picture.height, picture.width]
+        assert batch.sha256[i].tobytes() == hashlib.sha256(content).digest()
+        assert batch.file_sizes[i] == len(content)
+
+
+def test_images_in_memory_are_identified_by_their_original() -> None:
+    dataset = in_memory(6, 8)
+    bank = ImageBank(dataset, channels=1, base_size=32)
+    (ours,) = EvalLoader(bank, ViewSpec(32), batch_size=9, normalize=PLAIN1, identify=True)
+    (read,) = EvalLoader(dataset, ViewSpec(32), batch_size=9, normalize=PLAIN1, identify=True)
+    assert np.array_equal(ours.sha256, read.sha256)
+    assert ours.image_sizes.tolist() == read.image_sizes.tolist() == [[8, 8]] * 6
+    assert ours.file_sizes.tolist() == [64] * 6
+    # A query read from a file must meet its own embedding in an index made from memory.
+    assert torch.equal(ours.images, read.images)
+
+
+def test_views_with_randomness_are_refused_for_evaluation() -> None:
+    with pytest.raises(ValueError, match="no randomness"):
+        EvalLoader(in_memory(), DIGIT_VIEWS[0], batch_size=4, normalize=PLAIN1)
+
+
+def test_every_public_name_of_the_package_exists() -> None:
+    import labelkit.data
+
+    assert all(getattr(labelkit.data, name) is not None for name in labelkit.data.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = labelkit.data.nothing

@@ -1,0 +1,459 @@
+"""Views: geometry against its recorded matrix, colors against torchvision and plain loops."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torchvision.transforms.functional as reference
+from labelkit.data import transforms
+from labelkit.data.transforms import (
+    Normalize,
+    ViewSpec,
+    adjust_brightness,
+    adjust_contrast,
+    adjust_hue,
+    adjust_saturation,
+    affine_matrices,
+    apply_views,
+    blur_kernel_for,
+    box_matrices,
+    change_colors,
+    compose,
+    crop_boxes,
+    finish_view,
+    gaussian_blur,
+    resize_box,
+    resize_center,
+    rgb_to_gray,
+    simgcd_view,
+    solarize,
+    strong_view,
+    weak_view,
+)
+from PIL import Image
+from torch import Tensor
+from torchvision.transforms import InterpolationMode, RandomResizedCrop
+
+PLAIN1 = Normalize((0.0,), (1.0,))
+PLAIN3 = Normalize((0.0,) * 3, (1.0,) * 3)
+KEYED = {"seed": 0, "epoch": 0}
+
+
+@pytest.fixture
+def photos() -> Tensor:
+    """Six random images, (6, 3, 20, 20) float32 in [0, 1]."""
+    return torch.rand((6, 3, 20, 20), generator=torch.Generator().manual_seed(0))
+
+
+def coordinates(height: int, width: int, copies: int) -> Tensor:
+    """Images whose first channel is x and second is y, both scaled to 20..235."""
+    x = 20 + 215 * (np.arange(width) + 0.5) / width
+    y = 20 + 215 * (np.arange(height) + 0.5) / height
+    image = np.stack([np.tile(x, (height, 1)), np.tile(y[:, None], (1, width)), np.zeros((height, width))])
+    return torch.from_numpy(np.rint(image).astype(np.uint8)).expand(copies, -1, -1, -1).contiguous()
+
+
+def looked_up(matrices: Tensor, size: int) -> tuple[Tensor, Tensor]:
+    """Values of ``coordinates`` where the view's pixels come from, and how far that is from the center (edge = 1)."""
+    centers = (torch.arange(size) + 0.5) * 2 / size - 1
+    y, x = torch.meshgrid(centers, centers, indexing="ij")
+    points = torch.stack((x, y, torch.ones_like(x))).reshape(3, -1)
+    original = (matrices @ points).reshape(-1, 2, size, size)
+    return (20 + 215 * (original + 1) / 2) / 255, original.abs().amax(1)
+
+
+# --- geometry ---
+
+
+@pytest.mark.parametrize("interpolation", ["bicubic", "bilinear"])
+@pytest.mark.parametrize("shape", [(32, 32), (24, 40)])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"resize_ratio": 1 / 0.875, "crop": "random", "hflip": 0.5},
+        {"area_range": (0.3, 1.0), "hflip": 0.5},
+        {"zoom_range": (1.0, 1.67), "shift_px": 2.0, "rotation_rad": 0.2},
+        {"area_range": (0.5, 1.0), "zoom_range": (1.0, 1.5), "rotation_rad": 0.5, "hflip": 0.5, "shift_px": 3.0},
+        {"hflip": 0.5},
+        {},
+    ],
+)
+def test_views_in_memory_show_what_their_matrix_says(
+    interpolation: Any, shape: tuple[int, int], options: dict[str, Any]
+) -> None:
+    spec = ViewSpec(32, interpolation=interpolation, **options)
+    (view,), (geometry,) = apply_views(
+        coordinates(*shape, 16), np.arange(16), [spec], normalize=PLAIN3, seed=1, epoch=2
+    )
+    expected, distance = looked_up(geometry.matrices, 32)
+    inside = (distance < 1 - 5 / min(shape)).unsqueeze(1).expand_as(expected)
+    assert inside.float().mean() > 0.2
+    # A linear ramp survives interpolation, up to the rounding of its 8 bits.
+    assert (view[:, :2] - expected)[inside].abs().max() < 2 / 255
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"resize_ratio": 1 / 0.875, "crop": "random", "hflip": 0.5},
+        {"area_range": (0.3, 1.0), "hflip": 0.5, "rotation_rad": 0.3, "zoom_range": (1.0, 1.2)},
+    ],
+)
+def test_views_of_files_have_the_geometry_of_views_in_memory(options: dict[str, Any]) -> None:
+    spec = ViewSpec(16, **options)
+    images = coordinates(48, 60, 8)
+    keys = np.arange(8)
+    heights, widths = np.full(8, 48), np.full(8, 60)
+    boxes = crop_boxes(spec, heights, widths, keys, seed=0, epoch=0, view=1)
+    crops = np.stack(
+        [resize_box(image.permute(1, 2, 0).numpy(), box, spec) for image, box in zip(images, boxes, strict=True)]
+    )
+    view, geometry = finish_view(
+        torch.from_numpy(crops).permute(0, 3, 1, 2),
+        boxes,
+        np.stack((heights, widths), axis=1),
+        spec,
+        keys,
+        view=1,
+        normalize=PLAIN3,
+        **KEYED,
+    )
+    expected, distance = looked_up(geometry.matrices, 16)
+    inner = affine_matrices(spec, keys, seed=0, epoch=0, view=1)
+    # What the second stage shows from outside of the box is padding.
+    _, within_box = looked_up(torch.from_numpy(inner).float(), 16)
+    inside = ((distance < 0.8) & (within_box < 0.8)).unsqueeze(1).expand_as(expected)
+    assert inside.float().mean() > 0.2
+    assert (view[:, :2] - expected)[inside].abs().max() < 3 / 255
+    total = compose(box_matrices(boxes, heights, widths), inner)
+    assert torch.allclose(geometry.matrices, torch.from_numpy(total).float())
+
+
+def test_a_certain_mirror_swaps_left_and_right_exactly() -> None:
+    image = torch.tensor([[[[0, 51, 102], [153, 204, 255], [10, 20, 30]]]], dtype=torch.uint8)
+    (view,), (geometry,) = apply_views(image, [0], [ViewSpec(3, hflip=1.0)], normalize=PLAIN1, **KEYED)
+    assert (view * 255).round().int().tolist() == [[[[102, 51, 0], [255, 204, 153], [30, 20, 10]]]]
+    assert geometry.matrices.tolist() == [[[-1, 0, 0], [0, 1, 0]]]
+
+
+def test_mirrors_happen_as_often_as_asked() -> None:
+    matrices = affine_matrices(ViewSpec(8, hflip=0.3), np.arange(4000), view=0, **KEYED)
+    # Standard deviation of the share 0.007.
+    assert abs((matrices[:, 0, 0] < 0).mean() - 0.3) < 0.03
+
+
+def test_an_image_larger_than_nothing_is_left_as_it_is(photos: Tensor) -> None:
+    pixels = (photos * 255).to(torch.uint8)
+    (view,), _ = apply_views(pixels, np.arange(6), [ViewSpec(20)], normalize=PLAIN3, **KEYED)
+    assert torch.equal(view, pixels.float() / 255)
+
+
+@pytest.mark.parametrize("shape", [(20, 20), (33, 47), (300, 200)])
+@pytest.mark.parametrize("interpolation", ["bicubic", "bilinear"])
+def test_the_test_view_is_torchvisions_resize_and_center_crop(shape: tuple[int, int], interpolation: Any) -> None:
+    values = np.random.default_rng(0).integers(0, 256, (*shape, 3), dtype=np.uint8)
+    mode = InterpolationMode(interpolation)
+    picture = reference.resize(Image.fromarray(values), 36, mode)
+    expected = np.asarray(reference.center_crop(picture, [32])).astype(int)
+    spec = ViewSpec(32, resize_ratio=1 / 0.875, interpolation=interpolation)
+    box = crop_boxes(spec, [shape[0]], [shape[1]], [0], view=0, **KEYED)[0]
+    assert np.abs(resize_box(values, box, spec).astype(int) - expected).max() <= 1
+    in_memory = resize_center(torch.from_numpy(values).permute(2, 0, 1)[None], spec)[0].permute(1, 2, 0) * 255
+    difference = np.abs(in_memory.numpy() - expected)
+    assert difference.max() <= 1.001
+    assert (difference > 0.5).mean() < 1e-3
+
+
+def test_digits_are_resized_whole_by_the_test_view() -> None:
+    values = np.random.default_rng(0).integers(0, 256, (8, 8, 1), dtype=np.uint8)
+    expected = reference.resize(Image.fromarray(values[..., 0]), [32, 32], InterpolationMode.BICUBIC)
+    view = resize_center(torch.from_numpy(values).permute(2, 0, 1)[None], transforms.test_view(32, "digits"))
+    assert np.array_equal(np.rint(view[0, 0].numpy() * 255), np.asarray(expected))
+
+
+def test_random_crops_reach_every_whole_pixel_offset_and_no_other() -> None:
+    spec = ViewSpec(32, resize_ratio=36 / 32, crop="random")
+    boxes = crop_boxes(spec, np.full(2000, 72), np.full(2000, 72), np.arange(2000), view=0, **KEYED)
+    assert set(boxes[:, 0]) == set(boxes[:, 1]) == {0, 2, 4, 6, 8}
+    assert np.allclose(boxes[:, 2:] - boxes[:, :2], 64)
+    # 400 expected each, standard deviation 18.
+    assert min(np.unique(boxes[:, 0], return_counts=True)[1]) > 310
+
+
+def test_area_crops_have_the_areas_and_aspects_of_random_resized_crop() -> None:
+    h, w = 150, 200
+    spec = ViewSpec(32, area_range=(0.3, 0.8))
+    left, top, right, bottom = crop_boxes(spec, np.full(4000, h), np.full(4000, w), np.arange(4000), view=0, **KEYED).T
+    box_w, box_h = right - left, bottom - top
+    assert left.min() >= 0
+    assert top.min() >= 0
+    assert right.max() <= w
+    assert bottom.max() <= h
+    share = box_w * box_h / (h * w)
+    assert share.min() > 0.29
+    assert share.max() < 0.81
+    assert (box_w / box_h).min() > 0.72
+    assert (box_w / box_h).max() < 1.36
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        theirs = [RandomResizedCrop.get_params(torch.empty(3, h, w), [0.3, 0.8], [3 / 4, 4 / 3]) for _ in range(4000)]
+    _, _, their_h, their_w = np.array(theirs).T
+    assert abs(share.mean() - (their_h * their_w / (h * w)).mean()) < 0.015
+    assert abs(share.std() - (their_h * their_w / (h * w)).std()) < 0.015
+    assert abs(np.log(box_w / box_h).mean() - np.log(their_w / their_h).mean()) < 0.02
+    assert np.abs(np.corrcoef(left / np.maximum(w - box_w, 1), top / np.maximum(h - box_h, 1))[0, 1]) < 0.06
+
+
+@pytest.mark.parametrize(("shape", "expected"), [((100, 1000), (434, 0, 567, 100)), ((1000, 100), (0, 433, 100, 566))])
+def test_an_area_that_fits_nowhere_falls_back_to_the_center(
+    shape: tuple[int, int], expected: tuple[int, int, int, int]
+) -> None:
+    box = crop_boxes(ViewSpec(32, area_range=(0.9, 1.0)), [shape[0]], [shape[1]], [0], view=0, **KEYED)[0]
+    # torchvision: largest box of an allowed aspect, 133 x 100 or 100 x 133, centered.
+    assert np.abs(box - expected).max() <= 1
+
+
+def test_digit_views_stay_within_the_ranges_of_the_specification() -> None:
+    keys = np.arange(3000)
+    weak = affine_matrices(weak_view(32, "digits", chiral=True), keys, view=0, **KEYED)
+    assert np.allclose(weak[:, :, :2], np.eye(2))
+    assert 1.98 / 16 < np.abs(weak[:, :, 2]).max() <= 2 / 16
+    strong = affine_matrices(strong_view(32, "digits", chiral=True), keys, view=1, **KEYED)
+    zoom = 1 / np.sqrt(np.linalg.det(strong[:, :, :2]))
+    angle = np.arctan2(strong[:, 1, 0], strong[:, 0, 0])
+    assert (1.0, 1.67) == (round(zoom.min(), 2), round(zoom.max(), 2))
+    assert 0.199 < np.abs(angle).max() <= 0.2
+    assert (np.linalg.det(strong[:, :, :2]) > 0).all()
+
+
+@pytest.mark.parametrize("build", [weak_view, strong_view, simgcd_view])
+def test_chiral_images_are_never_mirrored(build: Any) -> None:
+    assert build(32, "generic", chiral=True).hflip == 0
+    assert build(32, "digits", chiral=False).hflip == 0
+    assert build(32, "generic", chiral=False).hflip == 0.5
+
+
+def test_views_have_the_published_sizes() -> None:
+    assert [transforms.test_view(size).resized_side for size in (224, 32)] == [256, 36]
+    assert simgcd_view(224, "fine", chiral=False) == weak_view(224, "fine", chiral=False)
+    assert strong_view(224, "fine", chiral=False).blur_kernel == 23
+    assert strong_view(224, "fine", chiral=False).jitter_prob == 0
+    generic = strong_view(224, "generic", chiral=False)
+    assert (generic.jitter_prob, generic.gray_prob, generic.solarize_prob) == (0.8, 0.2, 0.2)
+
+
+@pytest.mark.parametrize(("size", "kernel"), [(224, 23), (96, 9), (32, 3), (16, 1), (4, 1)])
+def test_the_blur_kernel_is_the_odd_number_nearest_to_a_tenth(size: int, kernel: int) -> None:
+    assert blur_kernel_for(size) == kernel
+    assert all(abs(kernel - size / 10) <= abs(other - size / 10) for other in range(1, 99, 2))
+
+
+def test_strength_scales_what_the_schedule_scales() -> None:
+    spec = strong_view(32, "generic", chiral=False)
+    assert spec.at_strength(1.0) == spec
+    half = spec.at_strength(0.5)
+    assert half.area_range == (0.65, 1.0)
+    assert (half.jitter_prob, half.gray_prob, half.solarize_prob, half.blur_prob) == (0.4, 0.1, 0.1, 0.25)
+    assert half.blur_sigma == (0.05, 1.0)
+    assert spec.at_strength(0.0).area_range == (1.0, 1.0)
+    assert half.hflip == 0.5
+
+
+# --- colors ---
+
+
+def plain_blur(image: np.ndarray[Any, Any], sigma: float, kernel: int) -> np.ndarray[Any, Any]:
+    """Direct two-dimensional sum in float64 with reflected edges."""
+    half = kernel // 2
+    taps = range(-half, half + 1)
+    weights = np.array([[math.exp(-(i * i + j * j) / (2 * sigma * sigma)) for j in taps] for i in taps])
+    weights /= weights.sum()
+    height, width = image.shape
+    result = np.zeros((height, width))
+    for y in range(height):
+        for x in range(width):
+            for i in taps:
+                for j in taps:
+                    row, column = abs(y + i), abs(x + j)
+                    row = 2 * (height - 1) - row if row >= height else row
+                    column = 2 * (width - 1) - column if column >= width else column
+                    result[y, x] += weights[i + half, j + half] * image[row, column]
+    return result
+
+
+@pytest.mark.parametrize("kernel", [1, 3, 5])
+def test_blur_is_the_plain_sum_with_a_sigma_for_each_image(kernel: int) -> None:
+    images = torch.rand((3, 2, 7, 6), generator=torch.Generator().manual_seed(0))
+    sigmas = torch.tensor([0.1, 0.8, 2.0])
+    blurred = gaussian_blur(images, sigmas, kernel)
+    for i in range(3):
+        for channel in range(2):
+            expected = plain_blur(images[i, channel].double().numpy(), float(sigmas[i]), kernel)
+            assert np.abs(blurred[i, channel].numpy() - expected).max() < 1e-6
+
+
+def test_blur_is_torchvisions(photos: Tensor) -> None:
+    expected = torch.cat([reference.gaussian_blur(photos[i : i + 1], [7, 7], [0.5 + i]) for i in range(6)])
+    assert torch.allclose(gaussian_blur(photos, 0.5 + torch.arange(6.0), 7), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "factors"),
+    [
+        (adjust_brightness, reference.adjust_brightness, [0.0, 0.6, 1.0, 1.4, 2.0, 0.9]),
+        (adjust_contrast, reference.adjust_contrast, [0.0, 0.6, 1.0, 1.4, 2.0, 0.9]),
+        (adjust_saturation, reference.adjust_saturation, [0.0, 0.6, 1.0, 1.4, 2.0, 0.9]),
+        (adjust_hue, reference.adjust_hue, [-0.5, -0.1, 0.0, 0.1, 0.3, 0.5]),
+    ],
+)
+def test_color_operations_are_torchvisions(photos: Tensor, ours: Any, theirs: Any, factors: list[float]) -> None:
+    photos[0, :, 0] = photos[0, :1, 0]  # gray pixels have no hue
+    photos[1, :, 1] = 0
+    expected = torch.stack([theirs(image, factor) for image, factor in zip(photos, factors, strict=True)])
+    assert torch.allclose(ours(photos, torch.tensor(factors)), expected, atol=2e-6)
+
+
+def test_gray_and_solarize_are_torchvisions(photos: Tensor) -> None:
+    assert torch.allclose(rgb_to_gray(photos), reference.rgb_to_grayscale(photos), atol=1e-6)
+    assert torch.equal(solarize(photos, 128 / 255), reference.solarize(photos, 128 / 255))
+
+
+def test_one_channel_has_no_saturation_and_no_hue() -> None:
+    images = torch.rand(2, 1, 4, 4)
+    assert adjust_saturation(images, torch.zeros(2)) is images
+    assert adjust_hue(images, torch.full((2,), 0.3)) is images
+    assert rgb_to_gray(images) is images
+
+
+def test_a_jitter_of_one_kind_uses_each_samples_own_factor(photos: Tensor) -> None:
+    spec = ViewSpec(20, jitter_prob=1.0, jitter=(0.4, 0.0, 0.0, 0.0))
+    changed = change_colors(photos * 0.5, spec, np.arange(6), view=0, **KEYED)
+    ratios = changed / (photos * 0.5)
+    assert torch.allclose(ratios, ratios.mean(dim=(1, 2, 3), keepdim=True).expand_as(ratios), atol=1e-4)
+    factors = ratios.mean(dim=(1, 2, 3))
+    assert len(set(factors.tolist())) == 6
+    assert ((factors > 0.6) & (factors < 1.4)).all()
+
+
+def test_jitter_applies_four_operations_in_one_of_their_orders() -> None:
+    import itertools
+
+    images = torch.rand((5, 3, 6, 6), generator=torch.Generator().manual_seed(1))
+    spec = ViewSpec(6, jitter_prob=1.0, jitter=(0.4, 0.4, 0.2, 0.1))
+    changed = change_colors(images.clone(), spec, np.arange(5), view=0, **KEYED)
+    u = transforms.keyed_uniform(0, 0, np.arange(5), 0, "color", 11)
+    theirs = (reference.adjust_brightness, reference.adjust_contrast, reference.adjust_saturation, reference.adjust_hue)
+    used = set()
+    for i in range(5):
+        factors = [0.6 + 0.8 * u[i, 1], 0.6 + 0.8 * u[i, 2], 0.8 + 0.4 * u[i, 3], -0.1 + 0.2 * u[i, 4]]
+        matching = []
+        for order in itertools.permutations(range(4)):
+            image = images[i]
+            for number in order:
+                image = theirs[number](image, float(factors[number]))
+            if torch.allclose(image, changed[i], atol=1e-5):
+                matching.append(order)
+        assert len(matching) >= 1
+        used.add(matching[0])
+    assert len(used) > 1
+
+
+@pytest.mark.parametrize(
+    ("options", "share"),
+    [
+        ({"gray_prob": 0.2}, 0.2),
+        ({"blur_prob": 0.5, "blur_sigma": (1.0, 2.0)}, 0.5),
+        ({"solarize_prob": 0.2}, 0.2),
+        ({"jitter_prob": 0.8, "jitter": (0.4, 0.0, 0.0, 0.0)}, 0.8),
+        ({"brightness_range": (0.6, 0.9)}, 1.0),
+        ({}, 0.0),
+    ],
+)
+def test_operations_happen_as_often_as_asked(options: dict[str, Any], share: float) -> None:
+    images = torch.rand((3000, 3, 4, 4), generator=torch.Generator().manual_seed(0))
+    changed = change_colors(images.clone(), ViewSpec(4, **options), np.arange(3000), view=0, **KEYED)
+    happened = ((changed - images).abs().amax(dim=(1, 2, 3)) > 1e-4).float().mean()
+    # Standard deviation at most 0.009.
+    assert abs(happened - share) < 0.035
+
+
+def test_colors_stay_between_black_and_white(photos: Tensor) -> None:
+    spec = strong_view(20, "generic", chiral=False)
+    changed = change_colors(photos, spec, np.arange(6), view=0, **KEYED)
+    assert changed.min() >= 0
+    assert changed.max() <= 1 + 1e-6
+
+
+# --- all stages ---
+
+
+@pytest.mark.parametrize("domain", ["digits", "fine", "generic"])
+def test_views_do_not_depend_on_how_batches_are_cut(domain: Any) -> None:
+    channels = 1 if domain == "digits" else 3
+    images = torch.randint(0, 256, (9, channels, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    keys = np.array([4, 7, 1, 900, 33, 2, 8, 5, 6])
+    views = [weak_view(32, domain, chiral=False), strong_view(32, domain, chiral=False)]
+    normalize = PLAIN1 if channels == 1 else PLAIN3
+    whole, geometry = apply_views(images, keys, views, normalize=normalize, **KEYED)
+    for part in (slice(0, 1), slice(1, 4), slice(4, 9)):
+        pieces, piece_geometry = apply_views(images[part], keys[part], views, normalize=normalize, **KEYED)
+        for view in range(2):
+            assert torch.allclose(pieces[view], whole[view][part], atol=1e-6)
+            assert torch.equal(piece_geometry[view].matrices, geometry[view].matrices[part])
+
+
+def test_views_seeds_and_epochs_differ() -> None:
+    images = torch.randint(0, 256, (4, 1, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    spec = strong_view(32, "digits", chiral=True)
+    made = [
+        apply_views(images, np.arange(4), [spec, spec], seed=seed, epoch=epoch, normalize=PLAIN1)[0]
+        for seed, epoch in ((0, 0), (1, 0), (0, 1))
+    ]
+    assert not torch.allclose(made[0][0], made[0][1])
+    assert not torch.allclose(made[0][0], made[1][0])
+    assert not torch.allclose(made[0][0], made[2][0])
+
+
+def test_normalizing_subtracts_the_mean_and_divides_by_the_std() -> None:
+    images = torch.full((1, 3, 1, 1), 0.5)
+    assert torch.allclose(Normalize((0.1, 0.2, 0.3), (1, 2, 4))(images).flatten(), torch.tensor([0.4, 0.15, 0.05]))
+    assert Normalize((0.5,), (0.5,))(torch.ones(1, 1, 1, 1)).item() == 1
+    with pytest.raises(ValueError, match="3 channels, 1 means"):
+        PLAIN1(images)
+    with pytest.raises(ValueError, match="std positive"):
+        Normalize((0.5,), (0.0,))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"hflip": 1.2},
+        {"resize_ratio": 0.9},
+        {"area_range": (0.0, 1.0)},
+        {"area_range": (0.5, 1.1)},
+        {"zoom_range": (1.5, 1.0)},
+        {"blur_kernel": 4},
+        {"blur_kernel": 99},
+        {"brightness_range": (-0.1, 1.0)},
+        {"jitter": (0.0, 0.0, 0.0, 0.6)},
+        {"shift_px": -1.0},
+    ],
+)
+def test_numbers_out_of_range_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="must"):
+        ViewSpec(32, **options)
+
+
+@pytest.mark.gpu
+def test_views_on_a_gpu_are_those_of_the_cpu() -> None:
+    images = torch.randint(0, 256, (8, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    views = [weak_view(32, "generic", chiral=False), strong_view(32, "generic", chiral=False), transforms.test_view(32)]
+    on_cpu, _ = apply_views(images, np.arange(8), views, normalize=PLAIN3, **KEYED)
+    on_gpu, _ = apply_views(images.cuda(), np.arange(8), views, normalize=PLAIN3, **KEYED)
+    for ours, theirs in zip(on_cpu, on_gpu, strict=True):
+        # Solarize may flip a value that rounds to the other side of its threshold.
+        assert ((ours - theirs.cpu()).abs() > 1e-3).float().mean() < 1e-3

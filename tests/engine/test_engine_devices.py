@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from labelkit.engine.devices import Runtime, generator_states, restore_generators, seed_step
+from labelkit.errors import ResourceError
+from safetensors.torch import load, save
+
+TWO_PROCESSES = """
+import torch
+from labelkit.engine.devices import Runtime
+
+runtime = Runtime(device="cpu")
+rank, size = runtime.rank, runtime.world_size
+assert size == 2
+assert runtime.share(f"rank {rank}") == "rank 0"
+assert runtime.any_of([False, rank == 1, True]) == [False, True, True]
+assert runtime.mean(torch.tensor(float(rank))).item() == 0.5
+table = torch.arange(30.0).reshape(10, 3)
+for positions in ([[0, 1, 2, 3, 9, 8, 7], [6, 5, 4]], [list(range(10)), []], [[], list(range(10))]):
+    own = torch.tensor(positions[rank], dtype=torch.int64)
+    values = table[own] if len(own) else torch.zeros((0, 0))  # a process without rows does not know their width
+    assert torch.equal(runtime.gather_rows(values, own, 10), table), positions
+runtime.close()
+"""
+
+
+def _draws() -> list[Any]:
+    return [torch.rand(3).tolist(), np.random.rand(3).tolist(), np.random.randn(), random.random(), random.gauss(0, 1)]
+
+
+@pytest.fixture(autouse=True)
+def _keep_generators() -> Any:
+    states = generator_states()
+    yield
+    restore_generators(states)
+
+
+@pytest.mark.parametrize("half_a_pair", [False, True])
+def test_global_generators_go_on_where_they_were(half_a_pair: bool) -> None:
+    if half_a_pair:  # both keep the second of two normal numbers for the next call
+        np.random.randn()
+        random.gauss(0, 1)
+    states = load(save(generator_states()))  # as a checkpoint stores them
+    expected = _draws()
+    _draws()
+    restore_generators(states)
+    assert _draws() == expected
+
+
+def test_the_generator_of_a_step_depends_on_seed_step_and_rank_alone() -> None:
+    draws = {}
+    for key in ((0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1)):
+        torch.rand(random.randrange(1, 9))
+        seed_step(*key)
+        draws[key] = torch.rand(4).tolist()
+    assert len({tuple(value) for value in draws.values()}) == 4
+    seed_step(0, 1, 0)
+    assert torch.rand(4).tolist() == draws[0, 1, 0]
+
+
+def test_cuda_where_there_is_none_is_a_resource_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ResourceError, match="--device cuda: no CUDA device") as caught:
+        Runtime(device="cuda")
+    assert caught.value.exit_code == 5
+
+
+def test_metal_where_there_is_none_is_a_resource_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    with pytest.raises(ResourceError, match="--device mps"):
+        Runtime(device="mps")
+
+
+def test_half_precision_on_a_cpu_is_a_resource_error() -> None:
+    with pytest.raises(ResourceError, match=r"--precision fp16: needs a GPU\. Use bf16 or float32"):
+        Runtime(device="cpu", precision="fp16")
+
+
+def test_one_process_may_use_one_precision_after_another() -> None:
+    product = {}
+    for precision in ("float32", "bf16", "float32"):
+        runtime = Runtime(device="cpu", precision=precision)  # type: ignore[arg-type] # mypy widens the loop variable
+        with runtime.autocast():
+            product[precision] = torch.ones(2, 2) @ torch.ones(2, 2)
+    assert product["float32"].dtype == torch.float32
+    assert product["bf16"].dtype == torch.bfloat16
+
+
+def test_threads_are_set() -> None:
+    before = torch.get_num_threads()
+    try:
+        Runtime(device="cpu", threads=3)
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_rows_are_put_where_they_belong() -> None:
+    runtime = Runtime(device="cpu")
+    table = runtime.gather_rows(torch.tensor([[1.0], [2.0], [3.0]]), torch.tensor([2, 0, 1]), 3)
+    assert table.tolist() == [[2.0], [3.0], [1.0]]
+
+
+def test_a_long_gradient_is_cut_to_the_limit() -> None:
+    parameter = torch.nn.Parameter(torch.zeros(2))
+    optimizer = torch.optim.SGD([parameter], lr=1.0)
+    runtime = Runtime(device="cpu")
+    runtime.backward((parameter * torch.tensor([3.0, 4.0])).sum())
+    runtime.clip_and_step(optimizer, [parameter], 0.5)
+    assert parameter.tolist() == pytest.approx([-0.3, -0.4], rel=1e-4)
+    assert parameter.grad is None
+
+
+@pytest.mark.slow
+def test_two_processes_agree(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(TWO_PROCESSES)
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    done = subprocess.run([*launcher, str(script)], capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from labelkit.engine.method import TrainState
+from labelkit.engine.monitors import DiscoveryMonitor
+from labelkit.errors import DivergenceError
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+# T16 of the specification
+TRUTH = [0, 0, 0, 0, 1, 1, 1, 2, 2, 2, 2, 2, 3, 3]
+PREDICTED = [2, 2, 2, 0, 0, 0, 3, 1, 1, 1, 2, 4, 4, 1]
+OLD = [True, True, False, False]
+
+
+def _measure(
+    monitor: DiscoveryMonitor, predicted: ArrayLike, *, num_outputs: int, features: Tensor | None = None
+) -> Mapping[str, float]:
+    """Let the monitor look at a network whose answer for image i is ``predicted[i]``."""
+    answers = torch.from_numpy(np.asarray(predicted))
+    if features is None:
+        features = torch.eye(len(answers))  # unlike each other
+    rows = torch.arange(len(answers))[:, None].float()
+
+    def classify(embeddings: Tensor) -> Tensor:
+        return torch.nn.functional.one_hot(answers, num_outputs).float()[: len(embeddings)]
+
+    network = SimpleNamespace(embed=lambda images: features, classify=classify, num_outputs=num_outputs)
+
+    def full_pass(network: Callable[[Tensor], Tensor], chosen: Any) -> Tensor:
+        return network(rows)[: len(chosen)]
+
+    state = TrainState(3, 0, 1, False, True, full_pass, lambda purpose: np.random.default_rng(0))
+    return monitor(SimpleNamespace(network=network), state)  # type: ignore[arg-type] # only its network is looked at
+
+
+def _monitor(truth: ArrayLike = TRUTH, *, patience: int = 3, num_old_outputs: int = 2) -> DiscoveryMonitor:
+    labels = np.asarray(truth, dtype=np.int64)
+    return DiscoveryMonitor(np.arange(len(labels)), labels, np.array(OLD), num_old_outputs, patience)
+
+
+def test_accuracies_and_error_kinds_match_the_worked_numbers() -> None:
+    metrics = _measure(_monitor(), PREDICTED, num_outputs=5)
+    expected = {
+        "all_accuracy": 0.642857,
+        "old_accuracy": 0.714286,
+        "new_accuracy": 0.571429,
+        "true_old": 0.142857,
+        "false_old": 0.142857,
+        "true_new": 0.285714,
+        "false_new": 0.142857,
+    }
+    assert {name: metrics[name] for name in expected} == pytest.approx(expected, abs=5e-7)
+
+
+def test_images_of_unknown_truth_are_not_scored() -> None:
+    truth = [*TRUTH, -1, -1]
+    metrics = _measure(_monitor(truth), [*PREDICTED, 0, 0], num_outputs=5)
+    assert metrics["all_accuracy"] == pytest.approx(9 / 14)
+
+
+def test_without_any_truth_there_are_only_signs_of_collapse() -> None:
+    metrics = _measure(_monitor([-1] * 4), [0, 1, 0, 1], num_outputs=2)
+    assert set(metrics) == {"used_clusters", "predicted_old_share", "assignment_entropy", "feature_concentration"}
+
+
+def test_only_the_rows_given_are_looked_at() -> None:
+    asked: list[list[int]] = []
+
+    def full_pass(network: Any, rows: Any) -> Tensor:
+        asked.append(rows.tolist())
+        return torch.tensor([[1.0, 0.0, 1.0], [0.0, 1.0, -1.0]])
+
+    monitor = DiscoveryMonitor(np.array([1, 3]), np.array([9, 0, 9, 1]) % 4, np.array(OLD), 2, 3)
+    state = TrainState(0, 0, 1, False, True, full_pass, lambda purpose: np.random.default_rng(0))
+    method: Any = SimpleNamespace(network=SimpleNamespace(num_outputs=2))
+    assert monitor(method, state)["all_accuracy"] == 1.0
+    assert asked == [[1, 3]]
+
+
+@pytest.mark.parametrize(
+    ("predicted", "entropy", "used", "old_share"),
+    [([0, 1, 2, 3], 1.0, 4, 0.5), ([0, 0, 0, 0], 0.0, 1, 1.0), ([2, 3, 2, 3], 0.5, 2, 0.0)],
+)
+def test_spread_of_the_predictions(predicted: list[int], entropy: float, used: int, old_share: float) -> None:
+    metrics = _measure(_monitor([0, 1, 2, 3]), predicted, num_outputs=4)
+    assert metrics["assignment_entropy"] == pytest.approx(entropy)
+    assert metrics["used_clusters"] == used
+    assert metrics["predicted_old_share"] == old_share
+
+
+@pytest.mark.parametrize(
+    ("features", "concentration"),
+    [([[3.0, 0.0], [0.5, 0.0]], 1.0), ([[1.0, 0.0], [-2.0, 0.0]], 0.0), ([[1.0, 0.0], [0.0, 7.0]], 0.5**0.5)],
+)
+def test_concentration_is_the_length_of_the_mean_direction(features: list[list[float]], concentration: float) -> None:
+    metrics = _measure(_monitor([0, 1]), [0, 1], num_outputs=2, features=torch.tensor(features))
+    assert metrics["feature_concentration"] == pytest.approx(concentration)
+
+
+@pytest.mark.parametrize(
+    ("predicted", "features"), [([1, 1], None), ([0, 1], torch.ones(2, 3))], ids=["one cluster", "equal features"]
+)
+def test_a_collapse_ends_the_run_after_patience(predicted: list[int], features: Tensor | None) -> None:
+    monitor = _monitor([0, 1], patience=3)
+    for _ in range(2):
+        _measure(monitor, predicted, num_outputs=2, features=features)
+    with pytest.raises(DivergenceError, match=r"epoch 3: training collapsed: .* in 3 evaluations") as caught:
+        _measure(monitor, predicted, num_outputs=2, features=features)
+    assert caught.value.exit_code == 4
+
+
+def test_a_recovery_starts_the_count_again() -> None:
+    monitor = _monitor([0, 1], patience=2)
+    for predicted in ([1, 1], [0, 1], [1, 1]):
+        _measure(monitor, predicted, num_outputs=2)
+    assert monitor.extra_state() == {"collapsed_for": 1}
+
+
+def test_the_count_goes_on_after_a_resume() -> None:
+    before, after = _monitor([0, 1], patience=2), _monitor([0, 1], patience=2)
+    _measure(before, [1, 1], num_outputs=2)
+    after.load_extra_state(before.extra_state())
+    with pytest.raises(DivergenceError):
+        _measure(after, [1, 1], num_outputs=2)

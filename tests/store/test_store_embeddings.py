@@ -1,0 +1,150 @@
+"""Reading stores: as labelkit, and as anyone with h5py."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from dataclasses import replace
+
+import h5py
+import numpy as np
+import pytest
+from labelkit.errors import Mismatch, NotAStore
+from labelkit.store.embeddings import open_store
+from store_samples import MODEL, NOT_UTF8, SAMPLE_IDS, make_plan, make_store, rows_of
+
+
+def test_what_was_written_is_read(tmp_path):
+    store = make_store(tmp_path / "s.h5", bad={1: "broken\nimage"})
+    plan, kept = make_plan(), [0, 2, 3, 4, 5, 6, 7]
+    assert (store.n, store.dim) == (7, 3)
+    assert store.sample_ids == [SAMPLE_IDS[row] for row in kept]
+    expected = np.concatenate([rows_of(plan, [row])["embeddings"] for row in kept])
+    np.testing.assert_array_equal(store.embeddings, expected)
+    np.testing.assert_array_equal(store.sha256, rows_of(plan, kept)["sha256"])
+    assert store.file_sizes.tolist() == [100 + row for row in kept]
+    assert store.image_sizes.tolist() == [[8, 9 + row] for row in kept]
+    assert store.labels.tolist() == [0, 1, 1, 2, 2, -1, 2]
+    assert store.labeled.tolist() == [True, True, False, False, False, False, False]
+    assert store.class_names == ("cat", "dog", "eel")
+    assert store.old_classes.tolist() == [True, True, False]
+    assert store.skipped == [("a/1.png", "broken image")]
+    assert store.model == MODEL
+    assert (store.normalized, store.metric, store.created_by) == (False, "cosine", "labelkit 0.1.0")
+    assert store.plan_digest == plan.digest()
+    assert {name: rows.tolist() for name, rows in store.extras.items()} == {"logits": [[0.5, 0.5]] * 7}
+
+
+def test_types_are_those_of_the_format(tmp_path):
+    store = make_store(tmp_path / "s.h5", make_plan(dtype="float16"))
+    types = [store.embeddings, store.extras["logits"], store.labels, store.splits, store.file_sizes, store.image_sizes]
+    assert [array.dtype.str for array in types] == ["<f2", "<f4", "<i8", "<i2", "<u8", "<u4"]
+
+
+def test_arrays_are_read_only(tmp_path):
+    store = make_store(tmp_path / "s.h5")
+    with pytest.raises(ValueError, match="read-only"):
+        store.embeddings[0, 0] = 1
+
+
+def test_labels_and_splits_may_be_absent(tmp_path):
+    bare = {"labels": None, "labeled": None, "class_names": (), "old_classes": None, "splits": None, "split_names": ()}
+    store = make_store(tmp_path / "s.h5", make_plan(**bare, extras={}))
+    assert store.labels is store.labeled is store.old_classes is store.splits is None
+    assert (store.class_names, store.split_names, store.skipped, store.extras) == ((), (), [], {})
+    assert store.rows(None).tolist() == list(range(8))
+
+
+def test_rows_of_a_split_are_in_order(tmp_path):
+    store = make_store(tmp_path / "s.h5")
+    assert store.rows("train").tolist() == [0, 2, 4, 7]
+    assert store.rows("test").tolist() == [1, 3, 5]
+    with pytest.raises(Mismatch, match="its splits: train, test"):
+        store.rows("val")
+
+
+def test_three_lines_of_h5py_read_a_store(tmp_path):
+    store = make_store(tmp_path / "s.h5")
+    with h5py.File(tmp_path / "s.h5") as f:
+        embeddings, paths, labels = (
+            f["embeddings"][:],
+            f["sample_ids"].asstr(errors="surrogateescape")[:],
+            f["labels"][:],
+        )
+        assert f.attrs["format"] == b"labelkit.store"
+        assert f.attrs["names_are_utf8"] == 0
+        assert f["embeddings"].chunks is f["embeddings"].compression is None
+    np.testing.assert_array_equal(embeddings, store.embeddings)
+    assert paths.tolist() == SAMPLE_IDS
+    assert NOT_UTF8 in SAMPLE_IDS
+    assert labels.tolist() == store.labels.tolist()
+
+
+def test_large_arrays_can_be_mapped_at_the_offset_that_h5py_tells(tmp_path):
+    plan = make_plan(dim=2000)
+    store = make_store(tmp_path / "s.h5", plan)
+    with h5py.File(tmp_path / "s.h5") as f:
+        offset, shape = f["embeddings"].id.get_offset(), f["embeddings"].shape
+    assert offset % 4096 == 0
+    np.testing.assert_array_equal(np.memmap(tmp_path / "s.h5", "<f4", "r", offset, shape), store.embeddings)
+    assert isinstance(store.embeddings, np.memmap)
+
+
+def test_a_replaced_store_stays_whole_for_its_readers(tmp_path):
+    old = make_store(tmp_path / "s.h5", make_plan(dim=2000))
+    make_store(tmp_path / "s.h5", make_plan(dim=10), overwrite=True)
+    assert old.embeddings.shape == (8, 2000)
+    assert open_store(tmp_path / "s.h5").dim == 10
+
+
+def test_models_differ_in_what_changes_embeddings():
+    other = replace(
+        MODEL,
+        name="n",
+        source="s",
+        numerics={},
+        weights_file_sha256="",
+        layer="head",
+        preprocess={"mean": [0.5], "crop": 3},
+    )
+    assert MODEL.differences(MODEL) == []
+    assert MODEL.differences(replace(MODEL, name="n", source="s", numerics={}, weights_file_sha256="")) == []
+    assert MODEL.differences(other) == ["layer", "preprocess.crop", "preprocess.resize", "preprocess.std"]
+
+
+def test_stores_differ_in_length_and_normalization_too(tmp_path):
+    left = make_store(tmp_path / "a.h5")
+    right = make_store(tmp_path / "b.h5", make_plan(dim=4, normalized=True))
+    assert left.differences(left) == []
+    assert left.differences(right) == ["normalized", "dim"]
+
+
+def test_a_long_model_description_is_kept(tmp_path):
+    model = replace(MODEL, preprocess={"note": "x" * 70_000})
+    assert make_store(tmp_path / "s.h5", make_plan(model=model)).model == model
+
+
+def test_a_store_is_not_pickled(tmp_path):
+    with pytest.raises(TypeError, match="open_store in each process"):
+        pickle.dumps(make_store(tmp_path / "s.h5"))
+
+
+@pytest.mark.parametrize("name", ["missing.h5", "folder"])
+def test_what_is_not_a_file_is_named(tmp_path, name):
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(NotAStore) as caught:
+        open_store(tmp_path / name)
+    assert caught.value.where == str(tmp_path / name)
+
+
+def test_no_part_of_the_package_loads_torch():
+    code = "import sys, labelkit.store.embeddings, labelkit.store; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_another_process_reads_the_same_store(tmp_path):
+    store = make_store(tmp_path / "s.h5")
+    code = "import sys, labelkit.store as t; s = t.open_store(sys.argv[1]); print(s.content_digest, s.embeddings.sum())"
+    found = subprocess.run([sys.executable, "-c", code, str(store.path)], check=True, capture_output=True, text=True)
+    assert found.stdout.split() == [store.content_digest, str(store.embeddings.sum())]

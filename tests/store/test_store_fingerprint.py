@@ -1,0 +1,46 @@
+"""Fingerprint of weights."""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+import pytest
+from labelkit.store.fingerprint import weights_fingerprint
+
+A = np.arange(6, dtype=np.float32).reshape(2, 3)
+B = np.array(3, dtype=np.int64)
+
+
+def test_fingerprint_is_the_digest_of_name_type_shape_and_bytes():
+    text = b"a\0float32\x002,3\0" + A.tobytes() + b"b\0int64\0\0" + B.tobytes()
+    found = weights_fingerprint([("b", "int64", (), B), ("a", "float32", (2, 3), A)])
+    assert found == hashlib.sha256(text).hexdigest()
+
+
+@pytest.mark.parametrize("data", [A.tobytes(), A.astype(">f4"), np.asfortranarray(A), memoryview(A.tobytes())])
+def test_layout_and_container_do_not_matter(data):
+    assert weights_fingerprint([("a", "float32", (2, 3), data)]) == weights_fingerprint([("a", "float32", (2, 3), A)])
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        ("x", "float32", (2, 3), A),
+        ("a", "float64", (2, 3), A),
+        ("a", "float32", (3, 2), A),
+        ("a", "float32", (2, 3), A + 1),
+    ],
+)
+def test_name_type_shape_and_values_matter(other):
+    assert weights_fingerprint([other]) != weights_fingerprint([("a", "float32", (2, 3), A)])
+
+
+def test_a_name_that_comes_twice_is_refused():
+    with pytest.raises(ValueError, match="two tensors are named 'a'"):
+        weights_fingerprint([("a", "float32", (2, 3), A), ("a", "int64", (), B)])
+
+
+def test_an_array_of_another_size_than_stated_is_refused():
+    with pytest.raises(ValueError, match="has 6 values"):
+        weights_fingerprint([("a", "float32", (5,), A)])

@@ -1,0 +1,491 @@
+"""Files that are damaged, newer, or made to do harm are named and refused."""
+
+from __future__ import annotations
+
+import io
+import os
+import struct
+import sys
+import time
+
+import h5py
+import numpy as np
+import pytest
+from labelkit.errors import Damaged, Mismatch, NotAStore, Refused, StoreError, VersionError
+from labelkit.store import hdf5, opening
+from labelkit.store.embeddings import open_store
+from labelkit.store.hdf5 import CheckedFile, Image, strings
+from labelkit.store.schema import FORMAT_STORE
+from store_samples import contents_of, make_plan, make_store
+
+
+@pytest.fixture
+def path(tmp_path):
+    return make_store(tmp_path / "s.h5", bad={1: "broken"}).path
+
+
+def refusal(path, error):
+    with pytest.raises(error) as caught:
+        open_store(path)
+    assert type(caught.value) is error
+    assert caught.value.remedy
+    return f"{caught.value.where}: {caught.value.problem}".removeprefix(str(path))
+
+
+# ---- damage
+
+
+@pytest.mark.parametrize("kept", [1, 7, 8, 47, 100, 0.5, -1])
+def test_a_truncated_file_is_damaged_or_no_store(path, kept):
+    data = path.read_bytes()
+    path.write_bytes(data[: int(len(data) * kept) if isinstance(kept, float) else kept])
+    with pytest.raises((Damaged, NotAStore)) as caught:
+        open_store(path)
+    assert caught.value.where == str(path)
+
+
+def test_an_empty_file_is_no_store(path):
+    path.write_bytes(b"")
+    assert "not an HDF5 file" in refusal(path, NotAStore)
+
+
+def test_a_shortened_file_is_said_to_be_cut_off(path):
+    path.write_bytes(path.read_bytes()[:-1])
+    assert refusal(path, Damaged) == ": shorter than it says, it was cut off"
+
+
+def content(data):
+    """What a reader takes from a file, or the error it is refused with."""
+    with CheckedFile(io.BytesIO(data), "s.h5", FORMAT_STORE) as file:
+        return file.content_digest, {name: file.read(name).tobytes() for name in file.datasets}
+
+
+def check_flips(path, rng, count):
+    data = path.read_bytes()
+    expected = content(data)
+    found = 0
+    for bit in rng.choice(len(data) * 8, size=count, replace=False).tolist():
+        changed = bytearray(data)
+        changed[bit // 8] ^= 1 << (bit % 8)
+        try:
+            assert content(bytes(changed)) == expected
+        except StoreError:
+            found += 1
+    # Nearly all bytes of a small file carry content; the rest is room between objects.
+    assert found > count / 2
+
+
+def test_every_flipped_bit_is_found_or_changes_nothing(path, rng):
+    check_flips(path, rng, 300)
+
+
+@pytest.mark.slow
+def test_every_flipped_bit_of_very_many_is_found_or_changes_nothing(path, rng):
+    check_flips(path, rng, 10_000)
+
+
+def test_a_flipped_bit_in_each_dataset_is_found(path):
+    with h5py.File(path) as file:
+        places = {}
+        file.visititems(lambda name, item: places.update({name: item}) if isinstance(item, h5py.Dataset) else None)
+        offsets = [item.id.get_offset() for item in places.values()]
+    data = path.read_bytes()
+    assert len(offsets) == 14
+    for offset in offsets:
+        changed = bytearray(data)
+        changed[offset] ^= 1
+        with pytest.raises(Damaged):
+            content(bytes(changed))
+
+
+@pytest.fixture
+def blocked(path):
+    """The same store with a digest per two rows of embeddings."""
+    path.write_bytes(Image(contents_of(path), block_bytes=24).to_bytes())
+    return path
+
+
+def test_damaged_rows_are_named_when_they_are_first_used(blocked):
+    with h5py.File(blocked) as file:
+        offset = file["embeddings"].id.get_offset()
+        assert file["digests/embeddings"].attrs["block_rows"] == 2
+    data = bytearray(blocked.read_bytes())
+    data[offset + 3 * 12] ^= 1
+    blocked.write_bytes(data)
+    store = open_store(blocked)
+    with pytest.raises(Damaged) as caught:
+        _ = store.embeddings
+    assert caught.value.where == f"{blocked}:/embeddings rows 2-3"
+    assert open_store(blocked, verify=False).embeddings.shape == (7, 3)
+
+
+def test_damaged_labels_are_named_when_the_store_is_opened(blocked):
+    with h5py.File(blocked) as file:
+        offset = file["labels"].id.get_offset()
+    data = bytearray(blocked.read_bytes())
+    data[offset + 6 * 8] ^= 1
+    blocked.write_bytes(data)
+    assert refusal(blocked, Damaged).startswith(":/labels rows 6-6: digest differs")
+
+
+def test_damaged_digests_are_found(blocked):
+    with h5py.File(blocked) as file:
+        offset = file["digests/embeddings"].id.get_offset()
+    data = bytearray(blocked.read_bytes())
+    data[offset] ^= 1
+    blocked.write_bytes(data)
+    assert "content digest differs" in refusal(blocked, Damaged)
+
+
+# ---- versions
+
+
+@pytest.mark.parametrize(
+    ("attribute", "value", "error"),
+    [
+        ("format_version", "2.0", VersionError),
+        ("format_version", "1", None),
+        ("format_version", "1.7", None),
+        ("format_version", "one", Refused),
+        ("requires", "compression", VersionError),
+        ("format", "labelkit.result", NotAStore),
+        ("format", "other", NotAStore),
+        ("kind", "patches", NotAStore),
+        ("kind", "masks", Refused),
+        ("metric", "hamming", Refused),
+        ("normalized", 2, Refused),
+        ("normalized", "yes", Refused),
+    ],
+)
+def test_versions_features_and_kinds_are_checked(path, attribute, value, error):
+    contents = contents_of(path)
+    contents.set("", **{attribute: value})
+    path.write_bytes(Image(contents).to_bytes())
+    if error is None:
+        assert open_store(path).n == 7
+    else:
+        refusal(path, error)
+
+
+def test_what_is_unknown_but_harmless_is_ignored(path):
+    contents = contents_of(path)
+    contents.set("future", note="hello", number=3)
+    contents.datasets["future/rows"] = np.arange(5)
+    contents.datasets["ranks"] = np.arange(7)
+    path.write_bytes(Image(contents).to_bytes())
+    assert open_store(path).n == 7
+
+
+def test_an_hdf5_file_of_another_program_is_no_store(path):
+    with h5py.File(path, "w") as file:
+        file["embeddings"] = np.zeros((2, 2))
+    assert refusal(path, NotAStore) == ": expected format labelkit.store, found nothing"
+
+
+# ---- contents that do not fit
+
+
+def without(name):
+    return lambda contents: contents.datasets.pop(name)
+
+
+def with_array(name, change):
+    return lambda contents: contents.datasets.update({name: change(contents.datasets[name])})
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        (without("sha256"), Refused, ":/sha256: is missing"),
+        (with_array("labels", lambda a: a[:-1]), Mismatch, ":/labels: 6 rows where /embeddings has 7"),
+        (with_array("sha256", lambda a: a[:, :-1]), Mismatch, ":/sha256: 31 rows where the format has 32"),
+        (with_array("old_classes", lambda a: a[:-1]), Mismatch, ":/old_classes: 2 rows where /class_names has 3"),
+        (with_array("labels", lambda a: a + 1), Refused, ":/labels row 3: is 3, expected -1 to 2"),
+        (with_array("labels", lambda a: a - 1), Refused, ":/labels row 5: is -2, expected -1 to 2"),
+        (with_array("splits", lambda a: a + 2), Refused, ":/splits row 0: is 2, expected -1 to 1"),
+        (with_array("labels", lambda a: a.astype("i4")), Refused, ":/labels: type int32"),
+        (with_array("embeddings", lambda a: a.astype("f8")), Refused, ":/embeddings: type float64"),
+        (with_array("embeddings", lambda a: a[0]), Refused, ":/embeddings: type float32 of shape (3,)"),
+        (with_array("embeddings", lambda a: a[:, :0]), Refused, ":/embeddings: empty"),
+        (with_array("embeddings", np.zeros_like), None, ""),
+        (with_array("labeled", lambda a: a + 1), Refused, ":/labeled: holds values other than 0 and 1"),
+        (without("labels"), Refused, ":/labeled: marks samples that have no label"),
+        (with_array("sample_ids", lambda a: a[::-1]), Refused, ":/sample_ids row 1"),
+        (with_array("sample_ids", lambda a: a[[0, 0, 1, 2, 3, 4, 5]]), Refused, ":/sample_ids row 1"),
+        (with_array("sample_ids", lambda a: np.array([b"../a", *a[1:]])), Refused, ":/sample_ids row 0"),
+        (with_array("sample_ids", lambda a: np.array([b"/etc/a", *a[1:]])), Refused, ":/sample_ids row 0"),
+        (with_array("split_names", lambda a: a[[0, 0]]), Refused, ":/split_names: a name comes twice"),
+    ],
+)
+def test_contents_that_do_not_fit_are_named(path, change, error, message):
+    contents = contents_of(path)
+    change(contents)
+    path.write_bytes(Image(contents).to_bytes())
+    if error is None:
+        assert open_store(path).n == 7
+    else:
+        assert refusal(path, error).startswith(message)
+
+
+def test_an_embedding_that_is_not_finite_is_refused_when_used(path):
+    contents = contents_of(path)
+    contents.datasets["embeddings"][4, 1] = np.nan
+    path.write_bytes(Image(contents).to_bytes())
+    with pytest.raises(Refused) as caught:
+        _ = open_store(path).embeddings
+    assert caught.value.where == f"{path}:/embeddings row 4"
+
+
+def test_a_forged_preprocess_digest_is_found(path):
+    contents = contents_of(path)
+    contents.set("model", preprocess='{"resize":9}')
+    path.write_bytes(Image(contents).to_bytes())
+    assert refusal(path, Damaged).startswith(":/model@preprocess_digest")
+
+
+# ---- things that a store must not hold
+
+
+def soft_link(file):
+    file["soft"] = h5py.SoftLink("/embeddings")
+
+
+def external_link(file):
+    file["external"] = h5py.ExternalLink("/etc/passwd", "/x")
+
+
+def cycle(file):
+    file["model/again"] = file["/"]
+
+
+def deep(file):
+    file.create_group("a/b/c/d/e/f/g")
+
+
+def many(file):
+    for number in range(10_001):
+        file.create_group(f"g{number}")
+
+
+def named_type(file):
+    file["type"] = np.dtype("f4")
+
+
+def variable_length(file):
+    file.create_dataset("text", data=["a"], dtype=h5py.string_dtype())
+
+
+def variable_length_attribute(file):
+    file["labels"].attrs["text"] = "abc"
+
+
+def compound(file):
+    file["pairs"] = np.zeros(2, dtype=[("a", "f4"), ("b", "i8")])
+
+
+def reference(file):
+    file.create_dataset("reference", data=[file["labels"].ref], dtype=h5py.ref_dtype)
+
+
+def outside_storage(file):
+    file.create_dataset("outside", (8,), "u1", external=[("/etc/passwd", 0, 8)])
+
+
+def virtual(file):
+    layout = h5py.VirtualLayout((4,), "f4")
+    layout[:] = h5py.VirtualSource("/etc/passwd", "x", (4,))
+    file.create_virtual_dataset("virtual", layout)
+
+
+def compressed(file):
+    file.create_dataset("compressed", data=np.zeros(1000), compression="gzip")
+
+
+def bomb(file):
+    file.create_dataset("bomb", (1 << 40,), "u1", chunks=(1 << 20,))
+
+
+def contiguous_bomb(file):
+    file.create_dataset("bomb", (1 << 50,), "u1")
+
+
+def huge_chunk(file):
+    file.create_dataset("chunk", (1,), "u1", maxshape=(None,), chunks=((64 << 20) + 1,))
+
+
+def large_attribute(file):
+    file.attrs.create("large", np.zeros(9000))
+
+
+def control_characters(file):
+    file.create_group("a\nG /fake")
+
+
+def no_space(file):
+    file["nothing"] = h5py.Empty("f4")
+
+
+@pytest.mark.parametrize(
+    ("add", "message"),
+    [
+        (soft_link, "/soft: holds what it must not hold: a soft or external link"),
+        (external_link, "/external: holds what it must not hold: a soft or external link"),
+        (cycle, "nested deeper"),
+        (deep, "nested deeper than 6"),
+        (many, "more than 10000 objects"),
+        (named_type, "/type: holds what it must not hold: a named type"),
+        (variable_length, "/text: holds what it must not hold: a string of variable length"),
+        (variable_length_attribute, "/labels@text: holds what it must not hold: a string of variable length"),
+        (compound, "/pairs: holds what it must not hold: a type other than"),
+        (reference, "/reference: holds what it must not hold: a type other than"),
+        (outside_storage, "/outside: holds what it must not hold: storage outside of the file"),
+        (virtual, "/virtual: holds what it must not hold: a virtual dataset"),
+        (compressed, "/compressed: holds what it must not hold: filters"),
+        (bomb, "/bomb: holds what it must not hold: 1099511627776 bytes declared"),
+        (contiguous_bomb, "/bomb: holds what it must not hold: 1125899906842624 bytes declared"),
+        (huge_chunk, "/chunk: holds what it must not hold: chunks above 64 MiB"),
+        (large_attribute, "@large: holds what it must not hold: an attribute above 64 KiB"),
+        (control_characters, "a name with control characters"),
+        (no_space, "/nothing: holds what it must not hold: no data space"),
+    ],
+)
+def test_what_a_store_must_not_hold_is_refused(path, add, message):
+    with h5py.File(path, "r+", libver=("v108", "latest")) as file:
+        add(file)
+    assert message in refusal(path, Refused)
+
+
+def test_nothing_is_read_through_links_and_outside_storage(path, tmp_path):
+    fifo = tmp_path / "fifo"  # opening it would wait for ever
+    os.mkfifo(fifo)
+    with h5py.File(path, "r+") as file:
+        file["a_link"] = h5py.ExternalLink(str(fifo), "/x")
+    assert "a soft or external link" in refusal(path, Refused)
+
+
+def test_a_named_pipe_does_not_block(tmp_path):
+    os.mkfifo(tmp_path / "s.h5")
+    assert refusal(tmp_path / "s.h5", NotAStore) == ": not a regular file"
+
+
+# ---- the child process
+
+
+def test_a_file_of_another_process_meets_the_child_once(path, monkeypatch):
+    calls = []
+    real = opening._check_in_child
+    monkeypatch.setattr(opening, "_check_in_child", lambda *args: (calls.append(args), real(*args)))
+    open_store(path)
+    assert calls == []
+    path.write_bytes(path.read_bytes())
+    os.utime(path, ns=(1, 1))
+    open_store(path)
+    open_store(path)
+    assert len(calls) == 1
+
+
+def rewritten(path):
+    """Make the file one that this process does not know."""
+    os.utime(path, ns=(time.time_ns(), time.time_ns() + 1))
+    return path
+
+
+def test_a_crash_of_the_child_is_damage(path, monkeypatch, tmp_path):
+    crash = tmp_path / "crash"
+    crash.write_text("#!/bin/sh\nkill -SEGV $$\n")
+    crash.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(crash))
+    assert refusal(rewritten(path), Damaged) == ": HDF5 crashed on it (signal 11)"
+
+
+def test_a_hang_of_the_child_is_damage(path, monkeypatch, tmp_path):
+    hang = tmp_path / "hang"
+    hang.write_text("#!/bin/sh\nexec sleep 60\n")
+    hang.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(hang))
+    monkeypatch.setattr(opening, "_CHILD_START_SECONDS", 0.0)
+    monkeypatch.setattr(opening, "_CHILD_SECONDS", 0.2)
+    assert "did not end within" in refusal(rewritten(path), Damaged)
+
+
+def test_the_child_ends_itself_when_its_time_is_over(path, monkeypatch):
+    monkeypatch.setattr(opening, "_CHILD_SECONDS", 1e-4)
+    assert "did not end within" in refusal(rewritten(path), Damaged)
+
+
+def test_the_child_has_a_memory_limit(path, monkeypatch):
+    monkeypatch.setattr(opening, "_CHILD_BYTES", 1 << 20)
+    refusal(rewritten(path), Damaged)
+
+
+def test_the_child_imports_nothing_from_the_current_folder(path, monkeypatch, tmp_path):
+    (tmp_path / "h5py.py").write_text("raise SystemExit('hostile')")
+    monkeypatch.chdir(tmp_path)
+    assert open_store(rewritten(path)).n == 7
+
+
+def test_a_filtered_bomb_is_refused_in_results(tmp_path):
+    with h5py.File(tmp_path / "r.h5", "w", libver=("v108", "v108")) as file:
+        file.create_dataset(
+            "zeros", (1 << 26,), "u1", data=np.zeros(1 << 26, "u1"), chunks=(1 << 20,), compression="gzip"
+        )
+        file.attrs["format"], file.attrs["format_version"] = np.bytes_(b"labelkit.result"), np.bytes_(b"1.0")
+    with pytest.raises(Refused, match="bytes declared"):
+        opening.open_file(tmp_path / "r.h5", "labelkit.result")
+
+
+# ---- the image
+
+
+def test_memory_and_stream_give_the_same_bytes(tmp_path, rng):
+    rows = rng.random((1000, 30)).astype("<f4")
+    contents = hdf5.Contents()
+    contents.set("", format="labelkit.store", format_version="1.0")
+    contents.datasets = {"embeddings": rows, "sample_ids": strings(map(str, range(1000)))}
+    streamed = hdf5.Contents(dict(contents.datasets), contents.attributes)
+    streamed.datasets["embeddings"] = hdf5.Stream(
+        rows.dtype, rows.shape, lambda: iter([rows[:7], rows[7:500], rows[500:]])
+    )
+    whole = Image(contents, block_bytes=1 << 12)
+    path = tmp_path / "streamed.h5"
+    with path.open("wb") as file:
+        Image(streamed, block_bytes=1 << 12).write_to(file.fileno())
+    assert path.read_bytes() == whole.to_bytes()
+    with h5py.File(path) as file:
+        np.testing.assert_array_equal(file["embeddings"][:], rows)
+        assert file["digests/embeddings"].shape == (-(-1000 // (4096 // 120)), 32)
+
+
+def test_hdf5_itself_writes_the_same_content(tmp_path):
+    contents = contents_of(make_store(tmp_path / "s.h5", make_plan(dim=2000)).path)
+    with h5py.File("core", "w", driver="core", backing_store=False, libver=("v108", "v108")) as file:
+        for name, array in contents.datasets.items():
+            dtype = h5py.string_dtype("utf-8", array.dtype.itemsize) if array.dtype.kind == "S" else array.dtype
+            file.create_dataset(name, data=array.astype(dtype))
+        for name, values in contents.attributes.items():
+            for key, value in values.items():
+                raw = (
+                    np.array(value.encode("utf-8", "surrogateescape"))
+                    if isinstance(value, str)
+                    else np.array(value, "<i8")
+                )
+                raw = raw if raw.dtype.itemsize else np.array(b"", "S1")
+                dtype = h5py.string_dtype("utf-8", raw.dtype.itemsize) if raw.dtype.kind == "S" else raw.dtype
+                file.require_group(name or "/").attrs.create(key, raw, dtype=dtype)
+        digest = Image(contents).content_digest
+        file.attrs.create("content_digest", np.bytes_(digest), dtype=h5py.string_dtype("utf-8", 64))
+        file.flush()
+        data = file.id.get_file_image()
+    assert content(data)[0] == digest == open_store(tmp_path / "s.h5").content_digest
+
+
+def test_only_metadata_is_kept_while_a_large_file_is_laid_out():
+    # 1 TB: nothing of this size may be allocated or recorded.
+    stream = hdf5.Stream(np.dtype("<f4"), (1 << 28, 1 << 10), lambda: iter(()))
+    image = Image(hdf5.Contents({"embeddings": stream}), block_bytes=1 << 62)
+    assert image.size > 1 << 40
+    assert sum(len(block) for _, block in image.pieces()) < 4096
+
+
+def test_superblock_is_of_a_version_that_old_readers_know(path):
+    assert struct.unpack_from("B", path.read_bytes(), 8) == (2,)

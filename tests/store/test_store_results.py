@@ -1,0 +1,221 @@
+"""Named results beside a store."""
+
+from __future__ import annotations
+
+import json
+
+import h5py
+import numpy as np
+import pytest
+from labelkit.errors import Damaged, Mismatch, NotAStore, Refused, ResourceError, StoreError
+from labelkit.store.hdf5 import Image
+from labelkit.store.results import list_results, read_result, write_result
+from store_samples import contents_of, make_plan, make_store
+
+
+@pytest.fixture
+def store(tmp_path):
+    return make_store(tmp_path / "s.h5")
+
+
+def write(store, name="first", **changes):
+    values = {
+        "kind": "clusters",
+        "arrays": {"cluster_ids": np.array([0, 1, 0, 1, -1, 0, 0, 1])},
+        "params": {"seed": 3},
+        "stage": "cluster k-means",
+    }
+    return write_result(store, name, **{**values, **changes})
+
+
+ARRAYS = {
+    "cluster_ids": np.array([0, 1, 0, 1, -1, 0, 0, 1], dtype=np.int32),
+    "confidence": np.linspace(0, 1, 8),
+    "centroids": np.ones((2, 3)),
+    "names": ["chat", "größe \udcff"],
+    "new_classes": np.array([False, True]),
+    "query_rows": np.array([1, 2]),
+    "neighbor_rows": np.array([[3, -1], [4, 5]]),
+    "scores": np.array([[0.5, 0], [1, 2]], dtype=np.float16),
+    "metrics": {"accuracy": 0.5},
+    "confusion": np.eye(3, dtype=np.int64),
+    "uncertainty": np.arange(8, dtype=np.uint8),
+}
+
+
+def test_what_was_written_is_read(store):
+    path = write(store, arrays=ARRAYS, gallery_digest=store.content_digest)
+    result = read_result(store, "first")
+    assert path == result.path == store.path.with_name("s.h5.results") / "first.h5"
+    assert (result.name, result.kind, result.stage, result.stale) == ("first", "clusters", "cluster k-means", False)
+    assert result.params == {"seed": 3}
+    assert result.metrics == {"accuracy": 0.5}
+    assert result.arrays["metrics"] == '{"accuracy":0.5}'
+    assert result.arrays["names"] == ["chat", "größe \udcff"]
+    assert result.arrays["new_classes"].dtype == np.bool_
+    assert result.gallery_digest == result.store_digest == store.content_digest
+    for name, array in ARRAYS.items():
+        if isinstance(array, np.ndarray):
+            np.testing.assert_array_equal(result.arrays[name], array.astype(result.arrays[name].dtype))
+
+
+def test_types_are_those_of_the_format(store):
+    with h5py.File(write(store, arrays=ARRAYS)) as file:
+        types = {
+            name: file[name].dtype.str for name in ("cluster_ids", "confidence", "centroids", "new_classes", "scores")
+        }
+    assert types == {
+        "cluster_ids": "<i8",
+        "confidence": "<f4",
+        "centroids": "<f4",
+        "new_classes": "|u1",
+        "scores": "<f4",
+    }
+
+
+def test_the_store_is_not_touched(store):
+    before = store.path.read_bytes(), store.path.stat().st_mtime_ns
+    write(store)
+    assert (store.path.read_bytes(), store.path.stat().st_mtime_ns) == before
+
+
+def test_the_same_result_twice_is_no_error_and_has_the_same_bytes(store):
+    path = write(store)
+    before = path.read_bytes(), path.stat().st_ino
+    assert write(store) == path
+    assert (path.read_bytes(), path.stat().st_ino) == before
+    assert write(store, "second").read_bytes() == before[0]
+
+
+def test_another_result_of_the_same_name_is_refused_unless_overwritten(store):
+    write(store)
+    with pytest.raises(StoreError, match="--overwrite to replace it, or another name with --result"):
+        write(store, params={"seed": 4})
+    assert read_result(store, "first").params == {"seed": 3}
+    write(store, params={"seed": 4}, overwrite=True)
+    assert read_result(store, "first").params == {"seed": 4}
+
+
+def test_results_of_other_content_are_stale(store):
+    write(store)
+    other = make_store(store.path, make_plan(metric="l2"), overwrite=True)
+    with pytest.raises(Mismatch, match="--allow-stale"):
+        read_result(other, "first")
+    assert read_result(other, "first", allow_stale=True).stale
+    assert not read_result(store, "first").stale
+
+
+def test_a_store_made_again_keeps_its_results(store):
+    write(store)
+    again = make_store(store.path, overwrite=True)
+    assert not read_result(again, "first").stale
+
+
+def test_results_are_listed_by_name(store):
+    assert list_results(store) == []
+    for name in ("b", "a.1"):
+        write(store, name)
+    (store.path.with_name("s.h5.results") / ".tmp-1-2").write_bytes(b"")
+    (store.path.with_name("s.h5.results") / "Notes.txt").write_bytes(b"")
+    assert list_results(store) == ["a.1", "b"]
+
+
+def test_a_missing_result_is_named_with_those_that_exist(store):
+    write(store)
+    with pytest.raises(NotAStore, match=r"no result 'other'; results of this store: first"):
+        read_result(store, "other")
+
+
+@pytest.mark.parametrize("name", ["", "../x", "A", ".x", "a b", "x" * 65, "a/b"])
+def test_names_that_could_leave_the_folder_are_refused(store, name):
+    with pytest.raises(StoreError, match="a result cannot be named"):
+        write(store, name)
+    with pytest.raises(StoreError, match="a result cannot be named"):
+        read_result(store, name)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"cluster_ids": np.zeros(7, int)}, "cluster_ids: 7 rows where the file has 8"),
+        ({"cluster_ids": np.full(8, -2)}, "cluster_ids row 0: is -2"),
+        ({"cluster_ids": np.full(8, 2), "centroids": np.zeros((2, 3))}, "cluster_ids row 0: is 2, expected -1 to 1"),
+        ({"centroids": np.zeros((2, 3)), "names": ["a"]}, "1 rows where /centroids has 2|2 rows where /names has 1"),
+        ({"neighbor_rows": np.array([[8]])}, "neighbor_rows row 0: is 8"),
+        ({"confusion": np.zeros((2, 3), int)}, "confusion: 3 rows where"),
+        ({"a/b": np.zeros(2)}, "cannot be named"),
+        ({"metrics": "{"}, "Expecting"),
+    ],
+)
+def test_arrays_that_do_not_fit_are_the_programmers_error(store, arrays, message):
+    with pytest.raises(ValueError, match=message):
+        write(store, arrays=arrays)
+    assert list_results(store) == []
+
+
+def test_fractions_are_not_cluster_ids(store):
+    with pytest.raises(TypeError, match="Cannot cast"):
+        write(store, arrays={"cluster_ids": np.full(8, 0.5)})
+
+
+def test_neighbors_in_a_larger_gallery_are_allowed(store):
+    write(store, arrays={"neighbor_rows": np.array([[800]])}, gallery_digest="0" * 64)
+    assert read_result(store, "first").arrays["neighbor_rows"].tolist() == [[800]]
+
+
+def test_long_parameters_are_kept(store):
+    write(store, params={"note": "x" * 20_000})
+    result = read_result(store, "first")
+    assert result.params == {"note": "x" * 20_000}
+    assert list(result.arrays) == ["cluster_ids"]
+
+
+def test_a_damaged_result_is_found(store):
+    path = write(store)
+    with h5py.File(path) as file:
+        offset = file["cluster_ids"].id.get_offset()
+    data = bytearray(path.read_bytes())
+    data[offset] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(Damaged) as caught:
+        read_result(store, "first")
+    assert caught.value.where == str(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [({"n": 7}, Mismatch), ({"n": "8"}, Mismatch), ({"params": "[1]"}, Refused), ({"params": "{"}, Refused)],
+)
+def test_a_forged_result_is_refused(store, change, error):
+    path = write(store)
+    contents = contents_of(path)
+    contents.set("", **change)
+    path.write_bytes(Image(contents).to_bytes())
+    with pytest.raises(error):
+        read_result(store, "first")
+
+
+def test_a_compressed_result_is_read(store, rng):
+    # Results are small; other programs may compress them.
+    path = write(store, arrays={"confusion": rng.integers(0, 9, (60, 60))})
+    digest = read_result(store, "first").content_digest
+    contents = contents_of(path)
+    with h5py.File(path, "r+", libver=("v108", "v108")) as file:
+        del file["confusion"]
+        data = contents.datasets["confusion"]
+        file.create_dataset("confusion", data=data, chunks=(60, 60), compression="gzip", shuffle=True, fletcher32=True)
+    result = read_result(store, "first")
+    assert result.content_digest == digest
+    assert result.arrays["confusion"].shape == (60, 60)
+
+
+def test_metrics_are_a_json_string_for_everyone(store):
+    with h5py.File(write(store, arrays={"metrics": {"nmi": 0.25}})) as file:
+        assert json.loads(file["metrics"][()]) == {"nmi": 0.25}
+
+
+def test_a_folder_that_cannot_be_made_is_named(store):
+    store.path.with_name("s.h5.results").write_bytes(b"")
+    with pytest.raises(ResourceError) as caught:
+        write(store)
+    assert caught.value.where == str(store.path.with_name("s.h5.results"))

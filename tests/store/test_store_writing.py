@@ -1,0 +1,436 @@
+"""Making stores: the plan, parts, several workers, publishing."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import multiprocessing
+import os
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+from labelkit.errors import BusyError, Damaged, DatasetError, Mismatch, ResourceError, StoreError
+from labelkit.store import writing
+from labelkit.store.embeddings import open_store
+from labelkit.store.writing import EmbeddingPlan, EmbeddingRun, continue_plan
+from store_samples import DIM, MODEL, SAMPLE_IDS, make_plan, make_store, rows_of, write_part
+
+
+def parts_of(out: Path) -> list[str]:
+    return sorted(path.name for path in (out.with_name(out.name + ".run") / "parts").iterdir())
+
+
+# ---- the plan
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "wanted", "dim", "expected"),
+    [(256, 1024, 4, 1024), (300, 1024, 4, 900), (256, 100, 4, 256), (1, 1024, 1 << 20, 15), (64, 1024, 1 << 20, 64)],
+)
+def test_parts_are_whole_batches_of_at_most_64_mib(batch_size, wanted, dim, expected):
+    plan = make_plan(batch_size=batch_size, part_rows=wanted, dim=dim)
+    assert plan.part_rows == expected
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"sample_ids": SAMPLE_IDS[::-1]},
+        {"sample_ids": [*SAMPLE_IDS[:-1], SAMPLE_IDS[-2]]},
+        {"sample_ids": []},
+        {"labels": np.zeros(7, int)},
+        {"labels": np.full(8, 3)},
+        {"labels": np.full(8, -2)},
+        {"labels": np.full(8, 0.5)},
+        {"labels": None},
+        {"splits": np.full(8, 2)},
+        {"old_classes": np.ones(2, dtype=bool)},
+        {"split_names": ("train", "train")},
+        {"dtype": "float64"},
+        {"metric": "hamming"},
+        {"dim": 0},
+        {"extras": {"labels": 2}},
+        {"extras": {"a/b": 2}},
+    ],
+)
+def test_a_plan_that_does_not_fit_together_is_the_programmers_error(changes):
+    with pytest.raises(ValueError, match=r"\w"):
+        make_plan(**changes)
+
+
+@pytest.mark.parametrize("name", ["/abs", "../up", "a//b", "a/./b", ""])
+def test_a_sample_outside_of_the_data_root_is_refused(name):
+    with pytest.raises(DatasetError):
+        EmbeddingPlan([name], MODEL, dim=1, batch_size=1, normalized=True, metric="l2", created_by="x")
+
+
+def test_the_digest_covers_names_labels_and_model():
+    plans = [
+        make_plan(),
+        make_plan(sample_ids=["A", *SAMPLE_IDS[1:]]),
+        make_plan(labels=np.zeros(8, int)),
+        make_plan(labeled=np.zeros(8, dtype=bool)),
+        make_plan(splits=np.zeros(8, int)),
+        make_plan(class_names=("a", "b", "c")),
+        make_plan(model=replace(MODEL, layer="head")),
+        make_plan(model=replace(MODEL, numerics={"threads": 2})),
+        make_plan(dtype="float16"),
+        make_plan(part_rows=2),
+    ]
+    assert len({plan.digest() for plan in plans}) == len(plans)
+    assert make_plan().digest() == plans[0].digest()
+
+
+def test_the_plan_on_disk_is_plain_json(tmp_path):
+    run = EmbeddingRun.open(tmp_path / "s.h5", make_plan())
+    folder = tmp_path / "s.h5.run"
+    assert (folder / "files").read_bytes().split(b"\0") == [os.fsencode(name) for name in SAMPLE_IDS]
+    loaded = json.loads((folder / "plan.json").read_bytes())
+    assert loaded == run.plan.to_json()
+    assert loaded["files"] == {"count": 8, "sha256": hashlib.sha256((folder / "files").read_bytes()).hexdigest()}
+
+
+# ---- the same bytes
+
+
+def test_two_folders_give_the_same_bytes(tmp_path):
+    (tmp_path / "x").mkdir()
+    left, right = make_store(tmp_path / "a.h5"), make_store(tmp_path / "x" / "b.h5")
+    assert left.path.read_bytes() == right.path.read_bytes()
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_any_number_of_workers_gives_the_same_bytes(tmp_path, world):
+    one = make_store(tmp_path / "one.h5", make_plan(part_rows=2))
+    runs = [EmbeddingRun.open(tmp_path / "s.h5", make_plan(part_rows=2)) for _ in range(world)]
+    for rank in reversed(range(world)):
+        assert runs[rank].pending_parts(rank, world) == list(range(rank, 4, world))
+        for part in runs[rank].pending_parts(rank, world):
+            write_part(runs[rank], part)
+    published = [run.publish() for run in runs]
+    assert published == [tmp_path / "s.h5"] * world
+    assert (tmp_path / "s.h5").read_bytes() == one.path.read_bytes()
+    assert not (tmp_path / "s.h5.run").exists()
+
+
+def work(out: Path, rank: int, world: int) -> None:
+    run = EmbeddingRun.open(out, make_plan(part_rows=2))
+    for part in run.pending_parts(rank, world):
+        write_part(run, part)
+
+
+def test_worker_processes_give_the_same_bytes(tmp_path):
+    one = make_store(tmp_path / "one.h5", make_plan(part_rows=2))
+    context = multiprocessing.get_context("spawn")
+    workers = [context.Process(target=work, args=(tmp_path / "s.h5", rank, 2)) for rank in range(2)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    EmbeddingRun.open(tmp_path / "s.h5", make_plan(part_rows=2)).publish()
+    assert (tmp_path / "s.h5").read_bytes() == one.path.read_bytes()
+
+
+def test_a_store_that_does_not_fit_in_memory_has_the_same_bytes(tmp_path, monkeypatch):
+    small = make_store(tmp_path / "small.h5", make_plan(part_rows=2))
+    run = EmbeddingRun.open(tmp_path / "large.h5", make_plan(part_rows=2))
+    for part in run.pending_parts():
+        write_part(run, part)
+    monkeypatch.setattr(writing.schema, "PART_BYTES", 1)
+    assert run.publish().read_bytes() == small.path.read_bytes()
+
+
+def test_a_resumed_run_has_the_same_bytes_with_another_number_of_workers(tmp_path):
+    one = make_store(tmp_path / "one.h5", make_plan(part_rows=2))
+    first = EmbeddingRun.open(tmp_path / "s.h5", make_plan(part_rows=2))
+    for part in first.pending_parts(1, 3):
+        write_part(first, part)
+    second = EmbeddingRun.open(tmp_path / "s.h5", make_plan(part_rows=2))
+    assert second.pending_parts() == [0, 2, 3]
+    for part in second.pending_parts():
+        write_part(second, part)
+    second.publish()
+    assert (tmp_path / "s.h5").read_bytes() == one.path.read_bytes()
+
+
+# ---- parts
+
+
+def damaged_bit(data):
+    return data[:100] + bytes([data[100] ^ 1]) + data[101:]
+
+
+@pytest.mark.parametrize("damage", [lambda data: b"", lambda data: data[:-5], damaged_bit, lambda data: data + b"x"])
+def test_a_damaged_part_is_set_aside_reported_and_made_again(tmp_path, damage):
+    run = EmbeddingRun.open(tmp_path / "s.h5", make_plan())
+    write_part(run, 0)
+    write_part(run, 1)
+    path = tmp_path / "s.h5.run" / "parts" / "000001.h5"
+    expected = path.read_bytes()
+    path.write_bytes(damage(expected))
+    again = EmbeddingRun.open(tmp_path / "s.h5", make_plan())
+    assert again.pending_parts() == [1]
+    assert parts_of(tmp_path / "s.h5") == ["000000.h5", "000001.h5.bad"]
+    assert len(again.warnings) == 1
+    assert str(path) in again.warnings[0]
+    write_part(again, 1)
+    assert path.read_bytes() == expected
+
+
+def test_a_part_damaged_just_before_publishing_is_found(tmp_path):
+    run = EmbeddingRun.open(tmp_path / "s.h5", make_plan())
+    for part in run.pending_parts():
+        write_part(run, part)
+    path = tmp_path / "s.h5.run" / "parts" / "000001.h5"
+    path.write_bytes(damaged_bit(path.read_bytes()))
+    with pytest.raises(Damaged, match="Run the same command again"):
+        run.publish()
+    assert not (tmp_path / "s.h5").exists()
+
+
+def test_a_part_of_another_plan_is_not_used(tmp_path):
+    run = EmbeddingRun.open(tmp_path / "a.h5", make_plan())
+    other = EmbeddingRun.open(tmp_path / "b.h5", make_plan(metric="l2"))
+    write_part(other, 0)
+    shutil.copy(tmp_path / "b.h5.run" / "parts" / "000000.h5", tmp_path / "a.h5.run" / "parts" / "000000.h5")
+    assert run.pending_parts() == [0, 1]
+
+
+def test_a_part_is_plain_hdf5(tmp_path):
+    run = EmbeddingRun.open(tmp_path / "s.h5", make_plan())
+    write_part(run, 0, {1: "broken"})
+    with h5py.File(tmp_path / "s.h5.run" / "parts" / "000000.h5") as file:
+        assert file["embeddings"].shape == (3, DIM)
+        assert file["skipped/rows"][:].tolist() == [1]
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"embeddings": np.full((4, DIM), np.nan)}, StoreError, "a/0.png: embeddings is not finite"),
+        ({"embeddings": np.zeros((3, DIM))}, ValueError, "has shape"),
+        ({"sha256": np.full((4, 32), 256)}, ValueError, "cannot"),
+        ({"file_sizes": np.full(4, -1)}, ValueError, "cannot"),
+        ({"extras": {}}, ValueError, "a part of this plan has"),
+        ({"extras": {"logits": np.full((4, 2), np.inf)}}, StoreError, "logits is not finite"),
+        ({"skipped": [(4, "not in this part")]}, ValueError, r"positions in \[0, 4\)"),
+        ({"skipped": [(0, "a"), (0, "b")]}, ValueError, "different positions"),
+    ],
+)
+def test_a_part_that_does_not_fit_the_plan_is_not_written(tmp_path, change, error, message):
+    run = EmbeddingRun.open(tmp_path / "s.h5", make_plan())
+    with pytest.raises(error, match=message):
+        run.write_part(0, **{**rows_of(run.plan, [0, 1, 2, 3]), **change})
+    assert parts_of(tmp_path / "s.h5") == []
+
+
+def test_an_embedding_too_large_for_float16_is_named(tmp_path):
+    run = EmbeddingRun.open(tmp_path / "s.h5", make_plan(dtype="float16"))
+    values = rows_of(run.plan, [0, 1, 2, 3])
+    values["embeddings"][2, 0] = 1e6
+    with pytest.raises(StoreError, match=r"a/10\.png: embeddings is too large for float16\. Pass --dtype float32"):
+        run.write_part(0, **values)
+
+
+# ---- publishing
+
+
+def test_too_many_broken_images_publish_nothing_and_keep_the_parts(tmp_path):
+    run = EmbeddingRun.open(tmp_path / "s.h5", make_plan())
+    for part in run.pending_parts():
+        write_part(run, part, {1: "truncated", 6: "zero bytes"})
+    with pytest.raises(DatasetError) as caught:
+        run.publish(max_bad=0.2)
+    assert "2 of 8 images" in caught.value.problem
+    assert "a/1.png: truncated; b/é.png: zero bytes" in caught.value.problem
+    assert not (tmp_path / "s.h5").exists()
+    again = EmbeddingRun.open(tmp_path / "s.h5", make_plan())
+    assert again.pending_parts() == []
+    assert open_store(again.publish(max_bad=0.25)).n == 6
+
+
+def test_not_one_broken_image_is_allowed_when_strict(tmp_path):
+    run = EmbeddingRun.open(tmp_path / "s.h5", make_plan())
+    for part in run.pending_parts():
+        write_part(run, part, {1: "truncated"})
+    with pytest.raises(DatasetError):
+        run.publish(max_bad=0)
+
+
+def test_nothing_but_broken_images_is_no_store(tmp_path):
+    run = EmbeddingRun.open(tmp_path / "s.h5", make_plan())
+    for part in run.pending_parts():
+        write_part(run, part, dict.fromkeys(range(8), "gone"))
+    with pytest.raises(DatasetError, match="and 3 more"):
+        run.publish(max_bad=1)
+
+
+def test_missing_parts_are_told(tmp_path):
+    run = EmbeddingRun.open(tmp_path / "s.h5", make_plan())
+    write_part(run, 1)
+    with pytest.raises(StoreError, match="1 of 2 parts are missing, the first is 0"):
+        run.publish()
+
+
+def test_a_second_publisher_is_told_that_the_output_is_busy(tmp_path, monkeypatch):
+    monkeypatch.setattr(writing, "_LOCK_SECONDS", 0.05)
+    run = EmbeddingRun.open(tmp_path / "s.h5", make_plan())
+    for part in run.pending_parts():
+        write_part(run, part)
+    with writing._locked(tmp_path / "s.h5.run"):
+        with pytest.raises(BusyError):
+            run.publish()
+        with pytest.raises(BusyError):
+            EmbeddingRun.open(tmp_path / "s.h5", make_plan())
+    assert run.publish() == tmp_path / "s.h5"
+
+
+def test_two_publishers_are_harmless_where_locks_do_nothing(tmp_path, monkeypatch):
+    one = make_store(tmp_path / "one.h5")
+    first, second = (EmbeddingRun.open(tmp_path / "s.h5", make_plan()) for _ in range(2))
+    for part in first.pending_parts():
+        write_part(first, part)
+    monkeypatch.setattr(writing, "fcntl", None)
+    real = writing.install
+    calls = []
+
+    def other_is_first(*args, **kwargs):
+        if not calls:
+            calls.append(args)
+            second.publish()
+        real(*args, **kwargs)
+
+    monkeypatch.setattr(writing, "install", other_is_first)
+    assert first.publish() == second.publish() == tmp_path / "s.h5"
+    assert (tmp_path / "s.h5").read_bytes() == one.path.read_bytes()
+    assert not (tmp_path / "s.h5.run").exists()
+
+
+# ---- what is there already
+
+
+def test_a_finished_store_of_the_same_plan_is_done(tmp_path):
+    store = make_store(tmp_path / "s.h5")
+    before = store.path.stat().st_mtime_ns
+    run = EmbeddingRun.open(tmp_path / "s.h5", make_plan())
+    assert run.already_done
+    assert run.pending_parts() == []
+    assert run.publish() == store.path
+    assert store.path.stat().st_mtime_ns == before
+    assert not (tmp_path / "s.h5.run").exists()
+
+
+def test_a_left_over_run_folder_of_the_same_plan_is_removed(tmp_path):
+    run = EmbeddingRun.open(tmp_path / "s.h5", make_plan())
+    write_part(run, 0)
+    make_store(tmp_path / "other.h5").path.rename(tmp_path / "s.h5")
+    assert EmbeddingRun.open(tmp_path / "s.h5", make_plan()).already_done
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["s.h5"]
+
+
+def test_a_store_of_another_plan_is_kept_unless_overwritten(tmp_path):
+    old = make_store(tmp_path / "s.h5").path.read_bytes()
+    with pytest.raises(StoreError, match="--overwrite"):
+        EmbeddingRun.open(tmp_path / "s.h5", make_plan(metric="l2"))
+    run = EmbeddingRun.open(tmp_path / "s.h5", make_plan(metric="l2"), overwrite=True)
+    for part in run.pending_parts():
+        write_part(run, part)
+    assert (tmp_path / "s.h5").read_bytes() == old
+    run.publish()
+    assert open_store(tmp_path / "s.h5").metric == "l2"
+
+
+def test_a_damaged_store_does_not_count_as_done(tmp_path):
+    path = make_store(tmp_path / "s.h5").path
+    good = path.read_bytes()
+    path.write_bytes(good[:-9])
+    with pytest.raises(Damaged, match="--overwrite"):
+        EmbeddingRun.open(path, make_plan())
+    make_store(path, overwrite=True)
+    assert path.read_bytes() == good
+
+
+def test_an_unfinished_run_of_another_plan_names_the_keys(tmp_path):
+    write_part(EmbeddingRun.open(tmp_path / "s.h5", make_plan()), 0)
+    other = make_plan(model=replace(MODEL, preprocess={**MODEL.preprocess, "resize": 9}), labels=np.zeros(8, int))
+    with pytest.raises(Mismatch, match=r"columns\.labels, model\.preprocess\.resize, model\.preprocess_digest"):
+        EmbeddingRun.open(tmp_path / "s.h5", other)
+    again = EmbeddingRun.open(tmp_path / "s.h5", other, overwrite=True)
+    assert again.pending_parts() == [0, 1]
+    assert EmbeddingRun.open(tmp_path / "s.h5", other).pending_parts() == [0, 1]
+
+
+def test_a_run_folder_without_a_plan_is_begun_anew(tmp_path):
+    (tmp_path / "s.h5.run" / "parts").mkdir(parents=True)
+    (tmp_path / "s.h5.run" / "files").write_bytes(b"other")
+    (tmp_path / "s.h5.run" / "parts" / "000000.h5").write_bytes(b"other")
+    assert make_store(tmp_path / "s.h5").n == 8
+
+
+def test_an_interrupted_run_goes_on_with_the_names_it_began_with(tmp_path):
+    out = tmp_path / "s.h5"
+    write_part(EmbeddingRun.open(out, make_plan()), 0)
+    # One file came and one went, so every row has another number now.
+    now = make_plan(
+        sample_ids=["0.png", *SAMPLE_IDS[:-1]],
+        labels=[1, 0, 0, 1, 1, 2, 2, -1],
+        labeled=[0, 1, 0, 1, 0, 0, 0, 0],
+        splits=[-1, 0, 1, 0, 1, 0, 1, -1],
+    )
+    plan = continue_plan(out, now)
+    assert plan.digest() == make_plan().digest()
+    assert plan.sample_ids == tuple(SAMPLE_IDS)
+    assert EmbeddingRun.open(out, plan).pending_parts() == [1]
+
+
+@pytest.mark.parametrize("changes", [{"labels": np.zeros(8, int)}, {"metric": "l2"}, {"class_names": ("a", "b", "c")}])
+def test_an_interrupted_run_does_not_hide_other_differences(tmp_path, changes):
+    EmbeddingRun.open(tmp_path / "s.h5", make_plan())
+    now = make_plan(**changes)
+    assert continue_plan(tmp_path / "s.h5", now) is now
+    assert continue_plan(tmp_path / "other.h5", now) is now
+
+
+# ---- before the first image
+
+
+def test_a_missing_folder_is_made(tmp_path):
+    assert make_store(tmp_path / "a" / "b" / "s.h5").n == 8
+
+
+def test_a_file_in_place_of_the_folder_is_named(tmp_path):
+    (tmp_path / "a").write_bytes(b"")
+    with pytest.raises(ResourceError) as caught:
+        EmbeddingRun.open(tmp_path / "a" / "s.h5", make_plan())
+    assert str(tmp_path / "a") in caught.value.where
+
+
+def test_a_folder_in_place_of_the_store_is_refused(tmp_path):
+    (tmp_path / "s.h5").mkdir()
+    with pytest.raises(StoreError, match="is a folder"):
+        EmbeddingRun.open(tmp_path / "s.h5", make_plan(), overwrite=True)
+
+
+def test_too_little_space_is_found_before_the_work(tmp_path, monkeypatch):
+    plan = make_plan()
+    needed = int(2.1 * plan.estimated_bytes())
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=needed - 1))
+    with pytest.raises(ResourceError, match="MB free where this run needs"):
+        EmbeddingRun.open(tmp_path / "s.h5", plan)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=needed))
+    write_part(EmbeddingRun.open(tmp_path / "s.h5", plan), 0)
+    # What the parts have taken need not be free any more.
+    written = (tmp_path / "s.h5.run" / "parts" / "000000.h5").stat().st_size
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=needed - written))
+    assert EmbeddingRun.open(tmp_path / "s.h5", plan).pending_parts() == [1]
+
+
+def test_the_estimate_is_near_the_truth(tmp_path):
+    plan = make_plan(dim=3000)
+    store = make_store(tmp_path / "s.h5", plan)
+    assert 0.5 * plan.estimated_bytes() < store.path.stat().st_size < plan.estimated_bytes()
