@@ -44,7 +44,8 @@ class LabelkitError(Exception):
         """Return ``where: problem. remedy`` on one line or several."""
         text = f"{self.where}: {self.problem}" if self.where else self.problem
         if self.remedy:
-            text = f"{text.rstrip('.')}. {self.remedy}"
+            # a list of faults ends with its own line
+            text = f"{text}{self.remedy}" if text.endswith("\n") else f"{text.rstrip('.')}. {self.remedy}"
         return text
 
 
@@ -146,6 +147,7 @@ def resource_error(error: OSError, where: str) -> ResourceError:
         errno.EPERM: ("the system does not allow this", "Choose another place or change the permissions."),
         errno.EROFS: ("the file system is read-only", "Choose another place."),
         errno.ENOENT: ("the folder does not exist or vanished", "Make it and run the same command again."),
+        errno.EISDIR: ("is a folder where a file is to be written", "Choose another name."),
         errno.ENOTDIR: ("a part of this path is a file, not a folder", "Choose another place."),
         errno.EFBIG: ("the file would be larger than this system allows", "Choose another place."),
         errno.EIO: ("the disk reported an error", "Check the disk; what was committed before is still there."),

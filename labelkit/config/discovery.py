@@ -90,5 +90,8 @@ class DiscoveryTrainConfig(TrainConfig):
         json_schema_extra=_VIEWS,
     )
     collapse_patience_epochs: int = Field(
-        5, ge=1, description="Stop after so many evaluations in a row with a single cluster.", json_schema_extra=_LOSS
+        5,
+        ge=1,
+        description="Stop after so many evaluations in a row with a single cluster, over 200 steps at least.",
+        json_schema_extra=_LOSS,
     )

@@ -152,9 +152,15 @@ def _checked(labels: ArrayLike, given: ArrayLike, num_classes: int) -> tuple[NDA
     return classes, usable
 
 
-def _without_labels(classes: Sequence[int], labels: NDArray[np.int64], labeled: NDArray[np.bool_]) -> tuple[str, ...]:
+def _called(i: int, class_names: Sequence[str]) -> str:
+    return f"class {class_names[i]!r}" if class_names else f"class {i}"
+
+
+def _without_labels(
+    classes: Sequence[int], labels: NDArray[np.int64], labeled: NDArray[np.bool_], class_names: Sequence[str]
+) -> tuple[str, ...]:
     counts = np.bincount(labels[labeled], minlength=max(classes, default=0) + 1)
-    return tuple(f"class {i} has no labeled image" for i in classes if counts[i] == 0)
+    return tuple(f"{_called(i, class_names)} has no labeled image" for i in classes if counts[i] == 0)
 
 
 def _pick_old(
@@ -192,6 +198,7 @@ def gcd_split(
     num_old_classes: int | None = None,
     label_ratio: float = 0.5,
     seed: int = 0,
+    class_names: Sequence[str] = (),
 ) -> LabelSplit:
     """Label a share of the images of the old classes; generalized category discovery.
 
@@ -207,6 +214,7 @@ def gcd_split(
         num_old_classes: by default half of the classes, rounded down.
         label_ratio: share of the images of old classes that is labeled, in ``[0, 1]``.
         seed: seed of the draw.
+        class_names: for messages; by default classes are called by their numbers.
 
     Raises:
         DatasetError: old classes that do not exist; no image would be labeled though the ratio is positive.
@@ -227,7 +235,7 @@ def gcd_split(
     # RandomState and this call are what the published splits were drawn with.
     labeled[pool[np.random.RandomState(seed).choice(range(len(pool)), count, replace=False)] if count else []] = True
     params = {"label_ratio": float(label_ratio), "seed": int(seed), "num_classes": int(num_classes)}
-    return LabelSplit("gcd", labeled, old, new, params, _without_labels(old, classes, labeled))
+    return LabelSplit("gcd", labeled, old, new, params, _without_labels(old, classes, labeled, class_names))
 
 
 def few_labels_split(
@@ -238,6 +246,7 @@ def few_labels_split(
     per_class: int | None = None,
     total: int | None = None,
     seed: int = 0,
+    class_names: Sequence[str] = (),
 ) -> LabelSplit:
     """Label a few images of every class; semi-supervised learning.
 
@@ -248,6 +257,7 @@ def few_labels_split(
         per_class: labeled images of each class.
         total: labeled images of all classes together; the first ``total % num_classes`` classes get one more.
         seed: seed of the draw.
+        class_names: for messages; by default classes are called by their numbers.
 
     Raises:
         DatasetError: a class has fewer images than asked, or the total is below the number of classes.
@@ -270,7 +280,7 @@ def few_labels_split(
     for i in range(num_classes):
         rows = np.flatnonzero(usable & (classes == i))
         if len(rows) < wanted[i]:
-            short.append(f"class {i} has {len(rows)}")
+            short.append(f"{_called(i, class_names)} has {len(rows)}")
             continue
         labeled[generator.choice(rows, int(wanted[i]), replace=False)] = True
     if short:
@@ -283,7 +293,9 @@ def few_labels_split(
     return LabelSplit("few-labels", labeled, tuple(range(num_classes)), (), params)
 
 
-def class_halves_split(labels: ArrayLike, given: ArrayLike, num_classes: int) -> LabelSplit:
+def class_halves_split(
+    labels: ArrayLike, given: ArrayLike, num_classes: int, *, class_names: Sequence[str] = ()
+) -> LabelSplit:
     """Label the first half of the classes wholly; metric learning is tested on the second half.
 
     With an odd number the second half is larger. Training uses the labeled images alone.
@@ -299,16 +311,18 @@ def class_halves_split(labels: ArrayLike, given: ArrayLike, num_classes: int) ->
     if not labeled.any():
         raise DatasetError("split", "no labeled image in the first half of the classes", "Use a set with labels.")
     old, new = tuple(range(half)), tuple(range(half, num_classes))
-    warnings = _without_labels(old, classes, labeled)
+    warnings = _without_labels(old, classes, labeled, class_names)
     return LabelSplit("class-halves", labeled, old, new, {"num_classes": int(num_classes)}, warnings)
 
 
-def given_split(labels: ArrayLike, given: ArrayLike, num_classes: int) -> LabelSplit:
+def given_split(
+    labels: ArrayLike, given: ArrayLike, num_classes: int, *, class_names: Sequence[str] = ()
+) -> LabelSplit:
     """Use the labels exactly as they are given; old classes are those that occur among them."""
     classes, usable = _checked(labels, given, num_classes)
     old = tuple(int(i) for i in np.unique(classes[usable]))
     new = tuple(i for i in range(num_classes) if i not in set(old))
-    warnings = _without_labels(new, classes, usable)
+    warnings = _without_labels(new, classes, usable, class_names)
     return LabelSplit("given", usable, old, new, {"num_classes": int(num_classes)}, warnings)
 
 
@@ -330,7 +344,13 @@ def long_tail_counts(largest: int, num_classes: int, imbalance_factor: float) ->
 
 
 def long_tail_split(
-    labels: ArrayLike, given: ArrayLike, num_classes: int, *, imbalance_factor: float, seed: int = 0
+    labels: ArrayLike,
+    given: ArrayLike,
+    num_classes: int,
+    *,
+    imbalance_factor: float,
+    seed: int = 0,
+    class_names: Sequence[str] = (),
 ) -> NDArray[np.int64]:
     """Choose images so that class sizes fall exponentially; the other images are left out.
 
@@ -340,6 +360,7 @@ def long_tail_split(
         num_classes: classes of the data set.
         imbalance_factor: smallest over largest class, in ``(0, 1]``, e.g. 0.01.
         seed: seed of the draw.
+        class_names: for messages; by default classes are called by their numbers.
 
     Returns:
         rows kept, increasing; class i has ``long_tail_counts(size of the largest class, ...)[i]`` images.
@@ -355,7 +376,7 @@ def long_tail_split(
         i = int(short[0])
         raise DatasetError(
             "split",
-            f"class {i} has {sizes[i]} images, the long tail asks for {counts[i]} and at least 1",
+            f"{_called(i, class_names)} has {sizes[i]} images, the long tail asks for {counts[i]} and at least 1",
             "Use an imbalance factor nearer to 1, or a set with equal classes.",
         )
     generator = keyed_generator(seed, "long-tail")

@@ -50,7 +50,7 @@ class Runtime:
             torch.set_num_threads(threads)
         mixed = {"float32": "no", "bf16": "bf16", "fp16": "fp16"}[precision]
         if process_count() == 1:
-            # accelerate keeps its choice of device and precision for the life of the process; a notebook may want another
+            # accelerate keeps device and precision for the life of the process; a notebook may want others
             AcceleratorState._reset_state(reset_partial_state=True)
         self._accelerator = Accelerator(cpu=use_cpu, mixed_precision=mixed)
         self.device: torch.device = self._accelerator.device

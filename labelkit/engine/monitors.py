@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -13,6 +13,9 @@ from numpy.typing import NDArray
 from labelkit.engine.method import Method, TrainState
 from labelkit.errors import DivergenceError
 from labelkit.metrics.clustering import cluster_accuracy
+
+# A network from scratch tells nothing apart in its first steps, and a small data set has few steps in an epoch.
+MIN_COLLAPSED_STEPS: Final = 200
 
 
 class DiscoveryMonitor:
@@ -23,7 +26,8 @@ class DiscoveryMonitor:
         truth: (n,) int64 class of each row of the data set, -1 = unknown.
         old_classes: (k,) bool per class of the data set.
         num_old_outputs: the first columns of the classifier, which stand for old classes.
-        patience: evaluations in a row with a single cluster before the run is stopped.
+        patience: evaluations in a row with a single cluster before the run is stopped, over at least
+            ``MIN_COLLAPSED_STEPS`` steps.
     """
 
     def __init__(
@@ -40,6 +44,7 @@ class DiscoveryMonitor:
         self._num_old_outputs = num_old_outputs
         self._patience = patience
         self._collapsed_for = 0
+        self._collapsed_since = 0
 
     def __call__(self, method: Method[Any], state: TrainState) -> Mapping[str, float]:
         """Classify the unlabeled images and compare with the truth where it is known.
@@ -78,15 +83,18 @@ class DiscoveryMonitor:
                 "true_new": score.true_new,
                 "false_new": score.false_new,
             }
-        self._guard(metrics, state.epoch)
+        self._guard(metrics, state)
         return metrics
 
-    def _guard(self, metrics: Mapping[str, float], epoch: int) -> None:
+    def _guard(self, metrics: Mapping[str, float], state: TrainState) -> None:
         collapsed = metrics["used_clusters"] == 1 or metrics["feature_concentration"] > 1 - 1e-6
+        if self._collapsed_for == 0:
+            self._collapsed_since = state.step
         self._collapsed_for = self._collapsed_for + 1 if collapsed else 0
-        if self._collapsed_for >= self._patience:
+        lasting = state.step - self._collapsed_since >= MIN_COLLAPSED_STEPS
+        if self._collapsed_for >= self._patience and lasting:
             raise DivergenceError(
-                f"epoch {epoch}",
+                f"epoch {state.epoch}",
                 f"training collapsed: {int(metrics['used_clusters'])} cluster in use and feature concentration "
                 f"{metrics['feature_concentration']:.6f} in {self._collapsed_for} evaluations in a row",
                 "Raise --entropy-weight or lower --lr; the last checkpoint is kept.",
@@ -94,8 +102,9 @@ class DiscoveryMonitor:
 
     def extra_state(self) -> dict[str, Any]:
         """How long the collapse has lasted."""
-        return {"collapsed_for": self._collapsed_for}
+        return {"collapsed_for": self._collapsed_for, "collapsed_since": self._collapsed_since}
 
     def load_extra_state(self, state: Mapping[str, Any]) -> None:
         """Take back what ``extra_state`` gave."""
         self._collapsed_for = int(state.get("collapsed_for", 0))
+        self._collapsed_since = int(state.get("collapsed_since", 0))

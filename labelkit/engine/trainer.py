@@ -282,7 +282,7 @@ class Trainer:
     def _announce(self, metrics: Mapping[str, float]) -> None:
         shown = [f"loss {metrics['loss']:.4f}"]
         for name in ("all_accuracy", "old_accuracy", "new_accuracy"):
-            if name in metrics:
+            if name in metrics and not np.isnan(metrics[name]):
                 shown.append(f"{name.removesuffix('_accuracy')} {100 * metrics[name]:.1f}")
         if "used_clusters" in metrics:
             shown.append(f"clusters {int(metrics['used_clusters'])}")

@@ -75,7 +75,8 @@ def _fit(pixels: NDArray[np.uint8]) -> Image.Image:
 
 
 def _shorten(draw: ImageDraw.ImageDraw, line: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont) -> str:
-    line = line.encode("utf-8", "replace").decode()
+    # a line end in a file name cannot be drawn, and other control characters mean nothing here
+    line = "".join(character if character.isprintable() else "?" for character in line)
     while len(line) > 4 and draw.textlength(line, font=font) > _CELL:
         line = "…" + line[2:]
     return line

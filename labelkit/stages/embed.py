@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from types import FrameType
 from typing import Any
 
@@ -17,13 +18,12 @@ from numpy.typing import NDArray
 
 from labelkit import __version__
 from labelkit.config.stages import EmbedConfig
-from labelkit.data.datasets import ImageDataset, load_dataset
+from labelkit.data.datasets import FileSource, ImageDataset, load_dataset
 from labelkit.data.decode import Channels
 from labelkit.data.loading import EvalLoader
-from labelkit.data.splits import LabelSplit
 from labelkit.data.transforms import Normalize
 from labelkit.engine.devices import Runtime
-from labelkit.errors import DivergenceError, Interrupted
+from labelkit.errors import ConfigError, DivergenceError, Interrupted
 from labelkit.stages.initialize import describe_weights
 from labelkit.stages.locations import remember_images, remember_model
 from labelkit.stages.networks import EmbeddingNetwork, embedding_network, numerics_record
@@ -31,7 +31,7 @@ from labelkit.stages.prepare import choose_split_rows, prepare_data
 from labelkit.stages.progress import Task, current_progress
 from labelkit.stages.result import SimpleResult, Table
 from labelkit.store.embeddings import open_store
-from labelkit.store.writing import EmbeddingPlan, EmbeddingRun
+from labelkit.store.writing import EmbeddingPlan, EmbeddingRun, continue_plan
 
 
 def embed_images(config: EmbedConfig) -> SimpleResult:
@@ -44,9 +44,9 @@ def embed_images(config: EmbedConfig) -> SimpleResult:
         CheckpointError: the run or the weights cannot be used.
         StoreError: the output exists and holds something else.
     """
+    order: NDArray[np.int64] | None = None
     if config.checkpoint is None:
-        prepared = prepare_data(config)
-        dataset, labeled, old_classes, order = _from_prepared(prepared.dataset, prepared.split)
+        dataset, labeled, old_classes = _as_asked(config)
         model = embedding_network(config, dataset.in_channels)
     else:
         model = embedding_network(config, 3)
@@ -54,16 +54,17 @@ def embed_images(config: EmbedConfig) -> SimpleResult:
     runtime = Runtime(device=config.device, precision=config.precision, threads=config.threads)
     describe_weights(model.network)
     network = model.network.to(runtime.device)
-    plan = _plan(config, runtime, model, dataset, labeled, old_classes)
+    plan = _plan(config, runtime, model, dataset, labeled, old_classes, with_logits=order is not None)
     if config.dry_run:
-        return _describe_plan(config, runtime, model, dataset, plan, order)
+        return _describe_plan(config, runtime, model, dataset, plan)
     progress = current_progress()
     for note in dataset.notes:
         progress.message(note)
     started = time.monotonic()
+    # an unfinished run keeps the listing it began with; what was added since is for the next store
+    plan = continue_plan(config.out, plan)
+    dataset = _listed_as(dataset, plan)
     run = EmbeddingRun.open(config.out, plan, overwrite=config.overwrite)
-    for warning in run.warnings:
-        progress.warning(warning)
     embedded_now = 0
     if not run.already_done:
         parts = run.pending_parts(runtime.rank, runtime.world_size)
@@ -75,6 +76,8 @@ def embed_images(config: EmbedConfig) -> SimpleResult:
         if runtime.is_main:
             run.publish(config.bad_limit)
         runtime.barrier()
+    for warning in run.warnings:
+        progress.warning(warning)
     runtime.close()
     seconds = time.monotonic() - started
     store = open_store(config.out)
@@ -107,44 +110,93 @@ def embed_images(config: EmbedConfig) -> SimpleResult:
     return SimpleResult(values, (config.out,), (shown, skipped) if store.skipped else (shown,))
 
 
-def _from_prepared(
-    dataset: ImageDataset, split: LabelSplit
-) -> tuple[ImageDataset, NDArray[np.bool_], NDArray[np.bool_], NDArray[np.int64]]:
-    old = np.zeros(len(dataset.class_names), dtype=bool)
+def _listed_as(dataset: ImageDataset, plan: EmbeddingPlan) -> ImageDataset:
+    """The data set with the rows of a plan; files that vanished since are found missing when they are read."""
+    if dataset.sample_ids == tuple(plan.sample_ids) or dataset.root is None:
+        return dataset
+    current_progress().message("the folder changed since this run began: its first listing is embedded")
+    n = len(plan.sample_ids)
+    return replace(
+        dataset,
+        sample_ids=tuple(plan.sample_ids),
+        labels=plan.labels if plan.labels is not None else np.full(n, -1, dtype=np.int64),
+        given=np.zeros(n, dtype=bool),
+        splits=plan.splits if plan.splits is not None else np.full(n, -1, dtype=np.int16),
+        source=FileSource(dataset.root, tuple(plan.sample_ids)),
+    )
+
+
+def _as_asked(config: EmbedConfig) -> tuple[ImageDataset, NDArray[np.bool_], NDArray[np.bool_]]:
+    """Images, labeled rows and old classes as ``--label-split`` says."""
+    prepared = prepare_data(config)
+    split = prepared.split
+    for warning in split.warnings:
+        current_progress().warning(warning)
+    old = np.zeros(len(prepared.dataset.class_names), dtype=bool)
     old[list(split.old_classes)] = split.labeled.any()
-    return dataset, split.labeled, old, np.zeros(0, dtype=np.int64)
+    return prepared.dataset, split.labeled, old
 
 
 def _from_run(
     config: EmbedConfig, model: EmbeddingNetwork
-) -> tuple[ImageDataset, NDArray[np.bool_], NDArray[np.bool_], NDArray[np.int64]]:
-    """Images, labeled rows, old classes, and the order of the classifier's columns.
+) -> tuple[ImageDataset, NDArray[np.bool_], NDArray[np.bool_], NDArray[np.int64] | None]:
+    """Images, labeled rows, old classes, and the order of the classifier's columns (``None``: leave them out).
 
-    The labels that training used are those the store calls usable, if it is the same data set; another data set
-    gets its labels as ``--label-split`` says.
+    Of the data set that the run was trained on, known by the images it had labels for, the store calls usable what
+    training used. Another data set gets its labels as ``--label-split`` says.
     """
     assert model.run_split is not None
+    saved = model.run_split["split"]
+    trained_names = [model.run_split["class_names"][label] for label in saved["old_classes"]]
     dataset = load_dataset(config.dataset, data_root=config.data_root, download=config.download)
-    names, saved = list(dataset.class_names), model.run_split
-    num_outputs = model.network.num_outputs
-    trained_order = [int(label) for label in saved["split"]["old_classes"]]
-    # old classes ascending, then the anonymous columns: what readers of a store rely on
-    order = np.concatenate([np.argsort(trained_order), np.arange(len(trained_order), num_outputs)]).astype(np.int64)
-    if num_outputs == 0:
-        order = np.zeros(0, dtype=np.int64)
-    if dataset.name != saved["dataset"] or names != saved["class_names"]:
+    used = set(saved["labeled"])
+    present = len(used.intersection(dataset.sample_ids))
+    is_own = set(trained_names) <= set(dataset.class_names) and (
+        # a few may have been removed since; other images can share a name or two
+        2 * present > len(used) or (not used and dataset.name == model.run_split["dataset"])
+    )
+    if is_own:
+        _refuse_label_options(config)
+        dataset = dataset.select(choose_split_rows(dataset, config.split))
+        old = np.isin(dataset.class_names, trained_names)
+        labeled = np.array([sample_id in used for sample_id in dataset.sample_ids], dtype=bool)
+        labeled &= (dataset.labels >= 0) & old[dataset.labels] if len(old) else False
+    else:
         current_progress().message(
-            f"{config.dataset} is not what the run was trained on ({saved['dataset']}): labels as --label-split says"
+            f"{config.dataset} is not what the run was trained on ({model.run_split['dataset']}): "
+            "labels as --label-split says"
         )
-        prepared = prepare_data(config)
-        dataset, labeled, old, _ = _from_prepared(prepared.dataset, prepared.split)
-        return dataset, labeled, old, np.zeros(0, dtype=np.int64)
-    dataset = dataset.select(choose_split_rows(dataset, config.split))
-    used = set(saved["split"]["labeled"])
-    labeled = np.array([sample_id in used for sample_id in dataset.sample_ids], dtype=bool)
-    old = np.zeros(len(names), dtype=bool)
-    old[trained_order] = True
+        dataset, labeled, old = _as_asked(config)
+    if not model.network.num_outputs:
+        return dataset, labeled, old, None
+    names = [name for name, is_old in zip(dataset.class_names, old, strict=True) if is_old]
+    if set(names) != set(trained_names):
+        if config.logits:
+            current_progress().message(
+                "the run's classifier knows other classes than have labels here: its output is not stored"
+            )
+        return dataset, labeled, old, None
+    # old classes ascending, then the anonymous columns: what readers of a store rely on
+    columns = [trained_names.index(name) for name in names]
+    order = np.array([*columns, *range(len(columns), model.network.num_outputs)], dtype=np.int64)
     return dataset, labeled, old, order
+
+
+def _refuse_label_options(config: EmbedConfig) -> None:
+    """Refuse options that the run's own split leaves no room for.
+
+    Raises:
+        ConfigError: one is set.
+    """
+    fields = ("label_split", "num_old_classes", "label_ratio", "num_labels", "imbalance_factor", "split_seed")
+    for name in fields:
+        if getattr(config, name) != type(config).model_fields[name].default:
+            raise ConfigError(
+                "--" + name.replace("_", "-"),
+                f"has no meaning here: {config.dataset} is what {config.checkpoint} was trained on, so the split of "
+                "that run is used",
+                "Leave it out.",
+            )
 
 
 def _plan(
@@ -154,6 +206,8 @@ def _plan(
     dataset: ImageDataset,
     labeled: NDArray[np.bool_],
     old_classes: NDArray[np.bool_],
+    *,
+    with_logits: bool,
 ) -> EmbeddingPlan:
     has_labels = len(dataset.class_names) > 0
     network = model.network
@@ -169,7 +223,7 @@ def _plan(
         model=model.identity(numerics_record(runtime, config.precision, config.batch_size)),
         dim=network.embed_dim,
         dtype=config.dtype,
-        extras={"logits": network.num_outputs} if config.logits and network.num_outputs else {},
+        extras={"logits": network.num_outputs} if config.logits and with_logits else {},
         batch_size=config.batch_size,
         part_rows=part_rows,
         normalized=False,
@@ -186,7 +240,7 @@ def _embed_part(
     network: Any,
     runtime: Runtime,
     config: EmbedConfig,
-    order: NDArray[np.int64],
+    order: NDArray[np.int64] | None,
     task: Task,
     stop: list[int],
 ) -> int:
@@ -227,8 +281,8 @@ def _embed_part(
             )
         embedded.append(rows)
         if outputs is not None:
-            table = outputs.float().cpu().numpy()[keep]
-            logits.append(table[:, order] if len(order) else table)
+            assert order is not None
+            logits.append(outputs.float().cpu().numpy()[keep][:, order])
         assert batch.sha256 is not None
         assert batch.file_sizes is not None
         assert batch.image_sizes is not None
@@ -277,7 +331,6 @@ def _describe_plan(
     model: EmbeddingNetwork,
     dataset: ImageDataset,
     plan: EmbeddingPlan,
-    order: NDArray[np.int64],
 ) -> SimpleResult:
     """Time two batches on real images, write nothing."""
     spec = model.network.input_spec
@@ -311,4 +364,9 @@ def _describe_plan(
         "device": str(runtime.device),
     }
     rows_shown = [[key, str(value)] for key, value in values.items() if key != "config"]
-    return SimpleResult(values, (), (Table("plan (nothing was written)", ["what", "value"], rows_shown),))
+    options = [[key, str(value)] for key, value in config.to_yaml_dict().items()]
+    shown = (
+        Table("configuration", ["option", "value"], options),
+        Table("plan (nothing was written)", ["what", "value"], rows_shown),
+    )
+    return SimpleResult(values, (), shown)

@@ -23,6 +23,7 @@ from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.results import Result, list_results, read_result, write_result
 
 _GROUPINGS = ("pseudo_labels", "cluster_ids")
+_NO_SPLIT = "(no split)"
 
 
 def evaluate_clustering(config: EvaluateClusteringConfig) -> SimpleResult:
@@ -154,11 +155,11 @@ def _rows(store: EmbeddingStore, config: EvaluateClusteringConfig) -> dict[str, 
     keep = np.asarray(store.labels) >= 0
     if _held_out(store, config) and store.labeled is not None:
         keep &= ~np.asarray(store.labeled, dtype=bool)
-    if config.split != "all" or len(store.split_names) < 2:
-        name = config.split if config.split != "all" or not store.split_names else store.split_names[0]
+    if config.split != "all" or not store.split_names or store.splits is None:
         chosen = split_rows(store, config.split)
-        return {name: chosen[keep[chosen]]}
+        return {config.split: chosen[keep[chosen]]}
     parts = {name: np.asarray(store.rows(name), dtype=np.int64) for name in store.split_names}
+    parts[_NO_SPLIT] = np.flatnonzero(store.splits < 0)
     return {name: rows[keep[rows]] for name, rows in parts.items() if keep[rows].any()}
 
 

@@ -12,7 +12,7 @@ import torch
 
 from labelkit.config.stages import EmbedConfig
 from labelkit.data.transforms import Interpolation, ViewSpec
-from labelkit.engine.checkpoint import MODEL, load_checkpoint
+from labelkit.engine.checkpoint import MODEL, STATE, load_checkpoint
 from labelkit.engine.devices import Runtime
 from labelkit.engine.run_dir import CONFIG, SPLIT, read_run_config
 from labelkit.engine.trainer import load_model_state
@@ -125,7 +125,8 @@ def run_network(checkpoint: Path, which: str = "last") -> EmbeddingNetwork:
             "is a file; only a run folder says which network it belongs to",
             "Give the run folder, or `--backbone NAME --weights FILE`.",
         )
-    run = checkpoint if (checkpoint / CONFIG).is_file() else checkpoint.parent.parent
+    is_part = not (checkpoint / CONFIG).is_file() and (checkpoint / STATE).is_file()
+    run = checkpoint.parent.parent if is_part else checkpoint
     method_name, options = read_run_config(run)
     if method_name not in METHODS:
         raise CheckpointError(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -109,13 +110,15 @@ def prepare_data(config: DataConfig) -> PreparedData:
     if len(dataset.sample_ids) == 0:
         raise DatasetError(config.dataset, f"split {config.split} holds no image", "Choose another --split.")
     if config.imbalance_factor is not None:
-        kept = long_tail_split(
-            dataset.labels,
-            dataset.given,
-            len(dataset.class_names),
-            imbalance_factor=config.imbalance_factor,
-            seed=config.split_seed,
-        )
+        with _asked_by(f"--imbalance-factor {config.imbalance_factor:g}"):
+            kept = long_tail_split(
+                dataset.labels,
+                dataset.given,
+                len(dataset.class_names),
+                imbalance_factor=config.imbalance_factor,
+                seed=config.split_seed,
+                class_names=dataset.class_names,
+            )
         dataset = dataset.select(kept)
     split = choose_labels(config, dataset)
     if split.kind == "class-halves":
@@ -146,7 +149,7 @@ def choose_labels(config: DataConfig, dataset: ImageDataset) -> LabelSplit:
                 "--" + name.replace("_", "-"), f"has no meaning for --label-split {kind}", f"It goes with {owner}."
             )
     if kind == "given":
-        return given_split(labels, given, num_classes)
+        return given_split(labels, given, num_classes, class_names=dataset.class_names)
     if num_classes == 0:
         raise DatasetError(
             config.dataset,
@@ -158,20 +161,40 @@ def choose_labels(config: DataConfig, dataset: ImageDataset) -> LabelSplit:
         old_classes = None
         if spec is not None and config.num_old_classes is None:
             old_classes = spec.default_old_classes
-        return gcd_split(
-            labels,
-            given,
-            num_classes,
-            old_classes=old_classes,
-            num_old_classes=config.num_old_classes,
-            label_ratio=config.label_ratio,
-            seed=config.split_seed,
-        )
+        with _asked_by("--num-old-classes" if config.num_old_classes is not None else "--label-split gcd"):
+            return gcd_split(
+                labels,
+                given,
+                num_classes,
+                old_classes=old_classes,
+                num_old_classes=config.num_old_classes,
+                label_ratio=config.label_ratio,
+                seed=config.split_seed,
+                class_names=dataset.class_names,
+            )
     if kind == "few-labels":
         if config.num_labels is None:
             raise ConfigError("--num-labels", "is needed for --label-split few-labels", "Say how many labels in all.")
-        return few_labels_split(labels, given, num_classes, total=config.num_labels, seed=config.split_seed)
-    return class_halves_split(labels, given, num_classes)
+        with _asked_by("--num-labels"):
+            return few_labels_split(
+                labels,
+                given,
+                num_classes,
+                total=config.num_labels,
+                seed=config.split_seed,
+                class_names=dataset.class_names,
+            )
+    with _asked_by("--label-split class-halves"):
+        return class_halves_split(labels, given, num_classes, class_names=dataset.class_names)
+
+
+@contextmanager
+def _asked_by(option: str) -> Iterator[None]:
+    """Say which option asks for a split that the data cannot give."""
+    try:
+        yield
+    except DatasetError as error:
+        raise ConfigError(option, error.problem, error.remedy) from error
 
 
 def saved_info(saved: Mapping[str, Any]) -> DataInfo:

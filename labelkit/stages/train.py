@@ -24,6 +24,7 @@ from labelkit.engine.method import Method, count_parameters, trainable_names
 from labelkit.engine.monitors import DiscoveryMonitor
 from labelkit.engine.run_dir import SPLIT, SUMMARY, RunDir, check_same_options
 from labelkit.engine.trainer import FitResult, Trainer
+from labelkit.errors import ResourceError
 from labelkit.methods.registry import METHODS
 from labelkit.models.weights import fingerprint
 from labelkit.stages.initialize import describe_weights, initialize_from, without_weights
@@ -105,7 +106,12 @@ def _train(method_name: str, config: TrainConfig, runtime: Runtime, run: RunDir)
     with progress.task("train", total=trainer.total_steps()) as task:
         task.advance(trainer.clock.step)
         trainer.report = task
-        fit = trainer.fit()
+        try:
+            fit = trainer.fit()
+        except ResourceError as error:
+            # the same command again would only say that the folder exists
+            remedy = "Make room, then give the same command with --resume; earlier checkpoints are kept."
+            raise ResourceError(error.where, error.problem, remedy) from error
     return _summarize(method_name, config, run, setup, fit)
 
 

@@ -34,22 +34,39 @@ def sha256_of(blocks: Iterable[Array]) -> Any:
     return digest
 
 
-def block_digests(blocks: Iterable[Array], block_bytes: int) -> bytes:
-    """Return the SHA-256 digests of each ``block_bytes`` of the stream, one after the other."""
-    digests = []
-    digest, room = hashlib.sha256(), block_bytes
-    for block in blocks:
-        view = bytes_of(block)
+def rows_per_block(row_bytes: int, block_bytes: int) -> int:
+    """Return how many rows share a digest, where blocks have about ``block_bytes``."""
+    return max(1, block_bytes // row_bytes)
+
+
+class BlockDigester:
+    """SHA-256 of each block of rows of an array that comes in pieces.
+
+    Args:
+        block_bytes: bytes of a block, all of its rows together.
+    """
+
+    def __init__(self, block_bytes: int) -> None:
+        self._block_bytes = self._room = block_bytes
+        self._digest = hashlib.sha256()
+        self._digests: list[bytes] = []
+
+    def update(self, rows: Array) -> None:
+        """Take the next rows."""
+        view = bytes_of(rows)
         while view:
-            digest.update(view[:room])
-            taken = min(room, len(view))
-            view, room = view[taken:], room - taken
-            if room == 0:
-                digests.append(digest.digest())
-                digest, room = hashlib.sha256(), block_bytes
-    if room < block_bytes:
-        digests.append(digest.digest())
-    return b"".join(digests)
+            self._digest.update(view[: self._room])
+            taken = min(self._room, len(view))
+            view, self._room = view[taken:], self._room - taken
+            if self._room == 0:
+                self._digests.append(self._digest.digest())
+                self._digest, self._room = hashlib.sha256(), self._block_bytes
+
+    def finish(self) -> bytes:
+        """Return all digests, one after the other."""
+        if self._room < self._block_bytes:
+            self._digests.append(self._digest.digest())
+        return b"".join(self._digests)
 
 
 def _shape_text(shape: tuple[int, ...]) -> str:

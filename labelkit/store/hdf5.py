@@ -31,12 +31,13 @@ from labelkit.store import schema
 from labelkit.store.commit import write_all
 from labelkit.store.digests import (
     RESTORE,
+    BlockDigester,
     attribute_line,
-    block_digests,
     bytes_of,
     dataset_line,
     digest_of_lines,
     group_line,
+    rows_per_block,
     sha256_of,
     verify_blocks,
 )
@@ -58,11 +59,13 @@ class Stream:
         dtype: little-endian type of its values.
         shape: its shape; at least one axis.
         blocks: called to read it once more from the beginning, in pieces of whole rows.
+        digests: its block digests, where they are known already; of the ``block_bytes`` of the image.
     """
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
     blocks: Callable[[], Iterator[Array]]
+    digests: bytes | None = None
 
 
 @dataclass
@@ -171,8 +174,8 @@ class Image:
         for path, data in contents.datasets.items():
             row_bytes = data.dtype.itemsize * math.prod(data.shape[1:])
             if data.shape and data.shape[0] * row_bytes > block_bytes:
-                block_rows = max(1, block_bytes // row_bytes)
-                digests = block_digests(_rows(data), block_rows * row_bytes)
+                block_rows = rows_per_block(row_bytes, block_bytes)
+                digests = _block_digests(data, block_rows * row_bytes)
                 datasets[f"digests/{path}"] = np.frombuffer(digests, np.uint8).reshape(-1, 32)
                 attributes[f"digests/{path}"] = {"block_rows": block_rows}
                 lines.append(dataset_line(path, data.dtype, data.shape, hashlib.sha256(digests)))
@@ -286,6 +289,15 @@ def _attribute_array(value: AttributeValue) -> Array:
             raise ValueError(f"an attribute cannot hold a NUL byte or {len(raw)} bytes: {value[:80]!r}")
         return np.array(raw, dtype=f"S{len(raw) or 1}")
     return np.array(value, dtype="<i8")
+
+
+def _block_digests(data: Array | Stream, block_bytes: int) -> bytes:
+    if isinstance(data, Stream) and data.digests is not None:
+        return data.digests
+    digester = BlockDigester(block_bytes)
+    for rows in _rows(data):
+        digester.update(rows)
+    return digester.finish()
 
 
 def _rows(data: Array | Stream) -> Iterator[Array]:

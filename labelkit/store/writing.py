@@ -29,7 +29,7 @@ from numpy.typing import ArrayLike, NDArray
 from labelkit.errors import BusyError, Damaged, DatasetError, Mismatch, ResourceError, StoreError, resource_error
 from labelkit.store import schema
 from labelkit.store.commit import canonical_json, commit_bytes, commit_json, create_temporary, fsync_folder, install
-from labelkit.store.digests import RESTORE
+from labelkit.store.digests import RESTORE, BlockDigester, rows_per_block
 from labelkit.store.embeddings import ModelIdentity, differing_keys, open_store
 from labelkit.store.hdf5 import CheckedFile, Contents, Image, Stream, strings
 from labelkit.store.opening import open_file, trust
@@ -430,10 +430,10 @@ class EmbeddingRun:
             if missing:
                 problem = f"{len(missing)} of {self.plan.num_parts} parts are missing, the first is {missing[0]}"
                 raise StoreError(str(self._folder), problem, "Run the same command again to make them.")
-            # A store that fits in memory is read once, a larger one part by part, as often as needed.
-            small = self.plan.estimated_bytes() <= schema.PART_BYTES
+            # A store that fits in memory is read once, a larger one part by part and again for each large column.
+            small = self.plan.estimated_bytes() <= schema.MEMORY_BYTES
             load = lru_cache(maxsize=None if small else 1)(self._load_for_publishing)
-            self._install(Image(self._gather(load, max_bad)))
+            self._install(Image(self._gather(load, max_bad), block_bytes=schema.BLOCK_BYTES))
             try:
                 _clear(self._folder)
             except ResourceError as error:
@@ -540,6 +540,14 @@ class EmbeddingRun:
             **{name: ("<f4", (rows, width)) for name, width in self.plan._widths.items()},
         }
 
+    def _large_columns(self) -> dict[str, int]:
+        """Return the bytes per row of the columns that may not fit in memory."""
+        return {
+            name: np.dtype(dtype).itemsize * shape[1]
+            for name, (dtype, shape) in self._part_shapes(0).items()
+            if name == "embeddings" or name in self.plan._widths
+        }
+
     def _cast(self, name: str, values: NDArray[Any], dtype: str, kept: list[int]) -> NDArray[Any]:
         kind = np.dtype(dtype)
         if kind.kind != "f":
@@ -615,12 +623,19 @@ class EmbeddingRun:
     def _gather(self, load: Callable[[int], _Part], max_bad: float) -> Contents:
         plan, parts = self.plan, range(self.plan.num_parts)
         small: dict[str, list[NDArray[Any]]] = {"sha256": [], "file_sizes": [], "image_sizes": []}
+        # Digests are made while the parts are read anyway.
+        digesters = {
+            name: BlockDigester(row_bytes * rows_per_block(row_bytes, schema.BLOCK_BYTES))
+            for name, row_bytes in self._large_columns().items()
+        }
         skipped: dict[int, str] = {}
         for part in parts:
             loaded = load(part)
             skipped.update(zip(loaded.skipped_rows.tolist(), loaded.reasons, strict=True))
             for name, pieces in small.items():
                 pieces.append(loaded.arrays[name])
+            for name, digester in digesters.items():
+                digester.update(loaded.arrays[name])
         total = len(plan.sample_ids)
         if len(skipped) > max_bad * total or len(skipped) == total:
             raise self._too_many(skipped, max_bad)
@@ -658,12 +673,12 @@ class EmbeddingRun:
             datasets["skipped/reasons"] = strings(skipped[row] for row in sorted(skipped))
         rows = total - len(skipped)
         for name, (dtype, shape) in self._part_shapes(rows).items():
-            if name not in small:
+            if name in digesters:
 
                 def blocks(name: str = name) -> Iterator[NDArray[Any]]:
                     return (load(part).arrays[name] for part in parts)
 
-                datasets[name] = Stream(np.dtype(dtype), shape, blocks)
+                datasets[name] = Stream(np.dtype(dtype), shape, blocks, digesters[name].finish())
         return contents
 
     def _too_many(self, skipped: Mapping[int, str], max_bad: float) -> DatasetError:

@@ -10,8 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from PIL import Image
-
 from labelkit.config.stages import EmbedConfig
 from labelkit.data.datasets import load_dataset
 from labelkit.data.loading import EvalLoader
@@ -19,6 +17,7 @@ from labelkit.data.transforms import Normalize
 from labelkit.stages.embed import embed_images
 from labelkit.stages.networks import embedding_network
 from labelkit.store.embeddings import open_store
+from PIL import Image
 from tests.benchmarks.measure import Row, Wanted, compare, seconds, with_check
 
 SEEDS = {"images": 0, "weights": 0}

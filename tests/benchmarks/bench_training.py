@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-
 from labelkit.config.discovery import DiscoveryTrainConfig
 from labelkit.config.presets import resolve
 from labelkit.data.batch import Batch, DataInfo
@@ -73,9 +72,7 @@ def make_task(method_name: str, **options: object) -> Task:
     prepared = prepare_data(config)
     info = prepared.info(0)
     method = spec.load()(config, info)
-    bank = ImageBank(
-        prepared.dataset, channels=prepared.dataset.in_channels, base_size=method.network.input_spec.size
-    )
+    bank = ImageBank(prepared.dataset, channels=prepared.dataset.in_channels, base_size=method.network.input_spec.size)
     return Task(config, prepared, info, method, bank)
 
 
@@ -150,9 +147,7 @@ def against_bare_loop(folder: Path) -> Iterator[Row]:
     batches = itertools.chain.from_iterable(loader.epoch(epoch) for epoch in itertools.count())
     ours = TrainerSteps(task, folder / "bare", NANO_STEPS)
     peer = BareSteps(task, batches, NANO_STEPS)
-    row = compare(
-        name, ours.run, peer.run, wanted=Wanted(">=", 0.95), repetitions=NANO_REPETITIONS, warmups=WARMUPS
-    )
+    row = compare(name, ours.run, peer.run, wanted=Wanted(">=", 0.95), repetitions=NANO_REPETITIONS, warmups=WARMUPS)
     pairs = zip(task.method.network.parameters(), peer.network.parameters(), strict=True)
     yield with_check(row, "weights", all(torch.equal(first, second) for first, second in pairs))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pytest
@@ -34,7 +34,7 @@ class ToyConfig(TrainConfig):
     epochs: int = 2
     batch_size: int = 16
     lr: float = 0.05
-    device: str = "cpu"
+    device: Literal["auto", "cpu", "cuda", "mps"] = "cpu"
     dropout: float = 0.5
     augment: bool = True
 
@@ -80,7 +80,7 @@ class Toy(Method[ToyConfig]):
     def __init__(self, config: ToyConfig, data: DataInfo) -> None:
         super().__init__(config, data)
         self.network: ToyNetwork = ToyNetwork()
-        self.updates = nn.Buffer(torch.zeros((), dtype=torch.int64))
+        self.updates: Tensor = nn.Buffer(torch.zeros((), dtype=torch.int64))
         self.events: list[str] = []
         self.lrs: list[float] = []
         self.at_step: Callable[[int], None] = lambda step: None
@@ -151,15 +151,13 @@ def make_method(labels: NDArray[np.int64]) -> Callable[..., Toy]:
 
 
 @pytest.fixture
-def make_trainer(
-    bank: ImageBank, labels: NDArray[np.int64], make_method: Callable[..., Toy]
-) -> Callable[..., Trainer]:
+def make_trainer(bank: ImageBank, labels: NDArray[np.int64], make_method: Callable[..., Toy]) -> Callable[..., Trainer]:
     """Return a function: run folder and options to a trainer of a new toy method."""
 
     def make(path: Path | None = None, *, monitor: Any = None, message: Any = None, **options: Any) -> Trainer:
         method = make_method(**options)
         run = RunDir(path) if path is not None else None
-        if run is not None:
+        if path is not None and run is not None:
             run.open(resume=path.exists(), overwrite=False)
             if not (path / "config.yaml").exists():
                 run.begin("toy", method.config.to_yaml_dict())

@@ -24,6 +24,7 @@ from labelkit.engine.checkpoint import (
     verify_checkpoint,
 )
 from labelkit.errors import CheckpointDamaged, CheckpointError, ResourceError
+from labelkit.store.commit import commit_folder
 from safetensors import safe_open
 from torch import Tensor
 
@@ -144,7 +145,9 @@ def test_every_process_writes_its_file_and_the_main_one_seals_them(tmp_path: Pat
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_damaged_last_checkpoint_is_passed_over_with_a_warning(writer: CheckpointWriter, run: Path, name: str) -> None:
+def test_a_damaged_last_checkpoint_is_passed_over_with_a_warning(
+    writer: CheckpointWriter, run: Path, name: str
+) -> None:
     _save(writer, 1)
     _damage(_save(writer, 2) / name)
     loaded = load_checkpoint(run)
@@ -217,7 +220,9 @@ def test_a_pointer_out_of_the_folder_is_not_followed(writer: CheckpointWriter) -
     assert read_pointer(writer.folder, "last") is None
 
 
-def test_a_later_format_is_refused_by_version(writer: CheckpointWriter, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_later_format_is_refused_by_version(
+    writer: CheckpointWriter, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with monkeypatch.context() as later:
         later.setattr("labelkit.engine.checkpoint.FORMAT_VERSION", "2.0")
         _save(writer, 1)
@@ -250,7 +255,11 @@ def test_a_run_without_a_best_says_so(writer: CheckpointWriter, run: Path) -> No
 
 
 def _watch_disk(
-    monkeypatch: pytest.MonkeyPatch, fail_from: int | None = None, *, error: BaseException | None = None, after: bool = False
+    monkeypatch: pytest.MonkeyPatch,
+    fail_from: int | None = None,
+    *,
+    error: BaseException | None = None,
+    after: bool = False,
 ) -> list[str]:
     """Count the calls that change the disk; let number ``fail_from`` and all later ones fail.
 
@@ -327,7 +336,7 @@ def test_a_kill_at_any_disk_call_leaves_a_checkpoint_in_force(
 def test_one_failure_of_the_disk_is_retried_in_a_new_folder(
     writer: CheckpointWriter, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original, failures = checkpoint.commit_folder, [OSError(errno.EIO, "flaky")]
+    original, failures = commit_folder, [OSError(errno.EIO, "flaky")]
 
     def flaky(source: Path, target: Path) -> None:
         if failures:
@@ -381,7 +390,9 @@ def test_multiples_of_keep_every_stay_for_good(tmp_path: Path) -> None:
     assert _names(tmp_path) == ["last.json", *(f"step-{step:08d}" for step in (20, 40, 60, 70))]
 
 
-def test_checkpoints_of_a_future_that_was_given_up_do_not_push_out_good_ones(writer: CheckpointWriter, run: Path) -> None:
+def test_checkpoints_of_a_future_that_was_given_up_do_not_push_out_good_ones(
+    writer: CheckpointWriter, run: Path
+) -> None:
     _save(writer, 1)
     _damage(_save(writer, 9) / MODEL)
     _save(writer, 2)  # resumed from step 1

@@ -87,7 +87,7 @@ def test_half_precision_on_a_cpu_is_a_resource_error() -> None:
 def test_one_process_may_use_one_precision_after_another() -> None:
     product = {}
     for precision in ("float32", "bf16", "float32"):
-        runtime = Runtime(device="cpu", precision=precision)  # type: ignore[arg-type] # mypy widens the loop variable
+        runtime = Runtime(device="cpu", precision=precision)
         with runtime.autocast():
             product[precision] = torch.ones(2, 2) @ torch.ones(2, 2)
     assert product["float32"].dtype == torch.float32

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from labelkit.engine.method import TrainState
-from labelkit.engine.monitors import DiscoveryMonitor
+from labelkit.engine.monitors import MIN_COLLAPSED_STEPS, DiscoveryMonitor
 from labelkit.errors import DivergenceError
 from numpy.typing import ArrayLike
 from torch import Tensor
@@ -20,7 +20,7 @@ OLD = [True, True, False, False]
 
 
 def _measure(
-    monitor: DiscoveryMonitor, predicted: ArrayLike, *, num_outputs: int, features: Tensor | None = None
+    monitor: DiscoveryMonitor, predicted: ArrayLike, *, num_outputs: int, features: Tensor | None = None, step: int = 0
 ) -> Mapping[str, float]:
     """Let the monitor look at a network whose answer for image i is ``predicted[i]``."""
     answers = torch.from_numpy(np.asarray(predicted))
@@ -36,7 +36,7 @@ def _measure(
     def full_pass(network: Callable[[Tensor], Tensor], chosen: Any) -> Tensor:
         return network(rows)[: len(chosen)]
 
-    state = TrainState(3, 0, 1, False, True, full_pass, lambda purpose: np.random.default_rng(0))
+    state = TrainState(3, step, 1, False, True, full_pass, lambda purpose: np.random.default_rng(0))
     return monitor(SimpleNamespace(network=network), state)  # type: ignore[arg-type] # only its network is looked at
 
 
@@ -109,23 +109,31 @@ def test_concentration_is_the_length_of_the_mean_direction(features: list[list[f
 )
 def test_a_collapse_ends_the_run_after_patience(predicted: list[int], features: Tensor | None) -> None:
     monitor = _monitor([0, 1], patience=3)
-    for _ in range(2):
-        _measure(monitor, predicted, num_outputs=2, features=features)
+    for step in (0, 500):
+        _measure(monitor, predicted, num_outputs=2, features=features, step=step)
     with pytest.raises(DivergenceError, match=r"epoch 3: training collapsed: .* in 3 evaluations") as caught:
-        _measure(monitor, predicted, num_outputs=2, features=features)
+        _measure(monitor, predicted, num_outputs=2, features=features, step=1000)
     assert caught.value.exit_code == 4
+
+
+def test_a_network_from_scratch_is_given_some_steps_to_tell_images_apart() -> None:
+    monitor = _monitor([0, 1], patience=2)
+    for step in (4, 8, 12, 4 + MIN_COLLAPSED_STEPS - 1):
+        _measure(monitor, [1, 1], num_outputs=2, step=step)
+    with pytest.raises(DivergenceError):
+        _measure(monitor, [1, 1], num_outputs=2, step=4 + MIN_COLLAPSED_STEPS)
 
 
 def test_a_recovery_starts_the_count_again() -> None:
     monitor = _monitor([0, 1], patience=2)
-    for predicted in ([1, 1], [0, 1], [1, 1]):
-        _measure(monitor, predicted, num_outputs=2)
-    assert monitor.extra_state() == {"collapsed_for": 1}
+    for step, predicted in ((100, [1, 1]), (500, [0, 1]), (900, [1, 1])):
+        _measure(monitor, predicted, num_outputs=2, step=step)
+    assert monitor.extra_state() == {"collapsed_for": 1, "collapsed_since": 900}
 
 
 def test_the_count_goes_on_after_a_resume() -> None:
     before, after = _monitor([0, 1], patience=2), _monitor([0, 1], patience=2)
-    _measure(before, [1, 1], num_outputs=2)
+    _measure(before, [1, 1], num_outputs=2, step=100)
     after.load_extra_state(before.extra_state())
     with pytest.raises(DivergenceError):
-        _measure(after, [1, 1], num_outputs=2)
+        _measure(after, [1, 1], num_outputs=2, step=900)

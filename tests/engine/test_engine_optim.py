@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from typing import Any
 
 import pytest
 import torch
@@ -62,7 +63,9 @@ def test_states_are_named_by_parameter() -> None:
 def test_states_of_another_optimizer_are_left_alone() -> None:
     net = _layers("alpha")
     optimizer = _optimizer(net, "sgd")
-    load_named_optimizer_state(optimizer, net, {"optimizer.1/alpha.weight/momentum_buffer": torch.ones(3, 3)}, {}, where="x")
+    load_named_optimizer_state(
+        optimizer, net, {"optimizer.1/alpha.weight/momentum_buffer": torch.ones(3, 3)}, {}, where="x"
+    )
     assert not optimizer.state
 
 
@@ -91,7 +94,10 @@ def test_state_of_another_shape_is_refused() -> None:
 def test_restored_moments_do_not_share_memory_with_the_checkpoint() -> None:
     net = _layers("alpha")
     optimizer = _optimizer(net, "sgd")
-    saved = {f"optimizer.0/alpha.{p}/momentum_buffer": torch.zeros_like(v) for p, v in net.alpha.named_parameters()}
+    saved = {
+        f"optimizer.0/alpha.{p}/momentum_buffer": torch.zeros_like(v)
+        for p, v in net.get_submodule("alpha").named_parameters()
+    }
     load_named_optimizer_state(optimizer, net, saved, {}, where="x")
     _step(net, optimizer)
     assert not saved["optimizer.0/alpha.weight/momentum_buffer"].any()
@@ -99,7 +105,10 @@ def test_restored_moments_do_not_share_memory_with_the_checkpoint() -> None:
 
 def test_learning_rate_respects_the_scale_of_a_group() -> None:
     net = _layers("alpha", "beta")
-    groups = [{"params": [net.alpha.weight]}, {"params": [net.beta.weight], "lr_scale": 0.1}]
+    groups: list[dict[str, Any]] = [
+        {"params": [net.get_parameter("alpha.weight")]},
+        {"params": [net.get_parameter("beta.weight")], "lr_scale": 0.1},
+    ]
     optimizer = build_optimizer(groups, name="sgd", lr=1.0)
     set_lr(optimizer, 0.5)
     assert [group["lr"] for group in optimizer.param_groups] == [0.5, pytest.approx(0.05)]
@@ -107,7 +116,7 @@ def test_learning_rate_respects_the_scale_of_a_group() -> None:
 
 def test_empty_groups_are_dropped() -> None:
     net = _layers("alpha")
-    groups = [{"params": list(net.parameters())}, {"params": []}]
+    groups: list[dict[str, Any]] = [{"params": list(net.parameters())}, {"params": []}]
     assert len(build_optimizer(groups, name="sgd", lr=1.0).param_groups) == 1
 
 

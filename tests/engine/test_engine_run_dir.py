@@ -46,7 +46,7 @@ def test_options_come_back_as_they_were(run: RunDir) -> None:
 
 
 def test_an_existing_run_is_refused_without_a_flag(run: RunDir) -> None:
-    with pytest.raises(ConfigError, match="already exists.*--resume.*--overwrite"):
+    with pytest.raises(ConfigError, match=r"already exists.*--resume.*--overwrite"):
         _reopen(run)
 
 
@@ -193,7 +193,10 @@ def test_every_option_that_differs_is_named_with_both_values(run: RunDir) -> Non
 def test_options_that_one_side_lacks_are_named(run: RunDir) -> None:
     with pytest.raises(CheckpointMismatch, match=r"beta is 1\.0, was None; lr is None, was 0\.1"):
         check_same_options(
-            run.path, "toy", {"epochs": 4, "align_blocks": [1, 2], "dataset": "digits", "beta": 1.0}, allowed=frozenset()
+            run.path,
+            "toy",
+            {"epochs": 4, "align_blocks": [1, 2], "dataset": "digits", "beta": 1.0},
+            allowed=frozenset(),
         )
 
 

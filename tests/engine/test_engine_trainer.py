@@ -370,7 +370,7 @@ def test_a_loss_that_is_not_a_number_ends_the_run_and_keeps_the_last_checkpoint(
 
     def poison(step: int) -> None:
         if step == 6:
-            trainer.method.network.first.weight.data.fill_(math.nan)
+            trainer.method.get_parameter("network.first.weight").data.fill_(math.nan)
 
     trainer.method.at_step = poison  # type: ignore[assignment] # of the toy
     with pytest.raises(DivergenceError, match=r"epoch 1, step 7: the loss is not finite \(parts: spread nan") as caught:

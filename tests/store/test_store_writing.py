@@ -14,10 +14,11 @@ import h5py
 import numpy as np
 import pytest
 from labelkit.errors import BusyError, Damaged, DatasetError, Mismatch, ResourceError, StoreError
-from labelkit.store import writing
+from labelkit.store import schema, writing
 from labelkit.store.embeddings import open_store
+from labelkit.store.hdf5 import Image
 from labelkit.store.writing import EmbeddingPlan, EmbeddingRun, continue_plan
-from store_samples import DIM, MODEL, SAMPLE_IDS, make_plan, make_store, rows_of, write_part
+from store_samples import DIM, MODEL, SAMPLE_IDS, contents_of, make_plan, make_store, rows_of, write_part
 
 
 def parts_of(out: Path) -> list[str]:
@@ -135,13 +136,18 @@ def test_worker_processes_give_the_same_bytes(tmp_path):
     assert (tmp_path / "s.h5").read_bytes() == one.path.read_bytes()
 
 
-def test_a_store_that_does_not_fit_in_memory_has_the_same_bytes(tmp_path, monkeypatch):
+@pytest.mark.parametrize("block_bytes", [24, 4 << 20])
+def test_a_store_that_does_not_fit_in_memory_has_the_same_bytes(tmp_path, monkeypatch, block_bytes):
+    monkeypatch.setattr(schema, "BLOCK_BYTES", block_bytes)
     small = make_store(tmp_path / "small.h5", make_plan(part_rows=2))
     run = EmbeddingRun.open(tmp_path / "large.h5", make_plan(part_rows=2))
     for part in run.pending_parts():
         write_part(run, part)
-    monkeypatch.setattr(writing.schema, "PART_BYTES", 1)
+    monkeypatch.setattr(schema, "MEMORY_BYTES", 1)
     assert run.publish().read_bytes() == small.path.read_bytes()
+    contents = contents_of(small.path)
+    # Digests made from the finished arrays, not while the parts were read.
+    assert Image(contents, block_bytes=block_bytes).to_bytes() == small.path.read_bytes()
 
 
 def test_a_resumed_run_has_the_same_bytes_with_another_number_of_workers(tmp_path):

@@ -1,0 +1,109 @@
+"""Every method of the table on a few digits: its preset for digits, fewer images, smaller batches."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from labelkit.config.presets import resolve
+from labelkit.config.train import TrainConfig
+from labelkit.data.batch import Batch
+from labelkit.data.datasets import ImageDataset, load_dataset
+from labelkit.data.loading import ImageBank, TrainLoader
+from labelkit.data.splits import gcd_split
+from labelkit.data.transforms import Normalize
+from labelkit.engine.devices import Runtime
+from labelkit.engine.method import Method
+from labelkit.engine.monitors import DiscoveryMonitor
+from labelkit.engine.run_dir import RunDir
+from labelkit.engine.trainer import Trainer
+from labelkit.methods.registry import METHODS
+from labelkit.stages.prepare import PreparedData
+
+NUM_IMAGES = 64
+
+
+@dataclass
+class Setup:
+    """One method on one small data set."""
+
+    config: TrainConfig
+    prepared: PreparedData
+    bank: ImageBank
+    method: Method[Any]
+    trainer: Trainer
+
+    def batches(self, epoch: int = 0) -> Iterator[Batch]:
+        """Yield the batches that the trainer would train on."""
+        phase = self.trainer.phases[0]
+        spec = self.method.network.input_spec
+        yield from TrainLoader(
+            self.bank,
+            phase.views,
+            phase.sampler,
+            self.prepared.labels,
+            batch_size=self.config.batch_size,
+            seed=self.config.seed,
+            normalize=Normalize(spec.mean, spec.std),
+        ).epoch(epoch)
+
+
+@pytest.fixture(scope="session")
+def digits() -> ImageDataset:
+    return load_dataset("digits", data_root=Path("data")).select(np.arange(NUM_IMAGES))
+
+
+@pytest.fixture(scope="session")
+def prepared(digits: ImageDataset) -> PreparedData:
+    """Return 64 digits, half of those of 0 to 4 labeled."""
+    split = gcd_split(
+        digits.labels, digits.given, 10, old_classes=tuple(range(5)), num_old_classes=None, label_ratio=0.5, seed=0
+    )
+    return PreparedData(digits, split, split.training_labels(digits.labels))
+
+
+@pytest.fixture(scope="session")
+def bank(digits: ImageDataset) -> ImageBank:
+    return ImageBank(digits, channels=1, base_size=32)
+
+
+@pytest.fixture
+def make(prepared: PreparedData, bank: ImageBank, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Setup]]:
+    """Return a function: method and options to a new trainer; the run of the one before is closed."""
+    # No test can see what fsync does, and it takes most of the time.
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+    open_runs: list[RunDir] = []
+
+    def close() -> None:
+        while open_runs:
+            open_runs.pop().close()
+
+    def make_setup(
+        name: str, path: Path | None = None, *, data: PreparedData = prepared, resume: bool = False, **options: Any
+    ) -> Setup:
+        close()
+        spec = METHODS[name]
+        overrides = {"dataset": "digits", "batch_size": 16, "epochs": 2, "device": "cpu", **options}
+        config = resolve(spec.config, preset="digits", overrides=overrides).config
+        method = spec.load()(config, data.info(0))
+        run = RunDir(path) if path is not None else None
+        if run is not None:
+            run.open(resume=resume, overwrite=False)
+            open_runs.append(run)
+            if not resume:
+                run.begin(name, config.to_yaml_dict(operational=False))
+        old = np.zeros(10, dtype=bool)
+        old[list(data.split.old_classes)] = True
+        monitor = DiscoveryMonitor(
+            np.flatnonzero(data.labels < 0), data.dataset.labels, old, len(data.split.old_classes), patience=100
+        )
+        trainer = Trainer(method, bank, data.labels, config, Runtime(device="cpu"), run=run, monitor=monitor)
+        return Setup(config, data, bank, method, trainer)
+
+    yield make_setup
+    close()

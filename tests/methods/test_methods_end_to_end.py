@@ -1,0 +1,148 @@
+"""Whole runs through the command line: kills, several processes, the digits result of the specification."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from labelkit.data.datasets import load_dataset
+from labelkit.engine.checkpoint import load_checkpoint
+from PIL import Image
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
+
+
+def _labelkit(*words: str) -> list[str]:
+    return [sys.executable, "-m", "labelkit", *words]
+
+
+def _run(command: list[str], timeout: float = 600) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=ENVIRONMENT, check=False)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder of class folders with 12 digits of each of 6 classes."""
+    digits = load_dataset("digits", data_root=Path("data"))
+    root = tmp_path_factory.mktemp("images")
+    for label in range(6):
+        (root / str(label)).mkdir()
+        for row in (digits.labels == label).nonzero()[0][:12]:
+            pixels = digits.source.read(int(row)).decode(1)[:, :, 0]
+            Image.fromarray(pixels).save(root / str(label) / f"{row}.png")
+    return root
+
+
+def _options(folder: Path, out: Path, *more: str, epochs: int = 6) -> list[str]:
+    return [
+        *("--dataset", str(folder), "--preset", "digits", "--batch-size", "16", "--epochs", str(epochs)),
+        *("--device", "cpu", "--threads", "1", "--log-every-steps", "1", "--out", str(out), *more),
+    ]
+
+
+def _weights(out: Path) -> dict[str, Any]:
+    checkpoint = load_checkpoint(out)
+    assert checkpoint is not None
+    assert checkpoint.warnings == ()
+    return {name: value.numpy().tobytes() for name, value in checkpoint.tensors("model.safetensors").items()}
+
+
+def _metrics(out: Path) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    for line in lines:
+        line.pop("seconds", None)
+    return lines
+
+
+@pytest.mark.parametrize("method", ["flipclass", "simgcd"])
+def test_two_processes_train_to_the_end(tmp_path: Path, folder: Path, method: str) -> None:
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    done = _run([*launcher, "-m", "labelkit", "train", method, *_options(folder, tmp_path / "run", "--json")])
+    assert done.returncode == 0, done.stderr
+    (summary,) = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    assert summary["finished"]
+    epochs = [line for line in _metrics(tmp_path / "run") if "kind" not in line]
+    assert [line["epoch"] for line in epochs] == list(range(6))
+    assert all(math.isfinite(line["loss"]) for line in epochs)
+    assert epochs[-1]["loss"] < epochs[0]["loss"]
+    checkpoint = load_checkpoint(tmp_path / "run")
+    assert checkpoint is not None
+    assert {"rank-00000.safetensors", "rank-00001.safetensors"} <= checkpoint.state["files"].keys()
+
+
+def test_a_run_killed_at_three_moments_ends_like_an_uninterrupted_one(tmp_path: Path, folder: Path) -> None:
+    whole = _run(_labelkit("train", "flipclass", *_options(folder, tmp_path / "whole")))
+    assert whole.returncode == 0, whole.stderr
+
+    out = tmp_path / "cut"
+    often = ("--checkpoint-every-minutes", "0.0001")
+    for lines in (3, 9, 17):
+        resume = ["--resume"] if out.exists() else []
+        process = subprocess.Popen(
+            _labelkit("train", "flipclass", *_options(folder, out, *often, *resume)),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=ENVIRONMENT,
+        )
+        with process:
+            until = time.monotonic() + 120
+            metrics = out / "metrics.jsonl"
+            while not (metrics.exists() and len(metrics.read_bytes().splitlines()) >= lines):
+                assert process.poll() is None, process.stderr.read() if process.stderr else ""
+                assert time.monotonic() < until
+                time.sleep(0.002)
+            process.send_signal(signal.SIGKILL)
+    done = _run(_labelkit("train", "flipclass", *_options(folder, out, "--resume")))
+    assert done.returncode == 0, done.stderr
+
+    assert _weights(out) == _weights(tmp_path / "whole")
+    assert _metrics(out) == _metrics(tmp_path / "whole")
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_ends_the_command_with_its_code_and_a_checkpoint(
+    tmp_path: Path, folder: Path, number: signal.Signals, code: int
+) -> None:
+    out = tmp_path / "run"
+    command = _labelkit("train", "simgcd", *_options(folder, out, epochs=2000))
+    with subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT
+    ) as process:
+        until = time.monotonic() + 120
+        while not (out / "metrics.jsonl").exists():
+            assert process.poll() is None
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        process.send_signal(number)
+        _, messages = process.communicate(timeout=60)
+    assert process.returncode == code, messages
+    assert "Traceback" not in messages
+    assert _weights(out)
+
+
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [("flipclass", []), ("flipclass", ["--align-mode", "none"])],
+    ids=["flipclass", "simgcd-like"],
+)
+def test_digits_are_discovered(tmp_path: Path, method: str, options: list[str]) -> None:
+    """T20 of the specification: All above .75 after 40 epochs, with alignment and without."""
+    command = _labelkit(
+        "train", method, "--dataset", "digits", "--device", "cpu", "--out", str(tmp_path / "run"), "--json"
+    )
+    done = _run([*command, *options], timeout=1100)
+    assert done.returncode == 0, done.stderr
+    metrics = json.loads(done.stdout)["metrics"]
+    assert metrics["all_accuracy"] > 0.75
+    assert metrics["used_clusters"] == 10

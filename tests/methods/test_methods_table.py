@@ -1,0 +1,161 @@
+"""What holds for every row of the table of methods."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from labelkit.config.presets import available_presets, read_yaml, resolve
+from labelkit.data.batch import DataInfo
+from labelkit.engine.checkpoint import load_checkpoint
+from labelkit.engine.method import Method
+from labelkit.methods.registry import METHODS
+from labelkit.stages.prepare import PreparedData
+
+Make = Callable[..., Any]
+MAX_LINES = 200
+STEPS_PER_EPOCH = 4  # 64 images in batches of 16
+
+
+def _assert_equal_weights(first: torch.nn.Module, second: torch.nn.Module) -> None:
+    other = second.state_dict()
+    assert first.state_dict().keys() == other.keys()
+    for name, value in first.state_dict().items():
+        assert torch.equal(value, other[name]), name
+
+
+def _metrics(path: Path) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+    for line in lines:
+        line.pop("seconds", None)
+    return lines
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_method_is_one_short_file_named_like_it(name: str) -> None:
+    module, _, class_name = METHODS[name].target.partition(":")
+    spec = find_spec(module)
+    assert spec is not None
+    assert spec.origin is not None
+    assert module == f"labelkit.methods.{name.replace('-', '_')}"
+    assert len(Path(spec.origin).read_text().splitlines()) <= MAX_LINES
+    loaded = METHODS[name].load()
+    assert loaded.__name__ == class_name
+    assert loaded.__bases__ == (Method,)  # no method inherits from another
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_method_runs_under_its_own_name_with_its_own_config(name: str) -> None:
+    config = METHODS[name].config
+    assert config.command == ("train", name)
+    assert config.__module__ == f"labelkit.config.methods.{name.replace('-', '_')}"
+
+
+PRESETS = [(name, preset) for name, spec in METHODS.items() for preset in available_presets(spec.config)]
+
+
+@pytest.mark.parametrize(("name", "preset"), PRESETS, ids=["/".join(pair) for pair in PRESETS])
+def test_every_preset_is_valid_and_says_what_it_sets(name: str, preset: str) -> None:
+    resolved = resolve(METHODS[name].config, preset=preset)
+    values = read_yaml(available_presets(METHODS[name].config)[preset])
+    assert values
+    assert {key for key, origin in resolved.origins.items() if "presets/" in origin} == values.keys()
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_has_a_preset_for_digits(name: str) -> None:
+    assert "digits" in available_presets(METHODS[name].config)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_few_steps_lower_the_loss(make: Make, name: str) -> None:
+    # Constant teacher: a sharper target would change the loss of unchanged weights.
+    history = make(name, epochs=8, teacher_warmup_epochs=0).trainer.fit().history
+    assert math.isfinite(history[-1]["loss"])
+    assert history[-1]["loss"] < 0.9 * history[0]["loss"]
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_trainable_parameter_gets_a_gradient_and_no_other(make: Make, name: str) -> None:
+    setup = make(name)
+    setup.method(next(setup.batches())).loss.backward()
+    for key, parameter in setup.method.named_parameters():
+        if parameter.requires_grad:
+            assert parameter.grad is not None, key
+            assert parameter.grad.isfinite().all(), key
+        else:
+            assert parameter.grad is None, key
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("stop_at", [3, STEPS_PER_EPOCH], ids=["inside an epoch", "between epochs"])
+def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path: Path, make: Make, name: str, stop_at: int) -> None:
+    options = {"log_every_steps": 3}
+    whole = make(name, tmp_path / "whole", **options)
+    whole.trainer.fit()
+    assert not make(name, tmp_path / "cut", **options, stop_after_steps=stop_at).trainer.fit().finished
+    resumed = make(name, tmp_path / "cut", resume=True, **options)
+    checkpoint = load_checkpoint(tmp_path / "cut")
+    assert checkpoint is not None
+    resumed.trainer.restore(checkpoint)
+    assert resumed.trainer.fit().finished
+    _assert_equal_weights(whole.method, resumed.method)
+    assert _metrics(tmp_path / "whole") == _metrics(tmp_path / "cut")
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_two_runs_of_one_seed_are_equal_and_of_two_seeds_are_not(make: Make, name: str) -> None:
+    runs = []
+    for seed in (0, 0, 1):
+        setup = make(name, epochs=1, seed=seed)
+        setup.trainer.fit()
+        runs.append(setup.method)
+    _assert_equal_weights(runs[0], runs[1])
+    with pytest.raises(AssertionError):
+        _assert_equal_weights(runs[0], runs[2])
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_truth_of_unlabeled_images_changes_no_bit_of_training(
+    make: Make, prepared: PreparedData, name: str, rng: np.random.Generator
+) -> None:
+    """T21 of the specification: the monitor sees the truth, training does not."""
+    scrambled = prepared.dataset.labels.copy()
+    hidden = prepared.labels < 0
+    scrambled[hidden] = rng.integers(0, 10, int(hidden.sum()))
+    lied_to = replace(prepared, dataset=replace(prepared.dataset, labels=scrambled))
+
+    honest, misled = make(name), make(name, data=lied_to)
+    first, second = honest.trainer.fit(), misled.trainer.fit()
+
+    _assert_equal_weights(honest.method, misled.method)
+    assert [epoch["loss"] for epoch in first.history] == [epoch["loss"] for epoch in second.history]
+    assert first.metrics["all_accuracy"] != second.metrics["all_accuracy"]  # the lie did arrive
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_method_is_told_nothing_about_unlabeled_images(prepared: PreparedData, name: str) -> None:
+    info = prepared.info(0)
+    hidden = prepared.labels < 0
+    assert (info.labels[hidden] == -1).all()
+    assert set(DataInfo.__dataclass_fields__) == {
+        "num_samples", "labels", "class_names", "class_order", "num_old_classes", "num_known_classes",
+        "in_channels", "image_size", "chiral", "photographic",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_evaluation_views_have_no_randomness(make: Make, name: str) -> None:
+    setup = make(name)
+    network = setup.method.network
+    first = setup.trainer.full_pass(network.embed)
+    assert first.shape == (64, network.embed_dim)
+    assert torch.equal(first, setup.trainer.full_pass(network.embed))

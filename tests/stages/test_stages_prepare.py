@@ -1,0 +1,181 @@
+"""From data options to the labels that training may use."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from labelkit.config.data import DataConfig
+from labelkit.errors import ConfigError, DatasetError
+from labelkit.stages.prepare import PreparedData, info_record, prepare_data, saved_info
+
+
+def prepare(dataset: Path | str, **options: Any) -> PreparedData:
+    return prepare_data(DataConfig(dataset=str(dataset), **options))
+
+
+def labeled_per_class(prepared: PreparedData) -> list[int]:
+    """Number of labeled images of each class of the data set."""
+    classes = prepared.dataset.labels[prepared.split.labeled]
+    return [int((classes == label).sum()) for label in range(len(prepared.dataset.class_names))]
+
+
+def write_csv(path: Path, photos: Path, rows: list[tuple[str, str]], splits: list[str] | None = None) -> Path:
+    """Write a table of pictures and labels, names relative to the photos, which are copied beside it."""
+    shutil.copytree(photos, path.parent, dirs_exist_ok=True)
+    lines = [f"{name},{label}" for name, label in rows]
+    if splits is not None:
+        lines = [f"{line},{split}" for line, split in zip(lines, splits, strict=True)]
+    header = "path,label" if splits is None else "path,label,split"
+    path.write_text("\n".join([header, *lines]) + "\n")
+    return path
+
+
+def test_half_of_the_images_of_the_first_half_of_a_folders_classes_are_labeled(photos: Path) -> None:
+    prepared = prepare(photos)
+
+    assert prepared.split.kind == "gcd"
+    assert (prepared.split.old_classes, prepared.split.new_classes) == ((0, 1), (2, 3))
+    assert sum(labeled_per_class(prepared)) == 12
+    assert labeled_per_class(prepared)[2:] == [0, 0]
+    assert prepared.counts() == {"images": 48, "labeled": 12, "unlabeled": 36, "old_classes": 2, "new_classes": 2}
+
+
+def test_training_labels_are_the_truth_where_labeled_and_minus_one_elsewhere(photos: Path) -> None:
+    prepared = prepare(photos)
+
+    np.testing.assert_array_equal(
+        prepared.labels, np.where(prepared.split.labeled, prepared.dataset.labels, -1)
+    )  # old classes come first here, so their numbers are the same
+
+
+def test_the_share_of_labels_and_the_number_of_old_classes_are_options(photos: Path) -> None:
+    prepared = prepare(photos, num_old_classes=3, label_ratio=0.25)
+
+    assert prepared.split.old_classes == (0, 1, 2)
+    assert sum(labeled_per_class(prepared)) == 9
+    assert prepared.info(8).num_old_classes == 3
+    assert prepared.info(8).num_known_classes == 4
+
+
+def test_another_split_seed_labels_other_images_and_the_same_seed_the_same(photos: Path) -> None:
+    first, again, other = (prepare(photos, split_seed=seed).split.labeled for seed in (1, 1, 2))
+
+    np.testing.assert_array_equal(first, again)
+    assert (first != other).any()
+
+
+def test_empty_labels_of_a_csv_are_unlabeled_and_leave_the_number_of_classes_open(photos: Path, tmp_path: Path) -> None:
+    rows = [("ant/00.png", "ant"), ("ant/01.png", ""), ("bee/00.png", "bee"), ("cat/00.png", ""), ("dog/00.png", "")]
+
+    prepared = prepare(write_csv(tmp_path / "some.csv", photos, rows))
+
+    assert prepared.split.kind == "given"
+    assert prepared.labels.tolist() == [0, -1, 1, -1, -1]
+    assert prepared.dataset.class_names == ("ant", "bee")
+    assert prepared.info(8).num_known_classes is None
+
+
+def test_a_csv_with_every_label_is_split_like_a_folder(photos: Path, tmp_path: Path) -> None:
+    rows = [(f"{name}/{i:02d}.png", name) for name in ("ant", "bee", "cat", "dog") for i in range(4)]
+
+    prepared = prepare(write_csv(tmp_path / "all.csv", photos, rows))
+
+    assert prepared.split.kind == "gcd"
+    assert sum(labeled_per_class(prepared)) == 4
+
+
+def test_few_labels_are_the_same_number_in_each_class(photos: Path) -> None:
+    prepared = prepare(photos, label_split="few-labels", num_labels=8)
+
+    assert labeled_per_class(prepared) == [2, 2, 2, 2]
+    assert prepared.split.new_classes == ()
+
+
+def test_class_halves_keep_only_the_first_half_wholly_labeled(photos: Path) -> None:
+    prepared = prepare(photos, label_split="class-halves")
+
+    assert set(prepared.dataset.labels.tolist()) == {0, 1}
+    assert prepared.split.labeled.all()
+    assert len(prepared.labels) == 24
+
+
+def test_a_long_tail_keeps_the_share_asked_for_in_the_rarest_class(photos: Path) -> None:
+    prepared = prepare(photos, imbalance_factor=0.25)
+
+    sizes = np.bincount(prepared.dataset.labels)
+    # 12 * 0.25 ** (i / 3), rounded down
+    assert sizes.tolist() == [12, 7, 4, 3]
+
+
+def test_test_images_are_never_labeled_even_when_all_splits_are_used(photos: Path, tmp_path: Path) -> None:
+    for part in ("train", "test"):
+        shutil.copytree(photos, tmp_path / "set" / part)
+
+    prepared = prepare(tmp_path / "set", split="all", label_ratio=1.0, num_old_classes=4)
+
+    is_test = np.array([name.startswith("test/") for name in prepared.dataset.sample_ids])
+    assert is_test.sum() == 48
+    assert not prepared.split.labeled[is_test].any()
+    assert prepared.split.labeled[~is_test].all()
+    assert (prepared.labels[is_test] == -1).all()
+
+
+def test_the_training_part_is_what_auto_takes(photos: Path, tmp_path: Path) -> None:
+    for part in ("train", "test"):
+        shutil.copytree(photos, tmp_path / "set" / part)
+
+    assert all(name.startswith("train/") for name in prepare(tmp_path / "set").dataset.sample_ids)
+
+
+def test_a_class_without_a_labeled_image_is_named_in_a_warning(photos: Path) -> None:
+    prepared = prepare(photos, num_old_classes=4, label_ratio=0.03)
+
+    empty = [name for name, n in zip("ant bee cat dog".split(), labeled_per_class(prepared), strict=True) if n == 0]
+    assert len(empty) == 3
+    assert prepared.split.warnings == tuple(f"class {name!r} has no labeled image" for name in empty)
+
+
+@pytest.mark.parametrize(
+    ("options", "where", "problem"),
+    [
+        ({"num_old_classes": 9}, "--num-old-classes", "9 old classes of 4"),
+        ({"label_ratio": 0.001}, "--label-split gcd", "no image would be labeled"),
+        ({"label_split": "few-labels"}, "--num-labels", "is needed"),
+        ({"label_split": "few-labels", "num_labels": 3}, "--num-labels", "3 labels for 4 classes"),
+        ({"label_split": "few-labels", "num_labels": 80}, "--num-labels", "class 'ant' has 12"),
+        ({"num_labels": 8}, "--num-labels", "has no meaning for --label-split gcd"),
+        ({"label_split": "given", "num_old_classes": 2}, "--num-old-classes", "has no meaning for --label-split given"),
+        ({"imbalance_factor": 0.01}, "--imbalance-factor 0.01", "class 'cat' has 12 images"),
+        ({"split": "test"}, "--split", "has no split 'test'"),
+    ],
+)
+def test_options_that_the_data_cannot_meet_are_named(
+    photos: Path, options: dict[str, Any], where: str, problem: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        prepare(photos, **options)
+
+    assert caught.value.where == where
+    assert problem in caught.value.problem
+    assert caught.value.remedy
+
+
+def test_a_flat_folder_has_no_labels_to_choose_from(photos: Path) -> None:
+    with pytest.raises(DatasetError, match="no labels to choose from") as caught:
+        prepare(photos / "ant", label_split="gcd")
+
+    assert caught.value.where == str(photos / "ant")
+
+
+def test_a_method_can_be_built_again_from_what_a_run_saves(photos: Path) -> None:
+    prepared = prepare(photos)
+    info = prepared.info(32)
+
+    again = saved_info({**prepared.to_json(), "info": info_record(info)})
+
+    assert info_record(again) == info_record(info)
+    assert int((again.labels >= 0).sum()) == 12
