@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 os.environ.setdefault("TQDM_DISABLE", "1")
+# tests run side by side; threads that wait for each other would make them many times slower
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

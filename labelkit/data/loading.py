@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import torch
@@ -261,7 +261,8 @@ class _CropDataset(Dataset[_Crops]):
                 box = crop_boxes(spec, height, width, key, seed=self._seed, epoch=plan.epoch, view=view)
                 boxes[view][i] = box[0]
                 crops[view][i] = resize_box(image, box[0], spec)
-        tensors = tuple(torch.from_numpy(crop).permute(0, 3, 1, 2).contiguous() for crop in crops)
+        # Copied by NumPy: in a thread of its own, torch would start a second team of threads.
+        tensors = tuple(torch.from_numpy(np.ascontiguousarray(crop.transpose(0, 3, 1, 2))) for crop in crops)
         return _Crops(tensors, boxes, sizes, bad, sha256, file_sizes)
 
 
@@ -280,11 +281,24 @@ def _only(items: list[_Crops]) -> _Crops:
     return items[0]
 
 
+T = TypeVar("T")
+
+
+def _ahead(items: Iterator[T]) -> Iterator[T]:
+    """Make the next item in a thread while the caller works with this one."""
+    with ThreadPoolExecutor(1) as pool:
+        coming = pool.submit(next, items, None)
+        while (item := coming.result()) is not None:
+            coming = pool.submit(next, items, None)
+            yield item
+
+
 class _Reader:
-    """Runs plans through worker processes, in order."""
+    """Runs plans through worker processes, in order; without any, through one thread of this process."""
 
     def __init__(self, source: ImageSource, channels: Channels, seed: int, num_workers: int) -> None:
         self._plans = _Plans()
+        self._has_workers = num_workers > 0
         # spawn: a forked worker inherits locks of threads it does not have, and CUDA does not survive it.
         options: dict[str, Any] = (
             {"multiprocessing_context": "spawn", "persistent_workers": True} if num_workers else {}
@@ -301,7 +315,8 @@ class _Reader:
 
     def read(self, plans: Iterator[_BatchPlan]) -> Iterator[_Crops]:
         self._plans.plans = plans
-        yield from self._loader
+        crops = iter(self._loader)
+        yield from crops if self._has_workers else _ahead(crops)
 
 
 # --- training ------------------------------------------------------------------------------------

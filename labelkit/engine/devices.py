@@ -85,7 +85,8 @@ class Runtime:
         """Mean over processes."""
         if self.world_size == 1:
             return value
-        reduced: Tensor = self._accelerator.reduce(value.detach().float(), reduction="mean")
+        # values that a method made on the CPU for its log cannot be exchanged between GPUs
+        reduced: Tensor = self._accelerator.reduce(value.detach().float().to(self.device), reduction="mean")
         return reduced
 
     def gather_rows(self, values: Tensor, positions: Tensor, total: int) -> Tensor:

@@ -85,6 +85,11 @@ class RunDir:
                 self._clear()
             except OSError as error:
                 raise resource_error(error, str(self.path)) from error
+            self.extend(method, options)
+
+    def extend(self, method: str, options: Mapping[str, Any]) -> None:
+        """Write the options of a run that goes on with some that may differ, such as more epochs."""
+        if self.writes:
             text = yaml.safe_dump(dict(options), sort_keys=False, allow_unicode=True)
             self.write_text(CONFIG, f"{_COMMAND}{method} --config config.yaml\n{text}")
 

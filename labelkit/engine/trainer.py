@@ -28,6 +28,7 @@ from labelkit.engine.optim import build_optimizer, load_named_optimizer_state, n
 from labelkit.engine.run_dir import RunDir
 from labelkit.engine.schedules import LearningRate
 from labelkit.errors import CheckpointMismatch, ConfigError, DivergenceError, Interrupted
+from labelkit.models.weights import fingerprint
 
 
 class Monitor(Protocol):
@@ -440,7 +441,7 @@ class Trainer:
             training=moments,
             per_rank=generator_states() | sums,
             state=state,
-            metadata={**self.metadata, "labelkit": __version__},
+            metadata={**self.metadata, "labelkit": __version__, "fingerprint": fingerprint(self.method.network)},
             best=best,
         )
         self._last_save = time.monotonic()

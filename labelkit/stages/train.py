@@ -24,13 +24,14 @@ from labelkit.engine.method import Method, count_parameters, trainable_names
 from labelkit.engine.monitors import DiscoveryMonitor
 from labelkit.engine.run_dir import SPLIT, SUMMARY, RunDir, check_same_options
 from labelkit.engine.trainer import FitResult, Trainer
-from labelkit.errors import ResourceError
+from labelkit.errors import CheckpointDamaged, CheckpointMismatch, ResourceError
 from labelkit.methods.registry import METHODS
 from labelkit.models.weights import fingerprint
 from labelkit.stages.initialize import describe_weights, initialize_from, without_weights
 from labelkit.stages.prepare import PreparedData, info_record, prepare_data
 from labelkit.stages.progress import current_progress
 from labelkit.stages.result import SimpleResult, Table, jsonable
+from labelkit.store.commit import canonical_json
 
 
 def train_method(config: TrainConfig) -> SimpleResult:
@@ -83,7 +84,10 @@ def _train(method_name: str, config: TrainConfig, runtime: Runtime, run: RunDir)
     if config.resume and checkpoint is None:
         progress.message(f"{run.path} has no checkpoint yet: starting from the first epoch")
     runtime.barrier()
-    if not config.resume:
+    if config.resume:
+        _check_same_data(run, setup.prepared)
+        run.extend(method_name, options)
+    else:
         run.begin(method_name, options)
     if checkpoint is None:
         _write_facts(run, setup, runtime)
@@ -113,6 +117,29 @@ def _train(method_name: str, config: TrainConfig, runtime: Runtime, run: RunDir)
             remedy = "Make room, then give the same command with --resume; earlier checkpoints are kept."
             raise ResourceError(error.where, error.problem, remedy) from error
     return _summarize(method_name, config, run, setup, fit)
+
+
+def _check_same_data(run: RunDir, prepared: PreparedData) -> None:
+    """Refuse to go on when images, labels or the split are no longer those of the run.
+
+    Raises:
+        CheckpointMismatch: naming the first thing that differs.
+    """
+    try:
+        saved = json.loads((run.path / SPLIT).read_bytes())
+    except FileNotFoundError:  # killed before it was written, so nothing was trained on it either
+        return
+    except (OSError, ValueError) as error:
+        raise CheckpointDamaged(str(run.path / SPLIT), f"cannot be read: {error}", "Restore it.") from error
+    now = json.loads(canonical_json(prepared.to_json()))
+    if saved.get("dataset_digest") == now["dataset_digest"] and saved.get("split") == now["split"]:
+        return
+    then, images = saved.get("split", {}).get("num_samples"), now["split"]["num_samples"]
+    raise CheckpointMismatch(
+        str(run.path),
+        f"the data are no longer those of the run ({images} images, {then} when it began; or other labels)",
+        "Put them back as they were, or start a new run (--init-from takes the weights along).",
+    )
 
 
 @dataclass
@@ -161,8 +188,10 @@ def _trainer(setup: _Setup, config: TrainConfig, runtime: Runtime, run: RunDir |
     unlabeled = np.flatnonzero(prepared.labels < 0)
     unlabeled = unlabeled[np.isin(unlabeled, setup.bank.rows)]
     patience = config.collapse_patience_epochs if isinstance(config, DiscoveryTrainConfig) else config.epochs
-    monitor = DiscoveryMonitor(
-        unlabeled, prepared.dataset.labels, old, len(prepared.split.old_classes), patience=patience
+    monitor = (
+        DiscoveryMonitor(unlabeled, prepared.dataset.labels, old, len(prepared.split.old_classes), patience=patience)
+        if setup.method.network.num_outputs
+        else None
     )
     return Trainer(
         setup.method,

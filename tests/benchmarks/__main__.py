@@ -30,10 +30,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description="Speed against named peers.")
     parser.add_argument("--only", choices=NAMES, metavar="NAME", help=f"run one of: {', '.join(NAMES)}")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write rows, versions, threads and seeds")
-    parser.add_argument("--threads", type=int, metavar="N", help="CPU threads of torch, both sides; default: its own")
+    # With more threads than idle cores, every parallel region waits for the slowest: ratios then measure the neighbors.
+    parser.add_argument("--threads", type=int, default=1, metavar="N", help="CPU threads of torch, both sides (1)")
     options = parser.parse_args()
-    if options.threads is not None:
-        torch.set_num_threads(options.threads)
+    torch.set_num_threads(options.threads)
     load_before = os.getloadavg()
     names = NAMES if options.only is None else [options.only]
     table: list[Row] = []
@@ -68,10 +68,8 @@ def line(row: Row) -> str:
     """Return one row of the table."""
     spread = f"{row['ratio_min']:.2f} - {row['ratio_max']:.2f}" if "ratio_min" in row else ""
     verdict = "" if row["ok"] else "  (missed)"
-    return (
-        f"{row['name']:{NAME_WIDTH}}  {duration(row['ours_s']):>9}  {duration(row['peer_s']):>9}  {row['ratio']:>6.3g}  "
-        f"{spread:>13}  {row['wanted']}{verdict}"
-    )
+    times = f"{duration(row['ours_s']):>9}  {duration(row['peer_s']):>9}"
+    return f"{row['name']:{NAME_WIDTH}}  {times}  {row['ratio']:>6.3g}  {spread:>13}  {row['wanted']}{verdict}"
 
 
 def duration(seconds: float) -> str:

@@ -25,10 +25,15 @@ from sklearn.datasets import load_digits
 
 CLASSES, PER_CLASS = 4, 12
 # the smallest network there is; three steps per epoch
-SMALL = (
-    *("--backbone", "vit_nano_p8_32", "--projector-hidden-dim", "16", "--projection-dim", "8"),
-    *("--epochs", "1", "--batch-size", "16", "--teacher-warmup-epochs", "1"),
-)
+SMALL = """
+backbone: vit_nano_p8_32
+projector_hidden_dim: 16
+projection_dim: 8
+epochs: 1
+batch_size: 16
+teacher_warmup_epochs: 1
+augmentation: digits
+"""
 MODEL = ModelIdentity(
     name="made-up",
     weights_fingerprint="f" * 64,
@@ -76,9 +81,11 @@ def labelkit() -> Labelkit:
 
 
 @pytest.fixture(scope="session")
-def small() -> tuple[str, ...]:
+def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[str | Path, ...]:
     """Options of a training that takes a fraction of a second."""
-    return SMALL
+    path = tmp_path_factory.mktemp("options") / "small.yaml"
+    path.write_text(SMALL)
+    return ("--config", path)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -110,10 +117,10 @@ def photos(tmp_path_factory: pytest.TempPathFactory, pictures: list[Image.Image]
 
 
 @pytest.fixture(scope="session")
-def trained(tmp_path_factory: pytest.TempPathFactory, photos: Path) -> Path:
+def trained(tmp_path_factory: pytest.TempPathFactory, photos: Path, small: tuple[str | Path, ...]) -> Path:
     """A run folder: FlipClass on the photos for one epoch. Tests must not change it."""
     out = tmp_path_factory.mktemp("runs") / "flipclass-photos"
-    answer = run_labelkit("train", "flipclass", "--dataset", photos, "--align-blocks", "1", *SMALL, "--out", out, "-q")
+    answer = run_labelkit("train", "flipclass", "--dataset", photos, "--align-blocks", "1", *small, "--out", out, "-q")
     assert answer.code == 0, answer.err
     return out
 

@@ -26,7 +26,7 @@ def epochs(run: Path) -> list[dict[str, Any]]:
 
 
 @pytest.fixture
-def train(labelkit: Any, photos: Path, small: tuple[str, ...]) -> Any:
+def train(labelkit: Any, photos: Path, small: tuple[str | Path, ...]) -> Any:
     """Return a function: further options to what training on the photos did."""
 
     def run(*words: object) -> Any:
@@ -100,7 +100,7 @@ def test_overwrite_leaves_a_folder_alone_that_is_no_run(train: Any, tmp_path: Pa
 
 
 def test_overwrite_keeps_the_old_run_when_the_new_one_cannot_start(
-    labelkit: Any, train: Any, tmp_path: Path, small: tuple[str, ...]
+    labelkit: Any, train: Any, tmp_path: Path, small: tuple[str | Path, ...]
 ) -> None:
     assert train("--out", tmp_path / "run", "-q").code == 0
     before = weights(tmp_path / "run")
@@ -216,11 +216,23 @@ def test_what_holds_no_weights_cannot_start_a_run(
     assert problem in answer.err
 
 
-def test_weights_of_another_shape_are_refused(train: Any, trained: Path, tmp_path: Path) -> None:
-    answer = train("--init-from", trained, "--projection-dim", "4", "--out", tmp_path / "run")
+def test_a_run_with_other_heads_gives_its_backbone_and_says_so(train: Any, trained: Path, tmp_path: Path) -> None:
+    options = ("--projection-dim", "4", "--lr", "1e-12", "--weight-decay", "0")
+
+    answer = train("--init-from", trained, *options, "--out", tmp_path / "run")
+
+    assert answer.code == 0
+    assert "the backbone; the heads start anew" in answer.err
+    first, started = weights(trained), weights(tmp_path / "run")
+    for name in [name for name in first if name.startswith("backbone.")]:
+        np.testing.assert_allclose(started[name], first[name], atol=1e-6, err_msg=name)
+
+
+def test_a_run_of_another_backbone_is_refused(train: Any, trained: Path, tmp_path: Path) -> None:
+    answer = train("--init-from", trained, "--backbone", "vit_mini_p4_32", "--out", tmp_path / "run")
 
     assert answer.code == 3
-    assert "projector" in answer.err
+    assert "does not fit this network" in answer.err
 
 
 def test_a_run_is_named_after_method_and_data(trained: Path) -> None:
