@@ -6,7 +6,6 @@ Source of the 100 classes: ``sgvaze/generalized-category-discovery:data/imagenet
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -16,18 +15,16 @@ from labelkit.data.datasets import Count, ImageDataset
 from labelkit.data.layouts import Layout, fetch_remedy, find_root, list_class_folders, list_folders, name_some
 from labelkit.errors import DatasetIncomplete
 
-_WNID: Final = re.compile(r"n\d{8}")
 
+def _layout(name: str, folders: tuple[str, ...], *, fewest: int) -> Layout:
+    def has_classes(folder: Path) -> bool:
+        try:
+            with os.scandir(folder / "train") as entries:
+                there = {entry.name.removesuffix(".tar") for entry in entries}
+        except OSError:
+            return False
+        return len(there.intersection(benchmark_classes(name).folder_names)) >= fewest
 
-def _has_wnids(folder: Path) -> bool:
-    try:
-        with os.scandir(folder / "train") as entries:
-            return any(_WNID.match(entry.name) for entry in entries)
-    except OSError:
-        return False
-
-
-def _layout(name: str, folders: tuple[str, ...]) -> Layout:
     return Layout(
         name=name,
         folders=folders,
@@ -39,12 +36,13 @@ def _layout(name: str, folders: tuple[str, ...]) -> Layout:
         },
         fetch="Fetch ILSVRC 2012 from https://image-net.org/download.php and unpack it as imagenet/train/<wnid>/ and "
         "imagenet/val/<wnid>/ in",
-        is_it=_has_wnids,
+        is_it=has_classes,
     )
 
 
-IMAGENET_1K: Final = _layout("imagenet_1k", ("imagenet", "ILSVRC2012"))
-IMAGENET_100: Final = _layout("imagenet_100", ("imagenet_100", "imagenet", "ILSVRC2012"))
+# More than ImageNet-100 has.
+IMAGENET_1K: Final = _layout("imagenet_1k", ("imagenet", "ILSVRC2012"), fewest=101)
+IMAGENET_100: Final = _layout("imagenet_100", ("imagenet_100", "imagenet", "ILSVRC2012"), fewest=50)
 
 
 def load_imagenet(
@@ -69,7 +67,7 @@ def load_imagenet(
     """
     names = folder_names or benchmark_classes(layout.name).folder_names
     root = find_root(layout, data_root)
-    files = {split: list_class_folders(root / split) for split in ("train", "val")}
+    files = {split: list_class_folders(root / split, frozenset(names)) for split in ("train", "val")}
     for split in files:
         _refuse_missing_classes(layout, root / split, files, names)
     return list_folders(

@@ -39,12 +39,12 @@ def take_inventory(spec: DatasetSpec, data_root: Path) -> Inventory:
     """
     try:
         dataset = spec.load(data_root, False)
-    except DatasetAbsent as fault:
-        return Inventory("absent", None, {}, None, fault)
-    except DatasetIncomplete as fault:
-        return Inventory("incomplete", None, fault.found, fault.num_classes, fault)
-    except DatasetError as fault:
-        return Inventory("incomplete", None, {}, None, fault)
+    except DatasetAbsent as absent:
+        return Inventory("absent", None, {}, None, absent)
+    except DatasetIncomplete as incomplete:
+        return Inventory("incomplete", None, incomplete.found, incomplete.num_classes, incomplete)
+    except DatasetError as damaged:
+        return Inventory("incomplete", None, {}, None, damaged)
     found = {name: int((dataset.splits == i).sum()) for i, name in enumerate(dataset.split_names)}
     num_classes = len(dataset.class_names)
     problems = []

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final, NamedTuple
@@ -206,8 +206,12 @@ def list_files(
     )
 
 
-def list_class_folders(folder: Path) -> dict[str, list[str]]:
-    """Return the image files of every class folder, classes as listed, files unsorted; links are followed.
+def list_class_folders(folder: Path, wanted: Collection[str] | None = None) -> dict[str, list[str]]:
+    """Return the image files of every class folder, in any order; links are followed.
+
+    Args:
+        folder: holds the class folders.
+        wanted: folders to look into; the others count as empty. All by default.
 
     Raises:
         DatasetError: a folder cannot be listed.
@@ -215,7 +219,12 @@ def list_class_folders(folder: Path) -> dict[str, list[str]]:
     try:
         with os.scandir(folder) as entries:
             classes = [entry.name for entry in entries if not entry.name.startswith(".") and entry.is_dir()]
-        return {name: [file for file in _names_in(folder / name) if _is_image(file)] for name in classes}
+        return {
+            name: [file for file in _names_in(folder / name) if _is_image(file)]
+            if wanted is None or name in wanted
+            else []
+            for name in classes
+        }
     except OSError as error:
         raise DatasetError(
             str(error.filename or folder), f"cannot be listed: {error.strerror}", "Check its permissions."

@@ -10,6 +10,7 @@ from labelkit.data.benchmark_classes import BenchmarkClasses, benchmark_classes
 from labelkit.data.datasets import DATASETS, load_dataset
 from labelkit.data.splits import gcd_split
 from labelkit.errors import DatasetError
+
 from miniature_sets import write_cub
 
 NAMES = list(DATASETS)
@@ -102,7 +103,7 @@ def test_splits_have_the_published_sizes(name: str, num_images: int, labeled: fl
 def test_a_class_list_that_does_not_match_the_data_says_expected_and_found(tmp_path: Path) -> None:
     write_cub(tmp_path / "CUB_200_2011")
     dataset = load_dataset("cub", data_root=tmp_path)
-    with pytest.raises(DatasetError, match="expected 200 classes, found 3.*labelkit datasets --dataset cub"):
+    with pytest.raises(DatasetError, match=r"expected 200 classes, found 3.*labelkit datasets --dataset cub"):
         benchmark_classes("cub").check("cub", len(dataset.class_names))
 
 

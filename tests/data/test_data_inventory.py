@@ -7,6 +7,7 @@ from pathlib import Path
 
 from labelkit.data.datasets import DATASETS, Count
 from labelkit.data.inventory import take_inventory
+
 from miniature_sets import write_cub, write_herbarium
 
 MINI_CUB = replace(DATASETS["cub"], num_classes=3, num_images={"train": Count(6), "test": Count(3)})
