@@ -10,6 +10,7 @@ from labelkit.cli.options import new_group
 from labelkit.config.base import StageConfig, in_presets
 from labelkit.config.presets import Collected, finish, parsed_values
 from labelkit.config.stages import (
+    DatasetsConfig,
     DiscoverCategoriesConfig,
     DiscoverHeadConfig,
     EmbedConfig,
@@ -33,6 +34,7 @@ CONFIG_CLASSES: tuple[type[StageConfig], ...] = (
     DiscoverHeadConfig,
     EvaluateClusteringConfig,
     RetrieveConfig,
+    DatasetsConfig,
 )
 """The config of every stage command."""
 

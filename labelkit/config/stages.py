@@ -182,6 +182,15 @@ class EvaluateClusteringConfig(IndexConfig):
     allow_stale: bool = Field(False, description="Also score results of another version of the store, marked.")
 
 
+class DatasetsConfig(StageConfig):
+    """``labelkit datasets``."""
+
+    command: ClassVar[tuple[str, ...]] = ("datasets",)
+
+    dataset: str | None = Field(None, description="Look at this one closely; default: all of them, briefly.")
+    data_root: Path = Field(Path("data"), description="Folder where named sets live.")
+
+
 class RetrieveConfig(IndexConfig):
     """``labelkit retrieve``."""
 
