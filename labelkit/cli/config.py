@@ -10,9 +10,11 @@ from labelkit.cli.options import new_group
 from labelkit.config.base import StageConfig, in_presets
 from labelkit.config.presets import Collected, finish, parsed_values
 from labelkit.config.stages import (
+    DiscoverAnswerConfig,
     DiscoverCategoriesConfig,
     DiscoverHeadConfig,
     EmbedConfig,
+    EvaluateAnswerConfig,
     EvaluateClusteringConfig,
     KMeansConfig,
     RetrieveConfig,
@@ -31,7 +33,9 @@ CONFIG_CLASSES: tuple[type[StageConfig], ...] = (
     SSKMeansConfig,
     DiscoverCategoriesConfig,
     DiscoverHeadConfig,
+    DiscoverAnswerConfig,
     EvaluateClusteringConfig,
+    EvaluateAnswerConfig,
     RetrieveConfig,
 )
 """The config of every stage command."""
