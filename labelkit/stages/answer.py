@@ -40,7 +40,7 @@ from labelkit.stages.progress import current_progress
 from labelkit.stages.result import Cell, SimpleResult, Table, jsonable
 from labelkit.store.commit import commit_bytes
 from labelkit.store.embeddings import EmbeddingStore, open_store
-from labelkit.store.results import list_results, read_result, write_result
+from labelkit.store.results import Result, list_results, read_result, write_result
 
 DECISIONS = ("known", "new", "unsure", "given", "left out")
 """What ``decisions`` of the result holds, by number: given = has a label; left out = not in the grouping."""
@@ -185,6 +185,24 @@ def answer_images(config: DiscoverAnswerConfig) -> SimpleResult:
     return SimpleResult(values, tuple(made), _tables(counts, cells, calibration))
 
 
+def classes_of_groups(store: EmbeddingStore, result: Result) -> NDArray[np.int64]:
+    """Class of each group of a result by its name, -1 for new groups; (k,) int64.
+
+    Raises:
+        StoreError: a group is named by a class that the store does not have.
+    """
+    number = {text: label for label, text in enumerate(store.class_names)}
+    classes = np.full(len(result.arrays["names"]), -1, dtype=np.int64)
+    for group, (text, is_new) in enumerate(zip(result.arrays["names"], result.arrays["new_classes"], strict=True)):
+        if is_new:
+            continue
+        if text not in number:
+            problem = f"names a class {text!r} that {store.path} does not have"
+            raise StoreError(str(result.path), problem, "Make it again on this store.")
+        classes[group] = number[text]
+    return classes
+
+
 def _check_outputs(config: DiscoverAnswerConfig, store: EmbeddingStore, table_path: Path) -> None:
     """Refuse to write over the store, or over a table without being asked.
 
@@ -235,15 +253,7 @@ def _read_grouping(store: EmbeddingStore, config: DiscoverAnswerConfig) -> Group
         )
     if config.grouping is None:
         current_progress().message(f"groups of the result {name!r} ({result.stage})")
-    names, new = list(result.arrays["names"]), np.asarray(result.arrays["new_classes"], dtype=bool)
-    class_names = {text: label for label, text in enumerate(store.class_names)}
-    strangers = [text for text, is_new in zip(names, new, strict=True) if not is_new and text not in class_names]
-    if strangers:
-        problem = f"names a class {strangers[0]!r} that {store.path} does not have"
-        raise StoreError(str(result.path), problem, "Make it again on this store.")
-    class_of_group = np.array(
-        [-1 if is_new else class_names[text] for text, is_new in zip(names, new, strict=True)], dtype=np.int64
-    )
+    class_of_group = classes_of_groups(store, result)
     rows = np.flatnonzero(np.asarray(ids) >= 0).astype(np.int64)
     if not len(rows):
         raise StoreError(str(result.path), "groups no row", "Make it again on this store.")
@@ -257,7 +267,7 @@ def _read_grouping(store: EmbeddingStore, config: DiscoverAnswerConfig) -> Group
         features=features if params.get("normalize") is False else unit_rows(features),
         group_ids=np.asarray(ids, dtype=np.int64)[rows],
         class_of_group=class_of_group,
-        names=names,
+        names=list(result.arrays["names"]),
         num_inits=config.num_inits or (inits if isinstance(inits, int) and inits > 0 else 10),
         max_iter=iterations if isinstance(iterations, int) and iterations > 0 else 100,
         tol=float(tol) if isinstance(tol, int | float) and tol >= 0 else 1e-4,

@@ -10,7 +10,7 @@ from labelkit.algorithms.calibration import reliability, risk_coverage
 from labelkit.config.stages import EvaluateAnswerConfig
 from labelkit.errors import StoreError
 from labelkit.metrics.answers import class_of_answer
-from labelkit.stages.answer import DECISIONS, GIVEN, KNOWN, NEW, UNSURE
+from labelkit.stages.answer import DECISIONS, GIVEN, KNOWN, NEW, UNSURE, classes_of_groups
 from labelkit.stages.indexes import split_rows
 from labelkit.stages.result import Cell, SimpleResult, Table, jsonable
 from labelkit.store.embeddings import open_store
@@ -45,10 +45,7 @@ def evaluate_answer(config: EvaluateAnswerConfig) -> SimpleResult:
             "Embed a data set with labels, or check --split.",
         )
     new = np.asarray(arrays["new_classes"], dtype=bool)
-    number = {text: label for label, text in enumerate(store.class_names)}
-    class_of_group = np.array(
-        [-1 if is_new else number[text] for text, is_new in zip(arrays["names"], new, strict=True)], dtype=np.int64
-    )
+    class_of_group = classes_of_groups(store, result)
     groups, labels, kinds = np.asarray(arrays["group_ids"], dtype=np.int64)[rows], truth[rows], decisions[rows]
     matched = class_of_answer(labels, groups, class_of_group)
     correct = matched[groups] == labels
