@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # From the bundled digits to a scored answer: train, embed, cluster, discover, evaluate, retrieve.
-# Usage: discover_digits.sh [FOLDER]   (default: demo)
+# Usage: discover_digits.sh [FOLDER]   (default: demo; EPOCHS=2 in the environment trains for 2 epochs only)
 set -euo pipefail
 out=${1:-demo}
 mkdir -p "$out"
 
-run=$(labelkit train flipclass --dataset digits --out "$out/flipclass-digits" --overwrite -q)
+run=$(labelkit train flipclass --dataset digits ${EPOCHS:+--epochs "$EPOCHS"} --out "$out/flipclass-digits" --overwrite -q)
 index=$(labelkit embed --dataset digits --checkpoint "$run" --out "$out/digits.h5" --overwrite -q)
 labelkit cluster ss-kmeans --index "$index" --num-clusters 10 --overwrite -q > /dev/null
 labelkit discover head --index "$index" --overwrite -q > /dev/null

@@ -333,13 +333,14 @@ def box_matrices(boxes: NDArray[np.float64], heights: ArrayLike, widths: ArrayLi
 
 def resize_box(image: NDArray[np.uint8], box: ArrayLike, spec: ViewSpec) -> NDArray[np.uint8]:
     """Resize a box of (h, w, c) uint8 to (size, size, c) uint8, antialiased."""
-    single = image.shape[2] == 1
-    picture = Image.fromarray(image[:, :, 0] if single else image)
+    height, width, channels = image.shape
     left, top, right, bottom = (float(edge) for edge in np.asarray(box))
     # Sums of steps may pass the edge by a rounding error, which Pillow refuses.
-    edges = (max(left, 0.0), max(top, 0.0), min(right, float(picture.width)), min(bottom, float(picture.height)))
-    if edges == (0.0, 0.0, float(spec.size), float(spec.size)) and picture.size == (spec.size, spec.size):
+    edges = (max(left, 0.0), max(top, 0.0), min(right, float(width)), min(bottom, float(height)))
+    if edges == (0.0, 0.0, float(spec.size), float(spec.size)) and (width, height) == (spec.size, spec.size):
         return image
+    single = channels == 1
+    picture = Image.fromarray(image[:, :, 0] if single else image)
     resized = np.array(
         picture.resize((spec.size, spec.size), _RESAMPLING[spec.interpolation], box=edges), dtype=np.uint8
     )

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from labelkit.algorithms.clustering import kmeans, semi_supervised_kmeans, spherical_kmeans
 from labelkit.config.stages import ClusterConfig, KMeansConfig, SphericalKMeansConfig, SSKMeansConfig
 from labelkit.data.keyed_random import keyed_generator
-from labelkit.errors import ConfigError, DatasetError
-from labelkit.stages.indexes import check_features, split_rows, unit_rows
+from labelkit.errors import ConfigError, DatasetError, StoreError
+from labelkit.stages.indexes import check_features, split_rows, unit_rows, zero_rows
 from labelkit.stages.progress import current_progress
 from labelkit.stages.result import SimpleResult, Table
 from labelkit.store.embeddings import EmbeddingStore, open_store
@@ -26,7 +26,7 @@ def cluster_store(config: ClusterConfig) -> SimpleResult:
 
     Raises:
         StoreError: the store cannot be used, or has no labels where they are needed.
-        ConfigError: more clusters than rows.
+        ConfigError: more clusters than rows, or than labels leave room for.
     """
     store = open_store(config.index)
     rows = split_rows(store, config.split)
@@ -88,6 +88,14 @@ def _run(
     features = check_features(store, rows)
     if isinstance(config, SSKMeansConfig):
         labeled, labels = labeled_rows(store, rows, config.num_clusters)
+        most = most_clusters(labeled, labels)
+        if config.num_clusters > most:
+            raise ConfigError(
+                "--num-clusters",
+                f"{config.num_clusters} clusters: labels take {len(np.unique(labels))} of them, and the others have "
+                f"only {int((~labeled).sum())} unlabeled rows to start from",
+                f"Choose at most {most}.",
+            )
         found = semi_supervised_cluster(
             unit_rows(features) if config.normalize else features,
             labeled,
@@ -101,6 +109,14 @@ def _run(
         return found
     common = {"num_inits": config.num_inits, "max_iter": config.max_iterations, "tol": config.tolerance}
     if isinstance(config, SphericalKMeansConfig):
+        zero = zero_rows(features)
+        if zero.any():
+            first = int(rows[np.flatnonzero(zero)[0]])
+            raise StoreError(
+                f"{store.path}:/embeddings",
+                f"{int(zero.sum())} rows are all zero and have no direction (first: {store.sample_ids[first]})",
+                "Use `labelkit cluster k-means`, which takes them as they are.",
+            )
         clustering = spherical_kmeans(features, config.num_clusters, generator=generator, **common)  # type: ignore[arg-type] # one dict for ints and a float
     else:
         assert isinstance(config, KMeansConfig)
@@ -131,6 +147,11 @@ def labeled_rows(
             "--num-clusters", f"{num_clusters} is fewer than the {classes} classes that have labels", "Choose more."
         )
     return labeled, labels
+
+
+def most_clusters(labeled: NDArray[np.bool_], labels: NDArray[np.int64]) -> int:
+    """Most clusters that semi-supervised k-means can make: one per class with labels, one per unlabeled row."""
+    return len(np.unique(labels)) + int((~labeled).sum())
 
 
 def semi_supervised_cluster(

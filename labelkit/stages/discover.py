@@ -11,7 +11,7 @@ from labelkit.algorithms.class_number import estimate_num_classes
 from labelkit.config.stages import DiscoverCategoriesConfig, DiscoverHeadConfig
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import ConfigError, StoreError
-from labelkit.stages.cluster import cluster_names, labeled_rows, semi_supervised_cluster
+from labelkit.stages.cluster import cluster_names, labeled_rows, most_clusters, semi_supervised_cluster
 from labelkit.stages.indexes import check_features, split_rows, unit_rows
 from labelkit.stages.progress import current_progress
 from labelkit.stages.result import Cell, SimpleResult, Table
@@ -36,16 +36,17 @@ def discover_categories(config: DiscoverCategoriesConfig) -> SimpleResult:
     features = unit_rows(check_features(store, rows))
     num_old = len(np.unique(labels))
     low = max(config.min_classes or 0, num_old, 2)
-    high = config.max_classes if config.max_classes is not None else max(low, min(1000, len(rows) // 10))
+    most = most_clusters(labeled, labels)
+    high = config.max_classes if config.max_classes is not None else min(most, max(low, min(1000, len(rows) // 10)))
     if config.min_classes is not None and config.min_classes < num_old:
         raise ConfigError(
             "--min-classes", f"{config.min_classes} is fewer than the {num_old} classes with labels", "Raise it."
         )
-    if not low <= high <= len(rows):
+    if not low <= high <= most:
         raise ConfigError(
-            "--max-classes",
-            f"cannot search from {low} to {high} classes among {len(rows)} rows",
-            f"Choose it between {low} and {len(rows)}.",
+            "--min-classes" if low > most else "--max-classes",
+            f"cannot search from {low} to {high} classes among {len(rows)} rows, {int(labeled.sum())} of them labeled",
+            f"Choose it between {num_old} and {most}." if low > most else f"Choose it between {low} and {most}.",
         )
     started = time.monotonic()
     all_labels = np.full(len(rows), -1, dtype=np.int64)

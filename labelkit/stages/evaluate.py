@@ -79,7 +79,12 @@ def evaluate_clustering(config: EvaluateClusteringConfig) -> SimpleResult:
             errors = [100 * value for value in (score.true_old, score.false_old, score.true_new, score.false_new)]
             error_rows.append([shown, split, *errors])
     if not scores:
-        raise StoreError(str(store.path), "no row has both a label and a group", "Check --split and --rows.")
+        held_out = _held_out(store, config)
+        raise StoreError(
+            str(store.path),
+            "no row has both a group and a label" + (" that training could not use" if held_out else ""),
+            "Pass --rows all to score the others too." if held_out else "Check --split.",
+        )
     values: dict[str, object] = {
         "index": config.index,
         "protocol": config.protocol,

@@ -44,6 +44,11 @@ def check_features(store: EmbeddingStore, rows: NDArray[np.int64]) -> NDArray[np
     return features
 
 
+def zero_rows(features: NDArray[np.float32]) -> NDArray[np.bool_]:
+    """(n,) whether a row is all zero, such as the pixels of a black image; it has no direction."""
+    return np.asarray(~features.any(axis=1), dtype=np.bool_)
+
+
 def unit_rows(features: NDArray[np.float32]) -> NDArray[np.float32]:
     """Rows scaled to length 1; zero rows stay zero."""
     lengths = np.linalg.norm(features, axis=1, keepdims=True)

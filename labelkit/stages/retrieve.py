@@ -18,7 +18,7 @@ from labelkit.data.transforms import Normalize
 from labelkit.engine.devices import Runtime
 from labelkit.errors import ConfigError, DatasetError, LabelkitError
 from labelkit.stages.contact_sheet import Picture, write_contact_sheet
-from labelkit.stages.indexes import check_features
+from labelkit.stages.indexes import check_features, zero_rows
 from labelkit.stages.locations import find_images
 from labelkit.stages.networks import EmbeddingNetwork, recorded_network
 from labelkit.stages.progress import current_progress
@@ -42,20 +42,26 @@ def retrieve_images(config: RetrieveConfig) -> SimpleResult:
     runtime = Runtime(device=config.device)
     model = recorded_network(store.model, config.checkpoint)
     embedded, rows, bad = embed_queries(queries, model, runtime)
+    if store.metric == "cosine":
+        zero = zero_rows(embedded)
+        bad += [(int(row), "its embedding is all zero, so that nothing is near it") for row in rows[zero]]
+        embedded, rows = embedded[~zero], rows[~zero]
     if len(rows) == 0:
         reasons = "; ".join(f"{queries.sample_ids[row]}: {reason}" for row, reason in bad[:5])
-        raise DatasetError(str(config.query), f"cannot be read as an image ({reasons})", "Give a JPEG or PNG file.")
+        raise DatasetError(str(config.query), f"gives no image to look up ({reasons})", "Give a JPEG or PNG file.")
     for row, reason in bad:
         current_progress().warning(f"{queries.sample_ids[row]}: {reason}; left out")
     metric: Literal["cosine", "l2", "dot"] = store.metric  # type: ignore[assignment] # checked when opened
-    gallery = check_features(store, np.arange(store.n, dtype=np.int64))
-    scores, neighbors = knn(embedded, gallery, config.k, metric=metric)
-    digests = {bytes(digest): row for row, digest in enumerate(np.asarray(store.sha256))}
+    gallery, gallery_rows = _gallery(store)
+    if config.k > len(gallery):
+        raise ConfigError("-k", f"{config.k} hits from {len(gallery)} rows that are not zero", "Ask for fewer.")
+    scores, found = knn(embedded, gallery, config.k, metric=metric)
+    neighbors = gallery_rows[found]
 
     hits: list[dict[str, object]] = []
     cells: list[list[Cell]] = []
     for q, row in enumerate(rows):
-        same = digests.get(queries.source.read(int(row)).sha256)
+        own = queries.source.read(int(row)).sha256
         listed: list[dict[str, object]] = []
         for rank, (neighbor, score) in enumerate(zip(neighbors[q], scores[q], strict=True), start=1):
             hit = {
@@ -64,7 +70,7 @@ def retrieve_images(config: RetrieveConfig) -> SimpleResult:
                 "row": int(neighbor),
                 "score": float(score),
                 "label": _label(store, int(neighbor)),
-                "same_file": same == int(neighbor),
+                "same_file": bytes(store.sha256[neighbor]) == own,
             }
             listed.append(hit)
             name = queries.sample_ids[row]
@@ -89,6 +95,19 @@ def retrieve_images(config: RetrieveConfig) -> SimpleResult:
     if made:
         shown.append(Table("", ["made", "path"], [["sheet", made[0]]]))
     return SimpleResult(values, tuple(made), tuple(shown))
+
+
+def _gallery(store: EmbeddingStore) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Rows that can be found, and where they stand in the store; a zero row has no direction."""
+    rows = np.arange(store.n, dtype=np.int64)
+    features = check_features(store, rows)
+    if store.metric != "cosine":
+        return features, rows
+    kept = np.flatnonzero(~zero_rows(features))
+    if len(kept) == len(rows):
+        return features, rows
+    current_progress().warning(f"{len(rows) - len(kept)} rows of {store.path} are all zero and are never found")
+    return features[kept], kept
 
 
 def query_dataset(query: Path) -> ImageDataset:

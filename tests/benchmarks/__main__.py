@@ -34,7 +34,7 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=1, metavar="N", help="CPU threads of torch, both sides (1)")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    load_before = os.getloadavg()
+    load_before = os.getloadavg()[0]
     names = NAMES if options.only is None else [options.only]
     table: list[Row] = []
     seeds: dict[str, Any] = {}
@@ -47,7 +47,11 @@ def main() -> int:
             table.append(row)
             show(line(row))
     missed = [row["name"] for row in table if not row["ok"]]
-    show(f"{len(table) - len(missed)} of {len(table)} as wanted; threads {torch.get_num_threads()}")
+    load_after = os.getloadavg()[0]
+    show(
+        f"{len(table) - len(missed)} of {len(table)} as wanted; threads {torch.get_num_threads()}, "
+        f"cores {os.cpu_count()}, load {load_before:.1f} before, {load_after:.1f} after"
+    )
     if options.json is not None:
         record = {
             "command": shlex.join([Path(sys.executable).name, "-m", "tests.benchmarks", *sys.argv[1:]]),
@@ -56,7 +60,7 @@ def main() -> int:
             "platform": platform.platform(),
             "cores": os.cpu_count(),
             "threads": torch.get_num_threads(),
-            "load_average": {"before": load_before[0], "after": os.getloadavg()[0]},
+            "load_average": {"before": load_before, "after": load_after},
             "seeds": seeds,
             "rows": table,
         }

@@ -1,7 +1,7 @@
 """Time training steps: through the trainer against a bare loop, and FlipClass against SimGCD.
 
-A step is one batch from its rows to updated weights. Steps are timed between the ends of neighboring steps, in
-blocks within which every step's logging falls due in turn; what happens between epochs is not part of a step.
+A step is one batch, from its rows to updated weights. It is timed from the end of the step before to its own end, so
+that nothing the trainer does in between is left out; what happens between two epochs is not part of a step.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tests.benchmarks.measure import Row, Wanted, compare, with_check
 
 SEEDS = {"seed": 0, "split_seed": 0}
 WARMUPS = 1
-# In a block, multiples of the default of --log-every-steps: each block then has its share of logged steps.
+# Steps that are timed in one turn: the default of --log-every-steps, so that one of them is logged.
 NANO_STEPS, NANO_REPETITIONS = 10, 31
 MINI_STEPS, MINI_REPETITIONS = 10, 7
 # So that the bare loop need not repeat the schedules.

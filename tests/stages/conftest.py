@@ -1,4 +1,4 @@
-"""What the tests of the stages share: small pictures, one short run, its store, and a command line that is listened to."""
+"""What the tests of the stages share: small pictures, one short run, its store, a command line to listen to."""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,10 @@ from labelkit.data.datasets import load_dataset
 from labelkit.errors import CheckpointError, ConfigError, DatasetError, StoreError
 from labelkit.stages.embed import embed_images
 from labelkit.stages.networks import run_network
+from labelkit.stages.progress import SilentProgress, Task, use_progress
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from PIL import Image
+from safetensors.torch import save_file
 
 
 def embed(out: Path, **options: Any) -> EmbeddingStore:
@@ -273,33 +276,50 @@ def test_another_store_in_the_way_stays_unless_overwrite_is_given(photos: Path, 
 def test_a_killed_embed_goes_on_and_ends_with_the_same_bytes(
     photos: Path, trained: Path, tmp_path: Path, own_cache: Path
 ) -> None:
-    # rows are computed in batches of 2, so that there are many moments to be killed at
-    words = ["--dataset", str(photos), "--checkpoint", str(trained), "--batch-size", "2", "--part-rows", "2"]
-    whole, killed = tmp_path / "whole.h5", tmp_path / "killed.h5"
-    environment = {**os.environ, "LABELKIT_CACHE": str(own_cache), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "labelkit", "embed", *words, "--threads", "1", "--out"]
-    code = "import sys; import labelkit.store.writing as w; import time; f = w.EmbeddingRun.write_part\n"
-    code += "w.EmbeddingRun.write_part = lambda *a, **k: (f(*a, **k), time.sleep(0.2))[0]\n"
-    code += "from labelkit.cli.main import main; sys.exit(main(sys.argv[1:]))"
-    slow = [sys.executable, "-c", code, *command[3:], str(killed)]
-
-    with subprocess.Popen(slow, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+    # batches of two, committed one by one and slowly, so that there are many moments to be killed at
+    options: dict[str, Any] = {"dataset": str(photos), "checkpoint": trained, "batch_size": 2, "part_rows": 2}
+    killed, parts = tmp_path / "killed.h5", tmp_path / "killed.h5.run" / "parts"
+    code = f"""
+import sys, time
+from pathlib import Path
+from labelkit.config.stages import EmbedConfig
+from labelkit.stages.embed import embed_images
+from labelkit.store.writing import EmbeddingRun
+write_part = EmbeddingRun.write_part
+def write_slowly(*args, **kwargs):
+    write_part(*args, **kwargs)
+    time.sleep(0.2)
+EmbeddingRun.write_part = write_slowly
+dataset, checkpoint, out = sys.argv[1:]
+embed_images(EmbedConfig(dataset=dataset, checkpoint=checkpoint, out=out, batch_size=2, part_rows=2,
+                         threads={torch.get_num_threads()}))
+"""
+    command = [sys.executable, "-c", code, str(photos), str(trained), str(killed)]
+    with subprocess.Popen(command, env={**os.environ, "LABELKIT_CACHE": str(own_cache)}) as process:
         deadline = time.monotonic() + 120
-        while len(list((tmp_path / "killed.h5.run" / "parts").glob("*.h5"))) < 3 and time.monotonic() < deadline:
+        while len(list(parts.glob("*.h5"))) < 3 and time.monotonic() < deadline and process.poll() is None:
             time.sleep(0.02)
         process.send_signal(signal.SIGKILL)
     assert process.returncode == -signal.SIGKILL
-    parts = {path: path.read_bytes() for path in (tmp_path / "killed.h5.run" / "parts").glob("*.h5")}
-    assert 3 <= len(parts) < 24
+    assert 3 <= len(list(parts.glob("*.h5"))) < 24
     assert not killed.exists()
 
-    finished = subprocess.run([*command, str(killed), "--json"], env=environment, capture_output=True, check=True)
-    subprocess.run([*command, str(whole), "-q"], env=environment, capture_output=True, check=True)
+    left = 48 - 2 * len(list(parts.glob("*.h5")))
+    totals: list[int | None] = []
 
-    assert json.loads(finished.stdout)["rows"] == 48
+    class Listener(SilentProgress):
+        def task(self, description: str, total: int | None = None) -> AbstractContextManager[Task]:
+            totals.append(total)
+            return super().task(description, total)
+
+    with use_progress(Listener()):
+        finished = embed(killed, **options)
+
+    assert totals == [left]
+    whole = embed(tmp_path / "whole.h5", **options)
+    assert_same_bytes(finished, whole)
+    assert killed.read_bytes() == whole.path.read_bytes()
     assert not (tmp_path / "killed.h5.run").exists()
-    assert_same_bytes(open_store(killed), open_store(whole))
-    assert killed.read_bytes() == whole.read_bytes()
 
 
 def test_sigterm_keeps_the_finished_parts(
@@ -345,9 +365,7 @@ def test_a_dry_run_tells_the_plan_and_writes_nothing(
 # --- images that cannot be read ------------------------------------------------------------------
 
 
-def test_broken_images_are_left_out_and_listed_with_their_reasons(
-    broken: Path, trained: Path, tmp_path: Path
-) -> None:
+def test_broken_images_are_left_out_and_listed_with_their_reasons(broken: Path, trained: Path, tmp_path: Path) -> None:
     result = embed_images(
         EmbedConfig(dataset=str(broken), checkpoint=trained, out=tmp_path / "x.h5", max_bad=0.1)
     ).to_json()
@@ -414,3 +432,18 @@ def test_a_damaged_checkpoint_is_refused(photos: Path, trained: Path, tmp_path: 
 
     with pytest.raises(CheckpointError, match="bytes differ from what was written"):
         embed(tmp_path / "x.h5", dataset=str(photos), checkpoint=run)
+
+
+def test_a_network_that_gives_no_numbers_makes_no_store(
+    labelkit: Any, photos: Path, trained: Path, tmp_path: Path
+) -> None:
+    state = run_network(trained).network.state_dict()
+    backbone = {name.removeprefix("backbone."): value for name, value in state.items() if name.startswith("backbone.")}
+    save_file({name: torch.full_like(value, 1e38) for name, value in backbone.items()}, tmp_path / "huge.safetensors")
+    words = ("--dataset", photos, "--backbone", "vit_nano_p8_32", "--weights", tmp_path / "huge.safetensors")
+
+    answer = labelkit("embed", *words, "--out", tmp_path / "x.h5")
+
+    assert answer.code == 4
+    assert "the network gives NaN or infinite embeddings. Use --precision float32, or another checkpoint." in answer.err
+    assert not (tmp_path / "x.h5").exists()

@@ -62,9 +62,10 @@ def test_training_as_a_function_returns_what_the_command_prints(photos: Path, tr
     result = train_method(FlipClassConfig(**options, out=tmp_path / "run"))
 
     assert result.made() == [tmp_path / "run"]
-    assert result.to_json()["weights_fingerprint"] == json.loads((trained / "summary.json").read_text())[
-        "weights_fingerprint"
-    ]
+    assert (
+        result.to_json()["weights_fingerprint"]
+        == json.loads((trained / "summary.json").read_text())["weights_fingerprint"]
+    )
 
 
 def test_a_runs_own_options_repeat_it(labelkit: Any, trained: Path, tmp_path: Path) -> None:

@@ -1,0 +1,164 @@
+"""What README, presets and help show is what works: examples run, and every command line shown is one."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from labelkit.cli.config import CONFIG_CLASSES
+from labelkit.cli.main import COMMANDS, EXIT_CODES, main
+from labelkit.methods.registry import METHODS
+from PIL import Image
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+# What ``labelkit config`` resolves without running it; for the others only the options are looked at.
+STAGES = ("train", "embed", "cluster", "discover", "evaluate", "retrieve")
+
+
+def code_blocks(language: str) -> list[str]:
+    """Blocks of the README in a language, without their indentation."""
+    found = re.findall(rf"^( *)```{language}\n(.*?)^\1```", README, flags=re.DOTALL | re.MULTILINE)
+    return [re.sub(rf"^{indent}", "", body, flags=re.MULTILINE) for indent, body in found]
+
+
+def command_lines(text: str) -> list[list[str]]:
+    """Words after ``labelkit`` of every line that starts with it; comments and continued lines understood."""
+    lines = text.replace("\\\n", " ").splitlines()
+    words = [shlex.split(line, comments=True) for line in lines if line.strip().startswith("labelkit ")]
+    return [line[1:] for line in words]
+
+
+def shown() -> dict[str, list[str]]:
+    """Every command line that is shown to users, by the place that shows it."""
+    found = {}
+    for block in code_blocks("bash"):
+        for line in command_lines(block):
+            found[f"README: {shlex.join(line)}"] = line
+    for text in re.findall(r"`(labelkit [^`\n]+)`", README):
+        # METHOD, NAME, FILE and ... stand for something
+        if not re.search(r"\.\.\.|\|| [A-Z]+\b", text):
+            found[f"README: {text}"] = shlex.split(text)[1:]
+    for preset in sorted((ROOT / "presets").rglob("*.yaml")):
+        first = preset.read_text().splitlines()[0]
+        found[str(preset.relative_to(ROOT))] = shlex.split(first.removeprefix("#"))[1:]
+    return found
+
+
+SHOWN = shown()
+
+
+def test_the_readme_shows_every_stage() -> None:
+    assert set(STAGES) <= {line[0] for place, line in SHOWN.items() if place.startswith("README")}
+
+
+@pytest.mark.parametrize("line", SHOWN.values(), ids=SHOWN.keys())
+def test_a_shown_command_line_is_one(line: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    if line[0] in STAGES:
+        code = main(["config", *line])
+    else:
+        code = main([*line, "--help"])
+
+    assert code == 0, capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [config.command for config in CONFIG_CLASSES], ids=" ".join)
+def test_the_example_in_the_help_of_a_command_is_a_command_line(
+    command: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*command, "--help"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+
+    example = re.search(r"Example: labelkit ([^╭]*)", text)
+
+    assert example is not None
+    assert tuple(shlex.split(example[1]))[: len(command)] == command
+    assert main(["config", *shlex.split(example[1])]) == 0, capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", [name for name, entry in COMMANDS.items() if entry.example])
+def test_the_example_of_a_group_is_a_command_line(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    line = shlex.split(COMMANDS[name].example)[1:]
+
+    assert line[0] == name
+    assert main(["config", *line] if name in STAGES else [*line, "--help"]) == 0, capsys.readouterr().err
+
+
+def test_the_readme_explains_every_exit_code_but_that_of_gates() -> None:
+    table = README[README.index("| Exit code |") :].split("\n\n")[0]
+    numbers = {int(number) for row in table.splitlines()[2:] for number in re.findall(r"\d+", row.split("|")[1])}
+
+    # 10 comes with the commands that have a gate
+    assert numbers == set(EXIT_CODES) - {10}
+
+
+def test_the_readme_names_every_method() -> None:
+    table = README[README.index("| Method |") :].split("\n\n")[0]
+
+    assert re.findall(r"^\| `([a-z0-9-]+)`", table, flags=re.MULTILINE) == list(METHODS)
+
+
+def test_the_python_of_the_readme_reads_a_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LABELKIT_CACHE", str(tmp_path / "cache"))
+    assert main(["embed", "--backbone", "pixels", "--image-size", "8", "--out", "digits.h5", "-q"]) == 0
+    (block,) = code_blocks("python")
+    names: dict[str, Any] = {}
+
+    exec(block, names)
+
+    assert names["embeddings"].shape == (1797, 64)
+    assert names["paths"][0] == "digits/0000.png"
+    assert names["labels"][:3].tolist() == [0, 1, 2]
+    names["f"].close()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_tour_of_the_digits_runs_and_leaves_what_it_names(tmp_path: Path) -> None:
+    environment = os.environ | {
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "LABELKIT_CACHE": str(tmp_path / "cache"),
+        "EPOCHS": "1",
+    }
+    script = ["bash", str(ROOT / "examples" / "discover_digits.sh"), "made"]
+
+    first = subprocess.run(script, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert first.returncode == 0, first.stderr
+    again = subprocess.run(script, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert again.returncode == 0, again.stderr
+
+    made = first.stdout.splitlines()[-1].removeprefix("made: ").split()
+    assert made == ["made/flipclass-digits", "made/digits.h5", "made/scores.json", "made/sheet.png"]
+    assert all((tmp_path / path).exists() for path in made)
+    scores = json.loads((tmp_path / "made" / "scores.json").read_text())["scores"]
+    assert [score["result"] for score in scores] == ["categories", "head", "ss-kmeans"]
+    assert [score["rows"] for score in scores] == [1347] * 3  # 1,797 digits less 450 labels
+    with Image.open(tmp_path / "made" / "sheet.png") as sheet:
+        assert sheet.size == (8 + 11 * 120, 8 + 150)
+    assert re.search(r"estimated number of classes: \d+", first.stdout)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_comparison_prints_and_keeps_its_table(tmp_path: Path) -> None:
+    environment = os.environ | {"LABELKIT_CACHE": str(tmp_path / "cache")}
+    script = [sys.executable, str(ROOT / "examples" / "compare_discovery.py"), "--seeds", "1", "--out", "table.json"]
+
+    done = subprocess.run(
+        [*script, "--", "--epochs", "1"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 0, done.stderr
+    kept = json.loads((tmp_path / "table.json").read_text())["results"]
+    assert {"k-means on pixels", "ss-kmeans on pixels", "simgcd", "flipclass, key space"} <= kept.keys()
+    for name, row in kept.items():
+        assert 0 <= row["all"]["mean"] <= 100, name
+        assert f"| {name} | {row['all']['mean']:.1f} ± 0.0 " in done.stdout
