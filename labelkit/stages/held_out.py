@@ -161,8 +161,9 @@ def hidden_label_evidence(
     num_hidden = max(1, round(_HIDDEN_CLASSES * len(classes))) if has_new and len(classes) > 1 else 0
     if not (counts > 1).any():
         return None
-    used = np.unique(grouping.group_ids)
-    num_groups = max(len(used), len(classes))
+    # Rows without a label must be enough to start the others from, whatever a classifier's groups hold.
+    most = len(classes) + int((labels < 0).sum())
+    num_groups = min(most, max(len(np.unique(grouping.group_ids)), len(classes)))
     turn = keyed_generator(seed, "calibration-classes").permutation(classes)
     collector = _Collector([], [], [], [], [])
     with current_progress().task("clusterings with hidden labels", total=num_rounds) as task:
