@@ -115,7 +115,7 @@ def answer_images(config: DiscoverAnswerConfig) -> SimpleResult:
                 "has no labels that may be used, and a confidence cannot be calibrated without any",
                 "Embed a data set with labels, or give some with --calibration-labels FILE.",
             )
-        evidence = hidden_label_evidence(
+        hidden = hidden_label_evidence(
             grouping,
             usable,
             new_share=new_share,
@@ -123,16 +123,13 @@ def answer_images(config: DiscoverAnswerConfig) -> SimpleResult:
             num_rounds=config.calibration_rounds,
             seed=config.seed,
         )
-    if evidence is None:
-        raise DatasetError(
-            str(config.calibration_labels or store.path),
-            "no class has two labels, so that none can be hidden and looked for"
-            if config.calibration_labels is None
-            else "tells nothing about the groups: no row of a known class, and no two of one new class or group",
-            "Label more images, or give labels of other images with --calibration-labels FILE."
-            if config.calibration_labels is None
-            else "Label more images.",
-        )
+        if hidden is None:
+            raise DatasetError(
+                str(store.path),
+                "no class has two labels, so that none can be hidden and looked for",
+                "Label more images, or give labels of other images with --calibration-labels FILE.",
+            )
+        evidence = hidden
     calibration = _calibrate(evidence, config.coverage)
     found = _confidences(grouping, calibration)
 
@@ -410,7 +407,6 @@ def _summary(
         "rows": len(evidence.named),
         "rows_of_known_classes": int((evidence.own >= 0).sum()),
         "rows_of_new_classes": int((evidence.own < 0).sum()),
-        "rows_left_out": evidence.left_out,
         "rounds": config.calibration_rounds if hidden else None,
         "share": config.calibration_share if hidden else None,
         "new_share": new_share,

@@ -62,6 +62,10 @@ def evaluate_answer(config: EvaluateAnswerConfig) -> SimpleResult:
         return float(values.mean()) if len(values) else float("nan")
 
     points = np.unique(np.ceil(np.linspace(1 / _CURVE_POINTS, 1, _CURVE_POINTS) * len(rows)).astype(np.int64)) - 1
+    by_kind = {
+        name: reliability(confidence[mine], correct[mine], num_bins=config.bins) if mine.any() else None
+        for name, mine in (("known", says_known), ("new", ~says_known))
+    }
     values: dict[str, object] = {
         "index": config.index,
         "answer": result.name,
@@ -77,10 +81,7 @@ def evaluate_answer(config: EvaluateAnswerConfig) -> SimpleResult:
         "accuracy_unsure": share(correct[~answered]),
         "before": before.to_dict(),
         "after": after.to_dict(),
-        "after_known": reliability(confidence[says_known], correct[says_known]).to_dict() if says_known.any() else None,
-        "after_new": reliability(confidence[~says_known], correct[~says_known]).to_dict()
-        if (~says_known).any()
-        else None,
+        **{f"after_{name}": None if found is None else found.to_dict() for name, found in by_kind.items()},
         "aurc": risk.aurc,
         "aurc_uncalibrated": risk_coverage(uncalibrated, correct).aurc,
         "aurc_best": risk_coverage(correct.astype(np.float64), correct).aurc,
@@ -137,7 +138,11 @@ def evaluate_answer(config: EvaluateAnswerConfig) -> SimpleResult:
             ["confidence from", "to", "images", "mean confidence", "accuracy"],
             [[bin_["from"], bin_["to"], bin_["count"], bin_["confidence"], bin_["accuracy"]] for bin_ in filled],
         ),
-        Table("expected calibration error", ["before", "after"], [[before.ece, after.ece]]),
+        Table(
+            "expected calibration error",
+            ["before", "after", "known classes named", "new groups named"],
+            [[before.ece, after.ece, *(None if found is None else found.ece for found in by_kind.values())]],
+        ),
         Table(
             "what became of them",
             ["truth", "rows", "known", "right", "new", "right", "unsure", "right"],
