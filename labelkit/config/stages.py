@@ -210,7 +210,7 @@ class DiscoverAnswerConfig(IndexConfig):
     num_inits: int | None = Field(
         None,
         ge=1,
-        description="Starts of each of these clusterings; default: as many as the grouping had, else 10.",
+        description="Starts of each of these clusterings; default: as many as the grouping had, at least 10.",
         json_schema_extra={"panel": "Calibration"},
     )
     seed: int = Field(0, ge=0, description="Seed of what is hidden and of the starts.")

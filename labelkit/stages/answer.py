@@ -53,6 +53,8 @@ UNCALIBRATED_TEMPERATURE = 0.1
 _PREFERRED = ("head", "ss-kmeans", "categories")
 _BLOCK_ROWS = 1 << 15
 _FEW_LABELS = 10
+# With fewer, clusterings that lack some labels end in worse optima than the grouping: confidences come out too low.
+_FEWEST_INITS = 10
 
 
 @dataclass(frozen=True)
@@ -265,7 +267,7 @@ def _read_grouping(store: EmbeddingStore, config: DiscoverAnswerConfig) -> Group
         group_ids=np.asarray(ids, dtype=np.int64)[rows],
         class_of_group=class_of_group,
         names=list(result.arrays["names"]),
-        num_inits=config.num_inits or (inits if isinstance(inits, int) and inits > 0 else 10),
+        num_inits=config.num_inits or max(_FEWEST_INITS, inits if isinstance(inits, int) else 0),
         max_iter=iterations if isinstance(iterations, int) and iterations > 0 else 100,
         tol=float(tol) if isinstance(tol, int | float) and tol >= 0 else 1e-4,
     )

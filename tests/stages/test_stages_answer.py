@@ -234,6 +234,14 @@ def test_head_is_answered_through_the_features_and_says_that_its_network_saw_the
     assert done.json["calibration"]["held_out_from"] == "the clusterings"
 
 
+def test_clustering_scores_leave_answers_out_unless_they_are_named(labelkit: Any, build: Build) -> None:
+    store = build()
+    answer(store)
+    words = ("evaluate", "clustering", "--index", store.path, "--json")
+    assert [score["result"] for score in labelkit(*words).json["scores"]] == ["ss-kmeans"]
+    assert [score["result"] for score in labelkit(*words, "--results", "answer").json["scores"]] == ["answer"]
+
+
 def test_coverage_asks_for_a_single_candidate_besides(build: Build) -> None:
     store = build(0.35)
     plain = answer(store, min_confidence=0.0, result="plain")
