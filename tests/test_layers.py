@@ -5,9 +5,8 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-import pytest
-
 import labelkit
+import pytest
 
 ROOT = Path(labelkit.__file__).parent
 
@@ -42,9 +41,8 @@ def test_package_enters_through_its_own_module_only(package: str) -> None:
         if any(module.partition(".")[0] == package for module in imported_modules(path))
     }
 
-    strangers = {
-        name for name in importers if name not in DOORS[package] and name.partition("/")[0] not in DOORS[package]
-    }
+    doors = DOORS[package]
+    strangers = {name for name in importers if name not in doors and name.partition("/")[0] not in doors}
 
     assert strangers == set()
 

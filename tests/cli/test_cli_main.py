@@ -27,7 +27,7 @@ ALL = [
     *GROUPS,
     *OTHERS,
     *(("config", *words) for words in STAGE_COMMANDS),
-    *{("config", words[0]) for words in STAGE_COMMANDS if len(words) > 1},
+    *sorted({("config", words[0]) for words in STAGE_COMMANDS if len(words) > 1}),
 ]
 
 # Runs a command line and lists the heavy packages it loaded.
