@@ -1,10 +1,24 @@
-"""Arrays in, arrays out: clustering, matching, neighbors, number of classes, attention update.
+"""Arrays in, arrays out: clustering, matching, neighbors, number of classes, calibration, attention update.
 
 The names that need torch are imported on first use, so that the others stay quick to import.
 """
 
 from typing import TYPE_CHECKING, Any
 
+from labelkit.algorithms.calibration import (
+    NamedProbability,
+    Reliability,
+    RiskCoverage,
+    conformal_threshold,
+    fit_temperature,
+    group_means,
+    group_scores,
+    leave_one_out_agreement,
+    named_probability,
+    reliability,
+    risk_coverage,
+    softmax,
+)
 from labelkit.algorithms.class_number import ClassNumber, bounded_integer_search, estimate_num_classes
 from labelkit.algorithms.clustering import (
     Clustering,
@@ -24,19 +38,31 @@ __all__ = [
     "ClassNumber",
     "Clustering",
     "Matching",
+    "NamedProbability",
+    "Reliability",
+    "RiskCoverage",
     "SemiSupervisedClustering",
     "alignment_energy",
     "attention_entropy",
     "attention_update",
     "bounded_integer_search",
+    "conformal_threshold",
     "contingency",
     "estimate_num_classes",
+    "fit_temperature",
+    "group_means",
+    "group_scores",
     "kmeans",
     "knn",
+    "leave_one_out_agreement",
     "match_clusters",
+    "named_probability",
     "nearest_centroids",
     "prior_energy",
+    "reliability",
+    "risk_coverage",
     "semi_supervised_kmeans",
+    "softmax",
     "spherical_kmeans",
 ]
 

@@ -11,9 +11,11 @@ from labelkit.config.base import StageConfig, in_presets
 from labelkit.config.presets import Collected, finish, parsed_values
 from labelkit.config.stages import (
     DatasetsConfig,
+    DiscoverAnswerConfig,
     DiscoverCategoriesConfig,
     DiscoverHeadConfig,
     EmbedConfig,
+    EvaluateAnswerConfig,
     EvaluateClusteringConfig,
     KMeansConfig,
     RetrieveConfig,
@@ -32,7 +34,9 @@ CONFIG_CLASSES: tuple[type[StageConfig], ...] = (
     SSKMeansConfig,
     DiscoverCategoriesConfig,
     DiscoverHeadConfig,
+    DiscoverAnswerConfig,
     EvaluateClusteringConfig,
+    EvaluateAnswerConfig,
     RetrieveConfig,
     DatasetsConfig,
 )

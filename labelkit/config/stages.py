@@ -162,6 +162,78 @@ class DiscoverHeadConfig(IndexConfig):
     )
 
 
+class DiscoverAnswerConfig(IndexConfig):
+    """``labelkit discover answer``."""
+
+    command: ClassVar[tuple[str, ...]] = ("discover", "answer")
+
+    grouping: str | None = Field(
+        None,
+        pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$",
+        description="Result that groups the rows: one of discover head, cluster ss-kmeans, discover categories; "
+        "default: the first of these that is there.",
+        json_schema_extra=_STORE,
+    )
+    csv: Path | None = Field(
+        None, description="Table to write; default: INDEX.RESULT.csv beside the store.", json_schema_extra=_STORE
+    )
+    plot: Path | None = Field(
+        None, description="Also draw the reliability of the calibration to this PNG.", json_schema_extra=_STORE
+    )
+    min_confidence: float = Field(0.8, ge=0, le=1, description="Below this confidence an image is unsure.")
+    coverage: float | None = Field(
+        None,
+        gt=0,
+        lt=1,
+        description="Conformal rule besides: unsure as well unless a single group is left when this share of the "
+        "images of classes with labels is to keep its class; default: not applied.",
+    )
+    calibration_labels: Path | None = Field(
+        None,
+        description="CSV path,label of images whose label nothing was trained with: calibrate on these; "
+        "default: labels of the store, hidden from repeated clusterings.",
+        json_schema_extra={"panel": "Calibration"},
+    )
+    calibration_share: float = Field(
+        0.5,
+        gt=0,
+        lt=1,
+        description="Share of each class's labels hidden in a round; at least one, and one is kept.",
+        json_schema_extra={"panel": "Calibration"},
+    )
+    calibration_rounds: int = Field(
+        10,
+        ge=1,
+        description="Clusterings with some labels hidden; each also hides a fifth of the classes whole.",
+        json_schema_extra={"panel": "Calibration"},
+    )
+    num_inits: int | None = Field(
+        None,
+        ge=1,
+        description="Starts of each of these clusterings; default: as many as the grouping had, at least 10.",
+        json_schema_extra={"panel": "Calibration"},
+    )
+    seed: int = Field(0, ge=0, description="Seed of what is hidden and of the starts.")
+
+
+class EvaluateAnswerConfig(IndexConfig):
+    """``labelkit evaluate answer``."""
+
+    command: ClassVar[tuple[str, ...]] = ("evaluate", "answer")
+
+    answer: str = Field(
+        "answer",
+        pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$",
+        description="Result of discover answer to score.",
+        json_schema_extra=_STORE,
+    )
+    split: str = Field("all", description="Rows to score: a split's name, or all.")
+    bins: int = Field(10, ge=1, le=1000, description="Bins of the reliability table.")
+    plot: Path | None = Field(
+        None, description="Also draw reliability and risk-coverage to this PNG.", json_schema_extra=_STORE
+    )
+
+
 class EvaluateClusteringConfig(IndexConfig):
     """``labelkit evaluate clustering``."""
 

@@ -135,6 +135,9 @@ def _groupings(store: EmbeddingStore, config: EvaluateClusteringConfig) -> list[
                 raise
             current_progress().warning(str(error))
             continue
+        if result.kind == "answers" and not config.results:
+            # Unsure rows have no group there: it would stand beside groupings of all rows and seem better.
+            continue
         key = next((key for key in _GROUPINGS if key in result.arrays), None)
         if key is not None:
             found.append((result, np.asarray(result.arrays[key], dtype=np.int64)))
