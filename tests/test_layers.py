@@ -15,6 +15,7 @@ DOORS = {
     "faiss": {"algorithms/neighbors.py"},
     "timm": {"models/vit.py", "models/backbones.py"},
     "accelerate": {"engine/devices.py"},
+    "matplotlib": {"stages/plots.py"},
     "typer": {"cli"},
     "rich": {"cli"},
     "click": set(),
