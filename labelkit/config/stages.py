@@ -140,16 +140,34 @@ class DiscoverCategoriesConfig(IndexConfig):
 
     command: ClassVar[tuple[str, ...]] = ("discover", "categories")
 
-    min_classes: int | None = Field(None, ge=1, description="Fewest classes tried; default: those with labels.")
+    criterion: Literal["auto", "label-free", "labeled", "heldout", "silhouette", "stability"] = Field(
+        "auto",
+        description="What to judge a number of classes by: labeled, heldout (both need labels), silhouette, stability; "
+        "label-free: the last two; auto: all that the labels allow.",
+    )
+    min_classes: int | None = Field(None, ge=1, description="Fewest classes tried; default: those with labels, or 2.")
     max_classes: int | None = Field(
         None, ge=2, description="Most classes tried; default: 1,000 or a tenth of the rows, whichever is less."
     )
-    search: Literal["brent", "grid"] = Field(
-        "brent", description="brent: few values of K (the published search); grid: every one."
+    search: Literal["path", "brent", "grid"] = Field(
+        "path",
+        description="path: k-means of every number, each started from its neighbor, on random halves of the rows; "
+        "brent, grid: the published search of --criterion labeled, on all rows, over few numbers or every one.",
+    )
+    num_draws: int = Field(8, ge=2, description="Random halves of the rows (and of the labels) that are drawn.")
+    max_rows: int = Field(
+        20_000, ge=20, description="Rows used to choose the number; of more, so many are drawn. All get a class."
     )
     split: str = Field("all", description="Rows to use: a split's name, or all.")
-    num_inits: int = Field(10, ge=1, description="Starts of each k-means; the lowest inertia wins.")
-    seed: int = Field(0, ge=0, description="Seed of the starts.")
+    num_inits: int = Field(10, ge=1, description="Starts of the k-means that assigns; the lowest inertia wins.")
+    seed: int = Field(0, ge=0, description="Seed of draws and starts.")
+    plot: Path | None = Field(None, description="Also draw the curves to this PNG.", json_schema_extra=_STORE)
+
+    @model_validator(mode="after")
+    def _published_search_has_one_criterion(self) -> DiscoverCategoriesConfig:
+        if self.search != "path" and self.criterion != "labeled":
+            raise ValueError(f"--search {self.search} is the published search of --criterion labeled; pass that too")
+        return self
 
 
 class DiscoverHeadConfig(IndexConfig):
@@ -251,6 +269,11 @@ class EvaluateClusteringConfig(IndexConfig):
     protocol: Literal["v2", "v1", "v2b"] = Field(
         "v2", description="v2: one assignment over all rows; v1: one per group of classes; v2b: v2, mean over classes."
     )
+    bootstrap: int = Field(
+        1000, ge=0, description="Resamples for the 95 % intervals of the accuracies, over rows; 0: no intervals."
+    )
+    per_class: bool = Field(False, description="Also show the accuracy of every class.")
+    seed: int = Field(0, ge=0, description="Seed of the resamples.")
     allow_stale: bool = Field(False, description="Also score results of another version of the store, marked.")
 
 
