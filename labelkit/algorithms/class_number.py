@@ -322,7 +322,7 @@ def choose_num_classes(
 ) -> ClassNumberChoice:
     """Score every number of classes by several criteria, over random halves of the rows.
 
-    Each draw is half of the rows (of each class with labels, and of the unlabeled rows); it is
+    Each draw is half of the rows (if labels are used: of each labeled class, and of the rest); it is
     partitioned into each of the numbers by :func:`kmeans_path`. On these partitions:
 
         - ``labeled``: share of the labeled rows that the best one-to-one matching of clusters and
@@ -366,6 +366,9 @@ def choose_num_classes(
     rows = np.asarray(x, dtype=np.float32)
     classes = _class_of_rows(rows, labels, labeled_mask)
     _check_choice(rows, classes, numbers, criteria, num_draws)
+    if set(criteria) <= set(LABEL_FREE):
+        # free of labels in the choice of the halves too
+        classes[:] = -1
     scores: dict[Criterion, list[list[float]]] = {criterion: [] for criterion in criteria}
     step = progress if progress is not None else _no_progress
 

@@ -156,7 +156,7 @@ class DiscoverCategoriesConfig(IndexConfig):
     )
     num_draws: int = Field(8, ge=2, description="Random halves of the rows (and of the labels) that are drawn.")
     max_rows: int = Field(
-        20_000, ge=20, description="Rows used to choose the number; of more, so many are drawn. All get a class."
+        10_000, ge=20, description="Rows used to choose the number; of more, so many are drawn. All get a class."
     )
     split: str = Field("all", description="Rows to use: a split's name, or all.")
     num_inits: int = Field(10, ge=1, description="Starts of the k-means that assigns; the lowest inertia wins.")

@@ -230,14 +230,21 @@ def _bounds(config: DiscoverCategoriesConfig, labels: NDArray[np.int64], num_row
     for name, number in (("--min-classes", config.min_classes), ("--max-classes", config.max_classes)):
         if number is not None and number < num_old:
             raise ConfigError(name, f"{number} is fewer than the {num_old} classes with labels", "Raise it.")
+    least = max(2, num_old)
+    if least > most:
+        raise DatasetError(
+            str(config.index),
+            f"{num_rows} rows are too few to tell {least} classes or more",
+            "Embed more images"
+            + (", or pass --criterion labeled --search grid, which uses all rows at once." if num_old else "."),
+        )
     if not low <= high <= most:
         at_fault = "--min-classes" if low > most else "--max-classes"
-        least = max(2, num_old) if low > most else low
         raise ConfigError(
             at_fault,
             f"cannot search from {low} to {high} classes among {num_rows} rows, {int((labels >= 0).sum())} of them "
-            "labeled" + (", of which random halves are judged" if config.search == "path" else ""),
-            f"Choose it between {least} and {most}." if least <= most else "Embed more images.",
+            "labeled" + (", by halves of them" if config.search == "path" else ""),
+            f"Choose it between {least if low > most else low} and {most}.",
         )
     return low, high
 

@@ -68,7 +68,7 @@ def evaluate_clustering(config: EvaluateClusteringConfig) -> SimpleResult:
             nmi, ari = normalized_mutual_information(labels, clusters), adjusted_rand_index(labels, clusters)
             intervals: dict[str, tuple[float, float]] | None = None
             if config.bootstrap:
-                generator = keyed_generator(config.seed, f"bootstrap {result.name} {split}")
+                generator = keyed_generator(config.seed, f"bootstrap {split}")  # equal groupings, equal intervals
                 found = accuracy_intervals(score, old_classes, num_resamples=config.bootstrap, generator=generator)
                 intervals = {"all": found.all_interval, "old": found.old_interval, "new": found.new_interval}
                 interval_rows.append([shown, split, *(_percent_range(interval) for interval in intervals.values())])
