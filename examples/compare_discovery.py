@@ -1,6 +1,7 @@
 """Compare category-discovery methods on one split over several seeds; prints a table and writes it as JSON.
 
     python examples/compare_discovery.py --dataset digits --seeds 5 --out examples/results/digits_discovery.json
+    python examples/compare_discovery.py --rows alignment --seeds 5 --out grid.json --plot grid.png
 
 Everything goes through the command line: pixels are embedded and clustered, networks are trained with the
 data set's presets. Accuracy v2 on the unlabeled images, in percent: mean and standard deviation over seeds.
@@ -21,12 +22,27 @@ from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from pathlib import Path
 
-TRAINED = {
-    "simgcd": ["simgcd"],
-    "weak teacher, strong student": ["flipclass", "--align-mode", "none"],
-    "flipclass, key space": ["flipclass", "--update-space", "key"],
-    "flipclass, token space": ["flipclass", "--update-space", "token"],
-    "flipclass, literal Eq. 8": ["flipclass", "--update-space", "literal"],
+ROWS = {
+    "updates": {
+        "gcd": ["gcd"],
+        "simgcd": ["simgcd"],
+        "weak teacher, strong student": ["flipclass", "--align-mode", "none"],
+        "flipclass, key space": ["flipclass", "--update-space", "key"],
+        "flipclass, token space": ["flipclass", "--update-space", "token"],
+        "flipclass, literal Eq. 8": ["flipclass", "--update-space", "literal"],
+    },
+    "alignment": {
+        "none": ["flipclass", "--align-mode", "none"],
+        "weak student": ["flipclass", "--student-view", "weak"],
+        **{
+            mode: ["flipclass", "--align-mode", mode]
+            for mode in ("flip", "sda", "l2", "kld", "coral", "da", "fixmatch")
+        },
+        "flip, no regularizer": ["flipclass", "--gamma-reg", "0"],
+        "flip, beta auto": ["flipclass", "--beta", "auto"],
+        "flip, last block": ["flipclass", "--align-blocks", "3"],
+        "flip, step 1": ["flipclass", "--gamma-update", "1"],
+    },
 }
 PARTS = ("all", "old", "new")
 
@@ -59,14 +75,39 @@ def cluster_pixels(folder: Path, data: list[str], classes: int, seed: int) -> di
     return scores
 
 
-def train(folder: Path, data: list[str], name: str, seed: int, extra: list[str]) -> dict[str, float]:
+def train(folder: Path, data: list[str], name: str, method: list[str], seed: int, extra: list[str]) -> dict[str, float]:
     """Train one method with one seed; metrics of the last epoch."""
     out = folder / f"{name}-{seed}".replace(" ", "_").replace(",", "").replace(".", "")
-    words = ["train", *TRAINED[name], *data, "--seed", seed, "--threads", 1, "--out", out, *extra]
+    words = ["train", *method, *data, "--seed", seed, "--threads", 1, "--out", out, *extra]
     answer = labelkit(*words)
     metrics = dict(answer["metrics"])  # type: ignore[call-overload] # JSON
     metrics["seconds"] = answer["seconds"]
     return metrics
+
+
+def draw(path: Path, rows: dict[str, dict[str, object]], title: str) -> None:
+    """One bar per row and part, with its standard deviation and a dot per seed."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 0.5 * len(rows) + 1.5), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    for offset, part in enumerate(PARTS):
+        for position, row in enumerate(rows.values()):
+            y = position + 0.25 * (offset - 1)
+            stats = row[part]
+            axes.barh(
+                y, stats["mean"], 0.22, xerr=stats["sd"], color=f"C{offset}", label=part if not position else None
+            )  # type: ignore[index] # JSON
+            values = [100 * run[f"{part}_accuracy"] for run in row["runs"]]  # type: ignore[attr-defined] # JSON
+            axes.plot(values, [y] * len(values), ".", color="black", markersize=3)
+    axes.set_yticks(range(len(rows)), list(rows))
+    axes.invert_yaxis()
+    axes.set_xlabel("accuracy v2 on unlabeled images, %")
+    axes.set_title(title)
+    axes.legend()
+    figure.savefig(path, dpi=120)
 
 
 def main() -> None:
@@ -78,6 +119,8 @@ def main() -> None:
     parser.add_argument("--pixels", type=int, default=8, help="side of the image whose pixels are clustered")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time, one thread each")
+    parser.add_argument("--rows", choices=sorted(ROWS), default="updates", help="what to compare")
+    parser.add_argument("--plot", type=Path, default=None, help="PNG to draw (needs matplotlib)")
     parser.add_argument("--out", type=Path, default=None, help="JSON file to write")
     parser.add_argument("extra", nargs="*", help="further options of `labelkit train`, after --")
     options = parser.parse_args()
@@ -91,9 +134,10 @@ def main() -> None:
         for seed in range(options.seeds):
             for name, score in cluster_pixels(folder, data, options.classes, seed).items():
                 results.setdefault(name, []).append(score)
-        jobs = [(name, seed) for seed in range(options.seeds) for name in TRAINED]
+        trained = ROWS[options.rows]
+        jobs = [(name, seed) for seed in range(options.seeds) for name in trained]
         with ThreadPoolExecutor(options.jobs) as pool:
-            done = pool.map(lambda job: train(folder, data, job[0], job[1], options.extra), jobs)
+            done = pool.map(lambda job: train(folder, data, job[0], trained[job[0]], job[1], options.extra), jobs)
             for (name, seed), metrics in zip(jobs, done, strict=True):
                 results.setdefault(name, []).append(metrics)
                 print(f"{name}, seed {seed}: All {100 * metrics['all_accuracy']:.1f}", file=sys.stderr, flush=True)
@@ -126,6 +170,8 @@ def main() -> None:
         }
         options.out.parent.mkdir(parents=True, exist_ok=True)
         options.out.write_text(json.dumps(record, indent=1) + "\n")
+    if options.plot is not None:
+        draw(options.plot, rows, f"{options.dataset}, {options.seeds} seeds")
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@
     ├── ConfigError            2   an option, a preset or a config file
     ├── InputError             3   what was given to read
     │   ├── DatasetError           images, labels, splits
+    │   │   ├── DatasetAbsent, DatasetIncomplete
     │   ├── StoreError             an embedding store or a result
     │   │   ├── NotAStore, VersionError, Refused, Damaged, Mismatch
     │   └── CheckpointError        a run folder or a weights file
@@ -21,6 +22,7 @@ Only ``labelkit.cli.main`` turns these into exit codes. What a programmer causes
 from __future__ import annotations
 
 import errno
+from collections.abc import Mapping
 
 
 class LabelkitError(Exception):
@@ -63,6 +65,35 @@ class InputError(LabelkitError):
 
 class DatasetError(InputError):
     """Images, labels or splits that cannot be used."""
+
+
+class DatasetAbsent(DatasetError):  # noqa: N818 - named by what a listing calls it
+    """Nothing of a named data set is where it was looked for."""
+
+
+class DatasetIncomplete(DatasetError):  # noqa: N818 - named by what a listing calls it
+    """A named data set is there in part, or not where its layout wants it.
+
+    Args:
+        where: the set, or one of its files.
+        problem: what was found and what was expected.
+        remedy: the next thing to do.
+        found: images found, by split, as far as they could be counted.
+        num_classes: classes found, likewise.
+    """
+
+    def __init__(
+        self,
+        where: str,
+        problem: str,
+        remedy: str = "",
+        *,
+        found: Mapping[str, int] | None = None,
+        num_classes: int | None = None,
+    ) -> None:
+        super().__init__(where, problem, remedy)
+        self.found = dict(found or {})
+        self.num_classes = num_classes
 
 
 class StoreError(InputError):

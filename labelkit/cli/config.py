@@ -10,9 +10,12 @@ from labelkit.cli.options import new_group
 from labelkit.config.base import StageConfig, in_presets
 from labelkit.config.presets import Collected, finish, parsed_values
 from labelkit.config.stages import (
+    DatasetsConfig,
+    DiscoverAnswerConfig,
     DiscoverCategoriesConfig,
     DiscoverHeadConfig,
     EmbedConfig,
+    EvaluateAnswerConfig,
     EvaluateClusteringConfig,
     KMeansConfig,
     RetrieveConfig,
@@ -31,8 +34,11 @@ CONFIG_CLASSES: tuple[type[StageConfig], ...] = (
     SSKMeansConfig,
     DiscoverCategoriesConfig,
     DiscoverHeadConfig,
+    DiscoverAnswerConfig,
     EvaluateClusteringConfig,
+    EvaluateAnswerConfig,
     RetrieveConfig,
+    DatasetsConfig,
 )
 """The config of every stage command."""
 

@@ -7,7 +7,7 @@ import typer
 from labelkit.cli.command import stage_command
 from labelkit.cli.console import print_result
 from labelkit.cli.options import new_group
-from labelkit.config.stages import DiscoverCategoriesConfig, DiscoverHeadConfig
+from labelkit.config.stages import DiscoverAnswerConfig, DiscoverCategoriesConfig, DiscoverHeadConfig
 
 
 @stage_command(DiscoverCategoriesConfig)
@@ -32,9 +32,21 @@ def head(config: DiscoverHeadConfig) -> None:
     print_result(discover_head(config))
 
 
+@stage_command(DiscoverAnswerConfig)
+def answer(config: DiscoverAnswerConfig) -> None:
+    """Answer for every unlabeled image: a known class, a new group, or unsure, with a calibrated confidence.
+
+    Example: labelkit discover answer --index digits.h5 --min-confidence 0.8
+    """
+    from labelkit.stages.answer import answer_images  # scipy loads here, not in --help
+
+    print_result(answer_images(config))
+
+
 def build_app() -> typer.Typer:
     """Build ``labelkit discover`` with all its subcommands."""
     app = new_group()
     app.command("categories")(categories)
     app.command("head")(head)
+    app.command("answer")(answer)
     return app

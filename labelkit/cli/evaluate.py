@@ -7,7 +7,7 @@ import typer
 from labelkit.cli.command import stage_command
 from labelkit.cli.console import print_result
 from labelkit.cli.options import new_group
-from labelkit.config.stages import EvaluateClusteringConfig
+from labelkit.config.stages import EvaluateAnswerConfig, EvaluateClusteringConfig
 
 
 @stage_command(EvaluateClusteringConfig)
@@ -21,8 +21,20 @@ def clustering(config: EvaluateClusteringConfig) -> None:
     print_result(evaluate_clustering(config))
 
 
+@stage_command(EvaluateAnswerConfig)
+def answer(config: EvaluateAnswerConfig) -> None:
+    """Score confident answers against the true classes: reliability, risk and coverage.
+
+    Example: labelkit evaluate answer --index digits.h5
+    """
+    from labelkit.stages.evaluate_answer import evaluate_answer  # scipy loads here, not in --help
+
+    print_result(evaluate_answer(config))
+
+
 def build_app() -> typer.Typer:
     """Build ``labelkit evaluate`` with all its subcommands."""
     app = new_group()
     app.command("clustering")(clustering)
+    app.command("answer")(answer)
     return app

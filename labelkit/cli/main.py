@@ -76,6 +76,9 @@ COMMANDS: dict[str, _Entry] = {
         example="labelkit evaluate clustering --index digits.h5",
     ),
     "retrieve": _Entry("Find the images most like a query.", "labelkit.cli.retrieve", "retrieve"),
+    "datasets": _Entry(
+        "Show the named data sets, and whether they are here and whole.", "labelkit.cli.datasets", "datasets"
+    ),
     "config": _Entry(
         "Show what a command would run with, and why.",
         "labelkit.cli.config",

@@ -1,4 +1,4 @@
-"""What the methods that train one classifier over old and new classes share (SimGCD's recipe)."""
+"""What category-discovery methods share: GCD's contrastive recipe, and SimGCD's classifier on top of it."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _LOSS: JsonDict = {"panel": "Loss"}
 _VIEWS: JsonDict = {"panel": "Views"}
 
 
-class DiscoveryTrainConfig(TrainConfig):
-    """Backbone, heads, loss and views of a parametric category-discovery method.
+class ContrastiveTrainConfig(TrainConfig):
+    """Backbone, projector, contrastive losses and views of a category-discovery method.
 
-    Defaults are those of SimGCD's released code unless the description says otherwise.
+    Defaults are those of the released code of GCD and SimGCD, which agree, unless the description says otherwise.
     """
 
     epochs: int = Field(
@@ -65,6 +65,17 @@ class DiscoveryTrainConfig(TrainConfig):
     supervised_temperature: float = Field(
         0.07, gt=0, description="Temperature of the supervised contrastive loss (tau_c).", json_schema_extra=_LOSS
     )
+
+    augmentation: Literal["generic", "fine", "digits"] = Field(
+        "generic",
+        description="Strength of the views: generic photos, fine-grained photos, digits (no mirror, no color).",
+        json_schema_extra=_VIEWS,
+    )
+
+
+class DiscoveryTrainConfig(ContrastiveTrainConfig):
+    """A classifier over old and new classes beside the contrastive space; defaults are those of SimGCD's code."""
+
     student_temperature: float = Field(
         0.1, gt=0, description="Temperature of the student's prediction (tau_s).", json_schema_extra=_LOSS
     )
@@ -82,12 +93,6 @@ class DiscoveryTrainConfig(TrainConfig):
         ge=0,
         description="Weight of the mean-entropy regularizer (eps); differs by data set.",
         json_schema_extra=_LOSS,
-    )
-
-    augmentation: Literal["generic", "fine", "digits"] = Field(
-        "generic",
-        description="Strength of the views: generic photos, fine-grained photos, digits (no mirror, no color).",
-        json_schema_extra=_VIEWS,
     )
     collapse_patience_epochs: int = Field(
         5,

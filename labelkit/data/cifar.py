@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from labelkit.data.datasets import ArraySource, ImageDataset
 from labelkit.data.folders import load_folder
-from labelkit.errors import DatasetError
+from labelkit.data.layouts import Layout, refuse_elsewhere
+from labelkit.errors import DatasetAbsent, DatasetError, DatasetIncomplete
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,7 @@ class CifarLayout:
     binary_label_bytes: int
     num_classes: int
     torchvision_class: str
+    archives: Mapping[str, str]
 
 
 CIFAR10: Final = CifarLayout(
@@ -51,6 +53,7 @@ CIFAR10: Final = CifarLayout(
     binary_label_bytes=1,
     num_classes=10,
     torchvision_class="CIFAR10",
+    archives={"python": "cifar-10-python.tar.gz", "binary": "cifar-10-binary.tar.gz"},
 )
 CIFAR100: Final = CifarLayout(
     name="cifar100",
@@ -64,6 +67,7 @@ CIFAR100: Final = CifarLayout(
     binary_label_bytes=2,
     num_classes=100,
     torchvision_class="CIFAR100",
+    archives={"python": "cifar-100-python.tar.gz", "binary": "cifar-100-binary.tar.gz"},
 )
 _PIXEL_BYTES: Final = 3 * 32 * 32
 _MAX_PICKLE_BYTES: Final = 1 << 28
@@ -73,14 +77,17 @@ def load_cifar(layout: CifarLayout, data_root: Path, *, download: bool) -> Image
     """List CIFAR-10 or CIFAR-100 in any of its layouts.
 
     Raises:
-        DatasetError: not there and not to be fetched; the download failed; files are damaged.
+        DatasetAbsent: not there and not to be fetched.
+        DatasetIncomplete: somewhere else, not unpacked, or with files missing.
+        DatasetError: the download failed; files are damaged.
     """
     found = _find_cifar(layout, data_root)
     if found is None and download:
         _download_cifar(layout, data_root)
         found = _find_cifar(layout, data_root)
     if found is None:
-        raise DatasetError(
+        _refuse_misplaced(layout, data_root)
+        raise DatasetAbsent(
             layout.name,
             f"not found in {data_root}: looked for {layout.python_folder}/, {layout.binary_folder}/ "
             f"and {layout.name}/{{train,test}}/<class>/",
@@ -89,6 +96,7 @@ def load_cifar(layout: CifarLayout, data_root: Path, *, download: bool) -> Image
     kind, folder = found
     if kind == "images":
         return load_folder(folder, name=layout.name)
+    _refuse_missing_files(layout, kind, folder)
     read = _read_cifar_python if kind == "python" else _read_cifar_binary
     class_names, parts = read(layout, folder)
     # "test" sorts before "train".
@@ -121,10 +129,39 @@ def _find_cifar(layout: CifarLayout, data_root: Path) -> tuple[str, Path] | None
         for kind, name in (("python", layout.python_folder), ("binary", layout.binary_folder)):
             if (base / name).is_dir():
                 return kind, base / name
+    for kind in ("python", "binary"):
+        if all((data_root / file).is_file() for file in _files(layout, kind)):
+            return kind, data_root
     folder = data_root / layout.name
     if (folder / "train").is_dir() and (folder / "test").is_dir():
         return "images", folder
     return None
+
+
+def _files(layout: CifarLayout, kind: str) -> tuple[str, ...]:
+    """Names of the files in the python or binary folder."""
+    names = layout.python_names[0] if kind == "python" else layout.binary_names
+    parts = layout.python_files if kind == "python" else layout.binary_files
+    return (names, *(file for files in parts.values() for file in files))
+
+
+def _refuse_misplaced(layout: CifarLayout, data_root: Path) -> None:
+    """Raise if the official folder lies deeper in the data root, or in its archive still."""
+    for kind, folder in (("python", layout.python_folder), ("binary", layout.binary_folder)):
+        files = _files(layout, kind)
+        place = Layout(layout.name, (folder,), tuple((file,) for file in files), {layout.archives[kind]: files}, "")
+        refuse_elsewhere(place, data_root, (data_root / folder, data_root, data_root / layout.name), files)
+
+
+def _refuse_missing_files(layout: CifarLayout, kind: str, folder: Path) -> None:
+    files = _files(layout, kind)
+    missing = [file for file in files if not (folder / file).is_file()]
+    if missing:
+        raise DatasetIncomplete(
+            str(folder),
+            f"expected {len(files)} files, found {len(files) - len(missing)}; missing: {', '.join(missing)}",
+            "Remove this folder and fetch it again with --download.",
+        )
 
 
 def _cifar_fault(where: Path, problem: str) -> DatasetError:

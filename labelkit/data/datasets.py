@@ -9,7 +9,7 @@ import difflib
 import hashlib
 import itertools
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Protocol
@@ -17,6 +17,7 @@ from typing import Final, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from labelkit.data.benchmark_classes import benchmark_classes
 from labelkit.data.decode import Channels, decode_image, read_image_file
 from labelkit.errors import DatasetError
 
@@ -125,6 +126,8 @@ class ImageDataset:
         photographic: color augmentation makes sense.
         source: reads the image of a row.
         notes: what listing left out, in sentences for people.
+        draw_order: (n,) int64 rank of each image in the set's own list, which published splits are drawn
+            in; ``None``: the order of the rows.
 
     Raises:
         ValueError: lengths differ, ids unsorted or not unique, indices out of range.
@@ -143,10 +146,13 @@ class ImageDataset:
     photographic: bool
     source: ImageSource = field(repr=False)
     notes: tuple[str, ...] = ()
+    draw_order: NDArray[np.int64] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         n = len(self.sample_ids)
-        for key, dtype in (("labels", np.int64), ("given", np.bool_), ("splits", np.int16)):
+        for key, dtype in (("labels", np.int64), ("given", np.bool_), ("splits", np.int16), ("draw_order", np.int64)):
+            if getattr(self, key) is None:
+                continue
             array = np.array(getattr(self, key), dtype=dtype)
             if array.shape != (n,):
                 raise ValueError(f"{key} has shape {array.shape}, there are {n} sample ids")
@@ -189,6 +195,7 @@ class ImageDataset:
             given=self.given[index],
             splits=self.splits[index],
             source=self.source.select(index),
+            draw_order=None if self.draw_order is None else self.draw_order[index],
         )
 
     def in_split(self, split: str | None) -> NDArray[np.int64]:
@@ -222,28 +229,60 @@ class ImageDataset:
 
 
 @dataclass(frozen=True)
+class Count:
+    """A published number of images, or the range in which it lies where only a rounded one is published.
+
+    Attributes:
+        low: smallest number that agrees.
+        high: largest; ``None`` if it is ``low``.
+    """
+
+    low: int
+    high: int | None = None
+
+    def agrees(self, found: int) -> bool:
+        """Return whether a number of images is the published one."""
+        return self.low <= found <= (self.low if self.high is None else self.high)
+
+    def __str__(self) -> str:
+        return f"{self.low:,}" if self.high is None else f"{self.low:,} to {self.high:,}"
+
+
+@dataclass(frozen=True)
 class DatasetSpec:
     """One row of the table of named data sets.
 
     Attributes:
         name: what ``--dataset`` says.
         summary: one line.
+        purpose: what it is used for here.
         source_url: where it comes from.
         license: its terms, as far as its authors state them.
         layout: what has to lie where.
         num_classes: number of classes.
-        default_old_classes: classes that category discovery labels unless told otherwise.
+        num_images: published number of images of each split.
         load: data root and download permission to listing.
     """
 
     name: str
     summary: str
+    purpose: str
     source_url: str
     license: str
     layout: str
     num_classes: int
-    default_old_classes: tuple[int, ...]
+    num_images: Mapping[str, Count]
     load: Callable[[Path, bool], ImageDataset] = field(repr=False)
+
+    @property
+    def default_old_classes(self) -> tuple[int, ...]:
+        """Classes that category discovery labels unless told otherwise, in published order."""
+        return benchmark_classes(self.name).old_classes
+
+    @property
+    def default_new_classes(self) -> tuple[int, ...]:
+        """The other classes, continuing that order."""
+        return benchmark_classes(self.name).new_classes
 
 
 def load_dataset(name_or_path: str, *, data_root: Path, download: bool = False) -> ImageDataset:
@@ -326,38 +365,149 @@ def _load_cifar100(data_root: Path, download: bool) -> ImageDataset:
     return load_cifar(CIFAR100, data_root, download=download)
 
 
+def _load_cub(data_root: Path, download: bool) -> ImageDataset:
+    from labelkit.data.cub import load_cub
+
+    return load_cub(data_root)
+
+
+def _load_scars(data_root: Path, download: bool) -> ImageDataset:
+    from labelkit.data.cars import load_cars
+
+    return load_cars(data_root)
+
+
+def _load_aircraft(data_root: Path, download: bool) -> ImageDataset:
+    from labelkit.data.aircraft import load_aircraft
+
+    return load_aircraft(data_root)
+
+
+def _load_imagenet_100(data_root: Path, download: bool) -> ImageDataset:
+    from labelkit.data.imagenet import IMAGENET_100, load_imagenet
+
+    return load_imagenet(IMAGENET_100, data_root, expected=DATASETS["imagenet_100"].num_images)
+
+
+def _load_imagenet_1k(data_root: Path, download: bool) -> ImageDataset:
+    from labelkit.data.imagenet import IMAGENET_1K, load_imagenet
+
+    return load_imagenet(IMAGENET_1K, data_root, expected=DATASETS["imagenet_1k"].num_images)
+
+
+def _load_herbarium_19(data_root: Path, download: bool) -> ImageDataset:
+    from labelkit.data.herbarium import load_herbarium
+
+    spec = DATASETS["herbarium_19"]
+    return load_herbarium(data_root, expected=spec.num_images, num_classes=spec.num_classes)
+
+
 DATASETS: Final[dict[str, DatasetSpec]] = {
     spec.name: spec
     for spec in (
         DatasetSpec(
             name="digits",
             summary="1,797 handwritten digits, 8x8 gray, 10 classes",
+            purpose="trying everything out in minutes",
             source_url="https://archive.ics.uci.edu/dataset/80/optical+recognition+of+handwritten+digits",
             license="CC BY 4.0",
             layout="bundled with scikit-learn, nothing to fetch",
             num_classes=10,
-            default_old_classes=tuple(range(5)),
+            num_images={"train": Count(1797)},
             load=_load_digits,
         ),
         DatasetSpec(
             name="cifar10",
             summary="60,000 photos, 32x32 color, 10 classes",
+            purpose="category discovery among generic objects: 5 old, 5 new classes",
             source_url="https://www.cs.toronto.edu/~kriz/cifar.html",
             license="no license stated by its authors",
             layout="cifar-10-batches-py/, cifar-10-batches-bin/ or cifar10/{train,test}/<class>/ in the data root",
             num_classes=10,
-            default_old_classes=tuple(range(5)),
+            num_images={"train": Count(50_000), "test": Count(10_000)},
             load=_load_cifar10,
         ),
         DatasetSpec(
             name="cifar100",
             summary="60,000 photos, 32x32 color, 100 classes",
+            purpose="category discovery among generic objects: 80 old, 20 new classes",
             source_url="https://www.cs.toronto.edu/~kriz/cifar.html",
             license="no license stated by its authors",
             layout="cifar-100-python/, cifar-100-binary/ or cifar100/{train,test}/<class>/ in the data root",
             num_classes=100,
-            default_old_classes=tuple(range(80)),
+            num_images={"train": Count(50_000), "test": Count(10_000)},
             load=_load_cifar100,
+        ),
+        DatasetSpec(
+            name="imagenet_100",
+            summary="100 classes of ImageNet-1k, drawn by the benchmark's seed",
+            purpose="category discovery among generic objects: 50 old, 50 new classes",
+            source_url="https://image-net.org/download.php",
+            license="ImageNet terms of access: non-commercial research and education",
+            layout="imagenet/train/<wnid>/ and imagenet/val/<wnid>/, all of ImageNet-1k or these 100 folders; "
+            "or the same in imagenet_100/",
+            num_classes=100,
+            # Published as 31.9k labeled and 95.3k unlabeled (FlipClass, Table 8), each rounded to 0.1k.
+            num_images={"train": Count(127_100, 127_300), "val": Count(5_000)},
+            load=_load_imagenet_100,
+        ),
+        DatasetSpec(
+            name="imagenet_1k",
+            summary="1,331,167 photos, 1,000 classes (ILSVRC 2012)",
+            purpose="category discovery among generic objects: 500 old, 500 new classes",
+            source_url="https://image-net.org/download.php",
+            license="ImageNet terms of access: non-commercial research and education",
+            layout="imagenet/train/<wnid>/ and imagenet/val/<wnid>/; or the same in imagenet_1k/",
+            num_classes=1000,
+            num_images={"train": Count(1_281_167), "val": Count(50_000)},
+            load=_load_imagenet_1k,
+        ),
+        DatasetSpec(
+            name="cub",
+            summary="11,788 photos of 200 bird species (CUB-200-2011)",
+            purpose="fine-grained category discovery (Semantic Shift Benchmark): 100 old, 100 new classes",
+            source_url="https://www.vision.caltech.edu/datasets/cub_200_2011/",
+            license="no license stated by its authors; photos by users of Flickr",
+            layout="CUB_200_2011/ with images/<class>/, images.txt, image_class_labels.txt, train_test_split.txt, "
+            "classes.txt",
+            num_classes=200,
+            num_images={"train": Count(5_994), "test": Count(5_794)},
+            load=_load_cub,
+        ),
+        DatasetSpec(
+            name="scars",
+            summary="16,185 photos of 196 car models (Stanford Cars)",
+            purpose="fine-grained category discovery (Semantic Shift Benchmark): 98 old, 98 new classes",
+            source_url="https://ai.stanford.edu/~jkrause/cars/car_dataset.html",
+            license="no license stated by its authors",
+            layout="stanford_cars/ with cars_train/, cars_test/, devkit/cars_meta.mat, devkit/cars_train_annos.mat, "
+            "cars_test_annos_withlabels.mat (there or in devkit/)",
+            num_classes=196,
+            num_images={"train": Count(8_144), "test": Count(8_041)},
+            load=_load_scars,
+        ),
+        DatasetSpec(
+            name="aircraft",
+            summary="10,000 photos of 100 aircraft variants (FGVC-Aircraft 2013b)",
+            purpose="fine-grained category discovery (Semantic Shift Benchmark): 50 old, 50 new classes",
+            source_url="https://www.robots.ox.ac.uk/~vgg/data/fgvc-aircraft/",
+            license="non-commercial research; photographers keep their rights",
+            layout="fgvc-aircraft-2013b/data/ with images/, images_variant_trainval.txt, images_variant_test.txt, "
+            "variants.txt",
+            num_classes=100,
+            num_images={"train": Count(6_667), "test": Count(3_333)},
+            load=_load_aircraft,
+        ),
+        DatasetSpec(
+            name="herbarium_19",
+            summary="36,904 herbarium sheets of 683 plant species, long-tailed (Herbarium 2019, small)",
+            purpose="fine-grained, long-tailed category discovery: 341 old, 342 new classes",
+            source_url="https://github.com/visipedia/herbarium_comp",
+            license="non-commercial research and education, no redistribution of images",
+            layout="herbarium_19/small-train/<class>/ and herbarium_19/small-validation/<class>/",
+            num_classes=683,
+            num_images={"train": Count(34_225), "val": Count(2_679)},
+            load=_load_herbarium_19,
         ),
     )
 }

@@ -164,7 +164,10 @@ def _without_labels(
 
 
 def _pick_old(
-    num_classes: int, old_classes: Sequence[int] | None, num_old_classes: int | None
+    num_classes: int,
+    old_classes: Sequence[int] | None,
+    num_old_classes: int | None,
+    new_classes: Sequence[int] | None = None,
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     if old_classes is not None and num_old_classes is not None and len(old_classes) != num_old_classes:
         raise DatasetError(
@@ -186,7 +189,19 @@ def _pick_old(
             )
         if len(set(old)) != len(old) or not old:
             raise DatasetError("split", f"old classes {old} are empty or repeat a class", "Name each class once.")
-    return old, tuple(i for i in range(num_classes) if i not in set(old))
+    rest = tuple(i for i in range(num_classes) if i not in set(old))
+    if new_classes is None:
+        return old, rest
+    new = tuple(int(i) for i in new_classes)
+    if sorted(new) != list(rest):
+        differ = sorted(set(new) ^ set(rest))
+        raise DatasetError(
+            "split",
+            f"{len(old)} old and {len(new)} new classes are not the {num_classes} classes of the data, each once"
+            + (f"; the first that is missing or too many: {differ[0]}" if differ else ""),
+            "Name each class that is not old once.",
+        )
+    return old, new
 
 
 def gcd_split(
@@ -196,8 +211,10 @@ def gcd_split(
     *,
     old_classes: Sequence[int] | None = None,
     num_old_classes: int | None = None,
+    new_classes: Sequence[int] | None = None,
     label_ratio: float = 0.5,
     seed: int = 0,
+    draw_order: ArrayLike | None = None,
     class_names: Sequence[str] = (),
 ) -> LabelSplit:
     """Label a share of the images of the old classes; generalized category discovery.
@@ -212,18 +229,26 @@ def gcd_split(
         num_classes: classes of the data set.
         old_classes: classes to label; by default the first ``num_old_classes``.
         num_old_classes: by default half of the classes, rounded down.
+        new_classes: all other classes, in the order of the training classes; ascending by default.
         label_ratio: share of the images of old classes that is labeled, in ``[0, 1]``.
         seed: seed of the draw.
+        draw_order: (n,) rank of each image in the list that is drawn from; the order of the rows by default.
         class_names: for messages; by default classes are called by their numbers.
 
     Raises:
-        DatasetError: old classes that do not exist; no image would be labeled though the ratio is positive.
+        DatasetError: old or new classes that are not those of the data; no image would be labeled though the ratio
+            is positive.
     """
     classes, usable = _checked(labels, given, num_classes)
-    old, new = _pick_old(num_classes, old_classes, num_old_classes)
+    old, new = _pick_old(num_classes, old_classes, num_old_classes, new_classes)
     if not 0 <= label_ratio <= 1:
         raise ValueError(f"label_ratio is {label_ratio}, must be in [0, 1]")
     pool = np.flatnonzero(usable & np.isin(classes, old))
+    if draw_order is not None:
+        ranks = np.asarray(draw_order, dtype=np.int64)
+        if ranks.shape != classes.shape:
+            raise ValueError(f"draw_order has shape {ranks.shape}, labels {classes.shape}")
+        pool = pool[np.argsort(ranks[pool], kind="stable")]
     count = int(label_ratio * len(pool))
     if label_ratio > 0 and count == 0:
         raise DatasetError(

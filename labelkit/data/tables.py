@@ -115,6 +115,30 @@ def load_csv(path: Path) -> ImageDataset:
     )
 
 
+def read_label_csv(path: Path) -> dict[str, str]:
+    """Read the labels that a CSV file with the columns ``path`` and ``label`` gives to images.
+
+    The images need not be there. Rows with an empty label are left out.
+
+    Returns:
+        label by path, both as they are written, in the order of the file.
+
+    Raises:
+        DatasetError: unreadable, no row with a label, or two labels for one path.
+    """
+    found: dict[str, str] = {}
+    faults = _Faults(str(path))
+    for row in _read_csv_rows(path):
+        if not row.label:
+            continue
+        if found.setdefault(row.path, row.label) != row.label:
+            faults.add(row.line, f"{row.path!r} is {found[row.path]!r} in an earlier line and {row.label!r} here")
+    faults.raise_any()
+    if not found:
+        raise DatasetError(str(path), "no row has a label", "Fill in the column label of some rows.")
+    return found
+
+
 def _read_csv_rows(path: Path) -> list[_CsvRow]:
     where = str(path)
     try:

@@ -165,7 +165,10 @@ class ViewSpec:
         return self.shift_px > 0 or self.rotation_rad > 0 or self.zoom_range != (1.0, 1.0)
 
     def at_strength(self, strength: float) -> ViewSpec:
-        """Return a weaker spec: probabilities and blur times strength, area from ``1 - (1 - low) * strength``.
+        """Return a weaker spec, for augmentation that grows during training.
+
+        Probabilities, blur, rotation and the distances of zoom and brightness from 1 are multiplied by the strength;
+        the smallest area is ``1 - (1 - low) * strength``. Shift and mirror stay, as the weak views have them too.
 
         Args:
             strength: in ``[0, 1]``; 1 returns an equal spec.
@@ -181,12 +184,19 @@ class ViewSpec:
             area_range=None
             if self.area_range is None
             else (1 - (1 - low) * strength, max(high, 1 - (1 - low) * strength)),
+            zoom_range=_toward_one(self.zoom_range, strength),
+            rotation_rad=self.rotation_rad * strength,
+            brightness_range=_toward_one(self.brightness_range, strength),
             jitter_prob=self.jitter_prob * strength,
             gray_prob=self.gray_prob * strength,
             blur_prob=self.blur_prob * strength,
             blur_sigma=(max(self.blur_sigma[0] * strength, tiny), max(self.blur_sigma[1] * strength, tiny)),
             solarize_prob=self.solarize_prob * strength,
         )
+
+
+def _toward_one(limits: tuple[float, float], strength: float) -> tuple[float, float]:
+    return 1 + (limits[0] - 1) * strength, 1 + (limits[1] - 1) * strength
 
 
 def blur_kernel_for(size: int) -> int:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from labelkit.config.discovery import DiscoveryTrainConfig
+from labelkit.config.discovery import ContrastiveTrainConfig, DiscoveryTrainConfig
 from labelkit.data.batch import DataInfo
 from labelkit.errors import ConfigError, DatasetError
 from labelkit.losses.discovery import DiscoveryLoss
 from labelkit.models.discovery_network import DiscoveryNetwork
 
 
-def check_discovery_data(config: DiscoveryTrainConfig, data: DataInfo) -> int:
-    """Return the number of classes of the classifier.
+def check_discovery_data(config: ContrastiveTrainConfig, data: DataInfo) -> int:
+    """Return the number of classes, old and new.
 
     Raises:
         DatasetError: no labeled or no unlabeled image.

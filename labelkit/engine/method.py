@@ -44,13 +44,13 @@ class Phase:
 
     Attributes:
         epochs: length, >= 1.
-        views: what to make of each image.
+        views: what to make of each image, or a function of the epoch in the run that says so.
         sampler: the order of one epoch.
         name: shown in the log.
     """
 
     epochs: int
-    views: tuple[ViewSpec, ...]
+    views: tuple[ViewSpec, ...] | Callable[[int], tuple[ViewSpec, ...]]
     sampler: Sampler
     name: str = "train"
 
@@ -98,6 +98,9 @@ class Method(nn.Module, ABC, Generic[ConfigT]):
 
     #: Metric of an epoch by which ``best`` is chosen (lowest); never one that needs hidden labels.
     best_metric: ClassVar[str] = "loss"
+    #: Groups that are formed from the embeddings to score a method without a classifier; ``None`` = none.
+    num_clusters: int | None = None
+
     #: What embeds images; set by the method's ``__init__``.
     network: InferenceNetwork
 

@@ -10,12 +10,84 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from labelkit.algorithms.clustering import kmeans, semi_supervised_kmeans
+from labelkit.data.keyed_random import keyed_generator
 from labelkit.engine.method import Method, TrainState
 from labelkit.errors import DivergenceError
 from labelkit.metrics.clustering import cluster_accuracy
 
 # A network from scratch tells nothing apart in its first steps, and a small data set has few steps in an epoch.
 MIN_COLLAPSED_STEPS: Final = 200
+
+
+class ClusteringMonitor:
+    """Accuracy All/Old/New of semi-supervised k-means on the embeddings, for methods without a classifier (GCD).
+
+    Args:
+        rows: (m,) int64, rows of the data set that can be read.
+        labels: (n,) int64 training labels, -1 = unlabeled.
+        truth: (n,) int64 class of each row of the data set, -1 = unknown.
+        old_classes: (k,) bool per class of the data set.
+        seed: of the clustering.
+    """
+
+    def __init__(
+        self,
+        rows: NDArray[np.int64],
+        labels: NDArray[np.int64],
+        truth: NDArray[np.int64],
+        old_classes: NDArray[np.bool_],
+        seed: int,
+    ) -> None:
+        self._rows = rows
+        self._labels = labels[rows]
+        self._truth = truth[rows]
+        self._old_classes = old_classes
+        self._seed = seed
+
+    def __call__(self, method: Method[Any], state: TrainState) -> Mapping[str, float]:
+        """Cluster all images, score the unlabeled ones whose truth is known."""
+        assert method.num_clusters is not None
+        features = torch.nn.functional.normalize(state.embed(method.network.embed, self._rows), dim=1).numpy()
+        labeled = self._labels >= 0
+        generator = keyed_generator(self._seed, "monitor")
+        if labeled.any():
+            cluster_ids = semi_supervised_kmeans(
+                features[~labeled], features[labeled], self._labels[labeled], method.num_clusters, generator=generator
+            ).unlabeled_ids
+        else:
+            cluster_ids = kmeans(features, method.num_clusters, generator=generator).cluster_ids
+        metrics = {
+            "used_clusters": float(len(np.unique(cluster_ids))),
+            "feature_concentration": float(np.linalg.norm(features.mean(axis=0))),
+        }
+        return metrics | accuracy_metrics(self._truth[~labeled], cluster_ids, self._old_classes)
+
+    def extra_state(self) -> dict[str, Any]:
+        """Nothing."""
+        return {}
+
+    def load_extra_state(self, state: Mapping[str, Any]) -> None:
+        """Nothing to take back."""
+
+
+def accuracy_metrics(
+    truth: NDArray[np.int64], cluster_ids: NDArray[np.int64], old_classes: NDArray[np.bool_]
+) -> dict[str, float]:
+    """Accuracy v2 and kinds of error over the rows whose truth is known; empty if there are none."""
+    known = truth >= 0
+    if not known.any():
+        return {}
+    score = cluster_accuracy(truth[known], cluster_ids[known], old_classes)
+    return {
+        "all_accuracy": score.all_accuracy,
+        "old_accuracy": score.old_accuracy,
+        "new_accuracy": score.new_accuracy,
+        "true_old": score.true_old,
+        "false_old": score.false_old,
+        "true_new": score.true_new,
+        "false_new": score.false_new,
+    }
 
 
 class DiscoveryMonitor:
@@ -71,18 +143,7 @@ class DiscoveryMonitor:
             # length of the mean unit feature: 1 when all images look alike to the network
             "feature_concentration": float(unit.mean(dim=0).norm()),
         }
-        known = self._truth >= 0
-        if known.any():
-            score = cluster_accuracy(self._truth[known], pseudo_labels[known], self._old_classes)
-            metrics |= {
-                "all_accuracy": score.all_accuracy,
-                "old_accuracy": score.old_accuracy,
-                "new_accuracy": score.new_accuracy,
-                "true_old": score.true_old,
-                "false_old": score.false_old,
-                "true_new": score.true_new,
-                "false_new": score.false_new,
-            }
+        metrics |= accuracy_metrics(self._truth, pseudo_labels, self._old_classes)
         self._guard(metrics, state)
         return metrics
 

@@ -29,6 +29,7 @@ from labelkit.engine.run_dir import RunDir
 from labelkit.engine.schedules import LearningRate
 from labelkit.errors import CheckpointMismatch, ConfigError, DivergenceError, Interrupted
 from labelkit.models.weights import fingerprint
+from labelkit.store.commit import canonical_json
 
 
 class Monitor(Protocol):
@@ -98,7 +99,7 @@ class Trainer:
         monitor: looks at the network after epochs.
         report: shows progress.
         message: shows a line.
-        metadata: text fields of ``model.safetensors``.
+        metadata: what ``model.safetensors`` says of itself, beside version and fingerprint.
     """
 
     def __init__(
@@ -441,7 +442,12 @@ class Trainer:
             training=moments,
             per_rank=generator_states() | sums,
             state=state,
-            metadata={**self.metadata, "labelkit": __version__, "fingerprint": fingerprint(self.method.network)},
+            # one field: safetensors writes several in random order, and equal runs are to give equal bytes
+            metadata={
+                "labelkit": canonical_json(
+                    {**self.metadata, "version": __version__, "fingerprint": fingerprint(self.method.network)}
+                )
+            },
             best=best,
         )
         self._last_save = time.monotonic()

@@ -1,12 +1,16 @@
 """Losses: one short module per family, usable alone."""
 
+from labelkit.losses.alignment import AttentionPull, ConfidentPseudoLabelLoss, DistributionAlignment
 from labelkit.losses.consistency import DistillationLoss, LabelLoss, MeanEntropyRegularizer
 from labelkit.losses.contrastive import InfoNCELoss, SupConLoss
 from labelkit.losses.discovery import DiscoveryLoss
 
 __all__ = [
+    "AttentionPull",
+    "ConfidentPseudoLabelLoss",
     "DiscoveryLoss",
     "DistillationLoss",
+    "DistributionAlignment",
     "InfoNCELoss",
     "LabelLoss",
     "MeanEntropyRegularizer",

@@ -36,6 +36,7 @@ class DiscoveryLoss(nn.Module):
           gradients from the label and entropy terms only, unless ``symmetric``.
         - labels: ``(b,)`` int64 in ``[-1, c)``, -1 = unlabeled.
         - teacher_temperature: float > 0.
+        - consistency: ``()`` float that takes the place of `DistillationLoss`, or ``None``.
         - returns: ``()`` float32 (float64 stays), and its parts, detached: ``rep_u``, ``rep_s``,
           ``cons_u_ce``, ``mean_entropy_gap`` (before the weight), ``cons_s``, ``n_labeled``.
           Without labels the supervised parts are exactly 0.
@@ -73,7 +74,13 @@ class DiscoveryLoss(nn.Module):
         self.label_loss = LabelLoss(student_temperature)
 
     def forward(
-        self, projections: Tensor, logits: Tensor, labels: Tensor, *, teacher_temperature: float
+        self,
+        projections: Tensor,
+        logits: Tensor,
+        labels: Tensor,
+        *,
+        teacher_temperature: float,
+        consistency: Tensor | None = None,
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the loss and its parts."""
         b = len(labels)
@@ -85,9 +92,12 @@ class DiscoveryLoss(nn.Module):
             )
         rep_u = self.contrast(projections)
         rep_s = self.label_contrast(projections, labels)
-        cons_u_ce = self.distillation(logits[b:], logits[:b], teacher_temperature)
-        if self.symmetric:
-            cons_u_ce = 0.5 * (cons_u_ce + self.distillation(logits[:b], logits[b:], teacher_temperature))
+        if consistency is not None:
+            cons_u_ce = consistency
+        else:
+            cons_u_ce = self.distillation(logits[b:], logits[:b], teacher_temperature)
+            if self.symmetric:
+                cons_u_ce = 0.5 * (cons_u_ce + self.distillation(logits[:b], logits[b:], teacher_temperature))
         mean_entropy_gap = self.mean_entropy(logits)
         cons_s = self.label_loss(logits, labels.repeat(2))
 

@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from labelkit.config.methods.flipclass import FlipClassConfig
+from labelkit.config.methods.gcd import GCDConfig
 from labelkit.config.methods.simgcd import SimGCDConfig
 from labelkit.config.train import TrainConfig
 
@@ -34,6 +35,11 @@ METHODS: dict[str, MethodSpec] = {
         "Category discovery: a teacher whose attention follows the student's.",
         FlipClassConfig,
         "labelkit.methods.flipclass:FlipClass",
+    ),
+    "gcd": MethodSpec(
+        "Category discovery baseline: contrastive learning, then k-means with labels.",
+        GCDConfig,
+        "labelkit.methods.gcd:GCD",
     ),
     "simgcd": MethodSpec(
         "Category discovery baseline: contrastive learning and self-distillation.",

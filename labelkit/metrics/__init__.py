@@ -1,5 +1,6 @@
 """Scores of predictions against labels: clustering, classification, retrieval."""
 
+from labelkit.metrics.bootstrap import AccuracyIntervals, accuracy_intervals
 from labelkit.metrics.classification import confusion_matrix, per_class_accuracy, top_k_accuracy
 from labelkit.metrics.clustering import (
     ClusterAccuracy,
@@ -10,7 +11,9 @@ from labelkit.metrics.clustering import (
 from labelkit.metrics.retrieval import map_at_r, r_precision, recall_at_k
 
 __all__ = [
+    "AccuracyIntervals",
     "ClusterAccuracy",
+    "accuracy_intervals",
     "adjusted_rand_index",
     "cluster_accuracy",
     "confusion_matrix",

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from labelkit.algorithms.matching import as_ids, contingency, match_counts
+from labelkit.algorithms.matching import as_ids, contingency, match_counts, pair_agreement
 
 Protocol = Literal["v2", "v1", "v2b"]
 
@@ -196,17 +196,7 @@ def adjusted_rand_index(labels: ArrayLike, cluster_ids: ArrayLike) -> float:
     Raises:
         ValueError: lengths differ, nothing is there, or an id is not an integer >= 0.
     """
-    counts = _compact_counts(labels, cluster_ids)
-
-    def pairs(sizes: NDArray[np.int64]) -> int:
-        return int((sizes * (sizes - 1) // 2).sum())
-
-    # Python integers: products of pair counts of a million samples overflow int64.
-    together, in_labels, in_clusters = pairs(counts), pairs(counts.sum(axis=1)), pairs(counts.sum(axis=0))
-    every = pairs(np.array([counts.sum()]))
-    upper = (in_labels + in_clusters) * every - 2 * in_labels * in_clusters
-    # All apart in both, or all together in both: the partitions are equal.
-    return 1.0 if upper == 0 else 2 * (together * every - in_labels * in_clusters) / upper
+    return pair_agreement(_compact_counts(labels, cluster_ids))
 
 
 def _as_mapping(mapping: ArrayLike, num_classes: int) -> NDArray[np.int64]:

@@ -93,6 +93,8 @@ class DiscoveryNetwork(InferenceNetwork):
         align_blocks: tuple[int, ...] = (),
         record: dict[int, dict[str, Tensor]] | None = None,
         record_blocks: tuple[int, ...] | None = None,
+        collect: dict[int, tuple[Tensor, Tensor]] | None = None,
+        collect_blocks: tuple[int, ...] = (),
     ) -> tuple[Tensor, Tensor]:
         """Two views of the same images to projections and logits of both.
 
@@ -103,6 +105,8 @@ class DiscoveryNetwork(InferenceNetwork):
             align_blocks: where.
             record: filled with energies per block if given.
             record_blocks: blocks to record; default: the aligned ones.
+            collect: filled with the first view's keys and the second view's queries per block if given.
+            collect_blocks: blocks to collect.
 
         Returns:
             projections (2b, p), logits (2b, c); rows 0..b-1 belong to ``first``.
@@ -117,5 +121,7 @@ class DiscoveryNetwork(InferenceNetwork):
             train_stem=self._train_stem,
             record=record,
             record_blocks=record_blocks,
+            collect=collect,
+            collect_blocks=collect_blocks,
         )
         return self.projector(features), self.classifier(features)

@@ -99,6 +99,8 @@ def paired_forward(
     train_stem: bool = False,
     record: dict[int, BlockLog] | None = None,
     record_blocks: Collection[int] | None = None,
+    collect: dict[int, tuple[Tensor, Tensor]] | None = None,
+    collect_blocks: Collection[int] = (),
 ) -> Tensor:
     """Return the pooled features of both views, the teacher's keys moved in the aligned blocks.
 
@@ -121,6 +123,9 @@ def paired_forward(
             ``attn_to_query_entropy`` (in [0, 1]). Without ``update`` the energies are those of
             its defaults, for comparison. Costs a few percent; pass ``None`` otherwise.
         record_blocks: which blocks to record; by default the aligned ones.
+        collect: filled in place, by block index, with the teacher's keys and the student's queries,
+            both ``(b, heads, t, head width)``, with their gradients, before any update.
+        collect_blocks: which blocks to collect.
 
     Returns:
         ``(2b, f)`` features, teacher rows first.
@@ -141,7 +146,8 @@ def paired_forward(
     grad = torch.is_grad_enabled()
     images = torch.cat([weak, strong])
     as_a_whole = (train_stem and grad_from_block == 0) or (not train_stem and grad_from_block >= _num_blocks(vit))
-    if as_a_whole and not wanted and not watched:
+    gathered: Collection[int] = collect_blocks if collect is not None else ()
+    if as_a_whole and not wanted and not watched and not gathered:
         with torch.set_grad_enabled(grad and train_stem):
             whole: Tensor = net.forward_head(net.forward_features(images), pre_logits=True)
         return whole
@@ -149,7 +155,7 @@ def paired_forward(
     depth = _depth(vit)
     aligned = check_blocks(wanted, depth)
     recorded = check_blocks(watched, depth, "record_blocks")
-    special = {*aligned, *recorded}
+    special = {*aligned, *recorded, *check_blocks(gathered, depth, "collect_blocks")}
     check_vision_transformer(vit, tuple(sorted(special)))
     settings = update or KeyUpdate()
     with torch.set_grad_enabled(grad and train_stem):
@@ -158,7 +164,10 @@ def paired_forward(
         with torch.set_grad_enabled(grad and index >= grad_from_block):
             if index in special:
                 log: BlockLog | None = {} if record is not None and index in recorded else None
-                tokens = _paired_block(vit, index, tokens, settings, move=index in aligned, log=log)
+                pair: list[Tensor] | None = [] if index in gathered else None
+                tokens = _paired_block(vit, index, tokens, settings, move=index in aligned, log=log, pair=pair)
+                if collect is not None and pair is not None:
+                    collect[index] = (pair[0], pair[1])
                 if record is not None and log is not None:
                     record[index] = log
             else:
@@ -250,7 +259,14 @@ def check_blocks(blocks: Collection[int], depth: int, name: str = "align_blocks"
 
 
 def _paired_block(
-    vit: nn.Module, index: int, tokens: Tensor, update: KeyUpdate, *, move: bool, log: BlockLog | None
+    vit: nn.Module,
+    index: int,
+    tokens: Tensor,
+    update: KeyUpdate,
+    *,
+    move: bool,
+    log: BlockLog | None,
+    pair: list[Tensor] | None = None,
 ) -> Tensor:
     """Run timm's ``Block`` with the first half's keys moved toward the second half's queries."""
     net: Any = vit
@@ -258,6 +274,8 @@ def _paired_block(
     normed = block.norm1(tokens)
     queries, keys, values = split_qkv(block.attn, normed)
     half = len(keys) // 2
+    if pair is not None:
+        pair.extend((keys[:half], queries[half:]))
     prefix = net.num_prefix_tokens if update.tokens == "patch" else 0
     beta = update.beta_for(keys.shape[-1])
     teacher_keys, student_queries = keys[:half, :, prefix:], queries[half:, :, prefix:]

@@ -7,11 +7,12 @@ import time
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.algorithms.class_number import estimate_num_classes
+from labelkit.algorithms.clustering import kmeans
 from labelkit.config.stages import DiscoverCategoriesConfig, DiscoverHeadConfig
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import ConfigError, StoreError
-from labelkit.stages.cluster import cluster_names, labeled_rows, most_clusters, semi_supervised_cluster
+from labelkit.stages.class_number import judge_class_number, usable_labels
+from labelkit.stages.cluster import cluster_names, semi_supervised_cluster
 from labelkit.stages.indexes import check_features, split_rows, unit_rows
 from labelkit.stages.progress import current_progress
 from labelkit.stages.result import Cell, SimpleResult, Table
@@ -20,62 +21,48 @@ from labelkit.store.results import write_result
 
 
 def discover_categories(config: DiscoverCategoriesConfig) -> SimpleResult:
-    """Estimate the number of classes, then assign every row by semi-supervised k-means.
+    """Choose the number of classes, then assign every row: by semi-supervised k-means, without labels by k-means.
 
-    The estimate is the K whose plain k-means puts the labeled rows best into their classes (GCD's released code);
-    rows are scaled to length 1.
+    Rows are scaled to length 1.
 
     Raises:
         StoreError: the store cannot be used.
-        DatasetError: it has no labels that may be used.
-        ConfigError: bounds that leave no choice.
+        DatasetError: it has no labels that may be used, and the criterion needs some.
+        ConfigError: bounds that leave no choice, or nowhere to draw.
     """
+    if config.plot is not None and not config.plot.resolve().parent.is_dir():
+        raise ConfigError("--plot", f"the folder of {config.plot} does not exist", "Make it first.")
     store = open_store(config.index)
     rows = split_rows(store, config.split)
-    labeled, labels = labeled_rows(store, rows, len(rows))
+    labels = usable_labels(store, rows)
     features = unit_rows(check_features(store, rows))
-    num_old = len(np.unique(labels))
-    low = max(config.min_classes or 0, num_old, 2)
-    most = most_clusters(labeled, labels)
-    high = config.max_classes if config.max_classes is not None else min(most, max(low, min(1000, len(rows) // 10)))
-    if config.min_classes is not None and config.min_classes < num_old:
-        raise ConfigError(
-            "--min-classes", f"{config.min_classes} is fewer than the {num_old} classes with labels", "Raise it."
-        )
-    if not low <= high <= most:
-        raise ConfigError(
-            "--min-classes" if low > most else "--max-classes",
-            f"cannot search from {low} to {high} classes among {len(rows)} rows, {int(labeled.sum())} of them labeled",
-            f"Choose it between {num_old} and {most}." if low > most else f"Choose it between {low} and {most}.",
-        )
     started = time.monotonic()
-    all_labels = np.full(len(rows), -1, dtype=np.int64)
-    all_labels[labeled] = labels
-    with current_progress().task("number of classes", total=None) as task:
-        estimate = estimate_num_classes(
-            features,
-            all_labels,
-            labeled,
-            k_min=low,
-            k_max=high,
-            seed=config.seed,
-            num_inits=config.num_inits,
-            search=config.search,
-            progress=lambda k, score: task.advance(1, classes=k, score=round(score, 4)),
-        )
-        cluster_ids, centroids, inertia, iterations, class_of_cluster = semi_supervised_cluster(
-            features,
-            labeled,
-            labels,
-            estimate.best,
-            generator=keyed_generator(config.seed, "cluster"),
-            num_inits=config.num_inits,
-            max_iter=100,
-            tol=1e-4,
-        )
+    judgement = judge_class_number(config, store, rows, features, labels)
+    for note in judgement.notes:
+        current_progress().message(note)
+    num_classes = judgement.choice.best
+    generator = keyed_generator(config.seed, "cluster")
+    labeled = labels >= 0
+    with current_progress().task(f"assigning rows to {num_classes} classes", total=None):
+        if labeled.any():
+            cluster_ids, centroids, inertia, iterations, class_of_cluster = semi_supervised_cluster(
+                features,
+                labeled,
+                labels[labeled],
+                num_classes,
+                generator=generator,
+                num_inits=config.num_inits,
+                max_iter=100,
+                tol=1e-4,
+            )
+        else:
+            found = kmeans(features, num_classes, generator=generator, num_inits=config.num_inits)
+            cluster_ids, inertia, iterations = found.cluster_ids, found.inertia, found.num_iterations
+            centroids = found.centroids.astype(np.float32)
+            class_of_cluster = np.full(num_classes, -1, dtype=np.int64)
     seconds = time.monotonic() - started
-    curve = [[int(k), float(score)] for k, score in sorted(estimate.curve)]
-    return _write(
+    evidence = judgement.to_json()
+    result = _write(
         store,
         config,
         rows,
@@ -85,24 +72,28 @@ def discover_categories(config: DiscoverCategoriesConfig) -> SimpleResult:
         default_name="categories",
         centroids=centroids,
         params={
-            "min_classes": low,
-            "max_classes": high,
+            "criterion": config.criterion,
+            "min_classes": judgement.searched[0],
+            "max_classes": judgement.searched[1],
             "search": config.search,
+            "num_draws": config.num_draws,
+            "max_rows": config.max_rows,
             "num_inits": config.num_inits,
             "seed": config.seed,
             "split": config.split,
-            "num_classes": estimate.best,
-            "curve": curve,
             "inertia": inertia,
             "iterations": iterations,
+            **evidence,
         },
-        extra={"num_classes": estimate.best, "curve": curve, "searched": [low, high], "seconds": round(seconds, 2)},
-        table=Table(
-            "how many classes? accuracy of the labeled rows after k-means, in %",
-            ["classes", "accuracy", ""],
-            [[k, 100 * score, "best" if k == estimate.best else ""] for k, score in curve],
-        ),
+        extra={**evidence, "seconds": round(seconds, 2)},
+        table=judgement.table(),
     )
+    if config.plot is None:
+        return result
+    from labelkit.stages.plots import write_class_number_plot  # matplotlib loads only where something is drawn
+
+    plot = write_class_number_plot(config.plot, judgement.choice)
+    return SimpleResult({**result.values, "plot": plot}, (*result.paths, plot), result.shown)
 
 
 def discover_head(config: DiscoverHeadConfig) -> SimpleResult:

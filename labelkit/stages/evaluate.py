@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.config.stages import EvaluateClusteringConfig
+from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import StoreError
+from labelkit.metrics.bootstrap import accuracy_intervals
 from labelkit.metrics.clustering import (
     ClusterAccuracy,
     adjusted_rand_index,
@@ -27,10 +31,11 @@ _NO_SPLIT = "(no split)"
 
 
 def evaluate_clustering(config: EvaluateClusteringConfig) -> SimpleResult:
-    """Accuracy All/Old/New, NMI, ARI and kinds of error of every grouping of a store.
+    """Accuracy All/Old/New with intervals, NMI, ARI and kinds of error of every grouping of a store.
 
     Rows that training could use the label of are left out by default, as in all published numbers; each split is
-    scored on its own.
+    scored on its own. The intervals are those of :func:`accuracy_intervals`: rows are drawn again, clusters and
+    their matching stay.
 
     Raises:
         StoreError: the store has no labels, or no grouping.
@@ -50,6 +55,8 @@ def evaluate_clustering(config: EvaluateClusteringConfig) -> SimpleResult:
     scores: list[dict[str, object]] = []
     accuracy_rows: list[list[Cell]] = []
     error_rows: list[list[Cell]] = []
+    interval_rows: list[list[Cell]] = []
+    class_rows: list[list[Cell]] = []
     for result, ids in groupings:
         shown = result.name + (" (stale)" if result.stale else "")
         for split, rows in rows_of_split.items():
@@ -59,6 +66,17 @@ def evaluate_clustering(config: EvaluateClusteringConfig) -> SimpleResult:
             labels, clusters = np.asarray(store.labels)[rows], ids[rows]
             score = cluster_accuracy(labels, clusters, old_classes, protocol=config.protocol)
             nmi, ari = normalized_mutual_information(labels, clusters), adjusted_rand_index(labels, clusters)
+            intervals: dict[str, tuple[float, float]] | None = None
+            if config.bootstrap:
+                generator = keyed_generator(config.seed, f"bootstrap {split}")  # equal groupings, equal intervals
+                found = accuracy_intervals(score, old_classes, num_resamples=config.bootstrap, generator=generator)
+                intervals = {"all": found.all_interval, "old": found.old_interval, "new": found.new_interval}
+                interval_rows.append([shown, split, *(_percent_range(interval) for interval in intervals.values())])
+            per_class = _per_class(score, labels, clusters, store.class_names, old_classes)
+            class_rows += [
+                [shown, split, row.name, "old" if row.old else "new", row.images, 100 * row.accuracy]
+                for row in per_class
+            ]
             names = result.arrays.get("names")
             scores.append(
                 {
@@ -70,7 +88,8 @@ def evaluate_clustering(config: EvaluateClusteringConfig) -> SimpleResult:
                     "nmi": nmi,
                     "ari": ari,
                     **score.to_dict(),
-                    "per_class": _per_class(score, labels, clusters, store.class_names, old_classes),
+                    "intervals": intervals,
+                    "per_class": [row.to_dict() for row in per_class],
                     "cluster_names": list(names) if names is not None else None,
                 }
             )
@@ -89,6 +108,7 @@ def evaluate_clustering(config: EvaluateClusteringConfig) -> SimpleResult:
         "index": config.index,
         "protocol": config.protocol,
         "rows": config.rows,
+        "bootstrap": {"resamples": config.bootstrap, "level": 0.95, "seed": config.seed},
         "scores": scores,
     }
     made: tuple[Path, ...] = ()
@@ -103,13 +123,15 @@ def evaluate_clustering(config: EvaluateClusteringConfig) -> SimpleResult:
                 "rows": config.rows,
                 "split": config.split,
                 "results": list(config.results),
+                "bootstrap": config.bootstrap,
+                "seed": config.seed,
             },
             stage="evaluate clustering",
             overwrite=config.overwrite,
         )
         made = (path,)
     which = "rows whose labels training could not use" if _held_out(store, config) else "all labeled rows"
-    tables = (
+    tables = [
         Table(
             f"accuracy {config.protocol} in %, over {which}",
             ["result", "split", "rows", "All", "Old", "New", "NMI", "ARI", "clusters"],
@@ -120,8 +142,14 @@ def evaluate_clustering(config: EvaluateClusteringConfig) -> SimpleResult:
             ["result", "split", "TrueOld", "FalseOld", "TrueNew", "FalseNew"],
             error_rows,
         ),
-    )
-    return SimpleResult(values, made, tables)
+    ]
+    if interval_rows:
+        title = f"95 % intervals in %: {config.bootstrap} bootstrap resamples of the rows, same clusters and matching"
+        tables.insert(1, Table(title, ["result", "split", "All", "Old", "New"], interval_rows))
+    if config.per_class:
+        columns = ["result", "split", "class", "kind", "images", "accuracy"]
+        tables.append(Table("accuracy of each class in %", columns, class_rows))
+    return SimpleResult(values, made, tuple(tables))
 
 
 def _groupings(store: EmbeddingStore, config: EvaluateClusteringConfig) -> list[tuple[Result, NDArray[np.int64]]]:
@@ -134,6 +162,9 @@ def _groupings(store: EmbeddingStore, config: EvaluateClusteringConfig) -> list[
             if config.results:
                 raise
             current_progress().warning(str(error))
+            continue
+        if result.kind == "answers" and not config.results:
+            # Unsure rows have no group there: it would stand beside groupings of all rows and seem better.
             continue
         key = next((key for key in _GROUPINGS if key in result.arrays), None)
         if key is not None:
@@ -168,23 +199,35 @@ def _rows(store: EmbeddingStore, config: EvaluateClusteringConfig) -> dict[str, 
     return {name: rows[keep[rows]] for name, rows in parts.items() if keep[rows].any()}
 
 
+@dataclass(frozen=True)
+class _ClassScore:
+    """How many images of a class are in the cluster matched with it."""
+
+    name: str
+    old: bool
+    images: int
+    accuracy: float
+
+    def to_dict(self) -> dict[str, object]:
+        return {"class": self.name, "old": self.old, "images": self.images, "accuracy": self.accuracy}
+
+
 def _per_class(
     score: ClusterAccuracy,
     labels: NDArray[np.int64],
     clusters: NDArray[np.int64],
     class_names: tuple[str, ...],
     old_classes: NDArray[np.bool_],
-) -> list[dict[str, object]]:
-    predicted = score.mapping[clusters]
-    rows: list[dict[str, object]] = []
-    for label in np.unique(labels):
-        mask = labels == label
-        rows.append(
-            {
-                "class": class_names[label],
-                "old": bool(old_classes[label]),
-                "images": int(mask.sum()),
-                "accuracy": float((predicted[mask] == label).mean()),
-            }
-        )
-    return rows
+) -> list[_ClassScore]:
+    right = score.mapping[clusters] == labels
+    sizes = np.bincount(labels, minlength=len(class_names))
+    hits = np.bincount(labels[right], minlength=len(class_names))
+    return [
+        _ClassScore(class_names[label], bool(old_classes[label]), int(sizes[label]), float(hits[label] / sizes[label]))
+        for label in np.flatnonzero(sizes)
+    ]
+
+
+def _percent_range(interval: tuple[float, float]) -> str | None:
+    low, high = interval
+    return None if math.isnan(low) else f"{100 * low:.2f} - {100 * high:.2f}"

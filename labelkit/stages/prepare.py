@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from labelkit.config.data import DataConfig
 from labelkit.data.batch import DataInfo
+from labelkit.data.benchmark_classes import benchmark_classes
 from labelkit.data.datasets import DATASETS, ImageDataset, load_dataset
 from labelkit.data.splits import (
     LabelSplit,
@@ -158,9 +159,11 @@ def choose_labels(config: DataConfig, dataset: ImageDataset) -> LabelSplit:
         )
     if kind == "gcd":
         spec = DATASETS.get(config.dataset)
-        old_classes = None
+        old_classes = new_classes = None
         if spec is not None and config.num_old_classes is None:
-            old_classes = spec.default_old_classes
+            benchmark = benchmark_classes(spec.name)
+            benchmark.check(spec.name, num_classes)
+            old_classes, new_classes = benchmark.old_classes, benchmark.new_classes
         with _asked_by("--num-old-classes" if config.num_old_classes is not None else "--label-split gcd"):
             return gcd_split(
                 labels,
@@ -168,8 +171,10 @@ def choose_labels(config: DataConfig, dataset: ImageDataset) -> LabelSplit:
                 num_classes,
                 old_classes=old_classes,
                 num_old_classes=config.num_old_classes,
+                new_classes=new_classes,
                 label_ratio=config.label_ratio,
                 seed=config.split_seed,
+                draw_order=dataset.draw_order,
                 class_names=dataset.class_names,
             )
     if kind == "few-labels":

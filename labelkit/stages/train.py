@@ -15,13 +15,13 @@ import numpy as np
 import torch
 
 from labelkit import __version__
-from labelkit.config.discovery import DiscoveryTrainConfig
+from labelkit.config.discovery import ContrastiveTrainConfig, DiscoveryTrainConfig
 from labelkit.config.train import TrainConfig
 from labelkit.data.loading import ImageBank
 from labelkit.engine.checkpoint import load_checkpoint
 from labelkit.engine.devices import Runtime
 from labelkit.engine.method import Method, count_parameters, trainable_names
-from labelkit.engine.monitors import DiscoveryMonitor
+from labelkit.engine.monitors import ClusteringMonitor, DiscoveryMonitor
 from labelkit.engine.run_dir import SPLIT, SUMMARY, RunDir, check_same_options
 from labelkit.engine.trainer import FitResult, Trainer
 from labelkit.errors import CheckpointDamaged, CheckpointMismatch, ResourceError
@@ -161,7 +161,7 @@ def _set_up(method_name: str, config: TrainConfig, runtime: Runtime, *, fresh: b
         fresh: load the weights that the options name; a resumed run has all of them in its checkpoint.
     """
     prepared = prepare_data(config)
-    image_size = config.image_size if isinstance(config, DiscoveryTrainConfig) else None
+    image_size = config.image_size if isinstance(config, ContrastiveTrainConfig) else None
     info = prepared.info(image_size or 0)
     build_with = config if fresh else without_weights(config)
     method = METHODS[method_name].load()(build_with, info)
@@ -187,12 +187,13 @@ def _trainer(setup: _Setup, config: TrainConfig, runtime: Runtime, run: RunDir |
     old[list(prepared.split.old_classes)] = True
     unlabeled = np.flatnonzero(prepared.labels < 0)
     unlabeled = unlabeled[np.isin(unlabeled, setup.bank.rows)]
-    patience = config.collapse_patience_epochs if isinstance(config, DiscoveryTrainConfig) else config.epochs
-    monitor = (
-        DiscoveryMonitor(unlabeled, prepared.dataset.labels, old, len(prepared.split.old_classes), patience=patience)
-        if setup.method.network.num_outputs
-        else None
-    )
+    truth, network = prepared.dataset.labels, setup.method.network
+    monitor: DiscoveryMonitor | ClusteringMonitor | None = None
+    if network.num_outputs:
+        patience = config.collapse_patience_epochs if isinstance(config, DiscoveryTrainConfig) else config.epochs
+        monitor = DiscoveryMonitor(unlabeled, truth, old, len(prepared.split.old_classes), patience=patience)
+    elif setup.method.num_clusters is not None:
+        monitor = ClusteringMonitor(setup.bank.rows, prepared.labels, truth, old, config.seed)
     return Trainer(
         setup.method,
         setup.bank,

@@ -18,7 +18,7 @@ from labelkit.cli.main import COMMANDS, EXIT_CODES, main
 from labelkit.config.presets import available_presets
 from labelkit.methods.registry import METHODS
 
-HEAVY = ("torch", "sklearn", "numpy", "scipy", "timm", "faiss", "h5py", "PIL", "accelerate")
+HEAVY = ("torch", "sklearn", "numpy", "scipy", "timm", "faiss", "h5py", "PIL", "accelerate", "matplotlib")
 STAGE_COMMANDS = [config_class.command for config_class in CONFIG_CLASSES]
 GROUPS = [(name,) for name, entry in COMMANDS.items() if not entry.function]
 OTHERS = [("list", what) for what in ("methods", "datasets", "backbones", "presets")] + [("doctor",), ("version",)]

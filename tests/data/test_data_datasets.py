@@ -140,9 +140,20 @@ def test_a_file_that_is_no_csv_is_refused(tmp_path: Path) -> None:
 
 
 def test_registered_sets_describe_themselves() -> None:
-    assert list(DATASETS) == ["digits", "cifar10", "cifar100"]
-    assert [len(spec.default_old_classes) for spec in DATASETS.values()] == [5, 5, 80]
+    # FlipClass, Table 8 and specification 4.2
+    assert {name: (spec.num_classes, len(spec.default_old_classes)) for name, spec in DATASETS.items()} == {
+        "digits": (10, 5),
+        "cifar10": (10, 5),
+        "cifar100": (100, 80),
+        "imagenet_100": (100, 50),
+        "imagenet_1k": (1000, 500),
+        "cub": (200, 100),
+        "scars": (196, 98),
+        "aircraft": (100, 50),
+        "herbarium_19": (683, 341),
+    }
     assert all(spec.name == name and spec.summary and spec.license for name, spec in DATASETS.items())
+    assert all(spec.purpose and spec.source_url and spec.layout for spec in DATASETS.values())
 
 
 # --- folders ---
@@ -494,5 +505,5 @@ def test_missing_and_cut_cifar_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match="data_batch_4"):
         load("cifar10", tmp_path)
     file.unlink()
-    with pytest.raises(DatasetError, match=r"data_batch_4: cannot be read"):
+    with pytest.raises(DatasetError, match=r"expected 7 files, found 6; missing: data_batch_4"):
         load("cifar10", tmp_path)

@@ -188,6 +188,15 @@ def test_a_run_that_has_passed_the_planned_stop_does_nothing(tmp_path: Path, tra
     assert (result.finished, result.step, again.clock.step) == (False, 3, 3)
 
 
+def test_equal_runs_write_equal_bytes(tmp_path: Path, trainers: MakeTrainer) -> None:
+    for name in ("first", "second"):
+        trainers(tmp_path / name).fit()
+
+    files = [sorted((tmp_path / name / "checkpoints").glob("step-*/model.safetensors")) for name in ("first", "second")]
+    assert files[0]
+    assert [path.read_bytes() for path in files[0]] == [path.read_bytes() for path in files[1]]
+
+
 def test_state_of_the_method_comes_back(tmp_path: Path, trainers: MakeTrainer) -> None:
     stopped = trainers(tmp_path / "run", stop_after_steps=2)
     stopped.method.note = "kept"  # type: ignore[assignment] # of the toy

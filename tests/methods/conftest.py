@@ -19,7 +19,7 @@ from labelkit.data.splits import gcd_split
 from labelkit.data.transforms import Normalize
 from labelkit.engine.devices import Runtime
 from labelkit.engine.method import Method
-from labelkit.engine.monitors import DiscoveryMonitor
+from labelkit.engine.monitors import ClusteringMonitor, DiscoveryMonitor
 from labelkit.engine.run_dir import RunDir
 from labelkit.engine.trainer import Trainer
 from labelkit.methods.registry import METHODS
@@ -99,9 +99,13 @@ def make(prepared: PreparedData, bank: ImageBank, monkeypatch: pytest.MonkeyPatc
                 run.begin(name, config.to_yaml_dict(operational=False))
         old = np.zeros(10, dtype=bool)
         old[list(data.split.old_classes)] = True
-        monitor = DiscoveryMonitor(
-            np.flatnonzero(data.labels < 0), data.dataset.labels, old, len(data.split.old_classes), patience=100
-        )
+        monitor: DiscoveryMonitor | ClusteringMonitor
+        if method.network.num_outputs:
+            monitor = DiscoveryMonitor(
+                np.flatnonzero(data.labels < 0), data.dataset.labels, old, len(data.split.old_classes), patience=100
+            )
+        else:
+            monitor = ClusteringMonitor(bank.rows, data.labels, data.dataset.labels, old, seed=0)
         trainer = Trainer(method, bank, data.labels, config, Runtime(device="cpu"), run=run, monitor=monitor)
         return Setup(config, data, bank, method, trainer)
 

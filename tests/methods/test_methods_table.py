@@ -78,7 +78,9 @@ def test_every_method_has_a_preset_for_digits(name: str) -> None:
 @pytest.mark.parametrize("name", METHODS)
 def test_a_few_steps_lower_the_loss(make: Make, name: str) -> None:
     # Constant teacher: a sharper target would change the loss of unchanged weights.
-    history = make(name, epochs=8, teacher_warmup_epochs=0).trainer.fit().history
+    # a target that is not sharpened meanwhile, for methods that have one
+    steady = {"teacher_warmup_epochs": 0} if "teacher_warmup_epochs" in METHODS[name].config.model_fields else {}
+    history = make(name, epochs=8, **steady).trainer.fit().history
     assert math.isfinite(history[-1]["loss"])
     assert history[-1]["loss"] < 0.9 * history[0]["loss"]
 
@@ -138,7 +140,8 @@ def test_the_truth_of_unlabeled_images_changes_no_bit_of_training(
 
     _assert_equal_weights(honest.method, misled.method)
     assert [epoch["loss"] for epoch in first.history] == [epoch["loss"] for epoch in second.history]
-    assert first.metrics["all_accuracy"] != second.metrics["all_accuracy"]  # the lie did arrive
+    scores = [{name: value for name, value in fit.metrics.items() if name != "seconds"} for fit in (first, second)]
+    assert scores[0] != scores[1]  # the lie did arrive
 
 
 @pytest.mark.parametrize("name", METHODS)

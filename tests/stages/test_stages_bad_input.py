@@ -246,7 +246,10 @@ CASES = {
         ("{bad}", "has no labels that may be used", "labelkit cluster k-means"),
     ),
     "store without labels, categories": Case(
-        unlabeled_store, "discover categories --index {bad}", 3, ("{bad}", "has no labels that may be used")
+        unlabeled_store,
+        "discover categories --index {bad} --criterion labeled",
+        3,
+        ("{bad}", "has no labels that may be used"),
     ),
     "store without labels, evaluate": Case(
         unlabeled_store, "evaluate clustering --index {bad}", 3, ("{bad}:/labels", "no labels", "Embed a data set")

@@ -1,4 +1,4 @@
-"""``labelkit discover``: how many classes, which image belongs to which, what they are called."""
+"""``labelkit discover``: which image belongs to which class, what they are called, and the published search."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from labelkit.algorithms.class_number import estimate_num_classes
 from labelkit.config.stages import DiscoverCategoriesConfig, DiscoverHeadConfig
-from labelkit.errors import ConfigError, DatasetError, StoreError
+from labelkit.errors import ConfigError, StoreError
 from labelkit.stages.discover import discover_categories, discover_head
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.results import read_result
@@ -25,17 +25,25 @@ def blobs(make_store: Any, rng: np.random.Generator) -> EmbeddingStore:
     )
 
 
-def test_categories_are_the_estimate_and_the_clusters_of_it(blobs: EmbeddingStore) -> None:
+def test_published_search_gives_the_published_estimate(blobs: EmbeddingStore) -> None:
     rows = np.asarray(blobs.embeddings)
     expected = estimate_num_classes(
         rows / np.linalg.norm(rows, axis=1, keepdims=True), blobs.labels, blobs.labeled, k_min=4, k_max=6
     )
 
-    result = discover_categories(DiscoverCategoriesConfig(index=blobs.path, min_classes=4, max_classes=6)).to_json()
+    result: dict[str, Any] = discover_categories(
+        DiscoverCategoriesConfig(index=blobs.path, criterion="labeled", search="brent", min_classes=4, max_classes=6)
+    ).to_json()
 
     assert result["num_classes"] == expected.best
     assert result["searched"] == [4, 6]
-    assert result["curve"] == [[k, score] for k, score in sorted(expected.curve)]
+    (criterion,) = result["criteria"]
+    scores = dict(expected.curve)
+    # the error of an accuracy over ten labeled rows
+    errors = {k: (score * (1 - score) / 10) ** 0.5 for k, score in scores.items()}
+    assert criterion["curve"] == [[k, scores[k], pytest.approx(errors[k])] for k in sorted(scores)]
+    near = [k for k in scores if scores[k] >= scores[expected.best] - errors[expected.best]]
+    assert result["interval"] == [min(near), max(near)]
 
 
 def test_classes_of_far_blobs_are_found_and_named(blobs: EmbeddingStore) -> None:
@@ -57,7 +65,7 @@ def test_classes_of_far_blobs_are_found_and_named(blobs: EmbeddingStore) -> None
 
 
 def test_every_number_in_a_grid_is_tried(blobs: EmbeddingStore) -> None:
-    config = DiscoverCategoriesConfig(index=blobs.path, max_classes=14, search="grid", num_inits=1)
+    config = DiscoverCategoriesConfig(index=blobs.path, criterion="labeled", search="grid", max_classes=14, num_inits=1)
 
     curve: Any = discover_categories(config).to_json()["curve"]
 
@@ -68,12 +76,15 @@ def test_every_number_in_a_grid_is_tried(blobs: EmbeddingStore) -> None:
     ("options", "where"),
     [
         ({"min_classes": 1}, "--min-classes"),
-        ({"max_classes": 41}, "--max-classes"),
+        ({"max_classes": 20}, "--max-classes"),  # halves of 40 rows, and one to compare with
+        ({"min_classes": 20, "max_classes": 20}, "--min-classes"),
         ({"min_classes": 8, "max_classes": 4}, "--max-classes"),
-        ({"min_classes": 33, "max_classes": 34}, "--min-classes"),  # 2 with labels + 30 unlabeled rows
+        ({"search": "grid", "criterion": "labeled", "max_classes": 41}, "--max-classes"),
+        # 2 with labels + 30 unlabeled rows
+        ({"search": "grid", "criterion": "labeled", "min_classes": 33, "max_classes": 34}, "--min-classes"),
     ],
 )
-def test_bounds_that_leave_no_choice_are_refused(blobs: EmbeddingStore, options: dict[str, int], where: str) -> None:
+def test_bounds_that_leave_no_choice_are_refused(blobs: EmbeddingStore, options: dict[str, Any], where: str) -> None:
     with pytest.raises(ConfigError) as caught:
         discover_categories(DiscoverCategoriesConfig(index=blobs.path, **options))
 
@@ -87,11 +98,6 @@ def test_a_store_where_every_row_is_labeled_has_just_its_classes(make_store: Any
     )
 
     assert discover_categories(DiscoverCategoriesConfig(index=store.path)).to_json()["num_classes"] == 3
-
-
-def test_a_store_without_labels_cannot_tell_the_number(make_store: Any) -> None:
-    with pytest.raises(DatasetError, match="has no labels that may be used"):
-        discover_categories(DiscoverCategoriesConfig(index=make_store(np.eye(4)).path))
 
 
 def test_the_head_takes_the_largest_logit_and_its_confidence(make_store: Any) -> None:

@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 from labelkit.config.stages import EvaluateClusteringConfig
+from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import ConfigError, Mismatch, StoreError
+from labelkit.metrics.bootstrap import accuracy_intervals
 from labelkit.metrics.clustering import adjusted_rand_index, cluster_accuracy, normalized_mutual_information
 from labelkit.stages.evaluate import evaluate_clustering
 from labelkit.stages.progress import SilentProgress, use_progress
@@ -95,6 +97,58 @@ def test_numbers_are_those_of_the_metrics(make_store: Any, rng: np.random.Genera
         mine = rows & (labels == int(row["class"].removeprefix("class-")))
         assert row["images"] == mine.sum()
         assert row["accuracy"] == pytest.approx((expected.mapping[ids[mine]] == labels[mine]).mean())
+
+
+def test_intervals_are_those_of_the_metrics_and_equal_for_equal_groupings(
+    make_store: Any, rng: np.random.Generator
+) -> None:
+    labels, ids = rng.integers(0, 4, 200), rng.integers(0, 4, 200)
+    ids[:120] = labels[:120]
+    store = make_store(np.eye(200), labels=labels, labeled=[0] * 200, old_classes=[1, 1, 0, 0])
+    put(store, ids, "one")
+    put(store, ids, "two")
+
+    one, two = evaluate(store, bootstrap=500, seed=3)
+
+    score = cluster_accuracy(labels, ids, np.array([True, True, False, False]))
+    expected = accuracy_intervals(
+        score,
+        np.array([True, True, False, False]),
+        num_resamples=500,
+        generator=keyed_generator(3, "bootstrap all"),
+    )
+    assert one["intervals"] == {
+        "all": expected.all_interval,
+        "old": expected.old_interval,
+        "new": expected.new_interval,
+    }
+    assert one["intervals"] == two["intervals"]
+    assert evaluate(store, bootstrap=500, seed=4)[0]["intervals"] != one["intervals"]
+
+
+def test_intervals_can_be_left_out(labelkit: Any, store: EmbeddingStore) -> None:
+    put(store, LABELS)
+    words = ("evaluate", "clustering", "--index", store.path)
+
+    assert "95 % intervals in %: 1000 bootstrap resamples" in labelkit(*words).out
+    answer = labelkit(*words, "--bootstrap", 0)
+    assert "intervals" not in answer.out
+    assert labelkit(*words, "--bootstrap", 0, "--json").json["scores"][0]["intervals"] is None
+
+
+def test_every_class_is_shown_when_asked(labelkit: Any, store: EmbeddingStore) -> None:
+    # class-0 is right on both rows scored, class-1 on one of two, class-2 on both
+    put(store, [0, 0, 0, 1, 1, 2, 2, 2])
+    words = ("evaluate", "clustering", "--index", store.path)
+
+    assert "accuracy of each class" not in labelkit(*words).out
+    shown = labelkit(*words, "--per-class").out
+    lines = [line.split() for line in shown[shown.index("accuracy of each class") :].splitlines()[2:5]]
+    assert lines == [
+        ["guess", "all", "class-0", "old", "2", "100"],
+        ["guess", "all", "class-1", "old", "2", "50"],
+        ["guess", "all", "class-2", "new", "2", "100"],
+    ]
 
 
 def test_fewer_clusters_than_classes_leave_classes_unmatched(store: EmbeddingStore) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 from pydantic.config import JsonDict
 
 from labelkit.config.discovery import DiscoveryTrainConfig
@@ -17,9 +17,11 @@ class FlipClassConfig(DiscoveryTrainConfig):
 
     command: ClassVar[tuple[str, ...]] = ("train", "flipclass")
 
-    align_mode: Literal["flip", "none"] = Field(
+    align_mode: Literal["flip", "none", "sda", "l2", "kld", "coral", "da", "fixmatch"] = Field(
         "flip",
-        description="flip: move the teacher's keys; none: weak teacher, strong student only.",
+        description="flip: move the teacher's keys; none: weak teacher and strong student alone. Rivals of the paper: "
+        "sda: the student's augmentation grows over the first half; l2, kld, coral: a loss pulls the teacher's keys to "
+        "the student's queries; da: targets moved to even class shares; fixmatch: only sure targets count.",
         json_schema_extra=_ALIGN,
     )
     align_blocks: tuple[int, ...] = Field(
@@ -38,6 +40,17 @@ class FlipClassConfig(DiscoveryTrainConfig):
     )
     gamma_update: float = Field(0.1, ge=0, description="Step size of the update.", json_schema_extra=_ALIGN)
     gamma_reg: float = Field(0.5, ge=0, description="Weight of the prior in the update.", json_schema_extra=_ALIGN)
+    align_loss_blocks: tuple[int, ...] | None = Field(
+        None,
+        description="Blocks of the loss of l2, kld and coral, trained ones only; default: the last.",
+        json_schema_extra=_ALIGN,
+    )
+    align_weight: float = Field(
+        1.0, ge=0, description="Weight of the loss of l2, kld, coral.", json_schema_extra=_ALIGN
+    )
+    fixmatch_threshold: float = Field(
+        0.95, ge=0, le=1, description="Least confidence of a target that counts (fixmatch).", json_schema_extra=_ALIGN
+    )
     align_tokens: Literal["all", "patch"] = Field(
         "all", description="Tokens that take part; patch leaves out the class token.", json_schema_extra=_ALIGN
     )
@@ -59,6 +72,28 @@ class FlipClassConfig(DiscoveryTrainConfig):
         if any(block < 0 for block in blocks):
             raise ValueError(f"blocks count from 0, got {blocks}")
         return tuple(sorted(set(blocks)))
+
+    @model_validator(mode="after")
+    def _options_of_the_mode(self) -> FlipClassConfig:
+        owners = {
+            "align_loss_blocks": ("l2", "kld", "coral"),
+            "align_weight": ("l2", "kld", "coral"),
+            "fixmatch_threshold": ("fixmatch",),
+            **dict.fromkeys(("update_space", "update_grad", "align_tokens"), ("flip",)),
+        }
+        for name, modes in owners.items():
+            default = type(self).model_fields[name].default
+            if self.align_mode not in modes and getattr(self, name) != default:
+                raise ValueError(
+                    f"{name} has no meaning for align_mode {self.align_mode}; it goes with {', '.join(modes)}"
+                )
+        for block in self.align_loss_blocks or ():
+            if block < self.grad_from_block:
+                raise ValueError(
+                    f"align_loss_blocks: block {block} is frozen (grad_from_block is {self.grad_from_block}): a loss "
+                    "there has no gradient"
+                )
+        return self
 
     @field_validator("beta")
     @classmethod

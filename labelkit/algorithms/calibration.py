@@ -1,0 +1,418 @@
+"""Turn similarities into probabilities that mean what they say, and measure whether they do.
+
+Sources: C. Guo et al., "On Calibration of Modern Neural Networks" (temperature scaling, expected calibration
+error); J. Platt, "Probabilistic Outputs for Support Vector Machines", Sec. 2.2 (targets that a small sample cannot
+push to 0 or 1); Y. Geifman et al., "Bias-Reduced Uncertainty Estimation for Deep Neural Classifiers" (risk-coverage
+curve); V. Vovk et al., "Algorithmic Learning in a Random World" (split conformal prediction), with the weights of
+R. Tibshirani et al., "Conformal Prediction Under Covariate Shift". All computed in float64.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from labelkit.algorithms.matching import as_ids
+
+# Temperatures looked at, as multiples of the spread of the scores, and how many before the search is refined.
+_SPREADS = (1e-3, 1e3)
+_GRID = 61
+
+
+@dataclass(frozen=True, slots=True)
+class NamedProbability:
+    """The probability of one named column per row.
+
+    Attributes:
+        confidence: (n,) float64 in [0, 1], probability of the named column.
+        margin: (n,) float64 in [-1, 1], the same less the largest other probability; negative where another
+            column scores higher; 1 if there is one column only.
+        runner_up: (n,) int64, column of the largest other probability, the first of equals; -1 if there is none.
+    """
+
+    confidence: NDArray[np.float64]
+    margin: NDArray[np.float64]
+    runner_up: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Reliability:
+    """Confidence against accuracy in b bins of equal width.
+
+    Attributes:
+        edges: (b + 1,) float64, from 0 to 1; a bin holds its lower edge, the last one also 1.
+        count: (b,) int64, rows per bin.
+        weight: (b,) float64, share of the weight per bin; sums to 1.
+        confidence: (b,) float64, mean confidence; NaN for an empty bin.
+        accuracy: (b,) float64, mean correctness; NaN for an empty bin.
+        ece: expected calibration error, the weighted mean of ``|accuracy - confidence|`` over bins, in [0, 1].
+    """
+
+    edges: NDArray[np.float64]
+    count: NDArray[np.int64]
+    weight: NDArray[np.float64]
+    confidence: NDArray[np.float64]
+    accuracy: NDArray[np.float64]
+    ece: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain numbers and lists for JSON; ``None`` for an empty bin."""
+        return {
+            "ece": self.ece,
+            "bins": [
+                {
+                    "from": float(self.edges[i]),
+                    "to": float(self.edges[i + 1]),
+                    "count": int(self.count[i]),
+                    "weight": float(self.weight[i]),
+                    "confidence": float(self.confidence[i]) if self.count[i] else None,
+                    "accuracy": float(self.accuracy[i]) if self.count[i] else None,
+                }
+                for i in range(len(self.count))
+            ],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class RiskCoverage:
+    """Errors among the rows kept, when the least confident are left out one by one.
+
+    Attributes:
+        coverage: (n,) float64, share kept: 1/n, 2/n, ..., 1.
+        risk: (n,) float64, share of wrong rows among those kept, in [0, 1].
+        aurc: area under the curve, the mean of ``risk``; small is good.
+    """
+
+    coverage: NDArray[np.float64]
+    risk: NDArray[np.float64]
+    aurc: float
+
+    def accuracy_at(self, share: float) -> float:
+        """Return the accuracy among the ``ceil(share n)`` most confident rows.
+
+        Raises:
+            ValueError: share is not in (0, 1].
+        """
+        if not 0 < share <= 1:
+            raise ValueError(f"share must be in (0, 1], got {share}")
+        # The small number keeps 0.8 * 5 at 4 rows.
+        kept = max(1, math.ceil(share * len(self.risk) - 1e-9))
+        return float(1 - self.risk[kept - 1])
+
+
+def group_means(features: ArrayLike, group_ids: ArrayLike, num_groups: int) -> NDArray[np.float64]:
+    """Return the mean row of each group, (k, d) float64; NaN for a group without rows.
+
+    Args:
+        features: (n, d) rows.
+        group_ids: (n,) integers in ``[0, k)``.
+        num_groups: k.
+
+    Raises:
+        ValueError: shapes that do not fit, or an id out of range.
+    """
+    rows, groups = np.asarray(features), as_ids(group_ids, "group_ids")
+    if rows.ndim != 2 or len(rows) != len(groups):
+        raise ValueError(f"features must have shape ({len(groups)}, d), got {rows.shape}")
+    if groups.max() >= num_groups:
+        raise ValueError(f"group_ids must be below num_groups={num_groups}, got {groups.max()}")
+    means = np.full((num_groups, rows.shape[1]), np.nan)
+    for group in np.unique(groups):
+        means[group] = rows[groups == group].mean(axis=0, dtype=np.float64)
+    return means
+
+
+def group_scores(features: ArrayLike, means: ArrayLike) -> NDArray[np.float64]:
+    """Return how near each row is to each group, ``x . m - |m|^2 / 2``: half the negative squared distance.
+
+    The row's own ``-|x|^2 / 2`` is left out, since a softmax over groups does not feel it. The largest score is the
+    nearest mean, as in k-means; softmax at temperature T is the posterior of equally large spherical groups of
+    variance T; for means of unit length it orders groups by cosine.
+
+    Args:
+        features: (n, d) rows.
+        means: (k, d); rows of NaN stand for empty groups.
+
+    Returns:
+        (n, k) float64; ``-inf`` for an empty group.
+
+    Raises:
+        ValueError: shapes that do not fit.
+    """
+    rows, places = np.asarray(features, dtype=np.float64), np.asarray(means, dtype=np.float64)
+    if rows.ndim != 2 or places.ndim != 2 or rows.shape[1] != places.shape[1]:
+        raise ValueError(f"features {rows.shape} and means {places.shape} must have as many columns")
+    empty = np.flatnonzero(np.isnan(places).any(axis=1))
+    places = places.copy()
+    places[empty] = 0
+    scores: NDArray[np.float64] = rows @ places.T - 0.5 * np.einsum("ij,ij->i", places, places)
+    scores[:, empty] = -np.inf
+    return scores
+
+
+def softmax(scores: ArrayLike, temperature: float) -> NDArray[np.float64]:
+    """Return ``exp(s / T)`` divided by its row sums.
+
+    Args:
+        scores: (n, k) numbers, k >= 1; ``-inf`` leaves a column out, but at least one of a row is finite.
+        temperature: T > 0; smaller values sharpen.
+
+    Returns:
+        (n, k) float64, rows sum to 1.
+
+    Raises:
+        ValueError: another shape, NaN or +infinity, a row without a finite score, or T <= 0.
+    """
+    values = _as_scores(scores)
+    if not (temperature > 0 and math.isfinite(temperature)):
+        raise ValueError(f"temperature must be positive and finite, got {temperature}")
+    shifted = (values - values.max(axis=1, keepdims=True)) / temperature
+    powers = np.exp(shifted)
+    probabilities: NDArray[np.float64] = powers / powers.sum(axis=1, keepdims=True)
+    return probabilities
+
+
+def named_probability(scores: ArrayLike, named: ArrayLike, temperature: float) -> NamedProbability:
+    """Return how probable the named column of each row is, and what comes next.
+
+    Args:
+        scores: (n, k), see :func:`softmax`.
+        named: (n,) integers in ``[0, k)``; need not be the largest.
+        temperature: T > 0.
+
+    Raises:
+        ValueError: as in :func:`softmax`, or ``named`` does not fit.
+    """
+    values = _as_scores(scores)
+    columns = _as_columns(named, values.shape)
+    probabilities = softmax(values, temperature)
+    every = np.arange(len(columns))
+    confidence = probabilities[every, columns]
+    if values.shape[1] == 1:
+        return NamedProbability(confidence, confidence.copy(), np.full(len(columns), -1, dtype=np.int64))
+    # By scores: far columns all have probability 0 in floating point, but one of them is still the next.
+    others = values.copy()
+    others[every, columns] = -np.inf
+    runner_up = others.argmax(axis=1).astype(np.int64)
+    runner_up[runner_up == columns] = np.where(columns[runner_up == columns] == 0, 1, 0)
+    return NamedProbability(confidence, confidence - probabilities[every, runner_up], runner_up)
+
+
+def fit_temperature(
+    scores: ArrayLike, named: ArrayLike, correct: ArrayLike, *, weights: ArrayLike | None = None
+) -> float:
+    r"""Find the temperature at which the probability of the named column best says how often it is right.
+
+    Minimizes the binary negative log-likelihood of "the named column is right", by a grid over the logarithm of T
+    and Brent's bounded search around its best point:
+
+    .. math:: -\sum_i w_i [ t_i \log c_i(T) + (1 - t_i) \log(1 - c_i(T)) ]
+
+    with c the softmax probability of the named column. Targets are Platt's, ``t = (N_+ + 1) / (N_+ + 2)`` for right
+    and ``1 / (N_- + 2)`` for wrong rows, with the summed weights N of both, so that a small sample without an error
+    does not become certainty. The likelihood asks only whether the named column was right: a row whose right column
+    is unknown, or does not exist, can take part.
+
+    Args:
+        scores: (n, k), n >= 1, see :func:`softmax`.
+        named: (n,) integers in ``[0, k)``.
+        correct: (n,) bool, or shares in [0, 1].
+        weights: (n,) numbers >= 0 that sum to the number of independent observations; by default all 1.
+
+    Returns:
+        T, between a thousandth and a thousand times the spread of the scores; 1 if all scores of a row are equal in
+        every row, where no temperature makes a difference.
+
+    Raises:
+        ValueError: shapes that do not fit, values out of range, or no weight at all.
+    """
+    values = _as_scores(scores)
+    columns = _as_columns(named, values.shape)
+    right = _as_shares(correct, len(columns), "correct")
+    amounts = _as_weights(weights, len(columns))
+    finite = np.isfinite(values)
+    means = np.where(finite, values, 0).sum(axis=1) / finite.sum(axis=1)
+    spread = float(np.average(values.max(axis=1) - means, weights=amounts))
+    if spread <= 0:
+        return 1.0
+    num_right, num_wrong = float((amounts * right).sum()), float((amounts * (1 - right)).sum())
+    targets = right * (num_right + 1) / (num_right + 2) + (1 - right) / (num_wrong + 2)
+
+    def loss(log_temperature: float) -> float:
+        confidence = named_probability(values, columns, math.exp(log_temperature)).confidence
+        # Where the probability rounds to 0 or 1, its logarithm is that of the nearest number that is not.
+        confidence = np.clip(confidence, 1e-300, 1 - 1e-16)
+        return float(-(amounts * (targets * np.log(confidence) + (1 - targets) * np.log1p(-confidence))).sum())
+
+    from scipy.optimize import minimize_scalar
+
+    grid = np.log(spread) + np.linspace(math.log(_SPREADS[0]), math.log(_SPREADS[1]), _GRID)
+    best = int(np.argmin([loss(point) for point in grid]))
+    low, high = grid[max(best - 1, 0)], grid[min(best + 1, _GRID - 1)]
+    found = minimize_scalar(loss, bounds=(low, high), method="bounded", options={"xatol": 1e-7})
+    return math.exp(float(found.x) if found.fun <= loss(grid[best]) else float(grid[best]))
+
+
+def reliability(
+    confidence: ArrayLike, correct: ArrayLike, *, num_bins: int = 10, weights: ArrayLike | None = None
+) -> Reliability:
+    """Compare confidence with accuracy, bin by bin.
+
+    Args:
+        confidence: (n,) in [0, 1], n >= 1.
+        correct: (n,) bool, or shares in [0, 1].
+        num_bins: b >= 1.
+        weights: (n,) numbers >= 0; by default all 1.
+
+    Raises:
+        ValueError: shapes that do not fit, values out of range, or no weight at all.
+    """
+    stated = _as_shares(confidence, None, "confidence")
+    right = _as_shares(correct, len(stated), "correct")
+    amounts = _as_weights(weights, len(stated))
+    if num_bins < 1:
+        raise ValueError(f"num_bins must be at least 1, got {num_bins}")
+    edges = np.linspace(0, 1, num_bins + 1)
+    bins = np.clip(np.searchsorted(edges, stated, side="right") - 1, 0, num_bins - 1)
+    count = np.bincount(bins, minlength=num_bins).astype(np.int64)
+    weight = np.bincount(bins, amounts, num_bins)
+    mean_confidence, accuracy = np.full(num_bins, np.nan), np.full(num_bins, np.nan)
+    np.divide(np.bincount(bins, amounts * stated, num_bins), weight, out=mean_confidence, where=weight > 0)
+    np.divide(np.bincount(bins, amounts * right, num_bins), weight, out=accuracy, where=weight > 0)
+    share = weight / weight.sum()
+    gaps = np.where(weight > 0, np.abs(np.nan_to_num(accuracy) - np.nan_to_num(mean_confidence)), 0)
+    return Reliability(edges, count, share, mean_confidence, accuracy, float((share * gaps).sum()))
+
+
+def risk_coverage(confidence: ArrayLike, correct: ArrayLike) -> RiskCoverage:
+    """Leave out the least confident rows one by one and count the errors among the others.
+
+    Rows of equal confidence count as in a random order: each as wrong as their mean.
+
+    Args:
+        confidence: (n,) in [0, 1], n >= 1; only its order matters.
+        correct: (n,) bool, or shares in [0, 1].
+
+    Raises:
+        ValueError: shapes that do not fit, or values out of range.
+    """
+    stated = _as_shares(confidence, None, "confidence")
+    right = _as_shares(correct, len(stated), "correct")
+    _, tied, sizes = np.unique(-stated, return_inverse=True, return_counts=True)
+    wrong = np.repeat(np.bincount(tied, 1 - right) / sizes, sizes)
+    kept = np.arange(1, len(stated) + 1)
+    risk = np.clip(np.cumsum(wrong) / kept, 0, 1)
+    return RiskCoverage(kept / len(stated), risk, float(risk.mean()))
+
+
+def conformal_threshold(nonconformity: ArrayLike, coverage: float, *, weights: ArrayLike | None = None) -> float:
+    """Return the value that a further exchangeable row stays at or below with a stated probability.
+
+    The smallest of the n values q with ``sum of w_i over values <= q`` at least ``coverage (sum of w + 1)``; with
+    equal weights the ``ceil(coverage (n + 1))``-th smallest. A new row's value is then <= q with a probability of at
+    least ``coverage``, over the draw of both, if it is exchangeable with these.
+
+    Args:
+        nonconformity: (n,) numbers, n >= 1; large = unlike its class. May hold infinity.
+        coverage: in (0, 1).
+        weights: (n,) numbers >= 0 that sum to the number of independent observations; by default all 1.
+
+    Returns:
+        q; infinity if there are too few rows for this coverage (fewer than ``coverage / (1 - coverage)``).
+
+    Raises:
+        ValueError: shapes that do not fit, NaN, or a coverage out of range.
+    """
+    values = np.asarray(nonconformity, dtype=np.float64)
+    if values.ndim != 1 or not values.size or np.isnan(values).any():
+        raise ValueError(f"nonconformity must be (n,) with n >= 1 and without NaN, got shape {values.shape}")
+    if not 0 < coverage < 1:
+        raise ValueError(f"coverage must be in (0, 1), got {coverage}")
+    amounts = _as_weights(weights, len(values))
+    order = np.argsort(values, kind="stable")
+    reached = np.cumsum(amounts[order])
+    needed = coverage * (reached[-1] + 1)
+    # A sum that should be a whole number may fall short of it by rounding.
+    enough = reached >= needed - 1e-9 * max(1.0, needed)
+    return float(values[order][int(np.argmax(enough))]) if enough.any() else math.inf
+
+
+def leave_one_out_agreement(group_ids: ArrayLike, labels: ArrayLike) -> NDArray[np.float64]:
+    """Say of each row whether the other rows would match its group with its class, and its class with its group.
+
+    What one-to-one matching asks, without letting a row vote for itself: among the other rows, the group has no class
+    more often than the row's, and the class no group more often than the row's.
+
+    Args:
+        group_ids: (n,) integers >= -1; -1 = in none of the groups in question, which is wrong.
+        labels: (n,) integers >= 0.
+
+    Returns:
+        (n,) float64: 1 = agrees, 0 = does not, NaN = no other row is in the group, and none of the class in any
+        group, so that nothing can be said.
+
+    Raises:
+        ValueError: shapes that do not fit.
+    """
+    groups, classes = np.asarray(group_ids), as_ids(labels, "labels")
+    if groups.shape != classes.shape or not np.issubdtype(groups.dtype, np.integer) or groups.min() < -1:
+        raise ValueError(
+            f"group_ids must be integers >= -1 of shape {classes.shape}, got {groups.dtype} {groups.shape}"
+        )
+    agreement = np.zeros(len(groups))
+    inside = np.flatnonzero(groups >= 0)
+    rows = np.unique(groups[inside], return_inverse=True)[1]
+    columns = np.unique(classes[inside], return_inverse=True)[1]
+    if not len(inside):
+        return agreement
+    counts = np.zeros((rows.max() + 1, columns.max() + 1), dtype=np.int64)
+    np.add.at(counts, (rows, columns), 1)
+    for place, row, column in zip(inside, rows, columns, strict=True):
+        counts[row, column] -= 1
+        own, of_group, of_class = counts[row, column], counts[row].max(), counts[:, column].max()
+        agreement[place] = np.nan if of_group == of_class == 0 else float(own == of_group and own == of_class)
+        counts[row, column] += 1
+    return agreement
+
+
+def _as_scores(scores: ArrayLike) -> NDArray[np.float64]:
+    values = np.asarray(scores, dtype=np.float64)
+    if values.ndim != 2 or values.shape[1] == 0:
+        raise ValueError(f"scores must have shape (n, k) with k >= 1, got {values.shape}")
+    bad = np.isnan(values).any(axis=1) | (values == np.inf).any(axis=1) | ~np.isfinite(values).any(axis=1)
+    if bad.any():
+        raise ValueError(f"scores have {int(bad.sum())} of {len(values)} rows with NaN, infinity or nothing finite")
+    return values
+
+
+def _as_columns(named: ArrayLike, shape: tuple[int, ...]) -> NDArray[np.int64]:
+    columns = as_ids(named, "named")
+    if len(columns) != shape[0]:
+        raise ValueError(f"named must have shape ({shape[0]},), got {columns.shape}")
+    if columns.max() >= shape[1]:
+        raise ValueError(f"named must be below {shape[1]}, the number of columns, got {columns.max()}")
+    return columns
+
+
+def _as_shares(values: ArrayLike, length: int | None, name: str) -> NDArray[np.float64]:
+    shares = np.asarray(values, dtype=np.float64)
+    if shares.ndim != 1 or not shares.size or (length is not None and len(shares) != length):
+        raise ValueError(f"{name} must have shape ({'n' if length is None else length},), got {shares.shape}")
+    if not ((shares >= 0) & (shares <= 1)).all():
+        raise ValueError(f"{name} must be in [0, 1], got {shares.min()} to {shares.max()}")
+    return shares
+
+
+def _as_weights(weights: ArrayLike | None, length: int) -> NDArray[np.float64]:
+    if weights is None:
+        return np.ones(length)
+    amounts = np.asarray(weights, dtype=np.float64)
+    if amounts.shape != (length,):
+        raise ValueError(f"weights must have shape ({length},), got {amounts.shape}")
+    if not (np.isfinite(amounts) & (amounts >= 0)).all() or not amounts.any():
+        raise ValueError("weights must be finite, >= 0, and not all 0")
+    return amounts

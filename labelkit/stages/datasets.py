@@ -1,0 +1,148 @@
+"""Show the named data sets: what they are for, where they come from, and what of them is here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from labelkit.config.stages import DatasetsConfig
+from labelkit.data.benchmark_classes import benchmark_classes
+from labelkit.data.datasets import DATASETS, DatasetSpec
+from labelkit.data.inventory import Inventory, take_inventory
+from labelkit.errors import ConfigError, DatasetError
+from labelkit.stages.progress import current_progress
+from labelkit.stages.result import Cell, Table
+
+
+@dataclass(frozen=True)
+class DatasetsResult:
+    """The state of every data set that was looked at.
+
+    Attributes:
+        data_root: where they were looked for.
+        rows: each set and what was found of it.
+        is_single: one set was asked for and is shown closely.
+    """
+
+    data_root: Path
+    rows: tuple[tuple[DatasetSpec, Inventory], ...]
+    is_single: bool
+
+    @property
+    def fault(self) -> DatasetError | None:
+        """What is wrong with the one set that was asked for, if anything."""
+        return self.rows[0][1].fault if self.is_single else None
+
+    def to_json(self) -> dict[str, object]:
+        """Return everything about every set."""
+        return {"data_root": self.data_root, "datasets": [_record(spec, found) for spec, found in self.rows]}
+
+    def made(self) -> list[Path]:
+        """Return nothing: nothing is made."""
+        return []
+
+    def tables(self) -> list[Table]:
+        """Return one table about one set, or what there is, where it comes from and what is wrong."""
+        if self.is_single:
+            return [_closely(*self.rows[0])]
+        columns = ("name", "state", "images", "expected", "classes", "for")
+        here = [_state_row(spec, found) for spec, found in self.rows]
+        sources = [(spec.name, spec.source_url, spec.license, spec.layout) for spec, _ in self.rows]
+        faults: list[tuple[Cell, ...]] = [
+            (spec.name, found.fault.where, found.fault.problem, found.fault.remedy)
+            for spec, found in self.rows
+            if found.state == "incomplete" and found.fault is not None
+        ]
+        tables = [
+            Table(f"data sets in {self.data_root}", columns, here),
+            Table(f"where they come from and how they lie in {self.data_root}", _SOURCE_COLUMNS, sources),
+        ]
+        if faults:
+            tables.append(Table("not whole", ("name", "where", "problem", "what to do"), faults))
+        return tables
+
+
+_SOURCE_COLUMNS = ("name", "source", "license", "layout")
+
+
+def survey_datasets(config: DatasetsConfig) -> DatasetsResult:
+    """Count the named data sets, or one of them, without decoding an image.
+
+    Raises:
+        ConfigError: no data set of this name.
+    """
+    if config.dataset is not None and config.dataset not in DATASETS:
+        raise ConfigError("--dataset", f"no named data set {config.dataset!r}", f"Named sets: {', '.join(DATASETS)}.")
+    specs = list(DATASETS.values()) if config.dataset is None else [DATASETS[config.dataset]]
+    rows = []
+    with current_progress().task("count", total=len(specs)) as task:
+        for spec in specs:
+            rows.append((spec, take_inventory(spec, config.data_root)))
+            task.advance()
+    return DatasetsResult(config.data_root, tuple(rows), is_single=config.dataset is not None)
+
+
+def _record(spec: DatasetSpec, inventory: Inventory) -> dict[str, object]:
+    classes = benchmark_classes(spec.name)
+    fault = inventory.fault
+    return {
+        "name": spec.name,
+        "state": inventory.state,
+        "summary": spec.summary,
+        "purpose": spec.purpose,
+        "source": spec.source_url,
+        "license": spec.license,
+        "layout": spec.layout,
+        "folder": inventory.folder,
+        "images": {
+            split: {
+                "expected": count.low if count.high is None else [count.low, count.high],
+                "found": inventory.found.get(split),
+            }
+            for split, count in spec.num_images.items()
+        },
+        "classes": {"expected": spec.num_classes, "found": inventory.num_classes},
+        "old_classes": len(classes.old_classes),
+        "new_classes": len(classes.new_classes),
+        "class_list_source": classes.source,
+        "fault": None if fault is None else {"where": fault.where, "problem": fault.problem, "remedy": fault.remedy},
+    }
+
+
+def _state_row(spec: DatasetSpec, inventory: Inventory) -> tuple[Cell, ...]:
+    images = " + ".join(f"{inventory.found.get(split, 0):,} {split}" for split in spec.num_images)
+    return (
+        spec.name,
+        inventory.state,
+        images if inventory.found else None,
+        " + ".join(f"{count} {split}" for split, count in spec.num_images.items()),
+        spec.num_classes if inventory.num_classes in (None, spec.num_classes) else _of(inventory, spec),
+        spec.purpose,
+    )
+
+
+def _of(inventory: Inventory, spec: DatasetSpec) -> str:
+    return f"{inventory.num_classes:,} of {spec.num_classes:,}"
+
+
+def _closely(spec: DatasetSpec, inventory: Inventory) -> Table:
+    classes = benchmark_classes(spec.name)
+    rows: list[tuple[Cell, Cell, Cell]] = [
+        ("state", None, inventory.state),
+        *(
+            (f"{split} images", str(count), _count_text(inventory.found.get(split)))
+            for split, count in spec.num_images.items()
+        ),
+        ("classes", f"{spec.num_classes:,}", _count_text(inventory.num_classes)),
+        ("folder", spec.layout, inventory.folder),
+        ("old and new classes", f"{len(classes.old_classes)} and {len(classes.new_classes)}", classes.source),
+        ("what it is", None, spec.summary),
+        ("for", None, spec.purpose),
+        ("source", None, spec.source_url),
+        ("license", None, spec.license),
+    ]
+    return Table(spec.name, ("what", "expected", "found"), rows)
+
+
+def _count_text(count: int | None) -> str | None:
+    return None if count is None else f"{count:,}"

@@ -1,0 +1,152 @@
+"""Score confident answers against the true classes, on rows that neither training nor calibration had labels of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from labelkit.algorithms.calibration import reliability, risk_coverage
+from labelkit.config.stages import EvaluateAnswerConfig
+from labelkit.errors import StoreError
+from labelkit.metrics.answers import class_of_answer
+from labelkit.stages.answer import DECISIONS, GIVEN, KNOWN, NEW, UNSURE, classes_of_groups
+from labelkit.stages.indexes import split_rows
+from labelkit.stages.result import Cell, SimpleResult, Table, jsonable
+from labelkit.store.embeddings import open_store
+from labelkit.store.results import read_result, write_result
+
+_SHARES = (0.5, 0.8, 1.0)
+_CURVE_POINTS = 100
+
+
+def evaluate_answer(config: EvaluateAnswerConfig) -> SimpleResult:
+    """Reliability before and after calibration, risk-coverage, and what became of old and new classes.
+
+    Raises:
+        StoreError: the store has no truth for the rows answered, or the result is no answer.
+    """
+    store = open_store(config.index)
+    result = read_result(store, config.answer)
+    if result.kind != "answers":
+        problem = f"is no answer but holds {result.kind} ({result.stage})"
+        raise StoreError(str(result.path), problem, "Name a result of `labelkit discover answer` with --answer.")
+    arrays = result.arrays
+    decisions = np.asarray(arrays["decisions"], dtype=np.int64)
+    wanted = (decisions < GIVEN) & (np.asarray(arrays["calibration_rows"]) == 0)
+    inside = np.zeros(store.n, dtype=bool)
+    inside[split_rows(store, config.split)] = True
+    truth = np.full(store.n, -1, dtype=np.int64) if store.labels is None else np.asarray(store.labels)
+    rows = np.flatnonzero(wanted & inside & (truth >= 0))
+    if not len(rows):
+        raise StoreError(
+            f"{store.path}:/labels",
+            "the true class is known of no image that was answered and not calibrated with",
+            "Embed a data set with labels, or check --split.",
+        )
+    new = np.asarray(arrays["new_classes"], dtype=bool)
+    class_of_group = classes_of_groups(store, result)
+    groups, labels, kinds = np.asarray(arrays["group_ids"], dtype=np.int64)[rows], truth[rows], decisions[rows]
+    matched = class_of_answer(labels, groups, class_of_group)
+    correct = matched[groups] == labels
+    confidence = np.asarray(arrays["confidence"], dtype=np.float64)[rows]
+    uncalibrated = np.asarray(arrays["uncalibrated_confidence"], dtype=np.float64)[rows]
+    after = reliability(confidence, correct, num_bins=config.bins)
+    before = reliability(uncalibrated, correct, num_bins=config.bins)
+    risk = risk_coverage(confidence, correct)
+    answered = kinds != UNSURE
+    says_known = ~new[groups]
+    is_old = np.isin(labels, class_of_group[class_of_group >= 0])
+
+    def share(values: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]) -> float:
+        return float(values.mean()) if len(values) else float("nan")
+
+    points = np.unique(np.ceil(np.linspace(1 / _CURVE_POINTS, 1, _CURVE_POINTS) * len(rows)).astype(np.int64)) - 1
+    by_kind = {
+        name: reliability(confidence[mine], correct[mine], num_bins=config.bins) if mine.any() else None
+        for name, mine in (("known", says_known), ("new", ~says_known))
+    }
+    values: dict[str, object] = {
+        "index": config.index,
+        "answer": result.name,
+        "rows": len(rows),
+        "rows_calibrated_with": int((np.asarray(arrays["calibration_rows"]) > 0).sum()),
+        "accuracy": share(correct),
+        "mean_confidence": float(confidence.mean()),
+        "answered": int(answered.sum()),
+        "answered_share": share(answered),
+        "accuracy_answered": share(correct[answered]),
+        "accuracy_known_answers": share(correct[kinds == KNOWN]),
+        "accuracy_new_answers": share(correct[kinds == NEW]),
+        "accuracy_unsure": share(correct[~answered]),
+        "before": before.to_dict(),
+        "after": after.to_dict(),
+        **{f"after_{name}": None if found is None else found.to_dict() for name, found in by_kind.items()},
+        "aurc": risk.aurc,
+        "aurc_uncalibrated": risk_coverage(uncalibrated, correct).aurc,
+        "aurc_best": risk_coverage(correct.astype(np.float64), correct).aurc,
+        "accuracy_at_coverage": {f"{int(100 * value)}": risk.accuracy_at(value) for value in _SHARES},
+        "risk_coverage": [[float(risk.coverage[i]), float(risk.risk[i])] for i in points],
+        "class_of_group": [
+            {"group": name, "class": store.class_names[label] if label >= 0 else None}
+            for name, label in zip(arrays["names"], matched, strict=True)
+        ],
+    }
+    outcome_cells: list[list[Cell]] = []
+    outcomes: list[dict[str, object]] = []
+    for truth_name, chosen in (("class with labels", is_old), ("class without labels", ~is_old)):
+        line: dict[str, object] = {"truth": truth_name, "rows": int(chosen.sum())}
+        for kind in (KNOWN, NEW, UNSURE):
+            mine = chosen & (kinds == kind)
+            line[DECISIONS[kind]] = int(mine.sum())
+            line[f"{DECISIONS[kind]}_right"] = int(correct[mine].sum())
+        outcomes.append(line)
+        outcome_cells.append(list(line.values()))  # type: ignore[arg-type]  # text and whole numbers
+    values["outcomes"] = outcomes
+    made: list[Path] = []
+    if config.result is not None:
+        made.append(
+            write_result(
+                store,
+                config.result,
+                kind="evaluation",
+                arrays={"metrics": jsonable(values | {"index": store.path.name})},  # type: ignore[dict-item]  # an object, as metrics may be
+                params={"answer": config.answer, "split": config.split, "bins": config.bins},
+                stage="evaluate answer",
+                overwrite=config.overwrite,
+            )
+        )
+    if config.plot is not None:
+        from labelkit.stages.plots import write_reliability_plot  # matplotlib takes a second to load
+
+        if config.plot.suffix == ".h5":
+            raise StoreError(str(config.plot), "is a store, or named like one", "Choose another name for --plot.")
+        curves = {"before calibration": before, "after": after}
+        made.append(
+            write_reliability_plot(config.plot, curves, risk, title=f"{len(rows):,} images held out from calibration")
+        )
+    accuracy = [100 * risk.accuracy_at(value) for value in _SHARES]
+    filled = [entry for entry in after.to_dict()["bins"] if entry["count"]]
+    tables = [
+        Table(
+            "answers on images that neither training nor calibration had labels of, in % but ECE and AURC",
+            ["rows", "answered", "right if answered", *(f"right at {int(100 * v)}" for v in _SHARES), "AURC"],
+            [[len(rows), 100 * share(answered), 100 * share(correct[answered]), *accuracy, risk.aurc]],
+        ),
+        Table(
+            "reliability, after calibration",
+            ["confidence from", "to", "images", "mean confidence", "accuracy"],
+            [[bin_["from"], bin_["to"], bin_["count"], bin_["confidence"], bin_["accuracy"]] for bin_ in filled],
+        ),
+        Table(
+            "expected calibration error",
+            ["before", "after", "known classes named", "new groups named"],
+            [[before.ece, after.ece, *(None if found is None else found.ece for found in by_kind.values())]],
+        ),
+        Table(
+            "what became of them",
+            ["truth", "rows", "known", "right", "new", "right", "unsure", "right"],
+            outcome_cells,
+        ),
+    ]
+    return SimpleResult(values, tuple(made), tuple(tables))

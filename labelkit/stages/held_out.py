@@ -1,0 +1,232 @@
+"""Collect evidence of how often a grouping is right, from labels that it was not made with.
+
+Two sources:
+    - labels hidden: the rows are clustered again, several times, each time without some of the labels. Hidden rows
+      of classes that keep a label show how often a known class is named rightly; classes hidden whole show what
+      becomes of classes without labels: taken for a known class, scattered, or kept together in one new group.
+    - labels given: rows whose label nothing was trained with are looked up in the grouping itself.
+
+Whether the new group of a row is "the" group of its class is judged by the few rows there are, in two ways whose
+errors have opposite signs: by one-to-one matching of all of them, in which a row votes for itself, and by the other
+rows alone. A row gets the mean of both verdicts. On digits with 20 to 100 labels the mean over rows came within 0.05
+of the true accuracy, where the first was too high by up to 0.08 and the second too low by as much.
+
+What is held out from what: hidden labels are held out from the clusterings, but not from the network that made the
+features if that was trained with them, and not from the number of groups, which stays as it is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelkit.algorithms.calibration import group_means, group_scores, leave_one_out_agreement
+from labelkit.algorithms.clustering import semi_supervised_kmeans
+from labelkit.algorithms.matching import match_clusters
+from labelkit.data.keyed_random import keyed_generator
+from labelkit.stages.progress import current_progress
+
+_HIDDEN_CLASSES = 0.2
+"""Share of the labeled classes that a round hides whole."""
+
+
+@dataclass(frozen=True)
+class Grouping:
+    """Groups of some rows of a store, the known ones named by a class.
+
+    Attributes:
+        name: of the result.
+        stage: the command that made it.
+        rows: (n,) int64, rows of the store.
+        features: (n, d) float32, as they were clustered.
+        group_ids: (n,) int64 in ``[0, k)``.
+        class_of_group: (k,) int64, class of the store, -1 = new.
+        names: of the groups.
+        num_inits, max_iter, tol: settings of the clustering.
+    """
+
+    name: str
+    stage: str
+    rows: NDArray[np.int64]
+    features: NDArray[np.float32]
+    group_ids: NDArray[np.int64]
+    class_of_group: NDArray[np.int64]
+    names: list[str]
+    num_inits: int
+    max_iter: int
+    tol: float
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Rows with a known answer, and what a grouping made without their label said.
+
+    Attributes:
+        scores: (m, k) float64, see ``group_scores``.
+        named: (m,) int64, the group named.
+        correct: (m,) float64, 1 = the class was named, or the new group is the one of the row's class, 0 = not,
+            0.5 = the two judges of new groups differ.
+        own: (m,) int64, the group of the row's class; -1 for a class without labels.
+        weights: (m,) float64, sum to ``num_labels``.
+        num_labels: distinct labels behind the rows.
+    """
+
+    scores: NDArray[np.float64]
+    named: NDArray[np.int64]
+    correct: NDArray[np.float64]
+    own: NDArray[np.int64]
+    weights: NDArray[np.float64]
+    num_labels: int
+
+    def accuracy(self, *, new: bool) -> float:
+        """Return the share right among rows of classes with labels, or without (``new``); NaN if there are none."""
+        chosen = (self.own < 0) == new
+        return float(self.correct[chosen].mean()) if chosen.any() else float("nan")
+
+
+@dataclass
+class _Collector:
+    """Gathers the rows of several looks at a grouping."""
+
+    scores: list[NDArray[np.float64]]
+    named: list[NDArray[np.int64]]
+    correct: list[NDArray[np.float64]]
+    own: list[NDArray[np.int64]]
+    sources: list[NDArray[np.int64]]
+
+    def add(
+        self,
+        scores: NDArray[np.float64],
+        named: NDArray[np.int64],
+        class_of_group: NDArray[np.int64],
+        classes: NDArray[np.int64],
+        sources: NDArray[np.int64],
+    ) -> None:
+        """Judge rows of the classes given; ``sources`` tells which label each row stands for."""
+        group_of_class = {int(label): group for group, label in enumerate(class_of_group) if label >= 0}
+        own = np.array([group_of_class.get(int(label), -1) for label in classes], dtype=np.int64)
+        verdict = (named == own).astype(np.float64)
+        new = own < 0
+        if new.any():
+            verdict[new] = _judge_new(np.where(class_of_group[named[new]] < 0, named[new], -1), classes[new])
+        self.scores.append(scores)
+        self.named.append(named)
+        self.correct.append(verdict)
+        self.own.append(own)
+        self.sources.append(sources)
+
+    def finish(self, new_share: float) -> Evidence:
+        """Return all rows; those of new classes together weigh ``new_share``."""
+        own, sources = np.concatenate(self.own), np.concatenate(self.sources)
+        new = own < 0
+        num_labels = len(np.unique(sources))
+        share = new_share if new.any() and not new.all() else float(new.all())
+        weights = np.where(new, share / max(int(new.sum()), 1), (1 - share) / max(int((~new).sum()), 1)) * num_labels
+        scores, named = np.concatenate(self.scores), np.concatenate(self.named)
+        return Evidence(scores, named, np.concatenate(self.correct), own, weights, num_labels)
+
+
+def _judge_new(group_ids: NDArray[np.int64], classes: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Verdict on rows of new classes in new groups, -1 = in a known one, which is wrong."""
+    verdict = leave_one_out_agreement(group_ids, classes)
+    inside = group_ids >= 0
+    if inside.any():
+        matched = match_clusters(group_ids[inside], classes[inside]).class_of_cluster
+        by_matching = (matched[group_ids[inside]] == classes[inside]).astype(np.float64)
+        by_others = verdict[inside]
+        verdict[inside] = np.where(np.isnan(by_others), by_matching, (by_matching + by_others) / 2)
+    return verdict
+
+
+def hidden_label_evidence(
+    grouping: Grouping,
+    labels: NDArray[np.int64],
+    *,
+    new_share: float,
+    share: float,
+    num_rounds: int,
+    seed: int,
+) -> Evidence | None:
+    """Cluster again without some of the labels, and look where their rows go.
+
+    Each round hides ``share`` of the labels of every class that has two or more (at least one, and one is kept), and
+    a fifth of the classes whole (at least one) if there are new groups at all and another class is left. All classes
+    take their turn. A class with one label is never tested; it is hidden with the others.
+
+    Args:
+        grouping: what is to be judged; its number of groups and settings are used.
+        labels: (n,) int64, usable labels of the rows of the grouping, -1 = none.
+        new_share: share of the images that is taken to be of new classes; weighs the two kinds of evidence.
+        share: see above.
+        num_rounds: clusterings.
+        seed: of what is hidden and of the starts.
+
+    Returns:
+        The evidence; None if no label can be hidden.
+    """
+    features = grouping.features
+    classes, counts = np.unique(labels[labels >= 0], return_counts=True)
+    has_new = bool((grouping.class_of_group < 0).any())
+    num_hidden = max(1, round(_HIDDEN_CLASSES * len(classes))) if has_new and len(classes) > 1 else 0
+    if not (counts > 1).any():
+        return None
+    # Rows without a label must be enough to start the others from, whatever a classifier's groups hold.
+    most = len(classes) + int((labels < 0).sum())
+    num_groups = min(most, max(len(np.unique(grouping.group_ids)), len(classes)))
+    turn = keyed_generator(seed, "calibration-classes").permutation(classes)
+    collector = _Collector([], [], [], [], [])
+    with current_progress().task("clusterings with hidden labels", total=num_rounds) as task:
+        for number in range(num_rounds):
+            generator = keyed_generator(seed, "calibration", epoch=number)
+            whole = np.take(turn, np.arange(num_hidden) + number * num_hidden, mode="wrap")
+            hidden = np.isin(labels, whole) & (labels >= 0)
+            tested = np.zeros(len(labels), dtype=bool)
+            for label, count in zip(classes, counts, strict=True):
+                rows = np.flatnonzero(labels == label)
+                if count < 2:
+                    continue
+                if label in whole:
+                    tested[rows] = True
+                else:
+                    chosen = generator.permutation(rows)[: min(count - 1, max(1, round(share * count)))]
+                    hidden[chosen] = tested[chosen] = True
+            kept = (labels >= 0) & ~hidden
+            found = semi_supervised_kmeans(
+                features[~kept],
+                features[kept],
+                labels[kept],
+                num_groups,
+                generator=generator,
+                num_inits=grouping.num_inits,
+                max_iter=grouping.max_iter,
+                tol=grouping.tol,
+            )
+            group_ids = np.empty(len(features), dtype=np.int64)
+            group_ids[~kept], group_ids[kept] = found.unlabeled_ids, found.labeled_ids
+            means = group_means(features, group_ids, num_groups)
+            rows = np.flatnonzero(tested)
+            scores = group_scores(features[rows], means)
+            collector.add(scores, group_ids[rows], found.class_of_cluster, labels[rows], rows)
+            task.advance(1)
+    return collector.finish(new_share)
+
+
+def given_label_evidence(grouping: Grouping, labels: NDArray[np.int64]) -> Evidence:
+    """Look up rows whose label the grouping was made without.
+
+    Args:
+        grouping: what is to be judged.
+        labels: (n,) int64, the given labels of the rows of the grouping, -1 = none, at least one; a class that no
+            group is named by counts as new.
+
+    Returns:
+        The evidence, every row with weight 1.
+    """
+    rows = np.flatnonzero(labels >= 0)
+    means = group_means(grouping.features, grouping.group_ids, len(grouping.class_of_group))
+    scores = group_scores(grouping.features[rows], means)
+    collector = _Collector([], [], [], [], [])
+    collector.add(scores, grouping.group_ids[rows], grouping.class_of_group, labels[rows], rows)
+    return collector.finish(float((collector.own[0] < 0).mean()))

@@ -1,0 +1,258 @@
+"""Calibration against closed forms, loops, and data whose calibration is known."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from labelkit.algorithms.calibration import (
+    conformal_threshold,
+    fit_temperature,
+    group_means,
+    group_scores,
+    leave_one_out_agreement,
+    named_probability,
+    reliability,
+    risk_coverage,
+    softmax,
+)
+
+graded = st.lists(st.tuples(st.integers(0, 6), st.booleans()), min_size=1, max_size=7)
+placed = st.lists(st.tuples(st.integers(-1, 2), st.integers(0, 2)), min_size=1, max_size=9)
+
+
+def drawn(rng: np.random.Generator, rows: int, temperature: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Scores, the largest column, and whether it is right for a class drawn from softmax(scores / temperature)."""
+    scores = rng.normal(size=(rows, 4))
+    powers = np.exp(scores / temperature)
+    cumulative = np.cumsum(powers / powers.sum(axis=1, keepdims=True), axis=1)
+    classes = (rng.random((rows, 1)) > cumulative).sum(axis=1)
+    return scores, scores.argmax(axis=1), scores.argmax(axis=1) == classes
+
+
+def test_softmax_of_two_scores_is_the_logistic_function_of_their_difference() -> None:
+    probabilities = softmax([[0.3, 0.1], [-1e6, 1e6]], 0.1)
+    np.testing.assert_allclose(probabilities, [[1 / (1 + math.exp(-2)), 1 / (1 + math.exp(2))], [0, 1]])
+
+
+def test_column_at_minus_infinity_takes_no_part() -> None:
+    np.testing.assert_array_equal(softmax([[0.5, -np.inf, 0.5]], 1.0), [[0.5, 0, 0.5]])
+
+
+def test_margin_is_the_distance_to_the_next_and_negative_where_another_column_is_larger() -> None:
+    scores = np.log([[0.7, 0.2, 0.1], [0.7, 0.2, 0.1]])
+    found = named_probability(scores, [0, 1], 1.0)
+    np.testing.assert_allclose(found.confidence, [0.7, 0.2])
+    np.testing.assert_allclose(found.margin, [0.5, -0.5])
+    np.testing.assert_array_equal(found.runner_up, [1, 0])
+
+
+def test_next_column_is_known_even_where_its_probability_is_too_small_to_be_a_number() -> None:
+    found = named_probability([[9.0, 1.0, 2.0]], [0], 1e-3)
+    assert (found.confidence[0], found.margin[0], found.runner_up[0]) == (1, 1, 2)
+
+
+def test_only_column_is_certain_and_has_none_after_it() -> None:
+    found = named_probability([[3.0], [4.0]], [0, 0], 1.0)
+    assert found.confidence.tolist() == found.margin.tolist() == [1, 1]
+    assert found.runner_up.tolist() == [-1, -1]
+
+
+@pytest.mark.parametrize("true_temperature", [0.2, 1.0, 3.0])
+def test_temperature_that_the_data_were_drawn_with_is_found_again(
+    rng: np.random.Generator, true_temperature: float
+) -> None:
+    scores, named, correct = drawn(rng, 40_000, true_temperature)
+    assert fit_temperature(scores, named, correct) == pytest.approx(true_temperature, rel=0.05)
+
+
+def test_scores_scaled_by_a_factor_need_the_temperature_scaled_by_it(rng: np.random.Generator) -> None:
+    scores, named, correct = drawn(rng, 300, 0.7)
+    assert fit_temperature(1000 * scores, named, correct) == pytest.approx(
+        1000 * fit_temperature(scores, named, correct), rel=1e-4
+    )
+
+
+def test_weight_two_is_the_row_twice(rng: np.random.Generator) -> None:
+    scores, named, correct = drawn(rng, 60, 0.7)
+    twice = np.r_[np.arange(60), np.arange(20)]
+    weighted = fit_temperature(scores, named, correct, weights=np.where(np.arange(60) < 20, 2.0, 1.0))
+    assert weighted == pytest.approx(fit_temperature(scores[twice], named[twice], correct[twice]), rel=1e-5)
+
+
+@pytest.mark.parametrize("rows", [1, 8, 38])
+def test_confidence_without_an_error_is_the_rule_of_succession(rows: int) -> None:
+    # equal scores in every row: the likelihood is largest where the confidence is Platt's target (n + 1) / (n + 2)
+    scores, named = np.tile([1.0, 0.0], (rows, 1)), np.zeros(rows, dtype=int)
+    temperature = fit_temperature(scores, named, np.ones(rows, dtype=bool))
+    confidence = named_probability(scores, named, temperature).confidence
+    np.testing.assert_allclose(confidence, (rows + 1) / (rows + 2), rtol=1e-5)
+
+
+def test_temperature_does_not_matter_where_all_scores_are_equal() -> None:
+    assert fit_temperature([[0.5, 0.5]], [0], [True]) == 1.0
+
+
+def test_temperature_is_at_the_minimum_of_the_likelihood(rng: np.random.Generator) -> None:
+    scores, named, correct = drawn(rng, 50, 0.5)
+    right, wrong = int(correct.sum()), int((~correct).sum())
+
+    def loss(temperature: float) -> float:
+        total = 0.0
+        for row, column, is_right in zip(scores, named, correct, strict=True):
+            powers = [math.exp((score - max(row)) / temperature) for score in row]
+            share = powers[column] / sum(powers)
+            target = (right + 1) / (right + 2) if is_right else 1 / (wrong + 2)
+            total -= target * math.log(share) + (1 - target) * math.log(1 - share)
+        return total
+
+    found = fit_temperature(scores, named, correct)
+    assert loss(found) <= min(loss(found * factor) for factor in (0.5, 0.9, 0.99, 1.01, 1.1, 2.0))
+
+
+def test_data_drawn_from_their_own_confidence_have_no_calibration_error(rng: np.random.Generator) -> None:
+    confidence = rng.random(100_000)
+    found = reliability(confidence, rng.random(100_000) < confidence)
+    assert found.ece < 0.01
+    np.testing.assert_allclose(found.accuracy, found.confidence, atol=0.02)
+
+
+def test_calibration_error_of_worked_numbers() -> None:
+    # bin [0.5, 1]: 0.9, 0.7, 0.5, 1.0 with 2 right; bin [0, 0.5): 0.1 with 1 right
+    found = reliability([0.9, 0.7, 0.5, 1.0, 0.1], [True, False, False, True, True], num_bins=2)
+    np.testing.assert_array_equal(found.count, [1, 4])
+    np.testing.assert_allclose(found.confidence, [0.1, 0.775])
+    np.testing.assert_allclose(found.accuracy, [1, 0.5])
+    assert found.ece == pytest.approx(0.2 * 0.9 + 0.8 * 0.275)
+
+
+def test_empty_bins_are_undefined_and_count_nothing() -> None:
+    found = reliability([0.95, 0.95], [True, True], num_bins=10)
+    assert np.isnan(found.accuracy[:9]).all()
+    assert found.ece == pytest.approx(0.05)
+    assert found.to_dict()["bins"][0]["accuracy"] is None
+
+
+def test_weights_count_rows_of_a_bin() -> None:
+    assert reliability([0.8, 0.8], [True, False], weights=[3, 1]).ece == pytest.approx(0.05)
+
+
+@settings(max_examples=60, deadline=None)
+@given(graded)
+def test_risk_is_the_mean_over_all_orders_of_equally_confident_rows(rows: list[tuple[int, bool]]) -> None:
+    confidence, correct = [level / 6 for level, _ in rows], [right for _, right in rows]
+    found = risk_coverage(confidence, correct)
+
+    def risk(kept: int) -> Fraction:
+        wrong = Fraction(0)
+        for level in set(confidence):
+            same = [right for stated, right in zip(confidence, correct, strict=True) if stated == level]
+            above = sum(stated > level for stated in confidence)
+            taken = min(max(kept - above, 0), len(same))
+            wrong += Fraction(taken * (len(same) - sum(same)), len(same))
+        return wrong / kept
+
+    risks = [risk(kept) for kept in range(1, len(rows) + 1)]
+    np.testing.assert_allclose(found.risk, [float(value) for value in risks], atol=1e-12)
+    assert found.aurc == pytest.approx(float(sum(risks) / len(risks)), abs=1e-12)
+
+
+def test_risk_coverage_of_worked_numbers() -> None:
+    found = risk_coverage([0.9, 0.2, 0.8, 0.5, 0.1], [True, False, True, False, True])
+    np.testing.assert_allclose(found.risk, [0, 0, 1 / 3, 1 / 2, 2 / 5])
+    np.testing.assert_allclose(found.coverage, [0.2, 0.4, 0.6, 0.8, 1.0])
+    assert found.aurc == pytest.approx((1 / 3 + 1 / 2 + 2 / 5) / 5)
+    assert found.accuracy_at(0.8) == pytest.approx(1 / 2)
+    assert found.accuracy_at(0.41) == pytest.approx(2 / 3)
+    assert found.accuracy_at(1e-9) == 1
+
+
+def test_conformal_threshold_is_the_rank_that_the_theorem_names() -> None:
+    # ceil(0.9 * 20) = 18th smallest of 19
+    assert conformal_threshold(np.arange(19)[::-1], 0.9) == 17
+    assert conformal_threshold([0.5, np.inf, 0.25], 0.5) == 0.5
+
+
+def test_too_few_rows_keep_everything() -> None:
+    assert conformal_threshold(np.arange(8), 0.9) == math.inf
+    assert conformal_threshold(np.arange(9), 0.9) == 8
+
+
+def test_equal_weights_that_sum_to_fewer_rows_ask_for_a_higher_rank() -> None:
+    # 40 values of 20 labels: the weight needed is 0.8 * 21 = 16.8 of 20, reached by the 34th value
+    assert conformal_threshold(np.arange(40), 0.8, weights=np.full(40, 0.5)) == 33
+    assert conformal_threshold(np.arange(40), 0.8) == 32
+
+
+@pytest.mark.parametrize("coverage", [0.5, 0.9])
+def test_new_exchangeable_row_is_covered_as_often_as_stated(rng: np.random.Generator, coverage: float) -> None:
+    covered = 0
+    for _ in range(4000):
+        values = rng.exponential(size=20)
+        covered += values[19] <= conformal_threshold(values[:19], coverage)
+    # 19 continuous values: exactly coverage, since 20 * coverage is whole; three standard errors
+    assert abs(covered / 4000 - coverage) < 3 * math.sqrt(coverage * (1 - coverage) / 4000)
+
+
+@settings(max_examples=80, deadline=None)
+@given(placed)
+def test_agreement_is_judged_by_the_other_rows(rows: list[tuple[int, int]]) -> None:
+    found = leave_one_out_agreement([group for group, _ in rows], [label for _, label in rows])
+    for i, (group, label) in enumerate(rows):
+        others = [row for j, row in enumerate(rows) if j != i and row[0] >= 0]
+        in_group = [their_label for their_group, their_label in others if their_group == group]
+        of_class = [their_group for their_group, their_label in others if their_label == label]
+        if group < 0:
+            expected = 0.0
+        elif not in_group and not of_class:
+            expected = math.nan
+        else:
+            best_class = all(in_group.count(label) >= in_group.count(other) for other in in_group)
+            best_group = all(of_class.count(group) >= of_class.count(other) for other in of_class)
+            expected = float(best_class and best_group)
+        np.testing.assert_equal(found[i], expected)
+
+
+def test_scores_order_groups_by_distance_and_empty_groups_come_last(rng: np.random.Generator) -> None:
+    features, ids = rng.normal(size=(30, 3)), np.arange(30) % 4
+    means = group_means(features, ids, 5)
+    np.testing.assert_allclose(means[2], features[ids == 2].mean(axis=0))
+    scores = group_scores(features, means)
+    distances = ((features[:, None] - means[None, :4]) ** 2).sum(axis=2)
+    np.testing.assert_allclose(
+        scores[:, :4], -0.5 * distances + 0.5 * (features**2).sum(axis=1)[:, None], rtol=1e-9, atol=1e-9
+    )
+    assert (scores[:, 4] == -np.inf).all()
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: softmax([[1.0]], 0), "temperature must be positive and finite, got 0"),
+        (lambda: softmax([[np.nan, 1.0]], 1), "1 of 1 rows"),
+        (lambda: softmax([[-np.inf]], 1), "1 of 1 rows"),
+        (lambda: softmax([1.0], 1), r"\(n, k\)"),
+        (lambda: named_probability([[1.0, 2.0]], [2], 1), "below 2"),
+        (lambda: named_probability([[1.0, 2.0]], [0, 0], 1), r"\(1,\)"),
+        (lambda: fit_temperature([[1.0, 2.0]], [0], [2]), r"correct must be in \[0, 1\]"),
+        (lambda: fit_temperature([[1.0, 2.0]], [0], [True], weights=[0.0]), "not all 0"),
+        (lambda: reliability([], []), "n"),
+        (lambda: reliability([1.5], [True]), "confidence must be in"),
+        (lambda: reliability([0.5], [True], num_bins=0), "num_bins"),
+        (lambda: risk_coverage([0.5, 0.5], [True]), r"correct must have shape \(2,\)"),
+        (lambda: risk_coverage([0.5], [True]).accuracy_at(0), r"share must be in \(0, 1\], got 0"),
+        (lambda: conformal_threshold([np.nan], 0.9), "without NaN"),
+        (lambda: conformal_threshold([1.0], 1.0), "coverage must be in"),
+        (lambda: leave_one_out_agreement([0, 1], [0]), "shape"),
+        (lambda: group_means(np.ones((2, 2)), [0, 3], 3), "below num_groups=3, got 3"),
+        (lambda: group_means(np.ones((3, 2)), [0, 1], 3), r"\(2, d\)"),
+        (lambda: group_scores(np.ones((2, 2)), np.ones((2, 3))), "as many columns"),
+    ],
+)
+def test_arguments_that_cannot_be_are_named(call: object, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()  # type: ignore[operator]  # a function without arguments

@@ -1,0 +1,107 @@
+"""``labelkit datasets`` on an empty machine and with miniature sets in place, and what training makes of them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from labelkit.cli.main import main
+from labelkit.data.datasets import DATASETS
+
+from miniature_sets import write_aircraft, write_cub
+
+BENCHMARKS = ["cifar10", "cifar100", "imagenet_100", "imagenet_1k", "cub", "scars", "aircraft", "herbarium_19"]
+
+
+def test_an_empty_machine_has_digits_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["datasets", "--data-root", str(tmp_path), "--json"]) == 0
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)["datasets"]}
+    assert list(rows) == list(DATASETS)
+    assert {name: row["state"] for name, row in rows.items()} == dict.fromkeys(rows, "absent") | {"digits": "whole"}
+    assert all(row["license"] and row["source"] and row["layout"] and row["purpose"] for row in rows.values())
+    assert rows["cub"]["images"]["train"] == {"expected": 5994, "found": None}
+    assert rows["cub"]["fault"]["remedy"].startswith("Fetch CUB_200_2011.tgz")
+
+
+def test_people_see_what_is_there_where_the_rest_comes_from_and_what_is_wrong(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_cub(tmp_path / "CUB_200_2011")
+    (tmp_path / "fgvc-aircraft-2013b.tar.gz").touch()
+    assert main(["datasets", "--data-root", str(tmp_path)]) == 0
+    shown = capsys.readouterr().out
+    lines = {line.split()[0]: line for line in shown.split("\n\n")[0].splitlines()}
+    assert "incomplete  6 train + 3 test" in lines["cub"]
+    assert "3 of 200" in lines["cub"]
+    assert "absent" in lines["scars"]
+    assert "non-commercial research" in shown
+    assert f"Run `tar -xf {tmp_path}/fgvc-aircraft-2013b.tar.gz -C {tmp_path}`." in shown
+
+
+def test_one_set_that_is_whole_exits_0(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["datasets", "--dataset", "digits"]) == 0
+    captured = capsys.readouterr()
+    assert "1,797" in captured.out
+    assert captured.err == ""
+
+
+def test_one_set_that_is_not_whole_is_shown_and_exits_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_cub(tmp_path / "CUB_200_2011")
+    (tmp_path / "CUB_200_2011/images/001.Auk/Auk_0046.jpg").unlink()
+    assert main(["datasets", "--dataset", "cub", "--data-root", str(tmp_path), "--json"]) == 3
+    captured = capsys.readouterr()
+    (row,) = json.loads(captured.out)["datasets"]
+    assert row["images"] == {"train": {"expected": 5994, "found": 5}, "test": {"expected": 5794, "found": 3}}
+    assert "train: expected 6 images, found 5" in captured.err
+
+
+def test_an_unknown_set_exits_2_with_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["datasets", "--dataset", "bird"]) == 2
+    assert "Named sets: digits, cifar10" in capsys.readouterr().err
+
+
+def test_nothing_heavy_loads() -> None:
+    code = (
+        "import sys; from labelkit.cli.main import main; code = main(['datasets', '--data-root', 'nowhere', '-q']);"
+        "print(code, *({'torch', 'timm', 'torchvision', 'h5py'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout == "0\n"
+
+
+@pytest.mark.parametrize("method", ["flipclass", "simgcd"])
+@pytest.mark.parametrize("name", BENCHMARKS)
+def test_the_config_of_every_benchmark_is_shown_without_the_data(
+    name: str, method: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["config", "train", method, "--dataset", name, "--data-root", "nowhere"]) == 0
+    assert f"presets/{method}/{name}.yaml" in capsys.readouterr().out
+
+
+def test_training_on_a_set_that_does_not_match_its_class_list_exits_3(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_aircraft(tmp_path / "fgvc-aircraft-2013b")
+    out = tmp_path / "run"
+    assert main(["train", "flipclass", "--dataset", "aircraft", "--data-root", str(tmp_path), "--out", str(out)]) == 3
+    message = capsys.readouterr().err
+    assert "the class list of this benchmark does not match the data: expected 100 classes, found 4" in message
+
+
+def test_training_without_weights_says_what_to_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    write_cub(tmp_path / "CUB_200_2011")
+    words = ["train", "flipclass", "--dataset", "cub", "--num-old-classes", "2", "--data-root", str(tmp_path)]
+    assert main([*words, "--out", str(tmp_path / "run")]) == 3
+    message = capsys.readouterr().err
+    assert message.count("error:") == 1
+    assert "vit_base_patch16_224.dino" in message
+    assert "--weights FILE" in message

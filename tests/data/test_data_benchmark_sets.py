@@ -1,0 +1,502 @@
+"""CUB, Stanford Cars, FGVC-Aircraft, ImageNet, Herbarium: whole, half-unpacked, mislaid, contradicting themselves."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from labelkit.data.aircraft import load_aircraft
+from labelkit.data.cars import load_cars
+from labelkit.data.cub import load_cub
+from labelkit.data.datasets import Count, ImageDataset, load_dataset
+from labelkit.data.herbarium import load_herbarium
+from labelkit.data.imagenet import IMAGENET_1K, IMAGENET_100, load_imagenet
+from labelkit.data.splits import gcd_split
+from labelkit.errors import DatasetAbsent, DatasetError, DatasetIncomplete
+
+from miniature_sets import (
+    CAR_CLASSES,
+    CUB_CLASSES,
+    VARIANTS,
+    imagenet_names,
+    put,
+    write_aircraft,
+    write_annotations,
+    write_cars,
+    write_cub,
+    write_herbarium,
+    write_imagenet,
+)
+
+WNIDS = ("n01440764", "n01443537", "n01484850")
+
+
+def load(name: str, data_root: Path) -> ImageDataset:
+    return load_dataset(name, data_root=data_root)
+
+
+def labels_by_id(dataset: ImageDataset) -> dict[str, int]:
+    return dict(zip(dataset.sample_ids, dataset.labels.tolist(), strict=True))
+
+
+# --- CUB ---
+
+
+def test_cub_classes_count_from_zero_and_splits_are_the_official_ones(tmp_path: Path) -> None:
+    write_cub(tmp_path / "CUB_200_2011")
+    dataset = load("cub", tmp_path)
+    assert dataset.class_names == CUB_CLASSES
+    assert dataset.split_names == ("train", "test")
+    assert len(dataset.in_split("train")) == 6
+    assert [dataset.sample_ids[row] for row in dataset.in_split("test")] == [
+        "images/001.Auk/Auk_0009.jpg",
+        "images/002.Big_Bee_eater/Big_Bee_eater_0009.jpg",
+        "images/003.Crow/Crow_0009.jpg",
+    ]
+    assert labels_by_id(dataset)["images/002.Big_Bee_eater/Big_Bee_eater_0046.jpg"] == 1
+    # images.txt names it first, so that its gray is 20; JPEG may be a step off
+    row = dataset.sample_ids.index("images/001.Auk/Auk_0046.jpg")
+    assert dataset.source.read(row).decode(1)[0, 0, 0] == pytest.approx(20, abs=2)
+
+
+def test_cub_labels_are_drawn_in_the_order_of_images_txt(tmp_path: Path) -> None:
+    in_order = [sample_id for sample_id in write_cub(tmp_path / "CUB_200_2011") if "0009" not in sample_id]
+    dataset = load("cub", tmp_path)
+    train = dataset.select(dataset.in_split("train"))
+    assert train.draw_order is not None
+    split = gcd_split(
+        train.labels, train.given, 3, old_classes=[2, 0], new_classes=[1], draw_order=train.draw_order, label_ratio=0.25
+    )
+    pool = [sample_id for sample_id in in_order if "/002." not in sample_id]
+    # choice without replacement takes the head of a permutation of the same generator
+    head = np.random.RandomState(0).permutation(len(pool))[: len(pool) // 4]
+    labeled = {train.sample_ids[row] for row in np.flatnonzero(split.labeled)}
+    assert labeled == {pool[i] for i in head}
+    by_name = sorted(pool)
+    assert labeled != {by_name[i] for i in head}
+    assert split.class_order == (2, 0, 1)
+
+
+@pytest.mark.parametrize("place", ["CUB_200_2011", "cub/CUB_200_2011", "cub", "."])
+def test_cub_is_found_in_its_places(tmp_path: Path, place: str) -> None:
+    write_cub(tmp_path / place)
+    assert len(load("cub", tmp_path)) == 9
+
+
+def test_a_set_may_be_a_link(tmp_path: Path) -> None:
+    write_cub(tmp_path / "elsewhere/birds")
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/CUB_200_2011").symlink_to(tmp_path / "elsewhere/birds")
+    assert len(load("cub", tmp_path / "data")) == 9
+
+
+def test_images_that_the_list_names_and_that_are_not_there_are_counted(tmp_path: Path) -> None:
+    root = tmp_path / "CUB_200_2011"
+    write_cub(root)
+    shutil.rmtree(root / "images/003.Crow")
+    (root / "images/002.Big_Bee_eater/Big_Bee_eater_0002.jpg").unlink()
+    with pytest.raises(DatasetIncomplete) as caught:
+        load("cub", tmp_path)
+    text = str(caught.value)
+    assert "train: expected 6 images, found 3; test: expected 3 images, found 2" in text
+    assert "missing: images/002.Big_Bee_eater/Big_Bee_eater_0002.jpg, images/003.Crow/Crow_0046.jpg" in text
+    assert "and 1 more" in text
+    assert "unpack it into" in text
+    assert caught.value.found == {"train": 3, "test": 2}
+
+
+def test_a_set_without_one_of_its_lists_names_it(tmp_path: Path) -> None:
+    write_cub(tmp_path / "CUB_200_2011")
+    (tmp_path / "CUB_200_2011/classes.txt").unlink()
+    with pytest.raises(DatasetIncomplete, match=r"expected images\.txt, .*; missing: classes\.txt"):
+        load("cub", tmp_path)
+
+
+CONTRADICTIONS: list[tuple[str, Callable[[str], str], str]] = [
+    ("images.txt", lambda text: text.replace("2 001", "1 001"), r"images\.txt: 1 occurs 2 times"),
+    ("images.txt", lambda text: text + "10\n", r"images\.txt: line 10: '10' is not `<key> <value>`"),
+    ("images.txt", lambda text: text.replace("Auk_0009", "../../Auk"), "not inside of the set"),
+    ("images.txt", lambda text: text.replace("Auk_0009", "Auk_0046"), r"names images/001\.Auk/Auk_0046\.jpg 2 times"),
+    ("image_class_labels.txt", lambda text: text.replace("9 3", "9 4"), "image 9 has class 4, which does not exist"),
+    ("image_class_labels.txt", lambda text: text.replace("9 3", "9 1"), r"image 9 is 003\.Crow/.*another folder"),
+    ("image_class_labels.txt", lambda text: text.replace("9 3\n", ""), "expected the 9 images.*found 8.*both: 9"),
+    ("train_test_split.txt", lambda text: text.replace("1 1", "1 2"), "image 1 has split 2"),
+    ("classes.txt", lambda text: text.replace("3 003", "4 003"), r"classes\.txt: does not count from 1 to 3"),
+]
+
+
+@pytest.mark.parametrize(("file", "change", "problem"), CONTRADICTIONS)
+def test_lists_of_cub_that_contradict_each_other_are_named(
+    tmp_path: Path, file: str, change: Callable[[str], str], problem: str
+) -> None:
+    write_cub(tmp_path / "CUB_200_2011")
+    path = tmp_path / "CUB_200_2011" / file
+    path.write_text(change(path.read_text()))
+    with pytest.raises(DatasetError, match=problem):
+        load("cub", tmp_path)
+
+
+def test_a_list_that_is_no_text_is_named(tmp_path: Path) -> None:
+    write_cub(tmp_path / "CUB_200_2011")
+    (tmp_path / "CUB_200_2011/images.txt").write_bytes(b"1 \xff\n")
+    with pytest.raises(DatasetError, match=r"images\.txt: is not a UTF-8 text"):
+        load("cub", tmp_path)
+
+
+# --- Stanford Cars ---
+
+
+@pytest.mark.parametrize("test_labels", ["cars_test_annos_withlabels.mat", "devkit/cars_test_annos_withlabels.mat"])
+@pytest.mark.parametrize("place", ["stanford_cars", "scars", "."])
+def test_cars_are_read_from_the_devkit(tmp_path: Path, place: str, test_labels: str) -> None:
+    write_cars(tmp_path / place, test_labels=test_labels)
+    dataset = load("scars", tmp_path)
+    assert dataset.class_names == CAR_CLASSES
+    assert labels_by_id(dataset) == {
+        "cars_test/00001.jpg": 0,
+        "cars_test/00002.jpg": 1,
+        "cars_train/00001.jpg": 1,
+        "cars_train/00002.jpg": 0,
+        "cars_train/00003.jpg": 1,
+        "cars_train/00004.jpg": 0,
+    }
+    assert [dataset.sample_ids[row] for row in dataset.in_split("test")] == [
+        "cars_test/00001.jpg",
+        "cars_test/00002.jpg",
+    ]
+
+
+def test_car_annotations_beside_the_images_are_read_too(tmp_path: Path) -> None:
+    write_cars(tmp_path / "stanford_cars")
+    for path in (tmp_path / "stanford_cars/devkit").iterdir():
+        path.rename(tmp_path / "stanford_cars" / path.name)
+    assert len(load_cars(tmp_path)) == 6
+
+
+def test_images_one_folder_deeper_are_found_and_told(tmp_path: Path) -> None:
+    root = tmp_path / "stanford_cars"
+    write_cars(root)
+    (root / "cars_train").rename(root / "inner")
+    (root / "cars_train").mkdir()
+    (root / "inner").rename(root / "cars_train/cars_train")
+    with pytest.raises(DatasetIncomplete, match=r"found 0.*one folder deeper: move what is in .*cars_train/cars_train"):
+        load("scars", tmp_path)
+
+
+def test_the_official_test_annotations_without_labels_are_refused(tmp_path: Path) -> None:
+    write_cars(tmp_path / "stanford_cars")
+    write_annotations(tmp_path / "stanford_cars/cars_test_annos_withlabels.mat", [("00001.jpg", 0)], labels=False)
+    with pytest.raises(
+        DatasetError, match=r"expected the fields fname and class, found bbox_x1, fname\. Give the file"
+    ):
+        load("scars", tmp_path)
+
+
+def test_a_car_of_a_class_that_the_devkit_does_not_name_is_refused(tmp_path: Path) -> None:
+    write_cars(tmp_path / "stanford_cars")
+    write_annotations(tmp_path / "stanford_cars/devkit/cars_train_annos.mat", [("00001.jpg", 3)])
+    with pytest.raises(DatasetError, match=r"00001\.jpg has class 3, cars_meta\.mat names classes 1 to 2"):
+        load("scars", tmp_path)
+
+
+def test_one_annotation_is_a_list_of_one(tmp_path: Path) -> None:
+    write_cars(tmp_path / "stanford_cars")
+    write_annotations(tmp_path / "stanford_cars/devkit/cars_train_annos.mat", [("00001.jpg", 2)])
+    assert len(load("scars", tmp_path).in_split("train")) == 1
+
+
+@pytest.mark.parametrize("content", [b"", b"MATLAB 5.0 MAT-file", b"\x00" * 200, b"\x89HDF\r\n\x1a\n" + b"\x00" * 500])
+def test_damaged_annotations_are_named(tmp_path: Path, content: bytes) -> None:
+    write_cars(tmp_path / "stanford_cars")
+    (tmp_path / "stanford_cars/devkit/cars_train_annos.mat").write_bytes(content)
+    with pytest.raises(DatasetError, match=r"cars_train_annos\.mat: "):
+        load("scars", tmp_path)
+
+
+# --- FGVC-Aircraft ---
+
+
+def test_aircraft_classes_are_ranks_of_the_variants_names(tmp_path: Path) -> None:
+    train = write_aircraft(tmp_path / "fgvc-aircraft-2013b")
+    dataset = load("aircraft", tmp_path)
+    assert dataset.class_names == VARIANTS
+    assert dataset.split_names == ("train", "test")
+    assert (len(dataset.in_split("train")), len(dataset.in_split("test"))) == (8, 4)
+    assert labels_by_id(dataset)["data/images/72.jpg"] == VARIANTS.index("Cessna 172")
+    assert dataset.draw_order is not None
+    rows = sorted(dataset.in_split("train").tolist(), key=lambda row: int(dataset.draw_order[row]))  # type: ignore[index]  # checked above
+    assert [dataset.sample_ids[row] for row in rows] == train
+
+
+@pytest.mark.parametrize("file", ["images_variant_trainval.txt", "images_variant_test.txt", "variants.txt"])
+def test_a_variant_that_one_list_lacks_is_named(tmp_path: Path, file: str) -> None:
+    write_aircraft(tmp_path / "fgvc-aircraft-2013b")
+    path = tmp_path / "fgvc-aircraft-2013b/data" / file
+    path.write_text("".join(line for line in path.read_text().splitlines(keepends=True) if "DR-400" not in line))
+    with pytest.raises(DatasetError, match="not in both: DR-400"):
+        load("aircraft", tmp_path)
+
+
+def test_an_image_in_both_lists_is_refused(tmp_path: Path) -> None:
+    write_aircraft(tmp_path / "fgvc-aircraft-2013b")
+    path = tmp_path / "fgvc-aircraft-2013b/data/images_variant_test.txt"
+    path.write_text(path.read_text().replace("50 ", "91 "))
+    with pytest.raises(DatasetError, match=r"names data/images/91\.jpg 2 times"):
+        load("aircraft", tmp_path)
+
+
+def test_aircraft_without_images_is_incomplete(tmp_path: Path) -> None:
+    write_aircraft(tmp_path / "fgvc-aircraft-2013b")
+    shutil.rmtree(tmp_path / "fgvc-aircraft-2013b/data/images")
+    with pytest.raises(DatasetIncomplete, match="missing: data/images/"):
+        load_aircraft(tmp_path)
+    (tmp_path / "fgvc-aircraft-2013b/data/images").mkdir()
+    with pytest.raises(DatasetIncomplete, match="train: expected 8 images, found 0; test: expected 4 images, found 0"):
+        load_aircraft(tmp_path)
+
+
+# --- ImageNet ---
+
+
+def test_imagenet_folders_are_classes_in_the_order_of_their_names(tmp_path: Path) -> None:
+    write_imagenet(tmp_path / "imagenet", WNIDS)
+    put(tmp_path / "imagenet/train/n01440764/notes.txt", "no image")
+    dataset = load_imagenet(IMAGENET_1K, tmp_path, folder_names=WNIDS)
+    assert dataset.class_names == WNIDS
+    assert dataset.split_names == ("train", "val")
+    assert dataset.sample_ids[:3] == (
+        "train/n01440764/n01440764_0.JPEG",
+        "train/n01440764/n01440764_1.JPEG",
+        "train/n01443537/n01443537_0.JPEG",
+    )
+    assert dataset.labels.tolist() == [0, 0, 1, 1, 2, 2, 0, 1, 2]
+    assert dataset.splits.tolist() == [0] * 6 + [1] * 3
+    assert dataset.source.read(0).decode(3).shape == (10, 12, 3)
+
+
+def test_imagenet_100_is_cut_from_all_of_imagenet(tmp_path: Path) -> None:
+    names = imagenet_names("imagenet_1k")
+    write_imagenet(tmp_path / "imagenet", names, train=1)
+    dataset = load_imagenet(IMAGENET_100, tmp_path)
+    assert len(dataset.class_names) == 100
+    # T19: the first sampled classes are 1, 14, 27, 31, 45, the last is 996
+    assert dataset.class_names[:5] == tuple(names[i] for i in (1, 14, 27, 31, 45))
+    assert dataset.class_names[-1] == names[996]
+    assert len(dataset) == 200
+    assert len(load_imagenet(IMAGENET_1K, tmp_path)) == 2000
+
+
+@pytest.mark.parametrize("folder", ["imagenet_100", "imagenet", "imagenet_100/imagenet", "."])
+def test_imagenet_100_is_read_from_a_folder_of_its_classes(tmp_path: Path, folder: str) -> None:
+    write_imagenet(tmp_path / folder, imagenet_names(), train=1)
+    assert len(load_imagenet(IMAGENET_100, tmp_path)) == 200
+
+
+def test_linked_class_folders_are_followed(tmp_path: Path) -> None:
+    write_imagenet(tmp_path / "all", WNIDS)
+    for split in ("train", "val"):
+        (tmp_path / "data/imagenet" / split).mkdir(parents=True)
+        for name in WNIDS:
+            (tmp_path / "data/imagenet" / split / name).symlink_to(tmp_path / "all" / split / name)
+    assert len(load_imagenet(IMAGENET_1K, tmp_path / "data", folder_names=WNIDS)) == 9
+
+
+def test_missing_and_empty_class_folders_are_named(tmp_path: Path) -> None:
+    write_imagenet(tmp_path / "imagenet", WNIDS)
+    shutil.rmtree(tmp_path / "imagenet/train/n01443537")
+    for path in (tmp_path / "imagenet/train/n01484850").iterdir():
+        path.unlink()
+    with pytest.raises(DatasetIncomplete, match=r"expected 3 class folders with images, found 1; missing: .*n0148"):
+        load_imagenet(IMAGENET_1K, tmp_path, folder_names=WNIDS)
+
+
+def test_another_number_of_images_than_published_is_told_with_the_shortest_class(tmp_path: Path) -> None:
+    write_imagenet(tmp_path / "imagenet", WNIDS)
+    (tmp_path / "imagenet/train/n01443537/n01443537_1.JPEG").unlink()
+    expected = {"train": Count(6), "val": Count(3)}
+    with pytest.raises(
+        DatasetIncomplete, match=r"train: expected 6 images, found 5; val: .*fewest images: 1 in train/"
+    ):
+        load_imagenet(IMAGENET_1K, tmp_path, expected=expected, folder_names=WNIDS)
+
+
+def test_a_number_that_is_published_rounded_agrees_within_its_rounding(tmp_path: Path) -> None:
+    write_imagenet(tmp_path / "imagenet", WNIDS)
+    expected = {"train": Count(5, 7), "val": Count(3)}
+    assert len(load_imagenet(IMAGENET_1K, tmp_path, expected=expected, folder_names=WNIDS)) == 9
+    with pytest.raises(DatasetIncomplete, match="expected 7 to 9 images, found 6"):
+        load_imagenet(IMAGENET_1K, tmp_path, expected={"train": Count(7, 9)}, folder_names=WNIDS)
+
+
+def test_a_registered_imagenet_must_have_the_published_number_of_images(tmp_path: Path) -> None:
+    write_imagenet(tmp_path / "imagenet_100", imagenet_names(), train=1)
+    with pytest.raises(
+        DatasetIncomplete, match=r"train: expected 127,100 to 127,300 images, found 100; val: .*found 100"
+    ):
+        load("imagenet_100", tmp_path)
+
+
+def test_class_archives_that_are_not_unpacked_are_counted(tmp_path: Path) -> None:
+    write_imagenet(tmp_path / "imagenet", WNIDS)
+    shutil.rmtree(tmp_path / "imagenet/train")
+    for name in WNIDS:
+        put(tmp_path / f"imagenet/train/{name}.tar")
+    with pytest.raises(DatasetIncomplete, match=r"found 0.*3 archives in .* are not unpacked"):
+        load_imagenet(IMAGENET_1K, tmp_path, folder_names=WNIDS)
+
+
+def test_validation_images_without_class_folders_are_told_apart(tmp_path: Path) -> None:
+    write_imagenet(tmp_path / "imagenet", WNIDS)
+    shutil.rmtree(tmp_path / "imagenet/val")
+    for i in range(4):
+        put(tmp_path / f"imagenet/val/ILSVRC2012_val_0000000{i}.JPEG")
+    with pytest.raises(DatasetIncomplete, match=r"val: expected 3 class.*4 files lie in .*move each into the folder"):
+        load_imagenet(IMAGENET_1K, tmp_path, folder_names=WNIDS)
+
+
+def test_another_imagenet_100_is_told_from_a_half_unpacked_one(tmp_path: Path) -> None:
+    write_imagenet(tmp_path / "imagenet_100", imagenet_names("imagenet_1k")[:100], train=1)
+    with pytest.raises(DatasetIncomplete, match="These are 100 other classes"):
+        load("imagenet_100", tmp_path)
+
+
+def test_imagenet_100_is_not_taken_for_a_mislaid_imagenet(tmp_path: Path) -> None:
+    write_imagenet(tmp_path / "imagenet_100", imagenet_names(), train=1)
+    with pytest.raises(DatasetAbsent):
+        load("imagenet_1k", tmp_path)
+
+
+def test_a_folder_of_train_and_val_alone_is_not_taken_for_imagenet(tmp_path: Path) -> None:
+    for split in ("train", "val"):
+        put(tmp_path / split / "cat" / "1.jpg")
+    with pytest.raises(DatasetAbsent):
+        load("imagenet_1k", tmp_path)
+
+
+# --- Herbarium ---
+
+
+def test_herbarium_classes_are_ranks_of_folder_names_as_text(tmp_path: Path) -> None:
+    write_herbarium(tmp_path / "herbarium_19")
+    dataset = load_herbarium(tmp_path)
+    assert dataset.class_names == ("1", "10", "2")
+    assert dataset.split_names == ("train", "val")
+    assert labels_by_id(dataset)["small-train/10/00001.jpg"] == 1
+    assert labels_by_id(dataset)["small-validation/2/00000.jpg"] == 2
+    assert (len(dataset.in_split("train")), len(dataset.in_split("val"))) == (6, 3)
+
+
+def test_herbarium_with_fewer_classes_than_published_is_incomplete(tmp_path: Path) -> None:
+    write_herbarium(tmp_path / "herbarium_19")
+    with pytest.raises(DatasetIncomplete, match=r"small-train: expected 683 class folders with images, found 3"):
+        load("herbarium_19", tmp_path)
+    with pytest.raises(DatasetIncomplete, match="train: expected 7 images, found 6"):
+        load_herbarium(tmp_path, expected={"train": Count(7)}, num_classes=3)
+
+
+def test_an_empty_class_folder_would_shift_the_classes_and_is_refused(tmp_path: Path) -> None:
+    write_herbarium(tmp_path / "herbarium_19")
+    (tmp_path / "herbarium_19/small-train/0").mkdir()
+    with pytest.raises(DatasetIncomplete, match="found 3; empty: 0"):
+        load_herbarium(tmp_path)
+
+
+def test_a_validation_class_that_training_lacks_is_refused(tmp_path: Path) -> None:
+    write_herbarium(tmp_path / "herbarium_19")
+    put(tmp_path / "herbarium_19/small-validation/7/1.jpg")
+    with pytest.raises(DatasetError, match="classes that small-train does not have: 7"):
+        load_herbarium(tmp_path)
+
+
+# --- where a set lies ---
+
+WRITERS: list[Any] = [
+    pytest.param(write_cub, "cub", "CUB_200_2011", id="cub"),
+    pytest.param(write_cars, "scars", "stanford_cars", id="scars"),
+    pytest.param(write_aircraft, "aircraft", "fgvc-aircraft-2013b", id="aircraft"),
+    pytest.param(write_herbarium, "herbarium_19", "herbarium_19", id="herbarium_19"),
+    pytest.param(
+        lambda root: write_imagenet(root, imagenet_names("imagenet_1k")[:101], train=1),
+        "imagenet_1k",
+        "imagenet",
+        id="imagenet_1k",
+    ),
+    pytest.param(
+        lambda root: write_imagenet(root, imagenet_names(), train=1), "imagenet_100", "imagenet_100", id="imagenet_100"
+    ),
+]
+
+
+@pytest.mark.parametrize(("write", "name", "folder"), WRITERS)
+@pytest.mark.parametrize("place", ["{0}/inner/{0}", "downloads/{0}", "a/b/c"])
+def test_a_set_that_lies_elsewhere_is_an_error_that_names_both_places(
+    tmp_path: Path, write: Callable[[Path], object], name: str, folder: str, place: str
+) -> None:
+    put(tmp_path / "another/set/1.jpg")
+    found = tmp_path / place.format(folder)
+    write(found)
+    with pytest.raises(DatasetIncomplete) as caught:
+        load(name, tmp_path)
+    assert f"expected {tmp_path / folder}" in str(caught.value)
+    assert f"found {found}" in str(caught.value)
+    assert f"--data-root {found}" in caught.value.remedy
+
+
+@pytest.mark.parametrize(("write", "name", "folder"), WRITERS[:3])
+def test_a_set_one_folder_too_deep_is_an_error(
+    tmp_path: Path, write: Callable[[Path], object], name: str, folder: str
+) -> None:
+    write(tmp_path / folder / folder)
+    with pytest.raises(DatasetIncomplete, match=f"expected {tmp_path}/{folder}/.*found {tmp_path}/{folder}/{folder}/"):
+        load(name, tmp_path)
+    assert len(load(name, tmp_path / folder))
+
+
+@pytest.mark.parametrize(("write", "name", "folder"), WRITERS)
+def test_a_set_that_is_not_there_says_what_was_looked_for(
+    tmp_path: Path, write: Callable[[Path], object], name: str, folder: str
+) -> None:
+    with pytest.raises(DatasetAbsent, match=rf"not found in {tmp_path}: looked for {folder}/ with .*labelkit does not"):
+        load(name, tmp_path)
+    with pytest.raises(DatasetAbsent, match="no such folder"):
+        load(name, tmp_path / "none")
+
+
+@pytest.mark.parametrize(
+    ("name", "archive", "command"),
+    [
+        ("cub", "CUB_200_2011.tgz", "tar -xf"),
+        ("aircraft", "fgvc-aircraft-2013b.tar.gz", "tar -xf"),
+        ("scars", "stanford_cars/cars_train.tgz", "tar -xf"),
+        ("herbarium_19", "herbarium_19/herbarium-2019-fgvc6.zip", "unzip -q"),
+        ("imagenet_1k", "imagenet/ILSVRC2012_img_train.tar", "tar -xf"),
+        ("cifar10", "cifar-10-python.tar.gz", "tar -xf"),
+        ("cifar100", "cifar100/cifar-100-binary.tar.gz", "tar -xf"),
+    ],
+)
+def test_an_archive_that_is_not_unpacked_is_met_with_the_command(
+    tmp_path: Path, name: str, archive: str, command: str
+) -> None:
+    put(tmp_path / archive)
+    with pytest.raises(DatasetIncomplete, match="is not unpacked") as caught:
+        load(name, tmp_path)
+    assert caught.value.remedy.startswith(f"Run `{command} {tmp_path / archive} ")
+
+
+def test_a_leftover_archive_of_what_is_there_is_not_blamed(tmp_path: Path) -> None:
+    write_cars(tmp_path / "stanford_cars")
+    put(tmp_path / "stanford_cars/cars_train.tgz")
+    shutil.rmtree(tmp_path / "stanford_cars/cars_test")
+    with pytest.raises(DatasetIncomplete, match="missing: cars_test/"):
+        load("scars", tmp_path)
+
+
+def test_a_search_for_a_mislaid_set_does_not_walk_through_folders_of_classes(tmp_path: Path) -> None:
+    for i in range(60):
+        write_cub(tmp_path / "many" / str(i)) if i == 59 else (tmp_path / "many" / str(i)).mkdir(parents=True)
+    with pytest.raises(DatasetAbsent):
+        load_cub(tmp_path)

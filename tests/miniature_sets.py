@@ -1,0 +1,112 @@
+"""The named data sets in their official layouts, with a few tiny images: what tests read instead of gigabytes."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from labelkit.data.benchmark_classes import benchmark_classes
+from PIL import Image
+from scipy.io import savemat
+
+
+def jpeg(value: int = 0) -> bytes:
+    """A gray image of 12 x 10 pixels."""
+    buffer = io.BytesIO()
+    Image.new("RGB", (12, 10), (value, value, value)).save(buffer, "JPEG")
+    return buffer.getvalue()
+
+
+GRAY = jpeg(128)
+
+
+def put(path: Path, content: bytes | str = GRAY) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+CUB_CLASSES = ("001.Auk", "002.Big_Bee_eater", "003.Crow")
+
+
+def write_cub(root: Path, classes: Sequence[str] = CUB_CLASSES) -> list[str]:
+    """Three images per class, the second of them for testing, in an order that is not that of their names.
+
+    Returns:
+        sample ids in the order of images.txt.
+    """
+    paths = [f"{name}/{name[4:]}_{number}.jpg" for name in classes for number in ("0046", "0009", "0002")]
+    label = {name: i + 1 for i, name in enumerate(classes)}
+    numbered = list(enumerate(paths, start=1))
+    put(root / "images.txt", "".join(f"{i} {path}\n" for i, path in numbered))
+    put(root / "image_class_labels.txt", "".join(f"{i} {label[path.split('/')[0]]}\n" for i, path in numbered))
+    put(root / "train_test_split.txt", "".join(f"{i} {int('0009' not in path)}\n" for i, path in numbered))
+    put(root / "classes.txt", "".join(f"{i} {name}\n" for name, i in label.items()))
+    for i, path in numbered:
+        put(root / "images" / path, jpeg(20 * i))
+    return [f"images/{path}" for path in paths]
+
+
+CAR_CLASSES = ("AM General Hummer SUV 2000", "Acura RL Sedan 2012")
+
+
+def write_annotations(path: Path, rows: Sequence[tuple[str, int]], *, labels: bool = True) -> None:
+    fields = [(name, object) for name in ("bbox_x1", "class", "fname") if labels or name != "class"]
+    table = np.empty(len(rows), dtype=fields)
+    for i, (file, label) in enumerate(rows):
+        table[i] = (39, label, file) if labels else (39, file)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    savemat(path, {"annotations": table})
+
+
+def write_cars(root: Path, *, test_labels: str = "cars_test_annos_withlabels.mat") -> None:
+    """Four images for training, two for testing, of two classes."""
+    train = [("00001.jpg", 2), ("00002.jpg", 1), ("00003.jpg", 2), ("00004.jpg", 1)]
+    test = [("00001.jpg", 1), ("00002.jpg", 2)]
+    write_annotations(root / "devkit/cars_train_annos.mat", train)
+    write_annotations(root / test_labels, test)
+    savemat(root / "devkit/cars_meta.mat", {"class_names": np.array([CAR_CLASSES], dtype=object)})
+    for folder, rows in (("cars_train", train), ("cars_test", test)):
+        for file, label in rows:
+            put(root / folder / file, jpeg(60 * label))
+
+
+VARIANTS = ("707-320", "A300B4", "Cessna 172", "DR-400")
+
+
+def write_aircraft(root: Path) -> list[str]:
+    """Two images of each variant for training, one for testing; variants.txt in another order than sorted.
+
+    Returns:
+        sample ids of the training images in the order of their list.
+    """
+    train = [(f"{9 - i}{number}", name) for i, name in enumerate(VARIANTS) for number in (2, 1)]
+    test = [(f"5{i}", name) for i, name in enumerate(VARIANTS)]
+    put(root / "data/images_variant_trainval.txt", "".join(f"{image} {name}\n" for image, name in train))
+    put(root / "data/images_variant_test.txt", "".join(f"{image} {name}\n" for image, name in test))
+    put(root / "data/variants.txt", "".join(f"{name}\n" for name in reversed(VARIANTS)))
+    for image, _ in train + test:
+        put(root / f"data/images/{image}.jpg")
+    return [f"data/images/{image}.jpg" for image, _ in train]
+
+
+def write_imagenet(root: Path, names: Sequence[str], *, train: int = 2, val: int = 1) -> None:
+    """Class folders with a few images each."""
+    for split, count in (("train", train), ("val", val)):
+        for name in names:
+            for i in range(count):
+                put(root / split / name / f"{name}_{i}.JPEG")
+
+
+def imagenet_names(name: str = "imagenet_100") -> tuple[str, ...]:
+    """Published class folders."""
+    return benchmark_classes(name).folder_names
+
+
+def write_herbarium(root: Path, classes: Sequence[str] = ("1", "10", "2")) -> None:
+    """Two images per class for training, one for validation; file names repeat across classes."""
+    for name in classes:
+        for file in ("00000.jpg", "00001.jpg"):
+            put(root / "small-train" / name / file)
+        put(root / "small-validation" / name / "00000.jpg")

@@ -1,0 +1,39 @@
+"""Curves as PNG."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from labelkit.algorithms.calibration import reliability, risk_coverage
+from labelkit.errors import ResourceError
+from labelkit.stages.plots import _draw_reliability, _draw_risk_coverage, write_reliability_plot
+from matplotlib.figure import Figure
+from PIL import Image
+
+CONFIDENCE, CORRECT = [0.95, 0.85, 0.75, 0.15], [True, True, False, False]
+
+
+def test_risk_stands_beside_reliability_and_the_same_curves_give_the_same_file(tmp_path: Path) -> None:
+    curve, risk = reliability(CONFIDENCE, CORRECT), risk_coverage(CONFIDENCE, CORRECT)
+    one = write_reliability_plot(tmp_path / "one.png", {"it": curve})
+    two = write_reliability_plot(tmp_path / "two.png", {"it": curve}, risk, title="both")
+    again = write_reliability_plot(tmp_path / "again.png", {"it": curve}, risk, title="both")
+    with Image.open(one) as first, Image.open(two) as second:
+        assert (2 * first.width, first.height) == second.size
+    assert two.read_bytes() == again.read_bytes()
+
+
+def test_lines_are_the_curves() -> None:
+    curve, risk = reliability(CONFIDENCE, CORRECT), risk_coverage(CONFIDENCE, CORRECT)
+    left, right = Figure().subplots(1, 2)
+    _draw_reliability(left, {"it": curve})
+    _draw_risk_coverage(right, risk)
+    np.testing.assert_allclose(left.get_lines()[1].get_xydata(), [[0.15, 0], [0.75, 0], [0.85, 1], [0.95, 1]])
+    np.testing.assert_allclose(right.get_lines()[0].get_xydata(), [[0.25, 0], [0.5, 0], [0.75, 1 / 3], [1, 1 / 2]])
+
+
+def test_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ResourceError, match="does not exist"):
+        write_reliability_plot(tmp_path / "none" / "p.png", {"it": reliability(CONFIDENCE, CORRECT)})
