@@ -189,7 +189,7 @@ class CriterionCurve:
         best: the number of highest score; the smallest of equals.
         low: smallest number whose score is within one standard error of the best.
         high: largest such number.
-        best_of_draws: the best number of each draw alone.
+        best_of_draws: the best number of each draw alone (stability: of each pair of draws).
     """
 
     name: str
@@ -245,20 +245,17 @@ def class_numbers(low: int, high: int) -> list[int]:
 
 
 def make_curve(
-    name: str, numbers: Sequence[int], scores: NDArray[np.float64], errors: NDArray[np.float64] | None = None
+    name: str, numbers: Sequence[int], scores: NDArray[np.float64], errors: NDArray[np.float64]
 ) -> CriterionCurve:
     """Find the best number of a criterion and those that it cannot tell from the best.
 
     Args:
         name: of the criterion.
         numbers: (k,) increasing.
-        scores: (draws, k).
-        errors: (k,) standard errors; by default the standard deviation over the draws, which is the standard
-            error of the score of all rows if each draw is half of them.
+        scores: (draws, k), or (pairs of draws, k).
+        errors: (k,) standard errors of the means.
     """
     mean = scores.mean(axis=0)
-    if errors is None:
-        errors = scores.std(axis=0, ddof=1) if len(scores) > 1 else np.zeros(len(mean))
     top = int(mean.argmax())
     # without a number that is better than chance, none is better than another
     within = mean >= (mean[top] - errors[top] if mean[top] > 0 else -np.inf)
@@ -273,6 +270,15 @@ def make_curve(
         high=int(numbers[near[-1]]),
         best_of_draws=tuple(int(numbers[place]) for place in scores.argmax(axis=1)),
     )
+
+
+def share_error(shares: NDArray[np.float64], count: int) -> NDArray[np.float64]:
+    """Return the standard error of shares of ``count`` rows, as if there were one right and one wrong row more.
+
+    Without these two, a share of 1 among five rows would have no error.
+    """
+    moved = (shares * count + 1) / (count + 2)
+    return np.sqrt(moved * (1 - moved) / (count + 2))
 
 
 def combine_criteria(curves: Sequence[CriterionCurve]) -> ClassNumberChoice:
@@ -343,6 +349,10 @@ def choose_num_classes(
           a hidden class, in the cluster without a name that is matched with it. A class with a
           single labeled row has none to hold out.
 
+    The standard error of a score is its standard deviation over the draws (``stability``: over the
+    pairs of draws), which for halves is that of the score of all rows; with labels it is at least
+    :func:`share_error`.
+
     Args:
         x: (n, d) rows, normalized by the caller if wanted.
         numbers: numbers of classes, increasing, from 2 (and the classes with labels) to half of
@@ -351,7 +361,7 @@ def choose_num_classes(
         labels: (n,) integers; read only where ``labeled_mask`` is true, and >= 0 there.
         labeled_mask: (n,) bool.
         seed: of all draws.
-        num_draws: halves drawn, at least 2.
+        num_draws: halves drawn, at least 3 (one pair has no deviation).
         progress: called after each of :func:`count_paths` sweeps.
 
     Returns:
@@ -400,10 +410,16 @@ def choose_num_classes(
     reached = min(len(row) for criterion in criteria for row in scores[criterion])
     if reached == 0:
         raise TooFewDifferentRowsError(f"half of them has fewer than {numbers[0]} different ones")
-    curves = [
-        make_curve(criterion, numbers[:reached], np.array([row[:reached] for row in scores[criterion]]))
-        for criterion in criteria
-    ]
+    sizes = np.bincount(classes[classes >= 0])
+    counted = {"labeled": int(sizes.sum()), "heldout": int((sizes // 2).sum())}
+    curves = []
+    for criterion in criteria:
+        found = np.array([row[:reached] for row in scores[criterion]])
+        errors = found.std(axis=0, ddof=1)
+        if criterion in counted:
+            # few labels are often all right in every draw, which says little of others
+            errors = np.maximum(errors, share_error(found.mean(axis=0), counted[criterion]))
+        curves.append(make_curve(criterion, numbers[:reached], found, errors))
     return combine_criteria(curves)
 
 
@@ -442,8 +458,8 @@ def _check_choice(
     unknown = [criterion for criterion in criteria if criterion not in CRITERIA]
     if unknown or not criteria or len(set(criteria)) < len(criteria):
         raise ValueError(f"criteria must be some of {CRITERIA}, each once, got {tuple(criteria)}")
-    if num_draws < 2:
-        raise ValueError(f"num_draws must be at least 2, got {num_draws}")
+    if num_draws < 3:
+        raise ValueError(f"num_draws must be at least 3, got {num_draws}")
     sizes = np.bincount(classes[classes >= 0])
     if not len(sizes) and set(criteria) - set(LABEL_FREE):
         raise ValueError(f"criteria {tuple(criteria)} need labeled rows, and there are none")

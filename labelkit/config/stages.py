@@ -154,7 +154,7 @@ class DiscoverCategoriesConfig(IndexConfig):
         description="path: k-means of every number, each started from its neighbor, on random halves of the rows; "
         "brent, grid: the published search of --criterion labeled, on all rows, over few numbers or every one.",
     )
-    num_draws: int = Field(8, ge=2, description="Random halves of the rows (and of the labels) that are drawn.")
+    num_draws: int = Field(8, ge=3, description="Random halves of the rows (and of the labels) that are drawn.")
     max_rows: int = Field(
         10_000, ge=20, description="Rows used to choose the number; of more, so many are drawn. All get a class."
     )

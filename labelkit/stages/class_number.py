@@ -23,6 +23,7 @@ from labelkit.algorithms.class_number import (
     estimate_num_classes,
     make_curve,
     most_classes,
+    share_error,
 )
 from labelkit.config.stages import DiscoverCategoriesConfig
 from labelkit.data.keyed_random import keyed_generator
@@ -163,7 +164,10 @@ def judge_class_number(
         if not curve.tells:
             notes.append(f"{curve.name} finds no number better than chance, so it allows every one")
         elif curve.name == "silhouette":
-            exact = (len(used) + 1) // 2 <= EXACT_SILHOUETTE_ROWS
+            strata = (
+                [len(used)] if set(criteria) <= set(LABEL_FREE) else [len(used) - int(sizes.sum()), *sizes.tolist()]
+            )
+            exact = sum((size + 1) // 2 for size in strata) <= EXACT_SILHOUETTE_ROWS
             notes.append("silhouette: " + ("exact" if exact else "simplified (distances to cluster means)"))
     if choice.best in (low, high) and low < high:
         notes.append(f"the choice is at the {'lower' if choice.best == low else 'upper'} end of what was tried")
@@ -252,7 +256,7 @@ def _bounds(config: DiscoverCategoriesConfig, labels: NDArray[np.int64], num_row
 def _published(
     config: DiscoverCategoriesConfig, features: NDArray[np.float32], labels: NDArray[np.int64], low: int, high: int
 ) -> ClassNumberChoice:
-    """Run GCD's search; the error of an accuracy is that of so many labeled rows."""
+    """Run GCD's search; the error of an accuracy is that of a share of so many labeled rows."""
     labeled = labels >= 0
     search: Literal["brent", "grid"] = "brent" if config.search == "brent" else "grid"
     with current_progress().task("number of classes", total=None) as task:
@@ -269,5 +273,5 @@ def _published(
         )
     numbers, scores = zip(*sorted(found.curve), strict=True)
     accuracy = np.array(scores)
-    errors = np.sqrt(accuracy * (1 - accuracy) / int(labeled.sum()))
+    errors = share_error(accuracy, int(labeled.sum()))
     return combine_criteria([make_curve("labeled", numbers, accuracy[None], errors)])

@@ -23,6 +23,7 @@ from labelkit.algorithms.class_number import (
     combine_criteria,
     count_paths,
     make_curve,
+    share_error,
 )
 from labelkit.algorithms.clustering_path import kmeans_path
 from numpy.typing import NDArray
@@ -41,8 +42,9 @@ def blobs() -> tuple[Array, Array, Array]:
     return rows.astype(np.float32), groups, (groups < 4) & (np.arange(len(groups)) % 2 == 0)
 
 
-def curve_of(scores: list[list[float]], **options: Any) -> CriterionCurve:
-    return make_curve("made-up", range(2, 2 + len(scores[0])), np.array(scores), **options)
+def curve_of(scores: list[list[float]], errors: Any = 0.0) -> CriterionCurve:
+    values = np.array(scores)
+    return make_curve("made-up", range(2, 2 + values.shape[1]), values, np.broadcast_to(errors, values.shape[1:]))
 
 
 def named(choice: ClassNumberChoice) -> dict[str, CriterionCurve]:
@@ -71,7 +73,7 @@ def test_all_criteria_together_find_far_blobs_and_their_interval_holds_them(
     for curve in choice.criteria:
         assert curve.scores[NUM_BLOBS - 4] == pytest.approx(max(curve.scores), abs=0.15)
         # labels see that a class is split, and so does everything else
-        assert curve.high <= NUM_BLOBS
+        assert curve.best <= NUM_BLOBS
     assert choice.scores[NUM_BLOBS - 4] == max(choice.scores) <= 1
 
 
@@ -112,10 +114,10 @@ def test_stability_is_the_agreement_beyond_that_of_the_reference(blobs: tuple[Ar
 def test_labeled_accuracy_and_silhouette_are_those_of_the_drawn_rows(blobs: tuple[Array, Array, Array]) -> None:
     rows, labels, labeled = blobs
     choice = choose_num_classes(
-        rows, [4, 9], ["labeled", "silhouette"], labels=labels, labeled_mask=labeled, num_draws=2
+        rows, [4, 9], ["labeled", "silhouette"], labels=labels, labeled_mask=labeled, num_draws=3
     )
     expected: dict[str, list[float]] = {"labeled": [], "silhouette": []}
-    for draw in range(2):
+    for draw in range(3):
         half = _half(np.where(labeled, labels, -1), np.random.default_rng([0, 1, draw]))
         ids = kmeans_path(rows[half], [4, 9])[1].cluster_ids
         known = labeled[half]
@@ -166,7 +168,7 @@ def test_heldout_sees_a_hidden_class_that_is_merged_with_another() -> None:
 def test_labels_of_unlabeled_rows_are_never_read(blobs: tuple[Array, Array, Array], rng: np.random.Generator) -> None:
     rows, labels, labeled = blobs
     scrambled = np.where(labeled, labels, rng.integers(-9, 99, len(labels)))
-    options: dict[str, Any] = {"labeled_mask": labeled, "num_draws": 2}
+    options: dict[str, Any] = {"labeled_mask": labeled, "num_draws": 3}
     assert choose_num_classes(rows, [5, 7], CRITERIA, labels=labels, **options) == choose_num_classes(
         rows, [5, 7], CRITERIA, labels=scrambled, **options
     )
@@ -196,10 +198,10 @@ def test_sweeps_are_counted_as_they_end(blobs: tuple[Array, Array, Array]) -> No
             criteria,
             labels=labels,
             labeled_mask=labeled,
-            num_draws=2,
+            num_draws=3,
             progress=lambda ended=ended: ended.append(None),  # type: ignore[misc]
         )
-        assert len(ended) == count_paths(criteria, 2)
+        assert len(ended) == count_paths(criteria, 3)
 
 
 def test_repeated_rows_end_the_numbers_early() -> None:
@@ -215,17 +217,37 @@ def test_repeated_rows_end_the_numbers_early() -> None:
 
 
 def test_interval_of_a_criterion_is_what_is_within_one_standard_error() -> None:
-    # means .5 .8 .9 .85 .7; standard deviation of the best over the draws: sqrt(((.1)^2 + (.1)^2) / 1)
-    curve = curve_of([[0.5, 0.8, 0.8, 0.85, 0.7], [0.5, 0.8, 1.0, 0.85, 0.7]])
-    assert curve.errors[2] == pytest.approx(0.2 / np.sqrt(2))
-    assert (curve.best, curve.low, curve.high) == (4, 3, 5)
-    assert curve.best_of_draws == (5, 4)
-    assert curve.tells
+    # means .5 .8 .9 .85 .7
+    scores = [[0.5, 0.8, 0.8, 0.85, 0.7], [0.5, 0.8, 1.0, 0.85, 0.7]]
+    wide, narrow = curve_of(scores, [0.9, 0.9, 0.11, 0.9, 0.9]), curve_of(scores, [0.9, 0.9, 0.06, 0.9, 0.9])
+    assert (wide.best, wide.low, wide.high) == (4, 3, 5)
+    assert (narrow.best, narrow.low, narrow.high) == (4, 4, 5)
+    assert wide.scores == pytest.approx((0.5, 0.8, 0.9, 0.85, 0.7))
+    assert wide.best_of_draws == (5, 4)
+    assert wide.tells
 
 
-def test_errors_may_be_given() -> None:
-    curve = curve_of([[0.5, 0.9, 0.89, 0.2]], errors=np.array([0, 0.02, 0, 0]))
-    assert (curve.best, curve.low, curve.high) == (3, 3, 4)
+def test_error_of_a_share_counts_one_more_right_and_one_more_wrong() -> None:
+    # 5 of 5: (6/7) (1/7) / 7; 45 of 90: 1/4 / 92
+    assert share_error(np.array([1.0]), 5) == pytest.approx([np.sqrt(6 / 7**3)])
+    assert share_error(np.array([0.5]), 90) == pytest.approx([np.sqrt(0.25 / 92)])
+
+
+def test_standard_error_is_the_deviation_over_the_draws_and_with_labels_at_least_that_of_a_share(
+    blobs: tuple[Array, Array, Array],
+) -> None:
+    rows, labels, labeled = blobs
+    choice = choose_num_classes(
+        rows, [5, 7], ["labeled", "heldout", "silhouette"], labels=labels, labeled_mask=labeled, num_draws=3
+    )
+    halves = [_half(np.full(len(rows), -1), np.random.default_rng([0, 1, draw])) for draw in range(3)]
+    values = [sklearn.metrics.silhouette_score(rows[d], kmeans_path(rows[d], [5, 7])[1].cluster_ids) for d in halves]
+    (free,) = choose_num_classes(rows, [5, 7], ["silhouette"], num_draws=3).criteria
+    assert free.errors[1] == pytest.approx(np.std(values, ddof=1), abs=1e-6)
+    # all right in every draw: 48 labeled rows, 24 of them held out
+    assert named(choice)["labeled"].scores[1] == named(choice)["heldout"].scores[1] == 1.0
+    assert named(choice)["labeled"].errors[1] == pytest.approx(np.sqrt(49 / 50**3))
+    assert named(choice)["heldout"].errors[1] == pytest.approx(np.sqrt(25 / 26**3))
 
 
 def test_smallest_of_equal_numbers_is_the_best_and_all_are_in_the_interval() -> None:
@@ -303,7 +325,7 @@ def test_agreement_of_equal_partitions_is_one(rng: np.random.Generator) -> None:
         ({"criteria": []}, "each once"),
         ({"criteria": ["silhouette", "silhouette"]}, "each once"),
         ({"criteria": ["gap"]}, "gap"),
-        ({"num_draws": 1}, "num_draws"),
+        ({"num_draws": 2}, "num_draws"),
         ({"labels": None}, "go together"),
         ({"labels": None, "labeled_mask": None}, "need labeled rows"),
         ({"labeled_mask": np.zeros(7 * 24)}, "float64"),
