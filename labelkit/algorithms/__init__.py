@@ -1,4 +1,4 @@
-"""Arrays in, arrays out: clustering, balanced assignment, matching, neighbors, number of classes, calibration, attention.
+"""Arrays in, arrays out: clustering, balanced assignment, matching, neighbors, class number, calibration, attention.
 
 The names that need torch are imported on first use, so that the others stay quick to import.
 """

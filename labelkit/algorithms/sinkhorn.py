@@ -1,4 +1,4 @@
-"""Balanced assignment of n samples to k clusters by entropic optimal transport.
+r"""Balanced assignment of n samples to k clusters by entropic optimal transport.
 
 Sources: M. Cuturi, "Sinkhorn Distances: Lightspeed Computation of Optimal Transport" (NeurIPS 2013); Y. Asano,
 C. Rupprecht and A. Vedaldi, "Self-labelling via Simultaneous Clustering and Representation Learning" (ICLR 2020);
@@ -7,10 +7,10 @@ batches.
 
 With scores l (n, k), sample weights c and prior r, both summing to 1, the plan
 
-.. math:: Q = \\arg\\min_Q \\langle Q, -\\log p \\rangle + \\tfrac{1}{\\lambda} KL(Q \\| c r^T), \\quad
-    Q 1_k = c, \\; Q^T 1_n = r, \\qquad p = \\text{softmax}(l)
+.. math:: Q = \arg\min_Q \langle Q, -\log p \rangle + \tfrac{1}{\lambda} KL(Q \| c r^T), \quad
+    Q 1_k = c, \; Q^T 1_n = r, \qquad p = \text{softmax}(l)
 
-has the rows :math:`c_i \\, \\text{softmax}(\\lambda l_i + u)`: rows are exact by construction, and all there is to find
+has the rows :math:`c_i \, \text{softmax}(\lambda l_i + u)`: rows are exact by construction, and all there is to find
 are the k potentials u that make the columns sum to r. They are defined up to a constant; ours have maximum 0.
 
 Nothing here keeps the plan. How passes over the scores are made is in ``sinkhorn_passes``, how potentials are moved in
@@ -20,7 +20,6 @@ Nothing here keeps the plan. How passes over the scores are made is in ``sinkhor
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -31,20 +30,24 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from labelkit.algorithms.sinkhorn_ascent import Ascent
+from labelkit.algorithms.sinkhorn_batch import batch_assignments
 from labelkit.algorithms.sinkhorn_passes import (
     KernelPasses,
-    LinearScores,
     LogPasses,
-    Matrix,
     Passes,
     Reduce,
+    check_finite,
+    reversible,
+    shifted,
+)
+from labelkit.algorithms.sinkhorn_prior import balanced_labels, cluster_sizes, make_prior, order_prior
+from labelkit.algorithms.sinkhorn_scores import (
+    LinearScores,
+    Matrix,
     RowSliceable,
     Source,
     as_source,
-    check_finite,
     default_chunk_rows,
-    reversible,
-    shifted,
 )
 
 __all__ = [
@@ -65,9 +68,6 @@ Scores = Tensor | RowSliceable | LinearScores
 _NEWTON_MOST_CLUSTERS = 512
 # Kernel of scores that are not in memory: at most this, unless told otherwise.
 _KERNEL_BYTES = 1 << 30
-# The cost matrix of an exact assignment is n x n.
-_EXACT_MOST_ROWS = 8000
-_SUM_SILENT, _SUM_WARNED = 1e-6, 1e-3
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +205,7 @@ def solve(
     if overwrite:
         _check_overwrite(source, scores, dtype)
     num_total = _count(source, reduce)
-    target = _as_prior(prior, k)
+    target = make_prior("uniform" if prior is None else prior, k)
     weights = _as_weights(sample_weights, source.num_rows, num_total, reduce)
     start = _as_initial(initial, k)
     largest, spread = check_finite(source, rows, reduce)
@@ -245,160 +245,6 @@ def solve(
         confidence=hard.confidence,
         lam=float(lam),
     )
-
-
-def batch_assignments(
-    scores: Tensor,
-    *,
-    epsilon: float = 0.05,
-    num_iterations: int = 3,
-    log_domain: bool = False,
-    reduce: Reduce | None = None,
-) -> Tensor:
-    """Soft balanced assignments of a batch by a few scaling iterations, as SwAV makes its targets.
-
-    Clusters are scaled first, from rows of equal mass, and samples last; this is not the order of :func:`solve`, and
-    three iterations do not reach the same plan. No gradient.
-
-    Args:
-        scores: (b, k) float32 or float64, the rows of this process; cosines need ``epsilon >= 0.03`` unless
-            ``log_domain``.
-        epsilon: > 0, entropy weight; 1 over the sharpness.
-        num_iterations: at least 1.
-        log_domain: for unbounded scores or small epsilon: logarithms throughout.
-        reduce: combines small CPU float64 tensors over processes, whose batches may differ in size; None for one.
-
-    Returns:
-        (b, k) of the dtype and device of the scores; rows sum to 1.
-
-    Raises:
-        ValueError: epsilon is not positive, num_iterations < 1, scores are not (b, k), not finite, or half precision.
-    """
-    if not 0 < epsilon < math.inf:
-        raise ValueError(f"epsilon: {epsilon} is not positive")
-    if num_iterations < 1:
-        raise ValueError(f"num_iterations: {num_iterations} is less than 1")
-    if scores.ndim != 2 or scores.shape[1] < 1:
-        raise ValueError(f"scores: (b, k) numbers are needed, not shape {tuple(scores.shape)}")
-    if scores.dtype not in (torch.float32, torch.float64):
-        raise ValueError(f"scores: float32 or float64 is needed, not {scores.dtype}")
-    with torch.no_grad():
-        logits = scores.detach() / epsilon
-        finite = bool(torch.isfinite(logits).all())
-        top = float(logits.max()) if len(logits) and finite else -math.inf
-        extremes = _combine(torch.tensor([top, 0.0 if finite else 1.0], dtype=torch.float64), "max", reduce)
-        if extremes[1] > 0:
-            raise ValueError("scores: NaN or infinite values")
-        size = float(_combine(torch.tensor([len(logits)], dtype=torch.float64), "sum", reduce)[0])
-        if log_domain:
-            return _batch_in_log_domain(logits, num_iterations, reduce)
-        tiny = torch.finfo(scores.dtype).tiny
-        k = logits.shape[1]
-        plan = (logits - float(extremes[0])).exp_()
-        for _ in range(num_iterations):
-            totals = _combine(plan.sum(dim=0).cpu().double(), "sum", reduce).to(plan)
-            plan /= (k * totals).clamp_min_(tiny)
-            plan /= (size * plan.sum(dim=1, keepdim=True)).clamp_min_(tiny)
-        return plan.mul_(size)
-
-
-def _batch_in_log_domain(logits: Tensor, num_iterations: int, reduce: Reduce | None) -> Tensor:
-    values = logits if logits.device.type == "mps" else logits.double()
-    for _ in range(num_iterations):
-        tops = values.amax(dim=0) if len(values) else torch.full_like(values.sum(dim=0), -math.inf)
-        tops = _combine(tops.cpu().double(), "max", reduce).to(values)
-        totals = _combine((values - tops).exp().sum(dim=0).cpu().double(), "sum", reduce).to(values)
-        values = values - (tops + totals.log())
-        values = values - values.logsumexp(dim=1, keepdim=True)
-    return values.exp().to(logits.dtype)
-
-
-def make_prior(spec: str | ArrayLike | Tensor, k: int) -> Tensor:
-    """Prior shares of k clusters.
-
-    Args:
-        spec: ``uniform``; ``zipf:a``, shares proportional to ``(y + 1)^-a``; or k positive numbers that sum to 1.
-        k: at least 1.
-
-    Returns:
-        (k,) float64 that sums to 1.
-
-    Raises:
-        ValueError: another word, an exponent that is no number, a wrong length, an entry that is not positive and
-            finite, or a sum more than 0.001 from 1. A sum 1e-6 to 0.001 away is scaled with a warning.
-    """
-    if k < 1:
-        raise ValueError(f"k: {k} is less than 1")
-    if not isinstance(spec, str):
-        return _as_prior(spec, k)
-    if spec == "uniform":
-        return torch.full((k,), 1 / k, dtype=torch.float64)
-    word, _, exponent = spec.partition(":")
-    try:
-        if word != "zipf":
-            raise ValueError
-        power = float(exponent)
-    except ValueError:
-        raise ValueError(f"prior: {spec!r} is neither uniform nor zipf:a with a number a") from None
-    shares = torch.arange(1, k + 1, dtype=torch.float64).pow(-power)
-    if not math.isfinite(power) or not torch.isfinite(shares).all() or (shares <= 0).any():
-        raise ValueError(f"prior: {spec!r} has no usable exponent")
-    return shares / shares.sum()
-
-
-def order_prior(prior: Tensor, marginals: Tensor) -> Tensor:
-    """Give the larger shares to the clusters that have more anyway; equal ones keep the order of the ids.
-
-    Which cluster is which is arbitrary, so an unequal prior would inflate some cluster for nothing. The marginals
-    without balancing are those of ``solve(..., max_iterations=1)``.
-
-    Args:
-        prior: (k,) shares in any order.
-        marginals: (k,) shares without balancing.
-
-    Returns:
-        (k,) the same shares, ordered.
-    """
-    ordered = torch.empty_like(prior)
-    ordered[marginals.argsort(descending=True, stable=True)] = prior.sort(descending=True).values
-    return ordered
-
-
-def cluster_sizes(prior: Tensor, n: int) -> Tensor:
-    """Whole numbers of samples, (k,) int64 that sum to n: ``n * prior`` by largest remainder, smaller ids first."""
-    exact = prior.double() * n
-    # a share such as 1/3 times n may fall short of a whole number by rounding
-    sizes = (exact + 1e-9).floor()
-    order = (exact - sizes).mul(1e9).round().argsort(descending=True, stable=True)
-    sizes[order[: n - int(sizes.sum())]] += 1
-    return sizes.long()
-
-
-def balanced_labels(scores: Tensor | ArrayLike, prior: Tensor | None = None) -> Tensor:
-    """Hard assignment of largest total score with exact cluster sizes, by linear assignment.
-
-    Args:
-        scores: (n, k) finite scores, n at most 8000: the cost matrix is n x n.
-        prior: (k,) shares; sizes are :func:`cluster_sizes` of it. None for equal shares.
-
-    Returns:
-        (n,) int64.
-
-    Raises:
-        ValueError: too many rows, or scores are not finite.
-    """
-    from scipy.optimize import linear_sum_assignment
-
-    values = np.asarray(scores.cpu() if isinstance(scores, Tensor) else scores, dtype=np.float64)
-    n, k = values.shape
-    if n > _EXACT_MOST_ROWS:
-        raise ValueError(f"scores: {n} rows; an exact balance takes at most {_EXACT_MOST_ROWS}")
-    if not np.isfinite(values).all():
-        raise ValueError("scores: NaN or infinite values")
-    sizes = cluster_sizes(make_prior("uniform", k) if prior is None else prior, n).numpy()
-    cluster_of_place = np.repeat(np.arange(k), sizes)
-    _, places = linear_sum_assignment(values[:, cluster_of_place], maximize=True)
-    return torch.from_numpy(cluster_of_place[places])
 
 
 def _make_passes(
@@ -495,24 +341,6 @@ def _count(source: Source, reduce: Reduce | None) -> float:
     if num_total < 1:
         raise ValueError("scores: no rows")
     return num_total
-
-
-def _as_prior(prior: ArrayLike | Tensor | None, k: int) -> Tensor:
-    if prior is None:
-        return torch.full((k,), 1 / k, dtype=torch.float64)
-    values = torch.as_tensor(prior).detach().to("cpu", torch.float64)
-    if values.shape != (k,):
-        raise ValueError(f"prior: shape {tuple(values.shape)} where {(k,)} is needed")
-    bad = ~(torch.isfinite(values) & (values > 0))
-    if bad.any():
-        first = int(bad.nonzero()[0])
-        raise ValueError(f"prior: entry {first} is {float(values[first])}; shares must be positive")
-    total = float(values.sum())
-    if abs(total - 1) > _SUM_WARNED:
-        raise ValueError(f"prior: sums to {total:.6g}, not to 1")
-    if abs(total - 1) > _SUM_SILENT:
-        warnings.warn(f"prior: sums to {total:.8g} and was scaled to 1", stacklevel=3)
-    return values / total
 
 
 def _as_weights(

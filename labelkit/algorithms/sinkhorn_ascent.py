@@ -35,9 +35,7 @@ _VALUE_NOISE = 1e-7
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """Where an ascent ended: potentials, the marginals they give, their distance from the prior, and whether it met
-    the tolerance.
-    """
+    """Where an ascent ended: the potentials, their marginals, the distance from the prior, and whether it was met."""
 
     potentials: Tensor
     marginals: Tensor
@@ -108,7 +106,7 @@ class Ascent:
             point = self._at(self._scaled(point))
             count += 1
             if count % _OFFICIAL_EVERY == 0:
-                # beta_i = c_i / exp(logsumexp_i)
+                # beta is the weight of a row over the exponential of its logsumexp
                 change = (self._passes.row_logsumexp - before).expm1().abs().sum()
                 converged = float(self._passes.combine(change[None])[0]) <= self._tol
         return Reached(point.potentials, point.found.marginals, point.error, converged)
