@@ -216,11 +216,16 @@ class Passes:
         totals += part if part.device == totals.device else part.cpu()
 
     def _evaluated(self, totals: Tensor, scale: Tensor | None = None, log_scale: float = 0.0) -> Evaluation:
-        logsumexp = self._row_totals.cpu().double().log_().add_(self._top).add_(log_scale)
+        # numpy: after an operation on n numbers torch's own threads would wait busily beside the workers
+        logsumexp = np.log(self._row_totals.cpu().numpy(), dtype=np.float64)
+        logsumexp += self._top.numpy()
+        logsumexp += log_scale
         if self.row_logsumexp is not None:
-            self.row_logsumexp = logsumexp
-        log_sum = logsumexp.sum() if self._weights is None else logsumexp @ self._weights
-        packed = self.combine(torch.cat([totals if scale is None else totals * scale, log_sum[None]]))
+            self.row_logsumexp = torch.from_numpy(logsumexp)
+        log_sum = float(logsumexp.sum() if self._weights is None else logsumexp @ self._weights.numpy())
+        packed = self.combine(
+            torch.cat([totals if scale is None else totals * scale, torch.tensor([log_sum], dtype=torch.float64)])
+        )
         packed = packed / self._num_total
         self.num_passes += 1
         return Evaluation(packed[:-1], float(packed[-1]))
