@@ -41,7 +41,7 @@ from labelkit.algorithms.sinkhorn_passes import (
     reversible,
     shifted,
 )
-from labelkit.algorithms.sinkhorn_prior import balanced_labels, cluster_sizes, make_prior, order_prior
+from labelkit.algorithms.sinkhorn_prior import as_float64, balanced_labels, cluster_sizes, make_prior, order_prior
 from labelkit.algorithms.sinkhorn_scores import (
     LinearScores,
     Matrix,
@@ -345,7 +345,7 @@ def _as_weights(
         if given:
             raise ValueError("sample_weights: None here, given in another process")
         return None
-    values = torch.as_tensor(weights).detach().to("cpu", torch.float64)
+    values = as_float64(weights)
     if values.shape != (n_local,):
         raise ValueError(f"sample_weights: shape {tuple(values.shape)} where {(n_local,)} is needed")
     bad = ~(torch.isfinite(values) & (values > 0))
@@ -359,7 +359,7 @@ def _as_weights(
 def _as_initial(initial: ArrayLike | Tensor | None, k: int) -> Tensor:
     if initial is None:
         return torch.zeros(k, dtype=torch.float64)
-    values = torch.as_tensor(initial).detach().to("cpu", torch.float64).clone()
+    values = as_float64(initial)
     if values.shape != (k,):
         raise ValueError(f"initial: shape {tuple(values.shape)} where {(k,)} is needed")
     if not torch.isfinite(values).all():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import warnings
 
@@ -361,7 +362,7 @@ def test_scaling_never_moves_away_and_its_marginals_sum_to_one(form: str) -> Non
     )
 
     assert len(errors) > 20
-    assert all(after <= before + 1e-12 for before, after in zip(errors, errors[1:], strict=False))
+    assert all(after <= before + 1e-12 for before, after in itertools.pairwise(errors))
 
 
 def test_a_start_from_the_solution_takes_one_pass() -> None:
@@ -502,8 +503,6 @@ def test_sizes_are_those_of_the_largest_remainder(prior: list[float], n: int, si
 
 
 def test_exact_balance_beats_every_other_balanced_assignment() -> None:
-    import itertools
-
     scores = random_scores(6, 3, seed=4)
     best = max(
         sum(float(scores[i, y]) for i, y in enumerate(labels))
