@@ -240,7 +240,7 @@ def _read_prior(spec: str, num_clusters: int, num_rows: int) -> Tensor:
             ) from error
     if not path.is_file():
         raise ConfigError(
-            "--prior", f"{spec!r} is no word it knows, and no such file", "Say uniform, zipf:1, or a file."
+            "--prior", f"{spec!r} is neither a word it knows nor a file", "Say uniform, zipf:1, or a file."
         )
     remedy = f"Write {num_clusters} positive numbers: shares that sum to 1, or sizes that sum to {num_rows}."
     try:
