@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+_FLAT = 1e-6
 _LEAST_PATCHES = 3  # two points always lie on a line
 
 
@@ -24,7 +25,8 @@ def map_entropy(maps: Tensor) -> Tensor:
     num_patches = shares.shape[-1]
     if num_patches == 1:
         return shares.new_full(shares.shape[:-1], torch.nan)
-    return torch.special.entr(shares).sum(dim=-1) / torch.log(shares.new_tensor(num_patches))
+    entropy: Tensor = torch.special.entr(shares).sum(dim=-1) / torch.log(shares.new_tensor(num_patches))
+    return entropy
 
 
 def carry_map(maps: Tensor, source: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
@@ -64,8 +66,10 @@ def map_correlation(first: Tensor, second: Tensor, counted: Tensor) -> Tensor:
     """
     weights = counted.flatten(1).to(first.dtype)
     number = weights.sum(dim=1)
-    a, b = (maps.flatten(1) for maps in (first, second))
-    a, b = ((v - (weights * v).sum(dim=1, keepdim=True) / number.clamp(min=1)[:, None]) * weights for v in (a, b))
-    scale = a.norm(dim=1) * b.norm(dim=1)
-    correlation = ((a * b).sum(dim=1) / scale).clamp(-1, 1)
-    return correlation.masked_fill((number < _LEAST_PATCHES) | (scale == 0), torch.nan)
+    a, b = (maps.flatten(1) * weights for maps in (first, second))
+    lengths = a.norm(dim=1), b.norm(dim=1)
+    a, b = ((v - v.sum(dim=1, keepdim=True) / number.clamp(min=1)[:, None]) * weights for v in (a, b))
+    # what rounding leaves of a constant map is no pattern
+    flat = (a.norm(dim=1) <= _FLAT * lengths[0]) | (b.norm(dim=1) <= _FLAT * lengths[1])
+    correlation: Tensor = ((a * b).sum(dim=1) / (a.norm(dim=1) * b.norm(dim=1))).clamp(-1, 1)
+    return correlation.masked_fill((number < _LEAST_PATCHES) | flat, torch.nan)

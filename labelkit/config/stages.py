@@ -331,7 +331,7 @@ class ShowAttentionConfig(PictureConfig):
     images: int | None = Field(
         None,
         ge=1,
-        description="So many images of the data set, drawn by --seed; default: 4.",
+        description="So many images of the set, drawn by --seed; default: 4.",
         json_schema_extra=_IMAGES,
     )
     rows: tuple[int, ...] | None = Field(
@@ -342,7 +342,7 @@ class ShowAttentionConfig(PictureConfig):
     )
     dataset: str | None = Field(
         None,
-        description="Take images of this data set; default: what the run was trained on.",
+        description="Take images of this data set; default: the run's own.",
         json_schema_extra=_IMAGES,
     )
     data_root: Path | None = Field(

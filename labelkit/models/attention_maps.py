@@ -118,6 +118,6 @@ def _look(
             seen: list[Tensor] = []
             tokens = paired_block(vit, index, tokens, update, move=index in aligned, log=log, attention=seen)
             if index in blocks:
-                maps[index] = seen[0][:, :, net.num_prefix_tokens :].unflatten(2, (rows, columns))
+                maps[index] = seen[0][:, :, net.num_prefix_tokens :].reshape(*seen[0].shape[:2], rows, columns)
                 logs[index] = log
     return maps, logs

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -158,7 +158,8 @@ def write_curves_plot(path: Path, panels: Mapping[str, Sequence[Line]], *, x_nam
     figure = Figure(figsize=(_SHAPE[0] * columns, 0.75 * _SHAPE[1] * lines), layout="constrained")
     runs = list(dict.fromkeys(line.run for curves in panels.values() for line in curves))
     colors = {run: f"C{number % 10}" for number, run in enumerate(runs)}
-    styles = {run: ("-", "--", ":", "-.")[number // 10 % 4] for number, run in enumerate(runs)}
+    patterns: tuple[Literal["-", "--", ":", "-."], ...] = ("-", "--", ":", "-.")
+    styles = {run: patterns[number // 10 % 4] for number, run in enumerate(runs)}
     for place, (name, curves) in enumerate(panels.items(), start=1):
         axes = figure.add_subplot(lines, columns, place)
         for line in curves:
@@ -203,11 +204,14 @@ def panels_size(rows: int, columns: int) -> tuple[int, int]:
 
 def _draw_panel(axes: Axes, panel: Panel) -> None:
     gray = panel.pixels.mean(axis=2)
-    is_gray = panel.heat is not None or panel.pixels.shape[2] == 1
-    axes.imshow(gray if is_gray else panel.pixels, cmap="gray", vmin=0, vmax=1, extent=(0, 1, 0, 1))
-    if panel.heat is not None:
+    if panel.heat is None:
+        is_gray = panel.pixels.shape[2] == 1
+        axes.imshow(gray if is_gray else panel.pixels, cmap="gray", vmin=0, vmax=1, extent=(0, 1, 0, 1))
+    else:
         low, high = panel.limits
-        axes.imshow(panel.heat, cmap="inferno", vmin=low, vmax=high, alpha=0.6, extent=(0, 1, 0, 1))
+        # Pale and without black: a dark image must not look like a dark map.
+        axes.imshow(0.35 + 0.65 * gray, cmap="gray", vmin=0, vmax=1, extent=(0, 1, 0, 1))
+        axes.imshow(panel.heat, cmap="viridis", vmin=low, vmax=high, alpha=0.65, extent=(0, 1, 0, 1))
     axes.set_axis_off()
     for number, line in enumerate(panel.lines[:3]):
         axes.text(0.5, -0.03 - 0.105 * number, line, ha="center", va="top", fontsize=7, parse_math=False)

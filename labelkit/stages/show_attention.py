@@ -42,7 +42,7 @@ _MAP_SIDE = 224
 _LARGEST_SIDE = 30_000
 _LONGEST_NAME = 24
 _NOTE = (
-    "Attention of the class token to the patches, from the least (dark) to the most (bright) of the maps of a block. "
+    "Attention of the class token to the patches, from the least (blue) to the most (yellow) in the maps of an image and block. "
     "entropy: of its spread, 1 = even; r: correlation with the student's map, place by place."
 )
 
@@ -129,9 +129,13 @@ def show_attention(config: ShowAttentionConfig) -> SimpleResult:
         "seed": config.seed,
         "images": described,
     }
-    columns = ["image", "label", "block", "entropy", "after", "student", "r", "after", "energy", "after", "update"]
+    columns = ["image", "label", "block", "entropy", "after", "student", "r", "r after", "E", "E after", "update"]
     shown = (
-        Table("attention of the class token: teacher, teacher after the update, student", columns, cells),
+        Table(
+            "entropy of the teacher's map, of that after the update, of the student's; r: with the student's",
+            columns,
+            cells,
+        ),
         Table("", ["made", "path"], [["picture", config.out]]),
     )
     return SimpleResult(values, (config.out,), shown)
