@@ -25,7 +25,7 @@ DPI = 120
 _SHAPE = (5.2, 4.4)
 """Width and height of one set of axes in inches."""
 
-_PANEL, _PANEL_GAP, _PANEL_TEXT, _PANEL_HEAD, _PANEL_FOOT = 1.4, 0.12, 0.56, 0.42, 0.28
+_PANEL, _PANEL_GAP, _PANEL_TEXT, _PANEL_HEAD, _PANEL_FOOT = 1.4, 0.12, 0.56, 0.42, 0.36
 """Side of one image of a grid, and what is left between and around, in inches."""
 
 # Wider ranges of numbers are easier to read on a logarithmic axis.

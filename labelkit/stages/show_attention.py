@@ -42,8 +42,9 @@ _MAP_SIDE = 224
 _LARGEST_SIDE = 30_000
 _LONGEST_NAME = 24
 _NOTE = (
-    "Attention of the class token to the patches, from the least (blue) to the most (yellow) in the maps of an image and block. "
-    "entropy: of its spread, 1 = even; r: correlation with the student's map, place by place."
+    "Attention of the class token to the patches, blue to yellow: least to most in the maps of one image and block, "
+    "as multiples of even attention below.\nentropy: of its spread, 1 = even; r: correlation with the student's map, "
+    "place by place; E, prior: energies of the update's step."
 )
 
 
@@ -132,7 +133,7 @@ def show_attention(config: ShowAttentionConfig) -> SimpleResult:
     columns = ["image", "label", "block", "entropy", "after", "student", "r", "r after", "E", "E after", "update"]
     shown = (
         Table(
-            "entropy of the teacher's map, of that after the update, of the student's; r: with the student's",
+            "teacher, teacher after the update, student: entropy; r: correlation with the student",
             columns,
             cells,
         ),
@@ -431,31 +432,39 @@ def _draw(
             shown = [_enlarged(found.mean(dim=1) if head is None else found[:, head]) for found in kinds]
             limits = (float(min(heat.min() for heat in shown)), float(max(heat.max() for heat in shown)))
             if head is None:
-                lines = _lines(numbers[block], moves=block in aligned)
+                lines = _lines(numbers[block], [_span(found.mean(dim=1)) for found in kinds], moves=block in aligned)
             else:
-                lines = [(f"entropy {_number(float(map_entropy(found[0, head])))}",) for found in kinds]
+                lines = [
+                    (f"entropy {_number(float(map_entropy(found[0, head])))}", _span(found[:, head])) for found in kinds
+                ]
             views = [weak] * (len(shown) - 1) + [strong]
             row += [Panel(view, heat, limits, text) for view, heat, text in zip(views, shown, lines, strict=True)]
         rows.append(row)
     return rows
 
 
-def _lines(numbers: _Numbers, *, moves: bool) -> list[tuple[str, ...]]:
+def _lines(numbers: _Numbers, spans: Sequence[str], *, moves: bool) -> list[tuple[str, ...]]:
     """What stands below the maps of one block."""
     before = f"entropy {_number(numbers.entropy_teacher)}, r {_number(numbers.correlation)}"
     student = f"entropy {_number(numbers.entropy_student)}"
-    energy = f"E {_number(numbers.energy_align_before)}, prior {_number(numbers.energy_prior_before)}"
+    energies = f"E {_number(numbers.energy_align_before)}, prior {_number(numbers.energy_prior_before)}"
     if numbers.entropy_updated is None or numbers.correlation_updated is None:
-        return [(before, energy), (student,)]
+        return [(before, spans[0], energies), (student, spans[1])]
     after = f"entropy {_number(numbers.entropy_updated)}, r {_number(numbers.correlation_updated)}"
     if not moves:
-        return [(before, energy), (after, "no update in this block"), (student,)]
+        return [(before, spans[0], energies), (after, spans[1], "no update in this block"), (student, spans[2])]
     step = (
         after,
         f"E {_number(numbers.energy_align_before)} → {_number(numbers.energy_align_after)}",
         f"prior {_number(numbers.energy_prior_before)} → {_number(numbers.energy_prior_after)}",
     )
-    return [(before,), step, (student,)]
+    return [(before, spans[0]), step, (student, spans[2])]
+
+
+def _span(found: Tensor) -> str:
+    """The least and the most of a map in multiples of its mean: colors alone would make any map look strong."""
+    relative = found / found.mean()
+    return f"{float(relative.min()):.2f} to {float(relative.max()):.2f} x even"
 
 
 def _number(value: float | None) -> str:
