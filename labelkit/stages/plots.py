@@ -106,8 +106,7 @@ def write_panels(path: Path, headings: Sequence[str], rows: Sequence[Sequence[Pa
         ResourceError: it cannot be written.
     """
     # Places are computed, not solved for: a layout engine takes minutes for hundreds of axes.
-    width = len(headings) * (_PANEL + _PANEL_GAP) + _PANEL_GAP
-    height = _PANEL_HEAD + len(rows) * (_PANEL + _PANEL_TEXT) + _PANEL_FOOT
+    width, height = _panels_inches(len(rows), len(headings))
     figure = Figure(figsize=(width, height))
     for column, heading in enumerate(headings):
         x = (_PANEL_GAP + column * (_PANEL + _PANEL_GAP) + _PANEL / 2) / width
@@ -197,9 +196,15 @@ def write_figure(path: Path, figure: Figure) -> Path:
 
 def panels_size(rows: int, columns: int) -> tuple[int, int]:
     """Return the width and height in pixels of what :func:`write_panels` writes."""
-    width = columns * (_PANEL + _PANEL_GAP) + _PANEL_GAP
-    height = _PANEL_HEAD + rows * (_PANEL + _PANEL_TEXT) + _PANEL_FOOT
-    return round(width * DPI), round(height * DPI)
+    width, height = _panels_inches(rows, columns)
+    return int(width * DPI), int(height * DPI)
+
+
+def _panels_inches(rows: int, columns: int) -> tuple[float, float]:
+    return (
+        columns * (_PANEL + _PANEL_GAP) + _PANEL_GAP,
+        _PANEL_HEAD + rows * (_PANEL + _PANEL_TEXT) + _PANEL_FOOT,
+    )
 
 
 def _draw_panel(axes: Axes, panel: Panel) -> None:

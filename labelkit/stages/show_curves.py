@@ -179,13 +179,15 @@ def _choose(patterns: Sequence[str] | None, runs: Sequence[_Logged]) -> list[str
         if not found:
             unknown.append(pattern)
         chosen |= dict.fromkeys(found)
-    if unknown or not chosen:
+    if not patterns:
+        raise ConfigError("--metrics", "no name was given", f"Choose from {', '.join(sorted(known))}.")
+    if unknown:
         near = [close[0] for name in unknown if (close := difflib.get_close_matches(name, known, n=1))]
         where = runs[0].folder if len(runs) == 1 else f"{len(runs)} runs"
         raise ConfigError(
             "--metrics",
-            f"{', '.join(map(repr, unknown)) or 'nothing'} was not logged by {where}, but {', '.join(sorted(known))}",
-            f"Did you mean {' and '.join(dict.fromkeys(near))}?" if near else "Choose of these.",
+            f"nothing named {' or '.join(unknown)} was logged by {where}; logged: {', '.join(sorted(known))}",
+            f"Did you mean {' and '.join(dict.fromkeys(near))}?" if near else "Choose from these.",
         )
     if len(chosen) > _MOST_PANELS:
         raise ConfigError(
