@@ -152,7 +152,7 @@ def write_curves_plot(path: Path, panels: Mapping[str, Sequence[Line]], *, x_nam
     Raises:
         ResourceError: it cannot be written.
     """
-    columns = min(len(panels), 3)
+    columns = 2 if len(panels) == 4 else min(len(panels), 3)
     lines = -(-len(panels) // columns)
     figure = Figure(figsize=(_SHAPE[0] * columns, 0.75 * _SHAPE[1] * lines), layout="constrained")
     runs = list(dict.fromkeys(line.run for curves in panels.values() for line in curves))

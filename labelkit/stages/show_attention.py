@@ -204,7 +204,7 @@ def _dataset(config: ShowAttentionConfig, run: TrainedRun) -> ImageDataset:
     """The images of the run, or those that were asked for."""
     own: Any = run.config
     changed = {key: value for key in ("dataset", "data_root") if (value := getattr(config, key)) is not None}
-    own = own.model_copy(update=changed)
+    own = own.model_copy(update={**changed, "download": False})  # looking fetches nothing
     try:
         if config.dataset is None and config.split is None:
             return prepare_data(own).dataset

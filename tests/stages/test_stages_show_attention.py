@@ -111,7 +111,7 @@ def test_the_teacher_is_what_the_plain_network_sees_of_its_view(labelkit: Any, t
     for block in answer["images"][0]["blocks"]:
         expected = float(map_entropy(plain[block["block"]].teacher.mean(dim=1)))
         assert block["entropy_teacher"] == pytest.approx(expected, abs=1e-6)
-    assert sample.batch.views[0].shape == (1, 1, 32, 32)
+    assert sample.batch.views[0].shape == (1, 3, 32, 32)
     assert not torch.equal(weak, strong)
 
 
