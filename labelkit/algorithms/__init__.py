@@ -43,6 +43,7 @@ from labelkit.algorithms.silhouette import pairwise_distances, silhouette_score,
 
 if TYPE_CHECKING:
     from labelkit.algorithms.attention import alignment_energy, attention_entropy, attention_update, prior_energy
+    from labelkit.algorithms.attention_maps import carry_map, map_correlation, map_entropy
 
 __all__ = [
     "ClassNumber",
@@ -59,6 +60,7 @@ __all__ = [
     "attention_entropy",
     "attention_update",
     "bounded_integer_search",
+    "carry_map",
     "conformal_threshold",
     "choose_num_classes",
     "class_numbers",
@@ -71,6 +73,8 @@ __all__ = [
     "kmeans_path",
     "knn",
     "leave_one_out_agreement",
+    "map_correlation",
+    "map_entropy",
     "match_clusters",
     "named_probability",
     "nearest_centroids",
@@ -87,9 +91,12 @@ __all__ = [
 ]
 
 
+_OF_MAPS = frozenset({"carry_map", "map_correlation", "map_entropy"})
+
+
 def __getattr__(name: str) -> Any:
     if name in __all__:
-        from labelkit.algorithms import attention
+        from labelkit.algorithms import attention, attention_maps
 
-        return getattr(attention, name)
+        return getattr(attention_maps if name in _OF_MAPS else attention, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
