@@ -43,6 +43,7 @@ from labelkit.algorithms.silhouette import pairwise_distances, silhouette_score,
 
 if TYPE_CHECKING:
     from labelkit.algorithms.attention import alignment_energy, attention_entropy, attention_update, prior_energy
+    from labelkit.algorithms.attention_maps import carry_map, map_correlation, map_entropy
     from labelkit.algorithms.sinkhorn import (
         LinearScores,
         SinkhornResult,
@@ -73,6 +74,7 @@ __all__ = [
     "balanced_labels",
     "batch_assignments",
     "bounded_integer_search",
+    "carry_map",
     "cluster_sizes",
     "conformal_threshold",
     "choose_num_classes",
@@ -87,6 +89,8 @@ __all__ = [
     "knn",
     "leave_one_out_agreement",
     "make_prior",
+    "map_correlation",
+    "map_entropy",
     "match_clusters",
     "named_probability",
     "nearest_centroids",
@@ -105,9 +109,14 @@ __all__ = [
 ]
 
 
+_OF_MAPS = frozenset({"carry_map", "map_correlation", "map_entropy"})
+
+
 def __getattr__(name: str) -> Any:
     if name in __all__:
-        from labelkit.algorithms import attention, sinkhorn
+        from labelkit.algorithms import attention, attention_maps, sinkhorn
 
+        if name in _OF_MAPS:
+            return getattr(attention_maps, name)
         return getattr(attention if hasattr(attention, name) else sinkhorn, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

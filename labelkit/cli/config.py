@@ -19,6 +19,8 @@ from labelkit.config.stages import (
     EvaluateClusteringConfig,
     KMeansConfig,
     RetrieveConfig,
+    ShowAttentionConfig,
+    ShowCurvesConfig,
     SphericalKMeansConfig,
     SSKMeansConfig,
 )
@@ -38,6 +40,8 @@ CONFIG_CLASSES: tuple[type[StageConfig], ...] = (
     EvaluateClusteringConfig,
     EvaluateAnswerConfig,
     RetrieveConfig,
+    ShowAttentionConfig,
+    ShowCurvesConfig,
     DatasetsConfig,
 )
 """The config of every stage command."""

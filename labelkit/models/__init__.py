@@ -1,5 +1,6 @@
 """Networks: backbones, heads, the paired forward pass, averaged copies, weights from files."""
 
+from labelkit.models.attention_maps import BlockAttention, attention_maps
 from labelkit.models.backbones import Backbone, BackboneInfo, build_backbone, list_backbones
 from labelkit.models.ema import EMATeacher
 from labelkit.models.heads import CosineClassifier, Projector
@@ -11,12 +12,14 @@ from labelkit.models.weights import LoadReport, fingerprint, load_weights_file, 
 __all__ = [
     "Backbone",
     "BackboneInfo",
+    "BlockAttention",
     "CosineClassifier",
     "EMATeacher",
     "KeyUpdate",
     "LoadReport",
     "Projector",
     "UnsupportedBackboneError",
+    "attention_maps",
     "build_backbone",
     "default_align_blocks",
     "fingerprint",
