@@ -21,6 +21,7 @@ from labelkit.config.stages import (
     RetrieveConfig,
     ShowAttentionConfig,
     ShowCurvesConfig,
+    SinkhornConfig,
     SphericalKMeansConfig,
     SSKMeansConfig,
 )
@@ -34,6 +35,7 @@ CONFIG_CLASSES: tuple[type[StageConfig], ...] = (
     KMeansConfig,
     SphericalKMeansConfig,
     SSKMeansConfig,
+    SinkhornConfig,
     DiscoverCategoriesConfig,
     DiscoverHeadConfig,
     DiscoverAnswerConfig,
