@@ -8,14 +8,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class LearningRate:
-    """Linear warm-up, then cosine or constant.
+    """Linear warm-up, then cosine, constant, or constant with drops.
 
     Args:
         peak: highest value, > 0.
         epochs: length of the run.
-        shape: ``cosine`` or ``constant``.
+        shape: ``cosine``, ``constant`` or ``step``.
         final_ratio: final over highest value (cosine), reached at ``epochs``.
         warmup_epochs: epochs w of linear growth, < ``epochs``; the value at time t is ``peak * (t + 1) / (w + 1)``.
+        drop_epochs: epochs, increasing, at whose start the value is multiplied by ``drop_factor`` (step).
+        drop_factor: in (0, 1).
 
     The cosine is ``f + 0.5 (peak - f)(1 + cos(pi (t - w) / (epochs - w)))`` with ``f = peak * final_ratio`` and t
     in epochs (SimGCD's released code, where w = 0, moves t once per epoch; t may be a fraction).
@@ -29,6 +31,8 @@ class LearningRate:
     shape: str = "cosine"
     final_ratio: float = 1e-3
     warmup_epochs: int = 0
+    drop_epochs: tuple[int, ...] = ()
+    drop_factor: float = 0.1
 
     def __post_init__(self) -> None:
         """Check the ranges."""
@@ -36,8 +40,10 @@ class LearningRate:
             raise ValueError(f"peak must be > 0 and epochs >= 1, got {self.peak} and {self.epochs}")
         if not 0 <= self.warmup_epochs < self.epochs:
             raise ValueError(f"warmup_epochs must be in [0, {self.epochs}), got {self.warmup_epochs}")
-        if self.shape not in ("cosine", "constant"):
+        if self.shape not in ("cosine", "constant", "step"):
             raise ValueError(f"unknown shape {self.shape!r}")
+        if not 0 < self.drop_factor < 1 or list(self.drop_epochs) != sorted(set(self.drop_epochs)):
+            raise ValueError(f"drop_factor {self.drop_factor} must be in (0, 1), drop_epochs {self.drop_epochs} increase")
 
     def at(self, epoch: float) -> float:
         """Value at a time in epochs; ``epoch`` may be a fraction."""
@@ -45,6 +51,8 @@ class LearningRate:
             return self.peak * (epoch + 1) / (self.warmup_epochs + 1)
         if self.shape == "constant":
             return self.peak
+        if self.shape == "step":
+            return self.peak * self.drop_factor ** sum(drop <= epoch for drop in self.drop_epochs)
         floor = self.peak * self.final_ratio
         position = (epoch - self.warmup_epochs) / (self.epochs - self.warmup_epochs)
         return floor + 0.5 * (self.peak - floor) * (1 + math.cos(math.pi * min(position, 1.0)))

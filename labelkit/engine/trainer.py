@@ -134,7 +134,13 @@ class Trainer:
         if planned != config.epochs:
             raise ValueError(f"phases have {planned} epochs where the configuration has {config.epochs}")
         self.lr = LearningRate(
-            config.lr, config.epochs, config.lr_schedule, config.lr_final_ratio, config.lr_warmup_epochs
+            config.lr,
+            config.epochs,
+            config.lr_schedule,
+            config.lr_final_ratio,
+            config.lr_warmup_epochs,
+            config.lr_drop_epochs,
+            config.lr_drop_factor,
         )
         # the wrapper that averages gradients holds the same parameters, so one optimizer serves both
         self.wrapped = runtime.prepare(method)
