@@ -56,6 +56,13 @@ class DataConfig(StageConfig):
     num_labels: int | None = Field(
         None, ge=1, description="Labels in all, as many in each class (few-labels).", json_schema_extra=_DATA
     )
+    max_per_class: int | None = Field(
+        None,
+        ge=1,
+        description="Use only the first images of each class, so many of them, in the order of their ids; images "
+        "without a known class count as one.",
+        json_schema_extra=_DATA,
+    )
     imbalance_factor: float | None = Field(
         None,
         gt=0,

@@ -351,6 +351,28 @@ def given_split(
     return LabelSplit("given", usable, old, new, {"num_classes": int(num_classes)}, warnings)
 
 
+def first_per_class(labels: ArrayLike, splits: ArrayLike, count: int) -> NDArray[np.int64]:
+    """Choose the first rows of each class in each split.
+
+    Args:
+        labels: (n,) int64 classes; -1 counts as a class.
+        splits: (n,) int, split of each row; -1 counts as a split.
+        count: rows of each class in each split at most, >= 1.
+
+    Returns:
+        rows kept, increasing.
+    """
+    if count < 1:
+        raise ValueError(f"count is {count}, must be at least 1")
+    seen: dict[tuple[int, int], int] = {}
+    kept = []
+    for row, key in enumerate(zip(np.asarray(labels).tolist(), np.asarray(splits).tolist(), strict=True)):
+        seen[key] = seen.get(key, 0) + 1
+        if seen[key] <= count:
+            kept.append(row)
+    return np.array(kept, dtype=np.int64)
+
+
 def long_tail_counts(largest: int, num_classes: int, imbalance_factor: float) -> NDArray[np.int64]:
     """Return images per class, ``largest * imbalance_factor**(i / (num_classes - 1))`` rounded down.
 

@@ -27,7 +27,7 @@ from labelkit.errors import ConfigError, DivergenceError, Interrupted
 from labelkit.stages.initialize import describe_weights
 from labelkit.stages.locations import remember_images, remember_model
 from labelkit.stages.networks import EmbeddingNetwork, embedding_network, numerics_record
-from labelkit.stages.prepare import choose_split_rows, prepare_data
+from labelkit.stages.prepare import choose_images, prepare_data
 from labelkit.stages.progress import Task, current_progress
 from labelkit.stages.result import SimpleResult, Table
 from labelkit.store.embeddings import open_store
@@ -157,7 +157,7 @@ def _from_run(
     )
     if is_own:
         _refuse_label_options(config)
-        dataset = dataset.select(choose_split_rows(dataset, config.split))
+        dataset = choose_images(config, dataset)
         old = np.isin(dataset.class_names, trained_names)
         labeled = np.array([sample_id in used for sample_id in dataset.sample_ids], dtype=bool)
         labeled &= (dataset.labels >= 0) & old[dataset.labels] if len(old) else False

@@ -18,6 +18,7 @@ from labelkit.data.splits import (
     LabelSplit,
     class_halves_split,
     few_labels_split,
+    first_per_class,
     gcd_split,
     given_split,
     long_tail_split,
@@ -99,6 +100,18 @@ def choose_split_rows(dataset: ImageDataset, split: str) -> NDArray[np.int64]:
     return np.asarray(dataset.in_split(name), dtype=np.int64)
 
 
+def choose_images(config: DataConfig, dataset: ImageDataset) -> ImageDataset:
+    """Apply ``--split`` and ``--max-per-class``.
+
+    Raises:
+        ConfigError: no such split.
+    """
+    chosen = dataset.select(choose_split_rows(dataset, config.split))
+    if config.max_per_class is None:
+        return chosen
+    return chosen.select(first_per_class(chosen.labels, chosen.splits, config.max_per_class))
+
+
 def prepare_data(config: DataConfig) -> PreparedData:
     """Read the listing, choose images and labels.
 
@@ -106,8 +119,7 @@ def prepare_data(config: DataConfig) -> PreparedData:
         DatasetError, ConfigError: data or options that cannot be used.
     """
     dataset = load_dataset(config.dataset, data_root=config.data_root, download=config.download)
-    rows = choose_split_rows(dataset, config.split)
-    dataset = dataset.select(rows)
+    dataset = choose_images(config, dataset)
     if len(dataset.sample_ids) == 0:
         raise DatasetError(config.dataset, f"split {config.split} holds no image", "Choose another --split.")
     if config.imbalance_factor is not None:

@@ -11,6 +11,7 @@ from labelkit.data.splits import (
     LabelSplit,
     class_halves_split,
     few_labels_split,
+    first_per_class,
     gcd_split,
     given_split,
     long_tail_counts,
@@ -189,6 +190,15 @@ def test_given_labels_are_used_as_they_are() -> None:
     split = given_split(labels, given, 3)
     assert (split.old_classes, split.new_classes) == ((0, 2), (1,))
     assert split.training_labels(labels).tolist() == [1, -1, 0, -1, -1]
+
+
+def test_the_first_rows_of_each_class_in_each_split_are_kept() -> None:
+    labels = [0, 1, 0, 0, -1, 1, -1, -1, 0]
+    splits = [0, 0, 0, 0, 0, 1, 0, 0, 1]
+    assert first_per_class(labels, splits, 2).tolist() == [0, 1, 2, 4, 5, 6, 8]
+    assert first_per_class(labels, splits, 9).tolist() == list(range(9))
+    with pytest.raises(ValueError, match="count is 0"):
+        first_per_class(labels, splits, 0)
 
 
 def test_long_tailed_cifar_has_the_published_class_sizes() -> None:

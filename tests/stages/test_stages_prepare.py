@@ -111,6 +111,16 @@ def test_a_long_tail_keeps_the_share_asked_for_in_the_rarest_class(photos: Path)
     assert sizes.tolist() == [12, 7, 4, 3]
 
 
+def test_a_part_of_each_class_is_the_same_part_every_time(photos: Path) -> None:
+    whole, part = prepare(photos), prepare(photos, max_per_class=5)
+
+    first = [name for name in whole.dataset.sample_ids if name.endswith(tuple(part.dataset.sample_ids))]
+    assert np.bincount(part.dataset.labels).tolist() == [5, 5, 5, 5]
+    assert list(part.dataset.sample_ids) == first
+    by_class = {label: whole.dataset.labels.tolist().index(label) for label in range(4)}
+    assert all(whole.dataset.sample_ids[row] in part.dataset.sample_ids for row in by_class.values())
+
+
 def test_test_images_are_never_labeled_even_when_all_splits_are_used(photos: Path, tmp_path: Path) -> None:
     for part in ("train", "test"):
         shutil.copytree(photos, tmp_path / "set" / part)
