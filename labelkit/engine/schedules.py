@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 
@@ -56,6 +57,36 @@ class LearningRate:
         floor = self.peak * self.final_ratio
         position = (epoch - self.warmup_epochs) / (self.epochs - self.warmup_epochs)
         return floor + 0.5 * (self.peak - floor) * (1 + math.cos(math.pi * min(position, 1.0)))
+
+
+def optimization_times(kind: str, epochs: int, count: int) -> tuple[float, ...]:
+    """When labels are optimized, in epochs (SeLa, specification 3.12).
+
+    Args:
+        kind: ``uniform``: ``E k / n``; ``quadratic``: ``E (k / (n - 1))^2``; ``official-uniform``:
+            ``(E + 1.0001) k / (n - 1)``; ``official-quadratic``: ``(E + 1.01) (k / (n - 1))^2``.
+        epochs: length of the run, E.
+        count: number of optimizations, n; a single one is at 0.
+
+    Returns:
+        n increasing times from 0; the last may lie at or past the end of the run and is then never reached.
+
+    Raises:
+        ValueError: unknown kind, or a number below 1.
+    """
+    if epochs < 1 or count < 1:
+        raise ValueError(f"epochs and count must be at least 1, got {epochs} and {count}")
+    if count == 1:
+        return (0.0,)
+    formulas: dict[str, Callable[[int], float]] = {
+        "uniform": lambda k: epochs * k / count,
+        "quadratic": lambda k: epochs * (k / (count - 1)) ** 2,
+        "official-uniform": lambda k: (epochs + 1.0001) * k / (count - 1),
+        "official-quadratic": lambda k: (epochs + 1.01) * (k / (count - 1)) ** 2,
+    }
+    if kind not in formulas:
+        raise ValueError(f"unknown kind {kind!r}")
+    return tuple(formulas[kind](k) for k in range(count))
 
 
 @dataclass(frozen=True, slots=True)

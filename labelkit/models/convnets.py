@@ -49,6 +49,7 @@ class AlexNet(nn.Module):
         if side < 1:
             raise ConfigError("image_size", f"{image_size} pixels are too few for an AlexNet", "Use at least 63.")
         self.num_features = _HIDDEN
+        self.head_std = 0.01  # of linear layers put on top, as of those within
         self.features = nn.Sequential(*parts)
         self.hidden = nn.Sequential(
             nn.Dropout(0.5),
