@@ -1,4 +1,4 @@
-"""Arrays in, arrays out: clustering, matching, neighbors, number of classes, calibration, attention update.
+"""Arrays in, arrays out: clustering, balanced assignment, matching, neighbors, class number, calibration, attention.
 
 The names that need torch are imported on first use, so that the others stay quick to import.
 """
@@ -43,22 +43,37 @@ from labelkit.algorithms.silhouette import pairwise_distances, silhouette_score,
 
 if TYPE_CHECKING:
     from labelkit.algorithms.attention import alignment_energy, attention_entropy, attention_update, prior_energy
+    from labelkit.algorithms.sinkhorn import (
+        LinearScores,
+        SinkhornResult,
+        balanced_labels,
+        batch_assignments,
+        cluster_sizes,
+        make_prior,
+        order_prior,
+        solve,
+    )
 
 __all__ = [
     "ClassNumber",
     "ClassNumberChoice",
     "Clustering",
     "CriterionCurve",
+    "LinearScores",
     "Matching",
     "NamedProbability",
     "Reliability",
     "RiskCoverage",
     "Partition",
     "SemiSupervisedClustering",
+    "SinkhornResult",
     "alignment_energy",
     "attention_entropy",
     "attention_update",
+    "balanced_labels",
+    "batch_assignments",
     "bounded_integer_search",
+    "cluster_sizes",
     "conformal_threshold",
     "choose_num_classes",
     "class_numbers",
@@ -71,9 +86,11 @@ __all__ = [
     "kmeans_path",
     "knn",
     "leave_one_out_agreement",
+    "make_prior",
     "match_clusters",
     "named_probability",
     "nearest_centroids",
+    "order_prior",
     "pair_agreement",
     "pairwise_distances",
     "prior_energy",
@@ -83,13 +100,14 @@ __all__ = [
     "softmax",
     "silhouette_score",
     "simplified_silhouette_score",
+    "solve",
     "spherical_kmeans",
 ]
 
 
 def __getattr__(name: str) -> Any:
     if name in __all__:
-        from labelkit.algorithms import attention
+        from labelkit.algorithms import attention, sinkhorn
 
-        return getattr(attention, name)
+        return getattr(attention if hasattr(attention, name) else sinkhorn, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
