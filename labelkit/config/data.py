@@ -37,7 +37,7 @@ class DataConfig(StageConfig):
         None,
         gt=0,
         lt=1,
-        description="Of a set without splits, set this share of each class apart as split test, the rest as train; "
+        description="Of a set without a test split, set this share of each class apart as split test, the rest as train; "
         "--split-seed draws it.",
         json_schema_extra=_DATA,
     )

@@ -16,10 +16,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from labelkit.algorithms.sinkhorn import LinearScores, SinkhornResult, solve
+from labelkit.algorithms.sinkhorn import LinearScores, Reduce, order_prior, solve
 from labelkit.data.keyed_random import keyed_generator
+from labelkit.engine.method import TrainState
 
-Combine = Callable[[Tensor, Literal["sum", "max"]], Tensor]
 DEAD_RANGE = 1e-6
 SLOW_ERROR, SLOW_ITERATIONS = 0.1, 100
 _CHUNK = 4096
@@ -68,20 +68,19 @@ class SolveRecord:
         """For the log."""
         return {name: value for name, value in asdict(self).items()}
 
-    def warnings(self, settings: SolverSettings) -> list[str]:
-        """Return what a person should know, in sentences."""
-        found = []
+    def warnings(self, settings: SolverSettings) -> dict[str, str]:
+        """Return what a person should know, in sentences by their subject."""
+        found = {}
         if self.dead:
-            found.append(f"head {self.head} gives all images the same logits, so that its labels are arbitrary")
+            found["dead"] = f"head {self.head} gives all images the same logits, so that its labels are arbitrary"
+        reached = f"marginal error {self.marginal_error:.2g} after {self.iterations} passes"
         if self.marginal_error > SLOW_ERROR and self.iterations >= SLOW_ITERATIONS:
-            found.append(
-                f"labels of head {self.head} are far from balance (marginal error {self.marginal_error:.2g} after "
-                f"{self.iterations} passes): lower --lam, or use --solver lbfgs"
+            found["far"] = (
+                f"labels of head {self.head} are far from balance ({reached}): lower --lam, or use --solver lbfgs"
             )
         elif not self.converged:
-            found.append(
-                f"labels of head {self.head}: marginal error {self.marginal_error:.2g} after {self.iterations} passes, "
-                f"asked for {settings.tolerance:g}; they are used as they are"
+            found["not converged"] = (
+                f"labels of head {self.head}: {reached}, asked for {settings.tolerance:g}; they are used as they are"
             )
         return found
 
@@ -127,6 +126,16 @@ class SelfLabels(nn.Module):
             self.register_buffer(f"prior_{head}", torch.full((k,), 1 / k, dtype=torch.float64))
         self.buffer_names = tuple(name for name, _ in self.named_buffers())
 
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> SelfLabels:
+        """Move the labels only: potentials are for the solver, on the CPU and in a precision some devices lack."""
+        kept = {name: value for name, value in self._buffers.items() if value is not None and value.is_floating_point()}
+        for name in kept:
+            del self._buffers[name]
+        try:
+            return super()._apply(fn, recurse)
+        finally:
+            self._buffers.update(kept)
+
     def potentials(self, head: int) -> Tensor:
         """(k,) float64, log cluster weights of the last solve, largest 0."""
         return self.get_buffer(f"potentials_{head}")
@@ -164,9 +173,7 @@ class SelfLabels(nn.Module):
         rows: NDArray[np.int64],
         layer: nn.Module,
         settings: SolverSettings,
-        *,
-        combine: Combine,
-        gather_rows: Callable[[Tensor, Tensor, int], Tensor],
+        state: TrainState,
     ) -> SolveRecord:
         """Solve for the labels of one head.
 
@@ -176,23 +183,19 @@ class SelfLabels(nn.Module):
             rows: (m,) their numbers; over all processes each readable row once.
             layer: its ``Linear``, to (k,) logits.
             settings: of the solver.
-            combine: sum or maximum over processes.
-            gather_rows: puts the rows of all processes into one table.
+            state: speaks to the other processes.
         """
         weight, bias = layer.weight, layer.bias
         assert isinstance(weight, Tensor)
         assert isinstance(bias, Tensor)
         weight, bias = weight.float(), bias.float()
         features = features.to(weight.device) if len(features) else weight.new_zeros((0, weight.shape[1]))
-        low, high, shares = _look(features, weight, bias, settings.lam, combine)
+        low, high, shares = _look(features, weight, bias, settings.lam, state.combine)
         prior = self.prior(head)
         if int(self.num_solves[head]) == 0:
-            # a larger share belongs to whichever cluster is larger already, since their numbers mean nothing
-            order = torch.argsort(shares.to(prior.device), descending=True, stable=True)
-            prior[order] = prior.sort(descending=True).values.clone()
+            prior.copy_(order_prior(prior, shares))
         scores = LinearScores(features, weight, bias)
-        initial = self.potentials(head) if int(self.num_solves[head]) else None
-        result: SinkhornResult = solve(
+        result = solve(
             scores,
             settings.lam,
             prior=prior,
@@ -200,14 +203,13 @@ class SelfLabels(nn.Module):
             max_iterations=settings.max_iterations,
             solver=settings.solver,
             stop=settings.stop,
-            initial=initial,
+            initial=self.potentials(head),
             memory_bytes=settings.memory_bytes,
-            reduce=combine,
+            reduce=state.combine,
         )
         self.potentials(head).copy_(result.potentials)
-        own = result.pseudo_labels(scores) if len(features) else torch.zeros(0, dtype=torch.int64)
         # one more than the label, since a row that nobody has comes back as 0
-        table = gather_rows((own + 1).cpu(), torch.from_numpy(rows), self.pseudo_labels.shape[1]) - 1
+        table = state.gather_rows(result.cluster_ids + 1, torch.from_numpy(rows), self.pseudo_labels.shape[1]) - 1
         before = self.pseudo_labels[head].cpu()
         listed = table >= 0
         counts = torch.bincount(table[listed], minlength=self.num_clusters[head])
@@ -229,7 +231,7 @@ class SelfLabels(nn.Module):
 
 
 def _look(
-    features: Tensor, weight: Tensor, bias: Tensor, lam: float, combine: Combine
+    features: Tensor, weight: Tensor, bias: Tensor, lam: float, combine: Reduce
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Smallest and largest score of each cluster, and its share before any balancing, over all processes."""
     k = len(weight)

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
@@ -27,8 +26,8 @@ from torch import Tensor
 from labelkit.algorithms.sinkhorn import make_prior
 from labelkit.config.methods.sela import SeLaConfig
 from labelkit.data.batch import Batch, DataInfo
+from labelkit.data.numbers import read_numbers
 from labelkit.data.samplers import UniformSampler
-from labelkit.data.tables import read_numbers
 from labelkit.data.transforms import ViewSpec, sela_view, test_view
 from labelkit.engine.method import FullPass, Method, Phase, StepOutput, TrainState
 from labelkit.engine.schedules import optimization_times
@@ -85,7 +84,7 @@ class SeLa(Method[SeLaConfig]):
             None if memory is None else int(memory * 2**30),
         )
         self._records: list[SolveRecord] = []
-        self._warned: set[str] = set()
+        self._warned: set[tuple[int, str]] = set()
 
     def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
         """One phase: one augmented view, every image once."""
@@ -130,6 +129,14 @@ class SeLa(Method[SeLaConfig]):
             metrics["labels/empty_clusters"] = sum(record.empty_clusters for record in records)
         return metrics
 
+    def extra_state(self) -> dict[str, Any]:
+        """What the running epoch's optimizations came to."""
+        return {"records": [record.to_dict() for record in self._records]}
+
+    def load_extra_state(self, state: Mapping[str, Any]) -> None:
+        """Take back what ``extra_state`` gave."""
+        self._records = [SolveRecord(**record) for record in state["records"]]
+
     def groupings(self) -> Mapping[str, Tensor]:
         """The clustering of every head."""
         return {f"head{head}": labels for head, labels in enumerate(self.labels.pseudo_labels)}
@@ -153,25 +160,18 @@ class SeLa(Method[SeLaConfig]):
         if config.label_pass == "official":
             how = FullPass("train", self._train_view(), "new", batch_size)
         else:
-            mode = "batch-statistics" if config.label_pass_bn == "batch" else "eval"
-            how = FullPass(mode, order="fixed", batch_size=batch_size)
+            how = FullPass(
+                "batch-statistics" if config.label_pass_bn == "batch" else "eval", order="fixed", batch_size=batch_size
+            )
         features, rows = state.visit(self.network.embed, None, how)
         for head in heads:
-            record = self.labels.renew(
-                head,
-                features,
-                rows,
-                self.network.heads[head],
-                self._settings,
-                combine=state.combine,
-                gather_rows=state.gather_rows,
-            )
+            layer = self.network.heads[head]
+            record = self.labels.renew(head, features, rows, layer, self._settings, state)
             self._records.append(record)
             state.log("labels", record.to_dict())
-            for warning in record.warnings(self._settings):
-                kind = warning.partition(":")[0]
-                if kind not in self._warned:  # once for each head; the log has every one
-                    self._warned.add(kind)
+            for kind, warning in record.warnings(self._settings).items():
+                if (head, kind) not in self._warned:  # the log has every one
+                    self._warned.add((head, kind))
                     state.warn(f"warning: {warning}")
 
 
@@ -185,4 +185,4 @@ def _prior(spec: str, num_clusters: int) -> NDArray[np.float64]:
         shares = make_prior(spec if spec.startswith("zipf:") else read_numbers(Path(spec)), num_clusters)
     except ValueError as error:
         raise ConfigError("--prior", f"{spec}: {error}", f"Give {num_clusters} positive shares that sum to 1.") from error
-    return np.asarray(torch.as_tensor(shares).cpu(), dtype=np.float64)
+    return shares.numpy()

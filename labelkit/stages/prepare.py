@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.config.data import DataConfig
+from labelkit.config.representation import RepresentationTrainConfig
 from labelkit.data.batch import DataInfo
 from labelkit.data.benchmark_classes import benchmark_classes
 from labelkit.data.datasets import DATASETS, ImageDataset, load_dataset
@@ -26,6 +27,9 @@ from labelkit.data.splits import (
     no_labels_split,
 )
 from labelkit.errors import ConfigError, DatasetError
+
+
+_HELD_OUT_SPLITS = ("test", "val", "valid", "validation")
 
 
 @dataclass(frozen=True)
@@ -103,7 +107,7 @@ def read_listing(config: DataConfig) -> tuple[ImageDataset, tuple[str, ...]]:
     if config.holdout is None:
         return dataset, ()
     option = f"--holdout {config.holdout:g}"
-    if dataset.split_names:
+    if has_own_splits(dataset):
         names = ", ".join(dataset.split_names)
         raise ConfigError(option, f"{dataset.name} has splits of its own ({names})", "Leave it out.")
     rows = holdout_rows(dataset.labels, config.holdout, seed=config.split_seed)
@@ -111,6 +115,11 @@ def read_listing(config: DataConfig) -> tuple[ImageDataset, tuple[str, ...]]:
         raise ConfigError(option, "holds out no image, since each class keeps one", "Use a set with more images.")
     held_out = tuple(dataset.sample_ids[row] for row in rows)
     return with_holdout(dataset, held_out), held_out
+
+
+def has_own_splits(dataset: ImageDataset) -> bool:
+    """Whether a data set comes with more than images to train on."""
+    return not set(dataset.split_names) <= {"train"}
 
 
 def with_holdout(dataset: ImageDataset, held_out: Collection[str]) -> ImageDataset:
@@ -176,6 +185,35 @@ def prepare_data(config: DataConfig) -> PreparedData:
             split.kind, split.labeled[kept], split.old_classes, split.new_classes, split.params, split.warnings
         )
     return PreparedData(dataset, split, split.training_labels(dataset.labels), listing, held_out)
+
+
+def eval_images(config: RepresentationTrainConfig, prepared: PreparedData) -> ImageDataset | None:
+    """Images of ``--eval-split``, cut like the others by ``--max-per-class``; ``None`` if there are none with labels.
+
+    Raises:
+        ConfigError: no such split, one that is trained on, or one without labels.
+    """
+    listing, wanted = prepared.listing, config.eval_split
+    if listing is None or wanted == "none":
+        return None
+    trained = "train" if config.split == "auto" and "train" in listing.split_names else config.split
+    if wanted == "auto":
+        found = [name for name in _HELD_OUT_SPLITS if name in listing.split_names]
+        if trained in ("auto", "all") or not found or found[0] == trained:
+            return None
+        wanted = found[0]
+    elif trained in ("auto", "all", wanted):
+        raise ConfigError("--eval-split", f"{wanted} is trained on", "Choose another, or pass --split or --holdout.")
+    with _asked_by("--eval-split"):
+        rows = listing.in_split(wanted)
+    images = listing.select(rows)
+    if config.max_per_class is not None:
+        images = images.select(first_per_class(images.labels, images.splits, config.max_per_class))
+    if not (images.labels >= 0).any():
+        if config.eval_split == "auto":
+            return None
+        raise ConfigError("--eval-split", f"no image of {wanted} has a label", "Choose another, or none.")
+    return images
 
 
 def choose_labels(config: DataConfig, dataset: ImageDataset) -> LabelSplit:
