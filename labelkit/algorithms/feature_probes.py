@@ -106,10 +106,12 @@ def linear_probe(
     for epoch in range(epochs):
         for group in optimizer.param_groups:
             group["lr"] = lr * 0.5 * (1 + math.cos(math.pi * epoch / epochs))
-        for batch in torch.randperm(len(rows), generator=generator).split(batch_size):
+        order = torch.randperm(len(rows), generator=generator)
+        for start in range(0, len(rows), batch_size):
+            batch = order[start : start + batch_size]
             loss = torch.nn.functional.cross_entropy(rows[batch] @ weight.T + bias, classes[batch])
             optimizer.zero_grad()
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call] # torch does not say
             optimizer.step()
     with torch.no_grad():
         return (asked @ weight.T + bias).numpy()

@@ -25,9 +25,7 @@ class RepresentationTrainConfig(TrainConfig):
         json_schema_extra=_DATA,
     )
 
-    backbone: str = Field(
-        "resnet50", description="Any backbone (`labelkit list backbones`).", json_schema_extra=_MODEL
-    )
+    backbone: str = Field("resnet50", description="Any backbone (`labelkit list backbones`).", json_schema_extra=_MODEL)
     pretrained: bool = Field(False, description="Start from the hub's weights.", json_schema_extra=_MODEL)
     weights: Path | None = Field(
         None, description="Start from this .safetensors or .pth file instead.", json_schema_extra=_MODEL

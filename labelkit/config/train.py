@@ -41,7 +41,8 @@ class TrainConfig(DataConfig):
         json_schema_extra=_OPTIMIZATION,
     )
     lr_schedule: Literal["cosine", "constant", "step"] = Field(
-        "cosine", description="Shape of the learning rate; step: it drops at --lr-drop-epochs.",
+        "cosine",
+        description="Shape of the learning rate; step: it drops at --lr-drop-epochs.",
         json_schema_extra=_OPTIMIZATION,
     )
     lr_drop_epochs: tuple[int, ...] = Field(

@@ -77,8 +77,14 @@ _NEED_TORCH = {
     "labelkit.data.batch": ("Batch", "DataInfo", "ViewGeometry"),
     "labelkit.data.loading": ("EvalBatch", "EvalLoader", "ImageBank", "TrainLoader"),
     "labelkit.data.transforms": (
-        "Normalize", "ViewSpec", "sela_view", "simgcd_view", "strong_view", "test_view", "weak_view",
-    ),  # fmt: skip
+        "Normalize",
+        "ViewSpec",
+        "sela_view",
+        "simgcd_view",
+        "strong_view",
+        "test_view",
+        "weak_view",
+    ),
 }
 
 

@@ -559,7 +559,9 @@ class EvalLoader:
         _check_rank(rank, world_size)
         if batch_size < 1:
             raise ValueError(f"batch_size is {batch_size}, must be positive")
-        if seed is None and view != ViewSpec(view.size, view.resize_ratio, interpolation=view.interpolation, padding=view.padding):
+        if seed is None and view != ViewSpec(
+            view.size, view.resize_ratio, interpolation=view.interpolation, padding=view.padding
+        ):
             raise ValueError(f"an evaluation view must have no randomness: {view}")
         bank = images if isinstance(images, ImageBank) else None
         dataset = images.dataset if isinstance(images, ImageBank) else images

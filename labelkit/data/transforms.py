@@ -261,8 +261,8 @@ def sela_view(size: int, recipe: ViewRecipe, *, chiral: bool, photographic: bool
     """Return the training view of SeLa.
 
     ``cifar`` and ``imagenet``: a random box of 20 to 100 (8 to 100) % of the area, jitter of 0.4 in everything, gray
-    for one in five (released code). ``mocov2``: MoCo v2's, with blur (the code's later models). ``digits``: scale 0.8 to
-    1.2, rotation of 0.25 rad, shift of 15 % of half a side (ours; specification 4).
+    for one in five (released code). ``mocov2``: MoCo v2's, with blur (the code's later models). ``digits``: scale 0.8
+    to 1.2, rotation of 0.25 rad, shift of 15 % of half a side (ours; specification 4).
 
     Args:
         size: side in pixels.

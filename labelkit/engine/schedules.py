@@ -44,7 +44,9 @@ class LearningRate:
         if self.shape not in ("cosine", "constant", "step"):
             raise ValueError(f"unknown shape {self.shape!r}")
         if not 0 < self.drop_factor < 1 or list(self.drop_epochs) != sorted(set(self.drop_epochs)):
-            raise ValueError(f"drop_factor {self.drop_factor} must be in (0, 1), drop_epochs {self.drop_epochs} increase")
+            raise ValueError(
+                f"drop_factor {self.drop_factor} must be in (0, 1), drop_epochs {self.drop_epochs} increase"
+            )
 
     def at(self, epoch: float) -> float:
         """Value at a time in epochs; ``epoch`` may be a fraction."""

@@ -132,7 +132,8 @@ class SelfLabels(nn.Module):
         for name in kept:
             del self._buffers[name]
         try:
-            return super()._apply(fn, recurse)
+            super()._apply(fn, recurse)  # type: ignore[no-untyped-call] # torch does not say
+            return self
         finally:
             self._buffers.update(kept)
 
@@ -230,17 +231,14 @@ class SelfLabels(nn.Module):
         )
 
 
-def _look(
-    features: Tensor, weight: Tensor, bias: Tensor, lam: float, combine: Reduce
-) -> tuple[Tensor, Tensor, Tensor]:
+def _look(features: Tensor, weight: Tensor, bias: Tensor, lam: float, combine: Reduce) -> tuple[Tensor, Tensor, Tensor]:
     """Smallest and largest score of each cluster, and its share before any balancing, over all processes."""
     k = len(weight)
     low = torch.full((k,), torch.inf, dtype=torch.float64, device=weight.device)
     high = -low
     shares = torch.zeros(k + 1, dtype=torch.float64, device=weight.device)
-    for chunk in features.split(_CHUNK):
-        if not len(chunk):
-            continue
+    for start in range(0, len(features), _CHUNK):
+        chunk = features[start : start + _CHUNK]
         scores = lam * torch.nn.functional.linear(chunk, weight, bias).double()
         low, high = torch.minimum(low, scores.amin(0)), torch.maximum(high, scores.amax(0))
         shares[:k] += scores.softmax(1).sum(0)

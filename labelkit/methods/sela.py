@@ -7,8 +7,8 @@ Source: Y. M. Asano, C. Rupprecht, A. Vedaldi, "Self-labelling via simultaneous 
        the assignment with the smallest cost among those with the asked-for cluster shares (``algorithms.sinkhorn``)
     3. each step: cross-entropy of every head with its labels, mean over the heads
     4. after the last step the labels are renewed once more
-Departures (``--label-pass official`` and ``--optimization-schedule official-*`` undo them): images of the label pass are
-not augmented and nothing is dropped, times have no off-by-one, and step 4, so that stored labels and network agree.
+Departures: images of the label pass are not augmented and nothing is dropped (``--label-pass official``), times have no
+off-by-one (``--optimization-schedule official-*``), and step 4, so that stored labels and network agree.
 Second stage, ``--labels-from RUN --rotation``: a new network on the labels of a finished run, and on rotations.
 """
 
@@ -184,5 +184,7 @@ def _prior(spec: str, num_clusters: int) -> NDArray[np.float64]:
     try:
         shares = make_prior(spec if spec.startswith("zipf:") else read_numbers(Path(spec)), num_clusters)
     except ValueError as error:
-        raise ConfigError("--prior", f"{spec}: {error}", f"Give {num_clusters} positive shares that sum to 1.") from error
+        raise ConfigError(
+            "--prior", f"{spec}: {error}", f"Give {num_clusters} positive shares that sum to 1."
+        ) from error
     return shares.numpy()

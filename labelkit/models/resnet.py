@@ -139,9 +139,7 @@ def fan_out_init(net: nn.Module) -> None:
             nn.init.zeros_(module.bias)
 
 
-def cifar_resnet(
-    depth: int, *, width: int = 16, shortcut: Shortcut = "pad", in_channels: int = 3
-) -> ResidualNetwork:
+def cifar_resnet(depth: int, *, width: int = 16, shortcut: Shortcut = "pad", in_channels: int = 3) -> ResidualNetwork:
     """Build He et al.'s network for 32x32 images: a 3x3 stem and three stages of (depth - 2) / 6 blocks.
 
     Args:

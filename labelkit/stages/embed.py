@@ -190,7 +190,15 @@ def _refuse_label_options(config: EmbedConfig) -> None:
     Raises:
         ConfigError: one is set.
     """
-    fields = ("label_split", "num_old_classes", "label_ratio", "num_labels", "imbalance_factor", "split_seed", "holdout")
+    fields = (
+        "label_split",
+        "num_old_classes",
+        "label_ratio",
+        "num_labels",
+        "imbalance_factor",
+        "split_seed",
+        "holdout",
+    )
     for name in fields:
         if getattr(config, name) != type(config).model_fields[name].default:
             raise ConfigError(

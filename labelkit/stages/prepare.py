@@ -28,7 +28,6 @@ from labelkit.data.splits import (
 )
 from labelkit.errors import ConfigError, DatasetError
 
-
 _HELD_OUT_SPLITS = ("test", "val", "valid", "validation")
 
 

@@ -167,8 +167,9 @@ def _set_up(method_name: str, config: TrainConfig, runtime: Runtime, *, fresh: b
         fresh: load the weights that the options name; a resumed run has all of them in its checkpoint.
     """
     prepared = prepare_data(config)
-    has_size = isinstance(config, ContrastiveTrainConfig | RepresentationTrainConfig)
-    image_size = config.image_size if has_size else None
+    image_size = None
+    if isinstance(config, ContrastiveTrainConfig | RepresentationTrainConfig):
+        image_size = config.image_size
     info = prepared.info(image_size or 0)
     build_with = config if fresh else without_weights(config)
     method = METHODS[method_name].load()(build_with, info)

@@ -56,7 +56,9 @@ class SeLaConfig(RepresentationTrainConfig):
         json_schema_extra=_LABELS,
     )
     refresh: Literal["all", "one"] = Field(
-        "all", description="Heads that an optimization refreshes: all, or one after the other.", json_schema_extra=_LABELS
+        "all",
+        description="Heads that an optimization refreshes: all, or one after the other.",
+        json_schema_extra=_LABELS,
     )
     allow_empty: bool = Field(
         False, description="Allow more clusters than images, so that some stay empty.", json_schema_extra=_LABELS
