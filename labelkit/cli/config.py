@@ -17,6 +17,7 @@ from labelkit.config.stages import (
     EmbedConfig,
     EvaluateAnswerConfig,
     EvaluateClusteringConfig,
+    EvaluateKNNConfig,
     KMeansConfig,
     RetrieveConfig,
     SphericalKMeansConfig,
@@ -37,6 +38,7 @@ CONFIG_CLASSES: tuple[type[StageConfig], ...] = (
     DiscoverAnswerConfig,
     EvaluateClusteringConfig,
     EvaluateAnswerConfig,
+    EvaluateKNNConfig,
     RetrieveConfig,
     DatasetsConfig,
 )
