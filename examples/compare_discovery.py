@@ -1,8 +1,9 @@
-"""Compare category-discovery methods on one split over several seeds; prints a table and writes it as JSON.
+r"""Compare category-discovery methods on one split over several seeds; prints a table and writes it as JSON.
 
     python examples/compare_discovery.py --dataset digits --seeds 5 --out examples/results/digits_discovery.json
     python examples/compare_discovery.py --rows alignment --seeds 5 --out grid.json --plot grid.png
-    python examples/compare_discovery.py --rows methods --dataset cifar10 --max-per-class 400 --start runs/start
+    python examples/compare_discovery.py --rows methods --dataset cifar10 --max-per-class 400 \
+        --start runs/start -- --preset cifar10_cpu
 
 Everything goes through the command line: networks are trained with the data set's presets, pixels or the features of
 --start are embedded and clustered. Accuracy v2 in percent, on the unlabeled images of the training split and, where the
@@ -169,6 +170,7 @@ def main() -> None:
     parser.add_argument("--classes", type=int, default=10, help="classes in all")
     parser.add_argument("--pixels", type=int, default=8, help="side of the image whose pixels are clustered")
     parser.add_argument("--start", type=Path, default=None, help="run whose backbone all networks start from")
+    parser.add_argument("--backbone", default="vit_nano_p8_32", help="the backbone of --start")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time, one thread each")
     parser.add_argument("--rows", choices=sorted(ROWS), default="updates", help="what to compare")
@@ -187,7 +189,8 @@ def main() -> None:
         commands = Commands(Path(scratch), data, extra, has_test=has_test)
         networks: dict[str, list[object]] = {PIXELS: ["--backbone", PIXELS, "--image-size", options.pixels]}
         if options.start is not None:
-            networks["features at the start"] = ["--checkpoint", options.start, "--no-logits"]
+            weights = max(options.start.glob("checkpoints/step-*/model.safetensors"))
+            networks["features at the start"] = ["--backbone", options.backbone, "--weights", weights]
         for features, network in networks.items():
             index = commands.folder / f"{features.replace(' ', '-')}.h5"
             commands.embed(index, *network, "--label-split", "gcd")
