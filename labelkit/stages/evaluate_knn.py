@@ -67,9 +67,7 @@ def evaluate_knn(config: EvaluateKNNConfig) -> SimpleResult:
         "k": min(config.k, len(gallery)),
         "temperature": config.temperature,
         **scores,
-        "per_class": dict(
-            zip(store.class_names, per_class_accuracy(votes, wanted, num_classes).tolist(), strict=True)
-        ),
+        "per_class": dict(zip(store.class_names, per_class_accuracy(votes, wanted, num_classes).tolist(), strict=True)),
     }
     made: tuple[Path, ...] = ()
     if config.result is not None:
