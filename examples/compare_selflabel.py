@@ -4,7 +4,7 @@
     python examples/compare_selflabel.py --dataset cifar10 --data-root data --preset cifar10_cpu --seeds 1 \
         --max-per-class 1000 --plot cifar10.png
 
-Everything goes through the command line. Features are judged by a vote of the 10 nearest training images on the held-out
+Everything goes through the command line. Features are judged by a vote of the 10 nearest training images on held-out
 ones (a fifth of each class where a set has no test split), in percent. Groups are those of the training images: NMI and
 purity (share of images with the most frequent class of their group) against the truth; k-means has as many groups as a
 head has clusters, and once as many as there are classes, which also gives an accuracy after one-to-one matching.

@@ -20,6 +20,8 @@ from labelkit.config.stages import (
     EvaluateKNNConfig,
     KMeansConfig,
     RetrieveConfig,
+    ShowAttentionConfig,
+    ShowCurvesConfig,
     SphericalKMeansConfig,
     SSKMeansConfig,
 )
@@ -40,6 +42,8 @@ CONFIG_CLASSES: tuple[type[StageConfig], ...] = (
     EvaluateAnswerConfig,
     EvaluateKNNConfig,
     RetrieveConfig,
+    ShowAttentionConfig,
+    ShowCurvesConfig,
     DatasetsConfig,
 )
 """The config of every stage command."""

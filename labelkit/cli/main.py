@@ -76,6 +76,11 @@ COMMANDS: dict[str, _Entry] = {
         example="labelkit evaluate clustering --index digits.h5",
     ),
     "retrieve": _Entry("Find the images most like a query.", "labelkit.cli.retrieve", "retrieve"),
+    "show": _Entry(
+        "Draw what a run did: attention maps, logged curves.",
+        "labelkit.cli.show",
+        example="labelkit show curves --run runs/flipclass-digits --out curves.png",
+    ),
     "datasets": _Entry(
         "Show the named data sets, and whether they are here and whole.", "labelkit.cli.datasets", "datasets"
     ),
