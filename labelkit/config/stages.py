@@ -136,6 +136,40 @@ class SSKMeansConfig(ClusterConfig):
     normalize: bool = Field(True, description="Scale every row to length 1 first.")
 
 
+class SinkhornConfig(ClusterConfig):
+    """``labelkit cluster sinkhorn``."""
+
+    command: ClassVar[tuple[str, ...]] = ("cluster", "sinkhorn")
+
+    num_clusters: int = Field(..., ge=2, description="Groups to make.")
+    temperature: float = Field(
+        0.02, gt=0, description="Temperature of the cosines; the smaller, the nearer to the sizes, and the slower."
+    )
+    prior: str = Field(
+        "uniform",
+        description="Sizes of the groups: uniform; zipf:a, shares falling as 1/rank^a; or a text file of a number per "
+        "group, shares that sum to 1 or sizes that sum to the rows.",
+    )
+    init: Literal["k-means", "random"] = Field(
+        "k-means", description="First prototypes: spherical k-means, or rows drawn at random."
+    )
+    prototypes: str | None = Field(
+        None,
+        pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$",
+        description="First prototypes from this result beside the store instead; the prior then keeps its order.",
+    )
+    exact_balance: bool = Field(
+        False, description="Meet the sizes exactly, by linear assignment in the end; at most 8,000 rows."
+    )
+    num_inits: int = Field(1, ge=1, description="Starts of the k-means of --init; the lowest inertia wins.")
+    max_iterations: int = Field(
+        100, ge=1, description="Rounds of assignment and new prototypes at the most; 1 only assigns."
+    )
+    tolerance: float = Field(
+        1e-6, gt=0, description="Summed difference of shares reached and wanted that the last assignment may have."
+    )
+
+
 class DiscoverCategoriesConfig(IndexConfig):
     """``labelkit discover categories``."""
 
