@@ -29,8 +29,8 @@ from labelkit.algorithms.sinkhorn_workers import Scratch, Workers
 Reduce = Callable[[Tensor, Literal["sum", "max"]], Tensor]
 """Combines a small CPU tensor over all processes, elementwise; every process gets the same answer."""
 
-# Above this |M| float32 has lost the digits that the exponential would show: the exponent is then taken in float64.
-_EXACT_EXPONENT = 64.0
+# Above this |M| float32 is off by more than 3e-5 in the exponent: it is then taken in float64.
+_EXACT_EXPONENT = 512.0
 # Logarithm of the largest entry of a row of the kernel: large, so that small entries are far from underflow.
 _HEADROOM = {torch.float32: 60.0, torch.float64: 300.0}
 # Range of u - u0 that products with the kernel bear; in place of the scores more cannot be, else u is absorbed earlier,

@@ -22,6 +22,7 @@ from labelkit.config.stages import (
     RetrieveConfig,
     ShowAttentionConfig,
     ShowCurvesConfig,
+    SinkhornConfig,
     SphericalKMeansConfig,
     SSKMeansConfig,
 )
@@ -35,6 +36,7 @@ CONFIG_CLASSES: tuple[type[StageConfig], ...] = (
     KMeansConfig,
     SphericalKMeansConfig,
     SSKMeansConfig,
+    SinkhornConfig,
     DiscoverCategoriesConfig,
     DiscoverHeadConfig,
     DiscoverAnswerConfig,
