@@ -2,9 +2,11 @@
 
 from labelkit.models.attention_maps import BlockAttention, attention_maps
 from labelkit.models.backbones import Backbone, BackboneInfo, build_backbone, list_backbones
+from labelkit.models.batch_norm import batch_statistics
 from labelkit.models.ema import EMATeacher
 from labelkit.models.heads import CosineClassifier, Projector
 from labelkit.models.paired_attention import KeyUpdate, default_align_blocks, freeze_backbone, paired_forward
+from labelkit.models.resnet import cifar_resnet, resnet50
 from labelkit.models.seeding import seeded_init
 from labelkit.models.vit import UnsupportedBackboneError
 from labelkit.models.weights import LoadReport, fingerprint, load_weights_file, map_weights
@@ -20,7 +22,9 @@ __all__ = [
     "Projector",
     "UnsupportedBackboneError",
     "attention_maps",
+    "batch_statistics",
     "build_backbone",
+    "cifar_resnet",
     "default_align_blocks",
     "fingerprint",
     "freeze_backbone",
@@ -28,5 +32,6 @@ __all__ = [
     "load_weights_file",
     "map_weights",
     "paired_forward",
+    "resnet50",
     "seeded_init",
 ]
