@@ -68,8 +68,8 @@ Scores = Tensor | RowSliceable | LinearScores
 
 # Newton's matrix is k x k and costs n k^2 per step.
 _NEWTON_MOST_CLUSTERS = 512
-# Where lam times the largest range of a row is above this, the potentials of a problem softer by this factor come first:
-# from zeros the semi-dual is nearly piecewise linear, and an ascent can stall far from its top.
+# Where lam times the largest range of a row is above this, a problem softer by this factor is solved first: from zeros
+# the semi-dual is nearly piecewise linear, and an ascent can stall far from its top.
 _STEEP, _SOFTER = 1e4, 8.0
 # Kernel of scores that are not in memory: at most this, unless told otherwise.
 _KERNEL_BYTES = 1 << 30
@@ -181,8 +181,8 @@ def solve(
             moves more; with ``stop="official"``: see there).
         max_iterations: passes at the most; the best potentials so far are returned.
         solver: ``sinkhorn``: the scaling iteration; ``lbfgs``: quasi-Newton on the semi-dual; ``newton``: with its
-            Hessian, for at most 512 clusters; ``auto``: scaling while it is fast, then L-BFGS; a steep problem is first solved at
-            smaller ``lam``, whose passes count.
+            Hessian, for at most 512 clusters; ``auto``: scaling while it is fast, then L-BFGS; a steep
+            problem is first solved at smaller ``lam``, whose passes count.
         form: ``kernel``: exponentials once, then products with the stored kernel; ``log`` or ``lazy`` (two names:
             of stored scores, of :class:`LinearScores`): exponentials in every pass, nothing of size n x k is kept;
             ``auto``: kernel if it fits.
