@@ -4,7 +4,7 @@ Source: "Hyperspherical Classification with Dynamic Label-to-Prototype Assignmen
 vectors is :math:`\log \text{mean}_{i<j} \exp(-2t (1 - w_i \cdot w_j))`, t = 2.
 
     c <= d + 1          simplex: every cosine is -1/(c - 1); the least loss there is
-    c <= 2d             simplices in orthogonal subspaces: the largest cosine is 0, the least there is (Rankin)
+    c <= 2d             opposite pairs and a simplex, all orthogonal: the largest cosine is 0, the least there is (Rankin)
     d = 2               regular polygon: the least loss and the least largest cosine
     otherwise           minimize the loss, then the same loss with t growing, whose limit is the largest cosine
 
@@ -131,8 +131,8 @@ def closed_form(num_prototypes: int, dim: int) -> NDArray[np.float64] | None:
     """Return the best spread where it is known for all c and d, in coordinates of its own.
 
     Returns:
-        (c, m) unit rows with m <= d, to be rotated into d dimensions: simplex (c <= d + 1), simplices in orthogonal
-        subspaces (c <= 2d) or regular polygon (d = 2); ``None`` otherwise.
+        (c, m) unit rows with m <= d, to be rotated into d dimensions: simplex (c <= d + 1), opposite pairs and a
+        simplex in orthogonal subspaces (c <= 2d), or regular polygon (d = 2); ``None`` otherwise.
     """
     if num_prototypes <= 2 * dim:
         return _simplices(num_prototypes, min(dim, num_prototypes - 1))
@@ -309,14 +309,17 @@ def _largest_cosine(points: Tensor, chunk: int) -> float:
 
 
 def _simplices(count: int, dim: int) -> NDArray[np.float64]:
-    """Split ``dim`` dimensions among ``count - dim`` simplices of nearly equal size; one simplex if count = dim + 1."""
-    sizes = np.full(count - dim, count // (count - dim))
-    sizes[: count % (count - dim)] += 1
+    """Return one simplex if count = dim + 1, else opposite pairs and a simplex, all in orthogonal subspaces.
+
+    Any ``count - dim`` simplices that share the dimensions have 0 as their largest cosine. Of all ways to share, this
+    one has the least loss at t = 2: what a simplex of m points takes off the sum over pairs is
+    m (m - 1)/2 (1 - exp(-2t/(m - 1))), which is convex in m, so that unequal sizes are best.
+    """
+    pairs = count - dim - 1
     rows = np.zeros((count, dim))
-    row = column = 0
-    for size in sizes.tolist():
-        rows[row : row + size, column : column + size - 1] = _simplex(size)
-        row, column = row + size, column + size - 1
+    for pair in range(pairs):
+        rows[2 * pair : 2 * pair + 2, pair] = 1, -1
+    rows[2 * pairs :, pairs:] = _simplex(count - 2 * pairs)
     return rows
 
 
