@@ -324,13 +324,9 @@ def classification_view(size: int, recipe: ClassificationRecipe, *, chiral: bool
         # the edge continued: with black around, accuracy on digits was lower by up to 2 points
         return replace(sela_view(size, "digits", chiral=chiral), padding="border")
     if recipe == "crop-flip":
-        return ViewSpec(
-            size, shift_px=4, whole_pixels=True, hflip=hflip, interpolation="bilinear", padding="zeros"
-        )
+        return ViewSpec(size, shift_px=4, whole_pixels=True, hflip=hflip, interpolation="bilinear", padding="zeros")
     jitter = (0.4, 0.4, 0.4, 0.0) if recipe == "imagenet-jitter" else (0.0, 0.0, 0.0, 0.0)
-    return ViewSpec(
-        size, area_range=(0.08, 1.0), hflip=hflip, jitter_prob=float(any(jitter)), jitter=jitter
-    )
+    return ViewSpec(size, area_range=(0.08, 1.0), hflip=hflip, jitter_prob=float(any(jitter)), jitter=jitter)
 
 
 # --- stage 1: boxes ------------------------------------------------------------------------------

@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.optimize import linear_sum_assignment
 
+from labelkit.algorithms.assignment import Assignment, assign
 from labelkit.engine.method import TrainState
 from labelkit.models.prototype_head import PrototypeHead
 
@@ -63,54 +63,44 @@ def reassign(head: PrototypeHead, state: TrainState) -> AssignmentRecord:
     """Give each class the prototype that makes the sum of cosines with the class means largest.
 
     Raises:
-        ValueError: a class mean is not finite.
+        ValueError: a class mean is not finite; the message names the class.
     """
     started = time.perf_counter()
     before = head.assignment.cpu().numpy().copy()
-    found, objective = before, 0.0
+    found = Assignment(np.zeros_like(before), np.zeros(len(head.prices)), 0.0, "kept", 0)
     if state.is_main:
-        similarity = similarities(head)
-        found, objective = best_assignment(similarity, before)
-    told = state.combine(torch.from_numpy(found if state.is_main else np.zeros_like(before)), "sum")
-    objective = float(state.combine(torch.tensor(objective, dtype=torch.float64), "sum"))
-    head.assignment.copy_(told)
-    changed = int((told.numpy() != before).sum())
-    return AssignmentRecord(objective / len(before), changed, time.perf_counter() - started)
+        previous = Assignment(before, head.prices.cpu().numpy().astype(np.float64), 0.0, "kept", 0)
+        found = best_assignment(similarities(head), previous)
+    columns = state.combine(torch.from_numpy(found.columns), "sum")
+    # float32 as in the checkpoint, so that a resumed run starts its next solution where this one would
+    head.prices.copy_(state.combine(torch.from_numpy(found.prices.astype(np.float32)), "sum"))
+    value = state.combine(torch.tensor(found.value, dtype=torch.float32), "sum")
+    head.assignment.copy_(columns)
+    changed = int((columns.cpu().numpy() != before).sum())
+    return AssignmentRecord(float(value) / len(before), changed, time.perf_counter() - started)
 
 
 def similarities(head: PrototypeHead) -> NDArray[np.float64]:
-    """(c, k) cosines of class means and prototypes; a class without an image only leans to its own prototype.
-
-    Raises:
-        ValueError: one is not finite.
-    """
-    means, prototypes = head.class_means.double().cpu(), head.prototypes.double().cpu()
-    table = (means @ prototypes.T).numpy()
-    bad = np.flatnonzero(~np.isfinite(table).all(axis=1))
-    if len(bad):
-        raise ValueError(f"the mean of class {bad[0]} is not finite")
+    """(c, k) cosines of class means and prototypes; a class without an image only leans to its own prototype."""
+    table = (head.class_means.double().cpu() @ head.prototypes.double().cpu().T).numpy()
     unseen = np.flatnonzero(head.seen.cpu().numpy() == 0)
     table[unseen] = 0.0
     table[unseen, head.assignment.cpu().numpy()[unseen]] = UNSEEN_PULL
     return np.asarray(table, dtype=np.float64)
 
 
-def best_assignment(
-    similarity: NDArray[np.float64], before: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], float]:
-    """Return the assignment of the largest sum, and that sum; the former one unless the gain is real.
+def best_assignment(similarity: NDArray[np.float64], previous: Assignment) -> Assignment:
+    """Return the assignment of the largest sum, or the former one unless the gain is real.
 
     Args:
-        similarity: (c, k) finite, c <= k.
-        before: (c,) prototype of each class.
+        similarity: (c, k), c <= k.
+        previous: what holds now; its value is not used.
+
+    Raises:
+        ValueError: a similarity is not finite.
     """
-    rows = np.arange(len(before))
-    kept = float(similarity[rows, before].sum())
-    # a bound that is met needs no solver: late in training every class is nearest to its own prototype
-    if kept >= float(similarity.max(axis=1).sum()) - 1e-9:
-        return before, kept
-    _, columns = linear_sum_assignment(similarity, maximize=True)
-    value = float(similarity[rows, columns].sum())
-    if value - kept <= SMALLEST_GAIN * len(before):
-        return before, kept
-    return columns.astype(np.int64), value
+    found = assign(similarity, previous)
+    kept = float(similarity[np.arange(len(similarity)), previous.columns].sum())
+    if found.num_changed and found.value - kept <= SMALLEST_GAIN * len(similarity):
+        return Assignment(previous.columns, found.prices, kept, "kept", 0)
+    return found

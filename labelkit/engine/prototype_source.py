@@ -42,9 +42,7 @@ def _learned_prototypes(run: Path, num_classes: int, dim: int) -> Tensor:
     tensors = checkpoint.tensors(MODEL)
     found = next((tensors[name] for name in _LEARNED if name in tensors), None)
     if found is None:
-        raise CheckpointError(
-            str(run), "has no learned class vectors", "Give the --out of a `labelkit train softmax`."
-        )
+        raise CheckpointError(str(run), "has no learned class vectors", "Give the --out of a `labelkit train softmax`.")
     if found.shape[0] < num_classes or found.shape[1] != dim:
         raise CheckpointMismatch(
             str(run),

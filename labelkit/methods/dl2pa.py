@@ -128,7 +128,9 @@ class DL2PA(Method[DL2PAConfig]):
 
     def load_extra_state(self, state: Mapping[str, Any]) -> None:
         """Take back what ``extra_state`` gave."""
-        self._records = [AssignmentRecord(**{**record, "changed": int(record["changed"])}) for record in state["records"]]
+        self._records = [
+            AssignmentRecord(**{**record, "changed": int(record["changed"])}) for record in state["records"]
+        ]
 
     def parameter_groups(self) -> Any:
         """Weight decay on everything, as in the released code."""
@@ -143,8 +145,10 @@ class DL2PA(Method[DL2PAConfig]):
         head = self.network.head
         if self.config.loss == "cross-entropy":
             logits = torch.nn.functional.linear(embeddings.float(), head.class_prototypes)
-            return self.cross_entropy(logits, labels, own)
-        return self.inner_product(embeddings, head.class_prototypes[labels], own)
+            loss: Tensor = self.cross_entropy(logits, labels, own)
+        else:
+            loss = self.inner_product(embeddings, head.class_prototypes[labels], own)
+        return loss
 
     def _update_means(self, embeddings: Tensor, mixed: MixedBatch) -> None:
         labels, shares, state = mixed.labels, None, self._state

@@ -31,6 +31,7 @@ class PrototypeHead(nn.Module):
     Attributes:
         prototypes: (k, d) unit rows; zeros until they are set.
         assignment: (c,) int64, prototype of each class, all different.
+        prices: (k,) of the prototypes in the last assignment, from which the next one starts.
         class_means: (c, d) mean directions of the classes during training; unit rows, zeros before the first image.
         seen: (c,) int64, images that went into them.
     """
@@ -43,6 +44,7 @@ class PrototypeHead(nn.Module):
         self.num_classes = num_classes
         self.prototypes: Tensor = nn.Buffer(torch.zeros(k, dim))
         self.assignment: Tensor = nn.Buffer(torch.arange(num_classes))
+        self.prices: Tensor = nn.Buffer(torch.zeros(k))
         self.class_means: Tensor = nn.Buffer(torch.zeros(num_classes, dim))
         self.seen: Tensor = nn.Buffer(torch.zeros(num_classes, dtype=torch.int64))
 
