@@ -1,10 +1,10 @@
 r"""Assign every class a prototype of its own, with the highest total score; quickly where little has changed.
 
 Sources: R. Jonker and A. Volgenant, "A shortest augmenting path algorithm for dense and sparse linear assignment
-problems" (1987), with the solver of scipy; the warm start keeps their dual variables from one problem to the next, as in
-I. H. Toroslu and G. Ucoluk, "Incremental assignment problem" (2007). Where classes are matched with prototypes again and
-again during training, class means drift slowly, and a matching with its prices usually proves itself in one look at the
-scores.
+problems" (1987), and the solver of scipy; that dual variables carry over from one problem to the next is the idea of
+I. H. Toroslu and G. Ucoluk, "Incremental assignment problem" (2007). Where classes are matched with prototypes again
+and again during training, class means drift slowly, and a matching with its prices usually proves itself in one look
+at the scores.
 
 A matching is best if columns have prices such that no row prefers another column than its own: with
 :math:`s_{ij} - p_j \le s_{i,a(i)} - p_{a(i)}` for all i and j, no other matching can score more (duality).
@@ -18,6 +18,7 @@ A matching is best if columns have prices such that no row prefers another colum
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -59,6 +60,11 @@ class Assignment:
     value: float
     how: How
     num_changed: int
+
+    @classmethod
+    def unproven(cls, columns: NDArray[np.int64], num_columns: int) -> Assignment:
+        """Return a matching to start from whose prices are not known, as after a resume; its value is not a number."""
+        return cls(columns, np.zeros(num_columns), math.nan, "kept", 0)
 
 
 def assign(scores: ArrayLike, previous: Assignment | None = None) -> Assignment:

@@ -18,6 +18,7 @@ from labelkit.config.stages import (
     EvaluateAnswerConfig,
     EvaluateClusteringConfig,
     KMeansConfig,
+    PrototypesConfig,
     RetrieveConfig,
     SphericalKMeansConfig,
     SSKMeansConfig,
@@ -38,6 +39,7 @@ CONFIG_CLASSES: tuple[type[StageConfig], ...] = (
     EvaluateClusteringConfig,
     EvaluateAnswerConfig,
     RetrieveConfig,
+    PrototypesConfig,
     DatasetsConfig,
 )
 """The config of every stage command."""
