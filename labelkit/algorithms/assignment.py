@@ -1,21 +1,24 @@
 r"""Assign every class a prototype of its own, with the highest total score; quickly where little has changed.
 
 Sources: R. Jonker and A. Volgenant, "A shortest augmenting path algorithm for dense and sparse linear assignment
-problems" (1987), with the solver of scipy; the warm start keeps their dual variables from one problem to the next, as in
-I. H. Toroslu and G. Ucoluk, "Incremental assignment problem" (2007). Where classes are matched with prototypes again and
-again during training, class means drift slowly, and a matching with its prices usually proves itself in one look at the
-scores.
+problems" (1987), and the solver of scipy; that dual variables carry over from one problem to the next is the idea of
+I. H. Toroslu and G. Ucoluk, "Incremental assignment problem" (2007). Where classes are matched with prototypes again
+and again during training, class means drift slowly, and a matching with its prices usually proves itself in one look
+at the scores.
 
 A matching is best if columns have prices such that no row prefers another column than its own: with
 :math:`s_{ij} - p_j \le s_{i,a(i)} - p_{a(i)}` for all i and j, no other matching can score more (duality).
 
     1. look          rows that prefer another column at the old prices are loose; none: the old matching is best
-    2. few loose     each loose row gets its column by a shortest augmenting path, which also corrects the prices
-    3. many loose    solve anew (scipy), then find prices: p_j = max over i of p_{a(i)} + s_ij - s_{i,a(i)}, repeated
+    2. raise prices  p_j = max over loose i of p_{a(i)} + s_ij - s_{i,a(i)}; this may loosen the row that has column j,
+                     which is looked at next; none left after a few looks: the old matching is best
+    3. few left      each loose row gets its column by a shortest augmenting path, which also corrects the prices
+    4. many left     solve anew (scipy), and raise prices until they prove the new matching
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -25,11 +28,13 @@ from numpy.typing import ArrayLike, NDArray
 
 # Rows looked at in one piece: few enough to stay in a processor's cache.
 _CHUNK_VALUES = 1 << 18
-# Of all rows, how many may be loose for paths to be tried, and how many steps these may take (a step looks at one
-# row, and costs about ten times what scipy's compiled loop needs).
-_LOOSE_SHARE, _STEPS_PER_ROW = 0.25, 0.5
-# Rows looked at, per row, when prices are sought for a new matching; without them the next warm start is only slower.
-_PRICE_LOOKS = 20
+# Rows looked at, per row of the matrix, when prices are sought: for the old matching and for a new one.
+_FEW_LOOKS, _MANY_LOOKS = 2.0, 20.0
+# Of all rows, how many may be left for paths to be tried, and how many steps per row of the matrix these may take: with
+# more, scipy's compiled search is quicker.
+_PATHS_SHARE, _STEPS_PER_ROW = 0.2, 0.75
+# A new matching that differs in more rows will soon be another: prices are not sought for it.
+_CHANGED_SHARE = 0.3
 # Sums of scores and prices differ in their last digits, depending on their order.
 _ROUNDING = 1e-13
 
@@ -55,6 +60,11 @@ class Assignment:
     value: float
     how: How
     num_changed: int
+
+    @classmethod
+    def unproven(cls, columns: NDArray[np.int64], num_columns: int) -> Assignment:
+        """Return a matching to start from whose prices are not known, as after a resume; its value is not a number."""
+        return cls(columns, np.zeros(num_columns), math.nan, "kept", 0)
 
 
 def assign(scores: ArrayLike, previous: Assignment | None = None) -> Assignment:
@@ -118,7 +128,8 @@ def _cold(matrix: Float) -> tuple[_Matching, How]:
     best = matrix.argmax(axis=1).astype(np.int64)
     if np.bincount(best, minlength=count).max() == 1:
         return _Matching(best, np.zeros(count)), "greedy"
-    return _solve(matrix, np.zeros(count)), "solved"
+    columns = _solve(matrix)
+    return _Matching(columns, _proof(matrix, columns, np.zeros(count))), "solved"
 
 
 def _warm(matrix: Float, previous: Assignment) -> tuple[_Matching, How]:
@@ -128,11 +139,16 @@ def _warm(matrix: Float, previous: Assignment) -> tuple[_Matching, How]:
     loose = _loose_rows(matrix, columns, prices)
     if not len(loose):
         return _Matching(columns, prices), "kept"
-    found = _match_again(matrix, columns, prices, loose) if len(loose) <= _LOOSE_SHARE * count else None
+    raised, rest = _raise_prices(matrix, columns, prices, loose, _FEW_LOOKS)
+    if not len(rest):
+        return _Matching(columns, raised), "kept"
+    found = _match_again(matrix, columns, raised, rest) if len(rest) <= _PATHS_SHARE * count else None
     how: How = "solved" if found is None else "repaired"
     if found is None:
-        found = _solve(matrix, prices)
-    # best prices prove every best matching
+        solved = _solve(matrix)
+        is_near = (solved != columns).sum() <= _CHANGED_SHARE * count
+        found = _Matching(solved, _proof(matrix, solved, prices) if is_near else prices)
+    # as good, up to rounding: then the old one is as best as the new one, and the prices prove both
     if _total(matrix, columns) >= _total(matrix, found.columns) - count * _rounding(matrix, found.prices):
         return _Matching(columns, found.prices), "kept"
     return found, how
@@ -205,27 +221,56 @@ def _match_again(
     return _Matching(columns, prices)
 
 
-def _solve(matrix: Float, prices: NDArray[np.float64]) -> _Matching:
-    """Solve anew, then raise these prices until they prove the solution, within a limit of work."""
+def _solve(matrix: Float) -> NDArray[np.int64]:
     from scipy.optimize import linear_sum_assignment
 
+    # negated in float64 here: scipy would make two copies more
+    return linear_sum_assignment(np.negative(matrix, dtype=np.float64))[1].astype(np.int64)
+
+
+def _proof(matrix: Float, columns: NDArray[np.int64], prices: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return prices that prove a best matching, or come near it within a limit of work."""
+    # only differences count; without this they would grow from one problem to the next
+    return _raise_prices(matrix, columns, prices - prices.mean(), np.arange(len(matrix)), _MANY_LOOKS)[0]
+
+
+def _raise_prices(
+    matrix: Float,
+    columns: NDArray[np.int64],
+    prices: NDArray[np.float64],
+    rows: NDArray[np.int64],
+    looks: float,
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Raise prices of columns that these rows prefer to their own, then look at the owners of those, and so on.
+
+    Ends if the matching is best, since only a cycle of rows that would all gain could go on for ever.
+
+    Args:
+        matrix: (c, c) scores.
+        columns: of every row.
+        prices: at which only ``rows`` may prefer another column.
+        rows: ascending.
+        looks: rows that are looked at, per row of the matrix, before this gives up.
+
+    Returns:
+        Prices, and the rows that may still prefer another column; none if the prices prove the matching.
+    """
     count = len(matrix)
-    columns = linear_sum_assignment(np.negative(matrix, dtype=np.float64))[1].astype(np.int64)
+    prices = prices.copy()
     owner = np.empty(count, dtype=np.int64)
     owner[columns] = np.arange(count)
     own = matrix[np.arange(count), columns].astype(np.float64)
-    prices = prices - prices.mean()
     tolerance = _rounding(matrix, prices)
-    rows, left = np.arange(count), _PRICE_LOOKS * count
-    while len(rows) and left > 0:
+    left = int(looks * count)
+    while len(rows) and left >= len(rows):
         left -= len(rows)
         before = prices.copy()
         for chunk in _chunks(rows, count):
-            # the column must cost so much that its own row does not envy another
+            # at the fair price of a column no row envies its owner
             fair = (matrix[chunk] + (prices[columns[chunk]] - own[chunk])[:, None]).max(axis=0)
             np.copyto(prices, fair, where=fair > prices + tolerance)
         rows = np.sort(owner[prices > before])
-    return _Matching(columns, prices)
+    return prices, rows
 
 
 def _chunks(rows: NDArray[np.int64], width: int) -> Iterator[NDArray[np.int64]]:

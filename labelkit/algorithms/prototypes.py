@@ -1,10 +1,11 @@
 r"""Spread unit vectors over the sphere as evenly as possible: class prototypes that need no data.
 
-Source: "Hyperspherical Classification with Dynamic Label-to-Prototype Assignment" (CVPR 2024), Eq. 5: the loss of c unit
-vectors is :math:`\log \text{mean}_{i<j} \exp(-2t (1 - w_i \cdot w_j))`, t = 2.
+Source: "Hyperspherical Classification with Dynamic Label-to-Prototype Assignment" (CVPR 2024), Eq. 5: the loss of c
+unit vectors is :math:`\log \text{mean}_{i<j} \exp(-2t (1 - w_i \cdot w_j))`, t = 2.
 
     c <= d + 1          simplex: every cosine is -1/(c - 1); the least loss there is
-    c <= 2d             opposite pairs and a simplex, all orthogonal: the largest cosine is 0, the least there is (Rankin)
+    c <= 2d             opposite pairs and a simplex, all orthogonal: the largest cosine is 0, the least there is
+                        (Rankin)
     d = 2               regular polygon: the least loss and the least largest cosine
     otherwise           minimize the loss, then the same loss with t growing, whose limit is the largest cosine
 
@@ -117,7 +118,7 @@ def spread_prototypes(
     form = None if method == "optimize" else closed_form(num_prototypes, dim)
     if form is not None:
         return _single(generator.permutation(_rotated(form, dim, generator), axis=0))
-    levels = _levels(t, sharpest_t)
+    levels = spread_levels(t, sharpest_t)
     best, best_score = None, math.inf
     for _ in range(num_starts):
         found, score = _optimize(num_prototypes, dim, generator, levels, iterations, chunk, device, report)
@@ -140,6 +141,14 @@ def closed_form(num_prototypes: int, dim: int) -> NDArray[np.float64] | None:
         angles = 2 * np.pi * np.arange(num_prototypes) / num_prototypes
         return np.stack([np.cos(angles), np.sin(angles)], axis=1)
     return None
+
+
+def spread_levels(t: float, sharpest_t: float | None) -> list[float]:
+    """Return the sharpnesses that :func:`spread_prototypes` optimizes with, one after the other."""
+    levels = [t]
+    while sharpest_t is not None and levels[-1] < sharpest_t:
+        levels.append(min(_SHARPENING * levels[-1], sharpest_t))
+    return levels
 
 
 def uniformity(prototypes: ArrayLike, t: float = DEFAULT_T, *, chunk: int = 1024) -> float:
@@ -212,11 +221,31 @@ def measure_spread(prototypes: ArrayLike, *, chunk: int = 1024) -> Spread:
     )
 
 
-def _levels(t: float, sharpest_t: float | None) -> list[float]:
-    levels = [t]
-    while sharpest_t is not None and levels[-1] < sharpest_t:
-        levels.append(min(_SHARPENING * levels[-1], sharpest_t))
-    return levels
+def cosine_counts(
+    prototypes: ArrayLike, *, bins: int = 100, chunk: int = 1024
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+    """Count how often each cosine occurs.
+
+    Args:
+        prototypes: (c, d) unit rows.
+        bins: equal parts of [-1, 1].
+        chunk: rows of cosines in memory at once.
+
+    Returns:
+        (bins,) counts over ordered pairs, (bins,) counts of the nearest other of each row, (bins + 1,) edges.
+    """
+    rows = _unit_rows(prototypes)
+    edges = np.linspace(-1, 1, bins + 1)
+    pairs, nearest = np.zeros(bins, dtype=np.int64), np.zeros(bins, dtype=np.int64)
+    for start in range(0, len(rows), chunk):
+        # rounding must not put a cosine beyond the last edge
+        cosines = np.clip(rows[start : start + chunk] @ rows.T, -1, 1)
+        own = np.arange(len(cosines))
+        pairs += np.histogram(cosines, edges)[0]
+        pairs -= np.histogram(cosines[own, own + start], edges)[0]
+        cosines[own, own + start] = -1.0
+        nearest += np.histogram(cosines.max(axis=1), edges)[0]
+    return pairs, nearest, edges
 
 
 def _optimize(

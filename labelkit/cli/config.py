@@ -19,6 +19,7 @@ from labelkit.config.stages import (
     EvaluateClusteringConfig,
     EvaluateKNNConfig,
     KMeansConfig,
+    PrototypesConfig,
     RetrieveConfig,
     SphericalKMeansConfig,
     SSKMeansConfig,
@@ -40,6 +41,7 @@ CONFIG_CLASSES: tuple[type[StageConfig], ...] = (
     EvaluateAnswerConfig,
     EvaluateKNNConfig,
     RetrieveConfig,
+    PrototypesConfig,
     DatasetsConfig,
 )
 """The config of every stage command."""

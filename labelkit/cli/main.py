@@ -76,6 +76,7 @@ COMMANDS: dict[str, _Entry] = {
         example="labelkit evaluate clustering --index digits.h5",
     ),
     "retrieve": _Entry("Find the images most like a query.", "labelkit.cli.retrieve", "retrieve"),
+    "prototypes": _Entry("Spread class vectors over the sphere.", "labelkit.cli.prototypes", "prototypes"),
     "datasets": _Entry(
         "Show the named data sets, and whether they are here and whole.", "labelkit.cli.datasets", "datasets"
     ),

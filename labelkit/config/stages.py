@@ -333,7 +333,9 @@ class EvaluateClassificationConfig(StageConfig):
     confusion: Path | None = Field(
         None, description="Also write the confusion matrix to this CSV: a row per true class.", json_schema_extra=_STORE
     )
-    batch_size: int = Field(256, ge=1, description="With --checkpoint: images per forward pass.", json_schema_extra=_RUN)
+    batch_size: int = Field(
+        256, ge=1, description="With --checkpoint: images per forward pass.", json_schema_extra=_RUN
+    )
     device: Literal["auto", "cpu", "cuda", "mps"] = Field(
         "auto", description="With --checkpoint: where to compute.", json_schema_extra=_RUN
     )
@@ -350,6 +352,38 @@ class EvaluateClassificationConfig(StageConfig):
         if self.data_root is not None and self.checkpoint is None:
             raise ValueError("data_root goes with checkpoint: a store holds all that is needed")
         return self
+
+
+class PrototypesConfig(StageConfig):
+    """``labelkit prototypes``."""
+
+    command: ClassVar[tuple[str, ...]] = ("prototypes",)
+
+    classes: int = Field(..., ge=2, le=100_000, description="Vectors to spread.")
+    dim: int = Field(..., ge=2, le=100_000, description="Dimensions.")
+    method: Literal["auto", "optimize"] = Field(
+        "auto",
+        description="auto: the closed form where there is one (classes <= 2 dim, or dim 2), else optimize; "
+        "optimize: minimize the loss in any case.",
+    )
+    t: float = Field(2.0, gt=0, le=1e6, description="Sharpness of the loss (Eq. 5; 2 in the paper's code).")
+    sharpest_t: float | None = Field(
+        32768.0,
+        gt=0,
+        le=1e9,
+        description="Then sharpen the loss step by step up to this, so that the largest cosine counts; "
+        "none: the paper's loss alone.",
+    )
+    iterations: int = Field(200, ge=1, description="Iterations for every sharpness at the most.")
+    num_starts: int = Field(1, ge=1, description="Starts; the best is taken. More help with few vectors.")
+    seed: int = Field(0, ge=0, description="Seed of the start, or of rotation and order of a closed form.")
+    device: Literal["cpu", "cuda"] = Field("cpu", description="Where to compute; cuda pays from about 2,000 classes.")
+    cache: bool = Field(True, description="Look in the user's cache first, and keep there what was made.")
+    out: Path | None = Field(
+        None, description="File to write; default: prototypes-CLASSESxDIM.h5.", json_schema_extra=_RUN_ONLY
+    )
+    plot: Path | None = Field(None, description="Also draw the cosines to this PNG.", json_schema_extra=_RUN_ONLY)
+    overwrite: bool = Field(False, description="Replace the file in --out.", json_schema_extra=_RUN_ONLY)
 
 
 class DatasetsConfig(StageConfig):
