@@ -3,6 +3,7 @@
 The names that need torch are imported on first use, so that the others stay quick to import.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from labelkit.algorithms.calibration import (
@@ -43,6 +44,8 @@ from labelkit.algorithms.silhouette import pairwise_distances, silhouette_score,
 
 if TYPE_CHECKING:
     from labelkit.algorithms.attention import alignment_energy, attention_entropy, attention_update, prior_energy
+    from labelkit.algorithms.attention_maps import carry_map, map_correlation, map_entropy
+    from labelkit.algorithms.feature_probes import knn_votes, linear_probe
     from labelkit.algorithms.sinkhorn import (
         LinearScores,
         SinkhornResult,
@@ -74,6 +77,7 @@ __all__ = [
     "batch_assignments",
     "bounded_integer_search",
     "cluster_sizes",
+    "carry_map",
     "conformal_threshold",
     "choose_num_classes",
     "class_numbers",
@@ -85,8 +89,12 @@ __all__ = [
     "kmeans",
     "kmeans_path",
     "knn",
+    "knn_votes",
     "leave_one_out_agreement",
+    "linear_probe",
     "make_prior",
+    "map_correlation",
+    "map_entropy",
     "match_clusters",
     "named_probability",
     "nearest_centroids",
@@ -105,9 +113,25 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name in __all__:
-        from labelkit.algorithms import attention, sinkhorn
+_NEED_TORCH = {
+    "attention": ("alignment_energy", "attention_entropy", "attention_update", "prior_energy"),
+    "attention_maps": ("carry_map", "map_correlation", "map_entropy"),
+    "feature_probes": ("knn_votes", "linear_probe"),
+    "sinkhorn": (
+        "LinearScores",
+        "SinkhornResult",
+        "balanced_labels",
+        "batch_assignments",
+        "cluster_sizes",
+        "make_prior",
+        "order_prior",
+        "solve",
+    ),
+}
 
-        return getattr(attention if hasattr(attention, name) else sinkhorn, name)
+
+def __getattr__(name: str) -> Any:
+    for module, names in _NEED_TORCH.items():
+        if name in names:
+            return getattr(import_module(f"labelkit.algorithms.{module}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

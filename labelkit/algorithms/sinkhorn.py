@@ -37,10 +37,11 @@ from labelkit.algorithms.sinkhorn_passes import (
     Passes,
     Reduce,
     check_finite,
+    first_largest,
     reversible,
     shifted,
 )
-from labelkit.algorithms.sinkhorn_prior import balanced_labels, cluster_sizes, make_prior, order_prior
+from labelkit.algorithms.sinkhorn_prior import as_float64, balanced_labels, cluster_sizes, make_prior, order_prior
 from labelkit.algorithms.sinkhorn_scores import (
     LinearScores,
     Matrix,
@@ -49,6 +50,7 @@ from labelkit.algorithms.sinkhorn_scores import (
     as_source,
     default_chunk_rows,
 )
+from labelkit.algorithms.sinkhorn_workers import Scratch, Workers
 
 __all__ = [
     "LinearScores",
@@ -107,9 +109,14 @@ class SinkhornResult:
             (m,) int64 on the CPU; ties go to the smallest id.
         """
         source = self._source(scores)
-        rows = chunk_rows or default_chunk_rows(source)
-        zero = torch.zeros(0, dtype=torch.int64)
-        return torch.cat([zero, *(self._logits(block).argmax(dim=1).cpu() for _, block in source.blocks(rows))])
+        labels = torch.empty(source.num_rows, dtype=torch.int64)
+
+        def work(where: slice, block: Tensor, totals: Tensor, scratch: Scratch) -> None:
+            labels[where] = first_largest(self._logits(block, scratch)).cpu()
+
+        with Workers(source) as workers:
+            workers.over(source, chunk_rows or default_chunk_rows(source), work, width=1)
+        return labels
 
     def assignments(self, scores: Scores, rows: Tensor | None = None) -> Tensor:
         """Rows of the plan, each scaled to sum to 1: ``softmax(lam * l + u)``.
@@ -125,8 +132,8 @@ class SinkhornResult:
         if rows is None:
             rows = torch.arange(source.num_rows)
         block = source.take(rows)
-        logits = self._logits(block)
-        return torch.softmax(logits, dim=1).to(torch.float64 if block.dtype == torch.float64 else torch.float32)
+        dtype = torch.float64 if block.dtype == torch.float64 else torch.float32
+        return torch.softmax(self._logits(block, Scratch()), dim=1).to(dtype)
 
     def _source(self, scores: Scores) -> Source:
         source = as_source(scores)
@@ -134,8 +141,8 @@ class SinkhornResult:
             raise ValueError(f"scores: {source.num_columns} columns where the potentials are {len(self.potentials)}")
         return source
 
-    def _logits(self, block: Tensor) -> Tensor:
-        return shifted(block, self.lam, self.potentials, torch.float64, exact=True)[0]
+    def _logits(self, block: Tensor, scratch: Scratch) -> Tensor:
+        return shifted(block, self.lam, self.potentials, torch.float64, scratch, exact=True)[0]
 
 
 def solve(
@@ -208,32 +215,33 @@ def solve(
     target = make_prior("uniform" if prior is None else prior, k)
     weights = _as_weights(sample_weights, source.num_rows, num_total, reduce)
     start = _as_initial(initial, k)
-    largest, spread = check_finite(source, rows, reduce)
-    passes = _make_passes(
-        source,
-        lam,
-        _choose_form(form, source, dtype, memory_bytes, reduce),
-        largest=largest,
-        spread=spread,
-        overwrite=overwrite,
-        common={
+    chosen = _choose_form(form, source, dtype, memory_bytes, reduce)
+    with Workers(source) as workers:
+        largest, spread = check_finite(source, workers, rows, reduce)
+        common: dict[str, Any] = {
+            "workers": workers,
             "weights": weights,
             "num_total": num_total,
             "dtype": dtype,
             "chunk_rows": rows,
             "reduce": reduce,
             "keep_logsumexp": stop == "official",
-        },
-    )
-    ascent = Ascent(passes, target, tol=tol, max_passes=max_iterations, on_pass=on_pass)
-    if prior_strength is not None:
-        reached = ascent.soft(start, prior_strength * lam)
-    elif stop == "official":
-        first = start if initial is not None else _official_start(source, lam, target, num_total, rows, reduce)
-        reached = ascent.official(first)
-    else:
-        reached = getattr(ascent, solver)(start)
-    hard = passes.finish(reached.potentials)
+        }
+        passes: Passes
+        if chosen == "kernel" and (not overwrite or reversible(lam * spread, dtype)):
+            passes = KernelPasses(source, lam, largest=largest, replace=overwrite, **common)
+        else:
+            passes = LogPasses(source, lam, largest=largest, replace=overwrite, **common)
+        ascent = Ascent(passes, target, tol=tol, max_passes=max_iterations, on_pass=on_pass)
+        if prior_strength is not None:
+            reached = ascent.soft(start, prior_strength * lam)
+        elif stop == "official":
+            if initial is None:
+                start = target.log() - _power_sums(source, lam, workers, rows, num_total, reduce).log()
+            reached = ascent.official(start)
+        else:
+            reached = getattr(ascent, solver)(start)
+        hard = passes.finish(reached.potentials)
     return SinkhornResult(
         potentials=reached.potentials - reached.potentials.max(),
         marginals=reached.marginals,
@@ -245,21 +253,6 @@ def solve(
         confidence=hard.confidence,
         lam=float(lam),
     )
-
-
-def _make_passes(
-    source: Source,
-    lam: float,
-    form: Literal["kernel", "log"],
-    *,
-    largest: float,
-    spread: float,
-    overwrite: bool,
-    common: dict[str, Any],
-) -> Passes:
-    if form == "kernel" and (not overwrite or reversible(spread * lam, common["dtype"])):
-        return KernelPasses(source, lam, largest=largest, spread=spread, replace=overwrite, **common)
-    return LogPasses(source, lam, largest=largest, replace=overwrite, **common)
 
 
 def _choose_form(
@@ -275,18 +268,18 @@ def _choose_form(
     return "kernel" if largest <= memory_bytes else "log"
 
 
-def _official_start(
-    source: Source, lam: float, prior: Tensor, num_total: float, rows: int, reduce: Reduce | None
+def _power_sums(
+    source: Source, lam: float, workers: Workers, rows: int, num_total: float, reduce: Reduce | None
 ) -> Tensor:
-    """Potentials after the first half step of the published code: ``r / sum_i p_i^lam`` with ``beta = 1 / n``."""
-    sums = torch.zeros(source.num_columns, dtype=torch.float64)
-    for _, block in source.blocks(rows):
-        log_probabilities = torch.log_softmax(block.double(), dim=1)
-        sums += log_probabilities.mul_(lam).exp_().sum(dim=0).cpu()
-    sums = _combine(sums, "sum", reduce) / num_total
+    """(k,) means of ``p^lam`` over all samples: the first half step of the published code, from ``beta = 1 / n``."""
+
+    def work(where: slice, block: Tensor, totals: Tensor, scratch: Scratch) -> None:
+        totals += block.double().log_softmax(dim=1).mul_(lam).exp_().sum(dim=0).cpu()
+
+    sums = _combine(workers.over(source, rows, work, width=source.num_columns), "sum", reduce) / num_total
     if not (sums > 0).all():
         raise ValueError(f"lam: {lam} makes a power of the probabilities vanish; the official rule needs a smaller one")
-    return prior.log() - sums.log()
+    return sums
 
 
 def _check_options(
@@ -352,7 +345,7 @@ def _as_weights(
         if given:
             raise ValueError("sample_weights: None here, given in another process")
         return None
-    values = torch.as_tensor(weights).detach().to("cpu", torch.float64)
+    values = as_float64(weights)
     if values.shape != (n_local,):
         raise ValueError(f"sample_weights: shape {tuple(values.shape)} where {(n_local,)} is needed")
     bad = ~(torch.isfinite(values) & (values > 0))
@@ -366,7 +359,7 @@ def _as_weights(
 def _as_initial(initial: ArrayLike | Tensor | None, k: int) -> Tensor:
     if initial is None:
         return torch.zeros(k, dtype=torch.float64)
-    values = torch.as_tensor(initial).detach().to("cpu", torch.float64).clone()
+    values = as_float64(initial)
     if values.shape != (k,):
         raise ValueError(f"initial: shape {tuple(values.shape)} where {(k,)} is needed")
     if not torch.isfinite(values).all():

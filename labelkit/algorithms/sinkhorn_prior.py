@@ -48,6 +48,13 @@ def make_prior(spec: str | ArrayLike | Tensor, k: int) -> Tensor:
     return shares / shares.sum()
 
 
+def as_float64(values: ArrayLike | Tensor) -> Tensor:
+    """A few numbers as a float64 tensor of its own on the CPU; numbers of Python keep all their digits."""
+    if isinstance(values, Tensor):
+        return values.detach().to("cpu", torch.float64, copy=True)
+    return torch.from_numpy(np.array(values, dtype=np.float64))
+
+
 def order_prior(prior: Tensor, marginals: Tensor) -> Tensor:
     """Give the larger shares to the clusters that have more anyway; equal ones keep the order of the ids.
 
@@ -109,7 +116,7 @@ def check_prior(prior: ArrayLike | Tensor, k: int) -> Tensor:
     Raises:
         ValueError: as in :func:`make_prior`.
     """
-    values = torch.as_tensor(prior).detach().to("cpu", torch.float64)
+    values = as_float64(prior)
     if values.shape != (k,):
         raise ValueError(f"prior: shape {tuple(values.shape)} where {(k,)} is needed")
     bad = ~(torch.isfinite(values) & (values > 0))

@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-# Numbers per block: 4 MB in float32, so that a block is still in the cache for its second product.
-_BLOCK_NUMBERS = 1 << 20
+# Numbers per block: 1 MB in float32, so that a block is still in the cache for its second product.
+_BLOCK_NUMBERS = 1 << 18
 _GPU_BLOCK_NUMBERS = 1 << 26
 # Bytes read from a file at a time; two such segments are held, one being read while the other is used.
 _SEGMENT_BYTES = 1 << 25
@@ -83,14 +83,12 @@ class Matrix:
         assert self._file is not None
         return torch.cat([torch.from_numpy(np.array(self._file[row : row + 1])) for row in rows.tolist()])
 
-    def blocks(self, rows: int) -> Iterator[tuple[slice, Tensor]]:
-        """All rows in order, ``rows`` at a time, in the type they are stored in; blocks must not be changed."""
-        for start, segment in self._segments(rows):
-            for first in range(0, len(segment), rows):
-                block = segment[first : first + rows]
-                yield slice(start + first, start + first + len(block)), block
+    def finish_block(self, rows: Tensor) -> Tensor:
+        """Turn rows of a segment into rows of the matrix: they are."""
+        return rows
 
-    def _segments(self, rows: int) -> Iterator[tuple[int, Tensor]]:
+    def segments(self, rows: int) -> Iterator[tuple[int, Tensor]]:
+        """All rows in order, in as large pieces as may be held, of a multiple of ``rows``: (first row, piece)."""
         if self._tensor is not None:
             yield 0, self._tensor
             return
@@ -197,10 +195,13 @@ class LinearScores:
         """Scores of some rows."""
         return self._product(self._features.take(rows))
 
-    def blocks(self, rows: int) -> Iterator[tuple[slice, Tensor]]:
-        """All scores in order, ``rows`` at a time."""
-        for where, block in self._features.blocks(rows):
-            yield where, self._product(block)
+    def segments(self, rows: int) -> Iterator[tuple[int, Tensor]]:
+        """Features in order, in as large pieces as may be held; each thread makes scores of its own rows."""
+        return self._features.segments(rows)
+
+    def finish_block(self, rows: Tensor) -> Tensor:
+        """Turn rows of features into rows of scores."""
+        return self._product(rows)
 
     def _product(self, features: Tensor) -> Tensor:
         dtype = torch.float64 if torch.float64 in (features.dtype, self._weight.dtype) else torch.float32

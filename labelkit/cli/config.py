@@ -21,6 +21,9 @@ from labelkit.config.stages import (
     KMeansConfig,
     PrototypesConfig,
     RetrieveConfig,
+    ShowAttentionConfig,
+    ShowCurvesConfig,
+    SinkhornConfig,
     SphericalKMeansConfig,
     SSKMeansConfig,
 )
@@ -34,6 +37,7 @@ CONFIG_CLASSES: tuple[type[StageConfig], ...] = (
     KMeansConfig,
     SphericalKMeansConfig,
     SSKMeansConfig,
+    SinkhornConfig,
     DiscoverCategoriesConfig,
     DiscoverHeadConfig,
     DiscoverAnswerConfig,
@@ -42,6 +46,8 @@ CONFIG_CLASSES: tuple[type[StageConfig], ...] = (
     EvaluateKNNConfig,
     RetrieveConfig,
     PrototypesConfig,
+    ShowAttentionConfig,
+    ShowCurvesConfig,
     DatasetsConfig,
 )
 """The config of every stage command."""

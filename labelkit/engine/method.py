@@ -22,6 +22,7 @@ from labelkit.data.loading import ImageBank
 from labelkit.data.samplers import Sampler
 from labelkit.data.transforms import ViewSpec
 from labelkit.models.inference import InferenceNetwork
+from labelkit.models.paired_attention import KeyUpdate
 
 ConfigT = TypeVar("ConfigT", bound=TrainConfig)
 
@@ -184,6 +185,10 @@ class Method(nn.Module, ABC, Generic[ConfigT]):
     @abstractmethod
     def eval_view(self) -> ViewSpec:
         """How an image is prepared for ``network.embed``."""
+
+    def key_update(self) -> tuple[KeyUpdate, tuple[int, ...]] | None:
+        """How the teacher's keys move in training, and in which blocks; ``None`` = they do not."""
+        return None
 
     def parameter_groups(self) -> Iterator[dict[str, Any]]:
         """Groups for the optimizer; default: no weight decay on biases and one-dimensional parameters."""

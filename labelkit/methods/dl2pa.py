@@ -75,7 +75,7 @@ class DL2PA(Method[DL2PAConfig]):
         head, config = self.network.head, self.config
         count, dim = head.prototypes.shape
         if not head.prototypes.any():
-            head.prototypes.copy_(starting_prototypes(config, count, dim))
+            head.prototypes.copy_(starting_prototypes(config, count, dim, state.warn))
             if config.initial_assignment == "random":
                 order = keyed_generator(config.seed, "initial assignment").permutation(count)
                 head.assignment.copy_(torch.from_numpy(order[: head.num_classes]))

@@ -204,9 +204,7 @@ def _confusion_csv(matrix: NDArray[np.int64], class_names: tuple[str, ...]) -> b
     return text.getvalue().encode()
 
 
-def _in_class_order(
-    outputs: NDArray[np.float32], columns: NDArray[np.int64], num_classes: int
-) -> NDArray[np.float32]:
+def _in_class_order(outputs: NDArray[np.float32], columns: NDArray[np.int64], num_classes: int) -> NDArray[np.float32]:
     """Put column i of the output where class ``columns[i]`` belongs; outputs beyond have no class."""
     scores = np.full((len(outputs), num_classes), -np.inf, dtype=np.float32)
     count = min(len(columns), outputs.shape[1])

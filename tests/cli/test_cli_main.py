@@ -74,6 +74,7 @@ def test_the_seven_commands_of_the_chain_exist() -> None:
         ("embed",),
         ("cluster", "k-means"),
         ("cluster", "spherical-k-means"),
+        ("cluster", "sinkhorn"),
         ("cluster", "ss-kmeans"),
         ("discover", "categories"),
         ("discover", "head"),

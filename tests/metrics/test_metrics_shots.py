@@ -22,7 +22,11 @@ def test_long_tailed_cifar_is_cut_as_published() -> None:
 
 def test_other_sets_are_cut_at_a_hundred_and_twenty_images() -> None:
     groups = shot_groups([101, 100, 20, 19, 0])
-    assert {name: classes.tolist() for name, classes in groups.items()} == {"many": [0], "medium": [1, 2], "few": [3, 4]}
+    assert {name: classes.tolist() for name, classes in groups.items()} == {
+        "many": [0],
+        "medium": [1, 2],
+        "few": [3, 4],
+    }
 
 
 def test_rank_follows_the_counts_and_not_the_numbers_of_the_classes() -> None:
