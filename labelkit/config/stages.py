@@ -357,9 +357,9 @@ class EvaluateClassificationConfig(StageConfig):
     split: str = Field("auto", description="Images to score: a split's name; auto = test, or val, if there is one.")
     groups: Literal["auto", "rank", "counts", "none"] = Field(
         "auto",
-        description="Classes with many, medium and few training images. counts: above 100, 20 to 100, below 20; rank: "
-        "the 3, 4, 3 (of 10) or 36, 35, 29 (of 100) most frequent ones and so on, as published for CIFAR; auto: rank for "
-        "10 or 100 classes, else counts, and none if the largest class has less than twice the images of the smallest.",
+        description="Classes with many, medium and few training images. counts: above 100, 20 to 100, below 20; "
+        "rank: 3, 4 and 3 of 10 or 36, 35 and 29 of 100 by their frequency, as published for CIFAR; auto: rank for 10 or "
+        "100 classes, else counts, and none if the largest class has less than twice the images of the smallest.",
     )
     seen_only: bool = Field(False, description="Never answer with a class that had no training image.")
     bootstrap: int = Field(1000, ge=0, description="Resamples for the 95 % intervals, over images; 0: no intervals.")

@@ -551,8 +551,8 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
             purpose="long-tailed classification",
             source_url="https://github.com/zhmiao/OpenLongTailRecognition-OLTR",
             license="ImageNet terms of access: non-commercial research and education",
-            layout="imagenet_lt/ with ImageNet_LT_train.txt, ImageNet_LT_val.txt, ImageNet_LT_test.txt; their images in "
-            "imagenet/train/<wnid>/ and imagenet/val/<wnid>/",
+            layout="imagenet_lt/ with ImageNet_LT_train.txt, ImageNet_LT_val.txt, ImageNet_LT_test.txt; their images "
+            "in imagenet/train/<wnid>/ and imagenet/val/<wnid>/",
             num_classes=1000,
             num_images={"train": Count(115_846), "val": Count(20_000), "test": Count(50_000)},
             load=_load_imagenet_lt,

@@ -22,8 +22,8 @@ IMAGENET_LT: Final = Layout(
     folders=("imagenet_lt", "ImageNet_LT", "imagenet"),
     needs=tuple((file,) for file in _LISTS.values()),
     archives={},
-    fetch="Fetch ImageNet_LT_{train,val,test}.txt as https://github.com/zhmiao/OpenLongTailRecognition-OLTR says and put "
-    "them into imagenet_lt/ in",
+    fetch="Fetch ImageNet_LT_{train,val,test}.txt as https://github.com/zhmiao/OpenLongTailRecognition-OLTR says and "
+    "put them into imagenet_lt/ in",
 )
 
 

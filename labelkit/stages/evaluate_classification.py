@@ -174,10 +174,10 @@ def _tables(
     confusions = values["confusions"]
     assert isinstance(confusions, list)
     if confusions:
-        shown = [[entry["true"], entry["named"], entry["images"]] for entry in confusions]
+        shown: list[list[Cell]] = [[entry["true"], entry["named"], entry["images"]] for entry in confusions]
         tables.append(Table("taken for another class most often", ["true class", "named", "images"], shown))
     if config.per_class:
-        table = [
+        table: list[list[Cell]] = [
             [name, int(scored.train_counts[i]), int(matrix[i].sum()), 100 * float(per_class[i])]
             for i, name in enumerate(scored.class_names)
         ]
