@@ -68,6 +68,9 @@ Scores = Tensor | RowSliceable | LinearScores
 
 # Newton's matrix is k x k and costs n k^2 per step.
 _NEWTON_MOST_CLUSTERS = 512
+# Where lam times the largest range of a row is above this, a problem softer by this factor is solved first: from zeros
+# the semi-dual is nearly piecewise linear, and an ascent can stall far from its top.
+_STEEP, _SOFTER = 1e4, 8.0
 # Kernel of scores that are not in memory: at most this, unless told otherwise.
 _KERNEL_BYTES = 1 << 30
 
@@ -178,7 +181,8 @@ def solve(
             moves more; with ``stop="official"``: see there).
         max_iterations: passes at the most; the best potentials so far are returned.
         solver: ``sinkhorn``: the scaling iteration; ``lbfgs``: quasi-Newton on the semi-dual; ``newton``: with its
-            Hessian, for at most 512 clusters; ``auto``: scaling while it is fast, then L-BFGS.
+            Hessian, for at most 512 clusters; ``auto``: scaling while it is fast, then L-BFGS; a steep
+            problem is first solved at smaller ``lam``, whose passes count.
         form: ``kernel``: exponentials once, then products with the stored kernel; ``log`` or ``lazy`` (two names:
             of stored scores, of :class:`LinearScores`): exponentials in every pass, nothing of size n x k is kept;
             ``auto``: kernel if it fits.
@@ -218,6 +222,27 @@ def solve(
     chosen = _choose_form(form, source, dtype, memory_bytes, reduce)
     with Workers(source) as workers:
         largest, spread = check_finite(source, workers, rows, reduce)
+        softer_passes = 0
+        if (
+            lam * spread > _STEEP
+            and max_iterations > 1
+            and (solver, stop, initial, prior_strength) == ("auto", "marginal", None, None)
+        ):
+            softer = solve(
+                scores,
+                lam / _SOFTER,
+                prior=target,
+                sample_weights=sample_weights,
+                tol=tol,
+                max_iterations=max_iterations - 1,
+                form="log" if overwrite else form,
+                dtype=dtype,
+                chunk_rows=chunk_rows,
+                memory_bytes=memory_bytes,
+                reduce=reduce,
+                on_pass=on_pass,
+            )
+            start, softer_passes = _SOFTER * softer.potentials, softer.num_iterations
         common: dict[str, Any] = {
             "workers": workers,
             "weights": weights,
@@ -232,7 +257,7 @@ def solve(
             passes = KernelPasses(source, lam, largest=largest, replace=overwrite, **common)
         else:
             passes = LogPasses(source, lam, largest=largest, replace=overwrite, **common)
-        ascent = Ascent(passes, target, tol=tol, max_passes=max_iterations, on_pass=on_pass)
+        ascent = Ascent(passes, target, tol=tol, max_passes=max_iterations - softer_passes, on_pass=on_pass)
         if prior_strength is not None:
             reached = ascent.soft(start, prior_strength * lam)
         elif stop == "official":
@@ -246,7 +271,7 @@ def solve(
         potentials=reached.potentials - reached.potentials.max(),
         marginals=reached.marginals,
         marginal_error=reached.error,
-        num_iterations=passes.num_passes,
+        num_iterations=softer_passes + passes.num_passes,
         converged=reached.converged,
         cost=hard.cost,
         cluster_ids=hard.cluster_ids,

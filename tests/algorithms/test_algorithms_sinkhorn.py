@@ -577,3 +577,17 @@ def test_a_head_of_another_width_is_refused() -> None:
 def test_newton_refuses_many_clusters() -> None:
     with pytest.raises(ValueError, match="at most 512 clusters, not 513"):
         solve(torch.zeros(2, 513), 1.0, solver="newton")
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_steep_problem_is_solved_from_softer_ones(seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    scores = torch.from_numpy(3 * generator.normal(size=(30, 5)))
+    prior = generator.dirichlet(np.full(5, 5.0))
+
+    found = solve(scores, 10_000.0, prior=prior, tol=1e-9, max_iterations=2_000, dtype=torch.float64)
+
+    gap = plan_cost(found, scores) - linear_program(scores.numpy(), prior)
+    assert found.converged
+    # the entropic plan costs at most the prior's entropy over lambda more
+    assert -1e-8 <= gap <= -(prior * np.log(prior)).sum() / 10_000
