@@ -32,7 +32,7 @@ _CHUNK_VALUES = 1 << 18
 _FEW_LOOKS, _MANY_LOOKS = 2.0, 20.0
 # Of all rows, how many may be left for paths to be tried, and how many steps per row of the matrix these may take: with
 # more, scipy's compiled search is quicker.
-_PATHS_SHARE, _STEPS_PER_ROW = 0.2, 0.75
+_PATHS_SHARE, _STEPS_PER_ROW = 0.15, 0.75
 # A new matching that differs in more rows will soon be another: prices are not sought for it.
 _CHANGED_SHARE = 0.3
 # Sums of scores and prices differ in their last digits, depending on their order.
@@ -142,7 +142,9 @@ def _warm(matrix: Float, previous: Assignment) -> tuple[_Matching, How]:
     raised, rest = _raise_prices(matrix, columns, prices, loose, _FEW_LOOKS)
     if not len(rest):
         return _Matching(columns, raised), "kept"
-    found = _match_again(matrix, columns, raised, rest) if len(rest) <= _PATHS_SHARE * count else None
+    # where rows have to swap, raised prices loosen ever more rows
+    start, rows = (raised, rest) if len(rest) < len(loose) else (prices, loose)
+    found = _match_again(matrix, columns, start, rows) if len(rows) <= _PATHS_SHARE * count else None
     how: How = "solved" if found is None else "repaired"
     if found is None:
         solved = _solve(matrix)

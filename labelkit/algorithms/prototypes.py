@@ -370,7 +370,8 @@ def _rotated(rows: NDArray[np.float64], dim: int, generator: np.random.Generator
 
 
 def _single(rows: NDArray[np.float64]) -> NDArray[np.float32]:
-    return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+    unit: NDArray[np.float64] = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    return unit.astype(np.float32)
 
 
 def _unit_rows(prototypes: ArrayLike) -> NDArray[np.float64]:
