@@ -358,8 +358,8 @@ class EvaluateClassificationConfig(StageConfig):
     groups: Literal["auto", "rank", "counts", "none"] = Field(
         "auto",
         description="Classes with many, medium and few training images. counts: above 100, 20 to 100, below 20; "
-        "rank: 3, 4 and 3 of 10 or 36, 35 and 29 of 100 by their frequency, as published for CIFAR; auto: rank for 10 or "
-        "100 classes, else counts, and none if the largest class has less than twice the images of the smallest.",
+        "rank: 3, 4 and 3 of 10 or 36, 35 and 29 of 100 by their frequency, as published for CIFAR; auto: rank for 10 "
+        "or 100 classes, else counts, and none if the largest class has less than twice the images of the smallest.",
     )
     seen_only: bool = Field(False, description="Never answer with a class that had no training image.")
     bootstrap: int = Field(1000, ge=0, description="Resamples for the 95 % intervals, over images; 0: no intervals.")
@@ -380,11 +380,11 @@ class EvaluateClassificationConfig(StageConfig):
 
     @model_validator(mode="after")
     def _one_source(self) -> EvaluateClassificationConfig:
-        if (self.checkpoint is None) == (self.index is None):
+        if self.checkpoint is not None and self.index is not None:
             raise ValueError("give either --checkpoint (a run folder) or --index (a store)")
-        if self.result is not None and self.index is None:
+        if self.result is not None and self.checkpoint is not None:
             raise ValueError("result goes with index: it is written beside a store")
-        if self.data_root is not None and self.checkpoint is None:
+        if self.data_root is not None and self.index is not None:
             raise ValueError("data_root goes with checkpoint: a store holds all that is needed")
         return self
 

@@ -67,15 +67,17 @@ def evaluate_classification(config: EvaluateClassificationConfig) -> SimpleResul
     Intervals draw the images again; they hold no other training.
 
     Raises:
-        ConfigError: no such split, or it was trained on.
+        ConfigError: nothing to score is given; no such split, or it was trained on.
         StoreError, CheckpointError: nothing to score, or classes that differ.
     """
     store: EmbeddingStore | None = None
     if config.index is not None:
         store = open_store(config.index)
         scored = _from_store(store, config)
+    elif config.checkpoint is not None:
+        scored = _from_run(config, config.checkpoint)
     else:
-        scored = _from_run(config)
+        raise ConfigError("--checkpoint", "is missing", "Give either --checkpoint (a run folder) or --index (a store).")
     num_classes = len(scored.class_names)
     scores, labels = scored.scores, scored.labels
     unseen = np.flatnonzero(scored.train_counts == 0)
@@ -249,17 +251,16 @@ def _from_store(store: EmbeddingStore, config: EvaluateClassificationConfig) -> 
     )
 
 
-def _from_run(config: EvaluateClassificationConfig) -> _Scored:
-    assert config.checkpoint is not None
-    model = run_network(config.checkpoint, config.which)
+def _from_run(config: EvaluateClassificationConfig, checkpoint: Path) -> _Scored:
+    model = run_network(checkpoint, config.which)
     if not model.network.num_outputs or model.run_split is None:
-        raise CheckpointError(str(config.checkpoint), "has no classifier", "Embed it and use `evaluate knn`.")
-    is_run = (config.checkpoint / CONFIG).is_file()
-    name, options = read_run_config(config.checkpoint if is_run else config.checkpoint.parent.parent)
+        raise CheckpointError(str(checkpoint), "has no classifier", "Embed it and use `evaluate knn`.")
+    is_run = (checkpoint / CONFIG).is_file()
+    name, options = read_run_config(checkpoint if is_run else checkpoint.parent.parent)
     run_config = METHODS[name].config.model_validate(options)
     if not isinstance(run_config, BackboneTrainConfig):
         raise CheckpointError(
-            str(config.checkpoint),
+            str(checkpoint),
             f"{name} discovers categories; its classes have no names to be right about",
             "Use `evaluate clustering` on a store.",
         )
@@ -270,7 +271,7 @@ def _from_run(config: EvaluateClassificationConfig) -> _Scored:
     prepared = prepare_data(run_config)
     if list(prepared.dataset.class_names) != list(model.run_split["class_names"]):
         raise CheckpointMismatch(
-            str(config.checkpoint),
+            str(checkpoint),
             f"has scores for {len(model.run_split['class_names'])} classes, the data now have "
             f"{len(prepared.dataset.class_names)}, or other names",
             "Give the data as they were in training.",
@@ -303,7 +304,7 @@ def _from_run(config: EvaluateClassificationConfig) -> _Scored:
     num_classes = len(images.class_names)
     trained = prepared.dataset.labels[prepared.split.labeled]
     return _Scored(
-        str(config.checkpoint),
+        str(checkpoint),
         _split_name(images.splits, images.split_names),
         _in_class_order(np.concatenate(outputs), np.array(prepared.split.class_order), num_classes),
         images.labels[np.concatenate(visited)],

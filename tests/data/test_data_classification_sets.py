@@ -172,5 +172,5 @@ def test_imagenet_lt_without_images_or_with_other_numbers_is_refused(tmp_path: P
     with pytest.raises(DatasetIncomplete, match=r"val: expected 3 images, found 0.*n01440764_2\.JPEG"):
         load_imagenet_lt(tmp_path, folder_names=WNIDS)
     put(tmp_path / "imagenet_lt/ImageNet_LT_test.txt", "val/n01443537/n01443537_0.JPEG 2\n")
-    with pytest.raises(DatasetError, match="line 1: .* has label 2, its folder is class 1"):
+    with pytest.raises(DatasetError, match=r"line 1: .* has label 2, its folder is class 1"):
         load_imagenet_lt(tmp_path, folder_names=WNIDS)

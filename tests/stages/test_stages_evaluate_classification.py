@@ -139,7 +139,7 @@ def test_classes_without_a_training_image_can_be_ruled_out(
 def test_what_cannot_be_scored_is_refused(
     tmp_path: Path, run: Path, index: Path, photos: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert "give either --checkpoint" in refuse(capsys, 2)
+    assert "Give either --checkpoint" in refuse(capsys, 2)
     assert "give either --checkpoint" in refuse(capsys, 2, "--checkpoint", run, "--index", index)
     assert "no split 'dev'" in refuse(capsys, 2, "--index", index, "--split", "dev")
     assert "train is trained on" in refuse(capsys, 2, "--checkpoint", run, "--split", "train")
