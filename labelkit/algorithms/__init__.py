@@ -1,10 +1,11 @@
-"""Arrays in, arrays out: clustering, matching, neighbors, number of classes, calibration, attention update.
+"""Arrays in, arrays out: clustering, matching, neighbors, prototypes, number of classes, calibration, attention.
 
 The names that need torch are imported on first use, so that the others stay quick to import.
 """
 
 from typing import TYPE_CHECKING, Any
 
+from labelkit.algorithms.assignment import Assignment, assign
 from labelkit.algorithms.calibration import (
     NamedProbability,
     Reliability,
@@ -39,12 +40,21 @@ from labelkit.algorithms.clustering import (
 from labelkit.algorithms.clustering_path import Partition, kmeans_path
 from labelkit.algorithms.matching import Matching, contingency, match_clusters, pair_agreement
 from labelkit.algorithms.neighbors import knn
+from labelkit.algorithms.prototypes import (
+    Spread,
+    measure_spread,
+    spread_prototypes,
+    uniformity,
+    uniformity_gradient,
+)
 from labelkit.algorithms.silhouette import pairwise_distances, silhouette_score, simplified_silhouette_score
+from labelkit.algorithms.sphere_bounds import max_cosine_bound, rms_cosine_bound
 
 if TYPE_CHECKING:
     from labelkit.algorithms.attention import alignment_energy, attention_entropy, attention_update, prior_energy
 
 __all__ = [
+    "Assignment",
     "ClassNumber",
     "ClassNumberChoice",
     "Clustering",
@@ -55,7 +65,9 @@ __all__ = [
     "RiskCoverage",
     "Partition",
     "SemiSupervisedClustering",
+    "Spread",
     "alignment_energy",
+    "assign",
     "attention_entropy",
     "attention_update",
     "bounded_integer_search",
@@ -72,6 +84,8 @@ __all__ = [
     "knn",
     "leave_one_out_agreement",
     "match_clusters",
+    "max_cosine_bound",
+    "measure_spread",
     "named_probability",
     "nearest_centroids",
     "pair_agreement",
@@ -79,11 +93,15 @@ __all__ = [
     "prior_energy",
     "reliability",
     "risk_coverage",
+    "rms_cosine_bound",
     "semi_supervised_kmeans",
     "softmax",
     "silhouette_score",
     "simplified_silhouette_score",
     "spherical_kmeans",
+    "spread_prototypes",
+    "uniformity",
+    "uniformity_gradient",
 ]
 
 
