@@ -40,8 +40,12 @@ ROWS = {
     "alignment": {
         "simgcd": ["simgcd"],
         "none": [*FLIP, "--align-mode", "none"],
-        "weak student": [*FLIP, "--student-view", "weak"],
         **{mode: [*FLIP, "--align-mode", mode] for mode in ("flip", "sda", "l2", "kld", "coral", "da", "fixmatch")},
+    },
+    "ablations": {
+        "none": [*FLIP, "--align-mode", "none"],
+        "flip": FLIP,
+        "weak student": [*FLIP, "--student-view", "weak"],
         "flip, token space": [*FLIP, "--update-space", "token"],
         "flip, no regularizer": [*FLIP, "--gamma-reg", "0"],
         "flip, last block": [*FLIP, "--align-blocks", "3"],
@@ -95,28 +99,38 @@ class Commands:
 
     def embed(self, out: Path, *network: object) -> None:
         """Embed the images, with the test split if there is one."""
-        self.run("embed", *self.data, *(("--split", "all") if self.has_test else ()), *network, "--out", out)
+        split = ("--split", "all") if self.has_test else ()
+        self.run("embed", *self.data, *split, *network, "--out", out, "--overwrite")
 
     def cluster(self, index: Path, classes: int, algorithm: str, seed: int) -> dict[str, Any]:
         """Cluster a store and score the result."""
         name = f"{algorithm}-{seed}"
-        words = ("--index", index, "--num-clusters", classes, "--seed", seed, "--result", name)
+        words = ("--index", index, "--num-clusters", classes, "--seed", seed, "--result", name, "--overwrite")
         _, seconds = self.run("cluster", algorithm, *words)
         return self.score(index, name) | {"cpu_seconds": seconds}
 
     def train(self, name: str, method: list[str], seed: int, classes: int) -> dict[str, Any]:
-        """Train one method with one seed, embed, and score what it says."""
+        """Train one method with one seed, embed, and score what it says; what --keep holds is not done again."""
         out = self.folder / f"{name}-{seed}".translate(str.maketrans("", "", " ,."))
-        words = ["train", *method, *self.data, "--seed", seed, "--threads", 1, "--out", out, *self.extra]
-        _, seconds = self.run(*words)
-        index = out.with_suffix(".h5")
+        kept, index = out.with_suffix(".json"), out.with_suffix(".h5")
+        if kept.exists():
+            scores: dict[str, Any] = json.loads(kept.read_text())
+            return scores
+        cost = {}
+        if not (out / "summary.json").exists():
+            words = ["train", *method, *self.data, "--seed", seed, "--threads", 1, "--out", out, *self.extra]
+            _, seconds = self.run(*words, *(["--resume"] if out.exists() else []))
+            cost = {"cpu_seconds": seconds}
         self.embed(index, "--checkpoint", out)
         if method[0] == "gcd":
             scores = self.cluster(index, classes, "ss-kmeans", seed)
+            del scores["cpu_seconds"]
         else:
-            self.run("discover", "head", "--index", index)
+            self.run("discover", "head", "--index", index, "--overwrite")
             scores = self.score(index, "head")
-        return {**scores, "cpu_seconds": seconds, "seed": seed, "diagnostics": diagnostics(out / "metrics.jsonl")}
+        scores |= {**cost, "seed": seed, "diagnostics": diagnostics(out / "metrics.jsonl")}
+        kept.write_text(json.dumps(scores))
+        return scores
 
 
 def diagnostics(path: Path, last: int = 10) -> dict[str, float]:
@@ -151,12 +165,12 @@ def draw(path: Path, rows: dict[str, dict[str, Any]], title: str) -> None:
 
 
 def summarize(runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """Mean and standard deviation of every number that all runs of a row have."""
-    numbers = [key for key, value in runs[0].items() if isinstance(value, float)]
-    columns = {key: [run[key] for run in runs] for key in numbers}
+    """Mean and standard deviation of every number, over the runs of a row that have it."""
+    names = sorted({key for run in runs for key, value in run.items() if isinstance(value, float)})
+    columns = {name: [run[name] for run in runs if name in run] for name in names}
     spread = {
-        key: {"mean": statistics.mean(values), "sd": statistics.stdev(values) if len(values) > 1 else 0.0}
-        for key, values in columns.items()
+        name: {"mean": statistics.mean(values), "sd": statistics.stdev(values) if len(values) > 1 else 0.0}
+        for name, values in columns.items()
     }
     return {**spread, "runs": runs}
 
@@ -174,6 +188,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time, one thread each")
     parser.add_argument("--rows", choices=sorted(ROWS), default="updates", help="what to compare")
+    parser.add_argument("--keep", type=Path, default=None, help="keep runs here; a stopped comparison goes on")
     parser.add_argument("--plot", type=Path, default=None, help="PNG to draw (needs matplotlib)")
     parser.add_argument("--out", type=Path, default=None, help="JSON file to write")
     parser.add_argument("extra", nargs="*", help="further options of `labelkit train`, after --")
@@ -186,7 +201,9 @@ def main() -> None:
     results: dict[str, list[dict[str, Any]]] = {}
     with tempfile.TemporaryDirectory() as scratch:
         has_test = options.dataset in ("cifar10", "cifar100")
-        commands = Commands(Path(scratch), data, extra, has_test=has_test)
+        folder = options.keep or Path(scratch)
+        folder.mkdir(parents=True, exist_ok=True)
+        commands = Commands(folder, data, extra, has_test=has_test)
         networks: dict[str, list[object]] = {PIXELS: ["--backbone", PIXELS, "--image-size", options.pixels]}
         if options.start is not None:
             weights = max(options.start.glob("checkpoints/step-*/model.safetensors"))
@@ -213,7 +230,8 @@ def main() -> None:
     print("|---" * (len(columns) + 2) + "|")
     for name, row in rows.items():
         cells = [f"{row[column]['mean']:.1f} ± {row[column]['sd']:.1f}" for column in columns]
-        print(f"| {name} | {' | '.join(cells)} | {row['cpu_seconds']['mean']:.0f} |")
+        cost = f"{row['cpu_seconds']['mean']:.0f}" if "cpu_seconds" in row else "-"
+        print(f"| {name} | {' | '.join(cells)} | {cost} |")
     if options.out is not None:
         record = {
             "command": "python " + " ".join(sys.argv),

@@ -20,7 +20,7 @@ from PIL import Image
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 # What ``labelkit config`` resolves without running it; for the others only the options are looked at.
-STAGES = ("train", "embed", "cluster", "discover", "evaluate", "retrieve")
+STAGES = ("train", "embed", "cluster", "discover", "evaluate", "retrieve", "show")
 
 
 def code_blocks(language: str) -> list[str]:

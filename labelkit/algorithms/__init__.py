@@ -1,8 +1,9 @@
-"""Arrays in, arrays out: clustering, matching, neighbors, prototypes, number of classes, calibration, attention.
+"""Arrays in, arrays out: clustering, assignment, prototypes, neighbors, class number, calibration, attention.
 
 The names that need torch are imported on first use, so that the others stay quick to import.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from labelkit.algorithms.assignment import Assignment, assign
@@ -52,6 +53,18 @@ from labelkit.algorithms.sphere_bounds import max_cosine_bound, rms_cosine_bound
 
 if TYPE_CHECKING:
     from labelkit.algorithms.attention import alignment_energy, attention_entropy, attention_update, prior_energy
+    from labelkit.algorithms.attention_maps import carry_map, map_correlation, map_entropy
+    from labelkit.algorithms.feature_probes import knn_votes, linear_probe
+    from labelkit.algorithms.sinkhorn import (
+        LinearScores,
+        SinkhornResult,
+        balanced_labels,
+        batch_assignments,
+        cluster_sizes,
+        make_prior,
+        order_prior,
+        solve,
+    )
 
 __all__ = [
     "Assignment",
@@ -59,6 +72,7 @@ __all__ = [
     "ClassNumberChoice",
     "Clustering",
     "CriterionCurve",
+    "LinearScores",
     "Matching",
     "NamedProbability",
     "Reliability",
@@ -66,11 +80,16 @@ __all__ = [
     "Partition",
     "SemiSupervisedClustering",
     "Spread",
+    "SinkhornResult",
     "alignment_energy",
     "assign",
     "attention_entropy",
     "attention_update",
+    "balanced_labels",
+    "batch_assignments",
     "bounded_integer_search",
+    "cluster_sizes",
+    "carry_map",
     "conformal_threshold",
     "choose_num_classes",
     "class_numbers",
@@ -82,12 +101,18 @@ __all__ = [
     "kmeans",
     "kmeans_path",
     "knn",
+    "knn_votes",
     "leave_one_out_agreement",
+    "linear_probe",
+    "make_prior",
+    "map_correlation",
+    "map_entropy",
     "match_clusters",
     "max_cosine_bound",
     "measure_spread",
     "named_probability",
     "nearest_centroids",
+    "order_prior",
     "pair_agreement",
     "pairwise_distances",
     "prior_energy",
@@ -98,6 +123,7 @@ __all__ = [
     "softmax",
     "silhouette_score",
     "simplified_silhouette_score",
+    "solve",
     "spherical_kmeans",
     "spread_prototypes",
     "uniformity",
@@ -105,9 +131,25 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name in __all__:
-        from labelkit.algorithms import attention
+_NEED_TORCH = {
+    "attention": ("alignment_energy", "attention_entropy", "attention_update", "prior_energy"),
+    "attention_maps": ("carry_map", "map_correlation", "map_entropy"),
+    "feature_probes": ("knn_votes", "linear_probe"),
+    "sinkhorn": (
+        "LinearScores",
+        "SinkhornResult",
+        "balanced_labels",
+        "batch_assignments",
+        "cluster_sizes",
+        "make_prior",
+        "order_prior",
+        "solve",
+    ),
+}
 
-        return getattr(attention, name)
+
+def __getattr__(name: str) -> Any:
+    for module, names in _NEED_TORCH.items():
+        if name in names:
+            return getattr(import_module(f"labelkit.algorithms.{module}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -7,7 +7,7 @@ import typer
 from labelkit.cli.command import stage_command
 from labelkit.cli.console import print_result
 from labelkit.cli.options import new_group
-from labelkit.config.stages import KMeansConfig, SphericalKMeansConfig, SSKMeansConfig
+from labelkit.config.stages import KMeansConfig, SinkhornConfig, SphericalKMeansConfig, SSKMeansConfig
 
 
 @stage_command(KMeansConfig)
@@ -43,10 +43,22 @@ def ss_kmeans(config: SSKMeansConfig) -> None:
     print_result(cluster_store(config))
 
 
+@stage_command(SinkhornConfig)
+def sinkhorn(config: SinkhornConfig) -> None:
+    """Group rows into groups of equal or given sizes; uses no labels.
+
+    Example: labelkit cluster sinkhorn --index digits.h5 --num-clusters 10
+    """
+    from labelkit.stages.cluster import cluster_store  # torch loads here, not in --help
+
+    print_result(cluster_store(config))
+
+
 def build_app() -> typer.Typer:
     """Build ``labelkit cluster`` with all its subcommands."""
     app = new_group()
     app.command("k-means")(kmeans)
     app.command("spherical-k-means")(spherical_kmeans)
     app.command("ss-kmeans")(ss_kmeans)
+    app.command("sinkhorn")(sinkhorn)
     return app

@@ -7,7 +7,7 @@ import typer
 from labelkit.cli.command import stage_command
 from labelkit.cli.console import print_result
 from labelkit.cli.options import new_group
-from labelkit.config.stages import EvaluateAnswerConfig, EvaluateClusteringConfig
+from labelkit.config.stages import EvaluateAnswerConfig, EvaluateClusteringConfig, EvaluateKNNConfig
 
 
 @stage_command(EvaluateClusteringConfig)
@@ -32,9 +32,21 @@ def answer(config: EvaluateAnswerConfig) -> None:
     print_result(evaluate_answer(config))
 
 
+@stage_command(EvaluateKNNConfig)
+def knn(config: EvaluateKNNConfig) -> None:
+    """Judge features: classes of one split from the nearest rows of another, and from a linear classifier.
+
+    Example: labelkit evaluate knn --index digits.h5 -k 10 --temperature 0.1
+    """
+    from labelkit.stages.evaluate_knn import evaluate_knn  # torch loads here, not in --help
+
+    print_result(evaluate_knn(config))
+
+
 def build_app() -> typer.Typer:
     """Build ``labelkit evaluate`` with all its subcommands."""
     app = new_group()
     app.command("clustering")(clustering)
     app.command("answer")(answer)
+    app.command("knn")(knn)
     return app

@@ -77,6 +77,11 @@ COMMANDS: dict[str, _Entry] = {
     ),
     "retrieve": _Entry("Find the images most like a query.", "labelkit.cli.retrieve", "retrieve"),
     "prototypes": _Entry("Spread class vectors over the sphere.", "labelkit.cli.prototypes", "prototypes"),
+    "show": _Entry(
+        "Draw what a run did: attention maps, logged curves.",
+        "labelkit.cli.show",
+        example="labelkit show curves --run runs/flipclass-digits --out curves.png",
+    ),
     "datasets": _Entry(
         "Show the named data sets, and whether they are here and whole.", "labelkit.cli.datasets", "datasets"
     ),

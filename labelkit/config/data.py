@@ -33,11 +33,20 @@ class DataConfig(StageConfig):
         description="Part of the set to use: a split's name, or all; auto = train if there is one, else all.",
         json_schema_extra=_DATA,
     )
-    label_split: Literal["auto", "given", "gcd", "few-labels", "class-halves"] = Field(
+    holdout: float | None = Field(
+        None,
+        gt=0,
+        lt=1,
+        description="Of a set without a test split, set this share of each class apart as split test, the rest as "
+        "train; --split-seed draws it.",
+        json_schema_extra=_DATA,
+    )
+    label_split: Literal["auto", "given", "gcd", "few-labels", "class-halves", "none"] = Field(
         "auto",
         description="Which labels may be used. gcd: --label-ratio of the images of the old classes; few-labels: "
         "--num-labels in equal parts; class-halves: all of the first half of the classes, the rest held out; "
-        "given: as the data says; auto = given for a CSV that leaves labels empty and for a flat folder, else gcd.",
+        "given: as the data says; none: no label; auto = given for a CSV that leaves labels empty and for a flat "
+        "folder, else gcd.",
         json_schema_extra=_DATA,
     )
     num_old_classes: int | None = Field(

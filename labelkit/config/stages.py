@@ -14,6 +14,7 @@ from labelkit.config.data import DataConfig
 _MODEL: JsonDict = {"panel": "Model"}
 _RUN: JsonDict = {"panel": "Run"}
 _RUN_ONLY: JsonDict = {"panel": "Run", "preset": False}
+_IMAGES: JsonDict = {"panel": "Images"}
 _STORE: JsonDict = {"panel": "Store", "preset": False}
 
 
@@ -133,6 +134,40 @@ class SSKMeansConfig(ClusterConfig):
 
     max_iterations: int = Field(100, ge=1, description="Iterations of one start at the most (benchmark: 200).")
     normalize: bool = Field(True, description="Scale every row to length 1 first.")
+
+
+class SinkhornConfig(ClusterConfig):
+    """``labelkit cluster sinkhorn``."""
+
+    command: ClassVar[tuple[str, ...]] = ("cluster", "sinkhorn")
+
+    num_clusters: int = Field(..., ge=2, description="Groups to make.")
+    temperature: float = Field(
+        0.02, gt=0, description="Temperature of the cosines; the smaller, the nearer to the sizes, and the slower."
+    )
+    prior: str = Field(
+        "uniform",
+        description="Sizes of the groups: uniform; zipf:a, shares falling as 1/rank^a; or a text file of a number per "
+        "group, shares that sum to 1 or sizes that sum to the rows.",
+    )
+    init: Literal["k-means", "random"] = Field(
+        "k-means", description="First prototypes: spherical k-means, or rows drawn at random."
+    )
+    prototypes: str | None = Field(
+        None,
+        pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$",
+        description="First prototypes from this result beside the store instead; the prior then keeps its order.",
+    )
+    exact_balance: bool = Field(
+        False, description="Meet the sizes exactly, by linear assignment in the end; at most 8,000 rows."
+    )
+    num_inits: int = Field(1, ge=1, description="Starts of the k-means of --init; the lowest inertia wins.")
+    max_iterations: int = Field(
+        100, ge=1, description="Rounds of assignment and new prototypes at the most; 1 only assigns."
+    )
+    tolerance: float = Field(
+        1e-6, gt=0, description="Summed difference of shares reached and wanted that the last assignment may have."
+    )
 
 
 class DiscoverCategoriesConfig(IndexConfig):
@@ -309,6 +344,20 @@ class PrototypesConfig(StageConfig):
     overwrite: bool = Field(False, description="Replace the file in --out.", json_schema_extra=_RUN_ONLY)
 
 
+class EvaluateKNNConfig(IndexConfig):
+    """``labelkit evaluate knn``."""
+
+    command: ClassVar[tuple[str, ...]] = ("evaluate", "knn")
+
+    k: int = Field(10, ge=1, description="Neighbors that vote.", json_schema_extra={"short": "-k"})
+    temperature: float = Field(0.1, gt=0, description="A neighbor's vote counts exp(cosine / temperature).")
+    gallery: str = Field("train", description="Split whose labels are known.")
+    queries: str = Field("test", description="Split whose labels are to be found.")
+    linear: bool = Field(False, description="Also train a linear classifier on the gallery.")
+    linear_epochs: int = Field(100, ge=1, description="Passes of its training.")
+    seed: int = Field(0, ge=0, description="Seed of its order.")
+
+
 class DatasetsConfig(StageConfig):
     """``labelkit datasets``."""
 
@@ -334,3 +383,85 @@ class RetrieveConfig(IndexConfig):
     )
     data_root: Path = Field(Path("data"), description="Folder where named sets live (with --dataset).")
     device: Literal["auto", "cpu", "cuda", "mps"] = Field("auto", description="Where to compute.")
+
+
+class PictureConfig(StageConfig):
+    """A command that draws one picture."""
+
+    out: Path = Field(..., description="PNG to write.", json_schema_extra=_RUN_ONLY)
+    overwrite: bool = Field(False, description="Replace the picture in --out.", json_schema_extra=_RUN_ONLY)
+
+
+class ShowAttentionConfig(PictureConfig):
+    """``labelkit show attention``."""
+
+    command: ClassVar[tuple[str, ...]] = ("show", "attention")
+
+    checkpoint: Path = Field(
+        ..., description="Run folder of `labelkit train`, or a checkpoint in it.", json_schema_extra=_MODEL
+    )
+    which: Literal["last", "best"] = Field(
+        "last", description="Checkpoint of a run folder: the last, or the one of lowest loss.", json_schema_extra=_MODEL
+    )
+    block: tuple[int, ...] | None = Field(
+        None,
+        description="Blocks to look at, 0-based, comma-separated; default: those whose keys move, and the last.",
+        json_schema_extra=_MODEL,
+    )
+    images: int | None = Field(
+        None,
+        ge=1,
+        description="So many images of the set, drawn by --seed; default: 4.",
+        json_schema_extra=_IMAGES,
+    )
+    rows: tuple[int, ...] | None = Field(
+        None, description="These rows of the data set instead, 0-based, comma-separated.", json_schema_extra=_IMAGES
+    )
+    image: tuple[Path, ...] | None = Field(
+        None, description="These image files instead, comma-separated.", json_schema_extra=_IMAGES
+    )
+    dataset: str | None = Field(
+        None,
+        description="Take images of this data set; default: the run's own.",
+        json_schema_extra=_IMAGES,
+    )
+    data_root: Path | None = Field(
+        None, description="Folder where named sets live; default: the run's.", json_schema_extra=_IMAGES
+    )
+    split: str | None = Field(
+        None, description="Part of the set: a split's name, or all; default: the run's.", json_schema_extra=_IMAGES
+    )
+    heads: bool = Field(False, description="Also draw every head by itself.", json_schema_extra=_RUN)
+    seed: int = Field(0, ge=0, description="Seed of the images drawn and of the views.", json_schema_extra=_RUN)
+    device: Literal["auto", "cpu", "cuda", "mps"] = Field(
+        "auto", description="Where to compute.", json_schema_extra=_RUN
+    )
+
+    @model_validator(mode="after")
+    def _one_choice_of_images(self) -> ShowAttentionConfig:
+        chosen = [name for name in ("images", "rows", "image") if getattr(self, name) is not None]
+        if len(chosen) > 1:
+            raise ValueError(f"choose images by one of --images, --rows and --image, not by {' and '.join(chosen)}")
+        for name in ("block", "rows", "image"):
+            if getattr(self, name) == ():
+                raise ValueError(f"{name} is empty; leave it out for the default")
+        from_set = [name for name in ("dataset", "data_root", "split") if getattr(self, name) is not None]
+        if self.image is not None and from_set:
+            raise ValueError(f"{' and '.join(from_set)} has no meaning beside --image")
+        return self
+
+
+class ShowCurvesConfig(PictureConfig):
+    """``labelkit show curves``."""
+
+    command: ClassVar[tuple[str, ...]] = ("show", "curves")
+
+    run: tuple[Path, ...] = Field(
+        ..., min_length=1, description="Run folders of `labelkit train`, comma-separated; drawn into the same axes."
+    )
+    metrics: tuple[str, ...] | None = Field(
+        None,
+        description="Names as logged, comma-separated, patterns allowed (diag/*/update_rel); "
+        "default: loss, and the accuracies if there are any.",
+    )
+    over: Literal["step", "epoch"] = Field("step", description="What runs to the right.")

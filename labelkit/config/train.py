@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 from pydantic import Field, model_validator
 from pydantic.config import JsonDict
 
+from labelkit.config.base import value_text
 from labelkit.config.data import DataConfig
 
 _OPTIMIZATION: JsonDict = {"panel": "Optimization"}
@@ -39,8 +40,16 @@ class TrainConfig(DataConfig):
         description="Weight decay; biases and one-dimensional parameters have none.",
         json_schema_extra=_OPTIMIZATION,
     )
-    lr_schedule: Literal["cosine", "constant"] = Field(
-        "cosine", description="Shape of the learning rate.", json_schema_extra=_OPTIMIZATION
+    lr_schedule: Literal["cosine", "constant", "step"] = Field(
+        "cosine",
+        description="Shape of the learning rate; step: it drops at --lr-drop-epochs.",
+        json_schema_extra=_OPTIMIZATION,
+    )
+    lr_drop_epochs: tuple[int, ...] = Field(
+        (), description="Epochs at whose start the learning rate drops (step).", json_schema_extra=_OPTIMIZATION
+    )
+    lr_drop_factor: float = Field(
+        0.1, gt=0, lt=1, description="What each drop multiplies it by (step).", json_schema_extra=_OPTIMIZATION
     )
     lr_update: Literal["epoch", "step"] = Field(
         "epoch", description="When the learning rate moves.", json_schema_extra=_OPTIMIZATION
@@ -115,4 +124,8 @@ class TrainConfig(DataConfig):
             raise ValueError("resume and overwrite exclude each other")
         if self.lr_warmup_epochs >= self.epochs and self.lr_warmup_epochs > 0:
             raise ValueError(f"lr_warmup_epochs ({self.lr_warmup_epochs}) must be smaller than epochs ({self.epochs})")
+        if self.lr_schedule == "step" and not self.lr_drop_epochs:
+            raise ValueError("lr_schedule step needs lr_drop_epochs")
+        if list(self.lr_drop_epochs) != sorted(set(self.lr_drop_epochs)) or any(e < 1 for e in self.lr_drop_epochs):
+            raise ValueError(f"lr_drop_epochs must be positive and increase, got {value_text(self.lr_drop_epochs)}")
         return self

@@ -16,13 +16,23 @@ from labelkit.data.splits import (
     few_labels_split,
     gcd_split,
     given_split,
+    holdout_rows,
     long_tail_split,
+    no_labels_split,
 )
 
 if TYPE_CHECKING:
     from labelkit.data.batch import Batch, DataInfo, ViewGeometry
     from labelkit.data.loading import EvalBatch, EvalLoader, ImageBank, TrainLoader
-    from labelkit.data.transforms import Normalize, ViewSpec, simgcd_view, strong_view, test_view, weak_view
+    from labelkit.data.transforms import (
+        Normalize,
+        ViewSpec,
+        sela_view,
+        simgcd_view,
+        strong_view,
+        test_view,
+        weak_view,
+    )
 
 __all__ = [
     "DATASETS",
@@ -49,11 +59,14 @@ __all__ = [
     "few_labels_split",
     "gcd_split",
     "given_split",
+    "holdout_rows",
     "keyed_generator",
     "keyed_torch_generator",
     "keyed_uniform",
     "load_dataset",
     "long_tail_split",
+    "no_labels_split",
+    "sela_view",
     "simgcd_view",
     "strong_view",
     "test_view",
@@ -63,7 +76,15 @@ __all__ = [
 _NEED_TORCH = {
     "labelkit.data.batch": ("Batch", "DataInfo", "ViewGeometry"),
     "labelkit.data.loading": ("EvalBatch", "EvalLoader", "ImageBank", "TrainLoader"),
-    "labelkit.data.transforms": ("Normalize", "ViewSpec", "simgcd_view", "strong_view", "test_view", "weak_view"),
+    "labelkit.data.transforms": (
+        "Normalize",
+        "ViewSpec",
+        "sela_view",
+        "simgcd_view",
+        "strong_view",
+        "test_view",
+        "weak_view",
+    ),
 }
 
 

@@ -530,9 +530,12 @@ class EvalLoader:
         rank: number of this process.
         world_size: number of processes.
         identify: also return digests and sizes of what was read.
+        seed: of a view with randomness; without one the view must have none.
+        epoch: the other key of its random numbers.
+        join_single: a last batch of one image joins the one before (for batch statistics).
 
     Raises:
-        ValueError: the view has randomness, or the batch size is not positive.
+        ValueError: the view has randomness and there is no seed, or the batch size is not positive.
     """
 
     def __init__(
@@ -549,11 +552,16 @@ class EvalLoader:
         rank: int = 0,
         world_size: int = 1,
         identify: bool = False,
+        seed: int | None = None,
+        epoch: int = 0,
+        join_single: bool = False,
     ) -> None:
         _check_rank(rank, world_size)
         if batch_size < 1:
             raise ValueError(f"batch_size is {batch_size}, must be positive")
-        if view != ViewSpec(view.size, view.resize_ratio, interpolation=view.interpolation, padding=view.padding):
+        if seed is None and view != ViewSpec(
+            view.size, view.resize_ratio, interpolation=view.interpolation, padding=view.padding
+        ):
             raise ValueError(f"an evaluation view must have no randomness: {view}")
         bank = images if isinstance(images, ImageBank) else None
         dataset = images.dataset if isinstance(images, ImageBank) else images
@@ -566,9 +574,12 @@ class EvalLoader:
         self._view = view
         self._normalize = normalize
         self._identify = identify
-        starts = range(0, len(self._rows), batch_size)[rank::world_size]
-        self._batches = [self._rows[start : start + batch_size] for start in starts]
-        self._reader = None if self._bank else _Reader(dataset.source, self._channels, 0, num_workers)
+        self._seed, self._epoch = seed or 0, epoch
+        batches = [self._rows[start : start + batch_size] for start in range(0, len(self._rows), batch_size)]
+        if join_single and len(batches) > 1 and len(batches[-1]) == 1:
+            batches[-2:] = [np.concatenate(batches[-2:])]
+        self._batches = batches[rank::world_size]
+        self._reader = None if self._bank else _Reader(dataset.source, self._channels, self._seed, num_workers)
 
     def __len__(self) -> int:
         """Return the number of batches of this process."""
@@ -581,7 +592,7 @@ class EvalLoader:
                 yield self._from_memory(self._bank, rows)
             return
         assert self._reader is not None
-        plans = (_BatchPlan(rows, rows, 0, (self._view,), self._identify) for rows in self._batches)
+        plans = (_BatchPlan(rows, rows, self._epoch, (self._view,), self._identify) for rows in self._batches)
         for rows, crops in zip(self._batches, self._reader.read(plans), strict=True):
             image, _ = finish_view(
                 crops.crops[0].to(self._device),
@@ -589,8 +600,8 @@ class EvalLoader:
                 crops.sizes,
                 self._view,
                 rows,
-                seed=0,
-                epoch=0,
+                seed=self._seed,
+                epoch=self._epoch,
                 view=0,
                 normalize=self._normalize,
             )
@@ -599,7 +610,9 @@ class EvalLoader:
             yield self._labeled_with(EvalBatch(image, rows, crops.bad), crops.sha256, crops.file_sizes, sizes)
 
     def _from_memory(self, bank: ImageBank, rows: NDArray[np.int64]) -> EvalBatch:
-        (image,), _ = apply_views(bank.gather(rows), rows, (self._view,), seed=0, epoch=0, normalize=self._normalize)
+        (image,), _ = apply_views(
+            bank.gather(rows), rows, (self._view,), seed=self._seed, epoch=self._epoch, normalize=self._normalize
+        )
         bad = [(row, bank.bad[row]) for row in rows.tolist() if row in bank.bad]
         batch = EvalBatch(image, rows, bad)
         if not self._identify:

@@ -6,6 +6,7 @@ only door through which labels reach training: where it is closed, training sees
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -349,6 +350,49 @@ def given_split(
     new = tuple(i for i in range(num_classes) if i not in set(old))
     warnings = _without_labels(new, classes, usable, class_names)
     return LabelSplit("given", usable, old, new, {"num_classes": int(num_classes)}, warnings)
+
+
+def no_labels_split(labels: ArrayLike, num_classes: int) -> LabelSplit:
+    """Use no label at all; every class is a new one."""
+    count = len(np.asarray(labels))
+    return LabelSplit(
+        "none", np.zeros(count, dtype=np.bool_), (), tuple(range(num_classes)), {"num_classes": int(num_classes)}
+    )
+
+
+def holdout_rows(labels: ArrayLike, share: float, *, seed: int = 0) -> NDArray[np.int64]:
+    """Draw rows to hold out, the same share of each class.
+
+    The total is ``share * n`` rounded up; classes get their part of it by largest remainder (of equal ones the first),
+    and keep one image at least.
+
+    Args:
+        labels: (n,) int64 classes; -1 counts as a class.
+        share: in ``(0, 1)``.
+        seed: seed of the draw.
+
+    Returns:
+        rows to hold out, increasing.
+
+    Raises:
+        ValueError: the share is out of range.
+    """
+    if not 0 < share < 1:
+        raise ValueError(f"share is {share}, must be in (0, 1)")
+    classes = np.asarray(labels, dtype=np.int64)
+    values, sizes = np.unique(classes, return_counts=True)
+    total = math.ceil(share * len(classes) - 1e-9)
+    quotas = share * sizes
+    counts = np.floor(quotas + 1e-9).astype(np.int64)
+    order = np.argsort(-(quotas - counts), kind="stable")
+    counts[order[: max(0, total - int(counts.sum()))]] += 1
+    counts = np.minimum(counts, sizes - 1)
+    generator = keyed_generator(seed, "holdout")
+    drawn = [
+        generator.choice(np.flatnonzero(classes == value), int(count), replace=False)
+        for value, count in zip(values, counts, strict=True)
+    ]
+    return np.sort(np.concatenate(drawn)).astype(np.int64) if drawn else np.zeros(0, dtype=np.int64)
 
 
 def first_per_class(labels: ArrayLike, splits: ArrayLike, count: int) -> NDArray[np.int64]:

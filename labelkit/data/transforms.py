@@ -32,6 +32,7 @@ from labelkit.data.batch import ViewGeometry
 from labelkit.data.keyed_random import keyed_uniform
 
 Domain = Literal["digits", "fine", "generic"]
+ViewRecipe = Literal["digits", "cifar", "imagenet", "mocov2"]
 Interpolation = Literal["bicubic", "bilinear"]
 Padding = Literal["zeros", "border", "reflection"]
 
@@ -254,6 +255,51 @@ def simgcd_view(size: int, domain: Domain, *, chiral: bool) -> ViewSpec:
     """Return the transform of SimGCD's code: resize, random crop, mirror; its color jitter is the identity."""
     hflip = 0.0 if chiral or domain == "digits" else 0.5
     return ViewSpec(size, resize_ratio=1 / 0.875, crop="random", hflip=hflip)
+
+
+def sela_view(size: int, recipe: ViewRecipe, *, chiral: bool, photographic: bool = True) -> ViewSpec:
+    """Return the training view of SeLa.
+
+    ``cifar`` and ``imagenet``: a random box of 20 to 100 (8 to 100) % of the area, jitter of 0.4 in everything, gray
+    for one in five (released code). ``mocov2``: MoCo v2's, with blur (the code's later models). ``digits``: scale 0.8
+    to 1.2, rotation of 0.25 rad, shift of 15 % of half a side (ours; specification 4).
+
+    Args:
+        size: side in pixels.
+        recipe: which one.
+        chiral: no mirror image.
+        photographic: change colors.
+    """
+    if recipe == "digits":
+        return ViewSpec(
+            size,
+            zoom_range=(0.8, 1.2),
+            shift_px=0.15 * size / 2,
+            rotation_rad=0.25,
+            interpolation="bilinear",
+            padding="zeros",
+        )
+    hflip, color = 0.0 if chiral else 0.5, 1.0 if photographic else 0.0
+    area = (0.08, 1.0) if recipe == "imagenet" else (0.2, 1.0)
+    if recipe == "mocov2":
+        return ViewSpec(
+            size,
+            area_range=area,
+            hflip=hflip,
+            jitter_prob=0.8 * color,
+            jitter=(0.4, 0.4, 0.4, 0.1),
+            gray_prob=0.2 * color,
+            blur_prob=0.5,
+            blur_kernel=blur_kernel_for(size),
+        )
+    return ViewSpec(
+        size,
+        area_range=area,
+        hflip=hflip,
+        jitter_prob=color,
+        jitter=(0.4, 0.4, 0.4, 0.4),
+        gray_prob=0.2 * color,
+    )
 
 
 # --- stage 1: boxes ------------------------------------------------------------------------------

@@ -89,6 +89,18 @@ class Runtime:
         reduced: Tensor = self._accelerator.reduce(value.detach().float().to(self.device), reduction="mean")
         return reduced
 
+    def combine(self, value: Tensor, operation: Literal["sum", "max"]) -> Tensor:
+        """Sum or maximum over processes of a tensor of equal shape; every process gets the same bits.
+
+        This is the ``Reduce`` of ``algorithms.sinkhorn``: a solver whose rows are shared out exchanges only this.
+        """
+        if self.world_size == 1:
+            return value
+        combined = value.detach().to(self.device, copy=True).contiguous()
+        kinds = {"sum": torch.distributed.ReduceOp.SUM, "max": torch.distributed.ReduceOp.MAX}
+        torch.distributed.all_reduce(combined, op=kinds[operation])
+        return combined.to(value.device)
+
     def gather_rows(self, values: Tensor, positions: Tensor, total: int) -> Tensor:
         """Put the rows that each process computed into one table.
 
@@ -120,6 +132,8 @@ class Runtime:
         module = module.to(self.device)
         if self.world_size == 1:
             return module
+        # torch's own mark for what a process need not be sent at every step
+        module._ddp_params_and_buffers_to_ignore = list(getattr(module, "equal_buffers", ()))  # type: ignore[assignment] # not annotated there
         prepared: T = self._accelerator.prepare_model(module)
         return prepared
 

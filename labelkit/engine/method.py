@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,9 +18,11 @@ from torch import Tensor, nn
 
 from labelkit.config.train import TrainConfig
 from labelkit.data.batch import Batch, DataInfo
+from labelkit.data.loading import ImageBank
 from labelkit.data.samplers import Sampler
 from labelkit.data.transforms import ViewSpec
 from labelkit.models.inference import InferenceNetwork
+from labelkit.models.paired_attention import KeyUpdate
 
 ConfigT = TypeVar("ConfigT", bound=TrainConfig)
 
@@ -55,6 +57,35 @@ class Phase:
     name: str = "train"
 
 
+PassMode = Literal["eval", "batch-statistics", "train"]
+
+
+@dataclass(frozen=True, slots=True)
+class FullPass:
+    """How images are run through a network, each exactly once.
+
+    Attributes:
+        mode: of the method's modules. ``eval``; ``batch-statistics``: the same, but normalization uses the statistics
+            of the batch and leaves the running ones alone; ``train``: dropout and running statistics as in training.
+        view: how an image is prepared; default: the method's ``eval_view``. One with randomness gets new numbers at
+            every step of the run.
+        order: ``rows``: as listed; ``fixed``: one permutation for the whole run; ``new``: another at every step.
+            Neighbors of an image decide its batch statistics, so files sorted by class must not stay together.
+        batch_size: images of a batch; default: up to 512. Batches are the same for any number of processes.
+        bank: other images than the ones trained on.
+    """
+
+    mode: PassMode = "eval"
+    view: ViewSpec | None = None
+    order: Literal["rows", "fixed", "new"] = "rows"
+    batch_size: int | None = None
+    bank: ImageBank | None = None
+
+
+def _nothing(*values: object) -> None:
+    """Do what a state without a trainer does with logs and warnings."""
+
+
 @dataclass(slots=True)
 class TrainState:
     """What a method may ask of the trainer at an event.
@@ -65,6 +96,9 @@ class TrainState:
         steps_per_epoch: updates in this epoch.
         log_now: the coming step's logs are written, so costly ones are worth computing.
         is_main: this process writes files.
+        combine: sum or maximum of a small tensor over processes (``algorithms.sinkhorn.Reduce``).
+        log: writes a line of its own to the log: what it is about, and its values.
+        warn: shows a line to a person.
     """
 
     epoch: int
@@ -74,18 +108,42 @@ class TrainState:
     is_main: bool
     full_pass: Callable[..., Tensor]
     generator: Callable[[str], np.random.Generator]
+    local_pass: Callable[..., tuple[Tensor, NDArray[np.int64]]] = _nothing  # type: ignore[assignment] # no trainer
+    gather_rows: Callable[[Tensor, Tensor, int], Tensor] = _nothing  # type: ignore[assignment] # no trainer
+    combine: Callable[[Tensor, Literal["sum", "max"]], Tensor] = lambda value, operation: value
+    log: Callable[[str, Mapping[str, float]], None] = _nothing
+    warn: Callable[[str], None] = _nothing
 
-    def embed(self, network: Callable[[Tensor], Tensor], rows: NDArray[np.int64] | None = None) -> Tensor:
-        """Run ``network`` over the images in evaluation mode, each row exactly once.
+    def embed(
+        self,
+        network: Callable[[Tensor], Tensor],
+        rows: NDArray[np.int64] | None = None,
+        how: FullPass | None = None,
+    ) -> Tensor:
+        """Run ``network`` over the images, each row exactly once.
 
         Args:
             network: images (b, c, h, w) to (b, d).
             rows: rows of the data set; default: all that can be read.
+            how: in which mode and order; default: evaluation, in the order of ``rows``.
 
         Returns:
             (len(rows), d) float32 in the order of ``rows``, on the CPU, equal on every process.
         """
-        return self.full_pass(network, rows)
+        return self.full_pass(network, rows) if how is None else self.full_pass(network, rows, how)
+
+    def visit(
+        self,
+        network: Callable[[Tensor], Tensor],
+        rows: NDArray[np.int64] | None = None,
+        how: FullPass | None = None,
+    ) -> tuple[Tensor, NDArray[np.int64]]:
+        """Do the same as ``embed``, but leave every process its own part.
+
+        Returns:
+            (m, d) float32 on the CPU and (m,) int64, the rows they belong to; over all processes each row once.
+        """
+        return self.local_pass(network, rows, how)
 
 
 class Method(nn.Module, ABC, Generic[ConfigT]):
@@ -100,6 +158,9 @@ class Method(nn.Module, ABC, Generic[ConfigT]):
     best_metric: ClassVar[str] = "loss"
     #: Groups that are formed from the embeddings to score a method without a classifier; ``None`` = none.
     num_clusters: int | None = None
+
+    #: Buffers that are equal on every process without being sent to it.
+    equal_buffers: tuple[str, ...] = ()
 
     #: What embeds images; set by the method's ``__init__``.
     network: InferenceNetwork
@@ -125,6 +186,10 @@ class Method(nn.Module, ABC, Generic[ConfigT]):
     def eval_view(self) -> ViewSpec:
         """How an image is prepared for ``network.embed``."""
 
+    def key_update(self) -> tuple[KeyUpdate, tuple[int, ...]] | None:
+        """How the teacher's keys move in training, and in which blocks; ``None`` = they do not."""
+        return None
+
     def parameter_groups(self) -> Iterator[dict[str, Any]]:
         """Groups for the optimizer; default: no weight decay on biases and one-dimensional parameters."""
         decayed: list[nn.Parameter] = []
@@ -149,6 +214,10 @@ class Method(nn.Module, ABC, Generic[ConfigT]):
 
     def on_epoch_end(self, state: TrainState) -> Mapping[str, float]:
         """After an epoch; returns metrics for the log."""
+        return {}
+
+    def groupings(self) -> Mapping[str, Tensor]:
+        """Groups that the method made of the rows, by name: (n,) integers, -1 = none; scored where truth is known."""
         return {}
 
     def extra_state(self) -> dict[str, Any]:

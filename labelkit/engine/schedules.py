@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class LearningRate:
-    """Linear warm-up, then cosine or constant.
+    """Linear warm-up, then cosine, constant, or constant with drops.
 
     Args:
         peak: highest value, > 0.
         epochs: length of the run.
-        shape: ``cosine`` or ``constant``.
+        shape: ``cosine``, ``constant`` or ``step``.
         final_ratio: final over highest value (cosine), reached at ``epochs``.
         warmup_epochs: epochs w of linear growth, < ``epochs``; the value at time t is ``peak * (t + 1) / (w + 1)``.
+        drop_epochs: epochs, increasing, at whose start the value is multiplied by ``drop_factor`` (step).
+        drop_factor: in (0, 1).
 
     The cosine is ``f + 0.5 (peak - f)(1 + cos(pi (t - w) / (epochs - w)))`` with ``f = peak * final_ratio`` and t
     in epochs (SimGCD's released code, where w = 0, moves t once per epoch; t may be a fraction).
@@ -29,6 +32,8 @@ class LearningRate:
     shape: str = "cosine"
     final_ratio: float = 1e-3
     warmup_epochs: int = 0
+    drop_epochs: tuple[int, ...] = ()
+    drop_factor: float = 0.1
 
     def __post_init__(self) -> None:
         """Check the ranges."""
@@ -36,8 +41,12 @@ class LearningRate:
             raise ValueError(f"peak must be > 0 and epochs >= 1, got {self.peak} and {self.epochs}")
         if not 0 <= self.warmup_epochs < self.epochs:
             raise ValueError(f"warmup_epochs must be in [0, {self.epochs}), got {self.warmup_epochs}")
-        if self.shape not in ("cosine", "constant"):
+        if self.shape not in ("cosine", "constant", "step"):
             raise ValueError(f"unknown shape {self.shape!r}")
+        if not 0 < self.drop_factor < 1 or list(self.drop_epochs) != sorted(set(self.drop_epochs)):
+            raise ValueError(
+                f"drop_factor {self.drop_factor} must be in (0, 1), drop_epochs {self.drop_epochs} increase"
+            )
 
     def at(self, epoch: float) -> float:
         """Value at a time in epochs; ``epoch`` may be a fraction."""
@@ -45,9 +54,41 @@ class LearningRate:
             return self.peak * (epoch + 1) / (self.warmup_epochs + 1)
         if self.shape == "constant":
             return self.peak
+        if self.shape == "step":
+            return self.peak * self.drop_factor ** sum(drop <= epoch for drop in self.drop_epochs)
         floor = self.peak * self.final_ratio
         position = (epoch - self.warmup_epochs) / (self.epochs - self.warmup_epochs)
         return floor + 0.5 * (self.peak - floor) * (1 + math.cos(math.pi * min(position, 1.0)))
+
+
+def optimization_times(kind: str, epochs: int, count: int) -> tuple[float, ...]:
+    """When labels are optimized, in epochs (SeLa, specification 3.12).
+
+    Args:
+        kind: ``uniform``: ``E k / n``; ``quadratic``: ``E (k / (n - 1))^2``; ``official-uniform``:
+            ``(E + 1.0001) k / (n - 1)``; ``official-quadratic``: ``(E + 1.01) (k / (n - 1))^2``.
+        epochs: length of the run, E.
+        count: number of optimizations, n; a single one is at 0.
+
+    Returns:
+        n increasing times from 0; the last may lie at or past the end of the run and is then never reached.
+
+    Raises:
+        ValueError: unknown kind, or a number below 1.
+    """
+    if epochs < 1 or count < 1:
+        raise ValueError(f"epochs and count must be at least 1, got {epochs} and {count}")
+    if count == 1:
+        return (0.0,)
+    formulas: dict[str, Callable[[int], float]] = {
+        "uniform": lambda k: epochs * k / count,
+        "quadratic": lambda k: epochs * (k / (count - 1)) ** 2,
+        "official-uniform": lambda k: (epochs + 1.0001) * k / (count - 1),
+        "official-quadratic": lambda k: (epochs + 1.01) * (k / (count - 1)) ** 2,
+    }
+    if kind not in formulas:
+        raise ValueError(f"unknown kind {kind!r}")
+    return tuple(formulas[kind](k) for k in range(count))
 
 
 @dataclass(frozen=True, slots=True)

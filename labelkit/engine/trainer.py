@@ -6,7 +6,7 @@ import platform
 import signal
 import time
 from collections.abc import Callable, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any, Protocol
@@ -23,11 +23,12 @@ from labelkit.data.loading import EvalLoader, ImageBank, TrainLoader
 from labelkit.data.transforms import Normalize
 from labelkit.engine.checkpoint import MODEL, TRAINING, CheckpointWriter, LoadedCheckpoint, rank_file
 from labelkit.engine.devices import Runtime, generator_states, restore_generators, seed_step
-from labelkit.engine.method import Method, Phase, TrainState
+from labelkit.engine.method import FullPass, Method, Phase, TrainState
 from labelkit.engine.optim import build_optimizer, load_named_optimizer_state, named_optimizer_state, set_lr
 from labelkit.engine.run_dir import RunDir
 from labelkit.engine.schedules import LearningRate
 from labelkit.errors import CheckpointMismatch, ConfigError, DivergenceError, Interrupted
+from labelkit.models.batch_norm import batch_statistics
 from labelkit.models.weights import fingerprint
 from labelkit.store.commit import canonical_json
 
@@ -134,7 +135,13 @@ class Trainer:
         if planned != config.epochs:
             raise ValueError(f"phases have {planned} epochs where the configuration has {config.epochs}")
         self.lr = LearningRate(
-            config.lr, config.epochs, config.lr_schedule, config.lr_final_ratio, config.lr_warmup_epochs
+            config.lr,
+            config.epochs,
+            config.lr_schedule,
+            config.lr_final_ratio,
+            config.lr_warmup_epochs,
+            config.lr_drop_epochs,
+            config.lr_drop_factor,
         )
         # the wrapper that averages gradients holds the same parameters, so one optimizer serves both
         self.wrapped = runtime.prepare(method)
@@ -286,6 +293,11 @@ class Trainer:
         for name in ("all_accuracy", "old_accuracy", "new_accuracy"):
             if name in metrics and not np.isnan(metrics[name]):
                 shown.append(f"{name.removesuffix('_accuracy')} {100 * metrics[name]:.1f}")
+        for name, text in (("knn_accuracy", "kNN"), ("linear_accuracy", "linear")):
+            if name in metrics:
+                shown.append(f"{text} {100 * metrics[name]:.1f}")
+        if "nmi" in metrics:
+            shown.append(f"NMI {metrics['nmi']:.3f}")
         if "used_clusters" in metrics:
             shown.append(f"clusters {int(metrics['used_clusters'])}")
         self.message(f"epoch {self.clock.epoch + 1}/{self.config.epochs}: " + ", ".join(shown))
@@ -384,36 +396,75 @@ class Trainer:
             is_main=self.runtime.is_main,
             full_pass=self.full_pass,
             generator=lambda purpose: keyed_generator(self.config.seed, purpose, self.clock.epoch),
+            local_pass=self.local_pass,
+            gather_rows=self.runtime.gather_rows,
+            combine=self.runtime.combine,
+            log=self._log_event,
+            warn=self.message,
         )
 
-    def full_pass(self, network: Callable[[Tensor], Tensor], rows: NDArray[np.int64] | None = None) -> Tensor:
+    def _log_event(self, kind: str, values: Mapping[str, float]) -> None:
+        if self.run is not None and self.runtime.is_main:
+            self.run.log({"epoch": self.clock.epoch, "step": self.clock.step, "kind": kind, **values})
+        if self._tensorboard is not None:
+            for name, value in values.items():
+                self._tensorboard.add_scalar(f"{kind}/{name}", value, self.clock.step)
+
+    def full_pass(
+        self,
+        network: Callable[[Tensor], Tensor],
+        rows: NDArray[np.int64] | None = None,
+        how: FullPass | None = None,
+    ) -> Tensor:
         """See ``TrainState.embed``."""
-        if rows is None:
-            rows = self.bank.rows
+        bank = how.bank if how is not None and how.bank is not None else self.bank
+        rows = bank.rows if rows is None else rows
+        values, visited = self.local_pass(network, rows, how)
+        where = {int(row): position for position, row in enumerate(rows)}
+        positions = torch.tensor([where[int(row)] for row in visited], dtype=torch.int64)
+        return self.runtime.gather_rows(values, positions, len(rows))
+
+    def local_pass(
+        self,
+        network: Callable[[Tensor], Tensor],
+        rows: NDArray[np.int64] | None = None,
+        how: FullPass | None = None,
+    ) -> tuple[Tensor, NDArray[np.int64]]:
+        """See ``TrainState.visit``."""
+        how = how or FullPass()
+        bank = how.bank if how.bank is not None else self.bank
+        rows = bank.rows if rows is None else rows
+        step = self.clock.step if how.order == "new" else 0
+        if how.order != "rows":
+            rows = keyed_generator(self.config.seed, "full-pass", step).permutation(rows)
+        # apart from the numbers of training, or an image would be seen in the very view that it is trained in
+        seed = int(keyed_generator(self.config.seed, "full-pass view", self.clock.step).integers(2**31))
         spec = self.method.network.input_spec
         loader = EvalLoader(
-            self.bank,
-            self.method.eval_view(),
+            bank,
+            how.view or self.method.eval_view(),
             rows=rows,
-            batch_size=max(1, min(512, 2 * self.config.batch_size)),
+            batch_size=how.batch_size or max(1, min(512, 2 * self.config.batch_size)),
             normalize=Normalize(spec.mean, spec.std),
             num_workers=self.config.num_workers,
             rank=self.runtime.rank,
             world_size=self.runtime.world_size,
+            seed=None if how.view is None else seed,
+            join_single=how.mode != "eval",
         )
         was_training = self.method.training
-        self.method.eval()
-        where = {int(row): position for position, row in enumerate(rows)}
+        self.method.train(how.mode == "train")
+        statistics = batch_statistics(self.method) if how.mode == "batch-statistics" else nullcontext()
         values: list[Tensor] = []
-        positions: list[int] = []
-        with torch.no_grad(), self.runtime.autocast():
+        visited: list[NDArray[np.int64]] = []
+        with torch.no_grad(), self.runtime.autocast(), statistics:
             for batch in loader:
                 values.append(network(batch.images).float().cpu())
-                positions.extend(where[int(row)] for row in batch.rows)
+                visited.append(batch.rows)
         self.method.train(was_training)
-        width = values[0].shape[1:] if values else torch.Size((0,))
-        stacked = torch.cat(values) if values else torch.zeros((0, *width))
-        return self.runtime.gather_rows(stacked, torch.tensor(positions, dtype=torch.int64), len(rows))
+        if not values:
+            return torch.zeros((0, 0)), np.zeros(0, dtype=np.int64)
+        return torch.cat(values), np.concatenate(visited)
 
     # ------------------------------------------------------------------ checkpoints
 

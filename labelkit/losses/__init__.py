@@ -4,6 +4,7 @@ from labelkit.losses.alignment import AttentionPull, ConfidentPseudoLabelLoss, D
 from labelkit.losses.consistency import DistillationLoss, LabelLoss, MeanEntropyRegularizer
 from labelkit.losses.contrastive import InfoNCELoss, SupConLoss
 from labelkit.losses.discovery import DiscoveryLoss
+from labelkit.losses.multi_head import MultiHeadCrossEntropy
 
 __all__ = [
     "AttentionPull",
@@ -14,5 +15,6 @@ __all__ = [
     "InfoNCELoss",
     "LabelLoss",
     "MeanEntropyRegularizer",
+    "MultiHeadCrossEntropy",
     "SupConLoss",
 ]

@@ -157,6 +157,10 @@ class FlipClass(Method[FlipClassConfig]):
             return loss, {"kept": kept}
         return None, {}
 
+    def key_update(self) -> tuple[KeyUpdate, tuple[int, ...]] | None:
+        """The update of step 2, unless a rival stands in its place."""
+        return None if self._update is None else (self._update, self.config.align_blocks)
+
     def eval_view(self) -> ViewSpec:
         """The center of the image, unchanged."""
         return test_view(self.network.input_spec.size, self.config.augmentation)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from labelkit.config.methods.flipclass import FlipClassConfig
 from labelkit.config.methods.gcd import GCDConfig
+from labelkit.config.methods.sela import SeLaConfig
 from labelkit.config.methods.simgcd import SimGCDConfig
 from labelkit.config.train import TrainConfig
 
@@ -40,6 +41,11 @@ METHODS: dict[str, MethodSpec] = {
         "Category discovery baseline: contrastive learning, then k-means with labels.",
         GCDConfig,
         "labelkit.methods.gcd:GCD",
+    ),
+    "sela": MethodSpec(
+        "Representation without labels: balanced self-labelling and training in turn.",
+        SeLaConfig,
+        "labelkit.methods.sela:SeLa",
     ),
     "simgcd": MethodSpec(
         "Category discovery baseline: contrastive learning and self-distillation.",

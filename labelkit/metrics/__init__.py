@@ -6,6 +6,7 @@ from labelkit.metrics.clustering import (
     ClusterAccuracy,
     adjusted_rand_index,
     cluster_accuracy,
+    majority_accuracy,
     normalized_mutual_information,
 )
 from labelkit.metrics.retrieval import map_at_r, r_precision, recall_at_k
@@ -17,6 +18,7 @@ __all__ = [
     "adjusted_rand_index",
     "cluster_accuracy",
     "confusion_matrix",
+    "majority_accuracy",
     "map_at_r",
     "normalized_mutual_information",
     "per_class_accuracy",

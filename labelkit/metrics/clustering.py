@@ -199,6 +199,23 @@ def adjusted_rand_index(labels: ArrayLike, cluster_ids: ArrayLike) -> float:
     return pair_agreement(_compact_counts(labels, cluster_ids))
 
 
+def majority_accuracy(labels: ArrayLike, cluster_ids: ArrayLike) -> float:
+    """Return the share of samples that have the most frequent class of their cluster, in (0, 1]; purity.
+
+    For clusterings with more clusters than classes, where a one-to-one matching would leave most of them out. It grows
+    with the number of clusters, up to 1 for clusters of one sample each.
+
+    Args:
+        labels: (n,) integers >= 0.
+        cluster_ids: (n,) integers >= 0.
+
+    Raises:
+        ValueError: shapes that do not fit, negative ids, or nothing to score.
+    """
+    counts = _compact_counts(labels, cluster_ids)
+    return float(counts.max(axis=0).sum() / counts.sum())
+
+
 def _as_mapping(mapping: ArrayLike, num_classes: int) -> NDArray[np.int64]:
     array = np.asarray(mapping)
     if array.ndim != 1 or not array.size or not np.issubdtype(array.dtype, np.integer):

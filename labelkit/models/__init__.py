@@ -1,9 +1,12 @@
 """Networks: backbones, heads, the paired forward pass, averaged copies, weights from files."""
 
+from labelkit.models.attention_maps import BlockAttention, attention_maps
 from labelkit.models.backbones import Backbone, BackboneInfo, build_backbone, list_backbones
+from labelkit.models.batch_norm import batch_statistics
 from labelkit.models.ema import EMATeacher
 from labelkit.models.heads import CosineClassifier, Projector
 from labelkit.models.paired_attention import KeyUpdate, default_align_blocks, freeze_backbone, paired_forward
+from labelkit.models.resnet import cifar_resnet, resnet50
 from labelkit.models.seeding import seeded_init
 from labelkit.models.vit import UnsupportedBackboneError
 from labelkit.models.weights import LoadReport, fingerprint, load_weights_file, map_weights
@@ -11,13 +14,17 @@ from labelkit.models.weights import LoadReport, fingerprint, load_weights_file, 
 __all__ = [
     "Backbone",
     "BackboneInfo",
+    "BlockAttention",
     "CosineClassifier",
     "EMATeacher",
     "KeyUpdate",
     "LoadReport",
     "Projector",
     "UnsupportedBackboneError",
+    "attention_maps",
+    "batch_statistics",
     "build_backbone",
+    "cifar_resnet",
     "default_align_blocks",
     "fingerprint",
     "freeze_backbone",
@@ -25,5 +32,6 @@ __all__ = [
     "load_weights_file",
     "map_weights",
     "paired_forward",
+    "resnet50",
     "seeded_init",
 ]

@@ -1,4 +1,4 @@
-"""Backbones by name: every timm network and our small ViTs, behind one small wrapper.
+"""Backbones by name: every timm network, our small ViTs and convolutional networks, behind one small wrapper.
 
 timm and the hub client are imported on first use: reading weights must not cost them.
 """
@@ -22,6 +22,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from labelkit.errors import CheckpointError, ConfigError
+from labelkit.models.convnets import CONVNETS
 from labelkit.models.seeding import seeded_init
 from labelkit.models.vit import SMALL_IMAGE_SIZE, SMALL_VITS, build_small_vit
 from labelkit.models.weights import LoadReport, load_weights_file, map_weights
@@ -142,7 +143,7 @@ def build_backbone(
     if pretrained and weights is not None:
         raise ConfigError("weights", "both a weights file and published weights were asked for", "Choose one.")
     with nullcontext() if seed is None else seeded_init(seed):
-        net, info, cfg = _build_small(name, image_size, in_channels) or _build_timm(name, image_size, in_channels)
+        net, info, cfg = _build_own(name, image_size, in_channels) or _build_timm(name, image_size, in_channels)
     backbone = Backbone(net, info)
     if pretrained:
         backbone.load_weights(*_published_weights(name, cfg))
@@ -159,16 +160,18 @@ def list_backbones(pattern: str | None = None) -> list[str]:
     """
     from timm.models import list_models
 
-    names = [*SMALL_VITS, *list_models(include_tags=True)]
+    names = [*SMALL_VITS, *CONVNETS, *list_models(include_tags=True)]
     if not pattern:
         return names
     wanted = pattern if any(sign in pattern for sign in "*?[") else f"*{pattern}*"
     return [name for name in names if fnmatch.fnmatchcase(name, wanted)]
 
 
-def _build_small(
+def _build_own(
     name: str, image_size: int | None, in_channels: int
 ) -> tuple[nn.Module, BackboneInfo, Mapping[str, Any]] | None:
+    if name in CONVNETS:
+        return _build_convnet(name, image_size, in_channels)
     if name not in SMALL_VITS:
         return None
     shape = SMALL_VITS[name]
@@ -189,6 +192,27 @@ def _build_small(
         pooling="token",
     )
     return net, info, {}
+
+
+def _build_convnet(
+    name: str, image_size: int | None, in_channels: int
+) -> tuple[nn.Module, BackboneInfo, Mapping[str, Any]]:
+    shape = CONVNETS[name]
+    size = image_size or shape.image_size
+    info = BackboneInfo(
+        name=name,
+        feature_dim=shape.feature_dim,
+        image_size=size,
+        in_channels=in_channels,
+        mean=_per_channel(shape.mean, in_channels),
+        std=_per_channel(shape.std, in_channels),
+        num_prefix_tokens=0,
+        depth=0,
+        interpolation="bicubic",
+        crop_pct=shape.crop_pct,
+        pooling=shape.pooling,
+    )
+    return shape.build(size, in_channels), info, {}
 
 
 def _build_timm(
@@ -255,7 +279,7 @@ def _check_name(name: str) -> None:
 
     architecture = name.split(".", 1)[0]
     if not is_model(architecture):
-        known = [*SMALL_VITS, *list_models()]
+        known = [*SMALL_VITS, *CONVNETS, *list_models()]
         near = difflib.get_close_matches(architecture, known, n=3, cutoff=0.5)
         remedy = f"Did you mean {' or '.join(f'`{other}`' for other in near)}?" if near else ""
         raise ConfigError("backbone", f"unknown backbone {name!r}", f"{remedy} See `labelkit list backbones`.".lstrip())

@@ -29,6 +29,7 @@ from labelkit.models.vit import (
     UnsupportedBackboneError,
     attend,
     check_vision_transformer,
+    class_attention,
     embed_tokens,
     has_key_norm,
     key_projection,
@@ -165,7 +166,7 @@ def paired_forward(
             if index in special:
                 log: BlockLog | None = {} if record is not None and index in recorded else None
                 pair: list[Tensor] | None = [] if index in gathered else None
-                tokens = _paired_block(vit, index, tokens, settings, move=index in aligned, log=log, pair=pair)
+                tokens = paired_block(vit, index, tokens, settings, move=index in aligned, log=log, pair=pair)
                 if collect is not None and pair is not None:
                     collect[index] = (pair[0], pair[1])
                 if record is not None and log is not None:
@@ -258,17 +259,32 @@ def check_blocks(blocks: Collection[int], depth: int, name: str = "align_blocks"
     return tuple(sorted(set(blocks)))
 
 
-def _paired_block(
+def paired_block(
     vit: nn.Module,
     index: int,
     tokens: Tensor,
     update: KeyUpdate,
     *,
     move: bool,
-    log: BlockLog | None,
+    log: BlockLog | None = None,
     pair: list[Tensor] | None = None,
+    attention: list[Tensor] | None = None,
 ) -> Tensor:
-    """Run timm's ``Block`` with the first half's keys moved toward the second half's queries."""
+    """Run timm's ``Block`` with the first half's keys moved toward the second half's queries.
+
+    Args:
+        vit: a network that `check_vision_transformer` has let pass for this block.
+        index: the block.
+        tokens: ``(2b, t, f)``, teacher rows first.
+        update: how keys move.
+        move: whether they do; else the block is only looked at.
+        log: filled with the energies as in ``record`` of `paired_forward`.
+        pair: filled with the teacher's keys before the move and the student's queries.
+        attention: filled with what the class tokens attend to after the move, ``(2b, h, t)``, without gradients.
+
+    Returns:
+        ``(2b, t, f)``.
+    """
     net: Any = vit
     block: Any = net.blocks[index]
     normed = block.norm1(tokens)
@@ -294,6 +310,8 @@ def _paired_block(
         )
         teacher_half = torch.cat([keys[:half, :, :prefix], moved], dim=2) if prefix else moved
         keys = torch.cat([teacher_half, keys[half:]])
+    if attention is not None:
+        attention.append(class_attention(queries.detach(), keys.detach()))
     if log is not None:
         with torch.no_grad():
             log.update(_energies(teacher_keys, moved, student_queries, update.alpha, beta))

@@ -6,11 +6,14 @@ timm is imported on first use: reading weights must not cost it.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
+from labelkit.algorithms.precision import promote, without_autocast
 from labelkit.errors import ConfigError
 
 
@@ -144,6 +147,33 @@ def attend(attention: nn.Module, tokens: Tensor, queries: Tensor, keys: Tensor, 
         mixed = mixed * gate(tokens).sigmoid()
     out: Tensor = attn.proj_drop(attn.proj(mixed))
     return out
+
+
+def class_attention(queries: Tensor, keys: Tensor) -> Tensor:
+    """Return what the first token, the class token, attends to.
+
+    Args:
+        queries: ``(b, h, t, d)`` float.
+        keys: ``(b, h, s, d)`` float.
+
+    Returns:
+        ``(b, h, s)`` in at least float32, rows sum to 1: the weights that `attend` gives the values, without dropout.
+    """
+    with without_autocast(keys):
+        scores = promote(queries[:, :, 0]).unsqueeze(2) @ promote(keys).transpose(-2, -1)
+        return torch.softmax(scores[:, :, 0] / math.sqrt(keys.shape[-1]), dim=-1)
+
+
+def patch_grid(vit: nn.Module, height: int, width: int) -> tuple[int, int]:
+    """Return rows and columns of the patches of an image of this size in pixels."""
+    net: Any = vit
+    rows, columns = net.patch_embed.dynamic_feat_size((height, width))
+    return int(rows), int(columns)
+
+
+def has_class_token(vit: nn.Module) -> bool:
+    """Tell whether the first of the prefix tokens is a class token."""
+    return getattr(vit, "cls_token", None) is not None
 
 
 def _unsupported(vit: nn.Module, problem: str) -> UnsupportedBackboneError:

@@ -8,10 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.algorithms.clustering import kmeans, semi_supervised_kmeans, spherical_kmeans
-from labelkit.config.stages import ClusterConfig, KMeansConfig, SphericalKMeansConfig, SSKMeansConfig
+from labelkit.config.stages import ClusterConfig, KMeansConfig, SinkhornConfig, SphericalKMeansConfig, SSKMeansConfig
 from labelkit.data.keyed_random import keyed_generator
-from labelkit.errors import ConfigError, DatasetError, StoreError
-from labelkit.stages.indexes import check_features, split_rows, unit_rows, zero_rows
+from labelkit.errors import ConfigError, DatasetError
+from labelkit.stages.balanced_cluster import cluster_balanced
+from labelkit.stages.indexes import check_directions, check_features, split_rows, unit_rows
 from labelkit.stages.progress import current_progress
 from labelkit.stages.result import SimpleResult, Table
 from labelkit.store.embeddings import EmbeddingStore, open_store
@@ -34,6 +35,8 @@ def cluster_store(config: ClusterConfig) -> SimpleResult:
         raise ConfigError(
             "--num-clusters", f"{config.num_clusters} clusters for {len(rows)} rows of {config.index}", "Choose fewer."
         )
+    if isinstance(config, SinkhornConfig):
+        return cluster_balanced(config, store, rows)
     algorithm = config.command[1]
     started = time.monotonic()
     with current_progress().task(f"{algorithm}, {config.num_clusters} clusters", total=None):
@@ -109,14 +112,7 @@ def _run(
         return found
     common = {"num_inits": config.num_inits, "max_iter": config.max_iterations, "tol": config.tolerance}
     if isinstance(config, SphericalKMeansConfig):
-        zero = zero_rows(features)
-        if zero.any():
-            first = int(rows[np.flatnonzero(zero)[0]])
-            raise StoreError(
-                f"{store.path}:/embeddings",
-                f"{int(zero.sum())} rows are all zero and have no direction (first: {store.sample_ids[first]})",
-                "Use `labelkit cluster k-means`, which takes them as they are.",
-            )
+        check_directions(store, rows, features)
         clustering = spherical_kmeans(features, config.num_clusters, generator=generator, **common)  # type: ignore[arg-type] # one dict for ints and a float
     else:
         assert isinstance(config, KMeansConfig)

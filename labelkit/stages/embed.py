@@ -27,7 +27,7 @@ from labelkit.errors import ConfigError, DivergenceError, Interrupted
 from labelkit.stages.initialize import describe_weights
 from labelkit.stages.locations import remember_images, remember_model
 from labelkit.stages.networks import EmbeddingNetwork, embedding_network, numerics_record
-from labelkit.stages.prepare import choose_images, prepare_data
+from labelkit.stages.prepare import choose_images, has_own_splits, prepare_data, with_holdout
 from labelkit.stages.progress import Task, current_progress
 from labelkit.stages.result import SimpleResult, Table
 from labelkit.store.embeddings import open_store
@@ -157,6 +157,8 @@ def _from_run(
     )
     if is_own:
         _refuse_label_options(config)
+        if model.run_split.get("held_out") and not has_own_splits(dataset):
+            dataset = with_holdout(dataset, model.run_split["held_out"])
         dataset = choose_images(config, dataset)
         old = np.isin(dataset.class_names, trained_names)
         labeled = np.array([sample_id in used for sample_id in dataset.sample_ids], dtype=bool)
@@ -188,7 +190,15 @@ def _refuse_label_options(config: EmbedConfig) -> None:
     Raises:
         ConfigError: one is set.
     """
-    fields = ("label_split", "num_old_classes", "label_ratio", "num_labels", "imbalance_factor", "split_seed")
+    fields = (
+        "label_split",
+        "num_old_classes",
+        "label_ratio",
+        "num_labels",
+        "imbalance_factor",
+        "split_seed",
+        "holdout",
+    )
     for name in fields:
         if getattr(config, name) != type(config).model_fields[name].default:
             raise ConfigError(

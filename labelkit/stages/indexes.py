@@ -49,6 +49,27 @@ def zero_rows(features: NDArray[np.float32]) -> NDArray[np.bool_]:
     return np.asarray(~features.any(axis=1), dtype=np.bool_)
 
 
+def check_directions(store: EmbeddingStore, rows: NDArray[np.int64], features: NDArray[np.float32]) -> None:
+    """Refuse rows that are all zero.
+
+    Args:
+        store: where they are from.
+        rows: of the store.
+        features: these rows.
+
+    Raises:
+        StoreError: there are some.
+    """
+    zero = zero_rows(features)
+    if zero.any():
+        first = int(rows[np.flatnonzero(zero)[0]])
+        raise StoreError(
+            f"{store.path}:/embeddings",
+            f"{int(zero.sum())} rows are all zero and have no direction (first: {store.sample_ids[first]})",
+            "Use `labelkit cluster k-means`, which takes them as they are.",
+        )
+
+
 def unit_rows(features: NDArray[np.float32]) -> NDArray[np.float32]:
     """Rows scaled to length 1; zero rows stay zero."""
     lengths = np.linalg.norm(features, axis=1, keepdims=True)

@@ -11,9 +11,11 @@ from typing import Any
 import torch
 
 from labelkit.config.stages import EmbedConfig
+from labelkit.config.train import TrainConfig
 from labelkit.data.transforms import Interpolation, ViewSpec
-from labelkit.engine.checkpoint import MODEL, STATE, load_checkpoint
+from labelkit.engine.checkpoint import MODEL, STATE, LoadedCheckpoint, load_checkpoint
 from labelkit.engine.devices import Runtime
+from labelkit.engine.method import Method
 from labelkit.engine.run_dir import CONFIG, SPLIT, read_run_config
 from labelkit.engine.trainer import load_model_state
 from labelkit.errors import CheckpointError, LabelkitError, Mismatch
@@ -56,6 +58,30 @@ class EmbeddingNetwork:
             preprocess=preprocess_record(self.network, self.view),
             numerics=dict(numerics),
         )
+
+
+@dataclass(frozen=True)
+class TrainedRun:
+    """A training run as it lies on disk.
+
+    Attributes:
+        folder: the run folder.
+        config: its options.
+        method: built again; its network is in evaluation mode, on the CPU.
+        checkpoint: where the weights are from.
+        saved: ``split.json``.
+    """
+
+    folder: Path
+    config: TrainConfig
+    method: Method[Any]
+    checkpoint: LoadedCheckpoint
+    saved: Mapping[str, Any]
+
+    @property
+    def source(self) -> str:
+        """Name of run and checkpoint, ``RUN/STEP``."""
+        return f"{self.folder.resolve().name}/{self.checkpoint.folder.name}"
 
 
 def preprocess_record(network: InferenceNetwork, view: ViewSpec) -> dict[str, Any]:
@@ -117,6 +143,27 @@ def run_network(checkpoint: Path, which: str = "last") -> EmbeddingNetwork:
     Raises:
         CheckpointError: it is neither, or it is damaged.
     """
+    run = load_run(checkpoint, which)
+    return EmbeddingNetwork(
+        run.method.network,
+        run.method.eval_view(),
+        source=run.source,
+        weights_sha256=run.checkpoint.state["files"][MODEL]["sha256"],
+        location=run.checkpoint.folder.resolve(),
+        run_split=run.saved,
+    )
+
+
+def load_run(checkpoint: Path, which: str = "last") -> TrainedRun:
+    """Build the method of a training run again, with the weights of a checkpoint.
+
+    Args:
+        checkpoint: run folder, or one checkpoint folder in it.
+        which: ``last`` or ``best``.
+
+    Raises:
+        CheckpointError: it is neither, or it is damaged.
+    """
     if not checkpoint.exists():
         raise CheckpointError(str(checkpoint), "does not exist", "Train first: `labelkit train METHOD`.")
     if checkpoint.is_file():
@@ -145,17 +192,11 @@ def run_network(checkpoint: Path, which: str = "last") -> EmbeddingNetwork:
     spec = METHODS[method_name]
     own = {key: value for key, value in options.items() if key in spec.config.model_fields}
     # all weights come from the checkpoint, so nothing is fetched to build the network
-    method = spec.load()(without_weights(spec.config.model_validate(own)), info)
+    config = spec.config.model_validate(own)
+    method = spec.load()(without_weights(config), info)
     load_model_state(method, loaded.tensors(MODEL), str(loaded.folder))
-    network = method.network.eval()
-    return EmbeddingNetwork(
-        network,
-        method.eval_view(),
-        source=f"{run.resolve().name}/{loaded.folder.name}",
-        weights_sha256=loaded.state["files"][MODEL]["sha256"],
-        location=loaded.folder.resolve(),
-        run_split=saved,
-    )
+    method.network.eval()
+    return TrainedRun(run, config, method, loaded, saved)
 
 
 def pixel_network(size: int, channels: int) -> EmbeddingNetwork:

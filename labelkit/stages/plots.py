@@ -1,14 +1,18 @@
-"""Draw curves as PNG; the one import of matplotlib."""
+"""Draw curves and grids of images as PNG; the one import of matplotlib."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import FormatStrFormatter, LogLocator, NullLocator
 from numpy.typing import NDArray
 
@@ -17,8 +21,13 @@ from labelkit.algorithms.class_number import ClassNumberChoice, CriterionCurve
 from labelkit.algorithms.prototypes import cosine_counts
 from labelkit.store.commit import commit_bytes
 
+DPI = 120
+
 _SHAPE = (5.2, 4.4)
 """Width and height of one set of axes in inches."""
+
+_PANEL, _PANEL_GAP, _PANEL_TEXT, _PANEL_HEAD, _PANEL_FOOT = 1.4, 0.12, 0.56, 0.42, 0.36
+"""Side of one image of a grid, and what is left between and around, in inches."""
 
 # Wider ranges of numbers are easier to read on a logarithmic axis.
 _LINEAR_RANGE = 12
@@ -91,6 +100,108 @@ def write_spread_plot(path: Path, prototypes: NDArray[np.float32], bound: float)
     return write_figure(path, figure)
 
 
+@dataclass(frozen=True)
+class Panel:
+    """One image of a grid.
+
+    Attributes:
+        pixels: (h, w, c) float in [0, 1], c = 1 or 3; shown gray below a map.
+        heat: (h', w') float, drawn over it; ``None`` = the image alone.
+        limits: values of the darkest and the brightest color of the map.
+        lines: below it; at most three are seen.
+    """
+
+    pixels: NDArray[np.float32]
+    heat: NDArray[np.float32] | None = None
+    limits: tuple[float, float] = (0.0, 1.0)
+    lines: tuple[str, ...] = ()
+
+
+def write_panels(path: Path, headings: Sequence[str], rows: Sequence[Sequence[Panel | None]], *, note: str) -> Path:
+    """Draw images in rows, with a heading over each column.
+
+    Args:
+        path: PNG to write; an existing file is replaced.
+        headings: one per column, up to two lines.
+        rows: one panel per column; ``None`` leaves the place empty.
+        note: below all.
+
+    Raises:
+        ResourceError: it cannot be written.
+    """
+    # Places are computed, not solved for: a layout engine takes minutes for hundreds of axes.
+    width, height = _panels_inches(len(rows), len(headings))
+    figure = Figure(figsize=(width, height))
+    for column, heading in enumerate(headings):
+        x = (_PANEL_GAP + column * (_PANEL + _PANEL_GAP) + _PANEL / 2) / width
+        y = 1 - (_PANEL_HEAD - 0.06) / height
+        figure.text(x, y, heading, ha="center", va="bottom", fontsize=8, fontweight="bold", parse_math=False)
+    for r, row in enumerate(rows):
+        top = _PANEL_HEAD + r * (_PANEL + _PANEL_TEXT)
+        for column, panel in enumerate(row):
+            if panel is None:
+                continue
+            left = _PANEL_GAP + column * (_PANEL + _PANEL_GAP)
+            place = (left / width, 1 - (top + _PANEL) / height, _PANEL / width, _PANEL / height)
+            _draw_panel(figure.add_axes(place), panel)
+    figure.text(_PANEL_GAP / width, 0.06 / height, note, ha="left", va="bottom", fontsize=7, parse_math=False)
+    return write_figure(path, figure)
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of a panel of curves.
+
+    Attributes:
+        run: what the legend calls it; lines of one run have one color.
+        x: (n,) float, increasing.
+        y: (n,) float, NaN where there is no value.
+        is_main: thick, with a mark at every point if they are few; else thin and pale.
+    """
+
+    run: str
+    x: NDArray[np.float64]
+    y: NDArray[np.float64]
+    is_main: bool
+
+
+def write_curves_plot(path: Path, panels: Mapping[str, Sequence[Line]], *, x_name: str) -> Path:
+    """Draw one set of axes per name, with the lines of all runs.
+
+    Args:
+        path: PNG to write; an existing file is replaced.
+        panels: lines by what they show.
+        x_name: what runs to the right.
+
+    Raises:
+        ResourceError: it cannot be written.
+    """
+    columns = 2 if len(panels) == 4 else min(len(panels), 3)
+    lines = -(-len(panels) // columns)
+    figure = Figure(figsize=(_SHAPE[0] * columns, 0.75 * _SHAPE[1] * lines), layout="constrained")
+    runs = list(dict.fromkeys(line.run for curves in panels.values() for line in curves))
+    colors = {run: f"C{number % 10}" for number, run in enumerate(runs)}
+    patterns: tuple[Literal["-", "--", ":", "-."], ...] = ("-", "--", ":", "-.")
+    styles = {run: patterns[number // 10 % 4] for number, run in enumerate(runs)}
+    for place, (name, curves) in enumerate(panels.items(), start=1):
+        axes = figure.add_subplot(lines, columns, place)
+        for line in curves:
+            style: dict[str, Any] = {"color": colors[line.run], "linestyle": styles[line.run]}
+            if line.is_main:
+                axes.plot(line.x, line.y, marker="." if len(line.x) <= 60 else "", linewidth=1.5, **style)
+            else:
+                axes.plot(line.x, line.y, linewidth=0.8, alpha=0.45, **style)
+        axes.set_title(name, fontsize="medium", parse_math=False)
+        axes.set_xlabel(x_name)
+        axes.grid(color="0.9")
+    if len(runs) > 1:
+        handles = [Line2D([], [], color=colors[run], linestyle=styles[run], label=run) for run in runs]
+        legend = figure.legend(handles=handles, loc="outside lower center", ncols=min(len(runs), 4), fontsize="small")
+        for text in legend.get_texts():
+            text.set_parse_math(False)
+    return write_figure(path, figure)
+
+
 def write_figure(path: Path, figure: Figure) -> Path:
     """Write a figure as PNG; the same figure gives the same bytes.
 
@@ -98,10 +209,41 @@ def write_figure(path: Path, figure: Figure) -> Path:
         ResourceError: it cannot be written.
     """
     buffer = io.BytesIO()
-    # Without this the file would name the version that drew it.
-    figure.savefig(buffer, format="png", dpi=120, metadata={"Software": None})
+    with warnings.catch_warnings():
+        # names of files and runs may have characters that the font lacks; they become boxes
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+        # Without this the file would name the version that drew it.
+        figure.savefig(buffer, format="png", dpi=DPI, metadata={"Software": None})
     commit_bytes(path, buffer.getvalue())
     return path
+
+
+def panels_size(rows: int, columns: int) -> tuple[int, int]:
+    """Return the width and height in pixels of what :func:`write_panels` writes."""
+    width, height = _panels_inches(rows, columns)
+    return int(width * DPI), int(height * DPI)
+
+
+def _panels_inches(rows: int, columns: int) -> tuple[float, float]:
+    return (
+        columns * (_PANEL + _PANEL_GAP) + _PANEL_GAP,
+        _PANEL_HEAD + rows * (_PANEL + _PANEL_TEXT) + _PANEL_FOOT,
+    )
+
+
+def _draw_panel(axes: Axes, panel: Panel) -> None:
+    gray = panel.pixels.mean(axis=2)
+    if panel.heat is None:
+        is_gray = panel.pixels.shape[2] == 1
+        axes.imshow(gray if is_gray else panel.pixels, cmap="gray", vmin=0, vmax=1, extent=(0, 1, 0, 1))
+    else:
+        low, high = panel.limits
+        # Pale and without black: a dark image must not look like a dark map.
+        axes.imshow(0.35 + 0.65 * gray, cmap="gray", vmin=0, vmax=1, extent=(0, 1, 0, 1))
+        axes.imshow(panel.heat, cmap="viridis", vmin=low, vmax=high, alpha=0.65, extent=(0, 1, 0, 1))
+    axes.set_axis_off()
+    for number, line in enumerate(panel.lines[:3]):
+        axes.text(0.5, -0.03 - 0.105 * number, line, ha="center", va="top", fontsize=7, parse_math=False)
 
 
 def _draw_reliability(axes: Axes, curves: Mapping[str, Reliability]) -> None:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.config.data import DataConfig
+from labelkit.config.representation import RepresentationTrainConfig
 from labelkit.data.batch import DataInfo
 from labelkit.data.benchmark_classes import benchmark_classes
 from labelkit.data.datasets import DATASETS, ImageDataset, load_dataset
@@ -21,9 +22,13 @@ from labelkit.data.splits import (
     first_per_class,
     gcd_split,
     given_split,
+    holdout_rows,
     long_tail_split,
+    no_labels_split,
 )
 from labelkit.errors import ConfigError, DatasetError
+
+_HELD_OUT_SPLITS = ("test", "val", "valid", "validation")
 
 
 @dataclass(frozen=True)
@@ -34,11 +39,15 @@ class PreparedData:
         dataset: the chosen images; row i of everything below is image i of it.
         split: the labels that may be used.
         labels: (n,) int64 training labels, -1 = unlabeled; old classes first.
+        listing: all images of the data set, with their splits; ``None`` if it was not kept.
+        held_out: names of the images that ``--holdout`` set apart.
     """
 
     dataset: ImageDataset
     split: LabelSplit
     labels: NDArray[np.int64]
+    listing: ImageDataset | None = None
+    held_out: tuple[str, ...] = ()
 
     def counts(self) -> dict[str, int]:
         """Numbers of images and classes."""
@@ -82,7 +91,41 @@ class PreparedData:
             "dataset_digest": self.dataset.digest(),
             "class_names": list(self.dataset.class_names),
             "split": self.split.to_json(self.dataset.sample_ids),
+            "held_out": list(self.held_out),
         }
+
+
+def read_listing(config: DataConfig) -> tuple[ImageDataset, tuple[str, ...]]:
+    """List the data set and apply ``--holdout``; the listing, and the names that were set apart.
+
+    Raises:
+        DatasetError: it cannot be listed.
+        ConfigError: ``--holdout`` for a set that has splits, or of so few images that none would be held out.
+    """
+    dataset = load_dataset(config.dataset, data_root=config.data_root, download=config.download)
+    if config.holdout is None:
+        return dataset, ()
+    option = f"--holdout {config.holdout:g}"
+    if has_own_splits(dataset):
+        names = ", ".join(dataset.split_names)
+        raise ConfigError(option, f"{dataset.name} has splits of its own ({names})", "Leave it out.")
+    rows = holdout_rows(dataset.labels, config.holdout, seed=config.split_seed)
+    if len(rows) == 0:
+        raise ConfigError(option, "holds out no image, since each class keeps one", "Use a set with more images.")
+    held_out = tuple(dataset.sample_ids[row] for row in rows)
+    return with_holdout(dataset, held_out), held_out
+
+
+def has_own_splits(dataset: ImageDataset) -> bool:
+    """Whether a data set comes with more than images to train on."""
+    return not set(dataset.split_names) <= {"train"}
+
+
+def with_holdout(dataset: ImageDataset, held_out: Collection[str]) -> ImageDataset:
+    """Give a listing the splits train and test, test being the named images."""
+    names = set(held_out)
+    splits = np.array([int(name in names) for name in dataset.sample_ids], dtype=np.int16)
+    return replace(dataset, splits=splits, split_names=("train", "test"))
 
 
 def choose_split_rows(dataset: ImageDataset, split: str) -> NDArray[np.int64]:
@@ -118,8 +161,8 @@ def prepare_data(config: DataConfig) -> PreparedData:
     Raises:
         DatasetError, ConfigError: data or options that cannot be used.
     """
-    dataset = load_dataset(config.dataset, data_root=config.data_root, download=config.download)
-    dataset = choose_images(config, dataset)
+    listing, held_out = read_listing(config)
+    dataset = choose_images(config, listing)
     if len(dataset.sample_ids) == 0:
         raise DatasetError(config.dataset, f"split {config.split} holds no image", "Choose another --split.")
     if config.imbalance_factor is not None:
@@ -140,7 +183,36 @@ def prepare_data(config: DataConfig) -> PreparedData:
         split = LabelSplit(
             split.kind, split.labeled[kept], split.old_classes, split.new_classes, split.params, split.warnings
         )
-    return PreparedData(dataset, split, split.training_labels(dataset.labels))
+    return PreparedData(dataset, split, split.training_labels(dataset.labels), listing, held_out)
+
+
+def eval_images(config: RepresentationTrainConfig, prepared: PreparedData) -> ImageDataset | None:
+    """Images of ``--eval-split``, cut like the others by ``--max-per-class``; ``None`` if there are none with labels.
+
+    Raises:
+        ConfigError: no such split, one that is trained on, or one without labels.
+    """
+    listing, wanted = prepared.listing, config.eval_split
+    if listing is None or wanted == "none":
+        return None
+    trained = "train" if config.split == "auto" and "train" in listing.split_names else config.split
+    if wanted == "auto":
+        found = [name for name in _HELD_OUT_SPLITS if name in listing.split_names]
+        if trained in ("auto", "all") or not found or found[0] == trained:
+            return None
+        wanted = found[0]
+    elif trained in ("auto", "all", wanted):
+        raise ConfigError("--eval-split", f"{wanted} is trained on", "Choose another, or pass --split or --holdout.")
+    with _asked_by("--eval-split"):
+        rows = listing.in_split(wanted)
+    images = listing.select(rows)
+    if config.max_per_class is not None:
+        images = images.select(first_per_class(images.labels, images.splits, config.max_per_class))
+    if not (images.labels >= 0).any():
+        if config.eval_split == "auto":
+            return None
+        raise ConfigError("--eval-split", f"no image of {wanted} has a label", "Choose another, or none.")
+    return images
 
 
 def choose_labels(config: DataConfig, dataset: ImageDataset) -> LabelSplit:
@@ -161,6 +233,8 @@ def choose_labels(config: DataConfig, dataset: ImageDataset) -> LabelSplit:
             raise ConfigError(
                 "--" + name.replace("_", "-"), f"has no meaning for --label-split {kind}", f"It goes with {owner}."
             )
+    if kind == "none":
+        return no_labels_split(labels, num_classes)
     if kind == "given":
         return given_split(labels, given, num_classes, class_names=dataset.class_names)
     if num_classes == 0:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from labelkit.algorithms.neighbors import knn
 from labelkit.config.stages import RetrieveConfig
-from labelkit.data.datasets import FileSource, ImageDataset, load_dataset
+from labelkit.data.datasets import ImageDataset, load_dataset
 from labelkit.data.decode import BadImage, Channels
 from labelkit.data.loading import EvalLoader
 from labelkit.data.transforms import Normalize
@@ -21,6 +21,7 @@ from labelkit.stages.contact_sheet import Picture, write_contact_sheet
 from labelkit.stages.indexes import check_features, zero_rows
 from labelkit.stages.locations import find_images
 from labelkit.stages.networks import EmbeddingNetwork, recorded_network
+from labelkit.stages.pictures import one_image
 from labelkit.stages.progress import current_progress
 from labelkit.stages.result import Cell, SimpleResult, Table
 from labelkit.store.embeddings import EmbeddingStore, open_store
@@ -120,25 +121,7 @@ def query_dataset(query: Path) -> ImageDataset:
         return load_dataset(str(query), data_root=query)
     if not query.exists():
         raise DatasetError(str(query), "does not exist", "Give an image file or a folder of images.")
-    source = FileSource(query.parent, (query.name,))
-    try:
-        source.read(0).decode(3)
-    except BadImage as error:
-        raise DatasetError(str(query), f"cannot be read as an image: {error}", "Give a JPEG or PNG file.") from error
-    return ImageDataset(
-        name=query.name,
-        root=query.parent,
-        sample_ids=(query.name,),
-        labels=np.array([-1]),
-        given=np.array([False]),
-        class_names=(),
-        splits=np.array([-1], dtype=np.int16),
-        split_names=(),
-        in_channels=3,
-        chiral=False,
-        photographic=True,
-        source=source,
-    )
+    return one_image(query)
 
 
 def embed_queries(

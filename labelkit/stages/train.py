@@ -7,6 +7,7 @@ import platform
 import resource
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,19 +17,23 @@ import torch
 
 from labelkit import __version__
 from labelkit.config.discovery import ContrastiveTrainConfig, DiscoveryTrainConfig
+from labelkit.config.methods.sela import SeLaConfig
+from labelkit.config.representation import RepresentationTrainConfig
 from labelkit.config.train import TrainConfig
+from labelkit.data.datasets import ImageDataset
 from labelkit.data.loading import ImageBank
 from labelkit.engine.checkpoint import load_checkpoint
 from labelkit.engine.devices import Runtime
 from labelkit.engine.method import Method, count_parameters, trainable_names
 from labelkit.engine.monitors import ClusteringMonitor, DiscoveryMonitor
+from labelkit.engine.representation_monitor import HeldOut, RepresentationMonitor
 from labelkit.engine.run_dir import SPLIT, SUMMARY, RunDir, check_same_options
 from labelkit.engine.trainer import FitResult, Trainer
 from labelkit.errors import CheckpointDamaged, CheckpointMismatch, ResourceError
 from labelkit.methods.registry import METHODS
 from labelkit.models.weights import fingerprint
-from labelkit.stages.initialize import describe_weights, initialize_from, without_weights
-from labelkit.stages.prepare import PreparedData, info_record, prepare_data
+from labelkit.stages.initialize import describe_weights, initialize_from, take_labels, without_weights
+from labelkit.stages.prepare import PreparedData, eval_images, info_record, prepare_data
 from labelkit.stages.progress import current_progress
 from labelkit.stages.result import SimpleResult, Table, jsonable
 from labelkit.store.commit import canonical_json
@@ -149,6 +154,7 @@ class _Setup:
     prepared: PreparedData
     bank: ImageBank
     method: Method[Any]
+    held_out: HeldOut | None = None
 
 
 def _set_up(method_name: str, config: TrainConfig, runtime: Runtime, *, fresh: bool) -> _Setup:
@@ -161,7 +167,9 @@ def _set_up(method_name: str, config: TrainConfig, runtime: Runtime, *, fresh: b
         fresh: load the weights that the options name; a resumed run has all of them in its checkpoint.
     """
     prepared = prepare_data(config)
-    image_size = config.image_size if isinstance(config, ContrastiveTrainConfig) else None
+    image_size = None
+    if isinstance(config, ContrastiveTrainConfig | RepresentationTrainConfig):
+        image_size = config.image_size
     info = prepared.info(image_size or 0)
     build_with = config if fresh else without_weights(config)
     method = METHODS[method_name].load()(build_with, info)
@@ -169,16 +177,23 @@ def _set_up(method_name: str, config: TrainConfig, runtime: Runtime, *, fresh: b
         initialize_from(method, config.init_from)
     else:
         describe_weights(method.network)
+    if fresh and isinstance(config, SeLaConfig) and config.labels_from is not None:
+        take_labels(method, config.labels_from, prepared)
     for note in prepared.dataset.notes:
         current_progress().message(note)
-    bank = ImageBank(
-        prepared.dataset,
-        channels=prepared.dataset.in_channels,
-        base_size=method.network.input_spec.size,
-        device=runtime.device,
-    )
-    bank.check(config.bad_limit)
-    return _Setup(prepared, bank, method)
+
+    def bank_of(dataset: ImageDataset) -> ImageBank:
+        size = method.network.input_spec.size
+        bank = ImageBank(dataset, channels=dataset.in_channels, base_size=size, device=runtime.device)
+        bank.check(config.bad_limit)
+        return bank
+
+    held_out = None
+    if isinstance(config, RepresentationTrainConfig):
+        images = eval_images(config, prepared)
+        if images is not None:
+            held_out = HeldOut(bank_of(images), images.labels)
+    return _Setup(prepared, bank_of(prepared.dataset), method, held_out)
 
 
 def _trainer(setup: _Setup, config: TrainConfig, runtime: Runtime, run: RunDir | None) -> Trainer:
@@ -188,8 +203,19 @@ def _trainer(setup: _Setup, config: TrainConfig, runtime: Runtime, run: RunDir |
     unlabeled = np.flatnonzero(prepared.labels < 0)
     unlabeled = unlabeled[np.isin(unlabeled, setup.bank.rows)]
     truth, network = prepared.dataset.labels, setup.method.network
-    monitor: DiscoveryMonitor | ClusteringMonitor | None = None
-    if network.num_outputs:
+    monitor: DiscoveryMonitor | ClusteringMonitor | RepresentationMonitor | None = None
+    if isinstance(config, RepresentationTrainConfig):
+        monitor = RepresentationMonitor(
+            setup.bank.rows,
+            truth,
+            setup.held_out,
+            num_classes=len(prepared.dataset.class_names),
+            k=config.knn_neighbors,
+            temperature=config.knn_temperature,
+            linear=config.linear_monitor,
+            seed=config.seed,
+        )
+    elif network.num_outputs:
         patience = config.collapse_patience_epochs if isinstance(config, DiscoveryTrainConfig) else config.epochs
         monitor = DiscoveryMonitor(unlabeled, truth, old, len(prepared.split.old_classes), patience=patience)
     elif setup.method.num_clusters is not None:
@@ -269,8 +295,21 @@ def _summarize(method_name: str, config: TrainConfig, run: RunDir, setup: _Setup
         if rows
         else []
     )
+    if "knn_accuracy" in metrics or "nmi" in metrics:
+        shown.append(_representation_table(method_name, config.dataset, metrics, fit.seconds))
     shown.append(Table("", ["made", "path"], [["run", run.path]]))
     return SimpleResult(values, (run.path,), tuple(shown))
+
+
+def _representation_table(method: str, dataset: str, metrics: Mapping[str, float], seconds: float) -> Table:
+    """Features judged by held-out images, groups by the truth of training images; mean over the groupings."""
+    accuracies = [100 * metrics[name] if name in metrics else None for name in ("knn_accuracy", "linear_accuracy")]
+    groups = [metrics.get(name) for name in ("nmi", "ari", "majority_accuracy")]
+    return Table(
+        "held-out images: kNN and linear accuracy in %; groups against the truth: NMI, ARI, purity",
+        ["method", "data", "kNN", "linear", "NMI", "ARI", "purity", "seconds"],
+        [[method, dataset, *accuracies, *groups, round(seconds, 1)]],
+    )
 
 
 def _plan(method_name: str, config: TrainConfig) -> SimpleResult:

@@ -438,3 +438,27 @@ def test_every_public_name_of_the_package_exists() -> None:
     assert all(getattr(labelkit.data, name) is not None for name in labelkit.data.__all__)
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = labelkit.data.nothing
+
+
+def test_a_last_batch_of_one_can_join_the_one_before() -> None:
+    def sizes(count: int, batch_size: int, **options: Any) -> list[int]:
+        loader = EvalLoader(
+            in_memory(10), ViewSpec(32), rows=range(count), batch_size=batch_size, normalize=PLAIN1, **options
+        )
+        return [len(batch.rows) for batch in loader]
+
+    assert sizes(9, 4) == [4, 4, 1]
+    assert sizes(9, 4, join_single=True) == [4, 5]
+    assert sizes(10, 4, join_single=True) == [4, 4, 2]
+    assert sizes(1, 4, join_single=True) == [1]
+    assert sizes(9, 4, join_single=True, rank=1, world_size=2) == [5]
+
+
+def test_a_random_view_needs_a_seed_and_follows_it() -> None:
+    def images(epoch: int, seed: int = 1) -> Any:
+        loader = EvalLoader(in_memory(4), DIGIT_VIEWS[0], batch_size=4, normalize=PLAIN1, seed=seed, epoch=epoch)
+        return next(iter(loader)).images
+
+    assert torch.equal(images(0), images(0))
+    assert not torch.equal(images(0), images(1))
+    assert not torch.equal(images(0), images(0, seed=2))

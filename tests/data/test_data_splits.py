@@ -14,8 +14,10 @@ from labelkit.data.splits import (
     first_per_class,
     gcd_split,
     given_split,
+    holdout_rows,
     long_tail_counts,
     long_tail_split,
+    no_labels_split,
 )
 from labelkit.errors import DatasetError
 
@@ -222,3 +224,41 @@ def test_a_long_tail_that_the_classes_cannot_give_is_refused() -> None:
         long_tail_split(labels, all_given(labels), 3, imbalance_factor=0.7)
     with pytest.raises(DatasetError, match="at least 1"):
         long_tail_split(labels, all_given(labels), 3, imbalance_factor=0.01)
+
+
+@pytest.mark.parametrize("share", [0.01, 0.2, 0.5, 0.97])
+def test_a_holdout_takes_the_same_share_of_each_class(share: float, rng: np.random.Generator) -> None:
+    labels = rng.integers(-1, 5, 203)
+    rows = holdout_rows(labels, share)
+    assert (np.diff(rows) > 0).all()
+    for label in range(-1, 5):
+        size, taken = (labels == label).sum(), (labels[rows] == label).sum()
+        assert abs(taken - share * size) <= 1
+        assert taken < size
+    assert np.array_equal(rows, holdout_rows(labels, share))
+    assert not np.array_equal(rows, holdout_rows(labels, share, seed=1)) or len(rows) == 203 - 6
+
+
+def test_a_fifth_of_the_digits_is_360() -> None:
+    from sklearn.datasets import load_digits
+
+    rows = holdout_rows(load_digits().target, 0.2)
+    assert len(rows) == 360  # as scikit-learn's stratified split: 1,437 remain
+
+
+def test_a_class_of_one_is_not_held_out() -> None:
+    assert holdout_rows([0, 1, 1, 1, 1], 0.5).tolist() != []
+    assert 0 not in holdout_rows([0, 1, 1, 1, 1], 0.5)
+    assert len(holdout_rows([0, 1, 2], 0.5)) == 0
+
+
+@pytest.mark.parametrize("share", [0.0, 1.0, -0.1])
+def test_a_share_out_of_range_is_refused(share: float) -> None:
+    with pytest.raises(ValueError, match="share"):
+        holdout_rows([0, 1], share)
+
+
+def test_a_split_without_labels_has_new_classes_only() -> None:
+    split = no_labels_split([0, 1, 1], 2)
+    assert split.training_labels([0, 1, 1]).tolist() == [-1, -1, -1]
+    assert (split.old_classes, split.new_classes) == ((), (0, 1))

@@ -3,8 +3,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import pytest
-from labelkit.engine.schedules import LearningRate, TeacherTemperature
+from labelkit.engine.schedules import LearningRate, TeacherTemperature, optimization_times
 
 
 @pytest.mark.parametrize(
@@ -74,3 +75,37 @@ def test_fractions_of_an_epoch_lie_on_the_same_curve() -> None:
 def test_impossible_learning_rates_are_refused(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         LearningRate(**arguments)
+
+
+def test_steps_drop_at_the_start_of_their_epochs_and_stay() -> None:
+    schedule = LearningRate(0.08, 400, "step", drop_epochs=(150, 300, 350))
+    found = [schedule.at(epoch) for epoch in (0, 149.99, 150, 299, 300, 349, 350, 399)]
+    assert found == pytest.approx([0.08, 0.08, 0.008, 0.008, 8e-4, 8e-4, 8e-5, 8e-5])
+
+
+def test_steps_begin_after_the_warm_up_and_have_their_own_factor() -> None:
+    schedule = LearningRate(1.0, 10, "step", warmup_epochs=1, drop_epochs=(2, 3), drop_factor=0.5)
+    assert [schedule.at(epoch) for epoch in range(4)] == pytest.approx([0.5, 1.0, 0.5, 0.25])
+
+
+@pytest.mark.parametrize("wrong", [{"drop_epochs": (3, 2)}, {"drop_epochs": (2, 2)}, {"drop_factor": 1.0}])
+def test_drops_that_cannot_be_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="drop"):
+        LearningRate(0.1, 10, "step", **wrong)
+
+
+def test_optimization_times_match_the_worked_numbers() -> None:
+    """T14 of the SeLa specification."""
+    official = optimization_times("official-quadratic", 400, 100)
+    assert [round(official[k], 4) for k in (0, 1, 4, 5)] == [0, 0.0409, 0.6546, 1.0229]
+    assert optimization_times("uniform", 10, 10) == tuple(range(10))
+    assert optimization_times("quadratic", 8, 3) == (0, 2, 8)
+    gaps = np.diff(optimization_times("official-uniform", 400, 400))
+    assert gaps == pytest.approx(401.0001 / 399)
+    assert all(optimization_times(kind, 7, 1) == (0,) for kind in ("uniform", "quadratic", "official-uniform"))
+
+
+@pytest.mark.parametrize("wrong", [("uniform", 0, 1), ("uniform", 1, 0), ("exponential", 2, 2)])
+def test_optimization_times_that_cannot_be_are_refused(wrong: tuple[str, int, int]) -> None:
+    with pytest.raises(ValueError, match=r"unknown kind|at least 1"):
+        optimization_times(*wrong)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from labelkit.config.presets import resolve
+from labelkit.config.representation import RepresentationTrainConfig
 from labelkit.config.train import TrainConfig
 from labelkit.data.batch import Batch
 from labelkit.data.datasets import ImageDataset, load_dataset
@@ -20,6 +21,7 @@ from labelkit.data.transforms import Normalize
 from labelkit.engine.devices import Runtime
 from labelkit.engine.method import Method
 from labelkit.engine.monitors import ClusteringMonitor, DiscoveryMonitor
+from labelkit.engine.representation_monitor import RepresentationMonitor
 from labelkit.engine.run_dir import RunDir
 from labelkit.engine.trainer import Trainer
 from labelkit.methods.registry import METHODS
@@ -99,8 +101,10 @@ def make(prepared: PreparedData, bank: ImageBank, monkeypatch: pytest.MonkeyPatc
                 run.begin(name, config.to_yaml_dict(operational=False))
         old = np.zeros(10, dtype=bool)
         old[list(data.split.old_classes)] = True
-        monitor: DiscoveryMonitor | ClusteringMonitor
-        if method.network.num_outputs:
+        monitor: DiscoveryMonitor | ClusteringMonitor | RepresentationMonitor
+        if isinstance(config, RepresentationTrainConfig):
+            monitor = RepresentationMonitor(bank.rows, data.dataset.labels, None, num_classes=10)
+        elif method.network.num_outputs:
             monitor = DiscoveryMonitor(
                 np.flatnonzero(data.labels < 0), data.dataset.labels, old, len(data.split.old_classes), patience=100
             )

@@ -10,7 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from labelkit.algorithms.clustering import kmeans, semi_supervised_kmeans
-from labelkit.metrics.clustering import adjusted_rand_index, cluster_accuracy, normalized_mutual_information
+from labelkit.metrics.clustering import (
+    adjusted_rand_index,
+    cluster_accuracy,
+    majority_accuracy,
+    normalized_mutual_information,
+)
 from sklearn.cluster import KMeans
 from sklearn.datasets import load_digits
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
@@ -211,3 +216,11 @@ def test_digits_reference_numbers_come_out_of_scikit_learn_clusters_too() -> Non
     scores = cluster_accuracy(labels[~known], clusters[~known], np.arange(10) < 5)
     found = [scores.all_accuracy, scores.old_accuracy, scores.new_accuracy]
     assert found == pytest.approx([0.792, 0.758, 0.809], abs=0.01)
+
+
+def test_majority_accuracy_counts_the_most_frequent_class_of_each_cluster() -> None:
+    # cluster 0: classes 0 1 1; 1: 2 2 2 3; 2: 0 0 0 2; 3: 1; 4: 2 3
+    expected = 2 + 3 + 3 + 1 + 1
+    assert majority_accuracy(LABELS, CLUSTERS) == expected / len(LABELS)
+    assert majority_accuracy(LABELS, range(len(LABELS))) == 1
+    assert majority_accuracy([0, 0, 1], [5, 5, 5]) == pytest.approx(2 / 3)

@@ -131,6 +131,15 @@ def a_file(place: Place) -> None:
     place.bad.write_text("in the way")
 
 
+def text(content: str) -> Callable[[Place], None]:
+    """Make a text file."""
+
+    def make(place: Place) -> None:
+        place.bad.write_text(content)
+
+    return make
+
+
 @dataclass(frozen=True)
 class Case:
     """One thing that goes wrong.
@@ -149,6 +158,7 @@ class Case:
 
 
 CSV = TRAIN + " --dataset {table} --num-classes 4"
+BALANCED = "cluster sinkhorn --index {index} --num-clusters 3 --prior {bad}"
 CASES = {
     "no images, train": Case(
         empty_folder, TRAIN + " --dataset {bad}", 3, ("{bad}: no images", "1 ", "Looked for .avif")
@@ -197,6 +207,49 @@ CASES = {
         "cluster ss-kmeans --index {index} --num-clusters 49",
         2,
         ("--num-clusters: 49 clusters for 48 rows", "{index}", "Choose fewer"),
+    ),
+    "no balanced clusters": Case(
+        nothing, "cluster sinkhorn --index {index} --num-clusters 0", 2, ("--num-clusters: must be >= 2 (value 0)",)
+    ),
+    "one balanced cluster": Case(
+        nothing, "cluster sinkhorn --index {index} --num-clusters 1", 2, ("--num-clusters: must be >= 2 (value 1)",)
+    ),
+    "fewer images than balanced clusters": Case(
+        nothing,
+        "cluster sinkhorn --index {index} --num-clusters 49",
+        2,
+        ("--num-clusters: 49 clusters for 48 rows", "Choose fewer"),
+    ),
+    "a file where a store for sinkhorn is expected": Case(
+        text_file, "cluster sinkhorn --index {bad} --num-clusters 2", 3, ("{bad}: not an HDF5",)
+    ),
+    "prior that is not there": Case(nothing, BALANCED, 2, ("--prior", "neither a word it knows nor a file", "zipf:1")),
+    "prior with a bad exponent": Case(
+        nothing,
+        "cluster sinkhorn --index {index} --num-clusters 3 --prior zipf:much",
+        2,
+        ("--prior", "'zipf:much'", "zipf:a with a number a"),
+    ),
+    "prior that does not sum to one": Case(
+        text("0.5 0.2 0.2"), BALANCED, 3, ("{bad}: sums to 0.9, not to 1", "3 positive numbers", "sum to 48")
+    ),
+    "prior of another length": Case(text("0.5\n0.5\n"), BALANCED, 3, ("{bad}: 2 numbers for 3 clusters",)),
+    "prior with NaN": Case(text("0.5, nan, 0.5"), BALANCED, 3, ("{bad}: entry 1 is nan; shares must be positive",)),
+    "prior with a negative share": Case(text("0.7 -0.2 0.5"), BALANCED, 3, ("{bad}: entry 1 is -0.2",)),
+    "prior with an empty group": Case(text("24 0 24"), BALANCED, 3, ("{bad}: entry 1 is 0.0",)),
+    "prior of words": Case(text("0.5 half 0"), BALANCED, 3, ("{bad}: number 2 is 'half', which is no number",)),
+    "prior that is empty": Case(text(""), BALANCED, 3, ("{bad}: 0 numbers for 3 clusters",)),
+    "prior that is no text": Case(
+        lambda place: place.bad.write_bytes(bytes([255, 254, 0, 200])) and None,
+        BALANCED,
+        3,
+        ("cannot be read as text",),
+    ),
+    "prototypes of no result": Case(
+        nothing,
+        "cluster sinkhorn --index {index} --num-clusters 3 --prototypes nobody",
+        3,
+        ("nobody",),
     ),
     "no hits": Case(nothing, "retrieve --index {index} --query {photos} -k 0", 2, ("k: must be >= 1 (value 0)",)),
     "resume with another method": Case(

@@ -1,0 +1,117 @@
+"""What features tell about classes: a vote of the nearest rows, and a linear classifier trained on them.
+
+Source of the vote: Z. Wu et al., "Unsupervised Feature Learning via Non-Parametric Instance Discrimination"
+(CVPR 2018), as in ``yukimasano/self-label:cifar_utils.py``.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+
+from labelkit.algorithms.neighbors import knn
+
+
+def knn_votes(
+    queries: ArrayLike,
+    gallery: ArrayLike,
+    labels: ArrayLike,
+    *,
+    num_classes: int,
+    k: int = 10,
+    temperature: float = 0.1,
+) -> NDArray[np.float64]:
+    """Return each query's share of votes per class, a neighbor's vote being ``exp(cosine / temperature)``.
+
+    Args:
+        queries: (q, d) of any length.
+        gallery: (g, d) of any length; rows of zeros have no direction and no vote.
+        labels: (g,) integers in ``[0, num_classes)``.
+        num_classes: c.
+        k: neighbors that vote; all of the gallery if it has fewer.
+        temperature: > 0.
+
+    Returns:
+        (q, c) float64, rows sum to 1; equal shares for a query of zeros.
+
+    Raises:
+        ValueError: shapes that do not fit, a label or number out of range, an empty gallery.
+    """
+    asked, held = np.asarray(queries, dtype=np.float32), np.asarray(gallery, dtype=np.float32)
+    classes = np.asarray(labels, dtype=np.int64)
+    if classes.shape != (len(held),):
+        raise ValueError(f"labels have shape {classes.shape}, the gallery has {len(held)} rows")
+    if len(classes) and not (0 <= classes.min() and classes.max() < num_classes):
+        raise ValueError(f"labels reach from {classes.min()} to {classes.max()}, there are {num_classes} classes")
+    if not temperature > 0 or k < 1:
+        raise ValueError(f"temperature and k must be positive, got {temperature} and {k}")
+    votes = np.full((len(asked), num_classes), 1 / num_classes)
+    usable, seen = held.any(axis=1), asked.any(axis=1)
+    held, classes = held[usable], classes[usable]
+    if not len(held):
+        raise ValueError("the gallery has no row that is not zero")
+    if not seen.any():
+        return votes
+    scores, rows = knn(asked[seen], held, min(k, len(held)), metric="cosine")
+    # the nearest counts 1: the same shares, and no overflow at small temperatures
+    weights = np.exp((scores.astype(np.float64) - scores[:, :1]) / temperature)
+    counted = np.zeros((len(scores), num_classes))
+    np.add.at(counted, (np.arange(len(scores))[:, None], classes[rows]), weights)
+    votes[seen] = counted / counted.sum(axis=1, keepdims=True)
+    return votes
+
+
+def linear_probe(
+    features: ArrayLike,
+    labels: ArrayLike,
+    queries: ArrayLike,
+    *,
+    num_classes: int,
+    epochs: int = 100,
+    lr: float = 10.0,
+    batch_size: int = 256,
+    seed: int = 0,
+) -> NDArray[np.float32]:
+    """Train a linear classifier on fixed features and return its logits for other rows.
+
+    Features are centered and scaled to a mean length of 1 (by those that are trained on), so that the learning rate
+    means the same for every width; SGD with momentum 0.9 and a cosine of the learning rate, no weight decay.
+
+    Args:
+        features: (n, d).
+        labels: (n,) integers in ``[0, num_classes)``.
+        queries: (q, d).
+        num_classes: c.
+        epochs: passes.
+        lr: highest learning rate.
+        batch_size: rows of a step.
+        seed: of the order.
+
+    Returns:
+        (q, c) float32.
+    """
+    rows = torch.as_tensor(np.asarray(features, dtype=np.float32))
+    classes = torch.as_tensor(np.asarray(labels, dtype=np.int64))
+    asked = torch.as_tensor(np.asarray(queries, dtype=np.float32))
+    mean = rows.mean(0)
+    scale = (rows - mean).square().sum(1).mean().sqrt().clamp(min=1e-12)
+    rows, asked = (rows - mean) / scale, (asked - mean) / scale
+    weight = torch.zeros((num_classes, rows.shape[1]), requires_grad=True)
+    bias = torch.zeros(num_classes, requires_grad=True)
+    optimizer = torch.optim.SGD([weight, bias], lr=lr, momentum=0.9)
+    generator = torch.Generator().manual_seed(seed)
+    for epoch in range(epochs):
+        for group in optimizer.param_groups:
+            group["lr"] = lr * 0.5 * (1 + math.cos(math.pi * epoch / epochs))
+        order = torch.randperm(len(rows), generator=generator)
+        for start in range(0, len(rows), batch_size):
+            batch = order[start : start + batch_size]
+            loss = torch.nn.functional.cross_entropy(rows[batch] @ weight.T + bias, classes[batch])
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call] # torch does not say
+            optimizer.step()
+    with torch.no_grad():
+        return (asked @ weight.T + bias).numpy()

@@ -1,0 +1,40 @@
+"""``labelkit show``: pictures of what a run did."""
+
+from __future__ import annotations
+
+import typer
+
+from labelkit.cli.command import stage_command
+from labelkit.cli.console import print_result
+from labelkit.cli.options import new_group
+from labelkit.config.stages import ShowAttentionConfig, ShowCurvesConfig
+
+
+@stage_command(ShowAttentionConfig)
+def attention(config: ShowAttentionConfig) -> None:
+    """Draw what the class tokens of teacher and student attend to, before and after the teacher's update.
+
+    Example: labelkit show attention --checkpoint runs/flipclass-digits --images 4 --out maps.png
+    """
+    from labelkit.stages.show_attention import show_attention  # torch loads here, not in --help
+
+    print_result(show_attention(config))
+
+
+@stage_command(ShowCurvesConfig)
+def curves(config: ShowCurvesConfig) -> None:
+    """Draw what runs logged: losses, accuracies, diagnostics; several runs in the same axes.
+
+    Example: labelkit show curves --run runs/flipclass-digits --metrics loss,all_accuracy --out curves.png
+    """
+    from labelkit.stages.show_curves import show_curves  # matplotlib loads here, not in --help
+
+    print_result(show_curves(config))
+
+
+def build_app() -> typer.Typer:
+    """Build ``labelkit show`` with all its subcommands."""
+    app = new_group()
+    app.command("attention")(attention)
+    app.command("curves")(curves)
+    return app

@@ -1,0 +1,112 @@
+"""How good features are for classes that training never saw: kNN, linear probe, and the method's own groups."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelkit.algorithms.feature_probes import knn_votes, linear_probe
+from labelkit.data.loading import ImageBank
+from labelkit.engine.method import FullPass, Method, TrainState
+from labelkit.metrics.classification import top_k_accuracy
+from labelkit.metrics.clustering import adjusted_rand_index, majority_accuracy, normalized_mutual_information
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Images that are not trained on.
+
+    Attributes:
+        bank: they, and nothing else.
+        labels: (m,) int64 class of each row of its data set, -1 = unknown.
+    """
+
+    bank: ImageBank
+    labels: NDArray[np.int64]
+
+
+class RepresentationMonitor:
+    """Scores against the truth, which is used here and nowhere else.
+
+    Features are the embeddings in evaluation mode; the gallery is the training images whose class is known.
+
+    Args:
+        rows: (m,) int64, rows of the training set that can be read.
+        truth: (n,) int64 class of each row of the training set, -1 = unknown.
+        held_out: images to judge the features by; ``None``: only the groups are scored.
+        num_classes: classes of the data set.
+        k, temperature: of the kNN vote.
+        linear: train a linear probe as well.
+        seed: of the probe.
+    """
+
+    def __init__(
+        self,
+        rows: NDArray[np.int64],
+        truth: NDArray[np.int64],
+        held_out: HeldOut | None,
+        *,
+        num_classes: int,
+        k: int = 10,
+        temperature: float = 0.1,
+        linear: bool = False,
+        seed: int = 0,
+    ) -> None:
+        self._truth = truth
+        self._known = rows[truth[rows] >= 0]
+        self._held_out = held_out
+        self._num_classes = num_classes
+        self._k, self._temperature = k, temperature
+        self._linear, self._seed = linear, seed
+
+    def __call__(self, method: Method[Any], state: TrainState) -> Mapping[str, float]:
+        """Score groups and features; empty where no class is known."""
+        metrics = self._group_scores(method)
+        if self._held_out is None or not len(self._known):
+            return metrics
+        bank = self._held_out.bank
+        queries = bank.rows[self._held_out.labels[bank.rows] >= 0]
+        if not len(queries):
+            return metrics
+        gallery = state.embed(method.network.embed, self._known).numpy()
+        asked = state.embed(method.network.embed, queries, FullPass(bank=bank)).numpy()
+        if not state.is_main:
+            return metrics
+        known, wanted = self._truth[self._known], self._held_out.labels[queries]
+        options = {"num_classes": self._num_classes}
+        votes = knn_votes(asked, gallery, known, k=self._k, temperature=self._temperature, **options)
+        metrics["knn_accuracy"] = top_k_accuracy(votes, wanted)
+        if self._linear:
+            logits = linear_probe(gallery, known, asked, seed=self._seed, **options)
+            metrics["linear_accuracy"] = top_k_accuracy(logits, wanted)
+        return metrics
+
+    def _group_scores(self, method: Method[Any]) -> dict[str, float]:
+        scores: dict[str, float] = {}
+        parts: dict[str, list[float]] = {"nmi": [], "ari": [], "majority_accuracy": []}
+        for name, table in method.groupings().items():
+            groups = table.cpu().numpy()[self._known].astype(np.int64)
+            classes = self._truth[self._known][groups >= 0]
+            groups = groups[groups >= 0]
+            if not len(groups):
+                continue
+            found = (
+                normalized_mutual_information(classes, groups),
+                adjusted_rand_index(classes, groups),
+                majority_accuracy(classes, groups),
+            )
+            for part, value in zip(parts, found, strict=True):
+                parts[part].append(value)
+                scores[f"{name}/{part}"] = value
+        return {part: float(np.mean(values)) for part, values in parts.items() if values} | scores
+
+    def extra_state(self) -> dict[str, Any]:
+        """Nothing."""
+        return {}
+
+    def load_extra_state(self, state: Mapping[str, Any]) -> None:
+        """Nothing to take back."""

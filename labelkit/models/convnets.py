@@ -1,0 +1,129 @@
+"""Our convolutional networks by name, for training from scratch: AlexNet with normalization, ResNets, a small demo.
+
+Source of the AlexNets: ``yukimasano/self-label:models/alexnet.py`` (after DeepCluster's).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from labelkit.errors import ConfigError
+from labelkit.models.resnet import ResidualNetwork, cifar_resnet, fan_out_init, resnet50
+
+_IMAGENET_MEAN, _IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+_HALF = (0.5, 0.5, 0.5)
+# filters, kernel, stride, padding; None is a 3x3 pool of stride 2
+_ALEXNET = ((96, 11, 4, 2), None, (256, 5, 1, 2), None, (384, 3, 1, 1), (384, 3, 1, 1), (256, 3, 1, 1), None)
+_ALEXNET_SMALL = ((64, 11, 4, 2), None, (192, 5, 1, 2), None, (384, 3, 1, 1), (256, 3, 1, 1), (256, 3, 1, 1), None)
+_HIDDEN = 4096
+
+
+class AlexNet(nn.Module):
+    """Five convolutions with normalization and two wide layers with dropout; features are the last ReLU's.
+
+    Args:
+        layers: filters, kernel, stride and padding of each convolution; ``None`` is a pool.
+        image_size: side of the images, which fixes the width of the first wide layer.
+        in_channels: of the images.
+
+    Shape:
+        - images: ``(b, c, image_size, image_size)`` float.
+        - returns: ``(b, 4096)`` float, not negative.
+    """
+
+    def __init__(self, layers: tuple[tuple[int, int, int, int] | None, ...], image_size: int, in_channels: int) -> None:
+        super().__init__()
+        parts: list[nn.Module] = []
+        channels, side = in_channels, image_size
+        for layer in layers:
+            if layer is None:
+                parts.append(nn.MaxPool2d(3, 2))
+                side = (side - 3) // 2 + 1
+                continue
+            filters, kernel, stride, padding = layer
+            parts += [nn.Conv2d(channels, filters, kernel, stride, padding), nn.BatchNorm2d(filters), nn.ReLU()]
+            channels, side = filters, (side + 2 * padding - kernel) // stride + 1
+        if side < 1:
+            raise ConfigError("image_size", f"{image_size} pixels are too few for an AlexNet", "Use at least 63.")
+        self.num_features = _HIDDEN
+        self.head_std = 0.01  # of linear layers put on top, as of those within
+        self.features = nn.Sequential(*parts)
+        self.hidden = nn.Sequential(
+            nn.Dropout(0.5),
+            nn.Linear(channels * side * side, _HIDDEN),
+            nn.ReLU(),
+            nn.Dropout(0.5),
+            nn.Linear(_HIDDEN, _HIDDEN),
+            nn.ReLU(),
+        )
+        fan_out_init(self.features)
+        for module in self.hidden.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.normal_(module.weight, std=0.01)
+                nn.init.zeros_(module.bias)
+
+    def forward_features(self, images: Tensor) -> Tensor:
+        """Feature maps (b, 256, h', w')."""
+        maps: Tensor = self.features(images)
+        return maps
+
+    def forward_head(self, maps: Tensor, pre_logits: bool = True) -> Tensor:
+        """Feature maps to features (b, 4096); they are what comes before any logits."""
+        features: Tensor = self.hidden(maps.flatten(1))
+        return features
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Images to features."""
+        return self.forward_head(self.forward_features(images))
+
+
+def _demo(image_size: int, in_channels: int) -> nn.Module:
+    layers: list[nn.Module] = []
+    channels = in_channels
+    for filters, stride in ((16, 2), (32, 2), (64, 2), (128, 1)):
+        layers += [nn.Conv2d(channels, filters, 3, stride, 1), nn.BatchNorm2d(filters), nn.ReLU()]
+        channels = filters
+    return ResidualNetwork(nn.Sequential(*layers[:3]), nn.Sequential(*layers[3:]), channels)
+
+
+@dataclass(frozen=True, slots=True)
+class ConvNet:
+    """One named network.
+
+    Attributes:
+        build: image size and channels to the network.
+        feature_dim: width of its features.
+        image_size: side in pixels unless another is asked for.
+        mean, std: per color, of images in [0, 1].
+        pooling: how positions become one vector.
+        crop_pct: share of the resized image that the center crop keeps.
+    """
+
+    build: Callable[[int, int], nn.Module]
+    feature_dim: int
+    image_size: int
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+    pooling: str = "avg"
+    crop_pct: float = 1.0
+
+
+def _photo(build: Callable[[int, int], nn.Module], feature_dim: int, pooling: str = "avg") -> ConvNet:
+    return ConvNet(build, feature_dim, 224, _IMAGENET_MEAN, _IMAGENET_STD, pooling, 0.875)
+
+
+def _cifar(depth: int) -> ConvNet:
+    return ConvNet(lambda size, channels: cifar_resnet(depth, in_channels=channels), 64, 32, _HALF, _HALF)
+
+
+CONVNETS: dict[str, ConvNet] = {
+    "convnet_demo": ConvNet(_demo, 128, 32, _HALF, _HALF),
+    **{f"resnet{depth}_cifar": _cifar(depth) for depth in (20, 32, 44, 56, 110)},
+    "alexnet_sela": _photo(lambda size, channels: AlexNet(_ALEXNET, size, channels), _HIDDEN, "flatten"),
+    "alexnet_small_sela": _photo(lambda size, channels: AlexNet(_ALEXNET_SMALL, size, channels), _HIDDEN, "flatten"),
+    "resnet50_sela": _photo(lambda size, channels: resnet50(1, in_channels=channels), 2048),
+    "resnet50v2_sela": _photo(lambda size, channels: resnet50(2, in_channels=channels), 2048),
+}

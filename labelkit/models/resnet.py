@@ -1,0 +1,189 @@
+"""Residual networks that timm has not: those of He et al. for small images, and two ResNet-50 trained from scratch.
+
+Sources: K. He et al., "Deep Residual Learning" (CVPR 2016), Sec. 4.2 for small images; "Identity Mappings" (ECCV 2016)
+for pre-activation, in the form of ``yukimasano/self-label:models/resnetv2.py``.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+Shortcut = Literal["pad", "conv1", "conv3"]
+
+
+def _conv(in_channels: int, out_channels: int, kernel: int, stride: int = 1) -> nn.Conv2d:
+    return nn.Conv2d(in_channels, out_channels, kernel, stride, kernel // 2, bias=False)
+
+
+class PadShortcut(nn.Module):
+    """Every ``stride``-th pixel, and zeros for the channels that are new, half before and half after (option A)."""
+
+    def __init__(self, new_channels: int, stride: int) -> None:
+        super().__init__()
+        self.before, self.after = new_channels // 2, new_channels - new_channels // 2
+        self.stride = stride
+
+    def forward(self, maps: Tensor) -> Tensor:
+        """(b, c, h, w) to (b, c + new, h / stride, w / stride)."""
+        return F.pad(maps[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, self.before, self.after))
+
+
+class BasicBlock(nn.Module):
+    """Two 3x3 convolutions; normalization and ReLU after each."""
+
+    def __init__(self, in_channels: int, channels: int, stride: int, shortcut: Shortcut) -> None:
+        super().__init__()
+        self.conv1, self.bn1 = _conv(in_channels, channels, 3, stride), nn.BatchNorm2d(channels)
+        self.conv2, self.bn2 = _conv(channels, channels, 3), nn.BatchNorm2d(channels)
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 or in_channels != channels:
+            if shortcut == "pad":
+                self.shortcut = PadShortcut(channels - in_channels, stride)
+            else:
+                kernel = 1 if shortcut == "conv1" else 3
+                self.shortcut = nn.Sequential(_conv(in_channels, channels, kernel, stride), nn.BatchNorm2d(channels))
+
+    def forward(self, maps: Tensor) -> Tensor:
+        """(b, c, h, w) to (b, channels, h / stride, w / stride)."""
+        inner = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(maps)))))
+        return F.relu(inner + self.shortcut(maps))
+
+
+class Bottleneck(nn.Module):
+    """1x1, 3x3 (strided), 1x1 to four times the channels; normalization and ReLU after each."""
+
+    def __init__(self, in_channels: int, channels: int, stride: int) -> None:
+        super().__init__()
+        self.conv1, self.bn1 = _conv(in_channels, channels, 1), nn.BatchNorm2d(channels)
+        self.conv2, self.bn2 = _conv(channels, channels, 3, stride), nn.BatchNorm2d(channels)
+        self.conv3, self.bn3 = _conv(channels, 4 * channels, 1), nn.BatchNorm2d(4 * channels)
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 or in_channels != 4 * channels:
+            self.shortcut = nn.Sequential(_conv(in_channels, 4 * channels, 1, stride), nn.BatchNorm2d(4 * channels))
+
+    def forward(self, maps: Tensor) -> Tensor:
+        """(b, c, h, w) to (b, 4 channels, h / stride, w / stride)."""
+        inner = F.relu(self.bn1(self.conv1(maps)))
+        inner = F.relu(self.bn2(self.conv2(inner)))
+        return F.relu(self.bn3(self.conv3(inner)) + self.shortcut(maps))
+
+
+class PreActivationBottleneck(nn.Module):
+    """The same with normalization and ReLU before each convolution; a strided shortcut starts after the first ReLU."""
+
+    def __init__(self, in_channels: int, channels: int, stride: int) -> None:
+        super().__init__()
+        self.bn1, self.conv1 = nn.BatchNorm2d(in_channels), _conv(in_channels, channels, 1)
+        self.bn2, self.conv2 = nn.BatchNorm2d(channels), _conv(channels, channels, 3, stride)
+        self.bn3, self.conv3 = nn.BatchNorm2d(channels), _conv(channels, 4 * channels, 1)
+        changes = stride != 1 or in_channels != 4 * channels
+        self.shortcut = _conv(in_channels, 4 * channels, 1, stride) if changes else None
+
+    def forward(self, maps: Tensor) -> Tensor:
+        """(b, c, h, w) to (b, 4 channels, h / stride, w / stride)."""
+        active = F.relu(self.bn1(maps))
+        inner = self.conv2(F.relu(self.bn2(self.conv1(active))))
+        inner = self.conv3(F.relu(self.bn3(inner)))
+        kept: Tensor = maps if self.shortcut is None else self.shortcut(active)
+        summed: Tensor = inner + kept
+        return summed
+
+
+class ResidualNetwork(nn.Module):
+    """Stem, stages, global average; no classifier.
+
+    Args:
+        stem: first layers.
+        stages: the rest of the body.
+        num_features: channels of the last stage, f.
+
+    Shape:
+        - images: ``(b, c, h, w)`` float.
+        - returns: ``(b, f)`` float.
+    """
+
+    def __init__(self, stem: nn.Module, stages: nn.Module, num_features: int) -> None:
+        super().__init__()
+        self.stem = stem
+        self.stages = stages
+        self.num_features = num_features
+
+    def forward_features(self, images: Tensor) -> Tensor:
+        """Feature maps (b, f, h', w')."""
+        maps: Tensor = self.stages(self.stem(images))
+        return maps
+
+    def forward_head(self, maps: Tensor, pre_logits: bool = True) -> Tensor:
+        """Feature maps to features (b, f); there is nothing after the pool, so ``pre_logits`` changes nothing."""
+        return maps.mean(dim=(2, 3))
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Images to features."""
+        return self.forward_head(self.forward_features(images))
+
+
+def fan_out_init(net: nn.Module) -> None:
+    """Draw convolutions from N(0, 2 / (k k out)); normalization 1 and 0, biases 0."""
+    for module in net.modules():
+        if isinstance(module, nn.Conv2d):
+            k, j = module.kernel_size
+            nn.init.normal_(module.weight, std=math.sqrt(2 / (k * j * module.out_channels)))
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+        elif isinstance(module, nn.BatchNorm2d):
+            nn.init.ones_(module.weight)
+            nn.init.zeros_(module.bias)
+
+
+def cifar_resnet(depth: int, *, width: int = 16, shortcut: Shortcut = "pad", in_channels: int = 3) -> ResidualNetwork:
+    """Build He et al.'s network for 32x32 images: a 3x3 stem and three stages of (depth - 2) / 6 blocks.
+
+    Args:
+        depth: 6 m + 2: 20, 32, 44, 56, 110, ...
+        width: channels of the first stage; doubled twice.
+        shortcut: where a stage changes size: ``pad`` (no parameters, option A), or a strided 1x1 or 3x3 convolution.
+        in_channels: of the images.
+
+    Raises:
+        ValueError: no such depth.
+    """
+    if depth < 8 or (depth - 2) % 6:
+        raise ValueError(f"depth is {depth}, must be 6 m + 2, at least 8")
+    stem = nn.Sequential(_conv(in_channels, width, 3), nn.BatchNorm2d(width), nn.ReLU())
+    blocks: list[nn.Module] = []
+    channels = width
+    for stage in range(3):
+        for block in range((depth - 2) // 6):
+            stride = 2 if stage > 0 and block == 0 else 1
+            blocks.append(BasicBlock(channels, width << stage, stride, shortcut))
+            channels = width << stage
+    net = ResidualNetwork(stem, nn.Sequential(*blocks), channels)
+    fan_out_init(net)
+    return net
+
+
+def resnet50(version: Literal[1, 2], *, in_channels: int = 3) -> ResidualNetwork:
+    """Build a ResNet-50 with a 7x7 stem: post-activation (1) or pre-activation (2), f = 2048.
+
+    Version 2 is that of SeLa's code: nothing between stem and pool, nothing between the last block and the average, and
+    PyTorch's own initial values.
+    """
+    block: type[Bottleneck] | type[PreActivationBottleneck] = Bottleneck if version == 1 else PreActivationBottleneck
+    layers: list[nn.Module] = [nn.Conv2d(in_channels, 64, 7, 2, 3, bias=False)]
+    if version == 1:
+        layers += [nn.BatchNorm2d(64), nn.ReLU()]
+    stem = nn.Sequential(*layers, nn.MaxPool2d(3, 2, 1))
+    blocks: list[nn.Module] = []
+    channels = 64
+    for stage, count in enumerate((3, 4, 6, 3)):
+        for number in range(count):
+            blocks.append(block(channels, 64 << stage, 2 if stage > 0 and number == 0 else 1))
+            channels = 4 * (64 << stage)
+    net = ResidualNetwork(stem, nn.Sequential(*blocks), channels)
+    if version == 1:
+        fan_out_init(net)
+    return net

@@ -1,0 +1,268 @@
+"""Group the rows of a store into groups of given sizes: balanced assignment and new prototypes by turns.
+
+Source of the assignment: Y. Asano, C. Rupprecht and A. Vedaldi, "Self-labelling via Simultaneous Clustering and
+Representation Learning" (ICLR 2020); here features are fixed and prototypes, means of unit rows scaled to unit length,
+take the place of the network. A round assigns with potentials warm from the round before.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from labelkit.algorithms.clustering import spherical_kmeans
+from labelkit.algorithms.sinkhorn import (
+    LinearScores,
+    SinkhornResult,
+    balanced_labels,
+    make_prior,
+    order_prior,
+    solve,
+)
+from labelkit.config.stages import SinkhornConfig
+from labelkit.data.keyed_random import keyed_generator
+from labelkit.errors import ConfigError, InputError, StoreError
+from labelkit.stages.indexes import check_directions, check_features, unit_rows
+from labelkit.stages.progress import current_progress
+from labelkit.stages.result import SimpleResult, Table
+from labelkit.store.embeddings import EmbeddingStore
+from labelkit.store.results import read_result, write_result
+
+# Rounds before the last need not meet the sizes to every digit.
+_ROUND_TOLERANCE = 1e-4
+_EXACT_MOST_ROWS = 8000
+_LARGEST_PRIOR_BYTES = 1 << 26
+
+
+@dataclass(frozen=True)
+class _Balanced:
+    """What the rounds come to; ``rounds`` of assignment, ``passes`` over the scores in all."""
+
+    result: SinkhornResult
+    prior: Tensor
+    prototypes: Tensor
+    cluster_ids: NDArray[np.int64]
+    confidence: NDArray[np.float32]
+    rounds: int
+    passes: int
+
+
+def cluster_balanced(config: SinkhornConfig, store: EmbeddingStore, rows: NDArray[np.int64]) -> SimpleResult:
+    """Run ``labelkit cluster sinkhorn`` on some rows of a store.
+
+    Returns:
+        The result file, sizes, marginal error, rounds.
+
+    Raises:
+        StoreError: rows cannot be used, or there is no such result to take prototypes from.
+        ConfigError: the prior is neither a word nor a file, or there are too many rows for an exact balance.
+        InputError: the file of the prior cannot be used.
+    """
+    if config.exact_balance and len(rows) > _EXACT_MOST_ROWS:
+        raise ConfigError(
+            "--exact-balance",
+            f"{len(rows)} rows of {config.index}; the assignment takes at most {_EXACT_MOST_ROWS}",
+            "Leave it out, or choose a smaller --split.",
+        )
+    prior = _read_prior(config.prior, config.num_clusters, len(rows))
+    features = check_features(store, rows)
+    check_directions(store, rows, features)
+    features = unit_rows(features)
+    started = time.monotonic()
+    with current_progress().task(f"sinkhorn, {config.num_clusters} clusters", total=None):
+        found = _alternate(config, features, prior, _first_prototypes(config, store, features))
+    seconds = time.monotonic() - started
+    if not found.result.converged:
+        current_progress().warning(
+            f"sizes are met to {found.result.marginal_error:.1e} only, not to --tolerance {config.tolerance:g}: "
+            "raise --temperature"
+        )
+    return _write(config, store, rows, found, seconds)
+
+
+def _write(
+    config: SinkhornConfig, store: EmbeddingStore, rows: NDArray[np.int64], found: _Balanced, seconds: float
+) -> SimpleResult:
+    cluster_ids = np.full(store.n, -1, dtype=np.int64)
+    cluster_ids[rows] = found.cluster_ids
+    confidence = np.zeros(store.n, dtype=np.float32)
+    confidence[rows] = found.confidence
+    sizes = np.bincount(found.cluster_ids, minlength=config.num_clusters)
+    reached = {
+        "marginal_error": found.result.marginal_error,
+        "converged": found.result.converged,
+        "rounds": found.rounds,
+        "passes": found.passes,
+    }
+    params = {key: value for key, value in config.to_yaml_dict().items() if key not in ("index", "result", "overwrite")}
+    name = config.result or "sinkhorn"
+    path = write_result(
+        store,
+        name,
+        kind="clusters",
+        arrays={
+            "cluster_ids": cluster_ids,
+            "confidence": confidence,
+            "prototypes": found.prototypes.numpy(),
+            "potentials": found.result.potentials.numpy(),
+            "marginals": found.result.marginals.numpy(),
+            "prior_shares": found.prior.numpy(),
+        },
+        params={**params, **reached},
+        stage="cluster sinkhorn",
+        overwrite=config.overwrite,
+    )
+    values: dict[str, object] = {
+        "index": config.index,
+        "result": name,
+        "path": path,
+        "algorithm": "sinkhorn",
+        "num_clusters": config.num_clusters,
+        "rows": len(rows),
+        **reached,
+        "cost": found.result.cost,
+        "mean_confidence": float(found.confidence.mean()),
+        "seconds": round(seconds, 3),
+        "sizes": sizes.tolist(),
+    }
+    shown = Table(
+        "",
+        ["result", "clusters", "rows", "smallest", "largest", "marginal error", "rounds", "passes", "seconds", "path"],
+        [
+            [
+                name,
+                config.num_clusters,
+                len(rows),
+                int(sizes.min()),
+                int(sizes.max()),
+                found.result.marginal_error,
+                found.rounds,
+                found.passes,
+                round(seconds, 2),
+                path,
+            ]
+        ],
+    )
+    return SimpleResult(values, (path,), (shown,))
+
+
+def _alternate(config: SinkhornConfig, features: NDArray[np.float32], prior: Tensor, prototypes: Tensor) -> _Balanced:
+    """Assign and move prototypes until no row changes its group."""
+    points = torch.from_numpy(features)
+    lam = 1 / config.temperature
+    potentials: Tensor | None = None
+    passes = 0
+    if config.prototypes is None and bool((prior != prior[0]).any()):
+        first = solve(LinearScores(points, prototypes), lam, max_iterations=1)
+        prior, passes = order_prior(prior, first.marginals), 1
+    rounds = 0
+    before: Tensor | None = None
+    while True:
+        rounds += 1
+        last = rounds == config.max_iterations
+        tol = config.tolerance if last else max(config.tolerance, _ROUND_TOLERANCE)
+        scores = LinearScores(points, prototypes)
+        found = _solve(scores, lam, prior, tol, potentials)
+        passes += found.num_iterations
+        same = before is not None and torch.equal(found.cluster_ids, before)
+        if same and not last and tol > config.tolerance:
+            found = _solve(scores, lam, prior, config.tolerance, found.potentials)
+            passes += found.num_iterations
+        if same or last:
+            break
+        before, potentials = found.cluster_ids, found.potentials
+        prototypes = _means(points, found.cluster_ids, prototypes)
+    cluster_ids, confidence = found.cluster_ids, found.confidence
+    if config.exact_balance:
+        cluster_ids = balanced_labels(points @ prototypes.T, prior)
+        confidence = found.assignments(scores).gather(1, cluster_ids[:, None]).squeeze(1)
+    return _Balanced(
+        found, prior, prototypes, cluster_ids.numpy(), confidence.float().numpy(), rounds=rounds, passes=passes
+    )
+
+
+def _solve(scores: LinearScores, lam: float, prior: Tensor, tol: float, initial: Tensor | None) -> SinkhornResult:
+    # sums of float32 exponentials do not meet a prior to six digits
+    dtype = torch.float64 if tol < _ROUND_TOLERANCE else torch.float32
+    return solve(scores, lam, prior=prior, tol=tol, initial=initial, dtype=dtype)
+
+
+def _means(points: Tensor, cluster_ids: Tensor, prototypes: Tensor) -> Tensor:
+    """Mean directions of the members; a group without members, or whose members cancel out, keeps its prototype."""
+    sums = torch.zeros(prototypes.shape, dtype=torch.float64).index_add_(0, cluster_ids, points.double())
+    lengths = sums.norm(dim=1, keepdim=True)
+    return torch.where(lengths > 1e-6, (sums / lengths.clamp_min(1e-12)).float(), prototypes)
+
+
+def _first_prototypes(config: SinkhornConfig, store: EmbeddingStore, features: NDArray[np.float32]) -> Tensor:
+    if config.prototypes is not None:
+        return _stored_prototypes(config.prototypes, config.num_clusters, store)
+    generator = keyed_generator(config.seed, "cluster")
+    if config.init == "random":
+        return torch.from_numpy(features[generator.choice(len(features), config.num_clusters, replace=False)])
+    clustering = spherical_kmeans(features, config.num_clusters, generator=generator, num_inits=config.num_inits)
+    return torch.from_numpy(clustering.centroids.astype(np.float32))
+
+
+def _stored_prototypes(name: str, num_clusters: int, store: EmbeddingStore) -> Tensor:
+    result = read_result(store, name)
+    found = next((result.arrays[key] for key in ("prototypes", "centroids") if key in result.arrays), None)
+    if found is None:
+        raise StoreError(str(result.path), "holds neither prototypes nor centroids", "Give a result of `cluster`.")
+    vectors = np.asarray(found, dtype=np.float32)
+    if vectors.shape != (num_clusters, store.dim):
+        raise ConfigError(
+            "--prototypes",
+            f"{result.path} has {vectors.shape[0]} of {vectors.shape[1]} numbers; "
+            f"{num_clusters} of {store.dim} are needed",
+            "Give another result, or its number as --num-clusters.",
+        )
+    if not np.isfinite(vectors).all() or not vectors.any(axis=1).all():
+        raise StoreError(str(result.path), "holds prototypes without a direction", "Give another result.")
+    return torch.from_numpy(unit_rows(vectors))
+
+
+def _read_prior(spec: str, num_clusters: int, num_rows: int) -> Tensor:
+    """Shares from a word or a file."""
+    path = Path(spec)
+    if spec == "uniform" or spec.startswith("zipf:"):
+        try:
+            return make_prior(spec, num_clusters)
+        except ValueError as error:
+            raise ConfigError(
+                "--prior", str(error).removeprefix("prior: "), "Say uniform, zipf:1, or name a file."
+            ) from error
+    if not path.is_file():
+        raise ConfigError(
+            "--prior", f"{spec!r} is neither a word it knows nor a file", "Say uniform, zipf:1, or a file."
+        )
+    remedy = f"Write {num_clusters} positive numbers: shares that sum to 1, or sizes that sum to {num_rows}."
+    try:
+        if path.stat().st_size > _LARGEST_PRIOR_BYTES:
+            raise InputError(spec, "is too large for a list of shares", remedy)
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(spec, "cannot be read as text", remedy) from error
+    numbers = []
+    for number, word in enumerate(text.replace(",", " ").split(), start=1):
+        try:
+            numbers.append(float(word))
+        except ValueError as error:
+            raise InputError(spec, f"number {number} is {word[:40]!r}, which is no number", remedy) from error
+    values = np.array(numbers, dtype=np.float64)
+    if len(values) and np.isfinite(values).all() and (values == np.round(values)).all() and values.sum() == num_rows:
+        # sizes as they are: all that remains to check is that none is zero
+        values = values / num_rows
+    try:
+        return make_prior(values, num_clusters)
+    except ValueError as error:
+        problem = str(error).removeprefix("prior: ")
+        if len(values) != num_clusters:
+            problem = f"{len(values)} numbers for {num_clusters} clusters"
+        raise InputError(spec, problem, remedy) from error

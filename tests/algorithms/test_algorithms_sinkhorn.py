@@ -1,0 +1,593 @@
+"""Balanced assignment against numbers worked by hand, closed forms, linear programs and plain loops."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from labelkit.algorithms.sinkhorn import (
+    LinearScores,
+    SinkhornResult,
+    balanced_labels,
+    cluster_sizes,
+    make_prior,
+    order_prior,
+    solve,
+)
+from numpy.typing import NDArray
+from scipy.optimize import brentq, linear_sum_assignment, linprog
+from torch import Tensor
+
+SIX = torch.tensor(
+    [[2, 0, 0], [1.5, 1, 0], [3, 0, 1], [1, 0.5, 0.9], [0.2, 0, -0.1], [2.5, 2.2, 1]], dtype=torch.float64
+)
+SIX_OPTIMUM = 2.583282
+SOLVERS = ("sinkhorn", "lbfgs", "newton", "auto")
+FORMS = ("kernel", "log")
+
+
+def exactly(scores: Tensor, lam: float, **options: object) -> SinkhornResult:
+    return solve(scores, lam, **{"dtype": torch.float64, "tol": 1e-11, "max_iterations": 20_000, **options})  # type: ignore[arg-type] # options of many types
+
+
+def plan_cost(result: SinkhornResult, scores: Tensor) -> float:
+    """<Q, -log P> with P = p / n, as the specification of the objective has it."""
+    plan = result.assignments(scores) / len(scores)
+    return float((plan * (math.log(len(scores)) - scores.log_softmax(dim=1))).sum())
+
+
+def from_first(potentials: Tensor) -> list[float]:
+    return (potentials - potentials[0]).tolist()
+
+
+def random_scores(n: int, k: int, *, scale: float = 1.0, seed: int = 0) -> Tensor:
+    return scale * torch.randn(n, k, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def by_loops(scores: list[list[float]], lam: float, prior: list[float], rounds: int) -> list[list[float]]:
+    """Scaling of exp(lam * scores), one number at a time."""
+    n, k = len(scores), len(prior)
+    kernel = [[math.exp(lam * value) for value in row] for row in scores]
+    alpha = [1.0] * k
+    for _ in range(rounds):
+        beta = [1 / n / sum(kernel[i][y] * alpha[y] for y in range(k)) for i in range(n)]
+        alpha = [prior[y] / sum(kernel[i][y] * beta[i] for i in range(n)) for y in range(k)]
+    beta = [1 / n / sum(kernel[i][y] * alpha[y] for y in range(k)) for i in range(n)]
+    return [[alpha[y] * kernel[i][y] * beta[i] * n for y in range(k)] for i in range(n)]
+
+
+def linear_program(scores: NDArray[np.float64], prior: NDArray[np.float64]) -> float:
+    """Least cost <Q, -log P> of any plan with these marginals."""
+    n, k = scores.shape
+    log_p = scores - np.log(np.exp(scores).sum(axis=1, keepdims=True))
+    rows = np.kron(np.eye(n), np.ones((1, k)))
+    columns = np.kron(np.ones((1, n)), np.eye(k))
+    marginals = np.concatenate([np.full(n, 1 / n), prior])
+    found = linprog((math.log(n) - log_p).ravel(), A_eq=np.vstack([rows, columns]), b_eq=marginals)
+    return float(found.fun)
+
+
+# --- worked numbers ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize(
+    ("lam", "potentials", "cost"),
+    [(1, (0, 1.059572, 1.302974), 2.930602), (5, (0, 4.938356, 7.110343), 2.623359)],
+)
+def test_six_samples_have_the_worked_solution(
+    lam: float, potentials: tuple[float, ...], cost: float, solver: str, form: str
+) -> None:
+    result = exactly(SIX, lam, solver=solver, form=form)
+
+    assert from_first(result.potentials) == pytest.approx(potentials, abs=2e-6)
+    assert float(result.potentials.max()) == 0
+    assert plan_cost(result, SIX) == pytest.approx(cost, abs=1e-6)
+    assert result.cluster_ids.tolist() == [0, 1, 0, 2, 2, 1]
+    assert result.converged
+    assert result.marginals.tolist() == pytest.approx([1 / 3] * 3, abs=1e-11)
+
+
+@pytest.mark.parametrize("solver", ["lbfgs", "newton", "auto"])
+def test_six_samples_at_a_large_sharpness_need_better_than_scaling(solver: str) -> None:
+    result = exactly(SIX, 25, solver=solver, tol=1e-12, max_iterations=300)
+    scaling = exactly(SIX, 25, solver="sinkhorn", tol=1e-4, max_iterations=6_000)
+
+    assert from_first(result.potentials) == pytest.approx((0, 24.192010, 37.621544), abs=2e-5)
+    assert plan_cost(result, SIX) == pytest.approx(2.583286, abs=1e-6)
+    assert result.cluster_ids.tolist() == [0, 1, 0, 2, 2, 1]
+    assert result.converged
+    assert not scaling.converged
+
+
+def test_rows_of_the_plan_are_the_worked_ones() -> None:
+    assert exactly(SIX, 1).assignments(SIX, torch.tensor([0, 3])).tolist() == [
+        pytest.approx([0.529514, 0.206754, 0.263732], abs=1e-6),
+        pytest.approx([0.164476, 0.287820, 0.547705], abs=1e-6),
+    ]
+    assert exactly(SIX, 5).assignments(SIX, torch.tensor([0, 4])).tolist() == [
+        pytest.approx([0.941681, 0.005966, 0.052353], abs=1e-6),
+        pytest.approx([0.003072, 0.157674, 0.839255], abs=1e-6),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("passes", "potentials", "marginals", "error"),
+    [
+        (1, (0, 0, 0), (0.826912, 0.089674, 0.083414), 0.987157),
+        (2, (0, 2.221519, 2.293878), (0.528780, 0.285454, 0.185767), 0.390893),
+        (3, (0, 2.838011, 3.339958), (0.457051, 0.317482, 0.225467), 0.247436),
+    ],
+)
+@pytest.mark.parametrize("form", FORMS)
+def test_the_first_iterations_are_the_worked_ones(
+    passes: int, potentials: tuple[float, ...], marginals: tuple[float, ...], error: float, form: str
+) -> None:
+    result = exactly(SIX, 5, solver="sinkhorn", max_iterations=passes, form=form)
+
+    assert from_first(result.potentials) == pytest.approx(potentials, abs=1e-6)
+    assert result.marginals.tolist() == pytest.approx(marginals, abs=1e-6)
+    assert result.marginal_error == pytest.approx(error, abs=1e-6)
+    assert result.num_iterations == passes
+    assert not result.converged
+
+
+@pytest.mark.parametrize(
+    ("passes", "steps", "error"), [(1, (0, 3.961965, 4.621606), 0.176010), (2, (0, 3.985834, 5.064008), 0.129132)]
+)
+def test_the_official_order_has_its_own_first_iterations(passes: int, steps: tuple[float, ...], error: float) -> None:
+    result = exactly(SIX, 5, stop="official", max_iterations=passes)
+
+    assert from_first(result.potentials) == pytest.approx(steps, abs=1e-6)
+    assert result.marginal_error == pytest.approx(error, abs=1e-6)
+
+
+def test_the_official_rule_stops_at_a_tenth_iteration_where_beta_stands() -> None:
+    result = exactly(SIX, 1, stop="official", tol=1e-2)
+
+    assert result.converged
+    assert result.num_iterations % 10 == 0
+    assert from_first(result.potentials) == pytest.approx((0, 1.059572, 1.302974), abs=1e-3)
+
+
+def test_an_unequal_prior_has_the_worked_solution() -> None:
+    result = exactly(SIX, 5, prior=[1 / 2, 1 / 3, 1 / 6])
+
+    assert from_first(result.potentials) == pytest.approx((0, 2.555874, 2.222557), abs=1e-6)
+    assert plan_cost(result, SIX) == pytest.approx(2.521635, abs=1e-6)
+    assert result.assignments(SIX)[1].tolist() == pytest.approx([0.484832, 0.512693, 0.002475], abs=1e-6)
+    assert result.cluster_ids.tolist() == [0, 1, 0, 2, 1, 1]
+    assert linear_program(SIX.numpy(), np.array([1 / 2, 1 / 3, 1 / 6])) == pytest.approx(2.483282, abs=1e-6)
+
+
+def test_five_samples_in_three_clusters_share_one() -> None:
+    result = exactly(SIX[:5], 5)
+
+    assert from_first(result.potentials) == pytest.approx((0, 7.716230, 8.138669), abs=1e-6)
+    assert result.marginals.tolist() == pytest.approx([1 / 3] * 3, abs=1e-11)
+    assert result.cluster_ids.tolist() == [0, 1, 0, 2, 1]
+    assert result.assignments(SIX[:5])[4].tolist() == pytest.approx([0.000629, 0.519054, 0.480317], abs=1e-6)
+
+
+def test_powers_of_small_probabilities_vanish_where_ours_do_not() -> None:
+    # the probes behind the row maximum that the kernel takes out
+    assert np.float32(1 / 3000) ** np.float32(25) == 0
+    result = solve(torch.zeros(6, 3000).add_(torch.arange(3000) % 2 * 1e-3), 25.0)
+    assert result.converged
+    assert torch.isfinite(result.potentials).all()
+
+
+# --- closed forms --------------------------------------------------------------------------------
+
+
+def test_two_samples_and_two_clusters_have_a_closed_form() -> None:
+    scores = torch.tensor([[1.3, 0.0], [-0.4, 0.0]], dtype=torch.float64)
+
+    result = exactly(scores, 3)
+
+    assert float(result.assignments(scores)[0, 0]) == pytest.approx(1 / (1 + math.exp(-3 * 1.7 / 2)), abs=1e-9)
+    assert float(result.assignments(scores)[0, 0]) == pytest.approx(0.927574, abs=1e-6)
+    assert float(result.potentials[0] - result.potentials[1]) == pytest.approx(-1.35, abs=1e-9)
+
+
+@pytest.mark.parametrize("share", [0.5, 0.2, 0.93])
+def test_two_clusters_are_one_root(share: float) -> None:
+    scores, lam = random_scores(57, 2, seed=3), 4.0
+    gaps = (scores[:, 0] - scores[:, 1]).numpy()
+    root = brentq(lambda t: np.mean(1 / (1 + np.exp(-(lam * gaps + t)))) - share, -60, 60, xtol=1e-13)
+
+    result = exactly(scores, lam, prior=[share, 1 - share])
+
+    assert float(result.potentials[0] - result.potentials[1]) == pytest.approx(root, abs=1e-8)
+
+
+@pytest.mark.parametrize("lam", [1e-3, 1.0, 1e4])
+def test_equal_scores_give_every_row_the_prior_after_one_iteration(lam: float) -> None:
+    scores = torch.full((7, 3), 0.3, dtype=torch.float64)
+
+    result = exactly(scores, lam, prior=[0.5, 0.3, 0.2])
+
+    assert result.num_iterations <= 2
+    assert result.assignments(scores).numpy() == pytest.approx(np.tile([0.5, 0.3, 0.2], (7, 1)), abs=1e-12)
+    assert result.cluster_ids.tolist() == [0] * 7
+
+
+def test_equal_clusters_are_a_tie_that_the_smallest_id_wins() -> None:
+    scores = torch.zeros(5, 4)
+
+    result = solve(scores, 10.0)
+
+    assert result.cluster_ids.tolist() == [0] * 5
+    assert result.pseudo_labels(scores).tolist() == [0] * 5
+    assert result.confidence.tolist() == pytest.approx([0.25] * 5)
+
+
+def test_cost_is_the_cross_entropy_of_the_hard_assignment() -> None:
+    scores = random_scores(40, 5, scale=3.0)
+    expected = [-float(row.log_softmax(0)[y]) for row, y in zip(scores, exactly(scores, 7).cluster_ids, strict=True)]
+
+    for form in FORMS:
+        assert exactly(scores, 7, form=form).cost == pytest.approx(np.mean(expected), abs=1e-10)
+
+
+# --- other ways to the same numbers --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_plan_is_that_of_plain_loops(form: str) -> None:
+    scores, prior = random_scores(9, 4), [0.4, 0.3, 0.2, 0.1]
+    expected = by_loops(scores.tolist(), 2.0, prior, 400)
+
+    result = exactly(scores, 2.0, prior=prior, form=form)
+
+    np.testing.assert_allclose(result.assignments(scores).numpy(), expected, atol=1e-9)
+
+
+def test_the_plan_is_that_of_pot() -> None:
+    ot = pytest.importorskip("ot", reason="POT is not installed (extra bench)")
+    scores, lam = random_scores(30, 6), 3.0
+    expected = ot.sinkhorn(np.full(30, 1 / 30), np.full(6, 1 / 6), -scores.numpy(), 1 / lam, stopThr=1e-13)
+
+    result = exactly(scores, lam)
+
+    np.testing.assert_allclose(result.assignments(scores).numpy() / 30, expected, atol=1e-10)
+
+
+@pytest.mark.parametrize("n", [12, 13])
+def test_the_cost_comes_down_to_the_linear_program_as_sharpness_grows(n: int) -> None:
+    scores, prior = random_scores(n, 4, seed=n), np.full(4, 0.25)
+    optimum = linear_program(scores.numpy(), prior)
+
+    gaps = [plan_cost(exactly(scores, lam, solver="newton"), scores) - optimum for lam in (1, 5, 25, 100)]
+
+    bounds = [math.log(4) / lam for lam in (1, 5, 25, 100)]
+    assert all(-1e-9 <= gap <= bound for gap, bound in zip(gaps, bounds, strict=True))
+    assert gaps == sorted(gaps, reverse=True)
+
+
+def test_the_worked_optimum_is_that_of_two_programs() -> None:
+    scores = SIX.numpy()
+    log_p = SIX.log_softmax(dim=1).numpy()
+    _, places = linear_sum_assignment(-np.repeat(log_p, 2, axis=1))
+
+    assert linear_program(scores, np.full(3, 1 / 3)) == pytest.approx(SIX_OPTIMUM, abs=1e-6)
+    assert (places // 2).tolist() == [0, 1, 0, 2, 2, 1]
+    assert balanced_labels(SIX).tolist() == [0, 1, 0, 2, 2, 1]
+
+
+def test_a_soft_prior_is_met_by_its_own_equation() -> None:
+    scores, prior, lam, strength = random_scores(50, 4, scale=2), torch.tensor([0.4, 0.3, 0.2, 0.1]), 3.0, 0.7
+
+    result = exactly(scores, lam, prior=prior, prior_strength=strength)
+
+    expected = strength * lam * (prior.double() / result.marginals).log()
+    assert result.converged
+    np.testing.assert_allclose(
+        (result.potentials - result.potentials[0]).numpy(), (expected - expected[0]).numpy(), atol=1e-8
+    )
+
+
+@pytest.mark.parametrize(("strength", "like"), [(1e9, "constraint"), (1e-9, "softmax")])
+def test_a_soft_prior_lies_between_the_constraint_and_nothing(strength: float, like: str) -> None:
+    scores = random_scores(50, 4)
+    plain = {"constraint": exactly(scores, 2.0).potentials, "softmax": torch.zeros(4, dtype=torch.float64)}[like]
+
+    result = exactly(scores, 2.0, prior_strength=strength, tol=1e-9)
+
+    np.testing.assert_allclose(result.potentials.numpy(), plain.numpy(), atol=1e-6)
+
+
+def test_weights_count_as_repetitions() -> None:
+    scores = random_scores(5, 3)
+    repeated = scores.repeat_interleave(torch.tensor([1, 2, 3, 1, 2]), dim=0)
+
+    weighted = exactly(scores, 2.0, sample_weights=[1, 2, 3, 1, 2])
+
+    np.testing.assert_allclose(weighted.potentials.numpy(), exactly(repeated, 2.0).potentials.numpy(), atol=1e-9)
+
+
+# --- properties ----------------------------------------------------------------------------------
+
+
+@settings(max_examples=25, deadline=None)
+@given(n=st.integers(1, 30), k=st.integers(2, 6), lam=st.floats(0.1, 20), seed=st.integers(0, 2**31))
+def test_marginals_and_rows_hold_for_any_problem(n: int, k: int, lam: float, seed: int) -> None:
+    scores = random_scores(n, k, seed=seed)
+    prior = torch.rand(k, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) + 0.05
+    prior /= prior.sum()
+
+    result = exactly(scores, lam, prior=prior, tol=1e-8)
+
+    assert result.converged
+    plan = result.assignments(scores)
+    assert plan.sum(dim=1).numpy() == pytest.approx(np.ones(n), abs=1e-12)
+    assert float((plan.mean(dim=0) - prior).abs().sum()) <= 2e-8
+    assert float(result.marginals.sum()) == pytest.approx(1, abs=1e-12)
+
+
+def test_shifts_and_permutations_change_what_they_should() -> None:
+    scores, lam = random_scores(20, 4), 3.0
+    plain = exactly(scores, lam)
+    per_cluster = torch.tensor([0.5, -1.0, 2.0, 0.1], dtype=torch.float64)
+    order, clusters = torch.randperm(20, generator=torch.Generator().manual_seed(1)), torch.tensor([2, 0, 3, 1])
+    plan = plain.assignments(scores)
+
+    by_row = exactly(scores + torch.arange(20.0)[:, None], lam)
+    by_cluster = exactly(scores + per_cluster, lam)
+    permuted = scores[order][:, clusters]
+    turned = exactly(permuted, lam)
+    scaled = exactly(scores * 4, lam / 4)
+
+    np.testing.assert_allclose(by_row.potentials.numpy(), plain.potentials.numpy(), atol=1e-8)
+    moved = plain.potentials - lam * per_cluster
+    np.testing.assert_allclose(by_cluster.potentials.numpy(), (moved - moved.max()).numpy(), atol=1e-8)
+    np.testing.assert_allclose(by_cluster.assignments(scores + per_cluster).numpy(), plan.numpy(), atol=1e-9)
+    np.testing.assert_allclose(turned.assignments(permuted).numpy(), plan[order][:, clusters].numpy(), atol=1e-9)
+    np.testing.assert_allclose(scaled.assignments(scores * 4).numpy(), plan.numpy(), atol=1e-9)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_scaling_never_moves_away_and_its_marginals_sum_to_one(form: str) -> None:
+    errors: list[float] = []
+
+    exactly(
+        random_scores(200, 9, scale=2), 8.0, solver="sinkhorn", form=form, on_pass=lambda _, error: errors.append(error)
+    )
+
+    assert len(errors) > 20
+    assert all(after <= before + 1e-12 for before, after in itertools.pairwise(errors))
+
+
+def test_a_start_from_the_solution_takes_one_pass() -> None:
+    scores = random_scores(100, 5)
+    first = exactly(scores, 5.0, tol=1e-9)
+
+    again = exactly(scores, 5.0, tol=1e-8, initial=first.potentials)
+
+    assert again.num_iterations == 1
+    assert torch.equal(again.cluster_ids, first.cluster_ids)
+
+
+# --- hard cases ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lam", [1.0, 10.0, 100.0, 1000.0, 10_000.0])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_any_sharpness_is_solved_without_overflow(lam: float, dtype: torch.dtype, overwrite: bool) -> None:
+    scores = random_scores(500, 10).to(dtype)
+
+    result = solve(scores.clone(), lam, dtype=dtype, overwrite=overwrite, tol=1e-3)
+
+    assert torch.isfinite(result.potentials).all()
+    assert torch.isfinite(result.marginals).all()
+    assert result.converged
+    assert result.marginal_error <= 1e-3
+
+
+@pytest.mark.parametrize("scale", [10, 100, 1000])
+def test_single_precision_agrees_with_the_reference(scale: float) -> None:
+    # enough samples that the plan decides the potentials, as it does in use
+    scores = random_scores(4000, 8)
+    options = {"solver": "sinkhorn", "max_iterations": 200, "tol": 1e-12}
+
+    reference = solve(scores, scale, form="log", dtype=torch.float64, **options)  # type: ignore[arg-type] # as given
+    kernel = solve(scores, scale, form="kernel", **options)  # type: ignore[arg-type] # as given
+
+    # float32 may stop at another of its last iterations, at errors that differ by rounding
+    assert kernel.marginal_error == pytest.approx(reference.marginal_error, abs=1e-5)
+    top = (scale * scores + reference.potentials).topk(2).values
+    clear = top[:, 0] - top[:, 1] > 1e-3 * max(1, scale / 10)
+    assert torch.equal(kernel.cluster_ids[clear], reference.cluster_ids[clear])
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("low", [-5.0, -1000.0])
+def test_a_cluster_that_no_sample_wants_still_gets_its_share(low: float, form: str) -> None:
+    scores = random_scores(60, 4)
+    scores[:, 2] += low
+
+    result = exactly(scores, 3.0, form=form, tol=1e-8)
+
+    assert result.converged
+    assert result.marginals.tolist() == pytest.approx([0.25] * 4, abs=1e-8)
+
+
+def test_a_column_of_zeros_is_a_column_like_others() -> None:
+    scores = random_scores(30, 3)
+    scores[:, 1] = 0
+
+    result = exactly(scores, 4.0)
+
+    np.testing.assert_allclose(
+        result.assignments(scores).numpy(), by_loops(scores.tolist(), 4.0, [1 / 3] * 3, 2000), atol=1e-8
+    )
+
+
+def test_fewer_samples_than_clusters_share_them_out() -> None:
+    scores = random_scores(3, 8)
+
+    result = exactly(scores, 2.0)
+
+    assert result.converged
+    assert result.marginals.tolist() == pytest.approx([1 / 8] * 8, abs=1e-10)
+
+
+def test_one_sample_gets_the_prior() -> None:
+    result = exactly(torch.tensor([[3.0, 1.0, 2.0]], dtype=torch.float64), 5.0, prior=[0.2, 0.5, 0.3])
+
+    assert result.assignments(torch.tensor([[3.0, 1.0, 2.0]], dtype=torch.float64))[0].tolist() == pytest.approx(
+        [0.2, 0.5, 0.3], abs=1e-10
+    )
+
+
+# --- priors and exact sizes ----------------------------------------------------------------------
+
+
+def test_priors_can_be_named() -> None:
+    assert make_prior("uniform", 4).tolist() == [0.25] * 4
+    assert make_prior("zipf:1", 3).tolist() == pytest.approx([6 / 11, 3 / 11, 2 / 11])
+    assert make_prior([0.5, 0.5], 2).dtype == torch.float64
+
+
+def test_a_prior_that_is_nearly_right_is_scaled_and_said_so() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert float(make_prior([0.5, 0.5 + 5e-7], 2).sum()) == pytest.approx(1, abs=1e-15)
+    with pytest.warns(UserWarning, match=r"prior: sums to 1\.0005"):
+        assert float(make_prior([0.5, 0.5005], 2).sum()) == pytest.approx(1, abs=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ([0.5, 0.4], "sums to 0.9"),
+        ([1.0, 0.0], "entry 1 is 0.0"),
+        ([1.5, -0.5], "entry 1 is -0.5"),
+        ([math.nan, 0.5], "entry 0 is nan"),
+        ([0.5, 0.25, 0.25], "shape"),
+        ("zipf", "'zipf'"),
+        ("zipf:x", "'zipf:x'"),
+        ("equal", "'equal'"),
+    ],
+)
+def test_priors_that_cannot_be_used_are_refused(spec: object, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make_prior(spec, 2)  # type: ignore[arg-type] # on purpose
+
+
+def test_larger_shares_go_to_larger_clusters() -> None:
+    prior, marginals = torch.tensor([0.5, 0.3, 0.2]), torch.tensor([0.1, 0.2, 0.7])
+
+    assert order_prior(prior, marginals).tolist() == pytest.approx([0.2, 0.3, 0.5])
+
+
+@pytest.mark.parametrize(
+    ("prior", "n", "sizes"),
+    [
+        ([1 / 3] * 3, 6, [2, 2, 2]),
+        ([1 / 3] * 3, 7, [3, 2, 2]),
+        ([0.5, 0.25, 0.25], 5, [3, 1, 1]),
+        ([0.1, 0.9], 2, [0, 2]),
+    ],
+)
+def test_sizes_are_those_of_the_largest_remainder(prior: list[float], n: int, sizes: list[int]) -> None:
+    assert cluster_sizes(torch.tensor(prior, dtype=torch.float64), n).tolist() == sizes
+
+
+def test_exact_balance_beats_every_other_balanced_assignment() -> None:
+    scores = random_scores(6, 3, seed=4)
+    best = max(
+        sum(float(scores[i, y]) for i, y in enumerate(labels))
+        for labels in set(itertools.permutations([0, 0, 1, 1, 2, 2]))
+    )
+
+    labels = balanced_labels(scores)
+
+    assert labels.bincount().tolist() == [2, 2, 2]
+    assert float(scores.gather(1, labels[:, None]).sum()) == pytest.approx(best)
+
+
+# --- arguments -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"lam": 0.0}, "lam: 0.0"),
+        ({"lam": math.inf}, "lam: inf"),
+        ({"tol": 0.0}, "tol: 0.0"),
+        ({"max_iterations": 0}, "max_iterations: 0"),
+        ({"solver": "fast"}, "solver: 'fast'"),
+        ({"form": "fast"}, "form: 'fast'"),
+        ({"stop": "never"}, "stop: 'never'"),
+        ({"dtype": torch.float16}, "dtype"),
+        ({"chunk_rows": 0}, "chunk_rows: 0"),
+        ({"prior": [0.5, 0.5]}, "prior: shape"),
+        ({"sample_weights": [1.0] * 5}, "sample_weights: shape"),
+        ({"sample_weights": [1.0, 0, 1, 1, 1, 1]}, "sample_weights: entry 1"),
+        ({"initial": [0.0]}, "initial: shape"),
+        ({"initial": [0.0, math.nan, 0.0]}, "initial: NaN"),
+        ({"prior_strength": 0.0}, "prior_strength: 0.0"),
+        ({"prior_strength": 1.0, "solver": "lbfgs"}, "solver: lbfgs"),
+        ({"overwrite": True}, "overwrite"),
+    ],
+)
+def test_arguments_out_of_range_are_refused(options: dict[str, object], message: str) -> None:
+    arguments = {"lam": 1.0, **options}
+    with pytest.raises(ValueError, match=message):
+        solve(SIX, **arguments)  # type: ignore[arg-type] # on purpose
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_scores_that_are_not_finite_are_refused_with_their_row(value: float) -> None:
+    scores = SIX.clone()
+    scores[3, 1] = value
+    with pytest.raises(ValueError, match="scores: row 3"):
+        solve(scores, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("scores", "error", "message"),
+    [
+        (torch.zeros(4, 1), ValueError, "1 columns; two clusters"),
+        (torch.zeros(0, 3), ValueError, "no rows"),
+        (torch.zeros(4), ValueError, "not shape"),
+        (torch.zeros(4, 3, dtype=torch.int64), TypeError, "int64"),
+        (np.zeros((4, 3), dtype=np.int32), TypeError, "int32"),
+    ],
+)
+def test_scores_of_another_form_are_refused(scores: object, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        solve(scores, 1.0)  # type: ignore[arg-type] # on purpose
+
+
+def test_a_head_of_another_width_is_refused() -> None:
+    with pytest.raises(ValueError, match="features of 4 columns"):
+        LinearScores(torch.zeros(5, 4), torch.zeros(3, 5))
+
+
+def test_newton_refuses_many_clusters() -> None:
+    with pytest.raises(ValueError, match="at most 512 clusters, not 513"):
+        solve(torch.zeros(2, 513), 1.0, solver="newton")
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_steep_problem_is_solved_from_softer_ones(seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    scores = torch.from_numpy(3 * generator.normal(size=(30, 5)))
+    prior = generator.dirichlet(np.full(5, 5.0))
+
+    found = solve(scores, 10_000.0, prior=prior, tol=1e-9, max_iterations=2_000, dtype=torch.float64)
+
+    gap = plan_cost(found, scores) - linear_program(scores.numpy(), prior)
+    assert found.converged
+    # the entropic plan costs at most the prior's entropy over lambda more
+    assert -1e-8 <= gap <= -(prior * np.log(prior)).sum() / 10_000

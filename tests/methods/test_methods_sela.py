@@ -1,0 +1,373 @@
+"""SeLa: when labels are renewed, from what, and what a checkpoint has of it."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from labelkit.engine.checkpoint import load_checkpoint
+from labelkit.engine.method import FullPass
+from labelkit.engine.self_labels import SelfLabels
+from labelkit.errors import ConfigError, DatasetError
+from labelkit.stages.prepare import PreparedData
+
+Make = Callable[..., Any]
+STEPS_PER_EPOCH = 4  # 64 images in batches of 16
+
+
+def _events(path: Path, kind: str = "labels") -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+    return [line for line in lines if line.get("kind") == kind]
+
+
+def _visited(setup: Any, how: FullPass) -> dict[int, torch.Tensor]:
+    features, rows = setup.trainer.local_pass(setup.method.network.embed, None, how)
+    return dict(zip(rows.tolist(), features, strict=True))
+
+
+# ---------------------------------------------------------------------- labels to begin with
+
+
+@pytest.mark.parametrize("clusters", [(20,), (7, 64, 13, 2)])
+def test_first_labels_are_balanced_and_differ_between_heads(make: Make, clusters: Any) -> None:
+    """T15: each cluster has the floor or the ceiling of n / k images."""
+    setup = make("sela", num_clusters=clusters)
+    tables = setup.method.labels.pseudo_labels
+    for head, k in enumerate(setup.config.clusters_per_head):
+        counts = np.bincount(tables[head].numpy(), minlength=k)
+        assert set(counts.tolist()) <= {64 // k, math.ceil(64 / k)}
+    assert not torch.equal(tables[0], tables[1])
+
+
+# ---------------------------------------------------------------------- when
+
+
+def test_one_head_after_the_other_is_renewed(make: Make, tmp_path: Path) -> None:
+    options = {"refresh": "one", "num_heads": 3, "epochs": 4, "num_optimizations": 4}
+    setup = make("sela", tmp_path / "run", **options)
+    setup.trainer.fit()
+    heads = [(event["step"], event["head"]) for event in _events(tmp_path / "run")]
+    # round robin on the counter, then all of them once more at the end
+    assert heads == [(0, 0), (4, 1), (8, 2), (12, 0), (16, 0), (16, 1), (16, 2)]
+
+
+def test_all_heads_are_renewed_at_times_inside_epochs(make: Make, tmp_path: Path) -> None:
+    setup = make("sela", tmp_path / "run", num_heads=2, optimization_epochs=(0.5, 1.1, 1.2, 99))
+    setup.trainer.fit()
+    # 1.1 is first reached at step 5 (1.25), which also passes 1.2: at most one at a step
+    assert [event["step"] for event in _events(tmp_path / "run")] == [2, 2, 5, 5, 8, 8]
+    assert int(setup.method.labels.num_optimizations) == 2
+
+
+def test_times_that_were_passed_by_are_dropped() -> None:
+    labels = SelfLabels(4, (2, 2), times=(0, 1, 2, 3), refresh="one")
+    assert [labels.due(time) for time in (0.0, 0.5, 2.7, 2.8, 3.0, 9.0)] == [(0,), (), (1,), (), (0,), ()]
+
+
+# ---------------------------------------------------------------------- from what
+
+
+def test_the_loss_is_the_mean_cross_entropy_of_the_heads(make: Make) -> None:
+    setup = make("sela", num_heads=3, num_clusters=(5, 9, 20))
+    batch = next(setup.batches())
+    setup.method.eval()
+    loss = float(setup.method(batch).loss.detach())
+    features = setup.method.network.embed(batch.images).double()
+    total = 0.0
+    for head, layer in enumerate(setup.method.network.heads):
+        logits = (features @ layer.weight.double().T + layer.bias.double()).detach()
+        for i, row in enumerate(batch.sample_index.tolist()):
+            label = int(setup.method.labels.pseudo_labels[head, row])
+            total -= float(logits[i, label] - torch.logsumexp(logits[i], 0))
+    assert loss == pytest.approx(total / 3 / len(batch.sample_index), rel=1e-6)
+
+
+def test_rotations_add_their_own_cross_entropy(make: Make) -> None:
+    setup = make("sela", rotation=True)
+    batch = next(setup.batches())
+    output = setup.method(batch)
+    assert float(output.loss.detach()) == pytest.approx(float(output.logs["heads"] + output.logs["rotation"]))
+    torch.nn.init.zeros_(setup.method.network.rotation.weight)
+    torch.nn.init.zeros_(setup.method.network.rotation.bias)
+    assert float(setup.method(batch).logs["rotation"]) == pytest.approx(math.log(4))
+
+
+def test_the_label_pass_with_running_statistics_knows_no_neighbors(make: Make) -> None:
+    """T12: batch size and order do not matter without batch statistics."""
+    setup = make("sela")
+    setup.trainer.fit()
+    passes = [FullPass("eval", order=order, batch_size=size) for order, size in (("rows", 64), ("fixed", 5))]
+    first, second = (_visited(setup, how) for how in passes)
+    assert list(first) == list(range(64))
+    assert list(second) != list(range(64))
+    for row, features in first.items():
+        torch.testing.assert_close(features, second[row], rtol=1e-4, atol=1e-5)
+
+
+def test_the_label_pass_with_batch_statistics_leaves_the_running_ones_alone(make: Make) -> None:
+    setup = make("sela")
+    before = {name: value.clone() for name, value in setup.method.state_dict().items()}
+    features = torch.stack(list(_visited(setup, FullPass("batch-statistics", batch_size=64)).values()))
+    for name, value in setup.method.state_dict().items():
+        assert torch.equal(before[name], value), name
+    # by hand: training mode normalizes by the batch
+    setup.method.train()
+    images = setup.bank.gather(np.arange(64)).float() / 255
+    spec = setup.method.network.input_spec
+    by_hand = setup.method.network.embed((images - spec.mean[0]) / spec.std[0])
+    torch.testing.assert_close(features, by_hand.detach(), rtol=1e-4, atol=1e-5)
+
+
+def test_a_last_batch_of_one_joins_the_one_before(make: Make) -> None:
+    setup = make("sela")
+    whole = _visited(setup, FullPass("batch-statistics", batch_size=63))
+    assert len(whole) == 64
+    joined = _visited(setup, FullPass("batch-statistics", batch_size=64))
+    assert all(torch.equal(whole[row], joined[row]) for row in whole)
+
+
+def test_the_official_label_pass_augments_and_updates_the_running_statistics(make: Make) -> None:
+    setup = make("sela", label_pass="official", optimization_epochs=(0,))
+    clean = make("sela", optimization_epochs=(0,))
+    before = setup.method.network.backbone.net.stem[1].running_mean.clone()
+    for one in (setup, clean):
+        state = one.trainer._state(log_now=False)
+        one.method.on_step_start(state)
+    assert not torch.equal(before, setup.method.network.backbone.net.stem[1].running_mean)
+    assert torch.equal(before, clean.method.network.backbone.net.stem[1].running_mean)
+    assert not torch.equal(setup.method.labels.pseudo_labels, clean.method.labels.pseudo_labels)
+
+
+def test_labels_are_those_of_the_stored_network_and_balanced(make: Make) -> None:
+    setup = make("sela", num_clusters=(8,), solver_tolerance=1e-9)
+    setup.trainer.fit()
+    labels = setup.method.labels
+    how = FullPass("batch-statistics", order="fixed", batch_size=16)
+    features, rows = setup.trainer.local_pass(setup.method.network.embed, None, how)
+    for head, layer in enumerate(setup.method.network.heads):
+        logits = layer(features).double() * setup.config.lam + labels.potentials(head)
+        assert torch.equal(labels.pseudo_labels[head][torch.from_numpy(rows)].long(), logits.argmax(1))
+        shares = logits.softmax(1).mean(0)
+        torch.testing.assert_close(shares, torch.full((8,), 1 / 8, dtype=torch.float64), rtol=0, atol=1e-6)
+
+
+def test_a_prior_is_kept_in_the_order_of_its_first_solve(make: Make, tmp_path: Path) -> None:
+    setup = make("sela", prior="zipf:1", num_heads=2, num_clusters=(4, 6))
+    setup.trainer.fit()
+    for head, k in enumerate((4, 6)):
+        prior = setup.method.labels.prior(head)
+        expected = 1 / np.arange(1, k + 1)
+        assert prior.sort(descending=True).values.tolist() == pytest.approx((expected / expected.sum()).tolist())
+        counts = torch.bincount(setup.method.labels.pseudo_labels[head], minlength=k)
+        assert int(counts.argmax()) == int(prior.argmax())
+
+
+def test_a_prior_is_read_from_a_file(make: Make, tmp_path: Path) -> None:
+    (tmp_path / "prior.txt").write_text("0.5, 0.25\n0.125 0.125\n")
+    setup = make("sela", prior=str(tmp_path / "prior.txt"), num_clusters=(4,), num_heads=1)
+    setup.trainer.fit()
+    assert sorted(setup.method.labels.prior(0).tolist()) == [0.125, 0.125, 0.25, 0.5]
+
+
+# ---------------------------------------------------------------------- checkpoints
+
+
+@pytest.mark.parametrize(
+    ("options", "stop_at"),
+    [
+        ({}, 1),
+        ({"refresh": "one"}, 3),
+        ({"refresh": "one", "prior": "zipf:0.5"}, 6),
+        ({"label_pass": "official"}, 3),
+    ],
+    ids=str,
+)
+def test_resuming_repeats_labels_potentials_and_times(
+    tmp_path: Path, make: Make, options: dict[str, Any], stop_at: int
+) -> None:
+    """T16: bit for bit, wherever the run stopped; here labels are renewed at steps 0, 3, 5 and 6."""
+    options = {"optimization_epochs": (0, 0.6, 1.1, 1.3), "num_heads": 3, "log_every_steps": 2, **options}
+    whole = make("sela", tmp_path / "whole", **options)
+    whole.trainer.fit()
+    make("sela", tmp_path / "cut", **options, stop_after_steps=stop_at).trainer.fit()
+    resumed = make("sela", tmp_path / "cut", resume=True, **options)
+    checkpoint = load_checkpoint(tmp_path / "cut")
+    assert checkpoint is not None
+    resumed.trainer.restore(checkpoint)
+    resumed.trainer.fit()
+    expected, found = whole.method.state_dict(), resumed.method.state_dict()
+    assert {"labels.pseudo_labels", "labels.next_time", "labels.potentials_2", "labels.prior_2"} <= expected.keys()
+    for name, value in expected.items():
+        assert torch.equal(value, found[name]), name
+    assert _events(tmp_path / "whole") == _events(tmp_path / "cut")
+
+
+def test_a_second_stage_keeps_its_labels(make: Make) -> None:
+    setup = make("sela", labels_from=Path("first"), rotation=True)
+    before = setup.method.labels.pseudo_labels.clone()
+    setup.trainer.fit()
+    assert torch.equal(before, setup.method.labels.pseudo_labels)
+    assert int(setup.method.labels.num_optimizations) == 0
+
+
+# ---------------------------------------------------------------------- bad input
+
+
+def test_more_clusters_than_images_are_refused_unless_allowed(make: Make) -> None:
+    with pytest.raises(ConfigError, match="--num-clusters: 65 clusters for 64 images"):
+        make("sela", num_clusters=(65,))
+    setup = make("sela", num_clusters=(65,), allow_empty=True, num_heads=1, epochs=1)
+    setup.trainer.fit()
+    assert int(setup.method.labels.pseudo_labels.max()) < 65
+
+
+@pytest.mark.parametrize(
+    ("content", "error", "words"),
+    [
+        ("0.5 0.5", ConfigError, "shape"),
+        ("0.5 0.25 0.25 0", ConfigError, "positive"),
+        ("1 1 1 1", ConfigError, "sums to 4"),
+        ("0.5 nan 0.25 0.25", ConfigError, "positive"),
+        ("a b c d", DatasetError, "no list of numbers"),
+    ],
+)
+def test_a_bad_prior_is_refused(make: Make, tmp_path: Path, content: str, error: type[Exception], words: str) -> None:
+    (tmp_path / "prior.txt").write_text(content)
+    setup = make("sela", prior=str(tmp_path / "prior.txt"), num_clusters=(4,))
+    with pytest.raises(error, match=words):
+        setup.trainer.fit()
+
+
+def test_a_missing_prior_file_is_refused(make: Make, tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match="cannot be read"):
+        make("sela", prior=str(tmp_path / "none.txt")).trainer.fit()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"num_clusters": (1,)}, "at least 2"),
+        ({"num_clusters": (3, 4)}, "2 values for num_heads 4"),
+        ({"prior": "zipf:x"}, "zipf: needs a number"),
+        ({"prior": "zipf:-1"}, "not negative"),
+        ({"optimization_epochs": (1, 0)}, "must increase"),
+        ({"label_pass": "official", "label_pass_bn": "running"}, "no meaning"),
+        ({"lam": 0}, "must be > 0"),
+        ({"pixel_std": (0,)}, "must be positive"),
+        ({"pixel_mean": (0.1, 0.2)}, "1 or 3 values"),
+    ],
+)
+def test_options_that_cannot_be_are_refused(make: Make, options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        make("sela", **options)
+
+
+def test_a_dead_head_and_labels_far_from_balance_are_said_once(make: Make) -> None:
+    setup = make("sela", num_heads=2, epochs=2, num_optimizations=2)
+    said: list[str] = []
+    setup.trainer.message = said.append
+    torch.nn.init.zeros_(setup.method.network.heads[1].weight)
+    setup.trainer.fit()
+    dead = [text for text in said if "same logits" in text]
+    assert len(dead) == 1
+    assert "head 1" in dead[0]
+    far = make("sela", num_heads=1, lam=1e5, solver="sinkhorn", solver_max_iterations=1, epochs=1)
+    said.clear()
+    far.trainer.message = said.append
+    far.trainer.fit()
+    assert [text for text in said if "asked for 0.0001" in text]
+
+
+# ---------------------------------------------------------------------- monitor and processes
+
+
+def test_the_heads_are_scored_against_the_truth(make: Make, prepared: PreparedData) -> None:
+    setup = make("sela", num_heads=2, num_clusters=(10,), epochs=1)
+    truth = prepared.dataset.labels
+    setup.method.labels.pseudo_labels[:] = torch.from_numpy(np.stack([truth, np.zeros_like(truth)]).astype(np.int32))
+    scores = setup.trainer.monitor(setup.method, setup.trainer._state(log_now=False))
+    assert scores["head0/nmi"] == pytest.approx(1)
+    assert scores["head1/nmi"] == 0
+    assert scores["nmi"] == pytest.approx(0.5)
+    assert scores["head1/majority_accuracy"] == np.bincount(truth).max() / 64
+
+
+def test_unreadable_images_have_no_label_after_a_solve(make: Make, prepared: PreparedData) -> None:
+    setup = make("sela", num_heads=1)
+    setup.trainer.bank = replace_rows(setup.bank, np.arange(0, 64, 2))
+    setup.method.on_step_start(setup.trainer._state(log_now=False))
+    labels = setup.method.labels.pseudo_labels[0]
+    assert (labels[1::2] == -1).all()
+    assert (labels[::2] >= 0).all()
+
+
+def replace_rows(bank: Any, rows: Any) -> Any:
+    """Return a bank of which some rows cannot be read."""
+    from copy import copy
+
+    other = copy(bank)
+    other.rows = rows
+    return other
+
+
+TWO_PROCESSES = """
+import sys
+from pathlib import Path
+import numpy as np
+import torch
+from labelkit.config.presets import resolve
+from labelkit.data.datasets import load_dataset
+from labelkit.data.loading import ImageBank
+from labelkit.data.splits import no_labels_split
+from labelkit.engine.devices import Runtime
+from labelkit.engine.trainer import Trainer
+from labelkit.methods.registry import METHODS
+from labelkit.stages.prepare import PreparedData
+
+torch.set_num_threads(1)
+digits = load_dataset("digits", data_root=Path("data")).select(np.arange(101))
+split = no_labels_split(digits.labels, 10)
+data = PreparedData(digits, split, split.training_labels(digits.labels))
+options = {"dataset": "digits", "batch_size": 16, "epochs": 1, "device": "cpu", "num_clusters": (8,)}
+config = resolve(METHODS["sela"].config, preset="digits", overrides=options).config
+method = METHODS["sela"].load()(config, data.info(0))
+runtime = Runtime(device="cpu")
+trainer = Trainer(method, ImageBank(digits, channels=1, base_size=32), data.labels, config, runtime)
+method.on_step_start(trainer._state(log_now=False))
+result = {name: value.clone() for name, value in method.state_dict().items() if name.startswith("labels.")}
+trainer.fit()
+assert torch.isfinite(torch.tensor(trainer.metrics["loss"]))
+equal = runtime.combine(method.labels.pseudo_labels.double(), "max")
+assert torch.equal(equal.int(), method.labels.pseudo_labels)
+if runtime.is_main:
+    torch.save(result, sys.argv[1])
+runtime.close()
+"""
+
+
+@pytest.mark.slow
+def test_two_processes_give_the_labels_of_one(tmp_path: Path) -> None:
+    """Batches of the label pass do not depend on processes; float32 sums of the solver differ in their last bits."""
+    (tmp_path / "script.py").write_text(TWO_PROCESSES)
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    tables = []
+    for name, command in (("one", [sys.executable]), ("two", launcher)):
+        done = subprocess.run(
+            [*command, str(tmp_path / "script.py"), str(tmp_path / name)], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        tables.append(torch.load(tmp_path / name))
+    one, two = tables
+    assert torch.equal(one["labels.pseudo_labels"], two["labels.pseudo_labels"])
+    for head in range(4):
+        torch.testing.assert_close(
+            one[f"labels.potentials_{head}"], two[f"labels.potentials_{head}"], rtol=0, atol=1e-5
+        )
