@@ -421,20 +421,6 @@ class PrototypesConfig(StageConfig):
     overwrite: bool = Field(False, description="Replace the file in --out.", json_schema_extra=_RUN_ONLY)
 
 
-class EvaluateKNNConfig(IndexConfig):
-    """``labelkit evaluate knn``."""
-
-    command: ClassVar[tuple[str, ...]] = ("evaluate", "knn")
-
-    k: int = Field(10, ge=1, description="Neighbors that vote.", json_schema_extra={"short": "-k"})
-    temperature: float = Field(0.1, gt=0, description="A neighbor's vote counts exp(cosine / temperature).")
-    gallery: str = Field("train", description="Split whose labels are known.")
-    queries: str = Field("test", description="Split whose labels are to be found.")
-    linear: bool = Field(False, description="Also train a linear classifier on the gallery.")
-    linear_epochs: int = Field(100, ge=1, description="Passes of its training.")
-    seed: int = Field(0, ge=0, description="Seed of its order.")
-
-
 class DatasetsConfig(StageConfig):
     """``labelkit datasets``."""
 
