@@ -1,4 +1,4 @@
-"""Arrays in, arrays out: clustering, balanced assignment, matching, neighbors, class number, calibration, attention.
+"""Arrays in, arrays out: clustering, assignment, prototypes, neighbors, class number, calibration, attention.
 
 The names that need torch are imported on first use, so that the others stay quick to import.
 """
@@ -6,6 +6,7 @@ The names that need torch are imported on first use, so that the others stay qui
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from labelkit.algorithms.assignment import Assignment, assign
 from labelkit.algorithms.calibration import (
     NamedProbability,
     Reliability,
@@ -40,7 +41,15 @@ from labelkit.algorithms.clustering import (
 from labelkit.algorithms.clustering_path import Partition, kmeans_path
 from labelkit.algorithms.matching import Matching, contingency, match_clusters, pair_agreement
 from labelkit.algorithms.neighbors import knn
+from labelkit.algorithms.prototypes import (
+    Spread,
+    measure_spread,
+    spread_prototypes,
+    uniformity,
+    uniformity_gradient,
+)
 from labelkit.algorithms.silhouette import pairwise_distances, silhouette_score, simplified_silhouette_score
+from labelkit.algorithms.sphere_bounds import max_cosine_bound, rms_cosine_bound
 
 if TYPE_CHECKING:
     from labelkit.algorithms.attention import alignment_energy, attention_entropy, attention_update, prior_energy
@@ -58,6 +67,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "Assignment",
     "ClassNumber",
     "ClassNumberChoice",
     "Clustering",
@@ -69,8 +79,10 @@ __all__ = [
     "RiskCoverage",
     "Partition",
     "SemiSupervisedClustering",
+    "Spread",
     "SinkhornResult",
     "alignment_energy",
+    "assign",
     "attention_entropy",
     "attention_update",
     "balanced_labels",
@@ -96,6 +108,8 @@ __all__ = [
     "map_correlation",
     "map_entropy",
     "match_clusters",
+    "max_cosine_bound",
+    "measure_spread",
     "named_probability",
     "nearest_centroids",
     "order_prior",
@@ -104,12 +118,16 @@ __all__ = [
     "prior_energy",
     "reliability",
     "risk_coverage",
+    "rms_cosine_bound",
     "semi_supervised_kmeans",
     "softmax",
     "silhouette_score",
     "simplified_silhouette_score",
     "solve",
     "spherical_kmeans",
+    "spread_prototypes",
+    "uniformity",
+    "uniformity_gradient",
 ]
 
 

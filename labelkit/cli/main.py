@@ -76,6 +76,7 @@ COMMANDS: dict[str, _Entry] = {
         example="labelkit evaluate clustering --index digits.h5",
     ),
     "retrieve": _Entry("Find the images most like a query.", "labelkit.cli.retrieve", "retrieve"),
+    "prototypes": _Entry("Spread class vectors over the sphere.", "labelkit.cli.prototypes", "prototypes"),
     "show": _Entry(
         "Draw what a run did: attention maps, logged curves.",
         "labelkit.cli.show",

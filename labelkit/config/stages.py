@@ -326,6 +326,101 @@ class EvaluateKNNConfig(IndexConfig):
     seed: int = Field(0, ge=0, description="Seed of its order.")
 
 
+class EvaluateClassificationConfig(StageConfig):
+    """``labelkit evaluate classification``."""
+
+    command: ClassVar[tuple[str, ...]] = ("evaluate", "classification")
+
+    checkpoint: Path | None = Field(
+        None, description="Run folder of a trained classifier, or a checkpoint in it.", json_schema_extra=_STORE
+    )
+    which: Literal["last", "best"] = Field(
+        "last", description="Checkpoint of a run folder: the last, or the one of lowest loss.", json_schema_extra=_STORE
+    )
+    data_root: Path | None = Field(
+        None,
+        description="With --checkpoint: folder where named sets live; default: as in training.",
+        json_schema_extra=_STORE,
+    )
+    index: Path | None = Field(
+        None,
+        description="Instead of --checkpoint: a store that was embedded with a classifier's output.",
+        json_schema_extra=_STORE,
+    )
+    result: str | None = Field(
+        None,
+        pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$",
+        description="With --index: name of the result beside the store.",
+        json_schema_extra=_STORE,
+    )
+    overwrite: bool = Field(False, description="Replace a result of this name.", json_schema_extra=_STORE)
+    split: str = Field("auto", description="Images to score: a split's name; auto = test, or val, if there is one.")
+    groups: Literal["auto", "rank", "counts", "none"] = Field(
+        "auto",
+        description="Classes with many, medium and few training images. counts: above 100, 20 to 100, below 20; "
+        "rank: 3, 4 and 3 of 10 or 36, 35 and 29 of 100 by their frequency, as published for CIFAR; auto: rank for 10 "
+        "or 100 classes, else counts, and none if the largest class has less than twice the images of the smallest.",
+    )
+    seen_only: bool = Field(False, description="Never answer with a class that had no training image.")
+    bootstrap: int = Field(1000, ge=0, description="Resamples for the 95 % intervals, over images; 0: no intervals.")
+    seed: int = Field(0, ge=0, description="Seed of the resamples.")
+    per_class: bool = Field(False, description="Also show the accuracy of every class.")
+    confusion: Path | None = Field(
+        None, description="Also write the confusion matrix to this CSV: a row per true class.", json_schema_extra=_STORE
+    )
+    batch_size: int = Field(
+        256, ge=1, description="With --checkpoint: images per forward pass.", json_schema_extra=_RUN
+    )
+    device: Literal["auto", "cpu", "cuda", "mps"] = Field(
+        "auto", description="With --checkpoint: where to compute.", json_schema_extra=_RUN
+    )
+    threads: int | None = Field(
+        None, ge=1, description="CPU threads of torch; default: its own choice.", json_schema_extra=_RUN
+    )
+
+    @model_validator(mode="after")
+    def _one_source(self) -> EvaluateClassificationConfig:
+        if self.checkpoint is not None and self.index is not None:
+            raise ValueError("give either --checkpoint (a run folder) or --index (a store)")
+        if self.result is not None and self.checkpoint is not None:
+            raise ValueError("result goes with index: it is written beside a store")
+        if self.data_root is not None and self.index is not None:
+            raise ValueError("data_root goes with checkpoint: a store holds all that is needed")
+        return self
+
+
+class PrototypesConfig(StageConfig):
+    """``labelkit prototypes``."""
+
+    command: ClassVar[tuple[str, ...]] = ("prototypes",)
+
+    classes: int = Field(..., ge=2, le=100_000, description="Vectors to spread.")
+    dim: int = Field(..., ge=2, le=100_000, description="Dimensions.")
+    method: Literal["auto", "optimize"] = Field(
+        "auto",
+        description="auto: the closed form where there is one (classes <= 2 dim, or dim 2), else optimize; "
+        "optimize: minimize the loss in any case.",
+    )
+    t: float = Field(2.0, gt=0, le=1e6, description="Sharpness of the loss (Eq. 5; 2 in the paper's code).")
+    sharpest_t: float | None = Field(
+        32768.0,
+        gt=0,
+        le=1e9,
+        description="Then sharpen the loss step by step up to this, so that the largest cosine counts; "
+        "none: the paper's loss alone.",
+    )
+    iterations: int = Field(200, ge=1, description="Iterations for every sharpness at the most.")
+    num_starts: int = Field(1, ge=1, description="Starts; the best is taken. More help with few vectors.")
+    seed: int = Field(0, ge=0, description="Seed of the start, or of rotation and order of a closed form.")
+    device: Literal["cpu", "cuda"] = Field("cpu", description="Where to compute; cuda pays from about 2,000 classes.")
+    cache: bool = Field(True, description="Look in the user's cache first, and keep there what was made.")
+    out: Path | None = Field(
+        None, description="File to write; default: prototypes-CLASSESxDIM.h5.", json_schema_extra=_RUN_ONLY
+    )
+    plot: Path | None = Field(None, description="Also draw the cosines to this PNG.", json_schema_extra=_RUN_ONLY)
+    overwrite: bool = Field(False, description="Replace the file in --out.", json_schema_extra=_RUN_ONLY)
+
+
 class DatasetsConfig(StageConfig):
     """``labelkit datasets``."""
 

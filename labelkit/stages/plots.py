@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from labelkit.algorithms.calibration import Reliability, RiskCoverage
 from labelkit.algorithms.class_number import ClassNumberChoice, CriterionCurve
+from labelkit.algorithms.prototypes import cosine_counts
 from labelkit.store.commit import commit_bytes
 
 DPI = 120
@@ -73,6 +74,29 @@ def write_class_number_plot(path: Path, choice: ClassNumberChoice) -> Path:
     for place, curve in enumerate(choice.criteria, start=1):
         _draw_criterion(figure.add_subplot(lines, columns, place), curve)
     _draw_choice(figure.add_subplot(lines, columns, panels), choice)
+    return write_figure(path, figure)
+
+
+def write_spread_plot(path: Path, prototypes: NDArray[np.float32], bound: float) -> Path:
+    """Draw how often each cosine occurs: of all pairs, and of each vector with its nearest other.
+
+    Args:
+        path: PNG to write; an existing file is replaced.
+        prototypes: (c, d) unit rows.
+        bound: what the largest cosine cannot be below.
+
+    Raises:
+        ResourceError: it cannot be written.
+    """
+    pairs, nearest, edges = cosine_counts(prototypes)
+    figure = Figure(figsize=_SHAPE, layout="constrained")
+    axes = figure.add_subplot()
+    axes.stairs(pairs / pairs.sum(), edges, fill=True, alpha=0.4, label="all pairs")
+    axes.stairs(nearest / nearest.sum(), edges, linewidth=1.5, label="nearest other")
+    axes.axvline(bound, color="0.3", linestyle="--", linewidth=1, label=f"largest: at least {bound:.4f}")
+    axes.set(xlim=(-1, 1), xlabel="cosine", ylabel="share")
+    axes.set_title(f"{len(prototypes)} prototypes in {prototypes.shape[1]} dimensions")
+    axes.legend(loc="upper left", fontsize="small")
     return write_figure(path, figure)
 
 

@@ -56,6 +56,13 @@ Root attributes: ``format`` = labelkit.result, ``format_version``, ``requires``,
 ``store_digest``, ``gallery_digest`` (retrieval), ``n``, ``params`` (canonical JSON), ``stage``,
 ``created_by``, ``content_digest``.
 
+Prototypes, ``NAME.h5``: the same rules.
+
+    prototypes                   (k, d) float32, rows of length 1, one per class
+
+Root attributes: ``format`` = labelkit.prototypes, ``format_version``, ``requires``, ``recipe`` (canonical JSON: all
+that they depend on), ``spread`` (canonical JSON: cosines), ``created_by``, ``content_digest``.
+
 Run folder, ``NAME.h5.run/``, while a store is being made; gone once the store has its name:
 
     files            the listed names, sorted raw bytes, NUL-separated; committed first
@@ -80,6 +87,7 @@ FORMAT_STORE = "labelkit.store"
 FORMAT_RESULT = "labelkit.result"
 FORMAT_PART = "labelkit.part"
 FORMAT_PLAN = "labelkit.plan"
+FORMAT_PROTOTYPES = "labelkit.prototypes"
 FORMAT_VERSION = "1.0"
 MAJOR_VERSION = 1
 KNOWN_FEATURES: frozenset[str] = frozenset()

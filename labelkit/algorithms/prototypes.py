@@ -1,0 +1,385 @@
+r"""Spread unit vectors over the sphere as evenly as possible: class prototypes that need no data.
+
+Source: "Hyperspherical Classification with Dynamic Label-to-Prototype Assignment" (CVPR 2024), Eq. 5: the loss of c
+unit vectors is :math:`\log \text{mean}_{i<j} \exp(-2t (1 - w_i \cdot w_j))`, t = 2.
+
+    c <= d + 1          simplex: every cosine is -1/(c - 1); the least loss there is
+    c <= 2d             opposite pairs and a simplex, all orthogonal: the largest cosine is 0, the least there is
+                        (Rankin)
+    d = 2               regular polygon: the least loss and the least largest cosine
+    otherwise           minimize the loss, then the same loss with t growing, whose limit is the largest cosine
+
+Departures: pairs i < j are averaged (Eq. 5 prints another factor and the pairs i = i; its code averages pairs). Plain
+gradient descent with the published step does not settle; we minimize by L-BFGS from a uniform start. The growing t is
+ours; ``sharpest_t=None`` leaves it out. Prototypes are rows here, columns in the paper's code.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+PrototypeMethod = Literal["auto", "optimize"]
+
+DEFAULT_T = 2.0
+SHARPEST_T = 32768.0
+ITERATIONS = 200
+
+# Factor from one t to the next; smaller ones take longer and end no better.
+_SHARPENING = 4.0
+# Above this many prototypes float32: half the memory and time, and 1e-7 of a cosine is of no use to so many.
+_DOUBLE_UP_TO = 2048
+# L-BFGS keeps as many pairs of vectors; fewer where a vector has millions of values.
+_MEMORY_PAIRS, _FEW_MEMORY_PAIRS, _MANY_VALUES = 10, 5, 1_000_000
+_NORM_TOLERANCE = 1e-3
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """How evenly unit vectors are spread; cosines are of pairs of different ones.
+
+    Attributes:
+        max_cosine: of the closest pair.
+        min_cosine: of the pair farthest apart.
+        mean_cosine: over all pairs; -1/(c - 1) or more, reached whenever the vectors sum to zero.
+        rms_cosine: root mean square over all pairs.
+        mean_nearest_cosine: each vector with its nearest other, averaged over vectors.
+        closest_angle: angle of the closest pair in degrees.
+        mean_angle: over all pairs, in degrees.
+        uniformity: the paper's loss at t = 2; -4 c/(c - 1) or more.
+    """
+
+    max_cosine: float
+    min_cosine: float
+    mean_cosine: float
+    rms_cosine: float
+    mean_nearest_cosine: float
+    closest_angle: float
+    mean_angle: float
+    uniformity: float
+
+
+def spread_prototypes(
+    num_prototypes: int,
+    dim: int,
+    generator: np.random.Generator,
+    *,
+    method: PrototypeMethod = "auto",
+    t: float = DEFAULT_T,
+    sharpest_t: float | None = SHARPEST_T,
+    iterations: int = ITERATIONS,
+    num_starts: int = 1,
+    chunk: int = 1024,
+    device: str = "cpu",
+    report: Callable[[float, float], None] | None = None,
+) -> NDArray[np.float32]:
+    """Return unit vectors spread over the sphere; the same generator gives the same ones.
+
+    Args:
+        num_prototypes: c, >= 2.
+        dim: d, >= 2.
+        generator: rotates and orders a closed form, or draws the start.
+        method: ``auto`` takes a closed form where there is one; ``optimize`` never does.
+        t: sharpness of the paper's loss, > 0.
+        sharpest_t: then t is multiplied by four up to this, so that in the end the largest cosine counts;
+            ``None``: the paper's loss alone. Without effect if not above ``t``.
+        iterations: of L-BFGS at the most for every t.
+        num_starts: best of so many; by the largest cosine, or by the loss where ``sharpest_t`` is ``None``.
+        chunk: rows of the c x c cosines that are in memory at once.
+        device: where torch computes.
+        report: called after every t with it and the largest cosine.
+
+    Returns:
+        (c, d) float32, rows of length 1.
+
+    Raises:
+        ValueError: a number is out of range.
+    """
+    if num_prototypes < 2:
+        raise ValueError(f"num_prototypes must be >= 2, got {num_prototypes}: one class needs no prototype")
+    if dim < 2:
+        raise ValueError(f"dim must be >= 2, got {dim}: on a line there are only two directions")
+    for name, value in (("t", t), ("sharpest_t", sharpest_t)):
+        if value is not None and not (math.isfinite(value) and value > 0):
+            raise ValueError(f"{name} must be positive, got {value}")
+    for name, count in (("iterations", iterations), ("num_starts", num_starts), ("chunk", chunk)):
+        if count < 1:
+            raise ValueError(f"{name} must be >= 1, got {count}")
+    if method not in ("auto", "optimize"):
+        raise ValueError(f"method must be auto or optimize, got {method!r}")
+    form = None if method == "optimize" else closed_form(num_prototypes, dim)
+    if form is not None:
+        return _single(generator.permutation(_rotated(form, dim, generator), axis=0))
+    levels = spread_levels(t, sharpest_t)
+    best, best_score = None, math.inf
+    for _ in range(num_starts):
+        found, score = _optimize(num_prototypes, dim, generator, levels, iterations, chunk, device, report)
+        if best is None or score < best_score:
+            best, best_score = found, score
+    assert best is not None
+    return _single(best)
+
+
+def closed_form(num_prototypes: int, dim: int) -> NDArray[np.float64] | None:
+    """Return the best spread where it is known for all c and d, in coordinates of its own.
+
+    Returns:
+        (c, m) unit rows with m <= d, to be rotated into d dimensions: simplex (c <= d + 1), opposite pairs and a
+        simplex in orthogonal subspaces (c <= 2d), or regular polygon (d = 2); ``None`` otherwise.
+    """
+    if num_prototypes <= 2 * dim:
+        return _simplices(num_prototypes, min(dim, num_prototypes - 1))
+    if dim == 2:
+        angles = 2 * np.pi * np.arange(num_prototypes) / num_prototypes
+        return np.stack([np.cos(angles), np.sin(angles)], axis=1)
+    return None
+
+
+def spread_levels(t: float, sharpest_t: float | None) -> list[float]:
+    """Return the sharpnesses that :func:`spread_prototypes` optimizes with, one after the other."""
+    levels = [t]
+    while sharpest_t is not None and levels[-1] < sharpest_t:
+        levels.append(min(_SHARPENING * levels[-1], sharpest_t))
+    return levels
+
+
+def uniformity(prototypes: ArrayLike, t: float = DEFAULT_T, *, chunk: int = 1024) -> float:
+    r"""Return :math:`\log \text{mean}_{i<j} \exp(-2t (1 - w_i \cdot w_j))` of unit rows; Eq. 5 with pairs averaged.
+
+    At least -2tc/(c - 1), reached by the simplex; 0 where all are equal.
+
+    Args:
+        prototypes: (c, d), c >= 2, rows of length 1 (to 1e-3; scaled to 1 here).
+        t: sharpness, > 0.
+        chunk: rows of the c x c cosines in memory at once.
+
+    Raises:
+        ValueError: shape, length of a row, or t.
+    """
+    return uniformity_gradient(prototypes, t, chunk=chunk)[0]
+
+
+def uniformity_gradient(
+    prototypes: ArrayLike, t: float = DEFAULT_T, *, chunk: int = 1024
+) -> tuple[float, NDArray[np.float64]]:
+    """Return the loss of :func:`uniformity` and its gradient along the sphere.
+
+    Returns:
+        The loss, and (c, d) float64 whose row i is orthogonal to prototype i.
+
+    Raises:
+        ValueError: as in :func:`uniformity`.
+    """
+    import torch
+
+    if not (math.isfinite(t) and t > 0):
+        raise ValueError(f"t must be positive, got {t}")
+    points = torch.from_numpy(_unit_rows(prototypes))
+    smooth_max, gradient = _smooth_max(points, t, chunk)
+    count = len(points)
+    return 2 * t * (smooth_max - 1) - math.log(count * (count - 1)), 2 * t * gradient.numpy()
+
+
+def measure_spread(prototypes: ArrayLike, *, chunk: int = 1024) -> Spread:
+    """Measure how evenly unit rows are spread; (c, d), c >= 2.
+
+    Raises:
+        ValueError: shape, or a row is not of length 1 to 1e-3 (scaled to 1 here).
+    """
+    rows = _unit_rows(prototypes)
+    count = len(rows)
+    largest, smallest, squares, nearest, angles = -math.inf, math.inf, 0.0, 0.0, 0.0
+    for start in range(0, count, chunk):
+        cosines = rows[start : start + chunk] @ rows.T
+        own = np.arange(len(cosines))
+        cosines[own, own + start] = 1.0
+        angles += float(np.arccos(np.clip(cosines, -1, 1)).sum())
+        smallest = min(smallest, float(cosines.min()))
+        squares += float(np.square(cosines).sum()) - len(cosines)
+        cosines[own, own + start] = -math.inf
+        closest = cosines.max(axis=1)
+        largest = max(largest, float(closest.max()))
+        nearest += float(closest.sum())
+    pairs = count * (count - 1)
+    return Spread(
+        max_cosine=largest,
+        min_cosine=smallest,
+        mean_cosine=float((np.square(rows.sum(axis=0)).sum() - count) / pairs),
+        rms_cosine=math.sqrt(max(squares, 0.0) / pairs),
+        mean_nearest_cosine=nearest / count,
+        closest_angle=math.degrees(math.acos(min(1.0, max(-1.0, largest)))),
+        mean_angle=math.degrees(angles / pairs),
+        uniformity=uniformity(rows, chunk=chunk),
+    )
+
+
+def cosine_counts(
+    prototypes: ArrayLike, *, bins: int = 100, chunk: int = 1024
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+    """Count how often each cosine occurs.
+
+    Args:
+        prototypes: (c, d) unit rows.
+        bins: equal parts of [-1, 1].
+        chunk: rows of cosines in memory at once.
+
+    Returns:
+        (bins,) counts over ordered pairs, (bins,) counts of the nearest other of each row, (bins + 1,) edges.
+    """
+    rows = _unit_rows(prototypes)
+    edges = np.linspace(-1, 1, bins + 1)
+    pairs, nearest = np.zeros(bins, dtype=np.int64), np.zeros(bins, dtype=np.int64)
+    for start in range(0, len(rows), chunk):
+        # rounding must not put a cosine beyond the last edge
+        cosines = np.clip(rows[start : start + chunk] @ rows.T, -1, 1)
+        own = np.arange(len(cosines))
+        pairs += np.histogram(cosines, edges)[0]
+        pairs -= np.histogram(cosines[own, own + start], edges)[0]
+        cosines[own, own + start] = -1.0
+        nearest += np.histogram(cosines.max(axis=1), edges)[0]
+    return pairs, nearest, edges
+
+
+def _optimize(
+    num_prototypes: int,
+    dim: int,
+    generator: np.random.Generator,
+    levels: list[float],
+    iterations: int,
+    chunk: int,
+    device: str,
+    report: Callable[[float, float], None] | None,
+) -> tuple[NDArray[np.float64], float]:
+    """Minimize from one start; return the rows and what starts are compared by."""
+    import torch
+    from scipy.optimize import minimize
+
+    dtype = torch.float64 if num_prototypes <= _DOUBLE_UP_TO else torch.float32
+    pairs = _MEMORY_PAIRS if num_prototypes * dim <= _MANY_VALUES else _FEW_MEMORY_PAIRS
+    rows = generator.standard_normal((num_prototypes, dim))
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    score = math.inf
+    for t in levels:
+
+        def value_and_gradient(flat: NDArray[np.float64], t: float = t) -> tuple[float, NDArray[np.float64]]:
+            # L-BFGS knows no sphere: it moves vectors of any length, of which the direction counts
+            free = torch.from_numpy(flat.reshape(num_prototypes, dim)).to(device, dtype)
+            lengths = free.norm(dim=1, keepdim=True)
+            smooth_max, gradient = _smooth_max(free / lengths, t, chunk)
+            return smooth_max, (gradient / lengths).double().cpu().numpy().ravel()
+
+        found = minimize(
+            value_and_gradient,
+            rows.ravel(),
+            jac=True,
+            method="L-BFGS-B",
+            options={"maxiter": iterations, "maxcor": pairs, "ftol": 1e-14, "gtol": 1e-10},
+        )
+        rows = found.x.reshape(num_prototypes, dim)
+        rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+        score = float(found.fun)
+        if len(levels) > 1 or report is not None:
+            largest = _largest_cosine(torch.from_numpy(rows).to(device, dtype), chunk)
+            score = score if len(levels) == 1 else largest
+            if report is not None:
+                report(t, largest)
+    return rows, score
+
+
+def _smooth_max(points: Tensor, t: float, chunk: int) -> tuple[float, Tensor]:
+    r"""Return :math:`\frac{1}{2t} \log \sum_{i \ne j} \exp(2t\, w_i \cdot w_j)` and its gradient along the sphere.
+
+    This is the loss but for a factor and a constant; between the largest cosine m and m + log(c (c - 1))/(2t), it keeps
+    its scale when t grows.
+
+    Args:
+        points: (c, d) unit rows.
+        t: sharpness.
+        chunk: rows of cosines in memory at once.
+    """
+    import torch
+
+    count = len(points)
+    largest, total = -math.inf, 0.0
+    pulls = torch.zeros_like(points)
+    for start in range(0, count, chunk):
+        cosines = points[start : start + chunk] @ points.T
+        cosines.diagonal(start).fill_(-math.inf)
+        now = float(cosines.max())
+        # so that exp neither overflows nor is zero everywhere
+        if now > largest:
+            scale = math.exp(2 * t * (largest - now))
+            pulls[:start] *= scale
+            total *= scale
+            largest = now
+        weights = cosines.sub_(largest).mul_(2 * t).exp_()
+        total += float(weights.sum(dtype=torch.float64))
+        pulls[start : start + chunk] = weights @ points
+    gradient = pulls.mul_(2 / total)
+    gradient -= points * (gradient * points).sum(dim=1, keepdim=True)
+    return largest + math.log(total) / (2 * t), gradient
+
+
+def _largest_cosine(points: Tensor, chunk: int) -> float:
+    largest = -math.inf
+    for start in range(0, len(points), chunk):
+        cosines = points[start : start + chunk] @ points.T
+        cosines.diagonal(start).fill_(-math.inf)
+        largest = max(largest, float(cosines.max()))
+    return largest
+
+
+def _simplices(count: int, dim: int) -> NDArray[np.float64]:
+    """Return one simplex if count = dim + 1, else opposite pairs and a simplex, all in orthogonal subspaces.
+
+    Any ``count - dim`` simplices that share the dimensions have 0 as their largest cosine. Of all ways to share, this
+    one has the least loss at t = 2: what a simplex of m points takes off the sum over pairs is
+    m (m - 1)/2 (1 - exp(-2t/(m - 1))), which is convex in m, so that unequal sizes are best.
+    """
+    pairs = count - dim - 1
+    rows = np.zeros((count, dim))
+    for pair in range(pairs):
+        rows[2 * pair : 2 * pair + 2, pair] = 1, -1
+    rows[2 * pairs :, pairs:] = _simplex(count - 2 * pairs)
+    return rows
+
+
+def _simplex(size: int) -> NDArray[np.float64]:
+    """Return (size, size - 1) unit rows with all cosines -1/(size - 1): scaled Helmert contrasts."""
+    k = np.arange(1, size)
+    contrasts = np.triu(np.ones((size, size - 1)))
+    contrasts[k, k - 1] = -k
+    scaled: NDArray[np.float64] = contrasts / np.sqrt(k * (k + 1.0)) * math.sqrt(size / (size - 1))
+    return scaled
+
+
+def _rotated(rows: NDArray[np.float64], dim: int, generator: np.random.Generator) -> NDArray[np.float64]:
+    """Turn rows of m <= dim coordinates into ``dim`` dimensions by random orthonormal axes."""
+    axes, triangle = np.linalg.qr(generator.standard_normal((dim, rows.shape[1])))
+    # without the signs of the diagonal the axes are not uniformly distributed
+    turned: NDArray[np.float64] = rows @ (axes * np.sign(np.diag(triangle))).T
+    return turned
+
+
+def _single(rows: NDArray[np.float64]) -> NDArray[np.float32]:
+    unit: NDArray[np.float64] = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    return unit.astype(np.float32)
+
+
+def _unit_rows(prototypes: ArrayLike) -> NDArray[np.float64]:
+    rows = np.array(prototypes, dtype=np.float64)
+    if rows.ndim != 2 or len(rows) < 2:
+        raise ValueError(f"prototypes must have shape (c, d) with c >= 2, got {rows.shape}")
+    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+    if not np.all(np.abs(lengths - 1) <= _NORM_TOLERANCE):
+        raise ValueError(f"rows of prototypes must have length 1, got {lengths.min()} to {lengths.max()}")
+    rows /= lengths
+    return rows

@@ -1,0 +1,154 @@
+"""Prototypes for a number of classes and dimensions: made once, then read from the user's cache."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelkit.algorithms.prototypes import (
+    DEFAULT_T,
+    ITERATIONS,
+    SHARPEST_T,
+    PrototypeMethod,
+    closed_form,
+    measure_spread,
+    spread_prototypes,
+)
+from labelkit.config.paths import cache_folder
+from labelkit.data.keyed_random import keyed_generator
+from labelkit.errors import LabelkitError, StoreError
+from labelkit.store.commit import canonical_json
+from labelkit.store.prototypes import read_prototypes, write_prototypes
+
+# Of the way they are made; a change makes old files of the cache unused.
+_RECIPE_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Prototypes:
+    """Unit vectors and where they came from.
+
+    Attributes:
+        vectors: (c, d) float32, rows of length 1.
+        recipe: everything they depend on.
+        source: ``closed form``, ``optimized`` just now, or ``cache``.
+        cached_in: their file in the cache, if there is one.
+    """
+
+    vectors: NDArray[np.float32]
+    recipe: dict[str, object]
+    source: Literal["closed form", "optimized", "cache"]
+    cached_in: Path | None
+
+
+def load_or_make_prototypes(
+    num_prototypes: int,
+    dim: int,
+    *,
+    seed: int = 0,
+    method: PrototypeMethod = "auto",
+    t: float = DEFAULT_T,
+    sharpest_t: float | None = SHARPEST_T,
+    iterations: int = ITERATIONS,
+    num_starts: int = 1,
+    device: str = "cpu",
+    use_cache: bool = True,
+    say: Callable[[str], None] | None = None,
+    report: Callable[[float, float], None] | None = None,
+) -> Prototypes:
+    """Return spread prototypes: by a closed form, from the cache, or made now and put there.
+
+    They depend on all arguments up to ``num_starts``. A file of the cache that is damaged or holds something else is
+    made again, and a cache that cannot be written is no error; both are said.
+
+    Args:
+        num_prototypes: c, >= 2.
+        dim: d, >= 2.
+        seed: of the start, or of the rotation and order of a closed form.
+        method: see :func:`labelkit.algorithms.prototypes.spread_prototypes`, as for the next four.
+        t: sharpness of the loss.
+        sharpest_t: sharpness in the end, or ``None``.
+        iterations: for every sharpness.
+        num_starts: best of so many.
+        device: where torch computes; changes the last digits only.
+        use_cache: look there, and put there what was made.
+        say: is told what the user may want to know.
+        report: progress, see ``spread_prototypes``.
+
+    Raises:
+        ValueError: a number is out of range.
+    """
+    settings: dict[str, object] = {
+        "method": method,
+        "t": float(t),
+        "sharpest_t": None if sharpest_t is None else float(sharpest_t),
+        "iterations": iterations,
+        "num_starts": num_starts,
+    }
+    is_closed = method == "auto" and min(num_prototypes, dim) >= 2 and closed_form(num_prototypes, dim) is not None
+    recipe: dict[str, object] = {
+        "version": _RECIPE_VERSION,
+        "num_prototypes": num_prototypes,
+        "dim": dim,
+        "seed": seed,
+        **({"method": "closed form"} if is_closed else settings),
+    }
+
+    def make() -> NDArray[np.float32]:
+        return spread_prototypes(
+            num_prototypes,
+            dim,
+            keyed_generator(seed, "prototypes"),
+            method=method,
+            t=t,
+            sharpest_t=sharpest_t,
+            iterations=iterations,
+            num_starts=num_starts,
+            device=device,
+            report=report,
+        )
+
+    if is_closed:  # quicker made than read
+        return Prototypes(make(), recipe, "closed form", None)
+    path = cache_path(recipe)
+    tell = say or (lambda text: None)
+    if use_cache and path.exists():
+        found = _from_cache(path, recipe, tell)
+        if found is not None:
+            return Prototypes(found, recipe, "cache", path)
+    vectors = make()
+    if not use_cache:
+        return Prototypes(vectors, recipe, "optimized", None)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_prototypes(path, vectors, recipe, asdict(measure_spread(vectors)), overwrite=True)
+    except (OSError, LabelkitError) as error:
+        tell(f"could not keep the prototypes in {path.parent}: {error}")
+        return Prototypes(vectors, recipe, "optimized", None)
+    return Prototypes(vectors, recipe, "optimized", path)
+
+
+def cache_path(recipe: dict[str, object]) -> Path:
+    """Return where prototypes of this recipe lie in the cache."""
+    key = hashlib.sha256(canonical_json(recipe).encode()).hexdigest()[:16]
+    return cache_folder() / "prototypes" / f"{recipe['num_prototypes']}x{recipe['dim']}-{key}.h5"
+
+
+def _from_cache(path: Path, recipe: dict[str, object], tell: Callable[[str], None]) -> NDArray[np.float32] | None:
+    try:
+        found = read_prototypes(path)
+    except (StoreError, OSError) as error:
+        problem = error.problem if isinstance(error, StoreError) else str(error)
+        tell(f"{path}: {problem}; the prototypes are made again")
+        return None
+    shape = (recipe["num_prototypes"], recipe["dim"])
+    if found.recipe != recipe or found.prototypes.shape != shape:
+        tell(f"{path}: holds other prototypes than its name says; they are made again")
+        return None
+    return found.prototypes

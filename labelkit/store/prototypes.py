@@ -1,0 +1,112 @@
+"""Prototypes as a file: HDF5 by the rules of stores, so that wrong bytes are found and h5py alone reads it.
+
+The format is described in ``labelkit.store.schema``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelkit import __version__
+from labelkit.errors import Refused, StoreError
+from labelkit.store import schema
+from labelkit.store.commit import canonical_json, commit_bytes
+from labelkit.store.digests import RESTORE
+from labelkit.store.hdf5 import Contents, Image, check_axes
+from labelkit.store.opening import open_file, trust
+
+_COLUMNS: dict[str, tuple[str, ...]] = {"prototypes": ("k", "d")}
+_LENGTH_TOLERANCE = 1e-3
+
+
+@dataclass(frozen=True)
+class PrototypeFile:
+    """Prototypes as they were read.
+
+    Attributes:
+        prototypes: (k, d) float32, rows of length 1.
+        recipe: how they were made, with the seed.
+        content_digest: identity of the file.
+        path: the file.
+    """
+
+    prototypes: NDArray[np.float32]
+    recipe: dict[str, Any]
+    content_digest: str
+    path: Path
+
+
+def write_prototypes(
+    path: Path,
+    prototypes: NDArray[np.float32],
+    recipe: Mapping[str, object],
+    spread: Mapping[str, object],
+    *,
+    overwrite: bool = False,
+) -> str:
+    """Write prototypes, complete or not at all; return the content digest.
+
+    Args:
+        path: file to write.
+        prototypes: (k, d) float32, rows of length 1.
+        recipe: how they were made; JSON values only.
+        spread: how well they are spread, for readers; JSON values only.
+        overwrite: replace other content. The same content written twice is no error.
+
+    Raises:
+        StoreError: the file exists and has other content.
+        ResourceError: the disk is full, no permission, ...
+    """
+    contents = Contents(datasets={"prototypes": prototypes.astype("<f4")})
+    contents.set(
+        "",
+        format=schema.FORMAT_PROTOTYPES,
+        format_version=schema.FORMAT_VERSION,
+        requires="",
+        created_by=f"labelkit {__version__}",
+    )
+    contents.set_json("", "recipe", canonical_json(dict(recipe)))
+    contents.set_json("", "spread", canonical_json(dict(spread)))
+    image = Image(contents)
+    try:
+        commit_bytes(path, image.to_bytes(), replace=overwrite)
+    except FileExistsError as error:
+        remedy = "Pass --overwrite to replace it, or another name with --out."
+        problem = "exists and has other content"
+        try:
+            same = read_prototypes(path).content_digest == image.content_digest
+        except StoreError as fault:
+            raise type(fault)(str(path), f"{problem} ({fault.problem})", remedy) from error
+        if not same:
+            raise StoreError(str(path), problem, remedy) from error
+    trust(path)
+    return image.content_digest
+
+
+def read_prototypes(path: Path) -> PrototypeFile:
+    """Read prototypes; all digests are compared.
+
+    Raises:
+        StoreError: not such a file, damaged, or rows that are not of length 1.
+        ResourceError: the system does not let us read it.
+    """
+    with open_file(path, schema.FORMAT_PROTOTYPES) as file:
+        check_axes(file, _COLUMNS)
+        if "prototypes" not in file.datasets:
+            raise Refused(str(path), "has no prototypes", RESTORE)
+        prototypes = file.read("prototypes")
+        try:
+            recipe = json.loads(file.read_text("", "recipe") or "{}")
+        except (ValueError, RecursionError) as error:
+            raise Refused(str(path), "recipe is not JSON", RESTORE) from error
+        lengths = np.linalg.norm(prototypes.astype(np.float64), axis=1)
+        if not isinstance(recipe, dict) or not np.all(np.abs(lengths - 1) <= _LENGTH_TOLERANCE):
+            raise Refused(file.place("prototypes"), "rows are not of length 1, or the recipe is no object", RESTORE)
+        return PrototypeFile(prototypes, recipe, file.content_digest, path)
