@@ -65,7 +65,7 @@ def cluster(index: Path, num_clusters: int, seed: int, *, matched: bool) -> dict
     name = f"k{num_clusters}-{seed}"
     labelkit(
         *("cluster", "k-means", "--index", index, "--num-clusters", num_clusters, "--split", "train"),
-        *("--seed", seed, "--result", name),
+        *("--seed", seed, "--result", name, "--overwrite"),
     )
     answer = labelkit("evaluate", "clustering", "--index", index, "--results", name, "--rows", "all", "--bootstrap", 0)
     score = answer["scores"][0]  # type: ignore[index] # JSON
@@ -89,20 +89,26 @@ def one_seed(folder: Path, options: argparse.Namespace, seed: int) -> tuple[dict
     run = folder / f"run-{seed}"
     preset = ["--preset", options.preset] if options.preset else []
     words = ["train", "sela", *data, *preset, "--seed", seed, "--threads", 1, "--out", run, *options.extra]
-    trained = labelkit(*words)["metrics"]
+    if not (run / "summary.json").exists():
+        labelkit(*words, *(["--resume"] if run.exists() else []))
+    trained = json.loads((run / "summary.json").read_text())["metrics"]
     config = json.loads(subprocess_config(words))
     clusters = int(config["num_clusters"][0])
     held_out = ["--holdout", config["holdout"]] if config["holdout"] else []
-    labelkit("embed", *data, "--checkpoint", run, "--split", "all", "--out", folder / f"sela-{seed}.h5")
+
+    def to(name: str) -> list[object]:
+        return ["--out", folder / f"{name}-{seed}.h5", "--overwrite"]
+
+    labelkit("embed", *data, "--checkpoint", run, "--split", "all", *to("sela"))
     random = ["--backbone", config["backbone"], "--random-weights", "--seed", seed, "--label-split", "none"]
     size = ["--image-size", config["image_size"]] if config["image_size"] else []
-    labelkit("embed", *data, *random, *size, *held_out, "--split", "all", "--out", folder / f"random-{seed}.h5")
+    labelkit("embed", *data, *random, *size, *held_out, "--split", "all", *to("random"))
     rows = judge_and_cluster(folder / f"random-{seed}.h5", options, clusters, seed, "untrained network")
     rows |= judge_and_cluster(folder / f"sela-{seed}.h5", options, clusters, seed, "sela")
     names = {"nmi": "nmi", "purity": "majority_accuracy"}
     rows[f"sela's heads ({clusters})"] = {to: trained[name] for to, name in names.items()}  # type: ignore[index] # JSON
     pixels = ["--backbone", "pixels", "--image-size", options.pixels, "--label-split", "none"]
-    labelkit("embed", *data, *pixels, *held_out, "--split", "all", "--out", folder / f"pixels-{seed}.h5")
+    labelkit("embed", *data, *pixels, *held_out, "--split", "all", *to("pixels"))
     rows |= judge_and_cluster(folder / f"pixels-{seed}.h5", options, clusters, seed, "pixels")
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     return rows, [line for line in lines if "kind" not in line]
@@ -144,6 +150,7 @@ def main() -> None:
     parser.add_argument("--pixels", type=int, default=None, help="side of the pixel rows (digits: 8, others: 32)")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--jobs", type=int, default=2, help="seeds at a time, one thread each")
+    parser.add_argument("--keep", type=Path, default=None, help="keep runs here; a stopped comparison goes on")
     parser.add_argument("--plot", type=Path, default=None, help="PNG to draw")
     parser.add_argument("--out", type=Path, default=None, help="JSON file to write")
     parser.add_argument("extra", nargs="*", help="further options of `labelkit train sela`, after --")
@@ -151,7 +158,9 @@ def main() -> None:
     options.pixels = options.pixels or (8 if options.dataset == "digits" else 32)
 
     with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(options.jobs) as pool:
-        done = list(pool.map(lambda seed: one_seed(Path(scratch), options, seed), range(options.seeds)))
+        folder = options.keep or Path(scratch)
+        folder.mkdir(parents=True, exist_ok=True)
+        done = list(pool.map(lambda seed: one_seed(folder, options, seed), range(options.seeds)))
     rows: dict[str, dict] = {}  # type: ignore[type-arg] # JSON
     for name in done[0][0]:
         runs = [found[name] for found, _ in done]
