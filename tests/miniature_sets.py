@@ -110,3 +110,55 @@ def write_herbarium(root: Path, classes: Sequence[str] = ("1", "10", "2")) -> No
         for file in ("00000.jpg", "00001.jpg"):
             put(root / "small-train" / name / file)
         put(root / "small-validation" / name / "00000.jpg")
+
+
+def write_svhn(root: Path, *, train: int = 6, test: int = 4) -> None:
+    """Image i is gray i * 10 with its first row white; labels count down from 10, which is the digit 0."""
+    for split, count in (("train", train), ("test", test)):
+        pixels = np.stack([np.full((32, 32, 3), 10 * i, np.uint8) for i in range(count)], axis=3)
+        pixels[0] = 255
+        root.mkdir(parents=True, exist_ok=True)
+        savemat(root / f"{split}_32x32.mat", {"X": pixels, "y": (10 - np.arange(count) % 10)[:, None].astype(np.uint8)})
+
+
+STL_CLASSES = ("airplane", "bird", "car")
+
+
+def write_stl10(root: Path, *, unlabeled: int = 0) -> None:
+    """Image i of a split has red i in its first column, green 7 in its first row, blue 9 everywhere."""
+    root.mkdir(parents=True, exist_ok=True)
+    put(root / "class_names.txt", "".join(f"{name}\n" for name in STL_CLASSES))
+    for split, count in (("train", 5), ("test", 3), ("unlabeled", unlabeled)):
+        if not count:
+            continue
+        images = np.zeros((count, 96, 96, 3), np.uint8)
+        images[:, :, 0, 0] = np.arange(1, count + 1)[:, None]
+        images[:, 0, :, 1] = 7
+        images[..., 2] = 9
+        images.transpose(0, 3, 2, 1).tofile(root / f"{split}_X.bin")
+        if split != "unlabeled":
+            (np.arange(count, dtype=np.uint8) % 3 + 1).tofile(root / f"{split}_y.bin")
+
+
+def write_tiny_imagenet(root: Path, names: Sequence[str], *, train: int = 2) -> None:
+    """A few training images and one validation image per class, listed in reverse."""
+    put(root / "wnids.txt", "".join(f"{name}\n" for name in reversed(names)))
+    for name in names:
+        for i in range(train):
+            put(root / "train" / name / "images" / f"{name}_{i}.JPEG")
+        put(root / "train" / name / f"{name}_boxes.txt", "")
+    lines = [f"val_{i}.JPEG\t{name}\t0\t0\t9\t9\n" for i, name in enumerate(reversed(names))]
+    put(root / "val/val_annotations.txt", "".join(lines))
+    for i in range(len(names)):
+        put(root / f"val/images/val_{i}.JPEG")
+    put(root / "test/images/test_0.JPEG")
+
+
+def write_imagenet_lt(lists: Path, images: Path, names: Sequence[str]) -> None:
+    """One image of the last class for training, two of the others; one of each for validation and test."""
+    write_imagenet(images, names, train=3)
+    train = [(f"train/{name}/{name}_{i}.JPEG", label) for label, name in enumerate(names) for i in range(2)][:-1]
+    val = [(f"train/{name}/{name}_2.JPEG", label) for label, name in enumerate(names)]
+    test = [(f"val/{name}/{name}_0.JPEG", label) for label, name in enumerate(names)]
+    for split, rows in (("train", train), ("val", val), ("test", test)):
+        put(lists / f"ImageNet_LT_{split}.txt", "".join(f"{path} {label}\n" for path, label in rows))

@@ -19,7 +19,7 @@ DOORS = {
     "typer": {"cli"},
     "rich": {"cli"},
     "click": set(),
-    "scipy.io": {"data/cars.py"},
+    "scipy.io": {"data/matlab.py"},
 }
 PLAIN_ARGUMENTS = ("losses", "models", "metrics", "store", "algorithms")
 

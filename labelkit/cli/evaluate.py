@@ -1,4 +1,4 @@
-"""``labelkit evaluate``: how good is a result beside a store?"""
+"""``labelkit evaluate``: how good is a result beside a store, or a classifier?"""
 
 from __future__ import annotations
 
@@ -7,7 +7,12 @@ import typer
 from labelkit.cli.command import stage_command
 from labelkit.cli.console import print_result
 from labelkit.cli.options import new_group
-from labelkit.config.stages import EvaluateAnswerConfig, EvaluateClusteringConfig, EvaluateKNNConfig
+from labelkit.config.stages import (
+    EvaluateAnswerConfig,
+    EvaluateClassificationConfig,
+    EvaluateClusteringConfig,
+    EvaluateKNNConfig,
+)
 
 
 @stage_command(EvaluateClusteringConfig)
@@ -43,10 +48,22 @@ def knn(config: EvaluateKNNConfig) -> None:
     print_result(evaluate_knn(config))
 
 
+@stage_command(EvaluateClassificationConfig)
+def classification(config: EvaluateClassificationConfig) -> None:
+    """Score a classifier: top 1 and 5, classes with many, medium and few images, confusions.
+
+    Example: labelkit evaluate classification --checkpoint runs/dl2pa-digits
+    """
+    from labelkit.stages.evaluate_classification import evaluate_classification  # torch loads here, not in --help
+
+    print_result(evaluate_classification(config))
+
+
 def build_app() -> typer.Typer:
     """Build ``labelkit evaluate`` with all its subcommands."""
     app = new_group()
     app.command("clustering")(clustering)
     app.command("answer")(answer)
     app.command("knn")(knn)
+    app.command("classification")(classification)
     return app

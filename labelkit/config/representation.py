@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field
 from pydantic.config import JsonDict
 
-from labelkit.config.train import TrainConfig
+from labelkit.config.backbone import BackboneTrainConfig
 
 _DATA: JsonDict = {"panel": "Data"}
-_MODEL: JsonDict = {"panel": "Model"}
-_VIEWS: JsonDict = {"panel": "Views"}
 _MONITOR: JsonDict = {"panel": "Monitor"}
 
 
-class RepresentationTrainConfig(TrainConfig):
-    """Backbone, views and monitor of a method without labels."""
+class RepresentationTrainConfig(BackboneTrainConfig):
+    """Monitor of a method without labels."""
 
     label_split: Literal["auto", "given", "gcd", "few-labels", "class-halves", "none"] = Field(
         "none",
@@ -25,29 +22,6 @@ class RepresentationTrainConfig(TrainConfig):
         json_schema_extra=_DATA,
     )
 
-    backbone: str = Field("resnet50", description="Any backbone (`labelkit list backbones`).", json_schema_extra=_MODEL)
-    pretrained: bool = Field(False, description="Start from the hub's weights.", json_schema_extra=_MODEL)
-    weights: Path | None = Field(
-        None, description="Start from this .safetensors or .pth file instead.", json_schema_extra=_MODEL
-    )
-    image_size: int | None = Field(
-        None, ge=8, le=2048, description="Side of a view in pixels; default: the backbone's.", json_schema_extra=_MODEL
-    )
-    pixel_mean: tuple[float, ...] | None = Field(
-        None,
-        description="Mean of the pixels in [0, 1], for each channel or for all; default: the backbone's.",
-        json_schema_extra=_MODEL,
-    )
-    pixel_std: tuple[float, ...] | None = Field(
-        None, description="Their standard deviation, likewise.", json_schema_extra=_MODEL
-    )
-
-    eval_split: str = Field(
-        "auto",
-        description="Split whose labels judge the features after an epoch, nothing else; auto: test, or val, if there "
-        "is one that is not trained on; none: no judging.",
-        json_schema_extra=_MONITOR,
-    )
     knn_neighbors: int = Field(10, ge=1, description="Neighbors of the kNN monitor.", json_schema_extra=_MONITOR)
     knn_temperature: float = Field(
         0.1, gt=0, description="A neighbor's vote counts exp(cosine / temperature).", json_schema_extra=_MONITOR
@@ -55,20 +29,3 @@ class RepresentationTrainConfig(TrainConfig):
     linear_monitor: bool = Field(
         False, description="Also train a linear probe on the features at each evaluation.", json_schema_extra=_MONITOR
     )
-
-    @model_validator(mode="after")
-    def _pixels(self) -> RepresentationTrainConfig:
-        if self.pixel_std is not None and min(self.pixel_std, default=0.0) <= 0:
-            raise ValueError("pixel_std must be positive")
-        for name in ("pixel_mean", "pixel_std"):
-            values = getattr(self, name)
-            if values is not None and len(values) not in (1, 3):
-                raise ValueError(f"{name} needs 1 or 3 values, got {len(values)}")
-        return self
-
-    @field_validator("eval_split")
-    @classmethod
-    def _named(cls, split: str) -> str:
-        if not split:
-            raise ValueError("empty; none means no judging")
-        return split

@@ -312,6 +312,83 @@ class EvaluateClusteringConfig(IndexConfig):
     allow_stale: bool = Field(False, description="Also score results of another version of the store, marked.")
 
 
+class EvaluateKNNConfig(IndexConfig):
+    """``labelkit evaluate knn``."""
+
+    command: ClassVar[tuple[str, ...]] = ("evaluate", "knn")
+
+    k: int = Field(10, ge=1, description="Neighbors that vote.", json_schema_extra={"short": "-k"})
+    temperature: float = Field(0.1, gt=0, description="A neighbor's vote counts exp(cosine / temperature).")
+    gallery: str = Field("train", description="Split whose labels are known.")
+    queries: str = Field("test", description="Split whose labels are to be found.")
+    linear: bool = Field(False, description="Also train a linear classifier on the gallery.")
+    linear_epochs: int = Field(100, ge=1, description="Passes of its training.")
+    seed: int = Field(0, ge=0, description="Seed of its order.")
+
+
+class EvaluateClassificationConfig(StageConfig):
+    """``labelkit evaluate classification``."""
+
+    command: ClassVar[tuple[str, ...]] = ("evaluate", "classification")
+
+    checkpoint: Path | None = Field(
+        None, description="Run folder of a trained classifier, or a checkpoint in it.", json_schema_extra=_STORE
+    )
+    which: Literal["last", "best"] = Field(
+        "last", description="Checkpoint of a run folder: the last, or the one of lowest loss.", json_schema_extra=_STORE
+    )
+    data_root: Path | None = Field(
+        None,
+        description="With --checkpoint: folder where named sets live; default: as in training.",
+        json_schema_extra=_STORE,
+    )
+    index: Path | None = Field(
+        None,
+        description="Instead of --checkpoint: a store that was embedded with a classifier's output.",
+        json_schema_extra=_STORE,
+    )
+    result: str | None = Field(
+        None,
+        pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$",
+        description="With --index: name of the result beside the store.",
+        json_schema_extra=_STORE,
+    )
+    overwrite: bool = Field(False, description="Replace a result of this name.", json_schema_extra=_STORE)
+    split: str = Field("auto", description="Images to score: a split's name; auto = test, or val, if there is one.")
+    groups: Literal["auto", "rank", "counts", "none"] = Field(
+        "auto",
+        description="Classes with many, medium and few training images. counts: above 100, 20 to 100, below 20; "
+        "rank: 3, 4 and 3 of 10 or 36, 35 and 29 of 100 by their frequency, as published for CIFAR; auto: rank for 10 "
+        "or 100 classes, else counts, and none if the largest class has less than twice the images of the smallest.",
+    )
+    seen_only: bool = Field(False, description="Never answer with a class that had no training image.")
+    bootstrap: int = Field(1000, ge=0, description="Resamples for the 95 % intervals, over images; 0: no intervals.")
+    seed: int = Field(0, ge=0, description="Seed of the resamples.")
+    per_class: bool = Field(False, description="Also show the accuracy of every class.")
+    confusion: Path | None = Field(
+        None, description="Also write the confusion matrix to this CSV: a row per true class.", json_schema_extra=_STORE
+    )
+    batch_size: int = Field(
+        256, ge=1, description="With --checkpoint: images per forward pass.", json_schema_extra=_RUN
+    )
+    device: Literal["auto", "cpu", "cuda", "mps"] = Field(
+        "auto", description="With --checkpoint: where to compute.", json_schema_extra=_RUN
+    )
+    threads: int | None = Field(
+        None, ge=1, description="CPU threads of torch; default: its own choice.", json_schema_extra=_RUN
+    )
+
+    @model_validator(mode="after")
+    def _one_source(self) -> EvaluateClassificationConfig:
+        if self.checkpoint is not None and self.index is not None:
+            raise ValueError("give either --checkpoint (a run folder) or --index (a store)")
+        if self.result is not None and self.checkpoint is not None:
+            raise ValueError("result goes with index: it is written beside a store")
+        if self.data_root is not None and self.index is not None:
+            raise ValueError("data_root goes with checkpoint: a store holds all that is needed")
+        return self
+
+
 class PrototypesConfig(StageConfig):
     """``labelkit prototypes``."""
 
@@ -342,20 +419,6 @@ class PrototypesConfig(StageConfig):
     )
     plot: Path | None = Field(None, description="Also draw the cosines to this PNG.", json_schema_extra=_RUN_ONLY)
     overwrite: bool = Field(False, description="Replace the file in --out.", json_schema_extra=_RUN_ONLY)
-
-
-class EvaluateKNNConfig(IndexConfig):
-    """``labelkit evaluate knn``."""
-
-    command: ClassVar[tuple[str, ...]] = ("evaluate", "knn")
-
-    k: int = Field(10, ge=1, description="Neighbors that vote.", json_schema_extra={"short": "-k"})
-    temperature: float = Field(0.1, gt=0, description="A neighbor's vote counts exp(cosine / temperature).")
-    gallery: str = Field("train", description="Split whose labels are known.")
-    queries: str = Field("test", description="Split whose labels are to be found.")
-    linear: bool = Field(False, description="Also train a linear classifier on the gallery.")
-    linear_epochs: int = Field(100, ge=1, description="Passes of its training.")
-    seed: int = Field(0, ge=0, description="Seed of its order.")
 
 
 class DatasetsConfig(StageConfig):

@@ -1,4 +1,4 @@
-"""Stanford Cars from its official files; the one import of scipy.io.
+"""Stanford Cars from its official files.
 
 Source: "3D Object Representations for Fine-Grained Categorization" (Krause et al., 2013) and the README of its devkit.
 The combined edition (car_ims/, cars_annos.mat) numbers the images otherwise, so that published splits cannot be drawn
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.layouts import Layout, Listed, find_root, list_files
+from labelkit.data.matlab import read_matlab
 from labelkit.errors import DatasetError
 
 _META: Final = ("devkit/cars_meta.mat", "cars_meta.mat")
@@ -44,7 +45,7 @@ def load_cars(data_root: Path) -> ImageDataset:
     """
     root = find_root(CARS, data_root)
     meta = _first_there(root, _META)
-    class_names = [str(name) for name in np.atleast_1d(_read_mat(meta, "class_names"))]
+    class_names = [str(name) for name in np.atleast_1d(_read(meta, "class_names"))]
     listed = []
     for split, (names, folder) in enumerate(((_TRAIN, "cars_train"), (_TEST, "cars_test"))):
         path = _first_there(root, names)
@@ -66,7 +67,7 @@ def _first_there(root: Path, names: tuple[str, ...]) -> Path:
 
 def _read_annotations(path: Path) -> list[tuple[str, int]]:
     """Return file name and class of every image, in the order of the file."""
-    rows = np.atleast_1d(_read_mat(path, "annotations"))
+    rows = np.atleast_1d(_read(path, "annotations"))
     fields = rows.dtype.names or ()
     if "fname" not in fields or "class" not in fields:
         remedy = "Give the file with labels." if "fname" in fields else "Unpack the devkit again."
@@ -79,16 +80,5 @@ def _read_annotations(path: Path) -> list[tuple[str, int]]:
         raise DatasetError(str(path), f"damaged: {error}", "Unpack the devkit again.") from error
 
 
-def _read_mat(path: Path, variable: str) -> NDArray[Any]:
-    from scipy.io import loadmat
-
-    if path.stat().st_size > _MAX_BYTES:
-        raise DatasetError(str(path), f"larger than {_MAX_BYTES:,} bytes", "Unpack the devkit again.")
-    try:
-        content = loadmat(path, squeeze_me=True, variable_names=[variable])
-    except Exception as error:
-        # A damaged file makes the reader trip over anything: ValueError, TypeError, zlib.error, struct.error and more.
-        raise DatasetError(str(path), f"cannot be read as a MATLAB file: {error}", "Unpack it again.") from error
-    if variable not in content:
-        raise DatasetError(str(path), f"has no variable {variable!r}", "Unpack the devkit again.")
-    return np.asarray(content[variable])
+def _read(path: Path, variable: str) -> NDArray[Any]:
+    return read_matlab(path, (variable,), max_bytes=_MAX_BYTES, remedy="Unpack the devkit again.")[variable]

@@ -395,6 +395,31 @@ def _load_imagenet_1k(data_root: Path, download: bool) -> ImageDataset:
     return load_imagenet(IMAGENET_1K, data_root, expected=DATASETS["imagenet_1k"].num_images)
 
 
+def _load_imagenet_200(data_root: Path, download: bool) -> ImageDataset:
+    from labelkit.data.tiny_imagenet import load_tiny_imagenet
+
+    spec = DATASETS["imagenet_200"]
+    return load_tiny_imagenet(data_root, expected=spec.num_images, num_classes=spec.num_classes)
+
+
+def _load_imagenet_lt(data_root: Path, download: bool) -> ImageDataset:
+    from labelkit.data.imagenet_lt import load_imagenet_lt
+
+    return load_imagenet_lt(data_root)
+
+
+def _load_svhn(data_root: Path, download: bool) -> ImageDataset:
+    from labelkit.data.svhn import load_svhn
+
+    return load_svhn(data_root)
+
+
+def _load_stl10(data_root: Path, download: bool) -> ImageDataset:
+    from labelkit.data.stl10 import load_stl10
+
+    return load_stl10(data_root)
+
+
 def _load_herbarium_19(data_root: Path, download: bool) -> ImageDataset:
     from labelkit.data.herbarium import load_herbarium
 
@@ -508,6 +533,52 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
             num_classes=683,
             num_images={"train": Count(34_225), "val": Count(2_679)},
             load=_load_herbarium_19,
+        ),
+        DatasetSpec(
+            name="imagenet_200",
+            summary="110,000 photos, 64x64 color, 200 classes (Tiny ImageNet)",
+            purpose="classification: 200 classes of ImageNet at a small size",
+            source_url="http://cs231n.stanford.edu/tiny-imagenet-200.zip",
+            license="ImageNet terms of access: non-commercial research and education",
+            layout="tiny-imagenet-200/ with wnids.txt, train/<wnid>/images/, val/images/, val/val_annotations.txt",
+            num_classes=200,
+            num_images={"train": Count(100_000), "val": Count(10_000)},
+            load=_load_imagenet_200,
+        ),
+        DatasetSpec(
+            name="imagenet_lt",
+            summary="186,389 photos of ImageNet-1k, 1,000 classes, long-tailed for training (1,280 to 5 images)",
+            purpose="long-tailed classification",
+            source_url="https://github.com/zhmiao/OpenLongTailRecognition-OLTR",
+            license="ImageNet terms of access: non-commercial research and education",
+            layout="imagenet_lt/ with ImageNet_LT_train.txt, ImageNet_LT_val.txt, ImageNet_LT_test.txt; their images "
+            "in imagenet/train/<wnid>/ and imagenet/val/<wnid>/",
+            num_classes=1000,
+            num_images={"train": Count(115_846), "val": Count(20_000), "test": Count(50_000)},
+            load=_load_imagenet_lt,
+        ),
+        DatasetSpec(
+            name="svhn",
+            summary="99,289 house numbers, 32x32 color, 10 digits",
+            purpose="classification: digits in photos, classes of unequal size",
+            source_url="http://ufldl.stanford.edu/housenumbers/",
+            license="non-commercial use",
+            layout="svhn/ with train_32x32.mat, test_32x32.mat",
+            num_classes=10,
+            num_images={"train": Count(73_257), "test": Count(26_032)},
+            load=_load_svhn,
+        ),
+        DatasetSpec(
+            name="stl10",
+            summary="13,000 photos, 96x96 color, 10 classes, and 100,000 without label",
+            purpose="classification and learning without labels",
+            source_url="https://cs.stanford.edu/~acoates/stl10/",
+            license="no license stated by its authors; photos of ImageNet",
+            layout="stl10_binary/ with class_names.txt, train_X.bin, train_y.bin, test_X.bin, test_y.bin, and perhaps "
+            "unlabeled_X.bin",
+            num_classes=10,
+            num_images={"train": Count(5_000), "test": Count(8_000)},
+            load=_load_stl10,
         ),
     )
 }

@@ -454,21 +454,22 @@ def long_tail_split(
         class_names: for messages; by default classes are called by their numbers.
 
     Returns:
-        rows kept, increasing; class i has ``long_tail_counts(size of the largest class, ...)[i]`` images.
+        rows kept, increasing; class i has ``long_tail_counts(images / classes, ...)[i]`` of them, or all that it has
+        if these are fewer (as in SVHN, whose classes are not equally large).
 
     Raises:
-        DatasetError: a class has fewer images than the rule asks for, or would be left empty.
+        DatasetError: a class would be left empty.
     """
     classes, usable = _checked(labels, given, num_classes)
     sizes = np.bincount(classes[usable], minlength=num_classes)
-    counts = long_tail_counts(int(sizes.max(initial=0)), num_classes, imbalance_factor)
-    short = np.flatnonzero((sizes < counts) | (counts == 0))
-    if len(short):
-        i = int(short[0])
+    counts = np.minimum(long_tail_counts(int(sizes.sum()) // num_classes, num_classes, imbalance_factor), sizes)
+    empty = np.flatnonzero(counts == 0)
+    if len(empty):
+        i = int(empty[0])
         raise DatasetError(
             "split",
-            f"{_called(i, class_names)} has {sizes[i]} images, the long tail asks for {counts[i]} and at least 1",
-            "Use an imbalance factor nearer to 1, or a set with equal classes.",
+            f"{_called(i, class_names)} would be left without an image (it has {sizes[i]})",
+            "Use an imbalance factor nearer to 1, or a set with images of every class.",
         )
     generator = keyed_generator(seed, "long-tail")
     kept = [

@@ -293,9 +293,11 @@ class Trainer:
         for name in ("all_accuracy", "old_accuracy", "new_accuracy"):
             if name in metrics and not np.isnan(metrics[name]):
                 shown.append(f"{name.removesuffix('_accuracy')} {100 * metrics[name]:.1f}")
-        for name, text in (("knn_accuracy", "kNN"), ("linear_accuracy", "linear")):
+        for name, text in (("accuracy", "accuracy"), ("knn_accuracy", "kNN"), ("linear_accuracy", "linear")):
             if name in metrics:
                 shown.append(f"{text} {100 * metrics[name]:.1f}")
+        if "assignment/changed" in metrics:
+            shown.append(f"classes moved {int(metrics['assignment/changed'])}")
         if "nmi" in metrics:
             shown.append(f"NMI {metrics['nmi']:.3f}")
         if "used_clusters" in metrics:

@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from labelkit.config.methods.dl2pa import DL2PAConfig
 from labelkit.config.methods.flipclass import FlipClassConfig
 from labelkit.config.methods.gcd import GCDConfig
 from labelkit.config.methods.sela import SeLaConfig
 from labelkit.config.methods.simgcd import SimGCDConfig
+from labelkit.config.methods.softmax import SoftmaxConfig
 from labelkit.config.train import TrainConfig
 
 if TYPE_CHECKING:
@@ -32,6 +34,11 @@ class MethodSpec:
 
 
 METHODS: dict[str, MethodSpec] = {
+    "dl2pa": MethodSpec(
+        "Classification: fixed prototypes on the sphere, assigned to classes anew during training.",
+        DL2PAConfig,
+        "labelkit.methods.dl2pa:DL2PA",
+    ),
     "flipclass": MethodSpec(
         "Category discovery: a teacher whose attention follows the student's.",
         FlipClassConfig,
@@ -51,5 +58,10 @@ METHODS: dict[str, MethodSpec] = {
         "Category discovery baseline: contrastive learning and self-distillation.",
         SimGCDConfig,
         "labelkit.methods.simgcd:SimGCD",
+    ),
+    "softmax": MethodSpec(
+        "Classification baseline: a learned linear classifier, cross-entropy.",
+        SoftmaxConfig,
+        "labelkit.methods.softmax:Softmax",
     ),
 }

@@ -1,7 +1,13 @@
 """Scores of predictions against labels: clustering, classification, retrieval."""
 
 from labelkit.metrics.bootstrap import AccuracyIntervals, accuracy_intervals
-from labelkit.metrics.classification import confusion_matrix, per_class_accuracy, top_k_accuracy
+from labelkit.metrics.classification import (
+    confusion_matrix,
+    per_class_accuracy,
+    share_interval,
+    shot_groups,
+    top_k_accuracy,
+)
 from labelkit.metrics.clustering import (
     ClusterAccuracy,
     adjusted_rand_index,
@@ -24,5 +30,7 @@ __all__ = [
     "per_class_accuracy",
     "r_precision",
     "recall_at_k",
+    "share_interval",
+    "shot_groups",
     "top_k_accuracy",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -82,6 +82,72 @@ def per_class_accuracy(
     accuracy = np.full(len(counts), np.nan)
     np.divide(np.diag(counts), sizes, out=accuracy, where=sizes > 0)
     return accuracy
+
+
+# Of the most frequent classes, so many count as many-shot, and up to the second number as medium-shot.
+_RANKS = {10: (3, 7), 100: (36, 71)}
+_MANY_ABOVE, _FEW_BELOW = 100, 20
+
+
+def shot_groups(
+    train_counts: ArrayLike, rule: Literal["auto", "rank", "counts", "none"] = "auto"
+) -> dict[str, NDArray[np.int64]]:
+    """Return the classes with many, medium and few training images.
+
+    Args:
+        train_counts: (c,) training images of each class; classes without any are in no group by ``counts`` but few.
+        rule: ``counts``: above 100, 20 to 100, below 20 (ImageNet-LT); ``rank``: by the order of their frequency (of
+            equal ones the first), cut at 3 and 7 of 10, at 36 and 71 of 100 classes (DL2PA's code), at 30 and 70 %
+            otherwise; ``auto``: rank for 10 or 100 classes, else counts; nothing if no class has twice the images of
+            another.
+
+    Returns:
+        class ids, increasing, under ``many``, ``medium`` and ``few``; groups without a class are left out.
+
+    Raises:
+        ValueError: a negative count or an unknown rule.
+    """
+    counts = np.asarray(train_counts, dtype=np.int64)
+    if counts.ndim != 1 or (counts < 0).any():
+        raise ValueError(f"train_counts must be (c,) and not negative, got {counts.shape}")
+    if rule not in ("auto", "rank", "counts", "none"):
+        raise ValueError(f"unknown rule {rule!r}")
+    if rule == "auto" and (not len(counts) or counts.max() < 2 * counts.min()):
+        rule = "none"
+    if rule == "none":
+        return {}
+    if rule == "counts" or (rule == "auto" and len(counts) not in _RANKS):
+        few, many = counts < _FEW_BELOW, counts > _MANY_ABOVE
+        groups = {"many": many, "medium": ~few & ~many, "few": few}
+        return {name: np.flatnonzero(mask) for name, mask in groups.items() if mask.any()}
+    order = np.argsort(-counts, kind="stable")
+    first, second = _RANKS.get(len(counts), (round(0.3 * len(counts)), round(0.7 * len(counts))))
+    parts = {"many": order[:first], "medium": order[first:second], "few": order[second:]}
+    return {name: np.sort(part) for name, part in parts.items() if len(part)}
+
+
+def share_interval(
+    hits: int, count: int, *, num_resamples: int, generator: np.random.Generator, level: float = 0.95
+) -> tuple[float, float]:
+    """Return the percentile bootstrap interval of a share.
+
+    A sample counts only by whether it is right, so that drawing ``count`` of them again is one binomial number.
+
+    Args:
+        hits: samples that are right.
+        count: samples, at least 1.
+        num_resamples: resamples, at least 1.
+        generator: all randomness.
+        level: share of the resamples inside, in (0, 1).
+
+    Raises:
+        ValueError: a number out of its range.
+    """
+    if not 0 <= hits <= count or count < 1 or num_resamples < 1 or not 0 < level < 1:
+        raise ValueError(f"{hits} of {count}, {num_resamples} resamples, level {level}")
+    shares = generator.binomial(count, hits / count, size=num_resamples) / count
+    low, high = np.quantile(shares, [(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high)
 
 
 def _as_scores(logits: ArrayLike, labels: ArrayLike) -> tuple[NDArray[Any], NDArray[np.int64]]:

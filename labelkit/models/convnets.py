@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from labelkit.errors import ConfigError
-from labelkit.models.resnet import ResidualNetwork, cifar_resnet, fan_out_init, resnet50
+from labelkit.models.resnet import ResidualNetwork, Shortcut, cifar_resnet, fan_out_init, resnet50
 
 _IMAGENET_MEAN, _IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 _HALF = (0.5, 0.5, 0.5)
@@ -115,15 +115,28 @@ def _photo(build: Callable[[int, int], nn.Module], feature_dim: int, pooling: st
     return ConvNet(build, feature_dim, 224, _IMAGENET_MEAN, _IMAGENET_STD, pooling, 0.875)
 
 
-def _cifar(depth: int) -> ConvNet:
-    return ConvNet(lambda size, channels: cifar_resnet(depth, in_channels=channels), 64, 32, _HALF, _HALF)
+def _cifar(depth: int, width: int = 16, shortcut: Shortcut = "pad") -> ConvNet:
+    return ConvNet(
+        lambda size, channels: cifar_resnet(depth, width=width, shortcut=shortcut, in_channels=channels),
+        4 * width,
+        32,
+        _HALF,
+        _HALF,
+    )
 
 
 CONVNETS: dict[str, ConvNet] = {
     "convnet_demo": ConvNet(_demo, 128, 32, _HALF, _HALF),
     **{f"resnet{depth}_cifar": _cifar(depth) for depth in (20, 32, 44, 56, 110)},
+    # of hyperspherical prototype networks, which DL2PA's balanced experiments use: a 3x3 convolution as shortcut
+    **{f"resnet{depth}_hpn": _cifar(depth, shortcut="conv3") for depth in (20, 32)},
+    "resnet32_wide_cifar": _cifar(32, width=32),
     "alexnet_sela": _photo(lambda size, channels: AlexNet(_ALEXNET, size, channels), _HIDDEN, "flatten"),
     "alexnet_small_sela": _photo(lambda size, channels: AlexNet(_ALEXNET_SMALL, size, channels), _HIDDEN, "flatten"),
     "resnet50_sela": _photo(lambda size, channels: resnet50(1, in_channels=channels), 2048),
+    # DL2PA's for long-tailed ImageNet: a last stage of twice the width
+    "resnet50_wide_end": _photo(
+        lambda size, channels: resnet50(1, widths=(64, 128, 256, 1024), in_channels=channels), 4096
+    ),
     "resnet50v2_sela": _photo(lambda size, channels: resnet50(2, in_channels=channels), 2048),
 }

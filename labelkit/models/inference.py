@@ -139,3 +139,16 @@ class PixelNetwork(InferenceNetwork):
     def embed(self, images: Tensor) -> Tensor:
         """Flatten."""
         return images.flatten(1)
+
+
+def per_channel(name: str, values: tuple[float, ...] | None, default: tuple[float, ...]) -> tuple[float, ...]:
+    """Return one value for each channel, from one for each, one for all, or the default.
+
+    Raises:
+        ValueError: another number of values.
+    """
+    if values is None:
+        return default
+    if len(values) not in (1, len(default)):
+        raise ValueError(f"{name} has {len(values)} values for {len(default)} channels")
+    return values * (len(default) // len(values))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from labelkit.models.backbones import build_backbone
-from labelkit.models.inference import InferenceNetwork, InputSpec
+from labelkit.models.inference import InferenceNetwork, InputSpec, per_channel
 from labelkit.models.seeding import seeded_init
 
 NUM_ROTATIONS = 4
@@ -49,8 +49,8 @@ class MultiHeadNetwork(InferenceNetwork):
             backbone, pretrained=pretrained, weights=weights, image_size=image_size, in_channels=in_channels, seed=seed
         )
         info = self.backbone.info
-        self._mean = _per_channel("mean", mean, info.mean)
-        self._std = _per_channel("std", std, info.std)
+        self._mean = per_channel("mean", mean, info.mean)
+        self._std = per_channel("std", std, info.std)
         # diversity of the clusterings comes from these initial values alone
         with seeded_init(seed + 1):
             self.heads = nn.ModuleList(nn.Linear(info.feature_dim, k) for k in clusters)
@@ -101,11 +101,3 @@ def rotations(images: Tensor) -> tuple[Tensor, Tensor]:
     """
     turned = torch.cat([torch.rot90(images, turns, (2, 3)) for turns in range(NUM_ROTATIONS)])
     return turned, torch.arange(NUM_ROTATIONS, device=images.device).repeat_interleave(len(images))
-
-
-def _per_channel(name: str, values: tuple[float, ...] | None, default: tuple[float, ...]) -> tuple[float, ...]:
-    if values is None:
-        return default
-    if len(values) not in (1, len(default)):
-        raise ValueError(f"{name} has {len(values)} values for {len(default)} channels")
-    return values * (len(default) // len(values))

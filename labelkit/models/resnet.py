@@ -166,8 +166,10 @@ def cifar_resnet(depth: int, *, width: int = 16, shortcut: Shortcut = "pad", in_
     return net
 
 
-def resnet50(version: Literal[1, 2], *, in_channels: int = 3) -> ResidualNetwork:
-    """Build a ResNet-50 with a 7x7 stem: post-activation (1) or pre-activation (2), f = 2048.
+def resnet50(
+    version: Literal[1, 2], *, widths: tuple[int, int, int, int] = (64, 128, 256, 512), in_channels: int = 3
+) -> ResidualNetwork:
+    """Build a ResNet-50 with a 7x7 stem: post-activation (1) or pre-activation (2), f = 4 times the last width.
 
     Version 2 is that of SeLa's code: nothing between stem and pool, nothing between the last block and the average, and
     PyTorch's own initial values.
@@ -181,8 +183,8 @@ def resnet50(version: Literal[1, 2], *, in_channels: int = 3) -> ResidualNetwork
     channels = 64
     for stage, count in enumerate((3, 4, 6, 3)):
         for number in range(count):
-            blocks.append(block(channels, 64 << stage, 2 if stage > 0 and number == 0 else 1))
-            channels = 4 * (64 << stage)
+            blocks.append(block(channels, widths[stage], 2 if stage > 0 and number == 0 else 1))
+            channels = 4 * widths[stage]
     net = ResidualNetwork(stem, nn.Sequential(*blocks), channels)
     if version == 1:
         fan_out_init(net)

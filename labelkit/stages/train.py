@@ -16,13 +16,16 @@ import numpy as np
 import torch
 
 from labelkit import __version__
+from labelkit.config.backbone import BackboneTrainConfig
 from labelkit.config.discovery import ContrastiveTrainConfig, DiscoveryTrainConfig
 from labelkit.config.methods.sela import SeLaConfig
 from labelkit.config.representation import RepresentationTrainConfig
+from labelkit.config.supervised import SupervisedTrainConfig
 from labelkit.config.train import TrainConfig
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.loading import ImageBank
 from labelkit.engine.checkpoint import load_checkpoint
+from labelkit.engine.classification_monitor import ClassificationMonitor
 from labelkit.engine.devices import Runtime
 from labelkit.engine.method import Method, count_parameters, trainable_names
 from labelkit.engine.monitors import ClusteringMonitor, DiscoveryMonitor
@@ -168,7 +171,7 @@ def _set_up(method_name: str, config: TrainConfig, runtime: Runtime, *, fresh: b
     """
     prepared = prepare_data(config)
     image_size = None
-    if isinstance(config, ContrastiveTrainConfig | RepresentationTrainConfig):
+    if isinstance(config, ContrastiveTrainConfig | BackboneTrainConfig):
         image_size = config.image_size
     info = prepared.info(image_size or 0)
     build_with = config if fresh else without_weights(config)
@@ -189,7 +192,7 @@ def _set_up(method_name: str, config: TrainConfig, runtime: Runtime, *, fresh: b
         return bank
 
     held_out = None
-    if isinstance(config, RepresentationTrainConfig):
+    if isinstance(config, BackboneTrainConfig):
         images = eval_images(config, prepared)
         if images is not None:
             held_out = HeldOut(bank_of(images), images.labels)
@@ -203,7 +206,7 @@ def _trainer(setup: _Setup, config: TrainConfig, runtime: Runtime, run: RunDir |
     unlabeled = np.flatnonzero(prepared.labels < 0)
     unlabeled = unlabeled[np.isin(unlabeled, setup.bank.rows)]
     truth, network = prepared.dataset.labels, setup.method.network
-    monitor: DiscoveryMonitor | ClusteringMonitor | RepresentationMonitor | None = None
+    monitor: DiscoveryMonitor | ClusteringMonitor | RepresentationMonitor | ClassificationMonitor | None = None
     if isinstance(config, RepresentationTrainConfig):
         monitor = RepresentationMonitor(
             setup.bank.rows,
@@ -215,6 +218,8 @@ def _trainer(setup: _Setup, config: TrainConfig, runtime: Runtime, run: RunDir |
             linear=config.linear_monitor,
             seed=config.seed,
         )
+    elif isinstance(config, SupervisedTrainConfig):
+        monitor = ClassificationMonitor(setup.held_out, prepared.split.class_order)
     elif network.num_outputs:
         patience = config.collapse_patience_epochs if isinstance(config, DiscoveryTrainConfig) else config.epochs
         monitor = DiscoveryMonitor(unlabeled, truth, old, len(prepared.split.old_classes), patience=patience)
@@ -297,6 +302,8 @@ def _summarize(method_name: str, config: TrainConfig, run: RunDir, setup: _Setup
     )
     if "knn_accuracy" in metrics or "nmi" in metrics:
         shown.append(_representation_table(method_name, config.dataset, metrics, fit.seconds))
+    if "accuracy" in metrics:
+        shown.append(_classification_table(method_name, config.dataset, metrics, fit.seconds))
     shown.append(Table("", ["made", "path"], [["run", run.path]]))
     return SimpleResult(values, (run.path,), tuple(shown))
 
@@ -309,6 +316,17 @@ def _representation_table(method: str, dataset: str, metrics: Mapping[str, float
         "held-out images: kNN and linear accuracy in %; groups against the truth: NMI, ARI, purity",
         ["method", "data", "kNN", "linear", "NMI", "ARI", "purity", "seconds"],
         [[method, dataset, *accuracies, *groups, round(seconds, 1)]],
+    )
+
+
+def _classification_table(method: str, dataset: str, metrics: Mapping[str, float], seconds: float) -> Table:
+    """Share of held-out images that are named rightly; the best epoch is chosen by these very images."""
+    names = ("accuracy", "best_accuracy", "top5_accuracy")
+    percent = [100 * metrics[name] if name in metrics else None for name in names]
+    return Table(
+        "held-out images, accuracy in %: last epoch, best of all epochs, and among the five likeliest",
+        ["method", "data", "top 1", "best", "top 5", "seconds"],
+        [[method, dataset, *percent, round(seconds, 1)]],
     )
 
 

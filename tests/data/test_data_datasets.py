@@ -151,6 +151,10 @@ def test_registered_sets_describe_themselves() -> None:
         "scars": (196, 98),
         "aircraft": (100, 50),
         "herbarium_19": (683, 341),
+        "imagenet_200": (200, 100),
+        "imagenet_lt": (1000, 500),
+        "svhn": (10, 5),
+        "stl10": (10, 5),
     }
     assert all(spec.name == name and spec.summary and spec.license for name, spec in DATASETS.items())
     assert all(spec.purpose and spec.source_url and spec.layout for spec in DATASETS.values())

@@ -218,12 +218,35 @@ def test_a_long_tail_keeps_that_many_rows_of_each_class() -> None:
     assert (np.diff(rows) > 0).all()
 
 
-def test_a_long_tail_that_the_classes_cannot_give_is_refused() -> None:
+def test_a_class_with_fewer_images_than_the_tail_asks_for_keeps_all_of_them() -> None:
     labels = np.array([0] * 10 + [1] * 2 + [2] * 10)
-    with pytest.raises(DatasetError, match="class 1 has 2 images, the long tail asks for 8"):
-        long_tail_split(labels, all_given(labels), 3, imbalance_factor=0.7)
-    with pytest.raises(DatasetError, match="at least 1"):
+    rows = long_tail_split(labels, all_given(labels), 3, imbalance_factor=0.7)
+    # 22 images of 3 classes: 7, 5.86, 4.9 rounded down, and class 1 has only 2
+    assert np.bincount(labels[rows]).tolist() == [7, 2, 4]
+
+
+def test_a_long_tail_that_would_leave_a_class_empty_is_refused() -> None:
+    labels = np.array([0] * 10 + [1] * 2 + [2] * 10)
+    with pytest.raises(DatasetError, match=r"class 1 would be left without an image \(it has 2\)"):
         long_tail_split(labels, all_given(labels), 3, imbalance_factor=0.01)
+
+
+@pytest.mark.parametrize(("factor", "total"), [(0.005, 11203), (0.01, 12406), (0.02, 13996)])
+def test_long_tailed_cifar10_has_the_published_total(factor: float, total: int) -> None:
+    labels = balanced(10, 5000)
+    rows = long_tail_split(labels, all_given(labels), 10, imbalance_factor=factor)
+    assert len(rows) == total
+
+
+@pytest.mark.parametrize(("factor", "total", "tail"), [(0.005, 9502, 2), (0.01, 10847, 5), (0.02, 12608, 10)])
+def test_long_tailed_cifar100_has_the_published_total(factor: float, total: int, tail: int) -> None:
+    counts = long_tail_counts(500, 100, factor)
+    assert (counts.sum(), counts[-1]) == (total, tail)
+
+
+def test_long_tailed_stl10_has_the_published_class_sizes() -> None:
+    assert long_tail_counts(500, 10, 0.01).tolist() == [500, 299, 179, 107, 64, 38, 23, 13, 8, 5]
+    assert [long_tail_counts(500, 10, factor).sum() for factor in (0.005, 0.01, 0.02)] == [1117, 1236, 1394]
 
 
 @pytest.mark.parametrize("share", [0.01, 0.2, 0.5, 0.97])

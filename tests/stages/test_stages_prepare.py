@@ -159,7 +159,7 @@ def test_a_class_without_a_labeled_image_is_named_in_a_warning(photos: Path) -> 
         ({"label_split": "few-labels", "num_labels": 80}, "--num-labels", "class 'ant' has 12"),
         ({"num_labels": 8}, "--num-labels", "has no meaning for --label-split gcd"),
         ({"label_split": "given", "num_old_classes": 2}, "--num-old-classes", "has no meaning for --label-split given"),
-        ({"imbalance_factor": 0.01}, "--imbalance-factor 0.01", "class 'cat' has 12 images"),
+        ({"imbalance_factor": 0.01}, "--imbalance-factor 0.01", "class 'cat' would be left without"),
         ({"split": "test"}, "--split", "has no split 'test'"),
     ],
 )

@@ -1,0 +1,87 @@
+"""Options of DL2PA: fixed prototypes on the sphere, assigned to classes anew during training."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from pydantic import Field, model_validator
+from pydantic.config import JsonDict
+
+from labelkit.config.supervised import SupervisedTrainConfig
+
+_PROTOTYPES: JsonDict = {"panel": "Prototypes"}
+_ASSIGNMENT: JsonDict = {"panel": "Assignment"}
+_LOSS: JsonDict = {"panel": "Loss"}
+
+
+class DL2PAConfig(SupervisedTrainConfig):
+    """``labelkit train dl2pa``; defaults are those of the released code for CIFAR-100."""
+
+    command: ClassVar[tuple[str, ...]] = ("train", "dl2pa")
+
+    epochs: int = Field(
+        250, ge=1, description="Passes over the training set.", json_schema_extra={"panel": "Optimization"}
+    )
+
+    prototypes: Literal["uniform", "simplex"] = Field(
+        "uniform",
+        description="uniform: spread over the sphere for any number of classes; simplex: all pairs alike (ETF), for "
+        "d >= classes - 1. `labelkit prototypes` shows them.",
+        json_schema_extra=_PROTOTYPES,
+    )
+    prototype_seed: int = Field(
+        0, ge=0, description="Seed of the prototypes; apart from --seed.", json_schema_extra=_PROTOTYPES
+    )
+    prototypes_from: Path | None = Field(
+        None,
+        description="Take the prototypes of this file of `labelkit prototypes`, or the directions that this run of "
+        "`train softmax` learned.",
+        json_schema_extra=_PROTOTYPES,
+    )
+
+    reassign: bool = Field(
+        True,
+        description="Assign classes to prototypes anew during training; else class i keeps the prototype it starts "
+        "with.",
+        json_schema_extra=_ASSIGNMENT,
+    )
+    updates_per_epoch: int = Field(
+        1, ge=1, description="Assignments per epoch (the paper's tau').", json_schema_extra=_ASSIGNMENT
+    )
+    freeze_after: float | None = Field(
+        None,
+        ge=0,
+        le=1,
+        description="No new assignment after this share of the epochs; default: to the end.",
+        json_schema_extra=_ASSIGNMENT,
+    )
+    initial_assignment: Literal["identity", "random"] = Field(
+        "identity",
+        description="Assignment to start with; random is drawn by --seed.",
+        json_schema_extra=_ASSIGNMENT,
+    )
+    class_mean_decay: float = Field(
+        0.9, ge=0, lt=1, description="Weight of the past in a class mean (alpha).", json_schema_extra=_ASSIGNMENT
+    )
+
+    loss: Literal["inner-product", "cross-entropy"] = Field(
+        "inner-product",
+        description="inner-product: (1 - cosine)^2 with the own prototype; cross-entropy: softmax over the inner "
+        "products with all prototypes.",
+        json_schema_extra=_LOSS,
+    )
+    reduction: Literal["sum", "half-mean"] = Field(
+        "half-mean",
+        description="inner-product over a batch. sum: of the released code for balanced data; half-mean: of the paper. "
+        "The learning rate depends on it.",
+        json_schema_extra=_LOSS,
+    )
+
+    @model_validator(mode="after")
+    def _check_loss(self) -> DL2PAConfig:
+        if self.reduction == "sum" and self.loss != "inner-product":
+            raise ValueError("reduction sum goes with loss inner-product")
+        if self.prototypes_from is not None and self.prototypes != "uniform":
+            raise ValueError("prototypes and prototypes_from exclude each other")
+        return self

@@ -1,0 +1,106 @@
+"""Which class owns which prototype: solved again from the class means, at fixed times of a run (DL2PA).
+
+The main process solves, the others are told, so that all agree whatever their arithmetic. Source: DL2PA, Eq. 8 to 10;
+ties, classes without an image and the times are ours (specification 3.4).
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from labelkit.algorithms.assignment import Assignment, assign
+from labelkit.engine.method import TrainState
+from labelkit.models.prototype_head import PrototypeHead
+
+# An unseen class keeps its prototype unless a seen one gains more than this by taking it.
+UNSEEN_PULL = 1e-3
+# Mean gain for which classes are moved; below it a tie decides.
+SMALLEST_GAIN = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class AssignmentRecord:
+    """What one assignment came to.
+
+    Attributes:
+        objective: mean cosine of class means and their prototypes, over the classes.
+        changed: classes that have another prototype than before.
+        seconds: time it took.
+    """
+
+    objective: float
+    changed: int
+    seconds: float
+
+    def to_dict(self) -> dict[str, float]:
+        """For the log."""
+        return {name: float(value) for name, value in asdict(self).items()}
+
+
+def is_due(state: TrainState, updates_per_epoch: int, last_epoch: float) -> bool:
+    """Whether an assignment is to be made before the coming step.
+
+    Every ``steps_per_epoch / updates_per_epoch`` steps (rounded down, at least 1), but not before the first one: with
+    one update per epoch at the start of every epoch but the first, so that an epoch is scored and saved with the
+    assignment that it was trained with.
+
+    Args:
+        state: where the run is.
+        updates_per_epoch: assignments per epoch.
+        last_epoch: none from this epoch on.
+    """
+    period = max(1, state.steps_per_epoch // updates_per_epoch)
+    return state.step > 0 and state.step % period == 0 and state.epoch < last_epoch
+
+
+@torch.no_grad()
+def reassign(head: PrototypeHead, state: TrainState) -> AssignmentRecord:
+    """Give each class the prototype that makes the sum of cosines with the class means largest.
+
+    Raises:
+        ValueError: a class mean is not finite; the message names the class.
+    """
+    started = time.perf_counter()
+    before = head.assignment.cpu().numpy().copy()
+    found = Assignment(np.zeros_like(before), np.zeros(len(head.prices)), 0.0, "kept", 0)
+    if state.is_main:
+        previous = Assignment(before, head.prices.cpu().numpy().astype(np.float64), 0.0, "kept", 0)
+        found = best_assignment(similarities(head), previous)
+    columns = state.combine(torch.from_numpy(found.columns), "sum")
+    # float32 as in the checkpoint, so that a resumed run starts its next solution where this one would
+    head.prices.copy_(state.combine(torch.from_numpy(found.prices.astype(np.float32)), "sum"))
+    value = state.combine(torch.tensor(found.value, dtype=torch.float32), "sum")
+    head.assignment.copy_(columns)
+    changed = int((columns.cpu().numpy() != before).sum())
+    return AssignmentRecord(float(value) / len(before), changed, time.perf_counter() - started)
+
+
+def similarities(head: PrototypeHead) -> NDArray[np.float64]:
+    """(c, k) cosines of class means and prototypes; a class without an image only leans to its own prototype."""
+    table = (head.class_means.double().cpu() @ head.prototypes.double().cpu().T).numpy()
+    unseen = np.flatnonzero(head.seen.cpu().numpy() == 0)
+    table[unseen] = 0.0
+    table[unseen, head.assignment.cpu().numpy()[unseen]] = UNSEEN_PULL
+    return np.asarray(table, dtype=np.float64)
+
+
+def best_assignment(similarity: NDArray[np.float64], previous: Assignment) -> Assignment:
+    """Return the assignment of the largest sum, or the former one unless the gain is real.
+
+    Args:
+        similarity: (c, k), c <= k.
+        previous: what holds now; its value is not used.
+
+    Raises:
+        ValueError: a similarity is not finite.
+    """
+    found = assign(similarity, previous)
+    kept = float(similarity[np.arange(len(similarity)), previous.columns].sum())
+    if found.num_changed and found.value - kept <= SMALLEST_GAIN * len(similarity):
+        return Assignment(previous.columns, found.prices, kept, "kept", 0)
+    return found

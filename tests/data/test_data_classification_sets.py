@@ -1,0 +1,176 @@
+"""SVHN, STL-10, ImageNet-200, ImageNet-LT: read as published, refused when damaged or half there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from labelkit.data.datasets import Count, ImageDataset, load_dataset
+from labelkit.data.decode import BadImage
+from labelkit.data.imagenet_lt import load_imagenet_lt
+from labelkit.data.tiny_imagenet import load_tiny_imagenet
+from labelkit.errors import DatasetAbsent, DatasetError, DatasetIncomplete
+from scipy.io import savemat
+
+from miniature_sets import (
+    STL_CLASSES,
+    put,
+    write_imagenet,
+    write_imagenet_lt,
+    write_stl10,
+    write_svhn,
+    write_tiny_imagenet,
+)
+
+WNIDS = ("n01440764", "n01443537", "n01484850")
+
+
+def load(name: str, data_root: Path) -> ImageDataset:
+    return load_dataset(name, data_root=data_root)
+
+
+def labels_of(dataset: ImageDataset, split: str) -> list[int]:
+    return dataset.labels[dataset.in_split(split)].tolist()
+
+
+# --- SVHN ---
+
+
+def test_svhn_calls_ten_zero_and_keeps_pixels_upright(tmp_path: Path) -> None:
+    write_svhn(tmp_path / "svhn")
+    dataset = load("svhn", tmp_path)
+    assert labels_of(dataset, "train") == [0, 9, 8, 7, 6, 5]
+    assert labels_of(dataset, "test") == [0, 9, 8, 7]
+    assert dataset.chiral
+    pixels = dataset.source.read(dataset.sample_ids.index("train/00002.png")).decode(3)
+    assert pixels.shape == (32, 32, 3)
+    assert (pixels[0] == 255).all()
+    assert (pixels[1:] == 20).all()
+
+
+def test_svhn_without_one_file_or_at_all_says_so(tmp_path: Path) -> None:
+    with pytest.raises(DatasetAbsent, match=r"train_32x32\.mat.*housenumbers"):
+        load("svhn", tmp_path)
+    write_svhn(tmp_path / "svhn")
+    (tmp_path / "svhn/test_32x32.mat").unlink()
+    with pytest.raises(DatasetIncomplete, match=r"missing: test_32x32\.mat"):
+        load("svhn", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"X": np.zeros((32, 32, 3, 2), np.uint8), "y": np.ones((3, 1), np.uint8)}, "3 labels for 2 images"),
+        ({"X": np.zeros((32, 32, 3, 2), np.uint8), "y": np.array([[1], [11]], np.uint8)}, "labels reach from 1 to 11"),
+        ({"X": np.zeros((2, 32, 32, 3), np.uint8), "y": np.ones((2, 1), np.uint8)}, "expected bytes"),
+        ({"X": np.zeros((32, 32, 3, 2)), "y": np.ones((2, 1), np.uint8)}, "expected bytes"),
+        ({"y": np.ones((2, 1), np.uint8)}, "has no variable 'X'"),
+    ],
+)
+def test_svhn_that_is_not_as_published_is_refused(tmp_path: Path, content: dict[str, np.ndarray], message: str) -> None:
+    write_svhn(tmp_path / "svhn")
+    savemat(tmp_path / "svhn/train_32x32.mat", content)
+    with pytest.raises(DatasetError, match=message):
+        load("svhn", tmp_path)
+
+
+def test_svhn_that_is_no_matlab_file_is_refused(tmp_path: Path) -> None:
+    write_svhn(tmp_path / "svhn")
+    put(tmp_path / "svhn/train_32x32.mat", "not found")
+    with pytest.raises(DatasetError, match=r"train_32x32\.mat: cannot be read as a MATLAB file"):
+        load("svhn", tmp_path)
+
+
+# --- STL-10 ---
+
+
+def test_stl10_planes_lie_column_by_column_and_classes_count_from_one(tmp_path: Path) -> None:
+    write_stl10(tmp_path / "stl10_binary")
+    dataset = load("stl10", tmp_path)
+    assert dataset.class_names == STL_CLASSES
+    assert dataset.split_names == ("train", "test")
+    assert labels_of(dataset, "train") == [0, 1, 2, 0, 1]
+    row = dataset.sample_ids.index("train/000003.png")
+    pixels = dataset.select([row]).source.read(0).decode(3)
+    assert pixels[:, :, 0].tolist() == [[4] + [0] * 95] * 96
+    assert (pixels[0, :, 1] == 7).all()
+    assert (pixels[1:, :, 1] == 0).all()
+    assert (pixels[..., 2] == 9).all()
+
+
+def test_stl10_has_its_unlabeled_images_if_they_are_there(tmp_path: Path) -> None:
+    write_stl10(tmp_path / "stl10_binary", unlabeled=4)
+    dataset = load("stl10", tmp_path)
+    assert labels_of(dataset, "unlabeled") == [-1] * 4
+    assert not dataset.given[dataset.in_split("unlabeled")].any()
+
+
+def test_stl10_with_files_of_a_wrong_size_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "stl10_binary"
+    write_stl10(folder)
+    (folder / "test_y.bin").write_bytes(b"\1\1")
+    with pytest.raises(DatasetError, match="2 labels for 3 images"):
+        load("stl10", tmp_path)
+    (folder / "test_y.bin").write_bytes(b"\1\4\1")
+    with pytest.raises(DatasetError, match=r"labels reach from 1 to 4, class_names\.txt names 3"):
+        load("stl10", tmp_path)
+    (folder / "test_X.bin").write_bytes(b"\0" * 100)
+    with pytest.raises(DatasetError, match="100 bytes are not a multiple of 27,648"):
+        load("stl10", tmp_path)
+
+
+def test_an_stl10_file_that_got_shorter_is_a_bad_image(tmp_path: Path) -> None:
+    write_stl10(tmp_path / "stl10_binary")
+    dataset = load("stl10", tmp_path)
+    (tmp_path / "stl10_binary/train_X.bin").write_bytes(b"\0" * 30_000)
+    with pytest.raises(BadImage, match="ends too early"):
+        dataset.source.read(dataset.sample_ids.index("train/000001.png"))
+
+
+# --- ImageNet-200 ---
+
+
+def test_tiny_imagenet_classes_are_sorted_and_validation_follows_its_list(tmp_path: Path) -> None:
+    write_tiny_imagenet(tmp_path / "tiny-imagenet-200", WNIDS)
+    dataset = load_tiny_imagenet(tmp_path)
+    assert dataset.class_names == WNIDS
+    assert labels_of(dataset, "train") == [0, 0, 1, 1, 2, 2]
+    assert labels_of(dataset, "val") == [2, 1, 0]
+    assert all("test" not in sample_id for sample_id in dataset.sample_ids)
+
+
+def test_tiny_imagenet_must_have_its_classes_and_images(tmp_path: Path) -> None:
+    write_tiny_imagenet(tmp_path / "tiny-imagenet-200", WNIDS)
+    with pytest.raises(DatasetIncomplete, match="expected 200 class folders with images/, found 3"):
+        load("imagenet_200", tmp_path)
+    with pytest.raises(DatasetIncomplete, match="train: expected 7 images, found 6"):
+        load_tiny_imagenet(tmp_path, expected={"train": Count(7)})
+    put(tmp_path / "tiny-imagenet-200/val/val_annotations.txt", "val_0.JPEG\tn99\t0\t0\t9\t9\n")
+    with pytest.raises(DatasetError, match=r"line 1: 'n99' is no class of wnids\.txt"):
+        load_tiny_imagenet(tmp_path)
+
+
+# --- ImageNet-LT ---
+
+
+@pytest.mark.parametrize("place", ["imagenet_lt", "imagenet"])
+def test_imagenet_lt_lists_lie_beside_or_in_imagenet(tmp_path: Path, place: str) -> None:
+    write_imagenet_lt(tmp_path / place, tmp_path / "imagenet", WNIDS)
+    dataset = load_imagenet_lt(tmp_path, folder_names=WNIDS)
+    assert labels_of(dataset, "train") == [0, 0, 1, 1, 2]
+    assert labels_of(dataset, "val") == [0, 1, 2]
+    assert labels_of(dataset, "test") == [0, 1, 2]
+    assert dataset.split_names == ("train", "val", "test")
+
+
+def test_imagenet_lt_without_images_or_with_other_numbers_is_refused(tmp_path: Path) -> None:
+    write_imagenet_lt(tmp_path / "imagenet_lt", tmp_path / "elsewhere", WNIDS)
+    with pytest.raises(DatasetIncomplete, match="there is no imagenet/ with train/ and val/"):
+        load_imagenet_lt(tmp_path, folder_names=WNIDS)
+    write_imagenet(tmp_path / "imagenet", WNIDS, train=2)
+    with pytest.raises(DatasetIncomplete, match=r"val: expected 3 images, found 0.*n01440764_2\.JPEG"):
+        load_imagenet_lt(tmp_path, folder_names=WNIDS)
+    put(tmp_path / "imagenet_lt/ImageNet_LT_test.txt", "val/n01443537/n01443537_0.JPEG 2\n")
+    with pytest.raises(DatasetError, match=r"line 1: .* has label 2, its folder is class 1"):
+        load_imagenet_lt(tmp_path, folder_names=WNIDS)

@@ -1,0 +1,237 @@
+"""DL2PA and its baselines: what is fixed, what moves, what the options mean, what is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from labelkit.cli.main import main
+from labelkit.data.keyed_random import keyed_generator
+from labelkit.data.splits import given_split
+from labelkit.data.transforms import affine_matrices, classification_view, warp
+from labelkit.engine.checkpoint import load_checkpoint
+from labelkit.engine.method import TrainState
+from labelkit.errors import ConfigError
+from labelkit.methods.dl2pa import DL2PA
+from labelkit.stages.prepare import PreparedData
+
+Make = Callable[..., Any]
+
+
+def changes(path: Path) -> list[int]:
+    lines = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+    return [int(line["assignment/changed"]) for line in lines if "kind" not in line]
+
+
+def test_prototypes_are_never_trained_and_means_are_unit_rows(make: Make) -> None:
+    setup = make("dl2pa", embed_dim=5)
+    setup.trainer.fit()
+    head = setup.method.network.head
+    assert torch.allclose(head.prototypes.norm(dim=1), torch.ones(10), atol=1e-6)
+    again = make("dl2pa", embed_dim=5, epochs=1, seed=9)
+    again.trainer.fit()
+    assert torch.equal(head.prototypes, again.method.network.head.prototypes)  # --prototype-seed alone decides
+    seen = head.seen > 0
+    assert torch.allclose(head.class_means[seen].norm(dim=1), torch.ones(int(seen.sum())), atol=1e-6)
+    assert int(head.seen.sum()) == 2 * 16  # two epochs of the labeled images
+
+
+def test_classes_without_an_image_keep_their_prototypes_unless_displaced(make: Make, tmp_path: Path) -> None:
+    setup = make("dl2pa", tmp_path / "run", embed_dim=10, epochs=3)
+    setup.trainer.fit()
+    head = setup.method.network.head
+    assert sorted(head.assignment.tolist()) == list(range(10))
+    assert head.seen[5:].sum() == 0
+    assert not head.class_means[5:].any()
+    lost = set(head.assignment[:5].tolist())
+    for label in range(5, 10):
+        assert label in lost or int(head.assignment[label]) == label
+
+
+def test_a_resumed_run_with_many_assignments_and_mixup_equals_an_uninterrupted_one(make: Make, tmp_path: Path) -> None:
+    options = {
+        "embed_dim": 3, "updates_per_epoch": 4, "mixup_alpha": 1.0, "class_weights": "batch", "embedding_bn": True,
+        "reduction": "half-mean", "lr": 0.1, "epochs": 3,
+    }  # fmt: skip
+    whole = make("dl2pa", tmp_path / "whole", **options)
+    whole.trainer.fit()
+    assert not make("dl2pa", tmp_path / "cut", **options, stop_after_steps=6).trainer.fit().finished
+    resumed = make("dl2pa", tmp_path / "cut", resume=True, **options)
+    checkpoint = load_checkpoint(tmp_path / "cut")
+    assert checkpoint is not None
+    resumed.trainer.restore(checkpoint)
+    resumed.trainer.fit()
+    for name, value in whole.method.state_dict().items():
+        assert torch.equal(value, resumed.method.state_dict()[name]), name
+    assert changes(tmp_path / "whole") == changes(tmp_path / "cut")
+    assert sum(changes(tmp_path / "whole")) > 0
+
+
+def test_assignments_stop_when_they_are_to_be_frozen_or_fixed(make: Make, tmp_path: Path) -> None:
+    options = {"embed_dim": 3, "epochs": 4, "reduction": "half-mean", "lr": 0.1, "updates_per_epoch": 4}
+    frozen = make("dl2pa", tmp_path / "frozen", freeze_after=0.25, **options)
+    frozen.trainer.fit()
+    assert changes(tmp_path / "frozen")[1:] == [0, 0, 0]
+    fixed = make("dl2pa", reassign=False, **options)
+    fixed.trainer.fit()
+    assert fixed.method.network.head.assignment.tolist() == list(range(10))
+
+
+def test_a_sum_grows_with_processes_and_accumulation_where_gradients_are_averaged(make: Make) -> None:
+    setup = make("dl2pa", grad_accumulation_steps=2)
+    state: TrainState = setup.trainer._state(log_now=False)
+    state.combine = lambda value, operation: 3 * value
+    batch = next(setup.batches())
+    alone = make("dl2pa")
+    for one in (setup.method, alone.method):
+        one.network.head.prototypes.copy_(torch.nn.functional.normalize(torch.ones(10, 8), dim=1))
+    plain = alone.method.training_step(batch).loss.detach()
+    setup.method.on_epoch_start(state)
+    assert float(setup.method.training_step(batch).loss.detach()) == pytest.approx(6 * float(plain), rel=1e-5)
+
+
+def test_two_halves_of_a_batch_give_the_gradient_and_the_means_of_the_whole(make: Make) -> None:
+    """P15; the network has no batch normalization, whose statistics belong to each process."""
+    options = {"backbone": "vit_nano_p8_32", "embed_dim": 6, "class_weights": "batch", "reduction": "half-mean"}
+
+    def built() -> tuple[Any, DL2PA]:
+        setup = make("dl2pa", **options)
+        generator = keyed_generator(0, "test")
+        rows = torch.from_numpy(generator.standard_normal((10, 6))).float()
+        setup.method.network.head.prototypes.copy_(torch.nn.functional.normalize(rows, dim=1))
+        return setup, setup.method.eval()
+
+    setup, whole = built()
+    batch = next(setup.batches())
+    whole.on_step_start(setup.trainer._state(log_now=False))
+    whole.training_step(batch).loss.backward()
+
+    def part(rank: int) -> Any:
+        return type(batch)(
+            tuple(view[rank::2] for view in batch.views), batch.labels[rank::2], batch.sample_index[rank::2], ()
+        )
+
+    told: dict[int, list[torch.Tensor]] = {0: [], 1: []}
+    for rank in (0, 1):  # what each process says
+        listener, method = built()
+        state = listener.trainer._state(log_now=False)
+        state.combine = lambda value, operation, rank=rank: told[rank].append(value.clone()) or value
+        method.on_step_start(state)
+        method.training_step(part(rank))
+    gradients, methods = [], []
+    for rank in (0, 1):
+        listener, method = built()
+        state = listener.trainer._state(log_now=False)
+        answers = iter([first + second for first, second in zip(told[0], told[1], strict=True)])
+        state.combine = lambda value, operation, answers=answers: next(answers)
+        method.on_step_start(state)
+        method.training_step(part(rank)).loss.backward()
+        gradients.append({name: p.grad for name, p in method.named_parameters()})
+        methods.append(method)
+    for name, parameter in whole.named_parameters():
+        mean = (gradients[0][name] + gradients[1][name]) / 2
+        assert torch.allclose(mean, parameter.grad, atol=1e-6), name
+    for method in methods:
+        assert torch.allclose(method.network.head.class_means, whole.network.head.class_means, atol=1e-6)
+        assert torch.equal(method.network.head.seen, whole.network.head.seen)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("dl2pa", {"prototypes": "simplex", "embed_dim": 9, "reassign": False}),
+        ("dl2pa", {"loss": "cross-entropy", "reduction": "half-mean", "reassign": False}),
+        ("dl2pa", {"initial_assignment": "random"}),
+        ("dl2pa", {"class_weights": "global", "mixup_alpha": 0.5}),
+        ("softmax", {"uniformity_weight": 0.01}),
+        ("softmax", {"cosine_scale": 16.0, "mixup_alpha": 1.0, "class_weights": "batch"}),
+    ],
+)
+def test_every_baseline_trains(make: Make, name: str, options: dict[str, Any]) -> None:
+    fit = make(name, epochs=1, **options).trainer.fit()
+    assert fit.finished
+    assert np.isfinite(fit.metrics["loss"])
+
+
+def test_prototypes_come_from_a_learned_classifier(make: Make, tmp_path: Path) -> None:
+    learned = make("softmax", tmp_path / "softmax", epochs=1)
+    learned.trainer.fit()
+    weight = learned.method.network.head.weight.detach()
+    setup = make("dl2pa", epochs=1, prototypes_from=tmp_path / "softmax")
+    setup.trainer.fit()
+    unit = torch.nn.functional.normalize(weight, dim=1)
+    assert torch.allclose(setup.method.network.head.prototypes, unit)
+    with pytest.raises(ConfigError, match="has 10 prototypes of 8 dimensions, 10 of 5 are needed"):
+        make("dl2pa", prototypes_from=tmp_path / "softmax", embed_dim=5).trainer.fit()
+    with pytest.raises(ConfigError, match="12 of 8 are needed"):
+        make("dl2pa", prototypes_from=tmp_path / "softmax", num_classes=12).trainer.fit()
+
+
+def test_a_simplex_needs_as_many_dimensions_as_classes_less_one(make: Make) -> None:
+    with pytest.raises(ConfigError, match="10 classes with equal angles need 9 dimensions, the embedding has 8"):
+        make("dl2pa", prototypes="simplex", embed_dim=8).trainer.fit()
+
+
+def test_labels_with_gaps_are_numbered_without_them_and_named_by_their_own_names(
+    make: Make, prepared: PreparedData
+) -> None:
+    labels = prepared.dataset.labels
+    split = given_split(labels, np.isin(labels, [1, 4, 8]), 10)
+    gaps = PreparedData(prepared.dataset, split, split.training_labels(labels))
+    setup = make("dl2pa", data=gaps, epochs=1)
+    setup.trainer.fit()
+    assert setup.method.data.class_order[:3] == (1, 4, 8)
+    assert (setup.method.network.head.seen[:3] > 0).all()
+    assert not setup.method.network.head.seen[3:].any()
+
+
+def one_class(path: Path, *names: str) -> Path:
+    from PIL import Image
+
+    for name in names:
+        (path / name).mkdir(parents=True)
+        for i in range(6):
+            Image.new("L", (8, 8), 40 * i).save(path / name / f"{i}.png")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (("--dataset", "ONE"), 3, "has one class"),
+        (("--embed-dim", "1"), 2, "must be >= 2"),
+        (("--num-classes", "5"), 2, "5 is fewer than the 10 classes with labels"),
+        (("--label-split", "none"), 3, "no image has a label that training may use"),
+        (("--imbalance-factor", "0.001"), 2, "would be left without an image"),
+        (("--prototypes", "simplex"), 2, "need 9 dimensions"),
+        (("--loss", "cross-entropy"), 2, "reduction sum goes with loss inner-product"),
+        (("--prototypes-from", "ONE"), 3, "holds no checkpoint"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused_with_its_code(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], code: int, message: str
+) -> None:
+    one = one_class(tmp_path / "photos", "only")
+    given = [str(one) if word == "ONE" else word for word in words]
+    options = ["--preset", "digits", "--threads", "1", "--device", "cpu", "--out", str(tmp_path / "run")]
+    assert main(["train", "dl2pa", *options, *given]) == code
+    assert message in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_crop_flip_view_shifts_by_whole_pixels_and_shows_black_beyond() -> None:
+    view = classification_view(32, "crop-flip", chiral=True)
+    image = torch.randint(0, 256, (1, 3, 32, 32), generator=torch.Generator().manual_seed(0)).to(torch.uint8)
+    padded = torch.nn.functional.pad(image.float() / 255, (4, 4, 4, 4))
+    shifts = set()
+    for key in range(60):
+        matrices = affine_matrices(view, [key], seed=0, epoch=0, view=0)
+        shown = warp(image, matrices, view)[0]
+        x, y = (round(float(matrices[0, axis, 2]) * 16) for axis in (0, 1))
+        assert torch.allclose(shown, padded[0, :, 4 + y : 36 + y, 4 + x : 36 + x], atol=1e-4)
+        shifts.add((x, y))
+    assert {x for x, _ in shifts} == set(range(-4, 5))

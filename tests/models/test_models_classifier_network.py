@@ -1,0 +1,150 @@
+"""Networks of DL2PA: published numbers of parameters, prototypes behind an assignment, class means by momentum."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from labelkit.models.backbones import build_backbone
+from labelkit.models.classifier_network import ClassifierNetwork, ScaledCosineHead
+from labelkit.models.prototype_head import PrototypeHead
+
+
+def count(module: torch.nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def classifier(embed_dim: int | None, *, backbone: str = "resnet32_hpn", bn: bool = False) -> ClassifierNetwork:
+    return ClassifierNetwork(
+        backbone,
+        lambda dim: PrototypeHead(10, dim),
+        10,
+        embed_dim=embed_dim,
+        embedding_bn=bn,
+        in_channels=3,
+        image_size=32,
+        pretrained=False,
+        weights=None,
+        mean=None,
+        std=None,
+        seed=0,
+    )
+
+
+@pytest.mark.parametrize(("dim", "parameters"), [(10, 487_386), (25, 488_361), (50, 489_986), (100, 493_236)])
+def test_resnet32_with_a_projection_has_the_published_number_of_parameters(dim: int, parameters: int) -> None:
+    assert count(classifier(dim)) == parameters
+
+
+@pytest.mark.parametrize(
+    ("name", "width", "parameters"),
+    [("resnet32_cifar", 64, 463_504), ("resnet32_wide_cifar", 128, 1_848_608)],
+)
+def test_long_tailed_networks_have_no_projection_and_the_published_number_of_parameters(
+    name: str, width: int, parameters: int
+) -> None:
+    network = classifier(None, backbone=name)
+    assert (network.embed_dim, count(network)) == (width, parameters)
+
+
+def test_the_wide_end_of_resnet50_has_4096_features() -> None:
+    with torch.device("meta"):
+        backbone = build_backbone("resnet50_wide_end")
+    assert (backbone.info.feature_dim, count(backbone)) == (4096, 63_114_304)
+
+
+def test_nothing_of_the_head_is_trained() -> None:
+    network = classifier(8, bn=True)
+    assert not list(network.head.parameters())
+    assert {name for name, _ in network.head.named_buffers()} == {
+        "prototypes", "assignment", "prices", "class_means", "seen"
+    }  # fmt: skip
+    assert isinstance(network.normalization, torch.nn.BatchNorm1d)
+
+
+def test_scores_are_cosines_with_the_assigned_prototypes() -> None:
+    head = PrototypeHead(3, 2)
+    angles = torch.tensor([0.0, 2.0, 4.0]) * torch.pi / 3
+    head.prototypes.copy_(torch.stack([angles.cos(), angles.sin()], dim=1))
+    head.assignment.copy_(torch.tensor([2, 0, 1]))
+    scores = head(torch.tensor([[-0.28, 0.96]]))
+    # prototype scores -.28, .971384, -.691384 for the prototypes 0, 1, 2
+    assert scores[0].tolist() == pytest.approx([-0.691384, -0.28, 0.971384], abs=1e-6)
+    assert int(scores.argmax()) == 2
+
+
+def test_permuting_prototypes_and_their_owners_alike_changes_no_score() -> None:
+    torch.manual_seed(0)
+    head, other = PrototypeHead(5, 3), PrototypeHead(5, 3)
+    head.prototypes.copy_(torch.nn.functional.normalize(torch.randn(5, 3), dim=1))
+    order = torch.tensor([3, 1, 4, 0, 2])
+    other.prototypes.copy_(head.prototypes[order])
+    other.assignment.copy_(torch.argsort(order))
+    rows = torch.randn(6, 3)
+    assert torch.equal(head(rows), other(rows))
+
+
+@pytest.mark.parametrize(("decay", "expected"), [(0.9, (0.993884, 0.110432)), (0.95, (0.998618, 0.052559))])
+def test_a_class_mean_moves_by_momentum(decay: float, expected: tuple[float, float]) -> None:
+    head = PrototypeHead(2, 2)
+    head.class_means[0] = torch.tensor([1.0, 0.0])
+    head.seen[0] = 1
+    head.update_means(torch.tensor([[0.0, 5.0]]), torch.tensor([0]), decay=decay)
+    assert head.class_means[0].tolist() == pytest.approx(expected, abs=1e-6)
+    assert head.seen.tolist() == [2, 0]
+    assert not head.class_means[1].any()
+
+
+def test_the_first_images_of_a_class_are_its_mean() -> None:
+    head = PrototypeHead(2, 2)
+    head.update_means(torch.tensor([[2.0, 0.0], [0.0, 1.0]]), torch.tensor([1, 1]))
+    assert head.class_means[1].tolist() == pytest.approx([0.5**0.5, 0.5**0.5])
+    assert head.seen.tolist() == [0, 2]
+
+
+def test_images_that_cancel_leave_mean_and_count_as_they_are() -> None:
+    head = PrototypeHead(2, 2)
+    head.class_means[0] = torch.tensor([1.0, 0.0])
+    head.seen[0] = 1
+    head.update_means(torch.tensor([[0.0, 1.0], [0.0, -1.0]]), torch.tensor([0, 0]))
+    assert head.class_means[0].tolist() == [1.0, 0.0]
+    assert head.seen.tolist() == [1, 0]
+
+
+def test_a_mixed_image_counts_for_both_labels_by_its_share() -> None:
+    head = PrototypeHead(2, 2)
+    rows = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0], [0.0, 1.0]])
+    head.update_means(rows, torch.tensor([0, 1, 1, 0]), torch.tensor([0.7, 0.7, 0.3, 0.3]))
+    expected = torch.nn.functional.normalize(torch.tensor([0.7, 0.3]), dim=0)
+    assert head.class_means[0].tolist() == pytest.approx(expected.tolist())
+    assert head.seen.tolist() == [2, 2]
+
+
+def test_two_halves_of_a_batch_whose_sums_are_joined_give_the_mean_of_the_whole() -> None:
+    torch.manual_seed(1)
+    rows, labels = torch.randn(12, 4), torch.randint(0, 3, (12,))
+    whole, parts = PrototypeHead(3, 4), [PrototypeHead(3, 4), PrototypeHead(3, 4)]
+    whole.update_means(rows, labels)
+    tables: list[torch.Tensor] = []
+    for rank in (0, 1):  # what each process would add
+        PrototypeHead(3, 4).update_means(
+            rows[rank::2], labels[rank::2], combine=lambda table: tables.append(table) or table
+        )
+    for rank, head in enumerate(parts):
+        head.update_means(rows[rank::2], labels[rank::2], combine=lambda table: tables[0] + tables[1])
+        assert torch.allclose(head.class_means, whole.class_means, atol=1e-6)
+        assert torch.equal(head.seen, whole.seen)
+    assert torch.equal(parts[0].class_means, parts[1].class_means)
+
+
+def test_fewer_prototypes_than_classes_are_refused() -> None:
+    with pytest.raises(ValueError, match="2 prototypes for 3 classes"):
+        PrototypeHead(3, 2, 2)
+
+
+def test_a_scaled_cosine_head_gives_scale_times_the_cosine() -> None:
+    head = ScaledCosineHead(2, 2, 16.0)
+    with torch.no_grad():
+        head.weight.copy_(torch.tensor([[0.0, 3.0], [1.0, 0.0]]))
+    assert head(torch.tensor([[0.0, 7.0]]))[0].tolist() == pytest.approx([16.0, 0.0])
+    with pytest.raises(ValueError, match="scale must be positive"):
+        ScaledCosineHead(2, 2, 0.0)

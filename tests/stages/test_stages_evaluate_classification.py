@@ -1,0 +1,161 @@
+"""``labelkit evaluate classification``: from a run and from a store, against counts made by hand."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from labelkit.cli.main import main
+from labelkit.store.embeddings import open_store
+from PIL import Image
+from sklearn.datasets import load_digits
+
+CLASSES = 6
+
+
+def write_photos(root: Path, classes: range = range(CLASSES), *, rare: int = 5) -> Path:
+    """Write digits in class folders, 20 each, and ``rare`` of the last class."""
+    digits = load_digits()
+    for label in classes:
+        folder = root / f"digit-{label}"
+        folder.mkdir(parents=True, exist_ok=True)
+        for row in np.flatnonzero(digits.target == label)[: rare if label == CLASSES - 1 else 20]:
+            Image.fromarray((digits.images[row] * 15).astype(np.uint8)).save(folder / f"{row}.png")
+    return root
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_photos(tmp_path_factory.mktemp("photos"))
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory, photos: Path) -> Path:
+    """Return a short run of dl2pa."""
+    out = tmp_path_factory.mktemp("runs") / "run"
+    words = ["--dataset", str(photos), "--preset", "digits", "--device", "cpu", "--threads", "1", "--epochs", "3"]
+    assert main(["train", "dl2pa", *words, "--batch-size", "12", "--out", str(out), "-q"]) == 0
+    return out
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory, photos: Path, run: Path) -> Path:
+    """Return the store of that run."""
+    out = tmp_path_factory.mktemp("stores") / "photos.h5"
+    words = ["--dataset", str(photos), "--checkpoint", str(run), "--split", "all", "--device", "cpu"]
+    assert main(["embed", *words, "--out", str(out), "-q"]) == 0
+    return out
+
+
+def evaluate(capsys: pytest.CaptureFixture[str], *words: object) -> dict[str, Any]:
+    capsys.readouterr()
+    assert main(["evaluate", "classification", *map(str, words), "--json"]) == 0
+    answer: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return answer
+
+
+def refuse(capsys: pytest.CaptureFixture[str], code: int, *words: object) -> str:
+    capsys.readouterr()
+    assert main(["evaluate", "classification", *map(str, words)]) == code
+    return " ".join(capsys.readouterr().err.split())
+
+
+def test_a_run_is_scored_on_what_it_held_out(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    answer = evaluate(capsys, "--checkpoint", run, "--threads", 1)
+    everything = answer["scores"][0]
+    last = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()][-1]
+    assert answer["split"] == "test"
+    assert everything["images"] == 21  # a fifth of 105
+    assert everything["accuracy"] == pytest.approx(last["accuracy"])
+    low, high = everything["interval"]
+    assert low <= everything["accuracy"] <= high
+
+
+def test_a_store_gives_the_same_scores_as_the_run_and_as_counting(
+    run: Path, index: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    from_run = evaluate(capsys, "--checkpoint", run, "--threads", 1)
+    answer = evaluate(capsys, "--index", index, "--confusion", tmp_path / "confusion.csv", "--result", "top")
+    assert answer["scores"] == from_run["scores"]
+    assert answer["per_class"] == from_run["per_class"]
+    store = open_store(index)
+    rows = store.rows("test")
+    assert store.labels is not None
+    labels, named = store.labels[rows], store.extras["logits"][rows].argmax(axis=1)
+    assert answer["scores"][0]["accuracy"] == pytest.approx(np.mean(labels == named))
+    top5 = np.argsort(-store.extras["logits"][rows], axis=1)[:, :5]
+    assert answer["scores"][0]["top5_accuracy"] == pytest.approx(np.mean((top5 == labels[:, None]).any(axis=1)))
+    table = list(csv.reader((tmp_path / "confusion.csv").read_text().splitlines()))
+    assert table[0] == ["true class", *store.class_names]
+    counted = np.zeros((CLASSES, CLASSES), int)
+    np.add.at(counted, (labels, named), 1)
+    assert [[int(cell) for cell in row[1:]] for row in table[1:]] == counted.tolist()
+    assert (index.parent / f"{index.name}.results").exists()
+
+
+def test_groups_follow_the_training_images(index: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    answer = evaluate(capsys, "--index", index, "--groups", "rank")
+    assert {name: len(classes) for name, classes in answer["groups"].items()} == {"many": 2, "medium": 2, "few": 2}
+    assert "digit-5" in answer["groups"]["few"]
+    assert [entry["train_images"] for entry in answer["per_class"]] == [16, 16, 16, 16, 16, 4]
+    assert sum(entry["images"] for entry in answer["scores"][1:]) == answer["scores"][0]["images"]
+    assert evaluate(capsys, "--index", index, "--groups", "none", "--bootstrap", 0)["scores"][0]["interval"] is None
+
+
+def test_classes_without_a_training_image_can_be_ruled_out(
+    tmp_path: Path, photos: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "labels.csv").write_text(
+        "path,label,split\n"
+        + "".join(
+            f"{path},{path.parent.name},{'test' if path.parent.name == 'digit-0' or number % 4 == 0 else 'train'}\n"
+            for number, path in enumerate(sorted(photos.rglob("*.png")))
+        )
+    )
+    words = ["--dataset", str(tmp_path / "labels.csv"), "--preset", "digits", "--set", "holdout=none"]
+    words += [
+        "--device",
+        "cpu",
+        "--threads",
+        "1",
+        "--epochs",
+        "1",
+        "--batch-size",
+        "12",
+        "--out",
+        str(tmp_path / "run"),
+    ]
+    assert main(["train", "dl2pa", *words, "-q"]) == 0
+    answer = evaluate(capsys, "--checkpoint", tmp_path / "run", "--seen-only")
+    assert answer["classes_without_training_image"] == ["digit-0"]
+    assert answer["per_class"][0]["accuracy"] == 0
+    assert all(entry["named"] != "digit-0" for entry in answer["confusions"])
+
+
+def test_what_cannot_be_scored_is_refused(
+    tmp_path: Path, run: Path, index: Path, photos: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "Give either --checkpoint" in refuse(capsys, 2)
+    assert "give either --checkpoint" in refuse(capsys, 2, "--checkpoint", run, "--index", index)
+    assert "no split 'dev'" in refuse(capsys, 2, "--index", index, "--split", "dev")
+    assert "train is trained on" in refuse(capsys, 2, "--checkpoint", run, "--split", "train")
+    assert "does not exist" in refuse(capsys, 3, "--checkpoint", tmp_path / "gone")
+    bare = tmp_path / "pixels.h5"
+    assert main(["embed", "--dataset", str(photos), "--backbone", "pixels", "--out", str(bare), "-q"]) == 0
+    assert "holds no output of a classifier" in refuse(capsys, 3, "--index", bare)
+
+
+def test_more_classes_than_the_checkpoint_has_prototypes_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    photos = write_photos(tmp_path / "photos", range(3))
+    words = ["--dataset", str(photos), "--preset", "digits", "--device", "cpu", "--threads", "1", "--batch-size", "12"]
+    assert main(["train", "dl2pa", *words, "--epochs", "1", "--out", str(tmp_path / "run"), "-q"]) == 0
+    write_photos(tmp_path / "photos", range(5))
+    message = refuse(capsys, 3, "--checkpoint", tmp_path / "run")
+    assert "has scores for 3 classes, the data now have 5" in message
+    assert main(["train", "dl2pa", *words, "--epochs", "1", "--out", str(tmp_path / "run"), "--resume"]) == 3
