@@ -133,6 +133,17 @@ def test_more_starts_are_never_worse_than_the_first() -> None:
     assert largest[1] <= largest[0]
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("count", [100, 2100])
+def test_a_gpu_spreads_as_well(count: int) -> None:
+    spreads = [
+        measure_spread(spread_prototypes(count, 10, generator(), iterations=30, device=device))
+        for device in ("cpu", "cuda")
+    ]
+
+    assert spreads[1].max_cosine == pytest.approx(spreads[0].max_cosine, abs=0.02)
+
+
 def test_rows_have_length_1_and_the_same_seed_gives_the_same_ones() -> None:
     for count, dim in ((5, 8), (7, 4), (30, 4)):
         one, same, other = (spread_prototypes(count, dim, generator(seed), iterations=20) for seed in (0, 0, 1))
