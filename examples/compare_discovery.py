@@ -15,16 +15,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import statistics
-import subprocess
 import sys
-import tempfile
 from concurrent.futures import ThreadPoolExecutor
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+
+import comparison
 
 FLIP = ["flipclass"]
 ROWS = {
@@ -64,35 +61,23 @@ class Commands:
         folder: for stores and runs.
         data: options that say which images.
         extra: further options of every ``labelkit train``.
+        classes: classes in all.
         has_test: the data set has a split ``test``.
     """
 
-    def __init__(self, folder: Path, data: list[str], extra: list[str], *, has_test: bool) -> None:
+    def __init__(self, folder: Path, data: list[str], extra: list[str], classes: int, *, has_test: bool) -> None:
         self.folder = folder
         self.data = data
         self.extra = extra
+        self.classes = classes
         self.has_test = has_test
-
-    def run(self, *words: object) -> tuple[dict[str, Any], float]:
-        """Run one command with --json; returns what it printed and the CPU seconds it took."""
-        command = [sys.executable, "-m", "labelkit", *map(str, words), "--json"]
-        environment = os.environ | {"OMP_NUM_THREADS": "1"}
-        with tempfile.TemporaryFile() as printed, tempfile.TemporaryFile() as said:
-            process = subprocess.Popen(command, stdout=printed, stderr=said, env=environment)
-            _, status, usage = os.wait4(process.pid, 0)
-            process.returncode = os.waitstatus_to_exitcode(status)
-            printed.seek(0)
-            said.seek(0)
-            if process.returncode != 0:
-                raise SystemExit(f"{' '.join(command)}\n{said.read().decode()}")
-            return json.loads(printed.read()), usage.ru_utime + usage.ru_stime
 
     def score(self, index: Path, result: str) -> dict[str, float]:
         """Accuracies of a result on the unlabeled training images and on the test images."""
-        scores = {}
+        scores: dict[str, float] = {}
         for split in ("train", "test") if self.has_test else ("all",):
             words = ("--index", index, "--results", result, "--split", split, "--bootstrap", 0)
-            answer, _ = self.run("evaluate", "clustering", *words)
+            answer, _ = comparison.run("evaluate", "clustering", *words)
             prefix = "test_" if split == "test" else ""
             scores |= {f"{prefix}{part}": 100 * answer["scores"][0][f"{part}_accuracy"] for part in PARTS}
         return scores
@@ -100,37 +85,28 @@ class Commands:
     def embed(self, out: Path, *network: object) -> None:
         """Embed the images, with the test split if there is one."""
         split = ("--split", "all") if self.has_test else ()
-        self.run("embed", *self.data, *split, *network, "--out", out, "--overwrite")
+        comparison.run("embed", *self.data, *split, *network, "--out", out, "--overwrite")
 
-    def cluster(self, index: Path, classes: int, algorithm: str, seed: int) -> dict[str, Any]:
-        """Cluster a store and score the result."""
+    def cluster(self, index: Path, algorithm: str, seed: int) -> tuple[dict[str, float], float]:
+        """Cluster a store; scores of the result, and CPU seconds."""
         name = f"{algorithm}-{seed}"
-        words = ("--index", index, "--num-clusters", classes, "--seed", seed, "--result", name, "--overwrite")
-        _, seconds = self.run("cluster", algorithm, *words)
-        return self.score(index, name) | {"cpu_seconds": seconds}
+        words = ("--index", index, "--num-clusters", self.classes, "--seed", seed, "--result", name, "--overwrite")
+        _, seconds = comparison.run("cluster", algorithm, *words)
+        return self.score(index, name), seconds
 
-    def train(self, name: str, method: list[str], seed: int, classes: int) -> dict[str, Any]:
-        """Train one method with one seed, embed, and score what it says; what --keep holds is not done again."""
+    def train(self, name: str, method: list[str], seed: int) -> dict[str, Any]:
+        """Train one method with one seed, embed, and score what it says."""
         out = self.folder / f"{name}-{seed}".translate(str.maketrans("", "", " ,."))
-        kept, index = out.with_suffix(".json"), out.with_suffix(".h5")
-        if kept.exists():
-            scores: dict[str, Any] = json.loads(kept.read_text())
-            return scores
-        cost = {}
-        if not (out / "summary.json").exists():
-            words = ["train", *method, *self.data, "--seed", seed, "--threads", 1, "--out", out, *self.extra]
-            _, seconds = self.run(*words, *(["--resume"] if out.exists() else []))
-            cost = {"cpu_seconds": seconds}
+        summary = comparison.train(out, *method, *self.data, "--seed", seed, *self.extra)
+        index = out.with_suffix(".h5")
         self.embed(index, "--checkpoint", out)
         if method[0] == "gcd":
-            scores = self.cluster(index, classes, "ss-kmeans", seed)
-            del scores["cpu_seconds"]
+            scores, _ = self.cluster(index, "ss-kmeans", seed)
         else:
-            self.run("discover", "head", "--index", index, "--overwrite")
+            comparison.run("discover", "head", "--index", index, "--overwrite")
             scores = self.score(index, "head")
-        scores |= {**cost, "seed": seed, "diagnostics": diagnostics(out / "metrics.jsonl")}
-        kept.write_text(json.dumps(scores))
-        return scores
+        cost = {key: summary[key] for key in ("cpu_seconds",) if key in summary}
+        return {**scores, **cost, "seed": seed, "diagnostics": diagnostics(out / "metrics.jsonl")}
 
 
 def diagnostics(path: Path, last: int = 10) -> dict[str, float]:
@@ -164,87 +140,61 @@ def draw(path: Path, rows: dict[str, dict[str, Any]], title: str) -> None:
     figure.savefig(path, dpi=120)
 
 
-def summarize(runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """Mean and standard deviation of every number, over the runs of a row that have it."""
-    names = sorted({key for run in runs for key, value in run.items() if isinstance(value, float)})
-    columns = {name: [run[name] for run in runs if name in run] for name in names}
-    spread = {
-        name: {"mean": statistics.mean(values), "sd": statistics.stdev(values) if len(values) > 1 else 0.0}
-        for name, values in columns.items()
-    }
-    return {**spread, "runs": runs}
+def has_test_split(options: argparse.Namespace) -> bool:
+    """Whether there are test images to score."""
+    from labelkit.data.datasets import load_dataset
+
+    return "test" in load_dataset(options.dataset, data_root=Path(options.data_root), download=False).split_names
 
 
 def main() -> None:
     """Run everything and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--dataset", default="digits")
-    parser.add_argument("--data-root", default="data")
-    parser.add_argument("--max-per-class", type=int, default=None, help="use only a part of each class")
+    comparison.add_options(parser)
     parser.add_argument("--classes", type=int, default=10, help="classes in all")
     parser.add_argument("--pixels", type=int, default=8, help="side of the image whose pixels are clustered")
     parser.add_argument("--start", type=Path, default=None, help="run whose backbone all networks start from")
     parser.add_argument("--backbone", default="vit_nano_p8_32", help="the backbone of --start")
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--jobs", type=int, default=2, help="runs at a time, one thread each")
     parser.add_argument("--rows", choices=sorted(ROWS), default="updates", help="what to compare")
-    parser.add_argument("--keep", type=Path, default=None, help="keep runs here; a stopped comparison goes on")
-    parser.add_argument("--plot", type=Path, default=None, help="PNG to draw (needs matplotlib)")
-    parser.add_argument("--out", type=Path, default=None, help="JSON file to write")
-    parser.add_argument("extra", nargs="*", help="further options of `labelkit train`, after --")
     options = parser.parse_args()
-    data = ["--dataset", options.dataset, "--data-root", options.data_root]
-    if options.max_per_class is not None:
-        data += ["--max-per-class", str(options.max_per_class)]
     extra = options.extra + (["--init-from", str(options.start)] if options.start else [])
+    has_test = has_test_split(options)
 
     results: dict[str, list[dict[str, Any]]] = {}
-    with tempfile.TemporaryDirectory() as scratch:
-        has_test = options.dataset in ("cifar10", "cifar100")
-        folder = options.keep or Path(scratch)
-        folder.mkdir(parents=True, exist_ok=True)
-        commands = Commands(folder, data, extra, has_test=has_test)
+    with comparison.run_folder(options, options.start) as folder:
+        data = comparison.data_words(options)
+        commands = Commands(folder, data, extra, options.classes, has_test=has_test)
         networks: dict[str, list[object]] = {PIXELS: ["--backbone", PIXELS, "--image-size", options.pixels]}
         if options.start is not None:
             weights = max(options.start.glob("checkpoints/step-*/model.safetensors"))
             networks["features at the start"] = ["--backbone", options.backbone, "--weights", weights]
         for features, network in networks.items():
-            index = commands.folder / f"{features.replace(' ', '-')}.h5"
+            index = folder / f"{features.replace(' ', '-')}.h5"
             commands.embed(index, *network, "--label-split", "gcd")
             for seed in range(options.seeds):
                 for algorithm in ("k-means", "ss-kmeans"):
-                    score = commands.cluster(index, options.classes, algorithm, seed)
-                    results.setdefault(f"{algorithm} on {features}", []).append(score | {"seed": seed})
+                    scores, seconds = commands.cluster(index, algorithm, seed)
+                    found = {**scores, "cpu_seconds": seconds, "seed": seed}
+                    results.setdefault(f"{algorithm} on {features}", []).append(found)
         trained = ROWS[options.rows]
         jobs = [(name, seed) for seed in range(options.seeds) for name in trained]
         with ThreadPoolExecutor(options.jobs) as pool:
-            done = pool.map(lambda job: commands.train(job[0], trained[job[0]], job[1], options.classes), jobs)
+            done = pool.map(lambda job: commands.train(job[0], trained[job[0]], job[1]), jobs)
             for (name, seed), scores in zip(jobs, done, strict=True):
                 results.setdefault(name, []).append(scores)
                 print(f"{name}, seed {seed}: All {scores['all']:.1f}", file=sys.stderr, flush=True)
 
-    rows = {name: summarize(runs) for name, runs in results.items()}
+    rows = {name: comparison.summarize(runs) for name, runs in results.items()}
     columns = list(PARTS) + ([f"test_{part}" for part in PARTS] if has_test else [])
     heads = [column.replace("test_", "test ").title() for column in columns]
     print(f"| {options.dataset}, {options.seeds} seeds | {' | '.join(heads)} | CPU seconds |")
     print("|---" * (len(columns) + 2) + "|")
     for name, row in rows.items():
-        cells = [f"{row[column]['mean']:.1f} ± {row[column]['sd']:.1f}" for column in columns]
+        cells = [comparison.shown(row[column]) for column in columns]
         cost = f"{row['cpu_seconds']['mean']:.0f}" if "cpu_seconds" in row else "-"
         print(f"| {name} | {' | '.join(cells)} | {cost} |")
-    if options.out is not None:
-        record = {
-            "command": "python " + " ".join(sys.argv),
-            "dataset": options.dataset,
-            "seeds": list(range(options.seeds)),
-            "versions": {name: version(name) for name in ("labelkit", "torch", "numpy", "scikit-learn")},
-            "python": platform.python_version(),
-            "options": options.extra,
-            "start": (options.start / "config.yaml").read_text() if options.start else None,
-            "results": rows,
-        }
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(json.dumps(record, indent=1) + "\n")
+    start = (options.start / "config.yaml").read_text() if options.start else None
+    comparison.write_record(options, start=start, results=rows)
     if options.plot is not None:
         draw(options.plot, rows, f"{options.dataset}, {options.seeds} seeds")
 

@@ -5,26 +5,22 @@ r"""Compare fixed prototypes, assigned or not, with a learned classifier; prints
         --out cifar10_lt.json --plot cifar10_lt.png -- --preset cifar10_lt --epochs 30 --lr-drop-epochs 24,27
 
 Rows: psc (``train softmax``), etf (a simplex, where d >= classes - 1), fixed (spread prototypes that stay with their
-class), dl2pa (assigned anew every epoch). All use the data set's preset, or what follows ``--``. Accuracy in percent on
-held-out images, of the last and of the best epoch: mean and standard deviation over seeds. Cost is in seconds of CPU
-time, which a busy machine does not change much. Changed: classes that got another prototype, of each epoch.
+class; where d >= classes - 1 they are the simplex, so that row is etf), dl2pa (assigned anew every epoch). All use the
+data set's preset, or what follows ``--``. Accuracy in percent on held-out images, of the last and of the best epoch:
+mean and standard deviation over seeds. Cost is in seconds of CPU time, which a busy machine does not change much.
+Changed: classes that got another prototype, of each epoch.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import platform
 import statistics
-import subprocess
-import sys
-import tempfile
 from concurrent.futures import ThreadPoolExecutor
-from importlib.metadata import version
 from itertools import product
 from pathlib import Path
 from typing import Any
+
+import comparison
 
 ROWS = {
     "psc": ["softmax"],
@@ -35,49 +31,15 @@ ROWS = {
 NUMBERS = {"accuracy": "last", "best_accuracy": "best"}
 
 
-def run(words: list[str]) -> tuple[dict[str, Any], float]:
-    """Run one command with --json; returns what it printed and the CPU seconds it took."""
-    command = [sys.executable, "-m", "labelkit", *words, "--json"]
-    with tempfile.TemporaryFile() as printed, tempfile.TemporaryFile() as said:
-        process = subprocess.Popen(command, stdout=printed, stderr=said, env=os.environ | {"OMP_NUM_THREADS": "1"})
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-        printed.seek(0)
-        said.seek(0)
-        if process.returncode:
-            raise SystemExit(f"{' '.join(command)}\n{said.read().decode()}")
-        answer: dict[str, Any] = json.loads(printed.read())
-    return answer, usage.ru_utime + usage.ru_stime
-
-
 def train(folder: Path, method: list[str], data: list[str], seed: int, dim: int, extra: list[str]) -> dict[str, Any]:
-    """Train one row with one seed; what ``folder`` holds already is not trained again."""
-    kept = folder.with_suffix(".json")
-    if kept.exists():
-        scores: dict[str, Any] = json.loads(kept.read_text())
-        return scores
-    words = ["train", *method, *data, "--embed-dim", str(dim), "--seed", str(seed), "--threads", "1", *extra]
-    answer, seconds = run([*words, "--out", str(folder), *(["--resume"] if folder.exists() else [])])
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    epochs = [line for line in lines if "kind" not in line]
-    metrics = answer["metrics"]
-    scores = {
+    """Train one row with one seed."""
+    summary = comparison.train(folder, *method, *data, "--embed-dim", dim, "--seed", seed, *extra)
+    return {
         "seed": seed,
-        **{name: 100 * metrics[name] for name in NUMBERS},
-        "cpu_seconds": seconds,
-        "changed": [int(line.get("assignment/changed", 0)) for line in epochs],
+        **{name: 100 * summary["metrics"][name] for name in NUMBERS},
+        **{key: summary[key] for key in ("cpu_seconds",) if key in summary},
+        "changed": [int(line.get("assignment/changed", 0)) for line in comparison.epochs(folder)],
     }
-    kept.write_text(json.dumps(scores))
-    return scores
-
-
-def summarize(runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """Mean and standard deviation of every number."""
-    spread = {}
-    for name in (*NUMBERS, "cpu_seconds"):
-        values = [one[name] for one in runs]
-        spread[name] = {"mean": statistics.mean(values), "sd": statistics.stdev(values) if len(values) > 1 else 0.0}
-    return {**spread, "runs": runs}
 
 
 def draw(path: Path, rows: dict[str, dict[str, Any]], title: str) -> None:
@@ -111,33 +73,21 @@ def draw(path: Path, rows: dict[str, dict[str, Any]], title: str) -> None:
 def main() -> None:
     """Run everything and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--dataset", default="digits")
-    parser.add_argument("--data-root", default="data")
-    parser.add_argument("--max-per-class", type=int, default=None, help="use only a part of each class")
+    comparison.add_options(parser)
     parser.add_argument("--imbalance", type=float, nargs="+", default=[1.0], help="rarest over largest class; 1: all")
     parser.add_argument("--dims", type=int, nargs="+", default=[64], help="widths of the embedding")
     parser.add_argument(
         "--classes", type=int, default=10, help="classes of the set; a simplex needs dims >= classes - 1"
     )
     parser.add_argument("--rows", nargs="+", choices=ROWS, default=list(ROWS), help="what to compare")
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--jobs", type=int, default=2, help="runs at a time, one thread each")
-    parser.add_argument("--keep", type=Path, default=None, help="keep runs here; a stopped comparison goes on")
-    parser.add_argument("--plot", type=Path, default=None, help="PNG to draw (needs matplotlib)")
-    parser.add_argument("--out", type=Path, default=None, help="JSON file to write")
-    parser.add_argument("extra", nargs="*", help="further options of `labelkit train`, after --")
     options = parser.parse_args()
-    data = ["--dataset", options.dataset, "--data-root", options.data_root]
-    if options.max_per_class is not None:
-        data += ["--max-per-class", str(options.max_per_class)]
+    data = comparison.data_words(options)
     cells = [
         (row, dim, factor)
         for factor, dim, row in product(options.imbalance, options.dims, options.rows)
-        if row != "etf" or dim >= options.classes - 1
+        if row not in ("etf", "fixed") or (row == "etf") == (dim >= options.classes - 1)
     ]
-    with tempfile.TemporaryDirectory() as temporary, ThreadPoolExecutor(options.jobs) as pool:
-        folder = options.keep or Path(temporary)
-        folder.mkdir(parents=True, exist_ok=True)
+    with comparison.run_folder(options) as folder, ThreadPoolExecutor(options.jobs) as pool:
 
         def one(cell: tuple[str, int, float], seed: int) -> dict[str, Any]:
             row, dim, factor = cell
@@ -148,7 +98,7 @@ def main() -> None:
         # seeds last, so that a stopped comparison has all rows
         pending = {(cell, seed): pool.submit(one, cell, seed) for seed in range(options.seeds) for cell in cells}
         rows = {
-            f"{row} d={dim}" + ("" if factor == 1 else f" imbalance {factor:g}"): summarize(
+            f"{row} d={dim}" + ("" if factor == 1 else f" imbalance {factor:g}"): comparison.summarize(
                 [pending[(row, dim, factor), seed].result() for seed in range(options.seeds)]
             )
             for row, dim, factor in cells
@@ -156,26 +106,14 @@ def main() -> None:
     width = max(map(len, rows))
     print(f"{'':{width}}  {'last':>12}  {'best':>12}  CPU s  changed, per epoch")
     for name, row in rows.items():
-        shown = "  ".join(f"{row[key]['mean']:5.2f} ± {row[key]['sd']:4.2f}" for key in NUMBERS)
+        shown = "  ".join(f"{comparison.shown(row[key], 2):>12}" for key in NUMBERS)
         changed = " ".join(str(count) for count in row["runs"][0]["changed"][:16])
-        print(f"{name:{width}}  {shown}  {row['cpu_seconds']['mean']:5.0f}  {changed}")
+        cost = f"{row['cpu_seconds']['mean']:5.0f}" if "cpu_seconds" in row else "    -"
+        print(f"{name:{width}}  {shown}  {cost}  {changed}")
     title = f"{options.dataset}, {options.seeds} seeds"
     if options.plot is not None:
         draw(options.plot, rows, title)
-    if options.out is not None:
-        about = {
-            "dataset": options.dataset,
-            "seeds": options.seeds,
-            "imbalance": options.imbalance,
-            "dims": options.dims,
-            "max_per_class": options.max_per_class,
-            "options": options.extra,
-            "command": " ".join(["python", *sys.argv]),
-            "versions": {name: version(name) for name in ("labelkit", "torch", "numpy")},
-            "machine": platform.machine(),
-        }
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(json.dumps({**about, "rows": rows}, indent=1) + "\n")
+    comparison.write_record(options, results=rows)
 
 
 if __name__ == "__main__":

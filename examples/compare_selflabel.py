@@ -13,32 +13,14 @@ head has clusters, and once as many as there are classes, which also gives an ac
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import platform
-import statistics
-import subprocess
-import sys
-import tempfile
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
-COLUMNS = {"knn": "kNN", "linear": "linear", "accuracy": "accuracy", "nmi": "NMI", "purity": "purity"}
-PERCENT = {"knn", "linear", "accuracy", "purity"}
+import comparison
 
-
-def labelkit(*words: object) -> dict[str, object]:
-    """Run one command with --json and return what it printed."""
-    command = [sys.executable, "-m", "labelkit", *map(str, words), "--json"]
-    done = subprocess.run(
-        command, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"}, check=False
-    )
-    if done.returncode != 0:
-        raise SystemExit(f"{' '.join(command)}\n{done.stderr}")
-    answer: dict[str, object] = json.loads(done.stdout)
-    return answer
+# columns and their digits; percent but NMI
+COLUMNS = {"knn": 1, "linear": 1, "accuracy": 1, "nmi": 3, "purity": 1}
 
 
 def purity(index: Path, result: str) -> float:
@@ -55,71 +37,62 @@ def purity(index: Path, result: str) -> float:
 
 
 def judge(index: Path) -> dict[str, float]:
-    """Features of a store: kNN and linear accuracy on its test split."""
-    answer = labelkit("evaluate", "knn", "--index", index, "-k", 10, "--temperature", 0.1, "--linear")
-    return {"knn": answer["knn_accuracy"], "linear": answer["linear_accuracy"]}  # type: ignore[dict-item] # JSON
+    """Features of a store: kNN and linear accuracy on its test split, in percent."""
+    answer, _ = comparison.run("evaluate", "knn", "--index", index, "-k", 10, "--temperature", 0.1, "--linear")
+    return {"knn": 100 * answer["knn_accuracy"], "linear": 100 * answer["linear_accuracy"]}
 
 
 def cluster(index: Path, num_clusters: int, seed: int, *, matched: bool) -> dict[str, float]:
     """k-means of the training images; the accuracy only where there are as many groups as classes."""
     name = f"k{num_clusters}-{seed}"
-    labelkit(
-        *("cluster", "k-means", "--index", index, "--num-clusters", num_clusters, "--split", "train"),
-        *("--seed", seed, "--result", name, "--overwrite"),
-    )
-    answer = labelkit("evaluate", "clustering", "--index", index, "--results", name, "--rows", "all", "--bootstrap", 0)
-    score = answer["scores"][0]  # type: ignore[index] # JSON
-    found = {"nmi": score["nmi"], "purity": purity(index, name)}
-    return found | ({"accuracy": score["all_accuracy"]} if matched else {})
+    words = ("--num-clusters", num_clusters, "--split", "train", "--seed", seed, "--result", name, "--overwrite")
+    comparison.run("cluster", "k-means", "--index", index, *words)
+    rows = ("--results", name, "--rows", "all", "--bootstrap", 0)
+    score = comparison.run("evaluate", "clustering", "--index", index, *rows)[0]["scores"][0]
+    found = {"nmi": score["nmi"], "purity": 100 * purity(index, name)}
+    return found | ({"accuracy": 100 * score["all_accuracy"]} if matched else {})
 
 
-def judge_and_cluster(index: Path, options: argparse.Namespace, clusters: int, seed: int, name: str) -> dict[str, dict]:  # type: ignore[type-arg] # JSON
+def judge_and_cluster(index: Path, classes: int, clusters: int, seed: int, name: str) -> dict[str, dict[str, float]]:
     """Rows of the table for one store."""
     rows = {name: judge(index)}
-    for number in sorted({options.classes, clusters}):
-        rows[f"k-means ({number}) on {name}"] = cluster(index, number, seed, matched=number == options.classes)
+    for number in sorted({classes, clusters}):
+        rows[f"k-means ({number}) on {name}"] = cluster(index, number, seed, matched=number == classes)
     return rows
 
 
-def one_seed(folder: Path, options: argparse.Namespace, seed: int) -> tuple[dict[str, dict], list[dict]]:  # type: ignore[type-arg] # JSON
+def one_seed(
+    folder: Path, options: argparse.Namespace, seed: int
+) -> tuple[dict[str, dict[str, float]], list[dict[str, Any]]]:
     """Train once; rows of the table, and the metrics of each epoch."""
-    data = ["--dataset", options.dataset, "--data-root", options.data_root]
-    if options.max_per_class is not None:
-        data += ["--max-per-class", options.max_per_class]
+    data = comparison.data_words(options)
     run = folder / f"run-{seed}"
     preset = ["--preset", options.preset] if options.preset else []
-    words = ["train", "sela", *data, *preset, "--seed", seed, "--threads", 1, "--out", run, *options.extra]
-    if not (run / "summary.json").exists():
-        labelkit(*words, *(["--resume"] if run.exists() else []))
-    trained = json.loads((run / "summary.json").read_text())["metrics"]
-    config = json.loads(subprocess_config(words))
+    words = ["sela", *data, *preset, "--seed", seed, *options.extra]
+    summary = comparison.train(run, *words)
+    trained = summary["metrics"]
+    config = comparison.run("config", "train", *words)[0]["config"]
     clusters = int(config["num_clusters"][0])
     held_out = ["--holdout", config["holdout"]] if config["holdout"] else []
-
-    def to(name: str) -> list[object]:
-        return ["--out", folder / f"{name}-{seed}.h5", "--overwrite"]
-
-    labelkit("embed", *data, "--checkpoint", run, "--split", "all", *to("sela"))
-    random = ["--backbone", config["backbone"], "--random-weights", "--seed", seed, "--label-split", "none"]
     size = ["--image-size", config["image_size"]] if config["image_size"] else []
-    labelkit("embed", *data, *random, *size, *held_out, "--split", "all", *to("random"))
-    rows = judge_and_cluster(folder / f"random-{seed}.h5", options, clusters, seed, "untrained network")
-    rows |= judge_and_cluster(folder / f"sela-{seed}.h5", options, clusters, seed, "sela")
-    names = {"nmi": "nmi", "purity": "majority_accuracy"}
-    rows[f"sela's heads ({clusters})"] = {to: trained[name] for to, name in names.items()}  # type: ignore[index] # JSON
-    pixels = ["--backbone", "pixels", "--image-size", options.pixels, "--label-split", "none"]
-    labelkit("embed", *data, *pixels, *held_out, "--split", "all", *to("pixels"))
-    rows |= judge_and_cluster(folder / f"pixels-{seed}.h5", options, clusters, seed, "pixels")
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return rows, [line for line in lines if "kind" not in line]
+    plain = ["--label-split", "none", *held_out]
+    networks = {
+        "untrained network": ["--backbone", config["backbone"], "--random-weights", "--seed", seed, *size, *plain],
+        "sela": ["--checkpoint", run],
+        "pixels": ["--backbone", "pixels", "--image-size", options.pixels, *plain],
+    }
+    rows: dict[str, dict[str, float]] = {}
+    for name, network in networks.items():
+        index = folder / f"{name.replace(' ', '-')}-{seed}.h5"
+        comparison.run("embed", *data, *network, "--split", "all", "--out", index, "--overwrite")
+        rows |= judge_and_cluster(index, options.classes, clusters, seed, name)
+    heads = {"nmi": trained["nmi"], "purity": 100 * trained["majority_accuracy"]}
+    rows[f"sela's heads ({clusters})"] = heads
+    rows["sela"] |= {key: summary[key] for key in ("cpu_seconds",) if key in summary}
+    return rows, comparison.epochs(run)
 
 
-def subprocess_config(words: Sequence[object]) -> str:
-    """What a training command runs with, as JSON."""
-    return json.dumps(labelkit("config", *words)["config"])
-
-
-def draw(path: Path, histories: list[list[dict]], rows: dict[str, dict], title: str) -> None:  # type: ignore[type-arg] # JSON
+def draw(path: Path, histories: list[list[dict[str, Any]]], rows: dict[str, dict[str, Any]], title: str) -> None:
     """KNN accuracy of each epoch, a line per seed; untrained network and pixels as levels."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -141,59 +114,27 @@ def draw(path: Path, histories: list[list[dict]], rows: dict[str, dict], title: 
 
 def main() -> None:
     """Run everything and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--dataset", default="digits")
-    parser.add_argument("--data-root", default="data")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    comparison.add_options(parser)
     parser.add_argument("--preset", default=None, help="preset of `labelkit train sela`; default: the data set's")
-    parser.add_argument("--max-per-class", type=int, default=None, help="use a part: so many images of each class")
     parser.add_argument("--classes", type=int, default=10, help="classes of the data set")
     parser.add_argument("--pixels", type=int, default=None, help="side of the pixel rows (digits: 8, others: 32)")
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--jobs", type=int, default=2, help="seeds at a time, one thread each")
-    parser.add_argument("--keep", type=Path, default=None, help="keep runs here; a stopped comparison goes on")
-    parser.add_argument("--plot", type=Path, default=None, help="PNG to draw")
-    parser.add_argument("--out", type=Path, default=None, help="JSON file to write")
-    parser.add_argument("extra", nargs="*", help="further options of `labelkit train sela`, after --")
     options = parser.parse_args()
     options.pixels = options.pixels or (8 if options.dataset == "digits" else 32)
 
-    with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(options.jobs) as pool:
-        folder = options.keep or Path(scratch)
-        folder.mkdir(parents=True, exist_ok=True)
+    with comparison.run_folder(options, options.preset) as folder, ThreadPoolExecutor(options.jobs) as pool:
         done = list(pool.map(lambda seed: one_seed(folder, options, seed), range(options.seeds)))
-    rows: dict[str, dict] = {}  # type: ignore[type-arg] # JSON
-    for name in done[0][0]:
-        runs = [found[name] for found, _ in done]
-        rows[name] = {"runs": runs}
-        for column in COLUMNS:
-            values = [(100 if column in PERCENT else 1) * run[column] for run in runs if column in run]
-            if values:
-                sd = statistics.stdev(values) if len(values) > 1 else 0.0
-                rows[name][column] = {"mean": statistics.mean(values), "sd": sd}
-    print(f"| {options.dataset}, {options.seeds} seeds | {' | '.join(COLUMNS.values())} |")
-    print("|---" * (len(COLUMNS) + 1) + "|")
+    rows = {name: comparison.summarize([found[name] for found, _ in done]) for name in done[0][0]}
+    print(f"| {options.dataset}, {options.seeds} seeds | {' | '.join(COLUMNS)} | CPU s |")
+    print("|---" * (len(COLUMNS) + 2) + "|")
     for name, row in rows.items():
-        shown = []
-        for column in COLUMNS:
-            digits = 1 if column in PERCENT else 3
-            stats = row.get(column)
-            shown.append(f"{stats['mean']:.{digits}f} ± {stats['sd']:.{digits}f}" if stats else "")
-        print(f"| {name} | {' | '.join(shown)} |")
-    if options.out is not None:
-        record = {
-            "command": "python " + " ".join(sys.argv),
-            "dataset": options.dataset,
-            "seeds": list(range(options.seeds)),
-            "versions": {name: version(name) for name in ("labelkit", "torch", "numpy", "scikit-learn")},
-            "python": platform.python_version(),
-            "options": options.extra,
-            "results": rows,
-            "epochs": [history for _, history in done],
-        }
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(json.dumps(record, indent=1) + "\n")
+        cells = [comparison.shown(row.get(column), digits) for column, digits in COLUMNS.items()]
+        cost = f"{row['cpu_seconds']['mean']:.0f}" if "cpu_seconds" in row else ""
+        print(f"| {name} | {' | '.join(cells)} | {cost} |")
+    histories = [history for _, history in done]
+    comparison.write_record(options, results=rows, epochs=histories)
     if options.plot is not None:
-        draw(options.plot, [history for _, history in done], rows, f"{options.dataset}, {options.seeds} seeds")
+        draw(options.plot, histories, rows, f"{options.dataset}, {options.seeds} seeds")
 
 
 if __name__ == "__main__":
