@@ -30,6 +30,7 @@ from labelkit.algorithms.nearest_centroid import (
     Labels,
     MissingClass,
     Rows,
+    Wanted,
     check_count,
     check_labels,
     class_means,
@@ -37,7 +38,6 @@ from labelkit.algorithms.nearest_centroid import (
     distances_between,
     mean_distances,
     order_keys,
-    quotas,
     repeat_rounds,
     rounded,
     take_turns,
@@ -95,7 +95,7 @@ class CriticalDiscovery(Discovery):
 def discover_critical(
     features: ArrayLike,
     labels: ArrayLike,
-    count: int,
+    count: Wanted,
     *,
     num_classes: int | None = None,
     pool: ArrayLike | None = None,
@@ -118,7 +118,7 @@ def discover_critical(
     Args:
         features: (n, d) numbers.
         labels: (n,) integers, class or -1 = unlabeled; given ones and those found earlier.
-        count: rows to find.
+        count: rows to find in all, or (c,) of each class (balanced only).
         num_classes: c; by default the largest label plus 1.
         pool: (n,) bool, rows that may be found; by default all without a label.
         original: (n,) integers, the given labels alone, which set the share of each class; by default ``labels``.
@@ -156,10 +156,10 @@ def discover_critical(
         missing_class=missing_class,
         class_names=class_names,
     )
-    wanted = check_count(count)
+    wanted, shares = check_count(count, known.sizes, balance)
     if beta is None:
         beta = 1 / len(known.present)
-    _check_options(reference, delta, beta, label_rule, criterion, confine_factor, confine_cap, balance)
+    _check_options(reference, delta, beta, label_rule, criterion, confine_factor, confine_cap)
     warnings = list(known.warnings)
     if rows.is_constant():
         warnings.append("zero feature spread: all rows are the same, the first ones are taken")
@@ -167,7 +167,6 @@ def discover_critical(
     distance, nearest = _nearest_means(rows, referred, known)
     keys, scale = order_keys(distance)
     order = np.lexsort((known.pool, keys))  # places in the pool, nearest first
-    shares = quotas(wanted, known.sizes) if balance == "balanced" else None
     groups = [order] if shares is None else [order[nearest[order] == label] for label in range(known.num_classes)]
     wants = [wanted] if shares is None else shares.tolist()
     if confine and delta is not None:
@@ -246,7 +245,7 @@ def discover_critical_rounds(
     Args:
         features: see there, as all further arguments.
         labels: (n,) before the first round.
-        count: rows of each round; ``double``: as many as have a label then.
+        count: rows of each round, in all or of each class; ``double``: as many as have a label then.
         rounds: >= 1; ends earlier when a round finds nothing.
         num_classes: see there.
         pool: rows that may be found in any round.
@@ -270,7 +269,7 @@ def discover_critical_rounds(
     may = None if pool is None else np.asarray(pool)
     first = np.asarray(labels) if original is None else np.asarray(original)
 
-    def find(current: NDArray[np.int64], wanted: int) -> CriticalDiscovery:
+    def find(current: NDArray[np.int64], wanted: Wanted) -> CriticalDiscovery:
         return discover_critical(
             features,
             current,
@@ -356,7 +355,6 @@ def _check_options(
     criterion: Criterion,
     confine_factor: int,
     confine_cap: float,
-    balance: Balance,
 ) -> None:
     if reference not in ("original", "all"):
         raise ValueError(f"reference must be original or all, got {reference!r}")
@@ -376,8 +374,6 @@ def _check_options(
         raise ValueError(f"confine_factor must be >= 1, got {confine_factor}")
     if not 0 < confine_cap <= 1:
         raise ValueError(f"confine_cap must be in (0, 1], got {confine_cap}")
-    if balance not in ("balanced", "global"):
-        raise ValueError(f"balance must be balanced or global, got {balance!r}")
 
 
 def _nearest_means(

@@ -18,7 +18,8 @@ from numpy.typing import ArrayLike, NDArray
 Balance = Literal["balanced", "global"]
 FeatureNorm = Literal["none", "l2"]
 MissingClass = Literal["error", "skip"]
-Count = int | Literal["double"]
+Wanted = int | Sequence[int]
+Count = Wanted | Literal["double"]
 
 BLOCK_ROWS = 4096
 _DECIMALS = 9
@@ -214,15 +215,31 @@ def check_labels(
     return Labels(current, given, np.flatnonzero(may).astype(np.int64), num_classes, sizes, warnings)
 
 
-def check_count(count: int) -> int:
-    """Return how many rows are wanted.
+def check_count(count: Wanted, sizes: NDArray[np.int64], balance: Balance) -> tuple[int, NDArray[np.int64] | None]:
+    """Return how many rows are wanted, in all and of each class; ``None`` where classes have no share of their own.
+
+    Args:
+        count: rows in all, or (c,) of each class.
+        sizes: (c,) given labels of each class.
+        balance: see ``labelkit.algorithms.snowball``.
 
     Raises:
-        ValueError: negative or not a whole number.
+        ValueError: negative or not whole; counts per class that do not fit the classes or the balance.
     """
-    if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 0:
-        raise ValueError(f"count must be a whole number >= 0, got {count!r}")
-    return int(count)
+    if balance not in ("balanced", "global"):
+        raise ValueError(f"balance must be balanced or global, got {balance!r}")
+    counts = np.asarray(count)
+    if counts.dtype.kind not in "iu" or counts.ndim > 1 or (counts < 0).any():
+        raise ValueError(f"count must be a whole number >= 0, or one per class, got {count!r}")
+    if counts.ndim == 0:
+        return int(counts), quotas(int(counts), sizes) if balance == "balanced" else None
+    if counts.shape != sizes.shape:
+        raise ValueError(f"count has {len(counts)} entries for {len(sizes)} classes")
+    if balance == "global":
+        raise ValueError("count per class has no meaning with balance global")
+    if (counts[sizes == 0] > 0).any():
+        raise ValueError(f"count asks for class {int(((sizes == 0) & (counts > 0)).argmax())}, which has no label")
+    return int(counts.sum()), counts.astype(np.int64)
 
 
 def class_means(rows: Rows, labels: NDArray[np.int64], num_classes: int) -> NDArray[np.float64]:
@@ -304,7 +321,7 @@ def repeat_rounds(find: Callable[[NDArray[np.int64], int], D], labels: ArrayLike
     Args:
         find: (labels, count) to what one round finds.
         labels: (n,) before the first round.
-        count: rows of each round; ``double``: as many as have a label then.
+        count: rows of each round, in all or of each class; ``double``: as many as have a label then.
         rounds: >= 1; ends earlier when a round finds nothing.
 
     Raises:
@@ -317,7 +334,7 @@ def repeat_rounds(find: Callable[[NDArray[np.int64], int], D], labels: ArrayLike
     current = np.array(labels, dtype=np.int64)
     found: list[D] = []
     for _ in range(rounds):
-        wanted = int((current >= 0).sum()) if isinstance(count, str) else check_count(count)
+        wanted: Wanted = int((current >= 0).sum()) if isinstance(count, str) else count
         found.append(find(current, wanted))
         current = found[-1].grown(current)
         if not len(found[-1].indices):

@@ -25,13 +25,13 @@ from labelkit.algorithms.nearest_centroid import (
     Labels,
     MissingClass,
     Rows,
+    Wanted,
     check_count,
     check_labels,
     class_means,
     crowded_warnings,
     mean_distances,
     order_keys,
-    quotas,
     repeat_rounds,
     take_turns,
 )
@@ -47,7 +47,7 @@ _SUM_TOLERANCE = 0.01
 def discover_confident(
     features: ArrayLike | Sequence[ArrayLike],
     labels: ArrayLike,
-    count: int,
+    count: Wanted,
     *,
     num_classes: int | None = None,
     pool: ArrayLike | None = None,
@@ -71,7 +71,7 @@ def discover_confident(
         features: (n, d) numbers; with ``score="softmax"`` (n, c) class probabilities instead. A list or tuple of such
             arrays, one per network, for ``fusion``.
         labels: (n,) integers, class or -1 = unlabeled; rows found earlier count like given ones.
-        count: rows to find.
+        count: rows to find in all, or (c,) of each class (balanced only).
         num_classes: c; by default the largest label plus 1 (softmax: the columns).
         pool: (n,) bool, rows that may be found; by default all without a label.
         original: (n,) integers, the given labels alone, which set the share of each class; by default ``labels``.
@@ -100,15 +100,14 @@ def discover_confident(
     parts, known = _checked(
         features, labels, num_classes, pool, original, score, feature_norm, missing_class, class_names
     )
-    wanted = check_count(count)
-    _check_options(balance, select, fusion, len(parts), far_factor, far_cap)
+    wanted, shares = check_count(count, known.sizes, balance)
+    _check_options(select, fusion, len(parts), far_factor, far_cap)
     warnings = list(known.warnings)
     if all(rows.is_constant() for rows in parts):
         warnings.append("zero feature spread: all rows are the same, the first ones are taken")
     distance, named = _nearest(parts, known, fusion, fusion_scale, score)
     keys, _ = order_keys(distance)
     order = np.lexsort((known.pool, keys))  # places in the pool, best first
-    shares = quotas(wanted, known.sizes) if balance == "balanced" else None
     groups = [order] if shares is None else [order[named[order] == label] for label in range(known.num_classes)]
     wants = [wanted] if shares is None else shares.tolist()
     generator = np.random.RandomState(seed)
@@ -178,7 +177,7 @@ def discover_confident_rounds(
     Args:
         features: see there, as all further arguments.
         labels: (n,) before the first round.
-        count: rows of each round; ``double``: as many as have a label then.
+        count: rows of each round, in all or of each class; ``double``: as many as have a label then.
         rounds: >= 1; ends earlier when a round finds nothing.
         num_classes: see there.
         pool: rows that may be found in any round.
@@ -202,7 +201,7 @@ def discover_confident_rounds(
     may = None if pool is None else np.asarray(pool)
     first = np.asarray(labels) if original is None else np.asarray(original)
 
-    def find(current: NDArray[np.int64], wanted: int) -> Discovery:
+    def find(current: NDArray[np.int64], wanted: Wanted) -> Discovery:
         return discover_confident(
             features,
             current,
@@ -313,11 +312,7 @@ def _check_probabilities(rows: Rows) -> None:
             raise ValueError(f"row {start + int(bad.argmax())} is no probabilities: negative, or not summing to 1")
 
 
-def _check_options(
-    balance: Balance, select: Select, fusion: Fusion, num_parts: int, far_factor: int, far_cap: float | None
-) -> None:
-    if balance not in ("balanced", "global"):
-        raise ValueError(f"balance must be balanced or global, got {balance!r}")
+def _check_options(select: Select, fusion: Fusion, num_parts: int, far_factor: int, far_cap: float | None) -> None:
     if select not in ("min", "far", "random", "max"):
         raise ValueError(f"select must be min, far, random or max, got {select!r}")
     if fusion not in ("none", "distance", "cascade", "rank"):

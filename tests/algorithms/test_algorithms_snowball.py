@@ -399,6 +399,28 @@ def test_unbalanced_labels_give_unbalanced_shares() -> None:
     assert [report.quota for report in discover_confident(rows, labels, 6).per_class] == [4, 1, 1]
 
 
+def test_counts_per_class_replace_the_shares() -> None:
+    rows, labels = cloud(14, num_rows=60)
+    labels[9:18] = 0
+    found = discover_confident_rounds(rows, labels, [2, 2, 1], 2)
+    assert [report.quota for report in found.per_class] == [2, 2, 1] * 2
+    assert np.bincount(found.labels[found.round == 1]).tolist() == [2, 2, 1]
+
+
+@pytest.mark.parametrize(
+    ("count", "options", "message"),
+    [
+        ([1, 1, 1], {}, "3 entries for 2 classes"),
+        ([1, 1], {"balance": "global"}, "no meaning with balance global"),
+        ([1, 1, 1], {"num_classes": 3, "missing_class": "skip"}, "class 2, which has no label"),
+        ([1, -1], {}, "count must be a whole number"),
+    ],
+)
+def test_counts_per_class_that_cannot_be_are_refused(count: list[int], options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        discover_confident(TOY, TOY_LABELS, count, **options)
+
+
 def test_pool_limits_what_is_found() -> None:
     pool = np.zeros(len(TOY), dtype=bool)
     pool[[9, 12]] = True
