@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 Balance = Literal["balanced", "global"]
 FeatureNorm = Literal["none", "l2"]
 MissingClass = Literal["error", "skip"]
-Wanted = int | Sequence[int]
+Wanted = int | Sequence[int] | NDArray[np.int64]
 Count = Wanted | Literal["double"]
 
 BLOCK_ROWS = 4096
@@ -315,7 +315,7 @@ def crowded_warnings(taken: NDArray[np.int64], sizes: NDArray[np.int64], class_n
     )
 
 
-def repeat_rounds(find: Callable[[NDArray[np.int64], int], D], labels: ArrayLike, count: Count, rounds: int) -> D:
+def repeat_rounds(find: Callable[[NDArray[np.int64], Wanted], D], labels: ArrayLike, count: Count, rounds: int) -> D:
     """Find rows, give them their labels, find more.
 
     Args:

@@ -492,7 +492,7 @@ def test_features_of_another_shape_or_type_are_refused(rows: Array) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"count": -1}, "count must be a whole number >= 0, got -1"),
+        ({"count": -1}, "count must be a whole number >= 0, or one per class, got -1"),
         ({"count": 2.5}, "count must be a whole number"),
         ({"balance": "fair"}, "balance"),
         ({"select": "best"}, "select"),
