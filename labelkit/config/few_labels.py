@@ -259,17 +259,9 @@ class ShowDiscoveredConfig(StageConfig):
     seed: int = Field(0, ge=0, description="Seed of t-SNE and of what is left out.", json_schema_extra=_PICTURE)
 
     @model_validator(mode="after")
-    def _something_to_show(self) -> ShowDiscoveredConfig:
-        if self.out is None and self.map is None:
-            raise ValueError("give --out (a contact sheet), --map (a 2-D map), or both")
-        if self.index is None and self.table is None:
-            raise ValueError("give --index (a store with a result), or --table (a CSV)")
-        if self.result is not None and (self.table is not None or self.index is None):
-            raise ValueError("--result goes with --index and without --table")
-        if self.map is not None and self.index is None:
-            raise ValueError("--map needs --index: the features are there")
+    def _options_fit_each_other(self) -> ShowDiscoveredConfig:
+        if self.result is not None and self.table is not None:
+            raise ValueError("give --result (beside the store) or --table (a CSV), not both")
         if self.generation is not None and self.table is None:
             raise ValueError("--generation goes with --table")
-        if self.index is None and self.dataset is None:
-            raise ValueError("without --index, --dataset must say where the images are")
         return self

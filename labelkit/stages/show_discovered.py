@@ -60,13 +60,9 @@ def show_discovered(config: ShowDiscoveredConfig) -> SimpleResult:
     Raises:
         StoreError: the store or its result cannot be used.
         DatasetError: the table or the images cannot be used.
-        ConfigError: pictures that would be overwritten, or classes that are not there.
+        ConfigError: nothing to draw or to draw from, pictures that would be overwritten, classes that are not there.
     """
-    for option, path in (("--out", config.out), ("--map", config.map)):
-        if path is not None:
-            check_new_picture(path, overwrite=config.overwrite, option=option)
-    if config.out is not None and config.map is not None and config.out.resolve() == config.map.resolve():
-        raise ConfigError("--map", f"{config.map} is also the contact sheet", "Choose another name.")
+    _check_request(config)
     store = None if config.index is None else open_store(config.index)
     images = None
     if config.out is not None or store is None:
@@ -93,6 +89,31 @@ def show_discovered(config: ShowDiscoveredConfig) -> SimpleResult:
         Table("", ["made", "path"], [["sheet" if path == config.out else "map", path] for path in made]),
     )
     return SimpleResult(values, tuple(made), tables)
+
+
+def _check_request(config: ShowDiscoveredConfig) -> None:
+    """Find out before anything is read that it cannot be done.
+
+    Raises:
+        ConfigError: nothing to draw or to draw from, or pictures that would be overwritten.
+    """
+    if config.out is None and config.map is None:
+        raise ConfigError(
+            "show discovered", "no picture to draw", "Pass --out (a contact sheet), --map (a 2-D map), or both."
+        )
+    if config.index is None and config.table is None:
+        raise ConfigError("--index", "missing", "Give a store with a result, or a CSV with --table.")
+    if config.index is None and config.map is not None:
+        raise ConfigError("--map", "needs the features of a store", "Pass --index.")
+    if config.index is None and config.dataset is None:
+        raise ConfigError(
+            "--dataset", "missing: without a store it is not known where the images are", "Pass it, or --index."
+        )
+    for option, path in (("--out", config.out), ("--map", config.map)):
+        if path is not None:
+            check_new_picture(path, overwrite=config.overwrite, option=option)
+    if config.out is not None and config.map is not None and config.out.resolve() == config.map.resolve():
+        raise ConfigError("--map", f"{config.map} is also the contact sheet", "Choose another name.")
 
 
 def _images(config: ShowDiscoveredConfig, store: EmbeddingStore | None) -> ImageDataset:

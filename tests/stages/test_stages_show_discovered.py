@@ -178,13 +178,17 @@ def test_a_map_of_many_classes_is_drawn(tmp_path: Path, rng: np.random.Generator
 @pytest.mark.parametrize(
     ("options", "code", "message"),
     [
-        ([], 2, "give --out (a contact sheet), --map (a 2-D map), or both"),
+        ([], 2, "Pass --out (a contact sheet), --map (a 2-D map), or both"),
         (["--out", "{folder}/s.png", "--index", "{store}", "--classes", "eel"], 2, "nothing was discovered of 'eel'"),
         (["--out", "{folder}/s.png", "--index", "{store}", "--result", "other"], 3, "there is no result 'other'"),
         (["--out", "{folder}/s.png", "--index", "{store}", "--generation", "1"], 2, "--generation goes with --table"),
-        (["--out", "{folder}/s.png"], 2, "give --index (a store with a result), or --table"),
-        (["--map", "{folder}/s.png", "--table", "{table}", "--dataset", "digits"], 2, "--map needs --index"),
-        (["--out", "{folder}/s.png", "--table", "{table}"], 2, "--dataset must say where the images are"),
+        (["--out", "{folder}/s.png"], 2, "--index: missing. Give a store with a result, or a CSV with --table"),
+        (
+            ["--map", "{folder}/s.png", "--table", "{table}", "--dataset", "digits"],
+            2,
+            "--map: needs the features of a store",
+        ),
+        (["--out", "{folder}/s.png", "--table", "{table}"], 2, "--dataset: missing: without a store"),
         (["--out", "{folder}/s.png", "--table", "{table}", "--index", "{store}"], 3, "1 of 1 images are not in"),
         (["--out", "{folder}/s.png", "--map", "{folder}/s.png", "--index", "{store}"], 2, "is also the contact sheet"),
         (["--out", "{folder}", "--index", "{store}"], 2, "--out: {folder} is a folder"),
