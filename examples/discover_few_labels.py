@@ -25,7 +25,7 @@ from comparison import shown, spread, write_record
 from labelkit.algorithms.critical_samples import discover_critical_rounds
 from labelkit.algorithms.nearest_centroid import Discovery
 from labelkit.algorithms.snowball import discover_confident, discover_confident_rounds
-from labelkit.config.few_labels import DiscoverLMCSConfig, DiscoverSnowballConfig
+from labelkit.config.discover_few import DiscoverLMCSConfig, DiscoverSnowballConfig
 from labelkit.config.stages import EmbedConfig
 from labelkit.stages.discover_few import discover_lmcs, discover_snowball
 from labelkit.stages.embed import embed_images

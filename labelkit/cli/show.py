@@ -7,7 +7,7 @@ import typer
 from labelkit.cli.command import stage_command
 from labelkit.cli.console import print_result
 from labelkit.cli.options import new_group
-from labelkit.config.few_labels import ShowDiscoveredConfig
+from labelkit.config.discover_few import ShowDiscoveredConfig
 from labelkit.config.stages import ShowAttentionConfig, ShowCurvesConfig
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from labelkit.algorithms.critical_samples import CriticalDiscovery, CriticalReport, discover_critical_rounds
 from labelkit.algorithms.nearest_centroid import Count, Discovery
 from labelkit.algorithms.snowball import discover_confident_rounds
-from labelkit.config.few_labels import DiscoverFewConfig, DiscoverLMCSConfig, DiscoverSnowballConfig
+from labelkit.config.discover_few import DiscoverFewConfig, DiscoverLMCSConfig, DiscoverSnowballConfig
 from labelkit.errors import ConfigError, DatasetError, Mismatch
 from labelkit.metrics.discovered import DiscoveryErrors, discovery_errors
 from labelkit.stages.discovered_tables import FoundImage, found_table_text

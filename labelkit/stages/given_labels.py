@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.config.few_labels import DiscoverFewConfig
+from labelkit.config.discover_few import DiscoverFewConfig
 from labelkit.data.splits import few_labels_split
 from labelkit.data.tables import natural_key, read_label_csv
 from labelkit.errors import DatasetError

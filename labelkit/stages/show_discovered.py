@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.algorithms.projection import principal_plane, tsne_plane
-from labelkit.config.few_labels import ShowDiscoveredConfig
+from labelkit.config.discover_few import ShowDiscoveredConfig
 from labelkit.data.datasets import ImageDataset, load_dataset
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.tables import natural_key

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from labelkit.algorithms.critical_samples import discover_critical, discover_critical_rounds
 from labelkit.algorithms.snowball import discover_confident, discover_confident_rounds
-from labelkit.config.few_labels import DiscoverLMCSConfig, DiscoverSnowballConfig
+from labelkit.config.discover_few import DiscoverLMCSConfig, DiscoverSnowballConfig
 from labelkit.data.splits import few_labels_split
 from labelkit.stages.discover_few import discover_lmcs, discover_snowball
 from labelkit.store.embeddings import EmbeddingStore
