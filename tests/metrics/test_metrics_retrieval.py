@@ -74,15 +74,6 @@ def test_collapsed_model_scores_what_chance_gives() -> None:
     assert map_at_r(embeddings, labels) < chance
 
 
-def test_blocks_do_not_change_the_scores(monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator) -> None:
-    embeddings, labels = rng.standard_normal((60, 4)), rng.integers(0, 5, 60)
-    whole = (recall_at_k(embeddings, labels, [1, 5]), r_precision(embeddings, labels), map_at_r(embeddings, labels))
-    monkeypatch.setattr(retrieval, "_BLOCK_PAIRS", 7 * 60)
-    parts = (recall_at_k(embeddings, labels, [1, 5]), r_precision(embeddings, labels), map_at_r(embeddings, labels))
-    assert parts[0] == pytest.approx(whole[0])
-    assert parts[1:] == pytest.approx(whole[1:])
-
-
 def test_without_two_members_of_any_class_nothing_can_be_scored() -> None:
     embeddings, labels = on_circle([0, 1, 2]), [0, 1, 2]
     assert math.isnan(recall_at_k(embeddings, labels, [1])[1])
