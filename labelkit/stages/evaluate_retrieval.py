@@ -320,7 +320,7 @@ def _result(
         ),
     ]
     if config.per_class:
-        shown = [[row[0], row[1], *(100 * value for value in row[2:])] for row in class_rows]
+        shown: list[list[Cell]] = [[row[0], row[1], *(100 * value for value in row[2:])] for row in class_rows]
         tables.append(
             Table("means of each class in %", ["class", "queries", *[f"R@{k}" for k in config.k], *at_r], shown)
         )
