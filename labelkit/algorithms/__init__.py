@@ -40,7 +40,7 @@ from labelkit.algorithms.clustering import (
 )
 from labelkit.algorithms.clustering_path import Partition, kmeans_path
 from labelkit.algorithms.matching import Matching, contingency, match_clusters, pair_agreement
-from labelkit.algorithms.neighbors import knn
+from labelkit.algorithms.neighbors import ApproximateSearch, ExactSearch, HNSWRecipe, IVFPQRecipe, build_index, knn
 from labelkit.algorithms.prototypes import (
     Spread,
     measure_spread,
@@ -67,11 +67,15 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "ApproximateSearch",
     "Assignment",
     "ClassNumber",
     "ClassNumberChoice",
     "Clustering",
     "CriterionCurve",
+    "ExactSearch",
+    "HNSWRecipe",
+    "IVFPQRecipe",
     "LinearScores",
     "Matching",
     "NamedProbability",
@@ -88,6 +92,7 @@ __all__ = [
     "balanced_labels",
     "batch_assignments",
     "bounded_integer_search",
+    "build_index",
     "cluster_sizes",
     "carry_map",
     "conformal_threshold",

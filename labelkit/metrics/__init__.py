@@ -15,11 +15,12 @@ from labelkit.metrics.clustering import (
     majority_accuracy,
     normalized_mutual_information,
 )
-from labelkit.metrics.retrieval import map_at_r, r_precision, recall_at_k
+from labelkit.metrics.retrieval import RetrievalScores, map_at_r, r_precision, recall_at_k, score_retrieval
 
 __all__ = [
     "AccuracyIntervals",
     "ClusterAccuracy",
+    "RetrievalScores",
     "accuracy_intervals",
     "adjusted_rand_index",
     "cluster_accuracy",
@@ -30,6 +31,7 @@ __all__ = [
     "per_class_accuracy",
     "r_precision",
     "recall_at_k",
+    "score_retrieval",
     "share_interval",
     "shot_groups",
     "top_k_accuracy",

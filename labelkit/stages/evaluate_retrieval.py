@@ -324,8 +324,6 @@ def _result(
         tables.append(
             Table("means of each class in %", ["class", "queries", *[f"R@{k}" for k in config.k], *at_r], shown)
         )
-    if made:
-        tables.append(Table("", ["made", "path"], [["result", made[0]]]))
     return SimpleResult(values, made, tuple(tables))
 
 
