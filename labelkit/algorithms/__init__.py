@@ -42,7 +42,7 @@ from labelkit.algorithms.clustering_path import Partition, kmeans_path
 from labelkit.algorithms.critical_samples import CriticalDiscovery, discover_critical, discover_critical_rounds
 from labelkit.algorithms.matching import Matching, contingency, match_clusters, pair_agreement
 from labelkit.algorithms.nearest_centroid import Discovery
-from labelkit.algorithms.neighbors import knn
+from labelkit.algorithms.neighbors import ApproximateSearch, ExactSearch, HNSWRecipe, IVFPQRecipe, build_index, knn
 from labelkit.algorithms.prototypes import (
     Spread,
     measure_spread,
@@ -70,6 +70,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "ApproximateSearch",
     "Assignment",
     "ClassNumber",
     "ClassNumberChoice",
@@ -77,6 +78,9 @@ __all__ = [
     "CriterionCurve",
     "CriticalDiscovery",
     "Discovery",
+    "ExactSearch",
+    "HNSWRecipe",
+    "IVFPQRecipe",
     "LinearScores",
     "Matching",
     "NamedProbability",
@@ -93,6 +97,7 @@ __all__ = [
     "balanced_labels",
     "batch_assignments",
     "bounded_integer_search",
+    "build_index",
     "cluster_sizes",
     "carry_map",
     "conformal_threshold",

@@ -16,12 +16,13 @@ from labelkit.metrics.clustering import (
     normalized_mutual_information,
 )
 from labelkit.metrics.discovered import DiscoveryErrors, discovery_errors
-from labelkit.metrics.retrieval import map_at_r, r_precision, recall_at_k
+from labelkit.metrics.retrieval import RetrievalScores, map_at_r, r_precision, recall_at_k, score_retrieval
 
 __all__ = [
     "AccuracyIntervals",
     "ClusterAccuracy",
     "DiscoveryErrors",
+    "RetrievalScores",
     "accuracy_intervals",
     "adjusted_rand_index",
     "cluster_accuracy",
@@ -33,6 +34,7 @@ __all__ = [
     "per_class_accuracy",
     "r_precision",
     "recall_at_k",
+    "score_retrieval",
     "share_interval",
     "shot_groups",
     "top_k_accuracy",

@@ -6,6 +6,7 @@ import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,7 @@ from PIL import Image, ImageDraw, ImageFont
 from labelkit.store.commit import commit_bytes
 
 _CELL, _GAP, _TEXT = 112, 8, 30
+_FRAMES = {"query": "#1f5fbf", "right": "#2e8b57", "wrong": "#c62828", "plain": "#cccccc"}
 
 
 @dataclass(frozen=True)
@@ -23,16 +25,13 @@ class Picture:
     Attributes:
         pixels: (h, w, c) uint8 with c = 1 or 3; ``None`` draws an empty frame.
         lines: at most two short lines below it.
-        marked: draw a frame around it.
-        right: draw a green frame (right) or a red one (wrong) around it.
-        framed: draw any frame; without one and without pixels, the lines stand in its place as a heading.
+        frame: ``query`` is blue, ``right`` green, ``wrong`` (another class) red; ``none`` without pixels is a heading:
+            the lines stand where the picture would.
     """
 
     pixels: NDArray[np.uint8] | None
     lines: tuple[str, ...]
-    marked: bool = False
-    right: bool | None = None
-    framed: bool = True
+    frame: Literal["query", "right", "wrong", "plain", "none"] = "plain"
 
 
 def write_contact_sheet(path: Path, rows: Sequence[Sequence[Picture]]) -> Path:
@@ -45,9 +44,9 @@ def write_contact_sheet(path: Path, rows: Sequence[Sequence[Picture]]) -> Path:
     columns = max((len(row) for row in rows), default=0)
     if columns == 0:
         raise ValueError("there is nothing to draw")
-    sheet_width = _GAP + columns * (_CELL + _GAP)
-    sheet_height = _GAP + len(rows) * (_CELL + _TEXT + _GAP)
-    sheet = Image.new("RGB", (sheet_width, sheet_height), "white")
+    width = _GAP + columns * (_CELL + _GAP)
+    height = _GAP + len(rows) * (_CELL + _TEXT + _GAP)
+    sheet = Image.new("RGB", (width, height), "white")
     draw = ImageDraw.Draw(sheet)
     font = ImageFont.load_default(size=11)
     for r, row in enumerate(rows):
@@ -56,9 +55,9 @@ def write_contact_sheet(path: Path, rows: Sequence[Sequence[Picture]]) -> Path:
             if picture.pixels is not None:
                 sheet.paste(_fit(picture.pixels), (left, top))
             text_top = top + _CELL + 2
-            if picture.framed:
-                color, width = _frame(picture)
-                draw.rectangle((left - 1, top - 1, left + _CELL, top + _CELL), outline=color, width=width)
+            if picture.frame != "none":
+                box, color = (left - 1, top - 1, left + _CELL, top + _CELL), _FRAMES[picture.frame]
+                draw.rectangle(box, outline=color, width=1 if picture.frame == "plain" else 3)
             elif picture.pixels is None:
                 text_top = top + _CELL // 2 - 13
             for i, line in enumerate(picture.lines[:2]):
@@ -67,13 +66,6 @@ def write_contact_sheet(path: Path, rows: Sequence[Sequence[Picture]]) -> Path:
     sheet.save(buffer, format="PNG")
     commit_bytes(path, buffer.getvalue())
     return path
-
-
-def _frame(picture: Picture) -> tuple[str, int]:
-    """Color and width of the frame."""
-    if picture.right is not None:
-        return ("#2e8b57", 2) if picture.right else ("#d00000", 3)
-    return ("#d2691e", 3) if picture.marked else ("#cccccc", 1)
 
 
 def _fit(pixels: NDArray[np.uint8]) -> Image.Image:

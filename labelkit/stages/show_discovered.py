@@ -238,7 +238,7 @@ def _write_sheet(config: ShowDiscoveredConfig, path: Path, shown: _Shown, images
         told = f"{count} found" + ("" if wrong is None else f", {wrong} wrong")
         for start in range(0, len(mine), config.columns):
             heading = (str(name), told) if start == 0 else ()
-            line = [Picture(None, heading, framed=False)]
+            line = [Picture(None, heading, frame="none")]
             for image in mine[start : start + config.columns]:
                 right = shown.is_right(image)
                 row = row_of.get(image.sample_id)
@@ -247,7 +247,7 @@ def _write_sheet(config: ShowDiscoveredConfig, path: Path, shown: _Shown, images
                     Picture(
                         None if row is None else image_pixels(images, row),
                         (f"{image.rank}: {image.score:.3g}", below),
-                        right=right,
+                        frame="plain" if right is None else "right" if right else "wrong",
                     )
                 )
             lines.append(line)

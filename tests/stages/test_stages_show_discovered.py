@@ -17,7 +17,7 @@ from labelkit.stages.plots import MapPanel, write_map_plot
 from labelkit.stages.show_discovered import _panel_rounds
 from PIL import Image
 
-RIGHT, WRONG = (0x2E, 0x8B, 0x57), (0xD0, 0, 0)
+RIGHT, WRONG = (0x2E, 0x8B, 0x57), (0xC6, 0x28, 0x28)
 HEADER = "sample_index,path,label,score,rank,round,generation,iteration,network\n"
 
 
