@@ -1,4 +1,4 @@
-"""Arrays in, arrays out: clustering, assignment, prototypes, neighbors, class number, calibration, attention.
+"""Arrays in, arrays out: clustering, discovery, assignment, prototypes, neighbors, calibration, attention.
 
 The names that need torch are imported on first use, so that the others stay quick to import.
 """
@@ -39,8 +39,10 @@ from labelkit.algorithms.clustering import (
     spherical_kmeans,
 )
 from labelkit.algorithms.clustering_path import Partition, kmeans_path
+from labelkit.algorithms.critical_samples import CriticalDiscovery, discover_critical, discover_critical_rounds
 from labelkit.algorithms.matching import Matching, contingency, match_clusters, pair_agreement
-from labelkit.algorithms.neighbors import knn
+from labelkit.algorithms.nearest_centroid import Discovery
+from labelkit.algorithms.neighbors import ApproximateSearch, ExactSearch, HNSWRecipe, IVFPQRecipe, build_index, knn
 from labelkit.algorithms.prototypes import (
     Spread,
     measure_spread,
@@ -49,6 +51,7 @@ from labelkit.algorithms.prototypes import (
     uniformity_gradient,
 )
 from labelkit.algorithms.silhouette import pairwise_distances, silhouette_score, simplified_silhouette_score
+from labelkit.algorithms.snowball import discover_confident, discover_confident_rounds
 from labelkit.algorithms.sphere_bounds import max_cosine_bound, rms_cosine_bound
 
 if TYPE_CHECKING:
@@ -67,11 +70,17 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "ApproximateSearch",
     "Assignment",
     "ClassNumber",
     "ClassNumberChoice",
     "Clustering",
     "CriterionCurve",
+    "CriticalDiscovery",
+    "Discovery",
+    "ExactSearch",
+    "HNSWRecipe",
+    "IVFPQRecipe",
     "LinearScores",
     "Matching",
     "NamedProbability",
@@ -88,12 +97,17 @@ __all__ = [
     "balanced_labels",
     "batch_assignments",
     "bounded_integer_search",
+    "build_index",
     "cluster_sizes",
     "carry_map",
     "conformal_threshold",
     "choose_num_classes",
     "class_numbers",
     "contingency",
+    "discover_confident",
+    "discover_confident_rounds",
+    "discover_critical",
+    "discover_critical_rounds",
     "estimate_num_classes",
     "fit_temperature",
     "group_means",

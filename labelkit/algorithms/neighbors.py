@@ -1,13 +1,22 @@
-"""Find the k nearest rows of a gallery, exactly; the one import of faiss.
+"""Find the k nearest rows of a gallery, exactly or nearly so; the one import of faiss.
 
-A flat faiss index names a few more candidates than asked for; their scores are computed again
+Exactly: a flat search by faiss names a few more candidates than asked for; their scores are computed again
 in float64 row by row, so that equal rows have equal scores and ties can go to the smaller index.
 Queries for which rounding may hide a neighbor among the rows left out are searched again in full.
+
+Nearly: a graph (HNSW) or inverted lists of compressed rows (IVF-PQ) name the candidates; their scores are
+computed again in the same way, so that only which rows are named is approximate, not how they score.
+
+Sources: Y. Malkov and D. Yashunin, "Efficient and robust approximate nearest neighbor search using
+Hierarchical Navigable Small World graphs"; H. Jegou, M. Douze, C. Schmid, "Product quantization for nearest
+neighbor search"; faiss for both.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -20,6 +29,8 @@ _SPARE = 16
 _ROUNDING = 1e-5
 # Numbers per temporary block: 32 MB in float64.
 _BLOCK_NUMBERS = 1 << 22
+# Values that one byte of a product quantizer can take; it is trained on as many rows at least.
+_PQ_VALUES = 256
 
 
 def knn(
@@ -43,40 +54,297 @@ def knn(
         ValueError: shapes that do not fit, NaN or infinity, a zero row with ``cosine``, k out of
             range, or an unknown metric.
     """
+    return ExactSearch(gallery, metric=metric).search(queries, k, exclude_self=exclude_self)
+
+
+class ExactSearch:
+    """A gallery ready to be searched again and again, exactly.
+
+    Args:
+        gallery: (g, d), computed from as float32.
+        metric: as for :func:`knn`.
+
+    Raises:
+        ValueError: not (g, d), NaN or infinity, a zero row with ``cosine``, or an unknown metric.
+    """
+
+    def __init__(self, gallery: ArrayLike, *, metric: Metric = "cosine") -> None:
+        self.metric: Metric = _known(metric)
+        self.rows = _as_rows(gallery, "gallery", metric)
+        squares = _squares(self.rows)
+        self._reach = float(np.sqrt(squares.max(initial=0)))
+        self._offset: NDArray[np.float32] | None = None
+        self._shifted = self.rows
+        if metric == "l2":
+            # Distances do not feel a shift, their products do: a common offset would cost digits.
+            self._offset = self.rows.mean(axis=0, dtype=np.float64).astype(np.float32)
+            self._shifted = self.rows - self._offset
+            self._reach = float(np.sqrt(_squares(self._shifted).max(initial=0)))
+
+    def search(
+        self, queries: ArrayLike, k: int, *, exclude_self: bool = False
+    ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+        """Return the k nearest rows of each query; see :func:`knn`."""
+        asked = _as_queries(queries, self.rows, self.metric)
+        if exclude_self and len(asked) != len(self.rows):
+            raise ValueError(f"exclude_self needs queries = gallery, got {len(asked)} and {len(self.rows)} rows")
+        available = len(self.rows) - int(exclude_self)
+        _check_k(k, available)
+        if not len(asked):
+            return np.empty((0, k), dtype=np.float32), np.empty((0, k), dtype=np.int64)
+        num_candidates = min(len(self.rows), k + int(exclude_self) + _SPARE)
+        last_rough, slack, candidates = self._shortlist(asked, num_candidates)
+        candidates = np.sort(candidates, axis=1)
+        scores, indices = _rescored(asked, self.rows, candidates, k, self.metric, exclude_self=exclude_self)
+        if num_candidates < len(self.rows):
+            last = scores[:, -1].astype(np.float64)
+            if self.metric == "l2":
+                last = -(last**2)
+            for query in np.flatnonzero(last <= last_rough + slack).tolist():
+                excluded = query if exclude_self else -1
+                scores[query], indices[query] = _search_all(asked[query], self.rows, k, self.metric, excluded)
+        return (np.abs(scores) if self.metric == "l2" else scores), indices
+
+    def _shortlist(
+        self, asked: NDArray[np.float32], num_candidates: int
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
+        """Name the nearest m rows as far as float32 products tell.
+
+        Returns:
+            (q,) rough inner product, or minus the squared distance, of the farthest row named;
+            (q,) bound on the rounding of that number; (q, m) int64 rows.
+        """
+        import faiss
+
+        if self._offset is not None:
+            asked = asked - self._offset
+        kind = faiss.METRIC_L2 if self.metric == "l2" else faiss.METRIC_INNER_PRODUCT
+        rough, indices = faiss.knn(asked, self._shifted, num_candidates, metric=kind)
+        last = rough[:, -1].astype(np.float64)
+        lengths = np.sqrt(_squares(asked))
+        if self.metric == "l2":
+            return -last, _ROUNDING * (lengths + self._reach) ** 2, indices.astype(np.int64, copy=False)
+        return last, _ROUNDING * lengths * self._reach, indices.astype(np.int64, copy=False)
+
+
+@dataclass(frozen=True)
+class HNSWRecipe:
+    """A graph of near neighbors that is walked from far to near.
+
+    Attributes:
+        num_links: links per row; twice as many at the lowest level.
+        build_width: candidates kept while a row is linked.
+    """
+
+    num_links: int = 32
+    build_width: int = 200
+
+
+@dataclass(frozen=True)
+class IVFPQRecipe:
+    """Rows compressed to some bytes, in lists by their nearest centroid; only some lists are looked through.
+
+    Attributes:
+        num_lists: centroids; ``None``: 4 sqrt(g), but at most one per 39 rows.
+        num_bytes: bytes per row; ``None``: the largest divisor of d that is at most d / 4.
+        seed: of the training of centroids and codes.
+    """
+
+    num_lists: int | None = None
+    num_bytes: int | None = None
+    seed: int = 0
+
+
+def build_index(
+    gallery: ArrayLike, recipe: HNSWRecipe | IVFPQRecipe, *, metric: Metric = "cosine"
+) -> NDArray[np.uint8]:
+    """Build an index for :class:`ApproximateSearch`.
+
+    Args:
+        gallery: (g, d), computed from as float32.
+        recipe: what to build. IVF-PQ needs 256 rows.
+        metric: as for :func:`knn`.
+
+    Returns:
+        (b,) uint8, the index as faiss writes it. Never read one that this function did not make: the reader of
+        faiss is not safe on foreign bytes.
+
+    Raises:
+        ValueError: as for :class:`ExactSearch`, or rows and recipe do not fit.
+    """
+    import faiss
+
+    rows = _as_rows(gallery, "gallery", _known(metric))
+    num_rows, dim = rows.shape
+    kind = faiss.METRIC_L2 if metric == "l2" else faiss.METRIC_INNER_PRODUCT
+    if isinstance(recipe, HNSWRecipe):
+        graph = faiss.IndexHNSWFlat(dim, recipe.num_links, kind)
+        graph.hnsw.efConstruction = recipe.build_width
+        graph.add(rows)
+        return _serialized(graph)
+    if num_rows < _PQ_VALUES:
+        raise ValueError(f"IVF-PQ needs {_PQ_VALUES} rows to be trained on, got {num_rows}")
+    num_bytes = recipe.num_bytes or default_pq_bytes(dim)
+    if dim % num_bytes:
+        raise ValueError(f"num_bytes must divide the {dim} columns, got {num_bytes}")
+    num_lists = recipe.num_lists or default_num_lists(num_rows)
+    if num_lists > num_rows:
+        raise ValueError(f"num_lists must be at most the {num_rows} rows, got {num_lists}")
+    centroids = faiss.IndexFlatL2(dim) if metric == "l2" else faiss.IndexFlatIP(dim)
+    lists = faiss.IndexIVFPQ(centroids, dim, num_lists, num_bytes, 8, kind)
+    for parameters in (lists.cp, lists.pq.cp):
+        parameters.seed = recipe.seed + 1  # faiss takes 0 for "draw one"
+        parameters.min_points_per_centroid = 1
+    lists.train(rows)
+    lists.add(rows)
+    return _serialized(lists)
+
+
+def default_num_lists(num_rows: int) -> int:
+    """Lists of an IVF-PQ index by default: 4 sqrt(g), but at most one per 39 rows."""
+    return max(1, min(round(4 * math.sqrt(num_rows)), num_rows // 39))
+
+
+def default_pq_bytes(dim: int) -> int:
+    """Bytes per row of an IVF-PQ index by default: the largest divisor of d that is at most d / 4."""
+    return next(size for size in range(max(1, dim // 4), 0, -1) if dim % size == 0)
+
+
+def index_format() -> str:
+    """Name of what :func:`build_index` writes; another version may write something else."""
+    import faiss
+
+    return f"faiss {faiss.__version__}"
+
+
+class ApproximateSearch:
+    """A gallery and its index.
+
+    Args:
+        index: of exactly these rows, by :func:`build_index` in this version of faiss.
+        gallery: (g, d), computed from as float32.
+        metric: as for :func:`knn`, and as the index was built with.
+        width: HNSW: candidates kept on the walk. IVF-PQ: lists looked through. The larger, the more exact.
+        num_rescored: IVF-PQ: candidates that are scored exactly.
+
+    Raises:
+        ValueError: as for :class:`ExactSearch`; the index is of other rows or of another kind.
+    """
+
+    def __init__(
+        self,
+        index: NDArray[np.uint8],
+        gallery: ArrayLike,
+        *,
+        metric: Metric = "cosine",
+        width: int,
+        num_rescored: int = 100,
+    ) -> None:
+        import faiss
+
+        self.metric: Metric = _known(metric)
+        self.rows = _as_rows(gallery, "gallery", metric)
+        try:
+            self._index: Any = faiss.deserialize_index(index)
+        except RuntimeError as error:
+            raise ValueError(f"faiss cannot read the index: {error}") from error
+        if (self._index.ntotal, self._index.d) != self.rows.shape:
+            raise ValueError(f"the index has {self._index.ntotal} rows, the gallery has {self.rows.shape}")
+        self._is_graph = isinstance(self._index, faiss.IndexHNSW)
+        self._width = width
+        self._num_rescored = num_rescored
+
+    def search(self, queries: ArrayLike, k: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+        """Return up to k near rows of each query, nearest first.
+
+        Args:
+            queries: (q, d), computed from as float32.
+            k: from 1 to g.
+
+        Returns:
+            scores (q, k) float32 and indices (q, k) int64; where fewer were found, NaN and -1 at the end. The more
+            rows are asked for, the wider the search.
+
+        Raises:
+            ValueError: shapes that do not fit, NaN or infinity, a zero row with ``cosine``, or k out of range.
+        """
+        import faiss
+
+        parameters_of: Any = faiss  # its annotations know neither class of parameters
+        asked = _as_queries(queries, self.rows, self.metric)
+        _check_k(k, len(self.rows))
+        if not len(asked):
+            return np.empty((0, k), dtype=np.float32), np.empty((0, k), dtype=np.int64)
+        if self._is_graph:
+            num_candidates = min(len(self.rows), k + _SPARE)
+            parameters = parameters_of.SearchParametersHNSW(efSearch=max(self._width, num_candidates))
+        else:
+            num_candidates = min(len(self.rows), max(k + _SPARE, self._num_rescored))
+            parameters = parameters_of.SearchParametersIVF(nprobe=min(self._width, self._index.nlist))
+        _, candidates = self._index.search(asked, num_candidates, params=parameters)
+        candidates = np.sort(candidates.astype(np.int64, copy=False), axis=1)
+        scores, indices = _rescored(asked, self.rows, candidates, k, self.metric, exclude_self=False)
+        scores[indices < 0] = np.nan
+        return (np.abs(scores) if self.metric == "l2" else scores), indices
+
+
+def _serialized(index: Any) -> NDArray[np.uint8]:
+    import faiss
+
+    return np.asarray(faiss.serialize_index(index), dtype=np.uint8)
+
+
+def _known(metric: Metric) -> Metric:
     if metric not in ("cosine", "l2", "dot"):
         raise ValueError(f"metric must be 'cosine', 'l2' or 'dot', got {metric!r}")
-    asked, held = _as_rows(queries, "queries", metric), _as_rows(gallery, "gallery", metric)
-    if asked.shape[1] != held.shape[1]:
-        raise ValueError(f"queries have {asked.shape[1]} columns, the gallery has {held.shape[1]}")
-    if exclude_self and len(asked) != len(held):
-        raise ValueError(f"exclude_self needs queries = gallery, got {len(asked)} and {len(held)} rows")
-    available = len(held) - int(exclude_self)
+    return metric
+
+
+def _check_k(k: int, available: int) -> None:
     if not 1 <= k <= available:
         raise ValueError(f"k must be from 1 to {available}, the rows to choose from, got {k}")
-    if not len(asked):
-        return np.empty((0, k), dtype=np.float32), np.empty((0, k), dtype=np.int64)
 
-    num_candidates = min(len(held), k + int(exclude_self) + _SPARE)
-    last_rough, slack, candidates = _shortlist(asked, held, num_candidates, metric)
+
+def _as_queries(queries: ArrayLike, held: NDArray[np.float32], metric: Metric) -> NDArray[np.float32]:
+    asked = _as_rows(queries, "queries", metric)
+    if asked.shape[1] != held.shape[1]:
+        raise ValueError(f"queries have {asked.shape[1]} columns, the gallery has {held.shape[1]}")
+    return asked
+
+
+def _rescored(
+    asked: NDArray[np.float32],
+    held: NDArray[np.float32],
+    candidates: NDArray[np.int64],
+    k: int,
+    metric: Metric,
+    *,
+    exclude_self: bool,
+) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Return nearness (q, k) and indices (q, k) of the nearest candidates.
+
+    Args:
+        asked: (q, d).
+        held: (g, d).
+        candidates: (q, m) rows of the gallery, ascending, -1 for none; m >= k.
+        k: to be kept.
+        metric: how they are compared.
+        exclude_self: row i is no neighbor of query i.
+    """
     scores = np.empty((len(asked), k), dtype=np.float32)
     indices = np.empty((len(asked), k), dtype=np.int64)
-    rows_per_block = max(1, _BLOCK_NUMBERS // (num_candidates * held.shape[1]))
+    rows_per_block = max(1, _BLOCK_NUMBERS // (candidates.shape[1] * held.shape[1]))
     for start in range(0, len(asked), rows_per_block):
         block = slice(start, start + rows_per_block)
-        listed = np.sort(candidates[block], axis=1)
+        listed = candidates[block]
         exact = _nearness(asked[block][:, None], held[listed], metric)
+        exact[listed < 0] = -np.inf
         if exclude_self:
             exact[listed == np.arange(start, start + len(exact))[:, None]] = -np.inf
         order = np.argsort(-exact, axis=1, kind="stable")[:, :k]
         scores[block] = np.take_along_axis(exact, order, axis=1)
         indices[block] = np.take_along_axis(listed, order, axis=1)
-    if num_candidates < len(held):
-        last = scores[:, -1].astype(np.float64)
-        if metric == "l2":
-            last = -(last**2)
-        for query in np.flatnonzero(last <= last_rough + slack).tolist():
-            scores[query], indices[query] = _search_all(asked[query], held, k, metric, query if exclude_self else -1)
-    return (np.abs(scores) if metric == "l2" else scores), indices
+    return scores, indices
 
 
 def _as_rows(x: ArrayLike, name: str, metric: Metric) -> NDArray[np.float32]:
@@ -100,32 +368,6 @@ def _as_rows(x: ArrayLike, name: str, metric: Metric) -> NDArray[np.float32]:
 
 def _squares(rows: NDArray[np.float32]) -> NDArray[np.float64]:
     return np.asarray(np.einsum("ij,ij->i", rows, rows, dtype=np.float64))
-
-
-def _shortlist(
-    asked: NDArray[np.float32], held: NDArray[np.float32], num_candidates: int, metric: Metric
-) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
-    """Name the nearest m rows as far as float32 products tell.
-
-    Returns:
-        (q,) rough inner product, or minus the squared distance, of the farthest row named;
-        (q,) bound on the rounding of that number; (q, m) int64 rows.
-    """
-    import faiss
-
-    width = held.shape[1]
-    if metric == "l2":
-        # Distances do not feel a shift, their products do: a common offset would cost digits.
-        offset = held.mean(axis=0, dtype=np.float64).astype(np.float32)
-        asked, held = asked - offset, held - offset
-    index = faiss.IndexFlatL2(width) if metric == "l2" else faiss.IndexFlatIP(width)
-    index.add(held)
-    rough, indices = index.search(asked, num_candidates)
-    last = rough[:, -1].astype(np.float64)
-    lengths, reach = np.sqrt(_squares(asked)), float(np.sqrt(_squares(held).max()))
-    if metric == "l2":
-        return -last, _ROUNDING * (lengths + reach) ** 2, indices.astype(np.int64, copy=False)
-    return last, _ROUNDING * lengths * reach, indices.astype(np.int64, copy=False)
 
 
 def _nearness(query: NDArray[np.float32], rows: NDArray[np.float32], metric: Metric) -> NDArray[np.float32]:

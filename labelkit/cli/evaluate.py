@@ -12,6 +12,7 @@ from labelkit.config.stages import (
     EvaluateClassificationConfig,
     EvaluateClusteringConfig,
     EvaluateKNNConfig,
+    EvaluateRetrievalConfig,
 )
 
 
@@ -48,6 +49,17 @@ def knn(config: EvaluateKNNConfig) -> None:
     print_result(evaluate_knn(config))
 
 
+@stage_command(EvaluateRetrievalConfig)
+def retrieval(config: EvaluateRetrievalConfig) -> None:
+    """Score how well images of one class find each other: Recall@K, MAP@R, R-precision, NMI.
+
+    Example: labelkit evaluate retrieval --index digits.h5 -k 1,2,4,8
+    """
+    from labelkit.stages.evaluate_retrieval import evaluate_retrieval  # numpy loads here, not in --help
+
+    print_result(evaluate_retrieval(config))
+
+
 @stage_command(EvaluateClassificationConfig)
 def classification(config: EvaluateClassificationConfig) -> None:
     """Score a classifier: top 1 and 5, classes with many, medium and few images, confusions.
@@ -65,5 +77,6 @@ def build_app() -> typer.Typer:
     app.command("clustering")(clustering)
     app.command("answer")(answer)
     app.command("knn")(knn)
+    app.command("retrieval")(retrieval)
     app.command("classification")(classification)
     return app

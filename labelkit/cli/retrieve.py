@@ -9,10 +9,10 @@ from labelkit.config.stages import RetrieveConfig
 
 @stage_command(RetrieveConfig)
 def retrieve(config: RetrieveConfig) -> None:
-    """Find the images of a store that look most like a query image.
+    """Find the images of a store that look most like a query: an image, a folder of them, or rows of a store.
 
     Example: labelkit retrieve --query img.png --index digits.h5 -k 10
     """
-    from labelkit.stages.retrieve import retrieve_images  # torch loads here, not in --help
+    from labelkit.stages.retrieve import retrieve_images  # numpy loads here, not in --help
 
     print_result(retrieve_images(config))

@@ -16,6 +16,8 @@ _RUN: JsonDict = {"panel": "Run"}
 _RUN_ONLY: JsonDict = {"panel": "Run", "preset": False}
 _IMAGES: JsonDict = {"panel": "Images"}
 _STORE: JsonDict = {"panel": "Store", "preset": False}
+_FILTER: JsonDict = {"panel": "Filters", "preset": False}
+_SEARCH: JsonDict = {"panel": "Search"}
 
 
 class EmbedConfig(DataConfig):
@@ -326,6 +328,63 @@ class EvaluateKNNConfig(IndexConfig):
     seed: int = Field(0, ge=0, description="Seed of its order.")
 
 
+class EvaluateRetrievalConfig(IndexConfig):
+    """``labelkit evaluate retrieval``."""
+
+    command: ClassVar[tuple[str, ...]] = ("evaluate", "retrieval")
+
+    k: tuple[int, ...] = Field(
+        (1, 2, 4, 8),
+        description="Numbers of neighbors for Recall@K, comma-separated.",
+        json_schema_extra={"short": "-k"},
+    )
+    split: tuple[str, ...] = Field(
+        ("auto",),
+        description="Splits whose rows look each other up, comma-separated, or all; auto: query against gallery if the "
+        "store has these two, else test if there is one, else all.",
+    )
+    queries: str | None = Field(
+        None, description="Instead of --split: split whose rows are looked up, or all.", json_schema_extra=_STORE
+    )
+    gallery: str | None = Field(
+        None, description="Split whose rows are found, or all; goes with --queries or --gallery-index."
+    )
+    gallery_index: Path | None = Field(
+        None,
+        description="Store of the same model whose rows are found; default: the store itself.",
+        json_schema_extra=_STORE,
+    )
+    at_r: bool = Field(True, description="Also MAP@R and R-precision.")
+    nmi_seeds: int = Field(
+        3, ge=0, le=100, description="k-means with as many groups as classes, from so many seeds; 0: no NMI."
+    )
+    per_class: bool = Field(False, description="Also show the means of every class.")
+    max_memory: float = Field(
+        1.5, gt=0, description="GiB that the whole process may take, k-means for NMI aside.", json_schema_extra=_RUN
+    )
+    threads: int | None = Field(
+        None,
+        ge=1,
+        description="Blocks worked on at a time; default: OMP_NUM_THREADS, or the cores.",
+        json_schema_extra=_RUN,
+    )
+    seed: int = Field(0, ge=0, description="First seed of k-means.")
+
+    @model_validator(mode="after")
+    def _one_protocol(self) -> EvaluateRetrievalConfig:
+        if not self.k or min(self.k) < 1:
+            raise ValueError("k are numbers of neighbors from 1 on")
+        if not self.split:
+            raise ValueError("split is empty; leave it out for the default")
+        if self.split != ("auto",) and (self.queries is not None or self.gallery_index is not None):
+            raise ValueError("split has rows look each other up; it has no meaning beside --queries or --gallery-index")
+        if self.gallery is not None and self.queries is None and self.gallery_index is None:
+            raise ValueError("gallery goes with --queries or --gallery-index")
+        if self.queries is not None and self.gallery is None and self.gallery_index is None:
+            raise ValueError("queries needs --gallery, or --gallery-index")
+        return self
+
+
 class EvaluateClassificationConfig(StageConfig):
     """``labelkit evaluate classification``."""
 
@@ -435,17 +494,79 @@ class RetrieveConfig(IndexConfig):
 
     command: ClassVar[tuple[str, ...]] = ("retrieve",)
 
-    query: Path = Field(..., description="Image file, or folder of images, to look up.", json_schema_extra=_STORE)
+    query: Path | None = Field(
+        None,
+        description="Image file, folder of images, or another store of the same model, to look up.",
+        json_schema_extra=_STORE,
+    )
+    query_rows: tuple[int, ...] | None = Field(
+        None,
+        description="Instead of --query: these rows of the store, 0-based, comma-separated; needs no model.",
+        json_schema_extra=_STORE,
+    )
     k: int = Field(10, ge=1, description="Hits per query.", json_schema_extra={"short": "-k"})
     checkpoint: Path | None = Field(
         None, description="Model to embed the query with, if it is no longer where the store says."
     )
+    label: tuple[str, ...] | None = Field(
+        None, description="Only rows of these classes, comma-separated names.", json_schema_extra=_FILTER
+    )
+    split: tuple[str, ...] | None = Field(
+        None, description="Only rows of these splits, comma-separated.", json_schema_extra=_FILTER
+    )
+    path_pattern: str | None = Field(
+        None,
+        description="Only images whose path in the store matches, such as 'cats/*.png'; * also matches /.",
+        json_schema_extra=_FILTER,
+    )
+    skip_duplicates: bool = Field(
+        False,
+        description="Leave out duplicates of the query: the same file, or a cosine of 1 - 1e-6 or more.",
+        json_schema_extra=_FILTER,
+    )
+    search: Literal["exact", "hnsw", "ivfpq"] = Field(
+        "exact",
+        description="exact: every row is compared; hnsw, ivfpq: by an index, built once and kept in the user's cache.",
+        json_schema_extra=_SEARCH,
+    )
+    search_width: int | None = Field(
+        None,
+        ge=1,
+        description="hnsw: candidates on the way; ivfpq: lists looked through. More find more; default: 128, 32.",
+        json_schema_extra=_SEARCH,
+    )
+    rescore: int = Field(100, ge=1, description="ivfpq: candidates that are scored exactly.", json_schema_extra=_SEARCH)
+    hnsw_links: int = Field(32, ge=2, le=512, description="Links per row of the graph.", json_schema_extra=_SEARCH)
+    hnsw_build_width: int = Field(
+        200, ge=1, description="Candidates while a row is linked; more take longer to build.", json_schema_extra=_SEARCH
+    )
+    ivf_lists: int | None = Field(
+        None, ge=1, description="Lists; default: 4 sqrt(rows), at most rows / 39.", json_schema_extra=_SEARCH
+    )
+    pq_bytes: int | None = Field(
+        None,
+        ge=1,
+        description="Bytes per row, a divisor of the dimensions; default: the largest up to a quarter of them.",
+        json_schema_extra=_SEARCH,
+    )
+    csv: Path | None = Field(None, description="Also write the hits to this CSV.", json_schema_extra=_STORE)
     sheet: Path | None = Field(None, description="Also draw query and hits to this PNG.", json_schema_extra=_STORE)
     dataset: str | None = Field(
         None, description="The indexed images (for --sheet), if they are no longer where embed read them."
     )
     data_root: Path = Field(Path("data"), description="Folder where named sets live (with --dataset).")
     device: Literal["auto", "cpu", "cuda", "mps"] = Field("auto", description="Where to compute.")
+
+    @model_validator(mode="after")
+    def _one_query(self) -> RetrieveConfig:
+        if (self.query is None) == (self.query_rows is None):
+            raise ValueError("give either --query (an image, a folder, a store) or --query-rows")
+        if self.query_rows is not None and (not self.query_rows or min(self.query_rows) < 0):
+            raise ValueError("query_rows are rows from 0 on")
+        for name in ("label", "split"):
+            if getattr(self, name) == ():
+                raise ValueError(f"{name} is empty; leave it out for all rows")
+        return self
 
 
 class PictureConfig(StageConfig):

@@ -16,6 +16,7 @@ from accelerate.utils import broadcast_object_list, gather_object
 from torch import Tensor, nn
 
 from labelkit.data.keyed_random import keyed_generator
+from labelkit.engine.compute_device import compute_device
 from labelkit.errors import ResourceError
 
 T = TypeVar("T", bound=nn.Module)
@@ -35,15 +36,7 @@ class Runtime:
     """
 
     def __init__(self, *, device: str = "auto", precision: Precision = "float32", threads: int | None = None) -> None:
-        if device == "cuda" and not torch.cuda.is_available():
-            raise ResourceError(
-                "--device cuda",
-                "no CUDA device is visible to torch",
-                "Use --device cpu, or install torch for your GPU.",
-            )
-        if device == "mps" and not torch.backends.mps.is_available():
-            raise ResourceError("--device mps", "no Metal device is visible to torch", "Use --device cpu.")
-        use_cpu = device == "cpu" or (device == "auto" and not torch.cuda.is_available() and not _mps())
+        use_cpu = compute_device(device).type == "cpu"
         if precision == "fp16" and use_cpu:
             raise ResourceError("--precision fp16", "needs a GPU", "Use bf16 or float32 on a CPU.")
         if threads is not None:
@@ -183,10 +176,6 @@ class Runtime:
             self._accelerator.end_training()
             if torch.distributed.is_initialized():
                 torch.distributed.destroy_process_group()
-
-
-def _mps() -> bool:
-    return bool(torch.backends.mps.is_available())
 
 
 def process_count() -> int:

@@ -15,21 +15,26 @@ from labelkit.metrics.clustering import (
     majority_accuracy,
     normalized_mutual_information,
 )
-from labelkit.metrics.retrieval import map_at_r, r_precision, recall_at_k
+from labelkit.metrics.discovered import DiscoveryErrors, discovery_errors
+from labelkit.metrics.retrieval import RetrievalScores, map_at_r, r_precision, recall_at_k, score_retrieval
 
 __all__ = [
     "AccuracyIntervals",
     "ClusterAccuracy",
+    "DiscoveryErrors",
+    "RetrievalScores",
     "accuracy_intervals",
     "adjusted_rand_index",
     "cluster_accuracy",
     "confusion_matrix",
+    "discovery_errors",
     "majority_accuracy",
     "map_at_r",
     "normalized_mutual_information",
     "per_class_accuracy",
     "r_precision",
     "recall_at_k",
+    "score_retrieval",
     "share_interval",
     "shot_groups",
     "top_k_accuracy",

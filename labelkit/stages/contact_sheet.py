@@ -1,4 +1,4 @@
-"""Draw a query and its hits as one picture."""
+"""Draw rows of images with a line or two below each, such as a query and its hits, as one picture."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,7 @@ from PIL import Image, ImageDraw, ImageFont
 from labelkit.store.commit import commit_bytes
 
 _CELL, _GAP, _TEXT = 112, 8, 30
+_FRAMES = {"query": "#1f5fbf", "right": "#2e8b57", "wrong": "#c62828", "plain": "#cccccc"}
 
 
 @dataclass(frozen=True)
@@ -23,12 +25,13 @@ class Picture:
     Attributes:
         pixels: (h, w, c) uint8 with c = 1 or 3; ``None`` draws an empty frame.
         lines: at most two short lines below it.
-        marked: draw a frame around it.
+        frame: ``query`` is blue, ``right`` green, ``wrong`` (another class) red; ``none`` without pixels is a heading:
+            the lines stand where the picture would.
     """
 
     pixels: NDArray[np.uint8] | None
     lines: tuple[str, ...]
-    marked: bool = False
+    frame: Literal["query", "right", "wrong", "plain", "none"] = "plain"
 
 
 def write_contact_sheet(path: Path, rows: Sequence[Sequence[Picture]]) -> Path:
@@ -51,12 +54,14 @@ def write_contact_sheet(path: Path, rows: Sequence[Sequence[Picture]]) -> Path:
             left, top = _GAP + c * (_CELL + _GAP), _GAP + r * (_CELL + _TEXT + _GAP)
             if picture.pixels is not None:
                 sheet.paste(_fit(picture.pixels), (left, top))
-            outline = "#d2691e" if picture.marked else "#cccccc"
-            draw.rectangle(
-                (left - 1, top - 1, left + _CELL, top + _CELL), outline=outline, width=3 if picture.marked else 1
-            )
+            text_top = top + _CELL + 2
+            if picture.frame != "none":
+                box, color = (left - 1, top - 1, left + _CELL, top + _CELL), _FRAMES[picture.frame]
+                draw.rectangle(box, outline=color, width=1 if picture.frame == "plain" else 3)
+            elif picture.pixels is None:
+                text_top = top + _CELL // 2 - 13
             for i, line in enumerate(picture.lines[:2]):
-                draw.text((left, top + _CELL + 2 + 13 * i), _shorten(draw, line, font), fill="black", font=font)
+                draw.text((left, text_top + 13 * i), _shorten(draw, line, font), fill="black", font=font)
     buffer = io.BytesIO()
     sheet.save(buffer, format="PNG")
     commit_bytes(path, buffer.getvalue())

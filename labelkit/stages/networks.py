@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -14,18 +14,17 @@ from labelkit.config.stages import EmbedConfig
 from labelkit.config.train import TrainConfig
 from labelkit.data.transforms import Interpolation, ViewSpec
 from labelkit.engine.checkpoint import MODEL, STATE, LoadedCheckpoint, load_checkpoint
-from labelkit.engine.devices import Runtime
-from labelkit.engine.method import Method
 from labelkit.engine.run_dir import CONFIG, SPLIT, read_run_config
-from labelkit.engine.trainer import load_model_state
 from labelkit.errors import CheckpointError, LabelkitError, Mismatch
 from labelkit.methods.registry import METHODS
 from labelkit.models.inference import BackboneNetwork, InferenceNetwork, PixelNetwork
 from labelkit.models.weights import fingerprint
-from labelkit.stages.initialize import without_weights
 from labelkit.stages.locations import find_model
-from labelkit.stages.prepare import saved_info
 from labelkit.store.embeddings import ModelIdentity
+
+if TYPE_CHECKING:
+    from labelkit.engine.devices import Runtime
+    from labelkit.engine.method import Method
 
 
 @dataclass(frozen=True)
@@ -164,6 +163,11 @@ def load_run(checkpoint: Path, which: str = "last") -> TrainedRun:
     Raises:
         CheckpointError: it is neither, or it is damaged.
     """
+    # Only a run needs the trainer; a bare backbone is ready sooner without it.
+    from labelkit.engine.trainer import load_model_state
+    from labelkit.stages.initialize import without_weights
+    from labelkit.stages.prepare import saved_info
+
     if not checkpoint.exists():
         raise CheckpointError(str(checkpoint), "does not exist", "Train first: `labelkit train METHOD`.")
     if checkpoint.is_file():

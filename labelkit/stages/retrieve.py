@@ -2,214 +2,368 @@
 
 from __future__ import annotations
 
+import csv
+import fnmatch
+import io
+import threading
+import time
+from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from labelkit.algorithms.neighbors import knn
+from labelkit.algorithms.neighbors import ExactSearch, Metric
 from labelkit.config.stages import RetrieveConfig
-from labelkit.data.datasets import ImageDataset, load_dataset
-from labelkit.data.decode import BadImage, Channels
-from labelkit.data.loading import EvalLoader
-from labelkit.data.transforms import Normalize
-from labelkit.engine.devices import Runtime
-from labelkit.errors import ConfigError, DatasetError, LabelkitError
-from labelkit.stages.contact_sheet import Picture, write_contact_sheet
-from labelkit.stages.indexes import check_features, zero_rows
-from labelkit.stages.locations import find_images
-from labelkit.stages.networks import EmbeddingNetwork, recorded_network
-from labelkit.stages.pictures import one_image
+from labelkit.data.datasets import ImageDataset
+from labelkit.errors import ConfigError
+from labelkit.stages.indexes import check_features, split_rows, zero_rows
+from labelkit.stages.pictures import image_pixels, indexed_images
 from labelkit.stages.progress import current_progress
+from labelkit.stages.queries import (
+    Queries,
+    embedded_images,
+    is_store,
+    query_images,
+    row_label,
+    rows_of_other,
+    rows_of_store,
+)
 from labelkit.stages.result import Cell, SimpleResult, Table
+from labelkit.stages.search import FoundIndex, Search, few_rows, find, indexed_search
+from labelkit.store.commit import commit_bytes
 from labelkit.store.embeddings import EmbeddingStore, open_store
+from labelkit.store.results import write_result
+
+# Cosines from here on are those of the same picture.
+DUPLICATE_COSINE = 1 - 1e-6
+
+Duplicate = Literal["itself", "same file", "same picture"]
+
+
+@dataclass(frozen=True)
+class _Hit:
+    """One row that was found."""
+
+    row: int
+    score: float
+    duplicate: Duplicate | None
+
+
+@dataclass(frozen=True)
+class _Gallery:
+    """Rows that can be found.
+
+    Attributes:
+        features: (g, d) float32.
+        rows: (g,) int64, where they stand in the store.
+        chosen: (g,) bool, those that pass the filters.
+    """
+
+    features: NDArray[np.float32]
+    rows: NDArray[np.int64]
+    chosen: NDArray[np.bool_]
 
 
 def retrieve_images(config: RetrieveConfig) -> SimpleResult:
-    """Embed the query with the store's own model and list its nearest rows, exactly.
+    """List the nearest rows of each query: of an image or a folder of them, of another store, or of rows of the store.
+
+    Images are embedded with the store's own model; the other queries need none.
 
     Raises:
-        StoreError: the store cannot be used.
+        StoreError: the store, or the store of queries, cannot be used or was made by another model.
         DatasetError: the query is no image.
         CheckpointError: the model of the store is not here, or another one was given.
-        ConfigError: more hits asked for than the store has rows.
+        ConfigError: more hits asked for than the store has rows, filters that leave none, files in the way.
     """
-    queries = query_dataset(config.query)
-    store = open_store(config.index)
-    if config.k > store.n:
-        raise ConfigError("-k", f"{config.k} hits from a store of {store.n} rows", "Ask for fewer.")
-    runtime = Runtime(device=config.device)
-    model = recorded_network(store.model, config.checkpoint)
-    embedded, rows, bad = embed_queries(queries, model, runtime)
-    if store.metric == "cosine":
-        zero = zero_rows(embedded)
-        bad += [(int(row), "its embedding is all zero, so that nothing is near it") for row in rows[zero]]
-        embedded, rows = embedded[~zero], rows[~zero]
-    if len(rows) == 0:
-        reasons = "; ".join(f"{queries.sample_ids[row]}: {reason}" for row, reason in bad[:5])
-        raise DatasetError(str(config.query), f"gives no image to look up ({reasons})", "Give a JPEG or PNG file.")
-    for row, reason in bad:
-        current_progress().warning(f"{queries.sample_ids[row]}: {reason}; left out")
-    metric: Literal["cosine", "l2", "dot"] = store.metric  # type: ignore[assignment] # checked when opened
-    gallery, gallery_rows = _gallery(store)
-    if config.k > len(gallery):
-        raise ConfigError("-k", f"{config.k} hits from {len(gallery)} rows that are not zero", "Ask for fewer.")
-    scores, found = knn(embedded, gallery, config.k, metric=metric)
-    neighbors = gallery_rows[found]
+    _check_outputs(config)
+    images: ImageDataset | None = None
+    loading: threading.Thread | None = None
+    if config.query is not None and not is_store(config.query):
+        images = query_images(config.query)
+        # Another process checks the store meanwhile.
+        loading = threading.Thread(target=import_module, args=("labelkit.stages.embed_queries",))
+        loading.start()
+    try:
+        store = open_store(config.index)
+        if config.k > store.n:
+            raise ConfigError("-k", f"{config.k} hits from a store of {store.n} rows", "Ask for fewer.")
+        gallery = _gallery(store, config)
+    finally:
+        if loading is not None:
+            loading.join()
+    if images is not None:
+        queries = embedded_images(images, store, config)
+    elif config.query is not None:
+        queries = rows_of_other(store, config.query)
+    else:
+        queries = rows_of_store(store, config.query_rows or ())
+    if config.k > len(gallery.rows):
+        raise ConfigError("-k", f"{config.k} hits from {len(gallery.rows)} rows that are not zero", "Ask for fewer.")
+    hits, index, seconds = _search(store, gallery, queries, config)
+    return _result(store, queries, hits, index, seconds, config)
 
-    hits: list[dict[str, object]] = []
+
+def _check_outputs(config: RetrieveConfig) -> None:
+    """Find out before the work is done that a file cannot be written.
+
+    Raises:
+        ConfigError: its folder is not there, or it is one.
+    """
+    for option, path in (("--csv", config.csv), ("--sheet", config.sheet)):
+        if path is not None and path.is_dir():
+            raise ConfigError(option, f"{path} is a folder", "Give the name of a file.")
+        if path is not None and not path.resolve().parent.is_dir():
+            raise ConfigError(option, f"the folder of {path} does not exist", "Make it first.")
+
+
+def _gallery(store: EmbeddingStore, config: RetrieveConfig) -> _Gallery:
+    """Rows that can be found; a zero row has no direction.
+
+    Raises:
+        ConfigError: a filter names what the store has not, or all filters together leave no row.
+    """
+    rows = np.arange(store.n, dtype=np.int64)
+    features = check_features(store, rows)
+    if store.metric == "cosine":
+        zero = zero_rows(features)
+        if zero.any():
+            current_progress().warning(f"{int(zero.sum())} rows of {store.path} are all zero and are never found")
+            features, rows = features[~zero], rows[~zero]
+    chosen = _chosen(store, config)[rows]
+    if len(rows) and not chosen.any():
+        options = [
+            flag
+            for flag, value in (
+                ("--label", config.label),
+                ("--split", config.split),
+                ("--path-pattern", config.path_pattern),
+            )
+            if value is not None
+        ]
+        raise ConfigError(" and ".join(options), f"no row of {store.path} passes", "Choose others.")
+    return _Gallery(features, rows, chosen)
+
+
+def _chosen(store: EmbeddingStore, config: RetrieveConfig) -> NDArray[np.bool_]:
+    """(n,) whether a row passes the filters."""
+    chosen = np.ones(store.n, dtype=np.bool_)
+    if config.label is not None:
+        unknown = [name for name in config.label if name not in store.class_names]
+        if unknown or store.labels is None:
+            known = ", ".join(store.class_names[:20]) + (", ..." if len(store.class_names) > 20 else "")
+            problem = f"{store.path} has no class {(unknown or config.label)[0]!r} (it has: {known or 'none'})"
+            raise ConfigError("--label", problem, "Choose one of them.")
+        chosen &= np.isin(store.labels, [store.class_names.index(name) for name in config.label])
+    if config.split is not None:
+        marks = np.zeros(store.n, dtype=np.bool_)
+        for split in config.split:
+            marks[split_rows(store, split)] = True
+        chosen &= marks
+    if config.path_pattern is not None:
+        pattern = config.path_pattern
+        chosen &= np.fromiter((fnmatch.fnmatchcase(name, pattern) for name in store.sample_ids), np.bool_, store.n)
+    return chosen
+
+
+def _search(
+    store: EmbeddingStore, gallery: _Gallery, queries: Queries, config: RetrieveConfig
+) -> tuple[list[list[_Hit]], FoundIndex | None, float]:
+    """Return hits per query, the index if one was used, and the seconds of the search itself."""
+    metric: Metric = store.metric  # type: ignore[assignment] # checked when opened
+    progress = current_progress()
+    features, rows, chosen = gallery.features, gallery.rows, gallery.chosen
+    num_chosen = int(chosen.sum())
+    if num_chosen < config.k:
+        progress.warning(f"only {num_chosen} rows pass the filters")
+    found: FoundIndex | None = None
+    filtered = num_chosen < len(rows)
+    if config.search != "exact" and filtered and few_rows(num_chosen):
+        progress.message(f"exact search, not {config.search}: only {num_chosen} rows pass the filters")
+    elif config.search != "exact":
+        found = indexed_search(store, features, metric, config)
+    search: Search
+    if found is None:
+        features, rows = (features[chosen], rows[chosen]) if filtered else (features, rows)
+        search = ExactSearch(features, metric=metric)
+    else:
+        search = found.search
+    passes = chosen if found is not None else np.ones(len(rows), dtype=np.bool_)
+
+    def duplicates(
+        query: int, indices: NDArray[np.int64], scores: NDArray[np.float32]
+    ) -> tuple[NDArray[np.bool_], NDArray[np.bool_], NDArray[np.bool_]]:
+        """Of rows that were found, those that are the query, have its file, or its embedding."""
+        itself = rows[indices] == queries.rows[query]
+        same_file = (store.sha256[rows[indices]] == queries.sha256[query]).all(axis=1)
+        cosines = scores if metric == "cosine" else _cosines(queries.embeddings[query], features[indices])
+        return itself, same_file, cosines >= DUPLICATE_COSINE
+
+    def is_wanted(query: int, indices: NDArray[np.int64], scores: NDArray[np.float32]) -> NDArray[np.bool_]:
+        wanted = passes[indices]
+        if config.skip_duplicates:
+            wanted = wanted & ~np.logical_or.reduce(duplicates(query, indices, scores))
+        return wanted
+
+    needs_choice = config.skip_duplicates or not passes.all()
+    begin = time.perf_counter()
+    ranked = find(search, queries.embeddings, min(config.k, num_chosen), len(rows), is_wanted if needs_choice else None)
+    seconds = time.perf_counter() - begin
+    hits = []
+    for query, (indices, scores) in enumerate(ranked):
+        itself, same_file, same_picture = duplicates(query, indices, scores)
+        kinds = np.select([itself, same_file, same_picture], ["itself", "same file", "same picture"], "").tolist()
+        hits.append(
+            [
+                _Hit(int(rows[index]), float(score), kind or None)
+                for index, score, kind in zip(indices, scores, kinds, strict=True)
+            ]
+        )
+    return hits, found, seconds
+
+
+def _cosines(query: NDArray[np.float32], rows: NDArray[np.float32]) -> NDArray[np.float64]:
+    lengths = np.linalg.norm(rows.astype(np.float64), axis=1) * np.linalg.norm(query.astype(np.float64))
+    return np.asarray(rows.astype(np.float64) @ query.astype(np.float64) / np.maximum(lengths, 1e-300))
+
+
+def _result(
+    store: EmbeddingStore,
+    queries: Queries,
+    hits: list[list[_Hit]],
+    index: FoundIndex | None,
+    seconds: float,
+    config: RetrieveConfig,
+) -> SimpleResult:
+    listed: list[dict[str, object]] = []
     cells: list[list[Cell]] = []
-    for q, row in enumerate(rows):
-        own = queries.source.read(int(row)).sha256
-        listed: list[dict[str, object]] = []
-        for rank, (neighbor, score) in enumerate(zip(neighbors[q], scores[q], strict=True), start=1):
-            hit = {
-                "rank": rank,
-                "sample_id": store.sample_ids[neighbor],
-                "row": int(neighbor),
-                "score": float(score),
-                "label": _label(store, int(neighbor)),
-                "same_file": bytes(store.sha256[neighbor]) == own,
-            }
-            listed.append(hit)
-            name = queries.sample_ids[row]
-            mark = "same file" if hit["same_file"] else ""
-            cells.append([name, rank, store.sample_ids[neighbor], _label(store, int(neighbor)), float(score), mark])
-        hits.append({"query": queries.sample_ids[row], "hits": listed})
+    for q, name in enumerate(queries.names):
+        entries: list[dict[str, object]] = []
+        for rank, hit in enumerate(hits[q], start=1):
+            sample_id, label = store.sample_ids[hit.row], row_label(store, hit.row)
+            entries.append(
+                {
+                    "rank": rank,
+                    "sample_id": sample_id,
+                    "row": hit.row,
+                    "score": hit.score,
+                    "label": label,
+                    "same_file": hit.duplicate in ("itself", "same file"),
+                    "duplicate": hit.duplicate,
+                }
+            )
+            cells.append([name, rank, sample_id, label, hit.score, hit.duplicate or ""])
+        listed.append({"query": name, "label": queries.labels[q], "hits": entries})
     values: dict[str, object] = {
         "index": config.index,
         "metric": store.metric,
         "k": config.k,
         "model": store.model.name,
-        "queries": hits,
-        "skipped": [{"query": queries.sample_ids[row], "reason": reason} for row, reason in bad],
+        "weights_fingerprint": store.model.weights_fingerprint,
+        "search": {"kind": "exact"} if index is None else index.to_json(config.search),
+        "search_seconds": round(seconds, 6),
+        "queries": listed,
+        "skipped": [{"query": name, "reason": reason} for name, reason in queries.skipped],
     }
     made: list[Path] = []
+    if config.result is not None:
+        values["result"] = _write_result(store, queries, hits, config)
+        made.append(values["result"])  # type: ignore[arg-type] # a path, as the line above says
+    if config.csv is not None:
+        commit_bytes(config.csv, _csv_text(store, queries, hits).encode("utf-8", "backslashreplace"))
+        values["csv"] = config.csv
+        made.append(config.csv)
     if config.sheet is not None:
-        images = _indexed_images(config, store)
-        made.append(_draw(config.sheet, queries, rows, store, images, neighbors, scores))
+        _draw(config.sheet, queries, store, indexed_images(store, config.dataset, config.data_root), hits)
         values["sheet"] = config.sheet
+        made.append(config.sheet)
     score_name = {"cosine": "cosine", "l2": "distance", "dot": "product"}[store.metric]
     shown = [Table("", ["query", "rank", "image", "label", score_name, ""], cells)]
+    if index is not None:
+        shown.append(_index_table(index, config))
     if made:
-        shown.append(Table("", ["made", "path"], [["sheet", made[0]]]))
+        options = ("result", "csv", "sheet")
+        rows: list[list[Cell]] = [[name, str(values[name])] for name in options if name in values]
+        shown.append(Table("", ["made", "path"], rows))
     return SimpleResult(values, tuple(made), tuple(shown))
 
 
-def _gallery(store: EmbeddingStore) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Rows that can be found, and where they stand in the store; a zero row has no direction."""
-    rows = np.arange(store.n, dtype=np.int64)
-    features = check_features(store, rows)
-    if store.metric != "cosine":
-        return features, rows
-    kept = np.flatnonzero(~zero_rows(features))
-    if len(kept) == len(rows):
-        return features, rows
-    current_progress().warning(f"{len(rows) - len(kept)} rows of {store.path} are all zero and are never found")
-    return features[kept], kept
+def _index_table(index: FoundIndex, config: RetrieveConfig) -> Table:
+    measured = index.measured
+    title = f"{config.search} against exact search, {measured.rows} rows of the store as queries"
+    columns = [f"recall@{measured.k}", "ms/query", "exact ms/query", "MB", "index", "path"]
+    row: list[Cell] = [
+        measured.recall,
+        measured.index_ms,
+        measured.exact_ms,
+        round(index.size_bytes / 1e6, 3),
+        "built now" if index.built else "from the cache",
+        "not kept" if index.path is None else index.path,
+    ]
+    return Table(title, columns, [row])
 
 
-def query_dataset(query: Path) -> ImageDataset:
-    """List the query images: one file, or all images of a folder.
-
-    Raises:
-        DatasetError: it does not exist, is no image, or the folder holds none.
-    """
-    if query.is_dir():
-        return load_dataset(str(query), data_root=query)
-    if not query.exists():
-        raise DatasetError(str(query), "does not exist", "Give an image file or a folder of images.")
-    return one_image(query)
-
-
-def embed_queries(
-    queries: ImageDataset, model: EmbeddingNetwork, runtime: Runtime
-) -> tuple[NDArray[np.float32], NDArray[np.int64], list[tuple[int, str]]]:
-    """Return (embeddings (q, d), their rows in ``queries``, unreadable rows with reasons)."""
-    spec = model.network.input_spec
-    network = model.network.to(runtime.device)
-    loader = EvalLoader(
-        queries,
-        model.view,
-        batch_size=32,
-        normalize=Normalize(spec.mean, spec.std),
-        channels=_channels(spec.channels),
-        device=runtime.device,
+def _write_result(store: EmbeddingStore, queries: Queries, hits: list[list[_Hit]], config: RetrieveConfig) -> Path:
+    """Write neighbors beside the store; a query that is no row of it has row -1 and its name."""
+    assert config.result is not None
+    shape = len(hits), max(1, max(len(found) for found in hits))
+    neighbor_rows, scores = np.full(shape, -1, dtype=np.int64), np.zeros(shape, dtype=np.float32)
+    for q, found in enumerate(hits):
+        neighbor_rows[q, : len(found)] = [hit.row for hit in found]
+        scores[q, : len(found)] = [hit.score for hit in found]
+    settings = ("k", "label", "split", "path_pattern", "skip_duplicates", "search", "search_width", "rescore")
+    params = {name: getattr(config, name) for name in settings}
+    return write_result(
+        store,
+        config.result,
+        kind="neighbors",
+        arrays={
+            "query_rows": queries.rows,
+            "query_names": list(queries.names),
+            "neighbor_rows": neighbor_rows,
+            "scores": scores,
+        },
+        params={key: list(value) if isinstance(value, tuple) else value for key, value in params.items()},
+        stage="retrieve",
+        overwrite=config.overwrite,
+        gallery_digest=store.content_digest,
     )
-    embedded: list[NDArray[np.float32]] = []
-    kept: list[int] = []
-    bad: list[tuple[int, str]] = []
-    with torch.inference_mode():
-        for batch in loader:
-            broken = {row for row, _ in batch.bad}
-            bad.extend(batch.bad)
-            features = network.embed(batch.images).float().cpu().numpy()
-            keep = [i for i, row in enumerate(batch.rows) if int(row) not in broken]
-            embedded.append(features[keep])
-            kept.extend(int(batch.rows[i]) for i in keep)
-    return np.concatenate(embedded), np.asarray(kept, dtype=np.int64), bad
 
 
-def _channels(number: int) -> Channels:
-    return 1 if number == 1 else 3
-
-
-def _label(store: EmbeddingStore, row: int) -> str | None:
-    if store.labels is None or store.labels[row] < 0:
-        return None
-    return store.class_names[int(store.labels[row])]
-
-
-def _indexed_images(config: RetrieveConfig, store: EmbeddingStore) -> ImageDataset:
-    """The images behind the rows of a store, checked by name.
-
-    Raises:
-        DatasetError: they are not where they were.
-    """
-    if config.dataset is not None:
-        place: tuple[str, Path] | None = (config.dataset, config.data_root)
-    else:
-        place = find_images(store.content_digest)
-    if place is None:
-        raise DatasetError(
-            str(store.path), "it is not known on this machine where its images are", "Pass --dataset (and --data-root)."
-        )
-    try:
-        return load_dataset(place[0], data_root=place[1])
-    except LabelkitError as error:
-        raise DatasetError(
-            place[0], f"the images of {store.path} cannot be listed: {error}", "Pass --dataset (and --data-root)."
-        ) from error
-
-
-def _draw(
-    path: Path,
-    queries: ImageDataset,
-    rows: NDArray[np.int64],
-    store: EmbeddingStore,
-    images: ImageDataset,
-    neighbors: NDArray[np.int64],
-    scores: NDArray[np.float32],
-) -> Path:
-    position = {sample_id: row for row, sample_id in enumerate(images.sample_ids)}
-    drawn: list[list[Picture]] = []
-    for q, row in enumerate(rows):
-        line = [Picture(_pixels(queries, int(row)), (queries.sample_ids[row], "query"), marked=True)]
-        for neighbor, score in zip(neighbors[q], scores[q], strict=True):
-            sample_id = store.sample_ids[neighbor]
-            found = position.get(sample_id)
-            label = _label(store, int(neighbor)) or ""
-            line.append(
-                Picture(None if found is None else _pixels(images, found), (sample_id, f"{label} {score:.3f}".strip()))
+def _csv_text(store: EmbeddingStore, queries: Queries, hits: list[list[_Hit]]) -> str:
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(["query", "rank", "path", "row", "label", "score", "duplicate"])
+    for name, found in zip(queries.names, hits, strict=True):
+        for rank, hit in enumerate(found, start=1):
+            label = row_label(store, hit.row) or ""
+            writer.writerow(
+                [name, rank, store.sample_ids[hit.row], hit.row, label, f"{hit.score:.9g}", hit.duplicate or ""]
             )
+    return buffer.getvalue()
+
+
+def _draw(path: Path, queries: Queries, store: EmbeddingStore, images: ImageDataset, hits: list[list[_Hit]]) -> Path:
+    from labelkit.stages.contact_sheet import Picture, write_contact_sheet
+
+    position = {sample_id: row for row, sample_id in enumerate(images.sample_ids)}
+
+    def picture(sample_id: str) -> NDArray[np.uint8] | None:
+        row = position.get(sample_id)
+        return None if row is None else image_pixels(images, row)
+
+    drawn: list[list[Picture]] = []
+    for q, name in enumerate(queries.names):
+        pixels = picture(name) if queries.images is None else image_pixels(queries.images, int(queries.image_rows[q]))
+        line = [Picture(pixels, (name, "query"), frame="query")]
+        asked = queries.labels[q]
+        for rank, hit in enumerate(hits[q], start=1):
+            sample_id, label = store.sample_ids[hit.row], row_label(store, hit.row)
+            # A name that the store does not know says nothing about what is right.
+            is_wrong = label is not None and asked in store.class_names and asked != label
+            text = " ".join((f"{rank}.", *([label] if label else []), f"{hit.score:.3f}"))
+            line.append(Picture(picture(sample_id), (sample_id, text), frame="wrong" if is_wrong else "plain"))
         drawn.append(line)
     return write_contact_sheet(path, drawn)
-
-
-def _pixels(images: ImageDataset, row: int) -> NDArray[np.uint8] | None:
-    try:
-        return images.source.read(row).decode(images.in_channels)
-    except BadImage:
-        return None

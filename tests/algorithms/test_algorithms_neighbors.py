@@ -6,7 +6,16 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from labelkit.algorithms.neighbors import knn
+from labelkit.algorithms.neighbors import (
+    ApproximateSearch,
+    ExactSearch,
+    HNSWRecipe,
+    IVFPQRecipe,
+    build_index,
+    default_num_lists,
+    default_pq_bytes,
+    knn,
+)
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
@@ -103,3 +112,84 @@ def test_bad_input_is_refused(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         knn(queries, gallery, k, **options)
+
+
+def test_a_search_can_be_used_again(rng: np.random.Generator) -> None:
+    rows = rng.standard_normal((70, 6)).astype(np.float32)
+    search = ExactSearch(rows, metric="l2")
+    for query in rows[:3]:
+        scores, indices = search.search(query[None], 4)
+        expected_scores, expected_indices = brute(query[None], rows, 4, "l2", exclude_self=False)
+        np.testing.assert_array_equal(indices, expected_indices)
+        np.testing.assert_allclose(scores, expected_scores, atol=1e-6)
+
+
+RECIPES = [HNSWRecipe(num_links=8, build_width=40), IVFPQRecipe(num_lists=5, num_bytes=4)]
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=["hnsw", "ivfpq"])
+@pytest.mark.parametrize("metric", ["cosine", "l2", "dot"])
+def test_an_index_looked_through_in_full_finds_what_exact_search_finds(
+    metric: Any, recipe: Any, rng: np.random.Generator
+) -> None:
+    rows = rng.standard_normal((400, 8)).astype(np.float32)
+    # All lists and all rows as candidates; on the walk, more candidates than rows.
+    search = ApproximateSearch(
+        build_index(rows, recipe, metric=metric), rows, metric=metric, width=400, num_rescored=400
+    )
+
+    scores, indices = search.search(rows[:20], 12)
+
+    expected_scores, expected_indices = knn(rows[:20], rows, 12, metric=metric)
+    agree = indices == expected_indices
+    assert agree.mean() > 0.97
+    np.testing.assert_allclose(scores[agree], expected_scores[agree], rtol=1e-6)
+
+
+def test_few_lists_find_less_but_score_it_exactly(rng: np.random.Generator) -> None:
+    rows = rng.standard_normal((600, 8)).astype(np.float32)
+    search = ApproximateSearch(build_index(rows, IVFPQRecipe(num_lists=60)), rows, width=1, num_rescored=20)
+
+    scores, indices = search.search(rows, 30)
+
+    found = indices >= 0
+    assert 0 < found.mean() < 1
+    assert np.isnan(scores[~found]).all()
+    assert (np.diff(found.astype(int), axis=1) <= 0).all()  # what is missing stands at the end
+    unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    cosines = np.take_along_axis(unit @ unit.T, np.maximum(indices, 0), axis=1)
+    np.testing.assert_allclose(scores[found], cosines[found], atol=1e-6)
+    assert (scores[:, 0] > 1 - 1e-6).mean() > 0.9  # a row is in its own list
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=["hnsw", "ivfpq"])
+def test_the_same_rows_give_the_same_index(recipe: Any, rng: np.random.Generator) -> None:
+    rows = rng.standard_normal((300, 8)).astype(np.float32)
+    np.testing.assert_array_equal(build_index(rows, recipe), build_index(rows, recipe))
+
+
+def test_default_sizes_of_an_index() -> None:
+    assert [default_num_lists(n) for n in (30, 1797, 1_000_000)] == [1, 46, 4000]
+    assert [default_pq_bytes(d) for d in (2, 7, 64, 100, 512)] == [1, 1, 16, 25, 128]
+
+
+@pytest.mark.parametrize(
+    ("rows", "recipe", "message"),
+    [
+        (255, IVFPQRecipe(), "needs 256 rows to be trained on, got 255"),
+        (300, IVFPQRecipe(num_bytes=3), "num_bytes must divide the 8 columns, got 3"),
+        (300, IVFPQRecipe(num_lists=301), "at most the 300 rows, got 301"),
+    ],
+)
+def test_an_index_that_does_not_fit_the_rows_is_refused(rows: int, recipe: IVFPQRecipe, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        build_index(np.ones((rows, 8), dtype=np.float32), recipe)
+
+
+def test_an_index_of_other_rows_is_refused(rng: np.random.Generator) -> None:
+    rows = rng.standard_normal((50, 4)).astype(np.float32)
+    index = build_index(rows, HNSWRecipe())
+    with pytest.raises(ValueError, match="the index has 50 rows, the gallery has"):
+        ApproximateSearch(index, rows[:49], width=10)
+    with pytest.raises(ValueError, match="cannot read the index"):
+        ApproximateSearch(index[:100], rows, width=10)

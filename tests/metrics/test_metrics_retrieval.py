@@ -1,13 +1,20 @@
 from __future__ import annotations
 
 import math
+import tracemalloc
 from itertools import permutations
 from typing import Any
 
 import numpy as np
 import pytest
-from labelkit.metrics import retrieval
-from labelkit.metrics.retrieval import map_at_r, r_precision, recall_at_k
+from labelkit.metrics.retrieval import (
+    RetrievalScores,
+    least_bytes,
+    map_at_r,
+    r_precision,
+    recall_at_k,
+    score_retrieval,
+)
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
@@ -74,15 +81,6 @@ def test_collapsed_model_scores_what_chance_gives() -> None:
     assert map_at_r(embeddings, labels) < chance
 
 
-def test_blocks_do_not_change_the_scores(monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator) -> None:
-    embeddings, labels = rng.standard_normal((60, 4)), rng.integers(0, 5, 60)
-    whole = (recall_at_k(embeddings, labels, [1, 5]), r_precision(embeddings, labels), map_at_r(embeddings, labels))
-    monkeypatch.setattr(retrieval, "_BLOCK_PAIRS", 7 * 60)
-    parts = (recall_at_k(embeddings, labels, [1, 5]), r_precision(embeddings, labels), map_at_r(embeddings, labels))
-    assert parts[0] == pytest.approx(whole[0])
-    assert parts[1:] == pytest.approx(whole[1:])
-
-
 def test_without_two_members_of_any_class_nothing_can_be_scored() -> None:
     embeddings, labels = on_circle([0, 1, 2]), [0, 1, 2]
     assert math.isnan(recall_at_k(embeddings, labels, [1])[1])
@@ -104,3 +102,180 @@ def test_without_two_members_of_any_class_nothing_can_be_scored() -> None:
 def test_bad_input_is_refused(embeddings: Array, labels: list[int], ks: list[int], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         recall_at_k(embeddings, labels, ks)
+
+
+# --- worked numbers of the specification -----------------------------------------------------------
+
+
+def test_ranks_of_eight_directions_give_the_worked_numbers() -> None:
+    angles, labels = np.radians([0, 10, 27, 40, 42, 90, 95, 203]), [0, 1, 0, 1, 1, 2, 2, 0]
+
+    scores = score_retrieval(on_circle(list(angles)), labels, ks=(1, 2, 3, 4))
+
+    # The first match of the queries comes at place 2, 3, 4, 1, 1, 1, 1, 3.
+    np.testing.assert_array_equal(4 - scores.recall.sum(axis=1) + 1, [2, 3, 4, 1, 1, 1, 1, 3])
+    assert scores.recall_at == {1: 0.5, 2: 0.625, 3: 0.875, 4: 1.0}
+    assert scores.mean_r_precision == pytest.approx(0.4375)
+    assert scores.map_at_r == pytest.approx(0.40625)
+
+
+def test_a_gallery_of_its_own_gives_the_worked_numbers() -> None:
+    queries, gallery = on_circle(list(np.radians([0, 90]))), on_circle(list(np.radians([10, 30, 80, 105, 200])))
+
+    scores = score_retrieval(queries, [0, 1], gallery=gallery, gallery_labels=[1, 0, 0, 1, 1], ks=(1, 2))
+
+    assert scores.recall_at == {1: 0.0, 2: 1.0}
+
+
+def test_six_equal_rows_in_three_pairs_score_what_a_random_order_gives() -> None:
+    recall = recall_at_k(np.ones((6, 3)), [0, 0, 1, 1, 2, 2], (1, 2, 4))
+    assert recall == {1: pytest.approx(0.2), 2: pytest.approx(0.4), 4: pytest.approx(0.8)}
+
+
+# --- many rows against a plain sort ------------------------------------------------------------------
+
+
+def sorted_by_loops(
+    queries: Array, labels: Array, gallery: Array, gallery_labels: Array, own: Array, ks: tuple[int, ...]
+) -> Array:
+    """Sort the gallery in float64 for one query after another; NaN for queries without a match."""
+    units = [rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in (queries.astype(float), gallery)]
+    found = np.full((len(queries), len(ks) + 2), np.nan)
+    for i, query in enumerate(units[0]):
+        others = [j for j in range(len(gallery)) if j != own[i]]
+        order = sorted(others, key=lambda j: -float(units[1][j] @ query))
+        relevant = [bool(gallery_labels[j] == labels[i]) for j in range(len(gallery))]
+        if any(relevant[j] for j in others):
+            kept = [relevant[j] and j != own[i] for j in range(len(gallery))]
+            found[i] = scores_of_order(order, kept, ks)
+    return found
+
+
+@pytest.mark.parametrize("per_class", [3, 40])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_scores_equal_a_plain_sort_whatever_blocks_and_threads(
+    rng: np.random.Generator, per_class: int, dtype: type[np.floating[Any]]
+) -> None:
+    labels = rng.permutation(np.arange(240) // per_class)
+    rows = (rng.standard_normal((240, 16)) + 0.5 * rng.standard_normal((80, 16))[labels]).astype(dtype)
+    ks = (1, 3, 10, 100)
+    expected = sorted_by_loops(rows, labels, rows.astype(float), labels, np.arange(240), ks)
+    least = least_bytes(0, 240, 16, per_class)
+
+    for options in ({}, {"max_bytes": least}, {"max_bytes": least + 20_000}, {"num_threads": 3}):
+        scores = score_retrieval(rows, labels, ks=ks, **options)  # type: ignore[arg-type] # numbers, all of them
+        assert scores.r_precision is not None
+        assert scores.average_precision is not None
+        found = np.column_stack([scores.recall, scores.r_precision, scores.average_precision])
+        np.testing.assert_allclose(found, expected, rtol=1e-12)
+        np.testing.assert_array_equal(scores.query_rows, np.arange(240))
+        assert not scores.tied.any()
+
+
+def test_a_gallery_with_some_of_the_queries_leaves_each_out_of_its_own_ranking(rng: np.random.Generator) -> None:
+    rows, labels = rng.standard_normal((90, 8)), rng.integers(0, 12, 90)
+    queries, gallery = np.arange(0, 50), np.arange(30, 90)
+    own = np.where(queries >= 30, queries - 30, -1)
+    ks = (1, 2, 20)
+    expected = sorted_by_loops(rows[queries], labels[queries], rows[gallery], labels[gallery], own, ks)
+
+    scores = score_retrieval(
+        rows[queries], labels[queries], gallery=rows[gallery], gallery_labels=labels[gallery], own_rows=own, ks=ks
+    )
+
+    assert scores.num_lone == np.isnan(expected[:, 0]).sum()
+    np.testing.assert_allclose(scores.recall, expected[scores.query_rows, :3], rtol=1e-12)
+    np.testing.assert_allclose(np.nan_to_num(scores.average_precision), expected[scores.query_rows, -1], rtol=1e-12)
+
+
+def test_the_order_of_the_gallery_changes_nothing(rng: np.random.Generator) -> None:
+    rows, labels = rng.standard_normal((150, 8)), rng.integers(0, 20, 150)
+    rows[::4] = rows[0]  # ties by the dozen
+    order = rng.permutation(150)
+
+    first, second = score_retrieval(rows, labels, ks=(1, 5)), score_retrieval(rows[order], labels[order], ks=(1, 5))
+
+    np.testing.assert_allclose(second.recall[np.argsort(order)[first.query_rows]], first.recall)
+    assert second.map_at_r == pytest.approx(first.map_at_r, rel=1e-12)
+    assert second.tied.sum() == first.tied.sum() > 0
+
+
+def test_cosines_nearer_than_float32_can_tell_are_told_apart() -> None:
+    # One query, its match, and a hundred strangers a little nearer or farther; 1e-8 of a cosine of 0.6.
+    offsets = np.array([0.0, *(1e-8 * np.arange(1, 51)), *(-1e-8 * np.arange(1, 51))])
+    cosines = 0.6 + offsets
+    gallery = np.stack([cosines, np.sqrt(1 - cosines**2)], axis=1)
+    labels = [0] + [1] * 100
+
+    scores = score_retrieval([[1.0, 0.0]], [0], gallery=gallery, gallery_labels=labels, ks=(50, 51))
+
+    assert scores.recall_at == {50: 0.0, 51: 1.0}
+    assert not scores.tied.any()
+
+
+def test_cosines_of_one_multiple_are_tied() -> None:
+    gallery = np.stack([0.6 + np.array([0, 1e-11, -1e-11]), np.full(3, 0.8)], axis=1)
+
+    scores = score_retrieval([[1.0, 0.0]], [0], gallery=gallery, gallery_labels=[0, 1, 1], ks=(1,))
+
+    assert scores.recall_at[1] == pytest.approx(1 / 3)
+    assert scores.tied.all()
+
+
+def test_rows_far_apart_in_length_are_one_direction(rng: np.random.Generator) -> None:
+    rows, labels = rng.standard_normal((40, 5)), np.arange(40) // 2
+    scaled = rows * 10.0 ** rng.integers(-20, 20, (40, 1))
+    assert recall_at_k(scaled, labels, [1, 5]) == recall_at_k(rows, labels, [1, 5])
+
+
+def peak_of(rows: Array, labels: Array, **options: Any) -> tuple[int, RetrievalScores]:
+    tracemalloc.start()
+    scores = score_retrieval(rows, labels, **options)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return peak, scores
+
+
+@pytest.mark.parametrize("kind", ["random", "one class", "collapsed"])
+def test_memory_keeps_to_the_bound(rng: np.random.Generator, kind: str) -> None:
+    rows = rng.standard_normal((3000, 32), dtype=np.float32)
+    labels = np.arange(3000) // (3000 if kind == "one class" else 5)
+    if kind == "collapsed":
+        rows[:] = rows[0]
+    bound = least_bytes(0, 3000, 32, int(np.bincount(labels).max())) + (16 << 20)
+    score_retrieval(rows[:10], labels[:10] // 5)  # what is imported on first use does not count
+
+    peak, scores = peak_of(rows, labels, ks=(1, 10), max_bytes=bound)
+
+    assert peak <= bound
+    assert scores.block_rows > 100
+
+
+def test_a_bound_without_room_for_one_query_is_refused() -> None:
+    with pytest.raises(ValueError, match=f"max_bytes must be at least {least_bytes(0, 6, 3, 2)} "):
+        score_retrieval(np.ones((6, 3)), [0, 0, 1, 1, 2, 2], max_bytes=1000)
+
+
+def test_work_done_is_told_block_by_block() -> None:
+    told: list[int] = []
+    rows = np.random.default_rng(0).standard_normal((50, 4))
+    score_retrieval(rows, np.arange(50) // 2, max_bytes=least_bytes(0, 50, 4, 2) + 3000, on_block=told.append)
+    assert len(told) > 3
+    assert sum(told) == 50
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"gallery": np.eye(3)}, "go together"),
+        ({"gallery": np.eye(2), "gallery_labels": [0, 1]}, "3 columns, the gallery has 2"),
+        ({"gallery": np.eye(3), "gallery_labels": [0, 1]}, r"gallery embeddings must have shape \(2, d\)"),
+        ({"own_rows": [0, 1]}, r"own_rows must be \(3,\)"),
+        ({"own_rows": [0, 1, 3]}, "own_rows must be"),
+        ({"gallery": np.eye(3), "gallery_labels": [1, 0, 1], "own_rows": [0, -1, -1]}, "different labels"),
+        ({"gallery": np.eye(3), "gallery_labels": [0, 0, 1], "ks": (4,)}, "k must be from 1 to 3"),
+    ],
+)
+def test_bad_galleries_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        score_retrieval(np.eye(3), [0, 0, 1], **options)

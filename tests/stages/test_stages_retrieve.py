@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +13,21 @@ import numpy as np
 import pytest
 from labelkit.config.stages import EmbedConfig, RetrieveConfig
 from labelkit.errors import CheckpointError, ConfigError, DatasetError, Mismatch
+from labelkit.stages import search
 from labelkit.stages.contact_sheet import Picture, write_contact_sheet
 from labelkit.stages.embed import embed_images
 from labelkit.stages.retrieve import retrieve_images
 from labelkit.store.embeddings import open_store
+from labelkit.store.results import read_result
 from PIL import Image
 
 
-def retrieve(index: Path, query: Path, **options: Any) -> Any:
+def retrieve(index: Path, query: Path | None = None, **options: Any) -> Any:
     return retrieve_images(RetrieveConfig(index=index, query=query, **options)).to_json()
+
+
+def ids(query: Any) -> list[str]:
+    return [hit["sample_id"] for hit in query["hits"]]
 
 
 @pytest.fixture
@@ -270,3 +279,303 @@ def test_small_pictures_are_enlarged_without_blurring_and_missing_ones_are_frame
     assert set(np.unique(pixels[20:50, 20:50])) == {0}
     assert set(np.unique(pixels[20:50, 70:110])) == {255}
     assert set(np.unique(pixels[20:100, 140:230])) == {255}
+
+
+# --- queries without a model ---------------------------------------------------------------------
+
+
+def test_rows_of_the_store_need_no_model(labelkit: Any, moved: tuple[Path, Path]) -> None:
+    index, _ = moved
+    store = open_store(index)
+
+    answer = labelkit("retrieve", "--index", index, "--query-rows", "5,30", "-k", 3, "--json").json
+
+    assert [query["query"] for query in answer["queries"]] == [store.sample_ids[5], store.sample_ids[30]]
+    assert [query["hits"][0]["row"] for query in answer["queries"]] == [5, 30]
+    assert [query["hits"][0]["duplicate"] for query in answer["queries"]] == ["itself", "itself"]
+    assert answer["queries"][0]["label"] == "ant"
+
+
+def test_another_store_of_the_same_model_gives_queries(
+    embedded: Path, trained: Path, photos: Path, tmp_path: Path
+) -> None:
+    embed_images(EmbedConfig(dataset=str(photos / "cat"), checkpoint=trained, out=tmp_path / "cats.h5"))
+
+    answer = retrieve(embedded, tmp_path / "cats.h5", k=1)
+
+    assert [ids(query) for query in answer["queries"]] == [[f"cat/{i:02d}.png"] for i in range(12)]
+    assert {query["hits"][0]["duplicate"] for query in answer["queries"]} == {"same file"}
+
+
+def test_a_store_of_another_model_is_refused(labelkit: Any, embedded: Path, photos: Path, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"backbone": "pixels", "image_size": 8}
+    embed_images(EmbedConfig(dataset=str(photos), out=tmp_path / "pixels.h5", **options))
+
+    answer = labelkit("retrieve", "--index", embedded, "--query", tmp_path / "pixels.h5")
+
+    assert answer.code == 3
+    assert "was not embedded as" in answer.err
+    assert "weights_fingerprint, layer, pooling" in answer.err
+
+
+@pytest.mark.parametrize("words", [("--query-rows", "3"), ("--query", "INDEX")], ids=["rows", "store"])
+def test_torch_is_not_loaded_without_an_image(embedded: Path, words: tuple[str, ...]) -> None:
+    code = (
+        "import sys; from labelkit.cli.main import main; code = main(sys.argv[1:]); "
+        "print(code, [name for name in ('torch', 'timm', 'sklearn', 'matplotlib') if name in sys.modules])"
+    )
+    words = tuple(str(embedded) if word == "INDEX" else word for word in words)
+
+    done = subprocess.run(
+        [sys.executable, "-c", code, "retrieve", "--index", str(embedded), "-k", "2", "-q", *words],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert done.stdout.splitlines()[-1] == "0 []", done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"query_rows": (48,)}, "has no row 48, its rows are 0 to 47"),
+        ({"query_rows": (0,), "label": ("emu",)}, r"no class 'emu' \(it has: ant, bee, cat, dog\)"),
+        ({"query_rows": (0,), "split": ("val",)}, "no split 'val'"),
+        ({"query_rows": (0,), "path_pattern": "x*"}, "no row of .* passes"),
+        ({"query_rows": (0,), "csv": Path("/nowhere/x.csv")}, "the folder of .* does not exist"),
+        ({"query_rows": (0,), "search": "ivfpq"}, "IVF-PQ needs 256 rows"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(embedded: Path, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        retrieve(embedded, **{"k": 1, **options})
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"query": Path("x.png"), "query_rows": (0,)}, {"query_rows": (-1,)}, {"query_rows": ()}]
+)
+def test_exactly_one_query_is_asked_for(options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="query"):
+        RetrieveConfig(index=Path("x.h5"), **options)
+
+
+# --- filters and duplicates ------------------------------------------------------------------------
+
+
+def expected_rows(index: Path, row: int, passes: Any, k: int) -> list[int]:
+    store = open_store(index)
+    rows = np.asarray(store.embeddings, dtype=np.float64)
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    order = np.argsort(-(rows @ rows[row]), kind="stable")
+    return [int(other) for other in order if passes(store, other)][:k]
+
+
+@pytest.mark.parametrize(
+    ("options", "passes"),
+    [
+        ({"label": ("bee", "dog")}, lambda store, row: store.sample_ids[row][:3] in ("bee", "dog")),
+        ({"path_pattern": "*/0[0-3].png"}, lambda store, row: store.sample_ids[row][-6:-4] in ("00", "01", "02", "03")),
+        (
+            {"label": ("cat",), "path_pattern": "*1.png"},
+            lambda store, row: store.sample_ids[row] in ("cat/01.png", "cat/11.png"),
+        ),
+        ({"skip_duplicates": True}, lambda store, row: row != 7),
+    ],
+)
+def test_filters_leave_the_nearest_of_what_passes(embedded: Path, options: dict[str, Any], passes: Any) -> None:
+    answer = retrieve(embedded, query_rows=(7,), k=5, **options)
+    wanted = expected_rows(embedded, 7, passes, 5)
+    assert [hit["row"] for hit in answer["queries"][0]["hits"]] == wanted
+
+
+def test_the_split_of_a_row_filters(make_store: Any) -> None:
+    angles = np.linspace(0, 1, 10)
+    rows = np.stack([np.cos(angles), np.sin(angles)], axis=1)
+    store = make_store(rows, splits=[0, 1] * 5, split_names=["train", "test"])
+    answer = retrieve(store.path, query_rows=(0,), k=3, split=("test",))
+    assert [hit["row"] for hit in answer["queries"][0]["hits"]] == [1, 3, 5]
+
+
+def test_the_same_picture_in_another_file_is_a_duplicate(pictures: list[Image.Image], tmp_path: Path) -> None:
+    (tmp_path / "set").mkdir()
+    pictures[0].save(tmp_path / "set" / "a.png")
+    pictures[0].save(tmp_path / "set" / "b.bmp")
+    pictures[20].save(tmp_path / "set" / "c.png")
+    embed_images(EmbedConfig(dataset=str(tmp_path / "set"), out=tmp_path / "x.h5", backbone="pixels", image_size=8))
+
+    hits = retrieve(tmp_path / "x.h5", tmp_path / "set" / "a.png", k=3)["queries"][0]["hits"]
+    others = retrieve(tmp_path / "x.h5", tmp_path / "set" / "a.png", k=2, skip_duplicates=True)["queries"][0]
+
+    assert [hit["duplicate"] for hit in hits] == ["same file", "same picture", None]
+    assert ids(others) == ["c.png"]
+
+
+def test_a_filter_that_leaves_fewer_than_k_gives_these(labelkit: Any, embedded: Path) -> None:
+    words = ("--index", embedded, "--query-rows", "0", "-k", "20", "--label", "bee", "--json")
+
+    answer = labelkit("retrieve", *words)
+
+    assert answer.code == 0
+    assert len(answer.json["queries"][0]["hits"]) == 12
+    assert "only 12 rows pass the filters" in answer.err
+
+
+def test_hits_go_to_a_csv_and_a_result(index: Path, tmp_path: Path) -> None:
+    answer = retrieve(index, query_rows=(3, 40), k=4, csv=tmp_path / "hits.csv", result="near")
+
+    with (tmp_path / "hits.csv").open() as file:
+        lines = list(csv.DictReader(file))
+    assert [line["path"] for line in lines] == [name for query in answer["queries"] for name in ids(query)]
+    assert [line["duplicate"] for line in lines] == ["itself", "", "", ""] * 2
+    result = read_result(open_store(index), "near")
+    assert result.kind == "neighbors"
+    np.testing.assert_array_equal(result.arrays["query_rows"], [3, 40])
+    rows = [[hit["row"] for hit in query["hits"]] for query in answer["queries"]]
+    np.testing.assert_array_equal(result.arrays["neighbor_rows"], rows)
+
+
+def test_hits_of_another_class_have_a_red_frame(embedded: Path, tmp_path: Path) -> None:
+    answer = retrieve(embedded, query_rows=(0,), k=40, sheet=tmp_path / "s.png")
+
+    with Image.open(tmp_path / "s.png") as sheet:
+        pixels = np.asarray(sheet)
+    frames = [tuple(pixels[7, 8 + 120 * cell + 50]) for cell in range(41)]
+    assert frames[0] == (0x1F, 0x5F, 0xBF)
+    wrong = [hit["label"] != "ant" for hit in answer["queries"][0]["hits"]]
+    assert [frame == (0xC6, 0x28, 0x28) for frame in frames[1:]] == wrong
+    assert True in wrong
+    assert False in wrong
+
+
+# --- indexes ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def many(make_store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A store of 600 rows in 20 directions, and a cache of its own."""
+    monkeypatch.setenv("LABELKIT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(search, "_FEW_ROWS", 50)
+    generator = np.random.default_rng(0)
+    labels = np.arange(600) % 20
+    rows = generator.standard_normal((20, 16))[labels] + 0.4 * generator.standard_normal((600, 16))
+    return Path(make_store(rows, labels=labels.tolist()).path)
+
+
+def cached(tmp_path: Path) -> Path:
+    (path,) = (tmp_path / "cache" / "indexes").glob("*.index")
+    return path
+
+
+@pytest.mark.parametrize("kind", ["hnsw", "ivfpq"])
+def test_an_index_finds_what_exact_search_finds_and_is_built_once(many: Path, tmp_path: Path, kind: Any) -> None:
+    exact = retrieve(many, query_rows=tuple(range(50)), k=5)
+
+    first = retrieve(many, query_rows=tuple(range(50)), k=5, search=kind)
+    before = cached(tmp_path).stat().st_mtime_ns
+    second = retrieve(many, query_rows=tuple(range(50)), k=5, search=kind)
+
+    agree = [ids(a) == ids(b) for a, b in zip(first["queries"], exact["queries"], strict=True)]
+    assert np.mean(agree) > 0.9
+    assert (first["search"]["built"], second["search"]["built"]) == (True, False)
+    assert cached(tmp_path).stat().st_mtime_ns == before
+    assert first["search"]["measured"] == second["search"]["measured"]
+    assert first["search"]["measured"]["recall"] > 0.95
+    assert (first["search"]["measured"]["k"], first["search"]["measured"]["rows"]) == (10, 200)
+    assert first["queries"] == second["queries"]
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut", "header", "empty", "other", "lines"])
+def test_a_damaged_index_is_built_again_and_said(labelkit: Any, many: Path, tmp_path: Path, damage: str) -> None:
+    words = ("--index", many, "--query-rows", "0", "-k", 3, "--search", "hnsw", "--json")
+    first = labelkit("retrieve", *words).json
+    path = cached(tmp_path)
+    content = bytearray(path.read_bytes())
+    if damage == "flip":
+        content[-50] ^= 1
+    elif damage == "cut":
+        del content[len(content) // 2 :]
+    elif damage == "header":
+        content[:1] = b"["
+    elif damage == "empty":
+        content.clear()
+    elif damage == "other":
+        line, _, rest = bytes(content).partition(b"\n")
+        content = bytearray(line.replace(b'"rows":600', b'"rows":601') + b"\n" + rest)
+    else:
+        content = bytearray(b"\n" * 10)
+    path.write_bytes(content)
+
+    again = labelkit("retrieve", *words)
+
+    assert again.code == 0
+    assert "is damaged" in again.err
+    assert "built again" in again.err
+    assert again.json["search"]["built"]
+    assert again.json["queries"] == first["queries"]
+    assert labelkit("retrieve", *words).json["search"]["built"] is False
+
+
+def test_an_index_beside_the_store_is_not_looked_at(
+    many: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    retrieve(many, query_rows=(0,), k=3, search="hnsw")
+    path = cached(tmp_path)
+    path.rename(many.with_name(path.name))
+
+    assert retrieve(many, query_rows=(0,), k=3, search="hnsw")["search"]["built"]
+
+
+def test_other_settings_and_other_rows_get_an_index_of_their_own(many: Path, make_store: Any, tmp_path: Path) -> None:
+    retrieve(many, query_rows=(0,), k=3, search="hnsw")
+    retrieve(many, query_rows=(0,), k=3, search="hnsw", search_width=300)
+    assert len(list((tmp_path / "cache" / "indexes").glob("*.index"))) == 1
+    assert len(list((tmp_path / "cache" / "indexes").glob("*.json"))) == 2
+
+    retrieve(many, query_rows=(0,), k=3, search="hnsw", hnsw_links=16)
+    other = make_store(np.random.default_rng(1).standard_normal((300, 16)), name="made.h5")
+    retrieve(other.path, query_rows=(0,), k=3, search="hnsw")
+
+    assert len(list((tmp_path / "cache" / "indexes").glob("*.index"))) == 3
+
+
+def test_a_poor_index_is_warned_about(labelkit: Any, make_store: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setenv("LABELKIT_CACHE", str(tmp_path / "cache"))
+    store = make_store(np.random.default_rng(0).standard_normal((2000, 32)))
+    words = ("--search", "ivfpq", "--ivf-lists", 50, "--search-width", 1, "--pq-bytes", 2)
+
+    answer = labelkit("retrieve", "--index", store.path, "--query-rows", "0", "-k", 3, *words)
+
+    assert answer.code == 0
+    assert "raise --search-width or --rescore, or use --search exact" in answer.err
+
+
+def test_filters_and_duplicates_hold_with_an_index(many: Path) -> None:
+    options: dict[str, Any] = {"query_rows": (0, 1), "k": 5, "skip_duplicates": True}
+    labels = tuple(f"class-{label}" for label in range(3, 9))
+
+    exact = retrieve(many, **options, label=labels)
+    nearly = retrieve(many, **options, label=labels, search="hnsw")
+
+    assert nearly["search"]["kind"] == "hnsw"
+    assert [ids(query) for query in nearly["queries"]] == [ids(query) for query in exact["queries"]]
+
+
+def test_few_rows_behind_a_filter_are_searched_exactly(labelkit: Any, many: Path, tmp_path: Path) -> None:
+    words = ("--index", many, "--query-rows", "0", "-k", 3, "--search", "hnsw", "--label", "class-4", "--json")
+
+    answer = labelkit("retrieve", *words)
+
+    assert answer.json["search"] == {"kind": "exact"}
+    assert "exact search, not hnsw: only 30 rows pass the filters" in answer.err
+    assert not (tmp_path / "cache" / "indexes").exists()
+
+
+def test_a_cache_that_cannot_be_written_costs_only_time(many: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setenv("LABELKIT_CACHE", str(tmp_path / "file" / "cache"))
+
+    answer = retrieve(many, query_rows=(0,), k=3, search="hnsw")
+
+    assert answer["search"]["path"] is None
+    assert len(answer["queries"][0]["hits"]) == 3

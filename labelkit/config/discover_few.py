@@ -1,0 +1,267 @@
+"""Options of growing a few labels (``discover snowball``, ``discover lmcs``) and of ``show discovered``."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from pydantic import Field, model_validator
+from pydantic.config import JsonDict
+
+from labelkit.config.base import StageConfig
+from labelkit.config.stages import IndexConfig
+
+_STORE: JsonDict = {"panel": "Store", "preset": False}
+_LABELS: JsonDict = {"panel": "Labels"}
+_LABELS_ONLY: JsonDict = {"panel": "Labels", "preset": False}
+_NUMBER: JsonDict = {"panel": "How many"}
+_RULE: JsonDict = {"panel": "Which"}
+_IMAGES: JsonDict = {"panel": "Images"}
+_PICTURE: JsonDict = {"panel": "Pictures", "preset": False}
+
+_RESULT_NAME = r"^[a-z0-9][a-z0-9._-]{0,63}$"
+
+
+class DiscoverFewConfig(IndexConfig):
+    """What the discoveries that grow a few labels share."""
+
+    csv: Path | None = Field(
+        None, description="Table to write; default: INDEX.RESULT.csv beside the store.", json_schema_extra=_STORE
+    )
+    split: str = Field("all", description="Rows to use: a split's name, or all.")
+    labels: Path | None = Field(
+        None,
+        description="CSV path,label of the images whose label may be used; default: the labels of the store that "
+        "training may use.",
+        json_schema_extra=_LABELS_ONLY,
+    )
+    num_labels: int | None = Field(
+        None,
+        ge=1,
+        description="To measure: use so many of the store's labels, as many in each class; the others are hidden.",
+        json_schema_extra=_LABELS,
+    )
+    label_seed: int = Field(0, ge=0, description="Seed of the draw of --num-labels.", json_schema_extra=_LABELS)
+    missing_class: Literal["error", "skip"] = Field(
+        "error", description="About a class without a label; skip: no image is called that.", json_schema_extra=_LABELS
+    )
+    count: int | Literal["double"] = Field(
+        "double",
+        description="Images to find in each round; double: as many as have a label by then.",
+        json_schema_extra=_NUMBER,
+    )
+    per_class: int | None = Field(
+        None,
+        ge=1,
+        description="Images to find of each class in each round, instead of --count.",
+        json_schema_extra=_NUMBER,
+    )
+    rounds: int = Field(
+        1, ge=1, description="Rounds; each counts what was found before as labeled.", json_schema_extra=_NUMBER
+    )
+    balance: Literal["balanced", "global"] = Field(
+        "balanced",
+        description="balanced: each class gets a share like that of its labels; global: the best of all, which can "
+        "starve classes (the literal reading).",
+        json_schema_extra=_NUMBER,
+    )
+    feature_norm: Literal["none", "l2"] = Field(
+        "none", description="l2: scale every row to length 1 first.", json_schema_extra=_RULE
+    )
+
+    @model_validator(mode="after")
+    def _one_choice_of_labels_and_number(self) -> DiscoverFewConfig:
+        if self.labels is not None and self.num_labels is not None:
+            raise ValueError("give labels by --labels FILE or --num-labels N, not both")
+        if self.count != "double" and self.count < 0:
+            raise ValueError(f"count must be >= 0, or double (value {self.count})")
+        if self.per_class is not None and self.count != "double":
+            raise ValueError("give --count or --per-class, not both")
+        if self.per_class is not None and self.balance == "global":
+            raise ValueError("--per-class goes with --balance balanced")
+        return self
+
+
+class DiscoverSnowballConfig(DiscoverFewConfig):
+    """``labelkit discover snowball``."""
+
+    command: ClassVar[tuple[str, ...]] = ("discover", "snowball")
+
+    fuse_with: tuple[Path, ...] = Field(
+        (),
+        description="Further stores of the same images, comma-separated: features of other networks.",
+        json_schema_extra=_STORE,
+    )
+    fusion: Literal["none", "distance", "cascade", "rank"] = Field(
+        "none",
+        description="With --fuse-with. distance: mean of the distances; cascade: features side by side; rank: mean "
+        "of the ranks, label by majority.",
+        json_schema_extra=_RULE,
+    )
+    fusion_scale: bool = Field(
+        False, description="Divide the distances of each store by their median first.", json_schema_extra=_RULE
+    )
+    select: Literal["min", "far", "random", "max"] = Field(
+        "min",
+        description="Of the images nearest to a class: min, the nearest; far, the farthest of a confident set; random; "
+        "max, the farthest.",
+        json_schema_extra=_RULE,
+    )
+    far_factor: int = Field(
+        10,
+        ge=1,
+        description="The confident set of far is so many times as large (Sec. 2.4.1).",
+        json_schema_extra=_RULE,
+    )
+    far_cap: float | None = Field(
+        0.5,
+        gt=0,
+        le=1,
+        description="But at most this share of the candidates; none: no limit.",
+        json_schema_extra=_RULE,
+    )
+    refill: bool = Field(
+        False,
+        description="Make up for classes with too few candidates by the best others.",
+        json_schema_extra=_NUMBER,
+    )
+    seed: int = Field(0, ge=0, description="Seed of --select random.", json_schema_extra=_RULE)
+
+    @model_validator(mode="after")
+    def _fusion_needs_stores(self) -> DiscoverSnowballConfig:
+        if self.fuse_with and self.fusion == "none":
+            raise ValueError("--fuse-with needs --fusion: distance, cascade or rank")
+        if not self.fuse_with and (self.fusion != "none" or self.fusion_scale):
+            raise ValueError("--fusion and --fusion-scale need further stores: --fuse-with B.h5,C.h5")
+        return self
+
+
+class DiscoverLMCSConfig(DiscoverFewConfig):
+    """``labelkit discover lmcs``."""
+
+    command: ClassVar[tuple[str, ...]] = ("discover", "lmcs")
+
+    criterion: Literal["max_entropy", "min_entropy", "min_distance"] = Field(
+        "max_entropy",
+        description="Which of the confined images come first: the most or the least ambiguous, or the nearest.",
+        json_schema_extra=_RULE,
+    )
+    confine: bool = Field(True, description="Search near the class means only (Eq. 3.9).", json_schema_extra=_RULE)
+    delta: str = Field(
+        "auto",
+        description="How near: auto (--confine-factor and --confine-cap), quantile:Q of the distances, or absolute:V.",
+        json_schema_extra=_RULE,
+    )
+    confine_factor: int = Field(
+        10, ge=1, description="auto: so many times as many candidates as are wanted,", json_schema_extra=_RULE
+    )
+    confine_cap: float = Field(0.25, gt=0, le=1, description="but at most this share of them.", json_schema_extra=_RULE)
+    beta: float | Literal["auto"] = Field(
+        "auto",
+        description="Sharpness of the weights beta/(beta + rank share) (Eq. 3.10); auto = 1 / classes with labels.",
+        json_schema_extra=_RULE,
+    )
+    reference: Literal["original", "all"] = Field(
+        "original",
+        description="Rows that class means and soft labels come from: given labels, or those found before too.",
+        json_schema_extra=_RULE,
+    )
+    label_rule: Literal["agree", "vote", "center"] = Field(
+        "agree",
+        description="center: the nearest class mean; vote: the largest soft label; agree: only where they are one.",
+        json_schema_extra=_RULE,
+    )
+
+    @property
+    def radius(self) -> tuple[Literal["quantile", "absolute"], float] | None:
+        """``delta`` as the algorithm takes it; ``None`` = auto."""
+        return _radius(self.delta)
+
+    @model_validator(mode="after")
+    def _delta_and_beta_are_possible(self) -> DiscoverLMCSConfig:
+        found = _radius(self.delta)
+        if found is not None and found[0] == "quantile" and found[1] > 1:
+            raise ValueError(f"delta: a quantile is at most 1 (value {self.delta})")
+        if self.beta != "auto" and self.beta <= 0:
+            raise ValueError(f"beta must be > 0, or auto (value {self.beta})")
+        if self.delta != "auto" and not self.confine:
+            raise ValueError("--delta has no meaning with --no-confine")
+        return self
+
+
+def _radius(text: str) -> tuple[Literal["quantile", "absolute"], float] | None:
+    if text == "auto":
+        return None
+    match = re.fullmatch(r"(quantile|absolute):(\d+\.?\d*(?:e-?\d+)?|\.\d+)", text)
+    if match is None:
+        raise ValueError(f"delta must be auto, quantile:Q or absolute:V with a number >= 0 (value {text})")
+    return ("quantile" if match[1] == "quantile" else "absolute"), float(match[2])
+
+
+class ShowDiscoveredConfig(StageConfig):
+    """``labelkit show discovered``."""
+
+    command: ClassVar[tuple[str, ...]] = ("show", "discovered")
+
+    index: Path | None = Field(
+        None, description="Store whose rows were discovered; --map needs it.", json_schema_extra=_STORE
+    )
+    result: str | None = Field(
+        None,
+        pattern=_RESULT_NAME,
+        description="Result of discover snowball or discover lmcs; default: the one that is there.",
+        json_schema_extra=_STORE,
+    )
+    table: Path | None = Field(
+        None,
+        description="Instead of --result: a CSV with the columns path,label,score,rank,round, as a training run or "
+        "discover writes it.",
+        json_schema_extra=_STORE,
+    )
+    generation: int | None = Field(
+        None,
+        ge=0,
+        description="Of a table with generations: show this one; default: the last.",
+        json_schema_extra=_STORE,
+    )
+    out: Path | None = Field(
+        None, description="Contact sheet to write, PNG: a block per class, best rank first.", json_schema_extra=_PICTURE
+    )
+    map: Path | None = Field(
+        None,
+        description="2-D map to write, PNG: labeled, discovered and other images after each round.",
+        json_schema_extra=_PICTURE,
+    )
+    overwrite: bool = Field(False, description="Replace pictures that are there.", json_schema_extra=_PICTURE)
+    images: int = Field(10, ge=1, description="Images of each class on the sheet.", json_schema_extra=_IMAGES)
+    columns: int = Field(10, ge=1, le=100, description="Images in a line of the sheet.", json_schema_extra=_IMAGES)
+    classes: tuple[str, ...] | None = Field(
+        None, description="Only these classes, comma-separated.", json_schema_extra=_IMAGES
+    )
+    dataset: str | None = Field(
+        None,
+        description="Where the images are, if that is not known from the store.",
+        json_schema_extra=_IMAGES,
+    )
+    data_root: Path = Field(
+        Path("data"), description="Folder where named sets live (with --dataset).", json_schema_extra=_IMAGES
+    )
+    projection: Literal["pca", "tsne"] = Field(
+        "pca", description="How the map is made: two principal directions, or t-SNE.", json_schema_extra=_PICTURE
+    )
+    max_points: int = Field(
+        5000,
+        ge=10,
+        description="Images on the map; of more, some that were not found are left out.",
+        json_schema_extra=_PICTURE,
+    )
+    seed: int = Field(0, ge=0, description="Seed of t-SNE and of what is left out.", json_schema_extra=_PICTURE)
+
+    @model_validator(mode="after")
+    def _options_fit_each_other(self) -> ShowDiscoveredConfig:
+        if self.result is not None and self.table is not None:
+            raise ValueError("give --result (beside the store) or --table (a CSV), not both")
+        if self.generation is not None and self.table is None:
+            raise ValueError("--generation goes with --table")
+        return self

@@ -1,0 +1,327 @@
+"""Time and weigh retrieval: scoring against the bare product and a peer, warm search, a cold ``retrieve``.
+
+Rows about memory start processes of their own, whose peak is theirs. ``LABELKIT_BENCH_RETRIEVAL_ROWS`` (60,502, as many
+as Stanford Online Products has for testing) and ``LABELKIT_BENCH_INDEX_ROWS`` (100,000; 1000000 takes a graph of
+half an hour on one core) make the problems smaller or larger.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import faiss
+import numpy as np
+import torch
+from labelkit.algorithms.neighbors import ApproximateSearch, ExactSearch, HNSWRecipe, build_index
+from labelkit.config.stages import EmbedConfig
+from labelkit.metrics.retrieval import score_retrieval
+from labelkit.stages.embed import embed_images
+from labelkit.stages.search import measure
+from numpy.typing import NDArray
+from PIL import Image
+from tests.benchmarks.measure import Row, Wanted, compare, seconds
+
+SEEDS = {"rows": 0, "weights": 0}
+NUM_ROWS, DIM, PER_CLASS = int(os.environ.get("LABELKIT_BENCH_RETRIEVAL_ROWS", "60502")), 512, 5
+KS = (1, 10, 100)
+WANTED_RATE, WANTED_GIB = 0.6, 1.5
+# The peer keeps as many neighbors of every row as the largest class has members.
+PEER_SIZES = ((20_000, 128, 5), (10_000, 128, 1_000))
+PEER_REPETITIONS = 3
+INDEX_ROWS, INDEX_DIM, INDEX_CENTERS = int(os.environ.get("LABELKIT_BENCH_INDEX_ROWS", "100000")), 128, 1_000
+EXACT_ROWS = 1_000_000
+QUERIES, SEARCH_K = 20, 10
+COLD_REPETITIONS, WANTED_COLD = 7, 1.3
+
+MEMORY = """
+import sys
+from labelkit.cli.main import main
+code = main(sys.argv[1:])
+peak = next(line for line in open("/proc/self/status") if line.startswith("VmHWM"))
+print(code, 1024 * int(peak.split()[1]))
+"""
+
+PEER = """
+import json, sys, time
+import numpy as np, torch
+from tests.benchmarks import bench_retrieval as bench
+
+side, n, dim, per_class = sys.argv[1], *(int(word) for word in sys.argv[2:5])
+torch.set_num_threads(int(sys.argv[5]))
+rows, labels = bench.make_rows(n, dim, per_class, spread=2.0)
+score = {"ours": bench.scores_of_ours, "peer": bench.scores_of_peer}[side]
+score(rows[:400], labels[:400] // 100)  # imports
+before = bench.memory("VmRSS")
+begin = time.perf_counter()
+found = score(rows, labels)
+print(json.dumps({"seconds": time.perf_counter() - begin, "growth": bench.memory("VmHWM") - before, "scores": found}))
+"""
+
+COLD_PEER = """
+import torch, timm
+torch.set_num_threads(int({threads}))
+network = timm.create_model("resnet18", num_classes=0).eval()
+with torch.inference_mode():
+    network(torch.zeros(1, 3, 32, 32))
+"""
+
+
+def make_rows(
+    n: int, dim: int, per_class: int, *, spread: float | None = None
+) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Return unit vectors and classes; random ones, or around one direction per class, ``spread`` times as far."""
+    generator = np.random.default_rng(SEEDS["rows"])
+    labels = np.arange(n) // per_class
+    rows = generator.standard_normal((n, dim), dtype=np.float32)
+    if spread is not None:
+        rows *= spread
+        rows += generator.standard_normal((labels[-1] + 1, dim), dtype=np.float32)[labels]
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    return rows, labels
+
+
+def scores_of_ours(rows: NDArray[np.float32], labels: NDArray[np.int64]) -> list[float]:
+    """Recall@1, R-precision and MAP@R by labelkit."""
+    found = score_retrieval(rows, labels)
+    return [found.recall_at[1], found.mean_r_precision, found.map_at_r]
+
+
+def scores_of_peer(rows: NDArray[np.float32], labels: NDArray[np.int64]) -> list[float]:
+    """The same by pytorch-metric-learning."""
+    from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator
+
+    names = ("precision_at_1", "r_precision", "mean_average_precision_at_r")
+    calculator = AccuracyCalculator(include=names, k="max_bin_count", device=torch.device("cpu"))
+    found = calculator.get_accuracy(torch.from_numpy(rows), torch.from_numpy(labels))
+    return [float(found[name]) for name in names]
+
+
+def memory(name: str) -> int:
+    """Bytes of this process: ``VmRSS``, resident now; ``VmHWM``, its peak."""
+    (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(name))
+    return 1024 * int(line.split()[1])
+
+
+def environment() -> dict[str, str]:
+    """Processes of both sides take as many threads as torch does here."""
+    threads = str(torch.get_num_threads())
+    return {**os.environ, "OMP_NUM_THREADS": threads, "OPENBLAS_NUM_THREADS": threads}
+
+
+def rows() -> Iterator[Row]:
+    """Yield every comparison."""
+    yield rate_row()
+    yield memory_row()
+    yield from peer_rows()
+    yield exact_row()
+    yield graph_row()
+    yield cold_row()
+
+
+def rate_row() -> Row:
+    """Recall at full size against torch.mm of the same blocks, by turns."""
+    from threadpoolctl import threadpool_limits
+
+    embeddings, labels = make_rows(NUM_ROWS, DIM, PER_CLASS)
+    held = torch.from_numpy(embeddings)
+    products: list[float] = []
+    done = 0
+
+    def product(num_queries: int) -> None:
+        nonlocal done
+        begin = time.perf_counter()
+        torch.mm(held[done : done + num_queries], held.T)
+        products.append(time.perf_counter() - begin)
+        done += num_queries
+
+    begin = time.perf_counter()
+    with threadpool_limits(torch.get_num_threads()):
+        found = score_retrieval(embeddings, labels, ks=KS, at_r=False, on_block=product)
+    peer_s = sum(products)
+    ours_s = time.perf_counter() - begin - peer_s
+    rate = peer_s / ours_s
+    recall = ", ".join(f"{100 * found.recall_at[k]:.3g}" for k in KS)
+    wanted = Wanted(">=", WANTED_RATE)
+    return Row(
+        name=f"recall@1/10/100 ({recall} %) of {NUM_ROWS:,} x {DIM} random rows: speed / torch.mm of the blocks",
+        ours_s=ours_s,
+        peer_s=peer_s,
+        ratio=rate,
+        wanted=str(wanted),
+        ok=wanted.is_met(rate),
+    )
+
+
+def memory_row() -> Row:
+    """Peak memory of the whole command at full size."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "rows.h5"
+        write_store(path, NUM_ROWS, DIM)
+        words = ("evaluate", "retrieval", "--index", str(path), "-k", "1,10,100", "--nmi-seeds", "0", "--no-at-r", "-q")
+        done_process = subprocess.run(
+            [sys.executable, "-c", MEMORY, *words, "--max-memory", str(WANTED_GIB)],
+            check=True,
+            capture_output=True,
+            text=True,
+            env=environment(),
+        )
+    code, peak = (int(word) for word in done_process.stdout.split()[-2:])
+    assert code == 0
+    return Row(
+        name=f"evaluate retrieval of these rows: peak memory of the process / {WANTED_GIB} GiB (times are GB)",
+        ours_s=peak / 1e9,
+        peer_s=WANTED_GIB * 2**30 / 1e9,
+        ratio=peak / 2**30 / WANTED_GIB,
+        wanted="<= 1",
+        ok=peak <= WANTED_GIB * 2**30,
+    )
+
+
+def write_store(path: Path, n: int, dim: int) -> None:
+    """Write the rows of ``make_rows`` as a store."""
+    from labelkit.store.embeddings import ModelIdentity
+    from labelkit.store.writing import EmbeddingPlan, EmbeddingRun
+
+    embeddings, labels = make_rows(n, dim, PER_CLASS)
+    model = ModelIdentity("made-up", "f" * 64, "", "made-up.safetensors", "features", "mean", {"size": 8}, {})
+    plan = EmbeddingPlan(
+        sample_ids=[f"{row:06d}.png" for row in range(n)],
+        model=model,
+        dim=dim,
+        batch_size=n,
+        part_rows=n,
+        normalized=True,
+        metric="cosine",
+        created_by="labelkit benchmark",
+        extras={},
+        labels=labels,
+        class_names=[f"class-{label}" for label in range(int(labels[-1]) + 1)],
+    )
+    run = EmbeddingRun.open(path, plan, overwrite=False)
+    digests = np.zeros((n, 32), dtype=np.uint8)
+    digests[:, :4] = np.arange(n, dtype="<u4")[:, None].view(np.uint8)
+    run.write_part(
+        0,
+        embeddings=embeddings,
+        sha256=digests,
+        file_sizes=np.ones(n, dtype=np.uint64),
+        image_sizes=np.ones((n, 2), dtype=np.uint32),
+        extras={},
+    )
+    run.publish()
+
+
+def peer_rows() -> Iterator[Row]:
+    """Recall@1, R-precision and MAP@R against pytorch-metric-learning, by turns: time, then memory beside the rows."""
+    for n, dim, per_class in PEER_SIZES:
+        found: dict[str, list[dict[str, Any]]] = {"ours": [], "peer": []}
+
+        def run(side: str, n: int = n, dim: int = dim, per_class: int = per_class, found: Any = found) -> float:
+            words = (side, str(n), str(dim), str(per_class), str(torch.get_num_threads()))
+            done = subprocess.run(
+                [sys.executable, "-c", PEER, *words], check=True, capture_output=True, text=True, env=environment()
+            )
+            answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+            found[side].append(answer)
+            return float(answer["seconds"])
+
+        what = f"recall@1, R-precision, MAP@R of {n:,} x {dim}, {per_class:,} per class"
+        row = compare(
+            f"{what}: speed / pytorch-metric-learning",
+            lambda run=run: run("ours"),  # type: ignore[misc] # a default that binds the loop's function
+            lambda run=run: run("peer"),  # type: ignore[misc] # likewise
+            wanted=Wanted(""),
+            repetitions=PEER_REPETITIONS,
+            warmups=0,
+        )
+        apart = np.abs(np.subtract(found["ours"][0]["scores"], found["peer"][0]["scores"])).max()
+        yield {**row, "name": f"{row['name']}, scores apart by {apart:.0e}", "ok": bool(apart < 1e-4)}
+        ours, peer = (min(one["growth"] for one in found[side]) for side in ("ours", "peer"))
+        yield Row(
+            name=f"{what}: memory / pytorch-metric-learning (times are GB)",
+            ours_s=ours / 1e9,
+            peer_s=peer / 1e9,
+            ratio=ours / peer,
+            wanted="<= 1",
+            ok=ours <= peer,
+        )
+
+
+def exact_row() -> Row:
+    """One query at a time on rows that are ready, against bare faiss."""
+    gallery, _ = make_rows(EXACT_ROWS, INDEX_DIM, EXACT_ROWS // INDEX_CENTERS, spread=1.0)
+    queries = gallery[:: EXACT_ROWS // QUERIES]
+    exact = ExactSearch(gallery)
+    flat = faiss.IndexFlatIP(INDEX_DIM)
+    flat.add(gallery)
+    faiss.omp_set_num_threads(torch.get_num_threads())
+    return compare(
+        f"warm query, exact, {EXACT_ROWS:,} x {INDEX_DIM} ({QUERIES} by turns): search / bare faiss",
+        seconds(lambda: [exact.search(query[None], SEARCH_K) for query in queries]),
+        seconds(lambda: [flat.search(query[None], SEARCH_K) for query in queries]),
+        wanted=Wanted("<=", 1.2),
+        repetitions=5,
+    )
+
+
+def graph_row() -> Row:
+    """One query at a time by a graph against exact search."""
+    gallery, _ = make_rows(INDEX_ROWS, INDEX_DIM, max(1, INDEX_ROWS // INDEX_CENTERS), spread=1.0)
+    faiss.omp_set_num_threads(torch.get_num_threads())
+    begin = time.perf_counter()
+    search = ApproximateSearch(build_index(gallery, HNSWRecipe()), gallery, width=128)
+    built_s = time.perf_counter() - begin
+    found = measure(search, gallery, "cosine")
+    return Row(
+        name=f"warm query, HNSW, {INDEX_ROWS:,} x {INDEX_DIM}, built in {built_s:.0f} s, "
+        f"recall@{found.k} {found.recall}: speed / exact",
+        ours_s=found.index_ms / 1000,
+        peer_s=found.exact_ms / 1000,
+        ratio=found.exact_ms / found.index_ms,
+        wanted="shown only",
+        ok=True,
+    )
+
+
+def cold_row() -> Row:
+    """``labelkit retrieve`` of an image, from nothing, against imports and forward pass alone."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        cache = {"LABELKIT_CACHE": str(folder / "cache")}
+        generator = np.random.default_rng(SEEDS["rows"])
+        (folder / "images").mkdir()
+        for i in range(64):
+            pixels = generator.integers(0, 256, (32, 32, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(folder / "images" / f"{i:02}.png")
+        embed_images(
+            EmbedConfig(
+                dataset=str(folder / "images"),
+                backbone="resnet18",
+                random_weights=True,
+                image_size=32,
+                device="cpu",
+                out=folder / "index.h5",
+            )
+        )
+        words = ("--query", str(folder / "images" / "07.png"), "--index", str(folder / "index.h5"), "--device", "cpu")
+        command = [sys.executable, "-m", "labelkit", "retrieve", *words, "-k", "5", "-q"]
+        peer = [sys.executable, "-c", COLD_PEER.format(threads=torch.get_num_threads())]
+
+        def run(line: list[str]) -> None:
+            subprocess.run(line, check=True, stdout=subprocess.DEVNULL, env=environment() | cache)
+
+        return compare(
+            "cold labelkit retrieve, resnet18: process / python that imports torch and timm and runs the network",
+            seconds(lambda: run(command)),
+            seconds(lambda: run(peer)),
+            wanted=Wanted("<=", WANTED_COLD),
+            repetitions=COLD_REPETITIONS,
+        )
