@@ -4,7 +4,7 @@ from labelkit.models.attention_maps import BlockAttention, attention_maps
 from labelkit.models.backbones import Backbone, BackboneInfo, build_backbone, list_backbones
 from labelkit.models.batch_norm import batch_statistics
 from labelkit.models.ema import EMATeacher
-from labelkit.models.heads import CosineClassifier, Projector
+from labelkit.models.heads import CosineClassifier, LinearHeads, Projector
 from labelkit.models.paired_attention import KeyUpdate, default_align_blocks, freeze_backbone, paired_forward
 from labelkit.models.resnet import cifar_resnet, resnet50
 from labelkit.models.seeding import seeded_init
@@ -18,6 +18,7 @@ __all__ = [
     "CosineClassifier",
     "EMATeacher",
     "KeyUpdate",
+    "LinearHeads",
     "LoadReport",
     "Projector",
     "UnsupportedBackboneError",
