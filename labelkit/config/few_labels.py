@@ -21,7 +21,7 @@ _OPTIMIZATION: JsonDict = {"panel": "Optimization"}
 class FewLabelTrainConfig(BackboneRunConfig, StepTrainConfig):
     """Labels, views and averaged networks of a classifier for few labels."""
 
-    full_label_split: ClassVar[str] = "few-labels"
+    full_label_split: ClassVar[Literal["gcd", "few-labels"]] = "few-labels"
 
     label_split: Literal["auto", "given", "gcd", "few-labels", "class-halves", "none"] = Field(
         "auto",

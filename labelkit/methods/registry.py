@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 from labelkit.config.methods.dl2pa import DL2PAConfig
 from labelkit.config.methods.flipclass import FlipClassConfig
 from labelkit.config.methods.gcd import GCDConfig
+from labelkit.config.methods.mean_teacher import MeanTeacherConfig
 from labelkit.config.methods.sela import SeLaConfig
 from labelkit.config.methods.simgcd import SimGCDConfig
 from labelkit.config.methods.softmax import SoftmaxConfig
+from labelkit.config.methods.supervised import SupervisedConfig
 from labelkit.config.train import RunConfig
 
 if TYPE_CHECKING:
@@ -49,6 +51,11 @@ METHODS: dict[str, MethodSpec] = {
         GCDConfig,
         "labelkit.methods.gcd:GCD",
     ),
+    "mean-teacher": MethodSpec(
+        "Few labels: a student that agrees with its own average on all images.",
+        MeanTeacherConfig,
+        "labelkit.methods.mean_teacher:MeanTeacher",
+    ),
     "sela": MethodSpec(
         "Representation without labels: balanced self-labelling and training in turn.",
         SeLaConfig,
@@ -63,5 +70,10 @@ METHODS: dict[str, MethodSpec] = {
         "Classification baseline: a learned linear classifier, cross-entropy.",
         SoftmaxConfig,
         "labelkit.methods.softmax:Softmax",
+    ),
+    "supervised": MethodSpec(
+        "Few labels, baseline: cross-entropy of the labeled images alone.",
+        SupervisedConfig,
+        "labelkit.methods.supervised:Supervised",
     ),
 }
