@@ -24,8 +24,13 @@ from labelkit.models.ema import StudentChain
 from labelkit.models.heads import LinearHeads
 
 
-def check_few_labels(config: FewLabelTrainConfig, data: DataInfo) -> int:
+def check_few_labels(config: FewLabelTrainConfig, data: DataInfo, *, allow_missing: bool = False) -> int:
     """Return the number of classes: as asked for, or those of the data.
+
+    Args:
+        config: the options.
+        data: the labels.
+        allow_missing: a class without a label is no error.
 
     Raises:
         DatasetError: no label may be used, there is a single class, or a class has no label.
@@ -44,7 +49,7 @@ def check_few_labels(config: FewLabelTrainConfig, data: DataInfo) -> int:
         )
     counts = np.bincount(data.labels[data.labels >= 0], minlength=num_classes)
     missing = np.flatnonzero(counts == 0)
-    if len(missing):
+    if len(missing) and not allow_missing:
         names = [_called(int(label), data) for label in missing[:5]]
         more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
         raise DatasetError(

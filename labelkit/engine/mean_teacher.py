@@ -27,7 +27,7 @@ class MeanTeacherObjective(StudentObjective):
 
     Args:
         view: how an image is augmented; student and teacher see it with different random numbers.
-        weight: largest :math:`\lambda`, reached after ``ramp_steps`` of the first phase and kept in later ones.
+        weight: largest :math:`\lambda`, reached after ``ramp_steps`` of a phase with new networks; kept in later ones.
         ramp_steps: see there.
         class_norm: ``labeled``: :math:`J_C` is a mean over labeled rows; ``batch``: their sum over all rows.
         head_weight: :math:`\lambda_h` of the difference between two heads; a single head has none.
@@ -68,7 +68,7 @@ class MeanTeacherObjective(StudentObjective):
         logs = {"cross_entropy": cross_entropy.detach()}
         loss = cross_entropy
         weight = self._weight
-        if clock.phase == 0:
+        if clock.fresh:
             weight *= sigmoid_ramp(clock.step_in_phase, self._ramp_steps)
         if weight > 0:
             with torch.no_grad():

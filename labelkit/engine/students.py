@@ -50,16 +50,18 @@ class StudentClock:
         step: updates of the run that are finished, from 0.
         step_in_phase: of these, in the running phase.
         phase: number of the running phase; labels grow between phases.
+        fresh: the networks were new when the phase began.
         mean_count: a count of this process to its mean over processes.
     """
 
     step: int = 0
     step_in_phase: int = 0
     phase: int = 0
+    fresh: bool = True
     mean_count: Callable[[float], float] = _itself
 
     @classmethod
-    def of(cls, state: TrainState | None) -> StudentClock:
+    def of(cls, state: TrainState | None, *, fresh: bool = True) -> StudentClock:
         """Read it off the trainer's state; ``None`` is a step outside of a run."""
         if state is None:
             return cls()
@@ -69,7 +71,7 @@ class StudentClock:
             total, processes = state.combine(torch.tensor([count, 1.0], dtype=torch.float64), "sum").tolist()
             return float(total / processes)
 
-        return cls(state.step, state.step_in_phase, state.phase, mean_count)
+        return cls(state.step, state.step_in_phase, state.phase, fresh, mean_count)
 
 
 class StudentObjective(nn.Module, ABC):

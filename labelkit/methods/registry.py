@@ -12,6 +12,7 @@ from labelkit.config.methods.gcd import GCDConfig
 from labelkit.config.methods.mean_teacher import MeanTeacherConfig
 from labelkit.config.methods.sela import SeLaConfig
 from labelkit.config.methods.simgcd import SimGCDConfig
+from labelkit.config.methods.snowball import SnowballConfig
 from labelkit.config.methods.softmax import SoftmaxConfig
 from labelkit.config.methods.supervised import SupervisedConfig
 from labelkit.config.train import RunConfig
@@ -65,6 +66,11 @@ METHODS: dict[str, MethodSpec] = {
         "Category discovery baseline: contrastive learning and self-distillation.",
         SimGCDConfig,
         "labelkit.methods.simgcd:SimGCD",
+    ),
+    "snowball": MethodSpec(
+        "Few labels: labels that grow by discovery, with a student, a teacher and a master.",
+        SnowballConfig,
+        "labelkit.methods.snowball:Snowball",
     ),
     "softmax": MethodSpec(
         "Classification baseline: a learned linear classifier, cross-entropy.",

@@ -20,6 +20,7 @@ from labelkit.config.backbone import BackboneRunConfig
 from labelkit.config.discovery import ContrastiveTrainConfig, DiscoveryTrainConfig
 from labelkit.config.few_labels import FewLabelTrainConfig
 from labelkit.config.methods.sela import SeLaConfig
+from labelkit.config.methods.snowball import SnowballConfig
 from labelkit.config.representation import RepresentationTrainConfig
 from labelkit.config.supervised import SupervisedTrainConfig
 from labelkit.config.train import RunConfig, TrainConfig
@@ -28,16 +29,18 @@ from labelkit.data.loading import ImageBank
 from labelkit.engine.checkpoint import load_checkpoint
 from labelkit.engine.classification_monitor import ClassificationMonitor
 from labelkit.engine.devices import Runtime
+from labelkit.engine.growth_monitor import GrowthMonitor
 from labelkit.engine.method import Method, count_parameters, trainable_names
 from labelkit.engine.monitors import ClusteringMonitor, DiscoveryMonitor
 from labelkit.engine.representation_monitor import HeldOut, RepresentationMonitor
 from labelkit.engine.run_dir import SPLIT, SUMMARY, RunDir, check_same_options
-from labelkit.engine.trainer import FitResult, Trainer
+from labelkit.engine.trainer import FitResult, Monitor, Trainer
 from labelkit.errors import CheckpointDamaged, CheckpointMismatch, ResourceError
 from labelkit.methods.registry import METHODS
+from labelkit.methods.snowball import Snowball
 from labelkit.models.weights import fingerprint
 from labelkit.stages.initialize import describe_weights, initialize_from, take_labels, without_weights
-from labelkit.stages.prepare import PreparedData, eval_images, info_record, prepare_data
+from labelkit.stages.prepare import PreparedData, eval_images, info_record, prepare_data, val_images
 from labelkit.stages.progress import current_progress
 from labelkit.stages.result import SimpleResult, Table, jsonable
 from labelkit.store.commit import canonical_json
@@ -197,6 +200,10 @@ def _set_up(method_name: str, config: RunConfig, runtime: Runtime, *, fresh: boo
         images = eval_images(config, prepared)
         if images is not None:
             held_out = HeldOut(bank_of(images), images.labels)
+    if isinstance(config, SnowballConfig) and config.val_split is not None:
+        deciding = val_images(config, config.val_split, prepared)
+        assert isinstance(method, Snowball)
+        method.validation = HeldOut(bank_of(deciding), deciding.labels)
     return _Setup(prepared, bank_of(prepared.dataset), method, held_out)
 
 
@@ -207,7 +214,7 @@ def _trainer(setup: _Setup, config: RunConfig, runtime: Runtime, run: RunDir | N
     unlabeled = np.flatnonzero(prepared.labels < 0)
     unlabeled = unlabeled[np.isin(unlabeled, setup.bank.rows)]
     truth, network = prepared.dataset.labels, setup.method.network
-    monitor: DiscoveryMonitor | ClusteringMonitor | RepresentationMonitor | ClassificationMonitor | None = None
+    monitor: Monitor | None = None
     if isinstance(config, RepresentationTrainConfig):
         monitor = RepresentationMonitor(
             setup.bank.rows,
@@ -220,7 +227,16 @@ def _trainer(setup: _Setup, config: RunConfig, runtime: Runtime, run: RunDir | N
             seed=config.seed,
         )
     elif isinstance(config, SupervisedTrainConfig | FewLabelTrainConfig):
-        monitor = ClassificationMonitor(setup.held_out, prepared.split.class_order)
+        monitor = judge = ClassificationMonitor(setup.held_out, prepared.split.class_order)
+        if isinstance(config, SnowballConfig):
+            monitor = GrowthMonitor(
+                judge,
+                prepared.dataset.sample_ids,
+                truth,
+                prepared.split.class_order,
+                prepared.dataset.class_names,
+                (lambda name, text: None) if run is None else run.write_text,
+            )
     elif network.num_outputs:
         # only discovery is stopped when it collapses
         patience = config.collapse_patience_epochs if isinstance(config, DiscoveryTrainConfig) else sys.maxsize
