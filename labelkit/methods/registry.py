@@ -12,7 +12,7 @@ from labelkit.config.methods.gcd import GCDConfig
 from labelkit.config.methods.sela import SeLaConfig
 from labelkit.config.methods.simgcd import SimGCDConfig
 from labelkit.config.methods.softmax import SoftmaxConfig
-from labelkit.config.train import TrainConfig
+from labelkit.config.train import RunConfig
 
 if TYPE_CHECKING:
     from labelkit.engine.method import Method
@@ -23,7 +23,7 @@ class MethodSpec:
     """One training method: what it is for, its options, and where its class lives."""
 
     summary: str
-    config: type[TrainConfig]
+    config: type[RunConfig]
     target: str
 
     def load(self) -> type[Method[Any]]:

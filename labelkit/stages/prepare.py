@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.config.backbone import BackboneTrainConfig
+from labelkit.config.backbone import BackboneRunConfig
 from labelkit.config.data import DataConfig
 from labelkit.data.batch import DataInfo
 from labelkit.data.benchmark_classes import benchmark_classes
@@ -186,7 +186,7 @@ def prepare_data(config: DataConfig) -> PreparedData:
     return PreparedData(dataset, split, split.training_labels(dataset.labels), listing, held_out)
 
 
-def eval_images(config: BackboneTrainConfig, prepared: PreparedData) -> ImageDataset | None:
+def eval_images(config: BackboneRunConfig, prepared: PreparedData) -> ImageDataset | None:
     """Images of ``--eval-split``, cut like the others by ``--max-per-class``; ``None`` if there are none with labels.
 
     Raises:
