@@ -30,7 +30,7 @@ from PIL import Image
 from torch import Tensor
 
 from labelkit.data.batch import ViewGeometry
-from labelkit.data.keyed_random import keyed_uniform
+from labelkit.data.keyed_random import keyed_normal, keyed_uniform
 from labelkit.data.random_augment import Pool, change_tones, choose_operations, cut_out, geometric_matrices
 
 Domain = Literal["digits", "fine", "generic"]
@@ -108,6 +108,7 @@ class ViewSpec:
         operation_pool: what they are drawn from.
         cutout: side of the largest square that is painted over, share of ``size``; 0 = none.
         cutout_fill: its value, in ``[0, 1]``.
+        noise: standard deviation of normal noise on the normalized values, which come last.
         interpolation: of both geometric stages.
         padding: what lies outside of the image in stage 2.
 
@@ -138,6 +139,7 @@ class ViewSpec:
     operation_pool: Pool = "photo"
     cutout: float = 0.0
     cutout_fill: float = 0.5
+    noise: float = 0.0
     interpolation: Interpolation = "bicubic"
     padding: Padding = "border"
 
@@ -158,6 +160,8 @@ class ViewSpec:
                 f"random_operations {self.random_operations} must not be negative, cutout {self.cutout} and "
                 f"cutout_fill {self.cutout_fill} must be in [0, 1]"
             )
+        if self.noise < 0:
+            raise ValueError(f"noise is {self.noise}, must not be negative")
         if self.blur_kernel % 2 == 0 or self.blur_kernel // 2 >= self.size:
             raise ValueError(f"blur_kernel is {self.blur_kernel}, must be odd and below twice the size")
         if not (0 <= self.brightness_range[0] <= self.brightness_range[1]):
@@ -778,6 +782,14 @@ def _jitter(
     return images
 
 
+def add_noise(images: Tensor, spec: ViewSpec, keys: ArrayLike, *, seed: int, epoch: int, view: int) -> Tensor:
+    """Add the noise of the view to (b, c, size, size) normalized images, with numbers of its own for each sample."""
+    if not spec.noise:
+        return images
+    drawn = keyed_normal(seed, epoch, keys, view, "noise", images[0].numel() if len(images) else 0, images.device)
+    return images + spec.noise * drawn.view_as(images)
+
+
 # --- all stages ----------------------------------------------------------------------------------
 
 
@@ -809,7 +821,7 @@ def apply_views(
         else:
             pixels = _mirror(resize_center(images, spec), inner)
         pixels = change_colors(pixels, spec, rows, seed=seed, epoch=epoch, view=number)
-        made.append(normalize(pixels))
+        made.append(add_noise(normalize(pixels), spec, rows, seed=seed, epoch=epoch, view=number))
         geometries.append(ViewGeometry(torch.from_numpy(total.astype(np.float32)).to(images.device)))
     return tuple(made), tuple(geometries)
 
@@ -843,7 +855,8 @@ def finish_view(
     pixels = warp(crops, inner, spec) if spec.has_warp else _mirror(crops.float().div_(255), inner)
     pixels = change_colors(pixels, spec, keys, seed=seed, epoch=epoch, view=view)
     total = compose(box_matrices(boxes, sizes[:, 0], sizes[:, 1]), inner)
-    return normalize(pixels), ViewGeometry(torch.from_numpy(total.astype(np.float32)).to(crops.device))
+    finished = add_noise(normalize(pixels), spec, keys, seed=seed, epoch=epoch, view=view)
+    return finished, ViewGeometry(torch.from_numpy(total.astype(np.float32)).to(crops.device))
 
 
 def _mirror(images: Tensor, matrices: NDArray[np.float64]) -> Tensor:

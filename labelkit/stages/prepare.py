@@ -223,10 +223,12 @@ def choose_labels(config: DataConfig, dataset: ImageDataset) -> LabelSplit:
         given = given & np.isin(dataset.splits, [dataset.split_names.index("train"), -1])
     kind = config.label_split
     if kind == "auto":
-        kind = "given" if not dataset.given.all() else "gcd"
+        kind = "given" if not dataset.given.all() else config.full_label_split
+        kind = "few-labels" if config.num_labels is not None else kind
     used = {
         "num_old_classes": (config.num_old_classes, "gcd"),
         "num_labels": (config.num_labels, "few-labels"),
+        "label_seed": (config.label_seed, "few-labels"),
     }
     for name, (value, owner) in used.items():
         if value is not None and kind != owner:
@@ -272,7 +274,7 @@ def choose_labels(config: DataConfig, dataset: ImageDataset) -> LabelSplit:
                 given,
                 num_classes,
                 total=config.num_labels,
-                seed=config.split_seed,
+                seed=config.split_seed if config.label_seed is None else config.label_seed,
                 class_names=dataset.class_names,
             )
     with _asked_by("--label-split class-halves"):
