@@ -75,28 +75,3 @@ class MixMatchLoss(nn.Module):
             labeled = -(targets[:num_labeled] * log_predictions).sum() / max(num_labeled, 1)
             rest = (F.softmax(scores[num_labeled:], dim=1) - targets[num_labeled:]).square()
             return MixMatchTerms(labeled, rest.sum() / max(rest.numel(), 1))
-
-
-class AgreementLoss(nn.Module):
-    r"""Mean squared difference between the probabilities of two networks, over rows and classes.
-
-    .. math:: L = \frac{1}{b c} \sum_{ik} (\text{softmax}(s_i)_k - t_{ik})^2
-
-    In [0, 2 / c]; 0 where they agree.
-
-    Shape:
-        - logits: ``(b, c)`` float; gets gradients.
-        - targets: ``(b, c)`` float probabilities of the other network; no gradient.
-        - returns: ``()`` float32 (float64 stays); 0, still differentiable, without rows.
-
-    Raises:
-        ValueError: shapes that differ.
-    """
-
-    def forward(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Return the mean."""
-        if logits.shape != targets.shape or logits.ndim != 2:
-            raise ValueError(f"logits {tuple(logits.shape)} and targets {tuple(targets.shape)} must both be (b, c)")
-        with without_autocast(logits):
-            difference = F.softmax(promote(logits), dim=1) - targets.detach()
-            return difference.square().sum() / max(difference.numel(), 1)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from labelkit.data.mixing import RowShares, row_shares
 from labelkit.losses.freematch import AdaptiveThreshold, FairnessLoss, PseudoLabelLoss
-from labelkit.losses.mixmatch import AgreementLoss, MixMatchLoss, sharpen
+from labelkit.losses.mixmatch import MixMatchLoss, sharpen
 from labelkit.models.interleave import interleave
 
 GUESS = torch.tensor([[0.5, 0.3, 0.2]])
@@ -95,20 +95,6 @@ def test_mixmatch_targets_get_no_gradient_and_empty_parts_are_zero() -> None:
     assert targets.grad is None
     with pytest.raises(ValueError, match="3 labeled rows"):
         MixMatchLoss()(logits, targets, 3)
-
-
-def test_agreement_of_the_worked_rows() -> None:
-    """The specification's J_C."""
-    master = torch.tensor([[0.6, 0.3, 0.1], [0.2, 0.5, 0.3]]).log().requires_grad_()
-    teacher = torch.tensor([[0.7, 0.2, 0.1], [0.1, 0.8, 0.1]], requires_grad=True)
-    loss = AgreementLoss()(master, teacher)
-    assert float(loss.detach()) == pytest.approx(0.026667, abs=1e-6)
-    loss.backward()
-    assert teacher.grad is None
-    assert master.grad is not None
-    assert float(AgreementLoss()(torch.zeros(0, 3), torch.zeros(0, 3))) == 0
-    with pytest.raises(ValueError, match="must both be"):
-        AgreementLoss()(torch.zeros(2, 3), torch.zeros(3, 3))
 
 
 PROBABILITIES = torch.tensor([[0.7, 0.2, 0.1], [0.5, 0.3, 0.2], [0.1, 0.6, 0.3], [0.4, 0.35, 0.25]])
