@@ -17,7 +17,7 @@ class DataConfig(StageConfig):
     """Options that say what to read."""
 
     #: What ``label_split`` auto means for a set whose labels are all given.
-    full_label_split: ClassVar[str] = "gcd"
+    full_label_split: ClassVar[Literal["gcd", "few-labels"]] = "gcd"
 
     dataset: str = Field(
         "digits",

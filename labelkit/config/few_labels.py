@@ -21,7 +21,7 @@ _OPTIMIZATION: JsonDict = {"panel": "Optimization"}
 class FewLabelTrainConfig(BackboneRunConfig, StepTrainConfig):
     """Labels, views and averaged networks of a classifier for few labels."""
 
-    full_label_split: ClassVar[str] = "few-labels"
+    full_label_split: ClassVar[Literal["gcd", "few-labels"]] = "few-labels"
 
     label_split: Literal["auto", "given", "gcd", "few-labels", "class-halves", "none"] = Field(
         "auto",
@@ -35,6 +35,14 @@ class FewLabelTrainConfig(BackboneRunConfig, StepTrainConfig):
         ge=2,
         description="Classes of the classifier; default: those of the data.",
         json_schema_extra=_DATA,
+    )
+
+    dropout: float | None = Field(
+        None,
+        ge=0,
+        lt=1,
+        description="Dropout inside the backbone, if it has any; default: its own (convnet13: 0.5, for Mean Teacher).",
+        json_schema_extra={"panel": "Model"},
     )
 
     augmentation: Literal["none", "digits", "crop-flip"] = Field(

@@ -83,7 +83,7 @@ class FreeMatchObjective(StudentObjective):
         weak, strong = batch.views[0], batch.views[1]
         count, others = int(labeled.sum()), int((~labeled).sum())
         logits = logits_of(student, torch.cat([weak[labeled], weak[~labeled], strong[~labeled]]))[0]
-        own, weak_logits, strong_logits = logits.split([count, others, others])
+        own, weak_logits, strong_logits = torch.split(logits, [count, others, others])
         mean_count = max(clock.mean_count(count), 1.0)
         cross_entropy = self.label_loss(own, batch.labels[labeled]) * (count / mean_count)
         loss, logs = cross_entropy, {"cross_entropy": cross_entropy.detach()}

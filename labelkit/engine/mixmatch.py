@@ -124,7 +124,7 @@ class MixMatchObjective(StudentObjective):
             logs["guess_confidence"] = guesses.amax(dim=1).mean()
             if self._pairing == "mixmatch":
                 shares = row_shares(3 * rows, self._alpha, generator, images.device)
-                logits = self._interleaved(student, shares.blend(torch.cat([images, *others])).split(rows))
+                logits = self._interleaved(student, torch.split(shares.blend(torch.cat([images, *others])), rows))
                 targets = shares.blend(torch.cat([targets, guesses, guesses]))
             else:
                 share = row_shares(rows, self._alpha, generator, images.device).shares[:, None]
@@ -155,4 +155,5 @@ class MixMatchObjective(StudentObjective):
             target = logits_of(networks.master, batch.views[1])[0][labeled]
         with batch_statistics(networks.student):
             own = logits_of(networks.student, batch.views[0][labeled])[0]
-        return self.consistency(own, target).mean()
+        difference: Tensor = self.consistency(own, target)
+        return difference.mean()

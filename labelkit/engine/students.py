@@ -97,6 +97,11 @@ class StudentObjective(nn.Module, ABC):
     def forward(self, batch: Batch, networks: StudentNetworks, clock: StudentClock) -> StepOutput:
         """Return the loss, with gradients for the student alone, and what to log."""
 
+    def __call__(self, batch: Batch, networks: StudentNetworks, clock: StudentClock) -> StepOutput:
+        """Call ``forward``, with its types."""
+        output: StepOutput = super().__call__(batch, networks, clock)
+        return output
+
     def extra_state(self) -> dict[str, Any]:
         """JSON values beyond parameters and buffers that a resumed run needs."""
         return {}

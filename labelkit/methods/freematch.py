@@ -6,7 +6,7 @@ Sources: Y. Wang et al., "FreeMatch: Self-adaptive Thresholding for Semi-supervi
 Each step, on labeled images and several times as many others:
     1. cross-entropy of the labeled images, weakly changed
     2. thresholds move toward the mean confidence, and for each class with its share of the predictions
-    3. cross-entropy of strongly changed images with the class of the weakly changed one, where it is above its threshold
+    3. cross-entropy of strongly changed images with the class of the weakly changed one, if above its threshold
     4. the published term on the mix of classes, with a small weight
     5. the average moves toward the network; it is the one that is judged and embeds
 Departures: RandAugment's geometric operations come before the others; the average fits to short runs

@@ -10,10 +10,12 @@ from labelkit.config.methods.dl2pa import DL2PAConfig
 from labelkit.config.methods.flipclass import FlipClassConfig
 from labelkit.config.methods.freematch import FreeMatchConfig
 from labelkit.config.methods.gcd import GCDConfig
+from labelkit.config.methods.mean_teacher import MeanTeacherConfig
 from labelkit.config.methods.mixmatch import MixMatchConfig
 from labelkit.config.methods.sela import SeLaConfig
 from labelkit.config.methods.simgcd import SimGCDConfig
 from labelkit.config.methods.softmax import SoftmaxConfig
+from labelkit.config.methods.supervised import SupervisedConfig
 from labelkit.config.train import RunConfig
 
 if TYPE_CHECKING:
@@ -56,6 +58,11 @@ METHODS: dict[str, MethodSpec] = {
         GCDConfig,
         "labelkit.methods.gcd:GCD",
     ),
+    "mean-teacher": MethodSpec(
+        "Few labels: a student that agrees with its own average on all images.",
+        MeanTeacherConfig,
+        "labelkit.methods.mean_teacher:MeanTeacher",
+    ),
     "mixmatch": MethodSpec(
         "Few labels: guessed labels, blended with given ones.",
         MixMatchConfig,
@@ -75,5 +82,10 @@ METHODS: dict[str, MethodSpec] = {
         "Classification baseline: a learned linear classifier, cross-entropy.",
         SoftmaxConfig,
         "labelkit.methods.softmax:Softmax",
+    ),
+    "supervised": MethodSpec(
+        "Few labels, baseline: cross-entropy of the labeled images alone.",
+        SupervisedConfig,
+        "labelkit.methods.supervised:Supervised",
     ),
 }

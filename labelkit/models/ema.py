@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Generic, Literal, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -91,7 +91,7 @@ class EMATeacher(nn.Module):
         follow(self.module, student, self.decay, buffers="copy")
 
 
-class StudentChain(nn.Module):
+class StudentChain(nn.Module, Generic[T]):
     """A teacher that follows a student, and a master that follows the teacher once it is formed (snowball).
 
     Both are networks like the student, run like it (in training mode, with batch statistics of their own) and start
@@ -107,16 +107,21 @@ class StudentChain(nn.Module):
         has_master: () bool, the master is formed.
     """
 
-    def __init__(self, student: nn.Module, *, with_master: bool) -> None:
+    def __init__(self, student: T, *, with_master: bool) -> None:
         super().__init__()
-        self.teacher = slow_copy(student)
-        self.slow_master = slow_copy(student) if with_master else None
+        self.teacher: T = slow_copy(student)
+        self.slow_master: T | None = slow_copy(student) if with_master else None
         self.has_master: Tensor = nn.Buffer(torch.zeros((), dtype=torch.bool))
 
     @property
-    def master(self) -> nn.Module | None:
+    def master(self) -> T | None:
         """The master if it is formed."""
         return self.slow_master if bool(self.has_master) else None
+
+    @torch.no_grad()
+    def restart(self, student: T) -> None:
+        """Make the teacher equal to the student again, in place."""
+        self.teacher.load_state_dict(student.state_dict())
 
     @torch.no_grad()
     def form_master(self) -> None:

@@ -18,6 +18,7 @@ import torch
 from labelkit import __version__
 from labelkit.config.backbone import BackboneRunConfig
 from labelkit.config.discovery import ContrastiveTrainConfig, DiscoveryTrainConfig
+from labelkit.config.few_labels import FewLabelTrainConfig
 from labelkit.config.methods.sela import SeLaConfig
 from labelkit.config.representation import RepresentationTrainConfig
 from labelkit.config.supervised import SupervisedTrainConfig
@@ -218,7 +219,7 @@ def _trainer(setup: _Setup, config: RunConfig, runtime: Runtime, run: RunDir | N
             linear=config.linear_monitor,
             seed=config.seed,
         )
-    elif isinstance(config, SupervisedTrainConfig):
+    elif isinstance(config, SupervisedTrainConfig | FewLabelTrainConfig):
         monitor = ClassificationMonitor(setup.held_out, prepared.split.class_order)
     elif network.num_outputs:
         # only discovery is stopped when it collapses

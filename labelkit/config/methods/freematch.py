@@ -19,6 +19,13 @@ class FreeMatchConfig(FewLabelTrainConfig, TwoStreamOptions, FreeMatchOptions):
     command: ClassVar[tuple[str, ...]] = ("train", "freematch")
 
     steps: int = Field(1_048_576, ge=1, description="Updates of the network.", json_schema_extra=_OPTIMIZATION)
+    dropout: float | None = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="Dropout inside the backbone, if it has any; the method brings its own noise.",
+        json_schema_extra={"panel": "Model"},
+    )
     labeled_batch_size: int = Field(
         64,
         ge=1,
