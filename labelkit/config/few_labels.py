@@ -37,6 +37,14 @@ class FewLabelTrainConfig(BackboneRunConfig, StepTrainConfig):
         json_schema_extra=_DATA,
     )
 
+    dropout: float | None = Field(
+        None,
+        ge=0,
+        lt=1,
+        description="Dropout inside the backbone, if it has any; default: its own (convnet13: 0.5, for Mean Teacher).",
+        json_schema_extra={"panel": "Model"},
+    )
+
     augmentation: Literal["none", "digits", "crop-flip"] = Field(
         "crop-flip",
         description="Training view. crop-flip: a shift in whole pixels, mirrored, reflected at the border; digits: a "

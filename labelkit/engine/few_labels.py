@@ -20,6 +20,7 @@ from labelkit.engine.schedules import EMADecay, PhaseLearningRate, horizon_decay
 from labelkit.engine.students import StudentNetwork
 from labelkit.errors import ConfigError, DatasetError
 from labelkit.models.classifier_network import ClassifierNetwork
+from labelkit.models.convnet13 import set_dropout
 from labelkit.models.ema import StudentChain
 from labelkit.models.heads import LinearHeads
 
@@ -78,7 +79,7 @@ def build_student(
         num_heads: linear classifiers; the first one predicts.
         seed: of the initial values; default: the run's.
     """
-    return ClassifierNetwork(
+    network = ClassifierNetwork(
         config.backbone,
         lambda dim: LinearHeads(dim, num_classes, num_heads),
         num_classes,
@@ -92,6 +93,9 @@ def build_student(
         std=config.pixel_std,
         seed=config.seed if seed is None else seed,
     )
+    if config.dropout is not None:
+        set_dropout(network.backbone, config.dropout)
+    return network
 
 
 def student_views(config: FewLabelTrainConfig, data: DataInfo, size: int) -> tuple[ViewSpec, ViewSpec]:

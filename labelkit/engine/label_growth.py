@@ -144,10 +144,20 @@ class LabelGrowth(nn.Module):
         self.scores[start:stop] = torch.from_numpy(discovery.distance.astype(np.float32)).to(self.scores.device)
         self.num_found.fill_(stop)
 
+    def may_begin_again(self) -> bool:
+        """Whether there is another generation to come, and this one discovered anything."""
+        return int(self.iteration) > 0 and int(self.generation) < self.rules.generations
+
     def next_generation(self) -> None:
-        """Forget what this generation discovered."""
+        """Forget what this generation discovered; its last predictions are kept to compare with."""
         self.generation += 1
         self.iteration.fill_(0)
+        self.predictions[1] = self.predictions[0]
+
+    def describe(self) -> dict[str, float]:
+        """Where the growth stands, for the log."""
+        labeled = float((self.labels() >= 0).sum())
+        return {"generation": float(self.generation), "iteration": float(self.iteration), "labeled": labeled}
 
     def note_predictions(self, classes: Tensor, rows: NDArray[np.int64]) -> tuple[float | None, float | None]:
         """Remember the predicted classes at the end of a phase.
@@ -170,10 +180,6 @@ class LabelGrowth(nn.Module):
             changed.append(float((now[where] != before[where]).double().mean()) if known else None)
         self.predictions[0] = now.to(self.predictions.device)
         return changed[0], changed[1]
-
-    def close_generation(self) -> None:
-        """Remember the last predictions as those of this generation."""
-        self.predictions[1] = self.predictions[0]
 
     def samples(self) -> list[DiscoveredSample]:
         """Return the table, in the order of discovery; generations that were forgotten are in it."""

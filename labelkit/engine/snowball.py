@@ -7,26 +7,39 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from labelkit.algorithms.nearest_centroid import Discovery
-from labelkit.algorithms.snowball import discover_confident
+from labelkit.algorithms.snowball import Select, discover_confident
 from labelkit.config.methods.snowball import SnowballConfig
 from labelkit.data.batch import DataInfo
 from labelkit.data.transforms import ViewSpec
 from labelkit.engine.few_labels import mean_teacher_objective
 from labelkit.engine.label_growth import LabelGrowth, PastFeatures, agree_on
 from labelkit.engine.method import TrainState
+from labelkit.engine.student_objectives import freematch_objective, mixmatch_objective
 from labelkit.engine.students import StudentNetwork, StudentObjective
 from labelkit.errors import DivergenceError
 from labelkit.models.ema import StudentChain
 
 
-def snowball_objective(config: SnowballConfig, views: tuple[ViewSpec, ViewSpec]) -> StudentObjective:
+def snowball_objective(config: SnowballConfig, views: tuple[ViewSpec, ViewSpec], num_classes: int) -> StudentObjective:
     """Build what ``--trainer`` names.
 
     Args:
         config: the options.
         views: the weak and the strong training view.
+        num_classes: k.
     """
+    if config.trainer == "mixmatch":
+        return mixmatch_objective(config, config, views[0])
+    if config.trainer == "freematch":
+        return freematch_objective(config, views, num_classes)
     return mean_teacher_objective(config, config, views[0], master_on=config.master_on)
+
+
+def _selection(config: SnowballConfig) -> Select:
+    """Far images teach MixMatch more (specification 3.4)."""
+    if config.select != "auto":
+        return config.select
+    return "far" if config.trainer == "mixmatch" else "min"
 
 
 def choose_network(
@@ -90,7 +103,7 @@ def discover(
         num_classes=network.num_outputs,
         original=given,
         balance=config.balance,
-        select="min" if config.select == "auto" else config.select,
+        select=_selection(config),
         far_factor=config.far_factor,
         far_cap=config.far_cap,
         fusion=config.fusion,
@@ -110,10 +123,8 @@ def discover(
     state.log(
         "growth",
         {
-            "generation": float(growth.generation),
-            "iteration": float(growth.iteration),
+            **growth.describe(),
             "discovered": float(len(found.indices)),
-            "labeled": float((growth.labels() >= 0).sum()),
             "exhausted": float(found.exhausted),
             **{f"class_{label}": float(count) for label, count in enumerate(histogram)},
         },

@@ -42,6 +42,10 @@ def _itself(count: float) -> float:
     return count
 
 
+def _alone(value: Tensor) -> Tensor:
+    return value
+
+
 @dataclass(frozen=True, slots=True)
 class StudentClock:
     """Where the run is, for weights that change.
@@ -52,6 +56,7 @@ class StudentClock:
         phase: number of the running phase; labels grow between phases.
         fresh: the networks were new when the phase began.
         mean_count: a count of this process to its mean over processes.
+        total: a small tensor of this process to its sum over processes.
     """
 
     step: int = 0
@@ -59,6 +64,7 @@ class StudentClock:
     phase: int = 0
     fresh: bool = True
     mean_count: Callable[[float], float] = _itself
+    total: Callable[[Tensor], Tensor] = _alone
 
     @classmethod
     def of(cls, state: TrainState | None, *, fresh: bool = True) -> StudentClock:
@@ -71,7 +77,10 @@ class StudentClock:
             total, processes = state.combine(torch.tensor([count, 1.0], dtype=torch.float64), "sum").tolist()
             return float(total / processes)
 
-        return cls(state.step, state.step_in_phase, state.phase, fresh, mean_count)
+        def total(value: Tensor) -> Tensor:
+            return state.combine(value, "sum")
+
+        return cls(state.step, state.step_in_phase, state.phase, fresh, mean_count, total)
 
 
 class StudentObjective(nn.Module, ABC):

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from labelkit.config.methods.dl2pa import DL2PAConfig
 from labelkit.config.methods.flipclass import FlipClassConfig
+from labelkit.config.methods.freematch import FreeMatchConfig
 from labelkit.config.methods.gcd import GCDConfig
 from labelkit.config.methods.mean_teacher import MeanTeacherConfig
+from labelkit.config.methods.mixmatch import MixMatchConfig
 from labelkit.config.methods.sela import SeLaConfig
 from labelkit.config.methods.simgcd import SimGCDConfig
 from labelkit.config.methods.snowball import SnowballConfig
@@ -47,6 +49,11 @@ METHODS: dict[str, MethodSpec] = {
         FlipClassConfig,
         "labelkit.methods.flipclass:FlipClass",
     ),
+    "freematch": MethodSpec(
+        "Few labels: pseudo-labels of sure images, learned on strongly changed ones (FixMatch as an option).",
+        FreeMatchConfig,
+        "labelkit.methods.freematch:FreeMatch",
+    ),
     "gcd": MethodSpec(
         "Category discovery baseline: contrastive learning, then k-means with labels.",
         GCDConfig,
@@ -56,6 +63,11 @@ METHODS: dict[str, MethodSpec] = {
         "Few labels: a student that agrees with its own average on all images.",
         MeanTeacherConfig,
         "labelkit.methods.mean_teacher:MeanTeacher",
+    ),
+    "mixmatch": MethodSpec(
+        "Few labels: guessed labels, blended with given ones.",
+        MixMatchConfig,
+        "labelkit.methods.mixmatch:MixMatch",
     ),
     "sela": MethodSpec(
         "Representation without labels: balanced self-labelling and training in turn.",

@@ -54,7 +54,7 @@ class Snowball(Method[SnowballConfig]):
         self.network = build_student(config, data, self.num_classes, num_heads=config.num_heads)
         self.chain = StudentChain(self.network, with_master=config.master)
         views = student_views(config, data, self.network.input_spec.size)
-        self.objective = snowball_objective(config, views)
+        self.objective = snowball_objective(config, views, self.num_classes)
         self.growth = LabelGrowth(data.labels, GrowthRules(config.growth_factor, config.cap, config.generations))
         width = self.num_classes if config.score == "softmax" else self.network.embed_dim
         self.past = PastFeatures(1 if config.fusion == "none" else config.fusion_count, data.num_samples, width)
@@ -149,11 +149,9 @@ class Snowball(Method[SnowballConfig]):
         growth, network = self.growth, self.headline()
         scores = state.embed(lambda images: network.classify(network.embed(images)), self._rows)
         since_phase, since_generation = growth.note_predictions(scores.argmax(1), self._rows)
-        metrics = {"generation": float(growth.generation), "iteration": float(growth.iteration)}
-        metrics["labeled"] = float((growth.labels() >= 0).sum())
-        for name, value in (("churn", since_phase), ("generation_churn", since_generation)):
-            if value is not None:
-                metrics[name] = value
+        metrics = growth.describe()
+        churns = {"churn": since_phase, "generation_churn": since_generation}
+        metrics |= {name: value for name, value in churns.items() if value is not None}
         stable = [value is not None and value < self.config.churn for value in (since_phase, since_generation)]
         if self.validation is not None:
             error = 100 * (1 - ClassificationMonitor(self.validation, self.data.class_order)(self, state)["accuracy"])
@@ -168,15 +166,12 @@ class Snowball(Method[SnowballConfig]):
         growth, config = self.growth, self.config
         if config.max_steps is not None and state.step + config.phase_steps > config.max_steps:
             return 0
-        over = self._exhausted or (stable and int(growth.iteration) > 0)
         unlabeled = int((growth.labels()[self._rows] < 0).sum())
-        if over or not growth.wanted(unlabeled):
-            generation = int(growth.generation)
-            if not int(growth.iteration) or generation == config.generations or (generation > 1 and stable_generation):
+        if self._exhausted or (stable and int(growth.iteration) > 0) or not growth.wanted(unlabeled):
+            if not growth.may_begin_again() or (int(growth.generation) > 1 and stable_generation):
                 return 0
-            growth.close_generation()
             growth.next_generation()
-            self._errors[1], self._exhausted = self._errors[0], False
+            self._errors[1] = self._errors[0]
         name, network = choose_network(config, self.network, self.chain)
         found = discover(config, self.data, growth, self.past, network, name, state, self._rows)
         self._exhausted = found.exhausted

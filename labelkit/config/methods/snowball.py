@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 from pydantic.config import JsonDict
 
 from labelkit.config.few_labels import FewLabelTrainConfig, MeanTeacherOptions
+from labelkit.config.student_options import FreeMatchOptions, MixMatchOptions
 
 _GROWTH: JsonDict = {"panel": "Growth"}
 _DISCOVERY: JsonDict = {"panel": "Discovery"}
@@ -17,7 +18,7 @@ _AVERAGES: JsonDict = {"panel": "Averaged networks"}
 _OPTIMIZATION: JsonDict = {"panel": "Optimization"}
 
 
-class SnowballConfig(FewLabelTrainConfig, MeanTeacherOptions):
+class SnowballConfig(FewLabelTrainConfig, MeanTeacherOptions, MixMatchOptions, FreeMatchOptions):
     """``labelkit train snowball``; defaults are those of the dissertation where it gives one."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "snowball")
@@ -41,8 +42,11 @@ class SnowballConfig(FewLabelTrainConfig, MeanTeacherOptions):
         json_schema_extra=_OPTIMIZATION,
     )
 
-    trainer: Literal["mean-teacher"] = Field(
-        "mean-teacher", description="How the student learns in each phase.", json_schema_extra=_LOSS
+    trainer: Literal["mean-teacher", "mixmatch", "freematch"] = Field(
+        "mean-teacher",
+        description="How the student learns in each phase; options of the others have no effect. FixMatch is freematch "
+        "with --fixed-threshold 0.95. Under mixmatch and freematch, --dropout 0 suits convnet13.",
+        json_schema_extra=_LOSS,
     )
     master_on: Literal["labeled", "all"] = Field(
         "labeled",
@@ -104,7 +108,7 @@ class SnowballConfig(FewLabelTrainConfig, MeanTeacherOptions):
     select: Literal["auto", "min", "far", "random", "max"] = Field(
         "auto",
         description="Images to take: the nearest to a class mean, the farthest of --far-factor times as many nearest, "
-        "any, the farthest; auto = min for mean-teacher.",
+        "any, the farthest; auto = far for mixmatch, else min.",
         json_schema_extra=_DISCOVERY,
     )
     far_factor: int = Field(10, ge=1, description="See --select far.", json_schema_extra=_DISCOVERY)
@@ -174,6 +178,10 @@ class SnowballConfig(FewLabelTrainConfig, MeanTeacherOptions):
 
     @model_validator(mode="after")
     def _check_growth(self) -> SnowballConfig:
+        if self.trainer == "mixmatch" and 2 * self.labeled_batch_size != self.batch_size:
+            raise ValueError(
+                f"labeled_batch_size {self.labeled_batch_size} must be half of batch_size {self.batch_size} for mixmatch"
+            )
         if self.score == "softmax" and self.feature_norm != "none":
             raise ValueError("feature_norm has no meaning for score softmax")
         if self.reinit == "generation" and (self.pretrained or self.weights or self.init_from):
