@@ -35,6 +35,15 @@ def snowball_objective(config: SnowballConfig, views: tuple[ViewSpec, ViewSpec],
     return mean_teacher_objective(config, config, views[0], master_on=config.master_on)
 
 
+def planned_steps(config: SnowballConfig, growth: LabelGrowth) -> int:
+    """Updates of a run whose generations all reach their full size."""
+    given, length = int((growth.given >= 0).sum()), config.phase_steps
+    later = config.generations * len(growth.rules.sizes(given, len(growth.given)))
+    if config.max_steps is not None:
+        later = min(later, (config.max_steps - config.steps) // length)
+    return config.steps + later * length
+
+
 def _selection(config: SnowballConfig) -> Select:
     """Far images teach MixMatch more (specification 3.4)."""
     if config.select != "auto":

@@ -6,7 +6,7 @@ Source: dissertation "Deep Learning with Very Few and No Labels", chapter 2.
     3. a master follows the teacher, and the student agrees with it on labeled images; 2. again
        with the master's features, until the labels are ``--cap`` times the given ones                 Eq. 2.6, 2.7
     4. the labels found are forgotten and found again by the better networks (a generation)
-Nothing here knows the class of an unlabeled image; steps end where predictions no longer change, or by ``--val-split``.
+Growth ends where predictions no longer change, or by ``--val-split``; what judges is never looked at.
 Departures: images are discovered by class (``--balance global``), by the averaged networks (``--embed-with``); decays
 fit short phases (``--no-ema-horizon``); statistics are taken anew (``--no-bn-recalibration``); lengths of later phases
 are ours, since none are published. The presets ``*_literal`` undo the first four.
@@ -38,9 +38,11 @@ from labelkit.engine.label_growth import GrowthRules, LabelGrowth, PastFeatures
 from labelkit.engine.method import Method, Phase, StepOutput, TrainState
 from labelkit.engine.representation_monitor import HeldOut
 from labelkit.engine.schedules import horizon_decay
-from labelkit.engine.snowball import choose_network, discover, snowball_objective
+from labelkit.engine.snowball import choose_network, discover, planned_steps, snowball_objective
 from labelkit.engine.students import StudentClock, StudentNetwork, StudentNetworks
 from labelkit.models.ema import StudentChain
+
+_EQUAL = ("growth.", "past.", "chain.has_master")
 
 
 class Snowball(Method[SnowballConfig]):
@@ -58,15 +60,14 @@ class Snowball(Method[SnowballConfig]):
         self.growth = LabelGrowth(data.labels, GrowthRules(config.growth_factor, config.cap, config.generations))
         width = self.num_classes if config.score == "softmax" else self.network.embed_dim
         self.past = PastFeatures(1 if config.fusion == "none" else config.fusion_count, data.num_samples, width)
-        own = ("growth.", "past.", "chain.has_master")
-        self.equal_buffers = tuple(name for name, _ in self.named_buffers() if name.startswith(own))
-        self.validation: HeldOut | None = None
+        self.equal_buffers = tuple(name for name, _ in self.named_buffers() if name.startswith(_EQUAL))
+        self.validation: HeldOut | None = None  # of --val-split
         self._state: TrainState | None = None
         self._rows = np.zeros(0, dtype=np.int64)
         self._planned = 0  # later phases decided on so far
         self._started = 0  # step at which the networks were new
         self._exhausted = False
-        self._errors: list[float | None] = [None, None]  # with a val split: of the last phase, and generation
+        self._errors: list[float | None] = [None, None]  # by validation: of the last phase, and generation
 
     def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
         """The phase on the given labels; what follows is decided on the way."""
@@ -80,26 +81,22 @@ class Snowball(Method[SnowballConfig]):
             return None
         self._rows, config = rows, self.config
         labels = self.data.labels if index == 0 else self.growth.labels()
-        given = rows[self.data.labels[rows] >= 0]
         drawn = streams(
             labels,
             rows,
             batch_size=config.batch_size,
             labeled_per_batch=config.labeled_batch_size,
-            anchors=given,
+            anchors=rows[self.data.labels[rows] >= 0],
             anchors_per_batch=round(config.anchor_fraction * config.labeled_batch_size) if index else 0,
         )
         steps, peak = (config.steps, 1.0) if index == 0 else (config.phase_steps, config.later_lr_ratio)
         name = f"generation {int(self.growth.generation)}, {int((labels >= 0).sum()):,} labels" if index else "train"
-        views = self.objective.views()
-        return student_phase(config, labels, views, drawn, steps=steps, peak=peak * config.lr, index=index, name=name)
+        peak, views = peak * config.lr, self.objective.views()
+        return student_phase(config, labels, views, drawn, steps=steps, peak=peak, index=index, name=name)
 
     def planned_steps(self) -> int:
         """All generations to the full size."""
-        config, given = self.config, int((self.data.labels >= 0).sum())
-        later = config.generations * len(self.growth.rules.sizes(given, self.data.num_samples))
-        limit = config.max_steps or config.steps + later * config.phase_steps
-        return config.steps + min(later, (limit - config.steps) // config.phase_steps) * config.phase_steps
+        return planned_steps(self.config, self.growth)
 
     def on_train_start(self, state: TrainState) -> None:
         """Start networks equal, also when weights were taken from elsewhere; say what growth cannot do."""
@@ -109,17 +106,16 @@ class Snowball(Method[SnowballConfig]):
 
     def on_phase_start(self, state: TrainState) -> None:
         """Form the master after a discovery; in a new generation, start anew if asked to."""
-        if state.phase == 0:
-            return
+        config = self.config
         if self._is_fresh(state):
-            seed = self.config.seed + 1000 * int(self.growth.generation)
-            fresh = build_student(self.config, self.data, self.num_classes, num_heads=self.config.num_heads, seed=seed)
+            seed = config.seed + 1000 * int(self.growth.generation)
+            fresh = build_student(config, self.data, self.num_classes, num_heads=config.num_heads, seed=seed)
             self.network.load_state_dict(fresh.state_dict())
             self.chain.restart(self.network)
             self.chain.has_master.fill_(False)
             state.reset_optimizer()
             self._started = state.step
-        elif self.config.master and self.chain.master is None:
+        elif state.phase and config.master and self.chain.master is None:
             self.chain.form_master()
 
     def on_step_start(self, state: TrainState) -> None:
@@ -150,13 +146,12 @@ class Snowball(Method[SnowballConfig]):
         scores = state.embed(lambda images: network.classify(network.embed(images)), self._rows)
         since_phase, since_generation = growth.note_predictions(scores.argmax(1), self._rows)
         metrics = growth.describe()
-        churns = {"churn": since_phase, "generation_churn": since_generation}
-        metrics |= {name: value for name, value in churns.items() if value is not None}
+        for name, value in (("churn", since_phase), ("generation_churn", since_generation)):
+            metrics |= {} if value is None else {name: value}
         stable = [value is not None and value < self.config.churn for value in (since_phase, since_generation)]
         if self.validation is not None:
             error = 100 * (1 - ClassificationMonitor(self.validation, self.data.class_order)(self, state)["accuracy"])
-            delta = self.config.val_delta
-            stable = [last is not None and abs(error - last) <= delta for last in self._errors]
+            stable = [last is not None and abs(error - last) <= self.config.val_delta for last in self._errors]
             self._errors[0] = metrics["val_error"] = error
         metrics["discovered"] = float(self._grow(state, *stable))
         return metrics
@@ -189,13 +184,13 @@ class Snowball(Method[SnowballConfig]):
 
     def judged(self) -> Mapping[str, StudentNetwork]:
         """All networks."""
-        networks = {"student": self.network, "teacher": self.chain.teacher}
-        return networks if self.chain.master is None else {**networks, "master": self.chain.master}
+        networks = {"student": self.network, "teacher": self.chain.teacher, "master": self.chain.master}
+        return {name: network for name, network in networks.items() if network is not None}
 
     def extra_state(self) -> dict[str, Any]:
         """Where the growth stands."""
         moment = {"planned": self._planned, "started": self._started, "exhausted": self._exhausted}
-        return {**moment, "errors": self._errors, "objective": self.objective.extra_state()}
+        return moment | {"errors": self._errors, "objective": self.objective.extra_state()}
 
     def load_extra_state(self, state: Mapping[str, Any]) -> None:
         """Take back what ``extra_state`` gave."""

@@ -180,7 +180,7 @@ class SnowballConfig(FewLabelTrainConfig, MeanTeacherOptions, MixMatchOptions, F
     def _check_growth(self) -> SnowballConfig:
         if self.trainer == "mixmatch" and 2 * self.labeled_batch_size != self.batch_size:
             raise ValueError(
-                f"labeled_batch_size {self.labeled_batch_size} must be half of batch_size {self.batch_size} for mixmatch"
+                f"labeled_batch_size {self.labeled_batch_size} must be half of batch_size {self.batch_size} (mixmatch)"
             )
         if self.score == "softmax" and self.feature_norm != "none":
             raise ValueError("feature_norm has no meaning for score softmax")
