@@ -33,6 +33,7 @@ from labelkit.engine.method import FullPass, Phase, TrainState
 from labelkit.engine.recalibration import recalibrate_bn
 from labelkit.engine.schedules import EMADecay, horizon_decay
 from labelkit.engine.students import StudentNetwork
+from labelkit.errors import DivergenceError
 from labelkit.losses.composition import Discrimination, DiscriminationLoss, nearest_two
 from labelkit.losses.mean_teacher import SquaredConsistency
 from labelkit.losses.mixmatch import MixMatchLoss
@@ -216,10 +217,11 @@ class MasterTraining:
         composition.load_state_dict(shadow.state_dict())
         if rules.recalibrate:
             recalibrate_bn(master, self.state, self.diet.rows, part=composition)
-        means = (sums[:3] / sums[3]).tolist()
-        norms = [float(_matrix(converter).norm()) for converter in composition.converters]
+        cross_entropy, agreement, discrimination, _ = (sums / sums[3]).tolist()
+        current, previous, averaged = (float(_matrix(converter).norm()) for converter in composition.converters)
         places = self._centroids.places
-        return MasterRecord(*means, eta, 0.0 if places is None else float(len(places)), *norms)
+        centroids = 0.0 if places is None else float(len(places))
+        return MasterRecord(cross_entropy, agreement, discrimination, eta, centroids, current, previous, averaged)
 
     def losses(self, batch: Batch, step: int) -> tuple[Tensor, Tensor, Tensor]:
         """J_X, J_C and J_D of a batch; a part that is left out is 0."""
@@ -278,6 +280,10 @@ class MasterTraining:
                 return self.master.embed(images)
 
         features = self.state.embed(look, rows, FullPass(order="fixed"))
+        if not bool(features.isfinite().all()):
+            raise DivergenceError(
+                f"step {self.state.step}", "features of the master are not finite", "Lower --lr or --master-lr."
+            )
         wanted = min(self.rules.num_centroids, len(rows))
         found = kmeans(features.numpy(), wanted, generator=generator, num_inits=1, max_iter=20)
         places = torch.from_numpy(np.unique(np.asarray(found.centroids, dtype=np.float32), axis=0))

@@ -2,12 +2,12 @@
 
 Source: dissertation "Deep Learning with Very Few and No Labels", chapter 3.
 Each block of ``--eval-every-steps`` updates:
-    1. the student learns as in ``train mixmatch`` (``--student``), and agrees with the last block's master     Sec. 3.3.1
+    1. the student learns as in ``train mixmatch`` (``--student``), and agrees with the last block's master
     2. student, student of the block before and average are joined by converters; these and the last layers
-       are trained and become the master (``labelkit.engine.composition``)                               Eq. 3.5 to 3.7
+       are trained and become the master (``labelkit.engine.composition``)              Eq. 3.5 to 3.7
 Every ``--generation-blocks`` blocks:
     3. unlabeled images near the means of the classes whose neighborhood names several classes get a label,
-       until labels are ``--growth-limit`` times the given ones                                          Eq. 3.8 to 3.13
+       until labels are ``--growth-limit`` times the given ones                         Eq. 3.8 to 3.13
     4. the master learns them at once, the student one generation later (look-ahead)
 Nothing here knows the class of an unlabeled image. The average is the network that is judged and embeds.
 Departures: see those of ``labelkit.engine.composition`` and ``labelkit.algorithms.critical_samples``; guidance has no
@@ -86,10 +86,8 @@ class LMCS(Method[LMCSConfig]):
         self._rows, config = rows, self.config
         generation, start, steps = self._later[index - 1] if index else (0, 0, self._first_steps())
         labels = self.growth.labels(generation)
-        drawn = streams(
-            labels, rows, batch_size=config.batch_size, labeled_per_batch=config.labeled_batch_size
-        )
-        name = f"after {generation} generations, {int((labels >= 0).sum()):,} labels" if index else "train"
+        drawn = streams(labels, rows, batch_size=config.batch_size, labeled_per_batch=config.labeled_batch_size)
+        name = f"{generation} discoveries, {int((labels >= 0).sum()):,} labels" if index else "train"
         views = self.objective.views()
         phase = student_phase(config, labels, views, drawn, steps=steps, peak=config.lr, index=index, name=name)
         return replace(phase, lr=lambda step: self._rate(start + step))
