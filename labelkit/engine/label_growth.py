@@ -125,10 +125,11 @@ class LabelGrowth(nn.Module):
         labels[found[:, 0]] = found[:, 1]
         return labels
 
-    def wanted(self, num_unlabeled: int) -> int:
-        """Images that the next discovery is to find, of so many without a label; 0: the generation is over."""
+    def wanted(self, rows: NDArray[np.int64]) -> int:
+        """Images that the next discovery is to find among (m,) rows; 0: the generation is over."""
         labels = self.labels()
-        return self.rules.next_count(int((labels >= 0).sum()), int((self.given >= 0).sum()), num_unlabeled)
+        unlabeled = int((labels[rows] < 0).sum())
+        return self.rules.next_count(int((labels >= 0).sum()), int((self.given >= 0).sum()), unlabeled)
 
     def add(self, discovery: Discovery, network: str) -> None:
         """Give the images that were found their labels, as the next iteration.

@@ -108,7 +108,7 @@ def discover(
     found = discover_confident(
         parts if config.fusion != "none" else parts[-1],
         labels,
-        growth.wanted(int((labels < 0).sum())),
+        growth.wanted(rows),
         num_classes=network.num_outputs,
         original=given,
         balance=config.balance,

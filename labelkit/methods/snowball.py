@@ -7,9 +7,8 @@ Source: dissertation "Deep Learning with Very Few and No Labels", chapter 2.
        with the master's features, until the labels are ``--cap`` times the given ones                 Eq. 2.6, 2.7
     4. the labels found are forgotten and found again by the better networks (a generation)
 Growth ends where predictions no longer change, or by ``--val-split``; what judges is never looked at.
-Departures: images are discovered by class (``--balance global``), by the averaged networks (``--embed-with``); decays
-fit short phases (``--no-ema-horizon``); statistics are taken anew (``--no-bn-recalibration``); lengths of later phases
-are ours, since none are published. The presets ``*_literal`` undo the first four.
+Departures: images are discovered by class, by the averaged networks; decays fit short phases; statistics are taken anew
+(presets ``*_literal`` undo these). Lengths of later phases are ours, since none are published.
 """
 
 from __future__ import annotations
@@ -42,8 +41,6 @@ from labelkit.engine.snowball import choose_network, discover, planned_steps, sn
 from labelkit.engine.students import StudentClock, StudentNetwork, StudentNetworks
 from labelkit.models.ema import StudentChain
 
-_EQUAL = ("growth.", "past.", "chain.has_master")
-
 
 class Snowball(Method[SnowballConfig]):
     """Needs at least one label of each class."""
@@ -60,10 +57,11 @@ class Snowball(Method[SnowballConfig]):
         self.growth = LabelGrowth(data.labels, GrowthRules(config.growth_factor, config.cap, config.generations))
         width = self.num_classes if config.score == "softmax" else self.network.embed_dim
         self.past = PastFeatures(1 if config.fusion == "none" else config.fusion_count, data.num_samples, width)
-        self.equal_buffers = tuple(name for name, _ in self.named_buffers() if name.startswith(_EQUAL))
+        own = ("growth.", "past.", "chain.has_master")
+        self.equal_buffers = tuple(name for name, _ in self.named_buffers() if name.startswith(own))
         self.validation: HeldOut | None = None  # of --val-split
         self._state: TrainState | None = None
-        self._rows = np.zeros(0, dtype=np.int64)
+        self._rows = np.arange(0)
         self._planned = 0  # later phases decided on so far
         self._started = 0  # step at which the networks were new
         self._exhausted = False
@@ -161,8 +159,8 @@ class Snowball(Method[SnowballConfig]):
         growth, config = self.growth, self.config
         if config.max_steps is not None and state.step + config.phase_steps > config.max_steps:
             return 0
-        unlabeled = int((growth.labels()[self._rows] < 0).sum())
-        if self._exhausted or (stable and int(growth.iteration) > 0) or not growth.wanted(unlabeled):
+        over = self._exhausted or (stable and int(growth.iteration) > 0)
+        if over or not growth.wanted(self._rows):
             if not growth.may_begin_again() or (int(growth.generation) > 1 and stable_generation):
                 return 0
             growth.next_generation()
@@ -189,13 +187,12 @@ class Snowball(Method[SnowballConfig]):
 
     def extra_state(self) -> dict[str, Any]:
         """Where the growth stands."""
-        moment = {"planned": self._planned, "started": self._started, "exhausted": self._exhausted}
-        return moment | {"errors": self._errors, "objective": self.objective.extra_state()}
+        moment = [self._planned, self._started, self._exhausted, self._errors]
+        return {"moment": moment, "objective": self.objective.extra_state()}
 
     def load_extra_state(self, state: Mapping[str, Any]) -> None:
         """Take back what ``extra_state`` gave."""
-        self._planned, self._started = int(state["planned"]), int(state["started"])
-        self._exhausted, self._errors = bool(state["exhausted"]), list(state["errors"])
+        self._planned, self._started, self._exhausted, self._errors = state["moment"]
         self.objective.load_extra_state(state["objective"])
 
     def eval_view(self) -> ViewSpec:
