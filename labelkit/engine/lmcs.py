@@ -160,7 +160,7 @@ def find_critical(
     found = discover_critical(
         features.numpy(),
         labels,
-        growth.wanted(int((labels < 0).sum())),
+        growth.wanted(rows),
         num_classes=network.num_outputs,
         original=growth.given[rows],
         reference=config.reference,

@@ -159,7 +159,7 @@ class LMCS(Method[LMCSConfig]):
         metrics = {} if churn is None else {"churn": churn}
         rest, before, found = config.steps - state.step, int(growth.iteration), 0
         steady = churn is not None and churn < config.churn
-        if not steady and growth.wanted(int((growth.labels()[self._rows] < 0).sum())):
+        if not steady and growth.wanted(self._rows):
             found = len(find_critical(config, self.data, growth, self._embedder(), state, self._rows).indices)
         if found:
             self._later.append([before, state.step, min(config.generation_blocks * config.block_steps, rest)])
