@@ -8,7 +8,7 @@ Source: snowball, specification 3.6 and 3.8.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 import torch
@@ -17,6 +17,8 @@ from torch import Tensor, nn
 
 from labelkit.algorithms.nearest_centroid import Discovery
 from labelkit.engine.method import TrainState
+
+D = TypeVar("D", bound=Discovery)
 
 #: Networks that discover; their place is their number in the table.
 NETWORKS: Final = ("student", "teacher", "master")
@@ -63,7 +65,7 @@ class DiscoveredSample:
     Attributes:
         sample_index: row of the data set.
         label: its training class.
-        score: what it was chosen by; smaller is surer.
+        score: what it was chosen by: distance to the class mean, or entropy in bits (critical samples).
         rank: place in its discovery, from 1.
         generation, iteration: when, from 1.
         network: whose features found it.
@@ -109,11 +111,17 @@ class LabelGrowth(nn.Module):
         self.scores: Tensor = nn.Buffer(torch.zeros(capacity))
         self.predictions: Tensor = nn.Buffer(torch.full((2, len(given)), -1, dtype=torch.int64))
 
-    def labels(self) -> NDArray[np.int64]:
-        """(n,) int64: the given labels and those discovered in this generation, -1 = none."""
+    def labels(self, iteration: int | None = None) -> NDArray[np.int64]:
+        """(n,) int64: the given labels and those discovered in this generation, -1 = none.
+
+        Args:
+            iteration: leave out what was discovered after this one; default: nothing is left out.
+        """
         labels = self.given.copy()
         found = self.found[: int(self.num_found)].cpu().numpy()
         found = found[found[:, 3] == int(self.generation)]
+        if iteration is not None:
+            found = found[found[:, 4] <= iteration]
         labels[found[:, 0]] = found[:, 1]
         return labels
 
@@ -219,7 +227,7 @@ class PastFeatures(nn.Module):
         return [*past, features]
 
 
-def agree_on(discovery: Discovery, rows: NDArray[np.int64], state: TrainState) -> Discovery:
+def agree_on(discovery: D, rows: NDArray[np.int64], state: TrainState) -> D:
     """Return the main process's discovery on every process, should machines differ in their last bits.
 
     Args:

@@ -10,6 +10,7 @@ from labelkit.config.methods.dl2pa import DL2PAConfig
 from labelkit.config.methods.flipclass import FlipClassConfig
 from labelkit.config.methods.freematch import FreeMatchConfig
 from labelkit.config.methods.gcd import GCDConfig
+from labelkit.config.methods.lmcs import LMCSConfig
 from labelkit.config.methods.mean_teacher import MeanTeacherConfig
 from labelkit.config.methods.mixmatch import MixMatchConfig
 from labelkit.config.methods.sela import SeLaConfig
@@ -58,6 +59,11 @@ METHODS: dict[str, MethodSpec] = {
         "Category discovery baseline: contrastive learning, then k-means with labels.",
         GCDConfig,
         "labelkit.methods.gcd:GCD",
+    ),
+    "lmcs": MethodSpec(
+        "Few labels: a master composed of three versions of the student guides it, critical samples get labels.",
+        LMCSConfig,
+        "labelkit.methods.lmcs:LMCS",
     ),
     "mean-teacher": MethodSpec(
         "Few labels: a student that agrees with its own average on all images.",

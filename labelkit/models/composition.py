@@ -132,6 +132,13 @@ class ComposedNetwork(InferenceNetwork):
             return tuple(network.embed(images) for network in networks)
         return tuple(_staged(network).pre(images) for network in networks)
 
+    @torch.no_grad()
+    def averaged_logits(self, inputs: Sequence[Tensor]) -> Tensor:
+        """What the averaged network alone says of images, from its input at the layer."""
+        features = inputs[2] if self.at == "pool" else _staged(self.averaged).post(inputs[2])
+        logits: Tensor = self.averaged.classify(features)
+        return logits
+
     def embed(self, images: Tensor) -> Tensor:
         """Master features (b, d); gradients reach the composition."""
         features: Tensor = self.composition(self.inputs(images))

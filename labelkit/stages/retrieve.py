@@ -12,16 +12,15 @@ from numpy.typing import NDArray
 from labelkit.algorithms.neighbors import knn
 from labelkit.config.stages import RetrieveConfig
 from labelkit.data.datasets import ImageDataset, load_dataset
-from labelkit.data.decode import BadImage, Channels
+from labelkit.data.decode import Channels
 from labelkit.data.loading import EvalLoader
 from labelkit.data.transforms import Normalize
 from labelkit.engine.devices import Runtime
-from labelkit.errors import ConfigError, DatasetError, LabelkitError
+from labelkit.errors import ConfigError, DatasetError
 from labelkit.stages.contact_sheet import Picture, write_contact_sheet
 from labelkit.stages.indexes import check_features, zero_rows
-from labelkit.stages.locations import find_images
 from labelkit.stages.networks import EmbeddingNetwork, recorded_network
-from labelkit.stages.pictures import one_image
+from labelkit.stages.pictures import image_pixels, indexed_images, one_image
 from labelkit.stages.progress import current_progress
 from labelkit.stages.result import Cell, SimpleResult, Table
 from labelkit.store.embeddings import EmbeddingStore, open_store
@@ -88,7 +87,7 @@ def retrieve_images(config: RetrieveConfig) -> SimpleResult:
     }
     made: list[Path] = []
     if config.sheet is not None:
-        images = _indexed_images(config, store)
+        images = indexed_images(store, config.dataset, config.data_root)
         made.append(_draw(config.sheet, queries, rows, store, images, neighbors, scores))
         values["sheet"] = config.sheet
     score_name = {"cosine": "cosine", "l2": "distance", "dot": "product"}[store.metric]
@@ -162,28 +161,6 @@ def _label(store: EmbeddingStore, row: int) -> str | None:
     return store.class_names[int(store.labels[row])]
 
 
-def _indexed_images(config: RetrieveConfig, store: EmbeddingStore) -> ImageDataset:
-    """The images behind the rows of a store, checked by name.
-
-    Raises:
-        DatasetError: they are not where they were.
-    """
-    if config.dataset is not None:
-        place: tuple[str, Path] | None = (config.dataset, config.data_root)
-    else:
-        place = find_images(store.content_digest)
-    if place is None:
-        raise DatasetError(
-            str(store.path), "it is not known on this machine where its images are", "Pass --dataset (and --data-root)."
-        )
-    try:
-        return load_dataset(place[0], data_root=place[1])
-    except LabelkitError as error:
-        raise DatasetError(
-            place[0], f"the images of {store.path} cannot be listed: {error}", "Pass --dataset (and --data-root)."
-        ) from error
-
-
 def _draw(
     path: Path,
     queries: ImageDataset,
@@ -196,20 +173,15 @@ def _draw(
     position = {sample_id: row for row, sample_id in enumerate(images.sample_ids)}
     drawn: list[list[Picture]] = []
     for q, row in enumerate(rows):
-        line = [Picture(_pixels(queries, int(row)), (queries.sample_ids[row], "query"), marked=True)]
+        line = [Picture(image_pixels(queries, int(row)), (queries.sample_ids[row], "query"), marked=True)]
         for neighbor, score in zip(neighbors[q], scores[q], strict=True):
             sample_id = store.sample_ids[neighbor]
             found = position.get(sample_id)
             label = _label(store, int(neighbor)) or ""
             line.append(
-                Picture(None if found is None else _pixels(images, found), (sample_id, f"{label} {score:.3f}".strip()))
+                Picture(
+                    None if found is None else image_pixels(images, found), (sample_id, f"{label} {score:.3f}".strip())
+                )
             )
         drawn.append(line)
     return write_contact_sheet(path, drawn)
-
-
-def _pixels(images: ImageDataset, row: int) -> NDArray[np.uint8] | None:
-    try:
-        return images.source.read(row).decode(images.in_channels)
-    except BadImage:
-        return None

@@ -19,6 +19,7 @@ from labelkit import __version__
 from labelkit.config.backbone import BackboneRunConfig
 from labelkit.config.discovery import ContrastiveTrainConfig, DiscoveryTrainConfig
 from labelkit.config.few_labels import FewLabelTrainConfig
+from labelkit.config.methods.lmcs import LMCSConfig
 from labelkit.config.methods.sela import SeLaConfig
 from labelkit.config.methods.snowball import SnowballConfig
 from labelkit.config.representation import RepresentationTrainConfig
@@ -228,7 +229,7 @@ def _trainer(setup: _Setup, config: RunConfig, runtime: Runtime, run: RunDir | N
         )
     elif isinstance(config, SupervisedTrainConfig | FewLabelTrainConfig):
         monitor = judge = ClassificationMonitor(setup.held_out, prepared.split.class_order)
-        if isinstance(config, SnowballConfig):
+        if isinstance(config, SnowballConfig | LMCSConfig):
             monitor = GrowthMonitor(
                 judge,
                 prepared.dataset.sample_ids,

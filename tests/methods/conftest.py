@@ -94,7 +94,9 @@ def _in_steps(name: str, epochs: int) -> dict[str, Any]:
         grows = {"steps": 4 * (epochs - 1), "later_steps": 4, "cap": 2.0} if epochs > 1 else {"cap": 1.0}
         options |= {"labeled_batch_size": 4, **grows}
     elif name != "supervised":
-        options["labeled_batch_size"] = 8 if name == "mixmatch" else 4
+        options["labeled_batch_size"] = 8 if name in ("mixmatch", "lmcs") else 4
+    if name == "lmcs":
+        options |= {"first_blocks": 1, "generation_blocks": 1, "master_steps": 2}
     return options
 
 
