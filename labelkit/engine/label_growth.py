@@ -218,7 +218,7 @@ class PastFeatures(nn.Module):
 
     def join(self, features: Tensor) -> list[Tensor]:
         """Return features (n, d) of the past and these, oldest first, and keep these for the next time."""
-        past = [part.cpu() for part in self.kept[: int(self.num_kept)]]
+        past = list(self.kept[: int(self.num_kept)].clone().cpu())  # not what is written over below
         if len(self.kept):
             latest = [*past, features][-len(self.kept) :]
             for place, part in enumerate(latest):
