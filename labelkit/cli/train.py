@@ -7,12 +7,12 @@ import typer
 from labelkit.cli.command import Command, stage_command
 from labelkit.cli.console import print_result
 from labelkit.cli.options import new_group
-from labelkit.config.train import TrainConfig
+from labelkit.config.train import RunConfig
 from labelkit.methods.registry import METHODS
 
 
-def _train_command(name: str, summary: str, config_class: type[TrainConfig]) -> Command:
-    def train(config: TrainConfig) -> None:
+def _train_command(name: str, summary: str, config_class: type[RunConfig]) -> Command:
+    def train(config: RunConfig) -> None:
         from labelkit.stages.train import train_method  # torch loads here, not in --help
 
         print_result(train_method(config))

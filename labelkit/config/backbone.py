@@ -7,13 +7,13 @@ from pathlib import Path
 from pydantic import Field, field_validator, model_validator
 from pydantic.config import JsonDict
 
-from labelkit.config.train import TrainConfig
+from labelkit.config.train import RunConfig, TrainConfig
 
 _MODEL: JsonDict = {"panel": "Model"}
 _MONITOR: JsonDict = {"panel": "Monitor"}
 
 
-class BackboneTrainConfig(TrainConfig):
+class BackboneRunConfig(RunConfig):
     """Backbone, pixels and held-out images."""
 
     backbone: str = Field("resnet50", description="Any backbone (`labelkit list backbones`).", json_schema_extra=_MODEL)
@@ -41,7 +41,7 @@ class BackboneTrainConfig(TrainConfig):
     )
 
     @model_validator(mode="after")
-    def _pixels(self) -> BackboneTrainConfig:
+    def _pixels(self) -> BackboneRunConfig:
         if self.pixel_std is not None and min(self.pixel_std, default=0.0) <= 0:
             raise ValueError("pixel_std must be positive")
         for name in ("pixel_mean", "pixel_std"):
@@ -56,3 +56,7 @@ class BackboneTrainConfig(TrainConfig):
         if not split:
             raise ValueError("empty; none means no judging")
         return split
+
+
+class BackboneTrainConfig(BackboneRunConfig, TrainConfig):
+    """The same for a run whose length is counted in epochs."""

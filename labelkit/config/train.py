@@ -1,4 +1,4 @@
-"""What every training method shares: data, clock, optimizer, device, run folder."""
+"""What every training method shares: data, optimizer, device, run folder; and its length in epochs or in steps."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _RUN: JsonDict = {"panel": "Run"}
 _RUN_ONLY: JsonDict = {"panel": "Run", "preset": False}
 
 
-class TrainConfig(DataConfig):
-    """Options of ``labelkit train`` that do not depend on the method."""
+class RunConfig(DataConfig):
+    """Options of ``labelkit train`` that depend neither on the method nor on how its length is counted."""
 
     #: Options that may differ between a run and its resumption.
     resumable_fields: ClassVar[frozenset[str]] = frozenset(
@@ -27,7 +27,6 @@ class TrainConfig(DataConfig):
         }
     )  # fmt: skip
 
-    epochs: int = Field(..., ge=1, description="Passes over the training set.", json_schema_extra=_OPTIMIZATION)
     batch_size: int = Field(
         128, ge=2, description="Images per step, over all processes.", json_schema_extra=_OPTIMIZATION
     )
@@ -39,26 +38,6 @@ class TrainConfig(DataConfig):
         ge=0,
         description="Weight decay; biases and one-dimensional parameters have none.",
         json_schema_extra=_OPTIMIZATION,
-    )
-    lr_schedule: Literal["cosine", "constant", "step"] = Field(
-        "cosine",
-        description="Shape of the learning rate; step: it drops at --lr-drop-epochs.",
-        json_schema_extra=_OPTIMIZATION,
-    )
-    lr_drop_epochs: tuple[int, ...] = Field(
-        (), description="Epochs at whose start the learning rate drops (step).", json_schema_extra=_OPTIMIZATION
-    )
-    lr_drop_factor: float = Field(
-        0.1, gt=0, lt=1, description="What each drop multiplies it by (step).", json_schema_extra=_OPTIMIZATION
-    )
-    lr_update: Literal["epoch", "step"] = Field(
-        "epoch", description="When the learning rate moves.", json_schema_extra=_OPTIMIZATION
-    )
-    lr_final_ratio: float = Field(
-        1e-3, ge=0, le=1, description="Final over highest learning rate (cosine).", json_schema_extra=_OPTIMIZATION
-    )
-    lr_warmup_epochs: int = Field(
-        0, ge=0, description="Epochs of linear growth at the start.", json_schema_extra=_OPTIMIZATION
     )
     clip_grad_norm: float | None = Field(
         None, gt=0, description="Largest length of the gradient; default: no limit.", json_schema_extra=_OPTIMIZATION
@@ -86,7 +65,6 @@ class TrainConfig(DataConfig):
     log_every_steps: int = Field(
         10, ge=1, description="Steps between two lines of metrics.jsonl.", json_schema_extra=_RUN
     )
-    eval_every_epochs: int = Field(1, ge=1, description="Epochs between two evaluations.", json_schema_extra=_RUN)
     checkpoint_every_minutes: float = Field(
         10, gt=0, description="A checkpoint also inside an epoch after this time.", json_schema_extra=_RUN
     )
@@ -119,13 +97,77 @@ class TrainConfig(DataConfig):
     )
 
     @model_validator(mode="after")
-    def _check_run(self) -> TrainConfig:
+    def _check_run(self) -> RunConfig:
         if self.resume and self.overwrite:
             raise ValueError("resume and overwrite exclude each other")
+        return self
+
+
+class TrainConfig(RunConfig):
+    """Options of a run whose length is counted in passes over the training set."""
+
+    epochs: int = Field(..., ge=1, description="Passes over the training set.", json_schema_extra=_OPTIMIZATION)
+    lr_schedule: Literal["cosine", "constant", "step"] = Field(
+        "cosine",
+        description="Shape of the learning rate; step: it drops at --lr-drop-epochs.",
+        json_schema_extra=_OPTIMIZATION,
+    )
+    lr_drop_epochs: tuple[int, ...] = Field(
+        (), description="Epochs at whose start the learning rate drops (step).", json_schema_extra=_OPTIMIZATION
+    )
+    lr_drop_factor: float = Field(
+        0.1, gt=0, lt=1, description="What each drop multiplies it by (step).", json_schema_extra=_OPTIMIZATION
+    )
+    lr_update: Literal["epoch", "step"] = Field(
+        "epoch", description="When the learning rate moves.", json_schema_extra=_OPTIMIZATION
+    )
+    lr_final_ratio: float = Field(
+        1e-3, ge=0, le=1, description="Final over highest learning rate (cosine).", json_schema_extra=_OPTIMIZATION
+    )
+    lr_warmup_epochs: int = Field(
+        0, ge=0, description="Epochs of linear growth at the start.", json_schema_extra=_OPTIMIZATION
+    )
+    eval_every_epochs: int = Field(1, ge=1, description="Epochs between two evaluations.", json_schema_extra=_RUN)
+
+    @model_validator(mode="after")
+    def _check_schedule(self) -> TrainConfig:
         if self.lr_warmup_epochs >= self.epochs and self.lr_warmup_epochs > 0:
             raise ValueError(f"lr_warmup_epochs ({self.lr_warmup_epochs}) must be smaller than epochs ({self.epochs})")
         if self.lr_schedule == "step" and not self.lr_drop_epochs:
             raise ValueError("lr_schedule step needs lr_drop_epochs")
         if list(self.lr_drop_epochs) != sorted(set(self.lr_drop_epochs)) or any(e < 1 for e in self.lr_drop_epochs):
             raise ValueError(f"lr_drop_epochs must be positive and increase, got {value_text(self.lr_drop_epochs)}")
+        return self
+
+
+class StepTrainConfig(RunConfig):
+    """Options of a run whose length is counted in updates, where a pass over a handful of labels means nothing."""
+
+    steps: int = Field(..., ge=1, description="Updates of the network.", json_schema_extra=_OPTIMIZATION)
+    eval_every_steps: int = Field(
+        1000, ge=1, description="Updates between two evaluations, each with a checkpoint.", json_schema_extra=_RUN
+    )
+    nesterov: bool = Field(False, description="Momentum that looks ahead (sgd).", json_schema_extra=_OPTIMIZATION)
+    lr_schedule: Literal["constant", "cosine", "fixmatch", "ramps"] = Field(
+        "cosine",
+        description="Shape of the learning rate. cosine: to 0 at the end, or by --lr-horizon later; fixmatch: the "
+        "first 7/16 of half a period of the cosine; ramps: it grows at the start and falls at the end (Mean Teacher).",
+        json_schema_extra=_OPTIMIZATION,
+    )
+    lr_horizon: float = Field(
+        1.0, ge=1, description="Where the cosine ends, in lengths of the training.", json_schema_extra=_OPTIMIZATION
+    )
+    lr_ramp_up: float = Field(
+        0.0, ge=0, le=1, description="Share of the training in which it grows (ramps).", json_schema_extra=_OPTIMIZATION
+    )
+    lr_ramp_down: float = Field(
+        0.0, ge=0, le=1, description="Share of the training in which it falls (ramps).", json_schema_extra=_OPTIMIZATION
+    )
+
+    @model_validator(mode="after")
+    def _check_ramps(self) -> StepTrainConfig:
+        if self.lr_ramp_up + self.lr_ramp_down > 1:
+            raise ValueError("lr_ramp_up and lr_ramp_down are more than the whole training")
+        if self.nesterov and (self.optimizer != "sgd" or self.momentum == 0):
+            raise ValueError("nesterov needs optimizer sgd with momentum")
         return self

@@ -358,6 +358,7 @@ class TrainLoader:
         num_workers: processes that decode, for images that are not in memory; 0 decodes here.
         rank: number of this process; it takes images ``rank::world_size`` of each batch.
         world_size: number of processes.
+        first_epoch: epoch of the run that is the first one of the sampler.
 
     Attributes:
         steps_per_epoch: whole batches of an epoch; a last smaller one is left out.
@@ -380,6 +381,7 @@ class TrainLoader:
         num_workers: int = 0,
         rank: int = 0,
         world_size: int = 1,
+        first_epoch: int = 0,
     ) -> None:
         _check_rank(rank, world_size)
         if batch_size < 1 or batch_size % world_size:
@@ -402,6 +404,7 @@ class TrainLoader:
         self._seed = seed
         self._normalize = normalize
         self._rank, self._world_size = rank, world_size
+        self._first_epoch = first_epoch
         self._reader = None if bank.in_memory else _Reader(bank.dataset.source, bank.channels, seed, num_workers)
         self.steps_per_epoch = len(sampler) // batch_size
 
@@ -420,13 +423,13 @@ class TrainLoader:
         """Yield this process's share of each batch of an epoch.
 
         Args:
-            epoch: number of the pass, from 0.
+            epoch: number of the pass over all of the run, from 0.
             start_step: batches to leave out at the start; their images are not read.
 
         Raises:
             DatasetError: an image that could be read before cannot be read any more.
         """
-        rows = self._sampler.indices(epoch)
+        rows = self._sampler.indices(epoch - self._first_epoch)
         keys = occurrence_keys(rows)
         views = self._views_at(epoch)
 

@@ -6,6 +6,8 @@ take their share of each batch.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -23,7 +25,7 @@ class Sampler(Protocol):
         ...
 
     def indices(self, epoch: int) -> NDArray[np.int64]:
-        """Return the rows drawn in an epoch, in order; equal on every process."""
+        """Return the rows drawn in an epoch of the phase, counted from 0, in order; equal on every process."""
         ...
 
 
@@ -55,6 +57,67 @@ class UniformSampler:
     def indices(self, epoch: int) -> NDArray[np.int64]:
         """Return a permutation of the rows, int64."""
         return keyed_generator(self._seed, "sampler/uniform", epoch).permutation(self._pool)
+
+
+@dataclass(frozen=True, eq=False)
+class Stream:
+    """Rows that are drawn in turn for ever: each once, then each once in another order.
+
+    Attributes:
+        name: of the stream; two streams of one name and equal rows would draw alike.
+        rows: (m,) rows to draw from.
+        per_batch: draws for each batch; m may be smaller.
+    """
+
+    name: str
+    rows: NDArray[np.int64]
+    per_batch: int
+
+
+class StreamSampler:
+    """Batches with a fixed number of rows of each stream, the first stream first; an epoch is a number of batches.
+
+    A stream goes on where the epoch before left it, so that neither the length of an epoch nor a resume changes what is
+    drawn. Another phase starts all streams anew.
+
+    Args:
+        streams: at least one; streams of 0 rows a batch are left out.
+        steps: batches of an epoch.
+        seed: seed of the run.
+        phase: number of the phase.
+
+    Raises:
+        ValueError: no stream, a stream without rows, or a number that is not positive.
+    """
+
+    def __init__(self, streams: Sequence[Stream], *, steps: int, seed: int, phase: int = 0) -> None:
+        self.streams = tuple(stream for stream in streams if stream.per_batch != 0)
+        if not self.streams or steps < 1:
+            raise ValueError(f"a batch needs a stream and an epoch a step, got {len(self.streams)} and {steps}")
+        for stream in self.streams:
+            if stream.per_batch < 0 or not len(_rows(stream.rows)):
+                raise ValueError(
+                    f"stream {stream.name} has {len(stream.rows)} rows for {stream.per_batch} draws of each batch"
+                )
+        self.batch_size = sum(stream.per_batch for stream in self.streams)
+        self._steps, self._seed, self._phase = steps, seed, phase
+
+    def __len__(self) -> int:
+        """Return the number of draws of an epoch, a multiple of the batch size."""
+        return self._steps * self.batch_size
+
+    def indices(self, epoch: int) -> NDArray[np.int64]:
+        """Return the draws of an epoch of the phase, int64, batch after batch."""
+        return np.concatenate([self._draws(stream, epoch) for stream in self.streams], axis=1).reshape(-1)
+
+    def _draws(self, stream: Stream, epoch: int) -> NDArray[np.int64]:
+        """Return (steps, per_batch) rows."""
+        count, rows = self._steps * stream.per_batch, np.asarray(stream.rows, dtype=np.int64)
+        first, skipped = divmod(epoch * count, len(rows))
+        purpose = f"sampler/stream {stream.name} {self._phase}"
+        cycles = -(-(skipped + count) // len(rows))
+        drawn = [keyed_generator(self._seed, purpose, first + i).permutation(rows) for i in range(cycles)]
+        return np.concatenate(drawn)[skipped : skipped + count].reshape(self._steps, stream.per_batch)
 
 
 class BalancedSampler:

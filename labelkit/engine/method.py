@@ -8,7 +8,7 @@ registers: parameters and buffers travel through checkpoints, other values go th
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from labelkit.config.train import TrainConfig
+from labelkit.config.train import RunConfig
 from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.loading import ImageBank
 from labelkit.data.samplers import Sampler
@@ -24,7 +24,7 @@ from labelkit.data.transforms import ViewSpec
 from labelkit.models.inference import InferenceNetwork
 from labelkit.models.paired_attention import KeyUpdate
 
-ConfigT = TypeVar("ConfigT", bound=TrainConfig)
+ConfigT = TypeVar("ConfigT", bound=RunConfig)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,19 +42,25 @@ class StepOutput:
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """A stretch of epochs with one diet: which views of which samples in which order.
+    """A stretch of epochs with one diet: which views of which samples with which labels in which order.
 
     Attributes:
         epochs: length, >= 1.
         views: what to make of each image, or a function of the epoch in the run that says so.
         sampler: the order of one epoch.
         name: shown in the log.
+        labels: (n,) int64 labels of this phase, -1 = unlabeled; default: those that training was started with.
+        steps: updates of the phase, so that its last epoch is cut short; default: whole epochs.
+        lr: learning rate at a step of the phase, from 0; default: the run's own.
     """
 
     epochs: int
     views: tuple[ViewSpec, ...] | Callable[[int], tuple[ViewSpec, ...]]
     sampler: Sampler
     name: str = "train"
+    labels: NDArray[np.int64] | None = None
+    steps: int | None = None
+    lr: Callable[[int], float] | None = None
 
 
 PassMode = Literal["eval", "batch-statistics", "train"]
@@ -83,7 +89,7 @@ class FullPass:
 
 
 def _nothing(*values: object) -> None:
-    """Do what a state without a trainer does with logs and warnings."""
+    """Do what a state without a trainer does with logs, warnings, gradients and optimizers."""
 
 
 @dataclass(slots=True)
@@ -99,6 +105,12 @@ class TrainState:
         combine: sum or maximum of a small tensor over processes (``algorithms.sinkhorn.Reduce``).
         log: writes a line of its own to the log: what it is about, and its values.
         warn: shows a line to a person.
+        phase: number of the running phase, from 0.
+        step_in_phase: updates finished in it.
+        phase_steps: updates of all of it.
+        batches: batches of a phase for a training loop inside an event; keep its epoch apart from those of the run.
+        average_gradients: gives parameters the mean of their gradients over processes, in such a loop.
+        reset_optimizer: forgets moments, for parameters that start anew.
     """
 
     epoch: int
@@ -113,6 +125,12 @@ class TrainState:
     combine: Callable[[Tensor, Literal["sum", "max"]], Tensor] = lambda value, operation: value
     log: Callable[[str, Mapping[str, float]], None] = _nothing
     warn: Callable[[str], None] = _nothing
+    phase: int = 0
+    step_in_phase: int = 0
+    phase_steps: int = 0
+    batches: Callable[[Phase, int], Iterator[Batch]] = lambda phase, epoch: iter(())
+    average_gradients: Callable[[Iterable[nn.Parameter]], None] = _nothing
+    reset_optimizer: Callable[[], None] = _nothing
 
     def embed(
         self,
@@ -172,11 +190,27 @@ class Method(nn.Module, ABC, Generic[ConfigT]):
 
     @abstractmethod
     def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
-        """What to train on, in order; their epochs add up to the run.
+        """What to train on, in order, as far as it is known before training.
 
         Args:
             rows: rows of the data set that can be read.
         """
+
+    def phase(self, index: int, rows: NDArray[np.int64]) -> Phase | None:
+        """Phase ``index``, asked for when the one before has ended; ``None`` ends the run. Default: from ``phases``.
+
+        A phase may depend on state that a checkpoint carries, and must be the same when it is asked for again.
+        """
+        phases = self.phases(rows)
+        return phases[index] if index < len(phases) else None
+
+    def planned_steps(self) -> int | None:
+        """Updates of the longest run that is possible, where phases are decided on the way; else ``None``."""
+        return None
+
+    def headline(self) -> InferenceNetwork:
+        """The network that is judged and embeds once training is over; default: ``network``."""
+        return self.network
 
     @abstractmethod
     def training_step(self, batch: Batch) -> StepOutput:
@@ -185,6 +219,10 @@ class Method(nn.Module, ABC, Generic[ConfigT]):
     @abstractmethod
     def eval_view(self) -> ViewSpec:
         """How an image is prepared for ``network.embed``."""
+
+    def judged(self) -> Mapping[str, InferenceNetwork]:
+        """Networks that are judged apart, by name, beside the headline; default: none."""
+        return {}
 
     def key_update(self) -> tuple[KeyUpdate, tuple[int, ...]] | None:
         """How the teacher's keys move in training, and in which blocks; ``None`` = they do not."""
@@ -203,6 +241,9 @@ class Method(nn.Module, ABC, Generic[ConfigT]):
     def on_train_start(self, state: TrainState) -> None:
         """Before the first step of a new run; a resumed run skips it."""
 
+    def on_phase_start(self, state: TrainState) -> None:
+        """Before the first step of a phase; a run that is resumed inside skips it."""
+
     def on_epoch_start(self, state: TrainState) -> None:
         """Before the first step of an epoch, also of one that is resumed inside."""
 
@@ -214,6 +255,10 @@ class Method(nn.Module, ABC, Generic[ConfigT]):
 
     def on_epoch_end(self, state: TrainState) -> Mapping[str, float]:
         """After an epoch; returns metrics for the log."""
+        return {}
+
+    def on_phase_end(self, state: TrainState) -> Mapping[str, float]:
+        """After the last epoch of a phase, before the next one is asked for; returns metrics for the log."""
         return {}
 
     def groupings(self) -> Mapping[str, Tensor]:

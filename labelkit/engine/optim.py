@@ -12,9 +12,9 @@ from labelkit.errors import CheckpointMismatch
 
 
 def build_optimizer(
-    groups: Iterable[dict[str, Any]], *, name: str, lr: float, momentum: float = 0.9
+    groups: Iterable[dict[str, Any]], *, name: str, lr: float, momentum: float = 0.9, nesterov: bool = False
 ) -> torch.optim.Optimizer:
-    """Return ``sgd`` or ``adamw`` over the groups that hold parameters.
+    """Return ``sgd`` (``nesterov``: its momentum looks ahead) or ``adamw`` over the groups that hold parameters.
 
     Raises:
         ValueError: unknown name, or nothing to train.
@@ -23,7 +23,7 @@ def build_optimizer(
     if not kept:
         raise ValueError("no parameter is trainable")
     if name == "sgd":
-        return torch.optim.SGD(kept, lr=lr, momentum=momentum)
+        return torch.optim.SGD(kept, lr=lr, momentum=momentum, nesterov=nesterov)
     if name == "adamw":
         return torch.optim.AdamW(kept, lr=lr)
     raise ValueError(f"unknown optimizer {name!r}")

@@ -91,6 +91,111 @@ def optimization_times(kind: str, epochs: int, count: int) -> tuple[float, ...]:
     return tuple(formulas[kind](k) for k in range(count))
 
 
+def sigmoid_ramp(step: float, length: float) -> float:
+    """Growth ``exp(-5 (1 - t/T)^2)`` to 1 at ``length``, from 0.0067 at 0; 1 throughout if the length is 0.
+
+    Source: ``CuriousAI/mean-teacher:tensorflow/mean_teacher/model.py``.
+    """
+    if length <= 0:
+        return 1.0
+    return math.exp(-5 * (1 - min(step, length) / length) ** 2)
+
+
+def horizon_decay(steps: int, largest: float = 0.999) -> float:
+    """Largest useful decay of an average over a phase: ``min(largest, max(0, 1 - 10 / steps))``.
+
+    A mean over longer than a tenth of the phase would still be about where it started. Source: snowball,
+    specification 3.2 (ours).
+    """
+    return min(largest, max(0.0, 1 - 10 / steps))
+
+
+@dataclass(frozen=True, slots=True)
+class EMADecay:
+    """Decay of a teacher: a low one, a high one after ``ramp_steps``, and never more than a mean of all so far.
+
+    ``min(1 - 1 / (t + 1), a(t))`` for the updates t = 1, 2, ... of the run.
+
+    Args:
+        low, high: decays in [0, 1), low <= high.
+        ramp_steps: T.
+        ramp: ``step``: a is ``low`` for t < T; ``linear``: from ``low`` to ``high``.
+
+    Raises:
+        ValueError: decays out of order or range, or an unknown ramp.
+
+    Source: ``CuriousAI/mean-teacher``; the dissertation's 0.99 and 0.999.
+    """
+
+    low: float
+    high: float
+    ramp_steps: int
+    ramp: str = "step"
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        if not 0 <= self.low <= self.high < 1:
+            raise ValueError(f"decays must be in [0, 1) and ordered, got {self.low} and {self.high}")
+        if self.ramp not in ("step", "linear"):
+            raise ValueError(f"unknown ramp {self.ramp!r}")
+
+    def __call__(self, step: int) -> float:
+        """Decay at an update of the run, counted from 1."""
+        if self.ramp == "linear":
+            share = min(step / self.ramp_steps, 1.0) if self.ramp_steps else 1.0
+            limit = self.low + (self.high - self.low) * share
+        else:
+            limit = self.low if step < self.ramp_steps else self.high
+        return min(1 - 1 / (step + 1), limit)
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseLearningRate:
+    """Learning rate of one phase, by its step from 0.
+
+    Args:
+        peak: highest value, > 0.
+        steps: length of the phase, T.
+        shape: ``constant``; ``cosine``: ``0.5 peak (1 + cos(pi t / h T))``; ``fixmatch``: ``peak cos(7 pi t / 16 T)``;
+            ``ramps``: sigmoid growth at the start and ``exp(-12.5 x^2)`` at the end, x from 0 to 1 (Mean Teacher).
+        horizon: h >= 1, by how much longer than the phase the cosine is.
+        ramp_up, ramp_down: shares of the phase that the ramps take.
+
+    Raises:
+        ValueError: a value out of its range.
+    """
+
+    peak: float
+    steps: int
+    shape: str = "cosine"
+    horizon: float = 1.0
+    ramp_up: float = 0.0
+    ramp_down: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        if self.peak <= 0 or self.steps < 1 or self.horizon < 1:
+            raise ValueError(
+                f"peak must be > 0, steps and horizon >= 1, got {self.peak}, {self.steps} and {self.horizon}"
+            )
+        if self.shape not in ("constant", "cosine", "fixmatch", "ramps"):
+            raise ValueError(f"unknown shape {self.shape!r}")
+        if min(self.ramp_up, self.ramp_down) < 0 or self.ramp_up + self.ramp_down > 1:
+            raise ValueError(f"ramps {self.ramp_up} and {self.ramp_down} must be shares of the phase, at most 1 in sum")
+
+    def __call__(self, step: int) -> float:
+        """Value at a step."""
+        share = step / self.steps
+        if self.shape == "constant":
+            return self.peak
+        if self.shape == "cosine":
+            return 0.5 * self.peak * (1 + math.cos(math.pi * min(share / self.horizon, 1.0)))
+        if self.shape == "fixmatch":
+            return self.peak * math.cos(7 * math.pi * share / 16)
+        down = max(0.0, share - (1 - self.ramp_down)) / self.ramp_down if self.ramp_down else 0.0
+        return self.peak * sigmoid_ramp(share, self.ramp_up) * math.exp(-12.5 * down**2)
+
+
 @dataclass(frozen=True, slots=True)
 class TeacherTemperature:
     """Linear from ``start`` to ``final`` over the first epochs, then ``final`` (SimGCD's released code).

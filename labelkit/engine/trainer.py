@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from types import FrameType
@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from labelkit import __version__
-from labelkit.config.train import TrainConfig
+from labelkit.config.train import RunConfig, StepTrainConfig, TrainConfig
+from labelkit.data.batch import Batch
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.loading import EvalLoader, ImageBank, TrainLoader
 from labelkit.data.transforms import Normalize
@@ -61,11 +62,16 @@ class Clock:
         epoch: the running epoch, from 0.
         step: optimizer updates finished.
         step_in_epoch: of these, in the running epoch.
+        phase: the running phase, from 0; the last one when all are over.
+        phase_epoch, phase_step: epochs and updates before that phase.
     """
 
     epoch: int = 0
     step: int = 0
     step_in_epoch: int = 0
+    phase: int = 0
+    phase_epoch: int = 0
+    phase_step: int = 0
 
 
 @dataclass
@@ -108,7 +114,7 @@ class Trainer:
         method: Method[Any],
         bank: ImageBank,
         labels: NDArray[np.int64],
-        config: TrainConfig,
+        config: RunConfig,
         runtime: Runtime,
         *,
         run: RunDir | None = None,
@@ -131,25 +137,31 @@ class Trainer:
         self.best: float | None = None
         self.metrics: dict[str, float] = {}
         self.phases = method.phases(bank.rows)
-        planned = sum(phase.epochs for phase in self.phases)
-        if planned != config.epochs:
-            raise ValueError(f"phases have {planned} epochs where the configuration has {config.epochs}")
-        self.lr = LearningRate(
-            config.lr,
-            config.epochs,
-            config.lr_schedule,
-            config.lr_final_ratio,
-            config.lr_warmup_epochs,
-            config.lr_drop_epochs,
-            config.lr_drop_factor,
-        )
+        self.lr: LearningRate | None = None
+        if isinstance(config, TrainConfig):
+            planned = sum(phase.epochs for phase in self.phases)
+            if planned != config.epochs:
+                raise ValueError(f"phases have {planned} epochs where the configuration has {config.epochs}")
+            self.lr = LearningRate(
+                config.lr,
+                config.epochs,
+                config.lr_schedule,
+                config.lr_final_ratio,
+                config.lr_warmup_epochs,
+                config.lr_drop_epochs,
+                config.lr_drop_factor,
+            )
         # the wrapper that averages gradients holds the same parameters, so one optimizer serves both
         self.wrapped = runtime.prepare(method)
         self.optimizer = build_optimizer(
-            method.parameter_groups(), name=config.optimizer, lr=config.lr, momentum=config.momentum
+            method.parameter_groups(),
+            name=config.optimizer,
+            lr=config.lr,
+            momentum=config.momentum,
+            nesterov=isinstance(config, StepTrainConfig) and config.nesterov,
         )
         self.trained = [p for p in method.parameters() if p.requires_grad]
-        self._loaders: dict[int, TrainLoader] = {}
+        self._running: tuple[int, Phase, TrainLoader] | None = None
         self._signal: int | None = None
         self._checkpoint_asked = False
         self._sums: dict[str, Tensor] = {}
@@ -171,7 +183,7 @@ class Trainer:
     # ------------------------------------------------------------------ the run
 
     def fit(self) -> FitResult:
-        """Train from where the clock stands to the last epoch.
+        """Train from where the clock stands to the end of the last phase.
 
         Raises:
             DivergenceError: the loss is not finite, or the monitor gave up.
@@ -185,7 +197,7 @@ class Trainer:
                     self.run.cut_metrics(0)  # lines of a run that was killed before its first checkpoint
                 self.method.on_train_start(self._state(log_now=False))
             self._last_save = time.monotonic()
-            while self.clock.epoch < self.config.epochs:
+            while self.clock.epoch - self.clock.phase_epoch < self._phase().epochs:
                 epoch_started = time.monotonic()
                 if self._stop_reached() or not self._train_epoch():
                     return FitResult(self.metrics, self.clock.step, time.monotonic() - started, False, history)
@@ -198,9 +210,11 @@ class Trainer:
     def _train_epoch(self) -> bool:
         """Run the rest of the running epoch; False if it stopped on request."""
         clock, config = self.clock, self.config
-        loader = self._loader(clock.epoch)
-        updates = self.steps_per_epoch(clock.epoch)
+        loader = self._loader()
+        updates = self.steps_per_epoch()
         self.method.train()
+        if clock.step == clock.phase_step:
+            self.method.on_phase_start(self._state(log_now=False))
         # of the step before, for a run that is resumed when only the end of the epoch is left to do
         self._set_lr(max(0, clock.step_in_epoch - 1), updates)
         self.method.on_epoch_start(self._state(log_now=False))
@@ -232,8 +246,12 @@ class Trainer:
         return True
 
     def _set_lr(self, step_in_epoch: int, updates: int) -> None:
-        fraction = step_in_epoch / updates if self.config.lr_update == "step" else 0.0
-        set_lr(self.optimizer, self.lr.at(self.clock.epoch + fraction))
+        clock, config, phase = self.clock, self.config, self._phase()
+        if phase.lr is not None:
+            set_lr(self.optimizer, phase.lr(clock.step - clock.phase_step - clock.step_in_epoch + step_in_epoch))
+        elif self.lr is not None and isinstance(config, TrainConfig):
+            fraction = step_in_epoch / updates if config.lr_update == "step" else 0.0
+            set_lr(self.optimizer, self.lr.at(clock.epoch + fraction))
 
     def _watch(self, loss: Tensor, logs: Mapping[str, Tensor]) -> None:
         """Add to the epoch's means; on the CPU, stop at the first loss that is not finite."""
@@ -267,12 +285,14 @@ class Trainer:
         metrics["lr"] = self.optimizer.param_groups[0]["lr"]
         metrics["seconds"] = seconds
         finished = clock.epoch + 1
+        phase_over = finished - clock.phase_epoch == self._phase().epochs
+        every = self.config.eval_every_epochs if isinstance(self.config, TrainConfig) else 1
         self.method.eval()
         state = self._state(log_now=True)
         metrics |= {name: float(value) for name, value in self.method.on_epoch_end(state).items()}
-        if self.monitor is not None and (
-            finished % self.config.eval_every_epochs == 0 or finished == self.config.epochs
-        ):
+        if phase_over:
+            metrics |= {name: float(value) for name, value in self.method.on_phase_end(state).items()}
+        if self.monitor is not None and (finished % every == 0 or phase_over):
             metrics |= {name: float(value) for name, value in self.monitor(self.method, state).items()}
         if self.run is not None:
             self.run.log({"epoch": clock.epoch, "step": clock.step, **metrics})
@@ -282,6 +302,8 @@ class Trainer:
         self._announce(metrics)
         self.metrics = metrics
         clock.epoch, clock.step_in_epoch = finished, 0
+        if phase_over and self.method.phase(clock.phase + 1, self.bank.rows) is not None:
+            clock.phase, clock.phase_epoch, clock.phase_step = clock.phase + 1, finished, clock.step
         value = metrics[self.method.best_metric]
         better = value == value and (self.best is None or value < self.best)
         if better:
@@ -302,7 +324,12 @@ class Trainer:
             shown.append(f"NMI {metrics['nmi']:.3f}")
         if "used_clusters" in metrics:
             shown.append(f"clusters {int(metrics['used_clusters'])}")
-        self.message(f"epoch {self.clock.epoch + 1}/{self.config.epochs}: " + ", ".join(shown))
+        where = f"step {self.clock.step}"
+        if isinstance(self.config, TrainConfig):
+            where = f"epoch {self.clock.epoch + 1}/{self.config.epochs}"
+        elif self.phases[0].name != self._phase().name:
+            where += f" ({self._phase().name})"
+        self.message(f"{where}: " + ", ".join(shown))
 
     def _log_step(self, loss: Tensor, logs: Mapping[str, Tensor]) -> None:
         values = {"loss": loss.detach(), **logs}
@@ -339,14 +366,22 @@ class Trainer:
 
     # ------------------------------------------------------------------ shared parts
 
-    def steps_per_epoch(self, epoch: int) -> int:
-        """Optimizer updates in an epoch.
+    def steps_per_epoch(self, epoch: int | None = None) -> int:
+        """Optimizer updates in an epoch of the running phase.
+
+        Args:
+            epoch: of the run; default: the running one.
 
         Raises:
             ConfigError: there are fewer images than one batch.
         """
-        loader = self._loader(epoch)
-        updates = loader.steps_per_epoch // self.config.grad_accumulation_steps
+        self._loader()  # refuses what cannot make a batch
+        epoch = self.clock.epoch if epoch is None else epoch
+        return self._updates(self._phase(), epoch - self.clock.phase_epoch)
+
+    def _updates(self, phase: Phase, epoch: int) -> int:
+        """Optimizer updates in an epoch of the phase."""
+        updates = len(phase.sampler) // self.config.batch_size // self.config.grad_accumulation_steps
         if updates == 0:
             raise ConfigError(
                 "--batch-size",
@@ -354,46 +389,68 @@ class Trainer:
                 f"epoch draws ({len(self.bank.rows)})",
                 "Lower --batch-size.",
             )
-        return updates
+        return updates if phase.steps is None else max(0, min(updates, phase.steps - epoch * updates))
+
+    def _phase_steps(self, phase: Phase) -> int:
+        return sum(self._updates(phase, epoch) for epoch in range(phase.epochs))
 
     def total_steps(self) -> int:
-        """Optimizer updates of the whole run."""
-        total, first = 0, 0
-        for phase in self.phases:
-            total += phase.epochs * self.steps_per_epoch(first)
-            first += phase.epochs
-        return total
+        """Optimizer updates of the whole run; where phases are decided on the way, of the longest possible one."""
+        planned = self.method.planned_steps()
+        return sum(self._phase_steps(phase) for phase in self.phases) if planned is None else planned
 
-    def _phase(self, epoch: int) -> tuple[int, Phase]:
-        for index, phase in enumerate(self.phases):
-            if epoch < phase.epochs:
-                return index, phase
-            epoch -= phase.epochs
-        raise ValueError("epoch is past the last phase")
+    def _phase(self) -> Phase:
+        return self._run_phase()[0]
 
-    def _loader(self, epoch: int) -> TrainLoader:
-        index, phase = self._phase(epoch)
-        if index not in self._loaders:
-            spec = self.method.network.input_spec
-            self._loaders[index] = TrainLoader(
-                self.bank,
-                phase.views,
-                phase.sampler,
-                self.labels,
-                batch_size=self.config.batch_size,
-                seed=self.config.seed,
-                normalize=Normalize(spec.mean, spec.std),
-                num_workers=self.config.num_workers,
-                rank=self.runtime.rank,
-                world_size=self.runtime.world_size,
-            )
-        return self._loaders[index]
+    def _loader(self) -> TrainLoader:
+        return self._run_phase()[1]
+
+    def _run_phase(self) -> tuple[Phase, TrainLoader]:
+        """Return the running phase and its batches."""
+        clock = self.clock
+        if self._running is None or self._running[0] != clock.phase:
+            phase = self.method.phase(clock.phase, self.bank.rows)
+            if phase is None:
+                raise ValueError(f"the method has no phase {clock.phase}, where the run stands")
+            self._running = (clock.phase, phase, self._loader_of(phase, clock.phase_epoch))
+        return self._running[1:]
+
+    def _loader_of(self, phase: Phase, first_epoch: int) -> TrainLoader:
+        spec = self.method.network.input_spec
+        return TrainLoader(
+            self.bank,
+            phase.views,
+            phase.sampler,
+            self.labels if phase.labels is None else phase.labels,
+            batch_size=self.config.batch_size,
+            seed=self.config.seed,
+            normalize=Normalize(spec.mean, spec.std),
+            num_workers=self.config.num_workers,
+            rank=self.runtime.rank,
+            world_size=self.runtime.world_size,
+            first_epoch=first_epoch,
+        )
+
+    def batches(self, phase: Phase, epoch: int) -> Iterator[Batch]:
+        """See ``TrainState.batches``: this process's share of the batches of the phase's first epoch.
+
+        Args:
+            phase: what to make batches of; its length and learning rate are the caller's business.
+            epoch: number that the random numbers of the views are looked up by.
+        """
+        return self._loader_of(phase, epoch).epoch(epoch)
+
+    def average_gradients(self, parameters: Iterable[torch.nn.Parameter]) -> None:
+        """See ``TrainState.average_gradients``."""
+        for parameter in parameters:
+            if parameter.grad is not None and self.runtime.world_size > 1:
+                parameter.grad.copy_(self.runtime.combine(parameter.grad, "sum") / self.runtime.world_size)
 
     def _state(self, *, log_now: bool) -> TrainState:
         return TrainState(
             epoch=self.clock.epoch,
             step=self.clock.step,
-            steps_per_epoch=self.steps_per_epoch(self.clock.epoch),
+            steps_per_epoch=self.steps_per_epoch(),
             log_now=log_now,
             is_main=self.runtime.is_main,
             full_pass=self.full_pass,
@@ -403,6 +460,12 @@ class Trainer:
             combine=self.runtime.combine,
             log=self._log_event,
             warn=self.message,
+            phase=self.clock.phase,
+            step_in_phase=self.clock.step - self.clock.phase_step,
+            phase_steps=self._phase_steps(self._phase()),
+            batches=self.batches,
+            average_gradients=self.average_gradients,
+            reset_optimizer=self.optimizer.state.clear,
         )
 
     def _log_event(self, kind: str, values: Mapping[str, float]) -> None:
@@ -479,6 +542,7 @@ class Trainer:
         state = {
             "epoch": self.clock.epoch,
             "step_in_epoch": self.clock.step_in_epoch,
+            "phase": [self.clock.phase, self.clock.phase_epoch, self.clock.phase_step],
             "summed": self._summed,
             "best": self.best,
             "metrics": self.metrics,
@@ -498,7 +562,7 @@ class Trainer:
             # one field: safetensors writes several in random order, and equal runs are to give equal bytes
             metadata={
                 "labelkit": canonical_json(
-                    {**self.metadata, "version": __version__, "fingerprint": fingerprint(self.method.network)}
+                    {**self.metadata, "version": __version__, "fingerprint": fingerprint(self.method.headline())}
                 )
             },
             best=best,
@@ -518,9 +582,10 @@ class Trainer:
         load_named_optimizer_state(
             self.optimizer, self.method, checkpoint.tensors(TRAINING), state["optimizer_scalars"], where=where
         )
-        self.clock = Clock(state["epoch"], state["step"], state["step_in_epoch"])
+        # a checkpoint without phases is of a run that had one
+        self.clock = Clock(state["epoch"], state["step"], state["step_in_epoch"], *state.get("phase", (0, 0, 0)))
+        self._running = None
         self.best = state["best"]
-        self.metrics = state["metrics"]
         self.metrics = state["metrics"]
         self.runtime.load_scaler_state(state["scaler"])
         self.method.load_extra_state(state["method"])

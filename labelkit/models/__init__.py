@@ -2,9 +2,9 @@
 
 from labelkit.models.attention_maps import BlockAttention, attention_maps
 from labelkit.models.backbones import Backbone, BackboneInfo, build_backbone, list_backbones
-from labelkit.models.batch_norm import batch_statistics
-from labelkit.models.ema import EMATeacher
-from labelkit.models.heads import CosineClassifier, Projector
+from labelkit.models.batch_norm import StatisticsSum, batch_statistics
+from labelkit.models.ema import EMATeacher, StudentChain, follow, slow_copy
+from labelkit.models.heads import CosineClassifier, LinearHeads, Projector
 from labelkit.models.paired_attention import KeyUpdate, default_align_blocks, freeze_backbone, paired_forward
 from labelkit.models.resnet import cifar_resnet, resnet50
 from labelkit.models.seeding import seeded_init
@@ -18,8 +18,11 @@ __all__ = [
     "CosineClassifier",
     "EMATeacher",
     "KeyUpdate",
+    "LinearHeads",
     "LoadReport",
     "Projector",
+    "StatisticsSum",
+    "StudentChain",
     "UnsupportedBackboneError",
     "attention_maps",
     "batch_statistics",
@@ -27,6 +30,7 @@ __all__ = [
     "cifar_resnet",
     "default_align_blocks",
     "fingerprint",
+    "follow",
     "freeze_backbone",
     "list_backbones",
     "load_weights_file",
@@ -34,4 +38,5 @@ __all__ = [
     "paired_forward",
     "resnet50",
     "seeded_init",
+    "slow_copy",
 ]

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from labelkit.config.backbone import BackboneTrainConfig
+from labelkit.config.backbone import BackboneRunConfig
 from labelkit.config.stages import EvaluateClassificationConfig
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.loading import EvalLoader, ImageBank
@@ -258,7 +258,7 @@ def _from_run(config: EvaluateClassificationConfig, checkpoint: Path) -> _Scored
     is_run = (checkpoint / CONFIG).is_file()
     name, options = read_run_config(checkpoint if is_run else checkpoint.parent.parent)
     run_config = METHODS[name].config.model_validate(options)
-    if not isinstance(run_config, BackboneTrainConfig):
+    if not isinstance(run_config, BackboneRunConfig):
         raise CheckpointError(
             str(checkpoint),
             f"{name} discovers categories; its classes have no names to be right about",

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from labelkit.config.train import TrainConfig
+from labelkit.config.train import RunConfig
 from labelkit.engine.checkpoint import MODEL, load_checkpoint
 from labelkit.engine.method import Method
 from labelkit.engine.run_dir import SPLIT
@@ -77,7 +77,7 @@ def take_labels(method: Method[Any], source: Path, prepared: PreparedData) -> No
     current_progress().message(f"labels are those of {checkpoint.folder}, and stay as they are")
 
 
-def without_weights(config: TrainConfig) -> TrainConfig:
+def without_weights(config: RunConfig) -> RunConfig:
     """The options with every source of weights left out, for a network whose checkpoint has them all."""
     sources: dict[str, object] = {"pretrained": False, "weights": None, "init_from": None}
     return config.model_copy(update={key: value for key, value in sources.items() if key in type(config).model_fields})

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from labelkit.config.stages import EmbedConfig
-from labelkit.config.train import TrainConfig
+from labelkit.config.train import RunConfig
 from labelkit.data.transforms import Interpolation, ViewSpec
 from labelkit.engine.checkpoint import MODEL, STATE, LoadedCheckpoint, load_checkpoint
 from labelkit.engine.run_dir import CONFIG, SPLIT, read_run_config
@@ -72,7 +72,7 @@ class TrainedRun:
     """
 
     folder: Path
-    config: TrainConfig
+    config: RunConfig
     method: Method[Any]
     checkpoint: LoadedCheckpoint
     saved: Mapping[str, Any]
@@ -144,7 +144,7 @@ def run_network(checkpoint: Path, which: str = "last") -> EmbeddingNetwork:
     """
     run = load_run(checkpoint, which)
     return EmbeddingNetwork(
-        run.method.network,
+        run.method.headline(),
         run.method.eval_view(),
         source=run.source,
         weights_sha256=run.checkpoint.state["files"][MODEL]["sha256"],
@@ -199,7 +199,7 @@ def load_run(checkpoint: Path, which: str = "last") -> TrainedRun:
     config = spec.config.model_validate(own)
     method = spec.load()(without_weights(config), info)
     load_model_state(method, loaded.tensors(MODEL), str(loaded.folder))
-    method.network.eval()
+    method.eval()
     return TrainedRun(run, config, method, loaded, saved)
 
 

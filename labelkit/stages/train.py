@@ -16,33 +16,38 @@ import numpy as np
 import torch
 
 from labelkit import __version__
-from labelkit.config.backbone import BackboneTrainConfig
+from labelkit.config.backbone import BackboneRunConfig
 from labelkit.config.discovery import ContrastiveTrainConfig, DiscoveryTrainConfig
+from labelkit.config.few_labels import FewLabelTrainConfig
+from labelkit.config.methods.lmcs import LMCSConfig
 from labelkit.config.methods.sela import SeLaConfig
+from labelkit.config.methods.snowball import SnowballConfig
 from labelkit.config.representation import RepresentationTrainConfig
 from labelkit.config.supervised import SupervisedTrainConfig
-from labelkit.config.train import TrainConfig
+from labelkit.config.train import RunConfig, TrainConfig
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.loading import ImageBank
 from labelkit.engine.checkpoint import load_checkpoint
 from labelkit.engine.classification_monitor import ClassificationMonitor
 from labelkit.engine.devices import Runtime
+from labelkit.engine.growth_monitor import GrowthMonitor
 from labelkit.engine.method import Method, count_parameters, trainable_names
 from labelkit.engine.monitors import ClusteringMonitor, DiscoveryMonitor
 from labelkit.engine.representation_monitor import HeldOut, RepresentationMonitor
 from labelkit.engine.run_dir import SPLIT, SUMMARY, RunDir, check_same_options
-from labelkit.engine.trainer import FitResult, Trainer
+from labelkit.engine.trainer import FitResult, Monitor, Trainer
 from labelkit.errors import CheckpointDamaged, CheckpointMismatch, ResourceError
 from labelkit.methods.registry import METHODS
+from labelkit.methods.snowball import Snowball
 from labelkit.models.weights import fingerprint
 from labelkit.stages.initialize import describe_weights, initialize_from, take_labels, without_weights
-from labelkit.stages.prepare import PreparedData, eval_images, info_record, prepare_data
+from labelkit.stages.prepare import PreparedData, eval_images, info_record, prepare_data, val_images
 from labelkit.stages.progress import current_progress
 from labelkit.stages.result import SimpleResult, Table, jsonable
 from labelkit.store.commit import canonical_json
 
 
-def train_method(config: TrainConfig) -> SimpleResult:
+def train_method(config: RunConfig) -> SimpleResult:
     """Train the method that the config belongs to.
 
     Returns:
@@ -70,7 +75,7 @@ def train_method(config: TrainConfig) -> SimpleResult:
             runtime.close()
 
 
-def run_folder(config: TrainConfig) -> Path:
+def run_folder(config: RunConfig) -> Path:
     """Where a run goes: ``--out``, or ``runs/METHOD-DATASET``."""
     if config.out is not None:
         return config.out
@@ -82,7 +87,7 @@ def dataset_label(dataset: str) -> str:
     return Path(dataset).stem or Path(dataset).resolve().stem
 
 
-def _train(method_name: str, config: TrainConfig, runtime: Runtime, run: RunDir) -> SimpleResult:
+def _train(method_name: str, config: RunConfig, runtime: Runtime, run: RunDir) -> SimpleResult:
     progress = current_progress()
     options = config.to_yaml_dict(operational=False)
     if config.resume:
@@ -160,7 +165,7 @@ class _Setup:
     held_out: HeldOut | None = None
 
 
-def _set_up(method_name: str, config: TrainConfig, runtime: Runtime, *, fresh: bool) -> _Setup:
+def _set_up(method_name: str, config: RunConfig, runtime: Runtime, *, fresh: bool) -> _Setup:
     """Read the listing, build the network, decode what fits into memory.
 
     Args:
@@ -171,7 +176,7 @@ def _set_up(method_name: str, config: TrainConfig, runtime: Runtime, *, fresh: b
     """
     prepared = prepare_data(config)
     image_size = None
-    if isinstance(config, ContrastiveTrainConfig | BackboneTrainConfig):
+    if isinstance(config, ContrastiveTrainConfig | BackboneRunConfig):
         image_size = config.image_size
     info = prepared.info(image_size or 0)
     build_with = config if fresh else without_weights(config)
@@ -192,21 +197,25 @@ def _set_up(method_name: str, config: TrainConfig, runtime: Runtime, *, fresh: b
         return bank
 
     held_out = None
-    if isinstance(config, BackboneTrainConfig):
+    if isinstance(config, BackboneRunConfig):
         images = eval_images(config, prepared)
         if images is not None:
             held_out = HeldOut(bank_of(images), images.labels)
+    if isinstance(config, SnowballConfig) and config.val_split is not None:
+        deciding = val_images(config, config.val_split, prepared)
+        assert isinstance(method, Snowball)
+        method.validation = HeldOut(bank_of(deciding), deciding.labels)
     return _Setup(prepared, bank_of(prepared.dataset), method, held_out)
 
 
-def _trainer(setup: _Setup, config: TrainConfig, runtime: Runtime, run: RunDir | None) -> Trainer:
+def _trainer(setup: _Setup, config: RunConfig, runtime: Runtime, run: RunDir | None) -> Trainer:
     prepared, progress = setup.prepared, current_progress()
     old = np.zeros(max(1, len(prepared.dataset.class_names)), dtype=bool)
     old[list(prepared.split.old_classes)] = True
     unlabeled = np.flatnonzero(prepared.labels < 0)
     unlabeled = unlabeled[np.isin(unlabeled, setup.bank.rows)]
     truth, network = prepared.dataset.labels, setup.method.network
-    monitor: DiscoveryMonitor | ClusteringMonitor | RepresentationMonitor | ClassificationMonitor | None = None
+    monitor: Monitor | None = None
     if isinstance(config, RepresentationTrainConfig):
         monitor = RepresentationMonitor(
             setup.bank.rows,
@@ -218,10 +227,20 @@ def _trainer(setup: _Setup, config: TrainConfig, runtime: Runtime, run: RunDir |
             linear=config.linear_monitor,
             seed=config.seed,
         )
-    elif isinstance(config, SupervisedTrainConfig):
-        monitor = ClassificationMonitor(setup.held_out, prepared.split.class_order)
+    elif isinstance(config, SupervisedTrainConfig | FewLabelTrainConfig):
+        monitor = judge = ClassificationMonitor(setup.held_out, prepared.split.class_order)
+        if isinstance(config, SnowballConfig | LMCSConfig):
+            monitor = GrowthMonitor(
+                judge,
+                prepared.dataset.sample_ids,
+                truth,
+                prepared.split.class_order,
+                prepared.dataset.class_names,
+                (lambda name, text: None) if run is None else run.write_text,
+            )
     elif network.num_outputs:
-        patience = config.collapse_patience_epochs if isinstance(config, DiscoveryTrainConfig) else config.epochs
+        # only discovery is stopped when it collapses
+        patience = config.collapse_patience_epochs if isinstance(config, DiscoveryTrainConfig) else sys.maxsize
         monitor = DiscoveryMonitor(unlabeled, truth, old, len(prepared.split.old_classes), patience=patience)
     elif setup.method.num_clusters is not None:
         monitor = ClusteringMonitor(setup.bank.rows, prepared.labels, truth, old, config.seed)
@@ -260,7 +279,7 @@ def _write_facts(run: RunDir, setup: _Setup, runtime: Runtime) -> None:
     )
 
 
-def _summarize(method_name: str, config: TrainConfig, run: RunDir, setup: _Setup, fit: FitResult) -> SimpleResult:
+def _summarize(method_name: str, config: RunConfig, run: RunDir, setup: _Setup, fit: FitResult) -> SimpleResult:
     metrics = dict(fit.metrics)
     last = run.checkpoints / "last.json"
     values: dict[str, object] = {
@@ -268,13 +287,13 @@ def _summarize(method_name: str, config: TrainConfig, run: RunDir, setup: _Setup
         "dataset": config.dataset,
         "run": run.path,
         "finished": fit.finished,
-        "epochs": config.epochs,
+        **({"epochs": config.epochs} if isinstance(config, TrainConfig) else {}),
         "steps": fit.step,
         "seconds": round(fit.seconds, 2),
         "samples": setup.prepared.counts(),
         "skipped": len(setup.bank.bad),
         "metrics": metrics,
-        "weights_fingerprint": fingerprint(setup.method.network),
+        "weights_fingerprint": fingerprint(setup.method.headline()),
         "checkpoint": json.loads(last.read_text())["checkpoint"] if last.exists() else None,
     }
     if fit.finished:
@@ -330,7 +349,7 @@ def _classification_table(method: str, dataset: str, metrics: Mapping[str, float
     )
 
 
-def _plan(method_name: str, config: TrainConfig) -> SimpleResult:
+def _plan(method_name: str, config: RunConfig) -> SimpleResult:
     """Build everything, time a few steps on real batches, write nothing."""
     runtime = Runtime(device=config.device, precision=config.precision, threads=config.threads)
     before = _peak_memory(runtime)
