@@ -215,8 +215,8 @@ class ShowDiscoveredConfig(StageConfig):
     )
     table: Path | None = Field(
         None,
-        description="Instead of --result: a CSV with the columns path,label,score,rank,round, as a training run or "
-        "discover writes it.",
+        description="Instead of --result: a CSV with columns path,label,score,rank,round, as discover writes it, or "
+        "discovered.csv of a training run.",
         json_schema_extra=_STORE,
     )
     generation: int | None = Field(

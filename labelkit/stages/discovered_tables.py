@@ -13,6 +13,7 @@ from labelkit.errors import ConfigError, DatasetError
 
 TABLE_COLUMNS = ("path", "label", "score", "rank", "round")
 _GENERATION = "generation"
+_ITERATION = "iteration"  # what training runs call a round
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,9 @@ def found_table_text(found: Sequence[FoundImage]) -> bytes:
 
 
 def read_found_table(path: Path, generation: int | None = None) -> list[FoundImage]:
-    """Read a table with at least the columns ``path,label,score,rank,round``, best rank first.
+    """Read a table with at least the columns ``path,label,score,rank,round``, by round and best rank first.
+
+    Tables of training runs have ``iteration`` in place of ``round``, from 1 in each generation.
 
     Args:
         path: the CSV file.
@@ -66,17 +69,20 @@ def read_found_table(path: Path, generation: int | None = None) -> list[FoundIma
         raise DatasetError(where, f"cannot be read: {error.strerror}", "Check its name and permissions.") from error
     except (UnicodeDecodeError, csv.Error) as error:
         raise DatasetError(where, f"is no table: {error}", "Give a CSV file in UTF-8.") from error
-    missing = [column for column in TABLE_COLUMNS if column not in columns]
+    number_column = _ITERATION if _ITERATION in columns and "round" not in columns else "round"
+    missing = [column for column in (*TABLE_COLUMNS[:-1], number_column) if column not in columns]
     if missing:
         raise DatasetError(
             where,
             f"has no column {missing[0]!r}, found {', '.join(columns) or 'nothing'}",
-            f"Needs {', '.join(TABLE_COLUMNS)}.",
+            f"Give a table with the columns {', '.join(TABLE_COLUMNS)} (or {_ITERATION}).",
         )
     found: list[tuple[int, FoundImage]] = []
     for line, row in enumerate(rows, start=2):
         try:
-            image = FoundImage(row["path"], row["label"], float(row["score"]), int(row["rank"]), int(row["round"]))
+            image = FoundImage(
+                row["path"], row["label"], float(row["score"]), int(row["rank"]), int(row[number_column])
+            )
             if not math.isfinite(image.score):
                 raise ValueError(f"score {image.score}")
             found.append((int(row[_GENERATION]) if _GENERATION in columns else 0, image))
@@ -91,4 +97,5 @@ def read_found_table(path: Path, generation: int | None = None) -> list[FoundIma
         told = ", ".join(map(str, known)) if _GENERATION in columns else "no column of that name"
         raise ConfigError("--generation", f"{path} has no generation {generation} (it has: {told})", "Choose one.")
     wanted = known[-1] if generation is None else generation
-    return sorted((image for number, image in found if number == wanted), key=lambda image: image.rank)
+    chosen = (image for number, image in found if number == wanted)
+    return sorted(chosen, key=lambda image: (image.round, image.rank))

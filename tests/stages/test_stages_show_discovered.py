@@ -18,7 +18,7 @@ from labelkit.stages.show_discovered import _panel_rounds
 from PIL import Image
 
 RIGHT, WRONG = (0x2E, 0x8B, 0x57), (0xC6, 0x28, 0x28)
-HEADER = "sample_index,path,label,score,rank,round,generation,iteration,network\n"
+HEADER = "sample_index,path,label,score,rank,generation,iteration,network\n"
 
 
 @pytest.fixture(scope="module")
@@ -114,9 +114,9 @@ def test_the_table_of_a_training_run_is_shown_by_generation(
     table = tmp_path / "discovered.csv"
     table.write_text(
         HEADER
-        + "0,ant/00.png,bee,0.5,1,1,1,1,teacher\n"
-        + "1,ant/01.png,ant,0.6,2,1,1,1,teacher\n"
-        + "9,bee/01.png,bee,0.4,1,1,2,2,master\n"
+        + "0,ant/00.png,bee,0.5,1,1,1,teacher\n"
+        + "1,ant/01.png,ant,0.6,1,1,2,teacher\n"
+        + "9,bee/01.png,bee,0.4,1,2,1,master\n"
     )
     common = ["show", "discovered", "--table", table, "--overwrite", "--json"]
     last = labelkit(*common, "--dataset", photos, "--out", tmp_path / "s.png")
@@ -127,6 +127,16 @@ def test_the_table_of_a_training_run_is_shown_by_generation(
     assert [(row["class"], row["discovered"], row["wrong"]) for row in first.json["classes"]] == [
         ("ant", 1, 0),
         ("bee", 1, 1),
+    ]
+
+
+def test_iterations_of_a_training_run_are_rounds(tmp_path: Path) -> None:
+    table = tmp_path / "discovered.csv"
+    table.write_text(HEADER + "1,b,x,0.6,1,1,2,teacher\n0,a,x,0.5,2,1,1,teacher\n2,c,x,0.7,1,1,1,teacher\n")
+    assert [(image.sample_id, image.round, image.rank) for image in read_found_table(table)] == [
+        ("c", 1, 1),
+        ("a", 1, 2),
+        ("b", 2, 1),
     ]
 
 
@@ -263,7 +273,7 @@ def test_a_table_that_is_not_there_and_a_generation_that_is_not_there_are_told(
     table = tmp_path / "t.csv"
     common = ["show", "discovered", "--table", table, "--index", store, "--out", tmp_path / "s.png"]
     absent = labelkit(*common)
-    table.write_text(HEADER + "0,ant/00.png,ant,0.5,1,1,1,1,teacher\n")
+    table.write_text(HEADER + "0,ant/00.png,ant,0.5,1,1,1,teacher\n")
     other = labelkit(*common, "--generation", "7")
 
     assert (absent.code, other.code) == (3, 2)
