@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 from labelkit.cli.main import main
 
-SHORT = [
-    *("--max-per-class", "30", "--num-labels", "20", "--steps", "6", "--later-steps", "3", "--cap", "4", "--refill"),
-    *("--generations", "2", "--batch-size", "16", "--labeled-batch-size", "6", "--eval-every-steps", "6"),
-    *("--threads", "1", "--device", "cpu", "--log-every-steps", "1"),
+QUICK = [
+    *("--steps", "6", "--later-steps", "3", "--batch-size", "16", "--labeled-batch-size", "6", "--refill"),
+    *("--eval-every-steps", "6", "--threads", "1", "--device", "cpu", "--log-every-steps", "1"),
 ]
+SHORT = [*QUICK, "--max-per-class", "30", "--num-labels", "20", "--cap", "4", "--generations", "2"]
 
 
 def write_csv(path: Path, photos: Path, labels: dict[str, int | None]) -> Path:
@@ -84,18 +84,19 @@ def test_labels_that_cannot_be_learned_from_are_refused(
 
 def test_labels_that_are_not_balanced_are_grown_as_they_are(tmp_path: Path, photos: Path) -> None:
     table = write_csv(tmp_path / "few.csv", photos, {"ant": 1, "bee": 4})
-    options = [*SHORT, "--max-per-class", "none", "--num-labels", "none", "--holdout", "none", "--generations", "1"]
+    options = [*QUICK, "--num-labels", "none", "--holdout", "none", "--cap", "2"]
     out = tmp_path / "run"
     data = ["--dataset", str(table), "--preset", "digits", "--out", str(out)]
-    assert main(["train", "snowball", *options, "--cap", "2", *data]) == 0
-    found = list(csv.DictReader((out / "discovered.csv").open()))
+    assert main(["train", "snowball", *options, *data]) == 0
+    found = list(csv.DictReader((out / "discovered.csv").read_text().splitlines()))
     counts = {name: sum(line["label"] == name for line in found) for name in ("ant", "bee")}
     assert counts == {"ant": 1, "bee": 4}  # the share of each class is that of its labels
 
 
 def test_the_network_of_a_run_embeds(tmp_path: Path) -> None:
     out, store = tmp_path / "run", tmp_path / "digits.h5"
-    assert main(["train", "snowball", *SHORT, "--generations", "1", "--out", str(out)]) == 0
+    few = ["--max-per-class", "30", "--cap", "2"]
+    assert main(["train", "snowball", *QUICK, *few, "--out", str(out)]) == 0
     embed = ["embed", "--checkpoint", str(out), "--dataset", "digits", "--max-per-class", "3", "--out", str(store)]
     assert main([*embed, "--device", "cpu"]) == 0
 
@@ -138,7 +139,7 @@ def test_two_processes_discover_what_one_does(tmp_path: Path) -> None:
         out = tmp_path / str(processes)
         done = _labelkit("train", "snowball", *SHORT, "--out", str(out), processes=processes)
         assert done.returncode == 0, done.stderr
-        tables.append(list(csv.DictReader((out / "discovered.csv").open())))
+        tables.append(list(csv.DictReader((out / "discovered.csv").read_text().splitlines())))
     exact = [[{key: line[key] for key in line if key != "score"} for line in table] for table in tables]
     assert exact[0] == exact[1]
     scores = [[float(line["score"]) for line in table] for table in tables]
