@@ -16,7 +16,7 @@ from torch import Tensor
 from labelkit.algorithms.dominance import prefix_rank_sums
 
 # bytes that one item of one row needs at the peak
-BYTES_PER_ITEM = 400
+BYTES_PER_ITEM = 1000
 
 
 @dataclass(frozen=True, slots=True)
