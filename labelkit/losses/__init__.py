@@ -3,12 +3,14 @@
 from labelkit.losses.alignment import AttentionPull, ConfidentPseudoLabelLoss, DistributionAlignment
 from labelkit.losses.consistency import DistillationLoss, LabelLoss, MeanEntropyRegularizer
 from labelkit.losses.contrastive import InfoNCELoss, SupConLoss
+from labelkit.losses.cotap import CoTAPLoss, cotap_loss
 from labelkit.losses.discovery import DiscoveryLoss
 from labelkit.losses.multi_head import MultiHeadCrossEntropy
 
 __all__ = [
     "AttentionPull",
     "ConfidentPseudoLabelLoss",
+    "CoTAPLoss",
     "DiscoveryLoss",
     "DistillationLoss",
     "DistributionAlignment",
@@ -17,4 +19,5 @@ __all__ = [
     "MeanEntropyRegularizer",
     "MultiHeadCrossEntropy",
     "SupConLoss",
+    "cotap_loss",
 ]

@@ -1,0 +1,150 @@
+"""Make similarities follow the order of target similarities (CoTAP), exactly and in O(n log n)."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+
+from labelkit.algorithms.pair_ranking import BYTES_PER_ITEM, RankingTerms, ranking_terms, ranking_terms_by_pairs
+from labelkit.algorithms.precision import without_autocast
+
+Implementation = Literal["auto", "fast", "pairs"]
+# below this the double sum has less to do
+FEW_ITEMS = 256
+
+
+def cotap_loss(
+    scores: Tensor,
+    targets: Tensor,
+    weights: Tensor | None = None,
+    *,
+    floor: float = -0.2,
+    margin: float = 0.5,
+    implementation: Implementation = "auto",
+    max_bytes: int = 2**30,
+) -> Tensor:
+    r"""Penalize scores that rank items differently than the targets do, above all near the top.
+
+    .. math:: \frac1n \sum_i \gamma_i \frac{x_i}{1 + x_i}, \qquad
+        x_i = \frac{\sum_{j:\, q_j < q_i} \ell(p_i - p_j)}{\#\{j : q_j \ge q_i, p_j \ge p_i\}}
+
+    with :math:`\gamma_i = \max(q_i - \text{floor}, 0)` and :math:`\ell(d) = 1 - 2d/\tau` for d < 0,
+    :math:`(1 - d/\tau)^2` for d up to the margin :math:`\tau`, then 0. At least 0, less than the largest
+    :math:`\gamma`; 0 where all targets are equal, or scores order them all with gaps above the margin.
+
+    Args:
+        scores: (b, n) float of any precision, p, gets gradients; only differences matter. b may be 0.
+        targets: (b, n) float, q, no gradient.
+        weights: (b, n) float, instead of :math:`\gamma`.
+        floor: :math:`\tau_1`, targets below it have no weight.
+        margin: :math:`\tau_2 > 0`, the gap in scores that is enough.
+        implementation: ``fast``: O(n log n) time, O(n) memory; ``pairs``: the double sum; ``auto``: the double sum for
+            few items. All agree to rounding, ties included.
+        max_bytes: rows are worked on in groups that need about so much at most; changes nothing else.
+
+    Returns:
+        (b,) float32 (float64 for float64 scores), one loss per row.
+
+    Raises:
+        ValueError: shapes that differ, no items, not-a-number or infinite values, a margin that is not positive.
+
+    Source:
+        "Semantic Concentration for Self-Supervised Dense Representations Learning", Eq. 11 and 12; counts and weights
+        are constants for the gradient.
+    """
+    _check(scores, targets, weights, margin, implementation)
+    with without_autocast(scores):
+        gamma = (targets.detach() - floor).clamp_min(0) if weights is None else weights.detach()
+        loss: Tensor = _Ranking.apply(scores, targets.detach(), gamma, margin, implementation, max_bytes)
+        return loss
+
+
+def _check(scores: Tensor, targets: Tensor, weights: Tensor | None, margin: float, implementation: str) -> None:
+    if scores.ndim != 2 or scores.shape[1] == 0:
+        raise ValueError(f"scores must be (b, n) with n >= 1, got {tuple(scores.shape)}")
+    for name, tensor in (("targets", targets), ("weights", weights)):
+        if tensor is not None and tensor.shape != scores.shape:
+            raise ValueError(f"scores are {tuple(scores.shape)}, {name} {tuple(tensor.shape)}")
+    if not margin > 0:
+        raise ValueError(f"margin must be above 0, got {margin}")
+    if implementation not in ("auto", "fast", "pairs"):
+        raise ValueError(f"unknown implementation {implementation!r}")
+    if not (torch.isfinite(scores).all() and torch.isfinite(targets).all()):
+        raise ValueError("scores or targets are not finite")
+
+
+class _Ranking(Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        scores: Tensor,
+        targets: Tensor,
+        weights: Tensor,
+        margin: float,
+        implementation: Implementation,
+        max_bytes: int,
+    ) -> Tensor:
+        wants_gradient = bool(ctx.needs_input_grad[0])
+        losses, gradients = [], []
+        for part in _parts(scores.shape, implementation, max_bytes):
+            terms = _terms(implementation, scores[part], targets[part], weights[part], margin, wants_gradient)
+            losses.append(terms.loss)
+            if terms.gradient is not None:
+                gradients.append(terms.gradient.to(scores.dtype))
+        if wants_gradient:
+            ctx.save_for_backward(torch.cat(gradients))
+        return torch.cat(losses).to(torch.float64 if scores.dtype == torch.float64 else torch.float32)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
+        (gradient,) = ctx.saved_tensors
+        return upstream.to(gradient.dtype)[:, None] * gradient, None, None, None, None, None
+
+
+def _uses_pairs(n: int, implementation: Implementation) -> bool:
+    return implementation == "pairs" or (implementation == "auto" and n <= FEW_ITEMS)
+
+
+def _parts(shape: torch.Size, implementation: Implementation, max_bytes: int) -> list[slice]:
+    batch, n = shape
+    each = 48 * n * n if _uses_pairs(n, implementation) else BYTES_PER_ITEM * n
+    rows = max(1, max_bytes // each)
+    return [slice(start, start + rows) for start in range(0, max(batch, 1), rows)]
+
+
+def _terms(
+    implementation: Implementation, scores: Tensor, targets: Tensor, weights: Tensor, margin: float, gradient: bool
+) -> RankingTerms:
+    compute = ranking_terms_by_pairs if _uses_pairs(scores.shape[1], implementation) else ranking_terms
+    return compute(scores, targets, weights, margin, gradient=gradient)
+
+
+class CoTAPLoss(nn.Module):
+    """Mean of :func:`cotap_loss` over rows.
+
+    Args:
+        floor: see there.
+        margin: see there.
+        implementation: see there.
+
+    Shape:
+        - scores: ``(b, n)`` float, gets gradients.
+        - targets: ``(b, n)`` float.
+        - returns: ``()`` float32 (float64 stays); 0 for b = 0.
+    """
+
+    def __init__(self, floor: float = -0.2, margin: float = 0.5, implementation: Implementation = "auto") -> None:
+        super().__init__()
+        self.floor = floor
+        self.margin = margin
+        self.implementation = implementation
+
+    def forward(self, scores: Tensor, targets: Tensor) -> Tensor:
+        """Return the mean."""
+        losses = cotap_loss(scores, targets, floor=self.floor, margin=self.margin, implementation=self.implementation)
+        return losses.sum() / max(len(losses), 1)

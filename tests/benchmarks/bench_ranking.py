@@ -1,0 +1,113 @@
+"""Time the CoTAP loss against its double sum, forward and backward, and its memory at growing sizes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+import torch
+from labelkit.losses.cotap import cotap_loss
+from tests.benchmarks.measure import Row, Wanted, compare
+from torch import Tensor
+
+SEED = 0
+SEEDS = {"scores": SEED}
+MARGIN, FLOOR = 0.5, -0.2
+CHUNK = 64
+LARGE = 38_416  # pairs of patches of two images of 14 x 14 patches
+MEMORY = """
+import json, sys, torch
+from pathlib import Path
+from labelkit.losses.cotap import cotap_loss
+torch.set_num_threads(1)
+def status(name):
+    (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(name))
+    return 1024 * int(line.split()[1])
+def once(n):
+    scores = torch.rand(1, n, requires_grad=True)
+    cotap_loss(scores, torch.rand(1, n), implementation="fast").sum().backward()
+once(1000)
+Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
+before = status("VmRSS")
+once(int(sys.argv[1]))
+print(json.dumps(status("VmHWM") - before))
+"""
+
+
+def cpu_seconds(work: Callable[[], object]) -> Callable[[], float]:
+    """Return a function that does the work and returns the processor time it took: neighbors do not count."""
+
+    def timed() -> float:
+        begin = time.process_time()
+        work()
+        return time.process_time() - begin
+
+    return timed
+
+
+def made(n: int) -> tuple[Tensor, Tensor]:
+    """Scores that follow targets loosely, as similarities of patches do."""
+    generator = torch.Generator().manual_seed(SEED)
+    targets = torch.rand(1, n, generator=generator)
+    scores = (0.7 * targets + 0.3 * torch.rand(1, n, generator=generator)).requires_grad_()
+    return scores, targets
+
+
+def fast(scores: Tensor, targets: Tensor) -> None:
+    """The loss and its gradient in O(n log n)."""
+    cotap_loss(scores, targets, implementation="fast").sum().backward()
+
+
+def double_sum(scores: Tensor, targets: Tensor, rows: slice = slice(None)) -> None:
+    """Equation 12 in float32 by autograd, for some of its rows."""
+    p, q = scores[0], targets[0]
+    difference = p[rows, None] - p[None]
+    surrogate = torch.where(difference < 0, 1 - 2 * difference / MARGIN, (1 - difference / MARGIN).clamp_min(0) ** 2)
+    behind = (surrogate * (q[None] < q[rows, None])).sum(1)
+    ratio = behind / ((q[None] >= q[rows, None]) & (difference <= 0)).sum(1)
+    ((q[rows] - FLOOR).clamp_min(0) * ratio / (1 + ratio)).sum().div(len(p)).backward()
+
+
+def peak_bytes(n: int) -> int:
+    """Memory that one call adds, in a process of its own."""
+    done = subprocess.run([sys.executable, "-c", MEMORY, str(n)], check=True, capture_output=True, text=True)
+    return int(json.loads(done.stdout))
+
+
+def rows() -> Iterator[Row]:
+    """Yield measured sizes, one that is extrapolated from a chunk of rows, and memory."""
+    for n, wanted in ((2401, 20.0), (4096, 40.0)):
+        pair = made(n)
+        yield compare(
+            f"CoTAP loss and gradient, n {n:,}: double sum in float32 / fast",
+            cpu_seconds(lambda pair=pair: fast(*pair)),  # type: ignore[misc] # a default binds the loop's value
+            cpu_seconds(lambda pair=pair: double_sum(*pair)),  # type: ignore[misc] # likewise
+            wanted=Wanted(">=", wanted),
+            repetitions=5,
+        )
+    pair = made(LARGE)
+
+    def chunk() -> float:
+        begin = time.process_time()
+        double_sum(*pair, slice(0, CHUNK))
+        return (time.process_time() - begin) * LARGE / CHUNK
+
+    yield compare(
+        f"CoTAP loss and gradient, n {LARGE:,}: double sum in float32, extrapolated from {CHUNK} rows / fast",
+        cpu_seconds(lambda: fast(*pair)),
+        chunk,
+        wanted=Wanted(">=", 300.0),
+        repetitions=5,
+    )
+    small, large = peak_bytes(LARGE), peak_bytes(8 * LARGE)
+    yield Row(
+        name=f"CoTAP memory, n {8 * LARGE:,} / n {LARGE:,} (times are GB); {large / (8 * LARGE):.0f} bytes an item",
+        ours_s=large / 1e9,
+        peer_s=small / 1e9,
+        ratio=large / small,
+        wanted="<= 9",
+        ok=large <= 9 * small,
+    )
