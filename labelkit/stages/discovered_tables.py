@@ -13,6 +13,7 @@ from labelkit.errors import ConfigError, DatasetError
 
 TABLE_COLUMNS = ("path", "label", "score", "rank", "round")
 _GENERATION = "generation"
+_ITERATION = "iteration"
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,8 @@ def found_table_text(found: Sequence[FoundImage]) -> bytes:
 def read_found_table(path: Path, generation: int | None = None) -> list[FoundImage]:
     """Read a table with at least the columns ``path,label,score,rank,round``, best rank first.
 
+    Training runs call the last one ``iteration``.
+
     Args:
         path: the CSV file.
         generation: of a table with a column of that name, the one to read; by default the last.
@@ -66,6 +69,9 @@ def read_found_table(path: Path, generation: int | None = None) -> list[FoundIma
         raise DatasetError(where, f"cannot be read: {error.strerror}", "Check its name and permissions.") from error
     except (UnicodeDecodeError, csv.Error) as error:
         raise DatasetError(where, f"is no table: {error}", "Give a CSV file in UTF-8.") from error
+    if _ITERATION in columns and "round" not in columns:
+        columns = ["round" if column == _ITERATION else column for column in columns]
+        rows = [{**row, "round": row[_ITERATION]} for row in rows]
     missing = [column for column in TABLE_COLUMNS if column not in columns]
     if missing:
         raise DatasetError(
