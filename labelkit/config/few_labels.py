@@ -84,6 +84,13 @@ class FewLabelTrainConfig(BackboneRunConfig, StepTrainConfig):
         json_schema_extra=_AVERAGES,
     )
 
+    sync_bn: bool = Field(
+        True,
+        description="With several processes, batch normalization uses the images of all of them, so that any number "
+        "trains alike.",
+        json_schema_extra=_AVERAGES,
+    )
+
     @model_validator(mode="after")
     def _check_decays(self) -> FewLabelTrainConfig:
         if self.ema_decay_start > self.ema_decay:
@@ -101,6 +108,15 @@ class TwoStreamOptions(StageConfig):
         "before any comes again.",
         json_schema_extra=_OPTIMIZATION,
     )
+
+    @model_validator(mode="after")
+    def _check_streams(self) -> TwoStreamOptions:
+        batch_size = getattr(self, "batch_size", None)  # of the run, which these are options of
+        if batch_size is not None and self.labeled_batch_size >= batch_size:
+            raise ValueError(
+                f"labeled_batch_size {self.labeled_batch_size} leaves no place for others in batch_size {batch_size}"
+            )
+        return self
 
 
 class MeanTeacherOptions(TwoStreamOptions):

@@ -13,12 +13,14 @@ from labelkit.config.few_labels import FewLabelTrainConfig, MeanTeacherOptions
 from labelkit.data.batch import DataInfo
 from labelkit.data.samplers import Stream, StreamSampler
 from labelkit.data.transforms import ViewSpec, semi_supervised_views, test_view
+from labelkit.engine.devices import process_count
 from labelkit.engine.mean_teacher import MeanTeacherObjective
 from labelkit.engine.method import Phase, TrainState
 from labelkit.engine.recalibration import recalibrate_bn
 from labelkit.engine.schedules import EMADecay, PhaseLearningRate, horizon_decay
 from labelkit.engine.students import StudentNetwork
 from labelkit.errors import ConfigError, DatasetError
+from labelkit.models.batch_norm import share_statistics
 from labelkit.models.classifier_network import ClassifierNetwork
 from labelkit.models.convnet13 import set_dropout
 from labelkit.models.ema import StudentChain
@@ -95,6 +97,8 @@ def build_student(
     )
     if config.dropout is not None:
         set_dropout(network.backbone, config.dropout)
+    if config.sync_bn and process_count() > 1:
+        share_statistics(network)
     return network
 
 

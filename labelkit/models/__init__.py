@@ -2,7 +2,7 @@
 
 from labelkit.models.attention_maps import BlockAttention, attention_maps
 from labelkit.models.backbones import Backbone, BackboneInfo, build_backbone, list_backbones
-from labelkit.models.batch_norm import StatisticsSum, batch_statistics
+from labelkit.models.batch_norm import SharedBatchNorm2d, StatisticsSum, batch_statistics, share_statistics
 from labelkit.models.ema import EMATeacher, StudentChain, follow, slow_copy
 from labelkit.models.heads import CosineClassifier, LinearHeads, Projector
 from labelkit.models.paired_attention import KeyUpdate, default_align_blocks, freeze_backbone, paired_forward
@@ -21,6 +21,7 @@ __all__ = [
     "LinearHeads",
     "LoadReport",
     "Projector",
+    "SharedBatchNorm2d",
     "StatisticsSum",
     "StudentChain",
     "UnsupportedBackboneError",
@@ -38,5 +39,6 @@ __all__ = [
     "paired_forward",
     "resnet50",
     "seeded_init",
+    "share_statistics",
     "slow_copy",
 ]

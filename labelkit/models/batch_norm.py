@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
@@ -27,6 +28,58 @@ def batch_statistics(module: nn.Module) -> Iterator[None]:
     finally:
         for layer, (training, tracking) in zip(layers, before, strict=True):
             layer.training, layer.track_running_stats = training, tracking
+
+
+def _total(value: Tensor) -> Tensor:
+    """Sum over processes, with gradients."""
+    from torch.distributed.nn.functional import all_reduce
+
+    total: Tensor = all_reduce(value)  # type: ignore[no-untyped-call] # torch does not say
+    return total
+
+
+class SharedBatchNorm2d(nn.BatchNorm2d):
+    """Batch normalization with the statistics of the images of all processes, on any device.
+
+    So a step on several processes is that of one, to the last bits of float32. Torch's own (``SyncBatchNorm``) refuses
+    CPUs. In ``batch_statistics``, and with a single process, it is the usual one.
+    """
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Normalize (b, c, h, w)."""
+        shared = self.training and self.track_running_stats and dist.is_initialized() and dist.get_world_size() > 1
+        if not shared:
+            return super().forward(images)
+        values, momentum = images.float(), self.momentum
+        if momentum is None or self.running_mean is None or self.running_var is None:
+            raise ValueError("shared statistics need running ones that follow by a momentum")
+        count = values.new_tensor(values.numel() / values.shape[1])
+        dist.all_reduce(count)
+        mean = _total(values.sum((0, 2, 3))) / count
+        # by differences: a mean of squares minus the square of the mean would lose digits
+        variance = _total((values - mean[:, None, None]).square().sum((0, 2, 3))) / count
+        with torch.no_grad():
+            self.running_mean.lerp_(mean, momentum)
+            self.running_var.lerp_(variance * count / (count - 1), momentum)
+            if self.num_batches_tracked is not None:
+                self.num_batches_tracked += 1
+        # not F.batch_norm, which would take these for constants and give them no gradient
+        normalized = (values - mean[:, None, None]) * torch.rsqrt(variance + self.eps)[:, None, None]
+        if self.affine:
+            normalized = normalized * self.weight[:, None, None] + self.bias[:, None, None]
+        return normalized.to(images.dtype)
+
+
+def share_statistics(module: nn.Module) -> None:
+    """Let all two-dimensional batch normalization inside a module use the statistics of all processes, in place."""
+    for name, child in module.named_children():
+        if type(child) is nn.BatchNorm2d:
+            shared = SharedBatchNorm2d(child.num_features, child.eps, child.momentum, child.affine)
+            shared.load_state_dict(child.state_dict())
+            shared.train(child.training)
+            setattr(module, name, shared)
+        else:
+            share_statistics(child)
 
 
 class StatisticsSum:

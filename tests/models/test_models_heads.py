@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import math
 
 import pytest
 import torch
+from labelkit.models import batch_norm
+from labelkit.models.batch_norm import SharedBatchNorm2d, share_statistics
 from labelkit.models.ema import EMATeacher, StudentChain, follow, slow_copy
 from labelkit.models.heads import CosineClassifier, Projector
 from labelkit.models.seeding import seeded_init
@@ -246,3 +249,44 @@ def test_averages_are_float32_whatever_the_network_is() -> None:
     student = Number(1.0078125).to(torch.bfloat16)
     follow(copied, student, 0.999, buffers="counters")
     assert copied.value.item() == pytest.approx(1 + 0.001 * 0.0078125, abs=1e-7)
+
+
+# --- normalization over processes
+
+
+def test_shared_statistics_are_the_usual_ones_in_a_single_process() -> None:
+    plain = nn.Sequential(nn.Conv2d(1, 3, 3), nn.Sequential(nn.BatchNorm2d(3)), nn.BatchNorm1d(4))
+    shared = copy.deepcopy(plain)
+    share_statistics(shared)
+    assert isinstance(shared[1][0], SharedBatchNorm2d)
+    assert type(shared[2]) is nn.BatchNorm1d
+    assert shared.state_dict().keys() == plain.state_dict().keys()
+    images = torch.randn(5, 1, 6, 6)
+    assert torch.equal(plain[:2](images), shared[:2](images))
+    assert torch.equal(plain[1][0].running_var, shared[1][0].running_var)
+
+
+def test_statistics_of_two_halves_are_those_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both halves are computed here, side by side; a sum over processes is that of the two."""
+    images = torch.randn(8, 3, 4, 4, dtype=torch.float64).float().requires_grad_()
+    layer = SharedBatchNorm2d(3)
+    with torch.no_grad():
+        layer.weight.copy_(torch.tensor([1.0, 2.0, 0.5]))
+    plain = nn.BatchNorm2d(3)
+    plain.load_state_dict(layer.state_dict())
+    weights = torch.randn(8, 3, 4, 4)
+    (plain(images) * weights).sum().backward()
+    wanted, images.grad = images.grad, None
+
+    monkeypatch.setattr(batch_norm.dist, "is_initialized", lambda: True)
+    monkeypatch.setattr(batch_norm.dist, "get_world_size", lambda: 2)
+    # one process that holds everything, and another that holds nothing
+    monkeypatch.setattr(batch_norm.dist, "all_reduce", lambda value: value)
+    monkeypatch.setattr(batch_norm, "_total", lambda value: value)
+    output = layer(images)
+    assert torch.allclose(output, plain(images), atol=1e-5)
+    (output * weights).sum().backward()
+    assert images.grad is not None
+    assert wanted is not None
+    assert torch.allclose(images.grad, wanted, atol=1e-5)
+    assert int(layer.num_batches_tracked) == 1
