@@ -22,6 +22,7 @@ from labelkit.engine.label_growth import GrowthRules
 from labelkit.engine.lmcs import find_critical
 from labelkit.errors import ConfigError
 from labelkit.models.ema import follow
+from labelkit.stages.discovered_tables import read_found_table
 from torch import Tensor, nn
 
 Make = Callable[..., Any]
@@ -97,16 +98,19 @@ def test_the_student_learns_what_was_discovered_one_generation_after_the_master(
 
 
 def test_a_last_phase_teaches_the_student_everything_or_there_is_none(make: Make) -> None:
-    setup = make("lmcs", epochs=3, growth_limit=2.0, label_rule="center", **GROWS)
-    setup.trainer.fit()
-    method = setup.method
-    assert [generation for generation, _, _ in method._later] == [0, 1]
-    assert (method.phase(2, setup.bank.rows).labels >= 0).sum() == 40
-    assert setup.trainer.clock.step == 12
-    short = make("lmcs", epochs=4, growth_limit=2.0, final_phase=False, **GROWS)
-    short.trainer.fit()
-    assert [generation for generation, _, _ in short.method._later] == [0]
-    assert short.trainer.clock.step == 8
+    options = {"epochs": 6, "growth_limit": 1.5, "label_rule": "center", **GROWS}
+    for last_phase in (True, False):
+        setup = make("lmcs", final_phase=last_phase, **options)
+        setup.trainer.fit()
+        method, found = setup.method, int(setup.method.growth.iteration)
+        assert 1 <= found < 4  # 10 samples; a class may lack a candidate at first
+        learned = [generation for generation, _, _ in method._later]
+        assert learned == [*range(found), found] if last_phase else [*range(found)]
+        assert setup.trainer.clock.step == 24 if last_phase else 4 * (1 + found)
+        last = method.phase(len(learned), setup.bank.rows).labels
+        assert (last >= 0).sum() == (
+            30 if last_phase else 20 + sum(s.iteration < found for s in method.growth.samples())
+        )
 
 
 def test_the_learning_rate_falls_over_all_phases_together(make: Make) -> None:
@@ -265,7 +269,7 @@ def test_growth_ends_when_predictions_no_longer_change(make: Make) -> None:
     assert int(setup.method.growth.iteration) == 1
 
 
-def test_the_table_says_what_was_discovered_by_entropy(make: Make) -> None:
+def test_the_table_says_what_was_discovered_by_entropy_and_can_be_shown(make: Make, tmp_path: Path) -> None:
     setup = make("lmcs", epochs=2, **GROWS)
     dataset = setup.prepared.dataset
     written: dict[str, str] = {}
@@ -290,6 +294,9 @@ def test_the_table_says_what_was_discovered_by_entropy(make: Make) -> None:
         scores[line["label"]].append(float(line["score"]))
     assert all(values == sorted(values, reverse=True) for values in scores.values())
     assert max(max(values) for values in scores.values()) <= np.log2(10)
+    table = tmp_path / "discovered.csv"
+    table.write_text(written["discovered.csv"])
+    assert sorted(image.sample_id for image in read_found_table(table)) == sorted(line["path"] for line in lines)
 
 
 @pytest.mark.parametrize("network", ["student", "teacher", "master"])
