@@ -211,7 +211,7 @@ def one_class(path: Path, *names: str) -> Path:
         (("--prototypes", "simplex"), 2, "need 9 dimensions"),
         (("--loss", "cross-entropy"), 2, "reduction sum goes with loss inner-product"),
         (("--prototypes-from", "ONE"), 3, "holds no checkpoint"),
-        (("--batch-size", "4096"), 2, "4096 is more than the 1437 images"),
+        (("--batch-size", "4096"), 2, "more than an epoch draws (1437)"),
     ],
 )
 def test_what_cannot_be_trained_is_refused_with_its_code(

@@ -335,7 +335,7 @@ CASES = {
         empty_folder, "embed --dataset {photos} --checkpoint {trained} --out {bad}", 3, ("{bad}: is a folder", "--out")
     ),
     "a folder where a sheet is to be made": Case(
-        empty_folder, "retrieve --index {index} " + QUERY + " --sheet {bad}", 5, ("{bad}: is a folder", "another name")
+        empty_folder, "retrieve --index {index} " + QUERY + " --sheet {bad}", 2, ("{bad} is a folder", "name of a file")
     ),
     "result name that cannot be": Case(
         nothing, "cluster k-means --index {index} --num-clusters 2 --result Great/1", 2, ("--result", "Great/1")
