@@ -97,5 +97,5 @@ def keypoint_masks(
     cells = cell_centers(height, width, keypoints) * scale  # (h w, 2)
     squares = (cells[None, :, None] - (keypoints * scale)[:, None]).square().sum(dim=-1)  # (b, h w, k)
     hills = torch.exp(-squares / (2 * sigma**2)) * present[:, None].to(squares.dtype)
-    found = hills.sum(dim=-1).unflatten(1, (height, width))
+    found = hills.sum(dim=-1).reshape(-1, height, width)
     return found.clamp(max=1) if clip else found

@@ -92,8 +92,7 @@ def normalized_homography(pixels: ArrayLike, first: tuple[int, int], second: tup
         first: height and width of the first image.
         second: height and width of the second image.
     """
-    made: Matrices = _from_pixels(second) @ np.asarray(pixels, dtype=np.float64) @ np.linalg.inv(_from_pixels(first))
-    return made
+    return np.asarray(_from_pixels(second) @ np.asarray(pixels, dtype=np.float64) @ np.linalg.inv(_from_pixels(first)))
 
 
 def normalized_points(pixels: ArrayLike, size: tuple[int, int]) -> NDArray[np.float64]:
@@ -104,7 +103,7 @@ def normalized_points(pixels: ArrayLike, size: tuple[int, int]) -> NDArray[np.fl
         size: height and width of the image.
     """
     points = np.asarray(pixels, dtype=np.float64).reshape(-1, 2)
-    return (2 * points + 1) / np.array([size[1], size[0]]) - 1
+    return np.asarray((2 * points + 1) / np.array([size[1], size[0]]) - 1)
 
 
 def _from_pixels(size: tuple[int, int]) -> Matrices:
@@ -182,9 +181,9 @@ def look_up(
     height, width = size
     centers = cell_centers(height, width, homographies).expand(len(maps), -1, -1)
     places, inside = move_points(centers, homographies)
-    grid = places.unflatten(1, (height, width)).to(maps.dtype)
+    grid = places.reshape(-1, height, width, 2).to(maps.dtype)
     found = F.grid_sample(maps, grid, mode=mode, padding_mode=padding, align_corners=False)
-    return found, inside.unflatten(1, (height, width))
+    return found, inside.reshape(-1, height, width)
 
 
 def warp_images(images: Tensor, homographies: Tensor, *, padding: Padding = "reflection") -> Tensor:

@@ -429,6 +429,7 @@ class Trainer:
             rank=self.runtime.rank,
             world_size=self.runtime.world_size,
             first_epoch=first_epoch,
+            pairing=phase.pairing,
         )
 
     def batches(self, phase: Phase, epoch: int) -> Iterator[Batch]:
