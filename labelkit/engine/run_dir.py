@@ -42,6 +42,7 @@ class RunDir:
         self.writes = writes
         self._lock: IO[bytes] | None = None
         self._metrics: IO[bytes] | None = None
+        self._begun = False
 
     @property
     def checkpoints(self) -> Path:
@@ -85,6 +86,7 @@ class RunDir:
                 self._clear()
             except OSError as error:
                 raise resource_error(error, str(self.path)) from error
+            self._begun = True
             self.extend(method, options)
 
     def extend(self, method: str, options: Mapping[str, Any]) -> None:
@@ -92,6 +94,16 @@ class RunDir:
         if self.writes:
             text = yaml.safe_dump(dict(options), sort_keys=False, allow_unicode=True)
             self.write_text(CONFIG, f"{_COMMAND}{method} --config config.yaml\n{text}")
+
+    def discard_unless_trained(self) -> None:
+        """Remove what this process wrote, and the folder if nothing else is in it; once trained, all stays."""
+        if self._lock is None or (self._begun and (self.checkpoints.exists() or (self.path / METRICS).exists())):
+            return
+        if self._begun:
+            self._clear()
+        if {entry.name for entry in self.path.iterdir()} == {LOCK}:
+            (self.path / LOCK).unlink()
+            self.path.rmdir()
 
     def close(self) -> None:
         """Release the lock; files stay."""

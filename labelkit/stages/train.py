@@ -32,7 +32,7 @@ from labelkit.engine.monitors import ClusteringMonitor, DiscoveryMonitor
 from labelkit.engine.representation_monitor import HeldOut, RepresentationMonitor
 from labelkit.engine.run_dir import SPLIT, SUMMARY, RunDir, check_same_options
 from labelkit.engine.trainer import FitResult, Trainer
-from labelkit.errors import CheckpointDamaged, CheckpointMismatch, ResourceError
+from labelkit.errors import CheckpointDamaged, CheckpointMismatch, ConfigError, InputError, ResourceError
 from labelkit.methods.registry import METHODS
 from labelkit.models.weights import fingerprint
 from labelkit.stages.initialize import describe_weights, initialize_from, take_labels, without_weights
@@ -64,6 +64,11 @@ def train_method(config: RunConfig) -> SimpleResult:
             run.open(resume=config.resume, overwrite=config.overwrite)
         runtime.barrier()
         return _train(method_name, config, runtime, run)
+    except (ConfigError, InputError):
+        if not config.resume:
+            # once corrected, the same command is to work
+            run.discard_unless_trained()
+        raise
     finally:
         run.close()
         if sys.exc_info()[0] is None:

@@ -1,7 +1,8 @@
-"""Time training steps: through the trainer against a bare loop, and FlipClass against SimGCD.
+"""Time training steps: through the trainer against a bare loop, FlipClass against SimGCD, DL2PA against a classifier.
 
 A step is one batch, from its rows to updated weights. It is timed from the end of the step before to its own end, so
-that nothing the trainer does in between is left out; what happens between two epochs is not part of a step.
+that nothing the trainer does in between is left out; what happens between two epochs is not part of a step. Seconds are
+of the processor, of all threads of this process, so that neighbors on a busy machine do not count.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 import torch
 from labelkit.config.discovery import DiscoveryTrainConfig
 from labelkit.config.presets import resolve
+from labelkit.config.train import TrainConfig
 from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.loading import ImageBank, TrainLoader
 from labelkit.data.transforms import Normalize
@@ -34,6 +36,7 @@ WARMUPS = 1
 # Steps that are timed in one turn: the default of --log-every-steps, so that one of them is logged.
 NANO_STEPS, NANO_REPETITIONS = 10, 31
 MINI_STEPS, MINI_REPETITIONS = 10, 7
+RESNET_STEPS = 5
 # So that the bare loop need not repeat the schedules.
 CONSTANT = {"lr_schedule": "constant", "teacher_temperature_start": 0.05, "teacher_temperature_final": 0.05}
 MINI = {"backbone": "vit_mini_p4_32", "batch_size": 32}
@@ -43,7 +46,7 @@ MINI = {"backbone": "vit_mini_p4_32", "batch_size": 32}
 class Task:
     """A method on the digits: everything before the first step."""
 
-    config: DiscoveryTrainConfig
+    config: TrainConfig
     prepared: PreparedData
     info: DataInfo
     method: Method[Any]
@@ -68,7 +71,6 @@ def make_task(method_name: str, **options: object) -> Task:
     """Build a method with the preset of the digits; ``options`` are stronger."""
     spec = METHODS[method_name]
     config = resolve(spec.config, overrides={"dataset": "digits", "epochs": 10_000, **SEEDS, **options}).config
-    assert isinstance(config, DiscoveryTrainConfig)
     prepared = prepare_data(config)
     info = prepared.info(0)
     method = spec.load()(config, info)
@@ -92,7 +94,7 @@ class TrainerSteps:
 
     def advance(self, n: int = 1, **info: object) -> None:
         """Note the end of a step; the trainer calls this."""
-        self._ends.append((self.trainer.clock.epoch, time.perf_counter()))
+        self._ends.append((self.trainer.clock.epoch, time.process_time()))
 
     def run(self) -> float:
         """Run a block; return the mean seconds of a step."""
@@ -110,6 +112,7 @@ class BareSteps:
 
     def __init__(self, task: Task, batches: Iterator[Batch], steps: int) -> None:
         config = task.config
+        assert isinstance(config, DiscoveryTrainConfig)
         self._batches = batches
         self._steps = steps
         self._temperature = config.teacher_temperature_final
@@ -133,10 +136,10 @@ class BareSteps:
     def run(self) -> float:
         """Run a block; return the mean seconds of a step."""
         self._step()  # as many steps as the trainer takes, of which the first is not timed there either
-        begin = time.perf_counter()
+        begin = time.process_time()
         for _ in range(self._steps):
             self._step()
-        return (time.perf_counter() - begin) / self._steps
+        return (time.process_time() - begin) / self._steps
 
 
 def against_bare_loop(folder: Path) -> Iterator[Row]:
@@ -179,6 +182,20 @@ def against_simgcd(folder: Path, name: str, steps: int, repetitions: int, **opti
     )
 
 
+def against_softmax(folder: Path, name: str, steps: int, repetitions: int, **options: object) -> Row:
+    """DL2PA against a learned classifier on the same network and images, both through the trainer."""
+    dl2pa = TrainerSteps(make_task("dl2pa", **options), folder / f"{name}-dl2pa", steps)
+    softmax = TrainerSteps(make_task("softmax", **options), folder / f"{name}-softmax", steps)
+    return compare(
+        f"training step, {name}, b {dl2pa.trainer.config.batch_size}: DL2PA / softmax",
+        dl2pa.run,
+        softmax.run,
+        wanted=Wanted("<=", 1.05),
+        repetitions=repetitions,
+        warmups=WARMUPS,
+    )
+
+
 def rows() -> Iterator[Row]:
     """Yield every comparison of training steps."""
     with tempfile.TemporaryDirectory() as name:
@@ -186,3 +203,5 @@ def rows() -> Iterator[Row]:
         yield from against_bare_loop(folder)
         yield against_simgcd(folder, "vit_nano_p8_32", NANO_STEPS, NANO_REPETITIONS)
         yield against_simgcd(folder, "vit_mini_p4_32", MINI_STEPS, MINI_REPETITIONS, **MINI)
+        yield against_softmax(folder, "convnet_demo", NANO_STEPS, MINI_REPETITIONS)
+        yield against_softmax(folder, "resnet32_cifar", RESNET_STEPS, MINI_REPETITIONS, backbone="resnet32_cifar")

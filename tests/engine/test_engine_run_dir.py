@@ -98,6 +98,28 @@ def test_a_folder_that_is_no_run_is_left_alone(tmp_path: Path, name: str, flags:
     assert (folder / name).read_text() == "mine: true\n"
 
 
+def test_a_run_that_never_trained_is_discarded(tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "run")
+    run.open(resume=False, overwrite=False)
+    run.begin("toy", OPTIONS)
+    run.discard_unless_trained()
+    run.close()
+    assert not run.path.exists()
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_what_was_trained_is_not_discarded(run: RunDir, begun: bool) -> None:
+    run.close()
+    again = RunDir(run.path)
+    again.open(resume=False, overwrite=True)
+    if begun:
+        again.begin("toy", OPTIONS)
+        again.log({"loss": 1.0})
+    again.discard_unless_trained()
+    again.close()
+    assert read_run_config(run.path) == ("toy", OPTIONS)
+
+
 def test_what_an_early_death_left_is_no_run(tmp_path: Path) -> None:
     path = tmp_path / "run"
     path.mkdir()

@@ -211,6 +211,7 @@ def one_class(path: Path, *names: str) -> Path:
         (("--prototypes", "simplex"), 2, "need 9 dimensions"),
         (("--loss", "cross-entropy"), 2, "reduction sum goes with loss inner-product"),
         (("--prototypes-from", "ONE"), 3, "holds no checkpoint"),
+        (("--batch-size", "4096"), 2, "4096 is more than the 1437 images"),
     ],
 )
 def test_what_cannot_be_trained_is_refused_with_its_code(
@@ -221,6 +222,7 @@ def test_what_cannot_be_trained_is_refused_with_its_code(
     options = ["--preset", "digits", "--threads", "1", "--device", "cpu", "--out", str(tmp_path / "run")]
     assert main(["train", "dl2pa", *options, *given]) == code
     assert message in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_crop_flip_view_shifts_by_whole_pixels_and_shows_black_beyond() -> None:
