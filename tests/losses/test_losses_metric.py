@@ -65,7 +65,7 @@ def test_multi_similarity_is_what_the_library_and_its_miner_give() -> None:
 GIVEN = [[1, 0.8, 0.6, 0.2], [0.8, 1, 0.3, 0.1], [0.6, 0.3, 1, 0.9], [0.2, 0.1, 0.9, 1]]
 
 
-@pytest.mark.parametrize(("row", "expected"), enumerate([0.318878, 0.218745, 0.285685, 0.185550]))
+@pytest.mark.parametrize(("row", "expected"), list(enumerate([0.318878, 0.218745, 0.285685, 0.185550])))
 def test_multi_similarity_of_given_similarities(row: int, expected: float) -> None:
     """T§8.2, anchor by anchor: the table is not that of any four vectors."""
     cosines = torch.tensor(GIVEN[row], dtype=torch.float64)
