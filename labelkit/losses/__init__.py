@@ -4,6 +4,7 @@ from labelkit.losses.alignment import AttentionPull, ConfidentPseudoLabelLoss, D
 from labelkit.losses.consistency import DistillationLoss, LabelLoss, MeanEntropyRegularizer
 from labelkit.losses.contrastive import InfoNCELoss, SupConLoss
 from labelkit.losses.discovery import DiscoveryLoss
+from labelkit.losses.metric import MemoryContrastiveLoss, MultiSimilarityLoss, ProxyAnchorLoss
 from labelkit.losses.multi_head import MultiHeadCrossEntropy
 
 __all__ = [
@@ -15,6 +16,9 @@ __all__ = [
     "InfoNCELoss",
     "LabelLoss",
     "MeanEntropyRegularizer",
+    "MemoryContrastiveLoss",
     "MultiHeadCrossEntropy",
+    "MultiSimilarityLoss",
+    "ProxyAnchorLoss",
     "SupConLoss",
 ]
