@@ -16,10 +16,10 @@ from labelkit.data.decode import BadImage, Channels
 from labelkit.data.loading import EvalLoader
 from labelkit.data.transforms import Normalize
 from labelkit.engine.devices import Runtime
-from labelkit.errors import ConfigError, DatasetError, LabelkitError
+from labelkit.errors import ConfigError, DatasetError
 from labelkit.stages.contact_sheet import Picture, write_contact_sheet
+from labelkit.stages.indexed_images import indexed_images
 from labelkit.stages.indexes import check_features, zero_rows
-from labelkit.stages.locations import find_images
 from labelkit.stages.networks import EmbeddingNetwork, recorded_network
 from labelkit.stages.pictures import one_image
 from labelkit.stages.progress import current_progress
@@ -88,7 +88,7 @@ def retrieve_images(config: RetrieveConfig) -> SimpleResult:
     }
     made: list[Path] = []
     if config.sheet is not None:
-        images = _indexed_images(config, store)
+        images = indexed_images(store, config.dataset, config.data_root)
         made.append(_draw(config.sheet, queries, rows, store, images, neighbors, scores))
         values["sheet"] = config.sheet
     score_name = {"cosine": "cosine", "l2": "distance", "dot": "product"}[store.metric]
@@ -160,28 +160,6 @@ def _label(store: EmbeddingStore, row: int) -> str | None:
     if store.labels is None or store.labels[row] < 0:
         return None
     return store.class_names[int(store.labels[row])]
-
-
-def _indexed_images(config: RetrieveConfig, store: EmbeddingStore) -> ImageDataset:
-    """The images behind the rows of a store, checked by name.
-
-    Raises:
-        DatasetError: they are not where they were.
-    """
-    if config.dataset is not None:
-        place: tuple[str, Path] | None = (config.dataset, config.data_root)
-    else:
-        place = find_images(store.content_digest)
-    if place is None:
-        raise DatasetError(
-            str(store.path), "it is not known on this machine where its images are", "Pass --dataset (and --data-root)."
-        )
-    try:
-        return load_dataset(place[0], data_root=place[1])
-    except LabelkitError as error:
-        raise DatasetError(
-            place[0], f"the images of {store.path} cannot be listed: {error}", "Pass --dataset (and --data-root)."
-        ) from error
 
 
 def _draw(
