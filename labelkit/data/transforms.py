@@ -36,6 +36,7 @@ from labelkit.data.pair_views import PairPlan, PairTransform, pair_homographies
 Domain = Literal["digits", "fine", "generic"]
 ViewRecipe = Literal["digits", "cifar", "imagenet", "mocov2"]
 ClassificationRecipe = Literal["none", "digits", "crop-flip", "imagenet", "imagenet-jitter"]
+MetricRecipe = Literal["none", "digits", "crop-flip", "box"]
 Interpolation = Literal["bicubic", "bilinear"]
 Padding = Literal["zeros", "border", "reflection"]
 
@@ -336,6 +337,32 @@ def classification_view(size: int, recipe: ClassificationRecipe, *, chiral: bool
         return ViewSpec(size, shift_px=4, whole_pixels=True, hflip=hflip, interpolation="bilinear", padding="zeros")
     jitter = (0.4, 0.4, 0.4, 0.0) if recipe == "imagenet-jitter" else (0.0, 0.0, 0.0, 0.0)
     return ViewSpec(size, area_range=(0.08, 1.0), hflip=hflip, jitter_prob=float(any(jitter)), jitter=jitter)
+
+
+def metric_view(size: int, recipe: MetricRecipe, *, chiral: bool) -> ViewSpec:
+    """Return the training view of metric learning.
+
+    ``box``: a random box of 16 to 100 % of the area, mirrored (``MalongTech/research-ms-loss``); the others as of a
+    classifier.
+
+    Args:
+        size: side in pixels.
+        recipe: which one; ``none`` changes nothing.
+        chiral: no mirror image.
+    """
+    if recipe == "box":
+        return ViewSpec(size, area_range=(0.16, 1.0), hflip=0.0 if chiral else 0.5)
+    return classification_view(size, recipe, chiral=chiral)
+
+
+def metric_test_view(size: int, *, whole: bool) -> ViewSpec:
+    """Return the view for scoring: all of the image, or the center of one whose shorter side is 256 pixels.
+
+    The center of 227 or 224 pixels is that of published tables; other sizes keep the ratio of the latter.
+    """
+    if whole:
+        return ViewSpec(size)
+    return ViewSpec(size, resize_ratio=256 / 227 if size == 227 else 256 / 224)
 
 
 # --- stage 1: boxes ------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from labelkit import __version__
 from labelkit.config.backbone import BackboneRunConfig
 from labelkit.config.discovery import ContrastiveTrainConfig, DiscoveryTrainConfig
 from labelkit.config.methods.sela import SeLaConfig
+from labelkit.config.metric_learning import MetricLearningConfig
 from labelkit.config.representation import RepresentationTrainConfig
 from labelkit.config.supervised import SupervisedTrainConfig
 from labelkit.config.train import RunConfig, TrainConfig
@@ -30,8 +31,9 @@ from labelkit.engine.devices import Runtime
 from labelkit.engine.method import Method, count_parameters, trainable_names
 from labelkit.engine.monitors import ClusteringMonitor, DiscoveryMonitor
 from labelkit.engine.representation_monitor import HeldOut, RepresentationMonitor
+from labelkit.engine.retrieval_monitor import RetrievalMonitor
 from labelkit.engine.run_dir import SPLIT, SUMMARY, RunDir, check_same_options
-from labelkit.engine.trainer import FitResult, Trainer
+from labelkit.engine.trainer import FitResult, Monitor, Trainer
 from labelkit.errors import CheckpointDamaged, CheckpointMismatch, ConfigError, InputError, ResourceError
 from labelkit.methods.registry import METHODS
 from labelkit.models.weights import fingerprint
@@ -211,8 +213,10 @@ def _trainer(setup: _Setup, config: RunConfig, runtime: Runtime, run: RunDir | N
     unlabeled = np.flatnonzero(prepared.labels < 0)
     unlabeled = unlabeled[np.isin(unlabeled, setup.bank.rows)]
     truth, network = prepared.dataset.labels, setup.method.network
-    monitor: DiscoveryMonitor | ClusteringMonitor | RepresentationMonitor | ClassificationMonitor | None = None
-    if isinstance(config, RepresentationTrainConfig):
+    monitor: Monitor | None = None
+    if isinstance(config, MetricLearningConfig):
+        monitor = RetrievalMonitor(setup.held_out, config.recall_ks)
+    elif isinstance(config, RepresentationTrainConfig):
         monitor = RepresentationMonitor(
             setup.bank.rows,
             truth,
@@ -310,6 +314,8 @@ def _summarize(method_name: str, config: RunConfig, run: RunDir, setup: _Setup, 
         shown.append(_representation_table(method_name, config.dataset, metrics, fit.seconds))
     if "accuracy" in metrics:
         shown.append(_classification_table(method_name, config.dataset, metrics, fit.seconds))
+    if "map_at_r" in metrics:
+        shown.append(_retrieval_table(method_name, config.dataset, metrics, fit.seconds))
     shown.append(Table("", ["made", "path"], [["run", run.path]]))
     return SimpleResult(values, (run.path,), tuple(shown))
 
@@ -322,6 +328,16 @@ def _representation_table(method: str, dataset: str, metrics: Mapping[str, float
         "held-out images: kNN and linear accuracy in %; groups against the truth: NMI, ARI, purity",
         ["method", "data", "kNN", "linear", "NMI", "ARI", "purity", "seconds"],
         [[method, dataset, *accuracies, *groups, round(seconds, 1)]],
+    )
+
+
+def _retrieval_table(method: str, dataset: str, metrics: Mapping[str, float], seconds: float) -> Table:
+    """Each held-out image a query among all others."""
+    recall = [name for name in metrics if name.startswith("recall_at_")]
+    return Table(
+        "held-out images, in %: a match among the K nearest (R@K), mean average precision at R (MAP@R)",
+        ["method", "data", *(f"R@{name.removeprefix('recall_at_')}" for name in recall), "MAP@R", "seconds"],
+        [[method, dataset, *(100 * metrics[name] for name in recall), 100 * metrics["map_at_r"], round(seconds, 1)]],
     )
 
 
