@@ -162,3 +162,18 @@ def test_the_comparison_prints_and_keeps_its_table(tmp_path: Path) -> None:
     for name, row in kept.items():
         assert 0 <= row["all"]["mean"] <= 100, name
         assert f"| {name} | {row['all']['mean']:.1f} ± 0.0 " in done.stdout
+
+
+@pytest.mark.slow
+def test_discovery_from_a_few_labels_prints_and_keeps_its_tables(tmp_path: Path) -> None:
+    environment = os.environ | {"LABELKIT_CACHE": str(tmp_path / "cache")}
+    script = [sys.executable, str(ROOT / "examples" / "discover_few_labels.py"), "--seeds", "1", "--out", "table.json"]
+
+    done = subprocess.run(script, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stderr
+    kept = json.loads((tmp_path / "table.json").read_text())
+    assert {"snowball", "lmcs", "self-training"} <= kept["precision"].keys()
+    for name, row in kept["precision"].items():
+        assert f"| {name} | {row['20']['mean']:.1f} ± 0.0 " in done.stdout
+    assert kept["error"]["20"]["snowball, min"]["error"]["mean"] < kept["error"]["20"]["no discovery"]["error"]["mean"]

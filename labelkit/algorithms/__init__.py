@@ -1,4 +1,4 @@
-"""Arrays in, arrays out: clustering, assignment, prototypes, neighbors, class number, calibration, attention.
+"""Arrays in, arrays out: clustering, discovery, assignment, prototypes, neighbors, calibration, attention.
 
 The names that need torch are imported on first use, so that the others stay quick to import.
 """
@@ -39,7 +39,9 @@ from labelkit.algorithms.clustering import (
     spherical_kmeans,
 )
 from labelkit.algorithms.clustering_path import Partition, kmeans_path
+from labelkit.algorithms.critical_samples import CriticalDiscovery, discover_critical, discover_critical_rounds
 from labelkit.algorithms.matching import Matching, contingency, match_clusters, pair_agreement
+from labelkit.algorithms.nearest_centroid import Discovery
 from labelkit.algorithms.neighbors import knn
 from labelkit.algorithms.prototypes import (
     Spread,
@@ -49,6 +51,7 @@ from labelkit.algorithms.prototypes import (
     uniformity_gradient,
 )
 from labelkit.algorithms.silhouette import pairwise_distances, silhouette_score, simplified_silhouette_score
+from labelkit.algorithms.snowball import discover_confident, discover_confident_rounds
 from labelkit.algorithms.sphere_bounds import max_cosine_bound, rms_cosine_bound
 
 if TYPE_CHECKING:
@@ -72,6 +75,8 @@ __all__ = [
     "ClassNumberChoice",
     "Clustering",
     "CriterionCurve",
+    "CriticalDiscovery",
+    "Discovery",
     "LinearScores",
     "Matching",
     "NamedProbability",
@@ -94,6 +99,10 @@ __all__ = [
     "choose_num_classes",
     "class_numbers",
     "contingency",
+    "discover_confident",
+    "discover_confident_rounds",
+    "discover_critical",
+    "discover_critical_rounds",
     "estimate_num_classes",
     "fit_temperature",
     "group_means",

@@ -8,6 +8,7 @@ from labelkit.cli.command import Command, config_command
 from labelkit.cli.console import current_output, json_text, print_line, printable
 from labelkit.cli.options import new_group
 from labelkit.config.base import StageConfig, in_presets
+from labelkit.config.discover_few import DiscoverLMCSConfig, DiscoverSnowballConfig, ShowDiscoveredConfig
 from labelkit.config.presets import Collected, finish, parsed_values
 from labelkit.config.stages import (
     DatasetsConfig,
@@ -43,6 +44,8 @@ CONFIG_CLASSES: tuple[type[StageConfig], ...] = (
     DiscoverCategoriesConfig,
     DiscoverHeadConfig,
     DiscoverAnswerConfig,
+    DiscoverSnowballConfig,
+    DiscoverLMCSConfig,
     EvaluateClusteringConfig,
     EvaluateAnswerConfig,
     EvaluateClassificationConfig,
@@ -52,6 +55,7 @@ CONFIG_CLASSES: tuple[type[StageConfig], ...] = (
     ShowAssemblyConfig,
     ShowAttentionConfig,
     ShowCurvesConfig,
+    ShowDiscoveredConfig,
     DatasetsConfig,
 )
 """The config of every stage command."""

@@ -1,4 +1,4 @@
-"""``labelkit discover``: how many classes are there, and which images belong together?"""
+"""``labelkit discover``: how many classes are there, which images belong together, which are sure?"""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import typer
 from labelkit.cli.command import stage_command
 from labelkit.cli.console import print_result
 from labelkit.cli.options import new_group
+from labelkit.config.discover_few import DiscoverLMCSConfig, DiscoverSnowballConfig
 from labelkit.config.stages import DiscoverAnswerConfig, DiscoverCategoriesConfig, DiscoverHeadConfig
 
 
@@ -43,10 +44,34 @@ def answer(config: DiscoverAnswerConfig) -> None:
     print_result(answer_images(config))
 
 
+@stage_command(DiscoverSnowballConfig)
+def snowball(config: DiscoverSnowballConfig) -> None:
+    """Grow a few labels: the images nearest to the mean of a class get its label.
+
+    Example: labelkit discover snowball --index pixels.h5 --num-labels 20 --rounds 3
+    """
+    from labelkit.stages.discover_few import discover_snowball  # the store loads here, not in --help
+
+    print_result(discover_snowball(config))
+
+
+@stage_command(DiscoverLMCSConfig)
+def lmcs(config: DiscoverLMCSConfig) -> None:
+    """Grow a few labels: of the images near the classes, the most ambiguous get a label.
+
+    Example: labelkit discover lmcs --index pixels.h5 --num-labels 20 --per-class 4
+    """
+    from labelkit.stages.discover_few import discover_lmcs  # the store loads here, not in --help
+
+    print_result(discover_lmcs(config))
+
+
 def build_app() -> typer.Typer:
     """Build ``labelkit discover`` with all its subcommands."""
     app = new_group()
     app.command("categories")(categories)
     app.command("head")(head)
     app.command("answer")(answer)
+    app.command("snowball")(snowball)
+    app.command("lmcs")(lmcs)
     return app

@@ -7,6 +7,7 @@ import typer
 from labelkit.cli.command import stage_command
 from labelkit.cli.console import print_result
 from labelkit.cli.options import new_group
+from labelkit.config.discover_few import ShowDiscoveredConfig
 from labelkit.config.stages import ShowAssemblyConfig, ShowAttentionConfig, ShowCurvesConfig
 
 
@@ -43,10 +44,22 @@ def curves(config: ShowCurvesConfig) -> None:
     print_result(show_curves(config))
 
 
+@stage_command(ShowDiscoveredConfig)
+def discovered(config: ShowDiscoveredConfig) -> None:
+    """Draw what was discovered: images of each class, best first, right and wrong if known; or a 2-D map of all.
+
+    Example: labelkit show discovered --index pixels.h5 --result snowball --out sheet.png --map map.png
+    """
+    from labelkit.stages.show_discovered import show_discovered  # matplotlib loads here, not in --help
+
+    print_result(show_discovered(config))
+
+
 def build_app() -> typer.Typer:
     """Build ``labelkit show`` with all its subcommands."""
     app = new_group()
     app.command("attention")(attention)
     app.command("assembly")(assembly)
     app.command("curves")(curves)
+    app.command("discovered")(discovered)
     return app

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 from pydantic.config import JsonDict
@@ -15,6 +15,9 @@ _DATA: JsonDict = {"panel": "Data"}
 
 class DataConfig(StageConfig):
     """Options that say what to read."""
+
+    #: What ``label_split`` auto means for a set whose labels are all given.
+    full_label_split: ClassVar[Literal["gcd", "few-labels"]] = "gcd"
 
     dataset: str = Field(
         "digits",
@@ -50,8 +53,8 @@ class DataConfig(StageConfig):
         "auto",
         description="Which labels may be used. gcd: --label-ratio of the images of the old classes; few-labels: "
         "--num-labels in equal parts; class-halves: all of the first half of the classes, the rest held out; "
-        "given: as the data says; none: no label; auto = given for a CSV that leaves labels empty and for a flat "
-        "folder, else gcd.",
+        "given: as the data says; none: no label; auto = few-labels with --num-labels, given for a CSV that leaves "
+        "labels empty and for a flat folder, else gcd.",
         json_schema_extra=_DATA,
     )
     num_old_classes: int | None = Field(
@@ -86,6 +89,12 @@ class DataConfig(StageConfig):
     )
     split_seed: int = Field(
         0, ge=0, description="Seed of the choice of labels; apart from --seed.", json_schema_extra=_DATA
+    )
+    label_seed: int | None = Field(
+        None,
+        ge=0,
+        description="Seed of the draw of --num-labels, so that --holdout stays as it is; default: --split-seed.",
+        json_schema_extra=_DATA,
     )
     max_bad: float = Field(
         0.01,

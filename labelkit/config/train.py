@@ -150,8 +150,8 @@ class StepTrainConfig(RunConfig):
     nesterov: bool = Field(False, description="Momentum that looks ahead (sgd).", json_schema_extra=_OPTIMIZATION)
     lr_schedule: Literal["constant", "cosine", "fixmatch", "ramps"] = Field(
         "cosine",
-        description="Shape of the learning rate. cosine: to 0 at the end, or by --lr-horizon later; fixmatch: 7/16 of "
-        "a half circle of the cosine; ramps: it grows at the start and falls at the end (Mean Teacher).",
+        description="Shape of the learning rate. cosine: to 0 at the end, or by --lr-horizon later; fixmatch: the "
+        "first 7/16 of half a period of the cosine; ramps: it grows at the start and falls at the end (Mean Teacher).",
         json_schema_extra=_OPTIMIZATION,
     )
     lr_horizon: float = Field(

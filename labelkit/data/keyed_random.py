@@ -9,6 +9,7 @@ generators" (2014), the finalizer known as SplitMix64.
 from __future__ import annotations
 
 import hashlib
+import math
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -60,6 +61,57 @@ def keyed_uniform(
     steps = np.arange(1, count + 1, dtype=np.uint64)[None, :] * _GAMMA
     bits = _splitmix64(_splitmix64(state + steps))
     return (bits >> np.uint64(40)).astype(np.float32) * np.float32(2.0**-24)
+
+
+def _signed(value: int) -> int:
+    """Return the signed integer of the same 64 bits, since torch has no unsigned ones to compute with."""
+    return value - (1 << 64) if value >= 1 << 63 else value
+
+
+def _splitmix64_torch(state: torch.Tensor) -> torch.Tensor:
+    """Mix 64 bits like ``_splitmix64``, on any device; shifts of signed numbers drag the sign along."""
+    z = state + _signed(int(_GAMMA))
+    z = (z ^ ((z >> 30) & ((1 << 34) - 1))) * _signed(int(_MIX_1))
+    z = (z ^ ((z >> 27) & ((1 << 37) - 1))) * _signed(int(_MIX_2))
+    return z ^ ((z >> 31) & ((1 << 33) - 1))
+
+
+def keyed_normal(
+    seed: int,
+    epoch: int,
+    sample_index: ArrayLike,
+    view: int,
+    purpose: str,
+    count: int,
+    device: str | torch.device = "cpu",
+) -> torch.Tensor:
+    """Return ``count`` standard normal numbers for each sample, made on the device.
+
+    Args:
+        seed: seed of the run.
+        epoch: pass over the data set, from 0.
+        sample_index: (b,) int64, as for ``keyed_uniform``.
+        view: number of the view.
+        purpose: name of the use.
+        count: numbers per sample.
+        device: where.
+
+    Returns:
+        (b, count) float32, at most 5.8 in size; row i depends on ``sample_index[i]`` and not on its neighbors. Devices
+        may differ in the last bits (logarithm, cosine).
+    """
+    import torch
+
+    index = np.asarray(sample_index, dtype=np.int64)
+    base = np.uint64(int.from_bytes(_digest("normal", seed, epoch, view, purpose)[:8], "little"))
+    state = torch.from_numpy(_splitmix64(index.view(np.uint64) ^ base).view(np.int64)).to(device)[:, None]
+    pairs = -(-count // 2)
+    steps = torch.arange(1, pairs + 1, device=device) * _signed(int(_GAMMA))
+    bits = _splitmix64_torch(state + steps)
+    # Box-Muller: two normal numbers of two uniform ones, the first in (0, 1]
+    radius = torch.sqrt(-2 * torch.log((((bits >> 40) & 0xFFFFFF) + 1).float() * 2.0**-24))
+    angle = (bits & 0xFFFFFF).float() * (2 * math.pi * 2.0**-24)
+    return torch.cat([radius * torch.cos(angle), radius * torch.sin(angle)], dim=1)[:, :count]
 
 
 def keyed_generator(seed: int, purpose: str, epoch: int = 0, rank: int = 0) -> np.random.Generator:

@@ -1,6 +1,7 @@
 """Mixup: images and labels of a batch, blended in pairs.
 
-Source: H. Zhang et al., "mixup: Beyond Empirical Risk Minimization" (ICLR 2018).
+Sources: H. Zhang et al., "mixup: Beyond Empirical Risk Minimization" (ICLR 2018); D. Berthelot et al., "MixMatch"
+(NeurIPS 2019) for a share of its own for each row.
 """
 
 from __future__ import annotations
@@ -45,3 +46,36 @@ def mixup(batch: Batch, alpha: float, generator: np.random.Generator) -> MixedBa
     share = float(generator.beta(alpha, alpha))
     partner = torch.from_numpy(generator.permutation(len(images))).to(images.device)
     return MixedBatch(torch.lerp(images[partner], images, share), labels, labels[partner], share)
+
+
+@dataclass(frozen=True, slots=True)
+class RowShares:
+    """Who is blended with whom, and how much.
+
+    Attributes:
+        shares: (m,) float32 in [0.5, 1], how much of the row itself.
+        partners: (m,) int64, a permutation.
+    """
+
+    shares: Tensor
+    partners: Tensor
+
+    def blend(self, values: Tensor) -> Tensor:
+        """Return ``share * value + (1 - share) * value of the partner`` for each of (m, ...) rows."""
+        shares = self.shares.reshape(-1, *[1] * (values.ndim - 1)).to(values.dtype)
+        return torch.lerp(values[self.partners], values, shares)
+
+
+def row_shares(count: int, alpha: float, generator: np.random.Generator, device: torch.device) -> RowShares:
+    """Draw a share and a partner for each row; every row keeps the larger part of itself (MixMatch, Eq. 8 and 9).
+
+    Args:
+        count: rows, m.
+        alpha: of the Beta distribution, > 0.
+        generator: all randomness.
+        device: of the result.
+    """
+    drawn = generator.beta(alpha, alpha, count)
+    shares = np.maximum(drawn, 1 - drawn).astype(np.float32)
+    partners = generator.permutation(count)
+    return RowShares(torch.from_numpy(shares).to(device), torch.from_numpy(partners).to(device))

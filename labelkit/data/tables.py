@@ -18,8 +18,8 @@ from labelkit.errors import DatasetError
 MAX_FAULTS_SHOWN: Final = 10
 
 
-def _natural(name: str) -> tuple[tuple[int, int, str], ...]:
-    """Sort key under which 2 < 10 and a2 < a10."""
+def natural_key(name: str) -> tuple[tuple[int, int, str], ...]:
+    """Return the key of an order in which 2 < 10 and a2 < a10."""
     parts = re.split(r"(\d+)", name)
     if re.fullmatch(r"-?\d+", name):
         return ((0, int(name), name),)
@@ -93,9 +93,9 @@ def load_csv(path: Path) -> ImageDataset:
         by_id[sample_id] = row
     faults.raise_any()
     ids = tuple(sorted_by_bytes(by_id))
-    class_names = tuple(sorted({row.label for row in rows if row.label}, key=_natural))
+    class_names = tuple(sorted({row.label for row in rows if row.label}, key=natural_key))
     first_splits = [split for split in ("train", "val", "test") if any(row.split == split for row in rows)]
-    other_splits = sorted({row.split for row in rows if row.split} - set(first_splits), key=_natural)
+    other_splits = sorted({row.split for row in rows if row.split} - set(first_splits), key=natural_key)
     split_names = (*first_splits, *other_splits)
     labels = positions_of([by_id[sample_id].label or None for sample_id in ids], class_names)
     splits = positions_of([by_id[sample_id].split or None for sample_id in ids], split_names)

@@ -5,6 +5,7 @@ A view is made in three stages, each with random numbers keyed by seed, epoch, s
     2. zoom, shift, rotation, mirror: one affine map           ``affine_matrices``
        and, for a second view that follows a first, a homography  ``data.pair_views``
     3. jitter, gray, blur, solarize on tensors, per sample     ``change_colors``
+RandAugment adds to 2 and 3 (``labelkit.data.random_augment``), Cutout comes last.
 Images in memory go through 1 and 2 in one interpolation, in batches on the training device. Files
 go through 1 one by one, with an antialiased resize, where they are decoded.
 Sources: ``CVMI-Lab/SimGCD:data/augmentations`` (weak, test), the FlipClass paper App. D.2 (strong);
@@ -30,11 +31,13 @@ from PIL import Image
 from torch import Tensor
 
 from labelkit.data.batch import ViewGeometry
-from labelkit.data.keyed_random import keyed_uniform
+from labelkit.data.keyed_random import keyed_normal, keyed_uniform
 from labelkit.data.pair_views import PairPlan, PairTransform, pair_homographies
+from labelkit.data.random_augment import Pool, change_tones, choose_operations, cut_out, geometric_matrices
 
 Domain = Literal["digits", "fine", "generic"]
 ViewRecipe = Literal["digits", "cifar", "imagenet", "mocov2"]
+SemiSupervisedRecipe = Literal["digits", "crop-flip"]
 ClassificationRecipe = Literal["none", "digits", "crop-flip", "imagenet", "imagenet-jitter"]
 MetricRecipe = Literal["none", "digits", "crop-flip", "box"]
 Interpolation = Literal["bicubic", "bilinear"]
@@ -104,6 +107,11 @@ class ViewSpec:
         blur_kernel: its width in pixels, odd.
         solarize_prob: probability of inverting all values at or above the threshold.
         solarize_threshold: in ``[0, 1]``.
+        random_operations: operations of RandAugment for each image.
+        operation_pool: what they are drawn from.
+        cutout: side of the largest square that is painted over, share of ``size``; 0 = none.
+        cutout_fill: its value, in ``[0, 1]``.
+        noise: standard deviation of normal noise on the normalized values, which come last.
         interpolation: of both geometric stages.
         padding: what lies outside of the image in stage 2.
         follows: the view has box and affine map of the view before it, which must be made alike, and is then moved by
@@ -132,6 +140,11 @@ class ViewSpec:
     blur_kernel: int = 3
     solarize_prob: float = 0.0
     solarize_threshold: float = 128 / 255
+    random_operations: int = 0
+    operation_pool: Pool = "photo"
+    cutout: float = 0.0
+    cutout_fill: float = 0.5
+    noise: float = 0.0
     interpolation: Interpolation = "bicubic"
     padding: Padding = "border"
     follows: PairTransform | None = None
@@ -148,6 +161,13 @@ class ViewSpec:
             raise ValueError(f"size {self.size} and resize_ratio {self.resize_ratio} must be at least 1")
         if self.area_range is not None and not 0 < self.area_range[0] <= self.area_range[1] <= 1:
             raise ValueError(f"area_range is {self.area_range}, must be ordered in (0, 1]")
+        if self.random_operations < 0 or not 0 <= self.cutout <= 1 or not 0 <= self.cutout_fill <= 1:
+            raise ValueError(
+                f"random_operations {self.random_operations} must not be negative, cutout {self.cutout} and "
+                f"cutout_fill {self.cutout_fill} must be in [0, 1]"
+            )
+        if self.noise < 0:
+            raise ValueError(f"noise is {self.noise}, must not be negative")
         if self.blur_kernel % 2 == 0 or self.blur_kernel // 2 >= self.size:
             raise ValueError(f"blur_kernel is {self.blur_kernel}, must be odd and below twice the size")
         if not (0 <= self.brightness_range[0] <= self.brightness_range[1]):
@@ -176,7 +196,8 @@ class ViewSpec:
     @property
     def has_warp(self) -> bool:
         """Whether stage 2 is more than a mirror image."""
-        return self.shift_px > 0 or self.rotation_rad > 0 or self.zoom_range != (1.0, 1.0) or self.follows is not None
+        moves = self.shift_px > 0 or self.rotation_rad > 0 or self.zoom_range != (1.0, 1.0)
+        return moves or self.random_operations > 0 or self.follows is not None
 
     def at_strength(self, strength: float) -> ViewSpec:
         """Return a weaker spec, for augmentation that grows during training.
@@ -363,6 +384,38 @@ def metric_test_view(size: int, *, whole: bool) -> ViewSpec:
     if whole:
         return ViewSpec(size)
     return ViewSpec(size, resize_ratio=256 / 227 if size == 227 else 256 / 224)
+
+
+def semi_supervised_views(
+    size: int, recipe: SemiSupervisedRecipe, *, chiral: bool, photographic: bool = True
+) -> tuple[ViewSpec, ViewSpec]:
+    """Return the weak and the strong view of semi-supervised training.
+
+    Weak, ``crop-flip``: shifted by up to an eighth of the side in whole pixels, reflected at the border, mirrored;
+    ``digits``: shifted by up to an eighth, nothing beyond the border. Strong: the weak view, two operations of
+    RandAugment, and a square of up to half the side (FixMatch).
+
+    Args:
+        size: side in pixels.
+        recipe: which one.
+        chiral: no mirror image.
+        photographic: draw from all operations, and paint the square gray; else black.
+    """
+    if recipe == "digits":
+        weak = ViewSpec(size, shift_px=size / 8, interpolation="bilinear", padding="zeros")
+        photographic = False
+    else:
+        weak = ViewSpec(
+            size,
+            shift_px=size // 8,
+            whole_pixels=True,
+            hflip=0.0 if chiral else 0.5,
+            interpolation="bilinear",
+            padding="reflection",
+        )
+    pool: Pool = "photo" if photographic else "plain"
+    fill = 0.5 if photographic else 0.0
+    return weak, replace(weak, random_operations=2, operation_pool=pool, cutout=0.5, cutout_fill=fill)
 
 
 # --- stage 1: boxes ------------------------------------------------------------------------------
@@ -569,6 +622,9 @@ def affine_matrices(spec: ViewSpec, keys: ArrayLike, *, seed: int, epoch: int, v
     matrices[:, :, 2] = np.einsum("bij,bj->bi", linear, -shift)
     matrices[:, :, :2] = linear
     matrices[:, :, 0] *= mirror[:, None]
+    if spec.random_operations:
+        # of the view that the weak part has made
+        matrices = compose(matrices, geometric_matrices(*_operations(spec, rows, seed=seed, epoch=epoch, view=view)))
     return matrices
 
 
@@ -603,6 +659,14 @@ def _square(matrices: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return (b, 3, 3) matrices of (b, 2, 3) ones."""
     last = np.tile(np.array([[[0.0, 0.0, 1.0]]]), (len(matrices), 1, 1))
     return np.concatenate((matrices, last), axis=1)
+
+
+def _operations(
+    spec: ViewSpec, rows: NDArray[np.int64], *, seed: int, epoch: int, view: int
+) -> tuple[NDArray[np.int64], NDArray[np.float64], tuple[str, ...]]:
+    """RandAugment's draws, the same in stages 2 and 3."""
+    u = keyed_uniform(seed, epoch, rows, view, "operations", 2 * spec.random_operations)
+    return choose_operations(u, spec.operation_pool)
 
 
 def compose(outer: NDArray[np.float64], inner: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -733,7 +797,7 @@ def change_colors(images: Tensor, spec: ViewSpec, keys: ArrayLike, *, seed: int,
     has_brightness = spec.brightness_range != (1.0, 1.0)
     has_gray = spec.gray_prob > 0 and images.shape[1] == 3
     if not (has_jitter or has_brightness or has_gray or spec.blur_prob or spec.solarize_prob):
-        return images
+        return _operate(images, spec, keys, seed=seed, epoch=epoch, view=view)
     u = keyed_uniform(seed, epoch, keys, view, "color", _COLOR_DRAWS)
     device = images.device
 
@@ -760,6 +824,17 @@ def change_colors(images: Tensor, spec: ViewSpec, keys: ArrayLike, *, seed: int,
     if len(chosen):
         rows = torch.from_numpy(chosen).to(device)
         images[rows] = solarize(images[rows], spec.solarize_threshold)
+    return _operate(images, spec, keys, seed=seed, epoch=epoch, view=view)
+
+
+def _operate(images: Tensor, spec: ViewSpec, keys: ArrayLike, *, seed: int, epoch: int, view: int) -> Tensor:
+    """What RandAugment does to colors, and Cutout."""
+    rows = np.asarray(keys, dtype=np.int64)
+    if spec.random_operations:
+        images = change_tones(images, *_operations(spec, rows, seed=seed, epoch=epoch, view=view))
+    if spec.cutout:
+        draws = keyed_uniform(seed, epoch, rows, view, "cutout", 3)
+        images = cut_out(images, draws, spec.cutout, spec.cutout_fill)
     return images
 
 
@@ -779,6 +854,14 @@ def _jitter(
             at = torch.from_numpy(chosen).to(images.device)
             images[at] = operation(images[at], torch.from_numpy(values.astype(np.float32)).to(images.device))
     return images
+
+
+def add_noise(images: Tensor, spec: ViewSpec, keys: ArrayLike, *, seed: int, epoch: int, view: int) -> Tensor:
+    """Add the noise of the view to (b, c, size, size) normalized images, with numbers of its own for each sample."""
+    if not spec.noise:
+        return images
+    drawn = keyed_normal(seed, epoch, keys, view, "noise", images[0].numel() if len(images) else 0, images.device)
+    return images + spec.noise * drawn.view_as(images)
 
 
 # --- all stages ----------------------------------------------------------------------------------
@@ -825,7 +908,7 @@ def apply_views(
         else:
             pixels = _mirror(resize_center(shown, spec), inner)
         pixels = change_colors(pixels, spec, rows, seed=seed, epoch=epoch, view=number)
-        made.append(normalize(pixels))
+        made.append(add_noise(normalize(pixels), spec, rows, seed=seed, epoch=epoch, view=number))
         geometries.append(ViewGeometry(torch.from_numpy(total.astype(np.float32)).to(images.device)))
     return tuple(made), tuple(geometries)
 
@@ -872,7 +955,8 @@ def finish_view(
     pixels = warp(crops, inner, spec) if spec.has_warp else _mirror(crops.float().div_(255), inner)
     pixels = change_colors(pixels, spec, keys, seed=seed, epoch=epoch, view=view)
     total = compose(box_matrices(boxes, sizes[:, 0], sizes[:, 1]), inner)
-    return normalize(pixels), ViewGeometry(torch.from_numpy(total.astype(np.float32)).to(crops.device))
+    finished = add_noise(normalize(pixels), spec, keys, seed=seed, epoch=epoch, view=view)
+    return finished, ViewGeometry(torch.from_numpy(total.astype(np.float32)).to(crops.device))
 
 
 def _mirror(images: Tensor, matrices: NDArray[np.float64]) -> Tensor:

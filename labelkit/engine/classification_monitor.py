@@ -10,6 +10,7 @@ import numpy as np
 from labelkit.engine.method import FullPass, Method, TrainState
 from labelkit.engine.representation_monitor import HeldOut
 from labelkit.metrics.classification import top_k_accuracy
+from labelkit.models.inference import InferenceNetwork
 
 
 class ClassificationMonitor:
@@ -33,17 +34,24 @@ class ClassificationMonitor:
         rows = bank.rows[labels[bank.rows] >= 0]
         if not len(rows):
             return {}
-        network = method.network
-
-        scores = state.embed(lambda images: network.classify(network.embed(images)), rows, FullPass(bank=bank)).numpy()
         columns = np.array([self._column.get(int(label), -1) for label in labels[rows]], dtype=np.int64)
-        possible = (columns >= 0) & (columns < scores.shape[1])
-        share = float(possible.mean())
-        metrics = {"accuracy": 0.0}
-        if possible.any():
-            metrics["accuracy"] = share * top_k_accuracy(scores[possible], columns[possible])
-            if scores.shape[1] > 5:
-                metrics["top5_accuracy"] = share * top_k_accuracy(scores[possible], columns[possible], 5)
+
+        def judge(network: InferenceNetwork) -> dict[str, float]:
+            named = state.embed(lambda images: network.classify(network.embed(images)), rows, FullPass(bank=bank))
+            scores = named.numpy()
+            possible = (columns >= 0) & (columns < scores.shape[1])
+            share = float(possible.mean())
+            found = {"accuracy": 0.0}
+            if possible.any():
+                found["accuracy"] = share * top_k_accuracy(scores[possible], columns[possible])
+                if scores.shape[1] > 5:
+                    found["top5_accuracy"] = share * top_k_accuracy(scores[possible], columns[possible], 5)
+            return found
+
+        headline = method.headline()
+        metrics = judge(headline)
+        for name, network in method.judged().items():
+            metrics[f"{name}_accuracy"] = metrics["accuracy"] if network is headline else judge(network)["accuracy"]
         self._best = max(self._best, metrics["accuracy"])
         metrics["best_accuracy"] = self._best
         return metrics

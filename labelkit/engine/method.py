@@ -223,6 +223,10 @@ class Method(nn.Module, ABC, Generic[ConfigT]):
     def eval_view(self) -> ViewSpec:
         """How an image is prepared for ``network.embed``."""
 
+    def judged(self) -> Mapping[str, InferenceNetwork]:
+        """Networks that are judged apart, by name, beside the headline; default: none."""
+        return {}
+
     def key_update(self) -> tuple[KeyUpdate, tuple[int, ...]] | None:
         """How the teacher's keys move in training, and in which blocks; ``None`` = they do not."""
         return None

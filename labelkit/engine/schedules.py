@@ -101,6 +101,54 @@ def sigmoid_ramp(step: float, length: float) -> float:
     return math.exp(-5 * (1 - min(step, length) / length) ** 2)
 
 
+def horizon_decay(steps: int, largest: float = 0.999) -> float:
+    """Largest useful decay of an average over a phase: ``min(largest, max(0, 1 - 10 / steps))``.
+
+    A mean over longer than a tenth of the phase would still be about where it started. Source: snowball,
+    specification 3.2 (ours).
+    """
+    return min(largest, max(0.0, 1 - 10 / steps))
+
+
+@dataclass(frozen=True, slots=True)
+class EMADecay:
+    """Decay of a teacher: a low one, a high one after ``ramp_steps``, and never more than a mean of all so far.
+
+    ``min(1 - 1 / (t + 1), a(t))`` for the updates t = 1, 2, ... of the run.
+
+    Args:
+        low, high: decays in [0, 1), low <= high.
+        ramp_steps: T.
+        ramp: ``step``: a is ``low`` for t < T; ``linear``: from ``low`` to ``high``.
+
+    Raises:
+        ValueError: decays out of order or range, or an unknown ramp.
+
+    Source: ``CuriousAI/mean-teacher``; the dissertation's 0.99 and 0.999.
+    """
+
+    low: float
+    high: float
+    ramp_steps: int
+    ramp: str = "step"
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        if not 0 <= self.low <= self.high < 1:
+            raise ValueError(f"decays must be in [0, 1) and ordered, got {self.low} and {self.high}")
+        if self.ramp not in ("step", "linear"):
+            raise ValueError(f"unknown ramp {self.ramp!r}")
+
+    def __call__(self, step: int) -> float:
+        """Decay at an update of the run, counted from 1."""
+        if self.ramp == "linear":
+            share = min(step / self.ramp_steps, 1.0) if self.ramp_steps else 1.0
+            limit = self.low + (self.high - self.low) * share
+        else:
+            limit = self.low if step < self.ramp_steps else self.high
+        return min(1 - 1 / (step + 1), limit)
+
+
 @dataclass(frozen=True, slots=True)
 class PhaseLearningRate:
     """Learning rate of one phase, by its step from 0.

@@ -8,11 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 from labelkit.config.methods.dl2pa import DL2PAConfig
 from labelkit.config.methods.flipclass import FlipClassConfig
+from labelkit.config.methods.freematch import FreeMatchConfig
 from labelkit.config.methods.gcd import GCDConfig
+from labelkit.config.methods.lmcs import LMCSConfig
+from labelkit.config.methods.mean_teacher import MeanTeacherConfig
+from labelkit.config.methods.mixmatch import MixMatchConfig
 from labelkit.config.methods.san import SANConfig
 from labelkit.config.methods.sela import SeLaConfig
 from labelkit.config.methods.simgcd import SimGCDConfig
+from labelkit.config.methods.snowball import SnowballConfig
 from labelkit.config.methods.softmax import SoftmaxConfig
+from labelkit.config.methods.supervised import SupervisedConfig
 from labelkit.config.train import RunConfig
 
 if TYPE_CHECKING:
@@ -45,10 +51,30 @@ METHODS: dict[str, MethodSpec] = {
         FlipClassConfig,
         "labelkit.methods.flipclass:FlipClass",
     ),
+    "freematch": MethodSpec(
+        "Few labels: pseudo-labels of sure images, learned on strongly changed ones (FixMatch as an option).",
+        FreeMatchConfig,
+        "labelkit.methods.freematch:FreeMatch",
+    ),
     "gcd": MethodSpec(
         "Category discovery baseline: contrastive learning, then k-means with labels.",
         GCDConfig,
         "labelkit.methods.gcd:GCD",
+    ),
+    "lmcs": MethodSpec(
+        "Few labels: a master composed of three versions of the student guides it, critical samples get labels.",
+        LMCSConfig,
+        "labelkit.methods.lmcs:LMCS",
+    ),
+    "mean-teacher": MethodSpec(
+        "Few labels: a student that agrees with its own average on all images.",
+        MeanTeacherConfig,
+        "labelkit.methods.mean_teacher:MeanTeacher",
+    ),
+    "mixmatch": MethodSpec(
+        "Few labels: guessed labels, blended with given ones.",
+        MixMatchConfig,
+        "labelkit.methods.mixmatch:MixMatch",
     ),
     "san": MethodSpec(
         "Metric learning: features are re-assembled in space before the embedding; labels or clusters.",
@@ -65,9 +91,19 @@ METHODS: dict[str, MethodSpec] = {
         SimGCDConfig,
         "labelkit.methods.simgcd:SimGCD",
     ),
+    "snowball": MethodSpec(
+        "Few labels: labels that grow by discovery, with a student, a teacher and a master.",
+        SnowballConfig,
+        "labelkit.methods.snowball:Snowball",
+    ),
     "softmax": MethodSpec(
         "Classification baseline: a learned linear classifier, cross-entropy.",
         SoftmaxConfig,
         "labelkit.methods.softmax:Softmax",
+    ),
+    "supervised": MethodSpec(
+        "Few labels, baseline: cross-entropy of the labeled images alone.",
+        SupervisedConfig,
+        "labelkit.methods.supervised:Supervised",
     ),
 }

@@ -15,15 +15,18 @@ from labelkit.metrics.clustering import (
     majority_accuracy,
     normalized_mutual_information,
 )
+from labelkit.metrics.discovered import DiscoveryErrors, discovery_errors
 from labelkit.metrics.retrieval import map_at_r, r_precision, recall_at_k
 
 __all__ = [
     "AccuracyIntervals",
     "ClusterAccuracy",
+    "DiscoveryErrors",
     "accuracy_intervals",
     "adjusted_rand_index",
     "cluster_accuracy",
     "confusion_matrix",
+    "discovery_errors",
     "majority_accuracy",
     "map_at_r",
     "normalized_mutual_information",

@@ -2,10 +2,10 @@
 
 from labelkit.models.attention_maps import BlockAttention, attention_maps
 from labelkit.models.backbones import Backbone, BackboneInfo, build_backbone, list_backbones
-from labelkit.models.batch_norm import batch_statistics
+from labelkit.models.batch_norm import SharedBatchNorm2d, StatisticsSum, batch_statistics, share_statistics
 from labelkit.models.cbam import CBAM
-from labelkit.models.ema import EMATeacher
-from labelkit.models.heads import CosineClassifier, Projector
+from labelkit.models.ema import EMATeacher, StudentChain, follow, slow_copy
+from labelkit.models.heads import CosineClassifier, LinearHeads, Projector
 from labelkit.models.metric_network import MetricNetwork, MetricOutput
 from labelkit.models.paired_attention import KeyUpdate, default_align_blocks, freeze_backbone, paired_forward
 from labelkit.models.resnet import cifar_resnet, resnet50
@@ -21,10 +21,14 @@ __all__ = [
     "CosineClassifier",
     "EMATeacher",
     "KeyUpdate",
+    "LinearHeads",
     "LoadReport",
     "MetricNetwork",
     "MetricOutput",
     "Projector",
+    "SharedBatchNorm2d",
+    "StatisticsSum",
+    "StudentChain",
     "UnsupportedBackboneError",
     "attention_maps",
     "batch_statistics",
@@ -32,6 +36,7 @@ __all__ = [
     "cifar_resnet",
     "default_align_blocks",
     "fingerprint",
+    "follow",
     "freeze_backbone",
     "list_backbones",
     "load_weights_file",
@@ -39,4 +44,6 @@ __all__ = [
     "paired_forward",
     "resnet50",
     "seeded_init",
+    "share_statistics",
+    "slow_copy",
 ]

@@ -1,11 +1,14 @@
-"""Batch statistics for a network that is not trained at the moment."""
+"""Statistics of batch normalization for a network that is not trained at the moment."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
-from torch import nn
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 
@@ -25,3 +28,115 @@ def batch_statistics(module: nn.Module) -> Iterator[None]:
     finally:
         for layer, (training, tracking) in zip(layers, before, strict=True):
             layer.training, layer.track_running_stats = training, tracking
+
+
+def _total(value: Tensor) -> Tensor:
+    """Sum over processes, with gradients."""
+    from torch.distributed.nn.functional import all_reduce
+
+    total: Tensor = all_reduce(value)  # type: ignore[no-untyped-call] # torch does not say
+    return total
+
+
+class SharedBatchNorm2d(nn.BatchNorm2d):
+    """Batch normalization with the statistics of the images of all processes, on any device.
+
+    So a step on several processes is that of one, to the last bits of float32. Torch's own (``SyncBatchNorm``) refuses
+    CPUs. In ``batch_statistics``, and with a single process, it is the usual one.
+    """
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Normalize (b, c, h, w)."""
+        shared = self.training and self.track_running_stats and dist.is_initialized() and dist.get_world_size() > 1
+        if not shared:
+            return super().forward(images)
+        values, momentum = images.float(), self.momentum
+        if momentum is None or self.running_mean is None or self.running_var is None:
+            raise ValueError("shared statistics need running ones that follow by a momentum")
+        count = values.new_tensor(values.numel() / values.shape[1])
+        dist.all_reduce(count)
+        mean = _total(values.sum((0, 2, 3))) / count
+        # by differences: a mean of squares minus the square of the mean would lose digits
+        variance = _total((values - mean[:, None, None]).square().sum((0, 2, 3))) / count
+        with torch.no_grad():
+            self.running_mean.lerp_(mean, momentum)
+            self.running_var.lerp_(variance * count / (count - 1), momentum)
+            if self.num_batches_tracked is not None:
+                self.num_batches_tracked += 1
+        # not F.batch_norm, which would take these for constants and give them no gradient
+        normalized = (values - mean[:, None, None]) * torch.rsqrt(variance + self.eps)[:, None, None]
+        if self.affine:
+            normalized = normalized * self.weight[:, None, None] + self.bias[:, None, None]
+        return normalized.to(images.dtype)
+
+
+def share_statistics(module: nn.Module) -> None:
+    """Let all two-dimensional batch normalization inside a module use the statistics of all processes, in place."""
+    for name, child in module.named_children():
+        if type(child) is nn.BatchNorm2d:
+            shared = SharedBatchNorm2d(child.num_features, child.eps, child.momentum, child.affine)
+            shared.load_state_dict(child.state_dict())
+            shared.train(child.training)
+            setattr(module, name, shared)
+        else:
+            share_statistics(child)
+
+
+class StatisticsSum:
+    """Collects what batch normalization sees in a pass over images, to give it running statistics of them.
+
+    A mean over batches, each weighted by its images, of the mean and the variance of the batch: the cumulative average
+    of torch (``momentum=None``), but for a last, smaller batch, and summed in float64 so that it can be shared out.
+
+    Args:
+        network: whose layers to look at, in ``batch_statistics``.
+    """
+
+    def __init__(self, network: nn.Module) -> None:
+        found = (layer for layer in network.modules() if isinstance(layer, _BatchNorm))
+        self._layers = [layer for layer in found if layer.running_mean is not None]
+        # float64 on the CPU: some devices have none
+        self._sums = [torch.zeros(3, layer.num_features, dtype=torch.float64) for layer in self._layers]
+
+    def __bool__(self) -> bool:
+        """Return whether there is anything to collect."""
+        return bool(self._layers)
+
+    @contextmanager
+    def collect(self) -> Iterator[None]:
+        """Look at every batch that passes through the layers."""
+        handles = [layer.register_forward_pre_hook(self._hook(number)) for number, layer in enumerate(self._layers)]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _hook(self, number: int) -> Callable[[nn.Module, Any], None]:
+        @torch.no_grad()
+        def look(layer: nn.Module, inputs: tuple[Tensor]) -> None:
+            values = inputs[0].float()
+            variance, mean = torch.var_mean(values, [i for i in range(values.ndim) if i != 1])
+            rows = torch.stack([mean, variance, torch.ones_like(mean)]).cpu().double()
+            self._sums[number] += len(values) * rows
+
+        return look
+
+    @torch.no_grad()
+    def apply(self, combine: Callable[[Tensor], Tensor] = lambda value: value) -> None:
+        """Write the averages into the layers' running statistics.
+
+        Args:
+            combine: sum over processes.
+        """
+        if not self._layers:
+            return
+        total = combine(torch.cat(self._sums, dim=1))
+        parts = torch.split(total, [layer.num_features for layer in self._layers], dim=1)
+        for layer, (mean, variance, images) in zip(self._layers, parts, strict=True):
+            if float(images[0]) == 0:
+                raise ValueError("no image passed through the network")
+            assert layer.running_mean is not None
+            assert layer.running_var is not None
+            layer.running_mean.copy_(mean / images)
+            layer.running_var.copy_(variance / images)

@@ -1,4 +1,4 @@
-"""Our convolutional networks by name, for training from scratch: AlexNet with normalization, ResNets, a small demo.
+"""Our convolutional networks by name, for training from scratch: AlexNet, ResNets, ConvNet-13, Wide ResNets, a demo.
 
 Source of the AlexNets: ``yukimasano/self-label:models/alexnet.py`` (after DeepCluster's).
 """
@@ -11,7 +11,10 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from labelkit.errors import ConfigError
+from labelkit.models.convnet13 import MIN_SIDE, convnet13
 from labelkit.models.resnet import ResidualNetwork, Shortcut, cifar_resnet, fan_out_init, resnet50
+from labelkit.models.shake_shake import shake_resnet26
+from labelkit.models.wide_resnet import wide_resnet
 
 _IMAGENET_MEAN, _IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 _HALF = (0.5, 0.5, 0.5)
@@ -180,6 +183,36 @@ def _cifar(depth: int, width: int = 16, shortcut: Shortcut = "pad") -> ConvNet:
     )
 
 
+def _convnet13(width: int, weight_norm: bool = False) -> ConvNet:
+    def build(size: int, channels: int) -> nn.Module:
+        if size < MIN_SIDE:
+            remedy = f"Use at least {MIN_SIDE}."
+            raise ConfigError("image_size", f"{size} pixels are too few for a ConvNet-13", remedy)
+        return convnet13(width, weight_norm=weight_norm, in_channels=channels)
+
+    return ConvNet(build, width, 32, _HALF, _HALF)
+
+
+def _shake(width: int) -> ConvNet:
+    def build(size: int, channels: int) -> nn.Module:
+        if size % 4:
+            remedy = f"Try {max(4, size // 4 * 4)}."
+            raise ConfigError("image_size", f"{size} pixels are no multiple of 4, which shortcuts need", remedy)
+        return shake_resnet26(width, in_channels=channels)
+
+    return ConvNet(build, 4 * width, 32, _HALF, _HALF)
+
+
+def _wide(depth: int, widen: int, stem: int = 16, momentum: float = 1e-3) -> ConvNet:
+    return ConvNet(
+        lambda size, channels: wide_resnet(depth, widen, stem=stem, momentum=momentum, in_channels=channels),
+        4 * stem * widen,
+        32,
+        _HALF,
+        _HALF,
+    )
+
+
 CONVNETS: dict[str, ConvNet] = {
     # of metric learning on small machines
     "smallcnn": _small((16, 32, 64, 64, 128)),
@@ -209,4 +242,16 @@ CONVNETS: dict[str, ConvNet] = {
         lambda size, channels: resnet50(1, widths=(64, 128, 256, 1024), in_channels=channels), 4096
     ),
     "resnet50v2_sela": _photo(lambda size, channels: resnet50(2, in_channels=channels), 2048),
+    # of semi-supervised learning; the small ones are for CPUs
+    "convnet13": _convnet13(128),
+    "convnet13_w32": _convnet13(32),
+    "convnet13_w16": _convnet13(16),
+    "convnet13_wn": _convnet13(128, weight_norm=True),
+    "resnet26_shake": _shake(96),
+    "resnet26_shake_w32": _shake(32),
+    "wrn28_2": _wide(28, 2),
+    "wrn28_8": _wide(28, 8),
+    "wrn16_2": _wide(16, 2),
+    # half the usual stem; short runs need statistics that follow quickly
+    "wrn10_1": _wide(10, 1, stem=8, momentum=0.1),
 }

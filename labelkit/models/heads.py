@@ -1,4 +1,4 @@
-"""Small networks on top of a backbone: a cosine classifier and a projection.
+"""Small networks on top of a backbone: linear and cosine classifiers, and a projection.
 
 Source: SimGCD (CVMI-Lab/SimGCD:model.py), whose weight-normalized layer with gain 1 is a
 plain parameter here.
@@ -10,6 +10,40 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from labelkit.algorithms.precision import promote, without_autocast
+
+
+class LinearHeads(nn.Module):
+    """One or more linear classifiers on the same features; the first one predicts.
+
+    Two heads let a consistency loss and a classification loss disagree (``CuriousAI/mean-teacher``).
+
+    Args:
+        dim: feature width f, >= 1.
+        num_classes: c, >= 1.
+        num_heads: >= 1.
+
+    Shape:
+        - features: ``(b, f)`` float.
+        - returns: ``(b, c)`` float, logits of the first head.
+
+    Raises:
+        ValueError: an argument is below 1.
+    """
+
+    def __init__(self, dim: int, num_classes: int, num_heads: int = 1) -> None:
+        super().__init__()
+        if min(dim, num_classes, num_heads) < 1:
+            raise ValueError(f"dim {dim}, num_classes {num_classes} and num_heads {num_heads} must be >= 1")
+        self.heads = nn.ModuleList(nn.Linear(dim, num_classes) for _ in range(num_heads))
+
+    def every(self, features: Tensor) -> tuple[Tensor, ...]:
+        """Features (b, f) to one (b, c) of logits per head."""
+        return tuple(head(features) for head in self.heads)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Return the first head's logits, (b, c)."""
+        logits: Tensor = self.heads[0](features)
+        return logits
 
 
 class CosineClassifier(nn.Module):

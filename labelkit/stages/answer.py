@@ -32,8 +32,8 @@ from labelkit.algorithms.calibration import (
     softmax,
 )
 from labelkit.config.stages import DiscoverAnswerConfig
-from labelkit.data.tables import read_label_csv
 from labelkit.errors import ConfigError, DatasetError, Mismatch, StoreError
+from labelkit.stages.given_labels import read_placed_labels
 from labelkit.stages.held_out import Evidence, Grouping, given_label_evidence, hidden_label_evidence
 from labelkit.stages.indexes import check_features, unit_rows
 from labelkit.stages.progress import current_progress
@@ -281,22 +281,13 @@ def _given_labels(
     Raises:
         DatasetError: images the store does not have, or none that it has no label for.
     """
-    texts = read_label_csv(path)
-    place_of = {store.sample_ids[int(row)]: place for place, row in enumerate(grouping.rows)}
-    strangers = [name for name in texts if name not in place_of]
-    if strangers:
-        raise DatasetError(
-            str(path),
-            f"{len(strangers)} of {len(texts)} images are not among the grouped rows of {store.path}, "
-            f"first: {', '.join(strangers[:5])}",
-            "Paths are those of the store, relative to the data root (the column `path` of the answer).",
-        )
+    texts = read_placed_labels(path, store, grouping.rows)
     number = {text: label for label, text in enumerate(store.class_names)}
     labels = np.full(len(grouping.rows), -1, dtype=np.int64)
     trained = 0
-    for name, text in texts.items():
-        if unlabeled[place_of[name]]:
-            labels[place_of[name]] = number.setdefault(text, len(number))
+    for place, text in texts.items():
+        if unlabeled[place]:
+            labels[place] = number.setdefault(text, len(number))
         else:
             trained += 1
     if trained:

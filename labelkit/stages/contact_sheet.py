@@ -1,4 +1,4 @@
-"""Draw a query and its hits as one picture."""
+"""Draw rows of images with a line or two below each, such as a query and its hits, as one picture."""
 
 from __future__ import annotations
 
@@ -24,11 +24,15 @@ class Picture:
         pixels: (h, w, c) uint8 with c = 1 or 3; ``None`` draws an empty frame.
         lines: at most two short lines below it.
         marked: draw a frame around it.
+        right: draw a green frame (right) or a red one (wrong) around it.
+        framed: draw any frame; without one and without pixels, the lines stand in its place as a heading.
     """
 
     pixels: NDArray[np.uint8] | None
     lines: tuple[str, ...]
     marked: bool = False
+    right: bool | None = None
+    framed: bool = True
 
 
 def write_contact_sheet(path: Path, rows: Sequence[Sequence[Picture]]) -> Path:
@@ -41,9 +45,9 @@ def write_contact_sheet(path: Path, rows: Sequence[Sequence[Picture]]) -> Path:
     columns = max((len(row) for row in rows), default=0)
     if columns == 0:
         raise ValueError("there is nothing to draw")
-    width = _GAP + columns * (_CELL + _GAP)
-    height = _GAP + len(rows) * (_CELL + _TEXT + _GAP)
-    sheet = Image.new("RGB", (width, height), "white")
+    sheet_width = _GAP + columns * (_CELL + _GAP)
+    sheet_height = _GAP + len(rows) * (_CELL + _TEXT + _GAP)
+    sheet = Image.new("RGB", (sheet_width, sheet_height), "white")
     draw = ImageDraw.Draw(sheet)
     font = ImageFont.load_default(size=11)
     for r, row in enumerate(rows):
@@ -51,16 +55,25 @@ def write_contact_sheet(path: Path, rows: Sequence[Sequence[Picture]]) -> Path:
             left, top = _GAP + c * (_CELL + _GAP), _GAP + r * (_CELL + _TEXT + _GAP)
             if picture.pixels is not None:
                 sheet.paste(_fit(picture.pixels), (left, top))
-            outline = "#d2691e" if picture.marked else "#cccccc"
-            draw.rectangle(
-                (left - 1, top - 1, left + _CELL, top + _CELL), outline=outline, width=3 if picture.marked else 1
-            )
+            text_top = top + _CELL + 2
+            if picture.framed:
+                color, width = _frame(picture)
+                draw.rectangle((left - 1, top - 1, left + _CELL, top + _CELL), outline=color, width=width)
+            elif picture.pixels is None:
+                text_top = top + _CELL // 2 - 13
             for i, line in enumerate(picture.lines[:2]):
-                draw.text((left, top + _CELL + 2 + 13 * i), _shorten(draw, line, font), fill="black", font=font)
+                draw.text((left, text_top + 13 * i), _shorten(draw, line, font), fill="black", font=font)
     buffer = io.BytesIO()
     sheet.save(buffer, format="PNG")
     commit_bytes(path, buffer.getvalue())
     return path
+
+
+def _frame(picture: Picture) -> tuple[str, int]:
+    """Color and width of the frame."""
+    if picture.right is not None:
+        return ("#2e8b57", 2) if picture.right else ("#d00000", 3)
+    return ("#d2691e", 3) if picture.marked else ("#cccccc", 1)
 
 
 def _fit(pixels: NDArray[np.uint8]) -> Image.Image:

@@ -163,8 +163,8 @@ def _groupings(store: EmbeddingStore, config: EvaluateClusteringConfig) -> list[
                 raise
             current_progress().warning(str(error))
             continue
-        if result.kind == "answers" and not config.results:
-            # Unsure rows have no group there: it would stand beside groupings of all rows and seem better.
+        if result.kind in ("answers", "discovered") and not config.results:
+            # Unsure rows have no group there: they would stand beside groupings of all rows and seem better.
             continue
         key = next((key for key in _GROUPINGS if key in result.arrays), None)
         if key is not None:

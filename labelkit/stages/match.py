@@ -25,11 +25,10 @@ from labelkit.config.stages import MatchConfig
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import ConfigError, DatasetError
-from labelkit.stages.indexed_images import indexed_images
 from labelkit.stages.indexes import check_features, split_rows, unit_rows
 from labelkit.stages.keypoints import KeypointReader, MatchingOptions, try_pairs
 from labelkit.stages.match_pictures import write_match_sheet
-from labelkit.stages.pictures import check_new_picture
+from labelkit.stages.pictures import check_new_picture, indexed_images
 from labelkit.stages.progress import current_progress
 from labelkit.stages.result import SimpleResult, Table
 from labelkit.store.embeddings import EmbeddingStore, open_store

@@ -5,10 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
-from labelkit.data.datasets import FileSource, ImageDataset
+from labelkit.data.datasets import FileSource, ImageDataset, load_dataset
 from labelkit.data.decode import BadImage
-from labelkit.errors import ConfigError, DatasetError
+from labelkit.errors import ConfigError, DatasetError, LabelkitError
+from labelkit.stages.locations import find_images
+from labelkit.store.embeddings import EmbeddingStore
 
 
 def one_image(path: Path) -> ImageDataset:
@@ -40,15 +43,52 @@ def one_image(path: Path) -> ImageDataset:
     )
 
 
-def check_new_picture(path: Path, *, overwrite: bool) -> None:
+def indexed_images(store: EmbeddingStore, dataset: str | None, data_root: Path) -> ImageDataset:
+    """Return the images behind the rows of a store, to be found by name.
+
+    Args:
+        store: the store.
+        dataset: where they are; by default where they were when the store was made.
+        data_root: folder where named sets live (with ``dataset``).
+
+    Raises:
+        DatasetError: they are not where they were.
+    """
+    place = find_images(store.content_digest) if dataset is None else (dataset, data_root)
+    if place is None:
+        raise DatasetError(
+            str(store.path), "it is not known on this machine where its images are", "Pass --dataset (and --data-root)."
+        )
+    try:
+        return load_dataset(place[0], data_root=place[1])
+    except LabelkitError as error:
+        raise DatasetError(
+            place[0], f"the images of {store.path} cannot be listed: {error}", "Pass --dataset (and --data-root)."
+        ) from error
+
+
+def image_pixels(images: ImageDataset, row: int) -> NDArray[np.uint8] | None:
+    """Return one image as (h, w, c) uint8, or ``None`` if it cannot be read."""
+    try:
+        return images.source.read(row).decode(images.in_channels)
+    except BadImage:
+        return None
+
+
+def check_new_picture(path: Path, *, overwrite: bool, option: str = "--out") -> None:
     """Find out before the work is done that a picture cannot be written.
+
+    Args:
+        path: of the picture.
+        overwrite: whether it may be there.
+        option: that names it.
 
     Raises:
         ConfigError: it exists and is not to be replaced, is a folder, or its folder is not there.
     """
     if path.is_dir():
-        raise ConfigError("--out", f"{path} is a folder", "Give the name of a file.")
+        raise ConfigError(option, f"{path} is a folder", "Give the name of a file.")
     if not path.resolve().parent.is_dir():
-        raise ConfigError("--out", f"the folder of {path} does not exist", "Make it first.")
+        raise ConfigError(option, f"the folder of {path} does not exist", "Make it first.")
     if path.exists() and not overwrite:
-        raise ConfigError("--out", f"{path} already exists", "Pass --overwrite to replace it, or another --out.")
+        raise ConfigError(option, f"{path} already exists", f"Pass --overwrite to replace it, or another {option}.")

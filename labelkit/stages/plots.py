@@ -29,6 +29,9 @@ _SHAPE = (5.2, 4.4)
 _PANEL, _PANEL_GAP, _PANEL_TEXT, _PANEL_HEAD, _PANEL_FOOT = 1.4, 0.12, 0.56, 0.42, 0.36
 """Side of one image of a grid, and what is left between and around, in inches."""
 
+# A legend of more classes is larger than the map.
+_MAX_LEGEND = 30
+
 # Wider ranges of numbers are easier to read on a logarithmic axis.
 _LINEAR_RANGE = 12
 
@@ -215,6 +218,87 @@ def write_curves_plot(path: Path, panels: Mapping[str, Sequence[Line]], *, x_nam
         legend = figure.legend(handles=handles, loc="outside lower center", ncols=min(len(runs), 4), fontsize="small")
         for text in legend.get_texts():
             text.set_parse_math(False)
+    return write_figure(path, figure)
+
+
+@dataclass(frozen=True)
+class MapPanel:
+    """One state of a map.
+
+    Attributes:
+        title: above it.
+        labels: (n,) int64 class of the points discovered by then, -1 = not discovered.
+        wrong: (n,) bool, of these, those that are known to be wrong.
+    """
+
+    title: str
+    labels: NDArray[np.int64]
+    wrong: NDArray[np.bool_]
+
+
+def write_map_plot(
+    path: Path,
+    points: NDArray[np.float64],
+    given: NDArray[np.int64],
+    panels: Sequence[MapPanel],
+    class_names: Sequence[str],
+    *,
+    axis_names: tuple[str, str],
+) -> Path:
+    """Draw points of a plane several times: pale, with a label, or discovered by then.
+
+    Args:
+        path: PNG to write; an existing file is replaced.
+        points: (n, 2).
+        given: (n,) int64 class of the points that had a label from the start, -1 = none.
+        panels: one set of axes each.
+        class_names: by number.
+        axis_names: below and beside.
+
+    Raises:
+        ResourceError: it cannot be written.
+    """
+    columns = min(len(panels), 4)
+    lines = -(-len(panels) // columns)
+    figure = Figure(figsize=(0.85 * _SHAPE[0] * columns, _SHAPE[1] * lines), layout="constrained")
+    colors = np.array([f"C{number % 10}" for number in range(len(class_names))])
+    shapes = ("o", "s", "^", "D", "v", "P")  # beyond ten classes colors come again
+    for place, panel in enumerate(panels, start=1):
+        axes = figure.add_subplot(lines, columns, place)
+        rest = (given < 0) & (panel.labels < 0)
+        axes.scatter(points[rest, 0], points[rest, 1], s=5, color="0.82", linewidths=0)
+        for number in range(len(class_names)):
+            marker = shapes[number // 10 % len(shapes)]
+            found, labeled = panel.labels == number, given == number
+            axes.scatter(points[found, 0], points[found, 1], s=16, color=colors[number], marker=marker, linewidths=0)
+            axes.scatter(
+                points[labeled, 0],
+                points[labeled, 1],
+                s=60,
+                color=colors[number],
+                marker=marker,
+                edgecolors="black",
+                zorder=3,
+            )
+        axes.scatter(
+            points[panel.wrong, 0], points[panel.wrong, 1], s=45, color="red", marker="x", linewidths=1.2, zorder=4
+        )
+        axes.set_title(panel.title, fontsize="medium", parse_math=False)
+        axes.set(xlabel=axis_names[0], ylabel=axis_names[1], xticks=[], yticks=[])
+    handles = [
+        Line2D([], [], linestyle="", marker=shapes[number // 10 % len(shapes)], color=colors[number], label=name)
+        for number, name in enumerate(class_names[:_MAX_LEGEND])
+    ]
+    handles += [
+        Line2D([], [], linestyle="", marker="o", color="0.82", markersize=3, label="other"),
+        Line2D([], [], linestyle="", marker="o", color="white", markeredgecolor="black", label="given label"),
+    ]
+    if any(panel.wrong.any() for panel in panels):
+        handles.append(Line2D([], [], linestyle="", marker="x", color="red", label="wrong"))
+    columns_of_legend = min(len(handles), 4 * columns)
+    legend = figure.legend(handles=handles, loc="outside lower center", ncols=columns_of_legend, fontsize="small")
+    for text in legend.get_texts():
+        text.set_parse_math(False)
     return write_figure(path, figure)
 
 

@@ -233,6 +233,27 @@ def eval_images(config: BackboneRunConfig, prepared: PreparedData) -> ImageDatas
     return images
 
 
+def val_images(config: BackboneRunConfig, split: str, prepared: PreparedData) -> ImageDataset:
+    """Images of ``--val-split``, whose labels may end a run.
+
+    Raises:
+        ConfigError: no such split, one that is trained on or that judges, or one without labels.
+    """
+    listing = prepared.listing
+    judging = eval_images(config, prepared)
+    assert listing is not None
+    trained = "train" if config.split == "auto" and "train" in listing.split_names else config.split
+    if trained in ("auto", "all", split):
+        raise ConfigError("--val-split", f"{split} is trained on", "Choose another, or pass --split.")
+    with _asked_by("--val-split"):
+        images = listing.select(listing.in_split(split))
+    if judging is not None and not set(images.sample_ids).isdisjoint(judging.sample_ids):
+        raise ConfigError("--val-split", f"{split} is what --eval-split judges by", "Choose another for one of both.")
+    if not (images.labels >= 0).any():
+        raise ConfigError("--val-split", f"no image of {split} has a label", "Choose another.")
+    return images
+
+
 def choose_labels(config: DataConfig, dataset: ImageDataset) -> LabelSplit:
     """Apply ``--label-split``."""
     labels, given, num_classes = dataset.labels, dataset.given, len(dataset.class_names)
@@ -241,10 +262,12 @@ def choose_labels(config: DataConfig, dataset: ImageDataset) -> LabelSplit:
         given = given & np.isin(dataset.splits, [dataset.split_names.index("train"), -1])
     kind = config.label_split
     if kind == "auto":
-        kind = "given" if not dataset.given.all() else "gcd"
+        kind = "given" if not dataset.given.all() else config.full_label_split
+        kind = "few-labels" if config.num_labels is not None else kind
     used = {
         "num_old_classes": (config.num_old_classes, "gcd"),
         "num_labels": (config.num_labels, "few-labels"),
+        "label_seed": (config.label_seed, "few-labels"),
     }
     for name, (value, owner) in used.items():
         if value is not None and kind != owner:
@@ -290,7 +313,7 @@ def choose_labels(config: DataConfig, dataset: ImageDataset) -> LabelSplit:
                 given,
                 num_classes,
                 total=config.num_labels,
-                seed=config.split_seed,
+                seed=config.split_seed if config.label_seed is None else config.label_seed,
                 class_names=dataset.class_names,
             )
     with _asked_by("--label-split class-halves"):
@@ -311,7 +334,8 @@ def saved_info(saved: Mapping[str, Any]) -> DataInfo:
     facts = dict(saved["info"])
     num_labeled = len(saved["split"]["labeled"])
     labels = np.full(facts["num_samples"], -1, dtype=np.int64)
-    labels[:num_labeled] = 0
+    # as many as there were, and some of each class
+    labels[:num_labeled] = np.arange(num_labeled) % max(1, facts["num_old_classes"])
     return DataInfo(
         **{key: facts[key] for key in facts if key not in ("class_order", "class_names")},
         labels=labels,

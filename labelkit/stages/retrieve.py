@@ -12,16 +12,15 @@ from numpy.typing import NDArray
 from labelkit.algorithms.neighbors import knn
 from labelkit.config.stages import RetrieveConfig
 from labelkit.data.datasets import ImageDataset, load_dataset
-from labelkit.data.decode import BadImage, Channels
+from labelkit.data.decode import Channels
 from labelkit.data.loading import EvalLoader
 from labelkit.data.transforms import Normalize
 from labelkit.engine.devices import Runtime
 from labelkit.errors import ConfigError, DatasetError
 from labelkit.stages.contact_sheet import Picture, write_contact_sheet
-from labelkit.stages.indexed_images import indexed_images
 from labelkit.stages.indexes import check_features, zero_rows
 from labelkit.stages.networks import EmbeddingNetwork, recorded_network
-from labelkit.stages.pictures import one_image
+from labelkit.stages.pictures import image_pixels, indexed_images, one_image
 from labelkit.stages.progress import current_progress
 from labelkit.stages.result import Cell, SimpleResult, Table
 from labelkit.store.embeddings import EmbeddingStore, open_store
@@ -174,20 +173,15 @@ def _draw(
     position = {sample_id: row for row, sample_id in enumerate(images.sample_ids)}
     drawn: list[list[Picture]] = []
     for q, row in enumerate(rows):
-        line = [Picture(_pixels(queries, int(row)), (queries.sample_ids[row], "query"), marked=True)]
+        line = [Picture(image_pixels(queries, int(row)), (queries.sample_ids[row], "query"), marked=True)]
         for neighbor, score in zip(neighbors[q], scores[q], strict=True):
             sample_id = store.sample_ids[neighbor]
             found = position.get(sample_id)
             label = _label(store, int(neighbor)) or ""
             line.append(
-                Picture(None if found is None else _pixels(images, found), (sample_id, f"{label} {score:.3f}".strip()))
+                Picture(
+                    None if found is None else image_pixels(images, found), (sample_id, f"{label} {score:.3f}".strip())
+                )
             )
         drawn.append(line)
     return write_contact_sheet(path, drawn)
-
-
-def _pixels(images: ImageDataset, row: int) -> NDArray[np.uint8] | None:
-    try:
-        return images.source.read(row).decode(images.in_channels)
-    except BadImage:
-        return None

@@ -18,7 +18,10 @@ import torch
 from labelkit import __version__
 from labelkit.config.backbone import BackboneRunConfig
 from labelkit.config.discovery import ContrastiveTrainConfig, DiscoveryTrainConfig
+from labelkit.config.few_labels import FewLabelTrainConfig
+from labelkit.config.methods.lmcs import LMCSConfig
 from labelkit.config.methods.sela import SeLaConfig
+from labelkit.config.methods.snowball import SnowballConfig
 from labelkit.config.metric_learning import MetricLearningConfig
 from labelkit.config.representation import RepresentationTrainConfig
 from labelkit.config.supervised import SupervisedTrainConfig
@@ -28,6 +31,7 @@ from labelkit.data.loading import ImageBank
 from labelkit.engine.checkpoint import load_checkpoint
 from labelkit.engine.classification_monitor import ClassificationMonitor
 from labelkit.engine.devices import Runtime
+from labelkit.engine.growth_monitor import GrowthMonitor
 from labelkit.engine.method import Method, count_parameters, trainable_names
 from labelkit.engine.monitors import ClusteringMonitor, DiscoveryMonitor
 from labelkit.engine.representation_monitor import HeldOut, RepresentationMonitor
@@ -36,9 +40,10 @@ from labelkit.engine.run_dir import SPLIT, SUMMARY, RunDir, check_same_options
 from labelkit.engine.trainer import FitResult, Monitor, Trainer
 from labelkit.errors import CheckpointDamaged, CheckpointMismatch, ConfigError, InputError, ResourceError
 from labelkit.methods.registry import METHODS
+from labelkit.methods.snowball import Snowball
 from labelkit.models.weights import fingerprint
 from labelkit.stages.initialize import describe_weights, initialize_from, take_labels, without_weights
-from labelkit.stages.prepare import PreparedData, eval_images, info_record, prepare_data
+from labelkit.stages.prepare import PreparedData, eval_images, info_record, prepare_data, val_images
 from labelkit.stages.progress import current_progress
 from labelkit.stages.result import SimpleResult, Table, jsonable
 from labelkit.store.commit import canonical_json
@@ -203,6 +208,10 @@ def _set_up(method_name: str, config: RunConfig, runtime: Runtime, *, fresh: boo
         images = eval_images(config, prepared)
         if images is not None:
             held_out = HeldOut(bank_of(images), images.labels)
+    if isinstance(config, SnowballConfig) and config.val_split is not None:
+        deciding = val_images(config, config.val_split, prepared)
+        assert isinstance(method, Snowball)
+        method.validation = HeldOut(bank_of(deciding), deciding.labels)
     return _Setup(prepared, bank_of(prepared.dataset), method, held_out)
 
 
@@ -227,8 +236,17 @@ def _trainer(setup: _Setup, config: RunConfig, runtime: Runtime, run: RunDir | N
             linear=config.linear_monitor,
             seed=config.seed,
         )
-    elif isinstance(config, SupervisedTrainConfig):
-        monitor = ClassificationMonitor(setup.held_out, prepared.split.class_order)
+    elif isinstance(config, SupervisedTrainConfig | FewLabelTrainConfig):
+        monitor = judge = ClassificationMonitor(setup.held_out, prepared.split.class_order)
+        if isinstance(config, SnowballConfig | LMCSConfig):
+            monitor = GrowthMonitor(
+                judge,
+                prepared.dataset.sample_ids,
+                truth,
+                prepared.split.class_order,
+                prepared.dataset.class_names,
+                (lambda name, text: None) if run is None else run.write_text,
+            )
     elif network.num_outputs:
         # only discovery is stopped when it collapses
         patience = config.collapse_patience_epochs if isinstance(config, DiscoveryTrainConfig) else sys.maxsize

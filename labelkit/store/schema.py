@@ -51,6 +51,9 @@ Result, ``NAME.h5.results/RESULT.h5``: the same rules. RESULT matches ``[a-z0-9]
     neighbor_rows, scores        (q, j) int64, -1 = none; (q, j) float32
     metrics, confusion           JSON, scalar string; (k, k) int64
     labels, labeled, class_names as in a store: labels given after embedding
+    sources                      (n,) uint8, index into source_names: kind ``discovered``, which also has
+                                 ``discovered_rows`` (s,) int64 and, for these rows, ``discovered_labels``,
+                                 ``_scores``, ``_distance``, ``_round``, ``_rank``, ``_entropy``, ``_soft``
 
 Root attributes: ``format`` = labelkit.result, ``format_version``, ``requires``, ``kind``,
 ``store_digest``, ``gallery_digest`` (retrieval), ``n``, ``params`` (canonical JSON), ``stage``,

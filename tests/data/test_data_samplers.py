@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from labelkit.data.samplers import BalancedSampler, ClassBalancedSampler, Sampler, UniformSampler
+from labelkit.data.samplers import (
+    BalancedSampler,
+    ClassBalancedSampler,
+    Sampler,
+    Stream,
+    StreamSampler,
+    UniformSampler,
+)
 from labelkit.errors import ConfigError, DatasetError
 
 LABELED = np.arange(1797) < 450
@@ -140,3 +147,50 @@ def test_other_labels_are_drawn_by_without_changing_the_length_of_an_epoch() -> 
 def test_rows_outside_of_the_set_are_refused(rows: list[int]) -> None:
     with pytest.raises(ValueError, match="rows"):
         BalancedSampler(LABELED, seed=0, rows=rows)
+
+
+# --- streams
+
+
+def streams(steps: int = 5, labeled: int = 3, phase: int = 0) -> StreamSampler:
+    rows = np.arange(100)
+    return StreamSampler(
+        [Stream("labeled", rows[:labeled], 4), Stream("unlabeled", rows[10:], 6)], steps=steps, seed=2, phase=phase
+    )
+
+
+def test_each_batch_has_its_share_of_each_stream() -> None:
+    sampler = streams()
+    assert (sampler.batch_size, len(sampler)) == (10, 50)
+    batches = sampler.indices(3).reshape(5, 10)
+    assert (batches[:, :4] < 3).all()
+    assert (batches[:, 4:] >= 10).all()
+
+
+def test_a_stream_draws_each_row_once_before_any_again_also_across_epochs() -> None:
+    sampler = streams()
+    drawn = np.concatenate([sampler.indices(epoch).reshape(5, 10) for epoch in range(9)])
+    labeled, unlabeled = drawn[:, :4].reshape(-1), drawn[:, 4:].reshape(-1)
+    assert all(sorted(turn) == [0, 1, 2] for turn in labeled.reshape(-1, 3))
+    assert all(sorted(turn) == list(range(10, 100)) for turn in unlabeled[:270].reshape(-1, 90))
+    assert len({tuple(turn) for turn in labeled.reshape(-1, 3)}) > 1
+
+
+def test_the_length_of_an_epoch_changes_nothing_that_is_drawn() -> None:
+    short = np.concatenate([streams(steps=2).indices(epoch) for epoch in range(6)])
+    assert (short == np.concatenate([streams(steps=4).indices(epoch) for epoch in range(3)])).all()
+
+
+def test_another_phase_draws_otherwise() -> None:
+    assert (streams().indices(0) == streams().indices(0)).all()
+    assert (streams(phase=1).indices(0) != streams().indices(0)).any()
+
+
+def test_streams_without_rows_or_draws_are_refused() -> None:
+    rows = np.arange(4)
+    with pytest.raises(ValueError, match="stream labeled has 0 rows for 2"):
+        StreamSampler([Stream("labeled", rows[:0], 2)], steps=1, seed=0)
+    with pytest.raises(ValueError, match="needs a stream"):
+        StreamSampler([Stream("labeled", rows, 0)], steps=1, seed=0)
+    kept = StreamSampler([Stream("labeled", rows, 2), Stream("unlabeled", rows[:0], 0)], steps=1, seed=0)
+    assert [stream.name for stream in kept.streams] == ["labeled"]

@@ -457,3 +457,19 @@ def test_views_on_a_gpu_are_those_of_the_cpu() -> None:
     for ours, theirs in zip(on_cpu, on_gpu, strict=True):
         # Solarize may flip a value that rounds to the other side of its threshold.
         assert ((ours - theirs.cpu()).abs() > 1e-3).float().mean() < 1e-3
+
+
+def test_noise_comes_last_with_numbers_of_its_own_for_each_sample_and_view(photos: Tensor) -> None:
+    images = (photos * 255).to(torch.uint8)
+    plain, noisy = ViewSpec(20), ViewSpec(20, noise=0.15)
+    keys = np.arange(6)
+    clean = apply_views(images, keys, (plain, plain), **KEYED, normalize=Normalize((0.5,) * 3, (0.5,) * 3))[0]
+    views = apply_views(images, keys, (noisy, noisy), **KEYED, normalize=Normalize((0.5,) * 3, (0.5,) * 3))[0]
+    added = [view - base for view, base in zip(views, clean, strict=True)]
+    assert float(added[0].std()) == pytest.approx(0.15, rel=0.03)
+    assert float(added[0].mean()) == pytest.approx(0, abs=0.01)
+    assert float(torch.corrcoef(torch.stack([added[0].flatten(), added[1].flatten()]))[0, 1]) < 0.05
+    alone = apply_views(images[2:3], keys[2:3], (noisy,), **KEYED, normalize=Normalize((0.5,) * 3, (0.5,) * 3))[0]
+    assert torch.equal(alone[0][0], views[0][2])
+    with pytest.raises(ValueError, match="noise is -1"):
+        ViewSpec(20, noise=-1)

@@ -5,7 +5,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from labelkit.engine.schedules import LearningRate, TeacherTemperature, optimization_times
+from labelkit.engine.schedules import (
+    EMADecay,
+    LearningRate,
+    PhaseLearningRate,
+    TeacherTemperature,
+    horizon_decay,
+    optimization_times,
+    sigmoid_ramp,
+)
 
 
 @pytest.mark.parametrize(
@@ -109,3 +117,63 @@ def test_optimization_times_match_the_worked_numbers() -> None:
 def test_optimization_times_that_cannot_be_are_refused(wrong: tuple[str, int, int]) -> None:
     with pytest.raises(ValueError, match=r"unknown kind|at least 1"):
         optimization_times(*wrong)
+
+
+# ---------------------------------------------------------------------- runs counted in steps (spec of snowball, 7)
+
+
+def test_the_sigmoid_ramp_has_the_published_values() -> None:
+    ramp = [sigmoid_ramp(step, 10) for step in (0, 2, 5, 8, 10, 12)]
+    assert ramp == pytest.approx([0.006738, 0.040762, 0.286505, 0.818731, 1, 1], abs=1e-6)
+    assert sigmoid_ramp(0, 0) == 1
+
+
+def test_a_cosine_may_end_after_the_phase() -> None:
+    rate = PhaseLearningRate(1.0, 180, horizon=210 / 180)
+    assert [rate(epoch) for epoch in (0, 90, 180)] == pytest.approx([1, 0.611260, 0.049516], abs=1e-6)
+    assert PhaseLearningRate(2.0, 100)(50) == pytest.approx(1.0)
+    assert PhaseLearningRate(2.0, 100)(100) == pytest.approx(0.0)
+
+
+def test_ramps_grow_at_the_start_and_fall_at_the_end() -> None:
+    rate = PhaseLearningRate(0.003, 1000, "ramps", ramp_up=0.2, ramp_down=0.1)
+    assert rate(0) == pytest.approx(0.003 * math.exp(-5))
+    assert [rate(step) for step in (200, 500, 900)] == pytest.approx([0.003] * 3)
+    assert rate(950) == pytest.approx(0.003 * math.exp(-12.5 / 4))
+    assert rate(1000) == pytest.approx(0.003 * math.exp(-12.5))
+
+
+def test_other_shapes_of_a_phase() -> None:
+    assert PhaseLearningRate(0.03, 64, "fixmatch")(64) == pytest.approx(0.03 * math.cos(7 * math.pi / 16))
+    assert {PhaseLearningRate(0.002, 9, "constant")(step) for step in range(9)} == {0.002}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"peak": 0.0}, {"steps": 0}, {"horizon": 0.5}, {"shape": "linear"}, {"ramp_up": 0.8, "ramp_down": 0.3}],
+)
+def test_impossible_phases_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"peak|unknown|ramps"):
+        PhaseLearningRate(**{"peak": 0.1, "steps": 10, **options})
+
+
+def test_a_teacher_is_at_first_the_mean_of_all_students() -> None:
+    decay = EMADecay(0.99, 0.999, ramp_steps=1000)
+    assert [decay(step) for step in (1, 2, 9, 99, 150)] == pytest.approx([0.5, 0.666667, 0.9, 0.99, 0.99], abs=1e-6)
+    assert EMADecay(0.999, 0.999, 0)(999) == pytest.approx(0.999)
+
+
+def test_the_decay_steps_up_or_grows_evenly() -> None:
+    assert [EMADecay(0.9, 0.99, 500)(step) for step in (499, 500)] == [0.9, 0.99]
+    linear = EMADecay(0.9, 0.99, 500, "linear")
+    assert [linear(step) for step in (250, 500, 900)] == pytest.approx([0.945, 0.99, 0.99])
+    with pytest.raises(ValueError, match="ordered"):
+        EMADecay(0.99, 0.9, 5)
+    with pytest.raises(ValueError, match="unknown ramp"):
+        EMADecay(0.9, 0.99, 5, "cosine")
+
+
+def test_decays_fit_short_phases() -> None:
+    assert [horizon_decay(steps) for steps in (5, 10, 400, 10_000, 150_000)] == pytest.approx(
+        [0, 0, 0.975, 0.999, 0.999]
+    )

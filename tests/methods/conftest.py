@@ -14,11 +14,11 @@ from labelkit.config.metric_learning import MetricLearningConfig
 from labelkit.config.presets import resolve
 from labelkit.config.representation import RepresentationTrainConfig
 from labelkit.config.supervised import SupervisedTrainConfig
-from labelkit.config.train import TrainConfig
+from labelkit.config.train import RunConfig, StepTrainConfig
 from labelkit.data.batch import Batch
 from labelkit.data.datasets import ImageDataset, load_dataset
 from labelkit.data.loading import ImageBank, TrainLoader
-from labelkit.data.splits import gcd_split
+from labelkit.data.splits import few_labels_split, gcd_split
 from labelkit.data.transforms import Normalize
 from labelkit.engine.devices import Runtime
 from labelkit.engine.method import Method
@@ -37,7 +37,7 @@ NUM_IMAGES = 64
 class Setup:
     """One method on one small data set."""
 
-    config: TrainConfig
+    config: RunConfig
     prepared: PreparedData
     bank: ImageBank
     method: Method[Any]
@@ -73,12 +73,43 @@ def prepared(digits: ImageDataset) -> PreparedData:
 
 
 @pytest.fixture(scope="session")
+def few(digits: ImageDataset) -> PreparedData:
+    """Return the same digits, two of each labeled."""
+    split = few_labels_split(digits.labels, digits.given, 10, total=20)
+    return PreparedData(digits, split, split.training_labels(digits.labels))
+
+
+@pytest.fixture(scope="session")
+def small_bank(digits: ImageDataset) -> ImageBank:
+    return ImageBank(digits, channels=1, base_size=16)
+
+
+@pytest.fixture(scope="session")
 def bank(digits: ImageDataset) -> ImageBank:
     return ImageBank(digits, channels=1, base_size=32)
 
 
+def _in_steps(name: str, epochs: int) -> dict[str, Any]:
+    """Four steps to an evaluation; snowball spends the last of several on twice as many labels."""
+    options: dict[str, Any] = {"steps": 4 * epochs, "eval_every_steps": 4, "lr": 0.02, "lr_schedule": "constant"}
+    if name == "snowball":
+        grows = {"steps": 4 * (epochs - 1), "later_steps": 4, "cap": 2.0} if epochs > 1 else {"cap": 1.0}
+        options |= {"labeled_batch_size": 4, **grows}
+    elif name != "supervised":
+        options["labeled_batch_size"] = 8 if name in ("mixmatch", "lmcs") else 4
+    if name == "lmcs":
+        options |= {"first_blocks": 1, "generation_blocks": 1, "master_steps": 2}
+    return options
+
+
 @pytest.fixture
-def make(prepared: PreparedData, bank: ImageBank, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Setup]]:
+def make(
+    prepared: PreparedData,
+    bank: ImageBank,
+    few: PreparedData,
+    small_bank: ImageBank,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Callable[..., Setup]]:
     """Return a function: method and options to a new trainer; the run of the one before is closed."""
     # No test can see what fsync does, and it takes most of the time.
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
@@ -89,10 +120,13 @@ def make(prepared: PreparedData, bank: ImageBank, monkeypatch: pytest.MonkeyPatc
             open_runs.pop().close()
 
     def make_setup(
-        name: str, path: Path | None = None, *, data: PreparedData = prepared, resume: bool = False, **options: Any
+        name: str, path: Path | None = None, *, data: PreparedData | None = None, resume: bool = False, **options: Any
     ) -> Setup:
         close()
         spec = METHODS[name]
+        by_steps = issubclass(spec.config, StepTrainConfig)
+        data = data or (few if by_steps else prepared)
+        own_bank = small_bank if by_steps else bank
         # classifiers train on the labeled quarter alone; four steps make an epoch all the same
         small = {"batch_size": 4, "lr": 0.003} if issubclass(spec.config, SupervisedTrainConfig) else {"batch_size": 16}
         if issubclass(spec.config, MetricLearningConfig):
@@ -100,6 +134,9 @@ def make(prepared: PreparedData, bank: ImageBank, monkeypatch: pytest.MonkeyPatc
             unlabeled = options.get("mode", "supervised") == "unsupervised"
             small = {"batch_size": 16 if unlabeled else 4, "images_per_class": 2, "num_clusters": 8}
         overrides = {"dataset": "digits", **small, "epochs": 2, "device": "cpu", **options}
+        if by_steps:
+            overrides = {**_in_steps(name, int(overrides.pop("epochs"))), **overrides}
+            overrides |= {"noise": 0.0}
         config = resolve(spec.config, preset="digits", overrides=overrides).config
         method = spec.load()(config, data.info(0))
         run = RunDir(path) if path is not None else None
@@ -115,15 +152,15 @@ def make(prepared: PreparedData, bank: ImageBank, monkeypatch: pytest.MonkeyPatc
             held_out = HeldOut(bank, data.dataset.labels)
             monitor = RetrievalMonitor(bank.rows, data.dataset.labels, held_out, config.recall_ks)
         elif isinstance(config, RepresentationTrainConfig):
-            monitor = RepresentationMonitor(bank.rows, data.dataset.labels, None, num_classes=10)
+            monitor = RepresentationMonitor(own_bank.rows, data.dataset.labels, None, num_classes=10)
         elif method.network.num_outputs:
             monitor = DiscoveryMonitor(
                 np.flatnonzero(data.labels < 0), data.dataset.labels, old, len(data.split.old_classes), patience=100
             )
         else:
-            monitor = ClusteringMonitor(bank.rows, data.labels, data.dataset.labels, old, seed=0)
-        trainer = Trainer(method, bank, data.labels, config, Runtime(device="cpu"), run=run, monitor=monitor)
-        return Setup(config, data, bank, method, trainer)
+            monitor = ClusteringMonitor(own_bank.rows, data.labels, data.dataset.labels, old, seed=0)
+        trainer = Trainer(method, own_bank, data.labels, config, Runtime(device="cpu"), run=run, monitor=monitor)
+        return Setup(config, data, own_bank, method, trainer)
 
     yield make_setup
     close()

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import math
 
 import pytest
 import torch
-from labelkit.models.ema import EMATeacher
+from labelkit.models import batch_norm
+from labelkit.models.batch_norm import SharedBatchNorm2d, share_statistics
+from labelkit.models.ema import EMATeacher, StudentChain, follow, slow_copy
 from labelkit.models.heads import CosineClassifier, Projector
 from labelkit.models.seeding import seeded_init
 from torch import nn
@@ -160,3 +163,130 @@ def test_sizes_below_one_are_refused() -> None:
         CosineClassifier(3, 0)
     with pytest.raises(ValueError, match="got 3, 0, 2"):
         Projector(3, 0, 2)
+
+
+# --- students, teachers, masters: specification of snowball, 7
+
+
+class Number(nn.Module):
+    """One parameter, one running statistic, one counter."""
+
+    def __init__(self, value: float) -> None:
+        super().__init__()
+        self.value = nn.Parameter(torch.tensor(value))
+        self.statistic: torch.Tensor = nn.Buffer(torch.tensor(value))
+        self.counter: torch.Tensor = nn.Buffer(torch.tensor(int(value)))
+
+
+def chained(teacher_decays: list[float], master_decay: float, values: list[float]) -> tuple[list[float], list[float]]:
+    chain = StudentChain(Number(0.0), with_master=True)
+    chain.form_master()
+    teacher, master = [], []
+    for decay, value in zip(teacher_decays, values, strict=True):
+        chain.update(Number(value), decay, master_decay)
+        assert chain.master is not None
+        teacher.append(chain.teacher.value.item())
+        master.append(chain.master.value.item())
+    return teacher, master
+
+
+def test_a_master_follows_a_teacher_that_follows_a_student() -> None:
+    guarded = [min(1 - 1 / (step + 1), 0.9) for step in (1, 2, 3, 4)]
+    teacher, master = chained(guarded, 0.9, [1.0, 2.0, 4.0, 8.0])
+    assert teacher == pytest.approx([0.5, 1.0, 1.75, 3.0])
+    assert master == pytest.approx([0.05, 0.145, 0.3055, 0.57495])
+    teacher, master = chained([0.9] * 4, 0.8, [1.0, 2.0, 4.0, 8.0])
+    assert teacher == pytest.approx([0.1, 0.29, 0.661, 1.3949])
+    assert master == pytest.approx([0.02, 0.074, 0.1914, 0.4321])
+
+
+def test_a_constant_student_is_reached_as_the_closed_form_says() -> None:
+    a, b, n = 0.9, 0.8, 5
+    teacher, master = chained([a] * n, b, [1.0] * n)
+    assert teacher[-1] == pytest.approx(1 - a**n)
+    assert master == pytest.approx([0.02, 0.054, 0.0974, 0.1467, 0.199262], abs=1e-6)
+    assert master[-1] == pytest.approx(1 - b**n - (1 - b) * a * (a**n - b**n) / (a - b))
+
+
+def test_equal_networks_stay_equal_while_the_student_stands_still() -> None:
+    student = Number(3.0)
+    chain = StudentChain(student, with_master=True)
+    chain.form_master()
+    for _ in range(5):
+        chain.update(student, 0.99, 0.999)
+    assert chain.master is not None
+    assert chain.teacher.value.item() == chain.master.value.item() == 3.0
+
+
+def test_a_chain_keeps_its_own_statistics_and_takes_the_counters() -> None:
+    chain = StudentChain(Number(1.0), with_master=False)
+    chain.update(Number(5.0), 0.5, 0.0)
+    assert chain.teacher.statistic.item() == 1.0
+    assert chain.teacher.counter.item() == 5
+    copied = Number(1.0)
+    follow(copied, Number(5.0), 0.5, buffers="copy")
+    assert copied.statistic.item() == 5.0
+
+
+def test_a_master_is_formed_from_the_teacher_and_survives_a_checkpoint() -> None:
+    chain = StudentChain(Number(1.0), with_master=True)
+    assert chain.master is None
+    chain.update(Number(3.0), 0.5, 0.9)
+    chain.form_master()
+    assert chain.master is not None
+    assert chain.master.value.item() == chain.teacher.value.item() == 2.0
+    restored = StudentChain(Number(0.0), with_master=True)
+    restored.load_state_dict(chain.state_dict())
+    assert restored.master is not None
+    with pytest.raises(ValueError, match="without a master"):
+        StudentChain(Number(0.0), with_master=False).form_master()
+
+
+def test_averages_are_float32_whatever_the_network_is() -> None:
+    copied = slow_copy(Number(1.0).to(torch.bfloat16))
+    assert copied.value.dtype == torch.float32
+    assert not copied.value.requires_grad
+    student = Number(1.0078125).to(torch.bfloat16)
+    follow(copied, student, 0.999, buffers="counters")
+    assert copied.value.item() == pytest.approx(1 + 0.001 * 0.0078125, abs=1e-7)
+
+
+# --- normalization over processes
+
+
+def test_shared_statistics_are_the_usual_ones_in_a_single_process() -> None:
+    plain = nn.Sequential(nn.Conv2d(1, 3, 3), nn.Sequential(nn.BatchNorm2d(3)), nn.BatchNorm1d(4))
+    shared = copy.deepcopy(plain)
+    share_statistics(shared)
+    assert isinstance(shared[1][0], SharedBatchNorm2d)
+    assert type(shared[2]) is nn.BatchNorm1d
+    assert shared.state_dict().keys() == plain.state_dict().keys()
+    images = torch.randn(5, 1, 6, 6)
+    assert torch.equal(plain[:2](images), shared[:2](images))
+    assert torch.equal(plain[1][0].running_var, shared[1][0].running_var)
+
+
+def test_statistics_of_two_halves_are_those_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both halves are computed here, side by side; a sum over processes is that of the two."""
+    images = torch.randn(8, 3, 4, 4, dtype=torch.float64).float().requires_grad_()
+    layer = SharedBatchNorm2d(3)
+    with torch.no_grad():
+        layer.weight.copy_(torch.tensor([1.0, 2.0, 0.5]))
+    plain = nn.BatchNorm2d(3)
+    plain.load_state_dict(layer.state_dict())
+    weights = torch.randn(8, 3, 4, 4)
+    (plain(images) * weights).sum().backward()
+    wanted, images.grad = images.grad, None
+
+    monkeypatch.setattr(batch_norm.dist, "is_initialized", lambda: True)
+    monkeypatch.setattr(batch_norm.dist, "get_world_size", lambda: 2)
+    # one process that holds everything, and another that holds nothing
+    monkeypatch.setattr(batch_norm.dist, "all_reduce", lambda value: value)
+    monkeypatch.setattr(batch_norm, "_total", lambda value: value)
+    output = layer(images)
+    assert torch.allclose(output, plain(images), atol=1e-5)
+    (output * weights).sum().backward()
+    assert images.grad is not None
+    assert wanted is not None
+    assert torch.allclose(images.grad, wanted, atol=1e-5)
+    assert int(layer.num_batches_tracked) == 1

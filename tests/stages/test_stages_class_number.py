@@ -6,7 +6,6 @@ import csv
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 import pytest
 from labelkit.algorithms.class_number import CRITERIA, LABEL_FREE, choose_num_classes
@@ -17,7 +16,6 @@ from labelkit.stages.discover import discover_categories
 from labelkit.stages.plots import write_class_number_plot
 from labelkit.stages.progress import SilentProgress, use_progress
 from labelkit.store.embeddings import EmbeddingStore
-from labelkit.store.hdf5 import Contents, Image
 from labelkit.store.results import read_result
 from PIL import Image as Picture
 
@@ -300,30 +298,13 @@ def test_too_few_rows_are_refused(labelkit: Any, make_store: Any, labeled: list[
     assert ("--search grid" in answer.err) == (labeled is not None)
 
 
-def test_a_store_with_nan_rows_is_refused(labelkit: Any, blobs: EmbeddingStore) -> None:
-    # another program may have written it, with digests that are right
-    contents = Contents()
-    with h5py.File(blobs.path) as file:
-
-        def visit(name: str, item: Any) -> None:
-            contents.set(name, **{key: text(value) for key, value in item.attrs.items()})
-            if isinstance(item, h5py.Dataset):
-                contents.datasets[name] = item[()]
-
-        contents.set("", **{key: text(value) for key, value in file.attrs.items() if key != "content_digest"})
-        file.visititems(visit)
-    contents.attributes = {name: values for name, values in contents.attributes.items() if values or name == ""}
-    contents.datasets["embeddings"][7, 1] = np.nan
-    blobs.path.write_bytes(Image(contents).to_bytes())
+def test_a_store_with_nan_rows_is_refused(labelkit: Any, blobs: EmbeddingStore, spoil: Any) -> None:
+    spoil(blobs, 7)
 
     answer = labelkit("discover", "categories", "--index", blobs.path)
 
     assert answer.code == 3
     assert f"{blobs.path}:/embeddings row 7: holds a number that is not finite" in answer.err
-
-
-def text(value: Any) -> Any:
-    return value.decode() if isinstance(value, bytes) else int(value)
 
 
 @pytest.mark.parametrize("number", [0.5, 1e9])

@@ -157,7 +157,8 @@ def test_a_class_without_a_labeled_image_is_named_in_a_warning(photos: Path) -> 
         ({"label_split": "few-labels"}, "--num-labels", "is needed"),
         ({"label_split": "few-labels", "num_labels": 3}, "--num-labels", "3 labels for 4 classes"),
         ({"label_split": "few-labels", "num_labels": 80}, "--num-labels", "class 'ant' has 12"),
-        ({"num_labels": 8}, "--num-labels", "has no meaning for --label-split gcd"),
+        ({"label_split": "gcd", "num_labels": 8}, "--num-labels", "has no meaning for --label-split gcd"),
+        ({"label_seed": 8}, "--label-seed", "has no meaning for --label-split gcd"),
         ({"label_split": "given", "num_old_classes": 2}, "--num-old-classes", "has no meaning for --label-split given"),
         ({"imbalance_factor": 0.01}, "--imbalance-factor 0.01", "class 'cat' would be left without"),
         ({"split": "test"}, "--split", "has no split 'test'"),
@@ -189,3 +190,25 @@ def test_a_method_can_be_built_again_from_what_a_run_saves(photos: Path) -> None
 
     assert info_record(again) == info_record(info)
     assert int((again.labels >= 0).sum()) == 12
+
+
+def test_the_draw_of_labels_has_a_seed_of_its_own(photos: Path) -> None:
+    plain = prepare(photos, num_labels=8, split_seed=3)
+    assert plain.split.kind == "few-labels"
+    same = prepare(photos, num_labels=8, label_seed=3)
+    assert (plain.split.labeled == same.split.labeled).all()
+    draws = [prepare(photos, num_labels=8, label_seed=seed).split.labeled for seed in range(4)]
+    assert len({tuple(draw) for draw in draws}) > 1
+
+
+def test_the_draw_of_labels_leaves_the_held_out_images_alone(photos: Path) -> None:
+    first, second = (prepare(photos, num_labels=8, holdout=0.25, label_seed=seed) for seed in (1, 2))
+    assert first.held_out == second.held_out
+    assert (first.split.labeled != second.split.labeled).any()
+
+
+def test_a_saved_split_says_that_every_old_class_has_labels(photos: Path) -> None:
+    prepared = prepare(photos, num_labels=8)
+    saved = {**prepared.to_json(), "info": info_record(prepared.info(16))}
+    info = saved_info(saved)
+    assert np.bincount(info.labels[info.labels >= 0]).tolist() == [2, 2, 2, 2]

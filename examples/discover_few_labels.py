@@ -1,0 +1,206 @@
+"""How right are labels that grow from a few, and does a classifier gain by them? Digits, several seeds.
+
+    python examples/discover_few_labels.py --out examples/results/digits_discovered.json
+
+Precision: 20 labels, two of each class; of the first 20, 40, 80 and 160 images that are discovered in a store of
+features (pixels; ``--index`` takes another store), how many get the right label? Snowball, LMCS, and confidence-based
+self-training: the probabilities of a logistic regression on the same features, trained once or again after every 20.
+
+Use: 20, 50 or 100 labels, three rounds that double them, and a logistic regression trained on all of them: its error
+on 500 other digits, and the share of wrong labels among those it was trained on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import warnings
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from comparison import shown, spread, write_record
+from labelkit.algorithms.critical_samples import discover_critical_rounds
+from labelkit.algorithms.nearest_centroid import Discovery
+from labelkit.algorithms.snowball import discover_confident, discover_confident_rounds
+from labelkit.config.discover_few import DiscoverLMCSConfig, DiscoverSnowballConfig
+from labelkit.config.stages import EmbedConfig
+from labelkit.stages.discover_few import discover_lmcs, discover_snowball
+from labelkit.stages.embed import embed_images
+from labelkit.store.embeddings import open_store
+from labelkit.store.results import read_result
+from numpy.typing import NDArray
+from sklearn.datasets import load_digits
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LogisticRegression
+
+Array = NDArray[Any]
+FIRST = (20, 40, 80, 160)
+STEP = 20
+
+
+def classifier(features: Array, labels: Array) -> LogisticRegression:
+    """A logistic regression on the rows that have a label."""
+    held = labels >= 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        return LogisticRegression(C=1, max_iter=300).fit(features[held], labels[held])
+
+
+def self_train(features: Array, labels: Array, count: int | str, rounds: int, **options: Any) -> tuple[Array, Array]:
+    """Label the surest rows of a classifier, train it again, and so on; returns rows and labels in order."""
+    rows, named, current = [], [], labels
+    for _ in range(rounds):
+        wanted = int((current >= 0).sum()) if count == "double" else count
+        probabilities = classifier(features, current).predict_proba(features)
+        found = discover_confident(probabilities, current, wanted, original=labels, score="softmax", **options)
+        rows.append(found.indices)
+        named.append(found.labels)
+        current = found.grown(current)
+    return np.concatenate(rows), np.concatenate(named)
+
+
+# --------------------------------------------------------------------------- precision
+
+
+def precision(index: Path, seed: int) -> dict[str, dict[int, float]]:
+    """Share of right labels in % among the first so many, by what found them."""
+    store = open_store(index)
+    features, truth = np.asarray(store.embeddings, dtype=np.float64), np.asarray(store.labels)
+    common = {"index": index, "num_labels": STEP, "label_seed": seed, "overwrite": True}
+    snowball, lmcs = DiscoverSnowballConfig(**common), DiscoverLMCSConfig(**common)
+    at_once = {
+        "snowball": partial(discover_snowball, snowball),
+        "snowball, far": partial(discover_snowball, snowball.model_copy(update={"select": "far"})),
+        "snowball, global": partial(discover_snowball, snowball.model_copy(update={"balance": "global"})),
+        "lmcs": partial(discover_lmcs, lmcs),
+        "lmcs, not confined": partial(discover_lmcs, lmcs.model_copy(update={"confine": False})),
+    }
+    found: dict[str, dict[int, float]] = {}
+    for name, discover in at_once.items():
+        config = discover.args[0]
+        found[name] = {}
+        for count in FIRST:
+            told: dict[str, Any] = discover.func(config.model_copy(update={"count": count})).to_json()
+            found[name][count] = 100 * (1 - told["truth"]["error"])
+    rounds = {"count": STEP, "rounds": FIRST[-1] // STEP}
+    for name, discover in (
+        ("snowball, in rounds of 20", partial(discover_snowball, snowball)),
+        ("lmcs, in rounds of 20", partial(discover_lmcs, lmcs)),
+    ):
+        discover.func(discover.args[0].model_copy(update=rounds))
+        result = read_result(store, discover.args[0].command[1])
+        right = result.arrays["discovered_labels"] == truth[result.arrays["discovered_rows"]]
+        found[name] = first_of(right)
+    given = read_result(store, "snowball").arrays
+    labels = np.where(given["sources"] == 1, given["pseudo_labels"], -1)
+    for name, balance in (("self-training", "balanced"), ("self-training, global", "global")):
+        found[name] = {}
+        for count in FIRST:
+            rows, named = self_train(features, labels, count, 1, balance=balance)
+            found[name][count] = 100 * float((named == truth[rows]).mean())
+    rows, named = self_train(features, labels, STEP, FIRST[-1] // STEP)
+    found["self-training, again every 20"] = first_of(named == truth[rows])
+    return found
+
+
+def first_of(right: Array) -> dict[int, float]:
+    """Share in % of the first so many, in whole rounds."""
+    return {count: 100 * float(right[:count].mean()) for count in FIRST}
+
+
+# --------------------------------------------------------------------------- use
+
+
+def growers() -> dict[str, Callable[[Array, Array, int], Discovery | None]]:
+    """What finds more labels, by name: (features, labels, seed) to what three doubling rounds find."""
+
+    def snowball(features: Array, labels: Array, seed: int, **options: Any) -> Discovery:
+        return discover_confident_rounds(features, labels, "double", 3, seed=seed, **options)
+
+    def lmcs(features: Array, labels: Array, seed: int, **options: Any) -> Discovery:
+        return discover_critical_rounds(features, labels, "double", 3, **options)
+
+    return {
+        "no discovery": lambda features, labels, seed: None,
+        "snowball, min": snowball,
+        "snowball, min, global": partial(snowball, balance="global"),
+        "snowball, far": partial(snowball, select="far"),
+        "snowball, random": partial(snowball, select="random"),
+        "lmcs, max entropy": lmcs,
+        "lmcs, min entropy": partial(lmcs, criterion="min_entropy"),
+        "lmcs, max entropy, not confined": partial(lmcs, confine=False),
+    }
+
+
+def use(num_labels: int, seed: int) -> dict[str, dict[str, float]]:
+    """Test error and share of wrong labels in %, by what found the labels."""
+    bundle = load_digits()
+    pixels, truth = bundle.data / 16, bundle.target
+    order = np.random.RandomState(0).permutation(len(truth))
+    test, train = order[:500], order[500:]
+    features, classes = pixels[train], truth[train]
+    generator = np.random.RandomState(seed)
+    labels = np.full(len(train), -1)
+    for label in range(10):
+        labels[generator.permutation(np.flatnonzero(classes == label))[: num_labels // 10]] = label
+    found = {}
+    for name, grow in growers().items():
+        discovery = grow(features, labels, seed)
+        grown = labels if discovery is None else discovery.grown(labels)
+        found[name] = judge(features, grown, classes, pixels[test], truth[test])
+    rows, named = self_train(features, labels, "double", 3)
+    grown = labels.copy()
+    grown[rows] = named
+    found["self-training"] = judge(features, grown, classes, pixels[test], truth[test])
+    return found
+
+
+def judge(features: Array, labels: Array, classes: Array, queries: Array, answers: Array) -> dict[str, float]:
+    """Error of a classifier trained on the labels, and their own, in %."""
+    held = labels >= 0
+    error = float((classifier(features, labels).predict(queries) != answers).mean())
+    return {"error": 100 * error, "wrong": 100 * float((labels[held] != classes[held]).mean())}
+
+
+def main() -> None:
+    """Run everything and print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=6)
+    parser.add_argument("--index", type=Path, default=None, help="store of digits for the precision; default: pixels")
+    parser.add_argument("--out", type=Path, default=None, help="JSON file to write")
+    parser.set_defaults(dataset="digits", extra=[])
+    options = parser.parse_args()
+    seeds = range(options.seeds)
+    with tempfile.TemporaryDirectory() as scratch:
+        index = Path(scratch) / "digits.h5"
+        if options.index is None:
+            embed_images(EmbedConfig(out=index, backbone="pixels", image_size=8))
+        else:
+            index.write_bytes(options.index.read_bytes())
+        runs = [precision(index, seed) for seed in seeds]
+    shares = {name: {count: spread([run[name][count] for run in runs]) for count in FIRST} for name in runs[0]}
+    print(f"right labels in %, {STEP} given, mean ± standard deviation over {options.seeds} seeds\n")
+    print("| first | " + " | ".join(map(str, FIRST)) + " |\n|---" + "|---" * len(FIRST) + "|")
+    for name, row in shares.items():
+        print(f"| {name} | " + " | ".join(shown(row[count]) for count in FIRST) + " |")
+    errors: dict[str, Any] = {}
+    for num_labels in (20, 50, 100):
+        found = [use(num_labels, seed) for seed in seeds]
+        errors[str(num_labels)] = {
+            name: {key: spread([run[name][key] for run in found]) for key in ("error", "wrong")}
+            | {"errors": [run[name]["error"] for run in found]}
+            for name in found[0]
+        }
+    print("\ntest error in % (wrong labels in % of those held)\n")
+    print("| labels | " + " | ".join(errors) + " |\n|---" + "|---" * len(errors) + "|")
+    for name in errors["20"]:
+        cells = [f"{shown(row[name]['error'])} ({row[name]['wrong']['mean']:.1f})" for row in errors.values()]
+        print(f"| {name} | " + " | ".join(cells) + " |")
+    write_record(options, precision=shares, error=errors)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,219 @@
+"""Options of growing a few labels (``discover snowball``, ``discover lmcs``) and of ``show discovered``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from pydantic import Field, model_validator
+from pydantic.config import JsonDict
+
+from labelkit.config.base import StageConfig
+from labelkit.config.critical_search import CriticalSearchOptions
+from labelkit.config.stages import IndexConfig
+
+_STORE: JsonDict = {"panel": "Store", "preset": False}
+_LABELS: JsonDict = {"panel": "Labels"}
+_LABELS_ONLY: JsonDict = {"panel": "Labels", "preset": False}
+_NUMBER: JsonDict = {"panel": "How many"}
+_RULE: JsonDict = {"panel": "Which"}
+_IMAGES: JsonDict = {"panel": "Images"}
+_PICTURE: JsonDict = {"panel": "Pictures", "preset": False}
+
+_RESULT_NAME = r"^[a-z0-9][a-z0-9._-]{0,63}$"
+
+
+class DiscoverFewConfig(IndexConfig):
+    """What the discoveries that grow a few labels share."""
+
+    csv: Path | None = Field(
+        None, description="Table to write; default: INDEX.RESULT.csv beside the store.", json_schema_extra=_STORE
+    )
+    split: str = Field("all", description="Rows to use: a split's name, or all.")
+    labels: Path | None = Field(
+        None,
+        description="CSV path,label of the images whose label may be used; default: the labels of the store that "
+        "training may use.",
+        json_schema_extra=_LABELS_ONLY,
+    )
+    num_labels: int | None = Field(
+        None,
+        ge=1,
+        description="To measure: use so many of the store's labels, as many in each class; the others are hidden.",
+        json_schema_extra=_LABELS,
+    )
+    label_seed: int = Field(0, ge=0, description="Seed of the draw of --num-labels.", json_schema_extra=_LABELS)
+    missing_class: Literal["error", "skip"] = Field(
+        "error", description="About a class without a label; skip: no image is called that.", json_schema_extra=_LABELS
+    )
+    count: int | Literal["double"] = Field(
+        "double",
+        description="Images to find in each round; double: as many as have a label by then.",
+        json_schema_extra=_NUMBER,
+    )
+    per_class: int | None = Field(
+        None,
+        ge=1,
+        description="Images to find of each class in each round, instead of --count.",
+        json_schema_extra=_NUMBER,
+    )
+    rounds: int = Field(
+        1, ge=1, description="Rounds; each counts what was found before as labeled.", json_schema_extra=_NUMBER
+    )
+    balance: Literal["balanced", "global"] = Field(
+        "balanced",
+        description="balanced: each class gets a share like that of its labels; global: the best of all, which can "
+        "starve classes (the literal reading).",
+        json_schema_extra=_NUMBER,
+    )
+    feature_norm: Literal["none", "l2"] = Field(
+        "none", description="l2: scale every row to length 1 first.", json_schema_extra=_RULE
+    )
+
+    @model_validator(mode="after")
+    def _one_choice_of_labels_and_number(self) -> DiscoverFewConfig:
+        if self.labels is not None and self.num_labels is not None:
+            raise ValueError("give labels by --labels FILE or --num-labels N, not both")
+        if self.count != "double" and self.count < 0:
+            raise ValueError(f"count must be >= 0, or double (value {self.count})")
+        if self.per_class is not None and self.count != "double":
+            raise ValueError("give --count or --per-class, not both")
+        if self.per_class is not None and self.balance == "global":
+            raise ValueError("--per-class goes with --balance balanced")
+        return self
+
+
+class DiscoverSnowballConfig(DiscoverFewConfig):
+    """``labelkit discover snowball``."""
+
+    command: ClassVar[tuple[str, ...]] = ("discover", "snowball")
+
+    fuse_with: tuple[Path, ...] = Field(
+        (),
+        description="Further stores of the same images, comma-separated: features of other networks.",
+        json_schema_extra=_STORE,
+    )
+    fusion: Literal["none", "distance", "cascade", "rank"] = Field(
+        "none",
+        description="With --fuse-with. distance: mean of the distances; cascade: features side by side; rank: mean "
+        "of the ranks, label by majority.",
+        json_schema_extra=_RULE,
+    )
+    fusion_scale: bool = Field(
+        False, description="Divide the distances of each store by their median first.", json_schema_extra=_RULE
+    )
+    select: Literal["min", "far", "random", "max"] = Field(
+        "min",
+        description="Of the images nearest to a class: min, the nearest; far, the farthest of a confident set; random; "
+        "max, the farthest.",
+        json_schema_extra=_RULE,
+    )
+    far_factor: int = Field(
+        10,
+        ge=1,
+        description="The confident set of far is so many times as large (Sec. 2.4.1).",
+        json_schema_extra=_RULE,
+    )
+    far_cap: float | None = Field(
+        0.5,
+        gt=0,
+        le=1,
+        description="But at most this share of the candidates; none: no limit.",
+        json_schema_extra=_RULE,
+    )
+    refill: bool = Field(
+        False,
+        description="Make up for classes with too few candidates by the best others.",
+        json_schema_extra=_NUMBER,
+    )
+    seed: int = Field(0, ge=0, description="Seed of --select random.", json_schema_extra=_RULE)
+
+    @model_validator(mode="after")
+    def _fusion_needs_stores(self) -> DiscoverSnowballConfig:
+        if self.fuse_with and self.fusion == "none":
+            raise ValueError("--fuse-with needs --fusion: distance, cascade or rank")
+        if not self.fuse_with and (self.fusion != "none" or self.fusion_scale):
+            raise ValueError("--fusion and --fusion-scale need further stores: --fuse-with B.h5,C.h5")
+        return self
+
+
+class DiscoverLMCSConfig(DiscoverFewConfig, CriticalSearchOptions):
+    """``labelkit discover lmcs``."""
+
+    command: ClassVar[tuple[str, ...]] = ("discover", "lmcs")
+
+
+class ShowDiscoveredConfig(StageConfig):
+    """``labelkit show discovered``."""
+
+    command: ClassVar[tuple[str, ...]] = ("show", "discovered")
+
+    index: Path | None = Field(
+        None, description="Store whose rows were discovered; --map needs it.", json_schema_extra=_STORE
+    )
+    result: str | None = Field(
+        None,
+        pattern=_RESULT_NAME,
+        description="Result of discover snowball or discover lmcs; default: the one that is there.",
+        json_schema_extra=_STORE,
+    )
+    table: Path | None = Field(
+        None,
+        description="Instead of --result: a CSV with the columns path,label,score,rank,round, as a training run or "
+        "discover writes it.",
+        json_schema_extra=_STORE,
+    )
+    generation: int | None = Field(
+        None,
+        ge=0,
+        description="Of a table with generations: show this one; default: the last.",
+        json_schema_extra=_STORE,
+    )
+    out: Path | None = Field(
+        None, description="Contact sheet to write, PNG: a block per class, best rank first.", json_schema_extra=_PICTURE
+    )
+    map: Path | None = Field(
+        None,
+        description="2-D map to write, PNG: labeled, discovered and other images after each round.",
+        json_schema_extra=_PICTURE,
+    )
+    overwrite: bool = Field(False, description="Replace pictures that are there.", json_schema_extra=_PICTURE)
+    images: int = Field(10, ge=1, description="Images of each class on the sheet.", json_schema_extra=_IMAGES)
+    columns: int = Field(10, ge=1, le=100, description="Images in a line of the sheet.", json_schema_extra=_IMAGES)
+    classes: tuple[str, ...] | None = Field(
+        None, description="Only these classes, comma-separated.", json_schema_extra=_IMAGES
+    )
+    dataset: str | None = Field(
+        None,
+        description="Where the images are, if that is not known from the store.",
+        json_schema_extra=_IMAGES,
+    )
+    data_root: Path = Field(
+        Path("data"), description="Folder where named sets live (with --dataset).", json_schema_extra=_IMAGES
+    )
+    projection: Literal["pca", "tsne"] = Field(
+        "pca", description="How the map is made: two principal directions, or t-SNE.", json_schema_extra=_PICTURE
+    )
+    max_points: int = Field(
+        5000,
+        ge=10,
+        description="Images on the map; of more, some that were not found are left out.",
+        json_schema_extra=_PICTURE,
+    )
+    seed: int = Field(0, ge=0, description="Seed of t-SNE and of what is left out.", json_schema_extra=_PICTURE)
+
+    @model_validator(mode="after")
+    def _something_to_show(self) -> ShowDiscoveredConfig:
+        if self.out is None and self.map is None:
+            raise ValueError("give --out (a contact sheet), --map (a 2-D map), or both")
+        if self.index is None and self.table is None:
+            raise ValueError("give --index (a store with a result), or --table (a CSV)")
+        if self.result is not None and (self.table is not None or self.index is None):
+            raise ValueError("--result goes with --index and without --table")
+        if self.map is not None and self.index is None:
+            raise ValueError("--map needs --index: the features are there")
+        if self.generation is not None and self.table is None:
+            raise ValueError("--generation goes with --table")
+        if self.index is None and self.dataset is None:
+            raise ValueError("without --index, --dataset must say where the images are")
+        return self

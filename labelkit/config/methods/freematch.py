@@ -1,0 +1,34 @@
+"""Options of FreeMatch: pseudo-labels of sure images, learned on strongly changed ones."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pydantic import Field
+from pydantic.config import JsonDict
+
+from labelkit.config.few_labels import FewLabelTrainConfig, TwoStreamOptions
+from labelkit.config.student_options import FreeMatchOptions
+
+_OPTIMIZATION: JsonDict = {"panel": "Optimization"}
+
+
+class FreeMatchConfig(FewLabelTrainConfig, TwoStreamOptions, FreeMatchOptions):
+    """``labelkit train freematch``; defaults are those of the published code for CIFAR-10."""
+
+    command: ClassVar[tuple[str, ...]] = ("train", "freematch")
+
+    steps: int = Field(1_048_576, ge=1, description="Updates of the network.", json_schema_extra=_OPTIMIZATION)
+    dropout: float | None = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="Dropout inside the backbone, if it has any; the method brings its own noise.",
+        json_schema_extra={"panel": "Model"},
+    )
+    labeled_batch_size: int = Field(
+        64,
+        ge=1,
+        description="Labeled images of --batch-size (published code: 64 beside 448 others).",
+        json_schema_extra=_OPTIMIZATION,
+    )

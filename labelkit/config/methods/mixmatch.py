@@ -1,0 +1,34 @@
+"""Options of MixMatch: guessed labels, blended with given ones."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pydantic import Field
+from pydantic.config import JsonDict
+
+from labelkit.config.few_labels import FewLabelTrainConfig, TwoStreamOptions
+from labelkit.config.student_options import MixMatchOptions
+
+_OPTIMIZATION: JsonDict = {"panel": "Optimization"}
+
+
+class MixMatchConfig(FewLabelTrainConfig, TwoStreamOptions, MixMatchOptions):
+    """``labelkit train mixmatch``; defaults are those of the released code for CIFAR-10."""
+
+    command: ClassVar[tuple[str, ...]] = ("train", "mixmatch")
+
+    steps: int = Field(1_048_576, ge=1, description="Updates of the network.", json_schema_extra=_OPTIMIZATION)
+    dropout: float | None = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="Dropout inside the backbone, if it has any; the method brings its own noise.",
+        json_schema_extra={"panel": "Model"},
+    )
+    labeled_batch_size: int = Field(
+        64,
+        ge=1,
+        description="Labeled images of --batch-size: half of it.",
+        json_schema_extra=_OPTIMIZATION,
+    )

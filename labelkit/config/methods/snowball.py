@@ -1,0 +1,193 @@
+"""Options of snowball: the set of labels doubles, again and again."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from pydantic import Field, model_validator
+from pydantic.config import JsonDict
+
+from labelkit.config.few_labels import FewLabelTrainConfig, MeanTeacherOptions
+from labelkit.config.student_options import FreeMatchOptions, MixMatchOptions
+
+_GROWTH: JsonDict = {"panel": "Growth"}
+_DISCOVERY: JsonDict = {"panel": "Discovery"}
+_STOP: JsonDict = {"panel": "Stop"}
+_LOSS: JsonDict = {"panel": "Loss"}
+_AVERAGES: JsonDict = {"panel": "Averaged networks"}
+_OPTIMIZATION: JsonDict = {"panel": "Optimization"}
+
+
+class SnowballConfig(FewLabelTrainConfig, MeanTeacherOptions, MixMatchOptions, FreeMatchOptions):
+    """``labelkit train snowball``; defaults are those of the dissertation where it gives one."""
+
+    command: ClassVar[tuple[str, ...]] = ("train", "snowball")
+
+    steps: int = Field(
+        150_000,
+        ge=1,
+        description="Updates of the first phase, on the given labels.",
+        json_schema_extra={"panel": "Optimization"},
+    )
+    later_steps: int | None = Field(
+        None,
+        ge=1,
+        description="Updates of each later phase; default: a third of --steps (ours; not published).",
+        json_schema_extra=_OPTIMIZATION,
+    )
+    later_lr_ratio: float = Field(
+        0.5,
+        gt=0,
+        description="Highest learning rate of later phases over that of the first (ours; not published).",
+        json_schema_extra=_OPTIMIZATION,
+    )
+
+    trainer: Literal["mean-teacher", "mixmatch", "freematch"] = Field(
+        "mean-teacher",
+        description="How the student learns in each phase; options of the others have no effect. FixMatch is freematch "
+        "with --fixed-threshold 0.95. Under mixmatch and freematch, --dropout 0 suits convnet13.",
+        json_schema_extra=_LOSS,
+    )
+    master_on: Literal["labeled", "all"] = Field(
+        "labeled",
+        description="Images on which the student is to agree with the master (Eq. 2.7: the labeled ones).",
+        json_schema_extra=_LOSS,
+    )
+    anchor_fraction: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="Share of the labeled images of a batch that is drawn from the given labels, apart from what all "
+        "labels give; discovered labels may be wrong.",
+        json_schema_extra=_LOSS,
+    )
+    master: bool = Field(
+        True,
+        description="Form a master, the average of the teacher, after the first discovery; else the teacher takes its "
+        "place in discovery and evaluation (arm B of the ablation).",
+        json_schema_extra=_AVERAGES,
+    )
+    master_decay: float = Field(
+        0.999, ge=0, lt=1, description="Decay of the master's weights (beta).", json_schema_extra=_AVERAGES
+    )
+
+    cap: float = Field(
+        16.0,
+        ge=1,
+        description="Labels grow up to so many times the given ones; 1: no growth, plain training.",
+        json_schema_extra=_GROWTH,
+    )
+    growth_factor: float = Field(
+        2.0, gt=1, description="Labels after a discovery over those before.", json_schema_extra=_GROWTH
+    )
+    generations: int = Field(
+        3,
+        ge=1,
+        description="Times the labels grow from the given ones; each forgets what the one before discovered.",
+        json_schema_extra=_GROWTH,
+    )
+    reinit: Literal["never", "generation"] = Field(
+        "never",
+        description="Start with a fresh student in each generation after the first, so that wrong labels are not "
+        "remembered.",
+        json_schema_extra=_GROWTH,
+    )
+
+    embed_with: Literal["auto", "student", "teacher", "master", "student-first"] = Field(
+        "auto",
+        description="Network whose features discover. auto: teacher, and master once there is one; student-first: "
+        "student at the first discovery, then master (one reading of the dissertation).",
+        json_schema_extra=_DISCOVERY,
+    )
+    balance: Literal["balanced", "global"] = Field(
+        "balanced",
+        description="Discover as many images of each class as its share of the given labels, or the best of all "
+        "classes together (literal reading; leaves out whole classes).",
+        json_schema_extra=_DISCOVERY,
+    )
+    select: Literal["auto", "min", "far", "random", "max"] = Field(
+        "auto",
+        description="Images to take: the nearest to a class mean, the farthest of --far-factor times as many nearest, "
+        "any, the farthest; auto = far for mixmatch, else min.",
+        json_schema_extra=_DISCOVERY,
+    )
+    far_factor: int = Field(10, ge=1, description="See --select far.", json_schema_extra=_DISCOVERY)
+    far_cap: float | None = Field(
+        0.5,
+        gt=0,
+        le=1,
+        description="Confident set of --select far: at most this share of the candidates; none: no limit.",
+        json_schema_extra=_DISCOVERY,
+    )
+    score: Literal["distance", "softmax"] = Field(
+        "distance",
+        description="Nearness: distance of features to the class mean, or 1 - largest probability.",
+        json_schema_extra=_DISCOVERY,
+    )
+    feature_norm: Literal["none", "l2"] = Field(
+        "none", description="Scale features to length 1 before (distance).", json_schema_extra=_DISCOVERY
+    )
+    fusion: Literal["none", "distance", "cascade", "rank"] = Field(
+        "none",
+        description="Join the features of the last discoveries' networks: mean distance, features side by side, or "
+        "mean rank.",
+        json_schema_extra=_DISCOVERY,
+    )
+    fusion_count: int = Field(3, ge=1, description="Networks to join.", json_schema_extra=_DISCOVERY)
+    fusion_scale: bool = Field(
+        False,
+        description="Divide the distances of each network by their median before they are joined.",
+        json_schema_extra=_DISCOVERY,
+    )
+    missing_class: Literal["error", "skip"] = Field(
+        "error",
+        description="A class without a label is an error, or is never discovered.",
+        json_schema_extra=_DISCOVERY,
+    )
+    refill: bool = Field(
+        False,
+        description="Make up for classes with too few candidates by others (balanced).",
+        json_schema_extra=_DISCOVERY,
+    )
+
+    churn: float = Field(
+        0.01,
+        ge=0,
+        le=1,
+        description="A generation ends when a smaller share of the images without a given label changed its predicted "
+        "class since the phase before; the run, since the generation before; 0: never.",
+        json_schema_extra=_STOP,
+    )
+    val_split: str | None = Field(
+        None,
+        description="Split whose labels decide that instead: its error moved by at most --val-delta. Never the split "
+        "that judges.",
+        json_schema_extra=_STOP,
+    )
+    val_delta: float = Field(
+        0.2, ge=0, le=100, description="In points of error (--val-split).", json_schema_extra=_STOP
+    )
+    max_steps: int | None = Field(
+        None, ge=1, description="No phase begins that would take more updates in all.", json_schema_extra=_STOP
+    )
+
+    @property
+    def phase_steps(self) -> int:
+        """Updates of a later phase."""
+        return max(1, self.steps // 3) if self.later_steps is None else self.later_steps
+
+    @model_validator(mode="after")
+    def _check_growth(self) -> SnowballConfig:
+        if self.trainer == "mixmatch" and 2 * self.labeled_batch_size != self.batch_size:
+            raise ValueError(
+                f"labeled_batch_size {self.labeled_batch_size} must be half of batch_size {self.batch_size} (mixmatch)"
+            )
+        if self.score == "softmax" and self.feature_norm != "none":
+            raise ValueError("feature_norm has no meaning for score softmax")
+        if self.reinit == "generation" and (self.pretrained or self.weights or self.init_from):
+            raise ValueError("reinit generation starts from random weights, not from given ones")
+        if self.embed_with == "master" and not self.master:
+            raise ValueError("embed_with master needs the master")
+        if self.max_steps is not None and self.max_steps < self.steps:
+            raise ValueError(f"max_steps {self.max_steps} is less than the first phase, steps {self.steps}")
+        return self

@@ -1,0 +1,25 @@
+"""Options of the supervised baseline for few labels."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pydantic import Field
+
+from labelkit.config.few_labels import FewLabelTrainConfig
+
+
+class SupervisedConfig(FewLabelTrainConfig):
+    """``labelkit train supervised``; options as for ``train mean-teacher``."""
+
+    command: ClassVar[tuple[str, ...]] = ("train", "supervised")
+
+    steps: int = Field(
+        150_000, ge=1, description="Updates of the network.", json_schema_extra={"panel": "Optimization"}
+    )
+    batch_size: int = Field(
+        31,
+        ge=2,
+        description="Labeled images per step, over all processes; the few there are come again and again.",
+        json_schema_extra={"panel": "Optimization"},
+    )

@@ -1,0 +1,245 @@
+"""Labels that grow during a run: who was given which label when, and where the growth stands.
+
+All of it is buffers of fixed size, so that a checkpoint carries it and every process has the same. The class of an
+unlabeled image is never here: what comes in is the given labels and what was discovered.
+Source: snowball, specification 3.6 and 3.8.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from labelkit.algorithms.nearest_centroid import Discovery
+from labelkit.engine.method import TrainState
+
+D = TypeVar("D", bound=Discovery)
+
+#: Networks that discover; their place is their number in the table.
+NETWORKS: Final = ("student", "teacher", "master")
+_COLUMNS: Final = ("sample_index", "label", "rank", "generation", "iteration", "network")
+
+
+@dataclass(frozen=True, slots=True)
+class GrowthRules:
+    """How far labels grow.
+
+    Attributes:
+        factor: labels after a discovery over those before, > 1.
+        cap: labels over given ones at the most, >= 1.
+        generations: times they grow.
+    """
+
+    factor: float
+    cap: float
+    generations: int
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        if self.factor <= 1 or self.cap < 1 or self.generations < 1:
+            raise ValueError(f"factor must be > 1, cap and generations >= 1, got {self}")
+
+    def next_count(self, num_labels: int, num_given: int, num_unlabeled: int) -> int:
+        """Images to discover: ``min((f - 1) |L|, cap |given| - |L|, |unlabeled| / 2)``, rounded down, not negative."""
+        wanted = min(int((self.factor - 1) * num_labels), int(self.cap * num_given) - num_labels, num_unlabeled // 2)
+        return max(0, wanted)
+
+    def sizes(self, num_given: int, num_images: int) -> list[int]:
+        """Labels after each discovery of a generation in which every discovery finds what it is asked for."""
+        found, labels = [], num_given
+        while count := self.next_count(labels, num_given, num_images - labels):
+            labels += count
+            found.append(labels)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class DiscoveredSample:
+    """One line of the table: an image that was given a label.
+
+    Attributes:
+        sample_index: row of the data set.
+        label: its training class.
+        score: what it was chosen by: distance to the class mean, or entropy in bits (critical samples).
+        rank: place in its discovery, from 1.
+        generation, iteration: when, from 1.
+        network: whose features found it.
+    """
+
+    sample_index: int
+    label: int
+    score: float
+    rank: int
+    generation: int
+    iteration: int
+    network: str
+
+
+class LabelGrowth(nn.Module):
+    """Given labels, and those discovered on top of them.
+
+    Args:
+        given: (n,) int64 labels, -1 = none; they never change.
+        rules: how far labels grow.
+        num_images: images that can have a label; default: n.
+
+    Attributes:
+        generation: () int64, from 1.
+        iteration: () int64, discoveries in this generation so far.
+        num_found: () int64, lines of the table.
+        predictions: (2, n) int64, classes that were predicted at the end of the last phase and of the last
+            generation; -1 = not yet.
+    """
+
+    def __init__(self, given: NDArray[np.int64], rules: GrowthRules, num_images: int | None = None) -> None:
+        super().__init__()
+        self.given = given.copy()
+        self.rules = rules
+        count, images = int((given >= 0).sum()), len(given) if num_images is None else num_images
+        sizes = rules.sizes(count, images)
+        capacity = rules.generations * max(0, (sizes[-1] if sizes else count) - count)
+        self.generation: Tensor = nn.Buffer(torch.ones((), dtype=torch.int64))
+        self.iteration: Tensor = nn.Buffer(torch.zeros((), dtype=torch.int64))
+        self.num_found: Tensor = nn.Buffer(torch.zeros((), dtype=torch.int64))
+        self.found: Tensor = nn.Buffer(torch.zeros((capacity, len(_COLUMNS)), dtype=torch.int64))
+        # float32: some devices have no float64
+        self.scores: Tensor = nn.Buffer(torch.zeros(capacity))
+        self.predictions: Tensor = nn.Buffer(torch.full((2, len(given)), -1, dtype=torch.int64))
+
+    def labels(self, iteration: int | None = None) -> NDArray[np.int64]:
+        """(n,) int64: the given labels and those discovered in this generation, -1 = none.
+
+        Args:
+            iteration: leave out what was discovered after this one; default: nothing is left out.
+        """
+        labels = self.given.copy()
+        found = self.found[: int(self.num_found)].cpu().numpy()
+        found = found[found[:, 3] == int(self.generation)]
+        if iteration is not None:
+            found = found[found[:, 4] <= iteration]
+        labels[found[:, 0]] = found[:, 1]
+        return labels
+
+    def wanted(self, rows: NDArray[np.int64]) -> int:
+        """Images that the next discovery is to find among (m,) rows; 0: the generation is over."""
+        labels = self.labels()
+        unlabeled = int((labels[rows] < 0).sum())
+        return self.rules.next_count(int((labels >= 0).sum()), int((self.given >= 0).sum()), unlabeled)
+
+    def add(self, discovery: Discovery, network: str) -> None:
+        """Give the images that were found their labels, as the next iteration.
+
+        Raises:
+            ValueError: an image that has a label was found, or more than were asked for.
+        """
+        taken = self.labels()[discovery.indices] >= 0
+        if taken.any():
+            raise ValueError(f"row {int(discovery.indices[taken][0])} has a label and was discovered")
+        self.iteration += 1
+        start = int(self.num_found)
+        stop = start + len(discovery.indices)
+        if stop > len(self.found):
+            raise ValueError(f"{stop} discovered images for a table of {len(self.found)}")
+        moment = np.broadcast_to(
+            [int(self.generation), int(self.iteration), NETWORKS.index(network)], (stop - start, 3)
+        )
+        rows = np.column_stack([discovery.indices, discovery.labels, discovery.rank, moment]).astype(np.int64)
+        self.found[start:stop] = torch.from_numpy(rows).to(self.found.device)
+        self.scores[start:stop] = torch.from_numpy(discovery.distance.astype(np.float32)).to(self.scores.device)
+        self.num_found.fill_(stop)
+
+    def may_begin_again(self) -> bool:
+        """Whether there is another generation to come, and this one discovered anything."""
+        return int(self.iteration) > 0 and int(self.generation) < self.rules.generations
+
+    def next_generation(self) -> None:
+        """Forget what this generation discovered; its last predictions are kept to compare with."""
+        self.generation += 1
+        self.iteration.fill_(0)
+        self.predictions[1] = self.predictions[0]
+
+    def describe(self) -> dict[str, float]:
+        """Where the growth stands, for the log."""
+        labeled = float((self.labels() >= 0).sum())
+        return {"generation": float(self.generation), "iteration": float(self.iteration), "labeled": labeled}
+
+    def note_predictions(self, classes: Tensor, rows: NDArray[np.int64]) -> tuple[float | None, float | None]:
+        """Remember the predicted classes at the end of a phase.
+
+        Args:
+            classes: (m,) int64 of ``rows``.
+            rows: (m,) images that can be read.
+
+        Returns:
+            Share of those without a given label whose class changed, since the last phase and since the end of the last
+            generation; ``None`` if there was none.
+        """
+        free = self.given[rows] < 0
+        now = torch.full((len(self.given),), -1, dtype=torch.int64)
+        now[torch.from_numpy(rows)] = classes.cpu().to(torch.int64)
+        where = torch.from_numpy(rows[free])
+        changed: list[float | None] = []
+        for before in self.predictions.cpu():
+            known = len(where) > 0 and int(before[where].max()) >= 0
+            changed.append(float((now[where] != before[where]).double().mean()) if known else None)
+        self.predictions[0] = now.to(self.predictions.device)
+        return changed[0], changed[1]
+
+    def samples(self) -> list[DiscoveredSample]:
+        """Return the table, in the order of discovery; generations that were forgotten are in it."""
+        count = int(self.num_found)
+        rows, scores = self.found[:count].tolist(), self.scores[:count].tolist()
+        return [
+            DiscoveredSample(index, label, score, rank, generation, iteration, NETWORKS[network])
+            for (index, label, rank, generation, iteration, network), score in zip(rows, scores, strict=True)
+        ]
+
+
+class PastFeatures(nn.Module):
+    """Features of the last discoveries' networks, for discoveries that join several.
+
+    What a network of the past says of an image does not change, so its features are kept and not its weights.
+
+    Args:
+        count: how many discoveries are joined, the coming one included.
+        num_samples: n.
+        dim: d.
+    """
+
+    def __init__(self, count: int, num_samples: int, dim: int) -> None:
+        super().__init__()
+        self.kept: Tensor = nn.Buffer(torch.zeros(max(0, count - 1), num_samples if count > 1 else 0, dim))
+        self.num_kept: Tensor = nn.Buffer(torch.zeros((), dtype=torch.int64))
+
+    def join(self, features: Tensor) -> list[Tensor]:
+        """Return features (n, d) of the past and these, oldest first, and keep these for the next time."""
+        past = list(self.kept[: int(self.num_kept)].clone().cpu())  # not what is written over below
+        if len(self.kept):
+            latest = [*past, features][-len(self.kept) :]
+            for place, part in enumerate(latest):
+                self.kept[place] = part.to(self.kept.device)
+            self.num_kept.fill_(len(latest))
+        return [*past, features]
+
+
+def agree_on(discovery: D, rows: NDArray[np.int64], state: TrainState) -> D:
+    """Return the main process's discovery on every process, should machines differ in their last bits.
+
+    Args:
+        discovery: what this process found among ``rows``.
+        rows: (m,) rows of the data set that it looked at.
+        state: speaks to the other processes.
+
+    Returns:
+        The same in rows of the data set.
+    """
+    columns = np.stack([rows[discovery.indices], discovery.labels, discovery.rank]).astype(np.float64)
+    table = torch.from_numpy(np.concatenate([columns, discovery.distance[None]]))
+    table = state.combine(table if state.is_main else torch.zeros_like(table), "sum")
+    indices, labels, rank = (table[i].to(torch.int64).numpy() for i in range(3))
+    return replace(discovery, indices=indices, labels=labels, rank=rank, distance=table[3].numpy())

@@ -1,0 +1,77 @@
+"""MixMatch: sharpened guesses, and a loss on targets that are blends of labels and guesses.
+
+Source: D. Berthelot et al., "MixMatch" (NeurIPS 2019), Eq. 7 and 3 to 5; ``google-research/mixmatch``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from labelkit.algorithms.precision import promote, without_autocast
+
+
+def sharpen(probabilities: Tensor, temperature: float) -> Tensor:
+    """Raise to the power ``1 / temperature`` and normalize again.
+
+    Args:
+        probabilities: (b, c) float, rows sum to 1.
+        temperature: in (0, 1] to sharpen; 1 changes nothing.
+
+    Raises:
+        ValueError: the temperature is not positive.
+    """
+    if not temperature > 0:
+        raise ValueError(f"temperature must be positive, got {temperature}")
+    # relative to the largest: a power of tiny numbers underflows
+    powers = (probabilities / probabilities.amax(dim=1, keepdim=True)).pow(1 / temperature)
+    return powers / powers.sum(dim=1, keepdim=True)
+
+
+@dataclass(frozen=True, slots=True)
+class MixMatchTerms:
+    """The parts of the loss.
+
+    Attributes:
+        labeled: () cross-entropy of the labeled rows, nats.
+        unlabeled: () squared difference of the other rows, in [0, 2 / c].
+    """
+
+    labeled: Tensor
+    unlabeled: Tensor
+
+
+class MixMatchLoss(nn.Module):
+    r"""Cross-entropy of the rows that come from labels, squared difference of probabilities for the others.
+
+    .. math:: L_x = -\frac1b \sum_{i \le b} \sum_k r_{ik} \log p_{ik}, \quad
+        L_u = \frac{1}{(m - b) c} \sum_{i > b} \sum_k (p_{ik} - r_{ik})^2
+
+    Both are 0 where prediction and target agree on one class; :math:`L_x` is the entropy of the targets where they
+    agree otherwise. The two are returned apart, since the weight of the second one grows during training.
+
+    Shape:
+        - logits: ``(m, c)`` float; gets gradients.
+        - targets: ``(m, c)`` float, rows sum to 1; no gradient.
+        - num_labeled: b, rows at the start that count as labeled.
+        - returns: two ``()`` float32 (float64 stays); a part without rows is 0.
+
+    Raises:
+        ValueError: shapes that differ, or more labeled rows than rows.
+    """
+
+    def forward(self, logits: Tensor, targets: Tensor, num_labeled: int) -> MixMatchTerms:
+        """Return both parts."""
+        if logits.shape != targets.shape or logits.ndim != 2 or not 0 <= num_labeled <= len(logits):
+            raise ValueError(
+                f"logits {tuple(logits.shape)} and targets {tuple(targets.shape)} must both be (m, c), "
+                f"with {num_labeled} labeled rows among them"
+            )
+        with without_autocast(logits):
+            scores, targets = promote(logits), targets.detach()
+            log_predictions = F.log_softmax(scores[:num_labeled], dim=1)
+            labeled = -(targets[:num_labeled] * log_predictions).sum() / max(num_labeled, 1)
+            rest = (F.softmax(scores[num_labeled:], dim=1) - targets[num_labeled:]).square()
+            return MixMatchTerms(labeled, rest.sum() / max(rest.numel(), 1))

@@ -1,0 +1,62 @@
+"""A convolutional network as a row of named stages and an average; it can be cut before its last stage."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import Tensor, nn
+
+
+class StagedNetwork(nn.Module):
+    """Named stages, global average; no classifier.
+
+    Args:
+        stages: name to module, in order; the last one is what lies behind the composition layer.
+        num_features: channels of the last stage, f.
+
+    Shape:
+        - images: ``(b, c, h, w)`` float.
+        - returns: ``(b, f)`` float.
+
+    Attributes:
+        stages: the stages.
+        num_features: f.
+    """
+
+    def __init__(self, stages: Mapping[str, nn.Module], num_features: int) -> None:
+        super().__init__()
+        if len(stages) < 2:
+            raise ValueError(f"{len(stages)} stages, a cut needs two")
+        self.stages = nn.Sequential()
+        for name, stage in stages.items():
+            self.stages.add_module(name, stage)
+        self.num_features = num_features
+
+    def pre(self, images: Tensor) -> Tensor:
+        """Images to the maps before the last stage, (b, c', h', w')."""
+        maps = images
+        for stage in self.stages[:-1]:
+            maps = stage(maps)
+        return maps
+
+    def post(self, maps: Tensor) -> Tensor:
+        """Maps before the last stage to features: ``post(pre(images))`` is what ``forward`` gives."""
+        return self.forward_head(self.stages[-1](maps))
+
+    @property
+    def last_stage(self) -> nn.Module:
+        """What lies between ``pre`` and the average."""
+        return self.stages[-1]
+
+    def forward_features(self, images: Tensor) -> Tensor:
+        """Feature maps (b, f, h', w')."""
+        maps: Tensor = self.stages(images)
+        return maps
+
+    def forward_head(self, maps: Tensor, pre_logits: bool = True) -> Tensor:
+        """Feature maps to features (b, f); there is nothing after the pool, so ``pre_logits`` changes nothing."""
+        return maps.mean(dim=(2, 3))
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Images to features."""
+        return self.forward_head(self.forward_features(images))

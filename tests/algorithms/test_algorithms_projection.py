@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from labelkit.algorithms.projection import principal_plane, tsne_plane
+from sklearn.decomposition import PCA
+
+
+def test_plane_is_that_of_scikit_learn_up_to_sign(rng: np.random.Generator) -> None:
+    rows = rng.standard_normal((60, 5)) * [5, 3, 1, 1, 0.5] + 7
+    points, shares = principal_plane(rows)
+    expected = PCA(2).fit(rows)
+
+    np.testing.assert_allclose(np.abs(points), np.abs(expected.transform(rows)), atol=1e-9)
+    np.testing.assert_allclose(shares, expected.explained_variance_ratio_, atol=1e-9)
+
+
+def test_mirrored_rows_give_mirrored_points() -> None:
+    points, shares = principal_plane([[0.0, 3], [0, -3], [1, 0], [-1, 0]])
+    np.testing.assert_allclose(points, [[3, 0], [-3, 0], [0, 1], [0, -1]], atol=1e-12)
+    np.testing.assert_allclose(shares, [0.9, 0.1], atol=1e-12)
+
+
+@pytest.mark.parametrize(("rows", "shares"), [([[1.0], [3.0]], (1, 0)), ([[2.0, 2.0]], (0, 0)), ([[1, 1]] * 3, (0, 0))])
+def test_one_column_one_row_and_equal_rows_are_no_error(rows: list[list[float]], shares: tuple[float, float]) -> None:
+    points, found = principal_plane(rows)
+    assert points.shape == (len(rows), 2)
+    assert found == shares
+
+
+def test_what_is_no_table_is_refused() -> None:
+    with pytest.raises(ValueError, match="shape"):
+        principal_plane(np.zeros(3))
+    with pytest.raises(ValueError, match="n >= 2"):
+        tsne_plane(np.zeros((1, 3)))
+
+
+def test_neighbors_stay_neighbors_in_a_t_sne_plane(rng: np.random.Generator) -> None:
+    rows = np.repeat(np.eye(3) * 20, 15, axis=0) + rng.normal(0, 0.1, (45, 3))
+    points = tsne_plane(rows, seed=0)
+    distances = np.linalg.norm(points[:, None] - points, axis=2) + np.diag(np.full(45, np.inf))
+
+    assert (distances.argmin(axis=1) // 15).tolist() == (np.arange(45) // 15).tolist()

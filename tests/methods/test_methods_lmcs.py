@@ -1,0 +1,377 @@
+"""LMCS: who learns which labels when, what the master is trained on, what must not change."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from labelkit.engine.checkpoint import load_checkpoint
+from labelkit.engine.classification_monitor import ClassificationMonitor
+from labelkit.engine.composition import MasterDiet, MasterRules, MasterTraining
+from labelkit.engine.growth_monitor import GrowthMonitor
+from labelkit.engine.label_growth import GrowthRules
+from labelkit.engine.lmcs import find_critical
+from labelkit.errors import ConfigError
+from labelkit.models.ema import follow
+from torch import Tensor, nn
+
+Make = Callable[..., Any]
+#: A network that has hardly learned anything must not end the growth.
+GROWS = {"churn": 0.0, "disagree_stop": 1.0}
+
+
+def weights(module: nn.Module) -> dict[str, Tensor]:
+    return {name: value.clone() for name, value in module.state_dict().items()}
+
+
+def equal(first: dict[str, Tensor], second: dict[str, Tensor]) -> bool:
+    return first.keys() == second.keys() and all(torch.equal(value, second[name]) for name, value in first.items())
+
+
+def rules(**options: Any) -> MasterRules:
+    settings: dict[str, Any] = {
+        "steps": 4, "lr": 1e-3, "decay": 0.99, "weight": 30.0, "warm": False, "supervised": True, "mixup_alpha": 0.75,
+        "discrimination": "ratio", "discrimination_weight": None, "num_centroids": 4, "recalibrate": True, "seed": 0,
+    }  # fmt: skip
+    return MasterRules(**{**settings, **options})
+
+
+def diet(setup: Any) -> MasterDiet:
+    return MasterDiet(setup.method.growth.labels(), setup.bank.rows, setup.method.eval_view(), 16, 8)
+
+
+@pytest.mark.parametrize(
+    ("given", "sizes"), [(80, [160, 320, 640, 800]), (250, [500, 1000, 2000, 2500]), (100, [200, 400, 800, 1000])]
+)
+def test_labels_double_up_to_ten_times_the_given_ones(given: int, sizes: list[int]) -> None:
+    assert GrowthRules(2.0, 10.0, 1).sizes(given, 50_000) == sizes
+
+
+# ---------------------------------------------------------------------- the streams
+
+
+def test_the_student_learns_what_was_discovered_one_generation_after_the_master(make: Make) -> None:
+    setup = make("lmcs", epochs=4, **GROWS)
+    method, seen = setup.method, []
+    given = set(np.flatnonzero(method.growth.given >= 0))
+    step, batches = method.training_step, setup.trainer.batches
+
+    def training_step(batch: Any) -> Any:
+        seen.append(("student", int(method.growth.iteration), set(batch.sample_index[batch.labels >= 0].tolist())))
+        return step(batch)
+
+    def master_batches(phase: Any, epoch: int) -> Any:
+        for batch in batches(phase, epoch):
+            labeled = set(batch.sample_index[batch.labels >= 0].tolist())
+            seen.append(("master", int(method.growth.iteration), labeled))
+            yield batch
+
+    method.training_step = training_step
+    setup.trainer.batches = master_batches
+    setup.trainer.fit()
+
+    found = {
+        iteration: {s.sample_index for s in method.growth.samples() if s.iteration == iteration}
+        for iteration in range(1, int(method.growth.iteration) + 1)
+    }
+    assert len(found) >= 2
+    up_to = lambda iteration: given.union(*(found[i] for i in range(1, iteration + 1)))  # noqa: E731 - a formula
+    for who, iteration, labeled in seen:
+        if who == "master":
+            assert labeled <= up_to(iteration)
+        else:
+            assert labeled <= up_to(max(0, iteration - 1)) or (iteration == len(found) and labeled <= up_to(iteration))
+    masters = [labeled for who, iteration, labeled in seen if who == "master" and iteration == 1]
+    students = [labeled for who, iteration, labeled in seen if who == "student" and iteration == 1]
+    assert any(labeled & found[1] for labeled in masters)
+    assert not any(labeled & found[1] for labeled in students)
+
+
+def test_a_last_phase_teaches_the_student_everything_or_there_is_none(make: Make) -> None:
+    setup = make("lmcs", epochs=3, growth_limit=2.0, label_rule="center", **GROWS)
+    setup.trainer.fit()
+    method = setup.method
+    assert [generation for generation, _, _ in method._later] == [0, 1]
+    assert (method.phase(2, setup.bank.rows).labels >= 0).sum() == 40
+    assert setup.trainer.clock.step == 12
+    short = make("lmcs", epochs=4, growth_limit=2.0, final_phase=False, **GROWS)
+    short.trainer.fit()
+    assert [generation for generation, _, _ in short.method._later] == [0]
+    assert short.trainer.clock.step == 8
+
+
+def test_the_learning_rate_falls_over_all_phases_together(make: Make) -> None:
+    setup = make("lmcs", epochs=3, lr_schedule="cosine", lr=0.01, **GROWS)
+    setup.trainer.fit()
+    phases = [setup.method.phase(index, setup.bank.rows) for index in range(3)]
+    rates = [phase.lr(step) for phase in phases for step in range(4)]
+    expected = [0.005 * (1 + np.cos(np.pi * step / 12)) for step in range(12)]
+    np.testing.assert_allclose(rates, expected)
+
+
+# ---------------------------------------------------------------------- the master
+
+
+def test_training_a_master_changes_the_composition_and_nothing_else(make: Make) -> None:
+    setup = make("lmcs", epochs=1)
+    method = setup.method
+    setup.trainer.fit()
+    master = method.guide.master
+    before, student, teacher = weights(master), weights(method.network), weights(method.chain.teacher)
+    state = setup.trainer._state(log_now=False)
+    record = MasterTraining(master, rules(), diet(setup), state, 7).run(
+        method.network, method.chain.teacher, first=False
+    )
+    after = weights(master)
+    assert equal(weights(method.network), student)
+    assert equal(weights(method.chain.teacher), teacher)
+    for name, now in (("current", student), ("averaged", teacher)):
+        assert all(torch.equal(after[f"{name}.{key}"], value) for key, value in now.items())
+    # the one of the block before is the one that was current
+    assert all(torch.equal(after[f"previous.{key}"], before[f"current.{key}"]) for key in student)
+    assert not any(parameter.requires_grad for parameter in master.parameters())
+    assert not torch.equal(after["composition.head.heads.0.weight"], teacher["head.heads.0.weight"])
+    assert 1e-4 <= record.eta <= 1e-1
+    assert record.centroids == 4
+    assert record.discrimination > 0
+
+
+def test_a_master_is_the_same_when_it_is_trained_again_and_its_draws_are_its_own(make: Make) -> None:
+    results = []
+    for _ in range(2):
+        setup = make("lmcs", epochs=1, guidance="none", growth_limit=1.0)
+        torch.manual_seed(len(results))  # what the global generator says must not matter
+        setup.trainer.fit()
+        results.append(weights(setup.method.guide.master))
+    assert equal(*results)
+
+
+def test_labels_reach_the_master_through_the_cross_entropy_alone(make: Make) -> None:
+    def trained(labels_of_half: int, supervised: bool) -> dict[str, Tensor]:
+        setup = make("lmcs", epochs=1)
+        method = setup.method
+        labels = method.growth.labels()
+        labels[np.flatnonzero(labels >= 0)[::2]] = labels_of_half
+        food = MasterDiet(labels, setup.bank.rows, method.eval_view(), 16, 8)
+        state = setup.trainer._state(log_now=False)
+        used = rules(supervised=supervised, discrimination=None)
+        MasterTraining(method.guide.master, used, food, state, 0).run(method.network, method.chain.teacher, first=True)
+        return weights(method.guide.master.composition)
+
+    assert equal(trained(0, False), trained(1, False))
+    assert not equal(trained(0, True), trained(1, True))
+
+
+def test_the_kept_weights_are_the_average_of_the_trained_ones() -> None:
+    class One(nn.Module):
+        def __init__(self, value: float) -> None:
+            super().__init__()
+            self.value = nn.Parameter(torch.tensor(value))
+
+    average = One(1.0)
+    for value, expected in ((3.0, 1.02), (2.0, 1.0298)):
+        follow(average, One(value), 0.99, buffers="copy")
+        assert float(average.value.detach()) == pytest.approx(expected)
+    decay = rules(steps=1000).average
+    assert [decay(1), decay(9), decay(99), decay(500)] == pytest.approx([0.5, 0.9, 0.99, 0.99])
+    assert rules(steps=20).average(15) == pytest.approx(0.5)
+    assert rules(steps=8).average(5) == 0
+
+
+def test_a_warm_master_goes_on_from_the_one_before(make: Make) -> None:
+    setup = make("lmcs", epochs=1)
+    setup.trainer.fit()
+    method, state = setup.method, setup.trainer._state(log_now=False)
+    for warm in (False, True):
+        before = weights(method.guide.master.composition)
+        still = rules(lr=1e-12, warm=warm, recalibrate=False)
+        MasterTraining(method.guide.master, still, diet(setup), state, 3).run(
+            method.network, method.chain.teacher, first=False
+        )
+        name = "converters.0.weight"
+        now = method.guide.master.composition.state_dict()[name]
+        third = torch.eye(16)[:, :, None, None] / 3
+        torch.testing.assert_close(now, before[name] if warm else third)
+        with torch.no_grad():
+            method.guide.master.composition.converters[0].weight.add_(0.5)
+
+
+# ---------------------------------------------------------------------- guidance
+
+
+@pytest.mark.parametrize("options", [{"guidance": "none"}, {"guidance_weight": 0.0}])
+def test_without_guidance_and_growth_it_is_mixmatch_bit_for_bit(make: Make, options: dict[str, Any]) -> None:
+    plain = make("mixmatch", epochs=3)
+    plain.trainer.fit()
+    expected, teacher = weights(plain.method.network), weights(plain.method.chain.teacher)
+    composed = make("lmcs", epochs=3, growth_limit=1.0, **options)
+    composed.trainer.fit()
+    assert equal(weights(composed.method.network), expected)
+    assert equal(weights(composed.method.chain.teacher), teacher)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"guidance": "consistency"}, {"guidance": "guess"}, {"guide": "average"}, {"student": "freematch"}],
+    ids=lambda options: "-".join(options.values()),
+)
+def test_a_guide_changes_the_student_after_the_first_block(make: Make, options: dict[str, Any]) -> None:
+    used = {"growth_limit": 1.0, "unlabeled_ramp": 0.0, "student": "mixmatch", **options}
+    found = []
+    for extra in ({}, {"guidance": "none"}):
+        for epochs in (1, 2):
+            setup = make("lmcs", epochs=epochs, **{**used, **extra})
+            setup.trainer.fit()
+            found.append(weights(setup.method.network))
+    assert equal(found[0], found[2])
+    assert not equal(found[1], found[3])
+
+
+def test_what_the_guide_says_once_a_block_is_what_it_says_of_unchanged_images(make: Make) -> None:
+    options = {"augmentation": "none", "growth_limit": 1.0, "unlabeled_ramp": 0.0, "epochs": 2}
+    asked = make("lmcs", **options)
+    asked.trainer.fit()
+    cached = make("lmcs", guidance_cache=True, **options)
+    cached.trainer.fit()
+    for name, value in asked.method.network.state_dict().items():
+        torch.testing.assert_close(cached.method.network.state_dict()[name], value, atol=1e-5, rtol=1e-4)
+
+
+# ---------------------------------------------------------------------- growth
+
+
+def test_disputed_samples_end_the_growth(make: Make) -> None:
+    messages: list[str] = []
+    setup = make("lmcs", epochs=3, disagree_stop=0.0)
+    setup.trainer.message = messages.append
+    setup.trainer.fit()
+    assert int(setup.method.growth.iteration) == 0
+    assert any("labels stop growing" in message for message in messages)
+    assert setup.trainer.clock.step == 12  # the last phase has the rest
+
+
+def test_growth_ends_when_predictions_no_longer_change(make: Make) -> None:
+    setup = make("lmcs", epochs=4, lr=1e-9, disagree_stop=1.0)
+    setup.trainer.fit()
+    assert int(setup.method.growth.iteration) == 1
+
+
+def test_the_table_says_what_was_discovered_by_entropy(make: Make) -> None:
+    setup = make("lmcs", epochs=2, **GROWS)
+    dataset = setup.prepared.dataset
+    written: dict[str, str] = {}
+    monitor = GrowthMonitor(
+        ClassificationMonitor(None, setup.prepared.split.class_order),
+        dataset.sample_ids,
+        dataset.labels,
+        setup.prepared.split.class_order,
+        dataset.class_names,
+        written.__setitem__,
+    )
+    setup.trainer.monitor = monitor
+    setup.trainer.fit()
+    lines = list(csv.DictReader(io.StringIO(written["discovered.csv"])))
+    assert list(lines[0]) == [
+        "sample_index", "path", "label", "score", "rank", "generation", "iteration", "network", "truth",
+    ]  # fmt: skip
+    assert len(lines) == setup.method.growth.num_found > 0
+    assert {line["network"] for line in lines} == {"student"}
+    scores = {line["label"]: [] for line in lines}  # type: ignore[var-annotated] # lists of numbers
+    for line in sorted(lines, key=lambda line: int(line["rank"])):
+        scores[line["label"]].append(float(line["score"]))
+    assert all(values == sorted(values, reverse=True) for values in scores.values())
+    assert max(max(values) for values in scores.values()) <= np.log2(10)
+
+
+@pytest.mark.parametrize("network", ["student", "teacher", "master"])
+def test_any_network_may_discover(make: Make, network: str) -> None:
+    setup = make("lmcs", epochs=3, embed_with=network, **GROWS)
+    setup.trainer.fit()
+    names = {sample.network for sample in setup.method.growth.samples()}
+    assert names == {network}
+
+
+def test_features_that_are_not_finite_stop_the_run(make: Make) -> None:
+    setup = make("lmcs", epochs=1)
+    method = setup.method
+    with torch.no_grad():
+        method.network.backbone.net.stages[0].weight.fill_(float("nan"))
+    state = setup.trainer._state(log_now=False)
+    with pytest.raises(Exception, match="not finite"):
+        find_critical(setup.config, method.data, method.growth, method.network, state, setup.bank.rows)
+
+
+def test_a_kill_in_the_second_generation_changes_nothing(make: Make, tmp_path: Path) -> None:
+    options = {"epochs": 5, "log_every_steps": 3, **GROWS}
+    whole = make("lmcs", tmp_path / "whole", **options)
+    whole.trainer.fit()
+    stop = 4 + 4 + 2  # two steps into the second generation
+    cut = make("lmcs", tmp_path / "cut", stop_after_steps=stop, **options)
+    assert not cut.trainer.fit().finished
+    assert int(cut.method.growth.iteration) == 2
+    resumed = make("lmcs", tmp_path / "cut", resume=True, **options)
+    checkpoint = load_checkpoint(tmp_path / "cut")
+    assert checkpoint is not None
+    resumed.trainer.restore(checkpoint)
+    assert resumed.trainer.fit().finished
+    assert equal(weights(whole.method), weights(resumed.method))
+    assert whole.method.growth.samples() == resumed.method.growth.samples()
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"guide": "average", "embed_with": "master"}, "embed_with master needs"),
+        ({"delta": "near"}, "delta must be"),
+        ({"beta": -1.0}, "beta must be"),
+        ({"discrimination_weight": -1.0}, "discrimination_weight must be"),
+        ({"growth_limit": 0.5}, "growth-limit: must be >= 1"),
+        ({"backbone": "convnet_demo", "image_size": 32}, "cannot be cut"),
+    ],
+)
+def test_options_that_cannot_be_are_refused(make: Make, options: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        make("lmcs", **options)
+
+
+# ---------------------------------------------------------------------- processes
+
+
+@pytest.mark.slow
+def test_two_processes_share_tables_and_weights_and_discover_alike(tmp_path: Path) -> None:
+    """Equal to one process: what is drawn, how labels grow in number. Equal on both: weights, labels, the table.
+
+    Not equal to one process: batch statistics and blends are those of a process's half of the batch, so that weights,
+    and what is discovered by them, differ.
+    """
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command = [
+        "-m", "labelkit", "train", "lmcs", "--dataset", "digits", "--num-labels", "40", "--steps", "12",
+        "--eval-every-steps", "4", "--first-blocks", "1", "--generation-blocks", "1", "--master-steps", "2",
+        "--growth-limit", "2", "--device", "cpu",
+    ]  # fmt: skip
+    tables = []
+    for name, prefix in (("one", [sys.executable]), ("two", launcher)):
+        run = tmp_path / name
+        done = subprocess.run(
+            [*prefix, *command, "--out", str(run)],
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            capture_output=True,
+            text=True,
+            timeout=280,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        tables.append(list(csv.DictReader((run / "discovered.csv").open())))
+    assert [len(table) for table in tables] == [40, 40]
+    counts = [sorted(line["label"] for line in table) for table in tables]
+    assert counts[0] == counts[1]

@@ -1,0 +1,260 @@
+"""Snowball: plain training without growth, doubling, what never changes, generations, stopping, resuming, the table."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from labelkit.engine.checkpoint import load_checkpoint
+from labelkit.engine.classification_monitor import ClassificationMonitor
+from labelkit.engine.growth_monitor import GrowthMonitor
+from labelkit.engine.method import TrainState
+from labelkit.errors import DatasetError
+from labelkit.stages.prepare import PreparedData
+
+Make = Callable[..., Any]
+# a network of four steps names some classes so rarely that their share cannot be found: refill
+QUICK = {"steps": 4, "later_steps": 2, "eval_every_steps": 4, "churn": 0.0, "labeled_batch_size": 6, "refill": True}
+
+
+def grow(make: Make, path: Path | None = None, **options: Any) -> Any:
+    setup = make("snowball", path, **{**QUICK, "cap": 2.0, **options})
+    setup.notes = []
+    setup.trainer.message = setup.notes.append
+    return setup
+
+
+@pytest.mark.parametrize("trainer", ["mean-teacher"])
+def test_without_growth_it_is_mean_teacher_to_the_last_bit(make: Make, trainer: str) -> None:
+    grown = grow(make, cap=1.0, trainer=trainer, steps=8)
+    fit = grown.trainer.fit()
+    plain = make(trainer, steps=8, eval_every_steps=4, labeled_batch_size=6)
+    assert fit.step == plain.trainer.fit().step == 8
+    for name, value in plain.method.state_dict().items():
+        assert torch.equal(value, grown.method.state_dict()[name]), name
+
+
+def test_labels_double_up_to_the_cap_and_given_ones_never_change(make: Make, few: PreparedData) -> None:
+    setup = grow(make, cap=2.6)
+    fit = setup.trainer.fit()
+    growth = setup.method.growth
+    assert [epoch["labeled"] for epoch in fit.history if "labeled" in epoch] == [20, 40, 52]
+    assert fit.step == 4 + 2 + 2
+    labels = growth.labels()
+    given = few.labels >= 0
+    assert (labels[given] == few.labels[given]).all()
+    assert (growth.given == few.labels).all()
+    assert int((labels >= 0).sum()) == 52
+    samples = growth.samples()
+    assert len({sample.sample_index for sample in samples}) == len(samples) == 32
+    assert [sample.iteration for sample in samples] == [1] * 20 + [2] * 12
+    assert {sample.network for sample in samples[:20]} == {"teacher"}
+    assert {sample.network for sample in samples[20:]} == {"master"}
+
+
+def test_each_class_gets_its_share(make: Make) -> None:
+    setup = grow(make, refill=False)
+    setup.trainer.fit()
+    counts = np.bincount([sample.label for sample in setup.method.growth.samples()], minlength=10)
+    assert counts.max() <= 2  # two labels of each class were given
+
+
+def test_discovery_does_not_see_the_truth(make: Make, few: PreparedData, rng: np.random.Generator) -> None:
+    scrambled = few.dataset.labels.copy()
+    hidden = few.labels < 0
+    scrambled[hidden] = rng.integers(0, 10, int(hidden.sum()))
+    lied_to = replace(few, dataset=replace(few.dataset, labels=scrambled))
+    tables = []
+    for data in (few, lied_to):
+        setup = grow(make, data=data)
+        setup.trainer.fit()
+        tables.append(setup.method.growth.samples())
+    assert tables[0] == tables[1]
+    assert tables[0]
+
+
+def test_a_generation_forgets_what_the_one_before_found(make: Make) -> None:
+    setup = grow(make, generations=2)
+    fit = setup.trainer.fit()
+    samples = setup.method.growth.samples()
+    assert [s.generation for s in samples] == [1] * 20 + [2] * 20
+    assert [epoch["labeled"] for epoch in fit.history] == [20, 40, 40]
+    labels = setup.method.growth.labels()
+    assert {s.sample_index for s in samples if s.generation == 2} == set(
+        np.flatnonzero((labels >= 0) & (setup.method.growth.given < 0)).tolist()
+    )
+
+
+def test_there_is_no_master_before_the_first_discovery_and_none_if_it_is_not_wanted(make: Make) -> None:
+    setup = grow(make)
+    seen: list[tuple[int, bool]] = []
+    step = setup.method.on_step_end
+
+    def watch(state: TrainState) -> None:
+        step(state)
+        seen.append((state.step, setup.method.chain.master is not None))
+
+    setup.method.on_step_end = watch
+    setup.trainer.fit()
+    assert seen == [(0, False), (1, False), (2, False), (3, False), (4, True), (5, True)]
+    assert set(setup.method.judged()) == {"student", "teacher", "master"}
+    assert setup.method.headline() is setup.method.chain.master
+
+    plain = grow(make, master=False)
+    plain.trainer.fit()
+    assert set(plain.method.judged()) == {"student", "teacher"}
+    assert {sample.network for sample in plain.method.growth.samples()} == {"teacher"}
+
+
+def test_a_generation_may_start_with_new_networks(make: Make) -> None:
+    setup = grow(make, generations=2, reinit="generation")
+    method, distances = setup.method, {}
+    before = {name: value.clone() for name, value in method.network.named_parameters()}
+    start = method.on_phase_start
+
+    def watch(state: TrainState) -> None:
+        trained = [value.clone() for value in method.network.parameters()]
+        start(state)
+        moved = any(not torch.equal(a, b) for a, b in zip(trained, method.network.parameters(), strict=True))
+        distances[state.phase] = (moved, method.chain.master is not None, len(setup.trainer.optimizer.state) > 0)
+
+    method.on_phase_start = watch
+    setup.trainer.fit()
+    assert distances == {0: (False, False, False), 1: (False, True, True), 2: (True, False, False)}
+    assert any(not torch.equal(before[name], value) for name, value in method.network.named_parameters())
+
+
+def test_growth_ends_when_predictions_no_longer_change(make: Make) -> None:
+    setup = grow(make, cap=3.0, churn=1.0, lr=1e-9, generations=3)
+    fit = setup.trainer.fit()
+    # each generation is over after its first phase, and the second one changed nothing
+    assert [epoch["generation"] for epoch in fit.history] == [1, 1, 2]
+    assert [epoch["iteration"] for epoch in fit.history] == [0, 1, 1]
+    assert fit.finished
+
+
+def test_growth_ends_before_it_would_take_too_many_steps(make: Make) -> None:
+    setup = grow(make, cap=3.0, generations=5, max_steps=7)
+    assert setup.trainer.total_steps() == 6
+    assert setup.trainer.fit().step == 6
+
+
+@pytest.mark.parametrize("stop_at", [4, 5, 7, 8, 9, 11])
+def test_a_run_killed_in_any_phase_finds_the_same(tmp_path: Path, make: Make, stop_at: int) -> None:
+    options = {"cap": 3.0, "generations": 2, "fusion": "cascade", "reinit": "generation"}
+    whole = grow(make, tmp_path / "whole", **options)
+    whole.trainer.fit()
+    cut = grow(make, tmp_path / "cut", stop_after_steps=stop_at, **options)
+    assert not cut.trainer.fit().finished
+    resumed = grow(make, tmp_path / "cut", resume=True, **options)
+    checkpoint = load_checkpoint(tmp_path / "cut")
+    assert checkpoint is not None
+    resumed.trainer.restore(checkpoint)
+    assert resumed.trainer.fit().finished
+    assert resumed.method.growth.samples() == whole.method.growth.samples()
+    for name, value in whole.method.state_dict().items():
+        assert torch.equal(value, resumed.method.state_dict()[name]), name
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"trainer": "mixmatch", "batch_size": 16, "labeled_batch_size": 8},
+        {"trainer": "freematch"},
+        {"balance": "global", "select": "max"},
+        {"select": "random", "score": "softmax"},
+        {"select": "far", "far_cap": None, "feature_norm": "l2"},
+        {"embed_with": "student-first"},
+        {"num_heads": 2, "class_norm": "batch", "anchor_fraction": 0.5, "master_on": "all"},
+        {"fusion": "rank", "fusion_count": 2, "cap": 3.0},
+    ],
+    ids=lambda options: "-".join(map(str, options.values())),
+)
+def test_every_variant_runs_to_the_end(make: Make, options: dict[str, Any]) -> None:
+    setup = grow(make, **options)
+    fit = setup.trainer.fit()
+    assert fit.finished
+    assert fit.history[-1]["labeled"] >= 30
+    first = "student" if options.get("embed_with") == "student-first" else "teacher"
+    assert setup.method.growth.samples()[0].network == first
+
+
+def test_half_of_the_labeled_rows_can_be_given_ones(make: Make, few: PreparedData) -> None:
+    setup = grow(make, anchor_fraction=0.5)
+    setup.trainer.fit()
+    phase = setup.method.phase(1, setup.bank.rows)
+    batches = phase.sampler.indices(0).reshape(-1, 16)
+    given = few.labels[batches] >= 0
+    assert given[:, :3].all()
+    assert not given[:, 6:].any()
+    assert (phase.labels[batches[:, :6]] >= 0).all()
+
+
+def test_with_labels_everywhere_there_is_nothing_to_discover(make: Make, few: PreparedData) -> None:
+    labels = few.dataset.labels.copy()
+    setup = grow(make, data=replace(few, labels=labels))
+    setup.trainer.monitor = None  # that of the other tests judges unlabeled images
+    assert setup.trainer.fit().step == 4
+    assert any("nothing to discover" in note for note in setup.notes)
+
+
+def test_a_class_without_a_label_is_named(make: Make, few: PreparedData) -> None:
+    labels = np.where(few.labels == 3, -1, few.labels)
+    with pytest.raises(DatasetError, match="no image has a label of class '3'"):
+        grow(make, data=replace(few, labels=labels))
+    setup = grow(make, data=replace(few, labels=labels), missing_class="skip")
+    setup.trainer.fit()
+    assert 3 not in {sample.label for sample in setup.method.growth.samples()}
+    assert any("3" in note and "never named" in note for note in setup.notes)
+
+
+def test_the_table_has_every_discovered_image_and_counts_the_wrong_ones(make: Make, few: PreparedData) -> None:
+    written: dict[str, str] = {}
+    setup = grow(make, cap=2.6)
+    monitor = GrowthMonitor(
+        ClassificationMonitor(None, few.split.class_order),
+        few.dataset.sample_ids,
+        few.dataset.labels,
+        few.split.class_order,
+        few.dataset.class_names,
+        written.__setitem__,
+    )
+    setup.trainer.monitor = monitor
+    fit = setup.trainer.fit()
+    lines = list(csv.DictReader(io.StringIO(written["discovered.csv"])))
+    assert len(lines) == 32
+    for line in lines:
+        row = int(line["sample_index"])
+        assert line["path"] == few.dataset.sample_ids[row]
+        assert line["truth"] == str(few.dataset.labels[row])
+    wrong = [line["label"] != line["truth"] for line in lines]
+    assert fit.metrics["discovered_error"] == pytest.approx(np.mean(wrong))
+    assert fit.metrics["label_error"] == pytest.approx(np.sum(wrong) / 52)
+    assert fit.metrics["newest_error"] == pytest.approx(np.mean(wrong[20:]))
+
+
+def test_growth_ends_with_a_generation_that_could_not_find_enough(make: Make) -> None:
+    setup = grow(make, cap=3.0, refill=False, lr=1e-9)
+    fit = setup.trainer.fit()
+    found = setup.method.growth.samples()
+    assert 0 < len(found) < 20  # a network that knows nothing has classes that are nobody's nearest
+    assert fit.step == 4 + 2
+
+
+def test_a_table_without_known_truth_has_no_such_column(make: Make, few: PreparedData) -> None:
+    unknown = np.full(len(few.labels), -1)
+    setup = grow(make)
+    setup.trainer.fit()
+    judge = ClassificationMonitor(None, few.split.class_order)
+    names = few.dataset.sample_ids, unknown, few.split.class_order, ()
+    monitor = GrowthMonitor(judge, *names, lambda name, text: None)
+    table = monitor.table(setup.method.growth)
+    assert table.splitlines()[0] == "sample_index,path,label,score,rank,generation,iteration,network"
+    assert monitor(setup.method, setup.trainer._state(log_now=True)) == {}
