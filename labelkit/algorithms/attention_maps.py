@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+
+from labelkit.algorithms.homographies import between_views, cell_centers, look_up
 
 _FLAT = 1e-6
 _LEAST_PATCHES = 3  # two points always lie on a line
@@ -34,23 +35,16 @@ def carry_map(maps: Tensor, source: Tensor, target: Tensor) -> tuple[Tensor, Ten
 
     Args:
         maps: ``(b, h, w)`` float, of the source views.
-        source: ``(b, 2, 3)`` float, from normalized coordinates of the source views to those of their originals, as
-            in ``ViewGeometry``.
-        target: ``(b, 2, 3)`` float, likewise of the target views.
+        source: ``(b, 2, 3)`` or ``(b, 3, 3)`` float, from normalized coordinates of the source views to those of
+            their originals, as in ``ViewGeometry``.
+        target: likewise of the target views.
 
     Returns:
         ``(b, h, w)`` values at the patch centers of the target views, bilinear; and ``(b, h, w)`` bool, whether the
         source view shows the place at all.
     """
-    height, width = maps.shape[-2:]
-    y = (torch.arange(height, dtype=source.dtype, device=source.device) + 0.5) * (2 / height) - 1
-    x = (torch.arange(width, dtype=source.dtype, device=source.device) + 0.5) * (2 / width) - 1
-    centers = torch.stack(torch.meshgrid(x, y, indexing="xy"), dim=-1).reshape(1, -1, 2)
-    places = centers @ target[:, :, :2].transpose(1, 2) + target[:, None, :, 2]
-    back = torch.linalg.inv(source[:, :, :2])
-    seen = ((places - source[:, None, :, 2]) @ back.transpose(1, 2)).unflatten(1, (height, width))  # (b, h, w, 2)
-    values = F.grid_sample(maps[:, None], seen.to(maps.dtype), padding_mode="border", align_corners=False)[:, 0]
-    return values, (seen.abs() <= 1).all(dim=-1)
+    values, visible = look_up(maps[:, None], between_views(target, source), maps.shape[-2:])
+    return values[:, 0], visible
 
 
 def map_correlation(first: Tensor, second: Tensor, counted: Tensor) -> Tensor:
@@ -73,3 +67,35 @@ def map_correlation(first: Tensor, second: Tensor, counted: Tensor) -> Tensor:
     flat = (a.norm(dim=1) <= _FLAT * lengths[0]) | (b.norm(dim=1) <= _FLAT * lengths[1])
     correlation: Tensor = ((a * b).sum(dim=1) / (a.norm(dim=1) * b.norm(dim=1))).clamp(-1, 1)
     return correlation.masked_fill((number < _LEAST_PATCHES) | flat, torch.nan)
+
+
+def keypoint_masks(
+    keypoints: Tensor, present: Tensor, size: tuple[int, int], *, sigma: float = 1.0, clip: bool = True
+) -> Tensor:
+    r"""Mark where keypoints are, each by a Gaussian hill of height 1.
+
+    .. math:: \Gamma(u, v) = \sum_i \exp\left(-\frac{(u - u_i)^2 + (v - v_i)^2}{2 \sigma^2}\right)
+
+    with u and v counted in cells, so that a keypoint in normalized coordinates lies at
+    :math:`u_i = ((x_i + 1) w - 1) / 2`.
+
+    Args:
+        keypoints: ``(b, k, 2)`` x and y in normalized coordinates.
+        present: ``(b, k)`` bool; the others are padding.
+        size: height and width of the masks.
+        sigma: of the hills, in cells.
+        clip: at most 1; else keypoints that lie close together weigh without bound.
+
+    Returns:
+        ``(b, h, w)`` float, >= 0.
+
+    Source:
+        TAC-CCL, Eqs. 4.4 and 4.5, which do not clip.
+    """
+    height, width = size
+    scale = keypoints.new_tensor([width, height]) / 2
+    cells = cell_centers(height, width, keypoints) * scale  # (h w, 2)
+    squares = (cells[None, :, None] - (keypoints * scale)[:, None]).square().sum(dim=-1)  # (b, h w, k)
+    hills = torch.exp(-squares / (2 * sigma**2)) * present[:, None].to(squares.dtype)
+    found = hills.sum(dim=-1).reshape(-1, height, width)
+    return found.clamp(max=1) if clip else found

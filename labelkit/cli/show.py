@@ -8,7 +8,7 @@ from labelkit.cli.command import stage_command
 from labelkit.cli.console import print_result
 from labelkit.cli.options import new_group
 from labelkit.config.discover_few import ShowDiscoveredConfig
-from labelkit.config.stages import ShowAttentionConfig, ShowCurvesConfig
+from labelkit.config.stages import ShowAssemblyConfig, ShowAttentionConfig, ShowCurvesConfig
 
 
 @stage_command(ShowAttentionConfig)
@@ -20,6 +20,17 @@ def attention(config: ShowAttentionConfig) -> None:
     from labelkit.stages.show_attention import show_attention  # torch loads here, not in --help
 
     print_result(show_attention(config))
+
+
+@stage_command(ShowAssemblyConfig)
+def assembly(config: ShowAssemblyConfig) -> None:
+    """Draw where the spatial assembly of a network moves the features of a few images, and what stays.
+
+    Example: labelkit show assembly --checkpoint runs/san-digits --images 4 --out assembly.png
+    """
+    from labelkit.stages.show_assembly import show_assembly  # torch loads here, not in --help
+
+    print_result(show_assembly(config))
 
 
 @stage_command(ShowCurvesConfig)
@@ -48,6 +59,7 @@ def build_app() -> typer.Typer:
     """Build ``labelkit show`` with all its subcommands."""
     app = new_group()
     app.command("attention")(attention)
+    app.command("assembly")(assembly)
     app.command("curves")(curves)
     app.command("discovered")(discovered)
     return app

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator, model_validator
 from pydantic.config import JsonDict
 
 from labelkit.config.base import StageConfig
@@ -36,12 +36,17 @@ class DataConfig(StageConfig):
         description="Part of the set to use: a split's name, or all; auto = train if there is one, else all.",
         json_schema_extra=_DATA,
     )
-    holdout: float | None = Field(
+    holdout: float | Literal["odd"] | None = Field(
         None,
-        gt=0,
-        lt=1,
-        description="Of a set without a test split, set this share of each class apart as split test, the rest as "
-        "train; --split-seed draws it.",
+        description="Of a set without a test split, set this share of each class (between 0 and 1; --split-seed draws "
+        "it), or every second image (odd), apart as split test, the rest as train.",
+        json_schema_extra=_DATA,
+    )
+    holdout_classes: tuple[str, ...] | None = Field(
+        None,
+        description="Set whole classes apart as split test, the others as train, instead of the splits the set has: "
+        "half (the second half, as published for cub and scars), first-half, or class names, patterns ('Greek_*') and "
+        "numbers from 0 ('5-9').",
         json_schema_extra=_DATA,
     )
     label_split: Literal["auto", "given", "gcd", "few-labels", "class-halves", "none"] = Field(
@@ -99,6 +104,21 @@ class DataConfig(StageConfig):
         json_schema_extra=_DATA,
     )
     strict: bool = Field(False, description="One unreadable image is an error.", json_schema_extra=_DATA)
+
+    @field_validator("holdout")
+    @classmethod
+    def _share(cls, value: float | str | None) -> float | str | None:
+        if isinstance(value, float) and not 0 < value < 1:
+            raise ValueError("must be > 0 and < 1")
+        return value
+
+    @model_validator(mode="after")
+    def _one_holdout(self) -> DataConfig:
+        if self.holdout is not None and self.holdout_classes is not None:
+            raise ValueError("holdout and holdout_classes exclude each other")
+        if self.holdout_classes is not None and not self.holdout_classes:
+            raise ValueError("holdout_classes names no class")
+        return self
 
     @property
     def bad_limit(self) -> float:

@@ -30,7 +30,7 @@ class RunConfig(DataConfig):
     batch_size: int = Field(
         128, ge=2, description="Images per step, over all processes.", json_schema_extra=_OPTIMIZATION
     )
-    optimizer: Literal["sgd", "adamw"] = Field("sgd", description="Optimizer.", json_schema_extra=_OPTIMIZATION)
+    optimizer: Literal["sgd", "adam", "adamw"] = Field("sgd", description="Optimizer.", json_schema_extra=_OPTIMIZATION)
     lr: float = Field(0.1, gt=0, description="Highest learning rate.", json_schema_extra=_OPTIMIZATION)
     momentum: float = Field(0.9, ge=0, lt=1, description="Momentum (sgd).", json_schema_extra=_OPTIMIZATION)
     weight_decay: float = Field(

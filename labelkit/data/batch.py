@@ -18,7 +18,8 @@ class ViewGeometry:
 
     ``matrices``: (b, 2, 3) float32, the affine map from normalized coordinates of the view
     (x, y in [-1, 1], pixel centers as in ``grid_sample(align_corners=False)``) to normalized
-    coordinates of the oriented original image; flips and rotations included.
+    coordinates of the oriented original image; flips and rotations included. Of a view that follows another it is
+    (b, 3, 3), a homography.
     """
 
     matrices: Tensor
@@ -33,12 +34,14 @@ class Batch:
         labels: (b,) int64, training class in ``[0, num_old_classes)``, -1 = unlabeled.
         sample_index: (b,) int64, row of the data set.
         geometry: one entry per view.
+        links: (b,) int64 where second views may show another image: the match used, -1 = the image itself.
     """
 
     views: tuple[Tensor, ...]
     labels: Tensor
     sample_index: Tensor
     geometry: tuple[ViewGeometry, ...]
+    links: Tensor | None = None
 
     @property
     def images(self) -> Tensor:

@@ -84,8 +84,13 @@ def benchmark_classes(name: str) -> BenchmarkClasses:
         source=record["source"],
         class_index=record["class_index"],
         num_classes=record["num_classes"],
-        old_classes=tuple(record["old_classes"]),
-        new_classes=tuple(record["new_classes"]),
+        old_classes=_numbers(record["old_classes"]),
+        new_classes=_numbers(record["new_classes"]),
         new_by_difficulty={key: tuple(value) for key, value in record.get("new_by_difficulty", {}).items()},
         folder_names=folder_names,
     )
+
+
+def _numbers(record: list[int] | dict[str, int]) -> tuple[int, ...]:
+    """A list, or all from ``first`` to ``last``."""
+    return tuple(range(record["first"], record["last"] + 1)) if isinstance(record, dict) else tuple(record)

@@ -420,6 +420,18 @@ def _load_stl10(data_root: Path, download: bool) -> ImageDataset:
     return load_stl10(data_root)
 
 
+def _load_sop(data_root: Path, download: bool) -> ImageDataset:
+    from labelkit.data.online_products import load_online_products
+
+    return load_online_products(data_root)
+
+
+def _load_in_shop(data_root: Path, download: bool) -> ImageDataset:
+    from labelkit.data.in_shop import load_in_shop
+
+    return load_in_shop(data_root)
+
+
 def _load_herbarium_19(data_root: Path, download: bool) -> ImageDataset:
     from labelkit.data.herbarium import load_herbarium
 
@@ -490,7 +502,8 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
         DatasetSpec(
             name="cub",
             summary="11,788 photos of 200 bird species (CUB-200-2011)",
-            purpose="fine-grained category discovery (Semantic Shift Benchmark): 100 old, 100 new classes",
+            purpose="fine-grained category discovery (Semantic Shift Benchmark): 100 old, 100 new classes; metric "
+            "learning: --holdout-classes half",
             source_url="https://www.vision.caltech.edu/datasets/cub_200_2011/",
             license="no license stated by its authors; photos by users of Flickr",
             layout="CUB_200_2011/ with images/<class>/, images.txt, image_class_labels.txt, train_test_split.txt, "
@@ -502,7 +515,8 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
         DatasetSpec(
             name="scars",
             summary="16,185 photos of 196 car models (Stanford Cars)",
-            purpose="fine-grained category discovery (Semantic Shift Benchmark): 98 old, 98 new classes",
+            purpose="fine-grained category discovery (Semantic Shift Benchmark): 98 old, 98 new classes; metric "
+            "learning: --holdout-classes half",
             source_url="https://ai.stanford.edu/~jkrause/cars/car_dataset.html",
             license="no license stated by its authors",
             layout="stanford_cars/ with cars_train/, cars_test/, devkit/cars_meta.mat, devkit/cars_train_annos.mat, "
@@ -579,6 +593,28 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
             num_classes=10,
             num_images={"train": Count(5_000), "test": Count(8_000)},
             load=_load_stl10,
+        ),
+        DatasetSpec(
+            name="sop",
+            summary="120,053 photos of 22,634 products (Stanford Online Products)",
+            purpose="metric learning: 11,318 classes to train on, 11,316 others to search among",
+            source_url="https://cvgl.stanford.edu/projects/lifted_struct/",
+            license="no license stated by its authors; photos of eBay offers",
+            layout="Stanford_Online_Products/ with Ebay_train.txt, Ebay_test.txt, <kind>_final/",
+            num_classes=22_634,
+            num_images={"train": Count(59_551), "test": Count(60_502)},
+            load=_load_sop,
+        ),
+        DatasetSpec(
+            name="in_shop",
+            summary="52,712 photos of 7,982 clothes (DeepFashion In-Shop)",
+            purpose="metric learning: 3,997 items to train on, 3,985 others as query and gallery",
+            source_url="https://mmlab.ie.cuhk.edu.hk/projects/DeepFashion/InShopRetrieval.html",
+            license="non-commercial research, by agreement",
+            layout="In-shop Clothes Retrieval Benchmark/ with Eval/list_eval_partition.txt (or in Anno/), Img/img/",
+            num_classes=7_982,
+            num_images={"train": Count(25_882), "query": Count(14_218), "gallery": Count(12_612)},
+            load=_load_in_shop,
         ),
     )
 }

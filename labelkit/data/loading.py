@@ -22,6 +22,7 @@ from torch.utils.data import DataLoader, Dataset
 from labelkit.data.batch import Batch
 from labelkit.data.datasets import ImageDataset, ImageSource
 from labelkit.data.decode import BadImage, Channels
+from labelkit.data.pair_views import Pairing, PairPlan
 from labelkit.data.samplers import Sampler
 from labelkit.data.transforms import (
     Normalize,
@@ -29,6 +30,7 @@ from labelkit.data.transforms import (
     apply_views,
     crop_boxes,
     finish_view,
+    paired_boxes,
     resize_box,
     resize_images,
 )
@@ -213,6 +215,7 @@ class _BatchPlan:
     epoch: int
     views: tuple[ViewSpec, ...]
     identify: bool = False
+    pairs: PairPlan | None = None
 
 
 @dataclass(slots=True)
@@ -222,6 +225,7 @@ class _Crops:
     crops: tuple[Tensor, ...]  # per view (b, c, size, size) uint8
     boxes: tuple[NDArray[np.float64], ...]  # per view (b, 4)
     sizes: NDArray[np.int64]  # (b, 2)
+    partner_sizes: NDArray[np.int64]  # (b, 2), of what second views show
     bad: list[tuple[int, str]]
     sha256: NDArray[np.uint8]  # (b, 32), only filled on request
     file_sizes: NDArray[np.uint64]  # (b,)
@@ -239,7 +243,7 @@ class _CropDataset(Dataset[_Crops]):
         b, c = len(plan.rows), self._channels
         crops = tuple(np.zeros((b, spec.size, spec.size, c), dtype=np.uint8) for spec in plan.views)
         boxes = tuple(np.tile(np.array([0.0, 0.0, 1.0, 1.0]), (b, 1)) for _ in plan.views)
-        sizes = np.ones((b, 2), dtype=np.int64)
+        sizes, partner_sizes = np.ones((b, 2), dtype=np.int64), np.ones((b, 2), dtype=np.int64)
         sha256 = np.zeros((b, 32), dtype=np.uint8)
         file_sizes = np.zeros(b, dtype=np.uint64)
         bad = []
@@ -254,16 +258,26 @@ class _CropDataset(Dataset[_Crops]):
                 # Reported, not raised: an exception loses its type on the way out of a worker.
                 bad.append((row, error.reason))
                 continue
-            sizes[i] = image.shape[:2]
+            sizes[i] = partner_sizes[i] = image.shape[:2]
+            partner = image
+            if plan.pairs is not None and plan.pairs.rows[i] != row:
+                try:
+                    partner = self._source.read(int(plan.pairs.rows[i])).decode(c)
+                except BadImage as error:
+                    bad.append((int(plan.pairs.rows[i]), error.reason))
+                    continue
+                partner_sizes[i] = partner.shape[:2]
+            pairs = None if plan.pairs is None else plan.pairs.take(i)
             for view, spec in enumerate(plan.views):
-                key = plan.keys[i : i + 1]
-                height, width = sizes[i : i + 1].T
-                box = crop_boxes(spec, height, width, key, seed=self._seed, epoch=plan.epoch, view=view)
-                boxes[view][i] = box[0]
-                crops[view][i] = resize_box(image, box[0], spec)
+                shown = partner if view == 1 else image
+                key, height, width = plan.keys[i : i + 1], [shown.shape[0]], [shown.shape[1]]
+                number = spec.drawn_as(view)
+                box = crop_boxes(spec, height, width, key, seed=self._seed, epoch=plan.epoch, view=number)
+                boxes[view][i] = paired_boxes(box, pairs, view, height, width)[0]
+                crops[view][i] = resize_box(shown, boxes[view][i], spec)
         # Copied by NumPy: in a thread of its own, torch would start a second team of threads.
         tensors = tuple(torch.from_numpy(np.ascontiguousarray(crop.transpose(0, 3, 1, 2))) for crop in crops)
-        return _Crops(tensors, boxes, sizes, bad, sha256, file_sizes)
+        return _Crops(tensors, boxes, sizes, partner_sizes, bad, sha256, file_sizes)
 
 
 class _Plans:
@@ -359,6 +373,7 @@ class TrainLoader:
         rank: number of this process; it takes images ``rank::world_size`` of each batch.
         world_size: number of processes.
         first_epoch: epoch of the run that is the first one of the sampler.
+        pairing: what second views show; default: the same image as the first ones.
 
     Attributes:
         steps_per_epoch: whole batches of an epoch; a last smaller one is left out.
@@ -382,6 +397,7 @@ class TrainLoader:
         rank: int = 0,
         world_size: int = 1,
         first_epoch: int = 0,
+        pairing: Pairing | None = None,
     ) -> None:
         _check_rank(rank, world_size)
         if batch_size < 1 or batch_size % world_size:
@@ -405,6 +421,7 @@ class TrainLoader:
         self._normalize = normalize
         self._rank, self._world_size = rank, world_size
         self._first_epoch = first_epoch
+        self._pairing = pairing
         self._reader = None if bank.in_memory else _Reader(bank.dataset.source, bank.channels, seed, num_workers)
         self.steps_per_epoch = len(sampler) // batch_size
 
@@ -436,7 +453,10 @@ class TrainLoader:
         def plans() -> Iterator[_BatchPlan]:
             for step in range(start_step, self.steps_per_epoch):
                 batch = slice(step * self._batch_size + self._rank, (step + 1) * self._batch_size, self._world_size)
-                yield _BatchPlan(rows[batch], keys[batch], epoch, views)
+                pairs = None
+                if self._pairing is not None:
+                    pairs = self._pairing.plan(rows[batch], keys[batch], seed=self._seed, epoch=epoch)
+                yield _BatchPlan(rows[batch], keys[batch], epoch, views, pairs=pairs)
 
         if self._reader is None:
             for plan in plans():
@@ -447,6 +467,8 @@ class TrainLoader:
                     seed=self._seed,
                     epoch=epoch,
                     normalize=self._normalize,
+                    pairs=plan.pairs,
+                    partners=None if plan.pairs is None else self._bank.gather(plan.pairs.rows),
                 )
                 yield self._batch(plan, made, geometry)
             return
@@ -464,13 +486,14 @@ class TrainLoader:
             finish_view(
                 crops.crops[view].to(self._bank.device),
                 crops.boxes[view],
-                crops.sizes,
+                crops.partner_sizes if view == 1 else crops.sizes,
                 spec,
                 plan.keys,
                 seed=self._seed,
                 epoch=plan.epoch,
                 view=view,
                 normalize=self._normalize,
+                pairs=plan.pairs,
             )
             for view, spec in enumerate(plan.views)
         ]
@@ -483,6 +506,7 @@ class TrainLoader:
             labels=torch.from_numpy(self._labels[plan.rows]).to(device),
             sample_index=torch.from_numpy(plan.rows.copy()).to(device),
             geometry=geometry,
+            links=None if plan.pairs is None else torch.from_numpy(plan.pairs.links.copy()).to(device),
         )
 
 

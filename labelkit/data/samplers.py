@@ -161,54 +161,101 @@ class BalancedSampler:
 
 
 class ClassBalancedSampler:
-    """Batches of ``per_class`` images of each of ``batch_size / per_class`` different classes.
+    """Batches of ``per_class`` images of each of ``batch_size / per_class`` different classes or pseudo-classes.
 
-    Rows of a class are drawn without replacement if it has enough of them.
+    Each epoch, the shuffled images of every class are cut into groups of ``per_class``, the last one filled with
+    images of the class drawn again. Classes come into a batch with a probability proportional to their groups left,
+    none twice; when too few classes have groups left, all are cut anew. So every image is equally likely in the
+    long run but for the filling, where drawing classes uniformly would prefer small ones.
+    Source: ``MalongTech/research-xbm`` (its sampler); there the cut goes on over epochs, here an epoch starts anew, so
+    that it depends on its number alone.
 
     Args:
-        labels: (n,) int64, -1 = never drawn.
+        labels: (n,) int64, -1 = never drawn; ``None``: to be given by `relabel` before the first epoch.
         per_class: images of one class in a batch.
         batch_size: images of a batch over all processes.
         seed: seed of the run.
-        rows: rows to draw from; all by default, leave out what cannot be read.
+        rows: rows to draw from; all that have a label by default, leave out what cannot be read.
 
     Raises:
         ConfigError: the batch size is not a multiple of ``per_class``.
         DatasetError: fewer classes than a batch needs.
+        ValueError: neither labels nor rows.
     """
 
     def __init__(
-        self, labels: ArrayLike, per_class: int, *, batch_size: int, seed: int, rows: ArrayLike | None = None
+        self, labels: ArrayLike | None, per_class: int, *, batch_size: int, seed: int, rows: ArrayLike | None = None
     ) -> None:
-        classes = np.asarray(labels, dtype=np.int64)
-        pool = np.arange(len(classes)) if rows is None else _rows(rows, len(classes))
-        pool = pool[classes[pool] >= 0]
         if per_class < 1 or batch_size % per_class:
             raise ConfigError(
                 "--batch-size", f"{batch_size} is not a multiple of {per_class} images per class", "Change one of both."
             )
-        self._members = [pool[classes[pool] == label] for label in np.unique(classes[pool])]
         self._classes_per_batch = batch_size // per_class
-        if len(self._members) < self._classes_per_batch:
+        self._per_class = per_class
+        self._seed = seed
+        self._members: list[NDArray[np.int64]] = []
+        if labels is None:
+            if rows is None:
+                raise ValueError("labels or rows are needed")
+            self._pool = _rows(rows)
+        else:
+            classes = np.asarray(labels, dtype=np.int64)
+            pool = np.arange(len(classes)) if rows is None else _rows(rows, len(classes))
+            self._pool = pool[classes[pool] >= 0]
+            self.relabel(classes)
+        self._batches = -(-len(self._pool) // batch_size)
+
+    def relabel(self, labels: ArrayLike) -> None:
+        """Draw by other labels from the next epoch on; rows and the length of an epoch stay.
+
+        Args:
+            labels: (n,) int64, -1 = not drawn while that lasts.
+
+        Raises:
+            DatasetError: fewer classes than a batch needs.
+        """
+        classes = np.asarray(labels, dtype=np.int64)[self._pool]
+        order = np.argsort(classes, kind="stable")
+        order = order[classes[order] >= 0]
+        starts = np.flatnonzero(np.diff(classes[order], prepend=-1))
+        members = np.split(self._pool[order], starts[1:]) if len(order) else []
+        if len(members) < self._classes_per_batch:
             raise DatasetError(
                 "labels",
-                f"{len(self._members)} classes with labels, a batch needs {self._classes_per_batch}",
+                f"{len(members)} classes with labels, a batch needs {self._classes_per_batch}",
                 "Use a smaller batch or more images per class.",
             )
-        self._per_class = per_class
-        self._batches = len(pool) // batch_size
-        self._seed = seed
+        self._members = members
 
     def __len__(self) -> int:
-        """Return the number of draws, a multiple of the batch size."""
+        """Return the number of draws, a multiple of the batch size: that of the rows, rounded up."""
         return self._batches * self._classes_per_batch * self._per_class
 
     def indices(self, epoch: int) -> NDArray[np.int64]:
-        """Return the draws, int64; each run of ``per_class`` rows has one class."""
+        """Return the draws, int64; each run of ``per_class`` rows has one class.
+
+        Raises:
+            ValueError: there are no labels yet.
+        """
+        if not self._members:
+            raise ValueError("no labels to draw by; call relabel first")
         generator = keyed_generator(self._seed, "sampler/class-balanced", epoch)
-        drawn = []
+        drawn: list[NDArray[np.int64]] = []
+        groups: list[NDArray[np.int64]] = []
+        left = np.zeros(len(self._members), dtype=np.int64)
         for _ in range(self._batches):
-            for i in generator.choice(len(self._members), self._classes_per_batch, replace=False):
-                members = self._members[i]
-                drawn.append(generator.choice(members, self._per_class, replace=len(members) < self._per_class))
-        return np.concatenate(drawn).astype(np.int64) if drawn else np.zeros(0, dtype=np.int64)
+            if (left > 0).sum() < self._classes_per_batch:
+                groups = [self._cut(members, generator) for members in self._members]
+                left = np.array([len(table) for table in groups])
+            # the largest of log(weight) + Gumbel noise: weighted draws without repetition, all at once
+            with np.errstate(divide="ignore"):
+                keys = np.log(left) + generator.gumbel(size=len(left))
+            for i in np.argsort(-keys)[: self._classes_per_batch]:
+                left[i] -= 1
+                drawn.append(groups[i][left[i]])
+        return np.concatenate(drawn) if drawn else np.zeros(0, dtype=np.int64)
+
+    def _cut(self, members: NDArray[np.int64], generator: np.random.Generator) -> NDArray[np.int64]:
+        """Return (groups, per_class) rows of one class."""
+        filling = generator.choice(members, -len(members) % self._per_class)
+        return np.concatenate([generator.permutation(members), filling]).reshape(-1, self._per_class)

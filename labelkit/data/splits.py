@@ -6,6 +6,8 @@ only door through which labels reach training: where it is closed, training sees
 
 from __future__ import annotations
 
+import difflib
+import fnmatch
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -348,7 +350,8 @@ def given_split(
     classes, usable = _checked(labels, given, num_classes)
     old = tuple(int(i) for i in np.unique(classes[usable]))
     new = tuple(i for i in range(num_classes) if i not in set(old))
-    warnings = _without_labels(new, classes, usable, class_names)
+    # classes that are held out whole have no image here, and need no label
+    warnings = _without_labels([i for i in new if (classes == i).any()], classes, usable, class_names)
     return LabelSplit("given", usable, old, new, {"num_classes": int(num_classes)}, warnings)
 
 
@@ -393,6 +396,56 @@ def holdout_rows(labels: ArrayLike, share: float, *, seed: int = 0) -> NDArray[n
         for value, count in zip(values, counts, strict=True)
     ]
     return np.sort(np.concatenate(drawn)).astype(np.int64) if drawn else np.zeros(0, dtype=np.int64)
+
+
+def choose_classes(words: Sequence[str], class_names: Sequence[str]) -> tuple[int, ...]:
+    """Return the classes that words stand for.
+
+    Args:
+        words: ``half`` or ``first-half`` alone (with an odd number the second half is larger); or names, shell patterns
+            of names, numbers from 0 and ranges of them, a name first where it is one.
+        class_names: name of class i.
+
+    Returns:
+        class numbers, increasing.
+
+    Raises:
+        DatasetError: a word that stands for no class, or all classes are chosen or none.
+    """
+    count = len(class_names)
+    if tuple(words) in (("half",), ("first-half",)) and words[0] not in class_names:
+        half = count // 2
+        chosen = set(range(half)) if words[0] == "first-half" else set(range(half, count))
+    else:
+        chosen = set()
+        for word in words:
+            found = _classes_called(word, class_names)
+            if not found:
+                near = difflib.get_close_matches(word, class_names, n=3, cutoff=0.4) or class_names[:3]
+                raise DatasetError(
+                    "split",
+                    f"no class {word!r} among {count}",
+                    f"Names are like {', '.join(near)}; half and 0-9 are possible too.",
+                )
+            chosen |= found
+    if not 0 < len(chosen) < count:
+        raise DatasetError(
+            "split",
+            f"{len(chosen)} of {count} classes would be set apart",
+            "Leave some classes to train on, and some to test.",
+        )
+    return tuple(sorted(chosen))
+
+
+def _classes_called(word: str, class_names: Sequence[str]) -> set[int]:
+    """Classes of one name, pattern, number or range."""
+    found = {i for i, name in enumerate(class_names) if name == word}
+    if found:
+        return found
+    first, dash, last = word.partition("-")
+    if first.isdecimal() and (last.isdecimal() if dash else not last):
+        return set(range(int(first), int(last if dash else first) + 1)) & set(range(len(class_names)))
+    return {i for i, name in enumerate(class_names) if fnmatch.fnmatchcase(name, word)}
 
 
 def first_per_class(labels: ArrayLike, splits: ArrayLike, count: int) -> NDArray[np.int64]:

@@ -3,6 +3,7 @@
 A view is made in three stages, each with random numbers keyed by seed, epoch, sample and view:
     1. a box of the original is resized to ``size x size``     ``crop_boxes``
     2. zoom, shift, rotation, mirror: one affine map           ``affine_matrices``
+       and, for a second view that follows a first, a homography  ``data.pair_views``
     3. jitter, gray, blur, solarize on tensors, per sample     ``change_colors``
 RandAugment adds to 2 and 3 (``labelkit.data.random_augment``), Cutout comes last.
 Images in memory go through 1 and 2 in one interpolation, in batches on the training device. Files
@@ -31,12 +32,14 @@ from torch import Tensor
 
 from labelkit.data.batch import ViewGeometry
 from labelkit.data.keyed_random import keyed_normal, keyed_uniform
+from labelkit.data.pair_views import PairPlan, PairTransform, pair_homographies
 from labelkit.data.random_augment import Pool, change_tones, choose_operations, cut_out, geometric_matrices
 
 Domain = Literal["digits", "fine", "generic"]
 ViewRecipe = Literal["digits", "cifar", "imagenet", "mocov2"]
 SemiSupervisedRecipe = Literal["digits", "crop-flip"]
 ClassificationRecipe = Literal["none", "digits", "crop-flip", "imagenet", "imagenet-jitter"]
+MetricRecipe = Literal["none", "digits", "crop-flip", "box"]
 Interpolation = Literal["bicubic", "bilinear"]
 Padding = Literal["zeros", "border", "reflection"]
 
@@ -111,6 +114,8 @@ class ViewSpec:
         noise: standard deviation of normal noise on the normalized values, which come last.
         interpolation: of both geometric stages.
         padding: what lies outside of the image in stage 2.
+        follows: the view has box and affine map of the view before it, which must be made alike, and is then moved by
+            one of these transforms.
 
     Raises:
         ValueError: a number out of its range.
@@ -142,6 +147,7 @@ class ViewSpec:
     noise: float = 0.0
     interpolation: Interpolation = "bicubic"
     padding: Padding = "border"
+    follows: PairTransform | None = None
 
     def __post_init__(self) -> None:
         for name in ("hflip", "jitter_prob", "gray_prob", "blur_prob", "solarize_prob"):
@@ -178,6 +184,10 @@ class ViewSpec:
         # The addend keeps 32 * (36 / 32) from falling below 36.
         return int(self.size * self.resize_ratio + 1e-6)
 
+    def drawn_as(self, number: int) -> int:
+        """Return the view whose random numbers choose box and affine map of view ``number``."""
+        return number if self.follows is None else number - 1
+
     @property
     def has_random_box(self) -> bool:
         """Whether stage 1 depends on random numbers."""
@@ -187,7 +197,7 @@ class ViewSpec:
     def has_warp(self) -> bool:
         """Whether stage 2 is more than a mirror image."""
         moves = self.shift_px > 0 or self.rotation_rad > 0 or self.zoom_range != (1.0, 1.0)
-        return moves or self.random_operations > 0
+        return moves or self.random_operations > 0 or self.follows is not None
 
     def at_strength(self, strength: float) -> ViewSpec:
         """Return a weaker spec, for augmentation that grows during training.
@@ -348,6 +358,32 @@ def classification_view(size: int, recipe: ClassificationRecipe, *, chiral: bool
         return ViewSpec(size, shift_px=4, whole_pixels=True, hflip=hflip, interpolation="bilinear", padding="zeros")
     jitter = (0.4, 0.4, 0.4, 0.0) if recipe == "imagenet-jitter" else (0.0, 0.0, 0.0, 0.0)
     return ViewSpec(size, area_range=(0.08, 1.0), hflip=hflip, jitter_prob=float(any(jitter)), jitter=jitter)
+
+
+def metric_view(size: int, recipe: MetricRecipe, *, chiral: bool) -> ViewSpec:
+    """Return the training view of metric learning.
+
+    ``box``: a random box of 16 to 100 % of the area, mirrored (``MalongTech/research-ms-loss``); the others as of a
+    classifier.
+
+    Args:
+        size: side in pixels.
+        recipe: which one; ``none`` changes nothing.
+        chiral: no mirror image.
+    """
+    if recipe == "box":
+        return ViewSpec(size, area_range=(0.16, 1.0), hflip=0.0 if chiral else 0.5)
+    return classification_view(size, recipe, chiral=chiral)
+
+
+def metric_test_view(size: int, *, whole: bool) -> ViewSpec:
+    """Return the view for scoring: all of the image, or the center of one whose shorter side is 256 pixels.
+
+    The center of 227 or 224 pixels is that of published tables; other sizes keep the ratio of the latter.
+    """
+    if whole:
+        return ViewSpec(size)
+    return ViewSpec(size, resize_ratio=256 / 227 if size == 227 else 256 / 224)
 
 
 def semi_supervised_views(
@@ -592,6 +628,39 @@ def affine_matrices(spec: ViewSpec, keys: ArrayLike, *, seed: int, epoch: int, v
     return matrices
 
 
+def view_matrices(
+    spec: ViewSpec, keys: ArrayLike, *, seed: int, epoch: int, view: int, whole: ArrayLike | None = None
+) -> NDArray[np.float64]:
+    """Choose all of stage 2.
+
+    Args:
+        spec: the view.
+        keys: (b,) int64 keys of the random numbers.
+        seed: seed of the run.
+        epoch: pass over the data set.
+        view: number of the view.
+        whole: (b,) bool, views that show their box as it is.
+
+    Returns:
+        (b, 2, 3), or (b, 3, 3) for a view that follows another, float64, from normalized coordinates of the view to
+        those of the resized box.
+    """
+    matrices = affine_matrices(spec, keys, seed=seed, epoch=epoch, view=spec.drawn_as(view))
+    if spec.follows is not None:
+        rows = np.asarray(keys, dtype=np.int64)
+        moves = pair_homographies(spec.follows, rows, seed=seed, epoch=epoch, view=view)
+        matrices = _square(matrices) @ np.linalg.inv(moves)
+    if whole is not None:
+        matrices[np.asarray(whole, dtype=np.bool_)] = np.eye(3)[: matrices.shape[1]]
+    return matrices
+
+
+def _square(matrices: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return (b, 3, 3) matrices of (b, 2, 3) ones."""
+    last = np.tile(np.array([[[0.0, 0.0, 1.0]]]), (len(matrices), 1, 1))
+    return np.concatenate((matrices, last), axis=1)
+
+
 def _operations(
     spec: ViewSpec, rows: NDArray[np.int64], *, seed: int, epoch: int, view: int
 ) -> tuple[NDArray[np.int64], NDArray[np.float64], tuple[str, ...]]:
@@ -601,7 +670,9 @@ def _operations(
 
 
 def compose(outer: NDArray[np.float64], inner: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the (b, 2, 3) maps that apply ``inner`` first."""
+    """Return the maps that apply ``inner``, (b, 2, 3) or (b, 3, 3), before ``outer``, (b, 2, 3)."""
+    if inner.shape[1] == 3:
+        return _square(outer) @ inner
     linear = outer[:, :, :2] @ inner[:, :, :2]
     offset = outer[:, :, :2] @ inner[:, :, 2:] + outer[:, :, 2:]
     return np.concatenate((linear, offset), axis=2)
@@ -612,7 +683,7 @@ def warp(images: Tensor, matrices: NDArray[np.float64], spec: ViewSpec) -> Tenso
 
     Args:
         images: (b, c, h, w) uint8, or float32 in ``[0, 1]``.
-        matrices: (b, 2, 3), from the view to the image.
+        matrices: (b, 2, 3) or (b, 3, 3), from the view to the image.
         spec: size, interpolation and padding.
 
     Returns:
@@ -624,7 +695,10 @@ def warp(images: Tensor, matrices: NDArray[np.float64], spec: ViewSpec) -> Tenso
     centers = (torch.arange(spec.size, device=images.device, dtype=torch.float32) + 0.5) * (2 / spec.size) - 1
     along_x = centers[None, None, :, None] * theta[:, None, None, :, 0]
     along_y = centers[None, :, None, None] * theta[:, None, None, :, 1] + theta[:, None, None, :, 2]
-    grid = along_x + along_y  # (b, size, size, 2)
+    grid = along_x + along_y  # (b, size, size, 2), or 3 for a homography
+    if matrices.shape[1] == 3:
+        # a pixel behind the camera shows nothing of the image; any place outside stands for it
+        grid = grid[..., :2] / grid[..., 2:].clamp(min=1e-3)
     warped = F.grid_sample(values, grid, mode=spec.interpolation, padding_mode=spec.padding, align_corners=False)
     return warped.clamp_(0, 1)
 
@@ -794,7 +868,15 @@ def add_noise(images: Tensor, spec: ViewSpec, keys: ArrayLike, *, seed: int, epo
 
 
 def apply_views(
-    images: Tensor, keys: ArrayLike, views: Sequence[ViewSpec], *, seed: int, epoch: int, normalize: Normalize
+    images: Tensor,
+    keys: ArrayLike,
+    views: Sequence[ViewSpec],
+    *,
+    seed: int,
+    epoch: int,
+    normalize: Normalize,
+    pairs: PairPlan | None = None,
+    partners: Tensor | None = None,
 ) -> tuple[tuple[Tensor, ...], tuple[ViewGeometry, ...]]:
     """Make all views of equally large images in memory.
 
@@ -805,6 +887,8 @@ def apply_views(
         seed: seed of the run.
         epoch: pass over the data set.
         normalize: applied last.
+        pairs: boxes of first and second views that show two matching images.
+        partners: (b, c, h, w) uint8, what the second views show, with ``pairs``.
 
     Returns:
         one (b, c, size, size) float32 tensor and one geometry per view.
@@ -813,17 +897,30 @@ def apply_views(
     heights, widths = (np.full(len(rows), side) for side in images.shape[-2:])
     made, geometries = [], []
     for number, spec in enumerate(views):
-        boxes = crop_boxes(spec, heights, widths, rows, seed=seed, epoch=epoch, view=number)
-        inner = affine_matrices(spec, rows, seed=seed, epoch=epoch, view=number)
+        boxes = crop_boxes(spec, heights, widths, rows, seed=seed, epoch=epoch, view=spec.drawn_as(number))
+        boxes = paired_boxes(boxes, pairs, number, heights, widths)
+        whole = None if pairs is None else pairs.links >= 0
+        inner = view_matrices(spec, rows, seed=seed, epoch=epoch, view=number, whole=whole)
         total = compose(box_matrices(boxes, heights, widths), inner)
-        if spec.has_random_box or spec.has_warp:
-            pixels = warp(images, total, spec)
+        shown = partners if number == 1 and partners is not None else images
+        if spec.has_random_box or spec.has_warp or pairs is not None:
+            pixels = warp(shown, total, spec)
         else:
-            pixels = _mirror(resize_center(images, spec), inner)
+            pixels = _mirror(resize_center(shown, spec), inner)
         pixels = change_colors(pixels, spec, rows, seed=seed, epoch=epoch, view=number)
         made.append(add_noise(normalize(pixels), spec, rows, seed=seed, epoch=epoch, view=number))
         geometries.append(ViewGeometry(torch.from_numpy(total.astype(np.float32)).to(images.device)))
     return tuple(made), tuple(geometries)
+
+
+def paired_boxes(
+    boxes: NDArray[np.float64], pairs: PairPlan | None, view: int, heights: ArrayLike, widths: ArrayLike
+) -> NDArray[np.float64]:
+    """Put the boxes of matching images in the place of those that were chosen at random, (b, 4) in pixels."""
+    if pairs is None or view > 1:
+        return boxes
+    sides = np.stack([np.asarray(side, dtype=np.float64) for side in (widths, heights, widths, heights)], axis=1)
+    return np.where((pairs.links >= 0)[:, None], (pairs.boxes[:, view] + 1) / 2 * sides, boxes)
 
 
 def finish_view(
@@ -837,6 +934,7 @@ def finish_view(
     epoch: int,
     view: int,
     normalize: Normalize,
+    pairs: PairPlan | None = None,
 ) -> tuple[Tensor, ViewGeometry]:
     """Make one view from boxes that were already cut and resized.
 
@@ -850,8 +948,10 @@ def finish_view(
         epoch: pass over the data set.
         view: number of the view.
         normalize: applied last.
+        pairs: which samples show two matching images.
     """
-    inner = affine_matrices(spec, keys, seed=seed, epoch=epoch, view=view)
+    whole = None if pairs is None else pairs.links >= 0
+    inner = view_matrices(spec, keys, seed=seed, epoch=epoch, view=view, whole=whole)
     pixels = warp(crops, inner, spec) if spec.has_warp else _mirror(crops.float().div_(255), inner)
     pixels = change_colors(pixels, spec, keys, seed=seed, epoch=epoch, view=view)
     total = compose(box_matrices(boxes, sizes[:, 0], sizes[:, 1]), inner)

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from labelkit.config.train import RunConfig
 from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.loading import ImageBank
+from labelkit.data.pair_views import Pairing
 from labelkit.data.samplers import Sampler
 from labelkit.data.transforms import ViewSpec
 from labelkit.models.inference import InferenceNetwork
@@ -52,6 +53,7 @@ class Phase:
         labels: (n,) int64 labels of this phase, -1 = unlabeled; default: those that training was started with.
         steps: updates of the phase, so that its last epoch is cut short; default: whole epochs.
         lr: learning rate at a step of the phase, from 0; default: the run's own.
+        pairing: what second views show; default: the same image as the first ones.
     """
 
     epochs: int
@@ -61,6 +63,7 @@ class Phase:
     labels: NDArray[np.int64] | None = None
     steps: int | None = None
     lr: Callable[[int], float] | None = None
+    pairing: Pairing | None = None
 
 
 PassMode = Literal["eval", "batch-statistics", "train"]

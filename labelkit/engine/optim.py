@@ -14,7 +14,7 @@ from labelkit.errors import CheckpointMismatch
 def build_optimizer(
     groups: Iterable[dict[str, Any]], *, name: str, lr: float, momentum: float = 0.9, nesterov: bool = False
 ) -> torch.optim.Optimizer:
-    """Return ``sgd`` (``nesterov``: its momentum looks ahead) or ``adamw`` over the groups that hold parameters.
+    """Return ``sgd`` (``nesterov``: its momentum looks ahead), ``adam`` or ``adamw`` over groups that hold parameters.
 
     Raises:
         ValueError: unknown name, or nothing to train.
@@ -24,15 +24,17 @@ def build_optimizer(
         raise ValueError("no parameter is trainable")
     if name == "sgd":
         return torch.optim.SGD(kept, lr=lr, momentum=momentum, nesterov=nesterov)
+    if name == "adam":
+        return torch.optim.Adam(kept, lr=lr)
     if name == "adamw":
         return torch.optim.AdamW(kept, lr=lr)
     raise ValueError(f"unknown optimizer {name!r}")
 
 
-def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
-    """Set the learning rate; a group's ``lr_scale`` multiplies it."""
+def set_lr(optimizer: torch.optim.Optimizer, lr: float, epoch: int = 0) -> None:
+    """Set the learning rate; a group's ``lr_scale`` multiplies it, and before its ``first_epoch`` it is 0."""
     for group in optimizer.param_groups:
-        group["lr"] = lr * group.get("lr_scale", 1.0)
+        group["lr"] = lr * group.get("lr_scale", 1.0) if epoch >= group.get("first_epoch", 0) else 0.0
 
 
 def named_optimizer_state(

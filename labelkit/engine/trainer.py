@@ -251,7 +251,7 @@ class Trainer:
             set_lr(self.optimizer, phase.lr(clock.step - clock.phase_step - clock.step_in_epoch + step_in_epoch))
         elif self.lr is not None and isinstance(config, TrainConfig):
             fraction = step_in_epoch / updates if config.lr_update == "step" else 0.0
-            set_lr(self.optimizer, self.lr.at(clock.epoch + fraction))
+            set_lr(self.optimizer, self.lr.at(clock.epoch + fraction), clock.epoch)
 
     def _watch(self, loss: Tensor, logs: Mapping[str, Tensor]) -> None:
         """Add to the epoch's means; on the CPU, stop at the first loss that is not finite."""
@@ -315,7 +315,12 @@ class Trainer:
         for name in ("all_accuracy", "old_accuracy", "new_accuracy"):
             if name in metrics and not np.isnan(metrics[name]):
                 shown.append(f"{name.removesuffix('_accuracy')} {100 * metrics[name]:.1f}")
-        for name, text in (("accuracy", "accuracy"), ("knn_accuracy", "kNN"), ("linear_accuracy", "linear")):
+        for name, text in (
+            ("accuracy", "accuracy"),
+            ("knn_accuracy", "kNN"),
+            ("linear_accuracy", "linear"),
+            ("recall_at_1", "R@1"),
+        ):
             if name in metrics:
                 shown.append(f"{text} {100 * metrics[name]:.1f}")
         if "assignment/changed" in metrics:
@@ -429,6 +434,7 @@ class Trainer:
             rank=self.runtime.rank,
             world_size=self.runtime.world_size,
             first_epoch=first_epoch,
+            pairing=phase.pairing,
         )
 
     def batches(self, phase: Phase, epoch: int) -> Iterator[Batch]:

@@ -5,6 +5,7 @@ from labelkit.losses.consistency import DistillationLoss, LabelLoss, MeanEntropy
 from labelkit.losses.contrastive import InfoNCELoss, SupConLoss
 from labelkit.losses.cotap import CoTAPLoss, cotap_loss
 from labelkit.losses.discovery import DiscoveryLoss
+from labelkit.losses.metric import MemoryContrastiveLoss, MultiSimilarityLoss, ProxyAnchorLoss
 from labelkit.losses.multi_head import MultiHeadCrossEntropy
 
 __all__ = [
@@ -17,7 +18,10 @@ __all__ = [
     "InfoNCELoss",
     "LabelLoss",
     "MeanEntropyRegularizer",
+    "MemoryContrastiveLoss",
     "MultiHeadCrossEntropy",
+    "MultiSimilarityLoss",
+    "ProxyAnchorLoss",
     "SupConLoss",
     "cotap_loss",
 ]

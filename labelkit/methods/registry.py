@@ -13,6 +13,7 @@ from labelkit.config.methods.gcd import GCDConfig
 from labelkit.config.methods.lmcs import LMCSConfig
 from labelkit.config.methods.mean_teacher import MeanTeacherConfig
 from labelkit.config.methods.mixmatch import MixMatchConfig
+from labelkit.config.methods.san import SANConfig
 from labelkit.config.methods.sela import SeLaConfig
 from labelkit.config.methods.simgcd import SimGCDConfig
 from labelkit.config.methods.snowball import SnowballConfig
@@ -74,6 +75,11 @@ METHODS: dict[str, MethodSpec] = {
         "Few labels: guessed labels, blended with given ones.",
         MixMatchConfig,
         "labelkit.methods.mixmatch:MixMatch",
+    ),
+    "san": MethodSpec(
+        "Metric learning: features are re-assembled in space before the embedding; labels or clusters.",
+        SANConfig,
+        "labelkit.methods.san:SAN",
     ),
     "sela": MethodSpec(
         "Representation without labels: balanced self-labelling and training in turn.",

@@ -3,8 +3,10 @@
 from labelkit.models.attention_maps import BlockAttention, attention_maps
 from labelkit.models.backbones import Backbone, BackboneInfo, build_backbone, list_backbones
 from labelkit.models.batch_norm import SharedBatchNorm2d, StatisticsSum, batch_statistics, share_statistics
+from labelkit.models.cbam import CBAM
 from labelkit.models.ema import EMATeacher, StudentChain, follow, slow_copy
 from labelkit.models.heads import CosineClassifier, LinearHeads, Projector
+from labelkit.models.metric_network import MetricNetwork, MetricOutput
 from labelkit.models.paired_attention import KeyUpdate, default_align_blocks, freeze_backbone, paired_forward
 from labelkit.models.resnet import cifar_resnet, resnet50
 from labelkit.models.seeding import seeded_init
@@ -12,6 +14,7 @@ from labelkit.models.vit import UnsupportedBackboneError
 from labelkit.models.weights import LoadReport, fingerprint, load_weights_file, map_weights
 
 __all__ = [
+    "CBAM",
     "Backbone",
     "BackboneInfo",
     "BlockAttention",
@@ -20,6 +23,8 @@ __all__ = [
     "KeyUpdate",
     "LinearHeads",
     "LoadReport",
+    "MetricNetwork",
+    "MetricOutput",
     "Projector",
     "SharedBatchNorm2d",
     "StatisticsSum",

@@ -212,7 +212,7 @@ def _build_convnet(
         crop_pct=shape.crop_pct,
         pooling=shape.pooling,
     )
-    return shape.build(size, in_channels), info, {}
+    return shape.build(size, in_channels), info, {"url": shape.url}
 
 
 def _build_timm(

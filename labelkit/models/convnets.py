@@ -92,6 +92,55 @@ def _demo(image_size: int, in_channels: int) -> nn.Module:
     return ResidualNetwork(nn.Sequential(*layers[:3]), nn.Sequential(*layers[3:]), channels)
 
 
+class SmallCNN(nn.Module):
+    """Five 3x3 convolutions with normalization and ReLU, a 2x2 pool after the first two: 32 pixels to 8x8 maps.
+
+    Args:
+        widths: channels of each convolution.
+        in_channels: of the images.
+        late_pool: also pool after the fourth, to 4x4 maps.
+
+    Shape:
+        - images: ``(b, c, h, w)`` float.
+        - returns: ``(b, f)`` float, not negative.
+
+    Source:
+        The CPU demonstrations of our specifications of TAC-CCL (2.3) and, with the late pool, SAN (2.1).
+    """
+
+    def __init__(self, widths: tuple[int, int, int, int, int], in_channels: int, *, late_pool: bool = False) -> None:
+        super().__init__()
+        self.num_features = widths[-1]
+        channels = in_channels
+        for number, width in enumerate(widths, start=1):
+            block = nn.Sequential(nn.Conv2d(channels, width, 3, 1, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU())
+            self.add_module(f"block{number}", block)
+            if number <= 2 or (number == 4 and late_pool):
+                self.add_module(f"pool{number}", nn.MaxPool2d(2))
+            channels = width
+
+    def forward_features(self, images: Tensor) -> Tensor:
+        """Feature maps (b, f, h / 4, w / 4), or half of that."""
+        maps = images
+        for stage in self.children():
+            maps = stage(maps)
+        return maps
+
+    def forward_head(self, maps: Tensor, pre_logits: bool = True) -> Tensor:
+        """Feature maps to features (b, f)."""
+        return maps.mean(dim=(2, 3))
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Images to features."""
+        return self.forward_head(self.forward_features(images))
+
+
+def _googlenet(image_size: int, in_channels: int) -> nn.Module:
+    from labelkit.models.googlenet import GoogLeNetBody  # torchvision's networks take a second to import
+
+    return GoogLeNetBody(in_channels)
+
+
 @dataclass(frozen=True, slots=True)
 class ConvNet:
     """One named network.
@@ -103,6 +152,7 @@ class ConvNet:
         mean, std: per color, of images in [0, 1].
         pooling: how positions become one vector.
         crop_pct: share of the resized image that the center crop keeps.
+        url: where published weights can be fetched from, if there are any.
     """
 
     build: Callable[[int, int], nn.Module]
@@ -112,6 +162,11 @@ class ConvNet:
     std: tuple[float, float, float]
     pooling: str = "avg"
     crop_pct: float = 1.0
+    url: str = ""
+
+
+def _small(widths: tuple[int, int, int, int, int], *, late_pool: bool = False) -> ConvNet:
+    return ConvNet(lambda size, channels: SmallCNN(widths, channels, late_pool=late_pool), widths[-1], 32, _HALF, _HALF)
 
 
 def _photo(build: Callable[[int, int], nn.Module], feature_dim: int, pooling: str = "avg") -> ConvNet:
@@ -159,6 +214,21 @@ def _wide(depth: int, widen: int, stem: int = 16, momentum: float = 1e-3) -> Con
 
 
 CONVNETS: dict[str, ConvNet] = {
+    # of metric learning on small machines
+    "smallcnn": _small((16, 32, 64, 64, 128)),
+    "smallcnn_pool": _small((16, 32, 64, 64, 128), late_pool=True),
+    "smallcnn_wide": _small((32, 64, 128, 128, 256)),
+    "smallcnn_wide_pool": _small((32, 64, 128, 128, 256), late_pool=True),
+    # 227 pixels as in the tables of metric learning; 256 pixels of the shorter side
+    "googlenet": ConvNet(
+        _googlenet,
+        1024,
+        227,
+        _IMAGENET_MEAN,
+        _IMAGENET_STD,
+        crop_pct=227 / 256,
+        url="https://download.pytorch.org/models/googlenet-1378be20.pth",
+    ),
     "convnet_demo": ConvNet(_demo, 128, 32, _HALF, _HALF),
     **{f"resnet{depth}_cifar": _cifar(depth) for depth in (20, 32, 44, 56, 110)},
     # of hyperspherical prototype networks, which DL2PA's balanced experiments use: a 3x3 convolution as shortcut

@@ -157,7 +157,8 @@ def _from_run(
     )
     if is_own:
         _refuse_label_options(config)
-        if model.run_split.get("held_out") and not has_own_splits(dataset):
+        own_splits = has_own_splits(dataset) and not model.run_split.get("replaces_splits")
+        if model.run_split.get("held_out") and not own_splits:
             dataset = with_holdout(dataset, model.run_split["held_out"])
         dataset = choose_images(config, dataset)
         old = np.isin(dataset.class_names, trained_names)
@@ -198,6 +199,7 @@ def _refuse_label_options(config: EmbedConfig) -> None:
         "imbalance_factor",
         "split_seed",
         "holdout",
+        "holdout_classes",
     )
     for name in fields:
         if getattr(config, name) != type(config).model_fields[name].default:

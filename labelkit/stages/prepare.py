@@ -17,6 +17,7 @@ from labelkit.data.benchmark_classes import benchmark_classes
 from labelkit.data.datasets import DATASETS, ImageDataset, load_dataset
 from labelkit.data.splits import (
     LabelSplit,
+    choose_classes,
     class_halves_split,
     few_labels_split,
     first_per_class,
@@ -40,7 +41,8 @@ class PreparedData:
         split: the labels that may be used.
         labels: (n,) int64 training labels, -1 = unlabeled; old classes first.
         listing: all images of the data set, with their splits; ``None`` if it was not kept.
-        held_out: names of the images that ``--holdout`` set apart.
+        held_out: names of the images that ``--holdout`` or ``--holdout-classes`` set apart.
+        replaces_splits: they are test, and the others train, whatever splits the set has.
     """
 
     dataset: ImageDataset
@@ -48,6 +50,7 @@ class PreparedData:
     labels: NDArray[np.int64]
     listing: ImageDataset | None = None
     held_out: tuple[str, ...] = ()
+    replaces_splits: bool = False
 
     def counts(self) -> dict[str, int]:
         """Numbers of images and classes."""
@@ -92,24 +95,35 @@ class PreparedData:
             "class_names": list(self.dataset.class_names),
             "split": self.split.to_json(self.dataset.sample_ids),
             "held_out": list(self.held_out),
+            "replaces_splits": self.replaces_splits,
         }
 
 
 def read_listing(config: DataConfig) -> tuple[ImageDataset, tuple[str, ...]]:
-    """List the data set and apply ``--holdout``; the listing, and the names that were set apart.
+    """List the data set and apply ``--holdout`` or ``--holdout-classes``; the listing, and the names set apart.
 
     Raises:
         DatasetError: it cannot be listed.
-        ConfigError: ``--holdout`` for a set that has splits, or of so few images that none would be held out.
+        ConfigError: ``--holdout`` for a set that has splits, or of so few images that none would be held out; classes
+            that the set has not, or all of them.
     """
     dataset = load_dataset(config.dataset, data_root=config.data_root, download=config.download)
+    if config.holdout_classes is not None:
+        with _asked_by("--holdout-classes"):
+            chosen = choose_classes(config.holdout_classes, dataset.class_names)
+        rows = np.flatnonzero(np.isin(dataset.labels, chosen))
+        held_out = tuple(dataset.sample_ids[row] for row in rows)
+        return with_holdout(dataset, held_out), held_out
     if config.holdout is None:
         return dataset, ()
-    option = f"--holdout {config.holdout:g}"
+    option = f"--holdout {config.holdout if isinstance(config.holdout, str) else format(config.holdout, 'g')}"
     if has_own_splits(dataset):
         names = ", ".join(dataset.split_names)
         raise ConfigError(option, f"{dataset.name} has splits of its own ({names})", "Leave it out.")
-    rows = holdout_rows(dataset.labels, config.holdout, seed=config.split_seed)
+    if isinstance(config.holdout, str):
+        rows = np.arange(1, len(dataset), 2)
+    else:
+        rows = holdout_rows(dataset.labels, config.holdout, seed=config.split_seed)
     if len(rows) == 0:
         raise ConfigError(option, "holds out no image, since each class keeps one", "Use a set with more images.")
     held_out = tuple(dataset.sample_ids[row] for row in rows)
@@ -183,7 +197,8 @@ def prepare_data(config: DataConfig) -> PreparedData:
         split = LabelSplit(
             split.kind, split.labeled[kept], split.old_classes, split.new_classes, split.params, split.warnings
         )
-    return PreparedData(dataset, split, split.training_labels(dataset.labels), listing, held_out)
+    labels = split.training_labels(dataset.labels)
+    return PreparedData(dataset, split, labels, listing, held_out, config.holdout_classes is not None)
 
 
 def eval_images(config: BackboneRunConfig, prepared: PreparedData) -> ImageDataset | None:
@@ -197,6 +212,9 @@ def eval_images(config: BackboneRunConfig, prepared: PreparedData) -> ImageDatas
         return None
     trained = "train" if config.split == "auto" and "train" in listing.split_names else config.split
     if wanted == "auto":
+        if {"query", "gallery"} <= set(listing.split_names) and trained not in ("auto", "all", "query", "gallery"):
+            sides = [listing.split_names.index(name) for name in ("query", "gallery")]
+            return listing.select(np.flatnonzero(np.isin(listing.splits, sides)))
         found = [name for name in _HELD_OUT_SPLITS if name in listing.split_names]
         if trained in ("auto", "all") or not found or found[0] == trained:
             return None

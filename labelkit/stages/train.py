@@ -22,6 +22,7 @@ from labelkit.config.few_labels import FewLabelTrainConfig
 from labelkit.config.methods.lmcs import LMCSConfig
 from labelkit.config.methods.sela import SeLaConfig
 from labelkit.config.methods.snowball import SnowballConfig
+from labelkit.config.metric_learning import MetricLearningConfig
 from labelkit.config.representation import RepresentationTrainConfig
 from labelkit.config.supervised import SupervisedTrainConfig
 from labelkit.config.train import RunConfig, TrainConfig
@@ -34,6 +35,7 @@ from labelkit.engine.growth_monitor import GrowthMonitor
 from labelkit.engine.method import Method, count_parameters, trainable_names
 from labelkit.engine.monitors import ClusteringMonitor, DiscoveryMonitor
 from labelkit.engine.representation_monitor import HeldOut, RepresentationMonitor
+from labelkit.engine.retrieval_monitor import RetrievalMonitor
 from labelkit.engine.run_dir import SPLIT, SUMMARY, RunDir, check_same_options
 from labelkit.engine.trainer import FitResult, Monitor, Trainer
 from labelkit.errors import CheckpointDamaged, CheckpointMismatch, ConfigError, InputError, ResourceError
@@ -221,7 +223,9 @@ def _trainer(setup: _Setup, config: RunConfig, runtime: Runtime, run: RunDir | N
     unlabeled = unlabeled[np.isin(unlabeled, setup.bank.rows)]
     truth, network = prepared.dataset.labels, setup.method.network
     monitor: Monitor | None = None
-    if isinstance(config, RepresentationTrainConfig):
+    if isinstance(config, MetricLearningConfig):
+        monitor = RetrievalMonitor(setup.bank.rows, truth, setup.held_out, config.recall_ks)
+    elif isinstance(config, RepresentationTrainConfig):
         monitor = RepresentationMonitor(
             setup.bank.rows,
             truth,
@@ -324,10 +328,12 @@ def _summarize(method_name: str, config: RunConfig, run: RunDir, setup: _Setup, 
         if rows
         else []
     )
-    if "knn_accuracy" in metrics or "nmi" in metrics:
+    if "knn_accuracy" in metrics or ("nmi" in metrics and "map_at_r" not in metrics):
         shown.append(_representation_table(method_name, config.dataset, metrics, fit.seconds))
     if "accuracy" in metrics:
         shown.append(_classification_table(method_name, config.dataset, metrics, fit.seconds))
+    if "map_at_r" in metrics:
+        shown.append(_retrieval_table(method_name, config.dataset, metrics, fit.seconds))
     shown.append(Table("", ["made", "path"], [["run", run.path]]))
     return SimpleResult(values, (run.path,), tuple(shown))
 
@@ -340,6 +346,16 @@ def _representation_table(method: str, dataset: str, metrics: Mapping[str, float
         "held-out images: kNN and linear accuracy in %; groups against the truth: NMI, ARI, purity",
         ["method", "data", "kNN", "linear", "NMI", "ARI", "purity", "seconds"],
         [[method, dataset, *accuracies, *groups, round(seconds, 1)]],
+    )
+
+
+def _retrieval_table(method: str, dataset: str, metrics: Mapping[str, float], seconds: float) -> Table:
+    """Each held-out image a query among all others."""
+    recall = [name for name in metrics if name.startswith("recall_at_")]
+    return Table(
+        "held-out images, in %: a match among the K nearest (R@K), mean average precision at R (MAP@R)",
+        ["method", "data", *(f"R@{name.removeprefix('recall_at_')}" for name in recall), "MAP@R", "seconds"],
+        [[method, dataset, *(100 * metrics[name] for name in recall), 100 * metrics["map_at_r"], round(seconds, 1)]],
     )
 
 

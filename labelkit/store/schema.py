@@ -66,6 +66,25 @@ Prototypes, ``NAME.h5``: the same rules.
 Root attributes: ``format`` = labelkit.prototypes, ``format_version``, ``requires``, ``recipe`` (canonical JSON: all
 that they depend on), ``spread`` (canonical JSON: cosines), ``created_by``, ``content_digest``.
 
+Matches, ``NAME.h5``: pairs of images that show the same thing; the same rules.
+
+    sample_ids                   (n,) string                 images that were looked at, as in a store
+    sha256                       (n, 32) uint8
+    image_sizes                  (n, 2) uint32
+    num_keypoints                (n,) int64
+    pairs                        (p, 2) int64                rows of first and second image; sorted
+    inliers                      (p,) int64                  keypoints that the homography explains
+    homographies                 (p, 3, 3) float64           from first to second image, normalized coordinates
+    boxes                        (p, 2, 4) float32           left, top, right, bottom of the inliers in both images
+    keypoints                    (p, j, 2, 2) float32        some inliers: x and y in both images
+    keypoint_counts              (p,) int64                  so many of the j are there
+
+Root attributes: ``format`` = labelkit.matches, ``format_version``, ``requires``, ``recipe`` (canonical JSON: all that
+they depend on), ``created_by``, ``content_digest``. Coordinates are x right, y down, edges of the image at -1 and 1.
+
+Keypoints and tried pairs in the user's cache, formats labelkit.keypoints and labelkit.tried: the same rules; see
+``labelkit.store.matches``.
+
 Run folder, ``NAME.h5.run/``, while a store is being made; gone once the store has its name:
 
     files            the listed names, sorted raw bytes, NUL-separated; committed first
@@ -91,6 +110,9 @@ FORMAT_RESULT = "labelkit.result"
 FORMAT_PART = "labelkit.part"
 FORMAT_PLAN = "labelkit.plan"
 FORMAT_PROTOTYPES = "labelkit.prototypes"
+FORMAT_MATCHES = "labelkit.matches"
+FORMAT_KEYPOINTS = "labelkit.keypoints"
+FORMAT_TRIED = "labelkit.tried"
 FORMAT_VERSION = "1.0"
 MAJOR_VERSION = 1
 KNOWN_FEATURES: frozenset[str] = frozenset()
@@ -151,6 +173,32 @@ RESULT_COLUMNS: dict[str, tuple[str, ...]] = {
 }
 """Axes of each known dataset of a result."""
 
+MATCH_COLUMNS: dict[str, tuple[str, ...]] = {
+    "pairs": ("p", "2"),
+    "inliers": ("p",),
+    "homographies": ("p", "3", "3"),
+    "boxes": ("p", "2", "4"),
+    "keypoints": ("p", "j", "2", "2"),
+    "keypoint_counts": ("p",),
+}
+"""Axes of each dataset of matches."""
+
+MATCHED_IMAGE_COLUMNS: dict[str, tuple[str, ...]] = {
+    "sample_ids": ("n",),
+    "sha256": ("n", "32"),
+    "image_sizes": ("n", "2"),
+    "num_keypoints": ("n",),
+}
+"""Axes of what a file of matches says about images."""
+
+KEYPOINT_COLUMNS: dict[str, tuple[str, ...]] = {
+    "num_keypoints": ("m",),
+    "resized": ("m", "2"),
+    "points": ("t", "2"),
+    "descriptors": ("t", "128"),
+}
+"""Axes of each dataset of a part of keypoints."""
+
 COLUMN_TYPES: dict[str, tuple[str, ...]] = {
     "embeddings": ("f4", "f2"),
     "sample_ids": ("S",),
@@ -177,6 +225,16 @@ COLUMN_TYPES: dict[str, tuple[str, ...]] = {
     "scores": ("f4",),
     "metrics": ("S",),
     "confusion": ("i8",),
+    "num_keypoints": ("i8",),
+    "pairs": ("i8",),
+    "inliers": ("i8",),
+    "homographies": ("f8",),
+    "boxes": ("f4",),
+    "keypoints": ("f4",),
+    "keypoint_counts": ("i8",),
+    "points": ("f4",),
+    "descriptors": ("u1",),
+    "resized": ("u4",),
 }
 """Types of the known datasets: kind and bytes per value; ``S`` is a string of any fixed length."""
 

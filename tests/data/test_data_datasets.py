@@ -155,6 +155,8 @@ def test_registered_sets_describe_themselves() -> None:
         "imagenet_lt": (1000, 500),
         "svhn": (10, 5),
         "stl10": (10, 5),
+        "sop": (22_634, 11_318),
+        "in_shop": (7_982, 3_997),
     }
     assert all(spec.name == name and spec.summary and spec.license for name, spec in DATASETS.items())
     assert all(spec.purpose and spec.source_url and spec.layout for spec in DATASETS.values())

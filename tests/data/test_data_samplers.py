@@ -98,6 +98,51 @@ def test_class_batches_that_cannot_be_are_refused() -> None:
         ClassBalancedSampler([0, 1, -1], 1, batch_size=3, seed=0)
 
 
+@pytest.mark.parametrize(("size", "groups"), [(1, 1), (4, 1), (5, 1), (6, 2), (12, 3)])
+def test_a_class_makes_as_many_groups_as_it_has_fives_begun(size: int, groups: int) -> None:
+    """T18 of the TAC-CCL specification: a batch is one class, so an epoch of all groups is one cut."""
+    sampler = ClassBalancedSampler(np.zeros(size), 5, batch_size=5, seed=0)
+    drawn = sampler.indices(0).reshape(-1, 5)
+    assert len(drawn) == groups
+    assert set(drawn.reshape(-1)) == set(range(size))
+
+
+def test_within_a_cut_no_image_is_drawn_twice_and_few_classes_are_left_over() -> None:
+    """T18: 12 classes of 5 to 15 images in whole groups, 4 classes in a batch."""
+    labels = np.repeat(np.arange(12), [5, 10, 15] * 4)
+    sampler = ClassBalancedSampler(labels, 5, batch_size=20, seed=3)
+    batches = sampler.indices(0).reshape(-1, 20)
+    seen: set[int] = set()
+    for number, batch in enumerate(batches):
+        if seen & set(batch.tolist()):
+            left = set(range(len(labels))) - seen
+            assert len(set(labels[sorted(left)].tolist())) <= 3  # too few classes for a batch: cut anew
+            break
+        assert len(set(labels[batch].tolist())) == 4
+        seen |= set(batch.tolist())
+        assert number < 6
+
+
+def test_images_of_small_and_large_classes_are_equally_likely() -> None:
+    labels = np.repeat(np.arange(6), [5, 5, 5, 10, 10, 25])
+    sampler = ClassBalancedSampler(labels, 5, batch_size=10, seed=0)
+    drawn = np.concatenate([sampler.indices(epoch) for epoch in range(300)])
+    counts = np.bincount(labels[drawn], minlength=6) / np.bincount(labels)
+    # a class drawn uniformly would give the images of the smallest five times the chance of the largest
+    assert counts.max() / counts.min() < 1.7
+
+
+def test_other_labels_are_drawn_by_without_changing_the_length_of_an_epoch() -> None:
+    sampler = ClassBalancedSampler(None, 2, batch_size=4, seed=0, rows=np.arange(10))
+    with pytest.raises(ValueError, match="no labels"):
+        sampler.indices(0)
+    for labels in (np.arange(10) // 5, np.arange(10) % 5):
+        sampler.relabel(labels)
+        drawn = labels[sampler.indices(1)].reshape(-1, 2)
+        assert (drawn[:, 0] == drawn[:, 1]).all()
+        assert len(sampler) == 12
+
+
 @pytest.mark.parametrize("rows", [[0, 0], [-1], [1797]])
 def test_rows_outside_of_the_set_are_refused(rows: list[int]) -> None:
     with pytest.raises(ValueError, match="rows"):

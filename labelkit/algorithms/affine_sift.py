@@ -1,0 +1,226 @@
+"""Which points of two images show the same thing, and which homography takes one to the other (affine SIFT).
+
+Source: J.-M. Morel and G. Yu, "ASIFT" (2009), as OpenCV has it; R. Arandjelovic and A. Zisserman, "RootSIFT" (2012).
+The same physical point is found again in several simulated tilts, so both tests of a match must know about places:
+    - ratio test: the runner-up is not looked for within a few pixels of the best one
+    - mutual test: the way back may end within a few pixels of the start
+Without this, good matches are rejected because of their own copies. The one import of OpenCV.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from labelkit.algorithms.homographies import normalized_homography, normalized_points
+
+OPENCV_VERSION = cv2.__version__
+DESCRIPTOR_DIM = 128
+
+_LEAST_SIDE = 8
+_MIN_MATCHES = 8
+_NEAR_PX = 6.0
+_CELL_PX = 4.0
+_RANSAC_PX = 4.0
+_RANSAC_ITERATIONS = 2000
+_RANSAC_CONFIDENCE = 0.995
+_SCALE = (0.25, 4.0)
+_STRETCH = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Keypoints:
+    """What was found in one image.
+
+    Attributes:
+        points: (k, 2) float32 x and y in pixels of the resized image, integers at the centers of pixels.
+        descriptors: (k, 128) uint8.
+        size: height and width of the resized image.
+    """
+
+    points: NDArray[np.float32]
+    descriptors: NDArray[np.uint8]
+    size: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class ImageMatch:
+    """Two images that show the same thing.
+
+    Attributes:
+        homography: (3, 3) float64, from the first to the second image in normalized coordinates.
+        points: (k, 2, 2) float64, inliers, closest descriptors first: x and y in the first and in the second image,
+            normalized coordinates.
+        num_matches: k and the outliers.
+    """
+
+    homography: NDArray[np.float64]
+    points: NDArray[np.float64]
+    num_matches: int
+
+
+def find_keypoints(
+    image: NDArray[np.uint8], *, shorter_side: int = 256, max_tilt: int = 3, max_keypoints: int = 2000
+) -> Keypoints:
+    """Find affine SIFT keypoints, the strongest first.
+
+    Args:
+        image: (h, w, c) uint8, c = 1 or 3 (RGB).
+        shorter_side: what the image is resized to, in pixels.
+        max_tilt: simulated tilts go up to this power of the square root of 2; each costs time.
+        max_keypoints: so many are kept.
+
+    Returns:
+        Possibly none: a blank image has no keypoints.
+    """
+    if shorter_side < _LEAST_SIDE:
+        raise ValueError(f"shorter_side must be at least {_LEAST_SIDE}, got {shorter_side}")
+    gray = image[:, :, 0] if image.shape[2] == 1 else cv2.cvtColor(image, cv2.COLOR_RGB2GRAY)
+    height, width = gray.shape
+    scale = shorter_side / min(height, width)
+    size = (max(shorter_side, round(height * scale)), max(shorter_side, round(width * scale)))
+    gray = cv2.resize(
+        np.ascontiguousarray(gray), size[::-1], interpolation=cv2.INTER_AREA if scale < 1 else cv2.INTER_CUBIC
+    )
+    found, descriptors = cv2.AffineFeature.create(cv2.SIFT.create(), maxTilt=max_tilt).detectAndCompute(gray, None)
+    if descriptors is None or not found:
+        return Keypoints(np.zeros((0, 2), np.float32), np.zeros((0, DESCRIPTOR_DIM), np.uint8), size)
+    points = np.array([point.pt for point in found], dtype=np.float32)
+    order = np.argsort(-np.array([point.response for point in found]), kind="stable")[:max_keypoints]
+    return Keypoints(points[order], descriptors[order].astype(np.uint8), size)
+
+
+def match_images(
+    first: Keypoints,
+    second: Keypoints,
+    *,
+    ratio: float = 0.75,
+    min_inliers: int = 15,
+    min_inlier_ratio: float = 0.5,
+) -> ImageMatch | None:
+    """Decide whether two images show the same thing.
+
+    Args:
+        first: keypoints of the first image.
+        second: keypoints of the second image.
+        ratio: a match must be closer than this share of the runner-up's distance.
+        min_inliers: matches that one homography must explain.
+        min_inlier_ratio: and their share.
+
+    Returns:
+        The match, or ``None``: too few matches or inliers, or a homography that no view of a plane has.
+    """
+    pairs = match_keypoints(first, second, ratio=ratio)
+    if len(pairs) < max(_MIN_MATCHES, min_inliers):
+        return None
+    start, end = first.points[pairs[:, 0]], second.points[pairs[:, 1]]
+    found, inside = cv2.findHomography(
+        start,
+        end,
+        cv2.RANSAC,
+        _RANSAC_PX,
+        maxIters=_RANSAC_ITERATIONS,
+        confidence=_RANSAC_CONFIDENCE,
+    )
+    if found is None:
+        return None
+    inliers = inside.reshape(-1).astype(bool)
+    if inliers.sum() < min_inliers or inliers.mean() < min_inlier_ratio:
+        return None
+    moved = normalized_homography(found, first.size, second.size)
+    points = np.stack(
+        (normalized_points(start[inliers], first.size), normalized_points(end[inliers], second.size)), axis=1
+    )
+    aspect = (first.size[1] / first.size[0], second.size[1] / second.size[0])
+    if not is_plausible(moved, points[:, 0], aspect):
+        return None
+    return ImageMatch(moved / moved[2, 2], points, len(pairs))
+
+
+def match_keypoints(first: Keypoints, second: Keypoints, *, ratio: float = 0.75) -> NDArray[np.int64]:
+    """Return (m, 2) positions of keypoints that match, closest first; at most one per 4 x 4 pixels of the first image.
+
+    Args:
+        first: keypoints of the first image.
+        second: keypoints of the second image.
+        ratio: see ``match_images``.
+    """
+    if len(first.points) == 0 or len(second.points) < 2:
+        return np.zeros((0, 2), dtype=np.int64)
+    similarity = _root(first.descriptors) @ _root(second.descriptors).T
+    rows = np.arange(len(similarity))
+    best = similarity.argmax(axis=1)
+    closest = _distances(similarity[rows, best])
+    back = similarity.argmax(axis=0)[best]
+    returns = np.linalg.norm(first.points[back] - first.points, axis=1) <= _NEAR_PX
+    rows = rows[returns]
+    # only what returns needs a runner-up
+    others = similarity[rows]
+    others[_near(second.points)[best[rows]]] = -np.inf
+    runner_up = others.max(axis=1)
+    kept = rows[closest[rows] < ratio * np.where(np.isfinite(runner_up), _distances(runner_up), np.inf)]
+    kept = kept[np.argsort(closest[kept], kind="stable")]
+    cells = np.floor(first.points[kept] / _CELL_PX).astype(np.int64)
+    _, one_each = np.unique(cells, axis=0, return_index=True)
+    kept = kept[np.sort(one_each)]
+    return np.stack((kept, best[kept]), axis=1).astype(np.int64)
+
+
+def _root(descriptors: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """Unit rows whose inner product is the Hellinger kernel of the descriptors."""
+    values = descriptors.astype(np.float32)
+    return np.asarray(np.sqrt(values / np.maximum(values.sum(axis=1, keepdims=True), 1.0)))
+
+
+def _distances(similarity: NDArray[np.float32]) -> NDArray[np.float32]:
+    return np.asarray(np.sqrt(np.maximum(2 - 2 * similarity, 0)))
+
+
+def _near(points: NDArray[np.float32]) -> NDArray[np.bool_]:
+    """(k, k) whether two keypoints are at the same place."""
+    squares = (points**2).sum(axis=1)
+    return np.asarray(squares[:, None] + squares[None] - 2 * points @ points.T <= _NEAR_PX**2 + 1e-3)
+
+
+def is_plausible(
+    homography: NDArray[np.float64], points: NDArray[np.float64], aspect: tuple[float, float] = (1.0, 1.0)
+) -> bool:
+    """Whether two photographs of one plane can be related like this.
+
+    The box of the points stays in front of the camera and convex, is not mirrored, and at the middle of the points
+    lengths change by a factor of 1/4 to 4, and by at most 5 times as much in one direction as in another.
+
+    Args:
+        homography: (3, 3) in normalized coordinates.
+        points: (k, 2) in the first image, what was matched.
+        aspect: width over height of both images.
+    """
+    if not np.isfinite(homography).all():
+        return False
+    (left, top), (right, bottom) = points.min(axis=0), points.max(axis=0)
+    corners = np.array([[left, top, 1], [right, top, 1], [right, bottom, 1], [left, bottom, 1]]) @ homography.T
+    middle = np.append(points.mean(axis=0), 1.0) @ homography.T
+    # the sign of a homography is free
+    corners, middle = corners * np.sign(middle[2]), middle * np.sign(middle[2])
+    if min(corners[:, 2].min(), middle[2]) <= 1e-6:
+        return False
+    quad = corners[:, :2] / corners[:, 2:]
+    edges = np.roll(quad, -1, axis=0) - quad
+    following = np.roll(edges, -1, axis=0)
+    if (edges[:, 0] * following[:, 1] - edges[:, 1] * following[:, 0] <= 0).any():
+        return False
+    matrix = homography * np.sign((np.append(points.mean(axis=0), 1.0) @ homography.T)[2])
+    jacobian = (matrix[:2, :2] - np.outer(middle[:2] / middle[2], matrix[2, :2])) / middle[2]
+    # in units of the heights, so that a circle of one image is compared with a circle of the other
+    jacobian = np.diag([aspect[1], 1.0]) @ jacobian @ np.diag([1 / aspect[0], 1.0])
+    determinant = float(np.linalg.det(jacobian))
+    large, small = np.linalg.svd(jacobian, compute_uv=False)
+    return bool(determinant > 0 and _SCALE[0] <= np.sqrt(determinant) <= _SCALE[1] and large <= _STRETCH * small)
+
+
+def use_one_thread() -> None:
+    """Keep OpenCV from starting threads of its own, where the caller has some."""
+    cv2.setNumThreads(1)

@@ -1,0 +1,200 @@
+"""Maps between views of one plane: how they are built, and how pictures and attention maps follow them.
+
+Coordinates are normalized: x right, y down, the edges of an image at -1 and +1, as in
+``grid_sample(align_corners=False)``. A homography in them does not depend on the resolution, so the same one moves
+pixels and attention maps. It takes a point of the first view to the point of the second view that shows the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
+Padding = Literal["zeros", "border", "reflection"]
+Matrices = NDArray[np.float64]
+
+# Behind the camera, or too close to its plane to be of use.
+_LEAST_DEPTH = 1e-6
+# Rounding of a point on the very edge.
+_EDGE = 1 + 1e-6
+
+
+# --- building ------------------------------------------------------------------------------------
+
+
+def crop_homographies(boxes: ArrayLike) -> Matrices:
+    """Return (b, 3, 3) maps onto views that show a box alone.
+
+    Args:
+        boxes: (b, 4) left, top, right, bottom in normalized coordinates.
+    """
+    left, top, right, bottom = np.asarray(boxes, dtype=np.float64).T
+    made = _identities(len(left))
+    made[:, 0, 0], made[:, 1, 1] = 2 / (right - left), 2 / (bottom - top)
+    made[:, 0, 2], made[:, 1, 2] = -(left + right) / (right - left), -(top + bottom) / (bottom - top)
+    return made
+
+
+def rotation_homographies(angles: ArrayLike, aspect: float = 1.0) -> Matrices:
+    """Return (b, 3, 3) rotations about the center, counter-clockwise on the screen.
+
+    Args:
+        angles: (b,) in radians.
+        aspect: width over height of the view.
+    """
+    turn = np.asarray(angles, dtype=np.float64)
+    made = _identities(len(turn))
+    made[:, 0, 0] = made[:, 1, 1] = np.cos(turn)
+    made[:, 0, 1], made[:, 1, 0] = np.sin(turn) / aspect, -np.sin(turn) * aspect
+    return made
+
+
+def zoom_homographies(factors: ArrayLike) -> Matrices:
+    """Return (b, 3, 3) zooms about the center; above 1 enlarges."""
+    zoom = np.asarray(factors, dtype=np.float64)
+    made = _identities(len(zoom))
+    made[:, 0, 0] = made[:, 1, 1] = zoom
+    return made
+
+
+def perspective_homographies(corners: ArrayLike) -> Matrices:
+    """Return the (b, 3, 3) maps that move the four corners of a view.
+
+    Args:
+        corners: (b, 4, 2) where top left, top right, bottom right and bottom left go; no three on a line.
+    """
+    target = np.asarray(corners, dtype=np.float64)
+    x, y = np.array([-1.0, 1, 1, -1]), np.array([-1.0, -1, 1, 1])
+    system = np.zeros((len(target), 8, 8))
+    for row, values in ((0, target[:, :, 0]), (1, target[:, :, 1])):
+        system[:, row::2, 3 * row], system[:, row::2, 3 * row + 1], system[:, row::2, 3 * row + 2] = x, y, 1
+        system[:, row::2, 6], system[:, row::2, 7] = -values * x, -values * y
+    solved = np.linalg.solve(system, target.reshape(len(target), 8, 1))[:, :, 0]
+    return np.concatenate((solved, np.ones((len(target), 1))), axis=1).reshape(-1, 3, 3)
+
+
+def mirrored(homographies: Matrices) -> Matrices:
+    """Return maps onto the mirror image (left and right exchanged) of the second view."""
+    return np.array([-1.0, 1, 1])[:, None] * homographies
+
+
+def normalized_homography(pixels: ArrayLike, first: tuple[int, int], second: tuple[int, int]) -> Matrices:
+    """Return a homography of pixel coordinates, as OpenCV finds it, in normalized ones.
+
+    Args:
+        pixels: (3, 3), of pixel coordinates whose integers are the centers of pixels.
+        first: height and width of the first image.
+        second: height and width of the second image.
+    """
+    return np.asarray(_from_pixels(second) @ np.asarray(pixels, dtype=np.float64) @ np.linalg.inv(_from_pixels(first)))
+
+
+def normalized_points(pixels: ArrayLike, size: tuple[int, int]) -> NDArray[np.float64]:
+    """Return (k, 2) points x, y in normalized coordinates.
+
+    Args:
+        pixels: (k, 2) in pixels whose integers are the centers of pixels.
+        size: height and width of the image.
+    """
+    points = np.asarray(pixels, dtype=np.float64).reshape(-1, 2)
+    return np.asarray((2 * points + 1) / np.array([size[1], size[0]]) - 1)
+
+
+def _from_pixels(size: tuple[int, int]) -> Matrices:
+    height, width = size
+    return np.array([[2 / width, 0, 1 / width - 1], [0, 2 / height, 1 / height - 1], [0, 0, 1]])
+
+
+def _identities(count: int) -> Matrices:
+    return np.tile(np.eye(3), (count, 1, 1))
+
+
+def as_square(matrices: Tensor) -> Tensor:
+    """Return ``(b, 3, 3)`` of maps that are ``(b, 2, 3)`` or ``(b, 3, 3)``."""
+    if matrices.shape[-2] == 3:
+        return matrices
+    last = matrices.new_tensor([0.0, 0.0, 1.0]).expand(*matrices.shape[:-2], 1, 3)
+    return torch.cat((matrices, last), dim=-2)
+
+
+def between_views(first: Tensor, second: Tensor) -> Tensor:
+    """Return the maps from first to second views of the same originals.
+
+    Args:
+        first: ``(b, 2, 3)`` or ``(b, 3, 3)``, from views to originals, as in ``ViewGeometry``.
+        second: likewise.
+
+    Returns:
+        ``(b, 3, 3)``.
+    """
+    joined: Tensor = torch.linalg.solve(as_square(second), as_square(first))
+    return joined
+
+
+# --- following -----------------------------------------------------------------------------------
+
+
+def move_points(points: Tensor, homographies: Tensor) -> tuple[Tensor, Tensor]:
+    """Move points, and tell which of them arrive inside.
+
+    Args:
+        points: ``(b, k, 2)`` x and y.
+        homographies: ``(b, 3, 3)``.
+
+    Returns:
+        ``(b, k, 2)`` where they arrive, meaningless behind the camera; ``(b, k)`` bool, whether that is in the view.
+    """
+    moved = torch.cat((points, torch.ones_like(points[..., :1])), dim=-1) @ homographies.transpose(1, 2)
+    depth = moved[..., 2:]
+    arrived = moved[..., :2] / torch.where(depth > _LEAST_DEPTH, depth, 1.0)
+    return arrived, (depth[..., 0] > _LEAST_DEPTH) & (arrived.abs() <= _EDGE).all(dim=-1)
+
+
+def cell_centers(height: int, width: int, like: Tensor) -> Tensor:
+    """Return the (h w, 2) centers x, y of the cells of a map, row after row, in dtype and place of ``like``."""
+    y = (torch.arange(height, dtype=like.dtype, device=like.device) + 0.5) * (2 / height) - 1
+    x = (torch.arange(width, dtype=like.dtype, device=like.device) + 0.5) * (2 / width) - 1
+    return torch.stack(torch.meshgrid(x, y, indexing="xy"), dim=-1).reshape(-1, 2)
+
+
+def look_up(
+    maps: Tensor, homographies: Tensor, size: Sequence[int], *, padding: Padding = "border", mode: str = "bilinear"
+) -> tuple[Tensor, Tensor]:
+    """Look up maps of second views at the places of the cells of first views.
+
+    Args:
+        maps: ``(b, c, h, w)`` float, of the second views; gets gradients.
+        homographies: ``(b, 3, 3)`` float, from first to second views.
+        size: height and width of the maps to make, of the first views.
+        padding: what lies outside.
+        mode: of the interpolation.
+
+    Returns:
+        ``(b, c, height, width)``, and ``(b, height, width)`` bool, whether the second view shows the place.
+    """
+    height, width = size
+    centers = cell_centers(height, width, homographies).expand(len(maps), -1, -1)
+    places, inside = move_points(centers, homographies)
+    grid = places.reshape(-1, height, width, 2).to(maps.dtype)
+    found = F.grid_sample(maps, grid, mode=mode, padding_mode=padding, align_corners=False)
+    return found, inside.reshape(-1, height, width)
+
+
+def warp_images(images: Tensor, homographies: Tensor, *, padding: Padding = "reflection") -> Tensor:
+    """Make second views out of first ones.
+
+    Each pixel is looked up where it comes from, so with the inverse: the opposite use of the map than comparing
+    attention makes of it.
+
+    Args:
+        images: ``(b, c, h, w)`` float.
+        homographies: ``(b, 3, 3)`` float, from the images to what is made.
+        padding: what lies outside of the images.
+    """
+    return look_up(images, torch.linalg.inv(homographies), images.shape[-2:], padding=padding)[0]

@@ -1,0 +1,191 @@
+"""What methods of metric learning build and ask for in the same way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from labelkit.config.methods.san import SANConfig
+from labelkit.config.metric_learning import MetricLearningConfig
+from labelkit.data.batch import DataInfo
+from labelkit.data.samplers import ClassBalancedSampler
+from labelkit.data.transforms import ViewSpec, metric_test_view, metric_view
+from labelkit.engine.method import TrainState
+from labelkit.engine.pseudo_labels import PseudoLabels
+from labelkit.errors import ConfigError, DatasetError
+from labelkit.losses.metric import MultiSimilarityLoss, NormalizedSoftmaxLoss, ProxyAnchorLoss
+from labelkit.models.metric_network import MetricNetwork
+from labelkit.models.seeding import seeded_init
+
+MANY_LONE = 0.3
+
+
+def build_metric_network(config: MetricLearningConfig, data: DataInfo, *, attention: bool = False) -> MetricNetwork:
+    """Build backbone, attention if asked for, and embedding."""
+    return MetricNetwork(
+        config.backbone,
+        embed_dim=config.embed_dim,
+        pool=config.pool,
+        attention=attention,
+        freeze_bn=config.freeze_bn,
+        in_channels=data.in_channels,
+        image_size=config.image_size,
+        pretrained=config.pretrained and config.weights is None,
+        weights=config.weights,
+        mean=config.pixel_mean,
+        std=config.pixel_std,
+        seed=config.seed,
+    )
+
+
+def check_training_classes(config: MetricLearningConfig, data: DataInfo) -> None:
+    """Refuse labels that batches cannot be made of; before training, since a trained run is built without labels.
+
+    Raises:
+        DatasetError: none or one class.
+        ConfigError: fewer than a batch needs.
+    """
+    counts = np.bincount(data.labels[data.labels >= 0])
+    found, needed = int((counts > 0).sum()), config.batch_size // config.images_per_class
+    if found < 2:
+        raise DatasetError(
+            config.dataset,
+            f"{found} classes have images with a label that training may use; two at least are needed",
+            "Use a set with labels, or train without.",
+        )
+    if found < needed:
+        raise ConfigError(
+            "--batch-size",
+            f"{config.batch_size} holds {needed} classes of {config.images_per_class} images, {found} have labels",
+            f"Use at most {found * config.images_per_class}, or more --images-per-class.",
+        )
+
+
+def lone_classes(data: DataInfo) -> str | None:
+    """Return a warning if many classes have one image, which a batch can only repeat."""
+    counts = np.bincount(data.labels[data.labels >= 0])
+    share = float((counts[counts > 0] == 1).mean()) if (counts > 0).any() else 0.0
+    if share <= MANY_LONE:
+        return None
+    return f"warning: {100 * share:.0f} % of the classes have one image: it is repeated, and has no other positives"
+
+
+def pseudo_labels(config: MetricLearningConfig, data: DataInfo) -> PseudoLabels:
+    """Make the store of pseudo-labels.
+
+    Raises:
+        ConfigError: more clusters than images, or fewer than a batch needs.
+    """
+    needed = config.batch_size // config.images_per_class
+    if config.num_clusters > data.num_samples:
+        raise ConfigError(
+            "--num-clusters", f"{config.num_clusters} clusters for {data.num_samples} images", "Lower it."
+        )
+    if config.num_clusters < needed:
+        raise ConfigError(
+            "--num-clusters",
+            f"{config.num_clusters} clusters, a batch holds {needed} of {config.images_per_class} images",
+            f"Use at least {needed}, or --batch-size {config.num_clusters * config.images_per_class}.",
+        )
+    return PseudoLabels(
+        data.num_samples,
+        config.num_clusters,
+        config.embed_dim,
+        refresh_epochs=config.refresh_epochs,
+        seed=config.seed,
+    )
+
+
+def renew_pseudo_labels(
+    labels: PseudoLabels, network: MetricNetwork, config: MetricLearningConfig, state: TrainState
+) -> Tensor:
+    """Embed all images that can be read without augmentation, cluster them, log and warn.
+
+    Returns:
+        (n_r, d) float32, the embeddings of the rows that have a cluster now, in their order.
+    """
+    rows = labels.rows
+    embeddings = state.embed(network.embed, rows)
+    points = embeddings
+    if labels.is_first and config.first_clustering == "pooled":
+        points = state.embed(network.features, rows)
+    elif labels.is_first and config.first_clustering == "pixels":
+        points = state.embed(lambda images: F.normalize(images.flatten(1), dim=1), rows)
+    record = labels.renew(points, embeddings, state.epoch)
+    state.log("pseudo-labels", record.to_dict())
+    for warning in record.warnings():
+        state.warn(f"warning: {warning}")
+    return embeddings
+
+
+def group_sampler(
+    config: MetricLearningConfig, rows: NDArray[np.int64], labels: NDArray[np.int64] | None
+) -> ClassBalancedSampler:
+    """Groups of each class, or of each cluster once there are some (``labels`` is ``None``)."""
+    return ClassBalancedSampler(
+        labels, config.images_per_class, batch_size=config.batch_size, seed=config.seed, rows=rows
+    )
+
+
+def multi_similarity_loss(config: MetricLearningConfig) -> MultiSimilarityLoss:
+    """Build the pair loss."""
+    return MultiSimilarityLoss(config.ms_alpha, config.ms_beta, config.ms_base, config.ms_epsilon)
+
+
+def train_view(config: MetricLearningConfig, data: DataInfo, size: int) -> ViewSpec:
+    """How an image is prepared for training."""
+    return metric_view(size, config.augmentation, chiral=data.chiral or not config.mirror)
+
+
+def eval_view(config: MetricLearningConfig, size: int) -> ViewSpec:
+    """How an image is prepared for scoring: its center if training cuts boxes, else all of it."""
+    return metric_test_view(size, whole=config.augmentation != "box")
+
+
+def parameter_groups(
+    network: MetricNetwork, config: MetricLearningConfig, *others: nn.Module
+) -> Iterator[dict[str, Any]]:
+    """Backbone and new layers with their learning rates; weight decay on everything, as the released codes have it.
+
+    Args:
+        network: the network.
+        config: says the rates.
+        others: parts outside of it that learn like its new layers.
+    """
+    yield {
+        "params": list(network.backbone.parameters()),
+        "weight_decay": config.weight_decay,
+        "first_epoch": config.warm_epochs,
+    }
+    new = [parameter for module in (*network.new_modules(), *others) for parameter in module.parameters()]
+    yield {"params": new, "weight_decay": config.weight_decay, "lr_scale": config.new_lr_scale}
+
+
+def class_loss(config: SANConfig, num_classes: int) -> ProxyAnchorLoss | NormalizedSoftmaxLoss:
+    """Build the loss with learned class vectors, their numbers drawn apart from the network's."""
+    with seeded_init(config.seed + 4):
+        if config.loss == "proxy-anchor":
+            return ProxyAnchorLoss(num_classes, config.embed_dim, config.proxy_margin, config.proxy_alpha)
+        return NormalizedSoftmaxLoss(num_classes, config.embed_dim, config.class_temperature)
+
+
+def memory_size(config: SANConfig, data: DataInfo, *, labeled: bool) -> int:
+    """Return the entries of the memory: as asked for, or one for each image that is trained on.
+
+    Raises:
+        ConfigError: fewer than a batch.
+    """
+    size = config.memory_size or (int((data.labels >= 0).sum()) if labeled else data.num_samples)
+    if size < config.batch_size:
+        raise ConfigError(
+            "--batch-size",
+            f"{config.batch_size} is more than the {size} images that are trained on, so the memory would hold one "
+            "twice",
+            "Lower it, or pass --memory none.",
+        )
+    return size

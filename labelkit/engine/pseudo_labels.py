@@ -1,0 +1,153 @@
+"""Labels that k-means gives all images at once, and the centroids behind them, renewed every so many epochs.
+
+They are buffers, so that a checkpoint carries them. Every process has the same rows and computes the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from labelkit.algorithms.clustering import kmeans
+from labelkit.data.keyed_random import keyed_generator
+from labelkit.errors import ConfigError, DatasetError
+
+MAX_ITERATIONS = 50
+MANY_SINGLES, MANY_MOVED = 0.3, 0.6
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterRecord:
+    """What one clustering came to.
+
+    Attributes:
+        min_count, median_count, max_count: images of a cluster.
+        singles: share of the clusters with one image.
+        moved: share of the images that did not go where most of their old cluster went; 0 at the first clustering.
+        inertia: mean squared distance to the centroids, of what was clustered.
+    """
+
+    min_count: int
+    median_count: float
+    max_count: int
+    singles: float
+    moved: float
+    inertia: float
+
+    def to_dict(self) -> dict[str, float]:
+        """For the log."""
+        return {name: float(value) for name, value in asdict(self).items()}
+
+    def warnings(self) -> tuple[str, ...]:
+        """Return what a person should know."""
+        found = []
+        if self.singles > MANY_SINGLES:
+            found.append(f"{100 * self.singles:.0f} % of the clusters have one image: lower --num-clusters")
+        if self.moved > MANY_MOVED:
+            found.append(f"{100 * self.moved:.0f} % of the images moved to another cluster: labels are not stable")
+        return tuple(found)
+
+
+class PseudoLabels(nn.Module):
+    """The cluster of every image, and the centroids in the space of the embeddings.
+
+    Args:
+        num_samples: rows of the data set, n.
+        num_clusters: k.
+        embed_dim: d.
+        refresh_epochs: epochs from one clustering to the next.
+        seed: seed of the run.
+
+    Attributes:
+        cluster_ids: (n,) int64, -1 = not clustered.
+        centroids: (k, d) float32, means of the embeddings of the images of each cluster, not of unit length.
+        epoch: () int64, epoch at whose start the clusters were made; -1 = never.
+    """
+
+    buffer_names = ("cluster_ids", "centroids", "epoch")
+
+    def __init__(self, num_samples: int, num_clusters: int, embed_dim: int, *, refresh_epochs: int, seed: int) -> None:
+        super().__init__()
+        self.num_clusters = num_clusters
+        self.refresh_epochs = refresh_epochs
+        self.seed = seed
+        #: (m,) int64, rows that can be read; set by the method's ``phases``
+        self.rows: NDArray[np.int64] = np.arange(num_samples)
+        self.cluster_ids: Tensor = nn.Buffer(torch.full((num_samples,), -1, dtype=torch.int64))
+        self.centroids: Tensor = nn.Buffer(torch.zeros(num_clusters, embed_dim))
+        self.epoch: Tensor = nn.Buffer(torch.tensor(-1))
+
+    def due(self, epoch: int) -> bool:
+        """Whether images are to be clustered at the start of an epoch; not again if that was done."""
+        return epoch % self.refresh_epochs == 0 and int(self.epoch) != epoch
+
+    @property
+    def is_first(self) -> bool:
+        """Whether there was no clustering yet."""
+        return int(self.epoch) < 0
+
+    def renew(self, points: Tensor, embeddings: Tensor, epoch: int) -> ClusterRecord:
+        """Cluster the images.
+
+        Args:
+            points: (m, p) float, what is clustered, of ``rows``.
+            embeddings: (m, d) float, what centroids are means of; may be the points.
+            epoch: at whose start this happens.
+
+        Raises:
+            ConfigError: more clusters than images.
+            DatasetError: so many images are equal that clusters stay empty.
+        """
+        k, rows = self.num_clusters, self.rows
+        if k > len(rows):
+            raise ConfigError("--num-clusters", f"{k} clusters for {len(rows)} images", "Lower it.")
+        found = kmeans(
+            points.numpy(),
+            k,
+            generator=keyed_generator(self.seed, "pseudo-labels", epoch),
+            num_inits=3 if k <= 1000 else 1,
+            max_iter=MAX_ITERATIONS,
+        )
+        counts = np.bincount(found.cluster_ids, minlength=k)
+        if not counts.all():
+            raise DatasetError(
+                "pseudo-labels",
+                f"{int((counts == 0).sum())} of {k} clusters stay empty: of {len(rows)} images too many are equal",
+                "Lower --num-clusters, or remove duplicates.",
+            )
+        ids = torch.from_numpy(found.cluster_ids)
+        before = self.cluster_ids.cpu()[torch.from_numpy(rows)]
+        moved = 0.0 if self.is_first else share_moved(before.numpy(), found.cluster_ids)
+        sums = torch.zeros(k, embeddings.shape[1], dtype=torch.float64).index_add_(0, ids, embeddings.double())
+        self.centroids.copy_((sums / torch.from_numpy(counts)[:, None]).float())
+        self.cluster_ids.fill_(-1)
+        self.cluster_ids[torch.from_numpy(rows)] = ids.to(self.cluster_ids.device)
+        self.epoch.fill_(epoch)
+        return ClusterRecord(
+            min_count=int(counts.min()),
+            median_count=float(np.median(counts)),
+            max_count=int(counts.max()),
+            singles=float((counts == 1).mean()),
+            moved=moved,
+            inertia=float(found.inertia) / len(rows),
+        )
+
+
+def share_moved(before: NDArray[np.int64], after: NDArray[np.int64]) -> float:
+    """Return the share of images that are not where most of their old cluster is; renaming clusters moves nobody.
+
+    Args:
+        before: (m,) int64 old cluster of each image, -1 = none.
+        after: (m,) int64 new one, >= 0.
+    """
+    known = before >= 0
+    if not known.any():
+        return 0.0
+    # a table of all pairs would not fit for tens of thousands of clusters
+    pairs, counts = np.unique(np.stack([before[known], after[known]], axis=1), axis=0, return_counts=True)
+    starts = np.flatnonzero(np.diff(pairs[:, 0], prepend=-1))
+    return 1.0 - float(np.maximum.reduceat(counts, starts).sum()) / int(known.sum())

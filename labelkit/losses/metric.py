@@ -1,0 +1,249 @@
+"""Losses of metric learning, from pytorch-metric-learning (imported when one is built), on unit embeddings.
+
+Similarity is the cosine; references are the batch itself, or a memory of embeddings from earlier steps. The pairs of an
+image with its own copy in the memory are left out before anything is mined, which the library does afterwards.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from labelkit.algorithms.precision import promote, without_autocast
+
+
+def reference_pairs(labels: Tensor, reference_labels: Tensor, own: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Return which references are of the class of an anchor and which are of another; an unlabeled one is neither.
+
+    Args:
+        labels: (b,) int64, -1 = unlabeled.
+        reference_labels: (r,) int64, likewise.
+        own: (b,) int64, the reference that is the anchor itself, -1 = none; ``None``: none for any.
+
+    Returns:
+        two (b, r) bool.
+    """
+    known = (labels >= 0)[:, None] & (reference_labels >= 0)
+    same = labels[:, None] == reference_labels
+    if own is not None:
+        rows = torch.nonzero(own >= 0).squeeze(1)
+        known = known.index_put((rows, own[rows]), torch.zeros((), dtype=torch.bool, device=known.device))
+    return known & same, known & ~same
+
+
+def hard_pairs(similarities: Tensor, positive: Tensor, negative: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
+    """Keep positives less similar than some negative and negatives more similar than some positive, up to ``epsilon``.
+
+    Args:
+        similarities: (b, r).
+        positive: (b, r) bool.
+        negative: (b, r) bool.
+        epsilon: margin of both comparisons.
+
+    Returns:
+        two (b, r) bool; an anchor without positives or without negatives keeps nothing.
+
+    Source:
+        "Multi-Similarity Loss" (CVPR 2019), Eq. 8 and 9, with both comparisons strict.
+    """
+    hardest = similarities.masked_fill(~negative, -torch.inf).amax(1, keepdim=True)
+    easiest = similarities.masked_fill(~positive, torch.inf).amin(1, keepdim=True)
+    return positive & (similarities - epsilon < hardest), negative & (similarities + epsilon > easiest)
+
+
+class MultiSimilarityLoss(nn.Module):
+    r"""Multi-similarity loss with the mining of its paper.
+
+    .. math:: L = \frac{1}{b} \sum_i \frac{1}{\alpha} \log[1 + \sum_{p \in P_i} e^{-\alpha (S_{ip} - \lambda)}]
+        + \frac{1}{\beta} \log[1 + \sum_{n \in N_i} e^{\beta (S_{in} - \lambda)}]
+
+    with cosines S, hard positives P and hard negatives N (`hard_pairs`). In nats, >= 0; an anchor without hard pairs
+    adds 0 and counts in b.
+
+    Args:
+        alpha: sharpness for positives, > 0.
+        beta: for negatives, > 0.
+        base: :math:`\lambda`, similarity at which both are indifferent.
+        epsilon: margin of the mining; ``None``: all pairs.
+
+    Shape:
+        - embeddings: ``(b, d)`` float of any length; normalized here, gradients flow.
+        - labels: ``(b,)`` int64; -1 leaves the image out of all pairs.
+        - reference: ``(r, d)``, by default the embeddings, each without itself; gradients flow where it has any.
+        - reference_labels: ``(r,)``; needed with a reference.
+        - own: ``(b,)`` int64, the reference that is the image itself, -1 for none; by default none.
+        - returns: ``()`` float32 (float64 stays); 0, still differentiable, if there is no hard pair.
+
+    Source:
+        X. Wang et al., "Multi-Similarity Loss" (CVPR 2019); pytorch-metric-learning, whose loss this calls.
+    """
+
+    def __init__(self, alpha: float = 2.0, beta: float = 50.0, base: float = 0.5, epsilon: float | None = 0.1) -> None:
+        from pytorch_metric_learning.losses import MultiSimilarityLoss as Library
+
+        super().__init__()
+        if alpha <= 0 or beta <= 0:
+            raise ValueError(f"alpha and beta must be positive, got {alpha} and {beta}")
+        self.loss = Library(alpha=alpha, beta=beta, base=base)
+        self.epsilon = epsilon
+
+    def forward(
+        self,
+        embeddings: Tensor,
+        labels: Tensor,
+        reference: Tensor | None = None,
+        reference_labels: Tensor | None = None,
+        own: Tensor | None = None,
+    ) -> Tensor:
+        """Return the loss."""
+        with without_autocast(embeddings):
+            return _pair_loss(self.loss, self.epsilon, embeddings, labels, reference, reference_labels, own)
+
+
+class MemoryContrastiveLoss(nn.Module):
+    r"""Contrastive loss of cosines: positives are to be one, negatives below a margin.
+
+    .. math:: L = \text{mean}^+_{ip} (1 - S_{ip}) + \text{mean}^+_{in} (S_{in} - m)_+
+
+    where mean\ :sup:`+` is over the pairs that are not 0. In [0, 2 + 1 - m].
+
+    Args:
+        margin: m, similarity of negatives that costs nothing.
+
+    Shape:
+        As `MultiSimilarityLoss`.
+
+    Source:
+        pytorch-metric-learning's ``ContrastiveLoss(1, m, distance=CosineSimilarity())``, which XBM's code uses.
+    """
+
+    def __init__(self, margin: float = 0.5) -> None:
+        from pytorch_metric_learning.distances import CosineSimilarity
+        from pytorch_metric_learning.losses import ContrastiveLoss
+
+        super().__init__()
+        self.loss = ContrastiveLoss(pos_margin=1, neg_margin=margin, distance=CosineSimilarity())
+
+    def forward(
+        self,
+        embeddings: Tensor,
+        labels: Tensor,
+        reference: Tensor | None = None,
+        reference_labels: Tensor | None = None,
+        own: Tensor | None = None,
+    ) -> Tensor:
+        """Return the loss."""
+        with without_autocast(embeddings):
+            return _pair_loss(self.loss, None, embeddings, labels, reference, reference_labels, own)
+
+
+class ProxyAnchorLoss(nn.Module):
+    r"""Every class has a learned proxy, which attracts its images and repels the others, hard ones the most.
+
+    .. math:: L = \frac{1}{|C^+|} \sum_{c \in C^+} \log[1 + \sum_{i: y_i = c} e^{-\alpha (S_{ic} - m)}]
+        + \frac{1}{c} \sum_c \log[1 + \sum_{i: y_i \ne c} e^{\alpha (S_{ic} + m)}]
+
+    with C+ the classes of the batch. In nats, >= 0.
+
+    Args:
+        num_classes: c.
+        embed_dim: d.
+        margin: m.
+        alpha: sharpness.
+
+    Shape:
+        - embeddings: ``(b, d)`` float of any length; normalized here, gradients flow, also to the proxies.
+        - labels: ``(b,)`` int64 in ``[-1, c)``; -1 leaves the image out.
+        - returns: ``()`` float32 (float64 stays).
+
+    Attributes:
+        proxies: ``(c, d)`` parameter; only directions matter.
+
+    Source:
+        S. Kim et al., "Proxy Anchor Loss" (CVPR 2020), Eq. 4; pytorch-metric-learning.
+    """
+
+    def __init__(self, num_classes: int, embed_dim: int, margin: float = 0.1, alpha: float = 32.0) -> None:
+        from pytorch_metric_learning.losses import ProxyAnchorLoss as Library
+
+        super().__init__()
+        self.loss = Library(num_classes, embed_dim, margin=margin, alpha=alpha)
+
+    @property
+    def proxies(self) -> Tensor:
+        """(c, d), one for each class."""
+        proxies: Tensor = self.loss.proxies
+        return proxies
+
+    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        """Return the loss."""
+        with without_autocast(embeddings):
+            known = labels >= 0
+            loss: Tensor = self.loss(promote(embeddings)[known], labels[known])
+            return loss
+
+
+class NormalizedSoftmaxLoss(nn.Module):
+    r"""Cross-entropy of the cosines with learned class vectors over a temperature: a classifier on the sphere.
+
+    In nats, >= 0; log c if all cosines are equal.
+
+    Args:
+        num_classes: c.
+        embed_dim: d.
+        temperature: > 0.
+
+    Shape:
+        - embeddings: ``(b, d)`` float of any length; normalized here, gradients flow, also to the class vectors.
+        - labels: ``(b,)`` int64 in ``[-1, c)``; -1 leaves the image out.
+        - returns: ``()`` float32 (float64 stays).
+
+    Source:
+        A. Zhai and H. Wu, "Classification is a Strong Baseline for Deep Metric Learning" (BMVC 2019);
+        pytorch-metric-learning.
+    """
+
+    def __init__(self, num_classes: int, embed_dim: int, temperature: float = 0.05) -> None:
+        from pytorch_metric_learning.losses import NormalizedSoftmaxLoss as Library
+
+        super().__init__()
+        self.loss = Library(num_classes, embed_dim, temperature=temperature)
+
+    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        """Return the loss."""
+        with without_autocast(embeddings):
+            known = labels >= 0
+            loss: Tensor = self.loss(promote(embeddings)[known], labels[known])
+            return loss
+
+
+def _pair_loss(
+    loss: nn.Module,
+    epsilon: float | None,
+    embeddings: Tensor,
+    labels: Tensor,
+    reference: Tensor | None,
+    reference_labels: Tensor | None,
+    own: Tensor | None,
+) -> Tensor:
+    """Choose pairs, and call the library's loss on them."""
+    anchors = F.normalize(promote(embeddings), dim=1)
+    if reference is None:
+        reference, reference_labels = anchors, labels
+        own = torch.arange(len(labels), device=labels.device)
+    else:
+        if reference_labels is None:
+            raise ValueError("a reference needs reference_labels")
+        reference = F.normalize(promote(reference), dim=1)
+    positive, negative = reference_pairs(labels, reference_labels, own)
+    if epsilon is not None:
+        with torch.no_grad():
+            positive, negative = hard_pairs(anchors @ reference.T, positive, negative, epsilon)
+    pairs = (*torch.where(positive), *torch.where(negative))
+    if not any(len(part) for part in pairs):
+        return anchors.sum() * 0
+    # the library takes a single pair for none; the same pair twice changes no sum over a mask and no mean
+    pairs = tuple(part.repeat(2) if len(part) == 1 else part for part in pairs)
+    value: Tensor = loss(anchors, labels, pairs, reference, reference_labels)
+    return value

@@ -1,0 +1,330 @@
+"""Pairs of images that show the same thing, as a file; and the parts in which finding them goes on after a stop.
+
+All are HDF5 by the rules of stores, so that wrong bytes are found. The formats are described in
+``labelkit.store.schema``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelkit import __version__
+from labelkit.errors import Refused, StoreError
+from labelkit.store import schema
+from labelkit.store.commit import canonical_json, commit_bytes
+from labelkit.store.digests import RESTORE
+from labelkit.store.hdf5 import CheckedFile, Contents, Image, check_axes, strings
+from labelkit.store.opening import open_file, trust
+
+MAX_KEYPOINTS = 50
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Matches:
+    """Pairs of images, by row; see ``labelkit.store.schema`` for shapes."""
+
+    pairs: NDArray[np.int64]
+    inliers: NDArray[np.int64]
+    homographies: NDArray[np.float64]
+    boxes: NDArray[np.float32]
+    keypoints: NDArray[np.float32]
+    keypoint_counts: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        """Return the number of pairs."""
+        return len(self.pairs)
+
+    def take(self, which: NDArray[np.int64] | NDArray[np.bool_]) -> Matches:
+        """Return some of the pairs."""
+        return Matches(**{field.name: getattr(self, field.name)[which] for field in fields(self)})
+
+    def reversed(self) -> Matches:
+        """Return the same pairs with first and second image exchanged."""
+        back = np.linalg.inv(self.homographies) if len(self) else self.homographies
+        return Matches(
+            self.pairs[:, ::-1],
+            self.inliers,
+            back / back[:, 2:, 2:],
+            self.boxes[:, ::-1],
+            self.keypoints[:, :, ::-1],
+            self.keypoint_counts,
+        )
+
+
+def no_matches() -> Matches:
+    """Return matches of no pair."""
+    return Matches(
+        np.zeros((0, 2), np.int64),
+        np.zeros(0, np.int64),
+        np.zeros((0, 3, 3)),
+        np.zeros((0, 2, 4), np.float32),
+        np.zeros((0, MAX_KEYPOINTS, 2, 2), np.float32),
+        np.zeros(0, np.int64),
+    )
+
+
+def join_matches(parts: Sequence[Matches]) -> Matches:
+    """Return all pairs of several."""
+    listed = [no_matches(), *parts]
+    return Matches(**{f.name: np.concatenate([getattr(part, f.name) for part in listed]) for f in fields(Matches)})
+
+
+def one_match(first: int, second: int, homography: NDArray[np.float64], points: NDArray[np.float64]) -> Matches:
+    """Return a single pair.
+
+    Args:
+        first: row of the first image.
+        second: row of the second image.
+        homography: (3, 3), from first to second.
+        points: (k, 2, 2) inliers in both, the best ones first.
+    """
+    kept = np.zeros((1, MAX_KEYPOINTS, 2, 2), np.float32)
+    count = min(len(points), MAX_KEYPOINTS)
+    kept[0, :count] = points[:count]
+    return Matches(
+        np.array([[first, second]], dtype=np.int64),
+        np.array([len(points)], dtype=np.int64),
+        homography[None].astype(np.float64),
+        np.concatenate((points.min(axis=0), points.max(axis=0)), axis=1)[None].astype(np.float32),
+        kept,
+        np.array([count], dtype=np.int64),
+    )
+
+
+@dataclass(frozen=True)
+class MatchFile:
+    """Matches as they were read.
+
+    Attributes:
+        matches: the pairs; rows count from 0 in ``sample_ids``.
+        sample_ids: images that were looked at.
+        sha256: (n, 32) uint8, digests of their files.
+        image_sizes: (n, 2) height and width.
+        num_keypoints: (n,) int64 found in each.
+        recipe: how they were made.
+        content_digest: identity of the file.
+    """
+
+    matches: Matches
+    sample_ids: tuple[str, ...]
+    sha256: NDArray[np.uint8]
+    image_sizes: NDArray[np.uint32]
+    num_keypoints: NDArray[np.int64]
+    recipe: dict[str, Any]
+    content_digest: str
+
+
+def write_matches(path: Path, found: MatchFile, *, overwrite: bool = False) -> str:
+    """Write matches, complete or not at all; return the content digest.
+
+    Args:
+        path: file to write.
+        found: what to write; its own digest is not read.
+        overwrite: replace other content. The same content written twice is no error.
+
+    Raises:
+        StoreError: the file exists and has other content.
+        ResourceError: the disk is full, no permission, ...
+    """
+    contents = _contents(
+        schema.FORMAT_MATCHES,
+        {
+            **_columns(found.matches),
+            "sample_ids": strings(found.sample_ids),
+            "sha256": found.sha256,
+            "image_sizes": found.image_sizes.astype("<u4"),
+            "num_keypoints": found.num_keypoints.astype("<i8"),
+        },
+        found.recipe,
+    )
+    image = Image(contents)
+    try:
+        commit_bytes(path, image.to_bytes(), replace=overwrite)
+    except FileExistsError as error:
+        remedy, problem = "Pass --overwrite to replace it, or another name with --out.", "exists and has other content"
+        try:
+            same = read_matches(path).content_digest == image.content_digest
+        except StoreError as fault:
+            raise type(fault)(str(path), f"{problem} ({fault.problem})", remedy) from error
+        if not same:
+            raise StoreError(str(path), problem, remedy) from error
+    trust(path)
+    return image.content_digest
+
+
+def read_matches(path: Path) -> MatchFile:
+    """Read matches; all digests are compared.
+
+    Raises:
+        StoreError: not such a file, damaged, or with values that matches cannot have.
+        ResourceError: the system does not let us read it.
+    """
+    with open_file(path, schema.FORMAT_MATCHES) as file:
+        lengths = _check(file, schema.MATCH_COLUMNS | schema.MATCHED_IMAGE_COLUMNS)
+        matches = _read_columns(file)
+        _check_values(file, matches, lengths["n"])
+        return MatchFile(
+            matches,
+            tuple(file.read_strings("sample_ids")),
+            file.read("sha256"),
+            file.read("image_sizes"),
+            file.read("num_keypoints"),
+            _recipe(file),
+            file.content_digest,
+        )
+
+
+# --- parts in the cache --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class KeypointPart:
+    """Keypoints of a few images, one after the other.
+
+    Attributes:
+        num_keypoints: (m,) int64 of each image; -1 = it could not be read.
+        resized: (m, 2) height and width that points refer to.
+        points: (t, 2) float32.
+        descriptors: (t, 128) uint8.
+    """
+
+    num_keypoints: NDArray[np.int64]
+    resized: NDArray[np.uint32]
+    points: NDArray[np.float32]
+    descriptors: NDArray[np.uint8]
+
+
+def write_keypoints(path: Path, part: KeypointPart, recipe: Mapping[str, object]) -> None:
+    """Write a part of the cache, complete or not at all.
+
+    Raises:
+        ResourceError: the disk is full, no permission, ...
+    """
+    columns = {
+        "num_keypoints": part.num_keypoints.astype("<i8"),
+        "resized": part.resized.astype("<u4"),
+        "points": part.points.astype("<f4"),
+        "descriptors": part.descriptors,
+    }
+    _commit_part(path, _contents(schema.FORMAT_KEYPOINTS, columns, recipe))
+
+
+def read_keypoints(path: Path, recipe: Mapping[str, object]) -> KeypointPart:
+    """Read a part of the cache.
+
+    Raises:
+        StoreError: it is damaged or holds something else.
+    """
+
+    def read(file: CheckedFile) -> KeypointPart:
+        _check(file, schema.KEYPOINT_COLUMNS)
+        part = KeypointPart(*(file.read(name) for name in schema.KEYPOINT_COLUMNS))
+        if np.maximum(part.num_keypoints, 0).sum() != len(part.points) or not np.isfinite(part.points).all():
+            raise Refused(file.place("points"), "not as many as images are said to have, or not finite", RESTORE)
+        return part
+
+    return _read_part(path, schema.FORMAT_KEYPOINTS, recipe, read)
+
+
+def write_tried(path: Path, matches: Matches, recipe: Mapping[str, object]) -> None:
+    """Write what came of a few pairs that were tried, complete or not at all.
+
+    Raises:
+        ResourceError: the disk is full, no permission, ...
+    """
+    _commit_part(path, _contents(schema.FORMAT_TRIED, _columns(matches), recipe))
+
+
+def read_tried(path: Path, recipe: Mapping[str, object], num_images: int) -> Matches:
+    """Read a part of the cache.
+
+    Raises:
+        StoreError: it is damaged or holds something else.
+    """
+
+    def read(file: CheckedFile) -> Matches:
+        _check(file, schema.MATCH_COLUMNS)
+        matches = _read_columns(file)
+        _check_values(file, matches, num_images)
+        return matches
+
+    return _read_part(path, schema.FORMAT_TRIED, recipe, read)
+
+
+# --- shared --------------------------------------------------------------------------------------
+
+
+def _columns(matches: Matches) -> dict[str, NDArray[Any]]:
+    kinds = {name: f"<{schema.COLUMN_TYPES[name][0]}" for name in schema.MATCH_COLUMNS}
+    return {name: np.ascontiguousarray(getattr(matches, name), dtype=kind) for name, kind in kinds.items()}
+
+
+def _contents(file_format: str, columns: Mapping[str, NDArray[Any]], recipe: Mapping[str, object]) -> Contents:
+    contents = Contents(datasets=dict(columns))
+    contents.set(
+        "",
+        format=file_format,
+        format_version=schema.FORMAT_VERSION,
+        requires="",
+        created_by=f"labelkit {__version__}",
+    )
+    contents.set_json("", "recipe", canonical_json(dict(recipe)))
+    return contents
+
+
+def _commit_part(path: Path, contents: Contents) -> None:
+    commit_bytes(path, Image(contents).to_bytes(), replace=True)
+    trust(path)
+
+
+def _read_part(path: Path, file_format: str, recipe: Mapping[str, object], read: Callable[[CheckedFile], T]) -> T:
+    with open_file(path, file_format) as file:
+        if _recipe(file) != json.loads(canonical_json(dict(recipe))):
+            raise Refused(str(path), "holds something else than its name says", RESTORE)
+        return read(file)
+
+
+def _check(file: CheckedFile, columns: Mapping[str, tuple[str, ...]]) -> dict[str, int]:
+    missing = [name for name in columns if name not in file.datasets]
+    if missing:
+        raise Refused(file.place(missing[0]), "is missing", RESTORE)
+    return check_axes(file, columns)
+
+
+def _read_columns(file: CheckedFile) -> Matches:
+    return Matches(**{name: file.read(name) for name in schema.MATCH_COLUMNS})
+
+
+def _check_values(file: CheckedFile, matches: Matches, num_images: int) -> None:
+    """Refuse rows outside of the images, and geometry that is not finite or cannot be inverted."""
+    rows = matches.pairs
+    if len(rows) and not (0 <= rows.min() and rows.max() < num_images and (rows[:, 0] != rows[:, 1]).all()):
+        raise Refused(file.place("pairs"), f"rows outside of the {num_images} images, or an image with itself", RESTORE)
+    for name in ("homographies", "boxes", "keypoints"):
+        if not np.isfinite(getattr(matches, name)).all():
+            raise Refused(file.place(name), "holds NaN or infinite values", RESTORE)
+    if (np.abs(np.linalg.det(matches.homographies)) < 1e-12).any():
+        raise Refused(file.place("homographies"), "holds one that cannot be inverted", RESTORE)
+    counts = matches.keypoint_counts
+    if len(counts) and not (0 <= counts.min() and counts.max() <= matches.keypoints.shape[1]):
+        raise Refused(file.place("keypoint_counts"), "says more than there are", RESTORE)
+    if (matches.boxes[:, :, :2] > matches.boxes[:, :, 2:]).any():
+        raise Refused(file.place("boxes"), "left or top beyond right or bottom", RESTORE)
+
+
+def _recipe(file: CheckedFile) -> dict[str, Any]:
+    try:
+        recipe = json.loads(file.read_text("", "recipe") or "{}")
+    except (ValueError, RecursionError) as error:
+        raise Refused(file.place(""), "recipe is not JSON", RESTORE) from error
+    if not isinstance(recipe, dict):
+        raise Refused(file.place(""), "recipe is no object", RESTORE)
+    return recipe

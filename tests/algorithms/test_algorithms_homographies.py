@@ -1,0 +1,148 @@
+"""Maps between views: what moves where, in closed forms and against OpenCV and NumPy."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from labelkit.algorithms.attention_maps import keypoint_masks
+from labelkit.algorithms.homographies import (
+    between_views,
+    crop_homographies,
+    look_up,
+    mirrored,
+    move_points,
+    normalized_homography,
+    normalized_points,
+    perspective_homographies,
+    rotation_homographies,
+    warp_images,
+    zoom_homographies,
+)
+
+QUARTER = rotation_homographies([math.pi / 2])
+RANDOM = np.array([[[0.9, 0.2, 0.1], [-0.1, 1.1, -0.2], [0.15, -0.1, 1.0]]])
+
+
+def points(*pairs: tuple[float, float]) -> torch.Tensor:
+    return torch.tensor([pairs], dtype=torch.float64)
+
+
+def moved(pair: tuple[float, float], homographies: np.ndarray) -> list[float]:
+    arrived, _ = move_points(points(pair), torch.from_numpy(homographies))
+    return arrived[0, 0].tolist()
+
+
+def test_a_quarter_turn_takes_right_to_top() -> None:
+    assert moved((2 / 3, 0), QUARTER) == pytest.approx([0, -2 / 3])
+
+
+def test_a_crop_takes_the_corners_of_its_box_to_the_corners() -> None:
+    crop = crop_homographies([[-1, -0.5, 0, 0.75]])
+    assert moved((-1, -0.5), crop) == pytest.approx([-1, -1])
+    assert moved((0, 0.75), crop) == pytest.approx([1, 1])
+
+
+def test_a_zoom_of_two_takes_the_middle_of_the_edge_outside() -> None:
+    _, inside = move_points(points((0.4, 0), (0.6, 0)), torch.from_numpy(zoom_homographies([2.0])))
+    assert inside.tolist() == [[True, False]]
+
+
+def test_a_perspective_takes_the_corners_where_they_are_told() -> None:
+    corners = np.array([[[-0.8, -0.9], [0.7, -1.0], [0.9, 0.8], [-1.0, 0.75]]])
+    found = perspective_homographies(corners)
+    for start, target in zip([(-1, -1), (1, -1), (1, 1), (-1, 1)], corners[0], strict=True):
+        assert moved(start, found) == pytest.approx(target.tolist())
+
+
+def test_a_mirrored_map_exchanges_left_and_right_of_the_second_view() -> None:
+    assert moved((0.3, 0.2), mirrored(np.eye(3)[None])) == pytest.approx([-0.3, 0.2])
+
+
+def test_what_is_behind_the_camera_is_not_inside() -> None:
+    behind = np.array([[[1.0, 0, 0], [0, 1, 0], [-2, 0, 1]]])
+    _, inside = move_points(points((0, 0), (0.6, 0)), torch.from_numpy(behind))
+    assert inside.tolist() == [[True, False]]
+
+
+def test_there_and_back_is_where_it_was() -> None:
+    start = points((0.1, -0.7), (-0.4, 0.9))
+    there, _ = move_points(start, torch.from_numpy(RANDOM))
+    back, _ = move_points(there, torch.from_numpy(np.linalg.inv(RANDOM)))
+    torch.testing.assert_close(back, start)
+
+
+def test_a_quarter_turn_of_an_image_is_rot90() -> None:
+    image = torch.rand(1, 2, 6, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    torch.testing.assert_close(warp_images(image, torch.from_numpy(QUARTER)), torch.rot90(image, 1, (2, 3)))
+
+
+def test_a_turn_of_a_wide_image_keeps_its_circles() -> None:
+    # 30 degrees at twice the width: a point 0.4 half-widths right is 0.8 half-heights away from the center
+    arrived = moved((0.4, 0), rotation_homographies([math.pi / 6], aspect=2.0))
+    assert arrived == pytest.approx([0.4 * math.cos(math.pi / 6), -0.8 * math.sin(math.pi / 6)])
+
+
+def test_pixel_homographies_move_the_same_keypoints() -> None:
+    cv2 = pytest.importorskip("cv2")
+    pixels = np.array([[0.9, 0.1, 5.0], [-0.05, 1.1, 3.0], [1e-4, -2e-4, 1.0]])
+    spots = np.array([[3.0, 8], [40, 20.5], [11, 33]])
+    target = cv2.perspectiveTransform(spots[None], pixels)[0]
+    found = normalized_homography(pixels, (48, 64), (30, 80))
+    arrived, _ = move_points(torch.from_numpy(normalized_points(spots, (48, 64)))[None], torch.from_numpy(found)[None])
+    np.testing.assert_allclose(arrived[0].numpy(), normalized_points(target, (30, 80)), atol=1e-6)
+
+
+def test_the_center_of_the_first_pixel_is_half_a_pixel_from_the_edge() -> None:
+    assert normalized_points([[0, 0], [3, 1]], (2, 4)).tolist() == [[-0.75, -0.5], [0.75, 0.5]]
+
+
+def test_between_two_views_goes_over_the_original() -> None:
+    # the first view shows the right half, the second the mirror image of the whole
+    first = torch.tensor([[[0.5, 0, 0.5], [0, 1, 0]]])
+    second = torch.tensor([[[-1.0, 0, 0], [0, 1, 0]]])
+    arrived, _ = move_points(torch.tensor([[[-1.0, 0.3]]]), between_views(first, second))
+    torch.testing.assert_close(arrived, torch.tensor([[[0.0, 0.3]]]))
+
+
+@pytest.mark.parametrize(("side", "count"), [(0.5, 9), (0.6, 25), (0.75, 25), (0.9, 49)])
+def test_cells_that_a_center_crop_leaves(side: float, count: int) -> None:
+    crop = torch.from_numpy(crop_homographies([[-side, -side, side, side]]))
+    _, visible = look_up(torch.zeros(1, 1, 7, 7), crop, (7, 7))
+    assert int(visible.sum()) == count
+
+
+@pytest.mark.parametrize(("degrees", "count"), [(15, 45), (30, 41), (45, 37), (90, 49)])
+def test_cells_that_a_rotation_leaves(degrees: float, count: int) -> None:
+    turn = torch.from_numpy(rotation_homographies([math.radians(degrees)]))
+    _, visible = look_up(torch.zeros(1, 1, 7, 7), turn, (7, 7))
+    assert int(visible.sum()) == count
+
+
+def test_keypoint_masks_of_the_worked_examples() -> None:
+    present = torch.ones(1, 3, dtype=torch.bool)
+    center = keypoint_masks(points((0, 0)), present[:, :1], (3, 3))[0]
+    side, corner = math.exp(-0.5), math.exp(-1)
+    expected = torch.tensor([[corner, side, corner], [side, 1, side], [corner, side, corner]], dtype=torch.float64)
+    torch.testing.assert_close(center, expected)
+
+    spots = points((-2 / 3, -2 / 3), (0, -2 / 3), (0.1, 0.2))
+    summed = torch.tensor(
+        [[1.828271, 2.031283, 1.041184], [1.467901, 1.919713, 1.116108], [0.621457, 0.991369, 0.645793]],
+        dtype=torch.float64,
+    )
+    torch.testing.assert_close(keypoint_masks(spots, present, (3, 3), clip=False)[0], summed, atol=1e-6, rtol=0)
+    torch.testing.assert_close(keypoint_masks(spots, present, (3, 3))[0], summed.clamp(max=1), atol=1e-6, rtol=0)
+
+
+def test_padding_leaves_no_hill() -> None:
+    absent = torch.zeros(1, 1, dtype=torch.bool)
+    assert float(keypoint_masks(points((0, 0)), absent, (3, 3)).sum()) == 0
+
+
+def test_a_keypoint_lies_where_the_formula_says() -> None:
+    # (-0.5, 0.25) at 7 x 7 is column 1.25, row 3.875
+    mask = keypoint_masks(points((-0.5, 0.25)), torch.ones(1, 1, dtype=torch.bool), (7, 7))[0]
+    assert float(mask[4, 1]) == pytest.approx(math.exp(-(0.25**2 + 0.125**2) / 2))

@@ -1,0 +1,195 @@
+"""Second views that follow a first one: geometry, kinds, and two images that match."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from labelkit.algorithms.homographies import between_views, look_up, warp_images
+from labelkit.data.datasets import load_dataset
+from labelkit.data.loading import ImageBank, TrainLoader
+from labelkit.data.pair_views import PAIR_KINDS, PairKind, PairPlan, PairTransform, pair_homographies
+from labelkit.data.samplers import UniformSampler
+from labelkit.data.transforms import Normalize, ViewSpec, apply_views
+from numpy.typing import NDArray
+from PIL import Image
+
+KEYS = np.arange(200, dtype=np.int64)
+PLAIN = Normalize((0.0,), (1.0,))
+
+
+def homographies(transform: PairTransform, epoch: int = 0) -> np.ndarray:
+    return pair_homographies(transform, KEYS, seed=0, epoch=epoch, view=1)
+
+
+def smooth_images(count: int) -> torch.Tensor:
+    y, x = torch.meshgrid(torch.linspace(0, 3, 32), torch.linspace(0, 3, 32), indexing="ij")
+    waves = [torch.sin(x + i) * torch.cos(y - 0.3 * i) for i in range(count)]
+    return ((torch.stack(waves)[:, None] + 1) * 127).to(torch.uint8)
+
+
+def test_they_depend_on_key_and_epoch_alone() -> None:
+    first = homographies(PairTransform())
+    some = pair_homographies(PairTransform(), KEYS[5:9], seed=0, epoch=0, view=1)
+    np.testing.assert_array_equal(some, first[5:9])
+    assert not np.array_equal(homographies(PairTransform(), epoch=1), first)
+
+
+def test_half_of_them_are_mirrored() -> None:
+    reflected = np.linalg.det(homographies(PairTransform(kinds=("zoom",)))[:, :2, :2]) < 0
+    assert 0.35 < reflected.mean() < 0.65
+    assert not (np.linalg.det(homographies(PairTransform(kinds=("zoom",), hflip=0))[:, :2, :2]) < 0).any()
+
+
+def test_crops_show_a_square_of_the_asked_for_area_inside() -> None:
+    found = homographies(PairTransform(kinds=("crop",), hflip=0))
+    corners = np.linalg.inv(found) @ np.array([[-1, 1], [-1, 1], [1, 1]])
+    sides = (corners[:, :2, 1] - corners[:, :2, 0]) / 2
+    np.testing.assert_allclose(sides[:, 0], sides[:, 1])
+    assert np.abs(corners[:, :2]).max() <= 1 + 1e-9
+    assert 0.36 <= (sides[:, 0] ** 2).min() < 0.45
+    assert 0.9 < (sides[:, 0] ** 2).max() <= 1
+
+
+def test_rotations_and_zooms_stay_in_their_ranges() -> None:
+    turns = homographies(PairTransform(kinds=("rotation",), hflip=0))
+    angles = np.degrees(np.arctan2(turns[:, 0, 1], turns[:, 0, 0]))
+    assert -30 <= angles.min() < -25 < 25 < angles.max() <= 30
+    zooms = homographies(PairTransform(kinds=("zoom",), hflip=0))[:, 0, 0]
+    assert 0.7 <= zooms.min() < 0.75 < 1.3 < zooms.max() <= 1.4
+
+
+def test_perspectives_move_corners_inward() -> None:
+    found = homographies(PairTransform(kinds=("perspective",), hflip=0))
+    arrived = found @ np.array([[-1, 1, 1, -1], [-1, -1, 1, 1], [1, 1, 1, 1]])
+    corners = np.abs(arrived[:, :2] / arrived[:, 2:])
+    assert 0.7 - 1e-9 <= corners.min() < 0.72 < 0.98 < corners.max() <= 1 + 1e-9
+
+
+def test_all_kinds_are_drawn() -> None:
+    found = homographies(PairTransform(hflip=0))
+    perspective = (np.abs(found[:, 2, :2]) > 1e-9).any(axis=1)
+    rotation = ~perspective & (np.abs(found[:, 0, 1]) > 1e-9)
+    crop = ~perspective & ~rotation & (np.abs(found[:, :2, 2]) > 1e-9).any(axis=1)
+    assert min(perspective.sum(), rotation.sum(), crop.sum(), (~perspective & ~rotation & ~crop).sum()) > 25
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"kinds": ("shear",)},
+        {"crop_area": (0.0, 1.0)},
+        {"zoom": (1.2, 0.8)},
+        {"perspective": 1.0},
+        {"hflip": 1.5},
+        {"rotation_rad": -1.0},
+    ],
+    ids=lambda wrong: next(iter(wrong)),
+)
+def test_numbers_out_of_range_are_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=r"kind|must"):
+        PairTransform(**wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", PAIR_KINDS)
+def test_recorded_geometry_leads_from_first_to_second_view(kind: PairKind) -> None:
+    images = smooth_images(8)
+    first = ViewSpec(32, interpolation="bilinear", area_range=(0.5, 0.9), hflip=0.5)
+    transform = PairTransform(kinds=(kind,))
+    second = ViewSpec(32, interpolation="bilinear", area_range=(0.5, 0.9), hflip=0.5, follows=transform)
+    views, geometry = apply_views(images, KEYS[:8], (first, second), seed=0, epoch=3, normalize=PLAIN)
+
+    between = between_views(geometry[0].matrices, geometry[1].matrices)
+    drawn = pair_homographies(transform, KEYS[:8], seed=0, epoch=3, view=1)
+    np.testing.assert_allclose(between / between[:, 2:, 2:], drawn / drawn[:, 2:, 2:], atol=2e-5)
+    # what the second view shows where the first view's pixels went is what the first view shows
+    found, visible = look_up(views[1], between, (32, 32))
+    assert float(((found - views[0]).abs()[:, 0] * visible).max()) < 0.05
+
+
+def test_views_of_the_whole_image_are_those_of_warp_images() -> None:
+    images = smooth_images(4)
+    first, second = (
+        ViewSpec(32, interpolation="bilinear"),
+        ViewSpec(32, interpolation="bilinear", padding="reflection", follows=PairTransform()),
+    )
+    views, _ = apply_views(images, KEYS[:4], (first, second), seed=0, epoch=0, normalize=PLAIN)
+    drawn = torch.from_numpy(pair_homographies(PairTransform(), KEYS[:4], seed=0, epoch=0, view=1))
+    torch.testing.assert_close(views[0], images / 255)
+    torch.testing.assert_close(views[1], warp_images(images.double() / 255, drawn).float(), atol=1e-4, rtol=0)
+
+
+def test_matched_images_show_their_boxes_and_others_follow_themselves() -> None:
+    images = smooth_images(3)
+    spec = ViewSpec(16, interpolation="bilinear", area_range=(0.5, 0.9), hflip=1.0)
+    following = ViewSpec(
+        16, interpolation="bilinear", area_range=(0.5, 0.9), hflip=1.0, follows=PairTransform(kinds=(), hflip=0)
+    )
+    boxes = np.tile(np.array([[-1.0, -1, 0, 0], [0, 0, 1, 1]]), (3, 1, 1))
+    plan = PairPlan(np.array([1, 1, 2]), np.array([7, -1, -1]), boxes)
+    views, geometry = apply_views(
+        images, KEYS[:3], (spec, following), seed=0, epoch=0, normalize=PLAIN, pairs=plan, partners=images[[1, 1, 2]]
+    )
+
+    torch.testing.assert_close(views[0][0], images[0, :, :16, :16] / 255)
+    torch.testing.assert_close(views[1][0], images[1, :, 16:, 16:] / 255)
+    torch.testing.assert_close(views[0][1:], views[1][1:])
+    torch.testing.assert_close(geometry[0].matrices[0], torch.tensor([[0.5, 0, -0.5], [0, 0.5, -0.5]]))
+    assert (geometry[0].matrices[1:, 0, 0] < 0).all()
+
+
+def test_a_rotation_is_counter_clockwise_on_the_screen() -> None:
+    right = torch.zeros(1, 1, 9, 9, dtype=torch.uint8)
+    right[0, 0, 4, 8] = 255
+    spec = ViewSpec(9, interpolation="bilinear", padding="zeros", follows=PairTransform(kinds=("rotation",), hflip=0))
+    views, _ = apply_views(
+        right, KEYS[:1], (ViewSpec(9, interpolation="bilinear"), spec), seed=0, epoch=0, normalize=PLAIN
+    )
+    drawn = pair_homographies(spec.follows or PairTransform(), KEYS[:1], seed=0, epoch=0, view=1)[0]
+    row, column = divmod(int(views[1][0, 0].argmax()), 9)
+    angle = math.atan2(4 - row, column - 4)
+    assert angle == pytest.approx(math.atan2(drawn[0, 1], drawn[0, 0]), abs=0.15)
+
+
+@dataclass(frozen=True)
+class NextImage:
+    """Pairs every image with the one after it: the left half of one, the right half of the other."""
+
+    count: int
+
+    def plan(self, rows: NDArray[np.int64], keys: NDArray[np.int64], *, seed: int, epoch: int) -> PairPlan:
+        boxes = np.tile(np.array([[-1.0, -1, 0, 1], [0, -1, 1, 1]]), (len(rows), 1, 1))
+        return PairPlan((rows + 1) % self.count, rows.copy(), boxes)
+
+
+@pytest.mark.parametrize("side", [32, 80], ids=["in memory", "from files"])
+def test_the_loader_reads_both_images_of_a_match(tmp_path: Path, side: int) -> None:
+    for shade in range(4):
+        pixels = np.full((side, side, 3), 20 * shade, dtype=np.uint8)
+        pixels[:, side // 2 :] += 100
+        Image.fromarray(pixels).save(tmp_path / f"{shade}.png")
+    bank = ImageBank(load_dataset(str(tmp_path), data_root=tmp_path))
+    spec = ViewSpec(side, interpolation="bilinear")
+    loader = TrainLoader(
+        bank,
+        (spec, ViewSpec(side, interpolation="bilinear", follows=PairTransform())),
+        UniformSampler(bank.rows, seed=0),
+        np.full(4, -1),
+        batch_size=4,
+        seed=0,
+        normalize=Normalize((0.0,) * 3, (1.0,) * 3),
+        pairing=NextImage(4),
+    )
+    (batch,) = loader.epoch(0)
+
+    assert bank.in_memory == (side <= 64)
+    assert batch.links is not None
+    assert batch.links.tolist() == batch.sample_index.tolist()
+    middle = side // 2
+    shades = [(255 * view[:, 0, middle, middle // 2]).round().int().tolist() for view in batch.views]
+    assert shades[0] == [20 * row for row in batch.sample_index.tolist()]
+    assert shades[1] == [20 * ((row + 1) % 4) + 100 for row in batch.sample_index.tolist()]
