@@ -14,7 +14,7 @@ from labelkit.config.metric_learning import MetricLearningConfig
 from labelkit.data.batch import DataInfo
 from labelkit.data.samplers import ClassBalancedSampler
 from labelkit.data.transforms import ViewSpec, metric_test_view, metric_view
-from labelkit.engine.method import TrainState
+from labelkit.engine.method import FullPass, TrainState
 from labelkit.engine.pseudo_labels import PseudoLabels
 from labelkit.errors import ConfigError, DatasetError
 from labelkit.losses.metric import MultiSimilarityLoss
@@ -108,11 +108,14 @@ def renew_pseudo_labels(
     Returns:
         (n_r, d) float32, the embeddings of the rows that have a cluster now, in their order.
     """
-    rows = labels.rows
-    embeddings = state.embed(network.embed, rows)
+    rows, how = labels.rows, None
+    if labels.is_first and not config.pretrained and config.weights is None:
+        # running statistics of a network that was never trained say nothing: all embeddings would be alike
+        how = FullPass("batch-statistics", order="fixed", batch_size=config.batch_size)
+    embeddings = state.embed(network.embed, rows, how)
     points = embeddings
     if labels.is_first and config.first_clustering == "pooled":
-        points = state.embed(network.features, rows)
+        points = state.embed(network.features, rows, how)
     elif labels.is_first and config.first_clustering == "pixels":
         points = state.embed(lambda images: F.normalize(images.flatten(1), dim=1), rows)
     record = labels.renew(points, embeddings, state.epoch)

@@ -12,6 +12,7 @@ from labelkit.config.methods.gcd import GCDConfig
 from labelkit.config.methods.sela import SeLaConfig
 from labelkit.config.methods.simgcd import SimGCDConfig
 from labelkit.config.methods.softmax import SoftmaxConfig
+from labelkit.config.methods.tac_ccl import TACCCLConfig
 from labelkit.config.train import RunConfig
 
 if TYPE_CHECKING:
@@ -63,5 +64,10 @@ METHODS: dict[str, MethodSpec] = {
         "Classification baseline: a learned linear classifier, cross-entropy.",
         SoftmaxConfig,
         "labelkit.methods.softmax:Softmax",
+    ),
+    "tac-ccl": MethodSpec(
+        "Metric learning without labels: clusters, a memory, and attention that moves with the image.",
+        TACCCLConfig,
+        "labelkit.methods.tac_ccl:TACCCL",
     ),
 }
