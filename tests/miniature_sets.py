@@ -162,3 +162,31 @@ def write_imagenet_lt(lists: Path, images: Path, names: Sequence[str]) -> None:
     test = [(f"val/{name}/{name}_0.JPEG", label) for label, name in enumerate(names)]
     for split, rows in (("train", train), ("val", val), ("test", test)):
         put(lists / f"ImageNet_LT_{split}.txt", "".join(f"{path} {label}\n" for path, label in rows))
+
+
+def write_online_products(root: Path) -> None:
+    """Two classes for training, one for testing, two images each."""
+    header, kinds = "image_id class_id super_class_id path\n", ("chair", "lamp", "sofa")
+    rows = [
+        (2 * i + j + 1, i + 1, f"{kind}_final/{111 * (i + 1)}_{j}.JPG") for i, kind in enumerate(kinds) for j in (0, 1)
+    ]
+    put(root / "Ebay_train.txt", header + "".join(f"{image} {label} 1 {path}\n" for image, label, path in rows[:4]))
+    put(root / "Ebay_test.txt", header + "".join(f"{image} {label} 1 {path}\n" for image, label, path in rows[4:]))
+    for image, _, path in rows:
+        put(root / path, jpeg(30 * image))
+
+
+def write_in_shop(root: Path) -> Path:
+    """One item for training, another as query and gallery.
+
+    Returns:
+        the list.
+    """
+    rows = [(f"img/WOMEN/Tees/id_00000002/{i}.jpg", "id_00000002", "train") for i in range(2)]
+    rows += [(f"img/WOMEN/Tees/id_00000001/{i}.jpg", "id_00000001", "query") for i in range(2)]
+    rows += [(f"img/WOMEN/Tees/id_00000001/{i}.jpg", "id_00000001", "gallery") for i in (2, 3)]
+    table = "".join(f"{path:<40} {item} {part}\n" for path, item, part in rows)
+    put(root / "Eval/list_eval_partition.txt", f"{len(rows)}\nimage_name item_id evaluation_status\n{table}")
+    for i, (path, _, _) in enumerate(rows):
+        put(root / "Img" / path, jpeg(30 * i))
+    return root / "Eval/list_eval_partition.txt"

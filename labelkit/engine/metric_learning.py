@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from labelkit.config.methods.san import SANConfig
 from labelkit.config.metric_learning import MetricLearningConfig
 from labelkit.data.batch import DataInfo
 from labelkit.data.samplers import ClassBalancedSampler
@@ -17,8 +18,9 @@ from labelkit.data.transforms import ViewSpec, metric_test_view, metric_view
 from labelkit.engine.method import FullPass, TrainState
 from labelkit.engine.pseudo_labels import PseudoLabels
 from labelkit.errors import ConfigError, DatasetError
-from labelkit.losses.metric import MultiSimilarityLoss
+from labelkit.losses.metric import MultiSimilarityLoss, NormalizedSoftmaxLoss, ProxyAnchorLoss
 from labelkit.models.metric_network import MetricNetwork
+from labelkit.models.seeding import seeded_init
 
 MANY_LONE = 0.3
 
@@ -166,3 +168,28 @@ def parameter_groups(
     }
     new = [parameter for module in (*network.new_modules(), *others) for parameter in module.parameters()]
     yield {"params": new, "weight_decay": config.weight_decay, "lr_scale": config.new_lr_scale}
+
+
+def class_loss(config: SANConfig, num_classes: int) -> ProxyAnchorLoss | NormalizedSoftmaxLoss:
+    """Build the loss with learned class vectors, their numbers drawn apart from the network's."""
+    with seeded_init(config.seed + 4):
+        if config.loss == "proxy-anchor":
+            return ProxyAnchorLoss(num_classes, config.embed_dim, config.proxy_margin, config.proxy_alpha)
+        return NormalizedSoftmaxLoss(num_classes, config.embed_dim, config.class_temperature)
+
+
+def memory_size(config: SANConfig, data: DataInfo, *, labeled: bool) -> int:
+    """Return the entries of the memory: as asked for, or one for each image that is trained on.
+
+    Raises:
+        ConfigError: fewer than a batch.
+    """
+    size = config.memory_size or (int((data.labels >= 0).sum()) if labeled else data.num_samples)
+    if size < config.batch_size:
+        raise ConfigError(
+            "--batch-size",
+            f"{config.batch_size} is more than the {size} images that are trained on, so the memory would hold one "
+            "twice",
+            "Lower it, or pass --memory none.",
+        )
+    return size

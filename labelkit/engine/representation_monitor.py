@@ -15,6 +15,8 @@ from labelkit.engine.method import FullPass, Method, TrainState
 from labelkit.metrics.classification import top_k_accuracy
 from labelkit.metrics.clustering import adjusted_rand_index, majority_accuracy, normalized_mutual_information
 
+MAX_TABLE = 50_000_000
+
 
 @dataclass(frozen=True)
 class HeldOut:
@@ -65,7 +67,7 @@ class RepresentationMonitor:
 
     def __call__(self, method: Method[Any], state: TrainState) -> Mapping[str, float]:
         """Score groups and features; empty where no class is known."""
-        metrics = self._group_scores(method)
+        metrics = group_scores(method, self._known, self._truth[self._known])
         if self._held_out is None or not len(self._known):
             return metrics
         bank = self._held_out.bank
@@ -85,28 +87,37 @@ class RepresentationMonitor:
             metrics["linear_accuracy"] = top_k_accuracy(logits, wanted)
         return metrics
 
-    def _group_scores(self, method: Method[Any]) -> dict[str, float]:
-        scores: dict[str, float] = {}
-        parts: dict[str, list[float]] = {"nmi": [], "ari": [], "majority_accuracy": []}
-        for name, table in method.groupings().items():
-            groups = table.cpu().numpy()[self._known].astype(np.int64)
-            classes = self._truth[self._known][groups >= 0]
-            groups = groups[groups >= 0]
-            if not len(groups):
-                continue
-            found = (
-                normalized_mutual_information(classes, groups),
-                adjusted_rand_index(classes, groups),
-                majority_accuracy(classes, groups),
-            )
-            for part, value in zip(parts, found, strict=True):
-                parts[part].append(value)
-                scores[f"{name}/{part}"] = value
-        return {part: float(np.mean(values)) for part, values in parts.items() if values} | scores
-
     def extra_state(self) -> dict[str, Any]:
         """Nothing."""
         return {}
 
     def load_extra_state(self, state: Mapping[str, Any]) -> None:
         """Nothing to take back."""
+
+
+def group_scores(method: Method[Any], rows: NDArray[np.int64], truth: NDArray[np.int64]) -> dict[str, float]:
+    """Score the groups that a method made against the truth: each, and the means over all of them.
+
+    Args:
+        method: its ``groupings``.
+        rows: (m,) int64, rows whose class is known.
+        truth: (m,) int64, those classes.
+    """
+    scores: dict[str, float] = {}
+    parts: dict[str, list[float]] = {"nmi": [], "ari": [], "majority_accuracy": []}
+    for name, table in method.groupings().items():
+        groups = table.cpu().numpy()[rows].astype(np.int64)
+        classes = truth[groups >= 0]
+        groups = groups[groups >= 0]
+        # a table of so many groups and classes would not fit into memory
+        if not len(groups) or (int(groups.max()) + 1) * (int(classes.max()) + 1) > MAX_TABLE:
+            continue
+        found = (
+            normalized_mutual_information(classes, groups),
+            adjusted_rand_index(classes, groups),
+            majority_accuracy(classes, groups),
+        )
+        for part, value in zip(parts, found, strict=True):
+            parts[part].append(value)
+            scores[f"{name}/{part}"] = value
+    return {part: float(np.mean(values)) for part, values in parts.items() if values} | scores

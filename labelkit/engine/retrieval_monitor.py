@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.engine.method import FullPass, Method, TrainState
-from labelkit.engine.representation_monitor import HeldOut
+from labelkit.engine.representation_monitor import HeldOut, group_scores
 from labelkit.metrics.retrieval import map_at_r, recall_at_k
 
 COLLAPSED = 0.02
@@ -19,29 +19,36 @@ class RetrievalMonitor:
     """Recall@K and MAP@R of held-out images, each against all others; the truth is used here and nowhere else.
 
     Args:
-        held_out: images to search among; ``None``: nothing is measured.
+        rows: (m,) int64, rows of the training set that can be read.
+        truth: (n,) int64 class of each row of the training set, -1 = unknown; scores the method's groups, if any.
+        held_out: images to search among; ``None``: only groups are scored.
         ks: K of Recall@K; those that are not fewer than the images are left out.
     """
 
-    def __init__(self, held_out: HeldOut | None, ks: Sequence[int]) -> None:
+    def __init__(
+        self, rows: NDArray[np.int64], truth: NDArray[np.int64], held_out: HeldOut | None, ks: Sequence[int]
+    ) -> None:
+        self._known = rows[truth[rows] >= 0]
+        self._truth = truth
         self._held_out = held_out
         self._ks = tuple(ks)
         self._warned = False
 
     def __call__(self, method: Method[Any], state: TrainState) -> Mapping[str, float]:
-        """Score the embeddings; empty where no class is known, or none has two images."""
+        """Score groups and embeddings; nothing where no class is known, or none has two images."""
+        metrics = group_scores(method, self._known, self._truth[self._known])
         if self._held_out is None:
-            return {}
+            return metrics
         bank, labels = self._held_out.bank, self._held_out.labels
         rows = bank.rows[labels[bank.rows] >= 0]
         if not len(rows) or np.bincount(labels[rows]).max() < 2:
-            return {}
+            return metrics
         embeddings = state.embed(method.network.embed, rows, FullPass(bank=bank)).numpy()
         if not state.is_main:
-            return {}
+            return metrics
         classes = labels[rows]
         recall = recall_at_k(embeddings, classes, [k for k in self._ks if k < len(rows)])
-        metrics = {f"recall_at_{k}": value for k, value in recall.items()}
+        metrics |= {f"recall_at_{k}": value for k, value in recall.items()}
         metrics["map_at_r"] = map_at_r(embeddings, classes)
         metrics["similarity_sd"] = similarity_spread(embeddings)
         if metrics["similarity_sd"] < COLLAPSED and not self._warned:

@@ -206,6 +206,40 @@ class ProxyAnchorLoss(nn.Module):
             return loss
 
 
+class NormalizedSoftmaxLoss(nn.Module):
+    r"""Cross-entropy of the cosines with learned class vectors over a temperature: a classifier on the sphere.
+
+    In nats, >= 0; log c if all cosines are equal.
+
+    Args:
+        num_classes: c.
+        embed_dim: d.
+        temperature: > 0.
+
+    Shape:
+        - embeddings: ``(b, d)`` float of any length; normalized here, gradients flow, also to the class vectors.
+        - labels: ``(b,)`` int64 in ``[-1, c)``; -1 leaves the image out.
+        - returns: ``()`` float32 (float64 stays).
+
+    Source:
+        A. Zhai and H. Wu, "Classification is a Strong Baseline for Deep Metric Learning" (BMVC 2019);
+        pytorch-metric-learning.
+    """
+
+    def __init__(self, num_classes: int, embed_dim: int, temperature: float = 0.05) -> None:
+        from pytorch_metric_learning.losses import NormalizedSoftmaxLoss as Library
+
+        super().__init__()
+        self.loss = Library(num_classes, embed_dim, temperature=temperature)
+
+    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        """Return the loss."""
+        with without_autocast(embeddings):
+            known = labels >= 0
+            loss: Tensor = self.loss(promote(embeddings)[known], labels[known])
+            return loss
+
+
 def _pair_loss(
     loss: nn.Module,
     epsilon: float | None,

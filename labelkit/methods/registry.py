@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from labelkit.config.methods.dl2pa import DL2PAConfig
 from labelkit.config.methods.flipclass import FlipClassConfig
 from labelkit.config.methods.gcd import GCDConfig
+from labelkit.config.methods.san import SANConfig
 from labelkit.config.methods.sela import SeLaConfig
 from labelkit.config.methods.simgcd import SimGCDConfig
 from labelkit.config.methods.softmax import SoftmaxConfig
@@ -49,6 +50,11 @@ METHODS: dict[str, MethodSpec] = {
         "Category discovery baseline: contrastive learning, then k-means with labels.",
         GCDConfig,
         "labelkit.methods.gcd:GCD",
+    ),
+    "san": MethodSpec(
+        "Metric learning: features are re-assembled in space before the embedding; labels or clusters.",
+        SANConfig,
+        "labelkit.methods.san:SAN",
     ),
     "sela": MethodSpec(
         "Representation without labels: balanced self-labelling and training in turn.",

@@ -1,10 +1,13 @@
-"""The network of metric learning: a convolutional backbone, perhaps attention, a pool, and a unit embedding."""
+"""The network of metric learning: a convolutional backbone, perhaps an assembly or attention, a unit embedding."""
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -17,8 +20,13 @@ from labelkit.models.backbones import build_backbone
 from labelkit.models.cbam import CBAM
 from labelkit.models.inference import InferenceNetwork, InputSpec, per_channel
 from labelkit.models.seeding import seeded_init
+from labelkit.models.spatial_assembly import Assembly, SpatialAssembly
 
 Pool = Literal["avg", "max", "avg+max"]
+BuildAssembly = Callable[[int, tuple[int, int]], SpatialAssembly]
+BEFORE_POOL = "pool"
+# Moving features about directly before an average changes it by rounding alone; elsewhere by hundredths.
+_NO_EFFECT = 1e-4
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +38,14 @@ class MetricOutput:
         features: (b, f), pooled.
         embeddings: (b, d) float32, unit rows.
         attention: (b, h, w) in (0, 1), the spatial gate; ``None`` without attention.
+        assembly: how features were moved; ``None`` without an assembly.
     """
 
     maps: Tensor
     features: Tensor
     embeddings: Tensor
     attention: Tensor | None
+    assembly: Assembly | None = None
 
 
 class MetricNetwork(InferenceNetwork):
@@ -90,6 +100,8 @@ class MetricNetwork(InferenceNetwork):
             self.projection = nn.Linear(width, embed_dim)
             nn.init.kaiming_normal_(self.projection.weight, mode="fan_out")
             nn.init.zeros_(self.projection.bias)
+        self.assembly: SpatialAssembly | None = None
+        self._seen: Assembly | None = None
         self.attention: CBAM | None = None
         if attention:
             with seeded_init(seed + 2):
@@ -109,6 +121,110 @@ class MetricNetwork(InferenceNetwork):
                 "Choose a convolutional network, e.g. resnet18, googlenet or smallcnn.",
             )
         return maps.shape[1], maps.shape[2], maps.shape[3]
+
+    def insert_assembly(self, before: str, build: BuildAssembly) -> None:
+        """Move features about before a stage of the backbone.
+
+        Args:
+            before: name of the stage, e.g. ``layer4``; or ``pool``, which is refused unless nothing moves.
+            build: channels and grid of the maps there to a module; its random numbers are the caller's business.
+
+        Raises:
+            ConfigError: there is no such stage, it has no maps before it, or what follows does not see where features
+                are, so that an assembly would do nothing.
+        """
+        stages = dict(self.backbone.net.named_modules())
+        stages.pop("", None)
+        if before != BEFORE_POOL and before not in stages:
+            names = [name for name, _ in self.backbone.net.named_children()]
+            near = difflib.get_close_matches(before, stages, n=3, cutoff=0.5)
+            raise ConfigError(
+                "--san-before",
+                f"{self.backbone.info.name} has no stage {before!r}",
+                f"{f'Did you mean {near[0]}? ' if near else ''}Its stages: {', '.join(names)}; and parts of them.",
+            )
+        channels, height, width = self._shape_before(before)
+        assembly = build(channels, (height, width))
+        if assembly.kind != "identity":
+            self._check_effect(before)
+        self.assembly = assembly
+        self._assemble_before = before
+        if before != BEFORE_POOL:
+            stages[before].register_forward_pre_hook(self._assemble)
+
+    def _assemble(self, stage: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        assert self.assembly is not None
+        if self.assembly.bypassed:
+            return None
+        moved, self._seen = self.assembly(inputs[0])
+        return (moved, *inputs[1:])
+
+    @contextmanager
+    def without_assembly(self) -> Iterator[None]:
+        """Leave features where they are, to see what the assembly does."""
+        assert self.assembly is not None
+        self.assembly.bypassed = True
+        try:
+            yield
+        finally:
+            self.assembly.bypassed = False
+
+    def _shape_before(self, before: str) -> tuple[int, int, int]:
+        """Shape of the maps that a stage gets."""
+        if before == BEFORE_POOL:
+            return self.map_shape
+        found: list[tuple[int, ...]] = []
+
+        def noted(maps: Tensor) -> Tensor:
+            found.append(tuple(maps.shape))
+            return maps
+
+        self._look(before, noted)
+        if len(found) != 1 or len(found[0]) != 4:
+            raise ConfigError(
+                "--san-before",
+                f"{before} of {self.backbone.info.name} has no feature maps before it that are used once",
+                "Name a stage that images pass through as maps, e.g. layer4 of resnet18.",
+            )
+        return found[0][1], found[0][2], found[0][3]
+
+    def _check_effect(self, before: str) -> None:
+        """Refuse a place after which positions no longer matter."""
+
+        def moved(maps: Tensor) -> Tensor:
+            n = maps.shape[2] * maps.shape[3]
+            order = torch.randperm(n, generator=torch.Generator().manual_seed(0))
+            if bool((order == torch.arange(n)).all()):
+                order = order.flip(0)
+            return maps.flatten(2)[:, :, order].reshape(maps.shape)
+
+        plain, other = self._look(before, lambda maps: maps), self._look(before, moved)
+        if float((plain - other).norm(dim=1).max()) < _NO_EFFECT:
+            raise ConfigError(
+                "--san-before",
+                f"after {before} of {self.backbone.info.name} nothing sees where features are: an average over "
+                "positions follows, which cancels any assembly",
+                "Name an earlier stage, with a convolution wider than 1x1 or a strided pool after it.",
+            )
+
+    @torch.no_grad()
+    def _look(self, before: str, change: Callable[[Tensor], Tensor]) -> Tensor:
+        """Unit features (2, f) of two images of noise with the maps before a stage changed."""
+        info, was_training = self.backbone.info, self.backbone.training
+        generator = torch.Generator().manual_seed(0)
+        images = torch.randn(2, info.in_channels, info.image_size, info.image_size, generator=generator)
+        self.backbone.eval()
+        if before == BEFORE_POOL:
+            maps = change(self._maps(images))
+        else:
+            stage = self.backbone.net.get_submodule(before)
+            hook = stage.register_forward_pre_hook(
+                lambda module, inputs: (change(inputs[0]), *inputs[1:]) if isinstance(inputs[0], Tensor) else None
+            )
+            maps = self._maps(images)
+            hook.remove()
+        self.backbone.train(was_training)
+        return F.normalize(self.pooled(maps), dim=1)
 
     def train(self, mode: bool = True) -> MetricNetwork:
         """Set the mode; frozen normalization stays in evaluation mode."""
@@ -136,8 +252,9 @@ class MetricNetwork(InferenceNetwork):
         return {"name": self.backbone.info.name, "layer": "projection", "pooling": self.pool}
 
     def new_modules(self) -> list[nn.Module]:
-        """What is not part of the backbone, and so starts from random values even with pretrained weights."""
-        return [module for module in (self.projection, self.attention) if module is not None]
+        """Embedding and attention, which start from random values even if the backbone does not."""
+        found: list[nn.Module] = [self.projection]
+        return found if self.attention is None else [*found, self.attention]
 
     def _maps(self, images: Tensor) -> Tensor:
         # not typed by timm
@@ -151,13 +268,18 @@ class MetricNetwork(InferenceNetwork):
 
     def forward(self, images: Tensor) -> MetricOutput:
         """Images (b, c, h, w) to all that there is."""
+        self._seen = None
         maps, gate = self._maps(images), None
+        if self.assembly is not None and self._assemble_before == BEFORE_POOL:
+            maps = (self._assemble(self, (maps,)) or (maps,))[0]
+        # not kept: the graph of the batch hangs on it
+        seen, self._seen = self._seen, None
         if self.attention is not None:
             maps, gate = self.attention(maps)
         features = self.pooled(maps)
         projected = self.projection(features)
         with without_autocast(projected):
-            return MetricOutput(maps, features, F.normalize(promote(projected), dim=1), gate)
+            return MetricOutput(maps, features, F.normalize(promote(projected), dim=1), gate, seen)
 
     def embed(self, images: Tensor) -> Tensor:
         """Unit embeddings (b, d)."""

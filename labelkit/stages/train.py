@@ -215,7 +215,7 @@ def _trainer(setup: _Setup, config: RunConfig, runtime: Runtime, run: RunDir | N
     truth, network = prepared.dataset.labels, setup.method.network
     monitor: Monitor | None = None
     if isinstance(config, MetricLearningConfig):
-        monitor = RetrievalMonitor(setup.held_out, config.recall_ks)
+        monitor = RetrievalMonitor(setup.bank.rows, truth, setup.held_out, config.recall_ks)
     elif isinstance(config, RepresentationTrainConfig):
         monitor = RepresentationMonitor(
             setup.bank.rows,
@@ -310,7 +310,7 @@ def _summarize(method_name: str, config: RunConfig, run: RunDir, setup: _Setup, 
         if rows
         else []
     )
-    if "knn_accuracy" in metrics or "nmi" in metrics:
+    if "knn_accuracy" in metrics or ("nmi" in metrics and "map_at_r" not in metrics):
         shown.append(_representation_table(method_name, config.dataset, metrics, fit.seconds))
     if "accuracy" in metrics:
         shown.append(_classification_table(method_name, config.dataset, metrics, fit.seconds))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,6 +13,8 @@ from labelkit.errors import CheckpointError, ConfigError
 from labelkit.models.backbones import build_backbone
 from labelkit.models.cbam import CBAM
 from labelkit.models.metric_network import MetricNetwork
+from labelkit.models.seeding import seeded_init
+from labelkit.models.spatial_assembly import SpatialAssembly
 from torch import nn
 
 
@@ -156,3 +161,102 @@ def test_equal_seeds_give_equal_weights_with_and_without_attention() -> None:
 def test_a_network_without_maps_is_refused() -> None:
     with pytest.raises(ConfigError, match="no feature maps"):
         MetricNetwork("vit_tiny_patch16_224", embed_dim=8)
+
+
+# --- assembly ------------------------------------------------------------------------------------
+
+
+def with_assembly(backbone: str, before: str, **options: Any) -> MetricNetwork:
+    size = options.pop("image_size", None)
+    network = MetricNetwork(backbone, embed_dim=8, image_size=size, seed=1).eval()
+    with seeded_init(4):
+        network.insert_assembly(before, lambda channels, grid: SpatialAssembly(channels, grid, width=8, **options))
+    return network
+
+
+PLACES = [
+    ("googlenet", "inception5a", (832, 7, 7)),
+    ("googlenet", "maxpool4", (832, 14, 14)),
+    ("googlenet", "inception5b", (832, 7, 7)),
+    ("resnet18", "layer4", (256, 14, 14)),
+    ("smallcnn_pool", "block4", (64, 8, 8)),
+]
+
+
+@pytest.mark.parametrize(("backbone", "before", "shape"), PLACES)
+def test_an_assembly_sits_at_the_places_of_the_specification_and_has_an_effect(
+    backbone: str, before: str, shape: tuple[int, int, int]
+) -> None:
+    """SAN §2.1, 8.12."""
+    network = with_assembly(backbone, before)
+    assert network.assembly is not None
+    assert (network.assembly.channels, *network.assembly.grid) == shape
+    assert network.assembly.votes is not None
+    torch.manual_seed(0)
+    nn.init.normal_(network.assembly.votes.layer.weight, std=3)
+    images = torch.randn(2, 3, *(2 * (network.input_spec.size,)))
+    with torch.no_grad():
+        moved = network(images)
+        with network.without_assembly():
+            still = network(images)
+    assert moved.assembly is not None
+    assert still.assembly is None
+    difference = torch.nn.functional.normalize(moved.features, dim=1) - torch.nn.functional.normalize(
+        still.features, dim=1
+    )
+    assert difference.norm(dim=1).min() > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("backbone", "before", "problem"),
+    [
+        ("smallcnn", "pool", "nothing sees where"),
+        ("resnet18", "global_pool", "has no feature maps before it|nothing sees where"),
+        ("smallcnn", "blok4", "Did you mean block4"),
+        ("resnet18", "layer5", "has no stage 'layer5'"),
+        ("resnet18", "layer4.1.act2", "nothing sees where"),
+        ("smallcnn", "block5.1", "nothing sees where"),
+    ],
+)
+def test_places_where_an_assembly_does_nothing_are_refused(backbone: str, before: str, problem: str) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        with_assembly(backbone, before, image_size=64)
+    assert re.search(problem, str(refusal.value))
+
+
+def test_an_assembly_changes_no_initial_value_and_an_identity_no_bit() -> None:
+    """SAN §8.16: the numbers of the assembly come from a generator of their own."""
+    plain = MetricNetwork("smallcnn_pool", embed_dim=8, seed=1).eval()
+    moved = with_assembly("smallcnn_pool", "block4")
+    assert all(torch.equal(value, moved.state_dict()[name]) for name, value in plain.state_dict().items())
+    still = with_assembly("smallcnn_pool", "block4", kind="identity")
+    images = torch.randn(2, 3, 32, 32)
+    assert torch.equal(plain.embed(images), still.embed(images))
+    assert plain.state_dict().keys() == still.state_dict().keys()
+
+
+def test_a_copy_has_an_assembly_of_its_own() -> None:
+    network = with_assembly("smallcnn_pool", "block4")
+    copied = copy.deepcopy(network)
+    images = torch.randn(2, 3, 32, 32)
+    assert torch.equal(network.embed(images), copied.embed(images))
+    assert network.assembly is not None
+    assert network.assembly.votes is not None
+    nn.init.normal_(network.assembly.votes.layer.weight, std=3)
+    assert not torch.equal(network.embed(images), copied.embed(images))
+
+
+def test_images_of_another_size_are_refused_with_both_grids() -> None:
+    with pytest.raises(ValueError, match="64 x 8 x 8, got 64 x 16 x 16"):
+        with_assembly("smallcnn_pool", "block4").embed(torch.zeros(1, 3, 64, 64))
+
+
+def test_frozen_normalization_is_not_that_of_the_assembly() -> None:
+    network = MetricNetwork("smallcnn_pool", embed_dim=8, freeze_bn=True)
+    network.insert_assembly("block4", lambda channels, grid: SpatialAssembly(channels, grid, width=4))
+    network.train()
+    before = {name: value.clone() for name, value in network.named_buffers() if "running_mean" in name}
+    network(torch.randn(4, 3, 32, 32))
+    after = dict(network.named_buffers())
+    changed = {name for name, value in before.items() if not torch.equal(value, after[name])}
+    assert changed == {"assembly.stem.1.running_mean", "assembly.spatial.1.running_mean"}

@@ -1,0 +1,143 @@
+"""Options of SAN: spatial assembly networks for metric learning, with labels or without."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from pydantic import Field, model_validator
+from pydantic.config import JsonDict
+
+from labelkit.config.metric_learning import MetricLearningConfig
+
+_MODEL: JsonDict = {"panel": "Model"}
+_LOSS: JsonDict = {"panel": "Loss"}
+_ASSEMBLY: JsonDict = {"panel": "Assembly"}
+_MEMORY: JsonDict = {"panel": "Memory"}
+
+
+class SANConfig(MetricLearningConfig):
+    """``labelkit train san``; what the chapter leaves open is ours, as the specification says."""
+
+    command: ClassVar[tuple[str, ...]] = ("train", "san")
+
+    mode: Literal["supervised", "unsupervised"] = Field(
+        "supervised",
+        description="Classes of a batch: by the labels, or by clusters of all images (no label is used).",
+        json_schema_extra={"panel": "Data"},
+    )
+
+    san: bool = Field(True, description="Assemble; --no-san is the baseline.", json_schema_extra=_ASSEMBLY)
+    san_before: str = Field(
+        "inception5a",
+        description="Stage of the backbone before which features are moved; after it there must be a convolution wider "
+        "than 1x1 or a strided pool (layer4 of resnet18, block4 of smallcnn_pool).",
+        json_schema_extra=_ASSEMBLY,
+    )
+    san_predictor: Literal["conv", "attention", "fc"] = Field(
+        "conv",
+        description="What predicts the weights: conv; attention: for more than 400 positions; fc: for at most 49.",
+        json_schema_extra=_ASSEMBLY,
+    )
+    san_width: int = Field(64, ge=1, description="Channels of the predictor.", json_schema_extra=_ASSEMBLY)
+    san_diagonal: float = Field(
+        0.9,
+        gt=0,
+        lt=1,
+        description="Share of a feature that stays in place at first; 0.5 for networks from scratch.",
+        json_schema_extra=_ASSEMBLY,
+    )
+    san_temperature: float = Field(
+        1.0, gt=0, description="The lower, the sharper the weights.", json_schema_extra=_ASSEMBLY
+    )
+    san_sweeps: int = Field(
+        20, ge=1, description="Normalizations of rows and columns (Sinkhorn).", json_schema_extra=_ASSEMBLY
+    )
+    san_bound: float = Field(10.0, gt=0, description="Largest vote of the predictor.", json_schema_extra=_ASSEMBLY)
+    san_assembly: Literal["sinkhorn", "softmax", "hard", "identity"] = Field(
+        "sinkhorn",
+        description="sinkhorn: rows and columns sum to 1; softmax: columns only; hard: a permutation once trained; "
+        "identity: nothing moves (for comparison: the baseline bit for bit).",
+        json_schema_extra=_ASSEMBLY,
+    )
+    san_lr_scale: float = Field(
+        30.0,
+        gt=0,
+        description="Learning rate of the predictor over that of the backbone; 5 for networks from scratch.",
+        json_schema_extra=_ASSEMBLY,
+    )
+    entropy_weight: float = Field(
+        0.01, ge=0, description="Weight of the entropy of the weights (Eq. 5.5).", json_schema_extra=_ASSEMBLY
+    )
+    correlation_weight: float = Field(
+        0.01, ge=0, description="Weight of their correlation (Eq. 5.6).", json_schema_extra=_ASSEMBLY
+    )
+    coherence_weight: float = Field(
+        0.01, ge=0, description="Weight of their local coherence (Eq. 5.8).", json_schema_extra=_ASSEMBLY
+    )
+    term_ramp: tuple[float, float] = Field(
+        (0.1, 0.5),
+        description="Shares of the training at which these three begin to count, and count in full.",
+        json_schema_extra=_ASSEMBLY,
+    )
+    coherence_border: Literal["zero", "mask", "roll"] = Field(
+        "zero",
+        description="What a shifted map is compared with beyond its border: nothing, not at all, or its other side.",
+        json_schema_extra=_ASSEMBLY,
+    )
+    coherence_view: Literal["source", "target"] = Field(
+        "source", description="Compare where neighbors go, or where they come from.", json_schema_extra=_ASSEMBLY
+    )
+
+    loss: Literal["multi-similarity", "proxy-anchor", "cross-entropy"] = Field(
+        "multi-similarity",
+        description="Loss of the embeddings. proxy-anchor: one learned vector for each class; cross-entropy: a "
+        "classifier on the embedding, the baseline of supervised pre-training.",
+        json_schema_extra=_LOSS,
+    )
+    proxy_margin: float = Field(0.1, description="Margin of proxy-anchor.", json_schema_extra=_LOSS)
+    proxy_alpha: float = Field(32.0, gt=0, description="Sharpness of proxy-anchor.", json_schema_extra=_LOSS)
+    proxy_lr_scale: float = Field(
+        100.0,
+        gt=0,
+        description="Learning rate of class vectors (proxy-anchor, cross-entropy) over that of the backbone.",
+        json_schema_extra=_LOSS,
+    )
+    class_temperature: float = Field(
+        0.05,
+        gt=0,
+        description="Temperature of the cosines with class vectors (cross-entropy).",
+        json_schema_extra=_LOSS,
+    )
+
+    memory: Literal["momentum", "none"] = Field(
+        "momentum",
+        description="Also compare with embeddings of earlier steps, by a slow copy of the network.",
+        json_schema_extra=_MEMORY,
+    )
+    memory_size: int | None = Field(
+        None, ge=2, description="Embeddings kept; default: as many as images are trained on.", json_schema_extra=_MEMORY
+    )
+    memory_decay: float = Field(
+        0.999, ge=0, lt=1, description="Share of the slow copy that stays at each step.", json_schema_extra=_MEMORY
+    )
+    memory_loss: Literal["contrastive", "multi-similarity"] = Field(
+        "contrastive", description="Loss of pairs with the memory.", json_schema_extra=_MEMORY
+    )
+    memory_weight: float = Field(1.0, ge=0, description="Weight of that loss.", json_schema_extra=_MEMORY)
+    memory_start_epochs: int = Field(
+        1,
+        ge=0,
+        description="Epochs before the memory counts; with clusters it is filled at once.",
+        json_schema_extra=_MEMORY,
+    )
+
+    @model_validator(mode="after")
+    def _check_parts(self) -> SANConfig:
+        if self.mode == "unsupervised" and self.loss != "multi-similarity":
+            raise ValueError(f"loss {self.loss} needs labels, so mode supervised")
+        start, end = self.term_ramp
+        if not 0 <= start <= end <= 1:
+            raise ValueError(f"term_ramp must be two shares in order, got {start:g},{end:g}")
+        if self.memory_size is not None and self.memory_size < self.batch_size and self.memory != "none":
+            raise ValueError(f"memory_size {self.memory_size} is less than batch_size {self.batch_size}")
+        return self

@@ -1,0 +1,122 @@
+"""What a spatial assembly is to be: one-to-one, and nearly the same for neighbors that look alike.
+
+Source: chapter 5 of "Deep Learning with Very Few and No Labels", Eq. 5.5-5.8. An assembly that moves nothing is the
+minimum of all three at once: only the loss of the embeddings pushes away from it.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+Border = Literal["zero", "mask", "roll"]
+View = Literal["source", "target"]
+NEIGHBORS = tuple((i, j) for i in (-1, 0, 1) for j in (-1, 0, 1) if (i, j) != (0, 0))
+
+
+def assembly_entropy(log_weights: Tensor) -> Tensor:
+    r"""Entropy of rows and of columns, each scaled to sum to 1 (Eq. 5.5), in bits.
+
+    .. math:: E = -\sum_{uv} \hat w^c_{uv} \log_2 \hat w^c_{uv} - \sum_{uv} \hat w^r_{uv} \log_2 \hat w^r_{uv}
+
+    In [0, 2 n log2 n]; 0 for a permutation, the maximum for even weights.
+
+    Args:
+        log_weights: ``(..., n, n)`` float, logarithms of weights at [input, output]; -inf = 0. Gradients flow.
+
+    Returns:
+        ``(...)``.
+    """
+    total = log_weights.new_zeros(())
+    for axis in (-2, -1):
+        logs = log_weights - log_weights.logsumexp(axis, keepdim=True)
+        logs = logs.masked_fill(logs == -torch.inf, 0.0)
+        shares = torch.where(log_weights == -torch.inf, 0.0, logs.exp())
+        total = total - (shares * logs).sum((-2, -1)) / math.log(2)
+    return total
+
+
+def assembly_correlation(weights: Tensor) -> Tensor:
+    r"""Overlap of different rows and of different columns (Eq. 5.6).
+
+    .. math:: C = \sum_{u_1 \ne u_2} \sum_v w_{u_1 v} w_{u_2 v} + \sum_{v_1 \ne v_2} \sum_u w_{u v_1} w_{u v_2}
+        = \sum_v c_v^2 + \sum_u r_u^2 - 2 \|w\|^2
+
+    with sums c of columns and r of rows. In [0, 2 (n - 1)] where these are 1; 0 for a permutation.
+
+    Args:
+        weights: ``(..., n, n)`` float >= 0. Gradients flow.
+
+    Returns:
+        ``(...)``.
+    """
+    columns, rows = weights.sum(-2), weights.sum(-1)
+    return (columns**2).sum(-1) + (rows**2).sum(-1) - 2 * (weights**2).sum((-2, -1))
+
+
+def neighbor_pairs(height: int, width: int) -> int:
+    """Return the number of ordered pairs of neighbors of a grid, diagonal ones too."""
+    return 2 * (height * (width - 1) + width * (height - 1) + 2 * (height - 1) * (width - 1))
+
+
+def assembly_coherence(weights: Tensor, maps: Tensor, *, border: Border = "zero", view: View = "source") -> Tensor:
+    r"""How differently neighbors with like features move (Eq. 5.7, 5.8).
+
+    .. math:: L = \frac{1}{\#} \sum_p \sum_{q \in \Omega_p} \alpha_{pq} \|W_p - S_{q - p} W_q\|
+
+    with W_p what position p gives to each output position, S a shift by the way from q to p, alpha the cosine of the
+    features of p and q, no less than 0, and # the ordered pairs of neighbors. 0 where nothing moves, and for no other
+    permutation if all features are alike.
+
+    Args:
+        weights: ``(b, n, n)`` float at [input, output], n = h w. Gradients flow.
+        maps: ``(b, c, h, w)`` float, the features before the assembly; no gradient, or the loss would make neighbors
+            different.
+        border: what a shift brings in from outside: ``zero``: nothing, so that tearing over the border costs; ``mask``:
+            only what exists on both sides is compared; ``roll``: the other side, as on a torus.
+        view: compare what positions give (``source``), or what they get (``target``).
+
+    Returns:
+        ``(b,)``; 0 for a single position.
+
+    Source:
+        Eq. 5.8 lacks the sum over p; the cut at 0, the mean and the norm's 1e-12 are ours.
+    """
+    b, _, h, w = maps.shape
+    if h * w == 1:
+        return weights.sum((-2, -1)) * 0
+    table = (weights if view == "source" else weights.transpose(1, 2)).reshape(b, h, w, h, w)
+    padded = F.pad(table, (1, 1, 1, 1))
+    unit = F.normalize(maps.detach().to(weights.dtype), dim=1, eps=1e-8)
+    inside = F.pad(weights.new_ones(h, w), (1, 1, 1, 1))
+    total = weights.new_zeros(b)
+    for di, dj in NEIGHBORS:
+        here = (slice(max(0, -di), h - max(0, di)), slice(max(0, -dj), w - max(0, dj)))
+        there = (slice(max(0, di), h - max(0, -di)), slice(max(0, dj), w - max(0, -dj)))
+        if border == "roll":
+            shifted = table[:, there[0], there[1]].roll((-di, -dj), (3, 4))
+        else:
+            shifted = padded[:, there[0], there[1], 1 + di : 1 + di + h, 1 + dj : 1 + dj + w]
+        gap = table[:, here[0], here[1]] - shifted
+        if border == "mask":
+            gap = gap * inside[1 + di : 1 + di + h, 1 + dj : 1 + dj + w]
+        distance = ((gap**2).sum((3, 4)) + 1e-12).sqrt() - 1e-6
+        alpha = (unit[:, :, here[0], here[1]] * unit[:, :, there[0], there[1]]).sum(1).clamp_min(0)
+        total = total + (alpha * distance).sum((1, 2))
+    return total / neighbor_pairs(h, w)
+
+
+def normalized_terms(weights: Tensor, log_weights: Tensor) -> tuple[Tensor, Tensor]:
+    """Return entropy and correlation over their largest values for n positions, (b,) each; 0 for one position."""
+    n = weights.shape[-1]
+    if n == 1:
+        zero = weights.sum((-2, -1)) * 0
+        return zero, zero
+    return (
+        assembly_entropy(log_weights) / (2 * n * math.log2(n)),
+        assembly_correlation(weights) / (2 * (n - 1)),
+    )

@@ -1,0 +1,261 @@
+"""Spatial assembly: a module that predicts, for each image, how feature vectors move between positions, and moves them.
+
+Source: chapter 5 of "Deep Learning with Very Few and No Labels", Eq. 5.1-5.4; no code was released. Ours: the
+predictor, how its weights are made doubly stochastic (Sinkhorn), and where they start.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from labelkit.algorithms.precision import promote, without_autocast
+
+Kind = Literal["sinkhorn", "softmax", "hard", "identity"]
+Predictor = Literal["conv", "attention", "fc"]
+MAX_DENSE, MAX_POSITIONS = 49, 400
+
+
+@dataclass(frozen=True, slots=True)
+class Assembly:
+    """How one batch was assembled.
+
+    Attributes:
+        weights: (b, n, n) float32, share of what input position u gives to output position v at [u, v]; columns sum
+            to 1, rows nearly so.
+        log_weights: (b, n, n), their logarithms.
+        maps: (b, c, h, w), what was assembled, n = h w positions in rows.
+    """
+
+    weights: Tensor
+    log_weights: Tensor
+    maps: Tensor
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Rows and columns of the maps."""
+        return self.maps.shape[2], self.maps.shape[3]
+
+
+def normalize_doubly(logits: Tensor, sweeps: int) -> Tensor:
+    """Scale rows and columns in turn until both sum to 1 nearly; logarithms throughout, gradients flow.
+
+    Args:
+        logits: (..., n, n) float.
+        sweeps: rows, then columns, so many times; 0 scales nothing.
+
+    Returns:
+        logarithms of the weights; columns sum to 1 exactly, since they come last.
+
+    Source:
+        R. Sinkhorn (1964).
+    """
+    for _ in range(sweeps):
+        logits = logits - logits.logsumexp(-1, keepdim=True)
+        logits = logits - logits.logsumexp(-2, keepdim=True)
+    return logits
+
+
+def assemble(maps: Tensor, weights: Tensor) -> Tensor:
+    """Give every output position its weighted sum of the input positions (Eq. 5.4).
+
+    Args:
+        maps: (b, c, h, w).
+        weights: (b, n, n) at [input, output], n = h w.
+
+    Returns:
+        (b, c, h, w).
+    """
+    return torch.einsum("buv,bcu->bcv", weights, maps.flatten(2)).reshape(maps.shape)
+
+
+def identity_logit(diagonal: float, num_positions: int) -> float:
+    """Return the logit of a diagonal over zeros elsewhere whose assembly has this share on the diagonal."""
+    return math.log(diagonal * (num_positions - 1) / (1 - diagonal))
+
+
+class SpatialAssembly(nn.Module):
+    """Predict the assembly of each image from its own feature maps, and apply it.
+
+    The predictor: a 1x1 and a 3x3 convolution (which also sees where it is), plus a summary of the whole image, then a
+    layer that gives position u its votes for each position v. The vote for staying starts ahead of the others, and the
+    layer starts at 0, so that at first a share of ``diagonal`` stays in place, whatever the image.
+
+    Args:
+        channels: c of the maps.
+        grid: their rows and columns; others are refused.
+        predictor: ``conv``: the layer is a 1x1 convolution; ``attention``: products with one learned vector for each
+            output position, for many of them; ``fc``: fully connected, for at most 49 positions.
+        width: channels of the predictor.
+        diagonal: share that stays in place at first, in (0, 1).
+        temperature: the lower, the sharper.
+        sweeps: of the normalization, >= 1.
+        bound: votes are squeezed into plus and minus this much.
+        kind: ``sinkhorn``: rows and columns sum to 1; ``softmax``: columns only; ``hard``: as sinkhorn, and in
+            evaluation mode the nearest permutation; ``identity``: nothing moves and nothing is learned.
+
+    Shape:
+        - maps: ``(b, c, h, w)`` float.
+        - returns: assembled maps of the same shape and dtype, and an `Assembly` (float32).
+
+    Raises:
+        ValueError: a number out of its range, too many positions, or maps of another grid.
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        grid: tuple[int, int],
+        *,
+        predictor: Predictor = "conv",
+        width: int = 64,
+        diagonal: float = 0.9,
+        temperature: float = 1.0,
+        sweeps: int = 20,
+        bound: float = 10.0,
+        kind: Kind = "sinkhorn",
+    ) -> None:
+        super().__init__()
+        n = grid[0] * grid[1]
+        if not 0 < diagonal < 1 or temperature <= 0 or sweeps < 1 or bound <= 0 or width < 1:
+            raise ValueError(
+                f"diagonal must be in (0, 1), temperature, bound, sweeps and width positive, got {diagonal}, "
+                f"{temperature}, {bound}, {sweeps}, {width}"
+            )
+        if predictor == "fc" and n > MAX_DENSE:
+            raise ValueError(f"predictor fc is for at most {MAX_DENSE} positions, got {n}")
+        if predictor == "conv" and n > MAX_POSITIONS:
+            raise ValueError(f"predictor conv is for at most {MAX_POSITIONS} positions, got {n}; attention takes more")
+        self.channels, self.grid = channels, grid
+        self.kind: Kind = kind if n > 1 else "identity"
+        self.temperature, self.sweeps, self.bound = temperature, sweeps, bound
+        #: leaves maps as they are, to see what the module does
+        self.bypassed = False
+        self.start = identity_logit(diagonal, n) if n > 1 else 0.0
+        self.stem = self.spatial = self.context = self.votes = None
+        if self.kind == "identity":
+            return
+        self.stem = nn.Sequential(nn.Conv2d(channels, width, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU())
+        self.spatial = nn.Sequential(
+            nn.Conv2d(width + 2, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU()
+        )
+        self.context = nn.Linear(width, width)
+        self.votes = _VOTES[predictor](width, n)
+
+    def forward(self, maps: Tensor) -> tuple[Tensor, Assembly]:
+        """Return the assembled maps, and how that was done."""
+        b, c, h, w = maps.shape
+        if (h, w) != self.grid or c != self.channels:
+            raise ValueError(
+                f"the assembly is for maps of {self.channels} x {self.grid[0]} x {self.grid[1]}, got {c} x {h} x {w}; "
+                "images must have the size that it was trained with"
+            )
+        if self.kind == "identity":
+            weights = torch.eye(h * w, device=maps.device).expand(b, -1, -1)
+            return maps, Assembly(weights, weights.log(), maps)
+        votes = self._votes(maps)
+        with without_autocast(maps):
+            # half precision would lose the sums of rows
+            votes = self.bound * torch.tanh(promote(votes) / self.bound)
+            logits = (votes + self.start * torch.eye(h * w, device=maps.device, dtype=votes.dtype)) / self.temperature
+            if self.kind == "softmax":
+                logs = logits - logits.logsumexp(-2, keepdim=True)
+            else:
+                logs = normalize_doubly(logits, self.sweeps)
+            weights = logs.exp()
+            if self.kind == "hard" and not self.training:
+                weights = nearest_permutation(weights)
+            moved = assemble(promote(maps), weights).to(maps.dtype)
+        return moved, Assembly(weights, logs, maps)
+
+    def _votes(self, maps: Tensor) -> Tensor:
+        """(b, n, n) at [input, output]."""
+        assert self.stem is not None
+        assert self.spatial is not None
+        assert self.context is not None
+        assert self.votes is not None
+        hidden = self.stem(maps)
+        hidden = self.spatial(torch.cat([hidden, self._coordinates(hidden)], dim=1))
+        hidden = hidden + torch.relu(self.context(hidden.mean(dim=(2, 3))))[:, :, None, None]
+        votes: Tensor = self.votes(hidden)
+        return votes
+
+    def _coordinates(self, like: Tensor) -> Tensor:
+        """Column and row of every cell's center in (-1, 1), (b, 2, h, w)."""
+        h, w = self.grid
+        x = (2 * torch.arange(w, device=like.device, dtype=like.dtype) + 1) / w - 1
+        y = (2 * torch.arange(h, device=like.device, dtype=like.dtype) + 1) / h - 1
+        return torch.stack([x.expand(h, w), y[:, None].expand(h, w)]).expand(len(like), -1, -1, -1)
+
+
+class _ConvVotes(nn.Module):
+    """A 1x1 convolution: the votes of a position follow from its own features."""
+
+    def __init__(self, width: int, n: int) -> None:
+        super().__init__()
+        self.layer = nn.Conv2d(width, n, 1)
+        nn.init.zeros_(self.layer.weight)
+        assert self.layer.bias is not None
+        nn.init.zeros_(self.layer.bias)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """(b, m, h, w) to (b, n, n)."""
+        votes: Tensor = self.layer(hidden)
+        return votes.flatten(2).transpose(1, 2)
+
+
+class _AttentionVotes(nn.Module):
+    """Products of the features of a position with a learned vector for each output position."""
+
+    def __init__(self, width: int, n: int) -> None:
+        super().__init__()
+        self.queries = nn.Parameter(torch.zeros(n, width))
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """(b, m, h, w) to (b, n, n)."""
+        return hidden.flatten(2).transpose(1, 2) @ self.queries.T / math.sqrt(self.queries.shape[1])
+
+
+class _DenseVotes(nn.Module):
+    """All positions vote together."""
+
+    def __init__(self, width: int, n: int) -> None:
+        super().__init__()
+        self.layer = nn.Linear(width * n, n * n)
+        nn.init.zeros_(self.layer.weight)
+        nn.init.zeros_(self.layer.bias)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """(b, m, h, w) to (b, n, n)."""
+        n = hidden.shape[2] * hidden.shape[3]
+        votes: Tensor = self.layer(hidden.flatten(1))
+        return votes.reshape(-1, n, n)
+
+
+_VOTES: dict[Predictor, type[_ConvVotes | _AttentionVotes | _DenseVotes]] = {
+    "conv": _ConvVotes,
+    "attention": _AttentionVotes,
+    "fc": _DenseVotes,
+}
+
+
+def nearest_permutation(weights: Tensor) -> Tensor:
+    """Return the permutation with the largest sum of weights for each image (Eq. 5.1).
+
+    Args:
+        weights: (b, n, n) at [input, output].
+
+    Returns:
+        (b, n, n) of 0 and 1, of the same dtype and device.
+    """
+    from scipy.optimize import linear_sum_assignment
+
+    result = torch.zeros_like(weights)
+    for image, table in enumerate(weights.detach().cpu().double().numpy()):
+        rows, columns = linear_sum_assignment(table, maximize=True)
+        result[image, torch.from_numpy(rows), torch.from_numpy(columns)] = 1
+    return result

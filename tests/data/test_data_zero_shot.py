@@ -1,0 +1,148 @@
+"""Classes held out whole, and the two data sets of metric learning in their official layouts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from labelkit.data.datasets import DATASETS, load_dataset
+from labelkit.data.splits import choose_classes
+from labelkit.errors import DatasetAbsent, DatasetError, DatasetIncomplete
+
+from miniature_sets import write_in_shop, write_online_products
+
+NAMES = ("Greek_1", "Greek_2", "Korean_1", "Korean_2", "Latin_1")
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("half",), (2, 3, 4)),
+        (("first-half",), (0, 1)),
+        (("Korean_*", "Latin_1"), (2, 3, 4)),
+        (("0", "3-4"), (0, 3, 4)),
+        (("*_1",), (0, 2, 4)),
+        (("4-9",), (4,)),
+    ],
+)
+def test_words_stand_for_classes(words: tuple[str, ...], expected: tuple[int, ...]) -> None:
+    assert choose_classes(words, NAMES) == expected
+
+
+def test_a_name_goes_before_a_number() -> None:
+    assert choose_classes(("7",), ("9", "8", "7")) == (2,)
+    assert choose_classes(("half",), ("whole", "half")) == (1,)
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (("Greec_1",), "no class 'Greec_1' among 5"),
+        (("5",), "no class '5'"),
+        (("half", "Latin_1"), "no class 'half'"),
+        (("*",), "5 of 5 classes would be set apart"),
+    ],
+)
+def test_words_for_no_class_or_all_are_refused(words: tuple[str, ...], problem: str) -> None:
+    with pytest.raises(DatasetError) as refusal:
+        choose_classes(words, NAMES)
+    assert problem in str(refusal.value)
+
+
+def test_halves_of_the_benchmarks_are_the_published_ones() -> None:
+    """T§5.1, §4.2: CUB 1-100 and 101-200, Cars 1-98 and 99-196; all images of a class, 5,864 + 5,924 and so on."""
+    for name, count, images in (("cub", 200, 11_788), ("scars", 196, 16_185)):
+        spec = DATASETS[name]
+        assert spec.num_classes == count
+        assert sum(part.low for part in spec.num_images.values()) == images
+        held_out = choose_classes(("half",), [str(i) for i in range(count)])
+        assert held_out == tuple(range(count // 2, count))
+    assert 5_864 + 5_924 == 11_788
+    assert 8_054 + 8_131 == 16_185
+
+
+def test_online_products_are_listed_by_their_lists(tmp_path: Path) -> None:
+    write_online_products(tmp_path / "Stanford_Online_Products")
+    dataset = load_dataset("sop", data_root=tmp_path)
+    assert dataset.split_names == ("train", "test")
+    assert dataset.class_names == ("chair/1", "lamp/2", "sofa/3")
+    train, test = (set(dataset.labels[dataset.in_split(name)].tolist()) for name in ("train", "test"))
+    assert (train, test) == ({0, 1}, {2})
+    assert dataset.sample_ids[0] == "chair_final/111_0.JPG"
+    assert dataset.source.read(0).decode(3).shape == (10, 12, 3)
+
+
+def test_in_shop_has_query_and_gallery_of_the_same_items(tmp_path: Path) -> None:
+    write_in_shop(tmp_path / "In-shop Clothes Retrieval Benchmark")
+    dataset = load_dataset("in_shop", data_root=tmp_path)
+    assert dataset.split_names == ("train", "query", "gallery")
+    # items of training first, whatever their numbers
+    assert dataset.class_names == ("id_00000002", "id_00000001")
+    query, gallery = (set(dataset.labels[dataset.in_split(name)].tolist()) for name in ("query", "gallery"))
+    assert query == gallery == {1}
+    assert all(name.startswith("Img/img/WOMEN/") for name in dataset.sample_ids)
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "problem"),
+    [
+        ("Ebay_train.txt", "nothing\n", "does not begin with"),
+        ("Ebay_train.txt", "image_id class_id super_class_id path\n1 x 1 a.JPG\n", "line 2"),
+        ("Ebay_test.txt", "image_id class_id super_class_id path\n9 1 1 chair_final/111_0.JPG\n", "in both lists"),
+        ("Ebay_test.txt", "image_id class_id super_class_id path\n9 9 1 sofa_final/333_0.JPG\n", "no image of class 3"),
+    ],
+)
+def test_damaged_lists_of_online_products_are_refused(tmp_path: Path, file: str, content: str, problem: str) -> None:
+    root = tmp_path / "Stanford_Online_Products"
+    write_online_products(root)
+    (root / file).write_text(content)
+    with pytest.raises(DatasetError) as refusal:
+        load_dataset("sop", data_root=tmp_path)
+    assert problem in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (("6\n", "7\n"), "its first line says 7"),
+        (("6\n", "six\n"), "does not begin with"),
+        ((" gallery", " galery"), "is not an image"),
+        (("id_00000001 query", "id_00000002 query"), "id_00000002 is in training and in query or gallery"),
+    ],
+)
+def test_a_damaged_list_of_in_shop_is_refused(tmp_path: Path, change: tuple[str, str], problem: str) -> None:
+    root = tmp_path / "inshop"
+    path = write_in_shop(root)
+    path.write_text(path.read_text().replace(*change, 1))
+    with pytest.raises(DatasetError) as refusal:
+        load_dataset("in_shop", data_root=tmp_path)
+    assert problem in str(refusal.value)
+
+
+def test_a_missing_image_a_missing_list_and_an_archive_are_named(tmp_path: Path) -> None:
+    with pytest.raises(DatasetAbsent, match=r"Ebay_train\.txt"):
+        load_dataset("sop", data_root=tmp_path)
+    root = tmp_path / "Stanford_Online_Products"
+    write_online_products(root)
+    (root / "sofa_final/333_1.JPG").unlink()
+    with pytest.raises(DatasetIncomplete, match=r"sofa_final/333_1\.JPG"):
+        load_dataset("sop", data_root=tmp_path)
+    (root / "Ebay_test.txt").unlink()
+    with pytest.raises(DatasetIncomplete, match=r"missing: Ebay_test\.txt"):
+        load_dataset("sop", data_root=tmp_path)
+
+
+def test_both_have_published_counts() -> None:
+    """T§4.2."""
+    assert {split: count.low for split, count in DATASETS["sop"].num_images.items()} == {
+        "train": 59_551,
+        "test": 60_502,
+    }
+    assert {split: count.low for split, count in DATASETS["in_shop"].num_images.items()} == {
+        "train": 25_882,
+        "query": 14_218,
+        "gallery": 12_612,
+    }
+    assert DATASETS["sop"].default_old_classes == tuple(range(11_318))
+    assert np.array_equal(DATASETS["in_shop"].default_new_classes, np.arange(3_997, 7_982))
