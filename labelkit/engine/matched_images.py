@@ -1,20 +1,26 @@
-"""Second views that show another image: which partner, which parts of both, and how they belong together.
+"""Second views that show another image: which partner, which parts of both, and which places match.
 
 Source: TAC-CCL, Sec. 4.3.4; sizes of the parts are ours.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from labelkit.algorithms.attention_maps import keypoint_masks
+from labelkit.algorithms.homographies import as_square, between_views, move_points
+from labelkit.config.methods.tac_ccl import TACCCLConfig
+from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.keyed_random import keyed_uniform
-from labelkit.data.pair_views import PairPlan
+from labelkit.data.pair_views import PairPlan, PairTransform
+from labelkit.data.transforms import ViewSpec
 from labelkit.store.matches import Matches
 
 # A part is the box of the keypoints that match, with a margin, not too small, and jittered.
@@ -106,26 +112,65 @@ def part_box(box: NDArray[np.float64], height: int, width: int, u: NDArray[np.fl
     return np.concatenate((2 * start / sides - 1, 2 * (start + side) / sides - 1))
 
 
-@dataclass(frozen=True)
-class LinkTables:
-    """Geometry of matches as tensors, looked up by link.
+def second_view(config: TACCCLConfig, data: DataInfo, first: ViewSpec) -> ViewSpec:
+    """Return the view that follows the first one."""
+    transform = PairTransform(
+        config.transforms,
+        config.pair_crop_area,
+        math.radians(config.pair_rotation_degrees),
+        config.pair_zoom,
+        config.pair_perspective,
+        0.0 if data.chiral or not config.mirror else config.pair_mirror,
+    )
+    return replace(first, interpolation="bilinear", padding="reflection", follows=transform)
 
-    Attributes:
-        homographies: (p, 3, 3) float32, from first to second originals.
-        keypoints: (p, k, 2, 2) float32, x and y in both originals.
-        present: (p, k) bool, keypoints that are there.
+
+class PairGeometry:
+    """Where first views and second views show the same, for attention maps.
+
+    Args:
+        images: matches that second views may be of.
+        config: how the maps of two images are compared.
     """
 
-    homographies: Tensor
-    keypoints: Tensor
-    present: Tensor
+    def __init__(self, images: MatchedImages | None, config: TACCCLConfig) -> None:
+        self._align, self._sigma = config.match_align == "homography", config.match_sigma
+        self._clip = config.match_mask == "clip"
+        self._tables: tuple[Tensor, Tensor, Tensor] | None = None
+        if images is not None and len(images.matches):
+            matches = images.matches
+            present = np.arange(matches.keypoints.shape[1])[None] < matches.keypoint_counts[:, None]
+            self._tables = (
+                torch.from_numpy(matches.homographies.astype(np.float32)),
+                torch.from_numpy(matches.keypoints.astype(np.float32)),
+                torch.from_numpy(present),
+            )
 
-    @classmethod
-    def of(cls, matches: Matches, device: torch.device) -> LinkTables:
-        """Put the geometry on a device."""
-        present = np.arange(matches.keypoints.shape[1])[None] < matches.keypoint_counts[:, None]
-        return cls(
-            torch.from_numpy(matches.homographies.astype(np.float32)).to(device),
-            torch.from_numpy(matches.keypoints.astype(np.float32)).to(device),
-            torch.from_numpy(present).to(device),
-        )
+    def __call__(self, batch: Batch, size: tuple[int, int]) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
+        """Return maps and weights for a batch of pairs.
+
+        Args:
+            batch: with two views.
+            size: height and width of attention maps.
+
+        Returns:
+            ``(b, 3, 3)`` homographies from first to second views; and, where some second views show another image,
+            what the maps of both are to be multiplied by, ``(b, h, w)`` each: 1 without a match, else near keypoints.
+        """
+        first, second = (as_square(view.matrices) for view in batch.geometry[:2])
+        if batch.links is None or self._tables is None:
+            return between_views(first, second), None
+        self._tables = tuple(table.to(first.device) for table in self._tables)  # type: ignore[assignment] # three
+        assert self._tables is not None
+        over, keypoints, present = self._tables
+        is_linked, links = (batch.links >= 0)[:, None, None], batch.links.clamp(min=0)
+        same = torch.eye(3, device=first.device)
+        homographies = torch.linalg.solve(second, torch.where(is_linked, over[links], same) @ first)
+        if not self._align:
+            homographies = torch.where(is_linked, same, homographies)
+        masks = []
+        for side, matrices in enumerate((first, second)):
+            points, inside = move_points(keypoints[links, :, side], torch.linalg.inv(matrices))
+            mask = keypoint_masks(points, inside & present[links], size, sigma=self._sigma, clip=self._clip)
+            masks.append(torch.where(is_linked, mask, 1.0))
+        return homographies, (masks[0], masks[1])

@@ -19,6 +19,7 @@ from labelkit import __version__
 from labelkit.config.backbone import BackboneRunConfig
 from labelkit.config.discovery import ContrastiveTrainConfig, DiscoveryTrainConfig
 from labelkit.config.methods.sela import SeLaConfig
+from labelkit.config.methods.tac_ccl import TACCCLConfig
 from labelkit.config.metric_learning import MetricLearningConfig
 from labelkit.config.representation import RepresentationTrainConfig
 from labelkit.config.supervised import SupervisedTrainConfig
@@ -189,6 +190,10 @@ def _set_up(method_name: str, config: RunConfig, runtime: Runtime, *, fresh: boo
         describe_weights(method.network)
     if fresh and isinstance(config, SeLaConfig) and config.labels_from is not None:
         take_labels(method, config.labels_from, prepared)
+    if isinstance(config, TACCCLConfig) and config.matches is not None:
+        from labelkit.stages.matched_pairs import take_matches  # for this method alone
+
+        take_matches(method, config.matches, prepared.dataset)
     for note in prepared.dataset.notes:
         current_progress().message(note)
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from labelkit.config.metric_learning import MetricLearningConfig
 from labelkit.config.presets import resolve
 from labelkit.config.representation import RepresentationTrainConfig
 from labelkit.config.supervised import SupervisedTrainConfig
@@ -22,9 +23,10 @@ from labelkit.data.transforms import Normalize
 from labelkit.engine.devices import Runtime
 from labelkit.engine.method import Method
 from labelkit.engine.monitors import ClusteringMonitor, DiscoveryMonitor
-from labelkit.engine.representation_monitor import RepresentationMonitor
+from labelkit.engine.representation_monitor import HeldOut, RepresentationMonitor
+from labelkit.engine.retrieval_monitor import RetrievalMonitor
 from labelkit.engine.run_dir import RunDir
-from labelkit.engine.trainer import Trainer
+from labelkit.engine.trainer import Monitor, Trainer
 from labelkit.methods.registry import METHODS
 from labelkit.stages.prepare import PreparedData
 
@@ -93,6 +95,10 @@ def make(prepared: PreparedData, bank: ImageBank, monkeypatch: pytest.MonkeyPatc
         spec = METHODS[name]
         # classifiers train on the labeled quarter alone; four steps make an epoch all the same
         small = {"batch_size": 4, "lr": 0.003} if issubclass(spec.config, SupervisedTrainConfig) else {"batch_size": 16}
+        if issubclass(spec.config, MetricLearningConfig):
+            # two images of two classes, sixteen labeled ones in all; or eight clusters of the 64
+            unlabeled = options.get("mode", "supervised") == "unsupervised" or "mode" not in spec.config.model_fields
+            small = {"batch_size": 16 if unlabeled else 4, "images_per_class": 2, "num_clusters": 8}
         overrides = {"dataset": "digits", **small, "epochs": 2, "device": "cpu", **options}
         config = resolve(spec.config, preset="digits", overrides=overrides).config
         method = spec.load()(config, data.info(0))
@@ -104,8 +110,11 @@ def make(prepared: PreparedData, bank: ImageBank, monkeypatch: pytest.MonkeyPatc
                 run.begin(name, config.to_yaml_dict(operational=False))
         old = np.zeros(10, dtype=bool)
         old[list(data.split.old_classes)] = True
-        monitor: DiscoveryMonitor | ClusteringMonitor | RepresentationMonitor
-        if isinstance(config, RepresentationTrainConfig):
+        monitor: Monitor
+        if isinstance(config, MetricLearningConfig):
+            held_out = HeldOut(bank, data.dataset.labels)
+            monitor = RetrievalMonitor(bank.rows, data.dataset.labels, held_out, config.recall_ks)
+        elif isinstance(config, RepresentationTrainConfig):
             monitor = RepresentationMonitor(bank.rows, data.dataset.labels, None, num_classes=10)
         elif method.network.num_outputs:
             monitor = DiscoveryMonitor(
