@@ -7,7 +7,7 @@ import typer
 from labelkit.cli.command import stage_command
 from labelkit.cli.console import print_result
 from labelkit.cli.options import new_group
-from labelkit.config.stages import ShowAttentionConfig, ShowCurvesConfig
+from labelkit.config.stages import ShowAssemblyConfig, ShowAttentionConfig, ShowCurvesConfig
 
 
 @stage_command(ShowAttentionConfig)
@@ -19,6 +19,17 @@ def attention(config: ShowAttentionConfig) -> None:
     from labelkit.stages.show_attention import show_attention  # torch loads here, not in --help
 
     print_result(show_attention(config))
+
+
+@stage_command(ShowAssemblyConfig)
+def assembly(config: ShowAssemblyConfig) -> None:
+    """Draw where the spatial assembly of a network moves the features of a few images, and what stays.
+
+    Example: labelkit show assembly --checkpoint runs/san-digits --images 4 --out assembly.png
+    """
+    from labelkit.stages.show_assembly import show_assembly  # torch loads here, not in --help
+
+    print_result(show_assembly(config))
 
 
 @stage_command(ShowCurvesConfig)
@@ -36,5 +47,6 @@ def build_app() -> typer.Typer:
     """Build ``labelkit show`` with all its subcommands."""
     app = new_group()
     app.command("attention")(attention)
+    app.command("assembly")(assembly)
     app.command("curves")(curves)
     return app

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 from pydantic.config import JsonDict
 
 from labelkit.config.base import StageConfig
@@ -509,21 +509,14 @@ class PictureConfig(StageConfig):
     overwrite: bool = Field(False, description="Replace the picture in --out.", json_schema_extra=_RUN_ONLY)
 
 
-class ShowAttentionConfig(PictureConfig):
-    """``labelkit show attention``."""
-
-    command: ClassVar[tuple[str, ...]] = ("show", "attention")
+class ShowImagesConfig(PictureConfig):
+    """A picture of what a run does with a few images."""
 
     checkpoint: Path = Field(
         ..., description="Run folder of `labelkit train`, or a checkpoint in it.", json_schema_extra=_MODEL
     )
     which: Literal["last", "best"] = Field(
         "last", description="Checkpoint of a run folder: the last, or the one of lowest loss.", json_schema_extra=_MODEL
-    )
-    block: tuple[int, ...] | None = Field(
-        None,
-        description="Blocks to look at, 0-based, comma-separated; default: those whose keys move, and the last.",
-        json_schema_extra=_MODEL,
     )
     images: int | None = Field(
         None,
@@ -548,24 +541,56 @@ class ShowAttentionConfig(PictureConfig):
     split: str | None = Field(
         None, description="Part of the set: a split's name, or all; default: the run's.", json_schema_extra=_IMAGES
     )
-    heads: bool = Field(False, description="Also draw every head by itself.", json_schema_extra=_RUN)
     seed: int = Field(0, ge=0, description="Seed of the images drawn and of the views.", json_schema_extra=_RUN)
     device: Literal["auto", "cpu", "cuda", "mps"] = Field(
         "auto", description="Where to compute.", json_schema_extra=_RUN
     )
 
     @model_validator(mode="after")
-    def _one_choice_of_images(self) -> ShowAttentionConfig:
+    def _one_choice_of_images(self) -> ShowImagesConfig:
         chosen = [name for name in ("images", "rows", "image") if getattr(self, name) is not None]
         if len(chosen) > 1:
             raise ValueError(f"choose images by one of --images, --rows and --image, not by {' and '.join(chosen)}")
-        for name in ("block", "rows", "image"):
+        for name in ("rows", "image"):
             if getattr(self, name) == ():
                 raise ValueError(f"{name} is empty; leave it out for the default")
         from_set = [name for name in ("dataset", "data_root", "split") if getattr(self, name) is not None]
         if self.image is not None and from_set:
             raise ValueError(f"{' and '.join(from_set)} has no meaning beside --image")
         return self
+
+
+class ShowAttentionConfig(ShowImagesConfig):
+    """``labelkit show attention``."""
+
+    command: ClassVar[tuple[str, ...]] = ("show", "attention")
+
+    block: tuple[int, ...] | None = Field(
+        None,
+        description="Blocks to look at, 0-based, comma-separated; default: those whose keys move, and the last.",
+        json_schema_extra=_MODEL,
+    )
+    heads: bool = Field(False, description="Also draw every head by itself.", json_schema_extra=_RUN)
+
+    @field_validator("block")
+    @classmethod
+    def _some_block(cls, blocks: tuple[int, ...] | None) -> tuple[int, ...] | None:
+        if blocks == ():
+            raise ValueError("empty; leave it out for the default")
+        return blocks
+
+
+class ShowAssemblyConfig(ShowImagesConfig):
+    """``labelkit show assembly``."""
+
+    command: ClassVar[tuple[str, ...]] = ("show", "assembly")
+
+    min_weight: float = Field(
+        0.2, gt=0, lt=1, description="Moves of a larger weight are drawn as arrows.", json_schema_extra=_RUN
+    )
+    max_arrows: int = Field(
+        12, ge=1, le=200, description="Arrows of an image at most, the heaviest.", json_schema_extra=_RUN
+    )
 
 
 class ShowCurvesConfig(PictureConfig):

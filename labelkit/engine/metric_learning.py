@@ -49,11 +49,11 @@ def build_metric_network(config: MetricLearningConfig, data: DataInfo, *, attent
     )
 
 
-def check_training_classes(config: MetricLearningConfig, data: DataInfo) -> int:
-    """Return the number of classes with labels, for training on labels.
+def check_training_classes(config: MetricLearningConfig, data: DataInfo) -> None:
+    """Refuse labels that batches cannot be made of; before training, since a trained run is built without labels.
 
     Raises:
-        DatasetError: none or one.
+        DatasetError: none or one class.
         ConfigError: fewer than a batch needs.
     """
     counts = np.bincount(data.labels[data.labels >= 0])
@@ -70,7 +70,6 @@ def check_training_classes(config: MetricLearningConfig, data: DataInfo) -> int:
             f"{config.batch_size} holds {needed} classes of {config.images_per_class} images, {found} have labels",
             f"Use at most {found * config.images_per_class}, or more --images-per-class.",
         )
-    return data.num_old_classes
 
 
 def lone_classes(data: DataInfo) -> str | None:

@@ -70,11 +70,10 @@ class SAN(Method[SANConfig]):
             self.clusters = pseudo_labels(config, data)
             self.equal_buffers = tuple(f"clusters.{name}" for name in PseudoLabels.buffer_names)
         else:
-            num_classes = check_training_classes(config, data)
             self.labels: Tensor = nn.Buffer(torch.from_numpy(data.labels), persistent=False)
             self.equal_buffers = ("labels",)
         self.pairs = multi_similarity_loss(config)
-        self.classes = None if config.loss == "multi-similarity" else class_loss(config, num_classes)
+        self.classes = None if config.loss == "multi-similarity" else class_loss(config, data.num_old_classes)
         self.memory: MemoryBank | None = None
         if config.memory == "momentum":
             self.memory = MemoryBank(memory_size(config, data, labeled=self.clusters is None), config.embed_dim)
@@ -92,6 +91,8 @@ class SAN(Method[SANConfig]):
         if self._sampler is None or not np.array_equal(rows, self._rows):
             self._rows = rows
             labels = None if self.clusters is not None else data.labels
+            if labels is not None:
+                check_training_classes(config, data)
             self._sampler = group_sampler(config, rows, labels)
             if self.clusters is not None:
                 self.clusters.rows = rows

@@ -101,6 +101,20 @@ def write_spread_plot(path: Path, prototypes: NDArray[np.float32], bound: float)
 
 
 @dataclass(frozen=True)
+class Arrow:
+    """An arrow over a panel.
+
+    Attributes:
+        start, end: right and up, in [0, 1] of the panel.
+        weight: in (0, 1]; the more, the thicker.
+    """
+
+    start: tuple[float, float]
+    end: tuple[float, float]
+    weight: float
+
+
+@dataclass(frozen=True)
 class Panel:
     """One image of a grid.
 
@@ -109,12 +123,14 @@ class Panel:
         heat: (h', w') float, drawn over it; ``None`` = the image alone.
         limits: values of the darkest and the brightest color of the map.
         lines: below it; at most three are seen.
+        arrows: over it.
     """
 
     pixels: NDArray[np.float32]
     heat: NDArray[np.float32] | None = None
     limits: tuple[float, float] = (0.0, 1.0)
     lines: tuple[str, ...] = ()
+    arrows: tuple[Arrow, ...] = ()
 
 
 def write_panels(path: Path, headings: Sequence[str], rows: Sequence[Sequence[Panel | None]], *, note: str) -> Path:
@@ -242,6 +258,9 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
         axes.imshow(0.35 + 0.65 * gray, cmap="gray", vmin=0, vmax=1, extent=(0, 1, 0, 1))
         axes.imshow(panel.heat, cmap="viridis", vmin=low, vmax=high, alpha=0.65, extent=(0, 1, 0, 1))
     axes.set_axis_off()
+    for arrow in panel.arrows:
+        style = {"arrowstyle": "-|>", "color": "tab:red", "linewidth": 0.4 + 2 * arrow.weight, "alpha": 0.85}
+        axes.annotate("", xy=arrow.end, xytext=arrow.start, arrowprops=style)
     for number, line in enumerate(panel.lines[:3]):
         axes.text(0.5, -0.03 - 0.105 * number, line, ha="center", va="top", fontsize=7, parse_math=False)
 

@@ -17,9 +17,7 @@ from torch import Tensor
 from labelkit.algorithms.attention_maps import carry_map, map_correlation, map_entropy
 from labelkit.config.stages import ShowAttentionConfig
 from labelkit.data.batch import Batch
-from labelkit.data.datasets import ImageDataset, load_dataset
-from labelkit.data.decode import BadImage, Channels
-from labelkit.data.keyed_random import keyed_generator
+from labelkit.data.datasets import ImageDataset
 from labelkit.data.loading import ImageBank, TrainLoader
 from labelkit.data.transforms import Normalize, ViewSpec
 from labelkit.engine.devices import Runtime
@@ -31,11 +29,10 @@ from labelkit.models.paired_attention import check_blocks
 from labelkit.models.vit import UnsupportedBackboneError, check_vision_transformer
 from labelkit.stages.networks import TrainedRun, load_run
 from labelkit.stages.pictures import check_new_picture, one_image
-from labelkit.stages.prepare import choose_split_rows, prepare_data
 from labelkit.stages.progress import current_progress
 from labelkit.stages.result import Cell, SimpleResult, Table
+from labelkit.stages.shown_images import DEFAULT_IMAGES, image_channels, shown_dataset, shown_rows
 
-_DEFAULT_IMAGES = 4
 # Side that maps are enlarged to; the picture shows them at about 170 pixels.
 _MAP_SIDE = 224
 # Matplotlib draws at most 2^16 pixels in a direction, and people look at far fewer.
@@ -195,62 +192,9 @@ def _samples(config: ShowAttentionConfig, run: TrainedRun, runtime: Runtime) -> 
             _cut(config, run, runtime, one_image(path), np.zeros(1, dtype=np.int64), [str(path)])[0]
             for path in config.image
         ]
-    dataset = _dataset(config, run)
-    rows = _given_rows(config.rows, dataset) if config.rows is not None else _drawn_rows(config, run, dataset)
+    dataset = shown_dataset(config, run)
+    rows = shown_rows(config, run, dataset)
     return _cut(config, run, runtime, dataset, rows, [dataset.sample_ids[row] for row in rows])
-
-
-def _dataset(config: ShowAttentionConfig, run: TrainedRun) -> ImageDataset:
-    """The images of the run, or those that were asked for."""
-    own: Any = run.config
-    changed = {key: value for key in ("dataset", "data_root") if (value := getattr(config, key)) is not None}
-    own = own.model_copy(update={**changed, "download": False})  # looking fetches nothing
-    try:
-        if config.dataset is None and config.split is None:
-            return prepare_data(own).dataset
-        listed = load_dataset(own.dataset, data_root=own.data_root)
-    except DatasetError as error:
-        if config.dataset is not None:
-            raise
-        raise DatasetError(
-            error.where,
-            f"{error.problem.rstrip('. ')} (the images that {run.folder} was trained on)",
-            "Pass --dataset and --data-root, or --image FILE.",
-        ) from error
-    return listed.select(choose_split_rows(listed, config.split or "auto"))
-
-
-def _given_rows(rows: Sequence[int], dataset: ImageDataset) -> NDArray[np.int64]:
-    outside = [row for row in rows if not 0 <= row < len(dataset)]
-    if outside:
-        raise ConfigError(
-            "--rows",
-            f"no row {', '.join(map(str, outside))} in {dataset.name}, which has {len(dataset)} images",
-            f"Rows count from 0 to {len(dataset) - 1}.",
-        )
-    return np.asarray(rows, dtype=np.int64)
-
-
-def _drawn_rows(config: ShowAttentionConfig, run: TrainedRun, dataset: ImageDataset) -> NDArray[np.int64]:
-    """Rows that can be read, in order; those that cannot are said and passed over."""
-    wanted = config.images if config.images is not None else min(_DEFAULT_IMAGES, len(dataset))
-    if wanted > len(dataset):
-        raise ConfigError("--images", f"{wanted} images of {dataset.name}, which has {len(dataset)}", "Ask for fewer.")
-    rows: list[int] = []
-    for row in keyed_generator(config.seed, "show attention").permutation(len(dataset)).tolist():
-        if len(rows) == wanted:
-            break
-        try:
-            dataset.source.read(row).decode(_channels(run.method))
-        except BadImage as error:
-            current_progress().warning(f"{dataset.sample_ids[row]}: {error.reason}; another one is taken")
-            continue
-        rows.append(row)
-    if len(rows) < wanted:
-        raise DatasetError(
-            dataset.name, f"only {len(rows)} of {len(dataset)} images can be read", f"Ask for at most {len(rows)}."
-        )
-    return np.array(sorted(rows), dtype=np.int64)
 
 
 def _cut(
@@ -264,7 +208,7 @@ def _cut(
     """Make teacher's and student's view of each row, as training makes them in its first epoch."""
     spec = run.method.network.input_spec
     bank = ImageBank(
-        dataset, np.unique(rows), _channels(run.method), device=runtime.device, base_size=spec.size, num_threads=1
+        dataset, np.unique(rows), image_channels(run.method), device=runtime.device, base_size=spec.size, num_threads=1
     )
     for row, reason in bank.bad.items():
         raise DatasetError(dataset.sample_ids[row], f"cannot be read as an image: {reason}", "Choose another one.")
@@ -302,10 +246,6 @@ def _view_specs(method: Method[Any]) -> tuple[ViewSpec, ViewSpec]:
     phase = method.phases(np.arange(method.data.num_samples))[-1]
     views = phase.views(method.config.epochs - 1) if callable(phase.views) else phase.views
     return (views[0], views[1]) if len(views) > 1 else (method.eval_view(), views[0])
-
-
-def _channels(method: Method[Any]) -> Channels:
-    return 1 if method.network.input_spec.channels == 1 else 3
 
 
 # --- numbers -------------------------------------------------------------------------------------
@@ -385,7 +325,7 @@ def _check_size(config: ShowAttentionConfig, num_blocks: int, backbone: Backbone
     from labelkit.stages.plots import panels_size  # matplotlib takes a second to load
 
     chosen = config.rows or config.image
-    images = len(chosen) if chosen is not None else config.images or _DEFAULT_IMAGES
+    images = len(chosen) if chosen is not None else config.images or DEFAULT_IMAGES
     net: Any = backbone.net
     rows = images * (1 + (net.blocks[0].attn.num_heads if config.heads else 0))
     width, height = panels_size(rows, 2 + num_blocks * (3 if has_update else 2))
