@@ -1,0 +1,258 @@
+"""SAN: the baseline inside of it, clusters that a run takes along, its losses, what it says about the assembly."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from labelkit.config.methods.san import SANConfig
+from labelkit.config.presets import available_presets, resolve
+from labelkit.engine.checkpoint import load_checkpoint
+from labelkit.engine.pseudo_labels import PseudoLabels, share_moved
+from labelkit.engine.retrieval_monitor import similarity_spread
+from labelkit.engine.spatial_assembly import term_strength
+from labelkit.errors import ConfigError, DatasetError
+from labelkit.stages.prepare import PreparedData
+
+Make = Callable[..., Any]
+UNSUPERVISED = {"mode": "unsupervised", "refresh_epochs": 1, "memory": "momentum"}
+
+
+def losses(setup: Any) -> list[float]:
+    return [epoch["loss"] for epoch in setup.trainer.fit().history]
+
+
+def test_an_assembly_that_moves_nothing_is_the_baseline_bit_for_bit(make: Make) -> None:
+    """SAN §8.16."""
+    options = {"memory": "momentum", "memory_start_epochs": 1}
+    plain, still = make("san", san=False, **options), make("san", san_assembly="identity", **options)
+    moved = make("san", **options)
+    first, second, third = losses(plain), losses(still), losses(moved)
+    assert first == second
+    assert first != third
+    for name, value in plain.method.network.state_dict().items():
+        assert torch.equal(value, still.method.network.state_dict()[name]), name
+
+
+@pytest.mark.parametrize("stop_at", [3, 4], ids=["inside an epoch", "between epochs"])
+def test_a_resumed_run_has_its_clusters_and_its_memory(tmp_path: Path, make: Make, stop_at: int) -> None:
+    whole = make("san", tmp_path / "whole", **UNSUPERVISED)
+    whole.trainer.fit()
+    assert not make("san", tmp_path / "cut", stop_after_steps=stop_at, **UNSUPERVISED).trainer.fit().finished
+    resumed = make("san", tmp_path / "cut", resume=True, **UNSUPERVISED)
+    checkpoint = load_checkpoint(tmp_path / "cut")
+    assert checkpoint is not None
+    resumed.trainer.restore(checkpoint)
+    assert resumed.trainer.fit().finished
+    for name, value in whole.method.state_dict().items():
+        assert torch.equal(value, resumed.method.state_dict()[name]), name
+    assert (whole.method.clusters.cluster_ids >= 0).all()
+
+
+def test_no_label_is_used_without_supervision(make: Make, prepared: PreparedData) -> None:
+    blind = replace(prepared, labels=np.full(len(prepared.labels), -1))
+    assert losses(make("san", epochs=1, **UNSUPERVISED)) == losses(make("san", epochs=1, data=blind, **UNSUPERVISED))
+
+
+@pytest.mark.parametrize("loss", ["proxy-anchor", "cross-entropy"])
+def test_class_vectors_are_trained_at_a_rate_of_their_own(make: Make, loss: str) -> None:
+    setup = make("san", loss=loss, proxy_lr_scale=7, san_lr_scale=3, new_lr_scale=2, warm_epochs=1)
+    groups = list(setup.method.parameter_groups())
+    assert [group.get("lr_scale", 1) for group in groups] == [1, 2, 3, 7]
+    assert [group["weight_decay"] for group in groups] == [5e-4, 5e-4, 0, 5e-4]
+    named = {id(parameter) for group in groups for parameter in group["params"]}
+    assert named == {id(parameter) for parameter in setup.method.parameters() if parameter.requires_grad}
+    before = {name: value.clone() for name, value in setup.method.state_dict().items()}
+    setup.trainer.config = setup.trainer.config.model_copy(update={"stop_after_steps": 4})
+    setup.trainer.fit()
+    after = setup.method.state_dict()
+    backbone = [name for name, _ in setup.method.network.backbone.named_parameters()]
+    # the backbone rests in the first epoch, class vectors do not
+    assert all(torch.equal(before[f"network.backbone.{name}"], after[f"network.backbone.{name}"]) for name in backbone)
+    assert any(not torch.equal(before[name], after[name]) for name in before if name.startswith("classes"))
+
+
+def test_terms_grow_between_two_moments() -> None:
+    config = resolve(SANConfig, preset="digits", overrides={"term_ramp": "0.1,0.5"}).config
+    assert [term_strength(config, done) for done in (0, 0.1, 0.3, 0.5, 1)] == pytest.approx([0, 0, 0.5, 1, 1])
+    at_once = resolve(SANConfig, preset="digits", overrides={"term_ramp": "0,0"}).config
+    assert term_strength(at_once, 0) == 1
+
+
+def test_terms_without_weight_are_left_out(make: Make) -> None:
+    setup = make("san", entropy_weight=0, coherence_weight=0)
+    logs = setup.method(next(setup.batches())).logs
+    assert {"correlation"} == set(logs) & {"entropy", "correlation", "coherence"}
+
+
+def test_an_epoch_tells_what_the_assembly_does(make: Make) -> None:
+    setup = make("san", epochs=1)
+    setup.trainer.fit()
+    found = {name.removeprefix("assembly/"): value for name, value in setup.trainer.metrics.items() if "/" in name}
+    assert 0 < found["diagonal"] < 1
+    assert found["sources"] > 1
+    assert 0 < found["entropy"] < 1
+    assert found["effect"] > 0
+    assert {"recall_at_1", "map_at_r", "similarity_sd"} <= setup.trainer.metrics.keys()
+
+
+def test_an_assembly_that_does_nothing_is_said_once(make: Make) -> None:
+    setup = make("san", san_diagonal=0.999, lr=1e-6)
+    said: list[str] = []
+    setup.trainer.message = said.append
+    setup.trainer.fit()
+    assert sum("next to nothing" in text for text in said) == 1
+    assert sum("the same for all images" in text for text in said) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"mode": "unsupervised", "num_clusters": 65}, "65 clusters for 64 images"),
+        ({"mode": "unsupervised", "num_clusters": 7}, "7 clusters, a batch holds 8"),
+        ({"batch_size": 16}, "16 holds 8 classes of 2 images, 5 have labels"),
+        ({"memory": "momentum", "batch_size": 10, "images_per_class": 5, "memory_size": 9}, "less than batch_size"),
+        ({"mode": "unsupervised", "loss": "proxy-anchor"}, "needs labels"),
+        ({"term_ramp": "0.5,0.1"}, "two shares in order"),
+        ({"batch_size": 5}, "not a multiple"),
+        ({"batch_size": 4, "images_per_class": 4}, "no negatives"),
+        ({"san_predictor": "fc"}, "at most 49"),
+        ({"san_before": "layer9"}, "no stage 'layer9'"),
+        ({"san_before": "pool"}, "nothing sees where"),
+        ({"recall_ks": "4,2"}, "positive and increase"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(make: Make, options: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        make("san", **options)
+    assert problem in str(refusal.value)
+
+
+def test_data_without_two_classes_is_refused(make: Make, prepared: PreparedData) -> None:
+    one = replace(prepared, labels=np.where(prepared.labels == 0, 0, -1))
+    with pytest.raises(DatasetError, match="1 classes have images"):
+        make("san", data=one)
+
+
+# --- shared parts --------------------------------------------------------------------------------
+
+
+def test_centroids_are_means_of_embeddings_whatever_was_clustered() -> None:
+    labels = PseudoLabels(8, 2, 3, refresh_epochs=5, seed=0)
+    labels.rows = np.array([0, 2, 3, 5, 6])
+    points = torch.tensor([[0.0], [0.1], [9.0], [9.1], [9.2]])
+    embeddings = torch.arange(15.0).reshape(5, 3)
+    record = labels.renew(points, embeddings, 0)
+    ids = labels.cluster_ids
+    assert ids[[1, 4, 7]].tolist() == [-1, -1, -1]
+    assert ids[0] == ids[2]
+    assert ids[3] == ids[5] == ids[6] != ids[0]
+    assert torch.allclose(labels.centroids[ids[0]], embeddings[:2].mean(0))
+    assert torch.allclose(labels.centroids[ids[3]], embeddings[2:].mean(0))
+    assert (record.min_count, record.max_count, record.moved) == (2, 3, 0)
+    assert not labels.due(0)
+    assert labels.due(5)
+    assert not labels.due(6)
+
+
+def test_too_many_equal_images_for_the_clusters_are_refused() -> None:
+    labels = PseudoLabels(6, 3, 2, refresh_epochs=5, seed=0)
+    with pytest.raises(DatasetError, match="stay empty"):
+        labels.renew(torch.zeros(6, 2), torch.zeros(6, 2), 0)
+
+
+def test_renaming_clusters_moves_nobody() -> None:
+    assert share_moved(np.array([0, 0, 1, 1, 2]), np.array([5, 5, 3, 3, 0])) == 0
+    assert share_moved(np.array([0, 0, 0, 1]), np.array([1, 1, 0, 1])) == 0.25
+    assert share_moved(np.array([-1, -1]), np.array([0, 1])) == 0
+
+
+def test_equal_embeddings_have_no_spread() -> None:
+    assert similarity_spread(np.ones((5, 3), dtype=np.float32)) == pytest.approx(0, abs=1e-12)
+    assert similarity_spread(np.eye(2, dtype=np.float32)) == 0
+    assert similarity_spread(np.array([[1, 0], [1, 0], [0, 1]], dtype=np.float32)) == pytest.approx(np.sqrt(2) / 3)
+
+
+RECIPES = {
+    "cub": {"lr": 3e-5, "freeze_bn": True, "epochs": 68, "lr_drop_epochs": (41,), "embed_dim": 512},
+    "scars": {"lr": 3e-5, "freeze_bn": True, "epochs": 80, "lr_drop_epochs": (48,), "embed_dim": 512},
+    "sop": {"lr": 1e-4, "freeze_bn": False, "memory_size": 55_000, "recall_ks": (1, 10, 100, 1000)},
+    "in_shop": {"lr": 1e-4, "freeze_bn": False, "memory_size": 25_882, "recall_ks": (1, 10, 20, 30)},
+    "cub_unsupervised": {"mode": "unsupervised", "num_clusters": 100, "embed_dim": 128, "refresh_epochs": 20},
+    "scars_unsupervised": {"mode": "unsupervised", "num_clusters": 100, "embed_dim": 128},
+    "sop_unsupervised": {"mode": "unsupervised", "num_clusters": 10_000, "embed_dim": 128},
+    "sop_resnet18": {
+        "mode": "unsupervised", "backbone": "resnet18", "pretrained": False, "image_size": 224, "batch_size": 120,
+        "lr": 1e-3, "epochs": 200, "lr_schedule": "cosine", "san_before": "layer4", "san_diagonal": 0.5,
+    },
+    "cub_no_memory": {"memory": "none", "lr": 3e-5},
+    "cub_proxy_anchor": {
+        "loss": "proxy-anchor", "memory": "none", "optimizer": "adamw", "lr": 1e-4, "batch_size": 180,
+        "warm_epochs": 1, "proxy_lr_scale": 100,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_recipes_hold_the_numbers_of_the_specification(name: str) -> None:
+    """SAN §4.2."""
+    values = resolve(SANConfig, preset=name).config.model_dump()
+    expected = {"images_per_class": 5, "weight_decay": 1e-4 if "proxy" in name else 5e-4} | RECIPES[name]
+    assert {key: values[key] for key in expected} == expected
+    assert set(RECIPES) < set(available_presets(SANConfig))
+
+
+TWO_PROCESSES = """
+import sys, torch
+from labelkit.engine.devices import Runtime
+from labelkit.engine.gathering import gather_batch
+from labelkit.losses.metric import MultiSimilarityLoss
+
+runtime = Runtime(device="cpu", threads=1)
+torch.manual_seed(0)
+images, labels = torch.randn(8, 5), torch.arange(8) % 3
+weight = torch.randn(5, 4, requires_grad=True)
+own = slice(runtime.rank, None, runtime.world_size)
+embeddings = gather_batch(images[own] @ weight)
+loss = MultiSimilarityLoss()(embeddings, gather_batch(labels[own]))
+loss.backward()
+gradient = runtime.combine(weight.grad, "sum") / runtime.world_size
+if runtime.is_main:
+    torch.save({"embeddings": embeddings.detach(), "loss": loss.detach(), "gradient": gradient}, sys.argv[1])
+runtime.close()
+"""
+
+
+@pytest.mark.slow
+def test_two_processes_have_the_loss_and_gradient_of_the_whole_batch(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(TWO_PROCESSES)
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    found = []
+    for name, command in (("one", [sys.executable]), ("two", launcher)):
+        done = subprocess.run(
+            [*command, str(tmp_path / "script.py"), str(tmp_path / name)], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        found.append(torch.load(tmp_path / name))
+    for key, value in found[0].items():
+        torch.testing.assert_close(value, found[1][key], rtol=0, atol=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [(), ("--mode", "unsupervised", "--num-clusters", "10", "--memory", "momentum")])
+def test_two_processes_train_to_the_end(tmp_path: Path, options: tuple[str, ...]) -> None:
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    words = ["--max-per-class", "12", "--batch-size", "20", "--images-per-class", "2", "--epochs", "2"]
+    command = [*launcher, "-m", "labelkit", "train", "san", "--dataset", "digits", *words, *options]
+    done = subprocess.run(
+        [*command, "--out", str(tmp_path / "run"), "--json"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert '"finished": true' in done.stdout
