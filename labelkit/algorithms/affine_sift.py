@@ -159,7 +159,7 @@ def match_keypoints(first: Keypoints, second: Keypoints, *, ratio: float = 0.75)
     rows = rows[returns]
     # only what returns needs a runner-up
     others = similarity[rows]
-    others[_near(second.points)[best[rows]]] = -np.inf
+    others[_near(second.points[best[rows]], second.points)] = -np.inf
     runner_up = others.max(axis=1)
     kept = rows[closest[rows] < ratio * np.where(np.isfinite(runner_up), _distances(runner_up), np.inf)]
     kept = kept[np.argsort(closest[kept], kind="stable")]
@@ -179,10 +179,10 @@ def _distances(similarity: NDArray[np.float32]) -> NDArray[np.float32]:
     return np.asarray(np.sqrt(np.maximum(2 - 2 * similarity, 0)))
 
 
-def _near(points: NDArray[np.float32]) -> NDArray[np.bool_]:
-    """(k, k) whether two keypoints are at the same place."""
-    squares = (points**2).sum(axis=1)
-    return np.asarray(squares[:, None] + squares[None] - 2 * points @ points.T <= _NEAR_PX**2 + 1e-3)
+def _near(points: NDArray[np.float32], others: NDArray[np.float32]) -> NDArray[np.bool_]:
+    """(k, m) whether points are at the places of others."""
+    squares = (points**2).sum(axis=1)[:, None] + (others**2).sum(axis=1) - 2 * points @ others.T
+    return np.asarray(squares <= _NEAR_PX**2 + 1e-3)
 
 
 def is_plausible(

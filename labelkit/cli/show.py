@@ -15,6 +15,8 @@ from labelkit.config.stages import ShowAssemblyConfig, ShowAttentionConfig, Show
 def attention(config: ShowAttentionConfig) -> None:
     """Draw what the class tokens of teacher and student attend to, before and after the teacher's update.
 
+    Of a run of tac-ccl: attention of two views of an image, and how much they agree, before and after training.
+
     Example: labelkit show attention --checkpoint runs/flipclass-digits --images 4 --out maps.png
     """
     from labelkit.stages.show_attention import show_attention  # torch loads here, not in --help

@@ -15,10 +15,16 @@ from labelkit.config.metric_learning import MetricLearningConfig
 from labelkit.data.batch import DataInfo
 from labelkit.data.samplers import ClassBalancedSampler
 from labelkit.data.transforms import ViewSpec, metric_test_view, metric_view
-from labelkit.engine.method import TrainState
+from labelkit.engine.method import FullPass, TrainState
 from labelkit.engine.pseudo_labels import PseudoLabels
+from labelkit.engine.retrieval_monitor import COLLAPSED, similarity_spread
 from labelkit.errors import ConfigError, DatasetError
-from labelkit.losses.metric import MultiSimilarityLoss, NormalizedSoftmaxLoss, ProxyAnchorLoss
+from labelkit.losses.metric import (
+    MultiSimilarityLoss,
+    NormalizedSoftmaxLoss,
+    ProxyAnchorLoss,
+    collapsed_multi_similarity,
+)
 from labelkit.models.metric_network import MetricNetwork
 from labelkit.models.seeding import seeded_init
 
@@ -109,11 +115,14 @@ def renew_pseudo_labels(
     Returns:
         (n_r, d) float32, the embeddings of the rows that have a cluster now, in their order.
     """
-    rows = labels.rows
-    embeddings = state.embed(network.embed, rows)
+    rows, how = labels.rows, None
+    if labels.is_first and not config.pretrained and config.weights is None:
+        # running statistics of a network that was never trained say nothing: all embeddings would be alike
+        how = FullPass("batch-statistics", order="fixed", batch_size=config.batch_size)
+    embeddings = state.embed(network.embed, rows, how)
     points = embeddings
     if labels.is_first and config.first_clustering == "pooled":
-        points = state.embed(network.features, rows)
+        points = state.embed(network.features, rows, how)
     elif labels.is_first and config.first_clustering == "pixels":
         points = state.embed(lambda images: F.normalize(images.flatten(1), dim=1), rows)
     record = labels.renew(points, embeddings, state.epoch)
@@ -135,6 +144,44 @@ def group_sampler(
 def multi_similarity_loss(config: MetricLearningConfig) -> MultiSimilarityLoss:
     """Build the pair loss."""
     return MultiSimilarityLoss(config.ms_alpha, config.ms_beta, config.ms_base, config.ms_epsilon)
+
+
+def collapsed_pair_loss(config: MetricLearningConfig, labels: PseudoLabels, references: int | None) -> float:
+    """Return the pair loss of a network that makes all images alike, for the clusters of the time.
+
+    Args:
+        config: sharpness of the loss, and the groups of a batch.
+        labels: the clusters.
+        references: embeddings that a batch is compared with; ``None``: the batch itself.
+    """
+    positives, others = config.images_per_class - 1, config.batch_size - config.images_per_class
+    if references is not None:
+        ids = labels.cluster_ids.cpu().numpy()
+        sizes = np.bincount(ids[ids >= 0])
+        # of the cluster of an image drawn at random, without the image itself
+        share = float((sizes * sizes).sum()) / float(sizes.sum()) ** 2
+        positives = max(0, round(share * references) - 1)
+        others = references - 1 - positives
+    return collapsed_multi_similarity(
+        positives, others, alpha=config.ms_alpha, beta=config.ms_beta, base=config.ms_base
+    )
+
+
+def watch_collapse(embeddings: Tensor, collapsed_loss: float, state: TrainState) -> None:
+    """Log how different embeddings are, and say when all are alike; a network that was not trained is not judged.
+
+    Args:
+        embeddings: (n, d) unit rows.
+        collapsed_loss: what the pair loss is worth then.
+        state: of the run.
+    """
+    spread = similarity_spread(embeddings.numpy())
+    state.log("collapse", {"similarity_sd": spread, "collapsed_ms": collapsed_loss})
+    if state.epoch and spread < COLLAPSED:
+        state.warn(
+            f"warning: all embeddings are alike (similarities differ by {spread:.3f} only): the network collapses; "
+            "lower --lr or the weights of added losses"
+        )
 
 
 def train_view(config: MetricLearningConfig, data: DataInfo, size: int) -> ViewSpec:

@@ -6,6 +6,8 @@ image with its own copy in the memory are left out before anything is mined, whi
 
 from __future__ import annotations
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -99,6 +101,26 @@ class MultiSimilarityLoss(nn.Module):
         """Return the loss."""
         with without_autocast(embeddings):
             return _pair_loss(self.loss, self.epsilon, embeddings, labels, reference, reference_labels, own)
+
+
+def collapsed_multi_similarity(
+    positives: int, negatives: int, *, alpha: float = 2.0, beta: float = 50.0, base: float = 0.5
+) -> float:
+    """Return the least multi-similarity loss of embeddings that are all equally similar.
+
+    A network that tells no image from another can do no better, so a run that stays there has learnt nothing.
+
+    Args:
+        positives: references of an anchor's class.
+        negatives: references of other classes.
+        alpha: as of the loss.
+        beta: as of the loss.
+        base: as of the loss.
+    """
+    offsets = torch.linspace(-1 - abs(base), 1 + abs(base), 20_001, dtype=torch.float64)
+    attract = torch.logaddexp(torch.zeros(()).double(), math.log(max(positives, 1e-300)) - alpha * offsets) / alpha
+    repel = torch.logaddexp(torch.zeros(()).double(), math.log(max(negatives, 1e-300)) + beta * offsets) / beta
+    return float((attract + repel).min())
 
 
 class MemoryContrastiveLoss(nn.Module):

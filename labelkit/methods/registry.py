@@ -19,6 +19,7 @@ from labelkit.config.methods.simgcd import SimGCDConfig
 from labelkit.config.methods.snowball import SnowballConfig
 from labelkit.config.methods.softmax import SoftmaxConfig
 from labelkit.config.methods.supervised import SupervisedConfig
+from labelkit.config.methods.tac_ccl import TACCCLConfig
 from labelkit.config.train import RunConfig
 
 if TYPE_CHECKING:
@@ -105,5 +106,10 @@ METHODS: dict[str, MethodSpec] = {
         "Few labels, baseline: cross-entropy of the labeled images alone.",
         SupervisedConfig,
         "labelkit.methods.supervised:Supervised",
+    ),
+    "tac-ccl": MethodSpec(
+        "Metric learning without labels: clusters, a memory, and attention that moves with the image.",
+        TACCCLConfig,
+        "labelkit.methods.tac_ccl:TACCCL",
     ),
 }

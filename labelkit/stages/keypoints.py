@@ -37,8 +37,8 @@ from labelkit.store.matches import (
 )
 
 #: Images, and pairs, of a part: what is lost at a stop, at most.
-IMAGES_PER_PART = 16
-PAIRS_PER_PART = 128
+IMAGES_PER_PART = 32
+PAIRS_PER_PART = 512
 # Keypoints held at a time; a part of large images has about 4 MiB.
 _MEMORY_BYTES = 2 << 30
 # Of the way they are found; a change makes old parts unused.

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from labelkit.algorithms.attention_maps import carry_map, map_correlation, map_entropy
+from labelkit.config.methods.tac_ccl import TACCCLConfig
 from labelkit.config.stages import ShowAttentionConfig
 from labelkit.data.batch import Batch
 from labelkit.data.datasets import ImageDataset
@@ -86,6 +87,10 @@ def show_attention(config: ShowAttentionConfig) -> SimpleResult:
     """
     check_new_picture(config.out, overwrite=config.overwrite)
     run = load_run(config.checkpoint, config.which)
+    if isinstance(run.config, TACCCLConfig):
+        from labelkit.stages.show_gates import show_gates  # for this method alone
+
+        return show_gates(config, run)
     backbone = _vision_transformer(run)
     moving = run.method.key_update()
     update, aligned = moving if moving is not None else (None, ())

@@ -22,6 +22,7 @@ from labelkit.config.few_labels import FewLabelTrainConfig
 from labelkit.config.methods.lmcs import LMCSConfig
 from labelkit.config.methods.sela import SeLaConfig
 from labelkit.config.methods.snowball import SnowballConfig
+from labelkit.config.methods.tac_ccl import TACCCLConfig
 from labelkit.config.metric_learning import MetricLearningConfig
 from labelkit.config.representation import RepresentationTrainConfig
 from labelkit.config.supervised import SupervisedTrainConfig
@@ -194,6 +195,10 @@ def _set_up(method_name: str, config: RunConfig, runtime: Runtime, *, fresh: boo
         describe_weights(method.network)
     if fresh and isinstance(config, SeLaConfig) and config.labels_from is not None:
         take_labels(method, config.labels_from, prepared)
+    if isinstance(config, TACCCLConfig) and config.matches is not None:
+        from labelkit.stages.matched_pairs import take_matches  # for this method alone
+
+        take_matches(method, config.matches, prepared.dataset)
     for note in prepared.dataset.notes:
         current_progress().message(note)
 

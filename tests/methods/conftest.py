@@ -131,7 +131,7 @@ def make(
         small = {"batch_size": 4, "lr": 0.003} if issubclass(spec.config, SupervisedTrainConfig) else {"batch_size": 16}
         if issubclass(spec.config, MetricLearningConfig):
             # two images of two classes, sixteen labeled ones in all; or eight clusters of the 64
-            unlabeled = options.get("mode", "supervised") == "unsupervised"
+            unlabeled = options.get("mode", "supervised") == "unsupervised" or "mode" not in spec.config.model_fields
             small = {"batch_size": 16 if unlabeled else 4, "images_per_class": 2, "num_clusters": 8}
         overrides = {"dataset": "digits", **small, "epochs": 2, "device": "cpu", **options}
         if by_steps:

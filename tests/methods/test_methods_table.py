@@ -91,6 +91,8 @@ def test_a_few_steps_lower_the_loss(make: Make, name: str) -> None:
 @pytest.mark.parametrize("name", METHODS)
 def test_every_trainable_parameter_gets_a_gradient_and_no_other(make: Make, name: str) -> None:
     setup = make(name)
+    # some have to know before a batch can be drawn
+    setup.method.on_epoch_start(setup.trainer._state(log_now=False))
     setup.method(next(setup.batches())).loss.backward()
     for key, parameter in setup.method.named_parameters():
         if parameter.requires_grad:

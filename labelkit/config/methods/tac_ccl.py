@@ -1,0 +1,183 @@
+"""Options of TAC-CCL: metric learning without labels, by clusters and by attention that moves with the image."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from pydantic import Field, model_validator
+from pydantic.config import JsonDict
+
+from labelkit.config.metric_learning import MetricLearningConfig
+
+_DATA: JsonDict = {"panel": "Data"}
+_OPTIMIZATION: JsonDict = {"panel": "Optimization"}
+_MODEL: JsonDict = {"panel": "Model"}
+_MEMORY: JsonDict = {"panel": "Memory"}
+_CENTERS: JsonDict = {"panel": "Contrastive clustering"}
+_ATTENTION: JsonDict = {"panel": "Transformed attention"}
+_MATCHES: JsonDict = {"panel": "Matching images"}
+
+
+class TACCCLConfig(MetricLearningConfig):
+    """``labelkit train tac-ccl``; defaults are those of GoogLeNet on CUB."""
+
+    command: ClassVar[tuple[str, ...]] = ("train", "tac-ccl")
+
+    label_split: Literal["auto", "given", "gcd", "few-labels", "class-halves", "none"] = Field(
+        "none",
+        description="Which labels may be used; this method uses none.",
+        json_schema_extra=_DATA,
+    )
+    freeze_bn: bool = Field(
+        True,
+        description="Keep the running statistics of the backbone's normalization (few training images).",
+        json_schema_extra=_MODEL,
+    )
+    attention: bool = Field(
+        True,
+        description="CBAM on the last feature maps; its spatial gate is the attention map.",
+        json_schema_extra=_MODEL,
+    )
+    clip_grad_norm: float | None = Field(
+        10.0, gt=0, description="Largest length of the gradient; none: no limit.", json_schema_extra=_OPTIMIZATION
+    )
+    lr_schedule: Literal["cosine", "constant", "step"] = Field(
+        "step",
+        description="Shape of the learning rate; step: it drops at --lr-drop-epochs.",
+        json_schema_extra=_OPTIMIZATION,
+    )
+    lr_drop_epochs: tuple[int, ...] = Field(
+        (36,), description="Epochs at whose start the learning rate drops (step).", json_schema_extra=_OPTIMIZATION
+    )
+
+    memory: bool = Field(
+        True,
+        description="Compare a batch with earlier embeddings of all images, not with itself.",
+        json_schema_extra=_MEMORY,
+    )
+    memory_size: int | None = Field(
+        None, ge=2, description="Embeddings kept; default: as many as there are images.", json_schema_extra=_MEMORY
+    )
+    memory_mode: Literal["replace", "add"] = Field(
+        "replace",
+        description="The loss over the memory replaces that of the batch, or is added to it (XBM's code).",
+        json_schema_extra=_MEMORY,
+    )
+    memory_refill: bool = Field(
+        True, description="Fill the memory with fresh embeddings at every clustering.", json_schema_extra=_MEMORY
+    )
+    memory_warmup_steps: int | None = Field(
+        None,
+        ge=0,
+        description="Without --memory-refill: steps before the memory is used; default: one epoch.",
+        json_schema_extra=_MEMORY,
+    )
+
+    ccl: bool = Field(True, description="Use the contrastive clustering loss.", json_schema_extra=_CENTERS)
+    ccl_weight: float = Field(
+        0.1, gt=0, description="Its weight (ours; the paper gives none).", json_schema_extra=_CENTERS
+    )
+    ccl_positive: Literal["nearest", "assigned"] = Field(
+        "nearest",
+        description="Which center pulls: the nearest (the paper), or that of the image's cluster.",
+        json_schema_extra=_CENTERS,
+    )
+    ccl_start_epoch: int = Field(0, ge=0, description="First epoch with this loss.", json_schema_extra=_CENTERS)
+
+    tac: bool = Field(
+        True,
+        description="Train on a second, transformed view too: attention consistency and feature similarity.",
+        json_schema_extra=_ATTENTION,
+    )
+    tac_weight: float = Field(
+        1.0, ge=0, description="Weight of the attention loss (ours).", json_schema_extra=_ATTENTION
+    )
+    feature_weight: float = Field(
+        0.1,
+        ge=0,
+        description="Weight of the feature similarity; large ones collapse (ours).",
+        json_schema_extra=_ATTENTION,
+    )
+    tac_reduction: Literal["mean", "sum"] = Field(
+        "mean", description="Over the cells of a map; sum is the paper's.", json_schema_extra=_ATTENTION
+    )
+    tac_both: bool = Field(
+        False, description="Compare in both directions; helps with strong crops.", json_schema_extra=_ATTENTION
+    )
+    ms_both: bool = Field(False, description="The pair loss sees second views too.", json_schema_extra=_ATTENTION)
+    transforms: tuple[Literal["crop", "rotation", "zoom", "perspective"], ...] = Field(
+        ("crop", "rotation", "zoom", "perspective"),
+        description="What may happen to the second view, one of them each time.",
+        json_schema_extra=_ATTENTION,
+    )
+    pair_crop_area: tuple[float, float] = Field(
+        (0.36, 1.0), description="Share of the area that a crop keeps, from and to.", json_schema_extra=_ATTENTION
+    )
+    pair_rotation_degrees: float = Field(
+        30.0, ge=0, le=180, description="Largest angle, both ways.", json_schema_extra=_ATTENTION
+    )
+    pair_zoom: tuple[float, float] = Field(
+        (0.7, 1.4), description="Magnification, from and to.", json_schema_extra=_ATTENTION
+    )
+    pair_perspective: float = Field(
+        0.3, ge=0, lt=0.9, description="How far corners move inward; the side is 2.", json_schema_extra=_ATTENTION
+    )
+    pair_mirror: float = Field(
+        0.5,
+        ge=0,
+        le=1,
+        description="Probability of a mirrored second view, unless the set loses its sense in a mirror.",
+        json_schema_extra=_ATTENTION,
+    )
+
+    matches: Path | None = Field(
+        None,
+        description="Pairs of images found by `labelkit match`: second views may show the partner.",
+        json_schema_extra=_MATCHES,
+    )
+    match_share: float = Field(
+        0.5,
+        gt=0,
+        le=1,
+        description="How often an image with a partner in its cluster is shown with it (ours).",
+        json_schema_extra=_MATCHES,
+    )
+    match_align: Literal["homography", "none"] = Field(
+        "homography",
+        description="Compare attention at places that match, or at equal places of both views (the paper's Eq. 4.6 as "
+        "printed).",
+        json_schema_extra=_MATCHES,
+    )
+    match_mask: Literal["clip", "sum"] = Field(
+        "clip",
+        description="Weight of a place near keypoints: at most 1, or the sum over them (the paper's).",
+        json_schema_extra=_MATCHES,
+    )
+    match_sigma: float = Field(
+        1.0,
+        gt=0,
+        description="How far a keypoint reaches, in cells of the attention map (ours).",
+        json_schema_extra=_MATCHES,
+    )
+
+    @model_validator(mode="after")
+    def _check_parts(self) -> TACCCLConfig:
+        if self.tac and not self.attention:
+            raise ValueError("tac needs attention; pass --no-tac too")
+        if self.matches is not None and not self.tac:
+            raise ValueError("matches are used by tac, which is off")
+        if self.ms_both and not self.tac:
+            raise ValueError("ms_both needs second views, which tac makes")
+        if self.tac and self.tac_weight == 0 and self.feature_weight == 0 and not self.ms_both:
+            raise ValueError("tac makes second views that no loss uses: tac_weight and feature_weight are 0")
+        if self.memory and self.memory_size is not None and self.memory_size < self.batch_size:
+            raise ValueError(f"memory_size {self.memory_size} is smaller than batch_size {self.batch_size}")
+        low, high = self.pair_crop_area
+        if not 0 < low <= high <= 1:
+            raise ValueError("pair_crop_area must be ordered, above 0 and at most 1")
+        if not 0 < self.pair_zoom[0] <= self.pair_zoom[1]:
+            raise ValueError("pair_zoom must be ordered and positive")
+        if not self.transforms or len(set(self.transforms)) < len(self.transforms):
+            raise ValueError("transforms must name at least one kind, and none twice")
+        return self

@@ -1,0 +1,186 @@
+"""TAC-CCL: which losses there are, what a checkpoint has of clusters and memory, matching images, bad input."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from labelkit.algorithms.homographies import between_views
+from labelkit.config.methods.tac_ccl import TACCCLConfig
+from labelkit.engine.checkpoint import load_checkpoint
+from labelkit.engine.matched_images import MatchedImages, MatchedPairing, part_box
+from labelkit.errors import CheckpointMismatch
+from labelkit.store.matches import Matches, join_matches, one_match
+
+Make = Callable[..., Any]
+SAME = np.eye(3)
+SPOTS = np.array([[[-0.5, -0.5], [-0.5, -0.5]], [[0.5, 0.5], [0.5, 0.5]], [[0.0, 0.2], [0.0, 0.2]]])
+
+
+def _step(setup: Any) -> dict[str, float]:
+    """The logs of the first batch, after the first clustering."""
+    setup.method.on_epoch_start(setup.trainer._state(log_now=False))
+    setup.method.on_step_start(setup.trainer._state(log_now=False))
+    batch = next(setup.batches())
+    output = setup.method(batch)
+    return {name: float(value) for name, value in output.logs.items()} | {"loss": float(output.loss.detach())}
+
+
+def _some_matches(pairs: list[tuple[int, int]]) -> Matches:
+    return join_matches([one_match(first, second, SAME, SPOTS) for first, second in pairs])
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"ccl_start_epoch": 0}, {"ms", "ccl", "features", "tac"}),
+        ({"ccl": False}, {"ms", "features", "tac"}),
+        ({"tac": False, "ccl_start_epoch": 0}, {"ms", "ccl"}),
+        ({"tac": False, "ccl": False}, {"ms"}),
+        ({"tac": False, "ccl": False, "memory": False}, {"ms"}),
+        ({"ccl_start_epoch": 1}, {"ms", "features", "tac"}),
+    ],
+    ids=["all", "no ccl", "no tac", "baseline", "no memory", "ccl later"],
+)
+def test_every_part_can_be_left_out(make: Make, options: dict[str, Any], expected: set[str]) -> None:
+    logs = _step(make("tac-ccl", **options))
+    assert {"ms", "ccl", "features", "tac"} & logs.keys() == expected
+
+
+def test_the_loss_is_the_weighted_sum_of_its_parts(make: Make) -> None:
+    logs = _step(make("tac-ccl", ccl_start_epoch=0, ccl_weight=0.3, feature_weight=0.2, tac_weight=2.0))
+    expected = logs["ms"] + 0.3 * logs["ccl"] + 0.2 * logs["features"] + 2.0 * logs["tac"]
+    assert logs["loss"] == pytest.approx(expected, rel=1e-5)
+
+
+def test_clusters_are_renewed_on_time_and_are_the_labels_of_the_sampler(make: Make, tmp_path: Path) -> None:
+    setup = make("tac-ccl", tmp_path / "run", epochs=4, refresh_epochs=2)
+    setup.trainer.fit()
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [line["epoch"] for line in lines if line.get("kind") == "pseudo-labels"] == [0, 2]
+    ids = setup.method.labels.cluster_ids.numpy()
+    drawn = ids[setup.trainer.phases[0].sampler.indices(3)].reshape(-1, setup.config.images_per_class)
+    assert (drawn == drawn[:, :1]).all()
+
+
+def test_a_checkpoint_carries_clusters_and_memory(make: Make, tmp_path: Path) -> None:
+    make("tac-ccl", tmp_path / "run", stop_after_steps=2).trainer.fit()
+    checkpoint = load_checkpoint(tmp_path / "run")
+    assert checkpoint is not None
+    names = checkpoint.tensors("model.safetensors")
+    for name in ("labels.cluster_ids", "labels.centroids", "memory.embeddings", "memory.rows", "memory.position"):
+        assert name in names
+    assert int((names["memory.rows"] >= 0).sum()) == 2 * 16
+
+
+def test_no_mirror_images_of_digits(make: Make) -> None:
+    setup = make("tac-ccl")
+    assert setup.method.views()[1].follows.hflip == 0
+    batch = next(setup_batches(setup))
+    turned = between_views(batch.geometry[0].matrices, batch.geometry[1].matrices)
+    assert (torch.linalg.det(turned[:, :2, :2]) > 0).all()
+
+
+def setup_batches(setup: Any) -> Any:
+    setup.method.on_epoch_start(setup.trainer._state(log_now=False))
+    return setup.trainer.batches(setup.trainer.phases[0], 0)
+
+
+def test_second_views_show_partners_of_the_same_cluster(make: Make) -> None:
+    setup = make("tac-ccl", match_share=1.0)
+    pairs = [(row, (row + 1) % 64) for row in range(64)]
+    matched = MatchedImages(_some_matches(pairs), np.full((64, 2), 8), "digest")
+    clusters = np.arange(64) // 4
+    plan = MatchedPairing(matched, 1.0, lambda: clusters).plan(np.arange(64), np.arange(64), seed=0, epoch=0)
+
+    same = clusters == clusters[(np.arange(64) + 1) % 64]
+    assert ((plan.links >= 0) == same).all()
+    assert (plan.rows == np.where(same, (np.arange(64) + 1) % 64, np.arange(64))).all()
+
+    setup.method.use_matches(matched)
+    setup.trainer.phases = setup.method.phases(setup.bank.rows)
+    batch = next(setup_batches(setup))
+    assert batch.links is not None
+    logs = setup.method(batch).logs
+    assert 0 < float(logs["matched"]) <= 1
+
+
+def test_half_of_the_images_with_a_partner_are_shown_with_it() -> None:
+    matched = MatchedImages(_some_matches([(row, 999) for row in range(400)]), np.full((1000, 2), 8), "digest")
+    pairing = MatchedPairing(matched, 0.5, lambda: np.zeros(1000, dtype=np.int64))
+    plan = pairing.plan(np.arange(800), np.arange(800), seed=0, epoch=0)
+    assert 0.42 < (plan.links[:400] >= 0).mean() < 0.58
+    assert (plan.links[400:] == -1).all()
+
+
+def test_parts_are_squares_around_the_keypoints_inside_of_the_image() -> None:
+    middle = np.full(3, 0.5)
+    # a box of 20 x 10 pixels in an image of 200 x 100: least side 40
+    box = part_box(np.array([-0.1, -0.1, 0.1, 0.1]), 100, 200, middle)
+    np.testing.assert_allclose((box + 1) / 2 * [200, 100, 200, 100], [80, 30, 120, 70])
+    # keypoints at the corner: shifted inside
+    corner = part_box(np.array([0.9, 0.9, 1.0, 1.0]), 100, 200, np.array([1.0, 1.0, 1.0]))
+    assert corner[2] == pytest.approx(1)
+    assert corner[3] == pytest.approx(1)
+    # keypoints all over: no more than the shorter side
+    whole = part_box(np.array([-1.0, -1, 1, 1]), 100, 200, middle)
+    np.testing.assert_allclose((whole + 1) / 2 * [200, 100, 200, 100], [50, 0, 150, 100])
+
+
+def test_going_on_with_other_matches_is_refused(make: Make) -> None:
+    method = make("tac-ccl").method
+    method.use_matches(MatchedImages(_some_matches([(0, 1)]), np.full((64, 2), 8), "one"))
+    saved = method.extra_state()
+    method.load_extra_state(saved)
+    method.use_matches(MatchedImages(_some_matches([(0, 1)]), np.full((64, 2), 8), "another"))
+    with pytest.raises(CheckpointMismatch, match="other matches"):
+        method.load_extra_state(saved)
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"attention": False}, "tac needs attention"),
+        ({"tac": False, "matches": "m.h5"}, "matches are used by tac"),
+        ({"tac": False, "ms_both": True}, "ms_both needs second views"),
+        ({"tac_weight": 0, "feature_weight": 0}, "no loss uses"),
+        ({"memory_size": 79}, "smaller than batch_size"),
+        ({"pair_crop_area": (0.5, 0.2)}, "pair_crop_area"),
+        ({"pair_zoom": (1.4, 0.7)}, "pair_zoom"),
+        ({"transforms": ("crop", "crop")}, "none twice"),
+    ],
+    ids=lambda value: "" if isinstance(value, str) else next(iter(value)),
+)
+def test_options_that_contradict_each_other_are_refused(options: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        TACCCLConfig(dataset="digits", **options)
+
+
+def test_a_class_with_one_image_is_no_fault(tmp_path: Path, make: Make) -> None:
+    # clusters stand for classes: one with one image is repeated in its group
+    setup = make("tac-ccl", num_clusters=60)
+    setup.trainer.fit()
+    sizes = np.bincount(setup.method.labels.cluster_ids.numpy(), minlength=60)
+    assert (sizes == 1).any()
+
+
+@pytest.mark.slow
+def test_two_processes_give_the_clusters_of_one(tmp_path: Path) -> None:
+    words = ["-m", "labelkit", "train", "tac-ccl", "--dataset", "digits", "--epochs", "1", "--batch-size", "50"]
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    for name, start in (("one", [sys.executable]), ("two", launcher)):
+        done = subprocess.run(
+            [*start, *words, "--out", str(tmp_path / name)], capture_output=True, text=True, timeout=600, check=False
+        )
+        assert done.returncode == 0, done.stderr
+    found = [load_checkpoint(tmp_path / name) for name in ("one", "two")]
+    first, second = (run.tensors("model.safetensors") for run in found if run is not None)
+    assert torch.equal(first["labels.cluster_ids"], second["labels.cluster_ids"])
+    assert torch.equal(first["memory.rows"], second["memory.rows"])

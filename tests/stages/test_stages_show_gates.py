@@ -1,0 +1,48 @@
+"""``labelkit show attention`` of a run of tac-ccl: the picture, the number, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+SMALL = (
+    *("--preset", "digits", "--holdout", "none", "--batch-size", "8", "--images-per-class", "2"),
+    *("--num-clusters", "4", "--epochs", "4", "--no-ccl"),
+)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory, photos: Path, labelkit: Any) -> Path:
+    """A run of tac-ccl on the photos. Tests must not change it."""
+    out = tmp_path_factory.mktemp("runs") / "tac"
+    answer = labelkit("train", "tac-ccl", "--dataset", photos, *SMALL, "--out", out, "-q")
+    assert answer.code == 0, answer.err
+    return out
+
+
+def test_attention_is_drawn_and_its_agreement_told(run: Path, labelkit: Any, tmp_path: Path) -> None:
+    answer = labelkit("show", "attention", "--checkpoint", run, "--images", "2", "--out", tmp_path / "a.png", "--json")
+    assert answer.code == 0, answer.err
+    found = answer.json["correlation"]
+    assert found["images"] == 48
+    assert -1 <= found["begun"] <= 1
+    assert -1 <= found["trained"] <= 1
+    assert len(answer.json["images"]) == 2
+    with Image.open(tmp_path / "a.png") as picture:
+        assert picture.size[0] > picture.size[1] / 2
+
+
+def test_a_single_file_can_be_shown(run: Path, photos: Path, labelkit: Any, tmp_path: Path) -> None:
+    image = photos / "ant" / "00.png"
+    answer = labelkit("show", "attention", "--checkpoint", run, "--image", image, "--out", tmp_path / "a.png", "--json")
+    assert answer.code == 0, answer.err
+    assert answer.json["images"][0]["image"] == str(image)
+
+
+def test_blocks_are_refused(run: Path, labelkit: Any, tmp_path: Path) -> None:
+    answer = labelkit("show", "attention", "--checkpoint", run, "--block", "1", "--out", tmp_path / "a.png")
+    assert answer.code == 2
+    assert "vision transformers" in answer.err
