@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 from labelkit.losses.contrastive_clustering import ContrastiveClusteringLoss
+from labelkit.losses.metric import collapsed_multi_similarity
 
 ROWS = torch.tensor([[1.0, 0], [0.6, 0.8], [0, 1], [-0.6, 0.8]], dtype=torch.float64)
 CENTERS = torch.tensor([[0.9, 0.1], [0, 0.9], [-0.8, -0.2]], dtype=torch.float64)
@@ -55,3 +56,10 @@ def test_one_center_is_refused() -> None:
 def test_assigned_without_ids_is_refused() -> None:
     with pytest.raises(ValueError, match="cluster_ids"):
         ContrastiveClusteringLoss("assigned")(ROWS, CENTERS)
+
+
+@pytest.mark.parametrize(
+    ("positives", "negatives", "least"), [(4, 75, 0.884324), (45, 850, 2.048456)], ids=["a batch", "a memory"]
+)
+def test_a_collapsed_network_cannot_go_below_the_closed_form(positives: int, negatives: int, least: float) -> None:
+    assert collapsed_multi_similarity(positives, negatives) == pytest.approx(least, abs=1e-6)
