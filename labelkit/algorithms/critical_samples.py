@@ -15,7 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from functools import partial
+from typing import Literal, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -30,8 +31,13 @@ from labelkit.algorithms.nearest_centroid import (
     Labels,
     MissingClass,
     Rows,
+    SearchOptions,
     Wanted,
+    capped,
+    check_cap,
+    check_choice,
     check_count,
+    check_factor,
     check_labels,
     class_means,
     crowded_warnings,
@@ -171,13 +177,11 @@ def discover_critical(
     wants = [wanted] if shares is None else shares.tolist()
     if confine and delta is not None:
         radius = delta[1] if delta[0] == "absolute" else float(np.quantile(distance, delta[1])) if len(order) else 0.0
-        limit = round(radius / scale, 9)
-        groups = [group[keys[group] <= limit] for group in groups]
+        groups = [group[keys[group] <= round(radius / scale, 9)] for group in groups]
     elif confine:
-        # 1e-9: 0.29 * 100 is 28.999...
-        caps = [max(want, int(confine_cap * len(group) + 1e-9)) for group, want in zip(groups, wants, strict=True)]
         groups = [
-            group[: min(confine_factor * want, cap)] for group, want, cap in zip(groups, wants, caps, strict=True)
+            group[: min(confine_factor * want, max(want, capped(confine_cap, len(group))))]
+            for group, want in zip(groups, wants, strict=True)
         ]
     confined = np.concatenate(groups)
     soft = soft_labels(rows, known.pool[confined], referred, known.num_classes, beta, scale)
@@ -218,80 +222,45 @@ def discover_critical(
     )
 
 
+class CriticalOptions(SearchOptions, total=False):
+    """Options of :func:`discover_critical`."""
+
+    reference: Reference
+    delta: Delta | None
+    beta: float | None
+    label_rule: LabelRule
+    criterion: Criterion
+    confine: bool
+    confine_factor: int
+    confine_cap: float
+
+
 def discover_critical_rounds(
     features: ArrayLike,
     labels: ArrayLike,
     count: Count,
     rounds: int,
     *,
-    num_classes: int | None = None,
     pool: ArrayLike | None = None,
     original: ArrayLike | None = None,
-    reference: Reference = "original",
-    delta: Delta | None = None,
-    beta: float | None = None,
-    label_rule: LabelRule = "agree",
-    criterion: Criterion = "max_entropy",
-    confine: bool = True,
-    confine_factor: int = 10,
-    confine_cap: float = 0.25,
-    balance: Balance = "balanced",
-    feature_norm: FeatureNorm = "none",
-    missing_class: MissingClass = "error",
-    class_names: Sequence[str] = (),
+    **options: Unpack[CriticalOptions],
 ) -> CriticalDiscovery:
     """Repeat :func:`discover_critical`, each round with the labels found so far; the features stay.
 
     Args:
-        features: see there, as all further arguments.
+        features: see there.
         labels: (n,) before the first round.
         count: rows of each round, in all or of each class; ``double``: as many as have a label then.
         rounds: >= 1; ends earlier when a round finds nothing.
-        num_classes: see there.
         pool: rows that may be found in any round.
         original: by default ``labels``.
-        reference: ``all`` lets means and soft labels see the rows found.
-        delta: see there.
-        beta: see there.
-        label_rule: see there.
-        criterion: see there.
-        confine: see there.
-        confine_factor: see there.
-        confine_cap: see there.
-        balance: see there.
-        feature_norm: see there.
-        missing_class: see there.
-        class_names: for messages.
+        options: see there; ``reference="all"`` lets means and soft labels see the rows found.
 
     Raises:
         ValueError: as there.
     """
-    may = None if pool is None else np.asarray(pool)
-    first = np.asarray(labels) if original is None else np.asarray(original)
-
-    def find(current: NDArray[np.int64], wanted: Wanted) -> CriticalDiscovery:
-        return discover_critical(
-            features,
-            current,
-            wanted,
-            num_classes=num_classes,
-            pool=None if may is None else may & ((current < 0) | (np.asarray(labels) >= 0)),
-            original=first,
-            reference=reference,
-            delta=delta,
-            beta=beta,
-            label_rule=label_rule,
-            criterion=criterion,
-            confine=confine,
-            confine_factor=confine_factor,
-            confine_cap=confine_cap,
-            balance=balance,
-            feature_norm=feature_norm,
-            missing_class=missing_class,
-            class_names=class_names,
-        )
-
-    return repeat_rounds(find, labels, count, rounds)
+    find = partial(discover_critical, features, **options)
+    return repeat_rounds(find, labels, count, rounds, pool=pool, original=original)
 
 
 def rank_weights(num_reference: int, beta: float) -> NDArray[np.float64]:
@@ -356,8 +325,7 @@ def _check_options(
     confine_factor: int,
     confine_cap: float,
 ) -> None:
-    if reference not in ("original", "all"):
-        raise ValueError(f"reference must be original or all, got {reference!r}")
+    check_choice("reference", reference, ("original", "all"))
     if delta is not None:
         kind, value = delta
         if kind not in ("quantile", "absolute"):
@@ -366,14 +334,10 @@ def _check_options(
             raise ValueError(f"delta must be >= 0, a quantile at most 1, got {delta!r}")
     if not 0 < beta < np.inf:
         raise ValueError(f"beta must be > 0, got {beta}")
-    if label_rule not in ("agree", "vote", "center"):
-        raise ValueError(f"label_rule must be agree, vote or center, got {label_rule!r}")
-    if criterion not in ("max_entropy", "min_entropy", "min_distance"):
-        raise ValueError(f"criterion must be max_entropy, min_entropy or min_distance, got {criterion!r}")
-    if confine_factor < 1:
-        raise ValueError(f"confine_factor must be >= 1, got {confine_factor}")
-    if not 0 < confine_cap <= 1:
-        raise ValueError(f"confine_cap must be in (0, 1], got {confine_cap}")
+    check_choice("label_rule", label_rule, ("agree", "vote", "center"))
+    check_choice("criterion", criterion, ("max_entropy", "min_entropy", "min_distance"))
+    check_factor("confine_factor", confine_factor)
+    check_cap("confine_cap", confine_cap)
 
 
 def _nearest_means(

@@ -8,9 +8,9 @@ lowest row, so that neither BLAS nor threads nor block sizes change what is foun
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Protocol, TypedDict, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -83,6 +83,7 @@ class Discovery:
 
 
 D = TypeVar("D", bound=Discovery)
+D_co = TypeVar("D_co", bound=Discovery, covariant=True)
 
 
 class Rows:
@@ -315,14 +316,67 @@ def crowded_warnings(taken: NDArray[np.int64], sizes: NDArray[np.int64], class_n
     )
 
 
-def repeat_rounds(find: Callable[[NDArray[np.int64], Wanted], D], labels: ArrayLike, count: Count, rounds: int) -> D:
+class SearchOptions(TypedDict, total=False):
+    """Options that all searches have: see :func:`labelkit.algorithms.snowball.discover_confident`."""
+
+    num_classes: int | None
+    balance: Balance
+    feature_norm: FeatureNorm
+    missing_class: MissingClass
+    class_names: Sequence[str]
+
+
+class OneRound(Protocol[D_co]):
+    """A search of one round."""
+
+    def __call__(
+        self, labels: NDArray[np.int64], count: Wanted, *, pool: NDArray[np.bool_] | None, original: NDArray[Any]
+    ) -> D_co:
+        """Find ``count`` rows of ``pool`` by the labels there are."""
+        ...
+
+
+def check_choice(name: str, value: object, allowed: Sequence[str]) -> None:
+    """Raise ``ValueError`` unless an option is one of the words allowed."""
+    if value not in allowed:
+        raise ValueError(f"{name} must be {', '.join(allowed[:-1])} or {allowed[-1]}, got {value!r}")
+
+
+def check_cap(name: str, value: float) -> None:
+    """Raise ``ValueError`` unless a share is in (0, 1]."""
+    if not 0 < value <= 1:
+        raise ValueError(f"{name} must be in (0, 1], got {value}")
+
+
+def check_factor(name: str, value: int) -> None:
+    """Raise ``ValueError`` unless a factor is at least 1."""
+    if value < 1:
+        raise ValueError(f"{name} must be >= 1, got {value}")
+
+
+def capped(share: float, count: int) -> int:
+    """Whole part of a share of a count."""
+    return int(share * count + 1e-9)  # 0.29 * 100 is 28.999...
+
+
+def repeat_rounds(
+    find: OneRound[D],
+    labels: ArrayLike,
+    count: Count,
+    rounds: int,
+    *,
+    pool: ArrayLike | None = None,
+    original: ArrayLike | None = None,
+) -> D:
     """Find rows, give them their labels, find more.
 
     Args:
-        find: (labels, count) to what one round finds.
+        find: one round.
         labels: (n,) before the first round.
         count: rows of each round, in all or of each class; ``double``: as many as have a label then.
         rounds: >= 1; ends earlier when a round finds nothing.
+        pool: (n,) bool, rows that may be found in any round; by default all without a label.
+        original: (n,) the given labels alone; by default ``labels``.
 
     Raises:
         ValueError: count or rounds out of range; what ``find`` raises.
@@ -332,10 +386,13 @@ def repeat_rounds(find: Callable[[NDArray[np.int64], Wanted], D], labels: ArrayL
     if isinstance(count, str) and count != "double":
         raise ValueError(f"count must be a number or double, got {count!r}")
     current = np.array(labels, dtype=np.int64)
+    given = current if original is None else np.asarray(original)
+    may, labeled = None if pool is None else np.asarray(pool), current >= 0
     found: list[D] = []
     for _ in range(rounds):
         wanted: Wanted = int((current >= 0).sum()) if isinstance(count, str) else count
-        found.append(find(current, wanted))
+        left = None if may is None else may & ((current < 0) | labeled)
+        found.append(find(current, wanted, pool=left, original=given))
         current = found[-1].grown(current)
         if not len(found[-1].indices):
             break

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Literal
+from typing import Literal, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -25,8 +25,13 @@ from labelkit.algorithms.nearest_centroid import (
     Labels,
     MissingClass,
     Rows,
+    SearchOptions,
     Wanted,
+    capped,
+    check_cap,
+    check_choice,
     check_count,
+    check_factor,
     check_labels,
     class_means,
     crowded_warnings,
@@ -150,80 +155,45 @@ def discover_confident(
     )
 
 
+class ConfidentOptions(SearchOptions, total=False):
+    """Options of :func:`discover_confident`."""
+
+    select: Select
+    far_factor: int
+    far_cap: float | None
+    fusion: Fusion
+    fusion_scale: bool
+    score: Score
+    refill: bool
+    seed: int
+
+
 def discover_confident_rounds(
     features: ArrayLike | Sequence[ArrayLike],
     labels: ArrayLike,
     count: Count,
     rounds: int,
     *,
-    num_classes: int | None = None,
     pool: ArrayLike | None = None,
     original: ArrayLike | None = None,
-    balance: Balance = "balanced",
-    select: Select = "min",
-    far_factor: int = 10,
-    far_cap: float | None = 0.5,
-    fusion: Fusion = "none",
-    fusion_scale: bool = False,
-    score: Score = "distance",
-    feature_norm: FeatureNorm = "none",
-    missing_class: MissingClass = "error",
-    refill: bool = False,
-    seed: int = 0,
-    class_names: Sequence[str] = (),
+    **options: Unpack[ConfidentOptions],
 ) -> Discovery:
     """Repeat :func:`discover_confident`, each round with the labels found so far; the features stay.
 
     Args:
-        features: see there, as all further arguments.
+        features: see there.
         labels: (n,) before the first round.
         count: rows of each round, in all or of each class; ``double``: as many as have a label then.
         rounds: >= 1; ends earlier when a round finds nothing.
-        num_classes: see there.
         pool: rows that may be found in any round.
         original: by default ``labels``.
-        balance: see there.
-        select: see there.
-        far_factor: see there.
-        far_cap: see there.
-        fusion: see there.
-        fusion_scale: see there.
-        score: see there.
-        feature_norm: see there.
-        missing_class: see there.
-        refill: see there.
-        seed: of ``random``, the same in each round.
-        class_names: for messages.
+        options: see there; ``seed`` is the same in each round.
 
     Raises:
         ValueError: as there.
     """
-    may = None if pool is None else np.asarray(pool)
-    first = np.asarray(labels) if original is None else np.asarray(original)
-
-    def find(current: NDArray[np.int64], wanted: Wanted) -> Discovery:
-        return discover_confident(
-            features,
-            current,
-            wanted,
-            num_classes=num_classes,
-            pool=None if may is None else may & ((current < 0) | (np.asarray(labels) >= 0)),
-            original=first,
-            balance=balance,
-            select=select,
-            far_factor=far_factor,
-            far_cap=far_cap,
-            fusion=fusion,
-            fusion_scale=fusion_scale,
-            score=score,
-            feature_norm=feature_norm,
-            missing_class=missing_class,
-            refill=refill,
-            seed=seed,
-            class_names=class_names,
-        )
-
-    return repeat_rounds(find, labels, count, rounds)
+    find = partial(discover_confident, features, **options)
+    return repeat_rounds(find, labels, count, rounds, pool=pool, original=original)
 
 
 def fuse(parts: Sequence[NDArray[np.float64]], fusion: Fusion) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
@@ -274,8 +244,7 @@ def _checked(
 ) -> tuple[list[Rows], Labels]:
     several = isinstance(features, list | tuple) and len(features) > 0 and np.ndim(features[0]) == 2
     arrays: Sequence[ArrayLike] = features if several else [features]  # type: ignore[assignment,list-item] # looked at
-    if score not in ("distance", "softmax"):
-        raise ValueError(f"score must be distance or softmax, got {score!r}")
+    check_choice("score", score, ("distance", "softmax"))
     if score == "softmax" and feature_norm != "none":
         raise ValueError("feature_norm has no meaning for probabilities")
     parts = [
@@ -313,16 +282,13 @@ def _check_probabilities(rows: Rows) -> None:
 
 
 def _check_options(select: Select, fusion: Fusion, num_parts: int, far_factor: int, far_cap: float | None) -> None:
-    if select not in ("min", "far", "random", "max"):
-        raise ValueError(f"select must be min, far, random or max, got {select!r}")
-    if fusion not in ("none", "distance", "cascade", "rank"):
-        raise ValueError(f"fusion must be none, distance, cascade or rank, got {fusion!r}")
+    check_choice("select", select, ("min", "far", "random", "max"))
+    check_choice("fusion", fusion, ("none", "distance", "cascade", "rank"))
     if fusion == "none" and num_parts > 1:
         raise ValueError(f"{num_parts} feature arrays and no fusion")
-    if far_factor < 1:
-        raise ValueError(f"far_factor must be >= 1, got {far_factor}")
-    if far_cap is not None and not 0 < far_cap <= 1:
-        raise ValueError(f"far_cap must be in (0, 1], got {far_cap}")
+    check_factor("far_factor", far_factor)
+    if far_cap is not None:
+        check_cap("far_cap", far_cap)
 
 
 def _nearest(
@@ -374,8 +340,7 @@ def _select(
     if select != "far" or want == 0:
         return group[:want], False
     confident = min(far_factor * want, len(group))
-    # 1e-9: 0.29 * 100 is 28.999...
-    limit = confident if far_cap is None else max(want, int(far_cap * len(group) + 1e-9))
+    limit = confident if far_cap is None else max(want, capped(far_cap, len(group)))
     kept = group[: min(confident, limit)]
     return kept[max(0, len(kept) - want) :], limit < confident
 
