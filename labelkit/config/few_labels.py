@@ -119,6 +119,10 @@ class TwoStreamOptions(StageConfig):
         return self
 
 
+class TwoStreamTrainConfig(FewLabelTrainConfig, TwoStreamOptions):
+    """A classifier that sees labeled and unlabeled images in each batch."""
+
+
 class MeanTeacherOptions(TwoStreamOptions):
     """Loss of Mean Teacher."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -185,5 +186,7 @@ def test_recalibration_changes_running_statistics_and_nothing_else(make_trainer:
 
 def test_recalibration_of_a_network_without_normalization_does_nothing(make_trainer: Any) -> None:
     trainer = make_trainer()
-    trainer.full_pass = None
-    recalibrate_bn(trainer.method.network, state(), trainer.bank.rows)
+    network = trainer.method.network
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    recalibrate_bn(network, dataclasses.replace(trainer._state(log_now=False), full_pass=None), trainer.bank.rows)
+    assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())

@@ -7,13 +7,13 @@ from typing import ClassVar
 from pydantic import Field
 from pydantic.config import JsonDict
 
-from labelkit.config.few_labels import FewLabelTrainConfig, TwoStreamOptions
+from labelkit.config.few_labels import TwoStreamTrainConfig
 from labelkit.config.student_options import FreeMatchOptions
 
 _OPTIMIZATION: JsonDict = {"panel": "Optimization"}
 
 
-class FreeMatchConfig(FewLabelTrainConfig, TwoStreamOptions, FreeMatchOptions):
+class FreeMatchConfig(TwoStreamTrainConfig, FreeMatchOptions):
     """``labelkit train freematch``; defaults are those of the published code for CIFAR-10."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "freematch")

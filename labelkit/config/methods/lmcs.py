@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 from pydantic.config import JsonDict
 
 from labelkit.config.critical_search import CriticalSearchOptions
-from labelkit.config.few_labels import FewLabelTrainConfig, TwoStreamOptions
+from labelkit.config.few_labels import TwoStreamTrainConfig
 from labelkit.config.student_options import FreeMatchOptions, MixMatchOptions
 
 _OPTIMIZATION: JsonDict = {"panel": "Optimization"}
@@ -20,7 +20,7 @@ _SEARCH: JsonDict = {"panel": "Which"}
 _STOP: JsonDict = {"panel": "Stop"}
 
 
-class LMCSConfig(FewLabelTrainConfig, TwoStreamOptions, MixMatchOptions, FreeMatchOptions, CriticalSearchOptions):
+class LMCSConfig(TwoStreamTrainConfig, MixMatchOptions, FreeMatchOptions, CriticalSearchOptions):
     """``labelkit train lmcs``; defaults are those of the dissertation where it gives one."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "lmcs")

@@ -6,10 +6,10 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from labelkit.config.few_labels import FewLabelTrainConfig, MeanTeacherOptions
+from labelkit.config.few_labels import MeanTeacherOptions, TwoStreamTrainConfig
 
 
-class MeanTeacherConfig(FewLabelTrainConfig, MeanTeacherOptions):
+class MeanTeacherConfig(TwoStreamTrainConfig, MeanTeacherOptions):
     """``labelkit train mean-teacher``; defaults are those of the released code for ConvNet-13."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "mean-teacher")

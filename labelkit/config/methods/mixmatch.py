@@ -7,13 +7,13 @@ from typing import ClassVar
 from pydantic import Field
 from pydantic.config import JsonDict
 
-from labelkit.config.few_labels import FewLabelTrainConfig, TwoStreamOptions
+from labelkit.config.few_labels import TwoStreamTrainConfig
 from labelkit.config.student_options import MixMatchOptions
 
 _OPTIMIZATION: JsonDict = {"panel": "Optimization"}
 
 
-class MixMatchConfig(FewLabelTrainConfig, TwoStreamOptions, MixMatchOptions):
+class MixMatchConfig(TwoStreamTrainConfig, MixMatchOptions):
     """``labelkit train mixmatch``; defaults are those of the released code for CIFAR-10."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "mixmatch")

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 from pydantic import Field, model_validator
 from pydantic.config import JsonDict
 
-from labelkit.config.few_labels import FewLabelTrainConfig, MeanTeacherOptions
+from labelkit.config.few_labels import MeanTeacherOptions, TwoStreamTrainConfig
 from labelkit.config.student_options import FreeMatchOptions, MixMatchOptions
 
 _GROWTH: JsonDict = {"panel": "Growth"}
@@ -18,7 +18,7 @@ _AVERAGES: JsonDict = {"panel": "Averaged networks"}
 _OPTIMIZATION: JsonDict = {"panel": "Optimization"}
 
 
-class SnowballConfig(FewLabelTrainConfig, MeanTeacherOptions, MixMatchOptions, FreeMatchOptions):
+class SnowballConfig(TwoStreamTrainConfig, MeanTeacherOptions, MixMatchOptions, FreeMatchOptions):
     """``labelkit train snowball``; defaults are those of the dissertation where it gives one."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "snowball")
