@@ -20,12 +20,19 @@ from typing import Any
 
 import comparison
 
+# as mixmatch's preset for digits
+ON_MIXMATCH = (
+    "--trainer mixmatch --lr 2e-3 --weight-decay 0.02 --noise 0 --labeled-batch-size 32 --unlabeled-weight 30 "
+    "--unlabeled-ramp 0.25"
+)
 ROWS = {
     "supervised": ["supervised"],
     "mean-teacher": ["mean-teacher"],
     "snowball without master": ["snowball", "--no-master"],
     "snowball": ["snowball"],
     "mixmatch": ["mixmatch"],
+    "snowball on mixmatch": ["snowball", *ON_MIXMATCH.split()],
+    "lmcs without composition": ["lmcs", "--guide", "average"],
     "lmcs without critical samples": ["lmcs", "--growth-limit", "1"],
     "lmcs": ["lmcs"],
     "freematch": ["freematch"],
@@ -34,6 +41,8 @@ ROWS = {
 RIVALS = {
     "snowball without master": "mean-teacher",
     "snowball": "mean-teacher",
+    "snowball on mixmatch": "mixmatch",
+    "lmcs without composition": "mixmatch",
     "lmcs without critical samples": "mixmatch",
     "lmcs": "mixmatch",
 }
