@@ -52,52 +52,13 @@ def evaluate_clustering(config: EvaluateClusteringConfig) -> SimpleResult:
         else np.asarray(store.old_classes, bool)
     )
     rows_of_split = _rows(store, config)
-    scores: list[dict[str, object]] = []
-    accuracy_rows: list[list[Cell]] = []
-    error_rows: list[list[Cell]] = []
-    interval_rows: list[list[Cell]] = []
-    class_rows: list[list[Cell]] = []
-    for result, ids in groupings:
-        shown = result.name + (" (stale)" if result.stale else "")
-        for split, rows in rows_of_split.items():
-            rows = rows[ids[rows] >= 0]
-            if len(rows) == 0:
-                continue
-            labels, clusters = np.asarray(store.labels)[rows], ids[rows]
-            score = cluster_accuracy(labels, clusters, old_classes, protocol=config.protocol)
-            nmi, ari = normalized_mutual_information(labels, clusters), adjusted_rand_index(labels, clusters)
-            intervals: dict[str, tuple[float, float]] | None = None
-            if config.bootstrap:
-                generator = keyed_generator(config.seed, f"bootstrap {split}")  # equal groupings, equal intervals
-                found = accuracy_intervals(score, old_classes, num_resamples=config.bootstrap, generator=generator)
-                intervals = {"all": found.all_interval, "old": found.old_interval, "new": found.new_interval}
-                interval_rows.append([shown, split, *(_percent_range(interval) for interval in intervals.values())])
-            per_class = _per_class(score, labels, clusters, store.class_names, old_classes)
-            class_rows += [
-                [shown, split, row.name, "old" if row.old else "new", row.images, 100 * row.accuracy]
-                for row in per_class
-            ]
-            names = result.arrays.get("names")
-            scores.append(
-                {
-                    "result": result.name,
-                    "stale": result.stale,
-                    "stage": result.stage,
-                    "split": split,
-                    "rows": len(rows),
-                    "nmi": nmi,
-                    "ari": ari,
-                    **score.to_dict(),
-                    "intervals": intervals,
-                    "per_class": [row.to_dict() for row in per_class],
-                    "cluster_names": list(names) if names is not None else None,
-                }
-            )
-            percent = [100 * value for value in (score.all_accuracy, score.old_accuracy, score.new_accuracy)]
-            accuracy_rows.append([shown, split, len(rows), *percent, nmi, ari, score.used_clusters])
-            errors = [100 * value for value in (score.true_old, score.false_old, score.true_new, score.false_new)]
-            error_rows.append([shown, split, *errors])
-    if not scores:
+    scored = [
+        _score(store, config, result, ids, split, rows[ids[rows] >= 0], old_classes)
+        for result, ids in groupings
+        for split, rows in rows_of_split.items()
+        if (ids[rows] >= 0).any()
+    ]
+    if not scored:
         held_out = _held_out(store, config)
         raise StoreError(
             str(store.path),
@@ -109,7 +70,7 @@ def evaluate_clustering(config: EvaluateClusteringConfig) -> SimpleResult:
         "protocol": config.protocol,
         "rows": config.rows,
         "bootstrap": {"resamples": config.bootstrap, "level": 0.95, "seed": config.seed},
-        "scores": scores,
+        "scores": [one.to_dict() for one in scored],
     }
     made: tuple[Path, ...] = ()
     if config.result is not None:
@@ -130,26 +91,113 @@ def evaluate_clustering(config: EvaluateClusteringConfig) -> SimpleResult:
             overwrite=config.overwrite,
         )
         made = (path,)
-    which = "rows whose labels training could not use" if _held_out(store, config) else "all labeled rows"
+    return SimpleResult(values, made, tuple(_tables(config, scored, held_out=_held_out(store, config))))
+
+
+@dataclass(frozen=True)
+class _Scored:
+    """One grouping on one split."""
+
+    result: Result
+    split: str
+    rows: int
+    accuracy: ClusterAccuracy
+    nmi: float
+    ari: float
+    intervals: dict[str, tuple[float, float]] | None
+    per_class: list[_ClassScore]
+
+    @property
+    def shown(self) -> list[Cell]:
+        return [self.result.name + (" (stale)" if self.result.stale else ""), self.split]
+
+    def accuracy_row(self) -> list[Cell]:
+        score = self.accuracy
+        percent = [100 * value for value in (score.all_accuracy, score.old_accuracy, score.new_accuracy)]
+        return [*self.shown, self.rows, *percent, self.nmi, self.ari, score.used_clusters]
+
+    def error_row(self) -> list[Cell]:
+        score = self.accuracy
+        shares = (score.true_old, score.false_old, score.true_new, score.false_new)
+        return [*self.shown, *(100 * share for share in shares)]
+
+    def class_rows(self) -> list[list[Cell]]:
+        return [
+            [*self.shown, row.name, "old" if row.old else "new", row.images, 100 * row.accuracy]
+            for row in self.per_class
+        ]
+
+    def to_dict(self) -> dict[str, object]:
+        names = self.result.arrays.get("names")
+        return {
+            "result": self.result.name,
+            "stale": self.result.stale,
+            "stage": self.result.stage,
+            "split": self.split,
+            "rows": self.rows,
+            "nmi": self.nmi,
+            "ari": self.ari,
+            **self.accuracy.to_dict(),
+            "intervals": self.intervals,
+            "per_class": [row.to_dict() for row in self.per_class],
+            "cluster_names": list(names) if names is not None else None,
+        }
+
+
+def _score(
+    store: EmbeddingStore,
+    config: EvaluateClusteringConfig,
+    result: Result,
+    ids: NDArray[np.int64],
+    split: str,
+    rows: NDArray[np.int64],
+    old_classes: NDArray[np.bool_],
+) -> _Scored:
+    labels, clusters = np.asarray(store.labels)[rows], ids[rows]
+    accuracy = cluster_accuracy(labels, clusters, old_classes, protocol=config.protocol)
+    intervals: dict[str, tuple[float, float]] | None = None
+    if config.bootstrap:
+        generator = keyed_generator(config.seed, f"bootstrap {split}")  # equal groupings, equal intervals
+        found = accuracy_intervals(accuracy, old_classes, num_resamples=config.bootstrap, generator=generator)
+        intervals = {"all": found.all_interval, "old": found.old_interval, "new": found.new_interval}
+    return _Scored(
+        result,
+        split,
+        len(rows),
+        accuracy,
+        normalized_mutual_information(labels, clusters),
+        adjusted_rand_index(labels, clusters),
+        intervals,
+        _per_class(accuracy, labels, clusters, store.class_names, old_classes),
+    )
+
+
+def _tables(config: EvaluateClusteringConfig, scored: list[_Scored], *, held_out: bool) -> list[Table]:
+    which = "rows whose labels training could not use" if held_out else "all labeled rows"
     tables = [
         Table(
             f"accuracy {config.protocol} in %, over {which}",
             ["result", "split", "rows", "All", "Old", "New", "NMI", "ARI", "clusters"],
-            accuracy_rows,
+            [one.accuracy_row() for one in scored],
         ),
         Table(
             "errors in % of their group: wrong old class, taken for new; wrong new class, taken for old",
             ["result", "split", "TrueOld", "FalseOld", "TrueNew", "FalseNew"],
-            error_rows,
+            [one.error_row() for one in scored],
         ),
     ]
-    if interval_rows:
+    if config.bootstrap:
         title = f"95 % intervals in %: {config.bootstrap} bootstrap resamples of the rows, same clusters and matching"
-        tables.insert(1, Table(title, ["result", "split", "All", "Old", "New"], interval_rows))
+        rows: list[list[Cell]] = [
+            [*one.shown, *(_percent_range(interval) for interval in (one.intervals or {}).values())] for one in scored
+        ]
+        tables.insert(1, Table(title, ["result", "split", "All", "Old", "New"], rows))
     if config.per_class:
         columns = ["result", "split", "class", "kind", "images", "accuracy"]
-        tables.append(Table("accuracy of each class in %", columns, class_rows))
-    return SimpleResult(values, made, tuple(tables))
+        tables.append(
+            Table("accuracy of each class in %", columns, [row for one in scored for row in one.class_rows()])
+        )
+    return tables
 
 
 def _groupings(store: EmbeddingStore, config: EvaluateClusteringConfig) -> list[tuple[Result, NDArray[np.int64]]]:
