@@ -18,6 +18,7 @@ _IMAGES: JsonDict = {"panel": "Images"}
 _STORE: JsonDict = {"panel": "Store", "preset": False}
 _FILTER: JsonDict = {"panel": "Filters", "preset": False}
 _SEARCH: JsonDict = {"panel": "Search"}
+_PATCHES: JsonDict = {"panel": "Patches"}
 
 
 class EmbedConfig(DataConfig):
@@ -26,6 +27,13 @@ class EmbedConfig(DataConfig):
     command: ClassVar[tuple[str, ...]] = ("embed",)
 
     out: Path = Field(..., description="Store to write, NAME.h5.", json_schema_extra=_RUN_ONLY)
+    stride: int = Field(1, ge=1, description="Only every so many-th of the chosen images.", json_schema_extra=_IMAGES)
+    max_images: int | None = Field(
+        None,
+        ge=1,
+        description="At most so many of them, evenly spread over the listing; default: all.",
+        json_schema_extra=_IMAGES,
+    )
     checkpoint: Path | None = Field(
         None,
         description="Run folder of `labelkit train`, or a checkpoint in it; the same data set gets the run's split.",
@@ -59,6 +67,23 @@ class EmbedConfig(DataConfig):
     dtype: Literal["float32", "float16"] = Field(
         "float32", description="Type of the stored rows.", json_schema_extra=_RUN
     )
+    dense: bool = Field(
+        False,
+        description="Also store the features of the patches of each image (its feature map), in files beside the store.",
+        json_schema_extra=_PATCHES,
+    )
+    patches_per_image: int | None = Field(
+        None,
+        ge=1,
+        description="With --dense: so many patches of each image, drawn by chance; default: all.",
+        json_schema_extra=_PATCHES,
+    )
+    patch_dtype: Literal["float16", "float32"] = Field(
+        "float16", description="With --dense: type of the stored patches.", json_schema_extra=_PATCHES
+    )
+    patch_seed: int = Field(
+        0, ge=0, description="Seed of the patches that --patches-per-image draws.", json_schema_extra=_PATCHES
+    )
     batch_size: int = Field(256, ge=1, description="Images per forward pass.", json_schema_extra=_RUN)
     part_rows: int = Field(1024, ge=1, description="Rows committed at a time.", json_schema_extra=_RUN)
     precision: Literal["float32", "bf16", "fp16"] = Field(
@@ -88,6 +113,8 @@ class EmbedConfig(DataConfig):
             raise ValueError("say where the weights come from: one of --pretrained, --weights FILE, --random-weights")
         if self.backbone == "pixels" and any(sources):
             raise ValueError("pixels has no weights")
+        if self.patches_per_image is not None and not self.dense:
+            raise ValueError("patches_per_image goes with --dense")
         return self
 
 

@@ -12,7 +12,7 @@ import hashlib
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from labelkit.errors import CheckpointError, ConfigError
 from labelkit.models.convnets import CONVNETS
-from labelkit.models.patch_maps import feature_map
+from labelkit.models.patch_maps import as_feature_map, feature_map
 from labelkit.models.seeding import seeded_init
 from labelkit.models.vit import SMALL_IMAGE_SIZE, SMALL_VITS, build_small_vit
 from labelkit.models.weights import LoadReport, load_weights_file, map_weights
@@ -86,12 +86,36 @@ class Backbone(nn.Module):
         self.source = "random"
         self.weights_sha256 = ""
         self.load_report: LoadReport | None = None
+        # what the next passes give before their head, while somebody asks for it
+        self._kept: list[Any] | None = None
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the features, (b, f)."""
         net: Any = self.net
-        features: Tensor = net.forward_head(net.forward_features(images), pre_logits=True)
+        maps = net.forward_features(images)
+        if self._kept is not None:
+            self._kept.append(maps)
+        features: Tensor = net.forward_head(maps, pre_logits=True)
         return features
+
+    def with_patches(self, images: Tensor, forward: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+        """Return what ``forward`` makes of images with this backbone, and their patch features, in one pass.
+
+        Args:
+            images: as for ``forward`` of the backbone.
+            forward: calls the backbone once.
+
+        Raises:
+            UnsupportedBackboneError: the network has no feature map.
+        """
+        kept: list[Any] = []
+        self._kept = kept
+        try:
+            result = forward(images)
+        finally:
+            self._kept = None
+        (maps,) = kept
+        return result, as_feature_map(self.net, maps, images, self.info.name)
 
     def patch_features(self, images: Tensor) -> Tensor:
         """Return the features of each place, (b, rows, cols, w): patch tokens after the last norm, or the last maps.

@@ -68,6 +68,14 @@ class InferenceNetwork(nn.Module, ABC):
             raise no_feature_map(self.identity["name"], f"{self.identity['layer']} is one vector for an image")
         return backbone.patch_features(images)
 
+    def embed_with_patches(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """What ``embed`` and ``patch_features`` give, in one pass where the patches are the backbone's."""
+        backbone = getattr(self, "backbone", None)
+        is_own = type(self).patch_features is not InferenceNetwork.patch_features
+        if is_own or not isinstance(backbone, Backbone):
+            return self.embed(images), self.patch_features(images)
+        return backbone.with_patches(images, self.embed)
+
     @property
     def patch_identity(self) -> dict[str, str]:
         """``name`` and ``layer`` of the patch features."""

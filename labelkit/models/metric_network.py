@@ -294,6 +294,11 @@ class MetricNetwork(InferenceNetwork):
             raise size_error(self.backbone.info.name, images, problem)
         return self.forward(images).maps.permute(0, 2, 3, 1)
 
+    def embed_with_patches(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Unit embeddings and last maps, in one pass."""
+        output = self.forward(images)
+        return output.embeddings, output.maps.permute(0, 2, 3, 1)
+
     @property
     def patch_identity(self) -> dict[str, str]:
         """The last maps."""

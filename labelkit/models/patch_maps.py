@@ -33,7 +33,7 @@ def feature_map(net: nn.Module, images: Tensor, name: str) -> Tensor:
         UnsupportedBackboneError: its features have no rows and columns.
         ConfigError: images of a size that it cannot take.
     """
-    grid = _checked_grid(net, images, name)
+    _checked_grid(net, images, name)
     if not callable(getattr(net, "forward_features", None)):
         raise no_feature_map(name, "gives one vector for an image")
     with any_image_size(net):
@@ -45,6 +45,26 @@ def feature_map(net: nn.Module, images: Tensor, name: str) -> Tensor:
             if not any(sign in str(error).lower() for sign in _TOO_SMALL):
                 raise
             raise size_error(name, images, "are too few") from error
+    return as_feature_map(net, features, images, name)
+
+
+def as_feature_map(net: nn.Module, features: object, images: Tensor, name: str) -> Tensor:
+    """Bring what ``forward_features`` made of images into rows and columns.
+
+    Args:
+        net: the network.
+        features: what it gave.
+        images: ``(b, c, h, w)``, what it was given.
+        name: of the network, for messages.
+
+    Returns:
+        ``(b, rows, cols, f)``.
+
+    Raises:
+        UnsupportedBackboneError: there are no rows and columns in it.
+        ConfigError: images of a size that it cannot take.
+    """
+    grid = _checked_grid(net, images, name)
     if isinstance(features, Tensor) and features.ndim == 4:
         return features if _is_channels_last(net, features) else features.permute(0, 2, 3, 1)
     if not isinstance(features, Tensor) or features.ndim != 3 or grid is None:

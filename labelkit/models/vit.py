@@ -188,7 +188,8 @@ def any_image_size(net: nn.Module) -> Iterator[None]:
     Its position embeddings are resampled for another size and the same for its own, as when timm builds it with
     ``dynamic_img_size``.
     """
-    from timm.layers import Format, PatchEmbed
+    from timm.layers.format import Format
+    from timm.layers.patch_embed import PatchEmbed
     from timm.models.vision_transformer import VisionTransformer
 
     vit: Any = net
