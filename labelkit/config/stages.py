@@ -69,7 +69,7 @@ class EmbedConfig(DataConfig):
     )
     dense: bool = Field(
         False,
-        description="Also store the features of the patches of each image (its feature map), in files beside the store.",
+        description="Also store the features of the patches of each image (its feature map), beside the store.",
         json_schema_extra=_PATCHES,
     )
     patches_per_image: int | None = Field(
@@ -142,7 +142,18 @@ class ClusterConfig(IndexConfig):
     seed: int = Field(0, ge=0, description="Seed of the starts.")
 
 
-class KMeansConfig(ClusterConfig):
+class PatchClusterConfig(ClusterConfig):
+    """A clustering of rows, or of patches."""
+
+    patches: bool = Field(
+        False, description="Group the patches of the images instead (of a store made with embed --dense)."
+    )
+    max_patches: int = Field(
+        100_000, ge=1, description="With --patches: centroids come from so many, drawn by --seed; all get a group."
+    )
+
+
+class KMeansConfig(PatchClusterConfig):
     """``labelkit cluster k-means``."""
 
     command: ClassVar[tuple[str, ...]] = ("cluster", "k-means")
@@ -150,7 +161,7 @@ class KMeansConfig(ClusterConfig):
     normalize: bool = Field(True, description="Scale every row to length 1 first.")
 
 
-class SphericalKMeansConfig(ClusterConfig):
+class SphericalKMeansConfig(PatchClusterConfig):
     """``labelkit cluster spherical-k-means``."""
 
     command: ClassVar[tuple[str, ...]] = ("cluster", "spherical-k-means")
@@ -585,6 +596,22 @@ class RetrieveConfig(IndexConfig):
         description="Instead of --query: these rows of the store, 0-based, comma-separated; needs no model.",
         json_schema_extra=_STORE,
     )
+    patch: tuple[int, ...] | None = Field(
+        None,
+        description="Look up this patch of the query, row,column from the top left, among the patches of the index "
+        "(made with embed --dense); the query is one image or one row.",
+        json_schema_extra=_PATCHES,
+    )
+    pixel: tuple[float, ...] | None = Field(
+        None,
+        description="Instead of --patch: the patch at x,y, pixels of the original image.",
+        json_schema_extra=_PATCHES,
+    )
+    own_image: bool = Field(
+        False,
+        description="Also find patches of the query image itself, if it is in the index.",
+        json_schema_extra=_PATCHES,
+    )
     k: int = Field(10, ge=1, description="Hits per query.", json_schema_extra={"short": "-k"})
     checkpoint: Path | None = Field(
         None, description="Model to embed the query with, if it is no longer where the store says."
@@ -647,7 +674,24 @@ class RetrieveConfig(IndexConfig):
         for name in ("label", "split"):
             if getattr(self, name) == ():
                 raise ValueError(f"{name} is empty; leave it out for all rows")
+        self._check_patch()
         return self
+
+    def _check_patch(self) -> None:
+        if self.patch is not None and self.pixel is not None:
+            raise ValueError("give either --patch (row,column) or --pixel (x,y)")
+        for name in ("patch", "pixel"):
+            place = getattr(self, name)
+            if place is not None and (len(place) != 2 or min(place) < 0):
+                raise ValueError(f"{name} is two numbers from 0 on, such as 3,4")
+        if self.patch is None and self.pixel is None:
+            if self.own_image:
+                raise ValueError("own_image goes with --patch or --pixel")
+            return
+        if self.search != "exact":
+            raise ValueError("patches are searched exactly; leave out --search")
+        if self.query_rows is not None and len(self.query_rows) != 1:
+            raise ValueError("a patch is looked up in one image: give one of query_rows")
 
 
 class PictureConfig(StageConfig):
