@@ -24,7 +24,7 @@ from labelkit.config.methods.sela import SeLaConfig
 from labelkit.config.methods.snowball import SnowballConfig
 from labelkit.config.methods.tac_ccl import TACCCLConfig
 from labelkit.config.metric_learning import MetricLearningConfig
-from labelkit.config.representation import RepresentationTrainConfig
+from labelkit.config.representation import RepresentationRunConfig
 from labelkit.config.supervised import SupervisedTrainConfig
 from labelkit.config.train import RunConfig, TrainConfig
 from labelkit.data.datasets import ImageDataset
@@ -230,7 +230,7 @@ def _trainer(setup: _Setup, config: RunConfig, runtime: Runtime, run: RunDir | N
     monitor: Monitor | None = None
     if isinstance(config, MetricLearningConfig):
         monitor = RetrievalMonitor(setup.bank.rows, truth, setup.held_out, config.recall_ks)
-    elif isinstance(config, RepresentationTrainConfig):
+    elif isinstance(config, RepresentationRunConfig):
         monitor = RepresentationMonitor(
             setup.bank.rows,
             truth,
