@@ -77,6 +77,22 @@ class ImageSource(Protocol):
         ...
 
 
+class MaskSource(Protocol):
+    """Reads the mask of row i; picklable, as an ``ImageSource``."""
+
+    def read(self, index: int) -> NDArray[np.uint8]:
+        """Return the (h, w) mask of row ``index``: classes, or objects of a film, 255 = ignore.
+
+        Raises:
+            DatasetError: the mask cannot be read, or has values that mean nothing.
+        """
+        ...
+
+    def select(self, rows: NDArray[np.int64]) -> MaskSource:
+        """Return a source whose row i is this one's row ``rows[i]``."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class FileSource:
     """Image files below one folder."""
@@ -128,6 +144,9 @@ class ImageDataset:
         notes: what listing left out, in sentences for people.
         draw_order: (n,) int64 rank of each image in the set's own list, which published splits are drawn
             in; ``None``: the order of the rows.
+        masks: reads the mask of a row, as large as its image; ``None`` if the set has none.
+        mask_classes: what the values of a mask mean; empty if they number the objects of a film, whose frames are
+            the images of one folder.
 
     Raises:
         ValueError: lengths differ, ids unsorted or not unique, indices out of range.
@@ -147,6 +166,8 @@ class ImageDataset:
     source: ImageSource = field(repr=False)
     notes: tuple[str, ...] = ()
     draw_order: NDArray[np.int64] | None = field(default=None, repr=False)
+    masks: MaskSource | None = field(default=None, repr=False)
+    mask_classes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         n = len(self.sample_ids)
@@ -196,6 +217,7 @@ class ImageDataset:
             splits=self.splits[index],
             source=self.source.select(index),
             draw_order=None if self.draw_order is None else self.draw_order[index],
+            masks=None if self.masks is None else self.masks.select(index),
         )
 
     def in_split(self, split: str | None) -> NDArray[np.int64]:
@@ -259,9 +281,10 @@ class DatasetSpec:
         source_url: where it comes from.
         license: its terms, as far as its authors state them.
         layout: what has to lie where.
-        num_classes: number of classes.
+        num_classes: number of classes of images, 0 = images have no label.
         num_images: published number of images of each split.
         load: data root and download permission to listing.
+        num_mask_classes: number of classes of pixels, 0 = it has no masks, or masks of objects.
     """
 
     name: str
@@ -273,6 +296,7 @@ class DatasetSpec:
     num_classes: int
     num_images: Mapping[str, Count]
     load: Callable[[Path, bool], ImageDataset] = field(repr=False)
+    num_mask_classes: int = 0
 
     @property
     def default_old_classes(self) -> tuple[int, ...]:
@@ -351,6 +375,30 @@ def _load_digits(data_root: Path, download: bool) -> ImageDataset:
         photographic=False,
         source=ArraySource(images),
     )
+
+
+def _load_scene_objects(data_root: Path, download: bool) -> ImageDataset:
+    from labelkit.data.generated import SCENE_OBJECTS, load_generated
+
+    return load_generated(SCENE_OBJECTS)
+
+
+def _load_scenes(data_root: Path, download: bool) -> ImageDataset:
+    from labelkit.data.generated import SCENES, load_generated
+
+    return load_generated(SCENES)
+
+
+def _load_digit_scenes(data_root: Path, download: bool) -> ImageDataset:
+    from labelkit.data.generated import DIGIT_SCENES, load_generated
+
+    return load_generated(DIGIT_SCENES)
+
+
+def _load_scene_videos(data_root: Path, download: bool) -> ImageDataset:
+    from labelkit.data.generated import SCENE_VIDEOS, load_generated
+
+    return load_generated(SCENE_VIDEOS)
 
 
 def _load_cifar10(data_root: Path, download: bool) -> ImageDataset:
@@ -615,6 +663,53 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
             num_classes=7_982,
             num_images={"train": Count(25_882), "query": Count(14_218), "gallery": Count(12_612)},
             load=_load_in_shop,
+        ),
+        DatasetSpec(
+            name="scene_objects",
+            summary="2,600 generated images, 64x64 color, one textured shape each",
+            purpose="dense learning without downloads: the object-centric set",
+            source_url="drawn by labelkit.data.scenes",
+            license="CC0",
+            layout="drawn when first read and kept in the user's cache, nothing to fetch",
+            num_classes=6,
+            num_images={"train": Count(2_000), "val": Count(300), "probe": Count(300)},
+            load=_load_scene_objects,
+            num_mask_classes=7,
+        ),
+        DatasetSpec(
+            name="scenes",
+            summary="2,600 generated images, 64x64 color, one to four textured shapes, with masks",
+            purpose="dense learning without downloads: the scene-centric set, segmentation",
+            source_url="drawn by labelkit.data.scenes",
+            license="CC0",
+            layout="drawn when first read and kept in the user's cache, nothing to fetch",
+            num_classes=0,
+            num_images={"train": Count(2_000), "val": Count(300), "probe": Count(300)},
+            load=_load_scenes,
+            num_mask_classes=7,
+        ),
+        DatasetSpec(
+            name="digit_scenes",
+            summary="2,600 generated images, 64x64 color, one to three handwritten digits, with masks",
+            purpose="segmentation without downloads, of shapes that are not drawn by rule",
+            source_url="drawn by labelkit.data.scenes from the digits of scikit-learn",
+            license="CC BY 4.0 (the digits)",
+            layout="drawn when first read and kept in the user's cache, nothing to fetch",
+            num_classes=0,
+            num_images={"train": Count(2_000), "val": Count(300), "probe": Count(300)},
+            load=_load_digit_scenes,
+            num_mask_classes=11,
+        ),
+        DatasetSpec(
+            name="scene_videos",
+            summary="90 generated films of 8 frames, 64x64 color, with masks of the objects",
+            purpose="tracking of objects by label propagation, without downloads",
+            source_url="drawn by labelkit.data.scenes",
+            license="CC0",
+            layout="drawn when first read and kept in the user's cache, nothing to fetch",
+            num_classes=0,
+            num_images={"train": Count(480), "val": Count(240)},
+            load=_load_scene_videos,
         ),
     )
 }
