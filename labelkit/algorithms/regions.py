@@ -1,7 +1,7 @@
 """Where two crops of an image show the same, and maps of features looked up there.
 
 Source: "Semantic Concentration for Self-Supervised Dense Representations Learning", Sec. 3; the lookup is RoI align of
-``MkuuWaUjinga/leopart``. A mirror image is drawn once per image, so boxes live in the image as all of its crops show it.
+``MkuuWaUjinga/leopart``. A mirror image is drawn once per image, so boxes live in the image as its crops show it.
 """
 
 from __future__ import annotations

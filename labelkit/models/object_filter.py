@@ -110,12 +110,13 @@ class ObjectAwareFilter(nn.Module):
         m, width = len(keys), keys.shape[-1] // self.num_heads
         kernels = keys.reshape(m, self.kernel, self.kernel, self.num_heads, width).permute(3, 0, 4, 1, 2)
         found = F.conv2d(queries, kernels.flatten(0, 1), padding=self.kernel // 2, groups=self.num_heads)
-        return found.permute(0, 2, 3, 1).unflatten(-1, (self.num_heads, m))
+        b, _, rows, columns = found.shape
+        return found.permute(0, 2, 3, 1).reshape(b, rows, columns, self.num_heads, m)
 
     def token_scores(self, tokens: Tensor, keys: Tensor) -> Tensor:
         """Scores (b, a, m) of class tokens (b, f): as inside of a constant region."""
-        queries = self.queries(tokens).unflatten(-1, (self.num_heads, -1))
-        summed = keys.sum(dim=(1, 2)).unflatten(-1, (self.num_heads, -1))  # (m, a, d)
+        queries = self.queries(tokens).reshape(len(tokens), self.num_heads, -1)
+        summed = keys.sum(dim=(1, 2)).reshape(len(keys), self.num_heads, -1)  # (m, a, d)
         return torch.einsum("bad,mad->bam", queries, summed)
 
     def _weights(self, scores: Tensor) -> Tensor:
@@ -125,7 +126,7 @@ class ObjectAwareFilter(nn.Module):
 
     def answer(self, scores: Tensor, values: Tensor) -> Tensor:
         """Values (m, f) mixed by scores (..., a, m), (..., f)."""
-        by_head = values.unflatten(-1, (self.num_heads, -1))
+        by_head = values.reshape(len(values), self.num_heads, -1)
         return torch.einsum("...am,mad->...ad", self._weights(scores).to(values.dtype), by_head).flatten(-2)
 
     def _fused(self, features: Tensor, answers: Tensor) -> Tensor:

@@ -180,7 +180,7 @@ def token_maps(vit: nn.Module, images: Tensor) -> tuple[Tensor, Tensor]:
     tokens: Tensor = net.forward_features(images)
     rows, columns = patch_grid(vit, *images.shape[-2:])
     patches = tokens[:, net.num_prefix_tokens :]
-    return tokens[:, 0], patches.unflatten(1, (rows, columns))
+    return tokens[:, 0], patches.reshape(len(images), rows, columns, -1)
 
 
 def patch_size(vit: nn.Module) -> int:

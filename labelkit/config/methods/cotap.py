@@ -125,7 +125,7 @@ class CoTAPConfig(DenseViewOptions, StepRunConfig):
     object_batch_size: int | None = Field(
         None,
         ge=0,
-        description="Images of --dataset in a batch; default: half of --batch-size, or all of it without the other set.",
+        description="Images of --dataset in a batch; default: half of --batch-size, all of it without --scene-dataset.",
         json_schema_extra=_DATA,
     )
 
@@ -328,6 +328,4 @@ class CoTAPConfig(DenseViewOptions, StepRunConfig):
             )
         if self.scene_dataset is not None and objects == self.batch_size:
             raise ValueError("scene_dataset has no share of a batch; lower object_batch_size")
-        if self.grad_accumulation_steps != 1:
-            raise ValueError("grad_accumulation_steps must be 1: the target network moves with every batch")
         return self
