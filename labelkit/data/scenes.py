@@ -168,7 +168,7 @@ def _draw_background(generator: np.random.Generator) -> Floats:
     colors, grid = _draw_colors(generator)
     weights = _corner_aligned()
     mix = (weights @ grid @ weights.T)[..., None]
-    canvas = colors[0] * (1 - mix) + colors[1] * mix
+    canvas: Floats = colors[0] * (1 - mix) + colors[1] * mix
     for x, y, length, angle, half_width, *offset in _draw_strokes(generator):
         rows, columns, dx, dy = _window(x, y, np.hypot(length / 2, half_width))
         along = dx * np.cos(angle) + dy * np.sin(angle)

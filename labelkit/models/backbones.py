@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from labelkit.errors import CheckpointError, ConfigError
 from labelkit.models.convnets import CONVNETS
+from labelkit.models.patch_maps import feature_map
 from labelkit.models.seeding import seeded_init
 from labelkit.models.vit import SMALL_VITS, build_small_vit
 from labelkit.models.weights import LoadReport, load_weights_file, map_weights
@@ -91,6 +92,18 @@ class Backbone(nn.Module):
         net: Any = self.net
         features: Tensor = net.forward_head(net.forward_features(images), pre_logits=True)
         return features
+
+    def patch_features(self, images: Tensor) -> Tensor:
+        """Return the features of each place, (b, rows, cols, w): patch tokens after the last norm, or the last maps.
+
+        Args:
+            images: as for ``forward``, of any size that the network can take.
+
+        Raises:
+            UnsupportedBackboneError: the network has no feature map.
+            ConfigError: images of a size that it cannot take.
+        """
+        return feature_map(self.net, images, self.info.name)
 
     def load_weights(self, path: Path, source: str = "") -> LoadReport:
         """Replace all weights by those of a file, translated from layouts that timm knows.

@@ -176,8 +176,19 @@ class DenseNetwork(InferenceNetwork):
         return (self.filtered(tokens) if self._image_features == "filtered" else tokens).image
 
     def patch_features(self, images: Tensor) -> Tensor:
-        """Features of the patches of images (b, c, h, w), after the filter if there is one: (b, rows, columns, d)."""
-        return self.filtered(self.tokens(images)).patches
+        """Features of the patches of images (b, c, h, w), after the filter if there is one: (b, rows, columns, d).
+
+        Raises:
+            ConfigError: images of a size that is no whole number of patches.
+        """
+        patches = super().patch_features(images)
+        return patches if self.filter is None else self.filter.filter_patches(patches)
+
+    @property
+    def patch_identity(self) -> dict[str, str]:
+        """The backbone's last patch tokens, before or behind the filter."""
+        layer = "backbone" if self.filter is None else "filtered"
+        return {"name": self.backbone.info.name, "layer": layer}
 
     def take_projector(self, layers: Mapping[str, Tensor], where: str) -> None:
         """Start the projector from another one; its first layer may be narrower, what it lacks gets zeros.

@@ -87,9 +87,13 @@ class ObjectAwareFilter(nn.Module):
     def forward(self, patches: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """Filter the map and the class tokens of a batch."""
         keys, values = self.keys_and_values()
-        of_patches = self.answer(self.scores(patches, keys), values)
-        of_tokens = self.answer(self.token_scores(tokens, keys), values)
-        return self._fused(patches, of_patches), self._fused(tokens, of_tokens)
+        of_tokens = self._fused(tokens, self.answer(self.token_scores(tokens, keys), values))
+        return self._fused(patches, self.answer(self.scores(patches, keys), values)), of_tokens
+
+    def filter_patches(self, patches: Tensor) -> Tensor:
+        """Filter the map alone."""
+        keys, values = self.keys_and_values()
+        return self._fused(patches, self.answer(self.scores(patches, keys), values))
 
     def attention(self, patches: Tensor) -> Tensor:
         """Where each prototype is found: softmax over the m prototypes, mean over heads, (b, h, w, m)."""

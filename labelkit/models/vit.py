@@ -7,6 +7,8 @@ timm is imported on first use: reading weights must not cost it.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -193,6 +195,39 @@ def head_count(vit: nn.Module) -> int:
     """Return the attention heads of the last block."""
     net: Any = vit
     return int(net.blocks[-1].attn.num_heads)
+
+
+def patches_of(net: nn.Module) -> Any:
+    """Return what cuts images into patches in a timm network that keeps their grid to the end, or ``None``."""
+    found = getattr(net, "patch_embed", None) or getattr(net, "stem", None)
+    # stages that follow would merge patches
+    staged = any(hasattr(net, name) for name in ("layers", "stages", "levels"))
+    return found if hasattr(found, "dynamic_feat_size") and not staged else None
+
+
+@contextmanager
+def any_image_size(net: nn.Module) -> Iterator[None]:
+    """Let a plain ViT take images of any whole number of patches while this lasts; others stay as they are.
+
+    Its position embeddings are resampled for another size and the same for its own, as when timm builds it with
+    ``dynamic_img_size``.
+    """
+    from timm.layers import Format, PatchEmbed
+    from timm.models.vision_transformer import VisionTransformer
+
+    vit: Any = net
+    patches = patches_of(net)
+    if not isinstance(net, VisionTransformer) or not isinstance(patches, PatchEmbed) or vit.dynamic_img_size:
+        yield
+        return
+    before = (patches.strict_img_size, patches.flatten, patches.output_fmt)
+    vit.dynamic_img_size = True
+    patches.strict_img_size, patches.flatten, patches.output_fmt = False, False, Format.NHWC
+    try:
+        yield
+    finally:
+        vit.dynamic_img_size = False
+        patches.strict_img_size, patches.flatten, patches.output_fmt = before
 
 
 def has_class_token(vit: nn.Module) -> bool:
