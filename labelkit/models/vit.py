@@ -31,22 +31,24 @@ class SmallViT:
     embed_dim: int
     depth: int
     num_heads: int
+    image_size: int = 32
 
 
 SMALL_VITS = {
     "vit_nano_p8_32": SmallViT(patch_size=8, embed_dim=48, depth=4, num_heads=4),
     "vit_mini_p4_32": SmallViT(patch_size=4, embed_dim=192, depth=9, num_heads=3),
+    "vit_micro_p8_64": SmallViT(patch_size=8, embed_dim=64, depth=4, num_heads=4, image_size=64),
 }
-SMALL_IMAGE_SIZE = 32
 
 
-def build_small_vit(name: str, *, image_size: int = SMALL_IMAGE_SIZE, in_channels: int = 3) -> nn.Module:
+def build_small_vit(name: str, *, image_size: int | None = None, in_channels: int = 3, **options: Any) -> nn.Module:
     """Build one of our small ViTs as a timm ``VisionTransformer`` without a classifier.
 
     Args:
         name: a key of `SMALL_VITS`.
-        image_size: height and width in pixels, a multiple of the patch size.
+        image_size: height and width in pixels, a multiple of the patch size; default: what it is made for.
         in_channels: 1 or 3.
+        options: others of timm's ``VisionTransformer``.
 
     Raises:
         KeyError: no such name.
@@ -55,13 +57,14 @@ def build_small_vit(name: str, *, image_size: int = SMALL_IMAGE_SIZE, in_channel
 
     shape = SMALL_VITS[name]
     net: nn.Module = VisionTransformer(
-        img_size=image_size,
+        img_size=image_size or shape.image_size,
         patch_size=shape.patch_size,
         in_chans=in_channels,
         num_classes=0,
         embed_dim=shape.embed_dim,
         depth=shape.depth,
         num_heads=shape.num_heads,
+        **options,
     )
     return net
 
@@ -171,6 +174,27 @@ def patch_grid(vit: nn.Module, height: int, width: int) -> tuple[int, int]:
     net: Any = vit
     rows, columns = net.patch_embed.dynamic_feat_size((height, width))
     return int(rows), int(columns)
+
+
+def token_maps(vit: nn.Module, images: Tensor) -> tuple[Tensor, Tensor]:
+    """Return what the last LayerNorm makes of an image: class tokens (b, f) and the map of patches (b, h, w, f)."""
+    net: Any = vit
+    tokens: Tensor = net.forward_features(images)
+    rows, columns = patch_grid(vit, *images.shape[-2:])
+    patches = tokens[:, net.num_prefix_tokens :]
+    return tokens[:, 0], patches.reshape(len(images), rows, columns, -1)
+
+
+def patch_size(vit: nn.Module) -> int:
+    """Return the side of a patch in pixels."""
+    net: Any = vit
+    return int(net.patch_embed.patch_size[0])
+
+
+def head_count(vit: nn.Module) -> int:
+    """Return the attention heads of the last block."""
+    net: Any = vit
+    return int(net.blocks[-1].attn.num_heads)
 
 
 def patches_of(net: nn.Module) -> Any:

@@ -102,6 +102,15 @@ Matches, ``NAME.h5``: pairs of images that show the same thing; the same rules.
 Root attributes: ``format`` = labelkit.matches, ``format_version``, ``requires``, ``recipe`` (canonical JSON: all that
 they depend on), ``created_by``, ``content_digest``. Coordinates are x right, y down, edges of the image at -1 and 1.
 
+Neighbors, ``NAME.h5``: images of a data set and those nearest to them; the same rules.
+
+    query_rows                   (q,) int64                  rows of the data set, increasing
+    neighbor_rows                (q, j) int64                rows of the data set, the nearest first
+    scores                       (q, j) float32              cosines
+
+Root attributes: ``format`` = labelkit.neighbors, ``format_version``, ``requires``, ``recipe`` (canonical JSON: listing
+and network that they depend on), ``created_by``, ``content_digest``.
+
 Keypoints and tried pairs in the user's cache, formats labelkit.keypoints and labelkit.tried: the same rules; see
 ``labelkit.store.matches``.
 
@@ -134,6 +143,7 @@ FORMAT_MATCHES = "labelkit.matches"
 FORMAT_KEYPOINTS = "labelkit.keypoints"
 FORMAT_TRIED = "labelkit.tried"
 FORMAT_PATCHES = "labelkit.patches"
+FORMAT_NEIGHBORS = "labelkit.neighbors"
 FORMAT_VERSION = "1.0"
 MAJOR_VERSION = 1
 FEATURE_CELLS = "cells"
