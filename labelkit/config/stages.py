@@ -785,6 +785,56 @@ class ShowAssemblyConfig(ShowImagesConfig):
     )
 
 
+class ShowPatchesConfig(PictureConfig):
+    """``labelkit show patches``."""
+
+    command: ClassVar[tuple[str, ...]] = ("show", "patches")
+
+    index: Path = Field(..., description="Store made with embed --dense, NAME.h5.", json_schema_extra=_STORE)
+    rows: tuple[int, ...] | None = Field(
+        None, description="Rows of the store to draw, 0-based, comma-separated.", json_schema_extra=_IMAGES
+    )
+    images: int | None = Field(
+        None, ge=1, le=100, description="So many rows drawn by --seed instead; default: 4.", json_schema_extra=_IMAGES
+    )
+    patch: tuple[int, ...] | None = Field(
+        None,
+        description="Patch of the first image that the others are compared with, row,column; default: the middle.",
+        json_schema_extra=_PATCHES,
+    )
+    dataset: str | None = Field(
+        None, description="The indexed images, if they are no longer where embed read them.", json_schema_extra=_IMAGES
+    )
+    data_root: Path = Field(
+        Path("data"), description="Folder where named sets live (with --dataset).", json_schema_extra=_IMAGES
+    )
+    seed: int = Field(0, ge=0, description="Seed of the rows drawn.", json_schema_extra=_RUN)
+
+    @model_validator(mode="after")
+    def _one_choice_of_rows(self) -> ShowPatchesConfig:
+        if self.rows is not None and self.images is not None:
+            raise ValueError("choose images by --rows or by --images")
+        if self.rows is not None and (not self.rows or min(self.rows) < 0):
+            raise ValueError("rows are rows of the store from 0 on")
+        if self.patch is not None and (len(self.patch) != 2 or min(self.patch) < 0):
+            raise ValueError("patch is two numbers from 0 on, such as 3,4")
+        return self
+
+
+class ShowPrototypesConfig(ShowImagesConfig):
+    """``labelkit show prototypes``."""
+
+    command: ClassVar[tuple[str, ...]] = ("show", "prototypes")
+
+    prototypes: int = Field(
+        6,
+        ge=1,
+        le=64,
+        description="Prototypes to draw: those with most attention in these images.",
+        json_schema_extra=_RUN,
+    )
+
+
 class ShowCurvesConfig(PictureConfig):
     """``labelkit show curves``."""
 

@@ -190,6 +190,26 @@ class DenseNetwork(InferenceNetwork):
         layer = "backbone" if self.filter is None else "filtered"
         return {"name": self.backbone.info.name, "layer": layer}
 
+    def embed_with_patches(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """What ``embed`` and ``patch_features`` give, in one pass."""
+        tokens = self.tokens(images)
+        filtered = self.filtered(tokens)
+        return (filtered if self._image_features == "filtered" else tokens).image, filtered.patches
+
+    def prototype_attention(self, images: Tensor) -> Tensor:
+        """Where each prototype of the filter is found in images (b, c, h, w): (b, heads, rows, cols, m).
+
+        Raises:
+            UnsupportedBackboneError: there is no filter.
+        """
+        if self.filter is None:
+            problem = "was trained without an object-aware filter, so that there are no prototypes"
+            raise UnsupportedBackboneError(
+                self.backbone.info.name, problem, "Give a run of stage 2 with the filter on."
+            )
+        patches = self.tokens(images).patches
+        return self.filter.head_attention(patches).permute(0, 3, 1, 2, 4)
+
     def take_projector(self, layers: Mapping[str, Tensor], where: str) -> None:
         """Start the projector from another one; its first layer may be narrower, what it lacks gets zeros.
 

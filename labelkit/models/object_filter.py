@@ -97,8 +97,12 @@ class ObjectAwareFilter(nn.Module):
 
     def attention(self, patches: Tensor) -> Tensor:
         """Where each prototype is found: softmax over the m prototypes, mean over heads, (b, h, w, m)."""
+        return self.head_attention(patches).mean(dim=-2)
+
+    def head_attention(self, patches: Tensor) -> Tensor:
+        """Where each head finds each prototype: softmax over the m prototypes, (b, h, w, a, m)."""
         keys, _ = self.keys_and_values()
-        return self._weights(self.scores(patches, keys)).mean(dim=-2)
+        return self._weights(self.scores(patches, keys))
 
     def keys_and_values(self) -> tuple[Tensor, Tensor]:
         """Keys (m, k, k, f), and values (m, f), which are means over places; of prototypes with unit mean square."""
