@@ -78,9 +78,10 @@ def framed(pixels: NDArray[np.uint8], box: Sequence[float]) -> NDArray[np.uint8]
     image = Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels).convert("RGB")
     scale = max(1, -(-4 * _CELL // max(image.size)))
     image = image.resize((image.width * scale, image.height * scale), Image.Resampling.NEAREST)
-    width = max(1, round(3 * max(image.size) / _CELL))
+    width = max(1, round(2 * max(image.size) / _CELL))
     left, top, right, bottom = (scale * edge for edge in box)
-    edges = (left, top, max(left, right - 1), max(top, bottom - 1))
+    # around the part, not over it
+    edges = (left - width, top - width, right + width - 1, bottom + width - 1)
     ImageDraw.Draw(image).rectangle(edges, outline=_FRAMES["wrong"], width=width)
     return np.asarray(image, dtype=np.uint8)
 

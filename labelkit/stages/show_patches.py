@@ -24,8 +24,9 @@ from labelkit.store.patches import ImagePatches, open_patches
 _SIDE = 224
 _FRAME = np.array([0.84, 0.15, 0.16], dtype=np.float32)
 _NOTE = (
-    "Similarity: cosine of each patch with the framed one of the first image, blue to yellow; one scale for all.\n"
-    "Colors: the first three principal components of all patches shown, as red, green and blue: same color, similar."
+    "Similarity: cosine of each patch with the framed one of the first image,\n"
+    "blue to yellow on one scale for all. Colors: first three principal\n"
+    "components of all patches shown, as red, green and blue."
 )
 
 

@@ -20,8 +20,8 @@ from labelkit.stages.result import Cell, SimpleResult, Table
 from labelkit.stages.shown_images import image_channels, shown_dataset, shown_rows
 
 _NOTE = (
-    "Attention of each patch to a prototype of the object-aware filter, mean over heads, blue to yellow from 0 to the "
-    "largest in the row of pictures.\nPrototypes stand in the order of their mean attention in these images."
+    "Attention of each patch to a prototype of the object-aware filter, mean over heads,\n"
+    "blue to yellow: 0 to the largest of the row. Most attention first."
 )
 
 
