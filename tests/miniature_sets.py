@@ -190,3 +190,85 @@ def write_in_shop(root: Path) -> Path:
     for i, (path, _, _) in enumerate(rows):
         put(root / "Img" / path, jpeg(30 * i))
     return root / "Eval/list_eval_partition.txt"
+
+
+def mask_png(values: Sequence[int] = (0,), *, palette: bool = False, size: tuple[int, int] = (12, 10)) -> bytes:
+    """A mask as large as ``jpeg()`` whose columns have the values in turn; with a palette, as VOC and DAVIS have."""
+    columns = np.resize(np.array(values, dtype=np.uint8), size[0])
+    image = Image.fromarray(np.tile(columns, (size[1], 1)))
+    if palette:
+        image.putpalette([(37 * i) % 256 for i in range(768)])
+    buffer = io.BytesIO()
+    image.save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def write_camvid(root: Path, *, tutorial: bool = False) -> None:
+    """Two images in each split, one class per column; as folders of images and masks, or as the tutorial has them."""
+    for split in ("train", "val", "test"):
+        for i in range(2):
+            images, masks = (split, f"{split}annot") if tutorial else (f"{split}/images", f"{split}/masks")
+            put(root / images / f"{i}.jpg", jpeg(40 * i))
+            put(root / masks / f"{i}.png", mask_png(range(12)))
+
+
+def write_voc(root: Path) -> None:
+    """Two images with a mask for training, one for validation, and one without mask that no list names."""
+    for split, names in (("train", ("2007_000032", "2007_000039")), ("val", ("2007_000033",))):
+        put(root / f"ImageSets/Segmentation/{split}.txt", "".join(f"{name}\n" for name in names))
+        for name in names:
+            put(root / f"JPEGImages/{name}.jpg")
+            put(root / f"SegmentationClass/{name}.png", mask_png((0, 20, 255), palette=True))
+    put(root / "JPEGImages/2007_000001.jpg")
+
+
+ADE_CLASSES = ("wall", "building, edifice", "sky")
+
+
+def write_ade20k(root: Path) -> None:
+    """Two images for training, one for validation, three classes."""
+    lines = [f"{i}\t0.1\t1\t1\t1\t{name}\n" for i, name in enumerate(ADE_CLASSES, start=1)]
+    put(root / "objectInfo150.txt", "Idx\tRatio\tTrain\tVal\tStuff\tName\n" + "".join(lines))
+    for split, names in (("training", ("ADE_train_1", "ADE_train_2")), ("validation", ("ADE_val_1",))):
+        for name in names:
+            put(root / f"images/{split}/{name}.jpg")
+            put(root / f"annotations/{split}/{name}.png", mask_png((0, 1, 3)))
+
+
+def write_cityscapes(root: Path) -> None:
+    """One image of each of two cities, and one of a third for validation."""
+    for split, city in (("train", "aachen"), ("train", "ulm"), ("val", "munster")):
+        name = f"{city}_000000_000019"
+        put(root / f"leftImg8bit/{split}/{city}/{name}_leftImg8bit.png", mask_png((90,)))
+        put(root / f"gtFine/{split}/{city}/{name}_gtFine_labelIds.png", mask_png((0, 7, 8, 33, 9, 30)))
+        put(root / f"gtFine/{split}/{city}/{name}_gtFine_color.png")
+
+
+def write_coco_stuff(root: Path) -> None:
+    """Two images for training, one for validation."""
+    for split, names in (("train2017", ("000000000009", "000000000025")), ("val2017", ("000000000139",))):
+        for name in names:
+            put(root / f"images/{split}/{name}.jpg")
+            put(root / f"annotations/{split}/{name}.png", mask_png((0, 1, 90, 91, 181, 255)))
+
+
+def write_davis(root: Path, *, size: tuple[int, int] = (64, 48), num_frames: int = 4) -> None:
+    """Two films for training, one for validation: two objects before a background that is darker.
+
+    Object 1 moves to the right by two pixels in each frame, object 2 stays.
+    """
+    for split, films in (("train", ("bear", "bmx-bumps")), ("val", ("bike-packing",))):
+        put(root / f"ImageSets/2017/{split}.txt", "".join(f"{film}\n" for film in films))
+        for film in films:
+            for i in range(num_frames):
+                mask = np.zeros(size[::-1], dtype=np.uint8)
+                mask[8:24, 8 + 2 * i : 24 + 2 * i] = 1
+                mask[28:44, 40:56] = 2
+                pixels = np.array([[30, 30, 40], [230, 60, 40], [40, 220, 230]], dtype=np.uint8)[mask]
+                image, truth = io.BytesIO(), io.BytesIO()
+                Image.fromarray(pixels).save(image, "JPEG", quality=95)
+                colored = Image.fromarray(mask)
+                colored.putpalette([0, 0, 0, 128, 0, 0, 0, 128, 0] + [0] * 759)
+                colored.save(truth, "PNG")
+                put(root / f"JPEGImages/480p/{film}/{i:05d}.jpg", image.getvalue())
+                put(root / f"Annotations/480p/{film}/{i:05d}.png", truth.getvalue())

@@ -22,18 +22,54 @@ def principal_plane(x: ArrayLike) -> tuple[NDArray[np.float64], tuple[float, flo
     Raises:
         ValueError: another shape.
     """
+    rows, directions, variances = _principal_directions(x, 2)
+    total = float(variances.sum())
+    first, second = [*(float(v) / total if total > 0 else 0.0 for v in variances[:2]), 0.0][:2]
+    return rows @ directions, (first, second)
+
+
+def principal_colors(x: ArrayLike) -> NDArray[np.float64]:
+    """Color rows by the three directions in which they vary most: similar rows, similar colors.
+
+    Args:
+        x: (n, d) numbers, n >= 1.
+
+    Returns:
+        (n, 3) float64 in [0, 1], red for the first direction; 0.5 where nothing varies. From the 1st to the 99th
+        percentile, so that single rows do not take all of the range.
+
+    Raises:
+        ValueError: another shape.
+    """
+    rows, directions, _ = _principal_directions(x, 3)
+    places = rows @ directions
+    low, high = np.percentile(places, (1, 99), axis=0)
+    spread = high - low
+    # rounding alone is no variation
+    flat = spread <= 1e-9 * max(1.0, float(np.abs(rows).max(initial=0)))
+    colors = np.clip((places - low) / np.where(flat, 1.0, spread), 0, 1)
+    colors[:, flat] = 0.5
+    return np.asarray(colors, dtype=np.float64)
+
+
+def _principal_directions(
+    x: ArrayLike, count: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """Rows (n, d) centered at 0, directions (d, count) of most variance first, all variances (d,) from the largest on.
+
+    Where there are fewer than ``count``, the others are zero. The largest entry of a direction is positive.
+    """
     rows = np.asarray(x, dtype=np.float64)
     if rows.ndim != 2 or 0 in rows.shape:
         raise ValueError(f"x must have shape (n, d) with n, d >= 1, got {rows.shape}")
     rows = rows - rows.mean(axis=0)
     variances, directions = np.linalg.eigh(rows.T @ rows)
-    plane = np.zeros((rows.shape[1], 2))
-    plane[:, : min(2, rows.shape[1])] = directions[:, ::-1][:, :2]
-    tops = np.abs(plane).argmax(axis=0)
-    plane *= np.where(plane[tops, [0, 1]] < 0, -1, 1)
-    total = float(variances.sum())
-    first, second = [*(float(v) / total if total > 0 else 0.0 for v in variances[::-1][:2]), 0.0][:2]
-    return rows @ plane, (first, second)
+    found = np.zeros((rows.shape[1], count))
+    there = min(count, rows.shape[1])
+    found[:, :there] = directions[:, ::-1][:, :there]
+    tops = np.abs(found).argmax(axis=0)
+    found *= np.where(found[tops, np.arange(count)] < 0, -1, 1)
+    return rows, found, variances[::-1]
 
 
 def tsne_plane(x: ArrayLike, *, seed: int = 0) -> NDArray[np.float64]:

@@ -12,7 +12,7 @@ from labelkit.config.stages import KMeansConfig, SinkhornConfig, SphericalKMeans
 
 @stage_command(KMeansConfig)
 def kmeans(config: KMeansConfig) -> None:
-    """Group rows by k-means; uses no labels.
+    """Group rows by k-means; uses no labels. With --patches: the patches of the images.
 
     Example: labelkit cluster k-means --index digits.h5 --num-clusters 10
     """

@@ -8,7 +8,13 @@ from labelkit.cli.command import stage_command
 from labelkit.cli.console import print_result
 from labelkit.cli.options import new_group
 from labelkit.config.discover_few import ShowDiscoveredConfig
-from labelkit.config.stages import ShowAssemblyConfig, ShowAttentionConfig, ShowCurvesConfig
+from labelkit.config.stages import (
+    ShowAssemblyConfig,
+    ShowAttentionConfig,
+    ShowCurvesConfig,
+    ShowPatchesConfig,
+    ShowPrototypesConfig,
+)
 
 
 @stage_command(ShowAttentionConfig)
@@ -57,6 +63,28 @@ def discovered(config: ShowDiscoveredConfig) -> None:
     print_result(show_discovered(config))
 
 
+@stage_command(ShowPatchesConfig)
+def patches(config: ShowPatchesConfig) -> None:
+    """Draw how similar the patches of a few images are to a chosen one, and their principal components as colors.
+
+    Example: labelkit show patches --index scenes.h5 --rows 3,8,21 --patch 4,2 --out patches.png
+    """
+    from labelkit.stages.show_patches import show_patches  # matplotlib loads here, not in --help
+
+    print_result(show_patches(config))
+
+
+@stage_command(ShowPrototypesConfig)
+def prototypes(config: ShowPrototypesConfig) -> None:
+    """Draw where the object-aware filter of a cotap run finds each of its prototypes in a few images.
+
+    Example: labelkit show prototypes --checkpoint runs/cotap --images 4 --out prototypes.png
+    """
+    from labelkit.stages.show_prototypes import show_prototypes  # torch loads here, not in --help
+
+    print_result(show_prototypes(config))
+
+
 def build_app() -> typer.Typer:
     """Build ``labelkit show`` with all its subcommands."""
     app = new_group()
@@ -64,4 +92,6 @@ def build_app() -> typer.Typer:
     app.command("assembly")(assembly)
     app.command("curves")(curves)
     app.command("discovered")(discovered)
+    app.command("patches")(patches)
+    app.command("prototypes")(prototypes)
     return app

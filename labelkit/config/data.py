@@ -121,6 +121,11 @@ class DataConfig(StageConfig):
         return self
 
     @property
+    def main_dataset(self) -> str:
+        """The set that a run is called after."""
+        return self.dataset
+
+    @property
     def bad_limit(self) -> float:
         """Share of unreadable images that is let pass, in [0, 1)."""
         return 0.0 if self.strict else self.max_bad

@@ -7,13 +7,13 @@ from typing import Literal
 from pydantic import Field
 from pydantic.config import JsonDict
 
-from labelkit.config.backbone import BackboneTrainConfig
+from labelkit.config.backbone import BackboneRunConfig, BackboneTrainConfig
 
 _DATA: JsonDict = {"panel": "Data"}
 _MONITOR: JsonDict = {"panel": "Monitor"}
 
 
-class RepresentationTrainConfig(BackboneTrainConfig):
+class RepresentationRunConfig(BackboneRunConfig):
     """Monitor of a method without labels."""
 
     label_split: Literal["auto", "given", "gcd", "few-labels", "class-halves", "none"] = Field(
@@ -29,3 +29,7 @@ class RepresentationTrainConfig(BackboneTrainConfig):
     linear_monitor: bool = Field(
         False, description="Also train a linear probe on the features at each evaluation.", json_schema_extra=_MONITOR
     )
+
+
+class RepresentationTrainConfig(RepresentationRunConfig, BackboneTrainConfig):
+    """The same for a run whose length is counted in epochs."""

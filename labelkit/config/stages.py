@@ -18,6 +18,7 @@ _IMAGES: JsonDict = {"panel": "Images"}
 _STORE: JsonDict = {"panel": "Store", "preset": False}
 _FILTER: JsonDict = {"panel": "Filters", "preset": False}
 _SEARCH: JsonDict = {"panel": "Search"}
+_PATCHES: JsonDict = {"panel": "Patches"}
 
 
 class EmbedConfig(DataConfig):
@@ -26,6 +27,13 @@ class EmbedConfig(DataConfig):
     command: ClassVar[tuple[str, ...]] = ("embed",)
 
     out: Path = Field(..., description="Store to write, NAME.h5.", json_schema_extra=_RUN_ONLY)
+    stride: int = Field(1, ge=1, description="Only every so many-th of the chosen images.", json_schema_extra=_IMAGES)
+    max_images: int | None = Field(
+        None,
+        ge=1,
+        description="At most so many of them, evenly spread over the listing; default: all.",
+        json_schema_extra=_IMAGES,
+    )
     checkpoint: Path | None = Field(
         None,
         description="Run folder of `labelkit train`, or a checkpoint in it; the same data set gets the run's split.",
@@ -59,6 +67,23 @@ class EmbedConfig(DataConfig):
     dtype: Literal["float32", "float16"] = Field(
         "float32", description="Type of the stored rows.", json_schema_extra=_RUN
     )
+    dense: bool = Field(
+        False,
+        description="Also store the features of the patches of each image (its feature map), beside the store.",
+        json_schema_extra=_PATCHES,
+    )
+    patches_per_image: int | None = Field(
+        None,
+        ge=1,
+        description="With --dense: so many patches of each image, drawn by chance; default: all.",
+        json_schema_extra=_PATCHES,
+    )
+    patch_dtype: Literal["float16", "float32"] = Field(
+        "float16", description="With --dense: type of the stored patches.", json_schema_extra=_PATCHES
+    )
+    patch_seed: int = Field(
+        0, ge=0, description="Seed of the patches that --patches-per-image draws.", json_schema_extra=_PATCHES
+    )
     batch_size: int = Field(256, ge=1, description="Images per forward pass.", json_schema_extra=_RUN)
     part_rows: int = Field(1024, ge=1, description="Rows committed at a time.", json_schema_extra=_RUN)
     precision: Literal["float32", "bf16", "fp16"] = Field(
@@ -88,6 +113,8 @@ class EmbedConfig(DataConfig):
             raise ValueError("say where the weights come from: one of --pretrained, --weights FILE, --random-weights")
         if self.backbone == "pixels" and any(sources):
             raise ValueError("pixels has no weights")
+        if self.patches_per_image is not None and not self.dense:
+            raise ValueError("patches_per_image goes with --dense")
         return self
 
 
@@ -115,7 +142,18 @@ class ClusterConfig(IndexConfig):
     seed: int = Field(0, ge=0, description="Seed of the starts.")
 
 
-class KMeansConfig(ClusterConfig):
+class PatchClusterConfig(ClusterConfig):
+    """A clustering of rows, or of patches."""
+
+    patches: bool = Field(
+        False, description="Group the patches of the images instead (of a store made with embed --dense)."
+    )
+    max_patches: int = Field(
+        100_000, ge=1, description="With --patches: centroids come from so many, drawn by --seed; all get a group."
+    )
+
+
+class KMeansConfig(PatchClusterConfig):
     """``labelkit cluster k-means``."""
 
     command: ClassVar[tuple[str, ...]] = ("cluster", "k-means")
@@ -123,7 +161,7 @@ class KMeansConfig(ClusterConfig):
     normalize: bool = Field(True, description="Scale every row to length 1 first.")
 
 
-class SphericalKMeansConfig(ClusterConfig):
+class SphericalKMeansConfig(PatchClusterConfig):
     """``labelkit cluster spherical-k-means``."""
 
     command: ClassVar[tuple[str, ...]] = ("cluster", "spherical-k-means")
@@ -558,6 +596,22 @@ class RetrieveConfig(IndexConfig):
         description="Instead of --query: these rows of the store, 0-based, comma-separated; needs no model.",
         json_schema_extra=_STORE,
     )
+    patch: tuple[int, ...] | None = Field(
+        None,
+        description="Look up this patch of the query, row,column from the top left, among the patches of the index "
+        "(made with embed --dense); the query is one image or one row.",
+        json_schema_extra=_PATCHES,
+    )
+    pixel: tuple[float, ...] | None = Field(
+        None,
+        description="Instead of --patch: the patch at x,y, pixels of the original image.",
+        json_schema_extra=_PATCHES,
+    )
+    own_image: bool = Field(
+        False,
+        description="Also find patches of the query image itself, if it is in the index.",
+        json_schema_extra=_PATCHES,
+    )
     k: int = Field(10, ge=1, description="Hits per query.", json_schema_extra={"short": "-k"})
     checkpoint: Path | None = Field(
         None, description="Model to embed the query with, if it is no longer where the store says."
@@ -620,7 +674,24 @@ class RetrieveConfig(IndexConfig):
         for name in ("label", "split"):
             if getattr(self, name) == ():
                 raise ValueError(f"{name} is empty; leave it out for all rows")
+        self._check_patch()
         return self
+
+    def _check_patch(self) -> None:
+        if self.patch is not None and self.pixel is not None:
+            raise ValueError("give either --patch (row,column) or --pixel (x,y)")
+        for name in ("patch", "pixel"):
+            place = getattr(self, name)
+            if place is not None and (len(place) != 2 or min(place) < 0):
+                raise ValueError(f"{name} is two numbers from 0 on, such as 3,4")
+        if self.patch is None and self.pixel is None:
+            if self.own_image:
+                raise ValueError("own_image goes with --patch or --pixel")
+            return
+        if self.search != "exact":
+            raise ValueError("patches are searched exactly; leave out --search")
+        if self.query_rows is not None and len(self.query_rows) != 1:
+            raise ValueError("a patch is looked up in one image: give one of query_rows")
 
 
 class PictureConfig(StageConfig):
@@ -711,6 +782,56 @@ class ShowAssemblyConfig(ShowImagesConfig):
     )
     max_arrows: int = Field(
         12, ge=1, le=200, description="Arrows of an image at most, the heaviest.", json_schema_extra=_RUN
+    )
+
+
+class ShowPatchesConfig(PictureConfig):
+    """``labelkit show patches``."""
+
+    command: ClassVar[tuple[str, ...]] = ("show", "patches")
+
+    index: Path = Field(..., description="Store made with embed --dense, NAME.h5.", json_schema_extra=_STORE)
+    rows: tuple[int, ...] | None = Field(
+        None, description="Rows of the store to draw, 0-based, comma-separated.", json_schema_extra=_IMAGES
+    )
+    images: int | None = Field(
+        None, ge=1, le=100, description="So many rows drawn by --seed instead; default: 4.", json_schema_extra=_IMAGES
+    )
+    patch: tuple[int, ...] | None = Field(
+        None,
+        description="Patch of the first image that the others are compared with, row,column; default: the middle.",
+        json_schema_extra=_PATCHES,
+    )
+    dataset: str | None = Field(
+        None, description="The indexed images, if they are no longer where embed read them.", json_schema_extra=_IMAGES
+    )
+    data_root: Path = Field(
+        Path("data"), description="Folder where named sets live (with --dataset).", json_schema_extra=_IMAGES
+    )
+    seed: int = Field(0, ge=0, description="Seed of the rows drawn.", json_schema_extra=_RUN)
+
+    @model_validator(mode="after")
+    def _one_choice_of_rows(self) -> ShowPatchesConfig:
+        if self.rows is not None and self.images is not None:
+            raise ValueError("choose images by --rows or by --images")
+        if self.rows is not None and (not self.rows or min(self.rows) < 0):
+            raise ValueError("rows are rows of the store from 0 on")
+        if self.patch is not None and (len(self.patch) != 2 or min(self.patch) < 0):
+            raise ValueError("patch is two numbers from 0 on, such as 3,4")
+        return self
+
+
+class ShowPrototypesConfig(ShowImagesConfig):
+    """``labelkit show prototypes``."""
+
+    command: ClassVar[tuple[str, ...]] = ("show", "prototypes")
+
+    prototypes: int = Field(
+        6,
+        ge=1,
+        le=64,
+        description="Prototypes to draw: those with most attention in these images.",
+        json_schema_extra=_RUN,
     )
 
 

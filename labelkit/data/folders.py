@@ -42,6 +42,15 @@ def _walk(folder: Path, ignored: Counter[str]) -> list[str]:
     return found
 
 
+def walk_images(folder: Path) -> list[str]:
+    """List image files below a folder as ``/``-separated relative names, in any order, links to folders not followed.
+
+    Raises:
+        DatasetError: a folder cannot be listed.
+    """
+    return _walk(folder, Counter())
+
+
 def load_folder(root: Path, *, name: str | None = None) -> ImageDataset:
     """List a folder: class folders, or split folders with class folders, or images without labels.
 

@@ -22,6 +22,7 @@ class Inventory:
         found: images of each split; splits that could not be counted are left out.
         num_classes: classes found, ``None`` if they could not be counted.
         fault: what is wrong and what to do; ``None`` for a whole set.
+        num_mask_classes: classes of pixels found, likewise.
     """
 
     state: Literal["whole", "incomplete", "absent"]
@@ -29,6 +30,7 @@ class Inventory:
     found: Mapping[str, int]
     num_classes: int | None
     fault: DatasetError | None
+    num_mask_classes: int | None = None
 
 
 def take_inventory(spec: DatasetSpec, data_root: Path) -> Inventory:
@@ -46,14 +48,16 @@ def take_inventory(spec: DatasetSpec, data_root: Path) -> Inventory:
     except DatasetError as damaged:
         return Inventory("incomplete", None, {}, None, damaged)
     found = {name: int((dataset.splits == i).sum()) for i, name in enumerate(dataset.split_names)}
-    num_classes = len(dataset.class_names)
+    num_classes, num_mask_classes = len(dataset.class_names), len(dataset.mask_classes)
     problems = []
     if not all(count.agrees(found.get(split, 0)) for split, count in spec.num_images.items()):
         problems.append(compare_counts(found, spec.num_images))
     if num_classes != spec.num_classes:
         problems.append(f"expected {spec.num_classes:,} classes, found {num_classes:,}")
+    if num_mask_classes != spec.num_mask_classes:
+        problems.append(f"expected {spec.num_mask_classes:,} classes of pixels, found {num_mask_classes:,}")
     if not problems:
-        return Inventory("whole", dataset.root, found, num_classes, None)
+        return Inventory("whole", dataset.root, found, num_classes, None, num_mask_classes)
     fault = DatasetIncomplete(
         str(dataset.root or spec.name),
         "; ".join(problems),
@@ -61,4 +65,4 @@ def take_inventory(spec: DatasetSpec, data_root: Path) -> Inventory:
         found=found,
         num_classes=num_classes,
     )
-    return Inventory("incomplete", dataset.root, found, num_classes, fault)
+    return Inventory("incomplete", dataset.root, found, num_classes, fault, num_mask_classes)

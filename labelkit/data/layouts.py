@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Final, NamedTuple
 
@@ -16,6 +16,7 @@ import numpy as np
 
 from labelkit.data.datasets import Count, FileSource, ImageDataset
 from labelkit.data.decode import IMAGE_SUFFIXES
+from labelkit.data.masks import FileMasks, table_of
 from labelkit.errors import DatasetAbsent, DatasetError, DatasetIncomplete
 
 MAX_NAMES_SHOWN: Final = 3
@@ -60,7 +61,7 @@ class Layout:
 
 
 class Listed(NamedTuple):
-    """One row of a set's own list."""
+    """One row of a set's own list; label -1 = none."""
 
     sample_id: str
     label: int
@@ -194,7 +195,7 @@ def list_files(
         root=root,
         sample_ids=sample_ids,
         labels=np.array([row.label for row in rows], dtype=np.int64),
-        given=np.ones(len(rows), dtype=np.bool_),
+        given=np.array([row.label >= 0 for row in rows], dtype=np.bool_),
         class_names=tuple(class_names),
         splits=np.array([row.split for row in rows], dtype=np.int16),
         split_names=tuple(split_names),
@@ -204,6 +205,53 @@ def list_files(
         source=FileSource(root, sample_ids),
         draw_order=np.array(order, dtype=np.int64),
     )
+
+
+def attach_masks(
+    layout: Layout,
+    dataset: ImageDataset,
+    mask_of: Callable[[str], str],
+    meaning: Mapping[int, int],
+    mask_classes: Sequence[str],
+) -> ImageDataset:
+    """Return a listing whose images have masks in files of their own.
+
+    Args:
+        layout: the set.
+        dataset: its images; they are files below ``root``.
+        mask_of: sample id to the name of its mask, relative to the same folder.
+        meaning: value of a pixel to its class; values that are not in it are errors.
+        mask_classes: see ``ImageDataset``.
+
+    Raises:
+        DatasetIncomplete: images without mask.
+    """
+    root = dataset.root
+    assert root is not None
+    files = tuple(mask_of(sample_id) for sample_id in dataset.sample_ids)
+    missing = _missing(root, files)
+    if missing:
+        raise DatasetIncomplete(
+            str(root),
+            f"{len(missing):,} of {len(files):,} images have no mask; missing: {name_some(missing)}",
+            _one_deeper(root, missing) or fetch_remedy(layout, root.parent),
+            num_classes=0,
+        )
+    return replace(dataset, masks=FileMasks(root, files, table_of(meaning)), mask_classes=tuple(mask_classes))
+
+
+def list_images(root: Path, folder: str) -> list[str]:
+    """Return the image files in one folder as names relative to ``root``, in any order.
+
+    Raises:
+        DatasetError: the folder cannot be listed.
+    """
+    try:
+        return [f"{folder}/{file}" for file in _names_in(root / folder) if _is_image(file)]
+    except OSError as error:
+        raise DatasetError(
+            str(root / folder), f"cannot be listed: {error.strerror}", "Check its permissions."
+        ) from error
 
 
 def list_class_folders(folder: Path, wanted: Collection[str] | None = None) -> dict[str, list[str]]:

@@ -7,6 +7,7 @@ and resize; the rest is done in batches as well.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -28,7 +29,7 @@ from labelkit.data.transforms import (
     Normalize,
     ViewSpec,
     apply_views,
-    crop_boxes,
+    boxes_of_views,
     finish_view,
     paired_boxes,
     resize_box,
@@ -225,7 +226,7 @@ class _Crops:
     crops: tuple[Tensor, ...]  # per view (b, c, size, size) uint8
     boxes: tuple[NDArray[np.float64], ...]  # per view (b, 4)
     sizes: NDArray[np.int64]  # (b, 2)
-    partner_sizes: NDArray[np.int64]  # (b, 2), of what second views show
+    partner_sizes: NDArray[np.int64]  # (b, 2), of the other images of pairs
     bad: list[tuple[int, str]]
     sha256: NDArray[np.uint8]  # (b, 32), only filled on request
     file_sizes: NDArray[np.uint64]  # (b,)
@@ -268,12 +269,17 @@ class _CropDataset(Dataset[_Crops]):
                     continue
                 partner_sizes[i] = partner.shape[:2]
             pairs = None if plan.pairs is None else plan.pairs.take(i)
+            chosen = boxes_of_views(
+                plan.views,
+                ([image.shape[0]], [image.shape[1]]),
+                ([partner.shape[0]], [partner.shape[1]]),
+                plan.keys[i : i + 1],
+                seed=self._seed,
+                epoch=plan.epoch,
+            )
             for view, spec in enumerate(plan.views):
-                shown = partner if view == 1 else image
-                key, height, width = plan.keys[i : i + 1], [shown.shape[0]], [shown.shape[1]]
-                number = spec.drawn_as(view)
-                box = crop_boxes(spec, height, width, key, seed=self._seed, epoch=plan.epoch, view=number)
-                boxes[view][i] = paired_boxes(box, pairs, view, height, width)[0]
+                shown = partner if spec.shows_partner else image
+                boxes[view][i] = paired_boxes(chosen[view], pairs, view, [shown.shape[0]], [shown.shape[1]])[0]
                 crops[view][i] = resize_box(shown, boxes[view][i], spec)
         # Copied by NumPy: in a thread of its own, torch would start a second team of threads.
         tensors = tuple(torch.from_numpy(np.ascontiguousarray(crop.transpose(0, 3, 1, 2))) for crop in crops)
@@ -430,7 +436,8 @@ class TrainLoader:
         if self._bank.images is not None:
             side = min(self._bank.images.shape[-2:])
             for spec in views:
-                if side > MAX_SHRINK_IN_MEMORY * spec.size:
+                largest = side if spec.area_range is None else side * math.sqrt(spec.area_range[1])
+                if largest > MAX_SHRINK_IN_MEMORY * spec.size:
                     raise ValueError(
                         f"images of {side} pixels in memory for a view of {spec.size}; give the bank a base_size"
                     )
@@ -486,7 +493,7 @@ class TrainLoader:
             finish_view(
                 crops.crops[view].to(self._bank.device),
                 crops.boxes[view],
-                crops.partner_sizes if view == 1 else crops.sizes,
+                crops.partner_sizes if spec.shows_partner else crops.sizes,
                 spec,
                 plan.keys,
                 seed=self._seed,

@@ -32,6 +32,7 @@ from torch import Tensor
 
 from labelkit.data.batch import ViewGeometry
 from labelkit.data.keyed_random import keyed_normal, keyed_uniform
+from labelkit.data.multi_crop import overlapping_boxes
 from labelkit.data.pair_views import PairPlan, PairTransform, pair_homographies
 from labelkit.data.random_augment import Pool, change_tones, choose_operations, cut_out, geometric_matrices
 
@@ -40,6 +41,7 @@ ViewRecipe = Literal["digits", "cifar", "imagenet", "mocov2"]
 SemiSupervisedRecipe = Literal["digits", "crop-flip"]
 ClassificationRecipe = Literal["none", "digits", "crop-flip", "imagenet", "imagenet-jitter"]
 MetricRecipe = Literal["none", "digits", "crop-flip", "box"]
+DenseRecipe = Literal["dino", "paper", "none"]
 Interpolation = Literal["bicubic", "bilinear"]
 Padding = Literal["zeros", "border", "reflection"]
 
@@ -116,6 +118,10 @@ class ViewSpec:
         padding: what lies outside of the image in stage 2.
         follows: the view has box and affine map of the view before it, which must be made alike, and is then moved by
             one of these transforms.
+        anchors: numbers of earlier views that the box must have a part in common with.
+        min_overlap: that part, as a share of the image's area.
+        mirror_as: number of the view that decides whether this one is mirrored; default: itself.
+        partner: show the other image of a pair, as views do that follow another.
 
     Raises:
         ValueError: a number out of its range.
@@ -148,6 +154,10 @@ class ViewSpec:
     interpolation: Interpolation = "bicubic"
     padding: Padding = "border"
     follows: PairTransform | None = None
+    anchors: tuple[int, ...] = ()
+    min_overlap: float = 0.0
+    mirror_as: int | None = None
+    partner: bool = False
 
     def __post_init__(self) -> None:
         for name in ("hflip", "jitter_prob", "gray_prob", "blur_prob", "solarize_prob"):
@@ -168,6 +178,8 @@ class ViewSpec:
             )
         if self.noise < 0:
             raise ValueError(f"noise is {self.noise}, must not be negative")
+        if self.anchors and (not 0 < self.min_overlap < 1 or self.area_range is None):
+            raise ValueError(f"min_overlap is {self.min_overlap}, must be in (0, 1), and a box be drawn")
         if self.blur_kernel % 2 == 0 or self.blur_kernel // 2 >= self.size:
             raise ValueError(f"blur_kernel is {self.blur_kernel}, must be odd and below twice the size")
         if not (0 <= self.brightness_range[0] <= self.brightness_range[1]):
@@ -187,6 +199,11 @@ class ViewSpec:
     def drawn_as(self, number: int) -> int:
         """Return the view whose random numbers choose box and affine map of view ``number``."""
         return number if self.follows is None else number - 1
+
+    @property
+    def shows_partner(self) -> bool:
+        """Whether a pair's other image is shown."""
+        return self.partner or self.follows is not None
 
     @property
     def has_random_box(self) -> bool:
@@ -336,6 +353,53 @@ def sela_view(size: int, recipe: ViewRecipe, *, chiral: bool, photographic: bool
     )
 
 
+def dense_views(
+    sizes: tuple[int, int],
+    num_local: int,
+    recipe: DenseRecipe,
+    *,
+    global_scale: tuple[float, float],
+    local_scale: tuple[float, float],
+    min_overlap: tuple[float, float],
+    chiral: bool,
+    photographic: bool = True,
+) -> tuple[ViewSpec, ...]:
+    """Return two large and some small views of dense self-supervision, each with a part in common with both large ones.
+
+    Whether an image is mirrored is decided once for all of its views, so that a place of one can be found in another.
+
+    Args:
+        sizes: side of a large and of a small view in pixels.
+        num_local: small views.
+        recipe: ``dino``: jitter, gray, blur, solarize as DINO; ``paper``: without solarize; ``none``: no colors.
+        global_scale: share of the image's area in a large view.
+        local_scale: share in a small view.
+        min_overlap: share that the large views have in common, and a small view with each of them.
+        chiral: no mirror image.
+        photographic: change colors.
+    """
+    colors = float(photographic and recipe != "none")
+
+    def view(size: int, scale: tuple[float, float], blur: float, solarize: float) -> ViewSpec:
+        return ViewSpec(
+            size,
+            area_range=scale,
+            hflip=0.0 if chiral else 0.5,
+            mirror_as=0,
+            jitter_prob=0.8 * colors,
+            jitter=(0.4, 0.4, 0.2, 0.1),
+            gray_prob=0.2 * colors,
+            blur_prob=blur if recipe != "none" else 0.0,
+            blur_kernel=blur_kernel_for(size),
+            solarize_prob=solarize * colors if recipe == "dino" else 0.0,
+        )
+
+    first = view(sizes[0], global_scale, 1.0, 0.0)
+    second = replace(view(sizes[0], global_scale, 0.1, 0.2), anchors=(0,), min_overlap=min_overlap[0])
+    local = replace(view(sizes[1], local_scale, 0.5, 0.0), anchors=(0, 1), min_overlap=min_overlap[1])
+    return (first, second, *[local] * num_local)
+
+
 def classification_view(size: int, recipe: ClassificationRecipe, *, chiral: bool) -> ViewSpec:
     """Return the training view of a classifier.
 
@@ -428,9 +492,17 @@ def _draws(spec: ViewSpec) -> int:
 
 
 def crop_boxes(
-    spec: ViewSpec, heights: ArrayLike, widths: ArrayLike, keys: ArrayLike, *, seed: int, epoch: int, view: int
+    spec: ViewSpec,
+    heights: ArrayLike,
+    widths: ArrayLike,
+    keys: ArrayLike,
+    *,
+    seed: int,
+    epoch: int,
+    view: int,
+    draw: int = 0,
 ) -> NDArray[np.float64]:
-    """Choose the part of each original that becomes the view.
+    """Choose the part of each original that becomes the view, whatever other views show.
 
     Args:
         spec: the view.
@@ -440,13 +512,15 @@ def crop_boxes(
         seed: seed of the run.
         epoch: pass over the data set.
         view: number of the view.
+        draw: number of the draw, for boxes that are drawn again.
 
     Returns:
         (b, 4) float64 left, top, right, bottom in pixels of the originals.
     """
     h, w = np.asarray(heights, dtype=np.float64), np.asarray(widths, dtype=np.float64)
     count = _draws(spec)
-    u = keyed_uniform(seed, epoch, keys, view, "crop", count).astype(np.float64) if count else np.zeros((len(h), 0))
+    purpose = f"crop {draw}" if draw else "crop"
+    u = keyed_uniform(seed, epoch, keys, view, purpose, count).astype(np.float64) if count else np.zeros((len(h), 0))
     if spec.area_range is not None:
         return _area_boxes(spec, h, w, u)
     side = float(spec.resized_side)
@@ -461,6 +535,51 @@ def crop_boxes(
     step_y, step_x = h / rows, w / columns
     edges = (left * step_x, top * step_y, (left + spec.size) * step_x, (top + spec.size) * step_y)
     return np.stack(edges, axis=1)
+
+
+def boxes_of_views(
+    views: Sequence[ViewSpec],
+    sizes: tuple[ArrayLike, ArrayLike],
+    partner_sizes: tuple[ArrayLike, ArrayLike],
+    keys: ArrayLike,
+    *,
+    seed: int,
+    epoch: int,
+) -> list[NDArray[np.float64]]:
+    """Choose the parts of the originals that become views, those that must overlap after one another.
+
+    Args:
+        views: all views of an image.
+        sizes: (b,) heights and (b,) widths of the originals, pixels.
+        partner_sizes: likewise, of what views show that show a partner.
+        keys: (b,) int64 keys of the random numbers.
+        seed: seed of the run.
+        epoch: pass over the data set.
+
+    Returns:
+        for each view (b, 4) float64 left, top, right, bottom in pixels of what it shows.
+    """
+    rows = np.asarray(keys, dtype=np.int64)
+    made: list[NDArray[np.float64]] = []
+    for number, spec in enumerate(views):
+        heights, widths = (np.asarray(side) for side in (partner_sizes if spec.shows_partner else sizes))
+        source = spec.drawn_as(number)
+        boxes = crop_boxes(spec, heights, widths, rows, seed=seed, epoch=epoch, view=source)
+        if spec.anchors:
+
+            def again(
+                draw: int, at: NDArray[np.int64], spec: ViewSpec = spec, view: int = source
+            ) -> NDArray[np.float64]:
+                h, w = (np.asarray(side)[at] for side in sizes)
+                return crop_boxes(spec, h, w, rows[at], seed=seed, epoch=epoch, view=view, draw=draw)
+
+            def spare(at: NDArray[np.int64], view: int = source) -> NDArray[np.float64]:
+                return keyed_uniform(seed, epoch, rows[at], view, "crop inside", 4).astype(np.float64)
+
+            anchors = [made[anchor] for anchor in spec.anchors]
+            boxes = overlapping_boxes(boxes, anchors, spec.min_overlap * heights * widths, again, spare)
+        made.append(boxes)
+    return made
 
 
 def _area_boxes(
@@ -612,7 +731,10 @@ def affine_matrices(spec: ViewSpec, keys: ArrayLike, *, seed: int, epoch: int, v
     u = keyed_uniform(seed, epoch, rows, view, "affine", _AFFINE_DRAWS).astype(np.float64)
     scale = 1 / (spec.zoom_range[0] + (spec.zoom_range[1] - spec.zoom_range[0]) * u[:, 0])
     angle = (2 * u[:, 1] - 1) * spec.rotation_rad
-    mirror = np.where(u[:, 2] < spec.hflip, -1.0, 1.0)
+    coins = u
+    if spec.mirror_as is not None:
+        coins = keyed_uniform(seed, epoch, rows, spec.mirror_as, "affine", _AFFINE_DRAWS).astype(np.float64)
+    mirror = np.where(coins[:, 2] < spec.hflip, -1.0, 1.0)
     pixels = (2 * u[:, 3:5] - 1) * spec.shift_px
     if spec.whole_pixels:
         pixels = np.floor(u[:, 3:5] * (2 * int(spec.shift_px) + 1)) - int(spec.shift_px)
@@ -888,7 +1010,7 @@ def apply_views(
         epoch: pass over the data set.
         normalize: applied last.
         pairs: boxes of first and second views that show two matching images.
-        partners: (b, c, h, w) uint8, what the second views show, with ``pairs``.
+        partners: (b, c, h, w) uint8, what views show that show a partner, with ``pairs``.
 
     Returns:
         one (b, c, size, size) float32 tensor and one geometry per view.
@@ -896,13 +1018,13 @@ def apply_views(
     rows = np.asarray(keys, dtype=np.int64)
     heights, widths = (np.full(len(rows), side) for side in images.shape[-2:])
     made, geometries = [], []
+    every = boxes_of_views(views, (heights, widths), (heights, widths), rows, seed=seed, epoch=epoch)
     for number, spec in enumerate(views):
-        boxes = crop_boxes(spec, heights, widths, rows, seed=seed, epoch=epoch, view=spec.drawn_as(number))
-        boxes = paired_boxes(boxes, pairs, number, heights, widths)
+        boxes = paired_boxes(every[number], pairs, number, heights, widths)
         whole = None if pairs is None else pairs.links >= 0
         inner = view_matrices(spec, rows, seed=seed, epoch=epoch, view=number, whole=whole)
         total = compose(box_matrices(boxes, heights, widths), inner)
-        shown = partners if number == 1 and partners is not None else images
+        shown = partners if spec.shows_partner and partners is not None else images
         if spec.has_random_box or spec.has_warp or pairs is not None:
             pixels = warp(shown, total, spec)
         else:

@@ -25,9 +25,9 @@ from typing import Any
 from safetensors import SafetensorError
 from safetensors.torch import load as load_safetensors
 from safetensors.torch import save as save_safetensors
-from torch import Tensor
+from torch import Tensor, nn
 
-from labelkit.errors import CheckpointDamaged, CheckpointError, ResourceError, resource_error
+from labelkit.errors import CheckpointDamaged, CheckpointError, CheckpointMismatch, ResourceError, resource_error
 from labelkit.store.commit import canonical_json, commit_bytes, commit_folder, commit_json, fsync_folder
 
 FORMAT = "labelkit.checkpoint"
@@ -331,3 +331,25 @@ def _from_json(value: Any) -> Any:
     if isinstance(value, list):
         return [_from_json(entry) for entry in value]
     return value
+
+
+def load_model_state(method: nn.Module, tensors: Mapping[str, Tensor], where: str) -> None:
+    """Load parameters and buffers after checking that all are there with the same shape.
+
+    Raises:
+        CheckpointMismatch: naming the first few that differ.
+    """
+    wanted = method.state_dict()
+    faults = [f"{name} is missing" for name in wanted if name not in tensors]
+    faults += [f"{name} is unknown here" for name in tensors if name not in wanted]
+    faults += [
+        f"{name} has shape {tuple(tensors[name].shape)}, expected {tuple(value.shape)}"
+        for name, value in wanted.items()
+        if name in tensors and tensors[name].shape != value.shape
+    ]
+    if faults:
+        more = f" and {len(faults) - 5} more" if len(faults) > 5 else ""
+        raise CheckpointMismatch(
+            where, "does not fit this network: " + "; ".join(faults[:5]) + more, "Use the options it was trained with."
+        )
+    method.load_state_dict(dict(tensors))

@@ -53,6 +53,7 @@ class Phase:
         labels: (n,) int64 labels of this phase, -1 = unlabeled; default: those that training was started with.
         steps: updates of the phase, so that its last epoch is cut short; default: whole epochs.
         lr: learning rate at a step of the phase, from 0; default: the run's own.
+        weight_decay: of groups of parameters with ``is_decayed``, at a step of the phase; default: as they were built.
         pairing: what second views show; default: the same image as the first ones.
     """
 
@@ -63,6 +64,7 @@ class Phase:
     labels: NDArray[np.int64] | None = None
     steps: int | None = None
     lr: Callable[[int], float] | None = None
+    weight_decay: Callable[[int], float] | None = None
     pairing: Pairing | None = None
 
 
@@ -263,6 +265,18 @@ class Method(nn.Module, ABC, Generic[ConfigT]):
     def on_phase_end(self, state: TrainState) -> Mapping[str, float]:
         """After the last epoch of a phase, before the next one is asked for; returns metrics for the log."""
         return {}
+
+    def take_parts(self, tensors: Mapping[str, Tensor], where: str) -> str | None:
+        """Take what fits of a run whose network is not quite this one; say what, or ``None`` if nothing does.
+
+        Args:
+            tensors: parameters and buffers of the run, by name.
+            where: its folder.
+        """
+        return None
+
+    def on_backbone_taken(self) -> None:
+        """After ``--init-from`` gave weights to the backbone of ``network`` alone."""
 
     def groupings(self) -> Mapping[str, Tensor]:
         """Groups that the method made of the rows, by name: (n,) integers, -1 = none; scored where truth is known."""

@@ -37,6 +37,13 @@ def set_lr(optimizer: torch.optim.Optimizer, lr: float, epoch: int = 0) -> None:
         group["lr"] = lr * group.get("lr_scale", 1.0) if epoch >= group.get("first_epoch", 0) else 0.0
 
 
+def set_weight_decay(optimizer: torch.optim.Optimizer, weight_decay: float) -> None:
+    """Set the weight decay of the groups that were built with ``is_decayed``."""
+    for group in optimizer.param_groups:
+        if group.get("is_decayed", False):
+            group["weight_decay"] = weight_decay
+
+
 def named_optimizer_state(
     optimizer: torch.optim.Optimizer, module: nn.Module, index: int = 0
 ) -> tuple[dict[str, Tensor], dict[str, float | int | bool]]:

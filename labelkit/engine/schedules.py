@@ -197,6 +197,40 @@ class PhaseLearningRate:
 
 
 @dataclass(frozen=True, slots=True)
+class CosineSchedule:
+    """From one value to another along half a cosine: ``f + 0.5 (s - f)(1 + cos(pi (t - w) / (T - w)))``.
+
+    Args:
+        start: s, at the end of the warm-up.
+        end: f, reached after the last step; may be larger than ``start``.
+        steps: T.
+        warmup_steps: w, steps of linear growth, < T; the value at step t is ``start (t + 1) / (w + 1)``.
+
+    Raises:
+        ValueError: a number of steps out of its range.
+
+    Source: DINO, for learning rate, weight decay and the decay of the teacher alike.
+    """
+
+    start: float
+    end: float
+    steps: int
+    warmup_steps: int = 0
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        if not 0 <= self.warmup_steps < self.steps:
+            raise ValueError(f"warmup_steps must be in [0, {self.steps}), got {self.warmup_steps}")
+
+    def __call__(self, step: int) -> float:
+        """Value at a step, from 0."""
+        if step < self.warmup_steps:
+            return self.start * (step + 1) / (self.warmup_steps + 1)
+        share = min((step - self.warmup_steps) / (self.steps - self.warmup_steps), 1.0)
+        return self.end + 0.5 * (self.start - self.end) * (1 + math.cos(math.pi * share))
+
+
+@dataclass(frozen=True, slots=True)
 class TeacherTemperature:
     """Linear from ``start`` to ``final`` over the first epochs, then ``final`` (SimGCD's released code).
 

@@ -22,13 +22,26 @@ from labelkit.data.batch import Batch
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.loading import EvalLoader, ImageBank, TrainLoader
 from labelkit.data.transforms import Normalize
-from labelkit.engine.checkpoint import MODEL, TRAINING, CheckpointWriter, LoadedCheckpoint, rank_file
+from labelkit.engine.checkpoint import (
+    MODEL,
+    TRAINING,
+    CheckpointWriter,
+    LoadedCheckpoint,
+    load_model_state,
+    rank_file,
+)
 from labelkit.engine.devices import Runtime, generator_states, restore_generators, seed_step
 from labelkit.engine.method import FullPass, Method, Phase, TrainState
-from labelkit.engine.optim import build_optimizer, load_named_optimizer_state, named_optimizer_state, set_lr
+from labelkit.engine.optim import (
+    build_optimizer,
+    load_named_optimizer_state,
+    named_optimizer_state,
+    set_lr,
+    set_weight_decay,
+)
 from labelkit.engine.run_dir import RunDir
 from labelkit.engine.schedules import LearningRate
-from labelkit.errors import CheckpointMismatch, ConfigError, DivergenceError, Interrupted
+from labelkit.errors import ConfigError, DivergenceError, Interrupted
 from labelkit.models.batch_norm import batch_statistics
 from labelkit.models.weights import fingerprint
 from labelkit.store.commit import canonical_json
@@ -247,8 +260,11 @@ class Trainer:
 
     def _set_lr(self, step_in_epoch: int, updates: int) -> None:
         clock, config, phase = self.clock, self.config, self._phase()
+        step_in_phase = clock.step - clock.phase_step - clock.step_in_epoch + step_in_epoch
+        if phase.weight_decay is not None:
+            set_weight_decay(self.optimizer, phase.weight_decay(step_in_phase))
         if phase.lr is not None:
-            set_lr(self.optimizer, phase.lr(clock.step - clock.phase_step - clock.step_in_epoch + step_in_epoch))
+            set_lr(self.optimizer, phase.lr(step_in_phase))
         elif self.lr is not None and isinstance(config, TrainConfig):
             fraction = step_in_epoch / updates if config.lr_update == "step" else 0.0
             set_lr(self.optimizer, self.lr.at(clock.epoch + fraction), clock.epoch)
@@ -658,25 +674,3 @@ class Trainer:
                 "--tensorboard", "TensorBoard is not installed", 'Run `pip install "labelkit[tensorboard]"`.'
             ) from error
         return SummaryWriter(str(self.run.path / "tensorboard"))
-
-
-def load_model_state(method: torch.nn.Module, tensors: Mapping[str, Tensor], where: str) -> None:
-    """Load parameters and buffers after checking that all are there with the same shape.
-
-    Raises:
-        CheckpointMismatch: naming the first few that differ.
-    """
-    wanted = method.state_dict()
-    faults = [f"{name} is missing" for name in wanted if name not in tensors]
-    faults += [f"{name} is unknown here" for name in tensors if name not in wanted]
-    faults += [
-        f"{name} has shape {tuple(tensors[name].shape)}, expected {tuple(value.shape)}"
-        for name, value in wanted.items()
-        if name in tensors and tensors[name].shape != value.shape
-    ]
-    if faults:
-        more = f" and {len(faults) - 5} more" if len(faults) > 5 else ""
-        raise CheckpointMismatch(
-            where, "does not fit this network: " + "; ".join(faults[:5]) + more, "Use the options it was trained with."
-        )
-    method.load_state_dict(dict(tensors))

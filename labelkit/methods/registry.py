@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from labelkit.config.methods.cotap import CoTAPConfig
 from labelkit.config.methods.dl2pa import DL2PAConfig
 from labelkit.config.methods.flipclass import FlipClassConfig
 from labelkit.config.methods.freematch import FreeMatchConfig
@@ -42,6 +43,11 @@ class MethodSpec:
 
 
 METHODS: dict[str, MethodSpec] = {
+    "cotap": MethodSpec(
+        "Dense self-supervision: patches that group by object, from an order of similarities that is kept.",
+        CoTAPConfig,
+        "labelkit.methods.cotap:CoTAP",
+    ),
     "dl2pa": MethodSpec(
         "Classification: fixed prototypes on the sphere, assigned to classes anew during training.",
         DL2PAConfig,

@@ -12,7 +12,7 @@ import hashlib
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -23,8 +23,9 @@ from torch import Tensor, nn
 
 from labelkit.errors import CheckpointError, ConfigError
 from labelkit.models.convnets import CONVNETS
+from labelkit.models.patch_maps import as_feature_map, feature_map
 from labelkit.models.seeding import seeded_init
-from labelkit.models.vit import SMALL_IMAGE_SIZE, SMALL_VITS, build_small_vit
+from labelkit.models.vit import SMALL_VITS, build_small_vit
 from labelkit.models.weights import LoadReport, load_weights_file, map_weights
 
 HUB_TIMEOUT_SECONDS = 10.0
@@ -85,12 +86,48 @@ class Backbone(nn.Module):
         self.source = "random"
         self.weights_sha256 = ""
         self.load_report: LoadReport | None = None
+        # what the next passes give before their head, while somebody asks for it
+        self._kept: list[Any] | None = None
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the features, (b, f)."""
         net: Any = self.net
-        features: Tensor = net.forward_head(net.forward_features(images), pre_logits=True)
+        maps = net.forward_features(images)
+        if self._kept is not None:
+            self._kept.append(maps)
+        features: Tensor = net.forward_head(maps, pre_logits=True)
         return features
+
+    def with_patches(self, images: Tensor, forward: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+        """Return what ``forward`` makes of images with this backbone, and their patch features, in one pass.
+
+        Args:
+            images: as for ``forward`` of the backbone.
+            forward: calls the backbone once.
+
+        Raises:
+            UnsupportedBackboneError: the network has no feature map.
+        """
+        kept: list[Any] = []
+        self._kept = kept
+        try:
+            result = forward(images)
+        finally:
+            self._kept = None
+        (maps,) = kept
+        return result, as_feature_map(self.net, maps, images, self.info.name)
+
+    def patch_features(self, images: Tensor) -> Tensor:
+        """Return the features of each place, (b, rows, cols, w): patch tokens after the last norm, or the last maps.
+
+        Args:
+            images: as for ``forward``, of any size that the network can take.
+
+        Raises:
+            UnsupportedBackboneError: the network has no feature map.
+            ConfigError: images of a size that it cannot take.
+        """
+        return feature_map(self.net, images, self.info.name)
 
     def load_weights(self, path: Path, source: str = "") -> LoadReport:
         """Replace all weights by those of a file, translated from layouts that timm knows.
@@ -117,6 +154,7 @@ def build_backbone(
     image_size: int | None = None,
     in_channels: int = 3,
     seed: int | None = None,
+    **options: Any,
 ) -> Backbone:
     """Build a backbone with random, published or own weights.
 
@@ -127,6 +165,7 @@ def build_backbone(
         image_size: height and width in pixels; by default what the network was published with.
         in_channels: 1 or 3; three-channel weights are summed for one.
         seed: of the random weights; ``None`` draws from torch's global generator.
+        options: others of the network's constructor, for a timm network or one of our ViTs, such as ``drop_path_rate``.
 
     Returns:
         The backbone on the CPU, in training mode.
@@ -143,7 +182,8 @@ def build_backbone(
     if pretrained and weights is not None:
         raise ConfigError("weights", "both a weights file and published weights were asked for", "Choose one.")
     with nullcontext() if seed is None else seeded_init(seed):
-        net, info, cfg = _build_own(name, image_size, in_channels) or _build_timm(name, image_size, in_channels)
+        own = _build_own(name, image_size, in_channels, options)
+        net, info, cfg = own or _build_timm(name, image_size, in_channels, options)
     backbone = Backbone(net, info)
     if pretrained:
         backbone.load_weights(*_published_weights(name, cfg))
@@ -168,16 +208,16 @@ def list_backbones(pattern: str | None = None) -> list[str]:
 
 
 def _build_own(
-    name: str, image_size: int | None, in_channels: int
+    name: str, image_size: int | None, in_channels: int, options: Mapping[str, Any]
 ) -> tuple[nn.Module, BackboneInfo, Mapping[str, Any]] | None:
     if name in CONVNETS:
         return _build_convnet(name, image_size, in_channels)
     if name not in SMALL_VITS:
         return None
     shape = SMALL_VITS[name]
-    size = image_size or SMALL_IMAGE_SIZE
+    size = image_size or shape.image_size
     _check_patches(name, size, shape.patch_size)
-    net = build_small_vit(name, image_size=size, in_channels=in_channels)
+    net = build_small_vit(name, image_size=size, in_channels=in_channels, **options)
     info = BackboneInfo(
         name=name,
         feature_dim=shape.embed_dim,
@@ -216,7 +256,7 @@ def _build_convnet(
 
 
 def _build_timm(
-    name: str, image_size: int | None, in_channels: int
+    name: str, image_size: int | None, in_channels: int, given: Mapping[str, Any]
 ) -> tuple[nn.Module, BackboneInfo, Mapping[str, Any]]:
     import timm
 
@@ -226,7 +266,7 @@ def _build_timm(
     if published is not None:
         cfg = dict(dataclasses.asdict(published))
     size = image_size or cfg.get("input_size", (3, 224, 224))[-1]
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = dict(given)
     # Only networks with position embeddings are built for one size.
     if image_size is not None and cfg.get("fixed_input_size", False):
         options["img_size"] = image_size
@@ -237,7 +277,7 @@ def _build_timm(
         raise ConfigError("backbone", problem, "Choose another size or another backbone.") from error
     patches = getattr(net, "patch_embed", None)
     patch_size = getattr(patches, "patch_size", None)
-    if options and isinstance(patch_size, tuple):
+    if "img_size" in options and isinstance(patch_size, tuple):
         _check_patches(name, size, patch_size[0])
     info = BackboneInfo(
         name=name,

@@ -9,7 +9,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from labelkit.models.backbones import build_backbone
+from labelkit.models.backbones import Backbone, build_backbone
+from labelkit.models.patch_maps import no_feature_map
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,34 @@ class InferenceNetwork(nn.Module, ABC):
     @abstractmethod
     def embed(self, images: Tensor) -> Tensor:
         """Images (b, c, h, w) to embeddings (b, d), not normalized."""
+
+    def patch_features(self, images: Tensor) -> Tensor:
+        """Images (b, c, h, w) to the features of each place (b, rows, cols, w), not normalized: the backbone's.
+
+        Args:
+            images: prepared as for ``embed``; of another size where the network can take it.
+
+        Raises:
+            UnsupportedBackboneError: the network has no feature map.
+            ConfigError: images of a size that it cannot take.
+        """
+        backbone = getattr(self, "backbone", None)
+        if not isinstance(backbone, Backbone):
+            raise no_feature_map(self.identity["name"], f"{self.identity['layer']} is one vector for an image")
+        return backbone.patch_features(images)
+
+    def embed_with_patches(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """What ``embed`` and ``patch_features`` give, in one pass where the patches are the backbone's."""
+        backbone = getattr(self, "backbone", None)
+        is_own = type(self).patch_features is not InferenceNetwork.patch_features
+        if is_own or not isinstance(backbone, Backbone):
+            return self.embed(images), self.patch_features(images)
+        return backbone.with_patches(images, self.embed)
+
+    @property
+    def patch_identity(self) -> dict[str, str]:
+        """``name`` and ``layer`` of the patch features."""
+        return {"name": self.identity["name"], "layer": "backbone"}
 
     def classify(self, embeddings: Tensor) -> Tensor:
         """Embeddings (b, d) to logits (b, ``num_outputs``)."""

@@ -19,6 +19,7 @@ from labelkit.errors import ConfigError
 from labelkit.models.backbones import build_backbone
 from labelkit.models.cbam import CBAM
 from labelkit.models.inference import InferenceNetwork, InputSpec, per_channel
+from labelkit.models.patch_maps import size_error
 from labelkit.models.seeding import seeded_init
 from labelkit.models.spatial_assembly import Assembly, SpatialAssembly
 
@@ -284,6 +285,24 @@ class MetricNetwork(InferenceNetwork):
     def embed(self, images: Tensor) -> Tensor:
         """Unit embeddings (b, d)."""
         return self.forward(images).embeddings
+
+    def patch_features(self, images: Tensor) -> Tensor:
+        """Last maps (b, rows, cols, f), after assembly and attention: what is pooled."""
+        side = self.backbone.info.image_size
+        if self.assembly is not None and tuple(images.shape[-2:]) != (side, side):
+            problem = f"are not the {side} x {side} that features were moved about in"
+            raise size_error(self.backbone.info.name, images, problem)
+        return self.forward(images).maps.permute(0, 2, 3, 1)
+
+    def embed_with_patches(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Unit embeddings and last maps, in one pass."""
+        output = self.forward(images)
+        return output.embeddings, output.maps.permute(0, 2, 3, 1)
+
+    @property
+    def patch_identity(self) -> dict[str, str]:
+        """The last maps."""
+        return {"name": self.backbone.info.name, "layer": "maps"}
 
     def features(self, images: Tensor) -> Tensor:
         """Pooled features (b, f) of unit length, which first clusterings start from."""

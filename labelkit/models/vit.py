@@ -7,6 +7,8 @@ timm is imported on first use: reading weights must not cost it.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,22 +31,24 @@ class SmallViT:
     embed_dim: int
     depth: int
     num_heads: int
+    image_size: int = 32
 
 
 SMALL_VITS = {
     "vit_nano_p8_32": SmallViT(patch_size=8, embed_dim=48, depth=4, num_heads=4),
     "vit_mini_p4_32": SmallViT(patch_size=4, embed_dim=192, depth=9, num_heads=3),
+    "vit_micro_p8_64": SmallViT(patch_size=8, embed_dim=64, depth=4, num_heads=4, image_size=64),
 }
-SMALL_IMAGE_SIZE = 32
 
 
-def build_small_vit(name: str, *, image_size: int = SMALL_IMAGE_SIZE, in_channels: int = 3) -> nn.Module:
+def build_small_vit(name: str, *, image_size: int | None = None, in_channels: int = 3, **options: Any) -> nn.Module:
     """Build one of our small ViTs as a timm ``VisionTransformer`` without a classifier.
 
     Args:
         name: a key of `SMALL_VITS`.
-        image_size: height and width in pixels, a multiple of the patch size.
+        image_size: height and width in pixels, a multiple of the patch size; default: what it is made for.
         in_channels: 1 or 3.
+        options: others of timm's ``VisionTransformer``.
 
     Raises:
         KeyError: no such name.
@@ -53,13 +57,14 @@ def build_small_vit(name: str, *, image_size: int = SMALL_IMAGE_SIZE, in_channel
 
     shape = SMALL_VITS[name]
     net: nn.Module = VisionTransformer(
-        img_size=image_size,
+        img_size=image_size or shape.image_size,
         patch_size=shape.patch_size,
         in_chans=in_channels,
         num_classes=0,
         embed_dim=shape.embed_dim,
         depth=shape.depth,
         num_heads=shape.num_heads,
+        **options,
     )
     return net
 
@@ -169,6 +174,61 @@ def patch_grid(vit: nn.Module, height: int, width: int) -> tuple[int, int]:
     net: Any = vit
     rows, columns = net.patch_embed.dynamic_feat_size((height, width))
     return int(rows), int(columns)
+
+
+def token_maps(vit: nn.Module, images: Tensor) -> tuple[Tensor, Tensor]:
+    """Return what the last LayerNorm makes of an image: class tokens (b, f) and the map of patches (b, h, w, f)."""
+    net: Any = vit
+    tokens: Tensor = net.forward_features(images)
+    rows, columns = patch_grid(vit, *images.shape[-2:])
+    patches = tokens[:, net.num_prefix_tokens :]
+    return tokens[:, 0], patches.reshape(len(images), rows, columns, -1)
+
+
+def patch_size(vit: nn.Module) -> int:
+    """Return the side of a patch in pixels."""
+    net: Any = vit
+    return int(net.patch_embed.patch_size[0])
+
+
+def head_count(vit: nn.Module) -> int:
+    """Return the attention heads of the last block."""
+    net: Any = vit
+    return int(net.blocks[-1].attn.num_heads)
+
+
+def patches_of(net: nn.Module) -> Any:
+    """Return what cuts images into patches in a timm network that keeps their grid to the end, or ``None``."""
+    found = getattr(net, "patch_embed", None) or getattr(net, "stem", None)
+    # stages that follow would merge patches
+    staged = any(hasattr(net, name) for name in ("layers", "stages", "levels"))
+    return found if hasattr(found, "dynamic_feat_size") and not staged else None
+
+
+@contextmanager
+def any_image_size(net: nn.Module) -> Iterator[None]:
+    """Let a plain ViT take images of any whole number of patches while this lasts; others stay as they are.
+
+    Its position embeddings are resampled for another size and the same for its own, as when timm builds it with
+    ``dynamic_img_size``.
+    """
+    from timm.layers.format import Format
+    from timm.layers.patch_embed import PatchEmbed
+    from timm.models.vision_transformer import VisionTransformer
+
+    vit: Any = net
+    patches = patches_of(net)
+    if not isinstance(net, VisionTransformer) or not isinstance(patches, PatchEmbed) or vit.dynamic_img_size:
+        yield
+        return
+    before = (patches.strict_img_size, patches.flatten, patches.output_fmt)
+    vit.dynamic_img_size = True
+    patches.strict_img_size, patches.flatten, patches.output_fmt = False, False, Format.NHWC
+    try:
+        yield
+    finally:
+        vit.dynamic_img_size = False
+        patches.strict_img_size, patches.flatten, patches.output_fmt = before
 
 
 def has_class_token(vit: nn.Module) -> bool:

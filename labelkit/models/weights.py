@@ -39,6 +39,8 @@ _ITEM_SIZES = {
 # Which copy of a network to take from a file that holds several; the averaged one is the better one.
 _PREFERRED = ("teacher", "ema", "state_dict_ema", "model_ema")
 _SHOWN = 5
+# What self-supervised networks call their projection.
+_HEADS = ("head.mlp.", "projection_head.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -386,3 +388,37 @@ def _fit(value: Tensor, target: Tensor, name: str, where: str) -> Tensor:
         count = int((~torch.isfinite(fitted)).sum())
         raise CheckpointDamaged(where, f"{name}: {count} values are not finite", "Get the file again, or train again.")
     return fitted
+
+
+def projector_weights(state: Mapping[str, Tensor], where: str) -> dict[tuple[int, str], Tensor] | None:
+    """Find the projection of three linear layers that came with a self-supervised network.
+
+    DINO, iBOT and Mugs call it ``head.mlp.{0,2,4}``, Leopart ``projection_head.{0,2,4}``. Of an averaged and a plain
+    copy the averaged one is taken.
+
+    Args:
+        state: tensors by name.
+        where: the file, for messages.
+
+    Returns:
+        (place of the layer, ``weight`` or ``bias``) to tensor; ``None`` if there is none.
+
+    Raises:
+        CheckpointMismatch: several copies, none of them an average.
+        CheckpointDamaged: values that are not finite.
+    """
+    wanted = [(place, kind) for place in range(3) for kind in ("weight", "bias")]
+    prefixes = []
+    for head in _HEADS:
+        ends = [name.removesuffix(f"{head}0.weight") for name in state if name.endswith(f"{head}0.weight")]
+        prefixes += [start + head for start in ends]
+    found = [p for p in prefixes if all(f"{p}{2 * place}.{kind}" in state for place, kind in wanted)]
+    averaged = [prefix for prefix in found if any(part in _PREFERRED for part in prefix.split("."))]
+    chosen = averaged if len(found) > 1 else found
+    if not found:
+        return None
+    if len(chosen) != 1:
+        problem = f"holds {len(found)} projections: {', '.join(repr(prefix) for prefix in found[:_SHOWN])}"
+        raise CheckpointMismatch(where, problem, "Save the one that you want alone.")
+    names = {key: f"{chosen[0]}{2 * key[0]}.{key[1]}" for key in wanted}
+    return {key: _fit(state[name], torch.zeros((), dtype=torch.float32), name, where) for key, name in names.items()}

@@ -8,15 +8,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.algorithms.clustering import kmeans, semi_supervised_kmeans, spherical_kmeans
-from labelkit.config.stages import ClusterConfig, KMeansConfig, SinkhornConfig, SphericalKMeansConfig, SSKMeansConfig
+from labelkit.config.stages import (
+    ClusterConfig,
+    KMeansConfig,
+    PatchClusterConfig,
+    SinkhornConfig,
+    SphericalKMeansConfig,
+    SSKMeansConfig,
+)
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import ConfigError, DatasetError
 from labelkit.stages.balanced_cluster import cluster_balanced
+from labelkit.stages.cluster_patches import cluster_patches
 from labelkit.stages.indexes import check_directions, check_features, split_rows, unit_rows
 from labelkit.stages.progress import current_progress
 from labelkit.stages.result import SimpleResult, Table
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.results import write_result
+
+_NO_PARAMETERS = ("index", "result", "overwrite", "patches", "max_patches")
 
 
 def cluster_store(config: ClusterConfig) -> SimpleResult:
@@ -30,6 +40,8 @@ def cluster_store(config: ClusterConfig) -> SimpleResult:
         ConfigError: more clusters than rows, or than labels leave room for.
     """
     store = open_store(config.index)
+    if isinstance(config, PatchClusterConfig) and config.patches:
+        return cluster_patches(config, store)
     rows = split_rows(store, config.split)
     if config.num_clusters > len(rows):
         raise ConfigError(
@@ -51,7 +63,7 @@ def cluster_store(config: ClusterConfig) -> SimpleResult:
     if class_of_cluster is not None:
         arrays["names"] = cluster_names(class_of_cluster, store.class_names)
         arrays["new_classes"] = (class_of_cluster < 0).astype(np.uint8)
-    params = {key: value for key, value in config.to_yaml_dict().items() if key not in ("index", "result", "overwrite")}
+    params = {key: value for key, value in config.to_yaml_dict().items() if key not in _NO_PARAMETERS}
     name = config.result or algorithm
     path = write_result(
         store,

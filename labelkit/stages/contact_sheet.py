@@ -68,6 +68,24 @@ def write_contact_sheet(path: Path, rows: Sequence[Sequence[Picture]]) -> Path:
     return path
 
 
+def framed(pixels: NDArray[np.uint8], box: Sequence[float]) -> NDArray[np.uint8]:
+    """Return an image (h, w, c) in color, enlarged if it is small, with a box around a part of it.
+
+    Args:
+        pixels: the image.
+        box: left, top, right, bottom in its pixels.
+    """
+    image = Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels).convert("RGB")
+    scale = max(1, -(-4 * _CELL // max(image.size)))
+    image = image.resize((image.width * scale, image.height * scale), Image.Resampling.NEAREST)
+    width = max(1, round(2 * max(image.size) / _CELL))
+    left, top, right, bottom = (scale * edge for edge in box)
+    # around the part, not over it
+    edges = (left - width, top - width, right + width - 1, bottom + width - 1)
+    ImageDraw.Draw(image).rectangle(edges, outline=_FRAMES["wrong"], width=width)
+    return np.asarray(image, dtype=np.uint8)
+
+
 def _fit(pixels: NDArray[np.uint8]) -> Image.Image:
     image = Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels).convert("RGB")
     scale = _CELL / max(image.size)

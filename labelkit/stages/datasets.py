@@ -45,7 +45,7 @@ class DatasetsResult:
         """Return one table about one set, or what there is, where it comes from and what is wrong."""
         if self.is_single:
             return [_closely(*self.rows[0])]
-        columns = ("name", "state", "images", "expected", "classes", "for")
+        columns = ("name", "state", "images", "expected", "classes", "mask classes", "for")
         here = [_state_row(spec, found) for spec, found in self.rows]
         sources = [(spec.name, spec.source_url, spec.license, spec.layout) for spec, _ in self.rows]
         faults: list[tuple[Cell, ...]] = [
@@ -83,7 +83,7 @@ def survey_datasets(config: DatasetsConfig) -> DatasetsResult:
 
 
 def _record(spec: DatasetSpec, inventory: Inventory) -> dict[str, object]:
-    classes = benchmark_classes(spec.name)
+    classes = benchmark_classes(spec.name) if spec.num_classes else None
     fault = inventory.fault
     return {
         "name": spec.name,
@@ -102,9 +102,10 @@ def _record(spec: DatasetSpec, inventory: Inventory) -> dict[str, object]:
             for split, count in spec.num_images.items()
         },
         "classes": {"expected": spec.num_classes, "found": inventory.num_classes},
-        "old_classes": len(classes.old_classes),
-        "new_classes": len(classes.new_classes),
-        "class_list_source": classes.source,
+        "mask_classes": {"expected": spec.num_mask_classes, "found": inventory.num_mask_classes},
+        "old_classes": None if classes is None else len(classes.old_classes),
+        "new_classes": None if classes is None else len(classes.new_classes),
+        "class_list_source": None if classes is None else classes.source,
         "fault": None if fault is None else {"where": fault.where, "problem": fault.problem, "remedy": fault.remedy},
     }
 
@@ -116,17 +117,19 @@ def _state_row(spec: DatasetSpec, inventory: Inventory) -> tuple[Cell, ...]:
         inventory.state,
         images if inventory.found else None,
         " + ".join(f"{count} {split}" for split, count in spec.num_images.items()),
-        spec.num_classes if inventory.num_classes in (None, spec.num_classes) else _of(inventory, spec),
+        _of(inventory.num_classes, spec.num_classes),
+        _of(inventory.num_mask_classes, spec.num_mask_classes),
         spec.purpose,
     )
 
 
-def _of(inventory: Inventory, spec: DatasetSpec) -> str:
-    return f"{inventory.num_classes:,} of {spec.num_classes:,}"
+def _of(found: int | None, expected: int) -> Cell:
+    if found in (None, expected):
+        return expected or None
+    return f"{found:,} of {expected:,}"
 
 
 def _closely(spec: DatasetSpec, inventory: Inventory) -> Table:
-    classes = benchmark_classes(spec.name)
     rows: list[tuple[Cell, Cell, Cell]] = [
         ("state", None, inventory.state),
         *(
@@ -134,13 +137,17 @@ def _closely(spec: DatasetSpec, inventory: Inventory) -> Table:
             for split, count in spec.num_images.items()
         ),
         ("classes", f"{spec.num_classes:,}", _count_text(inventory.num_classes)),
+        ("classes of pixels", f"{spec.num_mask_classes:,}", _count_text(inventory.num_mask_classes)),
         ("folder", spec.layout, inventory.folder),
-        ("old and new classes", f"{len(classes.old_classes)} and {len(classes.new_classes)}", classes.source),
         ("what it is", None, spec.summary),
         ("for", None, spec.purpose),
         ("source", None, spec.source_url),
         ("license", None, spec.license),
     ]
+    if spec.num_classes:
+        classes = benchmark_classes(spec.name)
+        halves = f"{len(classes.old_classes)} and {len(classes.new_classes)}"
+        rows.append(("old and new classes", halves, classes.source))
     return Table(spec.name, ("what", "expected", "found"), rows)
 
 

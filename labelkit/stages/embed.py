@@ -8,9 +8,8 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import FrameType
-from typing import Any
 
 import numpy as np
 import torch
@@ -24,13 +23,17 @@ from labelkit.data.loading import EvalLoader
 from labelkit.data.transforms import Normalize
 from labelkit.engine.devices import Runtime
 from labelkit.errors import ConfigError, DivergenceError, Interrupted
+from labelkit.models.inference import InferenceNetwork
+from labelkit.stages.dense import PatchCollector, patch_shape, patch_summary, plan_patches
 from labelkit.stages.initialize import describe_weights
 from labelkit.stages.locations import remember_images, remember_model
 from labelkit.stages.networks import EmbeddingNetwork, embedding_network, numerics_record
 from labelkit.stages.prepare import choose_images, has_own_splits, prepare_data, with_holdout
 from labelkit.stages.progress import Task, current_progress
-from labelkit.stages.result import SimpleResult, Table
-from labelkit.store.embeddings import open_store
+from labelkit.stages.result import Cell, SimpleResult, Table
+from labelkit.store.embeddings import EmbeddingStore, open_store
+from labelkit.store.patch_writing import PatchRun
+from labelkit.store.patches import open_patches, patches_folder
 from labelkit.store.writing import EmbeddingPlan, EmbeddingRun, continue_plan
 
 
@@ -51,12 +54,14 @@ def embed_images(config: EmbedConfig) -> SimpleResult:
     else:
         model = embedding_network(config, 3)
         dataset, labeled, old_classes, order = _from_run(config, model)
+    dataset, labeled = _some_images(config, dataset, labeled)
     runtime = Runtime(device=config.device, precision=config.precision, threads=config.threads)
     describe_weights(model.network)
+    shape = patch_shape(model.network, model.view) if config.dense else None
     network = model.network.to(runtime.device)
     plan = _plan(config, runtime, model, dataset, labeled, old_classes, with_logits=order is not None)
     if config.dry_run:
-        return _describe_plan(config, runtime, model, dataset, plan)
+        return _describe_plan(config, runtime, model, dataset, plan, shape)
     progress = current_progress()
     for note in dataset.notes:
         progress.message(note)
@@ -64,29 +69,82 @@ def embed_images(config: EmbedConfig) -> SimpleResult:
     # an unfinished run keeps the listing it began with; what was added since is for the next store
     plan = continue_plan(config.out, plan)
     dataset = _listed_as(dataset, plan)
+    patch_plan = plan_patches(config, network, plan, shape) if shape is not None else None
+    if patch_plan is not None:
+        PatchRun.check(config.out, patch_plan, overwrite=config.overwrite)
     run = EmbeddingRun.open(config.out, plan, overwrite=config.overwrite)
-    embedded_now = 0
-    if not run.already_done:
-        parts = run.pending_parts(runtime.rank, runtime.world_size)
-        total = sum(run.part_range(k)[1] - run.part_range(k)[0] for k in parts)
-        with progress.task("embed", total=total) as task, _stop_between_batches() as stop:
-            for k in parts:
-                embedded_now += _embed_part(run, k, dataset, model, network, runtime, config, order, task, stop)
-        runtime.barrier()
-        if runtime.is_main:
-            run.publish(config.bad_limit)
-        runtime.barrier()
-    for warning in run.warnings:
+    patches = None if patch_plan is None else PatchRun.open(config.out, patch_plan, overwrite=config.overwrite)
+    work = _Work(run, patches, dataset, model, network, runtime, config, order)
+    embedded_now = _embed_pending(work)
+    store = _published(work)
+    for warning in [*run.warnings, *(patches.warnings if patches is not None else [])]:
         progress.warning(warning)
     runtime.close()
-    seconds = time.monotonic() - started
-    store = open_store(config.out)
     if model.location is not None:
         remember_model(store.model.weights_fingerprint, model.location)
     remember_images(store.content_digest, config.dataset, config.data_root)
+    return _summary(work, store, embedded_now, time.monotonic() - started)
+
+
+@dataclass(frozen=True)
+class _Work:
+    """All that it takes to embed a part.
+
+    Attributes:
+        run: makes the store.
+        patches: makes patches; ``None``: none are wanted.
+        dataset, model, network, runtime, config: what is embedded how; the network is on its device.
+        order: columns of the classifier; ``None``: its output is left out.
+    """
+
+    run: EmbeddingRun
+    patches: PatchRun | None
+    dataset: ImageDataset
+    model: EmbeddingNetwork
+    network: InferenceNetwork
+    runtime: Runtime
+    config: EmbedConfig
+    order: NDArray[np.int64] | None
+
+
+def _embed_pending(work: _Work) -> int:
+    """Make the parts of store and patches that are not there yet; return how many images that were."""
+    rank, world = work.runtime.rank, work.runtime.world_size
+    rows_missing = set(work.run.pending_parts(rank, world))
+    patches_missing = set() if work.patches is None else set(work.patches.pending_parts(rank, world))
+    parts = sorted(rows_missing | patches_missing)
+    ranges = {k: work.run.part_range(k) for k in parts}
+    embedded = 0
+    if parts:
+        total = sum(end - start for start, end in ranges.values())
+        with current_progress().task("embed", total=total) as task, _stop_between_batches() as stop:
+            for k in parts:
+                embedded += _embed_part(work, k, k in rows_missing, k in patches_missing, task, stop)
+    return embedded
+
+
+def _published(work: _Work) -> EmbeddingStore:
+    """Put the parts together, of the store first; return it."""
+    run, patches, runtime = work.run, work.patches, work.runtime
+    runtime.barrier()
+    if runtime.is_main and not run.already_done:
+        run.publish(work.config.bad_limit)
+    if runtime.is_main and patches is not None:
+        patches.publish(open_store(work.config.out))
+    runtime.barrier()
+    store = open_store(work.config.out)
+    if patches is not None and patches.already_done:
+        # only a set that is whole counts as done
+        open_patches(store).verify()
+    return store
+
+
+def _summary(work: _Work, store: EmbeddingStore, embedded_now: int, seconds: float) -> SimpleResult:
+    """What is said in the end."""
+    out, patches = work.config.out, work.patches
     labeled_rows = 0 if store.labeled is None else int(np.asarray(store.labeled).sum())
     values: dict[str, object] = {
-        "index": config.out,
+        "index": out,
         "rows": store.n,
         "dim": store.dim,
         "labeled": labeled_rows,
@@ -97,17 +155,42 @@ def embed_images(config: EmbedConfig) -> SimpleResult:
             "fingerprint": store.model.weights_fingerprint,
         },
         "content_digest": store.content_digest,
-        "already_done": run.already_done,
+        "already_done": work.run.already_done and (patches is None or patches.already_done),
         "seconds": round(seconds, 2),
         "images_per_second": round(embedded_now / seconds, 1) if embedded_now else None,
     }
-    shown = Table(
-        "",
-        ["index", "rows", "dim", "labeled", "skipped", "model", "seconds"],
-        [[config.out, store.n, store.dim, labeled_rows, len(store.skipped), store.model.name, round(seconds, 1)]],
-    )
-    skipped = Table("images left out", ["image", "reason"], [list(pair) for pair in store.skipped[:20]])
-    return SimpleResult(values, (config.out,), (shown, skipped) if store.skipped else (shown,))
+    tables = [
+        Table(
+            "",
+            ["index", "rows", "dim", "labeled", "skipped", "model", "seconds"],
+            [[out, store.n, store.dim, labeled_rows, len(store.skipped), store.model.name, round(seconds, 1)]],
+        )
+    ]
+    paths = [out]
+    if patches is not None:
+        found = patch_summary(patches_folder(out), patches.plan, open_patches(store).num_patches)
+        values["patches"] = found
+        paths.append(patches_folder(out))
+        grid, plan = patches.plan.grid, patches.plan
+        cells: list[Cell] = [found["patches"], f"{grid[0]} x {grid[1]}", plan.per_image or "all", plan.dim]  # type: ignore[list-item] # a count
+        row = [*cells, plan.dtype, plan.layer, found["mib"], patches_folder(out)]
+        columns = ["patches", "grid", "per image", "dim", "type", "layer", "MiB", "path"]
+        tables.append(Table("", columns, [row]))  # type: ignore[list-item] # a number, as was said
+    if store.skipped:
+        tables.append(Table("images left out", ["image", "reason"], [list(pair) for pair in store.skipped[:20]]))
+    return SimpleResult(values, tuple(paths), tuple(tables))
+
+
+def _some_images(
+    config: EmbedConfig, dataset: ImageDataset, labeled: NDArray[np.bool_]
+) -> tuple[ImageDataset, NDArray[np.bool_]]:
+    """Apply ``--stride`` and ``--max-images``."""
+    rows = np.arange(len(dataset))[:: config.stride]
+    if config.max_images is not None and config.max_images < len(rows):
+        rows = rows[np.arange(config.max_images) * len(rows) // config.max_images]
+    if len(rows) == len(dataset):
+        return dataset, labeled
+    return dataset.select(rows), labeled[rows]
 
 
 def _listed_as(dataset: ImageDataset, plan: EmbeddingPlan) -> ImageDataset:
@@ -244,23 +327,18 @@ def _plan(
     )
 
 
-def _embed_part(
-    run: EmbeddingRun,
-    k: int,
-    dataset: ImageDataset,
-    model: EmbeddingNetwork,
-    network: Any,
-    runtime: Runtime,
-    config: EmbedConfig,
-    order: NDArray[np.int64] | None,
-    task: Task,
-    stop: list[int],
-) -> int:
+def _embed_part(work: _Work, k: int, with_rows: bool, with_patches: bool, task: Task, stop: list[int]) -> int:
+    """Embed the images of a part; commit its rows, its patches, or both."""
+    run, runtime, config, network, order = work.run, work.runtime, work.config, work.network, work.order
     start, end = run.part_range(k)
+    collector: PatchCollector | None = None
+    if with_patches:
+        assert work.patches is not None
+        collector = PatchCollector(work.patches, k, work.model.view)
     spec = network.input_spec
     loader = EvalLoader(
-        dataset,
-        model.view,
+        work.dataset,
+        work.model.view,
         rows=np.arange(start, end, dtype=np.int64),
         batch_size=config.batch_size,
         normalize=Normalize(spec.mean, spec.std),
@@ -279,7 +357,10 @@ def _embed_part(
         if stop:
             raise Interrupted(stop[0])
         with torch.inference_mode(), runtime.autocast():
-            features = network.embed(batch.images)
+            if collector is None:
+                features, maps = network.embed(batch.images), None
+            else:
+                features, maps = network.embed_with_patches(batch.images)
             outputs = network.classify(features) if run.plan.extras else None
         broken = {row for row, _ in batch.bad}
         skipped.extend(batch.bad)
@@ -301,7 +382,11 @@ def _embed_part(
         digests.append(batch.sha256[keep])
         file_sizes.append(batch.file_sizes[keep])
         image_sizes.append(batch.image_sizes[keep])
+        if collector is not None and maps is not None:
+            collector.add(batch, keep, maps, config.dataset)
         task.advance(len(batch.rows))
+    if not with_rows:
+        return end - start
     run.write_part(
         k,
         embeddings=np.concatenate(embedded),
@@ -343,6 +428,7 @@ def _describe_plan(
     model: EmbeddingNetwork,
     dataset: ImageDataset,
     plan: EmbeddingPlan,
+    shape: tuple[int, int, int] | None,
 ) -> SimpleResult:
     """Time two batches on real images, write nothing."""
     spec = model.network.input_spec
@@ -375,6 +461,10 @@ def _describe_plan(
         "estimated_minutes": round(len(dataset) * seconds / 60, 2),
         "device": str(runtime.device),
     }
+    if shape is not None:
+        patches = plan_patches(config, model.network, plan, shape)
+        values["patches"] = f"{patches.count} of {shape[0]} x {shape[1]}, {shape[2]} values, {patches.dtype}"
+        values["patches_mib"] = round(patches.estimated_bytes() / 2**20, 2)
     rows_shown = [[key, str(value)] for key, value in values.items() if key != "config"]
     options = [[key, str(value)] for key, value in config.to_yaml_dict().items()]
     shown = (

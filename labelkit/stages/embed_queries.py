@@ -11,7 +11,10 @@ from labelkit.data.decode import Channels
 from labelkit.data.loading import EvalLoader
 from labelkit.data.transforms import Normalize
 from labelkit.engine.compute_device import compute_device
+from labelkit.errors import DatasetError
+from labelkit.stages.dense import view_regions
 from labelkit.stages.networks import EmbeddingNetwork
+from labelkit.store.patches import ImagePatches
 
 
 def embed_queries(
@@ -45,6 +48,37 @@ def embed_queries(
             embedded.append(features[keep])
             kept.extend(int(batch.rows[i]) for i in keep)
     return np.concatenate(embedded), np.asarray(kept, dtype=np.int64), bad
+
+
+def query_patches(query: ImageDataset, model: EmbeddingNetwork, device: str) -> ImagePatches:
+    """Return the patches of an image file, a data set of one row.
+
+    Raises:
+        UnsupportedBackboneError: the network has no feature map.
+        DatasetError: it cannot be read.
+        ResourceError: no such device.
+    """
+    spec, place = model.network.input_spec, compute_device(device)
+    network = model.network.to(place)
+    loader = EvalLoader(
+        query,
+        model.view,
+        batch_size=1,
+        normalize=Normalize(spec.mean, spec.std),
+        channels=_channels(spec.channels),
+        device=place,
+        identify=True,
+    )
+    batch = next(iter(loader))
+    if batch.bad:
+        raise DatasetError(query.name, f"cannot be read as an image: {batch.bad[0][1]}", "Give a JPEG or PNG file.")
+    assert batch.image_sizes is not None
+    with torch.inference_mode():
+        maps = network.patch_features(batch.images)[0].float().cpu().numpy()
+    left, top, right, bottom = view_regions(batch.image_sizes, model.view)[0].tolist()
+    rows, columns = maps.shape[:2]
+    cells = np.indices((rows, columns)).reshape(2, -1).T
+    return ImagePatches(maps.reshape(-1, maps.shape[2]), cells, (rows, columns), (left, top, right, bottom))
 
 
 def _channels(number: int) -> Channels:

@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from labelkit.config.train import RunConfig
-from labelkit.engine.checkpoint import MODEL, load_checkpoint
+from labelkit.engine.checkpoint import MODEL, load_checkpoint, load_model_state
 from labelkit.engine.method import Method
 from labelkit.engine.run_dir import SPLIT
-from labelkit.engine.trainer import load_model_state
 from labelkit.errors import CheckpointDamaged, CheckpointError, CheckpointMismatch
 from labelkit.models.inference import InferenceNetwork
 from labelkit.stages.prepare import PreparedData
@@ -35,6 +34,7 @@ def initialize_from(method: Method[Any], source: Path) -> None:
         raise CheckpointError(str(source), "this method has no backbone to put weights into", "Leave out --init-from.")
     if not source.is_dir():
         backbone.load_weights(source)
+        method.on_backbone_taken()
         describe_weights(method.network)
         return
     checkpoint = load_checkpoint(source)
@@ -45,9 +45,12 @@ def initialize_from(method: Method[Any], source: Path) -> None:
         load_model_state(method, tensors, str(checkpoint.folder))
         taken = "the whole network"
     except CheckpointMismatch:
-        kept = {name.removeprefix(_BACKBONE): value for name, value in tensors.items() if name.startswith(_BACKBONE)}
-        load_model_state(backbone, kept, str(checkpoint.folder))
-        taken = "the backbone; the heads start anew"
+        taken = method.take_parts(tensors, str(checkpoint.folder)) or ""
+        if not taken:
+            kept = {n.removeprefix(_BACKBONE): value for n, value in tensors.items() if n.startswith(_BACKBONE)}
+            load_model_state(backbone, kept, str(checkpoint.folder))
+            method.on_backbone_taken()
+            taken = "the backbone; the heads start anew"
     current_progress().message(f"started from {checkpoint.folder}: {taken}")
 
 

@@ -13,7 +13,7 @@ import torch
 from labelkit.config.stages import EmbedConfig
 from labelkit.config.train import RunConfig
 from labelkit.data.transforms import Interpolation, ViewSpec
-from labelkit.engine.checkpoint import MODEL, STATE, LoadedCheckpoint, load_checkpoint
+from labelkit.engine.checkpoint import MODEL, STATE, LoadedCheckpoint, load_checkpoint, load_model_state
 from labelkit.engine.run_dir import CONFIG, SPLIT, read_run_config
 from labelkit.errors import CheckpointError, LabelkitError, Mismatch
 from labelkit.methods.registry import METHODS
@@ -164,7 +164,6 @@ def load_run(checkpoint: Path, which: str = "last") -> TrainedRun:
         CheckpointError: it is neither, or it is damaged.
     """
     # Only a run needs the trainer; a bare backbone is ready sooner without it.
-    from labelkit.engine.trainer import load_model_state
     from labelkit.stages.initialize import without_weights
     from labelkit.stages.prepare import saved_info
 

@@ -12,9 +12,11 @@ from numpy.typing import NDArray
 
 from labelkit.config.backbone import BackboneRunConfig
 from labelkit.config.data import DataConfig
+from labelkit.config.methods.cotap import CoTAPConfig
 from labelkit.data.batch import DataInfo
 from labelkit.data.benchmark_classes import benchmark_classes
 from labelkit.data.datasets import DATASETS, ImageDataset, load_dataset
+from labelkit.data.joined import join_datasets
 from labelkit.data.splits import (
     LabelSplit,
     choose_classes,
@@ -43,6 +45,8 @@ class PreparedData:
         listing: all images of the data set, with their splits; ``None`` if it was not kept.
         held_out: names of the images that ``--holdout`` or ``--holdout-classes`` set apart.
         replaces_splits: they are test, and the others train, whatever splits the set has.
+        num_objects: rows of images of one object, which come first, the others being scenes; ``None`` = all.
+        objects_digest: identity of the listing of these images; empty if it is that of ``dataset``.
     """
 
     dataset: ImageDataset
@@ -51,6 +55,8 @@ class PreparedData:
     listing: ImageDataset | None = None
     held_out: tuple[str, ...] = ()
     replaces_splits: bool = False
+    num_objects: int | None = None
+    objects_digest: str = ""
 
     def counts(self) -> dict[str, int]:
         """Numbers of images and classes."""
@@ -85,6 +91,7 @@ class PreparedData:
             image_size=image_size,
             chiral=self.dataset.chiral,
             photographic=self.dataset.photographic,
+            num_objects=self.num_objects,
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -175,6 +182,30 @@ def prepare_data(config: DataConfig) -> PreparedData:
     Raises:
         DatasetError, ConfigError: data or options that cannot be used.
     """
+    if isinstance(config, CoTAPConfig) and config.scene_dataset is not None:
+        return _with_scenes(config, config.scene_dataset)
+    return _prepare_one(config)
+
+
+def _with_scenes(config: CoTAPConfig, scene_dataset: str) -> PreparedData:
+    """Images of one object with their labels, then scenes, of which no label is used."""
+    theirs: dict[str, object] = {"holdout": None, "holdout_classes": None, "max_per_class": None}
+    own = config.model_copy(update={"dataset": scene_dataset, "split": config.scene_split, **theirs})
+    if not config.has_objects:
+        return replace(_prepare_one(own), num_objects=0)
+    objects, scenes = _prepare_one(config), choose_images(own, read_listing(own)[0])
+    nothing = np.zeros(len(scenes), dtype=np.bool_)
+    return replace(
+        objects,
+        dataset=join_datasets(objects.dataset, scenes),
+        split=replace(objects.split, labeled=np.concatenate((objects.split.labeled, nothing))),
+        labels=np.concatenate((objects.labels, np.full(len(scenes), -1, dtype=np.int64))),
+        num_objects=len(objects.dataset),
+        objects_digest=objects.dataset.digest(),
+    )
+
+
+def _prepare_one(config: DataConfig) -> PreparedData:
     listing, held_out = read_listing(config)
     dataset = choose_images(config, listing)
     if len(dataset.sample_ids) == 0:

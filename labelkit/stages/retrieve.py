@@ -79,6 +79,10 @@ def retrieve_images(config: RetrieveConfig) -> SimpleResult:
         ConfigError: more hits asked for than the store has rows, filters that leave none, files in the way.
     """
     _check_outputs(config)
+    if config.patch is not None or config.pixel is not None:
+        from labelkit.stages.retrieve_patches import retrieve_patches  # for this kind of query alone
+
+        return retrieve_patches(config)
     images: ImageDataset | None = None
     loading: threading.Thread | None = None
     if config.query is not None and not is_store(config.query):
@@ -132,22 +136,27 @@ def _gallery(store: EmbeddingStore, config: RetrieveConfig) -> _Gallery:
         if zero.any():
             current_progress().warning(f"{int(zero.sum())} rows of {store.path} are all zero and are never found")
             features, rows = features[~zero], rows[~zero]
-    chosen = _chosen(store, config)[rows]
+    chosen = chosen_rows(store, config)[rows]
     if len(rows) and not chosen.any():
-        options = [
-            flag
-            for flag, value in (
-                ("--label", config.label),
-                ("--split", config.split),
-                ("--path-pattern", config.path_pattern),
-            )
-            if value is not None
-        ]
-        raise ConfigError(" and ".join(options), f"no row of {store.path} passes", "Choose others.")
+        raise nothing_passes(store, config)
     return _Gallery(features, rows, chosen)
 
 
-def _chosen(store: EmbeddingStore, config: RetrieveConfig) -> NDArray[np.bool_]:
+def nothing_passes(store: EmbeddingStore, config: RetrieveConfig) -> ConfigError:
+    """The error of filters that leave no row."""
+    options = [
+        flag
+        for flag, value in (
+            ("--label", config.label),
+            ("--split", config.split),
+            ("--path-pattern", config.path_pattern),
+        )
+        if value is not None
+    ]
+    return ConfigError(" and ".join(options), f"no row of {store.path} passes", "Choose others.")
+
+
+def chosen_rows(store: EmbeddingStore, config: RetrieveConfig) -> NDArray[np.bool_]:
     """(n,) whether a row passes the filters."""
     chosen = np.ones(store.n, dtype=np.bool_)
     if config.label is not None:

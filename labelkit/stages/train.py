@@ -19,12 +19,13 @@ from labelkit import __version__
 from labelkit.config.backbone import BackboneRunConfig
 from labelkit.config.discovery import ContrastiveTrainConfig, DiscoveryTrainConfig
 from labelkit.config.few_labels import FewLabelTrainConfig
+from labelkit.config.methods.cotap import CoTAPConfig
 from labelkit.config.methods.lmcs import LMCSConfig
 from labelkit.config.methods.sela import SeLaConfig
 from labelkit.config.methods.snowball import SnowballConfig
 from labelkit.config.methods.tac_ccl import TACCCLConfig
 from labelkit.config.metric_learning import MetricLearningConfig
-from labelkit.config.representation import RepresentationTrainConfig
+from labelkit.config.representation import RepresentationRunConfig
 from labelkit.config.supervised import SupervisedTrainConfig
 from labelkit.config.train import RunConfig, TrainConfig
 from labelkit.data.datasets import ImageDataset
@@ -35,11 +36,13 @@ from labelkit.engine.devices import Runtime
 from labelkit.engine.growth_monitor import GrowthMonitor
 from labelkit.engine.method import Method, count_parameters, trainable_names
 from labelkit.engine.monitors import ClusteringMonitor, DiscoveryMonitor
+from labelkit.engine.neighbor_images import NeighborPlace
 from labelkit.engine.representation_monitor import HeldOut, RepresentationMonitor
 from labelkit.engine.retrieval_monitor import RetrievalMonitor
 from labelkit.engine.run_dir import SPLIT, SUMMARY, RunDir, check_same_options
 from labelkit.engine.trainer import FitResult, Monitor, Trainer
 from labelkit.errors import CheckpointDamaged, CheckpointMismatch, ConfigError, InputError, ResourceError
+from labelkit.methods.cotap import CoTAP
 from labelkit.methods.registry import METHODS
 from labelkit.methods.snowball import Snowball
 from labelkit.models.weights import fingerprint
@@ -87,7 +90,7 @@ def run_folder(config: RunConfig) -> Path:
     """Where a run goes: ``--out``, or ``runs/METHOD-DATASET``."""
     if config.out is not None:
         return config.out
-    return Path("runs") / f"{config.command[1]}-{dataset_label(config.dataset)}"
+    return Path("runs") / f"{config.command[1]}-{dataset_label(config.main_dataset)}"
 
 
 def dataset_label(dataset: str) -> str:
@@ -120,7 +123,7 @@ def _train(method_name: str, config: RunConfig, runtime: Runtime, run: RunDir) -
         progress.warning(f"{len(setup.bank.bad)} images could not be read and are left out; see skipped.json")
     total_parameters, trained_parameters = count_parameters(setup.method)
     progress.message(
-        f"{method_name} on {config.dataset}: {setup.prepared.describe()}; "
+        f"{method_name} on {config.main_dataset}: {setup.prepared.describe()}; "
         f"{total_parameters:,} parameters, {trained_parameters:,} trained, on {runtime.device}"
         + (f" x {runtime.world_size} processes" if runtime.world_size > 1 else "")
     )
@@ -199,6 +202,12 @@ def _set_up(method_name: str, config: RunConfig, runtime: Runtime, *, fresh: boo
         from labelkit.stages.matched_pairs import take_matches  # for this method alone
 
         take_matches(method, config.matches, prepared.dataset)
+    if isinstance(method, CoTAP):
+        kept = config.neighbors if isinstance(config, CoTAPConfig) else None
+        path = kept or run_folder(config) / "neighbors.h5"
+        method.neighbor_place = NeighborPlace(
+            path, prepared.objects_digest or prepared.dataset.digest(), chosen=kept is not None
+        )
     for note in prepared.dataset.notes:
         current_progress().message(note)
 
@@ -230,7 +239,7 @@ def _trainer(setup: _Setup, config: RunConfig, runtime: Runtime, run: RunDir | N
     monitor: Monitor | None = None
     if isinstance(config, MetricLearningConfig):
         monitor = RetrievalMonitor(setup.bank.rows, truth, setup.held_out, config.recall_ks)
-    elif isinstance(config, RepresentationTrainConfig):
+    elif isinstance(config, RepresentationRunConfig):
         monitor = RepresentationMonitor(
             setup.bank.rows,
             truth,
@@ -298,7 +307,7 @@ def _summarize(method_name: str, config: RunConfig, run: RunDir, setup: _Setup, 
     last = run.checkpoints / "last.json"
     values: dict[str, object] = {
         "method": method_name,
-        "dataset": config.dataset,
+        "dataset": config.main_dataset,
         "run": run.path,
         "finished": fit.finished,
         **({"epochs": config.epochs} if isinstance(config, TrainConfig) else {}),
@@ -334,7 +343,7 @@ def _summarize(method_name: str, config: RunConfig, run: RunDir, setup: _Setup, 
         else []
     )
     if "knn_accuracy" in metrics or ("nmi" in metrics and "map_at_r" not in metrics):
-        shown.append(_representation_table(method_name, config.dataset, metrics, fit.seconds))
+        shown.append(_representation_table(method_name, config.main_dataset, metrics, fit.seconds))
     if "accuracy" in metrics:
         shown.append(_classification_table(method_name, config.dataset, metrics, fit.seconds))
     if "map_at_r" in metrics:

@@ -110,7 +110,21 @@ def verify_blocks(place: str, value: Array, block_rows: int, digests: Array | No
         return
     for number, expected in enumerate(digests):
         start = number * block_rows
-        block = value[start : start + block_rows]
-        if hashlib.sha256(bytes_of(block)).digest() != expected.tobytes():
-            problem = "digest differs, the file was changed or the disk is failing"
-            raise Damaged(f"{place} rows {start}-{start + len(block) - 1}", problem, RESTORE)
+        verify_block(place, value[start : start + block_rows], start, expected)
+
+
+def verify_block(place: str, block: Array, start: int, expected: Array | None) -> None:
+    """Compare one block of rows with its digest.
+
+    Args:
+        place: name of the dataset in messages.
+        block: (m, ...) rows.
+        start: number of the first one.
+        expected: (32,) uint8, or ``None`` where there is nothing to compare.
+
+    Raises:
+        Damaged: it differs; names the rows.
+    """
+    if expected is not None and hashlib.sha256(bytes_of(block)).digest() != expected.tobytes():
+        problem = "digest differs, the file was changed or the disk is failing"
+        raise Damaged(f"{place} rows {start}-{start + len(block) - 1}", problem, RESTORE)

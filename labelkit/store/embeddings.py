@@ -167,7 +167,7 @@ class EmbeddingStore:
         self.metric = str(root["metric"])
         self.plan_digest = str(root.get("plan_digest", ""))
         self.created_by = str(root.get("created_by", ""))
-        self.model = _read_model(file)
+        self.model = read_model(file)
         self.sample_ids = _read_ids(file, verify)
 
         def column(name: str) -> NDArray[Any] | None:
@@ -293,7 +293,14 @@ def _read_ids(file: CheckedFile, verify: bool) -> list[str]:
     return names
 
 
-def _read_model(file: CheckedFile) -> ModelIdentity:
+def read_model(file: CheckedFile) -> ModelIdentity:
+    """Read the group ``model`` of a file.
+
+    Raises:
+        Refused: a part of it is no JSON object.
+        Damaged: the digest of the preprocessing is not that of the preprocessing.
+    """
+
     def text(name: str) -> str:
         return file.read_text("model", name)
 

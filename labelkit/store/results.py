@@ -269,6 +269,7 @@ def _read_arrays(file: CheckedFile, rows: int, *, own_gallery: bool) -> dict[str
     limits = {
         "cluster_ids": lengths.get("k"),
         "pseudo_labels": lengths.get("k"),
+        "patch_cluster_ids": lengths.get("k"),
         "labels": lengths.get("l"),
         "neighbor_rows": rows if own_gallery else None,
         "query_rows": rows,

@@ -41,12 +41,32 @@ TYPE is NumPy's text, such as ``<f4``, ``|u1`` or ``|S12``; SHAPE is the lengths
 digests, one after the other. The attribute ``content_digest`` itself and all under ``/results`` are left
 out. The digest is the identity of the file: results and checkpoints refer to a store by it.
 
+Patches, ``NAME.h5.patches/SET-00000-of-00008.h5``: the features of each place of the images, in files of their own
+that are never merged; the same rules, kind ``patches``. Each holds rows [``row_start``, ``row_stop``) of the store
+whose content digest is ``store_digest``; t patches of n images, image after image, row by row of its grid:
+
+    patches         (t, d) float16 or float32   all finite
+    patch_offsets   (n + 1,) uint64             those of image i are patch_offsets[i] to patch_offsets[i + 1]
+    grids           (n, 2) uint16               rows and columns
+    regions         (n, 4) float32              left, top, right, bottom of the grid, pixels of the oriented original
+    cells           (t, 2) uint16               row and column of each patch, where some were drawn (``requires`` =
+                                                ``cells``); else all are there: ``patches[...].reshape(*grids[i], d)``
+
+Attributes as of a store, group ``model`` too (its ``layer`` is that of the patches), and ``store_digest``,
+``row_start``, ``row_stop``, and ``grid``, such as 14x14, where it is that of all images of the file. ``SET.json``,
+committed last, is canonical JSON: ``format`` = labelkit.patches, ``format_version``, ``store_digest``,
+``plan_digest``, ``recipe`` (what they depend on besides), ``dim``, ``dtype``, ``rows``, ``patches``, ``files`` (name,
+row_start, row_stop, patches, content_digest of each, in order) and ``sha256``, that of the same JSON without it. While
+they are made, ``NAME.h5.patches.run/`` is a run folder as below, with parts such as ``000042-003.h5``: the piece
+number 3, from 0, of the rows of part 42 of the store.
+
 Result, ``NAME.h5.results/RESULT.h5``: the same rules. RESULT matches ``[a-z0-9][a-z0-9._-]{0,63}``.
 
     cluster_ids, pseudo_labels   (n,) int64, -1 = none
     confidence                   (n,) float32
     centroids, prototypes        (k, d) float32
     names, new_classes           (k,) string; (k,) uint8, 1 = not among the labeled classes
+    patch_cluster_ids            (t,) int32, -1 = none: kind ``patch_clusters``, patches in the order of the set
     query_rows                   (q,) int64
     neighbor_rows, scores        (q, j) int64, -1 = none; (q, j) float32
     metrics, confusion           JSON, scalar string; (k, k) int64
@@ -82,6 +102,15 @@ Matches, ``NAME.h5``: pairs of images that show the same thing; the same rules.
 Root attributes: ``format`` = labelkit.matches, ``format_version``, ``requires``, ``recipe`` (canonical JSON: all that
 they depend on), ``created_by``, ``content_digest``. Coordinates are x right, y down, edges of the image at -1 and 1.
 
+Neighbors, ``NAME.h5``: images of a data set and those nearest to them; the same rules.
+
+    query_rows                   (q,) int64                  rows of the data set, increasing
+    neighbor_rows                (q, j) int64                rows of the data set, the nearest first
+    scores                       (q, j) float32              cosines
+
+Root attributes: ``format`` = labelkit.neighbors, ``format_version``, ``requires``, ``recipe`` (canonical JSON: listing
+and network that they depend on), ``created_by``, ``content_digest``.
+
 Keypoints and tried pairs in the user's cache, formats labelkit.keypoints and labelkit.tried: the same rules; see
 ``labelkit.store.matches``.
 
@@ -113,9 +142,12 @@ FORMAT_PROTOTYPES = "labelkit.prototypes"
 FORMAT_MATCHES = "labelkit.matches"
 FORMAT_KEYPOINTS = "labelkit.keypoints"
 FORMAT_TRIED = "labelkit.tried"
+FORMAT_PATCHES = "labelkit.patches"
+FORMAT_NEIGHBORS = "labelkit.neighbors"
 FORMAT_VERSION = "1.0"
 MAJOR_VERSION = 1
-KNOWN_FEATURES: frozenset[str] = frozenset()
+FEATURE_CELLS = "cells"
+KNOWN_FEATURES = frozenset({FEATURE_CELLS})
 STORE_KINDS = ("embeddings", "patches")
 METRICS = ("cosine", "l2", "dot")
 DTYPES = ("float32", "float16")
@@ -131,6 +163,8 @@ FILTER_RATIO = 200
 MAX_DEPTH = 6
 MAX_OBJECTS = 10_000
 PART_DIGEST_BYTES = 32
+SET_BYTES = 512 << 20
+SET_JSON_BYTES = 16 << 20
 
 RESULT_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 WORD = re.compile(r"[a-z][a-z0-9_]{0,63}")
@@ -162,6 +196,7 @@ RESULT_COLUMNS: dict[str, tuple[str, ...]] = {
     "prototypes": ("k", "d"),
     "names": ("k",),
     "new_classes": ("k",),
+    "patch_cluster_ids": ("t",),
     "query_rows": ("q",),
     "neighbor_rows": ("q", "j"),
     "scores": ("q", "j"),
@@ -172,6 +207,15 @@ RESULT_COLUMNS: dict[str, tuple[str, ...]] = {
     "class_names": ("l",),
 }
 """Axes of each known dataset of a result."""
+
+PATCH_COLUMNS: dict[str, tuple[str, ...]] = {
+    "patches": ("t", "d"),
+    "patch_offsets": ("o",),
+    "grids": ("n", "2"),
+    "regions": ("n", "4"),
+    "cells": ("t", "2"),
+}
+"""Axes of each dataset of a file of patches; o = n + 1."""
 
 MATCH_COLUMNS: dict[str, tuple[str, ...]] = {
     "pairs": ("p", "2"),
@@ -215,6 +259,7 @@ COLUMN_TYPES: dict[str, tuple[str, ...]] = {
     "skipped/reasons": ("S",),
     "cluster_ids": ("i8",),
     "pseudo_labels": ("i8",),
+    "patch_cluster_ids": ("i4",),
     "confidence": ("f4",),
     "centroids": ("f4",),
     "prototypes": ("f4",),
@@ -225,6 +270,11 @@ COLUMN_TYPES: dict[str, tuple[str, ...]] = {
     "scores": ("f4",),
     "metrics": ("S",),
     "confusion": ("i8",),
+    "patches": ("f2", "f4"),
+    "patch_offsets": ("u8",),
+    "grids": ("u2",),
+    "regions": ("f4",),
+    "cells": ("u2",),
     "num_keypoints": ("i8",),
     "pairs": ("i8",),
     "inliers": ("i8",),

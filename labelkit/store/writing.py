@@ -8,15 +8,10 @@ is interrupted is continued by doing the same again. The run folder is described
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import hashlib
-import io
 import json
 import os
 import secrets
-import shutil
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -26,21 +21,28 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from labelkit.errors import BusyError, Damaged, DatasetError, Mismatch, ResourceError, StoreError, resource_error
+from labelkit.errors import DatasetError, Mismatch, ResourceError, StoreError, resource_error
 from labelkit.store import schema
-from labelkit.store.commit import canonical_json, commit_bytes, commit_json, create_temporary, fsync_folder, install
+from labelkit.store.commit import canonical_json, commit_bytes, commit_json
 from labelkit.store.digests import RESTORE, BlockDigester, rows_per_block
 from labelkit.store.embeddings import ModelIdentity, differing_keys, open_store
-from labelkit.store.hdf5 import CheckedFile, Contents, Image, Stream, strings
-from labelkit.store.opening import open_file, trust
+from labelkit.store.hdf5 import Contents, Image, Stream, strings
+from labelkit.store.opening import open_file
+from labelkit.store.run_folder import (
+    cast_finite,
+    check_space,
+    clear,
+    commit_part,
+    compare_plans,
+    install_image,
+    locked,
+    open_part,
+    part_is_done,
+    read_plan,
+    translated,
+)
 from labelkit.store.schema import name_bytes, name_fault, name_text
 
-try:
-    import fcntl
-except ImportError:  # Windows: no lock; publishing is harmless when two do it, see ``EmbeddingRun.publish``
-    fcntl = None  # type: ignore[assignment]  # the absent module is the value
-
-_LOCK_SECONDS = 2.0
 _REASON_CHARACTERS = 500
 _SHOWN_FAULTS = 5
 _RESERVED = {"digests", "model", "skipped", "label_sets", "results", "preprocess", "numerics"}
@@ -319,10 +321,10 @@ class EmbeddingRun:
             run.already_done = True
             run._remove_leftover()
             return run
-        with _translated(run._folder):
+        with translated(run._folder):
             (run._folder / "parts").mkdir(parents=True, exist_ok=True)
-        run._check_space()
-        with _locked(run._folder) as still_there:
+        check_space(run._folder, int(2.1 * plan.estimated_bytes()), run.out, "the parts and the store")
+        with locked(run._folder) as still_there:
             if still_there:
                 run._begin()
                 return run
@@ -397,8 +399,7 @@ class EmbeddingRun:
             contents.datasets[name] = self._cast(name, values, dtype, kept)
         contents.datasets["skipped/rows"] = np.array(sorted(reasons), dtype="<i8")
         contents.datasets["skipped/reasons"] = strings(reasons[row][:_REASON_CHARACTERS] for row in sorted(reasons))
-        data = Image(contents, block_bytes=1 << 62).to_bytes()
-        commit_bytes(self._part_path(part), [data, hashlib.sha256(data).digest()])
+        commit_part(self._part_path(part), contents)
 
     def publish(self, max_bad: float = 0.01) -> Path:
         """Put the parts together; the store appears complete under its name, and the run folder goes.
@@ -422,7 +423,7 @@ class EmbeddingRun:
             return self.out
         if not self._folder.exists() and self._plan_of_store() == self._digest:
             return self.out
-        with _locked(self._folder) as still_there:
+        with locked(self._folder) as still_there:
             if (not self._overwrite or not still_there) and self._plan_of_store() == self._digest:
                 self._remove_leftover()
                 return self.out
@@ -435,7 +436,7 @@ class EmbeddingRun:
             load = lru_cache(maxsize=None if small else 1)(self._load_for_publishing)
             self._install(Image(self._gather(load, max_bad), block_bytes=schema.BLOCK_BYTES))
             try:
-                _clear(self._folder)
+                clear(self._folder)
             except ResourceError as error:
                 self.warnings.append(f"the store is complete, its run folder is left over: {error}")
         return self.out
@@ -470,60 +471,28 @@ class EmbeddingRun:
 
     def _remove_leftover(self) -> None:
         if self._folder.exists():
-            loaded = self._read_plan()
+            loaded = read_plan(self._folder)
             if loaded is None or loaded == self.plan.to_json():
-                _clear(self._folder)
-
-    def _check_space(self) -> None:
-        with _translated(self._folder):
-            free = shutil.disk_usage(self._folder).free
-            there = sum(_size(path) for path in (self._folder / "parts").glob("*.h5"))
-        needed = int(2.1 * self.plan.estimated_bytes()) - there
-        if free < needed:
-            problem = f"{free / 1e6:.1f} MB free where this run needs {needed / 1e6:.1f} MB (the parts and the store)"
-            raise ResourceError(str(self.out.parent), problem, "Free some space or choose another --out.")
+                clear(self._folder)
 
     def _begin(self) -> None:
-        loaded = self._read_plan()
+        loaded = read_plan(self._folder)
         if loaded is not None and loaded != self.plan.to_json() and self._overwrite:
-            _clear(self._folder, keep_lock=True)
-            with _translated(self._folder):
+            clear(self._folder, keep_lock=True)
+            with translated(self._folder):
                 (self._folder / "parts").mkdir(exist_ok=True)
             loaded = None
-        self._compare(loaded)
+        compare_plans(self._folder, loaded, self.plan.to_json())
         for name, data in (("files", self.plan._names), ("columns.json", canonical_json(self.plan._columns).encode())):
             path = self._folder / name
-            with _translated(path):
+            with translated(path):
                 current = path.read_bytes() if path.exists() else None
             if current != data:
                 commit_bytes(path, data)
         if loaded is None:
             commit_json(self._folder / "plan.json", self.plan.to_json())
             # Where locks do nothing, another worker may have been first.
-            self._compare(self._read_plan())
-
-    def _read_plan(self) -> dict[str, Any] | None:
-        path = self._folder / "plan.json"
-        try:
-            loaded = json.loads(path.read_bytes())
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise resource_error(error, str(path)) from error
-        except ValueError:
-            loaded = None
-        if not isinstance(loaded, dict):
-            raise Damaged(
-                str(path), "is not a plan, the file was changed or the disk is failing", "Delete the run folder."
-            )
-        return loaded
-
-    def _compare(self, loaded: dict[str, Any] | None) -> None:
-        if loaded is None or loaded == self.plan.to_json():
-            return
-        keys = ", ".join(differing_keys(loaded, self.plan.to_json()))
-        remedy = "Repeat the first command to go on with it, or pass --overwrite to drop it and start over."
-        raise Mismatch(str(self._folder), f"an unfinished run differs in: {keys}", remedy)
+            compare_plans(self._folder, read_plan(self._folder), self.plan.to_json())
 
     # ---- parts
 
@@ -555,32 +524,10 @@ class EmbeddingRun:
             if not np.array_equal(stored, values):
                 raise ValueError(f"{name} holds values that {kind} cannot")
             return stored
-        with np.errstate(over="ignore", invalid="ignore"):
-            stored = values.astype(kind)
-        finite = np.isfinite(stored).all(axis=1)
-        if not finite.all():
-            row = int(np.argmin(finite))
-            sample = self.plan.sample_ids[kept[row]]
-            overflow = bool(np.isfinite(values[row]).all())
-            problem = f"{name} is too large for {kind}" if overflow else f"{name} is not finite"
-            remedy = "Pass --dtype float32." if overflow else "The network or its weights are broken; check them."
-            raise StoreError(f"{self.out}: {sample}", problem, remedy)
-        return stored
+        return cast_finite(values, kind, lambda row: f"{self.out}: {self.plan.sample_ids[kept[row]]}", name, "--dtype")
 
     def _is_done(self, part: int) -> bool:
-        path = self._part_path(part)
-        try:
-            if not path.exists():
-                return False
-            self._load(part)
-        except StoreError as error:
-            with _translated(path):
-                path.replace(path.with_name(path.name + ".bad"))
-            self.warnings.append(f"{error.where}: {error.problem}; renamed to {path.name}.bad, made again")
-            return False
-        except OSError as error:
-            raise resource_error(error, str(path)) from error
-        return True
+        return part_is_done(self._part_path(part), lambda: self._load(part), self.warnings)
 
     def _load(self, part: int) -> _Part:
         """Read and verify a part.
@@ -590,12 +537,8 @@ class EmbeddingRun:
             OSError: it cannot be read.
         """
         path = self._part_path(part)
-        raw = path.read_bytes()
-        data, digest = raw[: -schema.PART_DIGEST_BYTES], raw[-schema.PART_DIGEST_BYTES :]
-        if hashlib.sha256(data).digest() != digest:
-            raise Damaged(str(path), "digest differs, the file was changed or the disk is failing", RESTORE)
         start, stop = self.part_range(part)
-        with CheckedFile(io.BytesIO(data), str(path), schema.FORMAT_PART) as file:
+        with open_part(path) as file:
             root = file.attributes[""]
             if root.get("plan_digest") != self._digest or root.get("part") != part:
                 raise Mismatch(str(path), "belongs to another plan", RESTORE)
@@ -698,36 +641,18 @@ class EmbeddingRun:
         try:
             for old in self._folder.glob("publish-*.tmp"):
                 old.unlink(missing_ok=True)
-            descriptor = create_temporary(temporary.parent, temporary.name)
-            try:
-                image.write_to(descriptor)
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-            install(temporary, self.out, replace=self._overwrite)
-            trust(self.out)
-        except BaseException as error:
-            with contextlib.suppress(OSError):
-                temporary.unlink(missing_ok=True)
+            install_image(image, temporary, self.out, replace=self._overwrite)
+        except OSError as error:
             if isinstance(error, FileExistsError | FileNotFoundError) and self._plan_of_store() == self._digest:
                 return  # another process published the same
             if isinstance(error, FileExistsError):
                 problem = "was made by another run meanwhile"
                 raise StoreError(str(self.out), problem, "Pass --overwrite to replace it.") from error
-            if isinstance(error, OSError):
-                raise resource_error(error, str(self.out)) from error
-            raise
+            raise resource_error(error, str(self.out)) from error
 
 
 def _run_folder(out: Path) -> Path:
     return out.with_name(out.name + ".run")
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except FileNotFoundError:  # another worker renamed it just now
-        return 0
 
 
 def _is_utf8(raw: bytes) -> bool:
@@ -736,79 +661,3 @@ def _is_utf8(raw: bytes) -> bool:
     except UnicodeDecodeError:
         return False
     return True
-
-
-@contextlib.contextmanager
-def _translated(place: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise resource_error(error, str(place)) from error
-
-
-@contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[bool]:
-    """Hold the lock of a run folder; the system lets go of it when the process ends, however it ends.
-
-    Gives whether the folder is still there: the one who had the lock before may have removed it.
-
-    Raises:
-        BusyError: a live process holds it for longer than a moment.
-        ResourceError: the lock file cannot be made.
-    """
-    with _translated(folder):
-        descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o666)
-    try:
-        _wait_for_lock(descriptor, folder)
-        yield _is_same_file(descriptor, folder / "lock")
-    finally:
-        os.close(descriptor)
-
-
-def _is_same_file(descriptor: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
-    except FileNotFoundError:
-        return False
-
-
-def _wait_for_lock(descriptor: int, folder: Path) -> None:
-    if fcntl is None:
-        return
-    deadline = time.monotonic() + _LOCK_SECONDS
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            if time.monotonic() > deadline:
-                problem = "another process is working on this output"
-                raise BusyError(str(folder), problem, "Wait for it to end, or choose another --out.") from error
-            time.sleep(0.02)
-        except OSError as error:
-            # Some network file systems have no locks; publishing is harmless without.
-            if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL):
-                raise resource_error(error, str(folder)) from error
-            return
-        else:
-            return
-
-
-def _clear(folder: Path, *, keep_lock: bool = False) -> None:
-    """Remove a run folder; the plan goes last, so that what a kill leaves still says what it is.
-
-    Raises:
-        ResourceError: something in it cannot be removed.
-    """
-    last = ["plan.json"] if keep_lock else ["plan.json", "lock"]
-    with _translated(folder):
-        if (folder / "parts").exists():
-            shutil.rmtree(folder / "parts")
-        for entry in sorted(folder.iterdir()):
-            if entry.name not in ("plan.json", "lock"):
-                entry.unlink()
-        for name in last:
-            (folder / name).unlink(missing_ok=True)
-        if not keep_lock:
-            folder.rmdir()
-    if not keep_lock:
-        fsync_folder(folder.parent)

@@ -16,11 +16,15 @@ from miniature_sets import write_aircraft, write_cub
 BENCHMARKS = ["cifar10", "cifar100", "imagenet_100", "imagenet_1k", "cub", "scars", "aircraft", "herbarium_19"]
 
 
-def test_an_empty_machine_has_digits_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_empty_machine_has_digits_and_generated_sets_only(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["datasets", "--data-root", str(tmp_path), "--json"]) == 0
     rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)["datasets"]}
     assert list(rows) == list(DATASETS)
-    assert {name: row["state"] for name, row in rows.items()} == dict.fromkeys(rows, "absent") | {"digits": "whole"}
+    here = [name for name, row in rows.items() if row["state"] == "whole"]
+    assert here == ["digits", "scene_objects", "scenes", "digit_scenes", "scene_videos"]
+    assert all(row["state"] == "absent" for name, row in rows.items() if name not in here)
     assert all(row["license"] and row["source"] and row["layout"] and row["purpose"] for row in rows.values())
     assert rows["cub"]["images"]["train"] == {"expected": 5994, "found": None}
     assert rows["cub"]["fault"]["remedy"].startswith("Fetch CUB_200_2011.tgz")

@@ -13,7 +13,7 @@ from labelkit.errors import DatasetError
 
 from miniature_sets import write_cub
 
-NAMES = list(DATASETS)
+NAMES = [name for name, spec in DATASETS.items() if spec.num_classes]
 SSB = ("cub", "scars", "aircraft")
 
 

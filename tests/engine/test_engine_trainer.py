@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 import torch
-from labelkit.engine.checkpoint import MODEL, load_checkpoint
-from labelkit.engine.trainer import Trainer, load_model_state
+from labelkit.engine.checkpoint import MODEL, load_checkpoint, load_model_state
+from labelkit.engine.trainer import Trainer
 from labelkit.errors import CheckpointMismatch, ConfigError, DivergenceError, Interrupted
 
 MakeTrainer = Callable[..., Trainer]

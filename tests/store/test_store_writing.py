@@ -14,7 +14,7 @@ import h5py
 import numpy as np
 import pytest
 from labelkit.errors import BusyError, Damaged, DatasetError, Mismatch, ResourceError, StoreError
-from labelkit.store import schema, writing
+from labelkit.store import run_folder, schema
 from labelkit.store.embeddings import open_store
 from labelkit.store.hdf5 import Image
 from labelkit.store.writing import EmbeddingPlan, EmbeddingRun, continue_plan
@@ -283,11 +283,11 @@ def test_missing_parts_are_told(tmp_path):
 
 
 def test_a_second_publisher_is_told_that_the_output_is_busy(tmp_path, monkeypatch):
-    monkeypatch.setattr(writing, "_LOCK_SECONDS", 0.05)
+    monkeypatch.setattr(run_folder, "LOCK_SECONDS", 0.05)
     run = EmbeddingRun.open(tmp_path / "s.h5", make_plan())
     for part in run.pending_parts():
         write_part(run, part)
-    with writing._locked(tmp_path / "s.h5.run"):
+    with run_folder.locked(tmp_path / "s.h5.run"):
         with pytest.raises(BusyError):
             run.publish()
         with pytest.raises(BusyError):
@@ -300,8 +300,8 @@ def test_two_publishers_are_harmless_where_locks_do_nothing(tmp_path, monkeypatc
     first, second = (EmbeddingRun.open(tmp_path / "s.h5", make_plan()) for _ in range(2))
     for part in first.pending_parts():
         write_part(first, part)
-    monkeypatch.setattr(writing, "fcntl", None)
-    real = writing.install
+    monkeypatch.setattr(run_folder, "fcntl", None)
+    real = run_folder.install
     calls = []
 
     def other_is_first(*args, **kwargs):
@@ -310,7 +310,7 @@ def test_two_publishers_are_harmless_where_locks_do_nothing(tmp_path, monkeypatc
             second.publish()
         real(*args, **kwargs)
 
-    monkeypatch.setattr(writing, "install", other_is_first)
+    monkeypatch.setattr(run_folder, "install", other_is_first)
     assert first.publish() == second.publish() == tmp_path / "s.h5"
     assert (tmp_path / "s.h5").read_bytes() == one.path.read_bytes()
     assert not (tmp_path / "s.h5.run").exists()

@@ -1,0 +1,82 @@
+"""Where two crops of an image show the same, and maps of features looked up there.
+
+Source: "Semantic Concentration for Self-Supervised Dense Representations Learning", Sec. 3; the lookup is RoI align of
+``MkuuWaUjinga/leopart``. A mirror image is drawn once per image, so boxes live in the image as its crops show it.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from labelkit.algorithms.precision import promote, without_autocast
+
+
+def source_boxes(matrices: Tensor) -> Tensor:
+    """Return what part of its image each crop shows.
+
+    Args:
+        matrices: (b, 2, 3), from normalized coordinates of the crop to those of the image; no rotation. A crop that is
+            mirrored counts as a crop of the mirrored image.
+
+    Returns:
+        (b, 4) left, top, right, bottom in normalized coordinates, -1 to 1 over the image.
+    """
+    half_x, half_y = matrices[:, 0, 0].abs(), matrices[:, 1, 1].abs()
+    center_x = matrices[:, 0, 2] * torch.where(matrices[:, 0, 0] < 0, -1.0, 1.0)
+    center_y = matrices[:, 1, 2]
+    return torch.stack((center_x - half_x, center_y - half_y, center_x + half_x, center_y + half_y), dim=1)
+
+
+def overlap_boxes(first: Tensor, second: Tensor, size: int) -> Tensor:
+    """Return where the first crop shows what both show.
+
+    Args:
+        first: (b, 4) box of the first crop in its image, any unit.
+        second: (b, 4) box of the second crop, same unit.
+        size: side of the first crop, pixels.
+
+    Returns:
+        (b, 4) left, top, right, bottom in pixels of the first crop; right <= left or bottom <= top without an overlap.
+    """
+    low = torch.maximum(first[:, :2], second[:, :2])
+    high = torch.minimum(first[:, 2:], second[:, 2:])
+    scale = size / (first[:, 2:] - first[:, :2])
+    return torch.cat(((low - first[:, :2]) * scale, (high - first[:, :2]) * scale), dim=1)
+
+
+def covers_tokens(boxes: Tensor, patch_size: int, min_tokens: float) -> Tensor:
+    """Tell which boxes (b, 4) in pixels have both sides at least ``min_tokens`` tokens long, (b,) bool."""
+    sides = boxes[:, 2:] - boxes[:, :2]
+    # an overlap of exactly one token may be a rounding error short of it
+    return (sides >= min_tokens * patch_size * (1 - 1e-5)).all(dim=1) & (sides > 0).all(dim=1)
+
+
+def align_regions(maps: Tensor, boxes: Tensor, grid: int, patch_size: int) -> Tensor:
+    """Look up a grid of places of each map; bilinear, several samples a cell, gradients flow.
+
+    Args:
+        maps: (b, h, w, d) float, one vector for each token.
+        boxes: (b, 4) left, top, right, bottom in pixels of the crop.
+        grid: cells along each side, g.
+        patch_size: side of a token in pixels.
+
+    Returns:
+        (b, g, g, d) in at least float32; cell (i, j) of two crops, each over its overlap with the other, shows the same
+        place, but for cells at the border of a map, where samples stop at the center of the last token.
+    """
+    from torchvision.ops import roi_align  # torchvision takes a second to import
+
+    with without_autocast(maps):
+        channels_first = promote(maps).permute(0, 3, 1, 2).contiguous()
+        numbers = torch.arange(len(maps), device=maps.device, dtype=channels_first.dtype)[:, None]
+        regions = torch.cat((numbers, boxes.to(channels_first)), dim=1)
+        cells: Tensor = roi_align(channels_first, regions, grid, spatial_scale=1 / patch_size, aligned=True)
+        return cells.permute(0, 2, 3, 1)
+
+
+def unit(values: Tensor) -> Tensor:
+    """Divide the last dimension by its length, at least 1e-6, in at least float32."""
+    with without_autocast(values):
+        return F.normalize(promote(values), dim=-1, eps=1e-6)

@@ -1,0 +1,249 @@
+"""A vision transformer, an object-aware filter and a projector: features of an image and of each of its patches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from labelkit.algorithms.regions import unit
+from labelkit.errors import ConfigError
+from labelkit.models.backbones import build_backbone
+from labelkit.models.heads import CosineClassifier, Projector
+from labelkit.models.inference import InferenceNetwork, InputSpec, per_channel
+from labelkit.models.object_filter import Fuse, ObjectAwareFilter
+from labelkit.models.seeding import seeded_init
+from labelkit.models.vit import (
+    UnsupportedBackboneError,
+    check_vision_transformer,
+    has_class_token,
+    head_count,
+    patch_size,
+    token_maps,
+)
+from labelkit.models.weights import load_weights_file, projector_weights
+
+_LAYERS = ("hidden1", "hidden2", "output")
+
+
+@dataclass(frozen=True, slots=True)
+class FilterOptions:
+    """Shape of the object-aware filter; see `labelkit.models.object_filter`."""
+
+    num_prototypes: int = 64
+    kernel: int = 3
+    fuse: Fuse = "concat"
+    gradients_to_prototypes: bool = False
+
+
+class Tokens(NamedTuple):
+    """Features of a batch of images of one size.
+
+    Attributes:
+        image: (b, d) of the class tokens.
+        patches: (b, h, w, d).
+    """
+
+    image: Tensor
+    patches: Tensor
+
+
+class DenseNetwork(InferenceNetwork):
+    """One branch of CoTAP.
+
+    Args:
+        backbone: name of a plain vision transformer with a class token.
+        in_channels: 1 or 3.
+        image_size: side of global views in pixels; ``None`` = the backbone's.
+        pretrained: take the hub's weights.
+        weights: take those of this file.
+        mean, std: of images in [0, 1], one value per channel or one for all; ``None`` = the backbone's.
+        drop_path: rate of stochastic depth in training.
+        object_filter: shape of the filter; ``None`` = no filter.
+        projector_dims: width of the hidden layers and of the output of the projector.
+        num_prototypes: rows that assignments are made to; ``None``: to the projections themselves.
+        image_features: what ``embed`` gives: class tokens of the backbone, or filtered ones.
+        seed: of all initial values.
+
+    Raises:
+        ConfigError: the backbone is no such transformer.
+        CheckpointError: its weights cannot be had.
+    """
+
+    def __init__(
+        self,
+        backbone: str,
+        *,
+        in_channels: int,
+        image_size: int | None,
+        pretrained: bool,
+        weights: Path | None,
+        mean: tuple[float, ...] | None = None,
+        std: tuple[float, ...] | None = None,
+        drop_path: float = 0.0,
+        object_filter: FilterOptions | None = None,
+        projector_dims: tuple[int, int] = (2048, 256),
+        num_prototypes: int | None = None,
+        image_features: Literal["backbone", "filtered"] = "backbone",
+        seed: int,
+    ) -> None:
+        super().__init__()
+        self.backbone = build_backbone(
+            backbone,
+            pretrained=pretrained,
+            weights=weights,
+            image_size=image_size,
+            in_channels=in_channels,
+            seed=seed,
+            drop_path_rate=drop_path,
+            dynamic_img_size=True,
+        )
+        net, info = self.backbone.net, self.backbone.info
+        check_vision_transformer(net)
+        if not has_class_token(net):
+            raise UnsupportedBackboneError(backbone, "has no class token", "Choose a ViT that has one.")
+        self._mean, self._std = per_channel("mean", mean, info.mean), per_channel("std", std, info.std)
+        self._image_features = image_features
+        width = info.feature_dim
+        self.filter: ObjectAwareFilter | None = None
+        with seeded_init(seed + 1):
+            if object_filter is not None:
+                heads = head_count(net)
+                self.filter = ObjectAwareFilter(
+                    width,
+                    object_filter.num_prototypes,
+                    object_filter.kernel,
+                    heads,
+                    object_filter.fuse,
+                    gradients_to_prototypes=object_filter.gradients_to_prototypes,
+                )
+                width = self.filter.out_dim
+            self.projector = Projector(width, *projector_dims)
+            self.directions = CosineClassifier(projector_dims[1], num_prototypes) if num_prototypes else None
+
+    @property
+    def input_spec(self) -> InputSpec:
+        """As the backbone was trained, but for mean and std that were asked for."""
+        info = self.backbone.info
+        return InputSpec(info.image_size, info.in_channels, self._mean, self._std, 1 / info.crop_pct)
+
+    @property
+    def patch_size(self) -> int:
+        """Side of a patch in pixels."""
+        return patch_size(self.backbone.net)
+
+    @property
+    def embed_dim(self) -> int:
+        """Width of the features of an image."""
+        if self._image_features == "filtered" and self.filter is not None:
+            return self.filter.out_dim
+        return self.backbone.info.feature_dim
+
+    @property
+    def identity(self) -> dict[str, str]:
+        """The class token, before or after the filter."""
+        return {"name": self.backbone.info.name, "layer": self._image_features, "pooling": "token"}
+
+    def tokens(self, images: Tensor) -> Tokens:
+        """Features after the last LayerNorm, of images (b, c, h, w)."""
+        return Tokens(*token_maps(self.backbone.net, images))
+
+    def filtered(self, tokens: Tokens) -> Tokens:
+        """The same after the filter, or as they are without one."""
+        if self.filter is None:
+            return tokens
+        patches, image = self.filter(tokens.patches, tokens.image)
+        return Tokens(image, patches)
+
+    def project(self, features: Tensor) -> Tensor:
+        """Filtered features (..., d) to unit vectors, float32."""
+        return unit(self.projector(features))
+
+    def assignment_logits(self, projections: Tensor) -> Tensor:
+        """Unit vectors (n, d) to what assignments are made of: themselves, or cosines to prototypes."""
+        if self.directions is None:
+            return projections
+        logits: Tensor = self.directions(projections)
+        return logits
+
+    def embed(self, images: Tensor) -> Tensor:
+        """Features of images (b, c, h, w), (b, d)."""
+        tokens = self.tokens(images)
+        return (self.filtered(tokens) if self._image_features == "filtered" else tokens).image
+
+    def patch_features(self, images: Tensor) -> Tensor:
+        """Features of the patches of images (b, c, h, w), after the filter if there is one: (b, rows, columns, d).
+
+        Raises:
+            ConfigError: images of a size that is no whole number of patches.
+        """
+        patches = super().patch_features(images)
+        return patches if self.filter is None else self.filter.filter_patches(patches)
+
+    @property
+    def patch_identity(self) -> dict[str, str]:
+        """The backbone's last patch tokens, before or behind the filter."""
+        layer = "backbone" if self.filter is None else "filtered"
+        return {"name": self.backbone.info.name, "layer": layer}
+
+    def embed_with_patches(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """What ``embed`` and ``patch_features`` give, in one pass."""
+        tokens = self.tokens(images)
+        filtered = self.filtered(tokens)
+        return (filtered if self._image_features == "filtered" else tokens).image, filtered.patches
+
+    def prototype_attention(self, images: Tensor) -> Tensor:
+        """Where each prototype of the filter is found in images (b, c, h, w): (b, heads, rows, cols, m).
+
+        Raises:
+            UnsupportedBackboneError: there is no filter.
+        """
+        if self.filter is None:
+            problem = "was trained without an object-aware filter, so that there are no prototypes"
+            raise UnsupportedBackboneError(
+                self.backbone.info.name, problem, "Give a run of stage 2 with the filter on."
+            )
+        patches = self.tokens(images).patches
+        return self.filter.head_attention(patches).permute(0, 3, 1, 2, 4)
+
+    def take_projector(self, layers: Mapping[str, Tensor], where: str) -> None:
+        """Start the projector from another one; its first layer may be narrower, what it lacks gets zeros.
+
+        Args:
+            layers: ``hidden1.weight``, ``hidden1.bias`` and so on, of a projector of this kind.
+            where: what they are from, for messages.
+
+        Raises:
+            ConfigError: other widths.
+        """
+        own = self.projector.state_dict()
+        given = {name: value.to(own[name]) for name, value in layers.items()}
+        first = "hidden1.weight"
+        missing = own[first].shape[1] - given[first].shape[1]
+        if missing > 0:
+            given[first] = torch.cat((given[first], given[first].new_zeros(len(given[first]), missing)), dim=1)
+        for name, value in own.items():
+            if given[name].shape != value.shape:
+                raise ConfigError(
+                    "--projector-dims",
+                    f"the projector of {where} has {name} {list(given[name].shape)}, here {list(value.shape)}",
+                    "Give its widths, or --projector-init scratch.",
+                )
+        self.projector.load_state_dict(given)
+
+    def take_projector_file(self, path: Path) -> bool:
+        """Start the projector from the head in a file of DINO, iBOT or Leopart; False if it holds none.
+
+        Raises:
+            CheckpointError: the file cannot be read.
+            ConfigError: a head of other widths.
+        """
+        layers = projector_weights(load_weights_file(path), str(path))
+        if layers is None:
+            return False
+        self.take_projector({f"{_LAYERS[place]}.{kind}": value for (place, kind), value in layers.items()}, str(path))
+        return True

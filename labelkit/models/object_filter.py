@@ -1,0 +1,145 @@
+"""The object-aware filter: each patch asks a set of learned object prototypes what it may be a part of (CoTAP).
+
+Source: "Semantic Concentration for Self-Supervised Dense Representations Learning", Eq. 17 to 19.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from labelkit.algorithms.precision import promote, without_autocast
+
+Fuse = Literal["concat", "project"]
+
+
+class ObjectAwareFilter(nn.Module):
+    r"""Cross-attention of a feature map to prototypes that are small maps themselves.
+
+    .. math:: \mu^a_{xm} = \sum_\delta \langle q^a_{x + \delta}, k^a_{m \delta} \rangle, \qquad
+        o^a_x = \sum_m \text{softmax}_m(\mu^a_{xm} / \sqrt d)\, \bar v^a_m
+
+    with :math:`\delta` over a square of k x k places, heads a of width d, and nothing beyond the border of the map. A
+    class token asks as if its neighborhood were constant.
+
+    Args:
+        dim: width of the features, f.
+        num_prototypes: m.
+        kernel: k, odd.
+        num_heads: a divisor of ``dim``.
+        fuse: ``concat``: features and answer side by side, 2f; ``project``: a linear map of both back to f, the
+            identity on the features at first.
+        gradients_to_prototypes: also by what uses the features; else only by a loss on the prototypes themselves.
+
+    Shape:
+        - patches: ``(b, h, w, f)`` float.
+        - tokens: ``(b, f)`` float.
+        - returns: both with the last dimension ``out_dim``.
+
+    Raises:
+        ValueError: an even kernel, heads that do not divide the width, or a number below 1.
+
+    Attributes:
+        prototypes: ``(m, k, k, f)`` parameter; only its directions matter.
+        out_dim: 2f or f.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        num_prototypes: int = 64,
+        kernel: int = 3,
+        num_heads: int = 6,
+        fuse: Fuse = "concat",
+        *,
+        gradients_to_prototypes: bool = False,
+    ) -> None:
+        super().__init__()
+        if min(dim, num_prototypes, num_heads) < 1 or kernel < 1 or kernel % 2 == 0:
+            raise ValueError(f"kernel must be odd, got {kernel}; dim {dim}, {num_prototypes} prototypes")
+        if dim % num_heads:
+            raise ValueError(f"{num_heads} heads do not divide the width {dim}")
+        self.num_heads = num_heads
+        self.kernel = kernel
+        self.fuse = fuse
+        self.gradients_to_prototypes = gradients_to_prototypes
+        self.out_dim = 2 * dim if fuse == "concat" else dim
+        self.prototypes = nn.Parameter(nn.init.normal_(torch.empty(num_prototypes, kernel, kernel, dim), std=0.02))
+        self.queries, self.keys, self.values = (nn.Linear(dim, dim) for _ in range(3))
+        for layer in (self.queries, self.keys, self.values):
+            nn.init.normal_(layer.weight, std=0.02)
+            nn.init.zeros_(layer.bias)
+        self.output: nn.Linear | None = None
+        if fuse == "project":
+            self.output = nn.Linear(2 * dim, dim)
+            with torch.no_grad():
+                self.output.weight.copy_(torch.eye(dim, 2 * dim))
+                self.output.bias.zero_()
+
+    def flat_prototypes(self) -> Tensor:
+        """Prototypes (m, k k f), places in rows from the top, then features; for a loss on them."""
+        return self.prototypes.flatten(1)
+
+    def forward(self, patches: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """Filter the map and the class tokens of a batch."""
+        keys, values = self.keys_and_values()
+        of_tokens = self._fused(tokens, self.answer(self.token_scores(tokens, keys), values))
+        return self._fused(patches, self.answer(self.scores(patches, keys), values)), of_tokens
+
+    def filter_patches(self, patches: Tensor) -> Tensor:
+        """Filter the map alone."""
+        keys, values = self.keys_and_values()
+        return self._fused(patches, self.answer(self.scores(patches, keys), values))
+
+    def attention(self, patches: Tensor) -> Tensor:
+        """Where each prototype is found: softmax over the m prototypes, mean over heads, (b, h, w, m)."""
+        return self.head_attention(patches).mean(dim=-2)
+
+    def head_attention(self, patches: Tensor) -> Tensor:
+        """Where each head finds each prototype: softmax over the m prototypes, (b, h, w, a, m)."""
+        keys, _ = self.keys_and_values()
+        return self._weights(self.scores(patches, keys))
+
+    def keys_and_values(self) -> tuple[Tensor, Tensor]:
+        """Keys (m, k, k, f), and values (m, f), which are means over places; of prototypes with unit mean square."""
+        prototypes = self.prototypes if self.gradients_to_prototypes else self.prototypes.detach()
+        flat = prototypes.flatten(1)
+        length = flat.norm(dim=1).clamp(min=1e-12)
+        scaled = prototypes * (math.sqrt(flat.shape[1]) / length)[:, None, None, None]
+        return self.keys(scaled), self.values(scaled).mean(dim=(1, 2))
+
+    def scores(self, patches: Tensor, keys: Tensor) -> Tensor:
+        """Scores (b, h, w, a, m) of a map (b, h, w, f) before softmax and scale."""
+        queries = self.queries(patches).permute(0, 3, 1, 2)  # heads one after the other
+        m, width = len(keys), keys.shape[-1] // self.num_heads
+        kernels = keys.reshape(m, self.kernel, self.kernel, self.num_heads, width).permute(3, 0, 4, 1, 2)
+        found = F.conv2d(queries, kernels.flatten(0, 1), padding=self.kernel // 2, groups=self.num_heads)
+        b, _, rows, columns = found.shape
+        return found.permute(0, 2, 3, 1).reshape(b, rows, columns, self.num_heads, m)
+
+    def token_scores(self, tokens: Tensor, keys: Tensor) -> Tensor:
+        """Scores (b, a, m) of class tokens (b, f): as inside of a constant region."""
+        queries = self.queries(tokens).reshape(len(tokens), self.num_heads, -1)
+        summed = keys.sum(dim=(1, 2)).reshape(len(keys), self.num_heads, -1)  # (m, a, d)
+        return torch.einsum("bad,mad->bam", queries, summed)
+
+    def _weights(self, scores: Tensor) -> Tensor:
+        width = self.prototypes.shape[-1] // self.num_heads
+        with without_autocast(scores):
+            return torch.softmax(promote(scores) / math.sqrt(width), dim=-1)
+
+    def answer(self, scores: Tensor, values: Tensor) -> Tensor:
+        """Values (m, f) mixed by scores (..., a, m), (..., f)."""
+        by_head = values.reshape(len(values), self.num_heads, -1)
+        return torch.einsum("...am,mad->...ad", self._weights(scores).to(values.dtype), by_head).flatten(-2)
+
+    def _fused(self, features: Tensor, answers: Tensor) -> Tensor:
+        both = torch.cat((features, answers.to(features.dtype)), dim=-1)
+        if self.output is None:
+            return both
+        fused: Tensor = self.output(both)
+        return fused

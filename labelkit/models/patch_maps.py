@@ -1,0 +1,111 @@
+"""The feature map of a network: a grid of vectors instead of one for the whole image.
+
+Transformers give their patch tokens after the last norm, convolutional networks their last maps.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from labelkit.errors import ConfigError
+from labelkit.models.vit import UnsupportedBackboneError, any_image_size, patches_of
+
+# of torch's messages about convolutions and pools
+_TOO_SMALL = ("output size is too small", "greater than actual input size")
+
+
+def feature_map(net: nn.Module, images: Tensor, name: str) -> Tensor:
+    """Return the last feature map of a network.
+
+    Args:
+        net: has timm's ``forward_features``.
+        images: ``(b, c, h, w)`` float. A plain ViT takes other sizes than its own, in whole patches; its position
+            embeddings are resampled, as with timm's ``dynamic_img_size``.
+        name: of the network, for messages.
+
+    Returns:
+        ``(b, rows, cols, f)`` of the dtype of the forward pass; cell (i, j) is at row i from the top, column j from
+        the left.
+
+    Raises:
+        UnsupportedBackboneError: its features have no rows and columns.
+        ConfigError: images of a size that it cannot take.
+    """
+    _checked_grid(net, images, name)
+    if not callable(getattr(net, "forward_features", None)):
+        raise no_feature_map(name, "gives one vector for an image")
+    with any_image_size(net):
+        try:
+            features = net.forward_features(images)  # type: ignore[operator] # a method, as was just checked
+        except AssertionError as error:  # how timm refuses a size
+            raise size_error(name, images, f"do not fit ({error})") from error
+        except RuntimeError as error:
+            if not any(sign in str(error).lower() for sign in _TOO_SMALL):
+                raise
+            raise size_error(name, images, "are too few") from error
+    return as_feature_map(net, features, images, name)
+
+
+def as_feature_map(net: nn.Module, features: object, images: Tensor, name: str) -> Tensor:
+    """Bring what ``forward_features`` made of images into rows and columns.
+
+    Args:
+        net: the network.
+        features: what it gave.
+        images: ``(b, c, h, w)``, what it was given.
+        name: of the network, for messages.
+
+    Returns:
+        ``(b, rows, cols, f)``.
+
+    Raises:
+        UnsupportedBackboneError: there are no rows and columns in it.
+        ConfigError: images of a size that it cannot take.
+    """
+    grid = _checked_grid(net, images, name)
+    if isinstance(features, Tensor) and features.ndim == 4:
+        return features if _is_channels_last(net, features) else features.permute(0, 2, 3, 1)
+    if not isinstance(features, Tensor) or features.ndim != 3 or grid is None:
+        shape = tuple(features.shape[1:]) if isinstance(features, Tensor) else type(features).__name__
+        raise no_feature_map(name, f"its features have no rows and columns ({shape} for each image)")
+    prefix = features.shape[1] - grid[0] * grid[1]
+    if prefix != getattr(net, "num_prefix_tokens", max(prefix, 0)):
+        raise no_feature_map(name, f"its {features.shape[1]} tokens are not its {grid[0]} x {grid[1]} patches")
+    return features[:, prefix:].reshape(len(features), *grid, features.shape[2])
+
+
+def no_feature_map(name: str, problem: str) -> UnsupportedBackboneError:
+    """Return the error of a network without a feature map."""
+    remedy = "Choose a vision transformer or a convolutional network, e.g. vit_small_patch16_224.dino or resnet18."
+    return UnsupportedBackboneError(name, f"has no feature map: {problem}", remedy)
+
+
+def _checked_grid(net: nn.Module, images: Tensor, name: str) -> tuple[int, int] | None:
+    """Rows and columns of patches; ``None`` for networks that do not cut images into patches."""
+    patches = patches_of(net)
+    if patches is None:
+        return None
+    size, (height, width) = images.shape[-2:], patches.patch_size
+    if size[0] < height or size[1] < width:
+        raise size_error(name, images, f"are less than a patch of {height} x {width}")
+    if size[0] % height or size[1] % width:
+        raise size_error(name, images, f"are no whole number of patches of {height} x {width}")
+    rows, columns = patches.dynamic_feat_size(tuple(size))
+    return int(rows), int(columns)
+
+
+def size_error(name: str, images: Tensor, problem: str) -> ConfigError:
+    """Return the error of images (b, c, h, w) of a size that a network cannot take."""
+    height, width = images.shape[-2:]
+    return ConfigError("--image-size", f"{height} x {width} pixels {problem} for {name}", "Choose another size.")
+
+
+def _is_channels_last(net: Any, maps: Tensor) -> bool:
+    """Tell (b, h, w, f) from (b, f, h, w), by the width where that decides it, else by what timm says."""
+    width = getattr(net, "num_features", None)
+    first, last = maps.shape[1] == width, maps.shape[3] == width
+    if first != last:
+        return last
+    return str(getattr(net, "output_fmt", "NCHW")) in ("NHWC", "Format.NHWC")

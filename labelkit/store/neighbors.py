@@ -1,0 +1,97 @@
+"""Neighbors of the images of a data set as a file: HDF5 by the rules of stores, so that wrong bytes are found.
+
+The format is described in ``labelkit.store.schema``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelkit import __version__
+from labelkit.errors import Refused
+from labelkit.store import schema
+from labelkit.store.commit import canonical_json, commit_bytes
+from labelkit.store.digests import RESTORE
+from labelkit.store.hdf5 import CheckedFile, Contents, Image, check_axes
+from labelkit.store.opening import open_file, trust
+
+_COLUMNS = {name: schema.RESULT_COLUMNS[name] for name in ("query_rows", "neighbor_rows", "scores")}
+
+
+@dataclass(frozen=True)
+class NeighborFile:
+    """Neighbors as they were read.
+
+    Attributes:
+        query_rows: (q,) int64 rows of the data set, increasing.
+        neighbor_rows: (q, k) int64 rows of the data set, the nearest first; none is its own.
+        scores: (q, k) float32 cosines.
+        recipe: what they depend on.
+    """
+
+    query_rows: NDArray[np.int64]
+    neighbor_rows: NDArray[np.int64]
+    scores: NDArray[np.float32]
+    recipe: dict[str, Any]
+
+
+def write_neighbors(path: Path, found: NeighborFile) -> None:
+    """Write neighbors, complete or not at all; another file of that name is replaced.
+
+    Raises:
+        ResourceError: the disk is full, no permission, ...
+    """
+    contents = Contents(
+        datasets={
+            "query_rows": found.query_rows.astype("<i8"),
+            "neighbor_rows": found.neighbor_rows.astype("<i8"),
+            "scores": found.scores.astype("<f4"),
+        }
+    )
+    contents.set(
+        "",
+        format=schema.FORMAT_NEIGHBORS,
+        format_version=schema.FORMAT_VERSION,
+        requires="",
+        created_by=f"labelkit {__version__}",
+    )
+    contents.set_json("", "recipe", canonical_json(found.recipe))
+    commit_bytes(path, Image(contents).to_bytes(), replace=True)
+    trust(path)
+
+
+def read_neighbors(path: Path) -> NeighborFile:
+    """Read neighbors; all digests are compared.
+
+    Raises:
+        StoreError: not such a file, damaged, or with values that neighbors cannot have.
+        ResourceError: the system does not let us read it.
+    """
+    with open_file(path, schema.FORMAT_NEIGHBORS) as file:
+        missing = [name for name in _COLUMNS if name not in file.datasets]
+        if missing:
+            raise Refused(file.place(missing[0]), "is missing", RESTORE)
+        check_axes(file, _COLUMNS)
+        query, neighbors, scores = (file.read(name) for name in _COLUMNS)
+        if (np.diff(query) <= 0).any() or (len(query) and query[0] < 0):
+            raise Refused(file.place("query_rows"), "rows do not increase", RESTORE)
+        if not np.isin(neighbors, query).all() or (neighbors == query[:, None]).any():
+            raise Refused(file.place("neighbor_rows"), "rows that are not listed, or an image with itself", RESTORE)
+        return NeighborFile(query, neighbors, scores, _recipe(file))
+
+
+def _recipe(file: CheckedFile) -> dict[str, Any]:
+    try:
+        recipe = json.loads(file.read_text("", "recipe") or "{}")
+    except (ValueError, RecursionError) as error:
+        raise Refused(file.place(""), "recipe is not JSON", RESTORE) from error
+    if not isinstance(recipe, Mapping):
+        raise Refused(file.place(""), "recipe is no object", RESTORE)
+    return dict(recipe)

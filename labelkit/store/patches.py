@@ -1,0 +1,398 @@
+"""Patches of the images of a store, in files of their own: reading.
+
+The format is described in ``labelkit.store.schema``; the files are made by ``labelkit.store.patch_writing``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelkit.errors import Damaged, Mismatch, NotAStore, Refused, VersionError
+from labelkit.store import schema
+from labelkit.store.commit import canonical_json
+from labelkit.store.digests import RESTORE, verify_block
+from labelkit.store.embeddings import EmbeddingStore, ModelIdentity, read_model
+from labelkit.store.hdf5 import CheckedFile, check_axes
+from labelkit.store.opening import open_file, open_regular
+
+SET_NAME = "SET.json"
+_FILE = re.compile(r"SET-(\d{5})-of-(\d{5})\.h5")
+_REMAKE = "Make them again: `labelkit embed ... --dense --overwrite`."
+
+
+@dataclass(frozen=True)
+class ImagePatches:
+    """Patches of one image.
+
+    Attributes:
+        features: (t, d) float, in the stored type.
+        cells: (t, 2) int64 row and column of each, in order.
+        grid: rows and columns.
+        region: left, top, right, bottom of the grid in pixels of the oriented original.
+    """
+
+    features: NDArray[Any]
+    cells: NDArray[np.int64]
+    grid: tuple[int, int]
+    region: tuple[float, float, float, float]
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every cell of the grid is there."""
+        return len(self.cells) == self.grid[0] * self.grid[1]
+
+    def boxes(self) -> NDArray[np.float64]:
+        """Return (t, 4) left, top, right, bottom of each patch in pixels of the oriented original."""
+        return cell_boxes(self.cells, self.grid, self.region)
+
+
+@dataclass(frozen=True)
+class PatchBlock:
+    """Patches of successive images.
+
+    Attributes:
+        features: (t, d) float, in the stored type.
+        image_rows: (t,) int64, row of the store that each is of.
+        cells: (t, 2) int64 row and column of each.
+        start: number of the first one in the set.
+    """
+
+    features: NDArray[Any]
+    image_rows: NDArray[np.int64]
+    cells: NDArray[np.int64]
+    start: int
+
+
+def cell_boxes(
+    cells: NDArray[np.int64], grid: tuple[int, int], region: tuple[float, float, float, float]
+) -> NDArray[np.float64]:
+    """Return (t, 4) left, top, right, bottom of cells (t, 2) of a grid, in the pixels of its region."""
+    left, top, right, bottom = region
+    height, width = (bottom - top) / grid[0], (right - left) / grid[1]
+    rows, columns = cells[:, 0].astype(np.float64), cells[:, 1].astype(np.float64)
+    edges = (left + columns * width, top + rows * height, left + (columns + 1) * width, top + (rows + 1) * height)
+    return np.stack(edges, axis=1)
+
+
+def patches_folder(store: Path) -> Path:
+    """Return where the patches of a store are."""
+    return store.with_name(store.name + ".patches")
+
+
+def read_set_json(folder: Path) -> dict[str, Any]:
+    """Read and check ``SET.json`` by itself.
+
+    Raises:
+        NotAStore: there is none.
+        VersionError: made by a newer labelkit.
+        Damaged: changed or cut off.
+        Refused: not what it should be.
+    """
+    path = folder / SET_NAME
+    if not path.is_file():
+        remedy = "Make them: repeat the command that made the store with --dense."
+        raise NotAStore(str(folder), "the store has no patches", remedy)
+    with open_regular(path) as file:
+        raw = file.read(schema.SET_JSON_BYTES + 1)
+    if len(raw) > schema.SET_JSON_BYTES:
+        raise Refused(str(path), f"is larger than {schema.SET_JSON_BYTES >> 20} MiB", _REMAKE)
+    try:
+        loaded = json.loads(raw)
+    except (ValueError, RecursionError) as error:
+        raise Damaged(str(path), "is not JSON, the file was changed or the disk is failing", _REMAKE) from error
+    if not isinstance(loaded, dict) or loaded.get("format") != schema.FORMAT_PATCHES:
+        raise NotAStore(str(path), "is not a set of patches", _REMAKE)
+    major = str(loaded.get("format_version", "")).partition(".")[0]
+    if not (major.isdecimal() and major.isascii()) or int(major) > schema.MAJOR_VERSION:
+        problem = f"written in format {loaded.get('format_version')!r}; this labelkit reads {schema.FORMAT_VERSION}"
+        raise VersionError(str(path), problem, "Update labelkit.")
+    digest = loaded.pop("sha256", None)
+    if digest != hashlib.sha256(canonical_json(loaded).encode()).hexdigest():
+        raise Damaged(str(path), "digest differs, the file was changed or the disk is failing", _REMAKE)
+    _check_set(path, loaded)
+    return {**loaded, "sha256": digest}
+
+
+def _check_set(path: Path, loaded: dict[str, Any]) -> None:
+    """Refuse files that are not in order, or numbers that are none."""
+
+    def natural(value: object) -> bool:
+        return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+    files = loaded.get("files")
+    good = isinstance(files, list) and bool(files) and isinstance(loaded.get("recipe"), dict)
+    good = good and all(natural(loaded.get(name)) for name in ("rows", "dim", "patches"))
+    good = good and loaded.get("dtype") in schema.DTYPES and loaded["dim"] > 0
+    row = total = 0
+    for number, entry in enumerate(files if good and isinstance(files, list) else []):
+        names = ("row_start", "row_stop", "patches")
+        good = good and isinstance(entry, dict) and all(natural(entry.get(name)) for name in names)
+        good = good and entry.get("name") == f"SET-{number:05d}-of-{len(files or ()):05d}.h5"
+        good = good and entry["row_start"] == row and entry["row_stop"] >= row
+        if not good:
+            break
+        row, total = entry["row_stop"], total + entry["patches"]
+    if not good or row != loaded["rows"] or total != loaded["patches"]:
+        raise Refused(str(path), "does not list files of successive rows", _REMAKE)
+
+
+class _LazyRows:
+    """Rows of a large dataset; each block is compared with its digest when it is first used."""
+
+    def __init__(self, file: CheckedFile, path: str, verify: bool) -> None:
+        self._place = file.place(path)
+        self._array = file.map(path)
+        self._digests = file.digests(path)
+        self._block_rows = file.datasets[path].block_rows or max(1, len(self._array))
+        blocks = -(-len(self._array) // self._block_rows)
+        self._unchecked = np.full(blocks, verify, dtype=np.bool_)
+
+    def get(self, start: int, stop: int) -> NDArray[Any]:
+        """Return rows start to stop, read-only.
+
+        Raises:
+            Damaged: a block is not as it was written.
+            Refused: a number in it is not finite.
+        """
+        if stop > start:
+            first, last = start // self._block_rows, (stop - 1) // self._block_rows
+            for block in (first + np.flatnonzero(self._unchecked[first : last + 1])).tolist():
+                begin = block * self._block_rows
+                rows = self._array[begin : begin + self._block_rows]
+                verify_block(self._place, rows, begin, None if self._digests is None else self._digests[block])
+                finite = np.isfinite(rows).all(axis=1)
+                if not finite.all():
+                    row = begin + int(np.argmin(finite))
+                    raise Refused(f"{self._place} row {row}", "holds a number that is not finite", RESTORE)
+                self._unchecked[block] = False
+        return self._array[start:stop]
+
+
+class _SetFile:
+    """One file of a set, checked; holds no open file but maps."""
+
+    def __init__(self, file: CheckedFile, entry: dict[str, Any], listed: dict[str, Any], verify: bool) -> None:
+        root = file.attributes[""]
+        if root.get("kind") != "patches":
+            raise NotAStore(file.where, f"holds {root.get('kind')!r}, not patches", _REMAKE)
+        expected = {"store_digest": listed["store_digest"], "plan_digest": listed["plan_digest"]}
+        expected |= {name: entry[name] for name in ("row_start", "row_stop")}
+        differing = [name for name, value in expected.items() if root.get(name) != value]
+        if differing or file.content_digest != entry["content_digest"]:
+            what = ", ".join(differing) or "content_digest"
+            raise Mismatch(file.where, f"is not the file that {SET_NAME} names: {what} differ", _REMAKE)
+        for name in schema.PATCH_COLUMNS:
+            if name not in file.datasets and name != "cells":
+                raise Refused(file.place(name), "is missing", _REMAKE)
+        rows = entry["row_stop"] - entry["row_start"]
+        known = {"n": rows, "o": rows + 1, "t": entry["patches"], "d": listed["dim"]}
+        check_axes(file, schema.PATCH_COLUMNS, known)
+        if file.datasets["patches"].dtype != np.dtype(listed["dtype"]):
+            raise Refused(file.place("patches"), f"is {file.datasets['patches'].dtype}, not {listed['dtype']}", _REMAKE)
+        self.model: ModelIdentity = read_model(file)
+        offsets = file.read("patch_offsets", verify=verify)
+        self.grids: NDArray[np.int64] = file.read("grids", verify=verify).astype(np.int64)
+        self.regions: NDArray[np.float32] = file.read("regions", verify=verify)
+        self.cells: NDArray[np.int64] | None = None
+        if "cells" in file.datasets:
+            self.cells = file.read("cells", verify=verify).astype(np.int64)
+        self._check_offsets(file, offsets, entry["patches"])
+        self.offsets: NDArray[np.int64] = offsets.astype(np.int64)
+        self._check_values(file)
+        self.patches = _LazyRows(file, "patches", verify)
+        self.row_start, self.row_stop = int(entry["row_start"]), int(entry["row_stop"])
+
+    def _check_offsets(self, file: CheckedFile, offsets: NDArray[np.uint64], total: int) -> None:
+        if int(offsets[0]) != 0 or int(offsets[-1]) != total or bool((offsets[1:] < offsets[:-1]).any()):
+            raise Refused(file.place("patch_offsets"), f"do not go from 0 to {total} patches", _REMAKE)
+
+    def _check_values(self, file: CheckedFile) -> None:
+        counts, areas = np.diff(self.offsets), self.grids.prod(axis=1)
+        fits = (counts == areas) if self.cells is None else (counts <= areas)
+        if not fits.all():
+            row = int(np.argmin(fits))
+            problem = f"{counts[row]} patches where the grid has {areas[row]} cells"
+            raise Refused(f"{file.place('grids')} row {row}", problem, _REMAKE)
+        if self.cells is not None:
+            owner = np.repeat(np.arange(len(counts)), counts)
+            columns = self.grids[owner, 1]
+            number = self.cells[:, 0] * columns + self.cells[:, 1]
+            ordered = (number[1:] > number[:-1]) | (owner[1:] != owner[:-1])
+            if (self.cells >= self.grids[owner]).any() or not ordered.all():
+                raise Refused(file.place("cells"), "are outside of their grid, or not in order", _REMAKE)
+        r = self.regions
+        if not np.isfinite(r).all() or (r[:, 0] >= r[:, 2]).any() or (r[:, 1] >= r[:, 3]).any():
+            raise Refused(file.place("regions"), "holds one without an area", _REMAKE)
+
+    def cells_of(self, first: int, last: int) -> NDArray[np.int64]:
+        """Cells (t, 2) of images first to last of this file."""
+        if self.cells is not None:
+            return self.cells[self.offsets[first] : self.offsets[last]]
+        shapes = [np.indices(tuple(grid)).reshape(2, -1).T for grid in self.grids[first:last].tolist()]
+        return np.concatenate(shapes) if shapes else np.zeros((0, 2), dtype=np.int64)
+
+
+class PatchSet:
+    """The patches of a store, open for reading. Made by ``open_patches``; holds no open file, only maps.
+
+    A file is checked when it is first needed, its patches block by block when they are.
+
+    Attributes:
+        folder: where the files are.
+        n: images, the rows of the store.
+        dim: values per patch, d.
+        dtype: ``float16`` or ``float32``.
+        num_patches: of all images.
+        layer: of the network that they are the output of.
+        recipe: all that they depend on besides the store.
+        digest: identity of the set, 64 hexadecimal digits.
+        is_sampled: whether some cells were drawn from each image.
+    """
+
+    def __init__(self, folder: Path, listed: dict[str, Any], model: ModelIdentity, *, verify: bool) -> None:
+        self.folder = folder
+        self._listed = listed
+        self._model = model
+        self._verify = verify
+        self._files: dict[int, _SetFile] = {}
+        self._stops = np.array([entry["row_stop"] for entry in listed["files"]], dtype=np.int64)
+        counts = [0, *(entry["patches"] for entry in listed["files"])]
+        self._first_patches = np.cumsum(np.array(counts, dtype=np.int64))
+        self.n, self.dim, self.dtype = int(listed["rows"]), int(listed["dim"]), str(listed["dtype"])
+        self.num_patches = int(listed["patches"])
+        self.recipe: dict[str, Any] = listed["recipe"]
+        self.layer = str(self.recipe.get("layer", ""))
+        self.is_sampled = self.recipe.get("per_image") is not None
+        self.digest = str(listed["sha256"])
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a PatchSet cannot be pickled: call open_patches in each process")
+
+    def image(self, row: int) -> ImagePatches:
+        """Return the patches of an image.
+
+        Raises:
+            IndexError: there is no such row.
+            StoreError: its file cannot be used.
+        """
+        if not 0 <= row < self.n:
+            raise IndexError(f"row {row} of {self.n}")
+        file = self._file_of(row)
+        local = row - file.row_start
+        start, stop = int(file.offsets[local]), int(file.offsets[local + 1])
+        left, top, right, bottom = (float(edge) for edge in file.regions[local])
+        grid = (int(file.grids[local, 0]), int(file.grids[local, 1]))
+        cells = file.cells_of(local, local + 1)
+        return ImagePatches(file.patches.get(start, stop), cells, grid, (left, top, right, bottom))
+
+    def offsets(self) -> NDArray[np.int64]:
+        """Return (n + 1,) number of the first patch of each image in the set, and of all patches."""
+        parts = [
+            self._first_patches[number] + self._file(number).offsets[:-1]
+            for number in range(len(self._listed["files"]))
+        ]
+        return np.concatenate([*parts, self._first_patches[-1:]])
+
+    def rows(self, start: int, stop: int) -> PatchBlock:
+        """Return the patches of images start to stop.
+
+        Raises:
+            IndexError: they are not all there.
+            StoreError: a file cannot be used.
+        """
+        if not 0 <= start <= stop <= self.n:
+            raise IndexError(f"rows {start} to {stop} of {self.n}")
+        return _joined(list(self._pieces(start, stop, 1 << 62)), self.dim, self.dtype)
+
+    def blocks(self, max_bytes: int = 64 << 20) -> Iterator[PatchBlock]:
+        """Yield all patches in order, in blocks of whole images of about ``max_bytes``, at least one image each.
+
+        Raises:
+            StoreError: a file cannot be used.
+        """
+        yield from self._pieces(0, self.n, max_bytes)
+
+    def verify(self) -> None:
+        """Compare all files and patches with their digests.
+
+        Raises:
+            StoreError: one cannot be used.
+        """
+        for _ in self.blocks():
+            pass
+
+    def _pieces(self, start: int, stop: int, max_bytes: int) -> Iterator[PatchBlock]:
+        """Pieces of images start to stop, none across files."""
+        limit = max(1, max_bytes // (self.dim * np.dtype(self.dtype).itemsize))
+        row = start
+        while row < stop:
+            number = int(np.searchsorted(self._stops, row, side="right"))
+            file = self._file(number)
+            first, end = row - file.row_start, min(stop, file.row_stop) - file.row_start
+            fitting = int(np.searchsorted(file.offsets, file.offsets[first] + limit, side="right")) - 1
+            last = min(end, max(first + 1, fitting))
+            low, high = int(file.offsets[first]), int(file.offsets[last])
+            counts = np.diff(file.offsets[first : last + 1])
+            image_rows = np.repeat(np.arange(file.row_start + first, file.row_start + last), counts)
+            begin = int(self._first_patches[number]) + low
+            yield PatchBlock(file.patches.get(low, high), image_rows, file.cells_of(first, last), begin)
+            row = file.row_start + last
+
+    def _file_of(self, row: int) -> _SetFile:
+        return self._file(int(np.searchsorted(self._stops, row, side="right")))
+
+    def _file(self, number: int) -> _SetFile:
+        if number not in self._files:
+            entry = self._listed["files"][number]
+            with open_file(self.folder / entry["name"], schema.FORMAT_STORE) as file:
+                found = _SetFile(file, entry, self._listed, self._verify)
+            differing = [key for key in found.model.differences(self._model) if key not in ("layer", "pooling")]
+            if differing:
+                problem = f"made by another model than the store: {', '.join(differing)} differ"
+                raise Mismatch(file.where, problem, _REMAKE)
+            self._files[number] = found
+        return self._files[number]
+
+
+def open_patches(store: EmbeddingStore, *, verify: bool = True) -> PatchSet:
+    """Open the patches of a store.
+
+    Args:
+        store: the store.
+        verify: also compare every block of patches with its digest when it is first used.
+
+    Raises:
+        NotAStore: the store has none.
+        Mismatch: they belong to other content than the store has now.
+        StoreError: they cannot be used; a file is checked when it is first needed.
+    """
+    folder = patches_folder(store.path)
+    listed = read_set_json(folder)
+    if listed["store_digest"] != store.content_digest or listed["rows"] != store.n:
+        raise Mismatch(str(folder), f"the patches belong to other content than {store.path} has now", _REMAKE)
+    for entry in listed["files"]:
+        if not (folder / entry["name"]).is_file():
+            raise Damaged(str(folder / entry["name"]), f"is missing, {SET_NAME} names it", _REMAKE)
+    return PatchSet(folder, listed, store.model, verify=verify)
+
+
+def _joined(pieces: list[PatchBlock], dim: int, dtype: str) -> PatchBlock:
+    if len(pieces) == 1:
+        return pieces[0]
+    empty = PatchBlock(np.zeros((0, dim), dtype), np.zeros(0, np.int64), np.zeros((0, 2), np.int64), 0)
+    listed = [empty, *pieces]
+    return PatchBlock(
+        np.concatenate([piece.features for piece in listed]),
+        np.concatenate([piece.image_rows for piece in listed]),
+        np.concatenate([piece.cells for piece in listed]),
+        pieces[0].start if pieces else 0,
+    )

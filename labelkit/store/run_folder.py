@@ -1,0 +1,274 @@
+"""What the runs that make large files have in common: a folder of parts, its lock, free space, the last step.
+
+A part is an HDF5 file followed by its SHA-256, so that damage is found before HDF5 reads it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import io
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelkit.errors import BusyError, Damaged, Mismatch, ResourceError, StoreError, resource_error
+from labelkit.store import schema
+from labelkit.store.commit import commit_bytes, create_temporary, fsync_folder, install
+from labelkit.store.digests import RESTORE
+from labelkit.store.embeddings import differing_keys
+from labelkit.store.hdf5 import CheckedFile, Contents, Image
+from labelkit.store.opening import trust
+
+try:
+    import fcntl
+except ImportError:  # Windows: no lock; publishing is harmless when two do it
+    fcntl = None  # type: ignore[assignment]  # the absent module is the value
+
+LOCK_SECONDS = 2.0
+
+
+def commit_part(path: Path, contents: Contents) -> None:
+    """Write a part, complete or not at all; the same contents give the same bytes.
+
+    Raises:
+        ResourceError: the disk is full, ...
+    """
+    data = Image(contents, block_bytes=1 << 62).to_bytes()
+    commit_bytes(path, [data, hashlib.sha256(data).digest()])
+
+
+def open_part(path: Path) -> CheckedFile:
+    """Read a part and verify it.
+
+    Raises:
+        StoreError: it is damaged.
+        OSError: it cannot be read.
+    """
+    raw = path.read_bytes()
+    data, digest = raw[: -schema.PART_DIGEST_BYTES], raw[-schema.PART_DIGEST_BYTES :]
+    if hashlib.sha256(data).digest() != digest:
+        raise Damaged(str(path), "digest differs, the file was changed or the disk is failing", RESTORE)
+    return CheckedFile(io.BytesIO(data), str(path), schema.FORMAT_PART)
+
+
+def part_is_done(path: Path, load: Callable[[], object], warnings: list[str]) -> bool:
+    """Say whether a part exists and is right; one that is not gets the name ``.bad`` and a warning.
+
+    Args:
+        path: of the part.
+        load: reads and verifies it.
+        warnings: gets what the user should know.
+
+    Raises:
+        ResourceError: it cannot be read or renamed.
+    """
+    try:
+        if not path.exists():
+            return False
+        load()
+    except StoreError as error:
+        with translated(path):
+            path.replace(path.with_name(path.name + ".bad"))
+        warnings.append(f"{error.where}: {error.problem}; renamed to {path.name}.bad, made again")
+        return False
+    except OSError as error:
+        raise resource_error(error, str(path)) from error
+    return True
+
+
+def read_plan(folder: Path) -> dict[str, Any] | None:
+    """Read ``plan.json`` of a run folder; ``None`` if there is none.
+
+    Raises:
+        Damaged: it is no plan.
+        ResourceError: it cannot be read.
+    """
+    path = folder / "plan.json"
+    try:
+        loaded = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise resource_error(error, str(path)) from error
+    except ValueError:
+        loaded = None
+    if not isinstance(loaded, dict):
+        problem = "is not a plan, the file was changed or the disk is failing"
+        raise Damaged(str(path), problem, "Delete the run folder.")
+    return loaded
+
+
+def compare_plans(folder: Path, loaded: dict[str, Any] | None, own: dict[str, Any]) -> None:
+    """Refuse to go on with a run of another plan.
+
+    Raises:
+        Mismatch: the plan in the folder is not ours; names the keys.
+    """
+    if loaded is not None and loaded != own:
+        keys = ", ".join(differing_keys(loaded, own))
+        remedy = "Repeat the first command to go on with it, or pass --overwrite to drop it and start over."
+        raise Mismatch(str(folder), f"an unfinished run differs in: {keys}", remedy)
+
+
+def cast_finite(
+    values: NDArray[Any], kind: np.dtype[Any], place: Callable[[int], str], name: str, option: str
+) -> NDArray[Any]:
+    """Return rows (m, d) of numbers in their stored type.
+
+    Args:
+        values: the rows.
+        kind: a type of floats.
+        place: number of a row to how messages call it.
+        name: of the numbers.
+        option: that chooses the type.
+
+    Raises:
+        StoreError: a number is not finite, or too large for the type.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        stored = values.astype(kind)
+    finite = np.isfinite(stored).all(axis=1)
+    if not finite.all():
+        row = int(np.argmin(finite))
+        overflow = bool(np.isfinite(values[row]).all())
+        problem = f"{name} is too large for {kind}" if overflow else f"{name} is not finite"
+        remedy = f"Pass {option} float32." if overflow else "The network or its weights are broken; check them."
+        raise StoreError(place(row), problem, remedy)
+    return stored
+
+
+def check_space(folder: Path, needed: int, out: Path, what: str) -> None:
+    """Check that parts and result will fit, what is there already deducted.
+
+    Args:
+        folder: of the run.
+        needed: bytes of all parts and all that is made of them.
+        out: where the result goes.
+        what: what is needed, for the message.
+
+    Raises:
+        ResourceError: less is free.
+    """
+    with translated(folder):
+        free = shutil.disk_usage(next(place for place in (folder, *folder.resolve().parents) if place.exists())).free
+        there = sum(size_of(path) for path in (folder / "parts").glob("*.h5"))
+    needed -= there
+    if free < needed:
+        problem = f"{free / 1e6:.1f} MB free where this run needs {needed / 1e6:.1f} MB ({what})"
+        raise ResourceError(str(out.parent), problem, "Free some space or choose another --out.")
+
+
+def install_image(image: Image, temporary: Path, out: Path, *, replace: bool) -> None:
+    """Write a file beside others under a new name, sync it, and give it its name; a failure leaves nothing.
+
+    Raises:
+        FileExistsError: ``out`` exists and ``replace`` is false.
+        OSError: the disk is full, ...
+    """
+    try:
+        descriptor = create_temporary(temporary.parent, temporary.name)
+        try:
+            image.write_to(descriptor)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        install(temporary, out, replace=replace)
+        trust(out)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
+
+
+def size_of(path: Path) -> int:
+    """Return the bytes of a file, 0 if it is gone."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:  # another worker renamed it just now
+        return 0
+
+
+@contextlib.contextmanager
+def translated(place: Path) -> Iterator[None]:
+    """Turn what the system reports into what a user can act on."""
+    try:
+        yield
+    except OSError as error:
+        raise resource_error(error, str(place)) from error
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[bool]:
+    """Hold the lock of a run folder; the system lets go of it when the process ends, however it ends.
+
+    Gives whether the folder is still there: the one who had the lock before may have removed it.
+
+    Raises:
+        BusyError: a live process holds it for longer than a moment.
+        ResourceError: the lock file cannot be made.
+    """
+    with translated(folder):
+        descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        _wait_for_lock(descriptor, folder)
+        yield _is_same_file(descriptor, folder / "lock")
+    finally:
+        os.close(descriptor)
+
+
+def _is_same_file(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _wait_for_lock(descriptor: int, folder: Path) -> None:
+    if fcntl is None:
+        return
+    deadline = time.monotonic() + LOCK_SECONDS
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            if time.monotonic() > deadline:
+                problem = "another process is working on this output"
+                raise BusyError(str(folder), problem, "Wait for it to end, or choose another --out.") from error
+            time.sleep(0.02)
+        except OSError as error:
+            # Some network file systems have no locks; publishing is harmless without.
+            if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL):
+                raise resource_error(error, str(folder)) from error
+            return
+        else:
+            return
+
+
+def clear(folder: Path, *, keep_lock: bool = False) -> None:
+    """Remove a run folder; the plan goes last, so that what a kill leaves still says what it is.
+
+    Raises:
+        ResourceError: something in it cannot be removed.
+    """
+    last = ["plan.json"] if keep_lock else ["plan.json", "lock"]
+    with translated(folder):
+        if (folder / "parts").exists():
+            shutil.rmtree(folder / "parts")
+        for entry in sorted(folder.iterdir()):
+            if entry.name not in ("plan.json", "lock"):
+                entry.unlink()
+        for name in last:
+            (folder / name).unlink(missing_ok=True)
+        if not keep_lock:
+            folder.rmdir()
+    if not keep_lock:
+        fsync_folder(folder.parent)

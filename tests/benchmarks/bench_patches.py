@@ -1,0 +1,114 @@
+"""Time ``embed --dense`` against the same forward pass without writing, and patch search against one product."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+from labelkit.algorithms.patch_search import BlockSearch
+from labelkit.config.stages import EmbedConfig
+from labelkit.data.datasets import load_dataset
+from labelkit.data.loading import EvalLoader
+from labelkit.data.transforms import Normalize
+from labelkit.stages.embed import embed_images
+from labelkit.stages.networks import embedding_network
+from labelkit.store.embeddings import open_store
+from labelkit.store.patches import open_patches
+from tests.benchmarks.bench_embed import BATCH_SIZE, write_images
+from tests.benchmarks.measure import Row, Wanted, compare, seconds, with_check
+
+SEEDS = {"weights": 0, "patches": 0}
+BLOCK_ROWS, NUM_BLOCKS, DIM, K = 65_536, 4, 384, 10
+REPETITIONS = 3
+
+
+def rows() -> Iterator[Row]:
+    """Compare images per second, then patches per second."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        cache, os.environ["LABELKIT_CACHE"] = os.environ.get("LABELKIT_CACHE"), str(folder / "cache")
+        try:
+            yield _embedding(folder)
+        finally:
+            del os.environ["LABELKIT_CACHE"]
+            if cache is not None:
+                os.environ["LABELKIT_CACHE"] = cache
+    yield _search()
+
+
+def _embedding(folder: Path) -> Row:
+    write_images(folder / "images")
+    configs = (
+        EmbedConfig(
+            dataset=str(folder / "images"),
+            backbone="vit_mini_p4_32",
+            random_weights=True,
+            seed=SEEDS["weights"],
+            batch_size=BATCH_SIZE,
+            dense=True,
+            device="cpu",
+            out=folder / f"{number}.h5",
+        )
+        for number in itertools.count()
+    )
+    first = next(configs)
+    embed_images(first)
+    model = embedding_network(first, 3)
+    spec = model.network.input_spec
+    loader = EvalLoader(
+        load_dataset(first.dataset, data_root=first.data_root, download=False),
+        model.view,
+        batch_size=BATCH_SIZE,
+        normalize=Normalize(spec.mean, spec.std),
+        channels=3,
+    )
+    decoded = [batch.images for batch in loader]
+
+    def bare() -> torch.Tensor:
+        with torch.inference_mode():
+            return torch.cat([model.network.embed_with_patches(images)[1] for images in decoded])
+
+    row = compare(
+        "embed --dense, 512 files 32x32, vit_mini_p4_32, 64 patches: images/s / bare loop on decoded tensors",
+        seconds(lambda: embed_images(next(configs))),
+        seconds(bare),
+        wanted=Wanted(">=", 0.8),
+        repetitions=REPETITIONS,
+    )
+    store = open_store(first.out)
+    stored = open_patches(store).rows(0, store.n).features
+    return with_check(row, "patches", bool(np.array_equal(stored, bare().half().flatten(0, 2).numpy())))
+
+
+def _search() -> Row:
+    generator = np.random.default_rng(SEEDS["patches"])
+    blocks = [generator.normal(size=(BLOCK_ROWS, DIM)).astype(np.float16) for _ in range(NUM_BLOCKS)]
+    query = generator.normal(size=DIM).astype(np.float32)
+
+    def ours() -> list[int]:
+        search = BlockSearch(query, K)
+        for number, block in enumerate(blocks):
+            search.add(block, number * BLOCK_ROWS + np.arange(BLOCK_ROWS))
+        return search.found[1].tolist()
+
+    def peer() -> list[int]:
+        column = torch.from_numpy(query)[:, None]
+        scores = []
+        for block in blocks:
+            held = torch.nn.functional.normalize(torch.from_numpy(block).float(), dim=1)
+            scores.append(torch.mm(held, column)[:, 0])
+        return torch.cat(scores).topk(K).indices.tolist()
+
+    row = compare(
+        f"patch search, {NUM_BLOCKS * BLOCK_ROWS:,} patches of {DIM}: rate / torch.mm of normalized blocks, top k",
+        seconds(ours),
+        seconds(peer),
+        wanted=Wanted(""),
+        repetitions=REPETITIONS,
+    )
+    return with_check(row, "hits", ours() == peer())

@@ -1,0 +1,232 @@
+"""Data sets with masks in their official layouts, folders of images and masks, and masks that cannot be used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from labelkit.data.coco_stuff import SUPERCATEGORIES
+from labelkit.data.datasets import DATASETS, Count, ImageDataset, load_dataset
+from labelkit.data.inventory import take_inventory
+from labelkit.data.masks import read_pair
+from labelkit.errors import DatasetAbsent, DatasetError, DatasetIncomplete
+
+from miniature_sets import (
+    jpeg,
+    mask_png,
+    put,
+    write_ade20k,
+    write_camvid,
+    write_cityscapes,
+    write_coco_stuff,
+    write_davis,
+    write_voc,
+)
+
+
+def load(name: str | Path, data_root: Path) -> ImageDataset:
+    return load_dataset(str(name), data_root=data_root)
+
+
+def first_mask(dataset: ImageDataset) -> list[int]:
+    """The values of the first mask, by column."""
+    pixels, mask = read_pair(dataset, 0)
+    assert mask.shape == pixels.shape[:2]
+    return mask[0].tolist()
+
+
+@pytest.mark.parametrize(
+    ("name", "folder", "write", "splits", "columns"),
+    [
+        ("camvid", "camvid", write_camvid, (2, 2, 2), [*range(11), 255]),
+        ("camvid", "CamVid", lambda root: write_camvid(root, tutorial=True), (2, 2, 2), [*range(11), 255]),
+        ("voc_2012", "VOCdevkit/VOC2012", write_voc, (2, 1), [0, 20, 255] * 4),
+        # 0 is what no class is for, class i has the value i + 1
+        ("ade20k", "ADEChallengeData2016", write_ade20k, (2, 1), [255, 0, 2] * 4),
+        # unlabeled, road, sidewalk, bicycle, parking, trailer
+        ("cityscapes", "cityscapes", write_cityscapes, (2, 1), [255, 0, 1, 18, 255, 255] * 2),
+        # person, bicycle (vehicle), hair brush (indoor), banner (textile), wood (solid), unlabeled
+        ("coco_stuff_27", "cocostuff/dataset", write_coco_stuff, (2, 1), [0, 1, 11, 12, 24, 255] * 2),
+    ],
+)
+def test_masks_of_official_layouts_are_classes(
+    name: str, folder: str, write: Callable[[Path], None], splits: tuple[int, ...], columns: list[int], tmp_path: Path
+) -> None:
+    write(tmp_path / folder)
+    dataset = load(name, tmp_path)
+    assert tuple(len(dataset.in_split(split)) for split in dataset.split_names) == splits
+    assert first_mask(dataset) == columns
+    assert dataset.class_names == ()
+    assert not dataset.given.any()
+    selected = dataset.select([1, 2])
+    assert selected.masks is not None
+    assert selected.masks.read(0).shape == (10, 12)
+
+
+@pytest.mark.parametrize(
+    ("name", "write", "num_classes"),
+    [
+        ("camvid", write_camvid, 11),
+        ("voc_2012", write_voc, 21),
+        ("cityscapes", write_cityscapes, 19),
+        ("coco_stuff_27", write_coco_stuff, 27),
+    ],
+)
+def test_inventory_counts_classes_of_pixels(
+    name: str, write: Callable[[Path], None], num_classes: int, tmp_path: Path
+) -> None:
+    write(tmp_path / name)
+    counts = {split: Count(0) for split in DATASETS[name].num_images}
+    root = tmp_path / name
+    spec = replace(DATASETS[name], num_images=counts, load=lambda data_root, download: load(name, root))
+    found = take_inventory(spec, tmp_path)
+    assert (found.num_classes, found.num_mask_classes) == (0, num_classes)
+    assert "expected 0 images" in str(found.fault)
+
+
+def test_stuff_has_twelve_kinds_of_things_and_fifteen_of_stuff_and_every_label_is_in_one() -> None:
+    labels = [label for group in SUPERCATEGORIES.values() for label in group]
+    assert sorted(labels) == list(range(1, 183))
+    things = [name for name, group in SUPERCATEGORIES.items() if max(group) <= 91]
+    assert (len(things), len(SUPERCATEGORIES)) == (12, 27)
+
+
+def test_films_of_davis_are_folders_whose_masks_number_objects(tmp_path: Path) -> None:
+    write_davis(tmp_path / "DAVIS")
+    dataset = load("davis_2017", tmp_path)
+    assert dataset.sample_ids[0] == "JPEGImages/480p/bear/00000.jpg"
+    assert dataset.mask_classes == ()
+    assert [len(dataset.in_split(split)) for split in ("train", "val")] == [8, 4]
+    assert np.unique(read_pair(dataset, 0)[1]).tolist() == [0, 1, 2]
+    (tmp_path / "DAVIS/Annotations/480p/bear/00002.png").unlink()
+    with pytest.raises(DatasetIncomplete, match=r"1 of 12 images have no mask; missing: .*bear/00002.png"):
+        load("davis_2017", tmp_path)
+
+
+def test_a_film_that_a_list_names_must_be_there(tmp_path: Path) -> None:
+    write_davis(tmp_path / "DAVIS")
+    put(tmp_path / "DAVIS/ImageSets/2017/val.txt", "bike-packing\ngoat\n")
+    with pytest.raises(DatasetIncomplete, match=r"names goat, JPEGImages/480p/goat/ is missing"):
+        load("davis_2017", tmp_path)
+
+
+@pytest.mark.parametrize("name", ["camvid", "voc_2012", "ade20k", "cityscapes", "coco_stuff_27", "davis_2017"])
+def test_what_is_not_there_says_where_to_get_it(name: str, tmp_path: Path) -> None:
+    with pytest.raises(DatasetAbsent, match=r"https?://") as caught:
+        load(name, tmp_path)
+    assert "does not download" in caught.value.remedy
+
+
+def test_an_archive_that_is_not_unpacked_is_noticed(tmp_path: Path) -> None:
+    put(tmp_path / "ADEChallengeData2016.zip")
+    with pytest.raises(DatasetIncomplete, match="not unpacked"):
+        load("ade20k", tmp_path)
+
+
+def test_an_empty_list_of_classes_is_refused(tmp_path: Path) -> None:
+    write_ade20k(tmp_path / "ADEChallengeData2016")
+    put(tmp_path / "ADEChallengeData2016/objectInfo150.txt", "Idx\tName\n")
+    with pytest.raises(DatasetError, match="names 0 classes"):
+        load("ade20k", tmp_path)
+
+
+# --- folders of images and masks ---
+
+
+def test_a_folder_of_images_and_masks_has_its_classes_from_a_list(tmp_path: Path) -> None:
+    put(tmp_path / "images/a/b.jpg")
+    put(tmp_path / "masks/a/b.png", mask_png((2, 0, 1, 255)))
+    put(tmp_path / "classes.txt", "road\n-\ncar\n")
+    dataset = load(tmp_path, tmp_path)
+    assert dataset.mask_classes == ("road", "car")
+    assert first_mask(dataset)[:4] == [1, 0, 255, 255]
+    assert dataset.split_names == ()
+
+
+def test_without_a_list_classes_reach_to_the_largest_value(tmp_path: Path) -> None:
+    for split, values in (("train", (0, 1)), ("validation", (3, 255))):
+        put(tmp_path / split / "images/x.jpg")
+        put(tmp_path / split / "masks/x.png", mask_png(values))
+    dataset = load(tmp_path, tmp_path)
+    assert dataset.split_names == ("train", "val")
+    assert dataset.mask_classes == ("0", "1", "2", "3")
+    assert "largest value" in dataset.notes[0]
+
+
+def test_class_folders_are_still_class_folders(tmp_path: Path) -> None:
+    put(tmp_path / "cat/a.jpg")
+    put(tmp_path / "dog/a.jpg")
+    dataset = load(tmp_path, tmp_path)
+    assert dataset.masks is None
+    with pytest.raises(DatasetError, match="has no masks"):
+        read_pair(dataset, 0)
+
+
+@pytest.mark.parametrize("content", ["", "a\na\n", "-\n", "a\n\nb\n"])
+def test_lists_of_classes_that_say_nothing_are_refused(content: str, tmp_path: Path) -> None:
+    put(tmp_path / "images/a.jpg")
+    put(tmp_path / "masks/a.png", mask_png())
+    put(tmp_path / "classes.txt", content)
+    with pytest.raises(DatasetError, match=r"classes.txt: names \d classes"):
+        load(tmp_path, tmp_path)
+
+
+# --- masks that cannot be used ---
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    put(tmp_path / "images/a.jpg")
+    put(tmp_path / "masks/a.png", mask_png((0, 1)))
+    put(tmp_path / "classes.txt", "road\ncar\n")
+    return tmp_path
+
+
+def test_a_mask_of_another_size_names_both_sizes(folder: Path) -> None:
+    put(folder / "masks/a.png", mask_png(size=(6, 5)))
+    with pytest.raises(DatasetError, match=r"images/a.jpg: the image has 12 x 10 pixels, its mask 6 x 5"):
+        read_pair(load(folder, folder), 0)
+
+
+def test_a_class_out_of_range_names_value_place_and_range(folder: Path) -> None:
+    put(folder / "masks/a.png", mask_png((0, 1, 2)))
+    with pytest.raises(DatasetError, match=r"a.png: value 2 in row 0, column 2 is no class; known values: 0 to 1, 255"):
+        read_pair(load(folder, folder), 0)
+
+
+def test_a_missing_mask_is_noticed_when_listing(folder: Path) -> None:
+    put(folder / "images/b.jpg")
+    with pytest.raises(DatasetIncomplete, match=r"1 of 2 images have no mask; missing: masks/b.png"):
+        load(folder, folder)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [(jpeg(), "JPEG changes values"), (b"no image", "not an image"), (mask_png()[:45], "damaged"), (b"", "empty file")],
+)
+def test_a_file_that_is_no_mask_says_why(content: bytes, reason: str, folder: Path) -> None:
+    dataset = load(folder, folder)
+    put(folder / "masks/a.png", content)
+    with pytest.raises(DatasetError, match=reason):
+        read_pair(dataset, 0)
+
+
+def test_a_colored_picture_of_a_mask_is_refused(folder: Path) -> None:
+    import io
+
+    from PIL import Image
+
+    buffer = io.BytesIO()
+    Image.new("RGB", (12, 10)).save(buffer, "PNG")
+    put(folder / "masks/a.png", buffer.getvalue())
+    with pytest.raises(DatasetError, match="pixels are RGB, not numbers of classes"):
+        read_pair(load(folder, folder), 0)
+
+
+def test_an_image_that_cannot_be_read_is_named(folder: Path) -> None:
+    put(folder / "images/a.jpg", b"x")
+    with pytest.raises(DatasetError, match=r"images/a.jpg: not an image"):
+        read_pair(load(folder, folder), 0)

@@ -1,0 +1,181 @@
+"""Generated scenes: the same again from the same numbers, the statistics of the specification, and the cache."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+from labelkit.data import scenes
+from labelkit.data.datasets import load_dataset
+from labelkit.data.generated import SCENE_OBJECTS, SCENE_VIDEOS, SCENES, load_generated
+from labelkit.data.scenes import DIGITS, OBJECTS, hsv_color, scene, scene_label, video
+from labelkit.data.scenes import SCENES as SOURCE
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("LABELKIT_CACHE", str(tmp_path / "cache"))
+    # drawing a hundred images takes a second
+    monkeypatch.setattr("labelkit.data.generated._BLOCK", 4)
+    return tmp_path / "cache"
+
+
+@pytest.mark.parametrize("source", [OBJECTS, SOURCE, DIGITS])
+def test_an_image_depends_on_its_numbers_only(source: int) -> None:
+    first = scene(3, 1, source, 5)
+    scene(3, 1, source, 4)
+    again = scene(3, 1, source, 5)
+    assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
+    others = [scene(4, 1, source, 5), scene(3, 0, source, 5), scene(3, 1, source, 6)]
+    assert not any(np.array_equal(first.image, other.image) for other in others)
+
+
+def test_the_first_draws_are_those_of_the_specification() -> None:
+    generator = np.random.Generator(np.random.PCG64(np.random.SeedSequence([0, 0, 0, 7])))
+    for low, high in ((0, 1), (0, 0.5), (0.25, 0.75), (0, 1), (0, 0.5), (0.25, 0.75), *[(0, 1)] * 16):
+        generator.uniform(low, high)
+    for _ in range(generator.integers(6, 12, endpoint=True)):
+        for low, high in ((0, 64), (0, 64), (10, 40), (0, np.pi), (0.5, 1), *[(-0.25, 0.25)] * 3):
+            generator.uniform(low, high)
+    label = int(generator.integers(0, 5, endpoint=True))
+    radius = 64 * generator.uniform(0.30, 0.42)
+    x, y = generator.uniform(25.6, 38.4), generator.uniform(25.6, 38.4)
+    drawn = scene(0, 0, OBJECTS, 7)
+    assert scene_label(0, 0, 7) == label
+    assert set(np.unique(drawn.mask)) == {0, label + 1}
+    rows, columns = np.nonzero(drawn.mask)
+    # the mask samples the first of the four points of a pixel, a quarter to the left of and above its center
+    assert np.hypot(columns + 0.25 - x, rows + 0.25 - y).max() <= 1.2 * radius
+
+
+def test_scenes_have_the_statistics_of_the_specification() -> None:
+    drawn = [scene(0, 0, SOURCE, i) for i in range(60)]
+    masks = np.stack([one.mask for one in drawn])
+    share = np.bincount(masks.ravel(), minlength=7) / masks.size
+    # section 2.5: 74 % background, 3 to 6 % per class, 2.4 objects; standard errors of 60 scenes about 1.5 %, 0.14
+    assert share[0] == pytest.approx(0.74, abs=0.05)
+    assert np.all((share[1:] > 0.015) & (share[1:] < 0.09))
+    assert np.mean([one.instance.max() for one in drawn]) == pytest.approx(2.4, abs=0.4)
+    assert {int(one.instance.max()) for one in drawn} <= {1, 2, 3, 4}
+
+
+@pytest.mark.parametrize("source", [OBJECTS, SOURCE, DIGITS])
+def test_masks_and_instances_cover_the_same_pixels_and_an_object_has_one_class(source: int) -> None:
+    for index in range(6):
+        drawn = scene(1, 0, source, index)
+        assert np.array_equal(drawn.mask > 0, drawn.instance > 0)
+        for number in np.unique(drawn.instance[drawn.instance > 0]):
+            assert len(np.unique(drawn.mask[drawn.instance == number])) == 1
+
+
+def test_label_without_drawing_is_the_class_drawn() -> None:
+    assert [scene_label(0, 2, i) for i in range(8)] == [scene(0, 2, OBJECTS, i).mask.max() - 1 for i in range(8)]
+
+
+@pytest.mark.parametrize(
+    ("hue", "saturation", "value", "color"),
+    [(0, 1, 1, (1, 0, 0)), (1 / 3, 1, 0.5, (0, 0.5, 0)), (5 / 3, 0.5, 1, (0.5, 0.5, 1)), (0.2, 0, 0.3, (0.3,) * 3)],
+)
+def test_colors_are_those_of_the_color_wheel(
+    hue: float, saturation: float, value: float, color: tuple[float, ...]
+) -> None:
+    assert hsv_color(hue, saturation, value) == pytest.approx(color)
+
+
+def test_a_film_moves_its_objects_before_a_background_that_stays() -> None:
+    frames = video(0, 1, 1)
+    assert len(frames) == 8
+    assert all(np.unique(frame.instance).tolist() == np.unique(frames[0].instance).tolist() for frame in frames)
+    assert not np.array_equal(frames[0].instance, frames[7].instance)
+    still = np.all([frame.instance == 0 for frame in frames], axis=0)
+    change = np.abs(frames[0].image[still].astype(int) - frames[7].image[still].astype(int))
+    # twice noise of 0.02 * 255 = 5.1: nothing but noise differs
+    assert 0 < change.mean() < 10
+
+
+def test_centers_of_a_film_are_thrown_back_at_the_border() -> None:
+    shape = scenes._Shape(0, 10.0, 6.0, 58.0, 0.0, np.ones(3), np.ones(3), 0.4, np.zeros(2), np.ones((7, 7), bool))
+    moved, speed = scenes._move(shape, np.array([-2.0, 1.5]), 0.1)
+    # left border 5: 6 - 2 = 4 becomes 6; lower border 59: 58 + 1.5 = 59.5 becomes 58.5
+    assert (moved.x, moved.y, moved.angle) == pytest.approx((6.0, 58.5, 0.1))
+    assert speed.tolist() == [2.0, -1.5]
+
+
+def test_digits_of_validation_are_never_shown_in_training() -> None:
+    from sklearn.datasets import load_digits
+
+    target = load_digits().target
+    assert len(scenes._digits(1)[1]) == len(target[::5])
+    assert len(scenes._digits(0)[1]) == len(target) - len(target[::5])
+    assert np.array_equal(scenes._digits(0)[1], scenes._digits(2)[1])
+
+
+def test_other_splits_and_sources_are_refused() -> None:
+    with pytest.raises(ValueError, match="video"):
+        scene(0, 0, scenes.VIDEOS, 0)
+    with pytest.raises(ValueError, match="split 3"):
+        scene(0, 3, SOURCE, 0)
+
+
+def test_listing_draws_nothing_and_rows_are_images_of_their_numbers(cache: Path) -> None:
+    dataset = load_generated(SCENES, {"train": 6, "val": 2})
+    assert not cache.exists()
+    row = dataset.sample_ids.index("train/00005.png")
+    pixels = dataset.source.read(row).decode(3)
+    assert dataset.masks is not None
+    assert np.array_equal(pixels, scene(0, 0, SOURCE, 5).image)
+    assert np.array_equal(dataset.masks.read(row), scene(0, 0, SOURCE, 5).mask)
+    assert dataset.mask_classes[0] == "background"
+    assert len(list(cache.rglob("*.bin"))) == 1
+
+
+def test_selected_rows_and_copies_for_workers_read_the_same() -> None:
+    dataset = load_generated(SCENE_OBJECTS, {"train": 3, "val": 3}).select([1, 4])
+    copy = pickle.loads(pickle.dumps(dataset))
+    for row, (split, number) in enumerate(((0, 1), (1, 1))):
+        drawn = scene(0, split, OBJECTS, number)
+        assert np.array_equal(copy.source.read(row).decode(3), drawn.image)
+        assert np.array_equal(copy.masks.read(row), drawn.mask)
+        assert dataset.labels[row] == drawn.mask.max() - 1
+
+
+def test_films_are_folders_of_frames_with_object_numbers() -> None:
+    dataset = load_generated(SCENE_VIDEOS, {"val": 2})
+    assert dataset.sample_ids[8] == "val/00001/00.png"
+    assert dataset.mask_classes == ()
+    assert dataset.masks is not None
+    for row in (3, 8, 15):
+        frame = video(0, 1, row // 8)[row % 8]
+        assert np.array_equal(dataset.source.read(row).decode(3), frame.image)
+        assert np.array_equal(dataset.masks.read(row), frame.instance)
+
+
+def test_what_was_drawn_is_read_again_and_damage_is_noticed(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = load_generated(SCENES, {"val": 2}).source.read(0).decode(3)
+    (path,) = cache.rglob("*.bin")
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    assert np.array_equal(load_generated(SCENES, {"val": 2}).source.read(0).decode(3), first)
+    assert path.read_bytes() == content
+    path.write_bytes(content[:100])
+    assert np.array_equal(load_generated(SCENES, {"val": 2}).source.read(0).decode(3), first)
+    monkeypatch.delattr("labelkit.data.scenes.scene")
+    assert np.array_equal(load_generated(SCENES, {"val": 2}).source.read(0).decode(3), first)
+
+
+def test_a_cache_that_cannot_be_written_changes_nothing(cache: Path) -> None:
+    cache.write_text("a file where a folder should be")
+    pixels = load_generated(SCENES, {"val": 1}).source.read(0).decode(3)
+    assert np.array_equal(pixels, scene(0, 1, SOURCE, 0).image)
+
+
+@pytest.mark.parametrize(
+    ("name", "images", "classes"),
+    [("scene_objects", 2600, 7), ("scenes", 2600, 7), ("digit_scenes", 2600, 11), ("scene_videos", 720, 0)],
+)
+def test_registered_sets_have_their_sizes(name: str, images: int, classes: int, tmp_path: Path) -> None:
+    dataset = load_dataset(name, data_root=tmp_path)
+    assert (len(dataset), len(dataset.mask_classes), dataset.in_channels) == (images, classes, 3)
+    assert dataset.masks is not None

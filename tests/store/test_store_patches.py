@@ -1,0 +1,471 @@
+"""Patches beside a store: the documented format read and written, damage and mismatches found, kills survived."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+from labelkit.errors import Damaged, Mismatch, NotAStore, Refused, ResourceError, StoreError, VersionError
+from labelkit.store import run_folder
+from labelkit.store.embeddings import EmbeddingStore, open_store
+from labelkit.store.patch_writing import PatchPlan, PatchRun, Piece
+from labelkit.store.patches import cell_boxes, open_patches, patches_folder
+from labelkit.store.writing import EmbeddingRun
+from store_samples import MODEL, make_plan, make_store, write_part
+from test_store_formats import content_digest
+from test_store_kills import fail, moments_of
+
+BAD = {1: "broken"}
+GRIDS = np.array([[2, 3], [1, 1], [3, 1], [2, 2], [1, 4], [2, 1], [1, 2]])
+
+
+def canonical(value: object) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+def write_golden(store: EmbeddingStore, change: Callable[[dict[str, Any]], None] | None = None) -> np.ndarray:
+    """A set of two files with grids of several sizes, written by h5py alone from the words of the format."""
+    folder = patches_folder(store.path)
+    folder.mkdir()
+    counts = GRIDS.prod(axis=1)
+    features = np.arange(counts.sum() * 2, dtype="<f2").reshape(-1, 2) / 4
+    files, first = [], 0
+    for number, (start, stop) in enumerate([(0, 4), (4, 7)]):
+        offsets = np.concatenate([[0], np.cumsum(counts[start:stop])]).astype("<u8")
+        total = int(offsets[-1])
+        arrays: dict[str, Any] = {
+            "patches": features[first : first + total],
+            "patch_offsets": offsets,
+            "grids": GRIDS[start:stop].astype("<u2"),
+            "regions": np.array([[0, 1, 12, 9]] * (stop - start), dtype="<f4"),
+        }
+        attributes: dict[str, Any] = {
+            "format": "labelkit.store",
+            "format_version": "1.0",
+            "requires": "",
+            "kind": "patches",
+            "store_digest": store.content_digest,
+            "plan_digest": "p" * 64,
+            "row_start": start,
+            "row_stop": stop,
+        }
+        if change is not None:
+            change({"number": number, "arrays": arrays, "attributes": attributes})
+        name = f"SET-{number:05d}-of-00002.h5"
+        write_file(folder / name, arrays, attributes)
+        digest = content_digest(folder / name)[0]
+        with h5py.File(folder / name, "r+") as file:
+            file.attrs["content_digest"] = np.bytes_(digest)
+        files.append({"name": name, "row_start": start, "row_stop": stop, "patches": total, "content_digest": digest})
+        first += total
+    listed = {
+        "format": "labelkit.patches",
+        "format_version": "1.0",
+        "store_digest": store.content_digest,
+        "plan_digest": "p" * 64,
+        "recipe": {"layer": "last"},
+        "dim": 2,
+        "dtype": "float16",
+        "rows": 7,
+        "patches": first,
+        "files": files,
+    }
+    write_set(folder, listed)
+    return features
+
+
+def write_file(path: Path, arrays: dict[str, Any], attributes: dict[str, Any]) -> None:
+    with h5py.File(path, "w", libver=("v108", "v108")) as file:
+        for name, value in arrays.items():
+            file.create_dataset(name, data=value)
+        model = file.create_group("model")
+        preprocess = canonical(MODEL.preprocess)
+        texts = {
+            "name": MODEL.name,
+            "weights_fingerprint": MODEL.weights_fingerprint,
+            "weights_file_sha256": MODEL.weights_file_sha256,
+            "source": MODEL.source,
+            "layer": "last",
+            "pooling": "none",
+            "preprocess": preprocess,
+            "preprocess_digest": hashlib.sha256(preprocess.encode()).hexdigest(),
+            "numerics": canonical(MODEL.numerics),
+        }
+        for name, text in texts.items():
+            model.attrs[name] = np.bytes_(text)
+        for name, value in {**attributes, "content_digest": "0" * 64}.items():
+            file.attrs[name] = np.bytes_(value) if isinstance(value, str) else np.int64(value)
+
+
+def write_set(folder: Path, listed: dict[str, Any]) -> None:
+    digest = hashlib.sha256(canonical(listed).encode()).hexdigest()
+    (folder / "SET.json").write_text(canonical({**listed, "sha256": digest}))
+
+
+def change_set(folder: Path, **changes: Any) -> None:
+    listed = json.loads((folder / "SET.json").read_text())
+    listed.pop("sha256")
+    write_set(folder, {**listed, **changes})
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> EmbeddingStore:
+    return make_store(tmp_path / "s.h5", bad=BAD)
+
+
+# --- reading -------------------------------------------------------------------------------------
+
+
+def test_a_set_written_by_h5py_alone_is_read(store: EmbeddingStore) -> None:
+    features = write_golden(store)
+    patches = open_patches(store)
+    offsets = np.concatenate([[0], np.cumsum(GRIDS.prod(axis=1))])
+
+    assert (patches.n, patches.dim, patches.dtype, patches.layer) == (7, 2, "float16", "last")
+    assert patches.num_patches == len(features)
+    assert patches.offsets().tolist() == offsets.tolist()
+    for row, grid in enumerate(GRIDS.tolist()):
+        image = patches.image(row)
+        assert image.grid == tuple(grid)
+        assert image.region == (0, 1, 12, 9)
+        assert image.is_complete
+        np.testing.assert_array_equal(image.features, features[offsets[row] : offsets[row + 1]])
+        assert image.cells.tolist() == [[r, c] for r in range(grid[0]) for c in range(grid[1])]
+
+
+def test_boxes_of_patches_divide_their_region() -> None:
+    boxes = cell_boxes(np.array([[0, 0], [1, 2]]), (2, 3), (0.0, 1.0, 12.0, 9.0))
+    assert boxes.tolist() == [[0, 1, 4, 5], [8, 5, 12, 9]]
+
+
+@pytest.mark.parametrize("max_bytes", [1, 20, 40, 1 << 20])
+def test_blocks_are_all_patches_in_order_whatever_their_size(store: EmbeddingStore, max_bytes: int) -> None:
+    features = write_golden(store)
+    blocks = list(open_patches(store).blocks(max_bytes))
+
+    np.testing.assert_array_equal(np.concatenate([block.features for block in blocks]), features)
+    rows = np.concatenate([block.image_rows for block in blocks])
+    assert rows.tolist() == np.repeat(np.arange(7), GRIDS.prod(axis=1)).tolist()
+    assert [block.start for block in blocks] == np.cumsum([0, *(len(b.features) for b in blocks)])[:-1].tolist()
+    for block in blocks:
+        assert block.features.nbytes <= max_bytes or len(set(block.image_rows.tolist())) == 1
+
+
+def test_ranges_of_rows_go_across_files(store: EmbeddingStore) -> None:
+    features = write_golden(store)
+    block = open_patches(store).rows(2, 6)
+    counts = GRIDS.prod(axis=1)
+    np.testing.assert_array_equal(block.features, features[counts[:2].sum() : counts[:6].sum()])
+    assert block.image_rows.tolist() == np.repeat(np.arange(2, 6), counts[2:6]).tolist()
+    assert len(open_patches(store).rows(3, 3).features) == 0
+
+
+@pytest.mark.parametrize("row", [-1, 7])
+def test_rows_outside_are_refused(store: EmbeddingStore, row: int) -> None:
+    write_golden(store)
+    with pytest.raises(IndexError):
+        open_patches(store).image(row)
+
+
+def _nan(parts: dict[str, Any]) -> None:
+    parts["arrays"]["patches"][0, 0] = np.nan
+
+
+def _offsets(parts: dict[str, Any]) -> None:
+    parts["arrays"]["patch_offsets"][1] = 100
+
+
+def _grid(parts: dict[str, Any]) -> None:
+    parts["arrays"]["grids"][0] = (5, 5)
+
+
+def _region(parts: dict[str, Any]) -> None:
+    parts["arrays"]["regions"][0] = (3, 1, 3, 9)
+
+
+def _cells(parts: dict[str, Any]) -> None:
+    parts["arrays"]["cells"] = np.full((len(parts["arrays"]["patches"]), 2), 9, "<u2")
+
+
+def _kind(parts: dict[str, Any]) -> None:
+    parts["attributes"]["kind"] = "embeddings"
+
+
+def _requires(parts: dict[str, Any]) -> None:
+    parts["attributes"]["requires"] = "holograms"
+
+
+def _other_rows(parts: dict[str, Any]) -> None:
+    parts["attributes"]["row_start"] = 1
+
+
+def _no_regions(parts: dict[str, Any]) -> None:
+    del parts["arrays"]["regions"]
+
+
+def _wide(parts: dict[str, Any]) -> None:
+    parts["arrays"]["patches"] = np.repeat(parts["arrays"]["patches"], 2, axis=1)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        (_nan, Refused, "not finite"),
+        (_offsets, Refused, "patch_offsets"),
+        (_grid, Refused, "25 cells"),
+        (_region, Refused, "without an area"),
+        (_cells, Refused, "outside of their grid"),
+        (_kind, NotAStore, "not patches"),
+        (_requires, VersionError, "holograms"),
+        (_other_rows, Mismatch, "row_start"),
+        (_no_regions, Refused, "is missing"),
+        (_wide, Mismatch, "4 rows"),
+    ],
+)
+def test_what_a_file_must_not_hold_is_refused(
+    store: EmbeddingStore, change: Callable[..., None], error: type[StoreError], message: str
+) -> None:
+    write_golden(store, change)
+    with pytest.raises(error, match=message):
+        open_patches(store).verify()
+
+
+def test_a_store_without_patches_says_how_to_get_them(store: EmbeddingStore) -> None:
+    with pytest.raises(NotAStore, match=r"has no patches.*--dense"):
+        open_patches(store)
+
+
+def test_patches_of_another_store_are_refused(store: EmbeddingStore, tmp_path: Path) -> None:
+    write_golden(store)
+    other = make_store(tmp_path / "other.h5", make_plan(metric="l2"), bad=BAD)
+    shutil.copytree(patches_folder(store.path), patches_folder(other.path))
+    with pytest.raises(Mismatch, match="belong to other content"):
+        open_patches(other)
+
+
+def test_changed_bits_are_found(store: EmbeddingStore) -> None:
+    write_golden(store)
+    path = patches_folder(store.path) / "SET-00000-of-00002.h5"
+    raw = bytearray(path.read_bytes())
+    with h5py.File(path) as file:
+        raw[file["patches"].id.get_offset() + 3] ^= 4
+    path.write_bytes(bytes(raw))
+    with pytest.raises(Damaged, match="digest differs"):
+        open_patches(store).image(0)
+    assert open_patches(store).image(5).grid == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [("", Damaged), ("[]", NotAStore), ('{"format":"labelkit.patches","format_version":"2.0"}', VersionError)],
+)
+def test_a_list_of_files_that_is_none_is_refused(store: EmbeddingStore, text: str, error: type[StoreError]) -> None:
+    write_golden(store)
+    (patches_folder(store.path) / "SET.json").write_text(text)
+    with pytest.raises(error):
+        open_patches(store)
+
+
+def test_a_changed_list_of_files_is_found(store: EmbeddingStore) -> None:
+    write_golden(store)
+    path = patches_folder(store.path) / "SET.json"
+    path.write_text(path.read_text().replace('"dim":2', '"dim":3'))
+    with pytest.raises(Damaged, match="digest differs"):
+        open_patches(store)
+
+
+def test_names_that_lead_elsewhere_and_gaps_are_refused(store: EmbeddingStore) -> None:
+    write_golden(store)
+    folder = patches_folder(store.path)
+    files = json.loads((folder / "SET.json").read_text())["files"]
+    for changed in ({"name": "../s.h5"}, {"row_start": 1}, {"patches": -1}, {"row_stop": True}):
+        change_set(folder, files=[{**files[0], **changed}, files[1]])
+        with pytest.raises(Refused, match="successive rows"):
+            open_patches(store)
+
+
+def test_a_missing_file_is_named(store: EmbeddingStore) -> None:
+    write_golden(store)
+    (patches_folder(store.path) / "SET-00001-of-00002.h5").unlink()
+    with pytest.raises(Damaged, match=r"SET-00001-of-00002\.h5: is missing"):
+        open_patches(store)
+
+
+# --- writing -------------------------------------------------------------------------------------
+
+
+def make_patch_plan(**changes: Any) -> PatchPlan:
+    values: dict[str, Any] = {"rows": make_plan(), "layer": "last", "grid": (2, 3), "dim": 5, "set_bytes": 400}
+    return PatchPlan(**{**values, **changes})
+
+
+def features_of(plan: PatchPlan, row: int) -> np.ndarray:
+    return np.arange(plan.count * plan.dim).reshape(plan.count, plan.dim) / 8 + row
+
+
+def cells_of(plan: PatchPlan, row: int) -> np.ndarray:
+    return np.stack(np.divmod(np.arange(plan.count) + row % 2, plan.grid[1]), axis=1)
+
+
+def piece_of(plan: PatchPlan, number: int) -> Piece:
+    _, _, start, stop = plan.pieces[number]
+    rows = np.array([row for row in range(start, stop) if row not in BAD], dtype=np.int64)
+    cells = np.stack([cells_of(plan, row) for row in rows]) if plan.is_sampled else None
+    features = np.stack([features_of(plan, row) for row in rows])
+    return Piece(rows, features, cells, np.array([[0, 0, 6, 4 + row] for row in rows], dtype=np.float64))
+
+
+def make_both(out: Path, plan: PatchPlan, *, overwrite: bool = False) -> None:
+    rows = EmbeddingRun.open(out, plan.rows, overwrite)
+    patches = PatchRun.open(out, plan, overwrite)
+    for part in sorted({*rows.pending_parts(), *patches.pending_parts()}):
+        for number in patches.pieces_of(part) if part in patches.pending_parts() else ():
+            patches.write_piece(number, piece_of(plan, number))
+        if part in rows.pending_parts():
+            write_part(rows, part, BAD)
+    rows.publish(max_bad=0.5)
+    patches.publish(open_store(out))
+
+
+def bytes_of_all(out: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in [out, *patches_folder(out).iterdir()]}
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_what_was_written_is_read_in_the_rows_of_the_store(tmp_path: Path, dtype: str) -> None:
+    plan = make_patch_plan(dtype=dtype)
+    make_both(tmp_path / "s.h5", plan)
+    store = open_store(tmp_path / "s.h5")
+    patches = open_patches(store)
+
+    assert len(plan.files) > 1
+    kept = [row for row in range(8) if row not in BAD]
+    for row, position in enumerate(kept):
+        image = patches.image(row)
+        np.testing.assert_array_equal(image.features, features_of(plan, position).astype(dtype))
+        assert image.region == (0, 0, 6, 4 + position)
+    assert patches.num_patches == 7 * 6
+    assert not (tmp_path / "s.h5.patches.run").exists()
+
+
+def test_three_lines_of_h5py_read_a_file(tmp_path: Path) -> None:
+    plan = make_patch_plan()
+    make_both(tmp_path / "s.h5", plan)
+    with h5py.File(patches_folder(tmp_path / "s.h5") / f"SET-00000-of-{len(plan.files):05d}.h5") as file:
+        start, stop = file["patch_offsets"][:2]
+        first = file["patches"][start:stop].reshape(*file["grids"][0], -1)
+        assert file.attrs["grid"] == b"2x3"
+        assert content_digest(file.filename)[0] == content_digest(file.filename)[1]
+    np.testing.assert_array_equal(first, features_of(plan, 0).reshape(2, 3, 5).astype(np.float16))
+
+
+def test_drawn_patches_keep_their_cells(tmp_path: Path) -> None:
+    plan = make_patch_plan(per_image=4, seed=3)
+    make_both(tmp_path / "s.h5", plan)
+    patches = open_patches(open_store(tmp_path / "s.h5"))
+    assert patches.is_sampled
+    image = patches.image(1)
+    np.testing.assert_array_equal(image.cells, cells_of(plan, 2))
+    assert not image.is_complete
+    np.testing.assert_array_equal(image.features, features_of(plan, 2).astype(np.float16))
+
+
+def test_patches_make_no_difference_to_the_store(tmp_path: Path) -> None:
+    make_both(tmp_path / "s.h5", make_patch_plan())
+    assert (tmp_path / "s.h5").read_bytes() == make_store(tmp_path / "t.h5", bad=BAD).path.read_bytes()
+
+
+def test_patches_can_be_added_to_a_finished_store(tmp_path: Path) -> None:
+    make_both(tmp_path / "one.h5", make_patch_plan())
+    make_store(tmp_path / "two.h5", bad=BAD)
+    make_both(tmp_path / "two.h5", make_patch_plan())
+    one, two = bytes_of_all(tmp_path / "one.h5"), bytes_of_all(tmp_path / "two.h5")
+    assert list(one.values()) == [two[name.replace("one", "two")] for name in one]
+
+
+def test_the_same_run_again_does_nothing_and_another_is_refused(tmp_path: Path) -> None:
+    make_both(tmp_path / "s.h5", make_patch_plan())
+    before = bytes_of_all(tmp_path / "s.h5")
+    make_both(tmp_path / "s.h5", make_patch_plan())
+    assert bytes_of_all(tmp_path / "s.h5") == before
+    with pytest.raises(StoreError, match=r"other options.*--overwrite"):
+        PatchRun.open(tmp_path / "s.h5", make_patch_plan(dtype="float32"))
+    make_both(tmp_path / "s.h5", make_patch_plan(set_bytes=1 << 20), overwrite=True)
+    assert len(bytes_of_all(tmp_path / "s.h5")) == 3
+
+
+def test_an_unfinished_run_of_another_plan_is_named(tmp_path: Path) -> None:
+    PatchRun.open(tmp_path / "s.h5", make_patch_plan())
+    with pytest.raises(Mismatch, match=r"differs in: recipe\.per_image, recipe\.seed"):
+        PatchRun.check(tmp_path / "s.h5", make_patch_plan(per_image=2))
+
+
+def test_too_little_space_is_told_before_anything_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_folder.shutil, "disk_usage", lambda place: shutil._ntuple_diskusage(10, 9, 1))
+    with pytest.raises(ResourceError, match="pieces and files of the patches"):
+        PatchRun.check(tmp_path / "s.h5", make_patch_plan())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_numbers_too_large_for_half_precision_name_image_and_option(tmp_path: Path) -> None:
+    plan = make_patch_plan()
+    run = PatchRun.open(tmp_path / "s.h5", plan)
+    piece = piece_of(plan, 0)
+    piece.features[0, 2, 1] = 1e6
+    with pytest.raises(StoreError, match=r"a/0\.png: patches is too large for float16.*--patch-dtype float32"):
+        run.write_piece(0, piece)
+
+
+def test_a_damaged_piece_is_made_again(tmp_path: Path) -> None:
+    plan = make_patch_plan()
+    run = PatchRun.open(tmp_path / "s.h5", plan)
+    run.write_piece(0, piece_of(plan, 0))
+    path = next((tmp_path / "s.h5.patches.run" / "parts").glob("*.h5"))
+    path.write_bytes(path.read_bytes()[:-5])
+    again = PatchRun.open(tmp_path / "s.h5", plan)
+    assert 0 in again.pending_parts()
+    assert "made again" in again.warnings[0]
+
+
+def test_two_workers_make_the_same_bytes(tmp_path: Path) -> None:
+    plan = make_patch_plan()
+    make_both(tmp_path / "s.h5", plan)
+    expected = bytes_of_all(tmp_path / "s.h5")
+    (tmp_path / "w").mkdir()
+    make_store(tmp_path / "w" / "s.h5", bad=BAD)
+    for rank in (1, 0):
+        run = PatchRun.open(tmp_path / "w" / "s.h5", plan)
+        for part in run.pending_parts(rank, 2):
+            for number in run.pieces_of(part):
+                run.write_piece(number, piece_of(plan, number))
+    run.publish(open_store(tmp_path / "w" / "s.h5"))
+    assert bytes_of_all(tmp_path / "w" / "s.h5") == expected
+
+
+@pytest.mark.parametrize("mode", ["full", "kill", "torn"])
+def test_a_run_that_ends_at_any_call_is_continued_to_the_same_bytes(
+    tmp_path: Path, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_folder.os, "fsync", lambda descriptor: None)
+    plan = make_patch_plan()
+    whole = tmp_path / "whole" / "s.h5"
+    whole.parent.mkdir()
+    make_both(whole, plan)
+    expected = bytes_of_all(whole)
+    (tmp_path / "count").mkdir()
+    moments = moments_of(lambda: make_both(tmp_path / "count" / "s.h5", plan), mode)
+    # those of the rows are tested elsewhere; every third is enough beside them
+    for at in moments[1::3]:
+        out = tmp_path / f"{mode}{at}" / "s.h5"
+        out.parent.mkdir()
+        fail(lambda out=out: make_both(out, plan), at, mode)
+        make_both(out, plan)
+        assert bytes_of_all(out) == expected
+        assert sorted(path.name for path in out.parent.iterdir()) == ["s.h5", "s.h5.patches"]
