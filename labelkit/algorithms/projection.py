@@ -26,14 +26,37 @@ def principal_plane(x: ArrayLike) -> tuple[NDArray[np.float64], tuple[float, flo
     if rows.ndim != 2 or 0 in rows.shape:
         raise ValueError(f"x must have shape (n, d) with n, d >= 1, got {rows.shape}")
     rows = rows - rows.mean(axis=0)
-    variances, directions = np.linalg.eigh(rows.T @ rows)
-    plane = np.zeros((rows.shape[1], 2))
-    plane[:, : min(2, rows.shape[1])] = directions[:, ::-1][:, :2]
-    tops = np.abs(plane).argmax(axis=0)
-    plane *= np.where(plane[tops, [0, 1]] < 0, -1, 1)
+    directions, shares = principal_directions(rows, min(2, rows.shape[1]))
+    plane = np.zeros((len(rows), 2))
+    plane[:, : directions.shape[1]] = rows @ directions
+    first, second = [*shares.tolist(), 0.0][:2]
+    return plane, (first, second)
+
+
+def principal_directions(x: ArrayLike, count: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the directions in which rows vary most.
+
+    Args:
+        x: (n, d) numbers, n >= 1.
+        count: how many, in [1, d].
+
+    Returns:
+        ((d, count) orthonormal columns, (count,) shares of the variance), both float64. The largest entry of a
+        direction is positive.
+
+    Raises:
+        ValueError: another shape, or a count out of range.
+    """
+    rows = np.asarray(x, dtype=np.float64)
+    if rows.ndim != 2 or not len(rows) or not 1 <= count <= rows.shape[1]:
+        raise ValueError(f"{count} directions of an array of shape {rows.shape}")
+    rows = rows - rows.mean(axis=0)
+    variances, every = np.linalg.eigh(rows.T @ rows)
+    directions = every[:, ::-1][:, :count]
+    tops = np.abs(directions).argmax(axis=0)
+    directions = directions * np.where(directions[tops, np.arange(count)] < 0, -1, 1)
     total = float(variances.sum())
-    first, second = [*(float(v) / total if total > 0 else 0.0 for v in variances[::-1][:2]), 0.0][:2]
-    return rows @ plane, (first, second)
+    return directions, variances[::-1][:count] / total if total > 0 else np.zeros(count)
 
 
 def tsne_plane(x: ArrayLike, *, seed: int = 0) -> NDArray[np.float64]:

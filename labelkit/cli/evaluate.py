@@ -7,6 +7,7 @@ import typer
 from labelkit.cli.command import stage_command
 from labelkit.cli.console import print_result
 from labelkit.cli.options import new_group
+from labelkit.config.dense import EvaluatePatchClustersConfig, EvaluateSegmentationConfig, EvaluateTrackingConfig
 from labelkit.config.stages import (
     EvaluateAnswerConfig,
     EvaluateClassificationConfig,
@@ -71,6 +72,39 @@ def classification(config: EvaluateClassificationConfig) -> None:
     print_result(evaluate_classification(config))
 
 
+@stage_command(EvaluateSegmentationConfig)
+def segmentation(config: EvaluateSegmentationConfig) -> None:
+    """Judge patch features: a head trained on them names the class of every pixel; mean IoU, pixels right.
+
+    Example: labelkit evaluate segmentation --backbone pixels --dataset scenes --image-size 64
+    """
+    from labelkit.stages.evaluate_segmentation import evaluate_segmentation  # torch loads here, not in --help
+
+    print_result(evaluate_segmentation(config))
+
+
+@stage_command(EvaluatePatchClustersConfig)
+def patch_clusters(config: EvaluatePatchClustersConfig) -> None:
+    """Judge patch features without training: groups of k-means, matched with the classes of the pixels.
+
+    Example: labelkit evaluate patch-clusters --backbone pixels --dataset scenes --image-size 64
+    """
+    from labelkit.stages.evaluate_patch_clusters import evaluate_patch_clusters  # torch loads here, not in --help
+
+    print_result(evaluate_patch_clusters(config))
+
+
+@stage_command(EvaluateTrackingConfig)
+def tracking(config: EvaluateTrackingConfig) -> None:
+    """Judge patch features by following objects through films from their masks in the first frame: J and F.
+
+    Example: labelkit evaluate tracking --backbone pixels --dataset scene_videos --radius 3
+    """
+    from labelkit.stages.evaluate_tracking import evaluate_tracking  # torch loads here, not in --help
+
+    print_result(evaluate_tracking(config))
+
+
 def build_app() -> typer.Typer:
     """Build ``labelkit evaluate`` with all its subcommands."""
     app = new_group()
@@ -79,4 +113,7 @@ def build_app() -> typer.Typer:
     app.command("knn")(knn)
     app.command("retrieval")(retrieval)
     app.command("classification")(classification)
+    app.command("segmentation")(segmentation)
+    app.command("patch-clusters")(patch_clusters)
+    app.command("tracking")(tracking)
     return app

@@ -10,6 +10,7 @@ from pydantic.config import JsonDict
 
 from labelkit.config.base import StageConfig
 from labelkit.config.data import DataConfig
+from labelkit.config.model import ModelConfig
 
 _MODEL: JsonDict = {"panel": "Model"}
 _RUN: JsonDict = {"panel": "Run"}
@@ -20,39 +21,12 @@ _FILTER: JsonDict = {"panel": "Filters", "preset": False}
 _SEARCH: JsonDict = {"panel": "Search"}
 
 
-class EmbedConfig(DataConfig):
+class EmbedConfig(DataConfig, ModelConfig):
     """``labelkit embed``."""
 
     command: ClassVar[tuple[str, ...]] = ("embed",)
 
     out: Path = Field(..., description="Store to write, NAME.h5.", json_schema_extra=_RUN_ONLY)
-    checkpoint: Path | None = Field(
-        None,
-        description="Run folder of `labelkit train`, or a checkpoint in it; the same data set gets the run's split.",
-        json_schema_extra=_MODEL,
-    )
-    which: Literal["last", "best"] = Field(
-        "last", description="Checkpoint of a run folder: the last, or the one of lowest loss.", json_schema_extra=_MODEL
-    )
-    backbone: str | None = Field(
-        None,
-        description="Without --checkpoint: a backbone by name, or pixels (the resized image itself).",
-        json_schema_extra=_MODEL,
-    )
-    pretrained: bool = Field(False, description="With --backbone: take the hub's weights.", json_schema_extra=_MODEL)
-    weights: Path | None = Field(
-        None, description="With --backbone: take the weights of this file.", json_schema_extra=_MODEL
-    )
-    random_weights: bool = Field(
-        False, description="With --backbone: an untrained network on purpose (a baseline).", json_schema_extra=_MODEL
-    )
-    image_size: int | None = Field(
-        None,
-        ge=1,
-        le=2048,
-        description="Side of the input in pixels; default: the backbone's.",
-        json_schema_extra=_MODEL,
-    )
     logits: bool = Field(
         True, description="Store the classifier's output too if the model has one.", json_schema_extra=_MODEL
     )
@@ -64,7 +38,6 @@ class EmbedConfig(DataConfig):
     precision: Literal["float32", "bf16", "fp16"] = Field(
         "float32", description="Compute type of the network.", json_schema_extra=_RUN
     )
-    seed: int = Field(0, ge=0, description="Seed of an untrained network.", json_schema_extra=_RUN)
     device: Literal["auto", "cpu", "cuda", "mps"] = Field(
         "auto", description="Where to compute.", json_schema_extra=_RUN
     )
@@ -76,19 +49,6 @@ class EmbedConfig(DataConfig):
     dry_run: bool = Field(
         False, description="Show configuration, counts, memory and time; write nothing.", json_schema_extra=_RUN_ONLY
     )
-
-    @model_validator(mode="after")
-    def _one_model(self) -> EmbedConfig:
-        if (self.checkpoint is None) == (self.backbone is None):
-            raise ValueError("give either --checkpoint (a run folder) or --backbone (a name)")
-        sources = [self.pretrained, self.weights is not None, self.random_weights]
-        if self.checkpoint is not None and any(sources):
-            raise ValueError("--pretrained, --weights and --random-weights go with --backbone")
-        if self.backbone is not None and self.backbone != "pixels" and sum(sources) != 1:
-            raise ValueError("say where the weights come from: one of --pretrained, --weights FILE, --random-weights")
-        if self.backbone == "pixels" and any(sources):
-            raise ValueError("pixels has no weights")
-        return self
 
 
 class IndexConfig(StageConfig):
