@@ -13,6 +13,7 @@ from labelkit.config.stages import (
     EvaluateClassificationConfig,
     EvaluateClusteringConfig,
     EvaluateKNNConfig,
+    EvaluateLinearConfig,
     EvaluateRetrievalConfig,
 )
 
@@ -48,6 +49,17 @@ def knn(config: EvaluateKNNConfig) -> None:
     from labelkit.stages.evaluate_knn import evaluate_knn  # torch loads here, not in --help
 
     print_result(evaluate_knn(config))
+
+
+@stage_command(EvaluateLinearConfig)
+def linear(config: EvaluateLinearConfig) -> None:
+    """Judge features by a linear classifier: trained on one split, scored on another, top 1 and 5.
+
+    Example: labelkit evaluate linear --index digits.h5 --l2 1e-4,1e-3,1e-2
+    """
+    from labelkit.stages.evaluate_linear import evaluate_linear  # torch loads here, not in --help
+
+    print_result(evaluate_linear(config))
 
 
 @stage_command(EvaluateRetrievalConfig)
@@ -111,6 +123,7 @@ def build_app() -> typer.Typer:
     app.command("clustering")(clustering)
     app.command("answer")(answer)
     app.command("knn")(knn)
+    app.command("linear")(linear)
     app.command("retrieval")(retrieval)
     app.command("classification")(classification)
     app.command("segmentation")(segmentation)

@@ -279,13 +279,60 @@ class EvaluateKNNConfig(IndexConfig):
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "knn")
 
-    k: int = Field(10, ge=1, description="Neighbors that vote.", json_schema_extra={"short": "-k"})
+    k: tuple[int, ...] = Field(
+        (10,),
+        description="Neighbors that vote; several, comma-separated, are tried in turn (published: 10,20,100,200).",
+        json_schema_extra={"short": "-k"},
+    )
     temperature: float = Field(0.1, gt=0, description="A neighbor's vote counts exp(cosine / temperature).")
     gallery: str = Field("train", description="Split whose labels are known.")
     queries: str = Field("test", description="Split whose labels are to be found.")
     linear: bool = Field(False, description="Also train a linear classifier on the gallery.")
     linear_epochs: int = Field(100, ge=1, description="Passes of its training.")
     seed: int = Field(0, ge=0, description="Seed of its order.")
+
+    @field_validator("k")
+    @classmethod
+    def _at_least_one(cls, value: tuple[int, ...]) -> tuple[int, ...]:
+        if not value or min(value) < 1:
+            raise ValueError("must be numbers of neighbors from 1 on")
+        return value
+
+
+class EvaluateLinearConfig(IndexConfig):
+    """``labelkit evaluate linear``."""
+
+    command: ClassVar[tuple[str, ...]] = ("evaluate", "linear")
+
+    gallery: str = Field("train", description="Split that the classifier is trained on.")
+    queries: str = Field("test", description="Split that is scored.")
+    solver: Literal["auto", "lbfgs", "sgd", "adamw"] = Field(
+        "auto",
+        description="lbfgs: logistic regression, solved to its end; sgd, adamw: passes in batches; auto = lbfgs up to "
+        "20,000 rows, else sgd.",
+    )
+    l2: tuple[float, ...] = Field(
+        (1e-3,),
+        description="With lbfgs: penalty on the squared weights; of several, comma-separated, the best on a held-out "
+        "fifth of the gallery is taken.",
+    )
+    lr: float | None = Field(
+        None,
+        gt=0,
+        description="With sgd and adamw: highest learning rate on features of mean length 1; default: 10 and 0.01.",
+    )
+    epochs: int = Field(100, ge=1, description="With sgd and adamw: passes.")
+    batch_size: int = Field(256, ge=1, description="With sgd and adamw: rows of a step.")
+    seeds: int = Field(1, ge=1, le=100, description="With sgd and adamw: trainings, from --seed on.")
+    seed: int = Field(0, ge=0, description="Seed of the order, and of the held-out fifth.")
+    per_class: bool = Field(False, description="Also show the accuracy of every class.")
+
+    @field_validator("l2")
+    @classmethod
+    def _penalties(cls, value: tuple[float, ...]) -> tuple[float, ...]:
+        if not value or min(value) < 0:
+            raise ValueError("must be one penalty or several, 0 or above")
+        return value
 
 
 class EvaluateRetrievalConfig(IndexConfig):

@@ -70,7 +70,7 @@ def write_mask_sheet(path: Path, pictures: Sequence[MaskPicture], names: Sequenc
         right = f"{100 * counts.scores().pixel_accuracy:.0f} % of pixels right" if counts.counts.any() else "ignored"
         rows.append(
             [
-                Picture(pixels, (name.rpartition("/")[2],)),
+                Picture(pixels, ("/".join(name.split("/")[-2:]),)),
                 Picture(paint_mask(truth), ("truth",)),
                 Picture(paint_mask(prediction), ("prediction", right)),
             ]
