@@ -57,7 +57,7 @@ from labelkit.algorithms.sphere_bounds import max_cosine_bound, rms_cosine_bound
 if TYPE_CHECKING:
     from labelkit.algorithms.attention import alignment_energy, attention_entropy, attention_update, prior_energy
     from labelkit.algorithms.attention_maps import carry_map, map_correlation, map_entropy
-    from labelkit.algorithms.feature_probes import knn_votes, linear_probe
+    from labelkit.algorithms.feature_probes import knn_votes, linear_probe, logistic_regression
     from labelkit.algorithms.sinkhorn import (
         LinearScores,
         SinkhornResult,
@@ -118,6 +118,7 @@ __all__ = [
     "knn_votes",
     "leave_one_out_agreement",
     "linear_probe",
+    "logistic_regression",
     "make_prior",
     "map_correlation",
     "map_entropy",
@@ -148,7 +149,7 @@ __all__ = [
 _NEED_TORCH = {
     "attention": ("alignment_energy", "attention_entropy", "attention_update", "prior_energy"),
     "attention_maps": ("carry_map", "map_correlation", "map_entropy"),
-    "feature_probes": ("knn_votes", "linear_probe"),
+    "feature_probes": ("knn_votes", "linear_probe", "logistic_regression"),
     "sinkhorn": (
         "LinearScores",
         "SinkhornResult",

@@ -7,6 +7,7 @@ Source of the vote: Z. Wu et al., "Unsupervised Feature Learning via Non-Paramet
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 import numpy as np
 import torch
@@ -74,11 +75,12 @@ def linear_probe(
     lr: float = 10.0,
     batch_size: int = 256,
     seed: int = 0,
+    optimizer: Literal["sgd", "adamw"] = "sgd",
 ) -> NDArray[np.float32]:
     """Train a linear classifier on fixed features and return its logits for other rows.
 
     Features are centered and scaled to a mean length of 1 (by those that are trained on), so that the learning rate
-    means the same for every width; SGD with momentum 0.9 and a cosine of the learning rate, no weight decay.
+    means the same for every width; a cosine of the learning rate.
 
     Args:
         features: (n, d).
@@ -89,29 +91,86 @@ def linear_probe(
         lr: highest learning rate.
         batch_size: rows of a step.
         seed: of the order.
+        optimizer: SGD with momentum 0.9 and no weight decay, or AdamW with a weight decay of 0.01.
 
     Returns:
         (q, c) float32.
     """
-    rows = torch.as_tensor(np.asarray(features, dtype=np.float32))
-    classes = torch.as_tensor(np.asarray(labels, dtype=np.int64))
-    asked = torch.as_tensor(np.asarray(queries, dtype=np.float32))
-    mean = rows.mean(0)
-    scale = (rows - mean).square().sum(1).mean().sqrt().clamp(min=1e-12)
-    rows, asked = (rows - mean) / scale, (asked - mean) / scale
+    rows, classes, asked = _centered_and_scaled(features, labels, queries, torch.float32)
     weight = torch.zeros((num_classes, rows.shape[1]), requires_grad=True)
     bias = torch.zeros(num_classes, requires_grad=True)
-    optimizer = torch.optim.SGD([weight, bias], lr=lr, momentum=0.9)
+    moves: torch.optim.Optimizer = (
+        torch.optim.SGD([weight, bias], lr=lr, momentum=0.9)
+        if optimizer == "sgd"
+        else torch.optim.AdamW([weight, bias], lr=lr, weight_decay=0.01)
+    )
     generator = torch.Generator().manual_seed(seed)
     for epoch in range(epochs):
-        for group in optimizer.param_groups:
+        for group in moves.param_groups:
             group["lr"] = lr * 0.5 * (1 + math.cos(math.pi * epoch / epochs))
         order = torch.randperm(len(rows), generator=generator)
         for start in range(0, len(rows), batch_size):
             batch = order[start : start + batch_size]
             loss = torch.nn.functional.cross_entropy(rows[batch] @ weight.T + bias, classes[batch])
-            optimizer.zero_grad()
+            moves.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call] # torch does not say
-            optimizer.step()
+            moves.step()
     with torch.no_grad():
         return (asked @ weight.T + bias).numpy()
+
+
+def logistic_regression(
+    features: ArrayLike,
+    labels: ArrayLike,
+    queries: ArrayLike,
+    *,
+    num_classes: int,
+    l2: float = 1e-3,
+    max_iter: int = 1000,
+) -> NDArray[np.float64]:
+    r"""Solve a logistic regression on fixed features by L-BFGS and return its logits for other rows.
+
+    .. math:: \min_{W,b} \frac1n \sum_i \mathrm{CE}(W x_i + b, y_i) + \frac{l_2}{2} \|W\|^2
+
+    with features x centered and scaled to a mean length of the square root of their width.
+
+    Args:
+        features: (n, d).
+        labels: (n,) integers in ``[0, num_classes)``.
+        queries: (q, d).
+        num_classes: c.
+        l2: >= 0.
+        max_iter: iterations at most.
+
+    Returns:
+        (q, c) float64.
+    """
+    rows, classes, asked = _centered_and_scaled(features, labels, queries, torch.float64)
+    width = math.sqrt(rows.shape[1])
+    rows, asked = rows * width, asked * width
+    weight = torch.zeros((num_classes, rows.shape[1]), dtype=torch.float64, requires_grad=True)
+    bias = torch.zeros(num_classes, dtype=torch.float64, requires_grad=True)
+    solver = torch.optim.LBFGS(
+        [weight, bias], max_iter=max_iter, tolerance_grad=1e-7, tolerance_change=1e-12, line_search_fn="strong_wolfe"
+    )
+
+    def objective() -> torch.Tensor:
+        solver.zero_grad()
+        loss = torch.nn.functional.cross_entropy(rows @ weight.T + bias, classes) + l2 / 2 * weight.square().sum()
+        loss.backward()  # type: ignore[no-untyped-call] # torch does not say
+        return loss
+
+    solver.step(objective)  # type: ignore[no-untyped-call] # torch does not say
+    with torch.no_grad():
+        return np.asarray((asked @ weight.T + bias).numpy())
+
+
+def _centered_and_scaled(
+    features: ArrayLike, labels: ArrayLike, queries: ArrayLike, dtype: torch.dtype
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return features, labels and queries as tensors, moved and scaled so that features have mean 0 and length 1."""
+    rows, asked = (torch.as_tensor(np.asarray(values)).to(dtype) for values in (features, queries))
+    classes = torch.as_tensor(np.asarray(labels, dtype=np.int64))
+    mean = rows.mean(0)
+    scale = (rows - mean).square().sum(1).mean().sqrt().clamp(min=1e-12)
+    return (rows - mean) / scale, classes, (asked - mean) / scale

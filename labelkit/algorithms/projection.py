@@ -22,10 +22,8 @@ def principal_plane(x: ArrayLike) -> tuple[NDArray[np.float64], tuple[float, flo
     Raises:
         ValueError: another shape.
     """
-    rows, directions, variances = _principal_directions(x, 2)
-    total = float(variances.sum())
-    first, second = [*(float(v) / total if total > 0 else 0.0 for v in variances[:2]), 0.0][:2]
-    return rows @ directions, (first, second)
+    places, shares = _on_principal_directions(x, 2)
+    return places, (float(shares[0]), float(shares[1]))
 
 
 def principal_colors(x: ArrayLike) -> NDArray[np.float64]:
@@ -41,35 +39,52 @@ def principal_colors(x: ArrayLike) -> NDArray[np.float64]:
     Raises:
         ValueError: another shape.
     """
-    rows, directions, _ = _principal_directions(x, 3)
-    places = rows @ directions
+    places, _ = _on_principal_directions(x, 3)
     low, high = np.percentile(places, (1, 99), axis=0)
     spread = high - low
     # rounding alone is no variation
-    flat = spread <= 1e-9 * max(1.0, float(np.abs(rows).max(initial=0)))
+    flat = spread <= 1e-9 * max(1.0, float(np.abs(np.asarray(x)).max(initial=0)))
     colors = np.clip((places - low) / np.where(flat, 1.0, spread), 0, 1)
     colors[:, flat] = 0.5
     return np.asarray(colors, dtype=np.float64)
 
 
-def _principal_directions(
-    x: ArrayLike, count: int
-) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """Rows (n, d) centered at 0, directions (d, count) of most variance first, all variances (d,) from the largest on.
-
-    Where there are fewer than ``count``, the others are zero. The largest entry of a direction is positive.
-    """
+def _on_principal_directions(x: ArrayLike, count: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Rows on the first directions (n, count), and shares of the variance; 0 where there are fewer directions."""
     rows = np.asarray(x, dtype=np.float64)
     if rows.ndim != 2 or 0 in rows.shape:
         raise ValueError(f"x must have shape (n, d) with n, d >= 1, got {rows.shape}")
-    rows = rows - rows.mean(axis=0)
-    variances, directions = np.linalg.eigh(rows.T @ rows)
-    found = np.zeros((rows.shape[1], count))
     there = min(count, rows.shape[1])
-    found[:, :there] = directions[:, ::-1][:, :there]
-    tops = np.abs(found).argmax(axis=0)
-    found *= np.where(found[tops, np.arange(count)] < 0, -1, 1)
-    return rows, found, variances[::-1]
+    directions, found = principal_directions(rows, there)
+    places, shares = np.zeros((len(rows), count)), np.zeros(count)
+    places[:, :there], shares[:there] = (rows - rows.mean(axis=0)) @ directions, found
+    return places, shares
+
+
+def principal_directions(x: ArrayLike, count: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the directions in which rows vary most.
+
+    Args:
+        x: (n, d) numbers, n >= 1.
+        count: how many, in [1, d].
+
+    Returns:
+        ((d, count) orthonormal columns, (count,) shares of the variance), both float64. The largest entry of a
+        direction is positive.
+
+    Raises:
+        ValueError: another shape, or a count out of range.
+    """
+    rows = np.asarray(x, dtype=np.float64)
+    if rows.ndim != 2 or not len(rows) or not 1 <= count <= rows.shape[1]:
+        raise ValueError(f"{count} directions of an array of shape {rows.shape}")
+    rows = rows - rows.mean(axis=0)
+    variances, every = np.linalg.eigh(rows.T @ rows)
+    directions = every[:, ::-1][:, :count]
+    tops = np.abs(directions).argmax(axis=0)
+    directions = directions * np.where(directions[tops, np.arange(count)] < 0, -1, 1)
+    total = float(variances.sum())
+    return directions, variances[::-1][:count] / total if total > 0 else np.zeros(count)
 
 
 def tsne_plane(x: ArrayLike, *, seed: int = 0) -> NDArray[np.float64]:

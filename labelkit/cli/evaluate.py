@@ -7,11 +7,13 @@ import typer
 from labelkit.cli.command import stage_command
 from labelkit.cli.console import print_result
 from labelkit.cli.options import new_group
+from labelkit.config.dense import EvaluatePatchClustersConfig, EvaluateSegmentationConfig, EvaluateTrackingConfig
 from labelkit.config.stages import (
     EvaluateAnswerConfig,
     EvaluateClassificationConfig,
     EvaluateClusteringConfig,
     EvaluateKNNConfig,
+    EvaluateLinearConfig,
     EvaluateRetrievalConfig,
 )
 
@@ -49,6 +51,17 @@ def knn(config: EvaluateKNNConfig) -> None:
     print_result(evaluate_knn(config))
 
 
+@stage_command(EvaluateLinearConfig)
+def linear(config: EvaluateLinearConfig) -> None:
+    """Judge features by a linear classifier: trained on one split, scored on another, top 1 and 5.
+
+    Example: labelkit evaluate linear --index digits.h5 --l2 1e-4,1e-3,1e-2
+    """
+    from labelkit.stages.evaluate_linear import evaluate_linear  # torch loads here, not in --help
+
+    print_result(evaluate_linear(config))
+
+
 @stage_command(EvaluateRetrievalConfig)
 def retrieval(config: EvaluateRetrievalConfig) -> None:
     """Score how well images of one class find each other: Recall@K, MAP@R, R-precision, NMI.
@@ -71,12 +84,49 @@ def classification(config: EvaluateClassificationConfig) -> None:
     print_result(evaluate_classification(config))
 
 
+@stage_command(EvaluateSegmentationConfig)
+def segmentation(config: EvaluateSegmentationConfig) -> None:
+    """Judge patch features: a head trained on them names the class of every pixel; mean IoU, pixels right.
+
+    Example: labelkit evaluate segmentation --backbone pixels --dataset scenes --image-size 64
+    """
+    from labelkit.stages.evaluate_segmentation import evaluate_segmentation  # torch loads here, not in --help
+
+    print_result(evaluate_segmentation(config))
+
+
+@stage_command(EvaluatePatchClustersConfig)
+def patch_clusters(config: EvaluatePatchClustersConfig) -> None:
+    """Judge patch features without training: groups of k-means, matched with the classes of the pixels.
+
+    Example: labelkit evaluate patch-clusters --backbone pixels --dataset scenes --image-size 64
+    """
+    from labelkit.stages.evaluate_patch_clusters import evaluate_patch_clusters  # torch loads here, not in --help
+
+    print_result(evaluate_patch_clusters(config))
+
+
+@stage_command(EvaluateTrackingConfig)
+def tracking(config: EvaluateTrackingConfig) -> None:
+    """Judge patch features by following objects through films from their masks in the first frame: J and F.
+
+    Example: labelkit evaluate tracking --backbone pixels --dataset scene_videos --radius 3
+    """
+    from labelkit.stages.evaluate_tracking import evaluate_tracking  # torch loads here, not in --help
+
+    print_result(evaluate_tracking(config))
+
+
 def build_app() -> typer.Typer:
     """Build ``labelkit evaluate`` with all its subcommands."""
     app = new_group()
     app.command("clustering")(clustering)
     app.command("answer")(answer)
     app.command("knn")(knn)
+    app.command("linear")(linear)
     app.command("retrieval")(retrieval)
     app.command("classification")(classification)
+    app.command("segmentation")(segmentation)
+    app.command("patch-clusters")(patch_clusters)
+    app.command("tracking")(tracking)
     return app

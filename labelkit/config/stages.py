@@ -10,6 +10,7 @@ from pydantic.config import JsonDict
 
 from labelkit.config.base import StageConfig
 from labelkit.config.data import DataConfig
+from labelkit.config.model import ModelConfig
 
 _MODEL: JsonDict = {"panel": "Model"}
 _RUN: JsonDict = {"panel": "Run"}
@@ -21,7 +22,7 @@ _SEARCH: JsonDict = {"panel": "Search"}
 _PATCHES: JsonDict = {"panel": "Patches"}
 
 
-class EmbedConfig(DataConfig):
+class EmbedConfig(DataConfig, ModelConfig):
     """``labelkit embed``."""
 
     command: ClassVar[tuple[str, ...]] = ("embed",)
@@ -33,33 +34,6 @@ class EmbedConfig(DataConfig):
         ge=1,
         description="At most so many of them, evenly spread over the listing; default: all.",
         json_schema_extra=_IMAGES,
-    )
-    checkpoint: Path | None = Field(
-        None,
-        description="Run folder of `labelkit train`, or a checkpoint in it; the same data set gets the run's split.",
-        json_schema_extra=_MODEL,
-    )
-    which: Literal["last", "best"] = Field(
-        "last", description="Checkpoint of a run folder: the last, or the one of lowest loss.", json_schema_extra=_MODEL
-    )
-    backbone: str | None = Field(
-        None,
-        description="Without --checkpoint: a backbone by name, or pixels (the resized image itself).",
-        json_schema_extra=_MODEL,
-    )
-    pretrained: bool = Field(False, description="With --backbone: take the hub's weights.", json_schema_extra=_MODEL)
-    weights: Path | None = Field(
-        None, description="With --backbone: take the weights of this file.", json_schema_extra=_MODEL
-    )
-    random_weights: bool = Field(
-        False, description="With --backbone: an untrained network on purpose (a baseline).", json_schema_extra=_MODEL
-    )
-    image_size: int | None = Field(
-        None,
-        ge=1,
-        le=2048,
-        description="Side of the input in pixels; default: the backbone's.",
-        json_schema_extra=_MODEL,
     )
     logits: bool = Field(
         True, description="Store the classifier's output too if the model has one.", json_schema_extra=_MODEL
@@ -89,7 +63,6 @@ class EmbedConfig(DataConfig):
     precision: Literal["float32", "bf16", "fp16"] = Field(
         "float32", description="Compute type of the network.", json_schema_extra=_RUN
     )
-    seed: int = Field(0, ge=0, description="Seed of an untrained network.", json_schema_extra=_RUN)
     device: Literal["auto", "cpu", "cuda", "mps"] = Field(
         "auto", description="Where to compute.", json_schema_extra=_RUN
     )
@@ -103,16 +76,7 @@ class EmbedConfig(DataConfig):
     )
 
     @model_validator(mode="after")
-    def _one_model(self) -> EmbedConfig:
-        if (self.checkpoint is None) == (self.backbone is None):
-            raise ValueError("give either --checkpoint (a run folder) or --backbone (a name)")
-        sources = [self.pretrained, self.weights is not None, self.random_weights]
-        if self.checkpoint is not None and any(sources):
-            raise ValueError("--pretrained, --weights and --random-weights go with --backbone")
-        if self.backbone is not None and self.backbone != "pixels" and sum(sources) != 1:
-            raise ValueError("say where the weights come from: one of --pretrained, --weights FILE, --random-weights")
-        if self.backbone == "pixels" and any(sources):
-            raise ValueError("pixels has no weights")
+    def _patches_need_dense(self) -> EmbedConfig:
         if self.patches_per_image is not None and not self.dense:
             raise ValueError("patches_per_image goes with --dense")
         return self
@@ -357,13 +321,60 @@ class EvaluateKNNConfig(IndexConfig):
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "knn")
 
-    k: int = Field(10, ge=1, description="Neighbors that vote.", json_schema_extra={"short": "-k"})
+    k: tuple[int, ...] = Field(
+        (10,),
+        description="Neighbors that vote; several, comma-separated, are tried in turn (published: 10,20,100,200).",
+        json_schema_extra={"short": "-k"},
+    )
     temperature: float = Field(0.1, gt=0, description="A neighbor's vote counts exp(cosine / temperature).")
     gallery: str = Field("train", description="Split whose labels are known.")
     queries: str = Field("test", description="Split whose labels are to be found.")
     linear: bool = Field(False, description="Also train a linear classifier on the gallery.")
     linear_epochs: int = Field(100, ge=1, description="Passes of its training.")
     seed: int = Field(0, ge=0, description="Seed of its order.")
+
+    @field_validator("k")
+    @classmethod
+    def _at_least_one(cls, value: tuple[int, ...]) -> tuple[int, ...]:
+        if not value or min(value) < 1:
+            raise ValueError("must be numbers of neighbors from 1 on")
+        return value
+
+
+class EvaluateLinearConfig(IndexConfig):
+    """``labelkit evaluate linear``."""
+
+    command: ClassVar[tuple[str, ...]] = ("evaluate", "linear")
+
+    gallery: str = Field("train", description="Split that the classifier is trained on.")
+    queries: str = Field("test", description="Split that is scored.")
+    solver: Literal["auto", "lbfgs", "sgd", "adamw"] = Field(
+        "auto",
+        description="lbfgs: logistic regression, solved to its end; sgd, adamw: passes in batches; auto = lbfgs up to "
+        "20,000 rows, else sgd.",
+    )
+    l2: tuple[float, ...] = Field(
+        (1e-3,),
+        description="With lbfgs: penalty on the squared weights; of several, comma-separated, the best on a held-out "
+        "fifth of the gallery is taken.",
+    )
+    lr: float | None = Field(
+        None,
+        gt=0,
+        description="With sgd and adamw: highest learning rate on features of mean length 1; default: 10 and 0.01.",
+    )
+    epochs: int = Field(100, ge=1, description="With sgd and adamw: passes.")
+    batch_size: int = Field(256, ge=1, description="With sgd and adamw: rows of a step.")
+    seeds: int = Field(1, ge=1, le=100, description="With sgd and adamw: trainings, from --seed on.")
+    seed: int = Field(0, ge=0, description="Seed of the order, and of the held-out fifth.")
+    per_class: bool = Field(False, description="Also show the accuracy of every class.")
+
+    @field_validator("l2")
+    @classmethod
+    def _penalties(cls, value: tuple[float, ...]) -> tuple[float, ...]:
+        if not value or min(value) < 0:
+            raise ValueError("must be one penalty or several, 0 or above")
+        return value
 
 
 class EvaluateRetrievalConfig(IndexConfig):

@@ -79,11 +79,11 @@ class RepresentationMonitor:
         if not state.is_main:
             return metrics
         known, wanted = self._truth[self._known], self._held_out.labels[queries]
-        options = {"num_classes": self._num_classes}
-        votes = knn_votes(asked, gallery, known, k=self._k, temperature=self._temperature, **options)
+        num_classes = self._num_classes
+        votes = knn_votes(asked, gallery, known, num_classes=num_classes, k=self._k, temperature=self._temperature)
         metrics["knn_accuracy"] = top_k_accuracy(votes, wanted)
         if self._linear:
-            logits = linear_probe(gallery, known, asked, seed=self._seed, **options)
+            logits = linear_probe(gallery, known, asked, num_classes=num_classes, seed=self._seed)
             metrics["linear_accuracy"] = top_k_accuracy(logits, wanted)
         return metrics
 

@@ -17,14 +17,23 @@ from labelkit.metrics.clustering import (
 )
 from labelkit.metrics.discovered import DiscoveryErrors, discovery_errors
 from labelkit.metrics.retrieval import RetrievalScores, map_at_r, r_precision, recall_at_k, score_retrieval
+from labelkit.metrics.segmentation import (
+    SegmentationCounts,
+    SegmentationScores,
+    boundary_accuracy,
+    region_similarity,
+)
 
 __all__ = [
     "AccuracyIntervals",
     "ClusterAccuracy",
     "DiscoveryErrors",
     "RetrievalScores",
+    "SegmentationCounts",
+    "SegmentationScores",
     "accuracy_intervals",
     "adjusted_rand_index",
+    "boundary_accuracy",
     "cluster_accuracy",
     "confusion_matrix",
     "discovery_errors",
@@ -34,6 +43,7 @@ __all__ = [
     "per_class_accuracy",
     "r_precision",
     "recall_at_k",
+    "region_similarity",
     "score_retrieval",
     "share_interval",
     "shot_groups",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from labelkit.config.stages import EmbedConfig
+from labelkit.config.model import ModelConfig
 from labelkit.config.train import RunConfig
 from labelkit.data.transforms import Interpolation, ViewSpec
 from labelkit.engine.checkpoint import MODEL, STATE, LoadedCheckpoint, load_checkpoint, load_model_state
@@ -109,8 +109,8 @@ def numerics_record(runtime: Runtime, precision: str, batch_size: int) -> dict[s
     }
 
 
-def embedding_network(config: EmbedConfig, in_channels: int) -> EmbeddingNetwork:
-    """Build what ``labelkit embed`` was asked for.
+def embedding_network(config: ModelConfig, in_channels: int) -> EmbeddingNetwork:
+    """Build what a command was asked for.
 
     Raises:
         CheckpointError: the run or the weights cannot be used.

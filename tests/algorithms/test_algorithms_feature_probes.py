@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from labelkit.algorithms.feature_probes import knn_votes, linear_probe
+from labelkit.algorithms.feature_probes import knn_votes, linear_probe, logistic_regression
 
 
 @pytest.mark.parametrize("k", [1, 3, 50])
@@ -58,3 +58,32 @@ def test_a_linear_probe_finds_the_line_at_any_scale(rng: np.random.Generator, sc
     assert (logits.argmax(1) == classes[200:]).mean() > 0.95
     again = linear_probe(features[:200], classes[:200], features[200:], num_classes=2)
     assert np.array_equal(logits, again)
+
+
+def test_adamw_finds_the_line_too(rng: np.random.Generator) -> None:
+    features = rng.normal(size=(300, 5))
+    classes = (features @ [1.0, -1.0, 0.5, 0.0, 2.0] > 0).astype(int)
+    logits = linear_probe(features[:200], classes[:200], features[200:], num_classes=2, lr=0.05, optimizer="adamw")
+    assert (logits.argmax(1) == classes[200:]).mean() > 0.95
+
+
+@pytest.mark.parametrize("l2", [1e-3, 0.1])
+def test_logistic_regression_is_that_of_scikit_learn(rng: np.random.Generator, l2: float) -> None:
+    from sklearn.linear_model import LogisticRegression
+
+    features, labels = rng.normal(size=(90, 4)) + 3, rng.integers(0, 3, 90)
+    features[np.arange(90), labels] += 1
+    scaled = features - features.mean(0)
+    scaled *= 2 / np.sqrt((scaled**2).sum(1).mean())  # mean length 2 = sqrt(4)
+    reference = LogisticRegression(C=1 / (90 * l2), tol=1e-10, max_iter=5000).fit(scaled, labels)
+    logits = logistic_regression(features, labels, features, num_classes=3, l2=l2)
+    shares = np.exp(logits - logits.max(1, keepdims=True))
+    shares /= shares.sum(1, keepdims=True)
+    np.testing.assert_allclose(shares, reference.predict_proba(scaled), atol=1e-5)
+
+
+def test_logistic_regression_does_not_know_scale_or_place(rng: np.random.Generator) -> None:
+    features, labels = rng.normal(size=(60, 3)), rng.integers(0, 2, 60)
+    first = logistic_regression(features, labels, features, num_classes=2)
+    moved = logistic_regression(1e3 * features + 50, labels, 1e3 * features + 50, num_classes=2)
+    np.testing.assert_allclose(first, moved, atol=1e-5)

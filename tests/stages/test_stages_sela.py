@@ -53,6 +53,26 @@ def test_the_store_has_the_splits_of_the_run(run: Path, store: Path) -> None:
     assert len(opened.rows("train")) == len(opened.rows("test")) == 120
 
 
+def votes_of_one(queries: Any, gallery: Any, labels: Any) -> Any:
+    """The class of the nearest row, by plain numpy."""
+    directions = [rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in (queries, gallery)]
+    return labels[(directions[0] @ directions[1].T).argmax(1)]
+
+
+def test_evaluate_linear_agrees_with_the_probe_of_evaluate_knn(labelkit: Any, store: Path) -> None:
+    voted = labelkit("evaluate", "knn", "--index", store, "--linear", "--json").json
+    passes = labelkit("evaluate", "linear", "--index", store, "--solver", "sgd", "--seeds", "2", "--json").json
+    assert passes["accuracy"]["values"][0] == voted["linear_accuracy"]
+    assert len(passes["accuracy"]["values"]) == 2
+    solved = labelkit("evaluate", "linear", "--index", store, "--l2", "1e-4,1e-2", "--result", "linear", "--json")
+    assert solved.code == 0, solved.err
+    assert [entry["l2"] for entry in solved.json["protocol"]["sweep"]] == [1e-4, 1e-2]
+    assert solved.json["accuracy"]["mean"] == pytest.approx(voted["linear_accuracy"], abs=0.15)
+    assert solved.json["top5_accuracy"]["mean"] >= solved.json["accuracy"]["mean"]
+    refused = labelkit("evaluate", "linear", "--index", store, "--l2", "-1")
+    assert (refused.code, "0 or above" in refused.err) == (2, True)
+
+
 def test_evaluate_knn_agrees_with_the_monitor_and_with_its_parts(labelkit: Any, run: Path, store: Path) -> None:
     done = labelkit("evaluate", "knn", "--index", store, "-k", "10", "--linear", "--result", "knn", "--json")
     assert done.code == 0, done.err
@@ -65,6 +85,11 @@ def test_evaluate_knn_agrees_with_the_monitor_and_with_its_parts(labelkit: Any, 
     assert done.json["knn_accuracy"] == pytest.approx(metrics["knn_accuracy"], abs=0.01)
     assert done.json["queries"] == {"split": "test", "rows": 120}
     assert np.mean(list(done.json["per_class"].values())) == pytest.approx(done.json["knn_accuracy"])
+    several = labelkit("evaluate", "knn", "--index", store, "-k", "10,1,200", "--json").json
+    assert several["knn_accuracy"] == done.json["knn_accuracy"]
+    assert [entry["k"] for entry in several["by_k"]] == [10, 1, 120]
+    nearest = votes_of_one(opened.embeddings[test], opened.embeddings[train], labels[train])
+    assert several["by_k"][1]["knn_accuracy"] == pytest.approx(float((nearest == labels[test]).mean()))
     kept = json.loads(read_result(opened, "knn").arrays["metrics"])
     assert kept["linear_accuracy"] == done.json["linear_accuracy"]
 
@@ -128,7 +153,7 @@ def test_what_cannot_be_trained_is_refused(
     [
         (("--queries", "train"), 2, "find itself"),
         (("--gallery", "val"), 2, "no split 'val'"),
-        (("-k", "0"), 2, "must be >= 1"),
+        (("-k", "0"), 2, "from 1 on"),
     ],
 )
 def test_splits_that_cannot_be_compared_are_refused(

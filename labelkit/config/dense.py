@@ -1,0 +1,157 @@
+"""Options of the commands that judge patch features: segmentation, clusters of patches, tracking."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from pydantic import Field, field_validator
+from pydantic.config import JsonDict
+
+from labelkit.config.model import ModelConfig
+
+_DATA: JsonDict = {"panel": "Data"}
+_MODEL: JsonDict = {"panel": "Model"}
+_RUN: JsonDict = {"panel": "Run"}
+_OUT: JsonDict = {"panel": "Output", "preset": False}
+
+
+class DenseConfig(ModelConfig):
+    """What all of them share: images with masks, a network, and what is written."""
+
+    dataset: str = Field(
+        "scenes",
+        description="A set with masks: a registered name (`labelkit datasets`), or a folder with images/ and masks/, "
+        "or with both in train/ and val/.",
+        json_schema_extra=_DATA,
+    )
+    data_root: Path = Field(Path("data"), description="Folder where named sets live.", json_schema_extra=_DATA)
+    max_images: int | None = Field(
+        None, ge=1, description="Use at most so many images of each split, drawn by --seed.", json_schema_extra=_DATA
+    )
+    patch_size: int = Field(
+        8, ge=1, le=256, description="With --backbone pixels: side of a patch in pixels.", json_schema_extra=_MODEL
+    )
+    batch_size: int = Field(64, ge=1, description="Images per forward pass.", json_schema_extra=_RUN)
+    device: Literal["auto", "cpu", "cuda", "mps"] = Field(
+        "auto", description="Where to compute.", json_schema_extra=_RUN
+    )
+    threads: int | None = Field(
+        None, ge=1, description="CPU threads of torch; default: its own choice.", json_schema_extra=_RUN
+    )
+    out: Path | None = Field(
+        None, description="Also write everything as JSON: scores, protocol, network, data.", json_schema_extra=_OUT
+    )
+    plot: Path | None = Field(
+        None, description="Also draw predicted masks beside the true ones, as PNG.", json_schema_extra=_OUT
+    )
+    num_pictures: int = Field(6, ge=1, le=100, description="Images on the plot.", json_schema_extra=_OUT)
+    overwrite: bool = Field(False, description="Replace --out and --plot.", json_schema_extra=_OUT)
+
+
+class EvaluateSegmentationConfig(DenseConfig):
+    """``labelkit evaluate segmentation``."""
+
+    command: ClassVar[tuple[str, ...]] = ("evaluate", "segmentation")
+
+    split: str = Field(
+        "auto",
+        description="Images that the head is trained on; auto = probe if there is such a split, else train.",
+        json_schema_extra=_DATA,
+    )
+    eval_split: str = Field(
+        "auto",
+        description="Images that are scored; auto = val, else test.",
+        json_schema_extra=_DATA,
+    )
+    head: Literal["linear", "fcn"] = Field(
+        "linear", description="linear: one linear map per patch; fcn: three blocks of convolutions, eight times finer."
+    )
+    samples: int = Field(
+        20_000, ge=1, description="Training images drawn in all (published: 118,000 COCO-Stuff, 100,000 elsewhere)."
+    )
+    lr: tuple[float, ...] = Field(
+        (3e-3,),
+        description="Learning rate of Adam; of several, comma-separated, the best on held-out images is taken "
+        "(published: 3e-3, or the best of 1e-4,1e-3,3e-3,1e-2).",
+    )
+    final_lr: float | None = Field(
+        None, ge=0, description="Learning rate at the end, on a cosine; default: linear: no decay, fcn: 1e-4."
+    )
+    select_split: str | None = Field(
+        None,
+        description="With several --lr: split to choose on; default: a fifth of the training images, which training "
+        "then leaves out.",
+    )
+    train_size: int | None = Field(
+        None, ge=8, le=2048, description="Side of training crops in pixels (published: 336); default: --image-size."
+    )
+    augment: bool = Field(True, description="Train on random crops (80 to 100 % of the area) and mirror images.")
+    seeds: int = Field(3, ge=1, le=100, description="Heads trained, from --seed on; scores are their mean.")
+    absent_as_zero: bool = Field(
+        False, description="Classes in neither truth nor prediction count as IoU 0 instead of being left out."
+    )
+    per_class: bool = Field(False, description="Also show the scores of every class.")
+
+    @field_validator("lr")
+    @classmethod
+    def _positive(cls, value: tuple[float, ...]) -> tuple[float, ...]:
+        if not value or min(value) <= 0:
+            raise ValueError("must be one learning rate or several, above 0")
+        return value
+
+
+class EvaluatePatchClustersConfig(DenseConfig):
+    """``labelkit evaluate patch-clusters``."""
+
+    command: ClassVar[tuple[str, ...]] = ("evaluate", "patch-clusters")
+
+    split: str = Field(
+        "auto",
+        description="Images whose patches are clustered and scored; auto = val, else test.",
+        json_schema_extra=_DATA,
+    )
+    num_clusters: int | None = Field(
+        None,
+        ge=2,
+        description="Groups of patches; default: as many as classes, matched one to one; if there are more, each takes "
+        "the class that it fits best.",
+    )
+    pca: int = Field(50, ge=1, description="Principal components of the standardized features that are kept.")
+    grid: int | None = Field(
+        None,
+        ge=8,
+        le=1024,
+        description="Score on a grid of so many rows and columns, features stretched to it (published: 100); default: "
+        "every pixel has the group of its patch.",
+    )
+    max_patches: int = Field(200_000, ge=100, description="Patches that k-means sees, drawn by the seed.")
+    seeds: int = Field(5, ge=1, le=100, description="Runs of k-means, from --seed on; scores are their mean.")
+    restarts: int = Field(5, ge=1, description="Starts of each run; the tightest groups are kept.")
+    iterations: int = Field(50, ge=1, description="Iterations of each start.")
+    absent_as_zero: bool = Field(
+        False, description="Classes in neither truth nor prediction count as IoU 0 instead of being left out."
+    )
+    per_class: bool = Field(False, description="Also show the scores of every class.")
+
+
+class EvaluateTrackingConfig(DenseConfig):
+    """``labelkit evaluate tracking``."""
+
+    command: ClassVar[tuple[str, ...]] = ("evaluate", "tracking")
+
+    dataset: str = Field(
+        "scene_videos",
+        description="Films with masks of objects: scene_videos or davis_2017.",
+        json_schema_extra=_DATA,
+    )
+    split: str = Field("auto", description="Films that are scored; auto = val, else all.", json_schema_extra=_DATA)
+    max_films: int | None = Field(None, ge=1, description="Use only the first so many films.", json_schema_extra=_DATA)
+    short_side: int = Field(
+        480, ge=8, le=4096, description="Shorter side of a frame in pixels; smaller frames stay as they are."
+    )
+    radius: int = Field(12, ge=0, description="Farthest source of a patch, in rows and columns of patches; 0: any.")
+    context: int = Field(7, ge=0, description="Frames before that masks are taken from, besides the first.")
+    top_k: int = Field(5, ge=1, description="Most similar patches whose masks are mixed.")
+    temperature: float = Field(0.1, gt=0, description="A source counts exp(cosine / temperature).")
+    per_film: bool = Field(False, description="Also show the scores of every film.")

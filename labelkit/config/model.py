@@ -1,0 +1,59 @@
+"""Which network turns images into features: shared by every command that runs one on images."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, model_validator
+from pydantic.config import JsonDict
+
+from labelkit.config.base import StageConfig
+
+_MODEL: JsonDict = {"panel": "Model"}
+
+
+class ModelConfig(StageConfig):
+    """Options that name a network and its weights."""
+
+    checkpoint: Path | None = Field(
+        None,
+        description="Run folder of `labelkit train`, or a checkpoint in it; the same data set gets the run's split.",
+        json_schema_extra=_MODEL,
+    )
+    which: Literal["last", "best"] = Field(
+        "last", description="Checkpoint of a run folder: the last, or the one of lowest loss.", json_schema_extra=_MODEL
+    )
+    backbone: str | None = Field(
+        None,
+        description="Without --checkpoint: a backbone by name, or pixels (the resized image itself).",
+        json_schema_extra=_MODEL,
+    )
+    pretrained: bool = Field(False, description="With --backbone: take the hub's weights.", json_schema_extra=_MODEL)
+    weights: Path | None = Field(
+        None, description="With --backbone: take the weights of this file.", json_schema_extra=_MODEL
+    )
+    random_weights: bool = Field(
+        False, description="With --backbone: an untrained network on purpose (a baseline).", json_schema_extra=_MODEL
+    )
+    image_size: int | None = Field(
+        None,
+        ge=1,
+        le=2048,
+        description="Side of the input in pixels; default: the backbone's.",
+        json_schema_extra=_MODEL,
+    )
+    seed: int = Field(0, ge=0, description="Seed of an untrained network.", json_schema_extra=_MODEL)
+
+    @model_validator(mode="after")
+    def _one_model(self) -> ModelConfig:
+        if (self.checkpoint is None) == (self.backbone is None):
+            raise ValueError("give either --checkpoint (a run folder) or --backbone (a name)")
+        sources = [self.pretrained, self.weights is not None, self.random_weights]
+        if self.checkpoint is not None and any(sources):
+            raise ValueError("--pretrained, --weights and --random-weights go with --backbone")
+        if self.backbone is not None and self.backbone != "pixels" and sum(sources) != 1:
+            raise ValueError("say where the weights come from: one of --pretrained, --weights FILE, --random-weights")
+        if self.backbone == "pixels" and any(sources):
+            raise ValueError("pixels has no weights")
+        return self

@@ -1,0 +1,168 @@
+"""How well predicted masks fit true ones: IoU from one confusion matrix, and region and boundary scores of objects.
+
+Sources: M. Everingham et al., "The Pascal Visual Object Classes Challenge" (2010) for IoU; F. Perazzi et al., "A
+Benchmark Dataset and Evaluation Methodology for Video Object Segmentation" (CVPR 2016) for J and F.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from labelkit.algorithms.matching import contingency
+
+IGNORE = 255
+BOUNDARY_TOLERANCE = 0.008
+"""How far a boundary may be off, as a share of the image diagonal."""
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentationScores:
+    """Scores of one confusion matrix, all in [0, 1].
+
+    Attributes:
+        iou: (c,) float64, intersection over union of each class; NaN for classes in neither truth nor prediction, or 0
+            where absent classes count.
+        mean_iou: mean of ``iou``, NaN left out.
+        pixel_accuracy: share of pixels whose class is right.
+        class_accuracy: (c,) float64, share of the pixels of each class that are right; NaN for classes without pixels.
+        pixels: pixels that were counted.
+    """
+
+    iou: NDArray[np.float64]
+    mean_iou: float
+    pixel_accuracy: float
+    class_accuracy: NDArray[np.float64]
+    pixels: int
+
+
+class SegmentationCounts:
+    """A confusion matrix that masks are added to one after the other.
+
+    Args:
+        num_classes: c, from 1 to 255.
+
+    Attributes:
+        counts: (c, c) int64, row = true class, column = predicted class.
+
+    Raises:
+        ValueError: num_classes is out of range.
+    """
+
+    def __init__(self, num_classes: int) -> None:
+        if not 1 <= num_classes <= IGNORE:
+            raise ValueError(f"num_classes must be from 1 to {IGNORE}, got {num_classes}")
+        self.num_classes = num_classes
+        self.counts = np.zeros((num_classes, num_classes), dtype=np.int64)
+
+    def add(self, predictions: ArrayLike, labels: ArrayLike) -> None:
+        """Count the pixels of one mask or several.
+
+        Args:
+            predictions: integers in [0, c), of any shape.
+            labels: integers in [0, c) of the same shape; pixels that are 255 are left out.
+
+        Raises:
+            ValueError: shapes differ, or a class is out of range.
+        """
+        predicted, true = np.asarray(predictions), np.asarray(labels)
+        if predicted.shape != true.shape:
+            raise ValueError(f"predictions have shape {predicted.shape}, labels {true.shape}")
+        seen = true != IGNORE
+        predicted, true = predicted[seen], true[seen]
+        if not true.size:
+            return
+        for name, classes in (("labels", true), ("predictions", predicted)):
+            if classes.min() < 0 or classes.max() >= self.num_classes:
+                raise ValueError(
+                    f"{name} reach from {classes.min()} to {classes.max()}, there are {self.num_classes} classes"
+                )
+        self.counts += contingency(true, predicted, num_clusters=self.num_classes, num_classes=self.num_classes)
+
+    def scores(self, *, absent_as_zero: bool = False) -> SegmentationScores:
+        """Return the scores of all that was added.
+
+        Args:
+            absent_as_zero: count classes in neither truth nor prediction as 0 instead of leaving them out.
+
+        Raises:
+            ValueError: nothing was added.
+        """
+        total = int(self.counts.sum())
+        if not total:
+            raise ValueError("no pixel was counted")
+        iou = iou_matrix(self.counts).diagonal().copy()
+        if absent_as_zero:
+            iou = np.nan_to_num(iou)
+        per_class = self.counts.sum(axis=1)
+        right = self.counts.diagonal()
+        class_accuracy = np.divide(right, per_class, out=np.full(len(right), np.nan), where=per_class > 0)
+        return SegmentationScores(iou, float(np.nanmean(iou)), float(right.sum() / total), class_accuracy, total)
+
+
+def iou_matrix(counts: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return the (k, c) intersection over union of each row's group with each column's; NaN where both are empty."""
+    union = counts.sum(axis=1, keepdims=True) + counts.sum(axis=0, keepdims=True) - counts
+    shares: NDArray[np.float64] = np.divide(counts, union, out=np.full(counts.shape, np.nan), where=union > 0)
+    return shares
+
+
+def region_similarity(prediction: ArrayLike, truth: ArrayLike) -> float:
+    """Return J, the intersection over union of two (h, w) bool masks, in [0, 1]; 1 if both are empty.
+
+    Raises:
+        ValueError: shapes differ.
+    """
+    found, true = _two_masks(prediction, truth)
+    union = int((found | true).sum())
+    return int((found & true).sum()) / union if union else 1.0
+
+
+def boundary_accuracy(prediction: ArrayLike, truth: ArrayLike, tolerance: float = BOUNDARY_TOLERANCE) -> float:
+    """Return F, how well the boundaries of two masks match.
+
+    .. math:: F = 2 P R / (P + R)
+
+    with P the share of boundary pixels of the prediction within reach of a true one, and R the reverse. In [0, 1]; 1 if
+    no mask has a boundary, 0 if only one has.
+
+    Args:
+        prediction: (h, w) bool.
+        truth: (h, w) bool.
+        tolerance: reach as a share of the image diagonal, rounded up to whole pixels; from 1 on, in pixels.
+
+    Raises:
+        ValueError: shapes differ, or a negative tolerance.
+
+    Source:
+        ``davisvideochallenge/davis2017-evaluation:davis2017/metrics.py``, whose disk of pixels is our distance.
+    """
+    from scipy.ndimage import distance_transform_edt
+
+    found, true = _two_masks(prediction, truth)
+    if tolerance < 0:
+        raise ValueError(f"tolerance must not be negative, got {tolerance}")
+    reach = tolerance if tolerance >= 1 else math.ceil(tolerance * math.hypot(*true.shape))
+    edges = [mask_boundary(mask) for mask in (found, true)]
+    if not edges[0].any() or not edges[1].any():
+        return float(edges[0].any() == edges[1].any())
+    precision, recall = (
+        float((distance_transform_edt(~other)[own] <= reach).mean()) for own, other in (edges, edges[::-1])
+    )
+    return 2 * precision * recall / (precision + recall) if precision + recall else 0.0
+
+
+def mask_boundary(mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return the (h, w) pixels that differ from their neighbor to the right, below, or both ways."""
+    padded = np.pad(mask, ((0, 1), (0, 1)), mode="edge")
+    return np.asarray((mask != padded[:-1, 1:]) | (mask != padded[1:, :-1]) | (mask != padded[1:, 1:]))
+
+
+def _two_masks(prediction: ArrayLike, truth: ArrayLike) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    found, true = np.asarray(prediction, dtype=np.bool_), np.asarray(truth, dtype=np.bool_)
+    if found.shape != true.shape or found.ndim != 2:
+        raise ValueError(f"masks must both be (h, w), got {found.shape} and {true.shape}")
+    return found, true
