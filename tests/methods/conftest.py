@@ -153,10 +153,12 @@ def make(
         old[list(data.split.old_classes)] = True
         monitor: Monitor
         if isinstance(config, MetricLearningConfig):
-            held_out = HeldOut(bank, data.dataset.labels)
-            monitor = RetrievalMonitor(bank.rows, data.dataset.labels, held_out, config.recall_ks)
+            judged = HeldOut(bank, data.dataset.labels)
+            monitor = RetrievalMonitor(bank.rows, data.dataset.labels, judged, config.recall_ks)
         elif isinstance(config, RepresentationRunConfig):
-            monitor = RepresentationMonitor(own_bank.rows, data.dataset.labels, None, num_classes=10)
+            # without groups of its own, the features are what can be scored
+            held_out = HeldOut(own_bank, data.dataset.labels) if name == "cotap" else None
+            monitor = RepresentationMonitor(own_bank.rows, data.dataset.labels, held_out, num_classes=10)
         elif method.network.num_outputs:
             monitor = DiscoveryMonitor(
                 np.flatnonzero(data.labels < 0), data.dataset.labels, old, len(data.split.old_classes), patience=100
