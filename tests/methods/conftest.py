@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from labelkit.config.metric_learning import MetricLearningConfig
 from labelkit.config.presets import resolve
-from labelkit.config.representation import RepresentationTrainConfig
+from labelkit.config.representation import RepresentationRunConfig
 from labelkit.config.supervised import SupervisedTrainConfig
-from labelkit.config.train import RunConfig, StepTrainConfig
+from labelkit.config.train import RunConfig, StepRunConfig, StepTrainConfig
 from labelkit.data.batch import Batch
 from labelkit.data.datasets import ImageDataset, load_dataset
 from labelkit.data.loading import ImageBank, TrainLoader
@@ -125,6 +125,7 @@ def make(
         close()
         spec = METHODS[name]
         by_steps = issubclass(spec.config, StepTrainConfig)
+        counts_steps = issubclass(spec.config, StepRunConfig)
         data = data or (few if by_steps else prepared)
         own_bank = small_bank if by_steps else bank
         # classifiers train on the labeled quarter alone; four steps make an epoch all the same
@@ -137,6 +138,9 @@ def make(
         if by_steps:
             overrides = {**_in_steps(name, int(overrides.pop("epochs"))), **overrides}
             overrides |= {"noise": 0.0}
+        elif counts_steps:
+            epochs = int(overrides.pop("epochs"))
+            overrides |= {"steps": 4 * epochs, "eval_every_steps": 4, "lr_warmup_steps": 0, "lr": 0.002}
         config = resolve(spec.config, preset="digits", overrides=overrides).config
         method = spec.load()(config, data.info(0))
         run = RunDir(path) if path is not None else None
@@ -149,10 +153,12 @@ def make(
         old[list(data.split.old_classes)] = True
         monitor: Monitor
         if isinstance(config, MetricLearningConfig):
-            held_out = HeldOut(bank, data.dataset.labels)
-            monitor = RetrievalMonitor(bank.rows, data.dataset.labels, held_out, config.recall_ks)
-        elif isinstance(config, RepresentationTrainConfig):
-            monitor = RepresentationMonitor(own_bank.rows, data.dataset.labels, None, num_classes=10)
+            judged = HeldOut(bank, data.dataset.labels)
+            monitor = RetrievalMonitor(bank.rows, data.dataset.labels, judged, config.recall_ks)
+        elif isinstance(config, RepresentationRunConfig):
+            # without groups of its own, the features are what can be scored
+            held_out = HeldOut(own_bank, data.dataset.labels) if name == "cotap" else None
+            monitor = RepresentationMonitor(own_bank.rows, data.dataset.labels, held_out, num_classes=10)
         elif method.network.num_outputs:
             monitor = DiscoveryMonitor(
                 np.flatnonzero(data.labels < 0), data.dataset.labels, old, len(data.split.old_classes), patience=100

@@ -1,0 +1,138 @@
+"""Crops that overlap, mirrored together; and two data sets as one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from labelkit.algorithms.regions import source_boxes
+from labelkit.data.datasets import ArraySource, ImageDataset
+from labelkit.data.joined import join_datasets
+from labelkit.data.loading import ImageBank, TrainLoader
+from labelkit.data.multi_crop import MAX_DRAWS, overlap_areas, overlapping_boxes
+from labelkit.data.samplers import UniformSampler
+from labelkit.data.transforms import Normalize, ViewSpec, apply_views, boxes_of_views, dense_views
+from numpy.typing import NDArray
+
+KEYS = np.arange(400)
+SIDES = (np.full(400, 60), np.full(400, 90))
+
+
+def views(**options: object) -> tuple[ViewSpec, ...]:
+    settings: dict[str, object] = {
+        "global_scale": (0.25, 1.0),
+        "local_scale": (0.05, 0.25),
+        "min_overlap": (0.02, 0.01),
+        "chiral": False,
+    }
+    return dense_views((32, 16), 2, "none", **(settings | options))  # type: ignore[arg-type] # passed through
+
+
+def dataset(n: int, side: int = 40, name: str = "set", labels: int = 0) -> ImageDataset:
+    pixels = np.random.default_rng(n).integers(0, 256, (n, side, side, 3), dtype=np.uint8)
+    return ImageDataset(
+        name=name,
+        root=None,
+        sample_ids=tuple(f"{i:03d}" for i in range(n)),
+        labels=np.full(n, labels, dtype=np.int64),
+        given=np.ones(n, dtype=np.bool_),
+        class_names=("thing",),
+        splits=np.zeros(n, dtype=np.int16),
+        split_names=("train",),
+        in_channels=3,
+        chiral=False,
+        photographic=True,
+        source=ArraySource(pixels),
+    )
+
+
+def test_views_have_the_asked_for_part_in_common() -> None:
+    found = boxes_of_views(views(), SIDES, SIDES, KEYS, seed=0, epoch=0)
+    free = boxes_of_views([replace(v, anchors=()) for v in views()], SIDES, SIDES, KEYS, seed=0, epoch=0)
+    least = 0.01 * 60 * 90
+    assert (overlap_areas(found[0], found[1]) >= 2 * least).all()
+    for local in found[2:]:
+        # a box that was drawn too often is half to all of what the large views have in common, on each side
+        common = overlap_areas(found[0], found[1])
+        for anchor in found[:2]:
+            assert (overlap_areas(local, anchor) >= np.minimum(least, common / 4) - 1e-6).all()
+    # without the rule, some have not
+    assert (overlap_areas(free[2], free[0]) < least).any()
+
+
+def test_a_box_depends_on_its_own_image_alone() -> None:
+    every = boxes_of_views(views(), SIDES, SIDES, KEYS, seed=0, epoch=0)
+    sides = (SIDES[0][7:9], SIDES[1][7:9])
+    some = boxes_of_views(views(), sides, sides, KEYS[7:9], seed=0, epoch=0)
+    for whole, part in zip(every, some, strict=True):
+        assert np.array_equal(whole[7:9], part)
+
+
+@pytest.mark.parametrize("num_anchors", [1, 2])
+def test_a_box_that_never_fits_ends_in_its_anchors(num_anchors: int) -> None:
+    anchors = [np.array([[0.0, 0, 10, 10]]), np.array([[5.0, 5, 20, 20]])][:num_anchors]
+    draws: list[int] = []
+
+    def redraw(draw: int, where: NDArray[np.int64]) -> NDArray[np.float64]:
+        draws.append(draw)
+        return np.array([[50.0, 50, 60, 60]])
+
+    made = overlapping_boxes(
+        np.array([[50.0, 50, 60, 60]]), anchors, np.ones(1), redraw, lambda where: np.array([[0.0, 1.0, 0.5, 0.0]])
+    )
+    assert draws == list(range(1, MAX_DRAWS))
+    # sides: half and all of the 5 x 5 in common; halfway and not at all moved
+    assert made.tolist() == ([[0, 0, 10, 10]] if num_anchors == 1 else [[6.25, 5, 8.75, 10]])
+
+
+def test_all_views_of_an_image_are_mirrored_or_none() -> None:
+    images = torch.zeros(400, 3, 40, 40, dtype=torch.uint8)
+    _, geometry = apply_views(images, KEYS, views(), seed=0, epoch=0, normalize=Normalize((0.5,) * 3, (0.5,) * 3))
+    mirrored = torch.stack([view.matrices[:, 0, 0] < 0 for view in geometry])
+    assert torch.equal(mirrored, mirrored[:1].expand(4, -1))
+    assert 120 < int(mirrored[0].sum()) < 280
+    assert not any(view.hflip for view in views(chiral=True))
+
+
+def test_places_of_a_mirrored_image_are_found_in_all_of_its_views() -> None:
+    """The same pixel of two views, by their boxes, is the same pixel of the image."""
+    ramp = torch.arange(40, dtype=torch.uint8).expand(4, 3, 40, 40) * 6
+    specs = [replace(view, hflip=1.0, interpolation="bilinear") for view in views()[:2]]
+    made, geometry = apply_views(
+        ramp, np.arange(4), specs, seed=1, epoch=0, normalize=Normalize((0.0,) * 3, (1.0,) * 3)
+    )
+    for pixels, view in zip(made, geometry, strict=True):
+        box = source_boxes(view.matrices)
+        centers = (torch.arange(32) + 0.5) / 32
+        x = box[:, :1] + centers * (box[:, 2:3] - box[:, :1])  # in the mirrored image
+        expected = ((1 - x) / 2 * 40 - 0.5).clamp(0, 39) * 6 / 255
+        assert torch.allclose(pixels[:, 0, 16], expected, atol=0.02)
+
+
+def test_images_from_memory_and_from_files_get_the_same_boxes() -> None:
+    small, large = dataset(6), dataset(6, side=80)
+    batches = []
+    for listing in (small, large):
+        bank = ImageBank(listing)
+        loader = TrainLoader(
+            bank, views(), UniformSampler(bank.rows, seed=0), listing.labels, batch_size=6, seed=0,
+            normalize=Normalize((0.5,) * 3, (0.5,) * 3),
+        )  # fmt: skip
+        batches.append(next(loader.epoch(0)))
+    for memory, file in zip(batches[0].geometry, batches[1].geometry, strict=True):
+        # boxes are whole pixels of originals of 40 and 80
+        assert torch.allclose(memory.matrices, file.matrices, atol=0.06)
+
+
+def test_two_sets_become_one_with_the_labels_of_the_first() -> None:
+    objects, scenes = dataset(3, name="objects"), dataset(2, name="scenes")
+    joined = join_datasets(objects, scenes)
+    assert joined.sample_ids == ("object/000", "object/001", "object/002", "scene/000", "scene/001")
+    assert joined.labels.tolist() == [0, 0, 0, -1, -1]
+    for row, (source, own) in enumerate([(objects, 0), (objects, 1), (objects, 2), (scenes, 0), (scenes, 1)]):
+        assert joined.source.read(row).sha256 == source.source.read(own).sha256
+    some = joined.select([1, 4])
+    assert some.source.read(0).sha256 == objects.source.read(1).sha256
+    assert some.source.read(1).sha256 == scenes.source.read(1).sha256

@@ -1,0 +1,125 @@
+"""Soft assignments, similarities of patches, ranking variants and prototype entropy, against worked numbers."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from labelkit.algorithms.sinkhorn_batch import batch_assignments
+from labelkit.losses.cotap import cotap_loss
+from labelkit.losses.dense_ranking import DenseRankingLoss, patch_similarity
+from labelkit.losses.prototype_entropy import PrototypeEntropyLoss
+from labelkit.losses.soft_assignment import SoftAssignmentLoss
+
+P = torch.tensor([[0.9, 0.7, 0.7, 0.4, 0.6, 0.2]], dtype=torch.float64)
+Q = torch.tensor([[0.8, 0.9, 0.6, 0.6, 0.3, 0.1]], dtype=torch.float64)
+LOGITS = torch.tensor([[0.9, 0.1, 0], [0.8, 0.3, 0.1], [0.7, 0.2, 0.6], [0.1, 0.9, 0.2]], dtype=torch.float64)
+
+
+def test_similarity_is_half_the_cosine_plus_a_half() -> None:
+    first = torch.tensor([[[1.0, 0], [0.6, 0.8]]])
+    second = torch.tensor([[[0.0, 1], [-1, 0]]])
+    expected = torch.tensor([[[0.5, 0], [0.9, 0.2]]])
+    assert torch.allclose(patch_similarity(first, second), expected, atol=1e-7)
+
+
+def test_similarity_is_single_precision_under_autocast() -> None:
+    vectors = torch.nn.functional.normalize(torch.randn(1, 50, 8, generator=torch.Generator().manual_seed(0)), dim=-1)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = patch_similarity(vectors, vectors)
+    assert found.dtype == torch.float32
+    assert torch.equal(found, patch_similarity(vectors, vectors))
+
+
+def test_assignment_loss_of_sinkhorn_targets_is_that_of_the_specification() -> None:
+    targets = batch_assignments(LOGITS, epsilon=0.05, num_iterations=3, log_domain=True)
+    assert targets[0].tolist() == pytest.approx([0.999970, 0.000001, 0.000029], abs=1e-6)
+    assert targets.sum(dim=0).tolist() == pytest.approx([2.001992, 0.999870, 0.998138], abs=1e-6)
+    assert float(SoftAssignmentLoss(0.1)(LOGITS, targets)) == pytest.approx(0.334642, abs=1e-6)
+    rows = [float(SoftAssignmentLoss(0.1)(LOGITS[i : i + 1], targets[i : i + 1])) for i in range(4)]
+    assert rows == pytest.approx([0.000726, 0.019849, 1.314350, 0.003643], abs=1e-6)
+
+
+def test_assignment_loss_is_log_k_for_equal_logits_and_zero_without_rows() -> None:
+    logits = torch.zeros(3, 5, requires_grad=True)
+    assert float(SoftAssignmentLoss()(logits.detach(), torch.full((3, 5), 0.2))) == pytest.approx(math.log(5))
+    nothing = SoftAssignmentLoss()(logits[:0], torch.zeros(0, 5))
+    nothing.backward()
+    assert float(nothing.detach()) == 0
+    assert torch.equal(logits.grad, torch.zeros(3, 5))
+
+
+def test_ranking_by_value_is_that_of_the_specification() -> None:
+    loss = DenseRankingLoss("bce")
+    assert float(loss(P, Q)) == pytest.approx(0.598722, abs=1e-6)
+    items = [0.544805, 0.441405, 0.695594, 0.754105, 0.794651, 0.361773]
+    found = [float(loss(P[:, i : i + 1], Q[:, i : i + 1])) for i in range(6)]
+    assert found == pytest.approx(items, abs=1e-6)
+
+
+def test_ranking_by_value_is_finite_at_the_ends() -> None:
+    p = torch.tensor([[0.0, 1.0, 0.0]], requires_grad=True)
+    loss = DenseRankingLoss("bce")(p, torch.tensor([[0.0, 1.0, 1.0]]))
+    loss.backward()
+    assert float(loss.detach()) == pytest.approx(-math.log(1e-6) / 3, rel=1e-3)
+    assert p.grad is not None
+    assert p.grad.isfinite().all()
+
+
+def test_ranking_by_order_is_the_mean_of_the_ranking_loss() -> None:
+    assert float(DenseRankingLoss()(P, Q)) == pytest.approx(0.271517, abs=1e-6)
+    both = torch.cat((P, Q)), torch.cat((Q, P))
+    assert float(DenseRankingLoss()(*both)) == pytest.approx(float(cotap_loss(*both).mean()))
+
+
+def test_ranking_at_a_threshold_is_its_double_sum() -> None:
+    margin, threshold = 0.5, 0.6
+    positive = [k for k in range(6) if Q[0, k] >= threshold]
+    total = 0.0
+    for i in positive:
+        behind = 0.0
+        for j in set(range(6)) - set(positive):
+            d = float(P[0, i] - P[0, j])
+            behind += 1 - 2 * d / margin if d < 0 else max(0.0, 1 - d / margin) ** 2
+        rank = sum(float(P[0, j]) >= float(P[0, i]) for j in positive)
+        total += behind / rank / (1 + behind / rank)
+    assert float(DenseRankingLoss("ap-t", threshold=threshold)(P, Q)) == pytest.approx(total / len(positive))
+
+
+@pytest.mark.parametrize("kind", ["cotap", "ap-t"])
+def test_ranking_is_zero_for_equal_targets_and_without_pairs(kind: str) -> None:
+    scores = P.clone().requires_grad_()
+    loss = DenseRankingLoss(kind)(scores, torch.full_like(Q, 0.7))  # type: ignore[arg-type] # parametrized
+    nothing = DenseRankingLoss(kind)(scores[:0], Q[:0])  # type: ignore[arg-type] # likewise
+    (loss + nothing).backward()
+    assert float(loss.detach()) == 0
+    assert float(nothing.detach()) == 0
+    assert torch.equal(scores.grad, torch.zeros_like(P))
+
+
+def test_prototype_entropy_is_that_of_the_specification() -> None:
+    prototypes = torch.tensor([[1.0, 0], [0.6, 0.8]], dtype=torch.float64, requires_grad=True)
+    images = torch.tensor([[1.0, 0], [0, 1], [0.8, 0.6]], dtype=torch.float64, requires_grad=True)
+    loss = PrototypeEntropyLoss(0.1)(prototypes, images)
+    loss.backward()
+    assert float(loss.detach()) == pytest.approx(0.152494, abs=1e-6)
+    assert images.grad is None
+    assert prototypes.grad is not None
+    scaled = PrototypeEntropyLoss(0.1)(3 * prototypes, images)
+    assert float(scaled.detach()) == pytest.approx(0.152494, abs=1e-6)
+
+
+def test_prototype_entropy_of_equal_images_is_that_of_a_fair_draw() -> None:
+    images = torch.ones(4, 3, dtype=torch.float64)
+    prototypes = torch.randn(5, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    assert float(PrototypeEntropyLoss()(prototypes, images)) == pytest.approx(math.log(4) / 4)
+
+
+def test_numbers_that_are_not_positive_are_refused() -> None:
+    with pytest.raises(ValueError, match="temperature"):
+        PrototypeEntropyLoss(0.0)
+    with pytest.raises(ValueError, match="temperature"):
+        SoftAssignmentLoss(-1.0)
+    with pytest.raises(ValueError, match="kind"):
+        DenseRankingLoss("other")  # type: ignore[arg-type] # that is the point

@@ -1,0 +1,391 @@
+"""CoTAP: which term moves what, stages, neighbors, two streams, and input that cannot work."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from labelkit.config.methods.cotap import CoTAPConfig
+from labelkit.config.presets import resolve
+from labelkit.data.batch import Batch, DataInfo, ViewGeometry
+from labelkit.engine.method import TrainState
+from labelkit.engine.neighbor_images import NeighborPairing, NeighborPlace, find_neighbors
+from labelkit.engine.schedules import CosineSchedule
+from labelkit.errors import ConfigError, DivergenceError, Mismatch, StoreError
+from labelkit.losses.cotap import cotap_loss
+from labelkit.methods.cotap import CoTAP
+from labelkit.store.neighbors import read_neighbors
+
+TERMS = ("image_alignment", "patch_alignment", "image_concentration", "patch_ranking", "prototype_entropy")
+INFO = DataInfo(
+    num_samples=8,
+    labels=np.full(8, -1),
+    class_names=(),
+    class_order=(),
+    num_old_classes=0,
+    num_known_classes=None,
+    in_channels=3,
+    image_size=32,
+    num_objects=4,
+)
+
+
+def config(**options: Any) -> CoTAPConfig:
+    settings: dict[str, Any] = {
+        "dataset": "objects", "scene_dataset": "scenes", "batch_size": 4, "projector_dims": (16, 8), "num_neighbors": 2,
+        "steps": 10, "lr_warmup_steps": 0, "precision": "float32", **options,
+    }  # fmt: skip
+    return resolve(CoTAPConfig, preset="digits", overrides=settings).config
+
+
+def only(*names: str, **options: Any) -> CoTAPConfig:
+    return config(**({name: float(name in names) for name in TERMS} | options))
+
+
+def batch(seed: int = 0, size: int = 4) -> Batch:
+    """Return two objects and two scenes, in two large, two small views and one of a neighbor; all boxes overlap."""
+    generator = torch.Generator().manual_seed(seed)
+    views = tuple(torch.randn(size, 3, side, side, generator=generator) for side in (32, 32, 16, 16, 32))
+    boxes = [(1.0, 0.0), (0.8, 0.1), (0.5, 0.0), (0.5, 0.2), (1.0, 0.0)]
+    geometry = tuple(
+        ViewGeometry(torch.tensor([[[half, 0, shift], [0, half, 0]]]).expand(size, -1, -1)) for half, shift in boxes
+    )
+    index = torch.tensor([0, 1, 5, 6])[:size]
+    return Batch(views, torch.full((size,), -1), index, geometry)
+
+
+def with_gradient(method: CoTAP) -> set[str]:
+    parts = ("backbone", "filter.prototypes", "filter.queries", "filter.values", "projector")
+    named = {n.removeprefix("network."): p for n, p in method.named_parameters() if n.startswith("network.")}
+    found = set()
+    for part in parts:
+        moved = [p.grad is not None and bool(p.grad.any()) for n, p in named.items() if n.startswith(part)]
+        if any(moved):
+            found.add(part)
+    return found
+
+
+NETWORK = {"backbone", "filter.queries", "filter.values", "projector"}
+
+
+@pytest.mark.parametrize("term", TERMS)
+def test_each_term_alone_moves_only_what_it_is_about(term: str) -> None:
+    method = CoTAP(only(term), INFO)
+    output = method.train().training_step(batch())
+    output.loss.backward()
+    assert with_gradient(method) == ({"filter.prototypes"} if term == "prototype_entropy" else NETWORK)
+    assert all(parameter.grad is None for parameter in method.teacher.parameters())
+    assert set(output.logs) == {term}
+    assert float(output.loss.detach()) == pytest.approx(float(output.logs[term]))
+
+
+@pytest.mark.parametrize("term", ["image_alignment", "image_concentration", "prototype_entropy"])
+def test_image_terms_see_no_scene(term: str) -> None:
+    method, shown = CoTAP(only(term), INFO), batch()
+    changed = tuple(torch.cat((view[:2], torch.randn_like(view[2:]))) for view in shown.views)
+    other = replace(shown, views=changed)
+    assert torch.equal(method.training_step(shown).loss, method.training_step(other).loss)
+
+
+@pytest.mark.parametrize("term", ["patch_alignment", "patch_ranking"])
+def test_patch_terms_see_scenes(term: str) -> None:
+    method, shown = CoTAP(only(term), INFO), batch()
+    changed = tuple(torch.cat((view[:2], torch.randn_like(view[2:]))) for view in shown.views)
+    assert method.training_step(shown).loss != method.training_step(replace(shown, views=changed)).loss
+
+
+def test_weights_multiply_terms() -> None:
+    shown = batch()
+    method = CoTAP(config(), INFO)
+    terms = method.training_step(shown).logs
+    heavy = CoTAP(config(patch_ranking=3.0, prototype_entropy=0.5), INFO)
+    expected = sum(float(terms[n]) * {"patch_ranking": 3.0, "prototype_entropy": 0.5}.get(n, 1.0) for n in TERMS)
+    assert float(heavy.training_step(shown).loss.detach()) == pytest.approx(expected, rel=1e-5)
+
+
+def test_ranking_of_whole_maps_is_the_loss_of_all_pairs_of_patches() -> None:
+    method, shown = CoTAP(only("patch_ranking", ranking_views="same", filter=False), INFO), batch(size=2)
+    method.target.load_state_dict(CoTAP(only("patch_ranking", filter=False, seed=5), INFO).network.state_dict())
+    rows = []
+    for view in shown.views[:2]:  # of two images, each is the other's partner
+        z = [n.project(n.tokens(view).patches).flatten(1, 2).double() for n in (method.network, method.target)]
+        p, q = (torch.stack([0.5 * m[i] @ m[1 - i].T + 0.5 for i in (0, 1)]).flatten(1) for m in z)
+        rows.append(cotap_loss(p, q.float()))
+    assert float(method.training_step(shown).loss.detach()) == pytest.approx(
+        float(torch.cat(rows).detach().mean()), rel=1e-4
+    )
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"ranking_loss": "bce"},
+        {"ranking_loss": "ap-t", "ranking_threshold": 0.5},
+        {"ranking_views": "same"},
+        {"ranking_targets": "backbone"},
+        {"ranking_targets": "backbone", "ranking_views": "same"},
+        {"ranking_pairs": "knn"},
+        {"ranking_subsample": 20},
+        {"sk_order": "sk-first"},
+        {"assign": "prototypes", "num_prototypes": 6},
+        {"filter_fuse": "project"},
+        {"filter": False, "prototype_entropy": 0.0},
+        {"sk_queue": 4},
+        {"prototype_gather": True},
+    ],
+    ids=str,
+)
+def test_every_variant_gives_each_trained_part_a_finite_gradient(options: dict[str, Any]) -> None:
+    method = CoTAP(config(**options), INFO).train()
+    for _ in range(2):
+        method.training_step(batch()).loss.backward()
+        method.objective.remember()
+    for name, parameter in method.named_parameters():
+        assert (parameter.grad is not None) is parameter.requires_grad, name
+        assert parameter.grad is None or bool(parameter.grad.isfinite().all()), name
+
+
+def test_a_queue_is_used_once_it_is_full_and_holds_the_newest() -> None:
+    method = CoTAP(only("image_alignment", sk_queue=4, num_local_views=0), INFO)
+    losses = []
+    for _ in range(3):
+        losses.append(float(method.training_step(batch()).loss.detach()))
+        method.objective.remember()
+    assert losses[0] == losses[1] != losses[2]
+    assert torch.equal(method.objective.queue[:2], method.objective.queue[2:])
+
+
+def test_crops_without_overlap_leave_a_loss_of_zero_with_gradients() -> None:
+    shown = batch()
+    apart = torch.tensor([[[0.1, 0, -0.9], [0, 0.1, 0]]]).expand(4, -1, -1)
+    geometry = (ViewGeometry(apart), *[ViewGeometry(-apart * torch.tensor([[[-1.0, 1, 1], [1, -1, 1]]]))] * 4)
+    method = CoTAP(only("patch_alignment", "patch_ranking"), INFO)
+    output = method.training_step(replace(shown, geometry=geometry))
+    output.loss.backward()
+    assert float(output.logs["patch_ranking"]) == 0
+    assert bool(output.loss.detach().isfinite())
+    assert all(p.grad.isfinite().all() for p in method.network.parameters() if p.grad is not None)
+
+
+def test_blank_images_have_no_order_to_keep() -> None:
+    shown = batch()
+    method = CoTAP(only("patch_ranking", ranking_views="same"), INFO)
+    with torch.no_grad():
+        for network in (method.network, method.target):
+            network.projector.output.weight.zero_()  # every patch alike
+            network.projector.output.bias.fill_(1.0)
+    output = method.training_step(shown)
+    output.loss.backward()
+    assert float(output.loss.detach()) == 0
+    assert all(not p.grad.any() for p in method.network.parameters() if p.grad is not None)
+
+
+def test_features_that_are_not_finite_stop_the_run() -> None:
+    method = CoTAP(config(), INFO)
+    with torch.no_grad():
+        method.network.projector.output.bias[0] = torch.nan
+    with pytest.raises(DivergenceError, match="not finite"):
+        method.training_step(batch())
+
+
+def test_bfloat16_differs_from_single_precision_by_its_rounding_alone() -> None:
+    method = CoTAP(config(), INFO)
+    exact = method.training_step(batch()).loss
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        rounded = method.training_step(batch()).loss
+    rounded.backward()
+    assert rounded.dtype == torch.float32
+    assert float(rounded.detach()) == pytest.approx(float(exact.detach()), rel=0.02)
+    assert all(p.grad.isfinite().all() for p in method.network.parameters() if p.grad is not None)
+
+
+def test_the_target_stays_where_its_decay_is_one() -> None:
+    method = CoTAP(config(ema_start=1.0), INFO)
+    before = {name: value.clone() for name, value in method.target.state_dict().items()}
+    with torch.no_grad():
+        for parameter in method.network.parameters():
+            parameter.add_(1)
+    method.on_step_end(TrainState(0, 0, 1, False, True, None, None))  # type: ignore[arg-type] # unused
+    assert all(torch.equal(before[name], value) for name, value in method.target.state_dict().items())
+
+
+def test_schedules_are_those_of_the_specification() -> None:
+    lr, decay, ema = (CosineSchedule(*ends, 100_000) for ends in ((3e-5, 1e-6), (0.024, 0.24), (0.9997, 1.0)))
+    assert [decay(t) for t in (25_000, 50_000, 75_000)] == pytest.approx([0.055632, 0.132, 0.208368], abs=1e-6)
+    assert [lr(t) for t in (25_000, 50_000, 75_000)] == pytest.approx([2.575305e-5, 1.55e-5, 5.246952e-6], rel=1e-6)
+    assert [ema(t) for t in (25_000, 50_000, 75_000)] == pytest.approx([0.999744, 0.99985, 0.999956], abs=1e-6)
+    warm = CosineSchedule(1.0, 0.0, 30, warmup_steps=20)
+    assert [warm(t) for t in (0, 19, 20, 25)] == pytest.approx([1 / 21, 20 / 21, 1.0, 0.5])
+
+
+# --- stages ------------------------------------------------------------------------------------------
+
+
+def test_a_second_stage_takes_both_networks_of_a_first_one() -> None:
+    first = CoTAP(only("image_alignment", "patch_alignment", filter=False, seed=7), INFO)
+    with torch.no_grad():
+        first.target.projector.output.bias.fill_(0.5)
+    second = CoTAP(config(), INFO)
+    taken = second.take_parts(first.state_dict(), "run")
+    assert taken is not None
+    images = torch.randn(2, 3, 32, 32)
+    for ours, theirs in ((second.network, first.network), (second.target, first.target)):
+        z = ours.project(ours.filtered(ours.tokens(images)).image)
+        assert torch.allclose(z, theirs.project(theirs.tokens(images).image), atol=1e-5)
+    assert torch.equal(second.target.filter.prototypes, second.network.filter.prototypes)  # type: ignore[union-attr] # on
+
+
+def test_a_run_of_another_method_gives_its_backbone_alone() -> None:
+    assert CoTAP(config(), INFO).take_parts({"network.backbone.net.cls_token": torch.zeros(1)}, "run") is None
+
+
+# --- neighbors ---------------------------------------------------------------------------------------
+
+
+def state(features: torch.Tensor, calls: list[int]) -> TrainState:
+    def embed(network: Any, rows: np.ndarray) -> torch.Tensor:
+        calls.append(len(rows))
+        return features[torch.from_numpy(rows)]
+
+    return TrainState(0, 0, 1, False, True, embed, lambda purpose: np.random.default_rng(0))
+
+
+ROWS = np.array([0, 1, 3, 4])
+FEATURES = torch.tensor([[1.0, 0], [0.9, 0.1], [9, 9], [0, 1], [0.1, 0.9]])
+
+
+def find(place: NeighborPlace | None, calls: list[int], k: int = 1, weights: str = "w") -> torch.Tensor:
+    found = state(FEATURES, calls)
+    return find_neighbors(found, torch.nn.Identity(), ROWS, 5, k, weights_fingerprint=weights, place=place)
+
+
+def test_neighbors_are_the_nearest_others_and_are_found_once(tmp_path: Path) -> None:
+    calls: list[int] = []
+    place = NeighborPlace(tmp_path / "n.h5", "digest", chosen=True)
+    first, again = find(place, calls), find(place, calls)
+    assert first[:, 0].tolist() == [1, 0, -1, 4, 3]
+    assert torch.equal(first, again)
+    assert calls == [4]
+    assert read_neighbors(place.path).query_rows.tolist() == ROWS.tolist()
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [({"dataset_digest": "other"}, "dataset_digest"), ({"weights": "v"}, "weights"), ({"k": 2}, "1 n")],
+)
+def test_neighbors_of_something_else_are_refused_if_asked_for_and_found_anew_if_not(
+    tmp_path: Path, change: dict[str, Any], word: str
+) -> None:
+    calls: list[int] = []
+    place = NeighborPlace(tmp_path / "n.h5", "digest", chosen=True)
+    find(place, calls)
+    other = replace(place, dataset_digest=change.pop("dataset_digest", "digest"))
+    with pytest.raises(Mismatch, match=word):
+        find(other, calls, **change)
+    find(replace(other, chosen=False), calls, **change)
+    assert calls == [4, 4]
+
+
+def test_a_damaged_file_of_neighbors_is_refused(tmp_path: Path) -> None:
+    place = NeighborPlace(tmp_path / "n.h5", "digest", chosen=True)
+    find(place, [])
+    raw = bytearray(place.path.read_bytes())
+    raw[-9] ^= 1
+    copy = tmp_path / "damaged.h5"
+    copy.write_bytes(bytes(raw))
+    with pytest.raises(StoreError):
+        find(replace(place, path=copy), [])
+
+
+def test_an_image_is_shown_with_its_neighbors_in_equal_shares_and_a_scene_with_itself() -> None:
+    pairing = NeighborPairing(lambda: np.array([[1, 2], [-1, -1]], dtype=np.int32))
+    keys = np.arange(300) << 40
+    shown = pairing.plan(np.zeros(300, dtype=np.int64), keys, seed=0, epoch=0).rows
+    assert set(shown.tolist()) == {1, 2}
+    assert 100 < int((shown == 1).sum()) < 200
+    assert pairing.plan(np.array([1, 5]), np.array([1, 5]), seed=0, epoch=0).rows.tolist() == [1, 5]
+
+
+# --- what cannot work --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        ({"filter_kernel": 2}, "odd"),
+        ({"dataset": "none"}, "image_alignment"),
+        ({"object_batch_size": 0}, "image_alignment"),
+        ({"dataset": "none", "scene_dataset": None}, "scene_dataset"),
+        ({"filter": False}, "prototype_entropy"),
+        (dict.fromkeys(TERMS, 0.0), "nothing to learn"),
+        ({"batch_size": 1}, "batch-size"),
+        ({"object_batch_size": 4}, "no share"),
+        ({"scene_dataset": None, "object_batch_size": 2}, "does not fit"),
+        ({"ranking_margin": 0.0}, "ranking-margin"),
+        ({"sk_epsilon": -1.0}, "sk-epsilon"),
+        ({"prototype_temperature": 0.0}, "prototype-temperature"),
+        ({"global_scale": (0.9, 0.2)}, "global_scale"),
+        ({"lr_warmup_steps": 10}, "lr_warmup_steps"),
+    ],
+    ids=str,
+)
+def test_options_that_cannot_work_are_refused(options: dict[str, Any], word: str) -> None:
+    with pytest.raises(ConfigError, match=word):
+        config(**options)
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        ({"local_size": 20}, "multiple"),
+        ({"image_size": 36}, "multiple"),
+        ({"num_neighbors": 4}, "4 neighbors among 4"),
+        ({"backbone": "convnet_demo"}, "VisionTransformer|cannot"),
+    ],
+    ids=str,
+)
+def test_options_that_do_not_fit_network_or_images_are_refused(options: dict[str, Any], word: str) -> None:
+    with pytest.raises(ConfigError, match=word):
+        CoTAP(config(**options), INFO)
+
+
+def test_shares_that_processes_cannot_get_alike_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    with pytest.raises(ConfigError, match="object-batch-size"):
+        CoTAP(config(), INFO)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert CoTAP(config(), INFO).config.objects_per_batch == 2
+
+
+# --- over two processes ------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_two_processes_train_and_use_the_neighbors_of_one(tmp_path: Path) -> None:
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command = [
+        "-m", "labelkit", "train", "cotap", "--dataset", "digits", "--max-per-class", "8", "--steps", "3",
+        "--eval-every-steps", "3", "--log-every-steps", "3", "--batch-size", "8", "--lr-warmup-steps", "1",
+        "--eval-split", "none", "--sk-queue", "8", "--prototype-gather", "--num-neighbors", "3", "--device", "cpu",
+    ]  # fmt: skip
+    tables = []
+    for name, prefix in (("one", [sys.executable]), ("two", launcher)):
+        done = subprocess.run(
+            [*prefix, *command, "--out", str(tmp_path / name)],
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            capture_output=True,
+            text=True,
+            timeout=240,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        tables.append(read_neighbors(tmp_path / name / "neighbors.h5").neighbor_rows)
+        assert '"kind":"step"' in (tmp_path / name / "metrics.jsonl").read_text()
+    assert np.array_equal(tables[0], tables[1])
