@@ -1,11 +1,12 @@
 """Compare features of patches by the terms that trained them (CoTAP), over several seeds; a table and JSON.
 
     python examples/compare_dense.py --seeds 3 --out examples/results/scenes_dense.json
+    python examples/compare_dense.py --dataset camvid --seeds 2 --out examples/results/camvid_dense.json
 
-On generated scenes and objects, everything through the command line: stage 1 (alignment, from scratch), then from the
-stage 1 of each seed the rows of the paper's ablation (presets ``scene_objects_*``). Judged on images that were not
-trained on: a linear segmentation head and groups of patches without labels (mean IoU in %), and the class of an object
-image by its 20 nearest training images (%); beside them pixels and an untrained network of the same kind.
+Everything through the command line: stage 1 (alignment, from scratch), then from the stage 1 of each seed the rows of
+the paper's ablation (generated objects and scenes: presets ``scene_objects_*``; CamVid: the terms on patches). Judged
+on images that were not trained on: a linear segmentation head and groups of patches without labels (mean IoU in %), and
+of generated objects the class by the 20 nearest training images (%); beside them pixels and an untrained network.
 """
 
 from __future__ import annotations
@@ -13,39 +14,38 @@ from __future__ import annotations
 import argparse
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import comparison
 
-ROWS = {
-    "1: image alignment": "row1",
-    "2: patch alignment": "row2",
-    "3: both": "row3",
-    "4: 1 + image concentration": "row4",
-    "5: 2 + CoTAP": "row5",
-    "6: all but the filter": "row6",
-    "7: all": "row7",
-    "7 with BCE for CoTAP": "bce",
+SCENES: dict[str, list[Any]] = {
+    "1: image alignment": ["--preset", "scene_objects_row1"],
+    "2: patch alignment": ["--preset", "scene_objects_row2"],
+    "3: both": ["--preset", "scene_objects_row3"],
+    "4: 1 + image concentration": ["--preset", "scene_objects_row4"],
+    "5: 2 + CoTAP": ["--preset", "scene_objects_row5"],
+    "6: all but the filter": ["--preset", "scene_objects_row6"],
+    "7: all": ["--preset", "scene_objects_row7"],
+    "7 with BCE for CoTAP": ["--preset", "scene_objects_bce"],
 }
+CAMVID: dict[str, list[Any]] = {
+    "2: patch alignment": ["--preset", "camvid_cpu", "--patch-ranking", 0],
+    "5: 2 + CoTAP": ["--preset", "camvid_cpu"],
+    "5 with BCE for CoTAP": ["--preset", "camvid_cpu", "--ranking-loss", "bce"],
+}
+# of each data set: rows, options of stage 1, images to segment, images that have a class
+SETS: dict[str, tuple[dict[str, list[Any]], list[Any], str, str | None]] = {
+    "scene_objects": (
+        SCENES,
+        ["--dataset", "scene_objects", "--preset", "scene_objects_stage1"],
+        "scenes",
+        "scene_objects",
+    ),
+    "camvid": (CAMVID, ["--dataset", "none", "--preset", "camvid_cpu_stage1"], "camvid", None),
+}
+PIXELS = ("--backbone", "pixels")
+UNTRAINED = ("--backbone", "vit_micro_p8_64", "--random-weights")
 COLUMNS = {"linear": "linear mIoU", "clusters": "cluster mIoU", "knn": "kNN"}
-
-
-def judge_patches(seed: int, samples: int, *network: object) -> dict[str, float]:
-    """Score patches on scenes, in percent."""
-    words = [*network, "--dataset", "scenes", "--seeds", 1, "--seed", seed]
-    segmented, _ = comparison.run("evaluate", "segmentation", *words, "--no-augment", "--samples", samples)
-    grouped, _ = comparison.run("evaluate", "patch-clusters", *words)
-    return {"linear": 100 * segmented["mean_iou"]["mean"], "clusters": 100 * grouped["mean_iou"]["mean"]}
-
-
-def judge(folder: Path, name: str, seed: int, samples: int, *network: object) -> dict[str, float]:
-    """Score patches on scenes and images on objects, in percent."""
-    found = judge_patches(seed, samples, *network)
-    store = folder / f"{name}.h5"
-    comparison.run("embed", *network, "--dataset", "scene_objects", "--split", "all", "--out", store, "--overwrite")
-    voted, _ = comparison.run("evaluate", "knn", "--index", store, "-k", 20, "--queries", "val")
-    return found | {"knn": 100 * voted["knn_accuracy"]}
 
 
 def main() -> None:
@@ -53,43 +53,52 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     comparison.add_options(parser, seeds=3)
     parser.set_defaults(dataset="scene_objects")
-    parser.add_argument("--rows", nargs="+", choices=ROWS, default=list(ROWS), help="what to train")
+    parser.add_argument("--rows", nargs="+", help="what to train, by the first word of a row; default: all")
     parser.add_argument("--samples", type=int, default=6000, help="images that a segmentation head is trained on")
     options = parser.parse_args()
-    data = comparison.data_words(options)
+    if options.dataset not in SETS:
+        parser.error(f"--dataset must be one of {', '.join(SETS)}")
+    rows, first_words, scenes, objects = SETS[options.dataset]
+    rows = {row: words for row, words in rows.items() if options.rows is None or row.split(":")[0] in options.rows}
+    root = ["--data-root", options.data_root]
     with comparison.run_folder(options) as folder, ThreadPoolExecutor(options.jobs) as pool:
 
-        def first(seed: int) -> dict[str, Any]:
-            run = folder / f"stage1-{seed}"
-            words = ["cotap", *data, "--preset", "scene_objects_stage1", "--seed", seed, *options.extra]
-            return scored("stage 1", seed, run, words)
+        def judge(name: str, seed: int, *network: object) -> dict[str, Any]:
+            words = [*network, "--dataset", scenes, *root, "--seeds", 1, "--seed", seed]
+            head, _ = comparison.run("evaluate", "segmentation", *words, "--no-augment", "--samples", options.samples)
+            grouped, _ = comparison.run("evaluate", "patch-clusters", *words)
+            found = {"linear": 100 * head["mean_iou"]["mean"], "clusters": 100 * grouped["mean_iou"]["mean"]}
+            if objects is not None and network != PIXELS:
+                store = folder / f"{name}-{seed}.h5"
+                comparison.run(
+                    "embed", *network, "--dataset", objects, *root, "--split", "all", "--out", store, "--overwrite"
+                )
+                voted, _ = comparison.run("evaluate", "knn", "--index", store, "-k", 20, "--queries", "val")
+                found["knn"] = 100 * voted["knn_accuracy"]
+            return {"seed": seed} | found
+
+        def trained(name: str, seed: int, *words: object) -> dict[str, Any]:
+            run = folder / f"{name}-{seed}"
+            summary = comparison.train(run, "cotap", *root, *words, "--seed", seed, *options.extra)
+            cost = {key: summary[key] for key in ("cpu_seconds",) if key in summary}
+            return judge(name, seed, "--checkpoint", run) | cost
 
         def second(row: str, seed: int) -> dict[str, Any]:
-            run = folder / f"{ROWS[row]}-{seed}"
-            start = ["--init-from", folder / f"stage1-{seed}", "--seed", seed]
-            return scored(row, seed, run, ["cotap", *data, "--preset", f"scene_objects_{ROWS[row]}", *start])
-
-        def scored(row: str, seed: int, run: Path, words: list[Any]) -> dict[str, Any]:
-            summary = comparison.train(run, *words)
-            cost = {key: summary[key] for key in ("cpu_seconds",) if key in summary}
-            return {"seed": seed} | judge(folder, run.name, seed, options.samples, "--checkpoint", run) | cost
-
-        def untrained(seed: int) -> dict[str, Any]:
-            network = ["--backbone", "vit_micro_p8_64", "--random-weights"]
-            return {"seed": seed} | judge(folder, f"untrained-{seed}", seed, options.samples, *network)
-
-        def pixels(seed: int) -> dict[str, Any]:
-            return {"seed": seed} | judge_patches(seed, options.samples, "--backbone", "pixels")
+            name = "".join(letter if letter.isalnum() else "-" for letter in row)
+            return trained(name, seed, *first_words[:2], *rows[row], "--init-from", folder / f"stage1-{seed}")
 
         seeds = range(options.seeds)
-        runs = {"pixels": list(pool.map(pixels, seeds)), "untrained network": list(pool.map(untrained, seeds))}
-        runs["stage 1"] = list(pool.map(first, seeds))
+        runs = {
+            "pixels": list(pool.map(lambda seed: judge("pixels", seed, *PIXELS), seeds)),
+            "untrained network": list(pool.map(lambda seed: judge("untrained", seed, *UNTRAINED), seeds)),
+            "stage 1": list(pool.map(lambda seed: trained("stage1", seed, *first_words), seeds)),
+        }
         # seeds last, so that a stopped comparison has all rows
-        cells = [(row, seed) for seed, row in product(seeds, options.rows)]
+        cells = [(row, seed) for seed, row in product(seeds, rows)]
         made = dict(zip(cells, pool.map(lambda cell: second(*cell), cells), strict=True))
-        runs |= {row: [made[row, seed] for seed in seeds] for row in options.rows}
+        runs |= {row: [made[row, seed] for seed in seeds] for row in rows}
     results = {row: comparison.summarize(found) for row, found in runs.items()}
-    print(f"{options.seeds} seeds, %")
+    print(f"{options.dataset}, {options.seeds} seeds, %")
     print(f"| | {' | '.join(COLUMNS.values())} | CPU s |")
     print("|---|---|---|---|---|")
     for row, found in results.items():
