@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import platform
+import shlex
 import statistics
 import subprocess
 import sys
@@ -120,7 +121,7 @@ def write_record(options: argparse.Namespace, **results: Any) -> None:
     if options.out is None:
         return
     record = {
-        "command": " ".join(["python", *sys.argv]),
+        "command": shlex.join(["python", *sys.argv]),
         "dataset": options.dataset,
         "seeds": list(range(options.seeds)),
         "versions": {name: version(name) for name in ("labelkit", "torch", "numpy", "scikit-learn")},
