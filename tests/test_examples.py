@@ -109,7 +109,7 @@ def test_the_python_of_the_readme_reads_a_store(tmp_path: Path, monkeypatch: pyt
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("LABELKIT_CACHE", str(tmp_path / "cache"))
     assert main(["embed", "--backbone", "pixels", "--image-size", "8", "--out", "digits.h5", "-q"]) == 0
-    (block,) = code_blocks("python")
+    _, block = code_blocks("python")
     names: dict[str, Any] = {}
 
     exec(block, names)
@@ -118,6 +118,24 @@ def test_the_python_of_the_readme_reads_a_store(tmp_path: Path, monkeypatch: pyt
     assert names["paths"][0] == "digits/0000.png"
     assert names["labels"][:3].tolist() == [0, 1, 2]
     names["f"].close()
+
+
+def test_the_python_of_the_readme_reads_patches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LABELKIT_CACHE", str(tmp_path / "cache"))
+    network = ["--backbone", "vit_mini_p4_32", "--random-weights", "--image-size", "64", "--max-images", "3", "--dense"]
+    assert main(["embed", "--dataset", "scenes", "--split", "val", *network, "--out", "scenes.h5", "-q"]) == 0
+    capsys.readouterr()
+    block, _ = code_blocks("python")
+    names: dict[str, Any] = {}
+
+    exec(block, names)
+
+    assert names["first"].features.shape == (256, 192)
+    assert names["first"].grid == (16, 16)
+    assert capsys.readouterr().out.strip().endswith("0 2")
 
 
 @pytest.mark.slow

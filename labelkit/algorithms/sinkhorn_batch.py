@@ -63,18 +63,23 @@ def batch_assignments(
         k = logits.shape[1]
         plan = (logits - float(extremes[0])).exp_()
         for _ in range(num_iterations):
-            totals = _combine(plan.sum(dim=0).cpu().double(), "sum", reduce).to(plan)
+            totals = _over_processes(plan.sum(dim=0), "sum", reduce)
             plan /= (k * totals).clamp_min_(tiny)
             plan /= (size * plan.sum(dim=1, keepdim=True)).clamp_min_(tiny)
         return plan.mul_(size)
+
+
+def _over_processes(values: Tensor, how: Literal["sum", "max"], reduce: Reduce | None) -> Tensor:
+    """Combine what each process has; a single one keeps it where it is, as a copy to the CPU would wait for a GPU."""
+    return values if reduce is None else _combine(values.cpu().double(), how, reduce).to(values)
 
 
 def _batch_in_log_domain(logits: Tensor, num_iterations: int, reduce: Reduce | None) -> Tensor:
     values = logits if logits.device.type == "mps" else logits.double()
     for _ in range(num_iterations):
         tops = values.amax(dim=0) if len(values) else torch.full_like(values.sum(dim=0), -math.inf)
-        tops = _combine(tops.cpu().double(), "max", reduce).to(values)
-        totals = _combine((values - tops).exp().sum(dim=0).cpu().double(), "sum", reduce).to(values)
+        tops = _over_processes(tops, "max", reduce)
+        totals = _over_processes((values - tops).exp().sum(dim=0), "sum", reduce)
         values = values - (tops + totals.log())
         values = values - values.logsumexp(dim=1, keepdim=True)
     return values.exp().to(logits.dtype)

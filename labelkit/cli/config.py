@@ -29,6 +29,8 @@ from labelkit.config.stages import (
     ShowAssemblyConfig,
     ShowAttentionConfig,
     ShowCurvesConfig,
+    ShowPatchesConfig,
+    ShowPrototypesConfig,
     SinkhornConfig,
     SphericalKMeansConfig,
     SSKMeansConfig,
@@ -64,6 +66,8 @@ CONFIG_CLASSES: tuple[type[StageConfig], ...] = (
     ShowAttentionConfig,
     ShowCurvesConfig,
     ShowDiscoveredConfig,
+    ShowPatchesConfig,
+    ShowPrototypesConfig,
     DatasetsConfig,
 )
 """The config of every stage command."""
@@ -90,9 +94,12 @@ def show_config(collected: Collected[StageConfig]) -> None:
 
 
 def _values(collected: Collected[StageConfig]) -> tuple[dict[str, object], dict[str, str]]:
-    """Return all values in plain form; of a required one that is missing, None."""
+    """Return all values in plain form; of a required one that is missing, None.
+
+    Where nothing is set, the defaults are shown although some command needs one of several options.
+    """
     origins = collected.origins | dict.fromkeys(collected.missing, REQUIRED)
-    if collected.faults or not collected.missing:
+    if collected.faults or (collected.values and not collected.missing):
         return finish(collected).config.to_yaml_dict(), origins
     return parsed_values(collected), origins
 

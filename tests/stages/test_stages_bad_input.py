@@ -165,7 +165,7 @@ CASES = {
     ),
     "no images, embed": Case(empty_folder, EMBED + " --dataset {bad}", 3, ("{bad}: no images", "Looked for")),
     "no images, query": Case(empty_folder, "retrieve --index {index} --query {bad}", 3, ("{bad}: no images",)),
-    "no such data set": Case(nothing, TRAIN + " --dataset digitz", 3, ("digitz", "Did you mean digits?")),
+    "no such data set": Case(nothing, TRAIN + " --dataset digitz", 3, ("digitz", "Did you mean digits")),
     "no such split": Case(
         nothing, TRAIN + " --dataset {photos} --split test", 2, ("--split", "has no split 'test'", "Choose one, or all")
     ),

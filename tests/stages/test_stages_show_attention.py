@@ -202,7 +202,7 @@ BAD = {
     "image and data set": (("--image", "x.png", "--dataset", "digits"), 2, "dataset has no meaning beside --image"),
     "no such image": (("--image", "{tmp}/none.png"), 3, "{tmp}/none.png: does not exist. Give an image file."),
     "no image": (("--image", "{tmp}/text.png"), 3, "{tmp}/text.png: cannot be read as an image: not an image"),
-    "no such data set": (("--dataset", "digitz"), 3, "Did you mean digits?"),
+    "no such data set": (("--dataset", "digitz"), 3, "Did you mean digits"),
     "no such run": (("--checkpoint", "{tmp}/run"), 3, "{tmp}/run: does not exist. Train first"),
     "no run": (("--checkpoint", "{tmp}"), 3, "{tmp}: is no run folder"),
     "picture exists": (("--out", "{tmp}/text.png"), 2, "{tmp}/text.png already exists. Pass --overwrite"),
