@@ -6,7 +6,8 @@
 Everything through the command line: stage 1 (alignment, from scratch), then from the stage 1 of each seed the rows of
 the paper's ablation (generated objects and scenes: presets ``scene_objects_*``; CamVid: the terms on patches). Judged
 on images that were not trained on: a linear segmentation head and groups of patches without labels (mean IoU in %), and
-of generated objects the class by the 20 nearest training images (%); beside them pixels and an untrained network.
+of generated objects the class by the 20 nearest training images (%); beside them pixels and an untrained network. What
+follows ``--`` goes to the rows, not to stage 1.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ SCENES: dict[str, list[Any]] = {
     "5: 2 + CoTAP": ["--preset", "scene_objects_row5"],
     "6: all but the filter": ["--preset", "scene_objects_row6"],
     "7: all": ["--preset", "scene_objects_row7"],
-    "7 with BCE for CoTAP": ["--preset", "scene_objects_bce"],
+    "7b: 7 with BCE for CoTAP": ["--preset", "scene_objects_bce"],
 }
 CAMVID: dict[str, list[Any]] = {
     "2: patch alignment": ["--preset", "camvid_cpu", "--patch-ranking", 0],
     "5: 2 + CoTAP": ["--preset", "camvid_cpu"],
-    "5 with BCE for CoTAP": ["--preset", "camvid_cpu", "--ranking-loss", "bce"],
+    "5b: 5 with BCE for CoTAP": ["--preset", "camvid_cpu", "--ranking-loss", "bce"],
 }
 # of each data set: rows, options of stage 1, images to segment, images that have a class
 SETS: dict[str, tuple[dict[str, list[Any]], list[Any], str, str | None]] = {
@@ -53,7 +54,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     comparison.add_options(parser, seeds=3)
     parser.set_defaults(dataset="scene_objects")
-    parser.add_argument("--rows", nargs="+", help="what to train, by the first word of a row; default: all")
+    parser.add_argument("--rows", nargs="+", help="what to train: rows by what stands before the colon; default: all")
     parser.add_argument("--samples", type=int, default=6000, help="images that a segmentation head is trained on")
     options = parser.parse_args()
     if options.dataset not in SETS:
@@ -79,13 +80,14 @@ def main() -> None:
 
         def trained(name: str, seed: int, *words: object) -> dict[str, Any]:
             run = folder / f"{name}-{seed}"
-            summary = comparison.train(run, "cotap", *root, *words, "--seed", seed, *options.extra)
+            summary = comparison.train(run, "cotap", *root, *words, "--seed", seed)
             cost = {key: summary[key] for key in ("cpu_seconds",) if key in summary}
             return judge(name, seed, "--checkpoint", run) | cost
 
         def second(row: str, seed: int) -> dict[str, Any]:
             name = "".join(letter if letter.isalnum() else "-" for letter in row)
-            return trained(name, seed, *first_words[:2], *rows[row], "--init-from", folder / f"stage1-{seed}")
+            start = ["--init-from", folder / f"stage1-{seed}"]
+            return trained(name, seed, *first_words[:2], *rows[row], *start, *options.extra)
 
         seeds = range(options.seeds)
         runs = {
