@@ -234,7 +234,8 @@ def attach_masks(
         raise DatasetIncomplete(
             str(root),
             f"{len(missing):,} of {len(files):,} images have no mask; missing: {name_some(missing)}",
-            _one_deeper(root, missing) or fetch_remedy(layout, root.parent),
+            _one_deeper(root, missing)
+            or (fetch_remedy(layout, root.parent) if layout.folders else "Add them, or take the images out."),
             num_classes=0,
         )
     return replace(dataset, masks=FileMasks(root, files, table_of(meaning)), mask_classes=tuple(mask_classes))

@@ -92,7 +92,7 @@ def read_pair(dataset: ImageDataset, index: int) -> tuple[NDArray[np.uint8], NDA
     mask = dataset.masks.read(index)
     if mask.shape != pixels.shape[:2]:
         raise DatasetError(
-            sample_id,
+            sample_id if dataset.root is None else str(dataset.root / sample_id),
             f"the image has {pixels.shape[1]} x {pixels.shape[0]} pixels, its mask {mask.shape[1]} x {mask.shape[0]}",
             "Masks must be as large as their images; was one of them resized?",
         )
