@@ -23,10 +23,11 @@ SCENES: dict[str, list[Any]] = {
     "1: image alignment": ["--preset", "scene_objects_row1"],
     "2: patch alignment": ["--preset", "scene_objects_row2"],
     "3: both": ["--preset", "scene_objects_row3"],
+    "3c: 3 + image concentration": ["--preset", "scene_objects_row6", "--patch-ranking", 0],
     "4: 1 + image concentration": ["--preset", "scene_objects_row4"],
     "5: 2 + CoTAP": ["--preset", "scene_objects_row5"],
-    "6: all but the filter": ["--preset", "scene_objects_row6"],
-    "7: all": ["--preset", "scene_objects_row7"],
+    "6: 3c + CoTAP": ["--preset", "scene_objects_row6"],
+    "7: 6 + filter": ["--preset", "scene_objects_row7"],
     "7b: 7 with BCE for CoTAP": ["--preset", "scene_objects_bce"],
 }
 CAMVID: dict[str, list[Any]] = {
