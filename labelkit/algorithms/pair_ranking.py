@@ -2,7 +2,7 @@ r"""The CoTAP ranking loss and its gradient for vectors of scores, without a dou
 
 Source: "Semantic Concentration for Self-Supervised Dense Representations Learning", Eq. 11 and 12. Every sum over pairs
 is a sum over positions in the order of the targets with a bound on the rank of the scores, which
-:func:`labelkit.algorithms.dominance.prefix_rank_sums` answers for all items at once; the surrogate is quadratic, so
+:class:`labelkit.algorithms.dominance.RankTree` answers for all items at once; the surrogate is quadratic, so
 three moments suffice.
 """
 
@@ -13,10 +13,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from labelkit.algorithms.dominance import prefix_rank_sums
+from labelkit.algorithms.dominance import RankTree
 
 # bytes that one item of one row needs at the peak
-BYTES_PER_ITEM = 1000
+BYTES_PER_ITEM = 1400
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +77,8 @@ def ranking_terms(
     # only differences count, and small numbers have small moments
     p = p - p.mean(1, keepdim=True)
     moments = torch.stack([p, p * p], dim=2)
-    counts, sums = prefix_rank_sums(
-        ranks, moments, torch.cat([below, below], dim=1), torch.cat([worse, far_worse], dim=1)
-    )
+    tree = RankTree(ranks)
+    counts, sums = tree.prefix_sums(moments, torch.cat([below, below], dim=1), torch.cat([worse, far_worse], dim=1))
     all_sums = _before(moments, below)
     ahead_count = (below - counts[:, :n]).double()
     ahead_sum = all_sums[:, :, 0] - sums[:, :n, 0]
@@ -99,14 +98,21 @@ def ranking_terms(
     if gradient:
         strength = gamma / at_least / (n * (1 + ratio).square())
         own = -slope * (ahead_count + offset * near_count + near[:, :, 0] / margin)
-        others = _pull_of_others(ascending, ranks, p, strength, in_order, worse, margin)
+        others = _pull_of_others(ascending, tree, ranks, p, strength, in_order, worse, margin)
         by_scores = torch.empty_like(p).scatter_(1, order, strength * own - others)
     restored = [torch.empty_like(p).scatter_(1, order, value) for value in (ratio, at_least)]
     return RankingTerms(loss, by_scores, *restored)
 
 
 def _pull_of_others(
-    ascending: Tensor, ranks: Tensor, p: Tensor, strength: Tensor, in_order: Tensor, worse: Tensor, margin: float
+    ascending: Tensor,
+    tree: RankTree,
+    ranks: Tensor,
+    p: Tensor,
+    strength: Tensor,
+    in_order: Tensor,
+    worse: Tensor,
+    margin: float,
 ) -> Tensor:
     """Sum over the items with a larger target of their strength times the slope of the surrogate."""
     n = p.shape[1]
@@ -115,7 +121,7 @@ def _pull_of_others(
     near_better = torch.maximum(torch.searchsorted(ascending, raw + margin), worse)
     payload = torch.stack([strength, strength * p], dim=2)
     bounds = torch.cat([worse, near_better], dim=1)
-    _, before = prefix_rank_sums(ranks, payload, torch.cat([up_to, up_to], dim=1), bounds)
+    _, before = tree.prefix_sums(payload, torch.cat([up_to, up_to], dim=1), bounds)
     by_rank = torch.empty_like(payload).scatter_(1, ranks[:, :, None].expand_as(payload), payload)
     # what stands behind: all with such a rank, without what stands before
     behind = _before(by_rank, bounds) - before
