@@ -9,12 +9,12 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from labelkit.algorithms.pair_ranking import BYTES_PER_ITEM, RankingTerms, ranking_terms, ranking_terms_by_pairs
+from labelkit.algorithms.pair_ranking import BYTES_PER_ITEM, ranking_terms, ranking_terms_by_pairs
 from labelkit.algorithms.precision import without_autocast
 
 Implementation = Literal["auto", "fast", "pairs"]
-# below this the double sum has less to do
-FEW_ITEMS = 256
+# up to so many pairs, of all rows together, the double sum takes less time
+FEW_PAIRS = 2**17
 
 
 def cotap_loss(
@@ -90,8 +90,10 @@ class _Ranking(Function):
     ) -> Tensor:
         wants_gradient = bool(ctx.needs_input_grad[0])
         losses, gradients = [], []
-        for part in _parts(scores.shape, implementation, max_bytes):
-            terms = _terms(implementation, scores[part], targets[part], weights[part], margin, wants_gradient)
+        by_pairs = _uses_pairs(scores.shape, implementation)
+        compute = ranking_terms_by_pairs if by_pairs else ranking_terms
+        for part in _parts(scores.shape, by_pairs, max_bytes):
+            terms = compute(scores[part], targets[part], weights[part], margin, gradient=wants_gradient)
             losses.append(terms.loss)
             if terms.gradient is not None:
                 gradients.append(terms.gradient.to(scores.dtype))
@@ -106,22 +108,16 @@ class _Ranking(Function):
         return upstream.to(gradient.dtype)[:, None] * gradient, None, None, None, None, None
 
 
-def _uses_pairs(n: int, implementation: Implementation) -> bool:
-    return implementation == "pairs" or (implementation == "auto" and n <= FEW_ITEMS)
-
-
-def _parts(shape: torch.Size, implementation: Implementation, max_bytes: int) -> list[slice]:
+def _uses_pairs(shape: torch.Size, implementation: Implementation) -> bool:
     batch, n = shape
-    each = 48 * n * n if _uses_pairs(n, implementation) else BYTES_PER_ITEM * n
+    return implementation == "pairs" or (implementation == "auto" and batch * n * n <= FEW_PAIRS)
+
+
+def _parts(shape: torch.Size, by_pairs: bool, max_bytes: int) -> list[slice]:
+    batch, n = shape
+    each = 48 * n * n if by_pairs else BYTES_PER_ITEM * n
     rows = max(1, max_bytes // each)
     return [slice(start, start + rows) for start in range(0, max(batch, 1), rows)]
-
-
-def _terms(
-    implementation: Implementation, scores: Tensor, targets: Tensor, weights: Tensor, margin: float, gradient: bool
-) -> RankingTerms:
-    compute = ranking_terms_by_pairs if _uses_pairs(scores.shape[1], implementation) else ranking_terms
-    return compute(scores, targets, weights, margin, gradient=gradient)
 
 
 class CoTAPLoss(nn.Module):
