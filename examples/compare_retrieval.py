@@ -78,7 +78,7 @@ def trained(folder: Path, data: list[str], row: str, seed: int, words: list[str]
     summary = comparison.train(folder / f"{name}-{seed}", *own, *data, "--seed", seed, *words)
     cost = {key: summary[key] for key in ("cpu_seconds",) if key in summary}
     store = folder / f"{name}-{seed}.h5"
-    return {"seed": seed} | judge(store, "--checkpoint", folder / f"{name}-{seed}", *data[:4]) | cost
+    return {"seed": seed} | judge(store, "--checkpoint", folder / f"{name}-{seed}", *data) | cost
 
 
 def main() -> None:
