@@ -35,6 +35,7 @@ from labelkit.config.stages import (
     SphericalKMeansConfig,
     SSKMeansConfig,
 )
+from labelkit.config.store_commands import PackConfig, StatusConfig, VerifyConfig
 from labelkit.methods.registry import METHODS
 
 REQUIRED = "required"
@@ -69,6 +70,9 @@ CONFIG_CLASSES: tuple[type[StageConfig], ...] = (
     ShowPatchesConfig,
     ShowPrototypesConfig,
     DatasetsConfig,
+    VerifyConfig,
+    PackConfig,
+    StatusConfig,
 )
 """The config of every stage command."""
 

@@ -86,6 +86,9 @@ COMMANDS: dict[str, _Entry] = {
     "datasets": _Entry(
         "Show the named data sets, and whether they are here and whole.", "labelkit.cli.datasets", "datasets"
     ),
+    "status": _Entry("Say how far a store or a run is.", "labelkit.cli.status", "status"),
+    "verify": _Entry("Check every block of a store, result, patches or checkpoint.", "labelkit.cli.verify", "verify"),
+    "pack": _Entry("Put a store and its results into one file.", "labelkit.cli.pack", "pack"),
     "config": _Entry(
         "Show what a command would run with, and why.",
         "labelkit.cli.config",

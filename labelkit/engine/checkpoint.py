@@ -12,6 +12,7 @@ so a kill at any moment leaves the previous checkpoint in force.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import math
@@ -28,7 +29,7 @@ from safetensors.torch import save as save_safetensors
 from torch import Tensor, nn
 
 from labelkit.errors import CheckpointDamaged, CheckpointError, CheckpointMismatch, ResourceError, resource_error
-from labelkit.store.commit import canonical_json, commit_bytes, commit_folder, commit_json, fsync_folder
+from labelkit.store.commit import canonical_json, commit_bytes, commit_folder, commit_json, fsync_folder, sha256_file
 
 FORMAT = "labelkit.checkpoint"
 FORMAT_VERSION = "1.0"
@@ -203,12 +204,26 @@ def verify_checkpoint(folder: Path) -> dict[str, Any]:
     Raises:
         CheckpointDamaged: a file is missing or differs.
     """
+    state = read_state(folder)
+    faults = file_faults(folder, state)
+    if faults:
+        raise faults[0]
+    return state
+
+
+def read_state(folder: Path) -> dict[str, Any]:
+    """Check ``state.json`` alone and return it, infinities restored.
+
+    Raises:
+        CheckpointDamaged: it is missing or differs from what was written.
+        CheckpointError: it is of another format.
+    """
     try:
         state = json.loads((folder / STATE).read_bytes())
-        files = state["files"]
+        files = {name: (recorded["size"], recorded["sha256"]) for name, recorded in state["files"].items()}
         version = str(state["format_version"])
         sealed = state.pop("sha256")
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointDamaged(str(folder / STATE), f"cannot be read: {error}", "Restore it.") from error
     if sealed != _sha256(canonical_json(state).encode()):
         raise CheckpointDamaged(str(folder / STATE), "bytes differ from what was written", "Restore it from a copy.")
@@ -216,17 +231,28 @@ def verify_checkpoint(folder: Path) -> dict[str, Any]:
         raise CheckpointError(
             str(folder / STATE), f"format {version} is not one this labelkit reads", "Upgrade labelkit."
         )
-    for name, recorded in files.items():
-        path = folder / Path(name).name
-        try:
-            data = path.read_bytes()
-        except OSError as error:
-            raise CheckpointDamaged(str(path), f"cannot be read: {error.strerror}", "Restore it.") from error
-        if len(data) != recorded["size"] or _sha256(data) != recorded["sha256"]:
-            raise CheckpointDamaged(str(path), "bytes differ from what was written", "Restore it from a copy.")
+    if not files:
+        raise CheckpointDamaged(str(folder / STATE), "names no files", "Restore it from a copy.")
     restored = _from_json(state)
     assert isinstance(restored, dict)
     return restored
+
+
+def file_faults(folder: Path, state: Mapping[str, Any]) -> list[CheckpointDamaged]:
+    """Compare size and SHA-256 of all files that a state names; return what is wrong, in order."""
+    faults = []
+    for name, recorded in state["files"].items():
+        path = folder / Path(name).name
+        try:
+            if not path.is_file():
+                raise FileNotFoundError(errno.ENOENT, "no such file")
+            same = path.stat().st_size == recorded["size"] and sha256_file(path) == recorded["sha256"]
+        except OSError as error:
+            faults.append(CheckpointDamaged(str(path), f"cannot be read: {error.strerror}", "Restore it."))
+            continue
+        if not same:
+            faults.append(CheckpointDamaged(str(path), "bytes differ from what was written", "Restore it from a copy."))
+    return faults
 
 
 def load_checkpoint(run: Path, which: str = "last") -> LoadedCheckpoint | None:

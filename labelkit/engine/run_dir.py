@@ -16,6 +16,7 @@ import fcntl
 import json
 import os
 import shutil
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
@@ -27,6 +28,7 @@ from labelkit.store.commit import commit_bytes, commit_json
 
 CONFIG, SPLIT, METRICS, SUMMARY, LOCK = "config.yaml", "split.json", "metrics.jsonl", "summary.json", ".lock"
 _COMMAND = "# labelkit train "
+_LOCK_SECONDS = 0.2
 
 
 class RunDir:
@@ -116,14 +118,20 @@ class RunDir:
 
     def _take_lock(self) -> None:
         self._lock = (self.path / LOCK).open("ab")
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            self._lock.close()
-            self._lock = None
-            raise BusyError(
-                str(self.path), "another process is training into this folder", "Wait for it, or choose another --out."
-            ) from error
+        deadline = time.monotonic() + _LOCK_SECONDS
+        while True:
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                # `labelkit status` holds it for a moment to see whether it is free
+                if time.monotonic() < deadline:
+                    time.sleep(0.02)
+                    continue
+                self._lock.close()
+                self._lock = None
+                problem = "another process is training into this folder"
+                raise BusyError(str(self.path), problem, "Wait for it, or choose another --out.") from error
+            return
 
     def _is_run(self) -> bool:
         # many a folder has a config.yaml; --overwrite must not empty it

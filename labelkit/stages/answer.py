@@ -197,7 +197,7 @@ def classes_of_groups(store: EmbeddingStore, result: Result) -> NDArray[np.int64
             continue
         if text not in number:
             problem = f"names a class {text!r} that {store.path} does not have"
-            raise StoreError(str(result.path), problem, "Make it again on this store.")
+            raise StoreError(result.where, problem, "Make it again on this store.")
         classes[group] = number[text]
     return classes
 
@@ -242,11 +242,11 @@ def _read_grouping(store: EmbeddingStore, config: DiscoverAnswerConfig) -> Group
     result = read_result(store, name, allow_stale=True)
     if result.stale:
         problem = f"made from other content than {store.path} has now"
-        raise Mismatch(str(result.path), problem, f"Make it again: `labelkit {result.stage} ... --overwrite`.")
+        raise Mismatch(result.where, problem, f"Make it again: `labelkit {result.stage} ... --overwrite`.")
     ids = next((result.arrays[key] for key in ("pseudo_labels", "cluster_ids") if key in result.arrays), None)
     if ids is None or result.kind == "answers" or "names" not in result.arrays or "new_classes" not in result.arrays:
         raise StoreError(
-            str(result.path),
+            result.where,
             "does not group the rows into known classes and new ones",
             "Name a result of `discover head`, `cluster ss-kmeans` or `discover categories` with --grouping.",
         )
@@ -255,7 +255,7 @@ def _read_grouping(store: EmbeddingStore, config: DiscoverAnswerConfig) -> Group
     class_of_group = classes_of_groups(store, result)
     rows = np.flatnonzero(np.asarray(ids) >= 0).astype(np.int64)
     if not len(rows):
-        raise StoreError(str(result.path), "groups no row", "Make it again on this store.")
+        raise StoreError(result.where, "groups no row", "Make it again on this store.")
     features = check_features(store, rows)
     params = result.params
     inits, iterations, tol = params.get("num_inits"), params.get("max_iterations"), params.get("tolerance")

@@ -214,17 +214,17 @@ def _stored_prototypes(name: str, num_clusters: int, store: EmbeddingStore) -> T
     result = read_result(store, name)
     found = next((result.arrays[key] for key in ("prototypes", "centroids") if key in result.arrays), None)
     if found is None:
-        raise StoreError(str(result.path), "holds neither prototypes nor centroids", "Give a result of `cluster`.")
+        raise StoreError(result.where, "holds neither prototypes nor centroids", "Give a result of `cluster`.")
     vectors = np.asarray(found, dtype=np.float32)
     if vectors.shape != (num_clusters, store.dim):
         raise ConfigError(
             "--prototypes",
-            f"{result.path} has {vectors.shape[0]} of {vectors.shape[1]} numbers; "
+            f"{result.where} has {vectors.shape[0]} of {vectors.shape[1]} numbers; "
             f"{num_clusters} of {store.dim} are needed",
             "Give another result, or its number as --num-clusters.",
         )
     if not np.isfinite(vectors).all() or not vectors.any(axis=1).all():
-        raise StoreError(str(result.path), "holds prototypes without a direction", "Give another result.")
+        raise StoreError(result.where, "holds prototypes without a direction", "Give another result.")
     return torch.from_numpy(unit_rows(vectors))
 
 

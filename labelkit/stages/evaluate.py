@@ -218,7 +218,7 @@ def _groupings(store: EmbeddingStore, config: EvaluateClusteringConfig) -> list[
         if key is not None:
             found.append((result, np.asarray(result.arrays[key], dtype=np.int64)))
         elif config.results:
-            raise StoreError(f"{result.path}", "does not group the rows", "Name a result of cluster or discover.")
+            raise StoreError(result.where, "does not group the rows", "Name a result of cluster or discover.")
     if not found:
         raise StoreError(
             str(store.path),

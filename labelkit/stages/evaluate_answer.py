@@ -33,7 +33,7 @@ def evaluate_answer(config: EvaluateAnswerConfig) -> SimpleResult:
     result = read_result(store, config.answer)
     if result.kind != "answers":
         problem = f"is no answer but holds {result.kind} ({result.stage})"
-        raise StoreError(str(result.path), problem, "Name a result of `labelkit discover answer` with --answer.")
+        raise StoreError(result.where, problem, "Name a result of `labelkit discover answer` with --answer.")
     arrays = result.arrays
     rows, labels, kinds = _rows_to_judge(store, arrays, config.split)
     new = np.asarray(arrays["new_classes"], dtype=bool)

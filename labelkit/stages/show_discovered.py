@@ -187,7 +187,7 @@ def _read_result(config: ShowDiscoveredConfig, store: EmbeddingStore) -> Result:
     if config.result is not None:
         result = read_result(store, config.result)
         if result.kind != RESULT_KIND:
-            raise StoreError(str(result.path), f"was made by {result.stage} and holds no discovered images", remedy)
+            raise StoreError(result.where, f"was made by {result.stage} and holds no discovered images", remedy)
         return result
     found = []
     for name in list_results(store):

@@ -30,12 +30,12 @@ def _limit(seconds: float, size: int) -> None:
 
 def main() -> None:
     """Check standard input and write the verdict to standard output."""
-    file_format, seconds, size = sys.argv[1], float(sys.argv[2]), int(sys.argv[3])
+    name, seconds, size = sys.argv[1], float(sys.argv[2]), int(sys.argv[3])
     verdict: dict[str, str | None] = {"error": None}
     _limit(seconds, size)
     try:
         try:
-            check_handle(os.fdopen(0, "rb", buffering=0, closefd=False), "", file_format)
+            check_handle(os.fdopen(0, "rb", buffering=0, closefd=False), "", None if name == "any" else name)
         except MemoryError as error:
             problem = "checking it needs more memory than a file of this size should"
             raise Damaged("", problem, "Restore the file from a copy or make it again with --overwrite") from error

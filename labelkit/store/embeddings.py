@@ -151,6 +151,7 @@ class EmbeddingStore:
         content_digest: identity of the content, 64 hexadecimal digits; results refer to it.
         plan_digest: digest of the plan it was made by.
         created_by: program and version.
+        packed_results: names of the results in the same file; see ``labelkit.store.results``.
     """
 
     def __init__(self, file: CheckedFile, path: Path, *, verify: bool) -> None:
@@ -184,8 +185,12 @@ class EmbeddingStore:
         self.splits: NDArray[np.int16] | None = column("splits")
         self.labeled = _flags(file, "labeled", column("labeled"))
         self.old_classes = _flags(file, "old_classes", column("old_classes"))
+        if ("skipped/sample_ids" in file.datasets) != ("skipped/reasons" in file.datasets):
+            raise Refused(file.place("skipped"), "holds names without reasons, or reasons without names", RESTORE)
         self.skipped = list(zip(texts("skipped/sample_ids"), texts("skipped/reasons"), strict=True))
+        self.packed_results = _packed_results(file)
         self._check_values(file)
+        _check_label_sets(file, self.n, verify)
         self._embeddings = _Rows(file, "embeddings", verify)
         self._extras = {name: _Rows(file, name, verify) for name in _extra_names(file, self.n)}
 
@@ -254,6 +259,22 @@ class EmbeddingStore:
             raise Refused(file.place("labeled"), "marks samples that have no label", RESTORE)
         if len(set(self.split_names)) < len(self.split_names):
             raise Refused(file.place("split_names"), "a name comes twice", RESTORE)
+
+
+def _packed_results(file: CheckedFile) -> tuple[str, ...]:
+    names = [path.removeprefix("results/") for path in file.groups if path.startswith("results/")]
+    return tuple(sorted(name for name in names if schema.RESULT_NAME.fullmatch(name)))
+
+
+def _check_label_sets(file: CheckedFile, rows: int, verify: bool) -> None:
+    """Check further label columns like the first ones; nothing else looks at them here."""
+    for prefix in [f"{path}/" for path in file.groups if path.startswith("label_sets/")]:
+        lengths = check_axes(file, schema.LABEL_SET_COLUMNS, {"n": rows}, prefix)
+        if f"{prefix}labels" in file.datasets:
+            check_indices(file, f"{prefix}labels", file.read(f"{prefix}labels", verify=verify), lengths.get("k"))
+        for name in ("labeled", "old_classes"):
+            if prefix + name in file.datasets:
+                _flags(file, prefix + name, file.read(prefix + name, verify=verify))
 
 
 def check_indices(file: CheckedFile, name: str, values: NDArray[Any], count: int | None) -> None:

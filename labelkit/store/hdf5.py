@@ -39,12 +39,13 @@ from labelkit.store.digests import (
     group_line,
     rows_per_block,
     sha256_of,
+    verify_block,
     verify_blocks,
 )
 from labelkit.store.schema import name_bytes, name_text
 
 Array = NDArray[Any]
-AttributeValue = str | int
+AttributeValue = str | int | Array
 
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
 _FILTERS = {h5py.h5z.FILTER_DEFLATE, h5py.h5z.FILTER_SHUFFLE, h5py.h5z.FILTER_FLETCHER32}
@@ -172,6 +173,8 @@ class Image:
         attributes = {path: dict(values) for path, values in contents.attributes.items()}
         lines = []
         for path, data in contents.datasets.items():
+            if data.dtype.byteorder == ">":
+                raise TypeError(f"a store cannot hold values of type {data.dtype}")
             row_bytes = data.dtype.itemsize * math.prod(data.shape[1:])
             if data.shape and data.shape[0] * row_bytes > block_bytes:
                 block_rows = rows_per_block(row_bytes, block_bytes)
@@ -196,6 +199,20 @@ class Image:
         attributes.setdefault("", {})["content_digest"] = self.content_digest
         self._datasets = datasets
         self._lay_out(sorted(groups), attributes)
+
+    @classmethod
+    def verbatim(cls, contents: Contents, groups: Iterable[str]) -> Self:
+        """Return the image of exactly these contents: no digest is made or compared, attributes keep their types.
+
+        Args:
+            contents: all datasets and attributes, digests included; attributes as arrays.
+            groups: all groups, the root as the empty path.
+        """
+        image = cls.__new__(cls)
+        image.content_digest = str(_plain(np.asarray(contents.attributes[""]["content_digest"])))
+        image._datasets = dict(contents.datasets)
+        image._lay_out(sorted(set(groups) | {""}), contents.attributes)
+        return image
 
     def _lay_out(self, groups: list[str], attributes: Mapping[str, Mapping[str, AttributeValue]]) -> None:
         recorder = _Recorder()
@@ -277,12 +294,14 @@ def reserve(descriptor: int, size: int) -> None:
 def _hdf5_type(dtype: np.dtype[Any]) -> Any:
     if dtype.kind == "S":
         dtype = h5py.string_dtype("utf-8", dtype.itemsize)
-    elif dtype.kind not in "iuf" or dtype.byteorder == ">":
+    elif dtype.kind not in "iuf":
         raise TypeError(f"a store cannot hold values of type {dtype}")
     return h5py.h5t.py_create(dtype, logical=True)
 
 
 def _attribute_array(value: AttributeValue) -> Array:
+    if isinstance(value, np.ndarray):
+        return value
     if isinstance(value, str):
         raw = name_bytes(value)
         if b"\0" in raw or len(raw) >= schema.ATTRIBUTE_BYTES:
@@ -340,25 +359,48 @@ class CheckedFile:
         datasets: by path without a leading slash.
         attributes: by path of the object (the root is the empty path), then by name; texts as ``str``,
             numbers as ``int`` or ``float``. Attributes that are arrays are left out.
+        stored_attributes: the same as they are stored, arrays too.
+        groups: paths of all groups.
+        format: what it is, such as ``labelkit.store``.
         content_digest: as stored and recomputed.
     """
 
     _file: Any = None
 
-    def __init__(self, handle: BinaryIO, where: str, file_format: str) -> None:
+    def __init__(
+        self,
+        handle: BinaryIO,
+        where: str,
+        file_format: str | None,
+        *,
+        outer: CheckedFile | None = None,
+        group: str = "",
+    ) -> None:
+        """Check a file, or a group of one that is checked already as if it were a file of its own.
+
+        Args:
+            handle: the file.
+            where: the name used in messages.
+            file_format: what it must be; ``None`` for any format of labelkit.
+            outer: the checked file that ``group`` is in.
+            group: path of the group.
+        """
         self.where = where
         self._handle = handle
         self._size = os.fstat(handle.fileno()).st_size if _has_descriptor(handle) else handle.seek(0, os.SEEK_END)
-        self._compressed = file_format == schema.FORMAT_RESULT
+        self._outer = outer
+        self._root = f"/{group}" if group else ""
+        self.format = file_format or ""
         self.datasets: dict[str, DatasetInfo] = {}
         self.attributes: dict[str, dict[str, Any]] = {}
-        self._groups: list[str] = []
+        self.stored_attributes: dict[str, dict[str, Array]] = {}
+        self.groups: list[str] = []
         self._attribute_lines: list[bytes] = []
         self._objects = 0
         try:
-            self._file = self._open()
+            self._file = self._open() if outer is None else outer._file
             with _translated(self, ""):
-                root = h5py.h5g.open(self._file.id, b"/")
+                root = h5py.h5g.open(self._file.id, name_bytes(self._root) or b"/")
                 self._check_header(root, file_format)
                 self._walk(root, "", 0)
             self.content_digest = self._check_digest()
@@ -375,11 +417,21 @@ class CheckedFile:
         self.close()
 
     def close(self) -> None:
-        """Close HDF5's side and the descriptor; maps stay valid."""
+        """Close HDF5's side and the descriptor; maps stay valid. A group of a file leaves that to the file."""
+        if self._outer is not None:
+            return
         if self._file is not None:
             with suppress(Exception):
                 self._file.close()
         self._handle.close()
+
+    def inside(self, group: str, file_format: str) -> CheckedFile:
+        """Return a group of this file as a file of its own; usable while this one is open.
+
+        Raises:
+            StoreError: it is not of this format, or its content digest differs.
+        """
+        return CheckedFile(self._handle, self.where, file_format, outer=self, group=group)
 
     # ---- structure
 
@@ -394,28 +446,28 @@ class CheckedFile:
             problem = "shorter than it says, it was cut off" if short else f"HDF5 cannot open it ({_one_line(error)})"
             raise Damaged(self.where, problem, RESTORE) from error
 
-    def _check_header(self, group: Any, file_format: str) -> None:
+    def _check_header(self, group: Any, file_format: str | None) -> None:
         root = self._read_attributes(group, "", only=("format", "format_version", "requires"))
-        if root.get("format") != file_format:
-            found = root.get("format", "nothing")
-            raise NotAStore(
-                self.where, f"expected format {file_format}, found {found}", "Give a file written by labelkit."
-            )
+        found = root.get("format", "nothing")
+        if found != file_format and (file_format is not None or found not in schema.FORMATS):
+            expected = f"format {file_format}" if file_format else "a format of labelkit"
+            raise NotAStore(self.place(""), f"expected {expected}, found {found}", "Give a file written by labelkit.")
+        self.format = str(found)
         version = str(root.get("format_version", ""))
         major = version.partition(".")[0]
         if not major.isdecimal() or not major.isascii():
             self._refuse("", f"format_version is {version!r}")
         if int(major) > schema.MAJOR_VERSION:
             problem = f"written in format {version}; this labelkit reads up to {schema.FORMAT_VERSION}"
-            raise VersionError(self.where, problem, "Update labelkit.")
+            raise VersionError(self.place(""), problem, "Update labelkit.")
         needed = {word for word in str(root.get("requires", "")).split(",") if word}
         if unknown := sorted(needed - schema.KNOWN_FEATURES):
             raise VersionError(
-                self.where, f"needs features this labelkit lacks: {', '.join(unknown)}", "Update labelkit."
+                self.place(""), f"needs features this labelkit lacks: {', '.join(unknown)}", "Update labelkit."
             )
 
     def _walk(self, group: Any, path: str, depth: int) -> None:
-        self._groups.append(path)
+        self.groups.append(path)
         self.attributes[path] = self._read_attributes(group, path)
         names: list[tuple[bytes, Any]] = []
 
@@ -457,7 +509,8 @@ class CheckedFile:
         stored = dataset.get_storage_size()
         declared = dtype.itemsize * math.prod(shape)
         filters = [create.get_filter(i)[0] for i in range(create.get_nfilters())]
-        if filters and (not (self._compressed or _in_results(path)) or any(code not in _FILTERS for code in filters)):
+        may_filter = self.format == schema.FORMAT_RESULT or _in_results(path)
+        if filters and (not may_filter or any(code not in _FILTERS for code in filters)):
             self._refuse(path, f"filters that are not allowed here: {filters}")
         if layout == h5py.h5d.CHUNKED and dtype.itemsize * math.prod(create.get_chunk()) > schema.CHUNK_BYTES:
             self._refuse(path, f"chunks above {schema.CHUNK_BYTES >> 20} MiB")
@@ -486,6 +539,8 @@ class CheckedFile:
                 self._refuse(place, f"an attribute above {schema.ATTRIBUTE_BYTES >> 10} KiB")
             value = np.empty(shape, dtype)
             attribute.read(value, attribute.get_type())
+            if not only:
+                self.stored_attributes.setdefault(path, {})[name] = value
             if not shape:
                 values[name] = _plain(value)
             elif only:
@@ -521,12 +576,13 @@ class CheckedFile:
 
     def place(self, path: str) -> str:
         """Return how messages call an object of the file."""
-        return f"{self.where}:/{path}" if path else self.where
+        inner = f"{self._root}/{path}" if path else self._root
+        return f"{self.where}:{inner}" if inner else self.where
 
     # ---- digests
 
     def _check_digest(self) -> str:
-        lines = [group_line(path) for path in self._groups if not _in_results(path)]
+        lines = [group_line(path) for path in self.groups if not _in_results(path)]
         lines.extend(self._attribute_lines)
         for path, info in list(self.datasets.items()):
             if _in_results(path):
@@ -546,13 +602,13 @@ class CheckedFile:
         found, stored = digest_of_lines(lines), self.attributes[""].get("content_digest")
         if found != stored:
             problem = "content digest differs, the file was changed or the disk is failing"
-            raise Damaged(self.where, problem, RESTORE)
+            raise Damaged(self.place(""), problem, RESTORE)
         return found
 
-    def _blocks(self, path: str) -> Iterator[Array]:
-        """Read a dataset in pieces of about 4 MiB."""
+    def _blocks(self, path: str, step: int = 0) -> Iterator[Array]:
+        """Read a dataset in pieces of ``step`` rows, by default of about 4 MiB."""
         info = self.datasets[path]
-        dataset = h5py.h5d.open(self._file.id, name_bytes(f"/{path}"))
+        dataset = h5py.h5d.open(self._file.id, name_bytes(f"{self._root}/{path}"))
         # The stored type, not h5py's idea of it: the bytes come as they are.
         kind = dataset.get_type()
         if not info.shape:
@@ -560,7 +616,7 @@ class CheckedFile:
             dataset.read(h5py.h5s.ALL, h5py.h5s.ALL, scalar, kind)
             yield scalar
             return
-        step = max(1, schema.BLOCK_BYTES * info.shape[0] // max(1, info.nbytes))
+        step = step or max(1, schema.BLOCK_BYTES * info.shape[0] // max(1, info.nbytes))
         for start in range(0, info.shape[0] if info.nbytes else 0, step):
             block = np.empty((min(step, info.shape[0] - start), *info.shape[1:]), info.dtype)
             space = dataset.get_space()
@@ -579,6 +635,34 @@ class CheckedFile:
                 with _translated(self, path):
                     for _ in self._blocks(path):
                         pass
+
+    def verified_blocks(self, path: str, faults: list[Damaged] | None = None) -> Iterator[Array]:
+        """Yield a dataset in pieces of whole rows, each compared with its digest; a scalar in one piece.
+
+        Args:
+            path: of the dataset.
+            faults: gets what is wrong, and the damaged rows are yielded all the same; ``None``: it is raised.
+
+        Raises:
+            Damaged: a digest differs; names the rows.
+        """
+        expected = self.digests(path)
+        start = 0
+        try:
+            with _translated(self, path):
+                for number, block in enumerate(self._blocks(path, self.datasets[path].block_rows)):
+                    try:
+                        verify_block(self.place(path), block, start, None if expected is None else expected[number])
+                    except Damaged as error:
+                        if faults is None:
+                            raise
+                        faults.append(error)
+                    yield block
+                    start += len(block) if block.ndim else 0
+        except Damaged as error:
+            if faults is None:
+                raise
+            faults.append(error)
 
     def read(self, path: str, *, verify: bool = True) -> Array:
         """Return a dataset as a new array.
@@ -708,7 +792,7 @@ def check_axes(
     return known
 
 
-def check_handle(handle: BinaryIO, where: str, file_format: str) -> None:
+def check_handle(handle: BinaryIO, where: str, file_format: str | None) -> None:
     """Do in this process what ``open_file`` does in a child, and read all chunked datasets.
 
     Raises:

@@ -38,7 +38,7 @@ def trust(path: Path) -> None:
     _harmless.add(_identity(path.stat()))
 
 
-def open_file(path: Path, file_format: str) -> CheckedFile:
+def open_file(path: Path, file_format: str | None) -> CheckedFile:
     """Open a file and check everything about it but large arrays.
 
     A file that this process did not write is checked in a child process with limits on time and memory
@@ -46,7 +46,7 @@ def open_file(path: Path, file_format: str) -> CheckedFile:
 
     Args:
         path: the file.
-        file_format: what it must be, such as ``labelkit.store``.
+        file_format: what it must be, such as ``labelkit.store``; ``None`` for any format of labelkit.
 
     Raises:
         NotAStore: missing, not a regular file, not HDF5, or of another format.
@@ -86,7 +86,7 @@ def open_regular(path: Path) -> BinaryIO:
     return os.fdopen(descriptor, "rb", buffering=0)
 
 
-def _check_in_child(handle: BinaryIO, where: str, file_format: str) -> None:
+def _check_in_child(handle: BinaryIO, where: str, file_format: str | None) -> None:
     size = os.fstat(handle.fileno()).st_size
     seconds = _CHILD_SECONDS + size * _CHILD_SECONDS_PER_BYTE
     command = [
@@ -94,7 +94,7 @@ def _check_in_child(handle: BinaryIO, where: str, file_format: str) -> None:
         "-P",
         "-m",
         "labelkit.store.check",
-        file_format,
+        file_format or "any",
         str(seconds),
         str(_CHILD_BYTES + 2 * size),
     ]

@@ -91,19 +91,13 @@ class PatchPlan:
 
     @property
     def _row_bytes(self) -> int:
-        return self.count * (self.dim * np.dtype(self.dtype).itemsize + (4 if self.is_sampled else 0)) + 40
+        return patch_row_bytes(self.count, self.dim, self.dtype, is_sampled=self.is_sampled)
 
     @cached_property
     def pieces(self) -> list[tuple[int, int, int, int]]:
         """Part of the store, number in it, first row and the row after the last one, of each piece in order."""
-        batch, part_rows, total = self.rows.batch_size, self.rows.part_rows, len(self.rows.sample_ids)
-        step = max(1, schema.PART_BYTES // self._row_bytes // batch) * batch
-        found = []
-        for part in range(self.rows.num_parts):
-            first, last = part * part_rows, min((part + 1) * part_rows, total)
-            starts = range(first, last, step)
-            found += [(part, number, start, min(start + step, last)) for number, start in enumerate(starts)]
-        return found
+        rows = self.rows
+        return piece_ranges(len(rows.sample_ids), rows.part_rows, rows.batch_size, self._row_bytes)
 
     @cached_property
     def files(self) -> list[list[int]]:
@@ -154,6 +148,22 @@ class PatchPlan:
         return self._row_bytes * len(self.rows.sample_ids) + (64 << 10) * len(self.files)
 
 
+def patch_row_bytes(count: int, dim: int, dtype: str, *, is_sampled: bool) -> int:
+    """Return the bytes of all patches of an image, ``count`` of them, with what is noted about them."""
+    return count * (dim * np.dtype(dtype).itemsize + (4 if is_sampled else 0)) + 40
+
+
+def piece_ranges(total: int, part_rows: int, batch_size: int, row_bytes: int) -> list[tuple[int, int, int, int]]:
+    """Return part of the store, number in it, first row and the row after the last one, of each piece in order."""
+    step = max(1, schema.PART_BYTES // row_bytes // batch_size) * batch_size
+    found = []
+    for part, first in enumerate(range(0, total, part_rows)):
+        last = min(first + part_rows, total)
+        starts = range(first, last, step)
+        found += [(part, number, start, min(start + step, last)) for number, start in enumerate(starts)]
+    return found
+
+
 @dataclass(frozen=True)
 class Piece:
     """Patches of some images, those that could be read, in order.
@@ -169,6 +179,11 @@ class Piece:
     features: NDArray[Any]
     cells: NDArray[np.int64] | None
     regions: NDArray[np.float64]
+
+
+def patches_run_folder(out: Path) -> Path:
+    """Return where the patches of a store are while they are made."""
+    return out.with_name(out.name + ".patches.run")
 
 
 class PatchRun:
@@ -188,7 +203,7 @@ class PatchRun:
         self.warnings: list[str] = []
         self._overwrite = overwrite
         self._target = patches_folder(out)
-        self._folder = out.with_name(out.name + ".patches.run")
+        self._folder = patches_run_folder(out)
 
     @classmethod
     def open(cls, out: str | os.PathLike[str], plan: PatchPlan, overwrite: bool = False) -> PatchRun:

@@ -241,6 +241,20 @@ class _SetFile:
         return np.concatenate(shapes) if shapes else np.zeros((0, 2), dtype=np.int64)
 
 
+def check_set_file(file: CheckedFile, entry: dict[str, Any], listed: dict[str, Any]) -> ModelIdentity:
+    """Check all of a file of a set but its patches, and return the model that made it.
+
+    Args:
+        file: the checked file.
+        entry: what ``SET.json`` says about it.
+        listed: content of ``SET.json``.
+
+    Raises:
+        StoreError: it is another file, or holds what it cannot.
+    """
+    return _SetFile(file, entry, listed, verify=False).model
+
+
 class PatchSet:
     """The patches of a store, open for reading. Made by ``open_patches``; holds no open file, only maps.
 

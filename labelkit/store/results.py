@@ -1,4 +1,6 @@
-"""Named results beside a store: clusters, discovered classes, neighbors, scores. The store itself never changes.
+"""Named results of a store: clusters, discovered classes, neighbors, scores. The store itself never changes.
+
+They lie beside it, or are packed into one file with it.
 
 The format is described in ``labelkit.store.schema``.
 """
@@ -7,7 +9,8 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,14 +38,15 @@ class Result:
     """A result as it was read.
 
     Attributes:
-        name: file name without ``.h5``.
+        name: file name without ``.h5``, or name of the group in a packed store.
         kind: what it holds, one word.
         arrays: by name as in ``labelkit.store.schema``; row i is row i of the store. Strings are lists of
             ``str``, flags are bool, ``metrics`` is its JSON text.
         params: how it was made, with the seed.
         stage: the command that made it.
         stale: whether it belongs to other content than the store has now.
-        path: the file.
+        path: the file; that of the store, where it is packed.
+        where: how messages call it, such as ``cub.h5:/results/RESULT``.
         store_digest: content digest of the store it belongs to.
         gallery_digest: content digest of the store that ``neighbor_rows`` points into; empty if there is none.
         content_digest: its own identity.
@@ -56,6 +60,7 @@ class Result:
     stage: str
     stale: bool
     path: Path
+    where: str
     store_digest: str
     gallery_digest: str
     content_digest: str
@@ -79,7 +84,7 @@ def write_result(
     overwrite: bool = False,
     gallery_digest: str = "",
 ) -> Path:
-    """Write a result beside a store, complete or not at all.
+    """Write a result beside a store, complete or not at all; also where others are packed into the store.
 
     Args:
         store: the store its rows belong to.
@@ -90,7 +95,7 @@ def write_result(
             ``metrics`` is an object or its JSON text.
         params: how it was made, with the seed; JSON values only.
         stage: the command that makes it, such as ``cluster ss-kmeans``.
-        overwrite: replace a result of the same name.
+        overwrite: replace a result of the same name; one that is packed into the store stays.
         gallery_digest: content digest of the store that ``neighbor_rows`` points into.
 
     Returns:
@@ -131,6 +136,12 @@ def write_result(
             _read_arrays(file, store.n, own_gallery=gallery_digest in ("", store.content_digest))
     except StoreError as error:
         raise ValueError(f"not a result of this store: {error.where}: {error.problem}") from error
+    if name in store.packed_results:
+        with _opened(store, name) as packed:
+            if packed.content_digest == image.content_digest:
+                return store.path
+            remedy = "Choose another name with --result: a packed file does not change."
+            raise StoreError(packed.place(""), "a result of this name exists and has other content", remedy)
     try:
         if not path.parent.is_dir():
             path.parent.mkdir(exist_ok=True)
@@ -163,64 +174,113 @@ def read_result(store: EmbeddingStore, name: str, *, allow_stale: bool = False) 
         Mismatch: it was made from other content than the store has now.
         StoreError: see ``labelkit.store.opening.open_file``.
     """
-    path = _result_path(store, name)
-    if not path.exists():
-        known = ", ".join(list_results(store)) or "none"
-        raise NotAStore(
-            str(path), f"there is no result {name!r}; results of this store: {known}", "Choose one of them."
-        )
-    with open_file(path, schema.FORMAT_RESULT) as file:
-        root = file.attributes[""]
-        stale = root.get("store_digest") != store.content_digest
+    with _opened(store, name) as file:
+        stale = file.attributes[""].get("store_digest") != store.content_digest
         if stale and not allow_stale:
             problem = f"made from other content than {store.path} has now"
-            raise Mismatch(str(path), problem, "Make it again, or pass --allow-stale to look at it.")
-        gallery_digest = str(root.get("gallery_digest", ""))
-        rows = root.get("n")
-        if not isinstance(rows, int) or (rows != store.n and not stale):
-            raise Mismatch(str(path), f"n is {rows!r} where the store has {store.n} rows", RESTORE)
-        arrays = _read_arrays(file, rows, own_gallery=gallery_digest in ("", root.get("store_digest")))
-        try:
-            params = json.loads(file.read_text("", "params"))
-            json.loads(arrays.get("metrics", "{}"))
-        except (ValueError, RecursionError) as error:
-            raise Refused(str(path), "params or metrics are not JSON", RESTORE) from error
-        if not isinstance(params, dict):
-            raise Refused(str(path), "params is not a JSON object", RESTORE)
-        return Result(
-            name=name,
-            kind=str(root.get("kind", "")),
-            arrays=arrays,
-            params=params,
-            stage=str(root.get("stage", "")),
-            stale=stale,
-            path=path,
-            store_digest=str(root.get("store_digest", "")),
-            gallery_digest=gallery_digest,
-            content_digest=file.content_digest,
-            created_by=str(root.get("created_by", "")),
-        )
+            raise Mismatch(file.place(""), problem, "Make it again, or pass --allow-stale to look at it.")
+        path = store.path if name in store.packed_results else _result_path(store, name)
+        return parse_result(file, path, name, None if stale else store.n, stale=stale)
+
+
+def parse_result(file: CheckedFile, path: Path, name: str, rows: int | None, *, stale: bool) -> Result:
+    """Read a result out of its checked file; all its digests are compared.
+
+    Args:
+        file: the file, or the group of a packed store.
+        path: the file.
+        name: of the result.
+        rows: of the store it belongs to; ``None``: as many as it says.
+        stale: whether it belongs to other content than the store has now.
+
+    Raises:
+        StoreError: it is damaged, or holds what a result cannot.
+    """
+    root = file.attributes[""]
+    where = file.place("")
+    gallery_digest = str(root.get("gallery_digest", ""))
+    found = root.get("n")
+    if not isinstance(found, int) or (rows is not None and found != rows):
+        problem = f"n is {found!r}" + ("" if rows is None else f" where the store has {rows} rows")
+        raise Mismatch(where, problem, RESTORE)
+    arrays = _read_arrays(file, found, own_gallery=gallery_digest in ("", root.get("store_digest")))
+    try:
+        params = json.loads(file.read_text("", "params"))
+        json.loads(arrays.get("metrics", "{}"))
+    except (ValueError, RecursionError) as error:
+        raise Refused(where, "params or metrics are not JSON", RESTORE) from error
+    if not isinstance(params, dict):
+        raise Refused(where, "params is not a JSON object", RESTORE)
+    return Result(
+        name=name,
+        kind=str(root.get("kind", "")),
+        arrays=arrays,
+        params=params,
+        stage=str(root.get("stage", "")),
+        stale=stale,
+        path=path,
+        where=where,
+        store_digest=str(root.get("store_digest", "")),
+        gallery_digest=gallery_digest,
+        content_digest=file.content_digest,
+        created_by=str(root.get("created_by", "")),
+    )
 
 
 def list_results(store: EmbeddingStore) -> list[str]:
-    """Return the names of the results beside a store, sorted."""
-    folder = _results_folder(store)
+    """Return the names of the results of a store, those beside it and those packed into it, sorted."""
+    return sorted({*store.packed_results, *results_beside(store.path)})
+
+
+def results_beside(path: Path) -> list[str]:
+    """Return the names of the results beside the store of this name, sorted."""
+    folder = results_folder(path)
     if not folder.is_dir():
         return []
     names = (entry.name.removesuffix(".h5") for entry in folder.iterdir() if entry.name.endswith(".h5"))
     return sorted(name for name in names if schema.RESULT_NAME.fullmatch(name))
 
 
-def _results_folder(store: EmbeddingStore) -> Path:
-    return store.path.with_name(store.path.name + ".results")
+@contextmanager
+def _opened(store: EmbeddingStore, name: str) -> Iterator[CheckedFile]:
+    """Open a result, wherever it is.
+
+    Raises:
+        NotAStore: there is no such result.
+        StoreError: it cannot be used; or it is packed into the store, and another one of its name lies beside it.
+    """
+    path = _result_path(store, name)
+    if name not in store.packed_results:
+        if not path.exists():
+            known = ", ".join(list_results(store)) or "none"
+            problem = f"there is no result {name!r}; results of this store: {known}"
+            raise NotAStore(str(path), problem, "Choose one of them.")
+        with open_file(path, schema.FORMAT_RESULT) as file:
+            yield file
+        return
+    with open_file(store.path, schema.FORMAT_STORE) as outer:
+        if outer.content_digest != store.content_digest or f"results/{name}" not in outer.groups:
+            raise Mismatch(str(store.path), "was replaced while it was open", "Run the same command again.")
+        packed = outer.inside(f"results/{name}", schema.FORMAT_RESULT)
+        if path.exists():
+            with open_file(path, schema.FORMAT_RESULT) as beside:
+                if beside.content_digest != packed.content_digest:
+                    problem = f"exists twice: {packed.place('')} has other content"
+                    raise StoreError(str(path), problem, "Give it another name, or delete it.")
+        yield packed
+
+
+def results_folder(path: Path) -> Path:
+    """Return where the results beside a store are."""
+    return path.with_name(path.name + ".results")
 
 
 def _result_path(store: EmbeddingStore, name: str) -> Path:
     if not schema.RESULT_NAME.fullmatch(name):
         problem = f"a result cannot be named {name!r}"
         remedy = "Use up to 64 lower-case letters, digits, dots, dashes and underscores, a letter or digit first."
-        raise StoreError(str(_results_folder(store)), problem, remedy)
-    return _results_folder(store) / f"{name}.h5"
+        raise StoreError(str(results_folder(store.path)), problem, remedy)
+    return results_folder(store.path) / f"{name}.h5"
 
 
 def _is_there(path: Path, content_digest: str) -> bool:

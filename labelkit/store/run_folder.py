@@ -34,6 +34,7 @@ except ImportError:  # Windows: no lock; publishing is harmless when two do it
     fcntl = None  # type: ignore[assignment]  # the absent module is the value
 
 LOCK_SECONDS = 2.0
+_NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)
 
 
 def commit_part(path: Path, contents: Contents) -> None:
@@ -225,6 +226,25 @@ def locked(folder: Path) -> Iterator[bool]:
         os.close(descriptor)
 
 
+def is_locked(lock: Path) -> bool:
+    """Say whether a process holds a lock file; nothing is written, and a process that wants it just now waits.
+
+    Raises:
+        ResourceError: the file cannot be opened.
+    """
+    if fcntl is None or not lock.is_file():
+        return False
+    with translated(lock), lock.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise
+    return False
+
+
 def _is_same_file(descriptor: int, path: Path) -> bool:
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())
@@ -246,7 +266,7 @@ def _wait_for_lock(descriptor: int, folder: Path) -> None:
             time.sleep(0.02)
         except OSError as error:
             # Some network file systems have no locks; publishing is harmless without.
-            if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL):
+            if error.errno not in _NO_LOCKS:
                 raise resource_error(error, str(folder)) from error
             return
         else:

@@ -79,6 +79,11 @@ Root attributes: ``format`` = labelkit.result, ``format_version``, ``requires``,
 ``store_digest``, ``gallery_digest`` (retrieval), ``n``, ``params`` (canonical JSON), ``stage``,
 ``created_by``, ``content_digest``.
 
+Packed store: a store that holds its results too, for sending. The group ``results/RESULT`` holds what the root of the
+result's own file does, its ``digests`` and its ``content_digest`` included; paths in the lines of that digest count
+from the group. The digest of the store leaves ``/results`` out, so it is that of the store without them. A packed file
+does not change either: further results lie beside it.
+
 Prototypes, ``NAME.h5``: the same rules.
 
     prototypes                   (k, d) float32, rows of length 1, one per class
@@ -144,6 +149,17 @@ FORMAT_KEYPOINTS = "labelkit.keypoints"
 FORMAT_TRIED = "labelkit.tried"
 FORMAT_PATCHES = "labelkit.patches"
 FORMAT_NEIGHBORS = "labelkit.neighbors"
+FORMATS = (
+    FORMAT_STORE,
+    FORMAT_RESULT,
+    FORMAT_PART,
+    FORMAT_PROTOTYPES,
+    FORMAT_MATCHES,
+    FORMAT_KEYPOINTS,
+    FORMAT_TRIED,
+    FORMAT_NEIGHBORS,
+)
+"""Formats of HDF5 files; plans and sets of patches are JSON."""
 FORMAT_VERSION = "1.0"
 MAJOR_VERSION = 1
 FEATURE_CELLS = "cells"
@@ -185,6 +201,14 @@ STORE_COLUMNS: dict[str, tuple[str, ...]] = {
     "skipped/reasons": ("m",),
 }
 """Axes of each known dataset of a store; equal letters have equal lengths, a number is a length."""
+
+LABEL_SET_COLUMNS: dict[str, tuple[str, ...]] = {
+    "labels": ("n",),
+    "labeled": ("n",),
+    "class_names": ("k",),
+    "old_classes": ("k",),
+}
+"""Axes of each known dataset of a group ``label_sets/NAME``."""
 
 REQUIRED_COLUMNS = ("embeddings", "sample_ids", "sha256", "file_sizes", "image_sizes")
 

@@ -235,7 +235,7 @@ def continue_plan(out: str | os.PathLike[str], plan: EmbeddingPlan) -> Embedding
         out: the store to be made.
         plan: made from the listing of now.
     """
-    stored = _stored_plan(_run_folder(Path(out)))
+    stored = _stored_plan(embedding_run_folder(Path(out)))
     if stored is None:
         return plan
     keys = {key.partition(".")[0] for key in differing_keys(stored.to_json(), plan.to_json())}
@@ -298,7 +298,7 @@ class EmbeddingRun:
         self.already_done = False
         self.warnings: list[str] = []
         self._overwrite = overwrite
-        self._folder = _run_folder(out)
+        self._folder = embedding_run_folder(out)
         self._digest = plan.digest()
 
     @classmethod
@@ -651,7 +651,8 @@ class EmbeddingRun:
             raise resource_error(error, str(self.out)) from error
 
 
-def _run_folder(out: Path) -> Path:
+def embedding_run_folder(out: Path) -> Path:
+    """Return where a store is while it is made."""
     return out.with_name(out.name + ".run")
 
 

@@ -10,7 +10,10 @@ import h5py
 import numpy as np
 import pytest
 from labelkit.store.embeddings import open_store
-from labelkit.store.results import read_result
+from labelkit.store.matches import read_matches
+from labelkit.store.packing import pack_store
+from labelkit.store.patches import open_patches
+from labelkit.store.results import list_results, read_result
 from store_samples import MODEL, SAMPLE_IDS, make_plan, make_store
 
 FORMATS = Path(__file__).parents[1] / "data" / "formats"
@@ -26,7 +29,17 @@ FILES = {
 }
 
 
-def content_digest(path):
+BYTES = {
+    "packed-1.0.h5": "2dc265e198f8ece111fbd526a50efc3bcedfed4f1c68d48c260b790fcd7181ee",
+    "patches-1.0/SET.json": "832dd31390011279ca0c6237264d9d72358b178dbbc280d3ef9e437446de5a6e",
+    "patches-1.0/SET-00000-of-00002.h5": "55e2f2bb03089053aeaecdd48ca18d5b29594876ae5d9a93c3b2dd2e27ed40b6",
+    "patches-1.0/SET-00001-of-00002.h5": "16c412a93719cde9014ffe5c4900db9317030b3d2e642ef900074ef70521fbac",
+    "matches-1.0.h5": "917954a1b1c05f1c9b15fc9065bd0b6c13231d4dfc37a19badda5c6ca4a233d5",
+}
+"""SHA-256 of the golden files that came later; checkpoints are in tests/engine."""
+
+
+def content_digest(path, root="/"):
     """The content digest by the words of labelkit.store.schema, for files without block digests."""
     lines = []
 
@@ -46,15 +59,25 @@ def content_digest(path):
                 line("A", f"{name}@{key}", np.asarray(item.attrs[key]).astype(dtype.str), dtype)
 
     with h5py.File(path) as file:
-        visit("/", file)
-        file.visititems(lambda name, item: visit(f"/{name}", item))
-        stored = file.attrs["content_digest"].decode()
+        group = file[root]
+        visit("/", group)
+        group.visititems(lambda name, item: None if f"{name}/".startswith("results/") else visit(f"/{name}", item))
+        stored = group.attrs["content_digest"].decode()
     return hashlib.sha256(b"".join(sorted(lines))).hexdigest(), stored
 
 
 @pytest.mark.parametrize("name", FILES)
 def test_files_of_past_formats_are_as_they_were(name):
     assert hashlib.sha256((FORMATS / name).read_bytes()).hexdigest() == FILES[name][0]
+
+
+@pytest.mark.parametrize("name", BYTES)
+def test_later_files_of_past_formats_are_as_they_were(name):
+    assert hashlib.sha256((FORMATS / name).read_bytes()).hexdigest() == BYTES[name]
+
+
+def test_all_files_of_past_formats_are_small():
+    assert sum(path.stat().st_size for path in FORMATS.rglob("*") if path.is_file()) < 200_000
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -99,6 +122,61 @@ def test_a_result_of_format_1_0_is_read(tmp_path):
     assert result.arrays["centroids"].tolist() == [[1, 0, 0], [0, 1, 0]]
     assert result.arrays["names"] == ["chat", "größe"]
     assert result.metrics == {"nmi": 0.25}
+
+
+def test_a_packed_store_of_format_1_0_is_read():
+    path = FORMATS / "packed-1.0.h5"
+    store = open_store(path)
+    assert (store.n, store.content_digest) == (7, FILES["store-1.0.h5"][1])
+    assert content_digest(path) == (FILES["store-1.0.h5"][1],) * 2
+    assert content_digest(path, "/results/clusters") == (FILES["result-1.0.h5"][1],) * 2
+    assert store.embeddings[0].tolist() == [5.0, np.float32(148 / 7), np.float32(165 / 7)]
+    assert list_results(store) == ["clusters"]
+    result = read_result(store, "clusters")
+    assert (result.where, result.stale, result.content_digest) == (
+        f"{path}:/results/clusters",
+        False,
+        FILES["result-1.0.h5"][1],
+    )
+    assert result.arrays["cluster_ids"].tolist() == [0, 1, 0, 1, -1, 0, 1]
+    assert result.arrays["names"] == ["chat", "größe"]
+
+
+def test_todays_packing_still_writes_format_1_0(tmp_path):
+    shutil.copy(FORMATS / "store-1.0.h5", tmp_path / "s.h5")
+    (tmp_path / "s.h5.results").mkdir()
+    shutil.copy(FORMATS / "result-1.0.h5", tmp_path / "s.h5.results" / "clusters.h5")
+    pack_store(open_store(tmp_path / "s.h5"), tmp_path / "all.h5")
+    assert hashlib.sha256((tmp_path / "all.h5").read_bytes()).hexdigest() == BYTES["packed-1.0.h5"]
+
+
+def test_patches_of_format_1_0_are_read(tmp_path):
+    shutil.copy(FORMATS / "store-1.0.h5", tmp_path / "s.h5")
+    shutil.copytree(FORMATS / "patches-1.0", tmp_path / "s.h5.patches")
+    patches = open_patches(open_store(tmp_path / "s.h5"))
+    assert (patches.n, patches.dim, patches.dtype, patches.num_patches) == (7, 2, "float16", 28)
+    assert (patches.layer, patches.is_sampled) == ("last", False)
+    # position 1 of the plan was skipped; value v of cell c of position r is 10 r + c + v / 2
+    for row, position in enumerate((0, 2, 3, 4, 5, 6, 7)):
+        image = patches.image(row)
+        assert image.features.tolist() == [[10 * position + cell, 10 * position + cell + 0.5] for cell in range(4)]
+        assert (image.grid, image.region) == ((2, 2), (0, 1, 8, 9))
+        assert image.cells.tolist() == [[0, 0], [0, 1], [1, 0], [1, 1]]
+
+
+def test_matches_of_format_1_0_are_read():
+    found = read_matches(FORMATS / "matches-1.0.h5")
+    assert found.sample_ids == ("a.png", "b.png", "größe/c.png")
+    assert found.sha256.tolist() == np.arange(96).reshape(3, 32).tolist()
+    assert found.image_sizes.tolist() == [[10, 20], [30, 40], [50, 60]]
+    assert found.num_keypoints.tolist() == [40, 0, 41]
+    assert found.recipe == {"ratio": 0.75}
+    matches = found.matches
+    assert (matches.pairs.tolist(), matches.inliers.tolist()) == ([[0, 2]], [16])
+    assert matches.homographies.tolist() == [[[1, 0, 0.25], [0, 1, 0], [0, 0, 1]]]
+    assert matches.boxes.tolist() == [[[-0.5, -0.5, 0.5, 0.5], [-0.25, -0.5, 0.75, 0.5]]]
+    assert matches.keypoint_counts.tolist() == [1]
+    assert matches.keypoints[0, 0].tolist() == [[-0.5, 0.25], [-0.25, 0.25]]
 
 
 def test_todays_writer_still_writes_format_1_0(tmp_path):

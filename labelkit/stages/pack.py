@@ -1,0 +1,46 @@
+"""Put a store and its results into one file."""
+
+from __future__ import annotations
+
+from labelkit.config.store_commands import PackConfig
+from labelkit.errors import ConfigError
+from labelkit.stages.progress import current_progress
+from labelkit.stages.result import Cell, SimpleResult, Table
+from labelkit.store.embeddings import open_store
+from labelkit.store.packing import pack_store
+from labelkit.store.patches import patches_folder
+
+
+def pack_results(config: PackConfig) -> SimpleResult:
+    """Write a file with the store and all its results.
+
+    Raises:
+        ConfigError: the output is the store itself.
+        StoreError: the store or a result cannot be used, results are stale, or the output has other content.
+        ResourceError: the disk is full, no permission, ...
+    """
+    store = open_store(config.index)
+    if config.out.exists() and config.out.samefile(config.index):
+        raise ConfigError("--out", f"{config.out} is the store itself", "Give another file.")
+    packed = pack_store(store, config.out, allow_stale=config.allow_stale, overwrite=config.overwrite)
+    progress = current_progress()
+    if packed.already_there:
+        progress.message(f"{packed.path} was there already, with the same content")
+    has_patches = patches_folder(config.index).is_dir()
+    if has_patches:
+        progress.message(f"the patches in {patches_folder(config.index)} are files of their own and stay there")
+    if packed.stale:
+        progress.warning(f"packed although made from other content: {', '.join(packed.stale)}")
+    values: dict[str, object] = {
+        "path": packed.path,
+        "content_digest": packed.content_digest,
+        "rows": store.n,
+        "results": list(packed.results),
+        "stale": list(packed.stale),
+        "bytes": packed.size,
+        "already_there": packed.already_there,
+        "patches_left_out": has_patches,
+    }
+    rows: list[list[Cell]] = [[name, "stale" if name in packed.stale else "ok"] for name in packed.results]
+    title = f"{store.n:,} rows and {len(packed.results)} results, {packed.size / 1e6:.2f} MB"
+    return SimpleResult(values, (packed.path,), (Table(title, ["result", "state"], rows),))

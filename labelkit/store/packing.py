@@ -1,0 +1,189 @@
+"""Pack a store and its results into one file, for sending; the originals stay as they are.
+
+The file is a store: commands read it and its results as they do those beside a store. Everything is copied as it is
+stored, so that all digests stay what they were, and the same content gives the same bytes. The format is described in
+``labelkit.store.schema``.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelkit.errors import Mismatch, Refused, StoreError, resource_error
+from labelkit.store import schema
+from labelkit.store.embeddings import EmbeddingStore, open_store
+from labelkit.store.hdf5 import CheckedFile, Contents, Image, Stream
+from labelkit.store.opening import open_file
+from labelkit.store.results import Result, list_results, read_result, results_folder
+from labelkit.store.run_folder import check_space, install_image
+
+_SMALL_BYTES = 1 << 16
+
+
+@dataclass(frozen=True)
+class PackedStore:
+    """What was packed.
+
+    Attributes:
+        path: the file.
+        content_digest: of the store, also of the one it was made from.
+        results: names of the results in it, sorted.
+        stale: those of them that belong to other content than the store has.
+        size: bytes of the file.
+        already_there: it existed with the same content, and was left as it is.
+    """
+
+    path: Path
+    content_digest: str
+    results: tuple[str, ...]
+    stale: tuple[str, ...]
+    size: int
+    already_there: bool
+
+
+def pack_store(store: EmbeddingStore, out: Path, *, allow_stale: bool = False, overwrite: bool = False) -> PackedStore:
+    """Write a file with the store and all its results, complete or not at all; arrays are copied block by block.
+
+    Args:
+        store: the store; it may be packed itself.
+        out: file to write.
+        allow_stale: also pack results of other content than the store has now.
+        overwrite: replace a file of other content. The same content written twice is no error.
+
+    Raises:
+        StoreError: results cannot be used, all of them named; or the file exists and has other content.
+        Mismatch: some are stale.
+        Damaged: a block of rows is not as it was written.
+        ResourceError: the disk is full, no permission, ...
+    """
+    results = _usable_results(store, allow_stale=allow_stale)
+    stale = tuple(name for name, result in results.items() if result.stale)
+    if not overwrite and out.exists():
+        _check_same(out, store, results)
+        return PackedStore(out, store.content_digest, tuple(results), stale, out.stat().st_size, already_there=True)
+    with ExitStack() as stack:
+        file = stack.enter_context(open_file(store.path, schema.FORMAT_STORE))
+        if file.content_digest != store.content_digest:
+            raise Mismatch(str(store.path), "was replaced while it was open", "Run the same command again.")
+        packing = _Packing()
+        packing.add(file, "", skip="results")
+        for name, result in results.items():
+            if name in store.packed_results:
+                packing.add(file.inside(f"results/{name}", schema.FORMAT_RESULT), f"results/{name}")
+            else:
+                path = results_folder(store.path) / f"{name}.h5"
+                beside = stack.enter_context(open_file(path, schema.FORMAT_RESULT))
+                if beside.content_digest != result.content_digest:
+                    raise Mismatch(str(path), "was replaced while it was read", "Run the same command again.")
+                packing.add(beside, f"results/{name}")
+        image = packing.image(out)
+        check_space(out, image.size, out, "the packed store")
+        temporary = out.parent / f".tmp-{os.getpid()}-{secrets.token_hex(8)}"
+        try:
+            install_image(image, temporary, out, replace=overwrite)
+        except FileExistsError:
+            # Another process was first, just now.
+            _check_same(out, store, results)
+        except OSError as error:
+            raise resource_error(error, str(out)) from error
+    return PackedStore(out, store.content_digest, tuple(results), stale, image.size, already_there=False)
+
+
+def _usable_results(store: EmbeddingStore, *, allow_stale: bool) -> dict[str, Result]:
+    """Read all results, so that none is packed that no command would take."""
+    found: dict[str, Result] = {}
+    faults: list[StoreError] = []
+    for name in list_results(store):
+        try:
+            found[name] = read_result(store, name, allow_stale=True)
+        except StoreError as error:
+            faults.append(error)
+    if len(faults) == 1:
+        raise faults[0]
+    if faults:
+        listed = "".join(f"\n{fault.where}: {fault.problem}" for fault in faults)
+        remedy = "Make them again with --overwrite, or delete them."
+        raise StoreError(str(store.path), f"{len(faults)} of its results cannot be used:{listed}\n", remedy)
+    stale = [name for name, result in found.items() if result.stale]
+    if stale and not allow_stale:
+        problem = f"results made from other content than it has now: {', '.join(stale)}"
+        raise Mismatch(str(store.path), problem, "Make them again or delete them, or pass --allow-stale.")
+    return found
+
+
+def _check_same(out: Path, store: EmbeddingStore, results: dict[str, Result]) -> None:
+    """Accept a file that holds the same already.
+
+    Raises:
+        StoreError: it holds something else.
+    """
+    remedy, problem = "Pass --overwrite to replace it, or choose another --out.", "exists and has other content"
+    try:
+        there = open_store(out)
+        packed = {name: read_result(there, name, allow_stale=True).content_digest for name in there.packed_results}
+    except StoreError as error:
+        raise type(error)(str(out), f"{problem} ({error.problem})", remedy) from error
+    wanted = {name: result.content_digest for name, result in results.items()}
+    if there.content_digest != store.content_digest or packed != wanted:
+        raise StoreError(str(out), problem, remedy)
+
+
+class _Packing:
+    """Gathers the contents of files under groups of one."""
+
+    def __init__(self) -> None:
+        self._contents = Contents()
+        self._groups: set[str] = set()
+
+    def add(self, file: CheckedFile, group: str, *, skip: str | None = None) -> None:
+        """Take all of a file, but the group ``skip``; it must stay open until the image is written."""
+
+        def place(path: str) -> str:
+            return f"{group}/{path}".strip("/")
+
+        def taken(path: str) -> bool:
+            return skip is None or (path != skip and not path.startswith(f"{skip}/"))
+
+        parts = group.split("/")
+        self._groups.update("/".join(parts[: i + 1]) for i in range(len(parts)))
+        self._groups.update(place(path) for path in file.groups if taken(path))
+        for path in filter(taken, file.datasets):
+            self._contents.datasets[place(path)] = _data(file, path)
+        for path, values in file.stored_attributes.items():
+            if taken(path):
+                self._contents.attributes[place(path)] = dict(values)
+
+    def image(self, out: Path) -> Image:
+        """Return the file.
+
+        Raises:
+            Refused: a reader would refuse it.
+        """
+        names = self._groups | self._contents.datasets.keys()
+        remedy = "Delete some results, or pack those that other programs made apart."
+        # The root is not counted.
+        if len(names) - 1 > schema.MAX_OBJECTS:
+            raise Refused(str(out), f"would hold {len(names) - 1} objects, at most {schema.MAX_OBJECTS} can be", remedy)
+        for name in names:
+            if name.count("/") >= schema.MAX_DEPTH:
+                raise Refused(f"{out}:/{name}", f"would be nested deeper than {schema.MAX_DEPTH}", remedy)
+        keys = [key for values in self._contents.attributes.values() for key in values]
+        for name in (*names, *keys):
+            if name != name.encode("utf-8", "replace").decode():
+                raise Refused(str(out), f"would hold {name!r}, a name that is not UTF-8", remedy)
+        return Image.verbatim(self._contents, self._groups)
+
+
+def _data(file: CheckedFile, path: str) -> NDArray[Any] | Stream:
+    info = file.datasets[path]
+    if not info.shape or info.nbytes <= _SMALL_BYTES:
+        return file.read(path)
+    return Stream(np.dtype(info.dtype), info.shape, lambda: file.verified_blocks(path))

@@ -1,0 +1,234 @@
+"""How far an unfinished store or set of patches is; nothing is written.
+
+The run folders are described in ``labelkit.store.schema``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from labelkit.errors import Damaged, Mismatch, StoreError, resource_error
+from labelkit.store import schema
+from labelkit.store.commit import canonical_json
+from labelkit.store.digests import RESTORE
+from labelkit.store.hdf5 import CheckedFile
+from labelkit.store.patch_writing import patch_row_bytes, patches_run_folder, piece_ranges
+from labelkit.store.run_folder import is_locked, open_part, read_plan
+from labelkit.store.schema import name_text
+from labelkit.store.writing import embedding_run_folder
+
+_FRESH = "Delete the run folder, or repeat the command with --overwrite."
+_RECENT_PARTS = 50
+_MOST_PARTS = 10_000_000
+
+
+@dataclass
+class RunStatus:
+    """An unfinished run.
+
+    Attributes:
+        folder: of the run.
+        planned_images: images of the plan.
+        planned_parts: parts of the plan, or pieces of patches.
+        done_parts: those that are there and verify.
+        num_images: images in them, skipped ones not counted.
+        num_bytes: of them.
+        skipped: name and reason of images that could not be embedded.
+        damaged: name and fault of parts that do not verify; the run makes them again.
+        set_aside: names of damaged parts that the run has renamed already.
+        faults: what is wrong with the rest of the folder.
+        is_publishing: whether a process holds the lock, as one does while it begins and while it puts parts together.
+        last_part_at: when the newest part was committed, in seconds since 1970; ``None`` if there is none.
+        seconds_left: estimate for the parts that are missing; ``None`` without two parts to judge by.
+    """
+
+    folder: Path
+    planned_images: int
+    planned_parts: int
+    done_parts: int = 0
+    num_images: int = 0
+    num_bytes: int = 0
+    skipped: list[tuple[str, str]] = field(default_factory=list)
+    damaged: list[tuple[str, StoreError]] = field(default_factory=list)
+    set_aside: list[str] = field(default_factory=list)
+    faults: list[StoreError] = field(default_factory=list)
+    is_publishing: bool = False
+    last_part_at: float | None = None
+    seconds_left: float | None = None
+
+
+def embedding_status(out: Path, report: Callable[[int], None] = lambda count: None) -> RunStatus | None:
+    """Look at the unfinished run of a store; every part is verified.
+
+    Args:
+        out: the store to be made, ``NAME.h5``.
+        report: gets 1 for each part that is there.
+
+    Returns:
+        The status, or ``None`` where there is no run.
+
+    Raises:
+        Damaged: its plan cannot be read.
+        ResourceError: the system does not let us read it.
+    """
+    folder = embedding_run_folder(out)
+    plan = read_plan(folder)
+    if plan is None:
+        return None
+    total, part_rows, _ = _sizes(folder, plan)
+    names, fault = _listed_names(folder, plan)
+    digest = _digest(plan)
+    status = RunStatus(folder, total, -(-total // part_rows))
+    if fault is not None:
+        status.faults.append(fault)
+    numbers = {f"{part:06d}.h5": part for part in range(status.planned_parts)}
+
+    def look(file: CheckedFile, name: str) -> None:
+        part = numbers[name]
+        _check_owner(file, digest, part=part)
+        rows = min(part_rows, total - part * part_rows)
+        skipped = file.read("skipped/rows").tolist()
+        reasons = file.read_strings("skipped/reasons")
+        if len(skipped) != len(reasons) or file.datasets["embeddings"].shape[0] != rows - len(skipped):
+            raise Mismatch(file.where, "holds other rows than its name says", RESTORE)
+        status.num_images += rows - len(skipped)
+        for row, reason in zip(skipped, reasons, strict=True):
+            status.skipped.append((names[row] if 0 <= row < len(names) else f"image {row}", reason))
+
+    _look_at_parts(status, list(numbers), look, report)
+    return status
+
+
+def patches_status(out: Path, report: Callable[[int], None] = lambda count: None) -> RunStatus | None:
+    """Look at the unfinished patches of a store; every piece is verified.
+
+    Args, Returns, Raises: as :func:`embedding_status`.
+    """
+    folder = patches_run_folder(out)
+    plan = read_plan(folder)
+    if plan is None:
+        return None
+    rows, recipe = plan.get("rows"), plan.get("recipe")
+    if not isinstance(rows, dict) or not isinstance(recipe, dict):
+        raise _no_plan(folder)
+    total, part_rows, batch_size = _sizes(folder, rows)
+    grid, per_image = recipe.get("grid"), recipe.get("per_image")
+    if not isinstance(grid, list) or len(grid) != 2 or plan.get("dtype") not in schema.DTYPES:
+        raise _no_plan(folder)
+    cells = _natural(folder, grid[0]) * _natural(folder, grid[1])
+    count = cells if per_image is None else min(_natural(folder, per_image), cells)
+    row_bytes = patch_row_bytes(
+        count, _natural(folder, plan.get("dim")), plan["dtype"], is_sampled=per_image is not None
+    )
+    pieces = piece_ranges(total, part_rows, batch_size, row_bytes)
+    digest = _digest(plan)
+    status = RunStatus(folder, total, len(pieces))
+    numbers = {f"{piece[0]:06d}-{piece[1]:03d}.h5": piece for piece in pieces}
+
+    def look(file: CheckedFile, name: str) -> None:
+        part, inner, start, stop = numbers[name]
+        _check_owner(file, digest, part=part, piece=inner)
+        found = file.read("rows")
+        inside = not len(found) or (start <= found[0] and found[-1] < stop)
+        if not inside or file.datasets["patches"].shape[0] != len(found) * count:
+            raise Mismatch(file.where, "holds other rows than its name says", RESTORE)
+        status.num_images += len(found)
+
+    _look_at_parts(status, list(numbers), look, report)
+    return status
+
+
+def _look_at_parts(
+    status: RunStatus, planned: list[str], look: Callable[[CheckedFile, str], None], report: Callable[[int], None]
+) -> None:
+    folder = status.folder / "parts"
+    times: list[float] = []
+    try:
+        present = {entry.name: entry for entry in folder.iterdir()} if folder.is_dir() else {}
+        for name in planned:
+            path = present.get(name)
+            if path is None:
+                continue
+            try:
+                with open_part(path) as file:
+                    try:
+                        look(file, name)
+                    except KeyError as error:
+                        raise Mismatch(str(path), f"holds no {error.args[0]}", RESTORE) from error
+                file_status = path.stat()
+            except StoreError as error:
+                status.damaged.append((name, error))
+                continue
+            except FileNotFoundError:  # published or set aside just now
+                continue
+            status.done_parts += 1
+            status.num_bytes += file_status.st_size
+            times.append(file_status.st_mtime)
+            report(1)
+        status.set_aside = sorted(name for name in present if name.endswith(".bad"))
+    except OSError as error:
+        raise resource_error(error, str(folder)) from error
+    status.is_publishing = is_locked(status.folder / "lock")
+    status.last_part_at = max(times, default=None)
+    pace = _seconds_per_part(times)
+    status.seconds_left = None if pace is None else pace * (status.planned_parts - status.done_parts)
+
+
+def _seconds_per_part(times: list[float]) -> float | None:
+    """Return the mean time between recent parts; much longer gaps are pauses in which nobody worked."""
+    recent = sorted(times)[-_RECENT_PARTS:]
+    gaps = sorted(later - earlier for earlier, later in pairwise(recent))
+    if not gaps:
+        return None
+    usual = sum(gaps[: len(gaps) // 2 + 1]) / (len(gaps) // 2 + 1)
+    kept = [gap for gap in gaps if gap <= 10 * usual] or gaps[:1]
+    return math.fsum(kept) / len(kept)
+
+
+def _check_owner(file: CheckedFile, digest: str, **numbers: int) -> None:
+    root = file.attributes[""]
+    if root.get("plan_digest") != digest or any(root.get(name) != number for name, number in numbers.items()):
+        raise Mismatch(file.where, "belongs to another plan", RESTORE)
+
+
+def _digest(plan: dict[str, Any]) -> str:
+    return hashlib.sha256(canonical_json(plan).encode()).hexdigest()
+
+
+def _sizes(folder: Path, plan: dict[str, Any]) -> tuple[int, int, int]:
+    """Return images, rows of a part and batch size of a plan of rows."""
+    files = plan.get("files")
+    total = files.get("count") if isinstance(files, dict) else None
+    images, part_rows = _natural(folder, total), _natural(folder, plan.get("part_rows"))
+    if images > part_rows * _MOST_PARTS:
+        raise _no_plan(folder)
+    return images, part_rows, _natural(folder, plan.get("batch_size"))
+
+
+def _natural(folder: Path, value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise _no_plan(folder)
+    return value
+
+
+def _no_plan(folder: Path) -> Damaged:
+    return Damaged(str(folder / "plan.json"), "is not a plan, the file was changed or the disk is failing", _FRESH)
+
+
+def _listed_names(folder: Path, plan: dict[str, Any]) -> tuple[list[str], StoreError | None]:
+    path = folder / "files"
+    try:
+        raw = path.read_bytes()
+    except FileNotFoundError:
+        return [], Damaged(str(path), "is missing, the plan names it", _FRESH)
+    except OSError as error:
+        raise resource_error(error, str(path)) from error
+    if hashlib.sha256(raw).hexdigest() != plan["files"].get("sha256"):
+        return [], Damaged(str(path), "digest differs, the file was changed or the disk is failing", _FRESH)
+    return [name_text(name) for name in raw.split(b"\0")], None

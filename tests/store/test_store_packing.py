@@ -1,0 +1,314 @@
+"""A store and its results in one file: read like those beside it, the same bytes, nothing lost on the way."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tracemalloc
+
+import h5py
+import numpy as np
+import pytest
+from labelkit.errors import Damaged, Mismatch, Refused, ResourceError, StoreError
+from labelkit.store import opening
+from labelkit.store.embeddings import open_store
+from labelkit.store.hdf5 import Image
+from labelkit.store.packing import pack_store
+from labelkit.store.results import list_results, read_result, write_result
+from store_samples import contents_of, make_plan, make_store
+
+IDS = [0, 1, 0, 1, -1, 0, 0, 1]
+
+
+@pytest.fixture
+def store(tmp_path):
+    return make_store(tmp_path / "s.h5")
+
+
+def write(store, name="first", ids=IDS, **changes):
+    values = {"kind": "clusters", "arrays": {"cluster_ids": np.array(ids)}, "params": {"seed": 3}, "stage": "cluster"}
+    return write_result(store, name, **{**values, **changes})
+
+
+def sha256(path):
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_the_packed_file_is_the_store_with_its_results(store, tmp_path):
+    write(store)
+    write(store, "second", params={"note": "x" * 20_000})
+    made = pack_store(store, tmp_path / "all.h5")
+
+    packed = open_store(tmp_path / "all.h5")
+    assert made.results == packed.packed_results == ("first", "second")
+    assert list_results(packed) == ["first", "second"]
+    assert packed.content_digest == made.content_digest == store.content_digest
+    assert made.size == (tmp_path / "all.h5").stat().st_size
+    np.testing.assert_array_equal(packed.embeddings, store.embeddings)
+    for name in ("first", "second"):
+        mine, its = read_result(store, name), read_result(packed, name)
+        assert its.where == f"{tmp_path / 'all.h5'}:/results/{name}"
+        assert (its.content_digest, its.params, its.stale) == (mine.content_digest, mine.params, False)
+        assert its.arrays["cluster_ids"].tolist() == IDS
+
+
+def test_the_group_of_a_result_holds_what_the_root_of_its_file_does(store, tmp_path):
+    path = write(store)
+    pack_store(store, tmp_path / "all.h5")
+    with h5py.File(path) as alone, h5py.File(tmp_path / "all.h5") as packed:
+        group = packed["results/first"]
+        assert {key: bytes(v) if isinstance(v, bytes) else int(v) for key, v in group.attrs.items()} == {
+            key: bytes(v) if isinstance(v, bytes) else int(v) for key, v in alone.attrs.items()
+        }
+        assert list(group) == list(alone) == ["cluster_ids"]
+        assert group["cluster_ids"].dtype == alone["cluster_ids"].dtype
+
+
+def test_the_same_content_gives_the_same_bytes_wherever_it_lies(store, tmp_path):
+    write(store, "b")
+    write(store, "a")
+    pack_store(store, tmp_path / "all.h5")
+    other = make_store(tmp_path / "elsewhere.h5")
+    write(other, "a")
+    write(other, "b")
+    pack_store(other, tmp_path / "again.h5")
+    # and a packed store packed again
+    pack_store(open_store(tmp_path / "all.h5"), tmp_path / "twice.h5")
+    assert sha256(tmp_path / "all.h5") == sha256(tmp_path / "again.h5") == sha256(tmp_path / "twice.h5")
+
+
+def test_new_results_lie_beside_a_packed_store_and_go_into_the_next(store, tmp_path):
+    write(store)
+    pack_store(store, tmp_path / "all.h5")
+    before = sha256(tmp_path / "all.h5")
+    packed = open_store(tmp_path / "all.h5")
+    assert write(packed, "new") == tmp_path / "all.h5.results" / "new.h5"
+    assert list_results(packed) == ["first", "new"]
+    assert sha256(tmp_path / "all.h5") == before
+    assert pack_store(packed, tmp_path / "more.h5").results == ("first", "new")
+
+
+def test_a_packed_result_is_never_replaced(store, tmp_path):
+    write(store)
+    pack_store(store, tmp_path / "all.h5")
+    packed = open_store(tmp_path / "all.h5")
+    assert write(packed) == packed.path
+    for overwrite in (False, True):
+        with pytest.raises(StoreError, match="exists and has other content") as caught:
+            write(packed, params={"seed": 4}, overwrite=overwrite)
+        assert caught.value.where == f"{packed.path}:/results/first"
+    assert not (tmp_path / "all.h5.results").exists()
+
+
+def test_a_name_that_exists_twice_is_an_error_unless_the_content_is_the_same(store, tmp_path):
+    write(store)
+    pack_store(store, tmp_path / "all.h5")
+    shutil.copytree(tmp_path / "s.h5.results", tmp_path / "all.h5.results")
+    packed = open_store(tmp_path / "all.h5")
+    assert read_result(packed, "first").arrays["cluster_ids"].tolist() == IDS
+    write(store, ids=[0] * 8, overwrite=True)
+    shutil.copy(tmp_path / "s.h5.results" / "first.h5", tmp_path / "all.h5.results" / "first.h5")
+    with pytest.raises(StoreError, match="exists twice"):
+        read_result(packed, "first")
+
+
+def test_stale_results_are_packed_on_request_only(store, tmp_path):
+    write(store)
+    write(store, "other")
+    changed = make_store(store.path, make_plan(metric="l2"), overwrite=True)
+    with pytest.raises(Mismatch, match="first, other"):
+        pack_store(changed, tmp_path / "all.h5")
+    assert not (tmp_path / "all.h5").exists()
+    assert pack_store(changed, tmp_path / "all.h5", allow_stale=True).stale == ("first", "other")
+    packed = open_store(tmp_path / "all.h5")
+    with pytest.raises(Mismatch, match="--allow-stale"):
+        read_result(packed, "first")
+    assert read_result(packed, "first", allow_stale=True).stale
+
+
+def test_all_results_that_cannot_be_packed_are_named(store, tmp_path):
+    for name in ("a", "b", "c"):
+        path = write(store, name)
+        if name != "b":
+            path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(StoreError) as caught:
+        pack_store(store, tmp_path / "all.h5")
+    assert "2 of its results" in caught.value.problem
+    assert "/a.h5: " in caught.value.problem
+    assert "/c.h5: " in caught.value.problem
+
+
+def test_packing_again_changes_nothing_and_other_content_is_kept(store, tmp_path):
+    write(store)
+    out = tmp_path / "all.h5"
+    assert not pack_store(store, out).already_there
+    before = out.read_bytes(), out.stat().st_ino
+    assert pack_store(store, out).already_there
+    assert (out.read_bytes(), out.stat().st_ino) == before
+    write(store, "second")
+    with pytest.raises(StoreError, match="exists and has other content"):
+        pack_store(store, out)
+    assert out.read_bytes() == before[0]
+    assert pack_store(store, out, overwrite=True).results == ("first", "second")
+
+
+def blocked_store(path):
+    """A store whose embeddings have a digest per two rows."""
+    make_store(path)
+    path.write_bytes(Image(contents_of(path), block_bytes=24).to_bytes())
+    return path
+
+
+def test_block_digests_are_taken_over_as_they_are(tmp_path):
+    store = open_store(blocked_store(tmp_path / "s.h5"))
+    pack_store(store, tmp_path / "all.h5")
+    assert open_store(tmp_path / "all.h5").content_digest == store.content_digest
+    with h5py.File(tmp_path / "all.h5") as file:
+        assert file["digests/embeddings"].attrs["block_rows"] == 2
+
+
+def test_damaged_rows_are_found_while_they_are_copied(tmp_path):
+    path = tmp_path / "s.h5"
+    # large enough not to be read at once
+    make_store(path, make_plan(dim=4096))
+    path.write_bytes(Image(contents_of(path), block_bytes=32768).to_bytes())
+    with h5py.File(path) as file:
+        offset = file["embeddings"].id.get_offset()
+    data = bytearray(path.read_bytes())
+    data[offset + 5 * 16384] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(Damaged) as caught:
+        pack_store(open_store(path), tmp_path / "all.h5")
+    assert caught.value.where == f"{path}:/embeddings rows 4-5"
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["s.h5"]
+
+
+@pytest.mark.slow
+def test_a_large_store_is_not_held_in_memory(tmp_path):
+    store = make_store(tmp_path / "s.h5", make_plan(dim=2 << 20, batch_size=1, part_rows=1))
+    tracemalloc.start()
+    pack_store(store, tmp_path / "all.h5")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert (tmp_path / "all.h5").stat().st_size > 64 << 20
+    # blocks of 8 MiB rows
+    assert peak < 32 << 20
+
+
+def test_attributes_of_other_types_keep_the_digest(store, tmp_path):
+    with h5py.File(store.path, "r+", libver=("v108", "v108")) as file:
+        file.attrs.create("wide", np.arange(3, dtype=">i2"))
+        file["labels"].attrs["scale"] = np.float32(0.5)
+        file.create_dataset("ranks", data=np.arange(8, dtype=">i4"))
+        digest = content_digest_of(file)
+        file.attrs.create("content_digest", np.bytes_(digest), dtype=h5py.string_dtype("utf-8", 64))
+    changed = open_store(store.path)
+    pack_store(changed, tmp_path / "all.h5")
+    assert open_store(tmp_path / "all.h5").content_digest == changed.content_digest == digest
+    with h5py.File(tmp_path / "all.h5") as file:
+        assert file["ranks"].dtype == np.dtype(">i4")
+        assert file.attrs["wide"].tolist() == [0, 1, 2]
+
+
+def content_digest_of(file):
+    from test_store_formats import content_digest
+
+    file.flush()
+    copy = file.filename + ".copy"
+    shutil.copy(file.filename, copy)
+    try:
+        return content_digest(copy)[0]
+    finally:
+        os.unlink(copy)  # noqa: PTH108 - the name is a text
+
+
+def test_a_full_disk_leaves_nothing(store, tmp_path, monkeypatch):
+    def refuse(descriptor, size):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("labelkit.store.hdf5.reserve", refuse)
+    with pytest.raises(ResourceError, match="disk is full"):
+        pack_store(store, tmp_path / "all.h5")
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["s.h5"]
+
+
+def test_more_objects_than_a_reader_takes_are_refused_before_anything_is_written(store, tmp_path, monkeypatch):
+    write(store)
+    monkeypatch.setattr("labelkit.store.schema.MAX_OBJECTS", 15)
+    with pytest.raises(Refused, match="objects, at most 15"):
+        pack_store(open_store(store.path), tmp_path / "all.h5")
+    assert not (tmp_path / "all.h5").exists()
+
+
+# ---- hostile packed files
+
+
+def unknown(path):
+    """Make the file one that this process does not know."""
+    os.utime(path, ns=(1, 1))
+    return path
+
+
+@pytest.fixture
+def packed(store, tmp_path):
+    write(store)
+    pack_store(store, tmp_path / "all.h5")
+    return tmp_path / "all.h5"
+
+
+def test_damage_in_a_packed_result_is_found_when_it_is_read_and_the_store_stays_usable(packed):
+    with h5py.File(packed) as file:
+        offset = file["results/first/cluster_ids"].id.get_offset()
+    data = bytearray(packed.read_bytes())
+    data[offset] ^= 1
+    packed.write_bytes(data)
+    store = open_store(packed)
+    assert store.n == 8
+    with pytest.raises(Damaged) as caught:
+        read_result(store, "first")
+    assert caught.value.where == f"{packed}:/results/first"
+
+
+@pytest.mark.parametrize(
+    "link", [h5py.SoftLink("/embeddings"), h5py.ExternalLink("/etc/passwd", "/x"), h5py.SoftLink("/results/first")]
+)
+def test_links_among_packed_results_are_refused(packed, link):
+    with h5py.File(packed, "r+") as file:
+        file["results/other"] = link
+    with pytest.raises(Refused, match="a soft or external link"):
+        open_store(unknown(packed))
+
+
+def test_a_bomb_among_packed_results_is_refused(packed):
+    with h5py.File(packed, "r+") as file:
+        file.create_dataset("results/first/zeros", data=np.zeros(1 << 26, "u1"), chunks=(1 << 20,), compression="gzip")
+    with pytest.raises(Refused, match="bytes declared"):
+        open_store(unknown(packed))
+
+
+def test_a_group_that_is_no_result_is_refused_when_it_is_read(packed):
+    with h5py.File(packed, "r+") as file:
+        file.create_group("results/empty")
+        file.create_group("results/Not A Name")
+    store = open_store(unknown(packed))
+    assert store.packed_results == ("empty", "first")
+    with pytest.raises(StoreError, match="expected format labelkit.result, found nothing") as caught:
+        read_result(store, "empty")
+    assert caught.value.where == f"{packed}:/results/empty"
+
+
+def test_a_packed_store_meets_the_child_once(packed, monkeypatch):
+    calls = []
+    real = opening._check_in_child
+    monkeypatch.setattr(opening, "_check_in_child", lambda *args: (calls.append(args), real(*args)))
+    store = open_store(unknown(packed))
+    read_result(store, "first")
+    assert len(calls) == 1
+
+
+def test_a_store_replaced_while_it_is_open_is_noticed(packed, tmp_path):
+    store = open_store(packed)
+    make_store(tmp_path / "other.h5", make_plan(metric="l2")).path.replace(packed)
+    with pytest.raises(Mismatch, match="replaced"):
+        read_result(store, "first")

@@ -1,0 +1,145 @@
+"""How far an unfinished store is, read from its run folder without changing it."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+
+import numpy as np
+import pytest
+from labelkit.errors import Damaged, Mismatch
+from labelkit.store import run_folder
+from labelkit.store.patch_writing import PatchPlan, PatchRun, Piece
+from labelkit.store.run_status import embedding_status, patches_status
+from labelkit.store.writing import EmbeddingRun
+from store_samples import NOT_UTF8, make_plan, make_store, write_part
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Eight images in four parts of two."""
+    return EmbeddingRun.open(tmp_path / "s.h5", make_plan(part_rows=2))
+
+
+def part(run, number):
+    return run.out.with_name(run.out.name + ".run") / "parts" / f"{number:06d}.h5"
+
+
+def test_where_nothing_runs_there_is_no_status(tmp_path):
+    assert embedding_status(tmp_path / "s.h5") is None
+    assert patches_status(tmp_path / "s.h5") is None
+    make_store(tmp_path / "s.h5")
+    assert embedding_status(tmp_path / "s.h5") is None
+
+
+def test_a_run_that_has_begun_has_no_parts(run):
+    status = embedding_status(run.out)
+    assert (status.planned_images, status.planned_parts, status.done_parts) == (8, 4, 0)
+    assert (status.last_part_at, status.seconds_left, status.is_publishing) == (None, None, False)
+
+
+def test_parts_rows_and_skipped_images_are_counted(run):
+    write_part(run, 0, {1: "truncated"})
+    write_part(run, 3, {7: "too large"})
+    seen = []
+    status = embedding_status(run.out, seen.append)
+    assert (status.done_parts, status.num_images) == (2, 2)
+    assert status.skipped == [("a/1.png", "truncated"), (NOT_UTF8, "too large")]
+    assert status.num_bytes == sum(part(run, number).stat().st_size for number in (0, 3))
+    assert (status.damaged, status.faults, seen) == ([], [], [1, 1])
+
+
+def test_the_rest_is_estimated_by_the_pace_without_pauses(run):
+    for number, time in enumerate([1000.0, 1010.0, 9010.0]):
+        write_part(run, number)
+        os.utime(part(run, number), (time, time))
+    status = embedding_status(run.out)
+    # 10 s for the second part; the third came after a pause of more than two hours
+    assert (status.last_part_at, status.seconds_left) == (9010.0, 10.0)
+
+
+def test_the_rest_is_unknown_with_one_part(run):
+    write_part(run, 0)
+    assert embedding_status(run.out).seconds_left is None
+
+
+def test_damaged_parts_are_named_and_left_as_they_are(run):
+    for number in range(3):
+        write_part(run, number)
+    data = bytearray(part(run, 1).read_bytes())
+    data[2000] ^= 1
+    part(run, 1).write_bytes(data)
+    part(run, 2).replace(part(run, 3))
+    status = embedding_status(run.out)
+    assert (status.done_parts, status.num_images) == (1, 2)
+    assert [(name, type(fault)) for name, fault in status.damaged] == [("000001.h5", Damaged), ("000003.h5", Mismatch)]
+    assert part(run, 1).read_bytes() == data
+    assert run.pending_parts() == [1, 2, 3]
+    assert embedding_status(run.out).set_aside == ["000001.h5.bad", "000003.h5.bad"]
+
+
+def hold(folder, ready, done):
+    with run_folder.locked(folder):
+        ready.set()
+        done.wait(60)
+
+
+def test_a_held_lock_is_seen_and_a_free_one_is_not_taken(run):
+    context = multiprocessing.get_context("spawn")
+    ready, done = context.Event(), context.Event()
+    folder = part(run, 0).parents[1]
+    holder = context.Process(target=hold, args=(folder, ready, done))
+    holder.start()
+    assert ready.wait(120)
+    assert embedding_status(run.out).is_publishing
+    done.set()
+    holder.join()
+    assert not embedding_status(run.out).is_publishing
+    with run_folder.locked(folder) as still_there:
+        assert still_there
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"part_rows": 0}, {"part_rows": "2"}, {"files": None}, {"files": {"count": 10**18}}, {"batch_size": True}],
+)
+def test_a_plan_that_is_none_is_an_error(run, change):
+    path = part(run, 0).parents[1] / "plan.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    with pytest.raises(Damaged) as caught:
+        embedding_status(run.out)
+    assert caught.value.where == str(path)
+
+
+def test_a_damaged_list_of_names_is_a_fault_and_skipped_images_keep_their_number(run):
+    write_part(run, 0, {1: "truncated"})
+    (part(run, 0).parents[1] / "files").write_bytes(b"other")
+    status = embedding_status(run.out)
+    assert status.skipped == [("image 1", "truncated")]
+    assert [fault.where for fault in status.faults] == [str(part(run, 0).parents[1] / "files")]
+
+
+def test_nothing_is_changed(run):
+    write_part(run, 0)
+    folder = part(run, 0).parents[1]
+    before = {path: path.stat().st_mtime_ns for path in [folder, *folder.rglob("*")]}
+    embedding_status(run.out)
+    assert before == {path: path.stat().st_mtime_ns for path in [folder, *folder.rglob("*")]}
+
+
+@pytest.mark.parametrize("per_image", [None, 3])
+def test_pieces_of_patches_are_counted(run, per_image):
+    plan = PatchPlan(run.plan, layer="last", grid=(2, 2), dim=2, per_image=per_image)
+    patches = PatchRun.open(run.out, plan)
+    assert len(plan.pieces) == 4
+    for number in (0, 2):
+        rows = np.arange(*plan.pieces[number][2:])[: 1 if number else 2]
+        cells = None if per_image is None else np.tile([[0, 0], [0, 1], [1, 1]], (len(rows), 1, 1))
+        features = np.ones((len(rows), plan.count, 2))
+        patches.write_piece(number, Piece(rows, features, cells, np.tile([0, 0, 8, 8], (len(rows), 1))))
+    status = patches_status(run.out)
+    assert (status.planned_images, status.planned_parts, status.done_parts, status.num_images) == (8, 4, 2, 3)
+    piece = run.out.with_name(run.out.name + ".patches.run") / "parts" / "000002-000.h5"
+    piece.write_bytes(piece.read_bytes()[:-1])
+    assert [name for name, _ in patches_status(run.out).damaged] == ["000002-000.h5"]

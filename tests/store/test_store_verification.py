@@ -1,0 +1,285 @@
+"""Every fault of every file is named, and nothing else."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+from labelkit.errors import Damaged, Mismatch, NotAStore, Refused, StoreError
+from labelkit.store.embeddings import open_store
+from labelkit.store.hdf5 import Image
+from labelkit.store.packing import pack_store
+from labelkit.store.patch_writing import PatchPlan, PatchRun, Piece
+from labelkit.store.patches import patches_folder
+from labelkit.store.results import write_result
+from labelkit.store.schema import name_bytes
+from labelkit.store.verification import (
+    images_were_files,
+    verify_file,
+    verify_images,
+    verify_patches,
+    verify_results,
+)
+from store_samples import contents_of, make_plan, make_store
+
+FORMATS = Path(__file__).parents[1] / "data" / "formats"
+
+
+def write(store, name="first"):
+    arrays = {"cluster_ids": np.array([0, 1, 0, 1, -1, 0, 0, 1])}
+    return write_result(store, name, kind="clusters", arrays=arrays, params={"seed": 3}, stage="cluster")
+
+
+def write_patches(store):
+    # pieces of two rows, a file for each
+    plan = PatchPlan(make_plan(part_rows=2), layer="last", grid=(2, 2), dim=2, set_bytes=1)
+    store = make_store(store.path, plan.rows, overwrite=True)
+    run = PatchRun.open(store.path, plan)
+    for number, (_, _, start, stop) in enumerate(plan.pieces):
+        rows = np.arange(start, stop)
+        run.write_piece(number, Piece(rows, np.ones((len(rows), 4, 2)), None, np.tile([0, 0, 8, 8], (len(rows), 1))))
+    run.publish(store)
+    return store
+
+
+@pytest.fixture
+def store(tmp_path):
+    return make_store(tmp_path / "s.h5")
+
+
+def flip(path, dataset, byte=0):
+    with h5py.File(path) as file:
+        offset = file[dataset].id.get_offset()
+    data = bytearray(path.read_bytes())
+    data[offset + byte] ^= 1
+    path.write_bytes(data)
+
+
+def faults(checked):
+    return [(type(fault), fault.where) for one in checked for fault in one.faults]
+
+
+def kinds(checked):
+    return [one.kind for one in checked]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("store-1.0.h5", "store"), ("matches-1.0.h5", "matches"), ("result-1.0.h5", "result")]
+)
+def test_golden_files_are_whole(name, kind):
+    (found,) = verify_file(FORMATS / name)
+    assert (found.kind, found.where, found.faults) == (kind, str(FORMATS / name), [])
+    with h5py.File(FORMATS / name) as file:
+        sizes = []
+        file.visititems(lambda _, item: sizes.append(item.nbytes) if isinstance(item, h5py.Dataset) else None)
+    assert (found.blocks, found.num_bytes) == (len(sizes), sum(sizes))
+
+
+def test_a_store_is_checked_with_all_that_belongs_to_it(store):
+    store = write_patches(store)
+    write(store)
+    seen = []
+    checked = verify_file(store.path, seen.append)
+    assert kinds(checked) == ["store", "result", "patches", "patches", "patches", "patches", "patches"]
+    assert faults(checked) == []
+    assert sum(seen) == sum(one.num_bytes for one in checked)
+
+
+def test_all_damaged_blocks_are_named_not_only_the_first(store):
+    store.path.write_bytes(Image(contents_of(store.path), block_bytes=24).to_bytes())
+    flip(store.path, "embeddings", 12)
+    flip(store.path, "embeddings", 7 * 12)
+    flip(store.path, "labels", 8 * 4)
+    place = str(store.path)
+    assert sorted(faults(verify_file(store.path)), key=str) == [
+        (Damaged, f"{place}:/embeddings rows 0-1"),
+        (Damaged, f"{place}:/embeddings rows 6-7"),
+        (Damaged, f"{place}:/labels rows 3-5"),
+    ]
+
+
+def test_faults_of_several_results_are_all_named(store):
+    paths = {name: write(store, name) for name in ("a", "b", "c")}
+    flip(paths["a"], "cluster_ids")
+    paths["c"].write_bytes(b"nothing")
+    assert faults(verify_file(store.path)) == [(Damaged, str(paths["a"])), (NotAStore, str(paths["c"]))]
+    assert faults(verify_results(paths["a"].parent)) == [(Damaged, str(paths["a"])), (NotAStore, str(paths["c"]))]
+    assert faults(verify_file(paths["b"])) == []
+
+
+def test_packed_results_are_checked_one_by_one(store, tmp_path):
+    write(store, "a")
+    write(store, "b")
+    pack_store(store, tmp_path / "all.h5")
+    flip(tmp_path / "all.h5", "results/a/cluster_ids")
+    checked = verify_file(tmp_path / "all.h5")
+    assert kinds(checked) == ["store", "result", "result"]
+    assert faults(checked) == [(Damaged, f"{tmp_path / 'all.h5'}:/results/a")]
+
+
+def test_a_result_that_exists_twice_is_a_fault(store, tmp_path):
+    write(store)
+    pack_store(store, tmp_path / "all.h5")
+    folder = tmp_path / "all.h5.results"
+    folder.mkdir()
+    contents = contents_of(tmp_path / "s.h5.results" / "first.h5")
+    contents.set("", stage="another")
+    (folder / "first.h5").write_bytes(Image(contents).to_bytes())
+    (found,) = faults(verify_file(tmp_path / "all.h5"))
+    assert found == (StoreError, str(folder / "first.h5"))
+
+
+def test_stale_results_are_named(store):
+    path = write(store)
+    make_store(store.path, make_plan(metric="l2"), overwrite=True)
+    for checked in (verify_file(store.path), verify_file(path), verify_results(path.parent)):
+        assert faults(checked) == [(Mismatch, str(path))]
+
+
+def test_a_result_without_its_store_is_checked_alone(store, tmp_path):
+    path = write(store)
+    shutil.copy(path, tmp_path / "alone.h5")
+    assert faults(verify_file(tmp_path / "alone.h5")) == []
+
+
+def test_what_no_store_may_hold_is_named_although_all_digests_are_right(store):
+    contents = contents_of(store.path)
+    contents.datasets["embeddings"][4, 1] = np.nan
+    contents.datasets["logits"][7, 0] = np.inf
+    contents.datasets["labels"][0] = 9
+    store.path.write_bytes(Image(contents).to_bytes())
+    place = str(store.path)
+    assert sorted(faults(verify_file(store.path)), key=str) == [
+        (Refused, f"{place}:/embeddings row 4"),
+        (Refused, f"{place}:/labels row 0"),
+        (Refused, f"{place}:/logits row 7"),
+    ]
+
+
+def test_damaged_matches_are_found(tmp_path):
+    path = Path(shutil.copy(FORMATS / "matches-1.0.h5", tmp_path / "m.h5"))
+    flip(path, "pairs")
+    assert faults(verify_file(path)) == [(Damaged, str(path))]
+    contents = contents_of(FORMATS / "matches-1.0.h5")
+    contents.datasets["pairs"][0] = [1, 1]
+    path.write_bytes(Image(contents).to_bytes())
+    assert faults(verify_file(path)) == [(Refused, f"{path}:/pairs")]
+
+
+@pytest.mark.parametrize("content", [b"", b"text", b"\x89HDF\r\n\x1a\n"])
+def test_a_file_that_is_none_of_ours_is_a_fault(tmp_path, content):
+    path = tmp_path / "x.h5"
+    path.write_bytes(content)
+    (found,) = verify_file(path)
+    assert (found.kind, len(found.faults)) == ("file", 1)
+
+
+def test_a_format_of_another_program_is_a_fault(tmp_path):
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file.attrs["format"] = np.bytes_(b"other")
+    assert faults(verify_file(tmp_path / "x.h5")) == [(NotAStore, str(tmp_path / "x.h5"))]
+
+
+# ---- patches
+
+
+def test_all_faults_of_a_set_of_patches_are_named(store):
+    store = write_patches(store)
+    folder = patches_folder(store.path)
+    flip(folder / "SET-00000-of-00004.h5", "patches")
+    (folder / "SET-00001-of-00004.h5").unlink()
+    shutil.copy(folder / "SET-00003-of-00004.h5", folder / "SET-00002-of-00004.h5")
+    assert faults(verify_patches(folder)) == [
+        (Damaged, str(folder / "SET-00000-of-00004.h5")),
+        (NotAStore, str(folder / "SET-00001-of-00004.h5")),
+        (Mismatch, str(folder / "SET-00002-of-00004.h5")),
+    ]
+
+
+def test_files_are_checked_also_where_set_json_is_damaged(store):
+    store = write_patches(store)
+    folder = patches_folder(store.path)
+    text = (folder / "SET.json").read_text()
+    (folder / "SET.json").write_text(text.replace('"dim":2', '"dim":3'))
+    flip(folder / "SET-00002-of-00004.h5", "patches")
+    assert faults(verify_patches(folder)) == [
+        (Damaged, str(folder / "SET.json")),
+        (Damaged, str(folder / "SET-00002-of-00004.h5")),
+    ]
+
+
+def test_patches_of_other_content_are_named(store):
+    store = write_patches(store)
+    make_store(store.path, make_plan(metric="l2"), overwrite=True)
+    assert faults(verify_patches(patches_folder(store.path))) == [(Mismatch, str(patches_folder(store.path)))]
+
+
+# ---- images
+
+
+@pytest.fixture
+def images(tmp_path):
+    """Three files, and what was noted about them."""
+    root = tmp_path / "images"
+    names = ["a/0.png", "b/\udcff.png", "c.png"]
+    for name in names:
+        path = root / os.fsdecode(name_bytes(name))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(name_bytes(name) * 3)
+    digests = [hashlib.sha256(name_bytes(name) * 3).digest() for name in names]
+    sizes = np.array([3 * len(name_bytes(name)) for name in names], dtype=np.uint64)
+    return root, names, np.frombuffer(b"".join(digests), np.uint8).reshape(3, 32), sizes
+
+
+def test_images_that_are_as_they_were_are_the_same(images):
+    found = verify_images(*images)
+    assert (found.total, found.same, found.missing, found.changed, found.unreadable) == (3, 3, [], [], [])
+
+
+def test_missing_and_changed_images_are_told_apart(images):
+    root = images[0]
+    (root / "a" / "0.png").unlink()
+    (root / "b" / "\udcff.png").write_bytes(b"longer than it was before")
+    data = bytearray((root / "c.png").read_bytes())
+    data[0] ^= 1
+    (root / "c.png").write_bytes(data)
+    found = verify_images(*images)
+    assert (found.same, found.missing) == (0, ["a/0.png"])
+    assert found.changed == [("b/\udcff.png", "25 bytes, was 21"), ("c.png", "SHA-256 differs")]
+
+
+def test_images_without_a_size_are_compared_by_digest(images):
+    (images[0] / "c.png").write_bytes(b"x")
+    assert verify_images(*images[:3], None).changed == [("c.png", "SHA-256 differs")]
+
+
+def test_a_named_pipe_among_images_does_not_block(images):
+    (images[0] / "c.png").unlink()
+    os.mkfifo(images[0] / "c.png")
+    assert verify_images(*images).unreadable == [("c.png", "not a regular file")]
+
+
+def test_a_folder_of_images_that_is_not_there_is_named(images, tmp_path):
+    with pytest.raises(NotAStore, match="is no folder"):
+        verify_images(tmp_path / "nowhere", *images[1:])
+
+
+@pytest.mark.parametrize(
+    ("file_sizes", "expected"), [([64, 35], False), ([192, 105], False), ([64, 105], True), ([64, 36], True)]
+)
+def test_images_whose_sizes_are_those_of_their_pixels_were_never_files(file_sizes, expected):
+    sizes = np.array([[8, 8], [5, 7]], dtype=np.uint32)
+    assert images_were_files(np.array(file_sizes, dtype=np.uint64), sizes) is expected
+
+
+def test_verifying_changes_nothing(store):
+    write(store)
+    before = {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in store.path.parent.rglob("*")}
+    verify_file(store.path)
+    assert before == {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in store.path.parent.rglob("*")}
+    assert open_store(store.path).n == 8
