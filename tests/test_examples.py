@@ -91,12 +91,11 @@ def test_the_example_of_a_group_is_a_command_line(name: str, capsys: pytest.Capt
     assert main(["config", *line] if name in STAGES else [*line, "--help"]) == 0, capsys.readouterr().err
 
 
-def test_the_readme_explains_every_exit_code_but_that_of_gates() -> None:
+def test_the_readme_explains_every_exit_code() -> None:
     table = README[README.index("| Exit code |") :].split("\n\n")[0]
     numbers = {int(number) for row in table.splitlines()[2:] for number in re.findall(r"\d+", row.split("|")[1])}
 
-    # 10 comes with the commands that have a gate
-    assert numbers == set(EXIT_CODES) - {10}
+    assert numbers == set(EXIT_CODES)
 
 
 def test_the_readme_names_every_method() -> None:

@@ -8,6 +8,7 @@ from labelkit.cli.command import Command, config_command
 from labelkit.cli.console import current_output, json_text, print_line, printable
 from labelkit.cli.options import new_group
 from labelkit.config.base import StageConfig, in_presets
+from labelkit.config.compare import CompareConfig
 from labelkit.config.dense import EvaluatePatchClustersConfig, EvaluateSegmentationConfig, EvaluateTrackingConfig
 from labelkit.config.discover_few import DiscoverLMCSConfig, DiscoverSnowballConfig, ShowDiscoveredConfig
 from labelkit.config.presets import Collected, finish, parsed_values
@@ -61,6 +62,7 @@ CONFIG_CLASSES: tuple[type[StageConfig], ...] = (
     EvaluateTrackingConfig,
     EvaluateKNNConfig,
     EvaluateRetrievalConfig,
+    CompareConfig,
     RetrieveConfig,
     PrototypesConfig,
     ShowAssemblyConfig,

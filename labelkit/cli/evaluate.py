@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeVar
+
 import typer
 
 from labelkit.cli.command import stage_command
 from labelkit.cli.console import print_result
 from labelkit.cli.options import new_group
 from labelkit.config.dense import EvaluatePatchClustersConfig, EvaluateSegmentationConfig, EvaluateTrackingConfig
+from labelkit.config.gate import GateConfig
 from labelkit.config.stages import (
     EvaluateAnswerConfig,
     EvaluateClassificationConfig,
@@ -16,6 +20,19 @@ from labelkit.config.stages import (
     EvaluateLinearConfig,
     EvaluateRetrievalConfig,
 )
+from labelkit.stages.gate import Gate
+from labelkit.stages.result import StageResult
+
+C = TypeVar("C", bound=GateConfig)
+
+
+def _score(config: C, evaluate: Callable[[C], StageResult]) -> None:
+    """Print the scores, then fail if they miss a limit: what was measured is seen either way."""
+    gate = Gate(config)
+    result, error = gate.judge(evaluate(config))
+    print_result(result)
+    if error is not None:
+        raise error
 
 
 @stage_command(EvaluateClusteringConfig)
@@ -26,7 +43,7 @@ def clustering(config: EvaluateClusteringConfig) -> None:
     """
     from labelkit.stages.evaluate import evaluate_clustering  # scikit-learn loads here, not in --help
 
-    print_result(evaluate_clustering(config))
+    _score(config, evaluate_clustering)
 
 
 @stage_command(EvaluateAnswerConfig)
@@ -37,7 +54,7 @@ def answer(config: EvaluateAnswerConfig) -> None:
     """
     from labelkit.stages.evaluate_answer import evaluate_answer  # scipy loads here, not in --help
 
-    print_result(evaluate_answer(config))
+    _score(config, evaluate_answer)
 
 
 @stage_command(EvaluateKNNConfig)
@@ -48,7 +65,7 @@ def knn(config: EvaluateKNNConfig) -> None:
     """
     from labelkit.stages.evaluate_knn import evaluate_knn  # torch loads here, not in --help
 
-    print_result(evaluate_knn(config))
+    _score(config, evaluate_knn)
 
 
 @stage_command(EvaluateLinearConfig)
@@ -59,7 +76,7 @@ def linear(config: EvaluateLinearConfig) -> None:
     """
     from labelkit.stages.evaluate_linear import evaluate_linear  # torch loads here, not in --help
 
-    print_result(evaluate_linear(config))
+    _score(config, evaluate_linear)
 
 
 @stage_command(EvaluateRetrievalConfig)
@@ -70,7 +87,7 @@ def retrieval(config: EvaluateRetrievalConfig) -> None:
     """
     from labelkit.stages.evaluate_retrieval import evaluate_retrieval  # numpy loads here, not in --help
 
-    print_result(evaluate_retrieval(config))
+    _score(config, evaluate_retrieval)
 
 
 @stage_command(EvaluateClassificationConfig)
@@ -81,7 +98,7 @@ def classification(config: EvaluateClassificationConfig) -> None:
     """
     from labelkit.stages.evaluate_classification import evaluate_classification  # torch loads here, not in --help
 
-    print_result(evaluate_classification(config))
+    _score(config, evaluate_classification)
 
 
 @stage_command(EvaluateSegmentationConfig)
@@ -92,7 +109,7 @@ def segmentation(config: EvaluateSegmentationConfig) -> None:
     """
     from labelkit.stages.evaluate_segmentation import evaluate_segmentation  # torch loads here, not in --help
 
-    print_result(evaluate_segmentation(config))
+    _score(config, evaluate_segmentation)
 
 
 @stage_command(EvaluatePatchClustersConfig)
@@ -103,7 +120,7 @@ def patch_clusters(config: EvaluatePatchClustersConfig) -> None:
     """
     from labelkit.stages.evaluate_patch_clusters import evaluate_patch_clusters  # torch loads here, not in --help
 
-    print_result(evaluate_patch_clusters(config))
+    _score(config, evaluate_patch_clusters)
 
 
 @stage_command(EvaluateTrackingConfig)
@@ -114,7 +131,7 @@ def tracking(config: EvaluateTrackingConfig) -> None:
     """
     from labelkit.stages.evaluate_tracking import evaluate_tracking  # torch loads here, not in --help
 
-    print_result(evaluate_tracking(config))
+    _score(config, evaluate_tracking)
 
 
 def build_app() -> typer.Typer:

@@ -75,6 +75,7 @@ COMMANDS: dict[str, _Entry] = {
         "labelkit.cli.evaluate",
         example="labelkit evaluate clustering --index digits.h5",
     ),
+    "compare": _Entry("Compare methods on one split and one budget.", "labelkit.cli.compare", "compare"),
     "retrieve": _Entry("Find the images most like a query.", "labelkit.cli.retrieve", "retrieve"),
     "prototypes": _Entry("Spread class vectors over the sphere.", "labelkit.cli.prototypes", "prototypes"),
     "match": _Entry("Find images that show the same thing, by keypoints.", "labelkit.cli.match", "match"),

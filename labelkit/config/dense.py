@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 from pydantic import Field, field_validator
 from pydantic.config import JsonDict
 
+from labelkit.config.gate import GateConfig
 from labelkit.config.model import ModelConfig
 
 _DATA: JsonDict = {"panel": "Data"}
@@ -16,7 +17,7 @@ _RUN: JsonDict = {"panel": "Run"}
 _OUT: JsonDict = {"panel": "Output", "preset": False}
 
 
-class DenseConfig(ModelConfig):
+class DenseConfig(GateConfig, ModelConfig):
     """What all of them share: images with masks, a network, and what is written."""
 
     dataset: str = Field(

@@ -10,6 +10,7 @@ from pydantic.config import JsonDict
 
 from labelkit.config.base import StageConfig
 from labelkit.config.data import DataConfig
+from labelkit.config.gate import GateConfig
 from labelkit.config.model import ModelConfig
 
 _MODEL: JsonDict = {"panel": "Model"}
@@ -273,7 +274,7 @@ class DiscoverAnswerConfig(IndexConfig):
     seed: int = Field(0, ge=0, description="Seed of what is hidden and of the starts.")
 
 
-class EvaluateAnswerConfig(IndexConfig):
+class EvaluateAnswerConfig(GateConfig, IndexConfig):
     """``labelkit evaluate answer``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "answer")
@@ -291,7 +292,7 @@ class EvaluateAnswerConfig(IndexConfig):
     )
 
 
-class EvaluateClusteringConfig(IndexConfig):
+class EvaluateClusteringConfig(GateConfig, IndexConfig):
     """``labelkit evaluate clustering``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "clustering")
@@ -316,7 +317,7 @@ class EvaluateClusteringConfig(IndexConfig):
     allow_stale: bool = Field(False, description="Also score results of another version of the store, marked.")
 
 
-class EvaluateKNNConfig(IndexConfig):
+class EvaluateKNNConfig(GateConfig, IndexConfig):
     """``labelkit evaluate knn``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "knn")
@@ -341,7 +342,7 @@ class EvaluateKNNConfig(IndexConfig):
         return value
 
 
-class EvaluateLinearConfig(IndexConfig):
+class EvaluateLinearConfig(GateConfig, IndexConfig):
     """``labelkit evaluate linear``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "linear")
@@ -377,7 +378,7 @@ class EvaluateLinearConfig(IndexConfig):
         return value
 
 
-class EvaluateRetrievalConfig(IndexConfig):
+class EvaluateRetrievalConfig(GateConfig, IndexConfig):
     """``labelkit evaluate retrieval``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "retrieval")
@@ -434,7 +435,7 @@ class EvaluateRetrievalConfig(IndexConfig):
         return self
 
 
-class EvaluateClassificationConfig(StageConfig):
+class EvaluateClassificationConfig(GateConfig):
     """``labelkit evaluate classification``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "classification")

@@ -1,0 +1,202 @@
+"""``labelkit compare``: lengths that fit a budget, labels of each kind, rows for what failed, going on."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from labelkit.config.compare import CompareConfig
+from labelkit.config.train import StepRunConfig, TrainConfig
+from labelkit.methods.registry import METHODS
+from labelkit.stages.compare_budget import length_of, shortened
+from labelkit.stages.compare_runs import (
+    DataFacts,
+    RunFailed,
+    Stopped,
+    labels_of,
+    method_config,
+    own_output,
+    run_process,
+)
+
+DIGITS = DataFacts(num_classes=10, test_split="test", holdout=0.25)
+KINDS = {
+    "cotap": ("none", "nothing"),
+    "dl2pa": ("all", "names"),
+    "flipclass": ("some", "groups"),
+    "freematch": ("few", "names"),
+    "gcd": ("some", "nothing"),
+    "lmcs": ("few", "names"),
+    "mean-teacher": ("few", "names"),
+    "mixmatch": ("few", "names"),
+    "san": ("all", "nothing"),
+    "sela": ("none", "nothing"),
+    "simgcd": ("some", "groups"),
+    "snowball": ("few", "names"),
+    "softmax": ("all", "names"),
+    "supervised": ("few", "names"),
+    "tac-ccl": ("none", "nothing"),
+}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_gets_the_labels_of_its_kind(name: str) -> None:
+    config = method_config(name, CompareConfig(labels_per_class=3), DIGITS, seed=2)
+
+    assert (labels_of(config), own_output(config)) == KINDS[name]
+    assert (config.holdout, config.seed, config.threads) == (0.25, 2, 1)
+    # three of each of ten classes
+    assert config.num_labels == (30 if KINDS[name][0] == "few" else None)
+    assert config.label_seed == (2 if KINDS[name][0] == "few" else None)
+
+
+@pytest.mark.parametrize("fraction", [1.0, 0.5, 0.01])
+@pytest.mark.parametrize("name", METHODS)
+def test_a_shortened_run_is_one_that_the_method_accepts(name: str, fraction: float) -> None:
+    whole = method_config(name, CompareConfig(), DIGITS, seed=0)
+
+    short = method_config(name, CompareConfig(), DIGITS, seed=0, fraction=fraction)
+
+    for key, value in length_of(whole).items():
+        assert length_of(short)[key] <= max(1, value * fraction) or name == "lmcs"
+        assert length_of(short)[key] >= 1
+
+
+def test_drops_and_warm_ups_keep_their_place_in_a_shorter_run() -> None:
+    whole = METHODS["sela"].config(
+        epochs=80, lr_schedule="step", lr_drop_epochs=(48, 64), lr_warmup_epochs=8, num_optimizations=40
+    )
+    assert isinstance(whole, TrainConfig)
+
+    # by hand: a quarter of everything; judged once, at the end
+    assert shortened(whole, 0.25) == {
+        "epochs": 20,
+        "num_optimizations": 10,
+        "lr_warmup_epochs": 2,
+        "lr_drop_epochs": (12, 16),
+        "eval_every_epochs": 20,
+    }
+
+
+def test_a_run_in_steps_keeps_its_number_of_evaluations() -> None:
+    whole = METHODS["lmcs"].config(steps=400, eval_every_steps=20, num_labels=20)
+    assert isinstance(whole, StepRunConfig)
+
+    short = shortened(whole, 0.33)
+
+    # twenty blocks of six steps: a third of twenty, rounded down
+    assert (short["eval_every_steps"], short["steps"]) == (6, 120)
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("10m", 600), ("1.5h", 5400)])
+def test_a_budget_is_a_number_with_a_unit(text: str, seconds: float) -> None:
+    assert CompareConfig(budget=text).budget_seconds == seconds
+
+
+@pytest.mark.parametrize(
+    "words", [("--budget", "10"), ("--budget", "0s"), ("--budget", "-1m"), ("--methods", "simgdc")]
+)
+def test_options_that_cannot_be_used_exit_with_2(labelkit: Callable[..., Any], words: tuple[str, ...]) -> None:
+    assert labelkit("compare", *words).code == 2
+
+
+def test_a_folder_with_something_else_in_it_is_not_worked_in(labelkit: Callable[..., Any], tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("precious")
+
+    answer = labelkit("compare", "--methods", "gcd", "--keep", tmp_path)
+
+    assert answer.code == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_an_output_that_exists_is_refused_before_the_work(labelkit: Callable[..., Any], tmp_path: Path) -> None:
+    (tmp_path / "out.json").write_text("{}")
+
+    assert labelkit("compare", "--methods", "gcd", "--out", tmp_path / "out.json").code == 2
+    assert labelkit("compare", "--methods", "gcd", "--out", tmp_path / "absent" / "out.json").code == 2
+
+
+def test_images_without_a_label_cannot_judge(labelkit: Callable[..., Any], photos: Path, tmp_path: Path) -> None:
+    table = tmp_path / "some.csv"
+    names = [path.relative_to(photos.parent) for path in sorted(photos.rglob("*.png"))]
+    table.write_text(
+        "path,label\n" + "".join(f"{photos.parent / name},{'a' if i % 2 else ''}\n" for i, name in enumerate(names))
+    )
+
+    answer = labelkit("compare", "--methods", "gcd", "--dataset", table)
+
+    assert answer.code == 3
+    assert "no label" in answer.err
+
+
+def test_a_process_tells_what_it_took_and_how_it_ended(tmp_path: Path) -> None:
+    program = "import sys; x = bytearray(100 << 20); sys.stderr.write('error: too bad'); sys.exit(4)"
+
+    cost, code = run_process(
+        [sys.executable, "-c", program],
+        tmp_path / "said",
+        limit=60,
+        stop=threading.Event(),
+        environment=dict(os.environ),
+    )
+
+    assert code == 4
+    assert (tmp_path / "said").read_text() == "error: too bad"
+    assert 100 < cost["peak_memory_mib"] < 1000
+    assert 0 < cost["cpu_seconds"] < 30
+
+
+def test_a_process_ends_when_its_time_is_over_or_the_comparison_is(tmp_path: Path) -> None:
+    forever = [sys.executable, "-c", "import time; time.sleep(600)"]
+    stop = threading.Event()
+    started = time.monotonic()
+
+    with pytest.raises(RunFailed, match="not done after 1 s"):
+        run_process(forever, tmp_path / "said", limit=1, stop=stop, environment=dict(os.environ))
+    stop.set()
+    with pytest.raises(Stopped):
+        run_process(forever, tmp_path / "said", limit=600, stop=stop, environment=dict(os.environ))
+
+    assert time.monotonic() - started < 60
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_comparison_keeps_what_is_finished_and_shows_what_failed(
+    labelkit: Callable[..., Any], tmp_path: Path
+) -> None:
+    # twelve images of each digit in each split: too few for a batch of softmax
+    words = ("compare", "--methods", "supervised,softmax", "--max-per-class", "12", "--budget", "3s")
+    keep = ("--keep", tmp_path / "kept")
+
+    first = labelkit(*words, *keep, "--seeds", "1", "--out", tmp_path / "out.json", "--json")
+
+    assert first.code == 0, first.err
+    rows = {row["method"]: row for row in first.json["rows"]}
+    assert list(rows) == [
+        "pixels", "wrn10_1, before training", "convnet_demo, before training", "supervised", "softmax",
+    ]  # fmt: skip
+    assert first.json["images"] == {"train": 1347, "test": 450}
+    assert "--batch-size" in rows["softmax"]["failures"]["0"]
+    assert not rows["softmax"]["runs"]
+    (run,) = rows["supervised"]["runs"]
+    assert run["labels"] == 40
+    assert run["length"]["steps"] <= 400
+    assert all(0 <= run["scores"][name] <= 1 for name in ("knn_accuracy", "recall_at_1", "own_accuracy"))
+    # pixels of digits name most digits
+    assert rows["pixels"]["scores"]["knn_accuracy"]["mean"] > 0.8
+
+    started = time.monotonic()
+    again = labelkit(*words, *keep, "--seeds", "1")
+    assert again.code == 0
+    assert f"{run['length']['steps']} steps" in again.out
+    assert time.monotonic() - started < 60
+    other = labelkit(*words, *keep, "--seeds", "1", "--set", "neighbors=5")
+    assert other.code == 2
+    assert "--neighbors 10 (now 5)" in other.err
