@@ -11,6 +11,7 @@ from labelkit.config.base import StageConfig, in_presets
 from labelkit.config.dense import EvaluatePatchClustersConfig, EvaluateSegmentationConfig, EvaluateTrackingConfig
 from labelkit.config.discover_few import DiscoverLMCSConfig, DiscoverSnowballConfig, ShowDiscoveredConfig
 from labelkit.config.presets import Collected, finish, parsed_values
+from labelkit.config.report import ReportConfig
 from labelkit.config.stages import (
     DatasetsConfig,
     DiscoverAnswerConfig,
@@ -62,6 +63,7 @@ CONFIG_CLASSES: tuple[type[StageConfig], ...] = (
     EvaluateRetrievalConfig,
     RetrieveConfig,
     PrototypesConfig,
+    ReportConfig,
     ShowAssemblyConfig,
     ShowAttentionConfig,
     ShowCurvesConfig,
