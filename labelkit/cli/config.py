@@ -12,6 +12,7 @@ from labelkit.config.compare import CompareConfig
 from labelkit.config.dense import EvaluatePatchClustersConfig, EvaluateSegmentationConfig, EvaluateTrackingConfig
 from labelkit.config.discover_few import DiscoverLMCSConfig, DiscoverSnowballConfig, ShowDiscoveredConfig
 from labelkit.config.presets import Collected, finish, parsed_values
+from labelkit.config.report import ReportConfig
 from labelkit.config.stages import (
     DatasetsConfig,
     DiscoverAnswerConfig,
@@ -65,6 +66,7 @@ CONFIG_CLASSES: tuple[type[StageConfig], ...] = (
     CompareConfig,
     RetrieveConfig,
     PrototypesConfig,
+    ReportConfig,
     ShowAssemblyConfig,
     ShowAttentionConfig,
     ShowCurvesConfig,

@@ -79,6 +79,7 @@ COMMANDS: dict[str, _Entry] = {
     "retrieve": _Entry("Find the images most like a query.", "labelkit.cli.retrieve", "retrieve"),
     "prototypes": _Entry("Spread class vectors over the sphere.", "labelkit.cli.prototypes", "prototypes"),
     "match": _Entry("Find images that show the same thing, by keypoints.", "labelkit.cli.match", "match"),
+    "report": _Entry("Write one page about a store, to look at and to send.", "labelkit.cli.report", "report"),
     "show": _Entry(
         "Draw what a run did: attention maps, logged curves.",
         "labelkit.cli.show",

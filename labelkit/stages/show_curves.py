@@ -4,51 +4,19 @@ from __future__ import annotations
 
 import difflib
 import fnmatch
-import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from labelkit.config.stages import ShowCurvesConfig
-from labelkit.engine.run_dir import METRICS, read_run_config
-from labelkit.errors import CheckpointError, ConfigError
+from labelkit.errors import ConfigError
 from labelkit.stages.pictures import check_new_picture
 from labelkit.stages.progress import current_progress
 from labelkit.stages.result import Cell, SimpleResult, Table
+from labelkit.stages.run_logs import MAIN_METRICS, Logged, Series, read_log
 
-_DEFAULT_METRICS = ("loss", "all_accuracy", "old_accuracy", "new_accuracy")
-_CLOCK = ("epoch", "step", "kind")
 _MOST_PANELS = 48
-
-
-@dataclass(frozen=True)
-class _Series:
-    """One logged name of one run.
-
-    Attributes:
-        kind: ``epoch``: one value per epoch; ``step``: one per logged step.
-        steps: (n,) optimizer updates done.
-        epochs: (n,) the same in epochs; NaN if no epoch was finished.
-        values: (n,) NaN where none could be logged.
-    """
-
-    kind: str
-    steps: NDArray[np.int64]
-    epochs: NDArray[np.float64]
-    values: NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class _Logged:
-    """All series of one run, by name; those of epochs first."""
-
-    name: str
-    folder: Path
-    series: dict[str, list[_Series]]
 
 
 def show_curves(config: ShowCurvesConfig) -> SimpleResult:
@@ -59,7 +27,7 @@ def show_curves(config: ShowCurvesConfig) -> SimpleResult:
         ConfigError: a name that no run logged, or a picture that exists and may not be replaced.
     """
     check_new_picture(config.out, overwrite=config.overwrite)
-    runs = [_read(folder, name) for folder, name in zip(config.run, _run_names(config.run), strict=True)]
+    runs = [read_log(folder, name) for folder, name in zip(config.run, _run_names(config.run), strict=True)]
     names = _choose(config.metrics, runs)
     if config.over == "epoch":
         for run in runs:
@@ -104,66 +72,7 @@ def _run_names(folders: Sequence[Path]) -> list[str]:
     return full
 
 
-def _read(folder: Path, name: str) -> _Logged:
-    """Read the log of a run.
-
-    Raises:
-        CheckpointError: see :func:`show_curves`.
-    """
-    if not folder.exists():
-        raise CheckpointError(str(folder), "does not exist", "Train first: `labelkit train METHOD`.")
-    read_run_config(folder)
-    path = folder / METRICS
-    try:
-        lines = path.read_bytes().splitlines(keepends=True)
-    except FileNotFoundError:
-        lines = []
-    except OSError as error:
-        raise CheckpointError(str(path), f"cannot be read: {error.strerror or error}", "Restore it.") from error
-    records = []
-    for number, line in enumerate(lines, start=1):
-        if not line.endswith(b"\n"):  # a run that is being written, or was killed in the middle of a line
-            break
-        records.append(_record(line, path, number))
-    if not records:
-        raise CheckpointError(str(folder), "has logged nothing yet", "Wait for its first epoch, or train it.")
-    ends = {record["epoch"] + 1: record["step"] for record in records if record.get("kind") != "step"}
-    series: dict[str, list[_Series]] = {}
-    for kind in ("epoch", "step"):
-        of_kind = [record for record in records if (record.get("kind") == "step") == (kind == "step")]
-        for key in dict.fromkeys(key for record in of_kind for key in record if key not in _CLOCK):
-            having = [record for record in of_kind if key in record]
-            steps = np.array([record["step"] for record in having], dtype=np.int64)
-            logged = np.array([np.nan if record[key] is None else record[key] for record in having], dtype=np.float64)
-            series.setdefault(key, []).append(_Series(kind, steps, _in_epochs(steps, ends), logged))
-    return _Logged(name, folder, series)
-
-
-def _record(line: bytes, path: Path, number: int) -> dict[str, Any]:
-    try:
-        record = json.loads(line)
-        whole = all(isinstance(record[key], int) for key in ("epoch", "step"))
-        numbers = all(value is None or isinstance(value, int | float) for k, value in record.items() if k != "kind")
-    except (ValueError, KeyError, TypeError, AttributeError):
-        whole = numbers = False
-    if not (whole and numbers):
-        raise CheckpointError(f"{path}:{number}", "is not a line that training writes", "Restore the file.")
-    found: dict[str, Any] = record
-    return found
-
-
-def _in_epochs(steps: NDArray[np.int64], ends: dict[int, int]) -> NDArray[np.float64]:
-    """Place steps between the ends of epochs; after the last one, as long as it was."""
-    if not ends:
-        return np.full(len(steps), np.nan)
-    epochs = [0, *sorted(ends)]
-    at = [0, *(ends[epoch] for epoch in epochs[1:])]
-    length = (at[-1] - at[-2]) / (epochs[-1] - epochs[-2])
-    inside = np.interp(steps, at, epochs)
-    return np.where(steps > at[-1], epochs[-1] + (steps - at[-1]) / max(length, 1.0), inside)
-
-
-def _choose(patterns: Sequence[str] | None, runs: Sequence[_Logged]) -> list[str]:
+def _choose(patterns: Sequence[str] | None, runs: Sequence[Logged]) -> list[str]:
     """Names that were asked for, in that order.
 
     Raises:
@@ -171,7 +80,7 @@ def _choose(patterns: Sequence[str] | None, runs: Sequence[_Logged]) -> list[str
     """
     known = list(dict.fromkeys(name for run in runs for name in run.series))
     if patterns is None:
-        return [name for name in _DEFAULT_METRICS if name in known] or known[:1]
+        return [name for name in MAIN_METRICS if name in known] or known[:1]
     chosen: dict[str, None] = {}
     unknown = []
     for pattern in patterns:
@@ -196,7 +105,7 @@ def _choose(patterns: Sequence[str] | None, runs: Sequence[_Logged]) -> list[str
     return list(chosen)
 
 
-def _describe(name: str, run: _Logged, series: _Series) -> dict[str, object]:
+def _describe(name: str, run: Logged, series: Series) -> dict[str, object]:
     return {
         "metric": name,
         "run": run.folder,
@@ -207,7 +116,7 @@ def _describe(name: str, run: _Logged, series: _Series) -> dict[str, object]:
     }
 
 
-def _cells(name: str, run: _Logged, series: _Series) -> list[Cell]:
+def _cells(name: str, run: Logged, series: Series) -> list[Cell]:
     finite = series.values[~np.isnan(series.values)]
     least, most = (float(finite.min()), float(finite.max())) if len(finite) else (None, None)
     first, last = float(series.values[0]), float(series.values[-1])

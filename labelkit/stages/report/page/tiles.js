@@ -1,0 +1,131 @@
+// Tiles: an image as a canvas, drawn from its sheet when it comes into view; rows of them are walked with arrows.
+const SHEETS_KEPT = 40;
+const sheets = new Map();
+
+function sheet(number) {
+  let found = sheets.get(number);
+  if (found) sheets.delete(number);
+  else {
+    const picture = new Image();
+    picture.src = 'data:image/webp;base64,' + document.getElementById('sheet-' + number).textContent;
+    found = picture.decode().then(() => picture);
+  }
+  sheets.set(number, found);
+  // the least recently used goes first: decoded pixels are many times larger than the file
+  if (sheets.size > SHEETS_KEPT) sheets.delete(sheets.keys().next().value);
+  return found;
+}
+
+function hasPicture(image) {
+  return columns.tile[image] >= 0;
+}
+
+function paint(canvas) {
+  if (canvas.dataset.done) return Promise.resolve();
+  canvas.dataset.done = '1';
+  const tile = columns.tile[Number(canvas.dataset.draw)];
+  const place = tile % data.tilesPerSheet;
+  const x = data.side * (place % data.tilesPerRow), y = data.side * Math.floor(place / data.tilesPerRow);
+  return sheet(Math.floor(tile / data.tilesPerSheet)).then((picture) => {
+    canvas.getContext('2d').drawImage(picture, x, y, canvas.width, canvas.height, 0, 0, canvas.width, canvas.height);
+  });
+}
+
+const inView = new IntersectionObserver((entries) => {
+  for (const entry of entries) {
+    if (!entry.isIntersecting) continue;
+    inView.unobserve(entry.target);
+    paint(entry.target);
+  }
+}, { rootMargin: '300px' });
+
+// The picture alone. Names are said by what is around it.
+function picture(image, now) {
+  if (!hasPicture(image)) return element('span', { class: 'gone' }, 'no picture');
+  const height = columns.tileSize[2 * image], width = columns.tileSize[2 * image + 1];
+  const canvas = element('canvas', { width, height, 'data-draw': image, 'aria-hidden': 'true' });
+  if (data.side <= 48) canvas.className = 'pixels';
+  if (now) paint(canvas);
+  else inView.observe(canvas);
+  return canvas;
+}
+
+function describe(image) {
+  const parts = [data.names[image]];
+  if (columns.group[image] >= 0) parts.push('group ' + groupName(image));
+  if (columns.label[image] >= 0) parts.push('class ' + className(image));
+  if (!hasPicture(image)) parts.push('no picture');
+  return parts.join(', ');
+}
+
+function sure(image) {
+  const value = columns.confidence[image];
+  return Number.isFinite(value) ? data.measure + ' ' + value.toFixed(2) : '';
+}
+
+function tile(image, caption, spoken) {
+  const lines = (Array.isArray(caption) ? caption : [caption]).filter(Boolean);
+  return element('button',
+    { type: 'button', class: 'tile', 'data-image': image, title: data.names[image],
+      'aria-label': [describe(image), spoken || ''].filter(Boolean).join(', ') },
+    picture(image), ...lines.map((line) => element('span', { class: 'caption' }, element('bdi', {}, line))));
+}
+
+// What stands below a tile, and is said after its name, by the list it is in.
+function captions(image, kind) {
+  const group = columns.group[image];
+  const major = group < 0 ? -1 : data.groups[group].major;
+  const label = columns.label[image];
+  const odd = label >= 0 && major >= 0 && label !== major;
+  const name = label < 0 ? '' : (odd ? '≠ ' : '') + className(image);
+  if (kind === 'doubtful') {
+    const next = columns.runnerUp[image];
+    const number = Number.isFinite(columns.confidence[image]) ? columns.confidence[image].toFixed(2) : '';
+    const other = next < 0 ? '' : 'or ' + data.groups[next].name;
+    return [[number, other, name], [sure(image), next < 0 ? '' : 'next group ' + data.groups[next].name].join(', ')];
+  }
+  if (kind === 'named') return [[data.names[image], className(image)], ''];
+  return [[name], odd ? 'not the class of most' : ''];
+}
+
+function fill(box, images, kind) {
+  const fragment = document.createDocumentFragment();
+  for (const image of images) {
+    const [caption, spoken] = captions(image, kind);
+    fragment.append(tile(image, caption, spoken));
+  }
+  box.append(fragment);
+  settle(box);
+}
+
+// One stop for the tab key per row of tiles; arrows go on from there.
+function settle(box) {
+  const tiles = [...box.querySelectorAll('.tile')];
+  const current = tiles.find((one) => one.tabIndex === 0 && one.dataset.current) || tiles[0];
+  for (const one of tiles) one.tabIndex = one === current ? 0 : -1;
+}
+
+function walk(event) {
+  const from = event.target.closest('.tiles .tile');
+  if (!from || event.altKey || event.ctrlKey || event.metaKey) return;
+  const tiles = [...from.closest('.tiles').querySelectorAll('.tile')];
+  const at = tiles.indexOf(from);
+  const top = from.offsetTop;
+  const perRow = Math.max(1, tiles.filter((one) => one.offsetTop === tiles[0].offsetTop).length);
+  const steps = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: perRow, ArrowUp: -perRow };
+  let to = null;
+  if (event.key in steps) to = at + steps[event.key];
+  else if (event.key === 'Home') to = 0;
+  else if (event.key === 'End') to = tiles.length - 1;
+  if (to === null) return;
+  event.preventDefault();
+  const found = tiles[Math.min(tiles.length - 1, Math.max(0, to))];
+  if (Math.abs(steps[event.key] || 0) > 1 && (to < 0 || (to >= tiles.length && found.offsetTop === top))) return;
+  for (const one of tiles) { one.tabIndex = -1; delete one.dataset.current; }
+  found.tabIndex = 0;
+  found.dataset.current = '1';
+  found.focus();
+}
+
+document.addEventListener('keydown', walk);
+
