@@ -10,6 +10,7 @@ from labelkit.cli.options import new_group
 from labelkit.config.base import StageConfig, in_presets
 from labelkit.config.dense import EvaluatePatchClustersConfig, EvaluateSegmentationConfig, EvaluateTrackingConfig
 from labelkit.config.discover_few import DiscoverLMCSConfig, DiscoverSnowballConfig, ShowDiscoveredConfig
+from labelkit.config.labeling import LabelConfig, SuggestConfig
 from labelkit.config.presets import Collected, finish, parsed_values
 from labelkit.config.stages import (
     DatasetsConfig,
@@ -51,6 +52,8 @@ CONFIG_CLASSES: tuple[type[StageConfig], ...] = (
     DiscoverAnswerConfig,
     DiscoverSnowballConfig,
     DiscoverLMCSConfig,
+    SuggestConfig,
+    LabelConfig,
     EvaluateClusteringConfig,
     EvaluateAnswerConfig,
     EvaluateClassificationConfig,
