@@ -11,6 +11,7 @@ from labelkit.config.base import StageConfig, in_presets
 from labelkit.config.compare import CompareConfig
 from labelkit.config.dense import EvaluatePatchClustersConfig, EvaluateSegmentationConfig, EvaluateTrackingConfig
 from labelkit.config.discover_few import DiscoverLMCSConfig, DiscoverSnowballConfig, ShowDiscoveredConfig
+from labelkit.config.labeling import LabelConfig, SuggestConfig
 from labelkit.config.presets import Collected, finish, parsed_values
 from labelkit.config.report import ReportConfig
 from labelkit.config.stages import (
@@ -54,6 +55,8 @@ CONFIG_CLASSES: tuple[type[StageConfig], ...] = (
     DiscoverAnswerConfig,
     DiscoverSnowballConfig,
     DiscoverLMCSConfig,
+    SuggestConfig,
+    LabelConfig,
     EvaluateClusteringConfig,
     EvaluateAnswerConfig,
     EvaluateClassificationConfig,

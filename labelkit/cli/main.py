@@ -70,6 +70,8 @@ COMMANDS: dict[str, _Entry] = {
         "labelkit.cli.discover",
         example="labelkit discover categories --index digits.h5",
     ),
+    "suggest": _Entry("Suggest the images to label next.", "labelkit.cli.suggest", "suggest"),
+    "label": _Entry("Bring labels back, beside a store.", "labelkit.cli.label", "label"),
     "evaluate": _Entry(
         "Score results against the truth.",
         "labelkit.cli.evaluate",

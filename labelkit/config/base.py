@@ -148,7 +148,8 @@ def bounds(field: FieldInfo) -> str:
 
 def flag(name: str) -> str:
     """Return the option of a field: ``num_clusters`` is ``--num-clusters``."""
-    return "--" + name.replace("_", "-")
+    # a trailing underscore keeps a field apart from a word of Python
+    return "--" + name.rstrip("_").replace("_", "-")
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:

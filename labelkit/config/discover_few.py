@@ -10,11 +10,11 @@ from pydantic.config import JsonDict
 
 from labelkit.config.base import StageConfig
 from labelkit.config.critical_search import CriticalSearchOptions
+from labelkit.config.earlier import LabelsOption
 from labelkit.config.stages import IndexConfig
 
 _STORE: JsonDict = {"panel": "Store", "preset": False}
 _LABELS: JsonDict = {"panel": "Labels"}
-_LABELS_ONLY: JsonDict = {"panel": "Labels", "preset": False}
 _NUMBER: JsonDict = {"panel": "How many"}
 _RULE: JsonDict = {"panel": "Which"}
 _IMAGES: JsonDict = {"panel": "Images"}
@@ -23,19 +23,13 @@ _PICTURE: JsonDict = {"panel": "Pictures", "preset": False}
 _RESULT_NAME = r"^[a-z0-9][a-z0-9._-]{0,63}$"
 
 
-class DiscoverFewConfig(IndexConfig):
+class DiscoverFewConfig(LabelsOption, IndexConfig):
     """What the discoveries that grow a few labels share."""
 
     csv: Path | None = Field(
         None, description="Table to write; default: INDEX.RESULT.csv beside the store.", json_schema_extra=_STORE
     )
     split: str = Field("all", description="Rows to use: a split's name, or all.")
-    labels: Path | None = Field(
-        None,
-        description="CSV path,label of the images whose label may be used; default: the labels of the store that "
-        "training may use.",
-        json_schema_extra=_LABELS_ONLY,
-    )
     num_labels: int | None = Field(
         None,
         ge=1,

@@ -139,7 +139,7 @@ def _prepare(config: DiscoverFewConfig, default_name: str) -> _Task:
     _check_table(config, store, table_path)
     rows = split_rows(store, config.split)
     given = given_labels(config, store, rows)
-    _check_classes(config, store, given)
+    _check_classes(config, given)
     sizes = np.bincount(given.labels[given.labels >= 0], minlength=len(given.class_names))
     count: Count = config.count
     if config.per_class is not None:
@@ -167,13 +167,13 @@ def _check_table(config: DiscoverFewConfig, store: EmbeddingStore, path: Path) -
         )
 
 
-def _check_classes(config: DiscoverFewConfig, store: EmbeddingStore, given: GivenLabels) -> None:
+def _check_classes(config: DiscoverFewConfig, given: GivenLabels) -> None:
     """Refuse labels that no discovery can work with.
 
     Raises:
         DatasetError: of one class only, or none of some class.
     """
-    where = str(config.labels or store.path)
+    where = given.where
     sizes = np.bincount(given.labels[given.labels >= 0], minlength=len(given.class_names))
     there, missing = np.flatnonzero(sizes), np.flatnonzero(sizes == 0)
     if len(there) == 1:
@@ -200,6 +200,12 @@ def _check_classes(config: DiscoverFewConfig, store: EmbeddingStore, given: Give
             f"classes have {int(sizes[there].min())} to {int(sizes[there].max())} labels; what is found is shared out "
             "like them (--per-class gives each the same)"
         )
+
+
+def _label_source(config: DiscoverFewConfig, given: GivenLabels) -> str:
+    if config.num_labels is not None:
+        return "drawn"
+    return next(iter(given.source), "store")
 
 
 def _same_images(path: Path, first: EmbeddingStore) -> EmbeddingStore:
@@ -275,7 +281,8 @@ def _finish(
             **config.to_yaml_dict(operational=False),
             "score": score_name,
             "given": int((given.labels >= 0).sum()),
-            "label_source": "file" if config.labels else "store" if config.num_labels is None else "drawn",
+            "label_source": _label_source(config, given),
+            **({"labels": given.source} if given.source else {}),
             "exhausted": found.exhausted,
             "per_class_report": reports,
             **params,

@@ -1,0 +1,306 @@
+"""Which rows to label next: those that stand for many others, those that two classes claim, or both.
+
+Strategies, all over Euclidean distances; labeled rows are among the chosen from the start:
+    coverage      the row that most lowers the sum of squared distances from all rows to the nearest chosen one: greedy
+                  facility location (k-medoids)
+    both          the same sum, each row weighted by its uncertainty
+    typical       k-means with one cluster per label there is or shall be; of the largest clusters without a label, the
+                  row with the smallest mean distance to its neighbors there
+    k-center      the row farthest from all chosen ones
+    uncertainty   the row whose distances to two classes are the most alike
+
+Sources: G. Cornuejols, M. Fisher and G. Nemhauser, "Location of bank accounts to optimize float" (facility location and
+its greedy); M. Minoux, "Accelerated greedy algorithms for maximizing submodular set functions" (bounds that spare most
+of the work); O. Sener and S. Savarese, "Active Learning for Convolutional Neural Networks: A Core-Set Approach"
+(k-center); G. Hacohen, A. Dekel and D. Weinshall, "Active Learning on a Budget: Opposite Strategies Suit High and Low
+Budgets" (TypiClust). Departures: a choice rules out its near duplicates; of more than ``MOST_SERVED`` rows, the sum of
+facility location is over a draw of so many, so that time and memory grow with the rows and not with their square.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from labelkit.algorithms.clustering import kmeans
+from labelkit.algorithms.neighbors import knn
+
+MOST_SERVED = 5_000
+"""Rows that the sum of facility location is over."""
+MOST_CLUSTERS = 500
+"""Clusters of ``typical`` at the most, as published."""
+_NEIGHBORS = 20
+_BLOCK_NUMBERS = 1 << 22
+# Bounds that are computed again at once: enough that a pass over all rows is rare, few enough to be quick.
+_LOOKED_AT = 256
+
+Rows = NDArray[np.float32]
+Ids = NDArray[np.int64]
+
+
+class Candidates:
+    """Rows that may still be chosen; choosing one rules out its near duplicates.
+
+    Args:
+        rows: (n, d), each of length 1 or zero; zero rows are duplicates of each other.
+        duplicate_cosine: of two rows with this cosine or more, one rules out the other.
+        allowed: (n,) whether a row may be chosen at all; by default all.
+
+    Attributes:
+        open: (n,) bool, the rows that may still be chosen.
+    """
+
+    def __init__(self, rows: Rows, duplicate_cosine: float, allowed: ArrayLike | None = None) -> None:
+        self._rows = rows
+        # cosines of equal rows differ from 1 in the seventh digit
+        self._limit = duplicate_cosine - 1e-6
+        self._is_zero: NDArray[np.bool_] = np.asarray(~rows.any(axis=1), dtype=np.bool_)
+        self.open = np.ones(len(rows), dtype=bool) if allowed is None else np.array(allowed, dtype=bool)
+
+    def close(self, chosen: Ids) -> None:
+        """Rule out these rows and their near duplicates."""
+        self.open[chosen] = False
+        step = max(1, _BLOCK_NUMBERS // max(1, len(self._rows)))
+        for start in range(0, len(chosen), step):
+            block = chosen[start : start + step]
+            self.open &= (self._rows @ self._rows[block].T).max(axis=1) < self._limit
+        if self._is_zero[chosen].any():
+            self.open[self._is_zero] = False
+
+
+@dataclass(frozen=True)
+class Claims:
+    """Which class a row is nearest to, and how nearly another is as near.
+
+    Attributes:
+        first: (n,) int64, the nearest class.
+        second: (n,) int64, the second nearest.
+        uncertainty: (n,) float64 in [0, 1], squared distance to the first over that to the second; 1 is a tie.
+    """
+
+    first: Ids
+    second: Ids
+    uncertainty: NDArray[np.float64]
+
+
+def class_claims(rows: ArrayLike, examples: ArrayLike, classes: ArrayLike) -> Claims:
+    """Compare the distances of rows to the nearest example of each class.
+
+    Args:
+        rows: (n, d).
+        examples: (m, d) rows of known class, or one mean per class.
+        classes: (m,) integers >= 0, at least two different ones.
+
+    Raises:
+        ValueError: shapes that do not fit, or fewer than two classes.
+    """
+    points, places = np.asarray(rows, dtype=np.float32), np.asarray(examples, dtype=np.float32)
+    known, column = np.unique(np.asarray(classes, dtype=np.int64), return_inverse=True)
+    if points.ndim != 2 or places.ndim != 2 or points.shape[1] != places.shape[1] or len(column) != len(places):
+        raise ValueError(f"rows {points.shape}, examples {places.shape} and {len(column)} classes do not fit")
+    if len(known) < 2:
+        raise ValueError(f"needs examples of two classes, got {len(known)}")
+    order = np.argsort(column, kind="stable")
+    starts = np.searchsorted(column[order], np.arange(len(known)))
+    first, second = np.empty(len(points), dtype=np.int64), np.empty(len(points), dtype=np.int64)
+    uncertainty = np.empty(len(points))
+    for block in _blocks(points, len(places)):
+        nearest = np.minimum.reduceat(squared_distances(points[block], places[order]), starts, axis=1)
+        two = np.argsort(nearest, axis=1, kind="stable")[:, :2]
+        near, far = np.take_along_axis(nearest, two, axis=1).T
+        first[block], second[block] = known[two[:, 0]], known[two[:, 1]]
+        # both zero, as for a row equal to examples of two classes, is a tie
+        uncertainty[block] = np.where(far > 0, near / np.where(far > 0, far, 1), 1)
+    return Claims(first, second, uncertainty)
+
+
+def squared_distances(rows: Rows, others: Rows) -> NDArray[np.float64]:
+    """Return (n, m) float64 squared Euclidean distances."""
+    left, right = rows.astype(np.float64), others.astype(np.float64)
+    squares = np.einsum("ij,ij->i", left, left)[:, None] + np.einsum("ij,ij->i", right, right)
+    return np.asarray(np.maximum(squares - 2 * left @ right.T, 0))
+
+
+def choose_covering(
+    rows: Rows,
+    count: int,
+    labeled: Ids,
+    candidates: Candidates,
+    *,
+    generator: np.random.Generator,
+    weights: ArrayLike | None = None,
+) -> tuple[Ids, NDArray[np.float64]]:
+    r"""Choose rows that lower :math:`\sum_j w_j \min_{i \in C} |x_i - x_j|^2` the most, one after the other.
+
+    Before there is any chosen or labeled row, every distance counts as the largest possible, so that the first choice
+    is the weighted medoid.
+
+    Args:
+        rows: (n, d).
+        count: rows to choose; fewer are chosen if candidates run out.
+        labeled: rows that are in C from the start.
+        candidates: what may be chosen; changed.
+        generator: draws the j of more than ``MOST_SERVED`` rows.
+        weights: (n,) w >= 0; by default all 1.
+
+    Returns:
+        (c,) rows in the order chosen; (c,) by how much each lowered the mean over the rows that were summed.
+    """
+    served = np.arange(len(rows))
+    if len(rows) > MOST_SERVED:
+        served = np.sort(generator.choice(len(rows), MOST_SERVED, replace=False))
+    points = rows[served]
+    amounts = np.ones(len(served)) if weights is None else np.asarray(weights, dtype=np.float64)[served]
+    farthest = 4 * float(np.einsum("ij,ij->i", rows, rows).max())
+    nearest = _nearest_squared(points, rows[labeled], farthest)
+    bounds = np.concatenate([_gains(rows[block], points, nearest, amounts) for block in _blocks(rows, len(points))])
+    chosen: list[int] = []
+    gains: list[float] = []
+    while len(chosen) < count and candidates.open.any():
+        bounds[~candidates.open] = -np.inf
+        row = _best(rows, points, nearest, amounts, bounds)
+        chosen.append(row)
+        gains.append(float(bounds[row]) / len(served))
+        candidates.close(np.array([row]))
+        nearest = np.minimum(nearest, squared_distances(points, rows[row : row + 1])[:, 0])
+    return np.array(chosen, dtype=np.int64), np.array(gains)
+
+
+def _best(
+    rows: Rows, points: Rows, nearest: NDArray[np.float64], amounts: NDArray[np.float64], bounds: NDArray[np.float64]
+) -> int:
+    """Return the row of the largest gain, the first of equals; gains only fall, so that old ones are bounds."""
+    fresh = np.zeros(len(rows), dtype=bool)
+    while True:
+        looked_at = min(_LOOKED_AT, len(rows))
+        top = np.argpartition(-bounds, looked_at - 1)[:looked_at]
+        if fresh[top].all():
+            break
+        stale = np.sort(top[~fresh[top]])
+        bounds[stale] = np.minimum(bounds[stale], _gains(rows[stale], points, nearest, amounts))
+        fresh[stale] = True
+        best = int(np.argmax(np.where(fresh, bounds, -np.inf)))
+        if bounds[best] > np.max(np.where(fresh, -np.inf, bounds), initial=-np.inf):
+            return best
+    return int(np.argmax(np.where(fresh, bounds, -np.inf)))
+
+
+def _gains(rows: Rows, points: Rows, nearest: NDArray[np.float64], amounts: NDArray[np.float64]) -> NDArray[np.float64]:
+    gains: NDArray[np.float64] = np.maximum(nearest - squared_distances(rows, points), 0) @ amounts
+    return gains
+
+
+def choose_typical(
+    rows: Rows, count: int, labeled: Ids, candidates: Candidates, *, generator: np.random.Generator
+) -> tuple[Ids, NDArray[np.float64], Ids]:
+    """Choose the most typical row of each cluster without a label, the largest cluster first (TypiClust).
+
+    There are as many clusters as labels there are and shall be, at most ``MOST_CLUSTERS``; a row's typicality is one
+    over the mean distance to its 20 nearest of the cluster. When every cluster has a label, those with the fewest come
+    next.
+
+    Args:
+        rows: (n, d).
+        count: rows to choose; fewer are chosen if candidates run out.
+        labeled: rows with a label.
+        candidates: what may be chosen; changed.
+        generator: of k-means.
+
+    Returns:
+        (c,) rows in the order chosen; (c,) their typicality; (c,) size of their cluster.
+    """
+    num_clusters = min(len(labeled) + count, MOST_CLUSTERS, len(rows))
+    cluster_ids = kmeans(rows, num_clusters, generator=generator, num_inits=1, max_iter=50).cluster_ids
+    sizes = np.bincount(cluster_ids, minlength=num_clusters)
+    labels = np.bincount(cluster_ids[labeled], minlength=num_clusters)
+    typicality: dict[int, NDArray[np.float64]] = {}
+    chosen: list[int] = []
+    scores: list[float] = []
+    while len(chosen) < count and candidates.open.any():
+        left = np.bincount(cluster_ids[candidates.open], minlength=num_clusters) > 0
+        cluster = next(int(c) for c in np.lexsort((-sizes, labels)) if left[c])
+        members = np.flatnonzero(cluster_ids == cluster)
+        if cluster not in typicality:
+            typicality[cluster] = _typicality(rows[members])
+        found = np.where(candidates.open[members], typicality[cluster], -1)
+        place = int(found.argmax())
+        chosen.append(int(members[place]))
+        scores.append(float(found[place]))
+        labels[cluster] += 1
+        candidates.close(members[place : place + 1])
+    return np.array(chosen, dtype=np.int64), np.array(scores), sizes[cluster_ids[np.array(chosen, dtype=np.int64)]]
+
+
+def _typicality(members: Rows) -> NDArray[np.float64]:
+    """One over the mean distance to the nearest members; 0 for a single one."""
+    neighbors = min(_NEIGHBORS, len(members) - 1)
+    if neighbors < 1:
+        return np.zeros(1)
+    distances, _ = knn(members, members, neighbors, metric="l2", exclude_self=True)
+    mean = distances.astype(np.float64).mean(axis=1)
+    return np.asarray(1 / np.maximum(mean, 1e-12))
+
+
+def choose_farthest(rows: Rows, count: int, labeled: Ids, candidates: Candidates) -> tuple[Ids, NDArray[np.float64]]:
+    """Choose the row farthest from all labeled and chosen ones, one after the other (greedy k-center).
+
+    Without any label, the first choice is the row nearest to the mean.
+
+    Returns:
+        (c,) rows in the order chosen, the first of equals; (c,) distance of each from those before, NaN for the first
+        of all.
+    """
+    chosen: list[int] = []
+    distances: list[float] = []
+    nearest = None if not len(labeled) else _nearest_squared(rows, rows[labeled], np.inf)
+    while len(chosen) < count and candidates.open.any():
+        if nearest is None:
+            mean = rows.mean(axis=0, dtype=np.float64).astype(np.float32)
+            apart = _nearest_squared(rows, mean[None], np.inf)
+            row, distance = int(np.argmin(np.where(candidates.open, apart, np.inf))), np.nan
+            nearest = np.full(len(rows), np.inf)
+        else:
+            row = int(np.argmax(np.where(candidates.open, nearest, -1)))
+            distance = float(np.sqrt(nearest[row]))
+        chosen.append(row)
+        distances.append(distance)
+        candidates.close(np.array([row]))
+        nearest = np.minimum(nearest, _nearest_squared(rows, rows[row : row + 1], np.inf))
+    return np.array(chosen, dtype=np.int64), np.array(distances)
+
+
+def choose_best(scores: ArrayLike, count: int, candidates: Candidates) -> Ids:
+    """Choose the rows of the highest scores, the first of equals; near duplicates of a choice are left out."""
+    values = np.asarray(scores, dtype=np.float64)
+    chosen: list[int] = []
+    for row in np.argsort(-values, kind="stable").tolist():
+        if len(chosen) == count:
+            break
+        if candidates.open[row]:
+            chosen.append(row)
+            candidates.close(np.array([row]))
+    return np.array(chosen, dtype=np.int64)
+
+
+def nearest_places(points: Rows, places: Rows) -> Ids:
+    """Return the number of the nearest place of each point, the first of equals; (n,) int64."""
+    found = np.empty(len(points), dtype=np.int64)
+    for block in _blocks(points, len(places)):
+        found[block] = squared_distances(points[block], places).argmin(axis=1)
+    return found
+
+
+def _nearest_squared(points: Rows, places: Rows, without: float) -> NDArray[np.float64]:
+    """(n,) squared distance to the nearest place; ``without`` if there is none."""
+    nearest = np.full(len(points), without)
+    if len(places):
+        for block in _blocks(points, len(places)):
+            nearest[block] = squared_distances(points[block], places).min(axis=1)
+    return nearest
+
+
+def _blocks(rows: Rows, width: int) -> list[slice]:
+    step = max(1, _BLOCK_NUMBERS // max(width, rows.shape[1], 1))
+    return [slice(start, start + step) for start in range(0, len(rows), step)]

@@ -1,0 +1,56 @@
+"""Options of commands that use labels given after embedding, or the groups of an earlier run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import Field, model_validator
+from pydantic.config import JsonDict
+
+from labelkit.config.base import StageConfig
+
+RESULT_NAME = r"^[a-z0-9][a-z0-9._-]{0,63}$"
+
+_LABELS_ONLY: JsonDict = {"panel": "Labels", "preset": False}
+_EARLIER: JsonDict = {"panel": "Earlier groups", "preset": False}
+
+
+class LabelsOption(StageConfig):
+    """A command that may use other labels than those of the store."""
+
+    labels: Path | None = Field(
+        None,
+        description="Labels that may be used: a result of `labelkit label`, or a CSV path,label; default: those of the "
+        "store that training may use.",
+        json_schema_extra=_LABELS_ONLY,
+    )
+
+
+class PreviousOption(StageConfig):
+    """A command whose groups keep the ids that they had in an earlier run."""
+
+    previous: Path | None = Field(
+        None,
+        description="Store of an earlier run, often of fewer images: groups keep the ids that they had there; new ones "
+        "get ids that were never used.",
+        json_schema_extra=_EARLIER,
+    )
+    previous_result: str | None = Field(
+        None,
+        pattern=RESULT_NAME,
+        description="With --previous: its result; default: the one named like this result.",
+        json_schema_extra=_EARLIER,
+    )
+    keep_overlap: float = Field(
+        0.2,
+        gt=0,
+        le=1,
+        description="With --previous: a group keeps an id if so much of the images that are in either is in both.",
+        json_schema_extra=_EARLIER,
+    )
+
+    @model_validator(mode="after")
+    def _result_of_a_store(self) -> PreviousOption:
+        if self.previous_result is not None and self.previous is None:
+            raise ValueError("--previous-result goes with --previous STORE")
+        return self

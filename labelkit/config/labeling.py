@@ -1,0 +1,162 @@
+"""Options of the round trip of labels: ``labelkit suggest``, ``labelkit label``, ``labelkit diff``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from pydantic import Field, model_validator
+from pydantic.config import JsonDict
+
+from labelkit.config.base import StageConfig
+from labelkit.config.earlier import RESULT_NAME, LabelsOption
+from labelkit.config.stages import IndexConfig
+
+_STORE: JsonDict = {"panel": "Store", "preset": False}
+_RULE: JsonDict = {"panel": "Which"}
+_IMAGES: JsonDict = {"panel": "Images"}
+_LABELS: JsonDict = {"panel": "Labels", "preset": False}
+_OUTPUT: JsonDict = {"panel": "Output", "preset": False}
+
+
+class SuggestConfig(LabelsOption):
+    """``labelkit suggest``."""
+
+    command: ClassVar[tuple[str, ...]] = ("suggest",)
+
+    index: Path = Field(..., description="Store to read, NAME.h5.", json_schema_extra=_STORE)
+    result: str | None = Field(
+        None,
+        pattern=RESULT_NAME,
+        description="Result of cluster or discover whose groups, and confidence if it has one, say what is unsure.",
+        json_schema_extra=_STORE,
+    )
+    out: Path = Field(..., description="CSV to write: path,label,score,reason,guess.", json_schema_extra=_OUTPUT)
+    sheet: Path | None = Field(None, description="Also draw the images to this PNG.", json_schema_extra=_OUTPUT)
+    overwrite: bool = Field(False, description="Replace CSV and PNG.", json_schema_extra=_OUTPUT)
+    num_images: int = Field(
+        20, ge=1, description="Images to suggest.", json_schema_extra={"panel": "Which", "short": "-n"}
+    )
+    strategy: Literal["both", "coverage", "typical", "k-center", "uncertainty", "random"] = Field(
+        "both",
+        description="coverage: images that stand for many without a label (facility location); uncertainty: images "
+        "that two classes claim alike; both: coverage weighted by uncertainty; typical: the middle of each large "
+        "cluster without a label; k-center: the image farthest from all labels; random: a fair sample, to check with.",
+        json_schema_extra=_RULE,
+    )
+    split: str = Field("all", description="Rows to choose from: a split's name, or all.", json_schema_extra=_RULE)
+    duplicate_cosine: float = Field(
+        0.995,
+        gt=0,
+        le=1,
+        description="Of images whose cosine is so much or more, only one is suggested, and none if one has a label.",
+        json_schema_extra=_RULE,
+    )
+    seed: int = Field(0, ge=0, description="Seed of k-means and of random choices.", json_schema_extra=_RULE)
+    columns: int = Field(10, ge=1, le=100, description="Images in a line of the sheet.", json_schema_extra=_IMAGES)
+    dataset: str | None = Field(
+        None, description="Where the images are, if that is not known from the store.", json_schema_extra=_IMAGES
+    )
+    data_root: Path = Field(
+        Path("data"), description="Folder where named sets live (with --dataset).", json_schema_extra=_IMAGES
+    )
+
+
+class LabelConfig(IndexConfig):
+    """``labelkit label``."""
+
+    command: ClassVar[tuple[str, ...]] = ("label",)
+
+    result: str | None = Field(
+        None,
+        pattern=RESULT_NAME,
+        description="Name of the result beside the store; default: labels-N for round N.",
+        json_schema_extra=_STORE,
+    )
+    from_: Path | None = Field(
+        None,
+        description="CSV path,label; other columns and rows with an empty label are ignored. Without it, --csv writes "
+        "labels that are there.",
+        json_schema_extra=_LABELS,
+    )
+    labels: Path | None = Field(
+        None,
+        description="Earlier result of `labelkit label` to add to; default: begin with the labels of the store that "
+        "training may use.",
+        json_schema_extra=_LABELS,
+    )
+    own_labels: bool = Field(
+        True, description="Without --labels: begin with the labels of the store.", json_schema_extra=_LABELS
+    )
+    conflicts: Literal["error", "new", "old"] = Field(
+        "error",
+        description="About an image that has another label already: refuse, take the new one, or keep the old one.",
+        json_schema_extra=_LABELS,
+    )
+    by: str = Field("", description="Who or what gave the labels; kept with them.", json_schema_extra=_LABELS)
+    csv: Path | None = Field(
+        None,
+        description="Also write all images, with these labels or none, to a CSV that `train --dataset` reads.",
+        json_schema_extra=_OUTPUT,
+    )
+    dataset: str | None = Field(
+        None,
+        description="With --csv: where the images are, if that is not known from the store.",
+        json_schema_extra=_IMAGES,
+    )
+    data_root: Path = Field(
+        Path("data"), description="Folder where named sets live (with --dataset).", json_schema_extra=_IMAGES
+    )
+
+    @model_validator(mode="after")
+    def _something_to_do(self) -> LabelConfig:
+        if self.from_ is None and self.csv is None:
+            raise ValueError("give labels with --from FILE, or a file to write with --csv FILE")
+        if self.from_ is None and self.result is not None:
+            raise ValueError("--result goes with --from: without new labels no result is made; name one with --labels")
+        if self.labels is not None and not self.own_labels:
+            raise ValueError("--no-own-labels goes without --labels")
+        return self
+
+
+class DiffConfig(StageConfig):
+    """``labelkit diff``."""
+
+    command: ClassVar[tuple[str, ...]] = ("diff",)
+
+    index: Path = Field(..., description="Store of the later groups, NAME.h5.", json_schema_extra=_STORE)
+    result: str = Field(
+        ..., pattern=RESULT_NAME, description="Its result of cluster or discover.", json_schema_extra=_STORE
+    )
+    previous: Path | None = Field(
+        None, description="Store of the earlier groups; default: --index.", json_schema_extra=_STORE
+    )
+    previous_result: str | None = Field(
+        None, pattern=RESULT_NAME, description="Its result; default: named like --result.", json_schema_extra=_STORE
+    )
+    csv: Path | None = Field(
+        None,
+        description="Also write a line per image: path, both groups, and what became of it.",
+        json_schema_extra=_OUTPUT,
+    )
+    overwrite: bool = Field(False, description="Replace the CSV.", json_schema_extra=_OUTPUT)
+    main_share: float = Field(
+        0.5,
+        ge=0.5,
+        lt=1,
+        description="A group is mostly another if more than this share of its shared images is in it.",
+        json_schema_extra=_RULE,
+    )
+    part_share: float = Field(
+        0.2,
+        gt=0,
+        le=0.5,
+        description="A part of a split or merge holds at least this share of the whole.",
+        json_schema_extra=_RULE,
+    )
+
+    @model_validator(mode="after")
+    def _two_results(self) -> DiffConfig:
+        if self.previous is None and self.previous_result is None:
+            raise ValueError("give what to compare with: --previous STORE, --previous-result NAME, or both")
+        return self

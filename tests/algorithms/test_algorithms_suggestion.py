@@ -1,0 +1,188 @@
+"""Suggestions against plain loops over all choices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from labelkit.algorithms import suggestion
+from labelkit.algorithms.suggestion import (
+    Candidates,
+    choose_best,
+    choose_covering,
+    choose_farthest,
+    choose_typical,
+    class_claims,
+)
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+
+def unit(rows: Array) -> Array:
+    return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+
+
+@pytest.fixture
+def rows(rng: np.random.Generator) -> Array:
+    return unit(rng.normal(size=(40, 5)))
+
+
+@pytest.fixture
+def anyone(rows: Array) -> Candidates:
+    return Candidates(rows, 1.0)
+
+
+def cost(rows: Array, chosen: list[int], weights: Array) -> float:
+    total = 0.0
+    for j in range(len(rows)):
+        nearest = 4.0
+        for i in chosen:
+            nearest = min(
+                nearest, float(sum((float(a) - float(b)) ** 2 for a, b in zip(rows[i], rows[j], strict=True)))
+            )
+        total += weights[j] * nearest
+    return total
+
+
+@pytest.mark.parametrize("labeled", [[], [3, 17]])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_each_covering_choice_lowers_the_sum_of_distances_the_most(
+    rows: Array, anyone: Candidates, rng: np.random.Generator, labeled: list[int], weighted: bool
+) -> None:
+    weights = rng.uniform(size=40) if weighted else np.ones(40)
+    anyone.close(np.array(labeled, dtype=np.int64))
+    expected: list[int] = []
+    falls = []
+    for _ in range(5):
+        before = cost(rows, labeled + expected, weights)
+        left = [row for row in range(40) if row not in labeled + expected]
+        costs = [cost(rows, [*labeled, *expected, row], weights) for row in left]
+        expected.append(left[int(np.argmin(costs))])
+        falls.append((before - min(costs)) / 40)
+
+    chosen, gains = choose_covering(
+        rows, 5, np.array(labeled, dtype=np.int64), anyone, generator=rng, weights=weights if weighted else None
+    )
+
+    assert chosen.tolist() == expected
+    np.testing.assert_allclose(gains, falls, rtol=1e-5)
+
+
+def test_covering_looks_at_few_rows_at_a_time_and_chooses_the_same(
+    rows: Array, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nobody = np.zeros(0, dtype=np.int64)
+    chosen, _ = choose_covering(rows, 8, nobody, Candidates(rows, 1.0), generator=rng)
+    monkeypatch.setattr(suggestion, "_LOOKED_AT", 2)
+    monkeypatch.setattr(suggestion, "_BLOCK_NUMBERS", 50)
+
+    again, _ = choose_covering(rows, 8, nobody, Candidates(rows, 1.0), generator=rng)
+
+    assert again.tolist() == chosen.tolist()
+
+
+def test_covering_of_many_rows_sums_over_a_draw_of_them(
+    rows: Array, anyone: Candidates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(suggestion, "MOST_SERVED", 10)
+    drawn = np.sort(np.random.default_rng(3).choice(40, 10, replace=False))
+    inside = np.isin(np.arange(40), drawn).astype(float)
+    first = int(np.argmin([cost(rows, [row], inside) for row in range(40)]))
+
+    chosen, _ = choose_covering(rows, 1, np.zeros(0, dtype=np.int64), anyone, generator=np.random.default_rng(3))
+
+    assert chosen.tolist() == [first]
+
+
+def test_the_farthest_row_is_the_one_whose_nearest_label_is_farthest(rows: Array, anyone: Candidates) -> None:
+    labeled = [0, 1]
+    anyone.close(np.array(labeled))
+    have, distances = list(labeled), []
+    for _ in range(6):
+        nearest = [min(np.linalg.norm(rows[i] - rows[j]) for j in have) for i in range(40)]
+        have.append(int(np.argmax(nearest)))
+        distances.append(max(nearest))
+
+    chosen, apart = choose_farthest(rows, 6, np.array(labeled), anyone)
+
+    assert chosen.tolist() == have[2:]
+    np.testing.assert_allclose(apart, distances, rtol=1e-5)
+
+
+def test_the_first_of_the_farthest_rows_is_nearest_to_the_mean(rows: Array, anyone: Candidates) -> None:
+    chosen, apart = choose_farthest(rows, 1, np.zeros(0, dtype=np.int64), anyone)
+
+    assert chosen.tolist() == [int(np.argmin(np.linalg.norm(rows - rows.mean(axis=0), axis=1)))]
+    assert np.isnan(apart[0])
+
+
+def test_typical_rows_are_the_middles_of_the_largest_clusters_without_a_label(rng: np.random.Generator) -> None:
+    places = np.eye(4)[:3]
+    sizes = (9, 30, 20)
+    blobs = [unit(place + 0.05 * rng.normal(size=(size, 4))) for place, size in zip(places, sizes, strict=True)]
+    points = np.concatenate(blobs)
+    starts = np.cumsum((0, *sizes))
+    middles = []
+    for blob in blobs:
+        apart = np.sqrt(((blob[:, None] - blob[None]) ** 2).sum(axis=2))
+        near = np.sort(apart, axis=1)[:, 1 : 1 + min(20, len(blob) - 1)]
+        middles.append(int(near.mean(axis=1).argmin()))
+    labeled = np.array([0])
+    candidates = Candidates(points, 1.0)
+    candidates.close(labeled)
+
+    chosen, scores, of = choose_typical(points, 2, labeled, candidates, generator=rng)
+
+    assert chosen.tolist() == [starts[1] + middles[1], starts[2] + middles[2]]
+    assert of.tolist() == [30, 20]
+    assert (scores > 1).all()
+
+
+def test_uncertainty_is_the_share_of_the_squared_distances_to_the_two_nearest_classes(rng: np.random.Generator) -> None:
+    points, examples = rng.normal(size=(12, 3)), rng.normal(size=(7, 3))
+    classes = [5, 2, 2, 9, 5, 9, 2]
+    found = class_claims(points, examples, classes)
+
+    for row in range(12):
+        nearest = {
+            c: min(((points[row] - examples[i]) ** 2).sum() for i in range(7) if classes[i] == c) for c in (2, 5, 9)
+        }
+        first, second = sorted(nearest, key=nearest.__getitem__)[:2]
+        assert (found.first[row], found.second[row]) == (first, second)
+        assert found.uncertainty[row] == pytest.approx(nearest[first] / nearest[second], rel=1e-4)
+
+
+def test_a_row_between_two_equal_examples_is_a_tie() -> None:
+    found = class_claims([[0.0, 0.0], [1.0, 0.0]], [[1.0, 0.0], [-1.0, 0.0], [1.0, 0.0]], [0, 1, 2])
+
+    assert found.uncertainty.tolist() == [1.0, 1.0]
+
+
+def test_one_class_alone_is_refused() -> None:
+    with pytest.raises(ValueError, match="two classes"):
+        class_claims(np.eye(2), np.eye(2), [1, 1])
+
+
+def test_a_choice_rules_out_its_near_duplicates(rng: np.random.Generator) -> None:
+    points = unit(rng.normal(size=(10, 6)))
+    points = np.concatenate([points, unit(points + 0.001 * rng.normal(size=(10, 6)))])
+    scores = np.arange(20)[::-1]
+    nobody = np.zeros(0, dtype=np.int64)
+
+    assert choose_best(scores, 20, Candidates(points, 0.999)).tolist() == list(range(10))
+    for chosen in (
+        choose_covering(points, 20, nobody, Candidates(points, 0.999), generator=rng)[0],
+        choose_farthest(points, 20, nobody, Candidates(points, 0.999))[0],
+        choose_typical(points, 20, nobody, Candidates(points, 0.999), generator=rng)[0],
+    ):
+        assert sorted(row % 10 for row in chosen.tolist()) == list(range(10))
+
+
+def test_duplicates_of_labeled_rows_and_all_but_one_black_image_are_ruled_out() -> None:
+    points = np.array([[1, 0], [1, 0], [0, 1], [0, 0], [0, 0]], dtype=np.float32)
+    candidates = Candidates(points, 1.0)
+    candidates.close(np.array([0]))
+
+    assert choose_best([5, 4, 3, 2, 1], 5, candidates).tolist() == [2, 3]
