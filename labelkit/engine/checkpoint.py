@@ -105,7 +105,7 @@ class CheckpointWriter:
         metadata: Mapping[str, str],
         best: bool,
     ) -> Path:
-        """Commit a checkpoint, then move ``last.json`` (and ``best.json``), then delete what is not kept.
+        """Commit a checkpoint, then move (``best.json`` and) ``last.json``, then delete what is not kept.
 
         One retry in a new folder; a second failure is an error, since training on without checkpoints loses work.
 
@@ -124,11 +124,12 @@ class CheckpointWriter:
                     raise resource_error(error, str(final)) from error
         if self.rank == 0:
             pointer = {"checkpoint": final.name, "state_sha256": _sha256((final / STATE).read_bytes())}
-            commit_json(self.folder / "last.json", pointer)
             known = read_pointer(self.folder, "best")
-            # a checkpoint saved again has another state, so that what names it has to be written again
+            # Before last.json: a resume begins after the step that it names, and would never say again that this one
+            # is the best. A checkpoint saved again has another state, so that what names it has to be written again.
             if best or (known is not None and known["checkpoint"] == final.name):
                 commit_json(self.folder / "best.json", pointer)
+            commit_json(self.folder / "last.json", pointer)
             self._prune()
         self._barrier()
         return final
