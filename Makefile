@@ -1,11 +1,12 @@
 # demo: the whole chain on the bundled digits; test: the quick suite; check: what CI checks beside the tests;
-# slow: trained results, kills, examples; bench: speed against named peers.
+# slow: trained results, examples; torture: kills, full disks, damaged and hostile files, with a table of counts;
+# bench: speed against named peers.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.labelkit-ready
 
-.PHONY: demo test slow check bench clean
+.PHONY: demo test slow torture check bench clean
 
 $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -21,6 +22,9 @@ test: $(READY)
 
 slow: $(READY)
 	$(BIN)/python -m pytest --slow
+
+torture: $(READY)
+	$(BIN)/python -m tests.torture
 
 check: $(READY)
 	$(BIN)/ruff format --check .

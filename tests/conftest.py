@@ -1,4 +1,4 @@
-"""Shared by all tests: the slow and gpu marks, and a seeded generator."""
+"""Shared by all tests: the slow, torture and gpu marks, and a seeded generator."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--slow", action="store_true", help="also run tests marked slow")
+    parser.addoption("--torture", action="store_true", help="also run tests marked torture (see `make torture`)")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    run_slow = config.getoption("--slow")
-    skip_slow = pytest.mark.skip(reason="slow: run with --slow")
     for item in items:
-        if "slow" in item.keywords and not run_slow:
-            item.add_marker(skip_slow)
+        for mark in ("slow", "torture"):
+            # its own mark, not a keyword: a folder is called torture, too
+            if item.get_closest_marker(mark) and not config.getoption(f"--{mark}"):
+                item.add_marker(pytest.mark.skip(reason=f"{mark}: run with --{mark}"))
         if "gpu" in item.keywords:
             import torch
 

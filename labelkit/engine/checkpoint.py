@@ -106,7 +106,7 @@ class CheckpointWriter:
         metadata: Mapping[str, str],
         best: bool,
     ) -> Path:
-        """Commit a checkpoint, then move ``last.json`` (and ``best.json``), then delete what is not kept.
+        """Commit a checkpoint, then move (``best.json`` and) ``last.json``, then delete what is not kept.
 
         One retry in a new folder; a second failure is an error, since training on without checkpoints loses work.
 
@@ -125,9 +125,12 @@ class CheckpointWriter:
                     raise resource_error(error, str(final)) from error
         if self.rank == 0:
             pointer = {"checkpoint": final.name, "state_sha256": _sha256((final / STATE).read_bytes())}
-            commit_json(self.folder / "last.json", pointer)
-            if best:
+            known = read_pointer(self.folder, "best")
+            # Before last.json: a resume begins after the step that it names, and would never say again that this one
+            # is the best. A checkpoint saved again has another state, so that what names it has to be written again.
+            if best or (known is not None and known["checkpoint"] == final.name):
                 commit_json(self.folder / "best.json", pointer)
+            commit_json(self.folder / "last.json", pointer)
             self._prune()
         self._barrier()
         return final
@@ -173,6 +176,7 @@ class CheckpointWriter:
     def _prune(self) -> None:
         last, best = (read_pointer(self.folder, which) for which in ("last", "best"))
         keep = {pointer["checkpoint"] for pointer in (last, best) if pointer}
+        meant = {_announced(self.folder, pointer) for pointer in (last, best) if pointer}
         steps = sorted(path.name for path in self.folder.glob("step-*") if path.name[5:].isdigit())
         # newer ones are of a future that a resume from an older checkpoint gave up
         keep.update([name for name in steps if last is None or name <= last["checkpoint"]][-2:])
@@ -182,6 +186,8 @@ class CheckpointWriter:
             if name not in keep and not forever:
                 _remove(self.folder / name)
         for left_over in [*self.folder.glob(".tmp-*"), *self.folder.glob(".trash-*")]:
+            if left_over in meant:
+                continue
             if left_over.is_dir():
                 shutil.rmtree(left_over, ignore_errors=True)
             else:
@@ -277,10 +283,20 @@ def load_checkpoint(run: Path, which: str = "last") -> LoadedCheckpoint | None:
         if pointer is None:
             raise CheckpointError(str(folder / "best.json"), "no best checkpoint is recorded", "Use --which last.")
         best = _announced(folder, pointer)
-        return LoadedCheckpoint(best, verify_checkpoint(best))
+        loaded = LoadedCheckpoint(best, verify_checkpoint(best))
+        if not _is_meant(best, pointer):
+            problem = f"names {best.name}, but that is not the checkpoint it was written for"
+            raise CheckpointDamaged(str(folder / "best.json"), problem, "Restore it, or use --which last.")
+        return loaded
     warnings: list[str] = []
+    is_changed = False
     if pointer is not None:
         announced = _announced(folder, pointer)
+        is_changed = _is_whole(announced) and not _is_meant(announced, pointer)
+    if pointer is not None and is_changed:
+        problem = f"names {announced.name}, but that is not the checkpoint it was written for"
+        warnings.append(f"{folder / 'last.json'}: {problem}")
+    elif pointer is not None:
         # a folder newer than last.json was committed but never announced; it counts when nothing else is left
         older = [path for path in steps if path.name < pointer["checkpoint"]]
         steps = [announced, *older, *(path for path in steps if path.name > pointer["checkpoint"])]
@@ -302,10 +318,26 @@ def load_checkpoint(run: Path, which: str = "last") -> LoadedCheckpoint | None:
 
 def _announced(folder: Path, pointer: Mapping[str, str]) -> Path:
     named = folder / pointer["checkpoint"]
-    if named.is_dir():
-        return named
     # perhaps the process died while it saved the same step again
-    return next(iter(sorted(folder.glob(f".trash-{named.name}-*"))), named)
+    places = [named, *sorted(folder.glob(f".trash-{named.name}-*"))]
+    meant = [place for place in places if _is_meant(place, pointer)]
+    return next(iter([*meant, *(place for place in places if place.is_dir())]), named)
+
+
+def _is_meant(checkpoint: Path, pointer: Mapping[str, str]) -> bool:
+    """Say whether a pointer was written for the checkpoint in this folder."""
+    try:
+        return _sha256((checkpoint / STATE).read_bytes()) == pointer["state_sha256"]
+    except OSError:
+        return False
+
+
+def _is_whole(checkpoint: Path) -> bool:
+    try:
+        verify_checkpoint(checkpoint)
+    except CheckpointError:
+        return False
+    return True
 
 
 def _serialize(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> bytes:

@@ -523,9 +523,11 @@ class CheckedFile:
 
     def _read_attributes(self, item: Any, path: str, only: tuple[str, ...] = ()) -> dict[str, Any]:
         values: dict[str, Any] = {}
-        for index in range(h5py.h5a.get_num_attrs(item)):
-            if index > schema.MAX_OBJECTS:
-                self._refuse(path, f"more than {schema.MAX_OBJECTS} attributes")
+        count = h5py.h5a.get_num_attrs(item)
+        # before the first is opened: finding one of very many takes HDF5 long
+        if count > schema.MAX_OBJECTS:
+            self._refuse(path, f"more than {schema.MAX_OBJECTS} attributes")
+        for index in range(count):
             attribute = h5py.h5a.open(item, index=index)
             if any(byte < 0x20 for byte in attribute.name):
                 self._refuse(path, "a name with control characters")

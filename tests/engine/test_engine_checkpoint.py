@@ -24,7 +24,7 @@ from labelkit.engine.checkpoint import (
     verify_checkpoint,
 )
 from labelkit.errors import CheckpointDamaged, CheckpointError, ResourceError
-from labelkit.store.commit import commit_folder
+from labelkit.store.commit import commit_folder, commit_json
 from safetensors import safe_open
 from torch import Tensor
 
@@ -415,3 +415,69 @@ def test_the_pointer_names_the_digest_of_the_state(writer: CheckpointWriter) -> 
         "checkpoint": "step-00000003",
         "state_sha256": hashlib.sha256((folder / STATE).read_bytes()).hexdigest(),
     }
+
+
+# ---------------------------------------------------------------------- pointers
+
+
+def test_a_pointer_to_another_checkpoint_than_it_was_written_for_is_told(writer: CheckpointWriter, run: Path) -> None:
+    for step in (2, 3):
+        _save(writer, step, best=True)
+    for which in ("last", "best"):
+        path = writer.folder / f"{which}.json"
+        path.write_text(path.read_text().replace("step-00000003", "step-00000002"))
+    loaded = load_checkpoint(run)
+    assert loaded is not None
+    assert loaded.folder.name == "step-00000003"
+    assert "not the checkpoint it was written for" in loaded.warnings[0]
+    with pytest.raises(CheckpointDamaged, match=r"best\.json.*--which last"):
+        load_checkpoint(run, "best")
+
+
+def test_a_kill_between_the_pointers_does_not_forget_the_best(
+    writer: CheckpointWriter, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _save(writer, 1)
+
+    def commit_one(path: Path, obj: object) -> str:
+        if path.name == "last.json":
+            raise Killed
+        return commit_json(path, obj)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "commit_json", commit_one)
+        with pytest.raises(Killed):
+            _save(writer, 2, best=True)
+    loaded, best = load_checkpoint(run), load_checkpoint(run, "best")
+    assert loaded is not None
+    assert best is not None
+    # the resume makes the second step again and says again that it is the best
+    assert (loaded.state["step"], best.state["step"]) == (1, 2)
+
+
+def test_the_best_checkpoint_saved_again_stays_the_best(writer: CheckpointWriter, run: Path) -> None:
+    _save(writer, 1, best=True)
+    _save(writer, 1, resumed=True)
+    best = load_checkpoint(run, "best")
+    assert best is not None
+    assert best.state["resumed"] is True
+
+
+def test_a_kill_while_the_best_is_saved_again_leaves_it_readable(
+    writer: CheckpointWriter, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _save(writer, 1, best=True)
+
+    def stop(path: Path, obj: object) -> str:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "commit_json", stop)
+        with pytest.raises(Killed):
+            _save(writer, 1, resumed=True)
+    for step in (2, 3, 4):
+        _save(writer, step)
+    best = load_checkpoint(run, "best")
+    assert best is not None
+    assert best.state["step"] == 1
+    assert "resumed" not in best.state

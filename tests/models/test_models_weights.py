@@ -12,7 +12,6 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from labelkit.errors import CheckpointDamaged, CheckpointError, CheckpointMismatch, CheckpointRefused
@@ -224,24 +223,6 @@ def test_crafted_safetensors_header_is_refused(tmp_path: Path, case: str) -> Non
         load_weights_file(tmp_path / "bad.safetensors")
 
     assert caught.value.where.endswith("bad.safetensors")
-
-
-def test_mutated_safetensors_headers_load_fully_or_are_refused(tmp_path: Path) -> None:
-    path, rng = tmp_path / "mutated.safetensors", np.random.default_rng(0)
-    save_file(state(), path)
-    content = path.read_bytes()
-    header_stop = 8 + struct.unpack("<Q", content[:8])[0]
-    sizes = sorted(value.numel() * value.element_size() for value in state().values())
-    for _ in range(300):
-        changed = bytearray(content)
-        for position in rng.integers(0, header_stop, size=rng.integers(1, 4)):
-            changed[position] = rng.integers(256)
-        path.write_bytes(changed)
-        try:
-            loaded = load_weights_file(path)
-        except CheckpointError:
-            continue
-        assert sorted(value.numel() * value.element_size() for value in loaded.values()) == sizes
 
 
 @pytest.mark.parametrize("length", [0, 4, 8, 20, -1])

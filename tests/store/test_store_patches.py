@@ -15,14 +15,12 @@ import pytest
 from labelkit.errors import Damaged, Mismatch, NotAStore, Refused, ResourceError, StoreError, VersionError
 from labelkit.store import run_folder
 from labelkit.store.embeddings import EmbeddingStore, open_store
-from labelkit.store.patch_writing import PatchPlan, PatchRun, Piece
+from labelkit.store.patch_writing import PatchRun
 from labelkit.store.patches import cell_boxes, open_patches, patches_folder
-from labelkit.store.writing import EmbeddingRun
-from store_samples import MODEL, make_plan, make_store, write_part
+from patch_samples import BAD, bytes_of_all, cells_of, features_of, make_both, make_patch_plan, piece_of
+from store_samples import MODEL, make_plan, make_store
 from test_store_formats import content_digest
-from test_store_kills import fail, moments_of
 
-BAD = {1: "broken"}
 GRIDS = np.array([[2, 3], [1, 1], [3, 1], [2, 2], [1, 4], [2, 1], [1, 2]])
 
 
@@ -301,43 +299,6 @@ def test_a_missing_file_is_named(store: EmbeddingStore) -> None:
 # --- writing -------------------------------------------------------------------------------------
 
 
-def make_patch_plan(**changes: Any) -> PatchPlan:
-    values: dict[str, Any] = {"rows": make_plan(), "layer": "last", "grid": (2, 3), "dim": 5, "set_bytes": 400}
-    return PatchPlan(**{**values, **changes})
-
-
-def features_of(plan: PatchPlan, row: int) -> np.ndarray:
-    return np.arange(plan.count * plan.dim).reshape(plan.count, plan.dim) / 8 + row
-
-
-def cells_of(plan: PatchPlan, row: int) -> np.ndarray:
-    return np.stack(np.divmod(np.arange(plan.count) + row % 2, plan.grid[1]), axis=1)
-
-
-def piece_of(plan: PatchPlan, number: int) -> Piece:
-    _, _, start, stop = plan.pieces[number]
-    rows = np.array([row for row in range(start, stop) if row not in BAD], dtype=np.int64)
-    cells = np.stack([cells_of(plan, row) for row in rows]) if plan.is_sampled else None
-    features = np.stack([features_of(plan, row) for row in rows])
-    return Piece(rows, features, cells, np.array([[0, 0, 6, 4 + row] for row in rows], dtype=np.float64))
-
-
-def make_both(out: Path, plan: PatchPlan, *, overwrite: bool = False) -> None:
-    rows = EmbeddingRun.open(out, plan.rows, overwrite)
-    patches = PatchRun.open(out, plan, overwrite)
-    for part in sorted({*rows.pending_parts(), *patches.pending_parts()}):
-        for number in patches.pieces_of(part) if part in patches.pending_parts() else ():
-            patches.write_piece(number, piece_of(plan, number))
-        if part in rows.pending_parts():
-            write_part(rows, part, BAD)
-    rows.publish(max_bad=0.5)
-    patches.publish(open_store(out))
-
-
-def bytes_of_all(out: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in [out, *patches_folder(out).iterdir()]}
-
-
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 def test_what_was_written_is_read_in_the_rows_of_the_store(tmp_path: Path, dtype: str) -> None:
     plan = make_patch_plan(dtype=dtype)
@@ -447,25 +408,3 @@ def test_two_workers_make_the_same_bytes(tmp_path: Path) -> None:
                 run.write_piece(number, piece_of(plan, number))
     run.publish(open_store(tmp_path / "w" / "s.h5"))
     assert bytes_of_all(tmp_path / "w" / "s.h5") == expected
-
-
-@pytest.mark.parametrize("mode", ["full", "kill", "torn"])
-def test_a_run_that_ends_at_any_call_is_continued_to_the_same_bytes(
-    tmp_path: Path, mode: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(run_folder.os, "fsync", lambda descriptor: None)
-    plan = make_patch_plan()
-    whole = tmp_path / "whole" / "s.h5"
-    whole.parent.mkdir()
-    make_both(whole, plan)
-    expected = bytes_of_all(whole)
-    (tmp_path / "count").mkdir()
-    moments = moments_of(lambda: make_both(tmp_path / "count" / "s.h5", plan), mode)
-    # those of the rows are tested elsewhere; every third is enough beside them
-    for at in moments[1::3]:
-        out = tmp_path / f"{mode}{at}" / "s.h5"
-        out.parent.mkdir()
-        fail(lambda out=out: make_both(out, plan), at, mode)
-        make_both(out, plan)
-        assert bytes_of_all(out) == expected
-        assert sorted(path.name for path in out.parent.iterdir()) == ["s.h5", "s.h5.patches"]

@@ -1,0 +1,216 @@
+"""Commands killed at random moments, whole process groups: nothing committed is lost, the same again ends the same."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from labelkit.config.metric_learning import MetricLearningConfig
+from labelkit.config.train import StepRunConfig, StepTrainConfig
+from labelkit.engine.checkpoint import load_checkpoint, verify_checkpoint
+from labelkit.methods.registry import METHODS
+from labelkit.store.run_folder import open_part
+from PIL import Image
+from torture_processes import Worker
+from torture_tally import FULL_SECONDS, Tally, tree
+
+ROW = "a  kill -9 of embed, train, cluster, discover, evaluate at random moments"
+
+KILLED = -9
+# of each output, before it is left to end
+KILLS_IN_A_ROW = 3
+CLASSES = ("ant", "bee", "cat", "dog")
+
+EMBED = ("embed", "--dataset", "{photos}", "--batch-size", "4", "--part-rows", "4", "--out", "s.h5", "--threads", "1")
+STORE = ("--index", "s.h5")
+COMMANDS: dict[str, tuple[str, ...]] = {
+    "embed": (*EMBED, "--backbone", "pixels", "--image-size", "8"),
+    "embed --dense": (*EMBED, "--backbone", "vit_nano_p8_32", "--random-weights", "--dense"),
+    "cluster": ("cluster", "ss-kmeans", *STORE, "--num-clusters", "4"),
+    "discover head": ("discover", "head", *STORE),
+    "discover categories": ("discover", "categories", *STORE, "--max-classes", "6"),
+    "discover snowball": ("discover", "snowball", *STORE, "--labels", "few.csv", "--per-class", "2"),
+    "discover lmcs": ("discover", "lmcs", *STORE, "--labels", "few.csv", "--per-class", "2"),
+    "evaluate": ("evaluate", "clustering", *STORE, "--result", "scores"),
+}
+
+
+def _train(name: str) -> tuple[str, ...]:
+    """A training of about ten steps with several checkpoints."""
+    config = METHODS[name].config
+    few = ("--max-per-class", "6", "--device", "cpu", "--threads", "1", "--log-every-steps", "1", "--out", "run")
+    words = ["train", name, "--dataset", "digits", *few]
+    if issubclass(config, StepTrainConfig):
+        words += ["--num-labels", "10", "--lr-schedule", "constant", "--batch-size", "16"]
+        words += {"supervised": ["--steps", "8"], "snowball": ["--steps", "4", "--later-steps", "2", "--cap", "2"]}.get(
+            name, ["--steps", "8"]
+        )
+        words += [] if name == "supervised" else ["--labeled-batch-size", "8" if name in ("lmcs", "mixmatch") else "4"]
+        words += ["--eval-every-steps", "2"]
+        if name == "lmcs":
+            words += ["--first-blocks", "1", "--generation-blocks", "1", "--master-steps", "2"]
+    elif issubclass(config, StepRunConfig):
+        words += ["--steps", "6", "--eval-every-steps", "2", "--lr-warmup-steps", "0", "--batch-size", "16"]
+    elif issubclass(config, MetricLearningConfig):
+        words += ["--epochs", "4", "--batch-size", "8", "--images-per-class", "2", "--num-clusters", "8"]
+    else:
+        words += ["--epochs", "4", "--batch-size", "16"]
+        words += ["--teacher-warmup-epochs", "2"] if "teacher_warmup_epochs" in config.model_fields else []
+        words += ["--lr-drop-epochs", "2"] if name in ("dl2pa", "sela", "softmax") else []
+    return tuple(words)
+
+
+COMMANDS.update({f"train {name}": _train(name) for name in METHODS})
+
+
+@dataclass
+class Place:
+    """What the commands need, and a warm process to run them."""
+
+    worker: Worker
+    photos: Path
+    inputs: Path
+
+    def prepare(self, folder: Path, name: str) -> None:
+        """Put into a new folder what a command reads."""
+        folder.mkdir()
+        if not name.startswith(("embed", "train")):
+            shutil.copytree(self.inputs, folder, dirs_exist_ok=True)
+
+    def run(self, name: str, folder: Path, kill_after: float | None = None) -> tuple[int, float]:
+        """Give the command, in the folder; a training that has begun is resumed."""
+        words = [word.format(photos=self.photos) for word in COMMANDS[name]]
+        if name.startswith("train") and (folder / "run" / "config.yaml").exists():
+            words.append("--resume")
+        return self.worker.run(words, folder, kill_after)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    root = tmp_path_factory.mktemp("place")
+    chance = np.random.default_rng(0)
+    photos, inputs = root / "photos", root / "inputs"
+    inputs.mkdir()
+    lines = ["path,label"]
+    for number, name in enumerate(CLASSES):
+        (photos / name).mkdir(parents=True)
+        for i in range(12):
+            values = np.clip(chance.normal(40 + 50 * number, 25, (8, 8)), 0, 255).astype(np.uint8)
+            Image.fromarray(values).save(photos / name / f"{i:02d}.png")
+            lines += [f"{photos / name / f'{i:02d}.png'},{name}"] if i < 3 else []
+    (inputs / "few.csv").write_text("\n".join(lines) + "\n")
+    with Worker("main", root) as worker:
+        small = ("--batch-size", "16", "--projector-hidden-dim", "16", "--projection-dim", "8", "--epochs", "1")
+        network = ("--backbone", "vit_nano_p8_32", "--align-blocks", "1", "--teacher-warmup-epochs", "1")
+        options = (*network, *small, "--augmentation", "digits", "--threads", "1")
+        for words in (
+            ("train", "flipclass", "--dataset", str(photos), *options, "--out", "trained"),
+            ("embed", "--dataset", str(photos), "--checkpoint", "trained", "--out", "inputs/s.h5"),
+            ("cluster", "k-means", "--index", "inputs/s.h5", "--num-clusters", "4"),
+        ):
+            code, _ = worker.run(list(words), root)
+            assert code == 0, (root / "log").read_text()
+        yield Place(worker, photos, inputs)
+
+
+def _without_times(value: Any) -> Any:
+    if isinstance(value, dict):
+        kept = {key: entry for key, entry in value.items() if "second" not in key and "sha256" not in key}
+        return {key: _without_times(entry) for key, entry in kept.items()}
+    return [_without_times(entry) for entry in value] if isinstance(value, list) else value
+
+
+def _final(folder: Path) -> dict[str, Any]:
+    """All files by name; of texts about a training all but how long it took."""
+    found: dict[str, Any] = {}
+    for name, data in tree(folder).items():
+        path = Path(name)
+        if name == "log" or path.name in (".lock", "lock") or path.name.startswith(".tmp-"):
+            continue
+        is_text = name.startswith("run/") and path.suffix in (".json", ".jsonl")
+        found[name] = [_without_times(json.loads(line)) for line in data.splitlines()] if is_text else data
+    return found
+
+
+def _committed(folder: Path, expected: dict[str, Any]) -> dict[str, int]:
+    """Check all that has its final name; return what there is, as a measure that must not shrink."""
+    parts = [*folder.glob("*.run/parts/*.h5")]
+    for path in parts:
+        open_part(path).close()
+    for name, data in tree(folder).items():
+        if name in expected and isinstance(expected[name], bytes) and not name.startswith("run/"):
+            assert data == expected[name], f"{name} differs"
+    steps = [*folder.glob("run/checkpoints/step-*")]
+    for path in steps:
+        verify_checkpoint(path)
+    loaded = load_checkpoint(folder / "run") if steps else None
+    assert loaded is None or not loaded.warnings
+    is_published = (folder / "s.h5").exists()
+    return {"parts": 1 << 30 if is_published else len(parts), "step": loaded.state["step"] if loaded else 0}
+
+
+def _kill(place: Place, name: str, count: int, tmp_path: Path, tally: Tally) -> None:
+    chance = random.Random(name)
+    place.prepare(tmp_path / "whole", name)
+    code, seconds = place.run(name, tmp_path / "whole")
+    assert code == 0, (tmp_path / "whole" / "log").read_text()
+    expected = _final(tmp_path / "whole")
+    killed = 0
+    for number in range(5 * count):
+        if killed >= count:
+            break
+        folder = tmp_path / f"{number}"
+        place.prepare(folder, name)
+        before = {"parts": 0, "step": 0}
+        for _ in range(KILLS_IN_A_ROW):
+            code, took = place.run(name, folder, kill_after=chance.uniform(0.3, 1) * seconds)
+            if code != KILLED:
+                seconds = 0.5 * (seconds + took)  # the machine is faster or slower now
+                break
+            killed += 1
+            with tally.attempt(f"{name}, output {number}"):
+                now = _committed(folder, expected)
+                assert all(now[key] >= before[key] for key in now), f"{before} before, {now} now"
+                before = now
+        with tally.attempt(f"{name}, output {number}, in the end"):
+            tally.attempts -= 1  # the kill was counted
+            if code == KILLED:
+                code, _ = place.run(name, folder)
+            assert code == 0, (folder / "log").read_text()[-1500:]
+            found = _final(folder)
+            assert found.keys() == expected.keys()
+            different = [path for path in found if found[path] != expected[path]]
+            assert not different, f"{different} differ"
+        shutil.rmtree(folder)
+    assert killed >= count, f"killed only {killed} times"
+
+
+SAMPLE = {"embed": 3, "cluster": 1, "train softmax": 2}
+FULL = {"embed": 45, "embed --dense": 30}
+
+
+def _full(name: str) -> int:
+    return FULL.get(name, 6 if name.startswith("train") else 9)
+
+
+@pytest.mark.parametrize(("name", "count"), SAMPLE.items(), ids=[*SAMPLE])
+def test_a_command_killed_now_and_then_ends_with_the_same_bytes(
+    place: Place, tmp_path: Path, tally: Tally, name: str, count: int
+) -> None:
+    _kill(place, name, count, tmp_path, tally)
+
+
+@pytest.mark.torture
+@pytest.mark.timeout(FULL_SECONDS)
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_killed_at_random_ends_with_the_same_bytes(
+    place: Place, tmp_path: Path, tally: Tally, name: str
+) -> None:
+    _kill(place, name, _full(name), tmp_path, tally)
