@@ -4,8 +4,8 @@
     python examples/resume_table.py --methods snowball lmcs --processes 1
 
 Every run goes through the command line, each in a process of its own: 72 of the bundled digits as files of two widths,
-so that they are decoded while training, by 0, 1 or 2 workers. A run that nothing stopped is compared with runs that were
-stopped inside and at the end of each epoch (so in each phase and generation), or killed with SIGKILL, and resumed, with
+so that they are decoded while training, by 0, 1 or 2 workers. A run that nothing stopped is compared with runs that
+were stopped inside and at the end of each epoch (so in each phase), or killed with SIGKILL, and resumed, with
 another number of workers. Compared bit for bit: weights and buffers (pseudo-labels, prototypes, memories), optimizer,
 counters, tables (discovered.csv) and metrics.jsonl, but for the seconds. Two processes are what torchrun would start.
 """
@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 CLASSES, IMAGES_PER_CLASS = 6, 12
-# Few steps of the smallest network, with every event of the method: epochs, phases, generations, label passes, clusterings.
+# Few steps of the smallest network, with every event: epochs, phases, generations, label passes, clusterings.
 _EPOCHS = "--epochs 2 --batch-size 16"
 _STEPS = "--steps 6 --eval-every-steps 3 --batch-size 16 --num-labels 12 --holdout 0.25"
 _MIXED = f"{_STEPS} --labeled-batch-size 8"
@@ -53,6 +53,8 @@ METHODS = {
     "supervised": "--steps 6 --eval-every-steps 3 --batch-size 4 --num-labels 12 --holdout 0.25",
     "tac-ccl": "--epochs 3 --batch-size 8 --images-per-class 2 --num-clusters 6 --refresh-epochs 1 --ccl-start-epoch 1",
 }
+# Before and after the first, the second and the last cut; a worker takes two seconds of CPU to start, so not of all.
+_WORKERS = ((2, 1), (1, 0), (0, 2))
 _PROCESSES = "batch normalization and sums over other parts of a batch"
 
 
@@ -84,7 +86,7 @@ def labelkit(
         kill_when: send SIGKILL to all of them as soon as this is true.
         timeout: seconds after which they are killed.
     """
-    import labelkit.stages.train as loaded_once  # noqa: F401, I001 - here, so that not every process takes its seconds
+    import labelkit.stages.train as loaded_once  # noqa: F401 - here, or every process takes its seconds
 
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -272,7 +274,7 @@ class Bench:
         shutil.rmtree(out)
         return found
 
-    def rows(self, processes: Sequence[int], workers: Sequence[int]) -> Iterator[dict[str, Any]]:
+    def rows(self, processes: Sequence[int]) -> Iterator[dict[str, Any]]:
         """Yield one row of the table after the other."""
 
         def row(cut: str, workers: str, processes: str, found: str, expected: str = "") -> dict[str, Any]:
@@ -283,8 +285,9 @@ class Bench:
 
         if 1 in processes:
             ends = borders(self.whole(1)[0])
-            turns = [(workers[i % len(workers)], workers[(i + 1) % len(workers)]) for i in range(2 * len(ends))]
-            for (name, step), (first, second) in zip(cuts(ends), turns, strict=False):
+            named = list(cuts(ends))
+            turns = [*_WORKERS[:2], *[(0, 0)] * (len(named) - 3), _WORKERS[2]]
+            for (name, step), (first, second) in zip(named, turns, strict=True):
                 yield row(name, f"{first}, then {second}", "1", self.cut(step, (first, second), (1, 1)))
             yield row("SIGKILL", "0", "1", self.kill(lines=ends[0] + 2))
         if 2 in processes:
@@ -316,7 +319,6 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
     parser.add_argument("--processes", nargs="+", type=int, choices=(1, 2), default=[1, 2])
-    parser.add_argument("--workers", nargs="+", type=int, default=[0, 1, 2], help="taken in turn")
     parser.add_argument("--out", type=Path, help="JSON file to write; rows of methods not run now are kept")
     options = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"  # before torch is loaded; its threads would not survive a fork
@@ -324,7 +326,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as name:
         images = write_digits(Path(name) / "digits")
         for method in options.methods:
-            for row in Bench(method, images, Path(name)).rows(options.processes, options.workers):
+            for row in Bench(method, images, Path(name)).rows(options.processes):
                 print(" | ".join(str(value) for value in row.values()), file=sys.stderr, flush=True)
                 rows.append(row)
             for leftover in Path(name).glob(f"{method}-*"):
