@@ -24,6 +24,7 @@ class RunConfig(DataConfig):
         {
             "data_root", "download", "device", "num_workers", "threads",
             "log_every_steps", "checkpoint_every_minutes", "keep_every_steps", "tensorboard",
+            "guard", "guard_loss_ratio", "guard_min_spread",
         }
     )  # fmt: skip
 
@@ -73,6 +74,28 @@ class RunConfig(DataConfig):
     )
     tensorboard: bool = Field(
         False, description="Write TensorBoard event files too (extra `tensorboard`).", json_schema_extra=_RUN
+    )
+    guard: Literal["none", "warn", "stop"] = Field(
+        "stop",
+        description="What to do when training goes wrong for good (the loss explodes, features or class vectors become "
+        "alike, one cluster takes all, weights stand still): end with exit code 4, only warn, or not look. A loss or "
+        "weights that are not finite always end it.",
+        json_schema_extra=_RUN,
+    )
+    guard_loss_ratio: float = Field(
+        100,
+        gt=1,
+        description="A loss that stays above so many times that of the first step (at least 1) has exploded; ours: "
+        "losses whose weights grow stay below 10 in all presets that were measured.",
+        json_schema_extra=_RUN,
+    )
+    guard_min_spread: float = Field(
+        1e-4,
+        ge=0,
+        lt=1,
+        description="Features that differ by less than this share of their length are all alike; ours: float32 "
+        "resolves 1e-7, and presets for small networks were measured from 0.01 up.",
+        json_schema_extra=_RUN,
     )
     stop_after_steps: int | None = Field(
         None,

@@ -104,6 +104,7 @@ class ImageBank:
         self.images: Tensor | None = None
         if pixels is not None:
             self.images = _to_base_size(pixels, base_size, memory_limit_bytes).to(self.device)
+        self._reader: tuple[int, _Reader] | None = None
         self._slots = np.full(len(dataset), -1, dtype=np.int64)
         self._slots[self.listed_rows] = np.arange(len(self.listed_rows))
 
@@ -151,6 +152,13 @@ class ImageBank:
     def in_memory(self) -> bool:
         """Whether ``images`` holds every image."""
         return self.images is not None
+
+    def reader(self, num_workers: int) -> _Reader:
+        """What reads images for a pass over them; its processes stay for the next pass, as they start in seconds."""
+        if self._reader is None or self._reader[0] != num_workers:
+            self._reader = num_workers, _Reader(self.dataset.source, self.channels, num_workers)
+        kept = self._reader[1]
+        return _Reader(self.dataset.source, self.channels, num_workers) if kept.busy else kept
 
     def check(self, max_bad: float) -> None:
         """Refuse a data set with too many images that cannot be read.
@@ -213,6 +221,7 @@ class _BatchPlan:
 
     rows: NDArray[np.int64]
     keys: NDArray[np.int64]
+    seed: int
     epoch: int
     views: tuple[ViewSpec, ...]
     identify: bool = False
@@ -235,10 +244,9 @@ class _Crops:
 class _CropDataset(Dataset[_Crops]):
     """Reads, decodes, cuts and resizes one planned batch; an item is a batch."""
 
-    def __init__(self, source: ImageSource, channels: Channels, seed: int) -> None:
+    def __init__(self, source: ImageSource, channels: Channels) -> None:
         self._source = source
         self._channels = channels
-        self._seed = seed
 
     def __getitem__(self, plan: _BatchPlan) -> _Crops:
         b, c = len(plan.rows), self._channels
@@ -274,7 +282,7 @@ class _CropDataset(Dataset[_Crops]):
                 ([image.shape[0]], [image.shape[1]]),
                 ([partner.shape[0]], [partner.shape[1]]),
                 plan.keys[i : i + 1],
-                seed=self._seed,
+                seed=plan.seed,
                 epoch=plan.epoch,
             )
             for view, spec in enumerate(plan.views):
@@ -316,7 +324,8 @@ def _ahead(items: Iterator[T]) -> Iterator[T]:
 class _Reader:
     """Runs plans through worker processes, in order; without any, through one thread of this process."""
 
-    def __init__(self, source: ImageSource, channels: Channels, seed: int, num_workers: int) -> None:
+    def __init__(self, source: ImageSource, channels: Channels, num_workers: int) -> None:
+        self.busy = False
         self._plans = _Plans()
         self._has_workers = num_workers > 0
         # spawn: a forked worker inherits locks of threads it does not have, and CUDA does not survive it.
@@ -325,7 +334,7 @@ class _Reader:
         )
         # A generator of its own: the loader draws a number at every pass, by default from the global one.
         self._loader: DataLoader[_Crops] = DataLoader(
-            _CropDataset(source, channels, seed),
+            _CropDataset(source, channels),
             batch_sampler=self._plans,
             num_workers=num_workers,
             collate_fn=_only,
@@ -335,8 +344,12 @@ class _Reader:
 
     def read(self, plans: Iterator[_BatchPlan]) -> Iterator[_Crops]:
         self._plans.plans = plans
-        crops = iter(self._loader)
-        yield from crops if self._has_workers else _ahead(crops)
+        self.busy = True
+        try:
+            crops = iter(self._loader)
+            yield from crops if self._has_workers else _ahead(crops)
+        finally:
+            self.busy = False
 
 
 # --- training ------------------------------------------------------------------------------------
@@ -428,7 +441,7 @@ class TrainLoader:
         self._rank, self._world_size = rank, world_size
         self._first_epoch = first_epoch
         self._pairing = pairing
-        self._reader = None if bank.in_memory else _Reader(bank.dataset.source, bank.channels, seed, num_workers)
+        self._reader = None if bank.in_memory else _Reader(bank.dataset.source, bank.channels, num_workers)
         self.steps_per_epoch = len(sampler) // batch_size
 
     def _views_at(self, epoch: int) -> tuple[ViewSpec, ...]:
@@ -463,7 +476,7 @@ class TrainLoader:
                 pairs = None
                 if self._pairing is not None:
                     pairs = self._pairing.plan(rows[batch], keys[batch], seed=self._seed, epoch=epoch)
-                yield _BatchPlan(rows[batch], keys[batch], epoch, views, pairs=pairs)
+                yield _BatchPlan(rows[batch], keys[batch], self._seed, epoch, views, pairs=pairs)
 
         if self._reader is None:
             for plan in plans():
@@ -613,7 +626,11 @@ class EvalLoader:
         if join_single and len(batches) > 1 and len(batches[-1]) == 1:
             batches[-2:] = [np.concatenate(batches[-2:])]
         self._batches = batches[rank::world_size]
-        self._reader = None if self._bank else _Reader(dataset.source, self._channels, self._seed, num_workers)
+        self._reader: _Reader | None = None
+        if self._bank is None:
+            self._reader = (
+                _Reader(dataset.source, self._channels, num_workers) if bank is None else bank.reader(num_workers)
+            )
 
     def __len__(self) -> int:
         """Return the number of batches of this process."""
@@ -626,7 +643,9 @@ class EvalLoader:
                 yield self._from_memory(self._bank, rows)
             return
         assert self._reader is not None
-        plans = (_BatchPlan(rows, rows, self._epoch, (self._view,), self._identify) for rows in self._batches)
+        plans = (
+            _BatchPlan(rows, rows, self._seed, self._epoch, (self._view,), self._identify) for rows in self._batches
+        )
         for rows, crops in zip(self._batches, self._reader.read(plans), strict=True):
             image, _ = finish_view(
                 crops.crops[0].to(self._device),

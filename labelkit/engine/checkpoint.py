@@ -94,6 +94,8 @@ class CheckpointWriter:
         self._share = share
         self._barrier = barrier
         self._keep_every = keep_every_steps
+        #: Step whose checkpoint is kept while later ones may be of a training that goes wrong.
+        self.kept_step: int | None = None
 
     def save(
         self,
@@ -183,7 +185,7 @@ class CheckpointWriter:
         for name in steps:
             number = int(name.removeprefix("step-"))
             forever = self._keep_every is not None and number % self._keep_every == 0
-            if name not in keep and not forever:
+            if name not in keep and not forever and number != self.kept_step:
                 _remove(self.folder / name)
         for left_over in [*self.folder.glob(".tmp-*"), *self.folder.glob(".trash-*")]:
             if left_over in meant:

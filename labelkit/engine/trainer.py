@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from labelkit import __version__
+from labelkit.config.discovery import ContrastiveTrainConfig
 from labelkit.config.train import RunConfig, StepTrainConfig, TrainConfig
 from labelkit.data.batch import Batch
 from labelkit.data.keyed_random import keyed_generator
@@ -31,6 +32,7 @@ from labelkit.engine.checkpoint import (
     rank_file,
 )
 from labelkit.engine.devices import Runtime, generator_states, restore_generators, seed_step
+from labelkit.engine.guards import Guard, check_weights, dead_share, labels_matter, sample_rows, take_look, weight_norms
 from labelkit.engine.method import FullPass, Method, Phase, TrainState
 from labelkit.engine.optim import (
     build_optimizer,
@@ -174,6 +176,9 @@ class Trainer:
             nesterov=isinstance(config, StepTrainConfig) and config.nesterov,
         )
         self.trained = [p for p in method.parameters() if p.requires_grad]
+        self.guard = Guard(
+            config.guard, config.guard_loss_ratio, config.guard_min_spread, lambda text: self.message(text)
+        )
         self._running: tuple[int, Phase, TrainLoader] | None = None
         self._signal: int | None = None
         self._checkpoint_asked = False
@@ -199,13 +204,14 @@ class Trainer:
         """Train from where the clock stands to the end of the last phase.
 
         Raises:
-            DivergenceError: the loss is not finite, or the monitor gave up.
+            DivergenceError: the loss or weights are not finite, or guard or monitor gave up.
             Interrupted: a signal asked to stop; a checkpoint was written.
         """
         started = time.monotonic()
         history: list[dict[str, float]] = []
         with self._signals():
             if self.clock.step == 0:
+                self._guard_start()
                 if self.run is not None:
                     self.run.cut_metrics(0)  # lines of a run that was killed before its first checkpoint
                 self.method.on_train_start(self._state(log_now=False))
@@ -250,8 +256,8 @@ class Trainer:
             clock.step += 1
             clock.step_in_epoch += 1
             self.method.on_step_end(state)
-            if log_now:
-                self._log_step(output.loss, output.logs)
+            if log_now or clock.step == 1:
+                self._log_step(output.loss, output.logs, write=log_now)
             if self.report is not None:
                 self.report.advance()
             if self._stop_or_save(end_of_epoch=clock.step_in_epoch == updates):
@@ -292,8 +298,35 @@ class Trainer:
             "The last checkpoint is from before. Lower --lr, set --clip-grad-norm, or use --precision float32.",
         )
 
-    def _finish_epoch(self, seconds: float) -> None:
+    def _check_sound(self) -> None:
+        """Refuse to save what is not finite, so that the last checkpoint stays the good one."""
         self._check_finite({})
+        check_weights(self.method, f"epoch {self.clock.epoch}, step {self.clock.step}")
+
+    def _guard_start(self) -> None:
+        """Look at images, labels and learning rate before the first step."""
+        config, state = self.config, self._state(log_now=False)
+        phase, rows = self._phase(), sample_rows(self.bank.rows, config.seed)
+        lrs = [self.lr.at(epoch) for epoch in range(phase.epochs)] if self.lr is not None else []
+        if phase.lr is not None:
+            lrs = [phase.lr(int(step)) for step in np.linspace(0, state.phase_steps - 1, 200)]
+        if labels_matter(config):
+            discovers = isinstance(config, ContrastiveTrainConfig)
+            self.guard.at_labels(self.labels[self.bank.rows], beside_others=discovers)
+        self.guard.at_schedule(dead_share(lrs, config.lr))
+        if config.guard != "none":
+            self.guard.at_images(state.embed(lambda images: images.flatten(1), rows))
+
+    def _guard_epoch(self, state: TrainState) -> dict[str, float]:
+        """Look at features and weights of the network in evaluation mode; metrics for the log."""
+        if self.config.guard == "none":
+            return {}
+        look = take_look(self.method, state, sample_rows(self.bank.rows, self.config.seed))
+        self.guard.at_epoch_end(look, weight_norms(self.trained), self.clock.step)
+        return look.metrics()
+
+    def _finish_epoch(self, seconds: float) -> None:
+        self._check_sound()
         clock = self.clock
         # sorted: a restored epoch has its sums in another order, and processes exchange them one by one
         metrics = {name: float(self.runtime.mean(value / self._summed)) for name, value in sorted(self._sums.items())}
@@ -305,6 +338,7 @@ class Trainer:
         every = self.config.eval_every_epochs if isinstance(self.config, TrainConfig) else 1
         self.method.eval()
         state = self._state(log_now=True)
+        metrics |= self._guard_epoch(state)
         metrics |= {name: float(value) for name, value in self.method.on_epoch_end(state).items()}
         if phase_over:
             metrics |= {name: float(value) for name, value in self.method.on_phase_end(state).items()}
@@ -352,9 +386,14 @@ class Trainer:
             where += f" ({self._phase().name})"
         self.message(f"{where}: " + ", ".join(shown))
 
-    def _log_step(self, loss: Tensor, logs: Mapping[str, Tensor]) -> None:
+    def _log_step(self, loss: Tensor, logs: Mapping[str, Tensor], *, write: bool) -> None:
         values = {"loss": loss.detach(), **logs}
         means = {name: float(self.runtime.mean(value)) for name, value in values.items()}
+        if write:
+            self._write_step(means)
+        self.guard.at_loss(means["loss"], self.clock.step)
+
+    def _write_step(self, means: Mapping[str, float]) -> None:
         if self.run is None or not self.runtime.is_main:
             return
         lr = self.optimizer.param_groups[0]["lr"]
@@ -369,7 +408,7 @@ class Trainer:
         # processes see signals and clocks at slightly different steps: they decide together
         asked, due = self.runtime.any_of([self._signal is not None, due])
         if asked or self._stop_reached():
-            self._check_finite({})
+            self._check_sound()
             self.save(best=False)
             if asked:
                 raise Interrupted(self._signal or signal.SIGTERM)
@@ -378,7 +417,7 @@ class Trainer:
         if due or (keep is not None and self.clock.step % keep == 0):
             self._checkpoint_asked = False
             if not end_of_epoch:  # else the epoch's own checkpoint follows at once
-                self._check_finite({})
+                self._check_sound()
                 self.save(best=False)
         return False
 
@@ -559,6 +598,7 @@ class Trainer:
         """Commit a checkpoint of everything that a resumed run needs."""
         if self._writer is None or self.run is None:
             return
+        self._writer.kept_step = self.guard.good_step
         moments, scalars = named_optimizer_state(self.optimizer, self.method)
         sums = {f"epoch_sum/{name}": value for name, value in self._sums.items()}
         state = {
@@ -572,6 +612,7 @@ class Trainer:
             "scaler": self.runtime.scaler_state(),
             "method": self.method.extra_state(),
             "monitor": self.monitor.extra_state() if self.monitor is not None else {},
+            "guard": self.guard.extra_state(),
             "metrics_bytes": self.run.metrics_length() if self.run.writes else 0,
             "exactness": self.exactness(),
         }
@@ -613,6 +654,7 @@ class Trainer:
         self.method.load_extra_state(state["method"])
         if self.monitor is not None:
             self.monitor.load_extra_state(state["monitor"])
+        self.guard.load_extra_state(state.get("guard", {}))  # a checkpoint of an earlier version has none
         own = rank_file(self.runtime.rank)
         # a process that was not there before takes the main one's sums, so that all of them have the same names
         tensors = checkpoint.tensors(own if checkpoint.has(own) else rank_file(0))

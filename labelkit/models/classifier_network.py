@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Generic, TypeVar
 
 from torch import Tensor, nn
 
 from labelkit.models.backbones import build_backbone
-from labelkit.models.heads import CosineClassifier
+from labelkit.models.heads import CosineClassifier, LinearHeads
 from labelkit.models.inference import InferenceNetwork, InputSpec, per_channel
 from labelkit.models.seeding import seeded_init
 
@@ -89,6 +89,12 @@ class ClassifierNetwork(InferenceNetwork, Generic[HeadT]):
         """Embeddings (b, d)."""
         embeddings: Tensor = self.normalization(self.projection(self.backbone(images)))
         return embeddings
+
+    def class_vectors(self) -> Mapping[str, Tensor]:
+        """Rows of the head that predicts, if it learns any."""
+        head: nn.Module = self.head.heads[0] if isinstance(self.head, LinearHeads) else self.head
+        weight = getattr(head, "weight", None)
+        return {"head": weight} if isinstance(weight, nn.Parameter) else {}
 
     def classify(self, embeddings: Tensor) -> Tensor:
         """Scores (b, c) of the classes."""

@@ -131,6 +131,11 @@ class DenseNetwork(InferenceNetwork):
         info = self.backbone.info
         return InputSpec(info.image_size, info.in_channels, self._mean, self._std, 1 / info.crop_pct)
 
+    def class_vectors(self) -> Mapping[str, Tensor]:
+        """Directions that patches are assigned to, and prototypes of the filter."""
+        found = {} if self.directions is None else {"directions": self.directions.prototypes}
+        return found if self.filter is None else {**found, "filter": self.filter.flat_prototypes()}
+
     @property
     def patch_size(self) -> int:
         """Side of a patch in pixels."""

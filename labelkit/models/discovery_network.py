@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from torch import Tensor
@@ -73,6 +74,10 @@ class DiscoveryNetwork(InferenceNetwork):
     def num_outputs(self) -> int:
         """Old and new classes."""
         return int(self.classifier.prototypes.shape[0])
+
+    def class_vectors(self) -> Mapping[str, Tensor]:
+        """Prototypes of old and new classes."""
+        return {"prototypes": self.classifier.prototypes}
 
     def embed(self, images: Tensor) -> Tensor:
         """Features (b, d) of the backbone."""

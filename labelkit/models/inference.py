@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -89,6 +90,10 @@ class InferenceNetwork(nn.Module, ABC):
     def num_outputs(self) -> int:
         """Columns of ``classify``; 0 without a classifier."""
         return 0
+
+    def class_vectors(self) -> Mapping[str, Tensor]:
+        """Learned vectors (k, ...) of classes, clusters or objects, by name, which are useless when alike."""
+        return {}
 
 
 class BackboneNetwork(InferenceNetwork):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -81,6 +81,10 @@ class MultiHeadNetwork(InferenceNetwork):
         """Features (b, d) of the backbone."""
         features: Tensor = self.backbone(images)
         return features
+
+    def class_vectors(self) -> Mapping[str, Tensor]:
+        """Clusters of every head."""
+        return {f"head{number}": head.get_parameter("weight") for number, head in enumerate(self.heads)}
 
     def head_logits(self, features: Tensor) -> list[Tensor]:
         """Features (b, d) to the logits (b, k) of every head."""

@@ -263,7 +263,9 @@ def _trainer(setup: _Setup, config: RunConfig, runtime: Runtime, run: RunDir | N
             )
     elif network.num_outputs:
         # only discovery is stopped when it collapses
-        patience = config.collapse_patience_epochs if isinstance(config, DiscoveryTrainConfig) else sys.maxsize
+        patience = sys.maxsize
+        if isinstance(config, DiscoveryTrainConfig) and config.guard == "stop":
+            patience = config.collapse_patience_epochs
         monitor = DiscoveryMonitor(unlabeled, truth, old, len(prepared.split.old_classes), patience=patience)
     elif setup.method.num_clusters is not None:
         monitor = ClusteringMonitor(setup.bank.rows, prepared.labels, truth, old, config.seed)

@@ -1,0 +1,382 @@
+"""Signs that training goes wrong, and what is done about them: a warning, or an end with the last good checkpoint kept.
+
+What is looked at costs no extra pass over the images and no extra wait for a GPU:
+
+- at a logged step, the loss, which is read then anyhow;
+- after an epoch, the lengths of the weights, and features and predictions of a few images, always the same ones.
+
+A sign is believed when it is there several times in a row, since a network from scratch tells nothing apart at first,
+and a single batch may be odd. Weights that are not finite are not a matter of taste: they end every run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from labelkit.config.discovery import ContrastiveTrainConfig
+from labelkit.config.few_labels import FewLabelTrainConfig
+from labelkit.config.supervised import SupervisedTrainConfig
+from labelkit.config.train import RunConfig
+from labelkit.data.keyed_random import keyed_generator
+from labelkit.engine.method import Method, TrainState
+from labelkit.engine.monitors import MIN_COLLAPSED_STEPS
+from labelkit.errors import DivergenceError
+
+GuardMode = Literal["none", "warn", "stop"]
+
+#: Images whose features are looked at: enough for their spread, few beside what an epoch embeds.
+SAMPLE: Final = 64
+WARN_AFTER, STOP_AFTER = 2, 3
+ALIKE_PROTOTYPES: Final = 0.999  # mean cosine of different ones
+ONE_LINE: Final = 1.05  # effective rank
+ONE_CLUSTER: Final = 0.99  # share of the largest
+MIN_STANDING_STEPS: Final = 20  # scaling of a half-precision loss skips a few updates at the start
+NO_LR: Final = 1e-9  # of the highest learning rate
+MUCH_OF_THE_RUN: Final = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a few images and the weights show after an epoch.
+
+    Attributes:
+        feature_spread: standard deviation of the features over their length (root mean squares over images and
+            dimensions), 0 = all alike, at most 1.
+        effective_rank: exponential of the entropy of the shares of the centered features' singular values; 1 = they
+            differ along one line.
+        predicted_classes: different classes that are predicted; ``None`` without a classifier.
+        prototype_cosine: mean cosine of different class vectors, of the head where it is largest; ``None`` without.
+        largest_cluster: share of the images in the largest group that the method made; ``None`` without groups.
+    """
+
+    feature_spread: float
+    effective_rank: float
+    predicted_classes: int | None = None
+    prototype_cosine: float | None = None
+    largest_cluster: float | None = None
+
+    def metrics(self) -> dict[str, float]:
+        """For the log."""
+        values = {"feature_spread": self.feature_spread, "effective_rank": self.effective_rank}
+        if self.prototype_cosine is not None:
+            values["prototype_cosine"] = self.prototype_cosine
+        return {f"guard/{name}": value for name, value in values.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Sign:
+    """Something that is wrong.
+
+    Attributes:
+        name: of the kind of sign, for counting.
+        problem: what is seen.
+        remedy: what to try.
+        ends: worth an end of the run, if it lasts.
+    """
+
+    name: str
+    problem: str
+    remedy: str
+    ends: bool = True
+
+
+@dataclass
+class Guard:
+    """Counts signs, warns once of each, ends the run when one lasts.
+
+    Args:
+        mode: ``stop``, only ``warn``, or look at ``none``.
+        loss_ratio: a loss above so many times that of the first step has exploded.
+        min_spread: features whose ``feature_spread`` is below are all alike.
+        say: shows a line to a person.
+
+    Attributes:
+        good_step: step of the last checkpoint that was written without any sign; 0 = none yet.
+    """
+
+    mode: GuardMode
+    loss_ratio: float
+    min_spread: float
+    say: Callable[[str], None]
+    good_step: int = 0
+    _first_loss: float | None = None
+    _seen: dict[str, list[int]] = field(default_factory=dict)  # times in a row, and step of the first of them
+    _warned: set[str] = field(default_factory=set)
+    _weights: str = ""
+    _changed_at: int = 0
+
+    # ------------------------------------------------------------------ what is seen
+
+    def at_labels(self, labels: NDArray[np.int64], *, beside_others: bool) -> None:
+        """Look at the labels that a run is started with.
+
+        Args:
+            labels: (m,) int64 training labels of the images that can be read, -1 = unlabeled.
+            beside_others: images without a label are another source of classes, as in discovery.
+
+        Raises:
+            DivergenceError: all labels are of one class, and nothing else could tell classes apart.
+        """
+        known = labels[labels >= 0]
+        if self.mode == "none" or len(np.unique(known)) != 1:
+            return
+        problem = f"all {len(known)} labels are of one class"
+        remedy = "Check them, and the options that choose them (--label-split, --num-labels): two classes are needed."
+        if not beside_others and self.mode == "stop":
+            raise DivergenceError("labels", problem, remedy)
+        self.say(f"warning: {problem}. {remedy}")
+
+    def at_schedule(self, dead_share: float) -> None:
+        """Look at the part of the run, at its end, in which the learning rate is 0."""
+        if self.mode != "none" and dead_share > MUCH_OF_THE_RUN:
+            self.say(
+                f"warning: the learning rate is 0 in the last {100 * dead_share:.0f} % of the run, where nothing will "
+                "change: train less long, or check the options that begin with --lr"
+            )
+
+    def at_images(self, pixels: Tensor) -> None:
+        """Look at (m, p) float prepared images, before the first step.
+
+        Raises:
+            DivergenceError: they are equal to the last bit.
+        """
+        if self.mode == "none" or len(pixels) < 2 or not bool((pixels == pixels[0]).all()):
+            return
+        problem = f"{len(pixels)} images drawn from the training set are all equal"
+        remedy = "Check the files and --image-size; nothing can be learned from them."
+        if self.mode == "stop":
+            raise DivergenceError("images", problem, remedy)
+        self.say(f"warning: {problem}. {remedy}")
+
+    def at_loss(self, loss: float, step: int) -> None:
+        """Look at the loss of a step; the first one is what later ones are compared with.
+
+        Raises:
+            DivergenceError: it has exploded.
+        """
+        if self._first_loss is None:
+            self._first_loss = loss
+            return
+        limit = self.loss_ratio * max(1.0, abs(self._first_loss))
+        signs = []
+        if abs(loss) > limit:
+            problem = f"the loss is {loss:.4g}, {self._first_loss:.4g} at the first step"
+            signs.append(
+                Sign("loss", f"{problem}: it explodes", "Lower --lr, set --clip-grad-norm, or train with a warm-up.")
+            )
+        self._judge(signs, {"loss"}, step, lasting=0)
+
+    def at_epoch_end(self, look: Look, norms: Sequence[float], step: int) -> None:
+        """Look at features, predictions, groups and weights after an epoch.
+
+        Args:
+            look: what was seen.
+            norms: lengths of the trained weights, tensor by tensor.
+            step: updates so far.
+
+        Raises:
+            DivergenceError: a sign has lasted.
+        """
+        if self.mode == "none":
+            return
+        digest = hashlib.sha256(np.asarray(norms, dtype=np.float64).tobytes()).hexdigest()
+        if digest != self._weights:
+            self._weights, self._changed_at = digest, step
+        standing = step - self._changed_at
+        if standing >= MIN_STANDING_STEPS:
+            problem = f"no weight has changed in {standing} steps"
+            self._act(
+                Sign(
+                    "weights", problem, "The learning rate is too small or 0: check the options that begin with --lr."
+                ),
+                step,
+                ends=True,
+            )
+        self._judge(self._signs(look), set(_NAMES), step, lasting=MIN_COLLAPSED_STEPS)
+        if not self._seen:
+            self.good_step = step
+
+    def _signs(self, look: Look) -> list[Sign]:
+        signs = []
+        if not look.feature_spread >= self.min_spread:
+            problem = f"the features of all images are alike (they differ by {look.feature_spread:.1e} of their length)"
+            signs.append(Sign("features", f"{problem}: training collapsed", _LESS))
+        elif look.effective_rank < ONE_LINE:
+            problem = f"features differ along one line only (effective rank {look.effective_rank:.2f})"
+            signs.append(Sign("rank", problem, _LESS, ends=False))
+        if look.prototype_cosine is not None and not look.prototype_cosine <= ALIKE_PROTOTYPES:
+            problem = f"all class vectors are alike (mean cosine {look.prototype_cosine:.4f})"
+            signs.append(Sign("prototypes", f"{problem}: training collapsed", _LESS))
+        if look.predicted_classes == 1:
+            problem = "one class is predicted for all of a few images"
+            signs.append(
+                Sign("predictions", problem, "Raise --entropy-weight, lower --lr, or train longer.", ends=False)
+            )
+        if look.largest_cluster is not None and look.largest_cluster > ONE_CLUSTER:
+            problem = f"one cluster has {100 * look.largest_cluster:.1f} % of the images"
+            signs.append(Sign("clusters", problem, "Check the images, lower --lr, or use fewer clusters."))
+        return signs
+
+    # ------------------------------------------------------------------ what is done
+
+    def _judge(self, signs: Iterable[Sign], names: set[str], step: int, *, lasting: int) -> None:
+        """Count signs of some kinds; those that are not there any more start anew."""
+        if self.mode == "none":
+            return
+        found = {sign.name: sign for sign in signs}
+        for name in names - found.keys():
+            self._seen.pop(name, None)
+        for name, sign in found.items():
+            counted = self._seen.setdefault(name, [0, step])
+            counted[0] += 1
+            ends = sign.ends and counted[0] >= STOP_AFTER and step - counted[1] >= lasting
+            if counted[0] >= WARN_AFTER:
+                self._act(sign, step, ends=ends)
+
+    def _act(self, sign: Sign, step: int, *, ends: bool) -> None:
+        if ends and self.mode == "stop":
+            kept = f"; the checkpoint of step {self.good_step} is from before and is kept" if self.good_step else ""
+            raise DivergenceError(f"step {step}", f"{sign.problem}{kept}", f"{sign.remedy} (--guard warn goes on.)")
+        if sign.name not in self._warned:
+            self._warned.add(sign.name)
+            self.say(f"warning: step {step}: {sign.problem}. {sign.remedy}")
+
+    def extra_state(self) -> dict[str, Any]:
+        """JSON values that a resumed run needs."""
+        return {
+            "good_step": self.good_step,
+            "first_loss": self._first_loss,
+            "seen": self._seen,
+            "weights": self._weights,
+            "changed_at": self._changed_at,
+        }
+
+    def load_extra_state(self, state: Mapping[str, Any]) -> None:
+        """Take back what ``extra_state`` gave; a checkpoint of before there were guards has nothing."""
+        if state:
+            self.good_step, self._first_loss = int(state["good_step"]), state["first_loss"]
+            self._seen = {name: [int(value) for value in counted] for name, counted in state["seen"].items()}
+            self._weights, self._changed_at = str(state["weights"]), int(state["changed_at"])
+
+
+_NAMES: Final = ("features", "rank", "prototypes", "predictions", "clusters")
+_LESS: Final = "Lower --lr or the weights of added losses, or raise what keeps images apart (--entropy-weight)."
+
+
+def labels_matter(config: RunConfig) -> bool:
+    """Whether the method learns from given labels, so that they have to be good for something."""
+    if isinstance(config, ContrastiveTrainConfig):
+        return config.supervised_weight > 0
+    return isinstance(config, SupervisedTrainConfig | FewLabelTrainConfig)
+
+
+def dead_share(lrs: Sequence[float], peak: float) -> float:
+    """Return the part of the learning rates, from the last one back, that are nothing beside the highest one."""
+    alive = [position for position, lr in enumerate(lrs, start=1) if lr > NO_LR * peak]
+    return 1 - (alive[-1] if alive else 0) / len(lrs) if lrs else 0.0
+
+
+def sample_rows(rows: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
+    """Draw the rows that are looked at, the same ones throughout a run: (m,) int64, increasing."""
+    drawn = keyed_generator(seed, "guard").permutation(len(rows))[:SAMPLE]
+    return np.sort(rows[drawn])
+
+
+def take_look(method: Method[Any], state: TrainState, rows: NDArray[np.int64]) -> Look:
+    """Embed a few images and measure; also the method's class vectors and groups, without images.
+
+    Args:
+        method: in evaluation mode.
+        state: runs the images through it, over all processes.
+        rows: (m,) int64.
+    """
+    network = method.network
+
+    def both(images: Tensor) -> Tensor:
+        features = network.embed(images)
+        return torch.cat([features.float(), network.classify(features).float()], dim=1)
+
+    table = state.embed(both, rows)
+    features, scores = table[:, : network.embed_dim], table[:, network.embed_dim :]
+    cosines = [mean_cosine(vectors) for vectors in network.class_vectors().values() if len(vectors) > 1]
+    return Look(
+        feature_spread=feature_spread(features),
+        effective_rank=effective_rank(features),
+        predicted_classes=len(np.unique(scores.argmax(dim=1).numpy())) if scores.shape[1] > 1 else None,
+        prototype_cosine=max(cosines) if cosines else None,
+        largest_cluster=_largest_cluster(method.groupings()),
+    )
+
+
+def feature_spread(features: Tensor) -> float:
+    """Return how far (n, d) rows lie from their mean over how long they are, both root mean squares; NaN: 0."""
+    values = features.double()
+    length = values.square().mean().sqrt()
+    spread = (values - values.mean(dim=0)).square().mean().sqrt() / length
+    return float(spread) if bool(torch.isfinite(spread)) else 0.0
+
+
+def effective_rank(features: Tensor) -> float:
+    """Return the exponential of the entropy of the shares of the centered rows' singular values; 1 if all are equal."""
+    centered = features.double() - features.double().mean(dim=0)
+    if not bool(torch.isfinite(centered).all()):
+        return 1.0
+    spectrum = torch.linalg.svdvals(centered)
+    total = spectrum.sum()
+    return float(torch.special.entr(spectrum / total).sum().exp()) if float(total) > 0 else 1.0
+
+
+@torch.no_grad()
+def mean_cosine(vectors: Tensor) -> float:
+    """Return the mean cosine of two different rows of (k, d), k >= 2; 1 if they have no direction any more."""
+    unit = nn.functional.normalize(vectors.detach().double().flatten(1), dim=1, eps=1e-30)
+    k = len(unit)
+    cosine = float((unit.sum(dim=0).square().sum() - unit.square().sum()) / (k * (k - 1)))
+    return cosine if math.isfinite(cosine) and bool(unit.any()) else 1.0
+
+
+def _largest_cluster(groupings: Mapping[str, Tensor]) -> float | None:
+    shares = []
+    for ids in groupings.values():
+        kept = ids[ids >= 0]
+        if len(kept):
+            shares.append(float(torch.bincount(kept.long()).max()) / len(kept))
+    return max(shares) if shares else None
+
+
+@torch.no_grad()
+def weight_norms(parameters: Iterable[Tensor]) -> list[float]:
+    """Return the length of each tensor."""
+    norms = [parameter.detach().norm() for parameter in parameters]
+    found: list[float] = torch.stack([norm.float().cpu() for norm in norms]).tolist() if norms else []
+    return found
+
+
+def check_weights(module: nn.Module, where: str) -> None:
+    """Refuse to go on, and to save, with weights or running statistics that are not finite.
+
+    Raises:
+        DivergenceError: naming the first ones.
+    """
+    named: dict[str, Tensor] = dict(module.named_parameters())
+    named |= {name: value for name, value in module.named_buffers() if name.endswith(("running_mean", "running_var"))}
+    norms = weight_norms(named.values())
+    broken = [name for name, norm in zip(named, norms, strict=True) if not math.isfinite(norm)]
+    # the square of a large, still finite number may not be
+    broken = [name for name in broken if not bool(torch.isfinite(named[name]).all())]
+    if broken:
+        more = f" and {len(broken) - 3} more" if len(broken) > 3 else ""
+        raise DivergenceError(
+            where,
+            f"weights are not finite: {', '.join(broken[:3])}{more}",
+            "The last checkpoint is from before. Lower --lr, set --clip-grad-norm, or use --precision float32.",
+        )
