@@ -25,6 +25,7 @@ from labelkit.store.writing import embedding_run_folder
 
 _FRESH = "Delete the run folder, or repeat the command with --overwrite."
 _RECENT_PARTS = 50
+_PAUSE_SECONDS, _PAUSE_RATIO = 60, 100
 _MOST_PARTS = 10_000_000
 
 
@@ -186,9 +187,10 @@ def _seconds_per_part(times: list[float]) -> float | None:
     gaps = sorted(later - earlier for earlier, later in pairwise(recent))
     if not gaps:
         return None
-    usual = sum(gaps[: len(gaps) // 2 + 1]) / (len(gaps) // 2 + 1)
-    kept = [gap for gap in gaps if gap <= 10 * usual] or gaps[:1]
-    return math.fsum(kept) / len(kept)
+    # Several workers commit in bursts, so that only very unequal gaps are pauses.
+    while len(gaps) > 1 and gaps[-1] > max(_PAUSE_SECONDS, _PAUSE_RATIO * math.fsum(gaps[:-1]) / (len(gaps) - 1)):
+        gaps.pop()
+    return math.fsum(gaps) / len(gaps)
 
 
 def _check_owner(file: CheckedFile, digest: str, **numbers: int) -> None:

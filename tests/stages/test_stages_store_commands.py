@@ -9,9 +9,10 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-from conftest import Labelkit, MakeStore
 from labelkit.store.embeddings import open_store
 from labelkit.store.results import write_result
+
+from conftest import Labelkit, MakeStore
 
 FORMATS = Path(__file__).parents[1] / "data" / "formats"
 
