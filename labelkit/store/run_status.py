@@ -164,7 +164,8 @@ def _look_at_parts(
                         raise Mismatch(str(path), f"holds no {error.args[0]}", RESTORE) from error
                 file_status = path.stat()
             except StoreError as error:
-                status.damaged.append((name, error))
+                remedy = "Run the same command again; it will be made again."
+                status.damaged.append((name, type(error)(error.where, error.problem, remedy)))
                 continue
             except FileNotFoundError:  # published or set aside just now
                 continue
