@@ -85,10 +85,8 @@ class VerifyResult:
 
     def tables(self) -> list[Table]:
         """Return what was checked, what is wrong, and what became of the images."""
-        rows: list[list[Cell]] = [
-            [one.kind, one.where, one.blocks, round(one.num_bytes / 1e6, 3), _state(one)] for one in self.checked
-        ]
-        tables = [Table("", ["kind", "where", "blocks", "MB", "state"], rows)]
+        rows: list[list[Cell]] = [[one.kind, one.where, one.blocks, one.num_bytes, _state(one)] for one in self.checked]
+        tables = [Table("", ["kind", "where", "blocks", "bytes", "state"], rows)]
         faults: list[list[Cell]] = [
             [fault.where, fault.problem, fault.remedy] for one in self.checked for fault in one.faults
         ]
@@ -110,7 +108,7 @@ def verify_path(config: VerifyConfig) -> VerifyResult:
         raise NotAStore(str(path), "there is no such file or folder", "Check the name.")
     if path.name in (SET_NAME, STATE) and path.is_file():
         path = path.parent
-    with current_progress().task("verify") as task:
+    with current_progress().task("bytes compared") as task:
         checked = _verify_folder(path, task.advance) if path.is_dir() else verify_file(path, task.advance)
     images = None if config.images is None else _images(config.images, path, checked)
     return VerifyResult(config.index, tuple(checked), images)

@@ -1,27 +1,61 @@
-"""Embedding stores, named results beside them, and the protocol that commits files."""
+"""Embedding stores, named results, patches and matches; how they are written, checked and packed."""
 
 from labelkit.store.commit import canonical_json, commit_bytes, commit_folder, commit_json, fsync_folder, sha256_file
 from labelkit.store.embeddings import EmbeddingStore, ModelIdentity, open_store
 from labelkit.store.fingerprint import weights_fingerprint
+from labelkit.store.matches import Matches, MatchFile, read_matches
+from labelkit.store.packing import PackedStore, pack_store
+from labelkit.store.patches import ImagePatches, PatchBlock, PatchSet, cell_boxes, open_patches
+from labelkit.store.prototypes import PrototypeFile, read_prototypes
 from labelkit.store.results import Result, list_results, read_result, write_result
+from labelkit.store.run_status import RunStatus, embedding_status, patches_status
+from labelkit.store.verification import (
+    Verified,
+    VerifiedImages,
+    verify_file,
+    verify_images,
+    verify_patches,
+    verify_results,
+)
 from labelkit.store.writing import EmbeddingPlan, EmbeddingRun, continue_plan
 
 __all__ = [
     "EmbeddingPlan",
     "EmbeddingRun",
     "EmbeddingStore",
+    "ImagePatches",
+    "MatchFile",
+    "Matches",
     "ModelIdentity",
+    "PackedStore",
+    "PatchBlock",
+    "PatchSet",
+    "PrototypeFile",
     "Result",
+    "RunStatus",
+    "Verified",
+    "VerifiedImages",
     "canonical_json",
+    "cell_boxes",
     "commit_bytes",
     "commit_folder",
     "commit_json",
     "continue_plan",
+    "embedding_status",
     "fsync_folder",
     "list_results",
+    "open_patches",
     "open_store",
+    "pack_store",
+    "patches_status",
+    "read_matches",
+    "read_prototypes",
     "read_result",
     "sha256_file",
+    "verify_file",
+    "verify_images",
+    "verify_patches",
+    "verify_results",
     "weights_fingerprint",
     "write_result",
 ]

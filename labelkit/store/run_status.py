@@ -25,6 +25,7 @@ from labelkit.store.writing import embedding_run_folder
 
 _FRESH = "Delete the run folder, or repeat the command with --overwrite."
 _RECENT_PARTS = 50
+_PAUSE_SECONDS, _PAUSE_RATIO = 60, 100
 _MOST_PARTS = 10_000_000
 
 
@@ -163,7 +164,8 @@ def _look_at_parts(
                         raise Mismatch(str(path), f"holds no {error.args[0]}", RESTORE) from error
                 file_status = path.stat()
             except StoreError as error:
-                status.damaged.append((name, error))
+                remedy = "Run the same command again; it will be made again."
+                status.damaged.append((name, type(error)(error.where, error.problem, remedy)))
                 continue
             except FileNotFoundError:  # published or set aside just now
                 continue
@@ -186,9 +188,10 @@ def _seconds_per_part(times: list[float]) -> float | None:
     gaps = sorted(later - earlier for earlier, later in pairwise(recent))
     if not gaps:
         return None
-    usual = sum(gaps[: len(gaps) // 2 + 1]) / (len(gaps) // 2 + 1)
-    kept = [gap for gap in gaps if gap <= 10 * usual] or gaps[:1]
-    return math.fsum(kept) / len(kept)
+    # Several workers commit in bursts, so that only very unequal gaps are pauses.
+    while len(gaps) > 1 and gaps[-1] > max(_PAUSE_SECONDS, _PAUSE_RATIO * math.fsum(gaps[:-1]) / (len(gaps) - 1)):
+        gaps.pop()
+    return math.fsum(gaps) / len(gaps)
 
 
 def _check_owner(file: CheckedFile, digest: str, **numbers: int) -> None:

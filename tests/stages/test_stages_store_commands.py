@@ -9,9 +9,10 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-from conftest import Labelkit, MakeStore
 from labelkit.store.embeddings import open_store
 from labelkit.store.results import write_result
+
+from conftest import Labelkit, MakeStore
 
 FORMATS = Path(__file__).parents[1] / "data" / "formats"
 
@@ -162,14 +163,10 @@ def test_every_command_reads_results_from_a_packed_store(labelkit: Labelkit, ind
     out = tmp_path / "all.h5"
     answer = labelkit("pack", "--index", index, "--out", out, "-q")
     assert (answer.code, answer.out) == (0, f"{out}\n")
-    beside, packed = (
-        labelkit("evaluate", "clustering", "--index", path, "--bootstrap", "0", "--json") for path in (index, out)
-    )
+    beside, packed = (labelkit("evaluate", "clustering", "--index", path, "--bootstrap", "0") for path in (index, out))
     assert packed.code == 0, packed.err
-    strip = [{key: value for key, value in one.items() if key != "path"} for one in beside.json["results"]]
-    assert [{k: v for k, v in one.items() if k != "path"} for one in packed.json["results"]] == strip
-    answer = labelkit("discover", "answer", "--index", out, "--grouping", "head", "--table", tmp_path / "a.csv")
-    assert answer.code in (0, 3), answer.err
+    assert packed.out == beside.out
+    assert "k-means" in packed.out
     # new results go beside it
     assert labelkit("cluster", "k-means", "--index", out, "--num-clusters", "3", "--result", "three").code == 0
     assert (tmp_path / "all.h5.results" / "three.h5").is_file()
@@ -273,16 +270,16 @@ def test_status_follows_an_embed_that_was_stopped_and_goes_on(labelkit: Labelkit
 
 def test_status_of_unfinished_patches(labelkit: Labelkit, photos: Path, tmp_path: Path) -> None:
     out = tmp_path / "s.h5"
-    words = ("embed", "--dataset", photos, "--backbone", "vit_nano_p8_32", "--dense", "--out", out)
-    assert labelkit(*words, "--batch-size", "8", "--part-rows", "16").code == 0
+    words = ("embed", "--dataset", photos, "--backbone", "vit_nano_p8_32", "--random-weights", "--dense")
+    assert labelkit(*words, "--out", out, "--batch-size", "8", "--part-rows", "16").code == 0
     assert labelkit("status", "--index", out, "--json").json["patches"]["patches"] > 0
     shutil.rmtree(tmp_path / "s.h5.patches")
     os.unlink(out)  # noqa: PTH108 - as a user does
     bad = tmp_path / "bad"
     shutil.copytree(photos, bad)
     (bad / "ant" / "00.png").write_bytes(b"no image")
-    again = ("embed", "--dataset", bad, "--backbone", "vit_nano_p8_32", "--dense", "--out", out, "--strict")
-    assert labelkit(*again, "--batch-size", "8", "--part-rows", "16").code == 3
+    again = ("embed", "--dataset", bad, "--backbone", "vit_nano_p8_32", "--random-weights", "--dense", "--strict")
+    assert labelkit(*again, "--out", out, "--batch-size", "8", "--part-rows", "16").code == 3
     shown = labelkit("status", "--index", out, "--json").json
     assert shown["state"] == "unfinished"
     assert shown["run"]["parts"] == shown["patches_run"]["parts"] == {"done": 3, "planned": 3}

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import io
 import os
+import shutil
 import struct
 import sys
 import time
+from pathlib import Path
 
 import h5py
 import numpy as np
@@ -15,8 +17,13 @@ from labelkit.errors import Damaged, Mismatch, NotAStore, Refused, VersionError
 from labelkit.store import hdf5, opening
 from labelkit.store.embeddings import open_store
 from labelkit.store.hdf5 import CheckedFile, Image, strings
+from labelkit.store.matches import read_matches
+from labelkit.store.patches import open_patches
+from labelkit.store.results import read_result
 from labelkit.store.schema import FORMAT_STORE
 from store_samples import contents_of, make_plan, make_store
+
+FORMATS = Path(__file__).parents[1] / "data" / "formats"
 
 
 @pytest.fixture
@@ -279,6 +286,28 @@ def test_a_crash_of_the_child_is_damage(path, monkeypatch, tmp_path):
     crash.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(crash))
     assert refusal(rewritten(path), Damaged) == ": HDF5 crashed on it (signal 11)"
+
+
+@pytest.mark.parametrize("kind", ["result", "patches", "matches"])
+def test_results_patches_and_matches_of_another_process_meet_the_child_too(tmp_path, monkeypatch, kind):
+    shutil.copy(FORMATS / "store-1.0.h5", tmp_path / "s.h5")
+    (tmp_path / "s.h5.results").mkdir()
+    result = Path(shutil.copy(FORMATS / "result-1.0.h5", tmp_path / "s.h5.results" / "clusters.h5"))
+    folder = Path(shutil.copytree(FORMATS / "patches-1.0", tmp_path / "s.h5.patches"))
+    matches = Path(shutil.copy(FORMATS / "matches-1.0.h5", tmp_path / "m.h5"))
+    store = open_store(tmp_path / "s.h5")
+    crash = tmp_path / "crash"
+    crash.write_text("#!/bin/sh\nkill -SEGV $$\n")
+    crash.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(crash))
+    read, place = {
+        "result": (lambda: read_result(store, "clusters"), result),
+        "patches": (lambda: open_patches(store).image(0), folder / "SET-00000-of-00002.h5"),
+        "matches": (lambda: read_matches(matches), matches),
+    }[kind]
+    with pytest.raises(Damaged, match="HDF5 crashed on it") as caught:
+        read()
+    assert caught.value.where == str(place)
 
 
 def test_a_hang_of_the_child_is_damage(path, monkeypatch, tmp_path):

@@ -293,7 +293,7 @@ def test_a_group_that_is_no_result_is_refused_when_it_is_read(packed):
         file.create_group("results/Not A Name")
     store = open_store(unknown(packed))
     assert store.packed_results == ("empty", "first")
-    with pytest.raises(StoreError, match="expected format labelkit.result, found nothing") as caught:
+    with pytest.raises(StoreError, match=r"expected format labelkit\.result, found nothing") as caught:
         read_result(store, "empty")
     assert caught.value.where == f"{packed}:/results/empty"
 

@@ -59,6 +59,15 @@ def test_the_rest_is_estimated_by_the_pace_without_pauses(run):
     assert (status.last_part_at, status.seconds_left) == (9010.0, 10.0)
 
 
+def test_parts_that_several_workers_commit_in_bursts_are_no_pauses(tmp_path):
+    run = EmbeddingRun.open(tmp_path / "s.h5", make_plan(batch_size=1, part_rows=1))
+    # two workers, 90 s for each part; the last two are missing
+    for number, time in enumerate([1000.0, 1000.5, 1090.0, 1090.5, 1180.0, 1180.5]):
+        write_part(run, number)
+        os.utime(part(run, number), (time, time))
+    assert embedding_status(run.out).seconds_left == pytest.approx(2 * 180.5 / 5)
+
+
 def test_the_rest_is_unknown_with_one_part(run):
     write_part(run, 0)
     assert embedding_status(run.out).seconds_left is None

@@ -60,7 +60,7 @@ def make_golden_packed_store(target: Path) -> None:
 
 
 def make_golden_patches(target: Path) -> None:
-    """2 x 2 patches of two values of each of the seven images, in two files; value v of cell c of plan row r is 10 r + c + v / 2."""
+    """2 x 2 patches of the seven images, in two files; value v of cell c of plan row r is 10 r + c + v / 2."""
     folder = Path(tempfile.mkdtemp())
     store = open_store(shutil.copy(FORMATS / "store-1.0.h5", folder / "s.h5"))
     plan = PatchPlan(make_plan(), layer="last", grid=(2, 2), dim=2, set_bytes=300)
