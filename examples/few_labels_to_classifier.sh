@@ -15,7 +15,7 @@ else
     list=$out/photos/few.csv
     truth=$out/photos/truth.csv
 fi
-train=${TRAIN:---preset digits --num-labels none --holdout none --steps 150}
+train=${TRAIN:---preset digits --num-labels none --holdout none --steps 300 --eval-every-steps 300}
 
 run=$(labelkit train freematch --dataset "$list" $train --out "$out/run" --overwrite -q)
 index=$(labelkit embed --dataset "$list" --checkpoint "$run" --out "$out/photos.h5" --overwrite -q)

@@ -60,9 +60,12 @@ table["cosine"] = scores[rows, second].round(4)
 
 # %% what came out
 if "label" in table and table["label"].notna().any():
-    known = table["label"].notna()
-    same = table["label"].to_numpy() == table["label"].to_numpy()[neighbors[rows, second]]
-    print(f"nearest image has the same label: {100 * same[known].mean():.1f} % of {int(known.sum())}")
+    theirs = table["label"].to_numpy()[neighbors[rows, second]]
+    known = table["label"].notna() & pd.notna(theirs)
+    same = table["label"].to_numpy() == theirs
+    print(
+        f"nearest image has the same label: {100 * same[known].mean():.1f} % of {int(known.sum())} where both have one"
+    )
 print(table.head(5).to_string())
 if options.csv is not None:
     table.to_csv(options.csv, index=False)

@@ -330,7 +330,10 @@ def _length_text(row: Row) -> str | None:
     if not row.runs or "length" not in row.runs[0]:
         return None
     first = row.runs[0]
-    text = ", ".join(f"{value:,} {name.replace('_', ' ')}" for name, value in first["length"].items())
+    text = ", ".join(
+        f"{value:,} {name.replace('_', ' ').removesuffix('s' if value == 1 else '')}"
+        for name, value in first["length"].items()
+    )
     if first["share_of_preset"] < 1:
         text += f" ({100 * first['share_of_preset']:.0f} %)"
     return text + (", over budget" if any(run["over_budget"] for run in row.runs) else "")
