@@ -181,7 +181,9 @@ def _workplace(config: CompareConfig) -> Iterator[Path]:
     about = config.keep / _ABOUT
     with ExitStack() as held:
         with translated(config.keep):
-            if config.keep.is_dir() and any(config.keep.iterdir()) and not about.exists():
+            there = {path.name for path in config.keep.iterdir()} if config.keep.is_dir() else set()
+            # a lock alone is of a comparison that was stopped at its very start
+            if there - {"lock"} and _ABOUT not in there:
                 raise ConfigError("--keep", f"{config.keep} holds something else", "Give a new folder.")
             config.keep.mkdir(parents=True, exist_ok=True)
         held.enter_context(locked(config.keep))
