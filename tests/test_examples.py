@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import re
@@ -194,3 +195,155 @@ def test_discovery_from_a_few_labels_prints_and_keeps_its_tables(tmp_path: Path)
     for name, row in kept["precision"].items():
         assert f"| {name} | {row['20']['mean']:.1f} ± 0.0 " in done.stdout
     assert kept["error"]["20"]["snowball, min"]["error"]["mean"] < kept["error"]["20"]["no discovery"]["error"]["mean"]
+
+
+def run_example(folder: Path, name: str, *words: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a script of examples/ in a folder, with its output there too."""
+    names = os.environ | {
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "LABELKIT_CACHE": str(folder / "cache"),
+        "OUT": "made",
+        **environment,
+    }
+    program = ["bash"] if name.endswith(".sh") else [sys.executable]
+    command = [*program, str(ROOT / "examples" / name), *map(str, words)]
+    return subprocess.run(command, cwd=folder, env=names, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture
+def digits(tmp_path: Path) -> Path:
+    """A folder of 24 pictures of each digit with lists of labels, as the scripts make it for themselves."""
+    done = run_example(tmp_path, "digit_photos.py", "photos", "--per-class", "24")
+    assert done.returncode == 0, done.stderr
+    return tmp_path / "photos"
+
+
+def made_by(done: subprocess.CompletedProcess[str], folder: Path) -> list[Path]:
+    """What the last line of a script says it made, all of it there."""
+    assert done.returncode == 0, done.stderr
+    paths = [folder / word for word in done.stdout.splitlines()[-1].removeprefix("made: ").split()]
+    assert paths
+    assert all(path.exists() for path in paths)
+    return paths
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in (ROOT / "examples").glob("*.sh")))
+def test_a_shell_script_is_short_and_stops_at_the_first_error(name: str) -> None:
+    lines = (ROOT / "examples" / name).read_text().splitlines()
+
+    assert len(lines) < 40
+    assert "set -euo pipefail" in lines
+
+
+def test_the_digits_for_the_scripts_have_the_labels_that_they_say(digits: Path) -> None:
+    def labels(name: str) -> list[str]:
+        with (digits / name).open(newline="") as file:
+            return [row["label"] for row in csv.DictReader(file)]
+
+    assert len(list(digits.rglob("*.png"))) == len(labels("discover.csv")) == 240
+    assert sum(map(bool, labels("discover.csv"))) == 50
+    assert {label for label in labels("discover.csv") if label} == {f"digit {number}" for number in range(5)}
+    assert sum(map(bool, labels("few.csv"))) == 50
+    assert len(set(labels("truth.csv"))) == 10
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_categories_of_photos_are_discovered_from_a_list(tmp_path: Path, digits: Path) -> None:
+    done = run_example(tmp_path, "discover_photos.sh", digits / "discover.csv", TRAIN="--preset digits --epochs 2")
+
+    answers = made_by(done, tmp_path)[-1]
+    assert re.search(r"estimated number of categories: \d+", done.stdout)
+    with answers.open(newline="") as file:
+        # a line for each image
+        assert len(list(csv.DictReader(file))) == 240
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_photos_without_labels_are_grouped_and_found(tmp_path: Path, digits: Path) -> None:
+    options = "--preset digits --holdout none --epochs 2 --lr-drop-epochs 1 --num-optimizations 2"
+    done = run_example(tmp_path, "selflabel_and_retrieve.sh", digits, digits / "3" / "0001.png", TRAIN=options)
+
+    *_, hits, sheet = made_by(done, tmp_path)
+    with hits.open(newline="") as file:
+        assert len(list(csv.DictReader(file))) == 8
+    with Image.open(sheet) as picture:
+        assert picture.format == "PNG"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_few_labels_give_every_photo_a_class(tmp_path: Path, digits: Path) -> None:
+    pytest.importorskip("pandas")
+    options = "--preset digits --num-labels none --holdout none --steps 20 --eval-every-steps 20 --batch-size 64"
+    done = run_example(tmp_path, "few_labels_to_classifier.sh", digits / "few.csv", digits / "truth.csv", TRAIN=options)
+
+    classes = made_by(done, tmp_path)[-1]
+    with classes.open(newline="") as file:
+        groups = [row["group"] for row in csv.DictReader(file)]
+    assert len(groups) == 240
+    assert set(groups) <= {f"digit {number}" for number in range(10)}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_patches_of_scenes_are_segmented_and_found(tmp_path: Path) -> None:
+    options = "--preset scene_objects_stage1 --steps 2 --eval-every-steps 2 --lr-warmup-steps 1"
+    done = run_example(tmp_path, "dense_to_segmentation.sh", TRAIN=options, LIMIT="8")
+
+    _, _, head, groups, *pictures = made_by(done, tmp_path)
+    assert 0 <= json.loads(head.read_text())["mean_iou"]["mean"] <= 1
+    assert 0 <= json.loads(groups.read_text())["mean_iou"]["mean"] <= 1
+    assert [path.name for path in pictures] == ["head.png", "parts.png"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_learned_metric_becomes_an_index(tmp_path: Path, digits: Path) -> None:
+    done = run_example(tmp_path, "metric_to_index.sh", digits, TRAIN="--preset digits --epochs 1")
+
+    assert "R@1" in done.stdout
+    hits = made_by(done, tmp_path)[2]
+    with hits.open(newline="") as file:
+        assert len(list(csv.DictReader(file))) == 8
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_gate_lets_good_features_pass_and_stops_worse_ones(tmp_path: Path) -> None:
+    passed = run_example(tmp_path, "ci_gate.sh")
+    worse = tmp_path / "worse.h5"
+    embed = ["--backbone", "pixels", "--image-size", "2", "--holdout", "0.2", "--split", "all", "--out", str(worse)]
+    assert main(["embed", "--dataset", "digits", *embed, "-q"]) == 0
+    stopped = run_example(tmp_path, "ci_gate.sh", worse, LIMITS="knn_accuracy=0.1")
+
+    assert passed.returncode == 0, passed.stderr
+    assert "MISSED" not in passed.stdout
+    # four gray values are no match for the baseline
+    assert stopped.returncode == 10
+    assert re.search(r"kept\s+knn_accuracy .* fail-under", stopped.stdout)
+    assert re.search(r"MISSED knn_accuracy .* baseline", stopped.stdout)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_store_is_read_without_labelkit(tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    script = (ROOT / "examples" / "read_store.py").read_text()
+    assert not re.search(r"^\s*(import|from) labelkit", script, flags=re.MULTILINE)
+    index = tmp_path / "digits.h5"
+    assert (
+        main(["embed", "--dataset", "digits", "--backbone", "pixels", "--image-size", "8", "--out", str(index), "-q"])
+        == 0
+    )
+    assert main(["cluster", "k-means", "--index", str(index), "--num-clusters", "10", "-q"]) == 0
+
+    done = run_example(tmp_path, "read_store.py", index, "--result", "k-means", "--csv", "rows.csv")
+
+    assert done.returncode == 0, done.stderr
+    table = pandas.read_csv(tmp_path / "rows.csv")
+    assert len(table) == 1797
+    assert table["group"].nunique() == 10
+    assert (table["nearest"] != table["path"]).all()
+    assert table["cosine"].between(0, 1.0001).all()

@@ -181,7 +181,9 @@ def _workplace(config: CompareConfig) -> Iterator[Path]:
     about = config.keep / _ABOUT
     with ExitStack() as held:
         with translated(config.keep):
-            if config.keep.is_dir() and any(config.keep.iterdir()) and not about.exists():
+            there = {path.name for path in config.keep.iterdir()} if config.keep.is_dir() else set()
+            # a lock alone is of a comparison that was stopped at its very start
+            if there - {"lock"} and _ABOUT not in there:
                 raise ConfigError("--keep", f"{config.keep} holds something else", "Give a new folder.")
             config.keep.mkdir(parents=True, exist_ok=True)
         held.enter_context(locked(config.keep))
@@ -330,7 +332,10 @@ def _length_text(row: Row) -> str | None:
     if not row.runs or "length" not in row.runs[0]:
         return None
     first = row.runs[0]
-    text = ", ".join(f"{value:,} {name.replace('_', ' ')}" for name, value in first["length"].items())
+    text = ", ".join(
+        f"{value:,} {name.replace('_', ' ').removesuffix('s' if value == 1 else '')}"
+        for name, value in first["length"].items()
+    )
     if first["share_of_preset"] < 1:
         text += f" ({100 * first['share_of_preset']:.0f} %)"
     return text + (", over budget" if any(run["over_budget"] for run in row.runs) else "")

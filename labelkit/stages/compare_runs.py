@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -31,12 +32,16 @@ from labelkit.store.commit import commit_bytes, commit_json
 
 # a run may take so much more than the budget before it is shortened once more
 _SLACK = 1.25
-# and is stopped as hopeless here; starting and reading images take time too
-_HOPELESS_TIMES, _HOPELESS_SECONDS = 4, 300
+# and is stopped here; starting and reading images take time too
+_LIMIT_TIMES, _LIMIT_SECONDS = 3, 120
 
 
 class RunFailed(Exception):  # noqa: N818 - says what happened to a run, and is always caught
     """A run that did not finish; its message is the reason."""
+
+
+class TooSlow(RunFailed):
+    """A run that was stopped since it took too long."""
 
 
 class Stopped(Exception):  # noqa: N818 - no error
@@ -147,6 +152,7 @@ class MethodRuns:
         self.data = data
         self.place = place
         self.length_file = place.folder / f"{name}.length.json"
+        self.time_limit = _LIMIT_TIMES * config.budget_seconds + _LIMIT_SECONDS
 
     def run(self, seed: int) -> dict[str, Any]:
         """Train and judge with one seed; return the record of it.
@@ -169,17 +175,26 @@ class MethodRuns:
     def _train_and_judge(self, seed: int) -> dict[str, Any]:
         length = self._length()
         run = self.place.folder / f"{self.name}-s{seed}"
-        budget = self.config.budget_seconds
         while True:
             config = method_config(self.name, self.config, self.data, seed, length["fraction"])
-            cost = self._train(config, run)
-            summary: dict[str, Any] = json.loads((run / "summary.json").read_bytes())
-            over = summary["seconds"] > _SLACK * budget
             # the others keep the length of the first: their runs are to be alike
-            if not over or length["shortened_again"] or seed or is_shortest(config):
-                break
-            fraction = length["fraction"] * budget / summary["seconds"]
-            length |= {"fraction": fraction, "shortened_again": True}
+            is_last_try = bool(length["shortened_again"] or seed or is_shortest(config))
+            try:
+                cost = self._train(config, run)
+            except TooSlow:
+                done = steps_logged(run) / (length["steps"] * length["fraction"])
+                if is_last_try or not done:
+                    raise
+                seconds = self.time_limit / min(1.0, done)
+            else:
+                summary: dict[str, Any] = json.loads((run / "summary.json").read_bytes())
+                seconds = summary["seconds"]
+                if is_last_try or seconds <= _SLACK * self.config.budget_seconds:
+                    break
+            length |= {
+                "fraction": length["fraction"] * self.config.budget_seconds / seconds,
+                "shortened_again": True,
+            }
             commit_json(self.length_file, length)
         store = self.place.folder / f"{self.name}-s{seed}.h5"
         with self.place.one_at_a_time:
@@ -199,7 +214,7 @@ class MethodRuns:
             "seconds_per_step_probed": length["seconds_per_step"],
             "steps": summary["steps"],
             "seconds": summary["seconds"],
-            "over_budget": over,
+            "over_budget": summary["seconds"] > _SLACK * self.config.budget_seconds,
             **cost,
             "scores": scores,
         }
@@ -216,6 +231,7 @@ class MethodRuns:
         seconds = plan["seconds_per_step"] * plan["steps"]
         length = {
             "seconds_per_step": plan["seconds_per_step"],
+            "steps": plan["steps"],
             "fraction": min(1.0, self.config.budget_seconds / seconds) if seconds else 1.0,
             "shortened_again": False,
         }
@@ -234,12 +250,11 @@ class MethodRuns:
             *(sys.executable, "-m", "labelkit", "train", self.name, "--preset", "none"),
             *("--config", str(options), "--out", str(run), "--json"),
         ]
-        budget = self.config.budget_seconds
         said = run.with_name(f"{run.name}.log")
         cost, code = run_process(
             command,
             said,
-            limit=_HOPELESS_TIMES * budget + _HOPELESS_SECONDS,
+            limit=self.time_limit,
             stop=self.place.stop,
             environment=os.environ | {"OMP_NUM_THREADS": str(self.config.threads)},
         )
@@ -250,6 +265,16 @@ class MethodRuns:
     def _check_stop(self) -> None:
         if self.place.stop.is_set():
             raise Stopped
+
+
+def steps_logged(run: Path) -> int:
+    """Return the last step that a run logged; 0 if it logged none."""
+    log = run / "metrics.jsonl"
+    lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+    for line in reversed(lines):
+        with contextlib.suppress(ValueError, TypeError, KeyError):  # a line that was cut when it was stopped
+            return int(json.loads(line)["step"])
+    return 0
 
 
 def run_process(
@@ -266,7 +291,7 @@ def run_process(
 
     Raises:
         Stopped: ``stop`` was set; the process has ended.
-        RunFailed: it took longer than ``limit``; likewise.
+        TooSlow: it took longer than ``limit``; likewise.
     """
     deadline = time.monotonic() + limit
     with said.open("wb") as errors:
@@ -285,7 +310,7 @@ def run_process(
     if stop.is_set():
         raise Stopped
     if asked:
-        raise RunFailed(f"not done after {limit:.0f} s, so it was stopped")
+        raise TooSlow(f"not done after {limit:.0f} s, so it was stopped")
     unit = 2**20 if sys.platform == "darwin" else 2**10
     cost = {
         "cpu_seconds": round(usage.ru_utime + usage.ru_stime, 2),

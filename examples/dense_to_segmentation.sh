@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# Features of patches: train without labels, let a linear head and groups of patches segment, and find parts in other images.
+# Usage: dense_to_segmentation.sh [DATASET]    (a set with masks: generated scenes by default, or a folder with images/ and
+#   masks/, or with both in train/ and val/)
+# Environment: OUT (folder, default demo/dense), OBJECTS (images of one object to train on, default scene_objects), TRAIN
+#   (options of training), SIZE (side of the images, default 64), LIMIT (images of a split that are scored, default 60)
+set -euo pipefail
+out=${OUT:-demo/dense}
+mkdir -p "$out"
+dataset=${1:-scenes}
+size=${SIZE:-64}
+limit=${LIMIT:-60}
+objects=${OBJECTS:-scene_objects}
+train=${TRAIN:---preset scene_objects_stage1 --steps 40 --eval-every-steps 40 --lr-warmup-steps 5}
+
+run=$(labelkit train cotap --dataset "$objects" $train --out "$out/run" --overwrite -q)
+network="--checkpoint $run --dataset $dataset --image-size $size --max-images $limit"
+labelkit evaluate segmentation $network --seeds 1 --out "$out/head.json" --plot "$out/head.png" --overwrite
+labelkit evaluate patch-clusters $network --seeds 1 --out "$out/groups.json" --overwrite
+index=$(labelkit embed --dataset "$dataset" --split val --checkpoint "$run" --image-size "$size" --dense \
+    --max-images "$limit" --out "$out/images.h5" --overwrite -q | sed -n 1p)
+labelkit retrieve --index "$index" --query-rows 0 --pixel 20,30 -k 5 --sheet "$out/parts.png"
+echo "made: $run $index $out/head.json $out/groups.json $out/head.png $out/parts.png"
