@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -177,7 +178,7 @@ def test_a_narrow_window_needs_no_sideways_scrolling(open_page: Any) -> None:
 def test_a_name_is_found(open_page: Any) -> None:
     page = open_page()
     page.get_by_label("Find images by name").fill("ANT/0")
-    page.wait_for_function("document.getElementById('find-count').textContent.startsWith('10 found')")
+    page.locator("#find-count", has_text="10 found").wait_for()
 
     assert names_of(page, "#find-tiles") == [f"ant/0{number}.png" for number in range(10)]
 
@@ -193,7 +194,7 @@ def test_parts_have_headings_names_and_captions(open_page: Any) -> None:
     assert page.locator("table:not(:has(caption))").count() == 0
     assert page.locator("button.tile:not([aria-label])").count() == 0
     levels = page.eval_on_selector_all("main h2, main h3, main h4", "all => all.map(one => Number(one.tagName[1]))")
-    assert all(after - before <= 1 for before, after in zip(levels, levels[1:], strict=False))
+    assert all(after - before <= 1 for before, after in pairwise(levels))
     unnamed = page.eval_on_selector_all(
         "button, select, input",
         "all => all.filter(one => !(one.ariaLabel || one.textContent || one.labels?.length)).length",
