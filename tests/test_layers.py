@@ -16,6 +16,7 @@ DOORS = {
     "timm": {"models/vit.py", "models/backbones.py"},
     "accelerate": {"engine/devices.py"},
     "matplotlib": {"stages/plots.py"},
+    "jinja2": {"stages/report/page.py"},
     "typer": {"cli"},
     "rich": {"cli"},
     "click": set(),

@@ -72,12 +72,13 @@ def read_curves(model: ModelIdentity, run: Path | None) -> Curves | None:
         CheckpointError: ``run`` is no run, or its log is missing, empty or damaged.
     """
     if run is not None:
+        logged = read_log(run, run.resolve().name)
         if _made_by(run, model):
             note = "Its last checkpoint holds the network that made the embeddings."
         else:
             note = "Its last checkpoint is not the network that made the embeddings."
             current_progress().warning(f"{run}: its last checkpoint is not the network of the store")
-        return _curves(read_log(run, run.resolve().name), note)
+        return _curves(logged, note)
     checkpoint = find_model(model.weights_fingerprint)
     folder = None if checkpoint is None else checkpoint.parent.parent
     if checkpoint is None or folder is None or not (folder / METRICS).is_file():

@@ -35,11 +35,13 @@ class Candidate:
         result: as it was read; ``None`` if it cannot be used.
         name: of the result.
         note: what it is, or why it cannot be used.
+        stage: the command that made it; empty if it cannot be used.
     """
 
     result: Result | None
     name: str
     note: str
+    stage: str
 
 
 @dataclass(frozen=True)
@@ -107,9 +109,9 @@ def find_results(store: EmbeddingStore) -> list[Candidate]:
             result = read_result(store, name)
         except StoreError as error:
             current_progress().warning(f"{error}; the page shows the others")
-            found.append(Candidate(None, name, f"cannot be used: {error.problem}"))
+            found.append(Candidate(None, name, shown_text(f"cannot be used: {error.problem}"), ""))
             continue
-        found.append(Candidate(result, name, result.kind))
+        found.append(Candidate(result, name, shown_text(result.kind), shown_text(result.stage)))
     return found
 
 
@@ -143,7 +145,7 @@ def choose_result(store: EmbeddingStore, name: str | None, candidates: list[Cand
     if len(usable) == 1:
         return best, "the only one that groups the images"
     why = _WHY[best.kind] + (" and how sure it is" if "confidence" in best.arrays else "")
-    return best, f"chosen among {len(usable)} because {why}; another one: --result NAME"
+    return best, f"chosen among {len(usable)} because {why}"
 
 
 def describe_groups(

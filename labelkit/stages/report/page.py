@@ -109,6 +109,7 @@ def render_page(page: PageContents) -> bytes:
         sheets=[Markup(base64.b64encode(sheet).decode("ascii")) for sheet in page.thumbnails.sheets],
         names=page.images.names,
         classes=[shown_text(name) for name in page.class_names],
+        stage="" if page.grouping is None else shown_text(page.grouping.result.stage),
         crossing=_crossing(page),
         lossless=LOSSLESS,
     )

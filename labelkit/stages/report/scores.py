@@ -92,7 +92,7 @@ def score_groupings(store: EmbeddingStore, candidates: list[Candidate], shown: R
     try:
         found: Any = evaluate_clustering(EvaluateClusteringConfig(index=store.path, results=names, seed=seed)).to_json()
     except StoreError as error:
-        return error.problem
+        return shown_text(error.problem)
     rows = tuple(_row(score) for score in found["scores"])
     classes = tuple(
         (shown_text(score["split"]), shown_text(one["class"]), int(one["images"]), 100 * float(one["accuracy"]))

@@ -197,8 +197,10 @@ def _encode(tiles: Sequence[Image.Image], side: int, quality: int) -> bytes:
     for place, tile in enumerate(tiles):
         sheet.paste(tile, (side * (place % COLUMNS), side * (place // COLUMNS)))
     buffer = io.BytesIO()
-    # method 4 is the library's own choice of effort; stated, since other versions may choose another
-    sheet.save(buffer, format="WEBP", quality=quality, lossless=quality == LOSSLESS, method=4)
+    is_lossless = quality == LOSSLESS
+    # without loss, quality is the effort: more than this takes five times as long for a hundredth of the bytes.
+    # method 4 is the library's own choice; stated, since other versions may choose another
+    sheet.save(buffer, format="WEBP", quality=60 if is_lossless else quality, lossless=is_lossless, method=4)
     return buffer.getvalue()
 
 

@@ -65,7 +65,7 @@ function drawMap() {
   const pen = map.canvas.getContext('2d');
   pen.setTransform(map.ratio, 0, 0, map.ratio, 0, 0);
   pen.clearRect(0, 0, map.width, map.height);
-  const r = Math.min(6, Math.max(2, 90 / Math.sqrt(data.n)) * Math.sqrt(map.zoom));
+  const r = Math.min(6, Math.max(2.2, 120 / Math.sqrt(data.n)) * Math.sqrt(map.zoom));
   map.cells = new Map();
   const faded = [], shown = [];
   for (let i = 0; i < data.n; i++) {

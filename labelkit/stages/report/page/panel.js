@@ -43,7 +43,7 @@ function choose(image, opener, isBack) {
   }
   const words = near.length === 0 ? 'Its embedding is all zero, or it is alone: nothing is near it.'
     : columns.label[image] >= 0 && known ? same + ' of ' + known + ' neighbors with a known class share its class.' : '';
-  panel.body.replaceChildren(heading, large, facts(image),
+  panel.body.replaceChildren(heading, element('div', { class: 'chosen' }, large, facts(image)),
     element('h3', {}, 'Nearest by ' + data.metric), element('p', { class: 'small' }, words), box);
   settle(box);
   panel.body.hidden = panel.close.hidden = false;
