@@ -10,7 +10,7 @@ from labelkit.cli.options import new_group
 from labelkit.config.base import StageConfig, in_presets
 from labelkit.config.dense import EvaluatePatchClustersConfig, EvaluateSegmentationConfig, EvaluateTrackingConfig
 from labelkit.config.discover_few import DiscoverLMCSConfig, DiscoverSnowballConfig, ShowDiscoveredConfig
-from labelkit.config.labeling import LabelConfig, SuggestConfig
+from labelkit.config.labeling import DiffConfig, LabelConfig, SuggestConfig
 from labelkit.config.presets import Collected, finish, parsed_values
 from labelkit.config.stages import (
     DatasetsConfig,
@@ -54,6 +54,7 @@ CONFIG_CLASSES: tuple[type[StageConfig], ...] = (
     DiscoverLMCSConfig,
     SuggestConfig,
     LabelConfig,
+    DiffConfig,
     EvaluateClusteringConfig,
     EvaluateAnswerConfig,
     EvaluateClassificationConfig,

@@ -44,6 +44,9 @@ class SuggestConfig(LabelsOption):
         "cluster without a label; k-center: the image farthest from all labels; random: a fair sample, to check with.",
         json_schema_extra=_RULE,
     )
+    own_labels: bool = Field(
+        True, description="Without --labels: count the labels of the store as given.", json_schema_extra=_LABELS
+    )
     split: str = Field("all", description="Rows to choose from: a split's name, or all.", json_schema_extra=_RULE)
     duplicate_cosine: float = Field(
         0.995,
@@ -60,6 +63,12 @@ class SuggestConfig(LabelsOption):
     data_root: Path = Field(
         Path("data"), description="Folder where named sets live (with --dataset).", json_schema_extra=_IMAGES
     )
+
+    @model_validator(mode="after")
+    def _one_source_of_labels(self) -> SuggestConfig:
+        if self.labels is not None and not self.own_labels:
+            raise ValueError("--no-own-labels goes without --labels")
+        return self
 
 
 class LabelConfig(IndexConfig):

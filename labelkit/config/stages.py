@@ -10,6 +10,7 @@ from pydantic.config import JsonDict
 
 from labelkit.config.base import StageConfig
 from labelkit.config.data import DataConfig
+from labelkit.config.earlier import LabelsOption, PreviousOption
 from labelkit.config.model import ModelConfig
 
 _MODEL: JsonDict = {"panel": "Model"}
@@ -95,7 +96,7 @@ class IndexConfig(StageConfig):
     overwrite: bool = Field(False, description="Replace a result of this name.", json_schema_extra=_STORE)
 
 
-class ClusterConfig(IndexConfig):
+class ClusterConfig(PreviousOption, IndexConfig):
     """What all clusterings share."""
 
     num_clusters: int = Field(..., ge=1, description="Groups to find.")
@@ -131,7 +132,7 @@ class SphericalKMeansConfig(PatchClusterConfig):
     command: ClassVar[tuple[str, ...]] = ("cluster", "spherical-k-means")
 
 
-class SSKMeansConfig(ClusterConfig):
+class SSKMeansConfig(LabelsOption, ClusterConfig):
     """``labelkit cluster ss-kmeans``."""
 
     command: ClassVar[tuple[str, ...]] = ("cluster", "ss-kmeans")
@@ -174,7 +175,7 @@ class SinkhornConfig(ClusterConfig):
     )
 
 
-class DiscoverCategoriesConfig(IndexConfig):
+class DiscoverCategoriesConfig(LabelsOption, PreviousOption, IndexConfig):
     """``labelkit discover categories``."""
 
     command: ClassVar[tuple[str, ...]] = ("discover", "categories")
@@ -209,7 +210,7 @@ class DiscoverCategoriesConfig(IndexConfig):
         return self
 
 
-class DiscoverHeadConfig(IndexConfig):
+class DiscoverHeadConfig(PreviousOption, IndexConfig):
     """``labelkit discover head``."""
 
     command: ClassVar[tuple[str, ...]] = ("discover", "head")
@@ -219,7 +220,7 @@ class DiscoverHeadConfig(IndexConfig):
     )
 
 
-class DiscoverAnswerConfig(IndexConfig):
+class DiscoverAnswerConfig(LabelsOption, IndexConfig):
     """``labelkit discover answer``."""
 
     command: ClassVar[tuple[str, ...]] = ("discover", "answer")
@@ -247,8 +248,8 @@ class DiscoverAnswerConfig(IndexConfig):
     )
     calibration_labels: Path | None = Field(
         None,
-        description="CSV path,label of images whose label nothing was trained with: calibrate on these; "
-        "default: labels of the store, hidden from repeated clusterings.",
+        description="CSV path,label, or result of `labelkit label`, of images whose label nothing was trained with: "
+        "calibrate on these; default: labels of the store, hidden from repeated clusterings.",
         json_schema_extra={"panel": "Calibration"},
     )
     calibration_share: float = Field(
@@ -291,7 +292,7 @@ class EvaluateAnswerConfig(IndexConfig):
     )
 
 
-class EvaluateClusteringConfig(IndexConfig):
+class EvaluateClusteringConfig(LabelsOption, IndexConfig):
     """``labelkit evaluate clustering``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "clustering")
@@ -316,7 +317,7 @@ class EvaluateClusteringConfig(IndexConfig):
     allow_stale: bool = Field(False, description="Also score results of another version of the store, marked.")
 
 
-class EvaluateKNNConfig(IndexConfig):
+class EvaluateKNNConfig(LabelsOption, IndexConfig):
     """``labelkit evaluate knn``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "knn")
@@ -341,7 +342,7 @@ class EvaluateKNNConfig(IndexConfig):
         return value
 
 
-class EvaluateLinearConfig(IndexConfig):
+class EvaluateLinearConfig(LabelsOption, IndexConfig):
     """``labelkit evaluate linear``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "linear")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -81,6 +81,8 @@ def suggest_images(config: SuggestConfig) -> SimpleResult:
     store = open_store(config.index)
     rows = split_rows(store, config.split)
     given = labels_to_use(config.labels, store, rows)
+    if not config.own_labels:
+        given = replace(given, labels=np.full(len(rows), -1, dtype=np.int64))
     if given.labeled.all():
         raise DatasetError(given.where, "every image has a label: nothing is left to suggest", "Embed more images.")
     images = None if config.sheet is None else indexed_images(store, config.dataset, config.data_root)
