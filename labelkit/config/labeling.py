@@ -48,11 +48,12 @@ class SuggestConfig(LabelsOption):
         True, description="Without --labels: count the labels of the store as given.", json_schema_extra=_LABELS
     )
     split: str = Field("all", description="Rows to choose from: a split's name, or all.", json_schema_extra=_RULE)
-    duplicate_cosine: float = Field(
-        0.995,
-        gt=0,
-        le=1,
-        description="Of images whose cosine is so much or more, only one is suggested, and none if one has a label.",
+    duplicate_share: float = Field(
+        0.005,
+        ge=0,
+        lt=1,
+        description="Images whose squared distance is at most this share of the mean between two images are near "
+        "duplicates: only one is suggested, and none if one has a label.",
         json_schema_extra=_RULE,
     )
     seed: int = Field(0, ge=0, description="Seed of k-means and of random choices.", json_schema_extra=_RULE)
