@@ -44,19 +44,22 @@ class Candidates:
     """Rows that may still be chosen; choosing one rules out its near duplicates.
 
     Args:
-        rows: (n, d), each of length 1 or zero; zero rows are duplicates of each other.
-        duplicate_cosine: of two rows with this cosine or more, one rules out the other.
+        rows: (n, d).
+        duplicate_share: two rows are near duplicates if their squared distance is at most this share of the mean
+            squared distance between two rows; relative, since features of some networks lie in a narrow cone.
         allowed: (n,) whether a row may be chosen at all; by default all.
 
     Attributes:
         open: (n,) bool, the rows that may still be chosen.
     """
 
-    def __init__(self, rows: Rows, duplicate_cosine: float, allowed: ArrayLike | None = None) -> None:
-        self._rows = rows
-        # cosines of equal rows differ from 1 in the seventh digit
-        self._limit = duplicate_cosine - 1e-6
-        self._is_zero: NDArray[np.bool_] = np.asarray(~rows.any(axis=1), dtype=np.bool_)
+    def __init__(self, rows: Rows, duplicate_share: float, allowed: ArrayLike | None = None) -> None:
+        # around the mean, so that float32 keeps its digits for rows that are much alike
+        self._rows: Rows = (rows - rows.mean(axis=0, dtype=np.float64)).astype(np.float32)
+        self._squares: NDArray[np.float32] = np.einsum("ij,ij->i", self._rows, self._rows)
+        between = 2 * float(self._squares.mean(dtype=np.float64))
+        # distances of equal rows differ from 0 in the seventh digit of what they are computed from
+        self._limit = duplicate_share * between + 1e-6 * float(self._squares.max())
         self.open = np.ones(len(rows), dtype=bool) if allowed is None else np.array(allowed, dtype=bool)
 
     def close(self, chosen: Ids) -> None:
@@ -65,9 +68,8 @@ class Candidates:
         step = max(1, _BLOCK_NUMBERS // max(1, len(self._rows)))
         for start in range(0, len(chosen), step):
             block = chosen[start : start + step]
-            self.open &= (self._rows @ self._rows[block].T).max(axis=1) < self._limit
-        if self._is_zero[chosen].any():
-            self.open[self._is_zero] = False
+            apart = self._squares[:, None] + self._squares[block] - 2 * self._rows @ self._rows[block].T
+            self.open &= apart.min(axis=1) > self._limit
 
 
 @dataclass(frozen=True)

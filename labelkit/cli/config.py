@@ -11,7 +11,7 @@ from labelkit.config.base import StageConfig, in_presets
 from labelkit.config.compare import CompareConfig
 from labelkit.config.dense import EvaluatePatchClustersConfig, EvaluateSegmentationConfig, EvaluateTrackingConfig
 from labelkit.config.discover_few import DiscoverLMCSConfig, DiscoverSnowballConfig, ShowDiscoveredConfig
-from labelkit.config.labeling import LabelConfig, SuggestConfig
+from labelkit.config.labeling import DiffConfig, LabelConfig, SuggestConfig
 from labelkit.config.presets import Collected, finish, parsed_values
 from labelkit.config.report import ReportConfig
 from labelkit.config.stages import (
@@ -57,6 +57,7 @@ CONFIG_CLASSES: tuple[type[StageConfig], ...] = (
     DiscoverLMCSConfig,
     SuggestConfig,
     LabelConfig,
+    DiffConfig,
     EvaluateClusteringConfig,
     EvaluateAnswerConfig,
     EvaluateClassificationConfig,

@@ -72,6 +72,7 @@ COMMANDS: dict[str, _Entry] = {
     ),
     "suggest": _Entry("Suggest the images to label next.", "labelkit.cli.suggest", "suggest"),
     "label": _Entry("Bring labels back, beside a store.", "labelkit.cli.label", "label"),
+    "diff": _Entry("Show what became of the groups of an earlier run.", "labelkit.cli.diff", "diff"),
     "evaluate": _Entry(
         "Score results against the truth.",
         "labelkit.cli.evaluate",

@@ -44,12 +44,16 @@ class SuggestConfig(LabelsOption):
         "cluster without a label; k-center: the image farthest from all labels; random: a fair sample, to check with.",
         json_schema_extra=_RULE,
     )
+    own_labels: bool = Field(
+        True, description="Without --labels: count the labels of the store as given.", json_schema_extra=_LABELS
+    )
     split: str = Field("all", description="Rows to choose from: a split's name, or all.", json_schema_extra=_RULE)
-    duplicate_cosine: float = Field(
-        0.995,
-        gt=0,
-        le=1,
-        description="Of images whose cosine is so much or more, only one is suggested, and none if one has a label.",
+    duplicate_share: float = Field(
+        0.005,
+        ge=0,
+        lt=1,
+        description="Images whose squared distance is at most this share of the mean between two images are near "
+        "duplicates: only one is suggested, and none if one has a label.",
         json_schema_extra=_RULE,
     )
     seed: int = Field(0, ge=0, description="Seed of k-means and of random choices.", json_schema_extra=_RULE)
@@ -60,6 +64,12 @@ class SuggestConfig(LabelsOption):
     data_root: Path = Field(
         Path("data"), description="Folder where named sets live (with --dataset).", json_schema_extra=_IMAGES
     )
+
+    @model_validator(mode="after")
+    def _one_source_of_labels(self) -> SuggestConfig:
+        if self.labels is not None and not self.own_labels:
+            raise ValueError("--no-own-labels goes without --labels")
+        return self
 
 
 class LabelConfig(IndexConfig):

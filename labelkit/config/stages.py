@@ -10,6 +10,7 @@ from pydantic.config import JsonDict
 
 from labelkit.config.base import StageConfig
 from labelkit.config.data import DataConfig
+from labelkit.config.earlier import LabelsOption, PreviousOption
 from labelkit.config.gate import GateConfig
 from labelkit.config.model import ModelConfig
 
@@ -96,7 +97,7 @@ class IndexConfig(StageConfig):
     overwrite: bool = Field(False, description="Replace a result of this name.", json_schema_extra=_STORE)
 
 
-class ClusterConfig(IndexConfig):
+class ClusterConfig(PreviousOption, IndexConfig):
     """What all clusterings share."""
 
     num_clusters: int = Field(..., ge=1, description="Groups to find.")
@@ -132,7 +133,7 @@ class SphericalKMeansConfig(PatchClusterConfig):
     command: ClassVar[tuple[str, ...]] = ("cluster", "spherical-k-means")
 
 
-class SSKMeansConfig(ClusterConfig):
+class SSKMeansConfig(LabelsOption, ClusterConfig):
     """``labelkit cluster ss-kmeans``."""
 
     command: ClassVar[tuple[str, ...]] = ("cluster", "ss-kmeans")
@@ -175,7 +176,7 @@ class SinkhornConfig(ClusterConfig):
     )
 
 
-class DiscoverCategoriesConfig(IndexConfig):
+class DiscoverCategoriesConfig(LabelsOption, PreviousOption, IndexConfig):
     """``labelkit discover categories``."""
 
     command: ClassVar[tuple[str, ...]] = ("discover", "categories")
@@ -210,7 +211,7 @@ class DiscoverCategoriesConfig(IndexConfig):
         return self
 
 
-class DiscoverHeadConfig(IndexConfig):
+class DiscoverHeadConfig(PreviousOption, IndexConfig):
     """``labelkit discover head``."""
 
     command: ClassVar[tuple[str, ...]] = ("discover", "head")
@@ -220,7 +221,7 @@ class DiscoverHeadConfig(IndexConfig):
     )
 
 
-class DiscoverAnswerConfig(IndexConfig):
+class DiscoverAnswerConfig(LabelsOption, IndexConfig):
     """``labelkit discover answer``."""
 
     command: ClassVar[tuple[str, ...]] = ("discover", "answer")
@@ -248,8 +249,8 @@ class DiscoverAnswerConfig(IndexConfig):
     )
     calibration_labels: Path | None = Field(
         None,
-        description="CSV path,label of images whose label nothing was trained with: calibrate on these; "
-        "default: labels of the store, hidden from repeated clusterings.",
+        description="CSV path,label, or result of `labelkit label`, of images whose label nothing was trained with: "
+        "calibrate on these; default: labels of the store, hidden from repeated clusterings.",
         json_schema_extra={"panel": "Calibration"},
     )
     calibration_share: float = Field(
@@ -292,7 +293,7 @@ class EvaluateAnswerConfig(GateConfig, IndexConfig):
     )
 
 
-class EvaluateClusteringConfig(GateConfig, IndexConfig):
+class EvaluateClusteringConfig(GateConfig, LabelsOption, IndexConfig):
     """``labelkit evaluate clustering``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "clustering")
@@ -317,7 +318,7 @@ class EvaluateClusteringConfig(GateConfig, IndexConfig):
     allow_stale: bool = Field(False, description="Also score results of another version of the store, marked.")
 
 
-class EvaluateKNNConfig(GateConfig, IndexConfig):
+class EvaluateKNNConfig(GateConfig, LabelsOption, IndexConfig):
     """``labelkit evaluate knn``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "knn")
@@ -342,7 +343,7 @@ class EvaluateKNNConfig(GateConfig, IndexConfig):
         return value
 
 
-class EvaluateLinearConfig(GateConfig, IndexConfig):
+class EvaluateLinearConfig(GateConfig, LabelsOption, IndexConfig):
     """``labelkit evaluate linear``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "linear")

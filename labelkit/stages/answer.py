@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import csv
 import io
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -33,7 +34,7 @@ from labelkit.algorithms.calibration import (
 )
 from labelkit.config.stages import DiscoverAnswerConfig
 from labelkit.errors import ConfigError, DatasetError, Mismatch, StoreError
-from labelkit.stages.given_labels import read_placed_labels
+from labelkit.stages.given_labels import GivenLabels, class_names_of, labeled_array, labels_to_use
 from labelkit.stages.held_out import Evidence, Grouping, given_label_evidence, hidden_label_evidence
 from labelkit.stages.indexes import check_features, unit_rows
 from labelkit.stages.progress import current_progress
@@ -91,11 +92,8 @@ def answer_images(config: DiscoverAnswerConfig) -> SimpleResult:
     name = config.result or "answer"
     table_path = config.csv or store.path.with_name(f"{store.path.stem}.{name}.csv")
     _check_outputs(config, store, table_path)
-    grouping = _read_grouping(store, config)
-    usable = np.full(len(grouping.rows), -1, dtype=np.int64)
-    if store.labels is not None and store.labeled is not None:
-        given = np.asarray(store.labeled, dtype=bool)[grouping.rows]
-        usable[given] = np.asarray(store.labels)[grouping.rows][given]
+    grouping, given = _read_grouping(store, config)
+    usable = given.labels
     unlabeled = usable < 0
     if not unlabeled.any():
         raise StoreError(
@@ -107,15 +105,15 @@ def answer_images(config: DiscoverAnswerConfig) -> SimpleResult:
     new_share = float(is_new[unlabeled].mean())
     calibration_rows = np.zeros(len(grouping.rows), dtype=bool)
     if config.calibration_labels is not None:
-        fresh = _given_labels(config.calibration_labels, store, grouping, unlabeled)
+        fresh = _given_labels(config.calibration_labels, store, grouping, unlabeled, given.class_names)
         calibration_rows = fresh >= 0
         evidence = given_label_evidence(grouping, fresh)
     else:
         if (usable >= 0).sum() == 0:
             raise DatasetError(
-                str(store.path),
+                given.where,
                 "has no labels that may be used, and a confidence cannot be calibrated without any",
-                "Embed a data set with labels, or give some with --calibration-labels FILE.",
+                "Embed a data set with labels, pass some with --labels, or give some with --calibration-labels FILE.",
             )
         hidden = hidden_label_evidence(
             grouping,
@@ -147,16 +145,24 @@ def answer_images(config: DiscoverAnswerConfig) -> SimpleResult:
     order = np.flatnonzero(unlabeled)
     text = _csv_text(store, grouping, found, decisions, order)
     arrays = _arrays(store, grouping, found, decisions, calibration_rows, usable)
+    arrays |= labeled_array(store, grouping.rows, given)
     metrics = {"counts": counts, "calibration": summary}
     params = {
-        key: value for key, value in config.to_yaml_dict(operational=False).items() if key != "calibration_labels"
+        key: value
+        for key, value in config.to_yaml_dict(operational=False).items()
+        if key not in ("calibration_labels", "labels")
     }
     path = write_result(
         store,
         name,
         kind="answers",
         arrays={**arrays, "metrics": jsonable(metrics)},  # type: ignore[dict-item]  # an object, as metrics may be
-        params={**params, "grouping": grouping.name, "temperature": calibration.temperature},
+        params={
+            **params,
+            **({"labels": given.source} if given.source else {}),
+            "grouping": grouping.name,
+            "temperature": calibration.temperature,
+        },
         stage="discover answer",
         overwrite=config.overwrite,
     )
@@ -184,13 +190,18 @@ def answer_images(config: DiscoverAnswerConfig) -> SimpleResult:
     return SimpleResult(values, tuple(made), _tables(counts, cells, calibration))
 
 
-def classes_of_groups(store: EmbeddingStore, result: Result) -> NDArray[np.int64]:
+def classes_of_groups(store: EmbeddingStore, result: Result, class_names: Sequence[str]) -> NDArray[np.int64]:
     """Class of each group of a result by its name, -1 for new groups; (k,) int64.
 
+    Args:
+        store: whose rows are grouped.
+        result: with ``names`` and ``new_classes``.
+        class_names: of the store, and of labels given later.
+
     Raises:
-        StoreError: a group is named by a class that the store does not have.
+        StoreError: a group is named by a class that is not among these.
     """
-    number = {text: label for label, text in enumerate(store.class_names)}
+    number = {text: label for label, text in enumerate(class_names)}
     classes = np.full(len(result.arrays["names"]), -1, dtype=np.int64)
     for group, (text, is_new) in enumerate(zip(result.arrays["names"], result.arrays["new_classes"], strict=True)):
         if is_new:
@@ -225,8 +236,8 @@ def _check_outputs(config: DiscoverAnswerConfig, store: EmbeddingStore, table_pa
         )
 
 
-def _read_grouping(store: EmbeddingStore, config: DiscoverAnswerConfig) -> Grouping:
-    """Read the result that groups the rows.
+def _read_grouping(store: EmbeddingStore, config: DiscoverAnswerConfig) -> tuple[Grouping, GivenLabels]:
+    """Read the result that groups the rows, and the labels of these rows: by default those it was made with.
 
     Raises:
         StoreError: there is none, or it names no classes.
@@ -252,14 +263,25 @@ def _read_grouping(store: EmbeddingStore, config: DiscoverAnswerConfig) -> Group
         )
     if config.grouping is None:
         current_progress().message(f"groups of the result {name!r} ({result.stage})")
-    class_of_group = classes_of_groups(store, result)
     rows = np.flatnonzero(np.asarray(ids) >= 0).astype(np.int64)
     if not len(rows):
         raise StoreError(result.where, "groups no row", "Make it again on this store.")
+    given = labels_to_use(config.labels, store, rows)
+    class_names = given.class_names
+    class_names += tuple(name for name in class_names_of(store, result) if name not in class_names)
+    class_of_group = classes_of_groups(store, result, class_names)
+    labels = given.labels
+    source = given.source
+    if config.labels is None and "labeled" in result.arrays:
+        # a row with a label is in the group of its class
+        used = np.asarray(result.arrays["labeled"], dtype=bool)[rows]
+        labels = np.where(used, class_of_group[np.asarray(ids, dtype=np.int64)[rows]], -1)
+        source = dict(result.params.get("labels") or {})
+    given = replace(given, labels=labels, class_names=class_names, source=source)
     features = check_features(store, rows)
     params = result.params
     inits, iterations, tol = params.get("num_inits"), params.get("max_iterations"), params.get("tolerance")
-    return Grouping(
+    grouping = Grouping(
         name=name,
         stage=result.stage,
         rows=rows,
@@ -271,28 +293,31 @@ def _read_grouping(store: EmbeddingStore, config: DiscoverAnswerConfig) -> Group
         max_iter=iterations if isinstance(iterations, int) and iterations > 0 else 100,
         tol=float(tol) if isinstance(tol, int | float) and tol >= 0 else 1e-4,
     )
+    return grouping, given
 
 
 def _given_labels(
-    path: Path, store: EmbeddingStore, grouping: Grouping, unlabeled: NDArray[np.bool_]
+    path: Path,
+    store: EmbeddingStore,
+    grouping: Grouping,
+    unlabeled: NDArray[np.bool_],
+    class_names: Sequence[str],
 ) -> NDArray[np.int64]:
-    """Labels of a file for the rows of a grouping, -1 = none; classes the store does not know get further numbers.
+    """Labels of a file or result for the rows of a grouping, -1 = none; classes not known yet get further numbers.
 
     Raises:
         DatasetError: images the store does not have, or none that it has no label for.
     """
-    texts = read_placed_labels(path, store, grouping.rows)
-    number = {text: label for label, text in enumerate(store.class_names)}
+    given = labels_to_use(path, store, grouping.rows)
+    number = {text: label for label, text in enumerate(class_names)}
+    numbers = np.array([number.setdefault(text, len(number)) for text in given.class_names], dtype=np.int64)
+    fresh = given.labeled & unlabeled
     labels = np.full(len(grouping.rows), -1, dtype=np.int64)
-    trained = 0
-    for place, text in texts.items():
-        if unlabeled[place]:
-            labels[place] = number.setdefault(text, len(number))
-        else:
-            trained += 1
+    labels[fresh] = numbers[given.labels[fresh]]
+    trained = int((given.labeled & ~unlabeled).sum())
     if trained:
         current_progress().warning(f"{path}: {trained} images left out, since training could use their label")
-    if trained == len(texts):
+    if not fresh.any():
         raise DatasetError(str(path), "training could use the label of every image", "Label other images.")
     return labels
 

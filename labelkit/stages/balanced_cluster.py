@@ -31,6 +31,7 @@ from labelkit.errors import ConfigError, InputError, StoreError
 from labelkit.stages.indexes import check_directions, check_features, unit_rows
 from labelkit.stages.progress import current_progress
 from labelkit.stages.result import SimpleResult, Table
+from labelkit.stages.stable_groups import NO_PARAMETERS, Groups, lasting_ids, read_earlier
 from labelkit.store.embeddings import EmbeddingStore
 from labelkit.store.results import read_result, write_result
 
@@ -70,6 +71,7 @@ def cluster_balanced(config: SinkhornConfig, store: EmbeddingStore, rows: NDArra
             f"{len(rows)} rows of {config.index}; the assignment takes at most {_EXACT_MOST_ROWS}",
             "Leave it out, or choose a smaller --split.",
         )
+    earlier = read_earlier(config, config.result or "sinkhorn")
     prior = _read_prior(config.prior, config.num_clusters, len(rows))
     features = check_features(store, rows)
     check_directions(store, rows, features)
@@ -83,25 +85,34 @@ def cluster_balanced(config: SinkhornConfig, store: EmbeddingStore, rows: NDArra
             f"sizes are met to {found.result.marginal_error:.1e} only, not to --tolerance {config.tolerance:g}: "
             "raise --temperature"
         )
-    return _write(config, store, rows, found, seconds)
+    return _write(config, store, rows, found, seconds, earlier)
 
 
 def _write(
-    config: SinkhornConfig, store: EmbeddingStore, rows: NDArray[np.int64], found: _Balanced, seconds: float
+    config: SinkhornConfig,
+    store: EmbeddingStore,
+    rows: NDArray[np.int64],
+    found: _Balanced,
+    seconds: float,
+    earlier: Groups | None,
 ) -> SimpleResult:
+    name = config.result or "sinkhorn"
+    lasting = lasting_ids(
+        earlier, store, rows, found.cluster_ids, config.num_clusters, keep_overlap=config.keep_overlap
+    )
     cluster_ids = np.full(store.n, -1, dtype=np.int64)
-    cluster_ids[rows] = found.cluster_ids
+    cluster_ids[rows] = lasting.ids[found.cluster_ids]
     confidence = np.zeros(store.n, dtype=np.float32)
     confidence[rows] = found.confidence
-    sizes = np.bincount(found.cluster_ids, minlength=config.num_clusters)
+    sizes = np.bincount(cluster_ids[rows], minlength=lasting.num_ids)
+    used = sizes[~lasting.retired]
     reached = {
         "marginal_error": found.result.marginal_error,
         "converged": found.result.converged,
         "rounds": found.rounds,
         "passes": found.passes,
     }
-    params = {key: value for key, value in config.to_yaml_dict().items() if key not in ("index", "result", "overwrite")}
-    name = config.result or "sinkhorn"
+    params = {key: value for key, value in config.to_yaml_dict().items() if key not in NO_PARAMETERS}
     path = write_result(
         store,
         name,
@@ -109,12 +120,13 @@ def _write(
         arrays={
             "cluster_ids": cluster_ids,
             "confidence": confidence,
-            "prototypes": found.prototypes.numpy(),
-            "potentials": found.result.potentials.numpy(),
-            "marginals": found.result.marginals.numpy(),
-            "prior_shares": found.prior.numpy(),
+            "prototypes": lasting.place(found.prototypes.numpy()),
+            "potentials": lasting.place(found.result.potentials.numpy()),
+            "marginals": lasting.place(found.result.marginals.numpy()),
+            "prior_shares": lasting.place(found.prior.numpy()),
+            **lasting.arrays(),
         },
-        params={**params, **reached},
+        params={**params, **lasting.params(), **reached},
         stage="cluster sinkhorn",
         overwrite=config.overwrite,
     )
@@ -130,6 +142,7 @@ def _write(
         "mean_confidence": float(found.confidence.mean()),
         "seconds": round(seconds, 3),
         "sizes": sizes.tolist(),
+        **lasting.to_json(),
     }
     shown = Table(
         "",
@@ -139,8 +152,8 @@ def _write(
                 name,
                 config.num_clusters,
                 len(rows),
-                int(sizes.min()),
-                int(sizes.max()),
+                int(used.min()),
+                int(used.max()),
                 found.result.marginal_error,
                 found.rounds,
                 found.passes,

@@ -31,7 +31,6 @@ from labelkit.errors import ConfigError, DatasetError
 from labelkit.stages.cluster import most_clusters
 from labelkit.stages.progress import current_progress
 from labelkit.stages.result import Cell, Table
-from labelkit.store.embeddings import EmbeddingStore
 
 # Of each class with labels so many labeled rows are used even where few rows are drawn.
 _LABELS_KEPT = 10
@@ -97,8 +96,8 @@ class Judgement:
 
 def judge_class_number(
     config: DiscoverCategoriesConfig,
-    store: EmbeddingStore,
-    rows: NDArray[np.int64],
+    where: str,
+    class_names: Sequence[str],
     features: NDArray[np.float32],
     labels: NDArray[np.int64],
 ) -> Judgement:
@@ -106,8 +105,8 @@ def judge_class_number(
 
     Args:
         config: criteria, bounds, draws.
-        store: where the rows are from.
-        rows: (n,) rows of the store.
+        where: file that the labels are from, for messages.
+        class_names: of the labels.
         features: (n, d) as they are to be clustered.
         labels: (n,) classes that may be used, -1 where there is none.
 
@@ -119,19 +118,21 @@ def judge_class_number(
     notes: list[str] = []
     if config.search == "path":
         used = _rows_to_use(config, labels, classes)
-        if len(used) < len(rows):
-            notes.append(f"the number was chosen from {len(used)} of {len(rows)} rows, drawn at random (--max-rows)")
+        if len(used) < len(features):
+            notes.append(
+                f"the number was chosen from {len(used)} of {len(features)} rows, drawn at random (--max-rows)"
+            )
         _, sizes = np.unique(labels[used][labels[used] >= 0], return_counts=True)
         most = most_classes(len(used))
     else:
-        used, most = np.arange(len(rows), dtype=np.int64), len(rows)
-    criteria = _criteria(config, store, sizes)
+        used, most = np.arange(len(features), dtype=np.int64), len(features)
+    criteria = _criteria(config, where, sizes)
     low, high = _bounds(config, labels, len(used), min(most, most_clusters(labels >= 0, labels[labels >= 0])))
     if config.search != "path":
-        return Judgement(_published(config, features, labels, low, high), (low, high), len(rows), ())
+        return Judgement(_published(config, features, labels, low, high), (low, high), len(features), ())
 
     if "heldout" in criteria and (sizes == 1).any():
-        single = [store.class_names[label] for label in classes[sizes == 1]]
+        single = [class_names[label] for label in classes[sizes == 1]]
         some = ", ".join(single[:_SHOWN_NAMES]) + (", ..." if len(single) > _SHOWN_NAMES else "")
         notes.append(
             f"heldout: {len(single)} of {len(sizes)} classes have one labeled row and none to hold out: {some}"
@@ -156,7 +157,7 @@ def judge_class_number(
             )
         except TooFewDifferentRowsError as error:
             raise DatasetError(
-                str(store.path), f"rows repeat: {error}", f"Embed other images, or pass --min-classes below {low}."
+                where, f"rows repeat: {error}", f"Embed other images, or pass --min-classes below {low}."
             ) from error
     if choice.numbers[-1] < high:
         notes.append(f"numbers above {choice.numbers[-1]} were not tried: half of the rows has no more different ones")
@@ -174,16 +175,7 @@ def judge_class_number(
     return Judgement(choice, (low, high), len(used), tuple(notes))
 
 
-def usable_labels(store: EmbeddingStore, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the class of each row whose label may be used, -1 elsewhere."""
-    labels = np.full(len(rows), -1, dtype=np.int64)
-    if store.labels is not None and store.labeled is not None:
-        known = np.asarray(store.labeled)[rows].astype(bool)
-        labels[known] = np.asarray(store.labels)[rows][known]
-    return labels
-
-
-def _criteria(config: DiscoverCategoriesConfig, store: EmbeddingStore, sizes: NDArray[np.int64]) -> Sequence[Criterion]:
+def _criteria(config: DiscoverCategoriesConfig, where: str, sizes: NDArray[np.int64]) -> Sequence[Criterion]:
     """Return the criteria to use; ``sizes`` are the labeled rows of each class."""
     if config.criterion == "label-free" or (config.criterion == "auto" and not len(sizes)):
         return LABEL_FREE
@@ -191,13 +183,13 @@ def _criteria(config: DiscoverCategoriesConfig, store: EmbeddingStore, sizes: ND
         return tuple(name for name in CRITERIA if name != "heldout" or sizes.max() > 1)
     if config.criterion in ("labeled", "heldout") and not len(sizes):
         raise DatasetError(
-            str(store.path),
+            where,
             f"has no labels that may be used, and --criterion {config.criterion} needs some",
             "Embed a data set with labels, or pass --criterion label-free.",
         )
     if config.criterion == "heldout" and sizes.max() < 2:
         raise DatasetError(
-            str(store.path),
+            where,
             "no class has two labeled rows, so that no label can be held out",
             "Label more images, or pass --criterion auto.",
         )

@@ -20,13 +20,15 @@ from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import ConfigError, DatasetError
 from labelkit.stages.balanced_cluster import cluster_balanced
 from labelkit.stages.cluster_patches import cluster_patches
+from labelkit.stages.given_labels import GivenLabels, labeled_array, labels_to_use
 from labelkit.stages.indexes import check_directions, check_features, split_rows, unit_rows
 from labelkit.stages.progress import current_progress
 from labelkit.stages.result import SimpleResult, Table
+from labelkit.stages.stable_groups import NO_PARAMETERS, lasting_ids, read_earlier
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.results import write_result
 
-_NO_PARAMETERS = ("index", "result", "overwrite", "patches", "max_patches")
+_NO_PARAMETERS = (*NO_PARAMETERS, "patches", "max_patches")
 
 
 def cluster_store(config: ClusterConfig) -> SimpleResult:
@@ -41,6 +43,8 @@ def cluster_store(config: ClusterConfig) -> SimpleResult:
     """
     store = open_store(config.index)
     if isinstance(config, PatchClusterConfig) and config.patches:
+        if config.previous is not None:
+            raise ConfigError("--previous", "groups of patches keep no ids of an earlier run", "Leave it out.")
         return cluster_patches(config, store)
     rows = split_rows(store, config.split)
     if config.num_clusters > len(rows):
@@ -50,31 +54,49 @@ def cluster_store(config: ClusterConfig) -> SimpleResult:
     if isinstance(config, SinkhornConfig):
         return cluster_balanced(config, store, rows)
     algorithm = config.command[1]
+    given = labels_to_use(config.labels, store, rows) if isinstance(config, SSKMeansConfig) else None
+    name = config.result or algorithm
+    earlier = read_earlier(config, name)
     started = time.monotonic()
     with current_progress().task(f"{algorithm}, {config.num_clusters} clusters", total=None):
-        cluster_ids, centroids, inertia, iterations, class_of_cluster = _run(config, store, rows)
+        cluster_ids, centroids, inertia, iterations, class_of_cluster = _run(config, store, rows, given)
     seconds = time.monotonic() - started
+    classes = None
+    if class_of_cluster is not None and given is not None:
+        classes = [given.class_names[label] if label >= 0 else None for label in class_of_cluster.tolist()]
+    lasting = lasting_ids(
+        earlier,
+        store,
+        rows,
+        cluster_ids,
+        config.num_clusters,
+        keep_overlap=config.keep_overlap,
+        classes=classes,
+    )
+    cluster_ids = lasting.ids[cluster_ids]
     full = np.full(store.n, -1, dtype=np.int64)
     full[rows] = cluster_ids
     arrays: dict[str, NDArray[np.generic] | list[str]] = {
         "cluster_ids": full,
-        "centroids": centroids.astype(np.float32),
+        "centroids": lasting.place(centroids.astype(np.float32)),
+        **lasting.arrays(),
     }
-    if class_of_cluster is not None:
-        arrays["names"] = cluster_names(class_of_cluster, store.class_names)
-        arrays["new_classes"] = (class_of_cluster < 0).astype(np.uint8)
+    if class_of_cluster is not None and given is not None:
+        arrays["names"] = lasting.names(class_of_cluster, given.class_names)
+        arrays["new_classes"] = lasting.new_classes(class_of_cluster).astype(np.uint8)
+        arrays |= labeled_array(store, rows, given)
     params = {key: value for key, value in config.to_yaml_dict().items() if key not in _NO_PARAMETERS}
-    name = config.result or algorithm
+    params |= {"labels": given.source} if given is not None and given.source else {}
     path = write_result(
         store,
         name,
         kind="clusters",
         arrays=arrays,
-        params={**params, "inertia": inertia, "iterations": iterations},
+        params={**params, **lasting.params(), "inertia": inertia, "iterations": iterations},
         stage=f"cluster {algorithm}",
         overwrite=config.overwrite,
     )
-    sizes = np.bincount(cluster_ids, minlength=config.num_clusters)
+    sizes = np.bincount(cluster_ids, minlength=lasting.num_ids)
     values: dict[str, object] = {
         "index": config.index,
         "result": name,
@@ -86,23 +108,26 @@ def cluster_store(config: ClusterConfig) -> SimpleResult:
         "iterations": iterations,
         "seconds": round(seconds, 3),
         "sizes": sizes.tolist(),
+        **lasting.to_json(),
     }
+    used = sizes[~lasting.retired]
     shown = Table(
         "",
         ["result", "clusters", "rows", "smallest", "largest", "inertia", "seconds", "path"],
-        [[name, config.num_clusters, len(rows), int(sizes.min()), int(sizes.max()), inertia, round(seconds, 2), path]],
+        [[name, config.num_clusters, len(rows), int(used.min()), int(used.max()), inertia, round(seconds, 2), path]],
     )
     return SimpleResult(values, (path,), (shown,))
 
 
 def _run(
-    config: ClusterConfig, store: EmbeddingStore, rows: NDArray[np.int64]
+    config: ClusterConfig, store: EmbeddingStore, rows: NDArray[np.int64], given: GivenLabels | None
 ) -> tuple[NDArray[np.int64], NDArray[np.float32], float, int, NDArray[np.int64] | None]:
     """Return (ids of rows, centroids, inertia, iterations, class of each cluster or None)."""
     generator = keyed_generator(config.seed, "cluster")
     features = check_features(store, rows)
     if isinstance(config, SSKMeansConfig):
-        labeled, labels = labeled_rows(store, rows, config.num_clusters)
+        assert given is not None
+        labeled, labels = _check_labels(given, config.num_clusters)
         most = most_clusters(labeled, labels)
         if config.num_clusters > most:
             raise ConfigError(
@@ -133,28 +158,26 @@ def _run(
     return clustering.cluster_ids, clustering.centroids, clustering.inertia, clustering.num_iterations, None
 
 
-def labeled_rows(
-    store: EmbeddingStore, rows: NDArray[np.int64], num_clusters: int
-) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
-    """Return (mask over ``rows``, labels of the masked ones) that training may use.
+def _check_labels(given: GivenLabels, num_clusters: int) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+    """Return (mask over the rows, labels of the masked ones) that may be used.
 
     Raises:
-        DatasetError: there are none, or more classes than clusters.
+        DatasetError: there are none.
+        ConfigError: more classes than clusters.
     """
-    if store.labels is None or store.labeled is None or not store.labeled[rows].any():
+    if not given.labeled.any():
         raise DatasetError(
-            str(store.path),
+            given.where,
             "has no labels that may be used, and this needs some",
-            "Embed a data set with labels, or use `labelkit cluster k-means`.",
+            "Embed a data set with labels, give some with --labels, or use `labelkit cluster k-means`.",
         )
-    labeled = np.asarray(store.labeled)[rows].astype(bool)
-    labels = np.asarray(store.labels)[rows][labeled]
+    labels = given.labels[given.labeled]
     classes = len(np.unique(labels))
     if classes > num_clusters:
         raise ConfigError(
             "--num-clusters", f"{num_clusters} is fewer than the {classes} classes that have labels", "Choose more."
         )
-    return labeled, labels
+    return given.labeled, labels
 
 
 def most_clusters(labeled: NDArray[np.bool_], labels: NDArray[np.int64]) -> int:
@@ -188,15 +211,3 @@ def semi_supervised_cluster(
     cluster_ids[~labeled] = found.unlabeled_ids
     cluster_ids[labeled] = found.labeled_ids
     return cluster_ids, found.centroids, found.inertia, found.num_iterations, found.class_of_cluster
-
-
-def cluster_names(class_of_cluster: NDArray[np.int64], class_names: tuple[str, ...]) -> list[str]:
-    """Name of each cluster: its class, or ``new-1``, ``new-2``, ... in order."""
-    names, fresh = [], 0
-    for label in class_of_cluster:
-        if label >= 0:
-            names.append(class_names[label])
-        else:
-            fresh += 1
-            names.append(f"new-{fresh}")
-    return names

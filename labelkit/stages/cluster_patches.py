@@ -14,6 +14,7 @@ from labelkit.errors import ConfigError
 from labelkit.stages.indexes import split_rows, unit_rows, zero_rows
 from labelkit.stages.progress import current_progress
 from labelkit.stages.result import Cell, SimpleResult, Table
+from labelkit.stages.stable_groups import NO_PARAMETERS
 from labelkit.store.embeddings import EmbeddingStore
 from labelkit.store.patches import PatchBlock, PatchSet, open_patches
 from labelkit.store.results import write_result
@@ -55,7 +56,7 @@ def cluster_patches(config: PatchClusterConfig, store: EmbeddingStore) -> Simple
     seconds = time.monotonic() - started
     sizes = np.bincount(ids[ids >= 0], minlength=config.num_clusters)
     name = config.result or f"{algorithm}-patches"
-    params = {key: value for key, value in config.to_yaml_dict().items() if key not in ("index", "result", "overwrite")}
+    params = {key: value for key, value in config.to_yaml_dict().items() if key not in NO_PARAMETERS}
     path = write_result(
         store,
         name,

@@ -11,11 +11,13 @@ from labelkit.algorithms.clustering import kmeans
 from labelkit.config.stages import DiscoverCategoriesConfig, DiscoverHeadConfig
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import ConfigError, StoreError
-from labelkit.stages.class_number import judge_class_number, usable_labels
-from labelkit.stages.cluster import cluster_names, semi_supervised_cluster
+from labelkit.stages.class_number import judge_class_number
+from labelkit.stages.cluster import semi_supervised_cluster
+from labelkit.stages.given_labels import GivenLabels, labeled_array, labels_to_use
 from labelkit.stages.indexes import check_features, split_rows, unit_rows
 from labelkit.stages.progress import current_progress
 from labelkit.stages.result import Cell, SimpleResult, Table
+from labelkit.stages.stable_groups import Groups, lasting_ids, read_earlier
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.results import write_result
 
@@ -34,10 +36,12 @@ def discover_categories(config: DiscoverCategoriesConfig) -> SimpleResult:
         raise ConfigError("--plot", f"the folder of {config.plot} does not exist", "Make it first.")
     store = open_store(config.index)
     rows = split_rows(store, config.split)
-    labels = usable_labels(store, rows)
+    given = labels_to_use(config.labels, store, rows)
+    labels = given.labels
+    earlier = read_earlier(config, config.result or "categories")
     features = unit_rows(check_features(store, rows))
     started = time.monotonic()
-    judgement = judge_class_number(config, store, rows, features, labels)
+    judgement = judge_class_number(config, given.where, given.class_names, features, labels)
     for note in judgement.notes:
         current_progress().message(note)
     num_classes = judgement.choice.best
@@ -68,6 +72,8 @@ def discover_categories(config: DiscoverCategoriesConfig) -> SimpleResult:
         rows,
         cluster_ids,
         class_of_cluster,
+        given,
+        earlier,
         stage="discover categories",
         default_name="categories",
         centroids=centroids,
@@ -83,6 +89,7 @@ def discover_categories(config: DiscoverCategoriesConfig) -> SimpleResult:
             "split": config.split,
             "inertia": inertia,
             "iterations": iterations,
+            **({"labels": given.source} if given.source else {}),
             **evidence,
         },
         extra={**evidence, "seconds": round(seconds, 2)},
@@ -125,6 +132,8 @@ def discover_head(config: DiscoverHeadConfig) -> SimpleResult:
         np.arange(store.n),
         cluster_ids,
         class_of_output,
+        labels_to_use(None, store, np.arange(store.n, dtype=np.int64)),
+        read_earlier(config, config.result or "head"),
         stage="discover head",
         default_name="head",
         confidence=confidence,
@@ -140,6 +149,8 @@ def _write(
     rows: NDArray[np.int64],
     cluster_ids: NDArray[np.int64],
     class_of_cluster: NDArray[np.int64],
+    given: GivenLabels,
+    earlier: Groups | None,
     *,
     stage: str,
     default_name: str,
@@ -149,34 +160,47 @@ def _write(
     centroids: NDArray[np.float32] | None = None,
     confidence: NDArray[np.float32] | None = None,
 ) -> SimpleResult:
+    classes = [given.class_names[label] if label >= 0 else None for label in class_of_cluster.tolist()]
+    lasting = lasting_ids(
+        earlier, store, rows, cluster_ids, len(classes), keep_overlap=config.keep_overlap, classes=classes
+    )
     pseudo_labels = np.full(store.n, -1, dtype=np.int64)
-    pseudo_labels[rows] = cluster_ids
-    names = cluster_names(class_of_cluster, store.class_names)
+    pseudo_labels[rows] = lasting.ids[cluster_ids]
+    names, is_new = lasting.names(class_of_cluster, given.class_names), lasting.new_classes(class_of_cluster)
     arrays: dict[str, NDArray[np.generic] | list[str]] = {
         "pseudo_labels": pseudo_labels,
         "names": names,
-        "new_classes": (class_of_cluster < 0).astype(np.uint8),
+        "new_classes": is_new.astype(np.uint8),
+        **lasting.arrays(),
+        **labeled_array(store, rows, given),
     }
     if centroids is not None:
-        arrays["centroids"] = centroids.astype(np.float32)
+        arrays["centroids"] = lasting.place(centroids.astype(np.float32))
     if confidence is not None:
         arrays["confidence"] = confidence
     name = config.result or default_name
     path = write_result(
-        store, name, kind="classes", arrays=arrays, params=params, stage=stage, overwrite=config.overwrite
+        store,
+        name,
+        kind="classes",
+        arrays=arrays,
+        params={**params, **lasting.params()},
+        stage=stage,
+        overwrite=config.overwrite,
     )
-    sizes = np.bincount(cluster_ids, minlength=len(names))
-    labeled = np.zeros(store.n, dtype=bool) if store.labeled is None else np.asarray(store.labeled, dtype=bool)
-    with_label = np.bincount(pseudo_labels[labeled & (pseudo_labels >= 0)], minlength=len(names))
+    found = pseudo_labels[rows]
+    sizes = np.bincount(found, minlength=len(names))
+    with_label = np.bincount(found[given.labeled], minlength=len(names))
     cells: list[list[Cell]] = [
-        [j, names[j], "new" if class_of_cluster[j] < 0 else "old", int(sizes[j]), int(with_label[j])]
-        for j in range(len(names))
+        [j, names[j], "new" if is_new[j] else "old", int(sizes[j]), int(with_label[j])]
+        for j in np.flatnonzero(~lasting.retired).tolist()
     ]
     values: dict[str, object] = {
         "index": config.index,
         "result": name,
         "path": path,
         **extra,
+        **lasting.to_json(),
         "classes": [
             {"id": row[0], "name": row[1], "new": row[2] == "new", "images": row[3], "labeled": row[4]} for row in cells
         ],

@@ -19,6 +19,7 @@ from labelkit.metrics.clustering import (
     cluster_accuracy,
     normalized_mutual_information,
 )
+from labelkit.stages.given_labels import labels_to_use
 from labelkit.stages.indexes import split_rows
 from labelkit.stages.progress import current_progress
 from labelkit.stages.result import Cell, SimpleResult, Table, jsonable
@@ -41,25 +42,18 @@ def evaluate_clustering(config: EvaluateClusteringConfig) -> SimpleResult:
         StoreError: the store has no labels, or no grouping.
     """
     store = open_store(config.index)
-    if store.labels is None or not (np.asarray(store.labels) >= 0).any():
-        raise StoreError(
-            f"{store.path}:/labels", "there are no labels to compare with", "Embed a data set with labels."
-        )
+    truth, class_names = _truth(store, config)
     groupings = _groupings(store, config)
-    old_classes = (
-        np.ones(len(store.class_names), dtype=bool)
-        if store.old_classes is None
-        else np.asarray(store.old_classes, bool)
-    )
-    rows_of_split = _rows(store, config)
-    scored = [
-        _score(store, config, result, ids, split, rows[ids[rows] >= 0], old_classes)
-        for result, ids in groupings
-        for split, rows in rows_of_split.items()
-        if (ids[rows] >= 0).any()
-    ]
+    scored = []
+    for result, ids in groupings:
+        old_classes = _old_classes(store, result, truth, len(class_names))
+        scored += [
+            _score(class_names, config, result, ids, truth, split, rows[ids[rows] >= 0], old_classes)
+            for split, rows in _rows(store, config, result, truth).items()
+            if (ids[rows] >= 0).any()
+        ]
+    held_out = any(_held_out(store, config, result) for result, _ in groupings)
     if not scored:
-        held_out = _held_out(store, config)
         raise StoreError(
             str(store.path),
             "no row has both a group and a label" + (" that training could not use" if held_out else ""),
@@ -91,7 +85,7 @@ def evaluate_clustering(config: EvaluateClusteringConfig) -> SimpleResult:
             overwrite=config.overwrite,
         )
         made = (path,)
-    return SimpleResult(values, made, tuple(_tables(config, scored, held_out=_held_out(store, config))))
+    return SimpleResult(values, made, tuple(_tables(config, scored, held_out=held_out)))
 
 
 @dataclass(frozen=True)
@@ -144,16 +138,58 @@ class _Scored:
         }
 
 
+def _truth(store: EmbeddingStore, config: EvaluateClusteringConfig) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+    """Return the labels to compare with, (n,) int64 with -1 = none, and the names of the classes.
+
+    Raises:
+        StoreError: there are none.
+    """
+    given = labels_to_use(config.labels, store, np.arange(store.n, dtype=np.int64))
+    truth = given.truth if config.labels is None else given.labels
+    if not (truth >= 0).any():
+        where = f"{store.path}:/labels" if config.labels is None else given.where
+        raise StoreError(
+            where, "there are no labels to compare with", "Embed a data set with labels, or pass --labels."
+        )
+    return truth, given.class_names
+
+
+def _used_labels(store: EmbeddingStore, result: Result) -> NDArray[np.bool_] | None:
+    """(n,) rows whose label the result, or the training of the store, could use; None if nothing is known of that."""
+    own = None if store.labeled is None else np.asarray(store.labeled, dtype=bool)
+    given = result.arrays.get("labeled")
+    if given is None:
+        return own
+    return np.asarray(given, dtype=bool) if own is None else np.asarray(given, dtype=bool) | own
+
+
+def _old_classes(
+    store: EmbeddingStore, result: Result, truth: NDArray[np.int64], num_classes: int
+) -> NDArray[np.bool_]:
+    """(c,) classes with labels that were used; all if nothing is known of that."""
+    given = result.arrays.get("labeled")
+    if store.old_classes is None and given is None:
+        return np.ones(num_classes, dtype=bool)
+    old = np.zeros(num_classes, dtype=bool)
+    if store.old_classes is not None:
+        old[: len(store.class_names)] = store.old_classes
+    if given is not None:
+        used = truth[np.asarray(given, dtype=bool)]
+        old[used[used >= 0]] = True
+    return old
+
+
 def _score(
-    store: EmbeddingStore,
+    class_names: tuple[str, ...],
     config: EvaluateClusteringConfig,
     result: Result,
     ids: NDArray[np.int64],
+    truth: NDArray[np.int64],
     split: str,
     rows: NDArray[np.int64],
     old_classes: NDArray[np.bool_],
 ) -> _Scored:
-    labels, clusters = np.asarray(store.labels)[rows], ids[rows]
+    labels, clusters = truth[rows], ids[rows]
     accuracy = cluster_accuracy(labels, clusters, old_classes, protocol=config.protocol)
     intervals: dict[str, tuple[float, float]] | None = None
     if config.bootstrap:
@@ -168,7 +204,7 @@ def _score(
         normalized_mutual_information(labels, clusters),
         adjusted_rand_index(labels, clusters),
         intervals,
-        _per_class(accuracy, labels, clusters, store.class_names, old_classes),
+        _per_class(accuracy, labels, clusters, class_names, old_classes),
     )
 
 
@@ -228,17 +264,20 @@ def _groupings(store: EmbeddingStore, config: EvaluateClusteringConfig) -> list[
     return found
 
 
-def _held_out(store: EmbeddingStore, config: EvaluateClusteringConfig) -> bool:
+def _held_out(store: EmbeddingStore, config: EvaluateClusteringConfig, result: Result) -> bool:
     """Whether labeled rows are left out."""
-    usable = store.labeled is not None and bool(np.asarray(store.labeled).any())
-    return usable if config.rows == "auto" else config.rows == "unlabeled"
+    used = _used_labels(store, result)
+    return used is not None and bool(used.any()) if config.rows == "auto" else config.rows == "unlabeled"
 
 
-def _rows(store: EmbeddingStore, config: EvaluateClusteringConfig) -> dict[str, NDArray[np.int64]]:
+def _rows(
+    store: EmbeddingStore, config: EvaluateClusteringConfig, result: Result, truth: NDArray[np.int64]
+) -> dict[str, NDArray[np.int64]]:
     """Rows to score by split."""
-    keep = np.asarray(store.labels) >= 0
-    if _held_out(store, config) and store.labeled is not None:
-        keep &= ~np.asarray(store.labeled, dtype=bool)
+    keep = truth >= 0
+    used = _used_labels(store, result)
+    if used is not None and _held_out(store, config, result):
+        keep &= ~used
     if config.split != "all" or not store.split_names or store.splits is None:
         chosen = split_rows(store, config.split)
         return {config.split: chosen[keep[chosen]]}

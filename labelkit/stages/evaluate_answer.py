@@ -14,6 +14,7 @@ from labelkit.config.stages import EvaluateAnswerConfig
 from labelkit.errors import StoreError
 from labelkit.metrics.answers import class_of_answer
 from labelkit.stages.answer import DECISIONS, GIVEN, KNOWN, NEW, UNSURE, classes_of_groups
+from labelkit.stages.given_labels import class_names_of
 from labelkit.stages.indexes import split_rows
 from labelkit.stages.result import Cell, SimpleResult, Table, jsonable
 from labelkit.store.embeddings import EmbeddingStore, open_store
@@ -37,7 +38,8 @@ def evaluate_answer(config: EvaluateAnswerConfig) -> SimpleResult:
     arrays = result.arrays
     rows, labels, kinds = _rows_to_judge(store, arrays, config.split)
     new = np.asarray(arrays["new_classes"], dtype=bool)
-    class_of_group = classes_of_groups(store, result)
+    class_names = class_names_of(store, result)
+    class_of_group = classes_of_groups(store, result, class_names)
     groups = np.asarray(arrays["group_ids"], dtype=np.int64)[rows]
     matched = class_of_answer(labels, groups, class_of_group)
     correct = matched[groups] == labels
@@ -81,7 +83,7 @@ def evaluate_answer(config: EvaluateAnswerConfig) -> SimpleResult:
         "accuracy_at_coverage": {f"{int(100 * value)}": risk.accuracy_at(value) for value in _SHARES},
         "risk_coverage": [[float(risk.coverage[i]), float(risk.risk[i])] for i in points],
         "class_of_group": [
-            {"group": name, "class": store.class_names[label] if label >= 0 else None}
+            {"group": name, "class": class_names[label] if label >= 0 else None}
             for name, label in zip(arrays["names"], matched, strict=True)
         ],
         "outcomes": outcomes,

@@ -17,14 +17,15 @@ def evaluate_knn(config: EvaluateKNNConfig) -> SimpleResult:
     """Accuracy of naming the class of each row of one split from the rows of another.
 
     All labels of the store are used, also those that training was not given: this measures features, it makes none.
+    With ``--labels``, only those are known, and all other rows of the queries are asked for.
 
     Raises:
         StoreError: the store has no labels in one of the splits.
         ConfigError: no such split, or both are the same.
     """
-    splits = open_labeled_splits(config.index, config.gallery, config.queries)
+    splits = open_labeled_splits(config.index, config.gallery, config.queries, config.labels)
     store, wanted = splits.store, splits.query_labels
-    num_classes = len(store.class_names)
+    num_classes = len(splits.class_names)
     by_k: list[dict[str, float]] = []
     votes = None
     for k in config.k:
@@ -64,7 +65,9 @@ def evaluate_knn(config: EvaluateKNNConfig) -> SimpleResult:
         **first,
         **linear,
         "by_k": by_k,
-        "per_class": dict(zip(store.class_names, per_class_accuracy(votes, wanted, num_classes).tolist(), strict=True)),
+        "per_class": dict(
+            zip(splits.class_names, per_class_accuracy(votes, wanted, num_classes).tolist(), strict=True)
+        ),
     }
     made: tuple[Path, ...] = ()
     if config.result is not None:

@@ -28,14 +28,15 @@ def evaluate_linear(config: EvaluateLinearConfig) -> SimpleResult:
     """Accuracy of a linear classifier that is trained on the rows of one split and asked for those of another.
 
     All labels of the store are used, also those that training was not given: this measures features, it makes none.
+    With ``--labels``, only those are known, and all other rows of the queries are asked for.
 
     Raises:
         StoreError: the store has no labels in one of the splits.
         ConfigError: no such split, or both are the same.
     """
-    splits = open_labeled_splits(config.index, config.gallery, config.queries)
+    splits = open_labeled_splits(config.index, config.gallery, config.queries, config.labels)
     store = splits.store
-    num_classes = len(store.class_names)
+    num_classes = len(splits.class_names)
     solver = config.solver
     if solver == "auto":
         solver = "lbfgs" if len(splits.gallery) <= _SMALL else "sgd"
@@ -67,7 +68,7 @@ def evaluate_linear(config: EvaluateLinearConfig) -> SimpleResult:
         "queries": {"split": config.queries, "rows": len(splits.queries)},
         "accuracy": top1,
         "top5_accuracy": top5,
-        "per_class": dict(zip(store.class_names, right.tolist(), strict=True)),
+        "per_class": dict(zip(splits.class_names, right.tolist(), strict=True)),
         "model": {"name": store.model.name, "weights_fingerprint": store.model.weights_fingerprint},
         "protocol": protocol,
     }
@@ -90,7 +91,7 @@ def evaluate_linear(config: EvaluateLinearConfig) -> SimpleResult:
     tables = [Table("accuracy in %", ["gallery", "queries", "rows", "solver", "top 1", "top 5"], [row])]
     if config.per_class:
         rows: list[list[Cell]] = [
-            [name, 100 * float(value)] for name, value in zip(store.class_names, right, strict=True)
+            [name, 100 * float(value)] for name, value in zip(splits.class_names, right, strict=True)
         ]
         tables.append(Table("every class in %", ["class", "accuracy"], rows))
     return SimpleResult(values, made, tuple(tables))

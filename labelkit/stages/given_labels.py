@@ -85,6 +85,26 @@ def labels_to_use(option: Path | None, store: EmbeddingStore, rows: NDArray[np.i
     return GivenLabels(labels[rows], truth, class_names, str(result.path), source)
 
 
+def labeled_array(
+    store: EmbeddingStore, rows: NDArray[np.int64], given: GivenLabels
+) -> dict[str, NDArray[np.generic] | list[str]]:
+    """What a result says of labels that are not the store's own: ``labeled`` (n,) uint8, rows it was made with."""
+    if not given.source:
+        return {}
+    labeled = np.zeros(store.n, dtype=np.uint8)
+    labeled[rows] = given.labeled
+    return {"labeled": labeled}
+
+
+def class_names_of(store: EmbeddingStore, result: Result) -> tuple[str, ...]:
+    """Return the classes of the store, and at the end those that a result made with other labels names besides."""
+    names = tuple(store.class_names)
+    if "labeled" not in result.arrays or "names" not in result.arrays or "new_classes" not in result.arrays:
+        return names
+    told = zip(result.arrays["names"], np.asarray(result.arrays["new_classes"], dtype=bool), strict=True)
+    return (*names, *(name for name, is_new in told if not is_new and name not in names))
+
+
 def is_result(option: Path, store: EmbeddingStore) -> bool:
     """Say whether ``--labels`` names a result beside the store and not a file.
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.errors import ConfigError, StoreError
+from labelkit.errors import ConfigError, DatasetError, StoreError
+from labelkit.stages.given_labels import labels_to_use
 from labelkit.stages.indexes import check_features, split_rows
 from labelkit.store.embeddings import EmbeddingStore, open_store
 
@@ -23,6 +24,7 @@ class LabeledSplits:
         gallery_labels: (g,) int64.
         queries: (q, d).
         query_labels: (q,) int64, for scoring only.
+        class_names: of these numbers.
     """
 
     store: EmbeddingStore
@@ -30,26 +32,49 @@ class LabeledSplits:
     gallery_labels: NDArray[np.int64]
     queries: NDArray[np.float32]
     query_labels: NDArray[np.int64]
+    class_names: tuple[str, ...]
 
 
-def open_labeled_splits(index: Path, gallery: str, queries: str) -> LabeledSplits:
+def open_labeled_splits(index: Path, gallery: str, queries: str, labels: Path | None = None) -> LabeledSplits:
     """Read the labeled rows of two splits.
+
+    Args:
+        index: the store.
+        gallery: split whose labels are known.
+        queries: split whose labels are to be found.
+        labels: ``--labels``: only these labels of the gallery are known, and their rows are no queries; the splits may
+            then be the same.
 
     Raises:
         StoreError: the store has no labels in one of the splits, or nothing but zeros in the gallery.
+        DatasetError: ``labels`` cannot be used, or gives none to the gallery.
         ConfigError: no such split, or both are the same.
     """
     store = open_store(index)
-    if gallery == queries:
+    if gallery == queries and labels is None:
         raise ConfigError(
             "--queries", f"{queries} is the gallery too, so each row would find itself", "Choose two splits."
         )
-    known, asked = (_labeled_rows(store, split) for split in (gallery, queries))
-    labels = np.asarray(store.labels, dtype=np.int64)
+    if labels is None:
+        known, asked = (_labeled_rows(store, split) for split in (gallery, queries))
+        known_labels, class_names = np.asarray(store.labels, dtype=np.int64)[known], tuple(store.class_names)
+    else:
+        given = labels_to_use(labels, store, np.arange(store.n, dtype=np.int64))
+        known = split_rows(store, gallery)
+        known = known[given.labeled[known]]
+        if not len(known):
+            raise DatasetError(given.where, f"gives no row of split {gallery} a label", "Choose another --gallery.")
+        asked = _labeled_rows(store, queries)
+        asked = asked[~given.labeled[asked]]
+        if not len(asked):
+            problem = f"every row of split {queries} whose class is known has a label in {given.where}"
+            raise StoreError(f"{store.path}:/labels", problem, "Choose another --queries.")
+        known_labels, class_names = given.labels[known], given.class_names
     features = check_features(store, known)
     if not features.any():
         raise StoreError(f"{store.path}:/embeddings", f"all rows of {gallery} are zero", "Embed again.")
-    return LabeledSplits(store, features, labels[known], check_features(store, asked), labels[asked])
+    truth = np.asarray(store.labels, dtype=np.int64)[asked]
+    return LabeledSplits(store, features, known_labels, check_features(store, asked), truth, class_names)
 
 
 def _labeled_rows(store: EmbeddingStore, split: str) -> NDArray[np.int64]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -81,6 +81,8 @@ def suggest_images(config: SuggestConfig) -> SimpleResult:
     store = open_store(config.index)
     rows = split_rows(store, config.split)
     given = labels_to_use(config.labels, store, rows)
+    if not config.own_labels:
+        given = replace(given, labels=np.full(len(rows), -1, dtype=np.int64))
     if given.labeled.all():
         raise DatasetError(given.where, "every image has a label: nothing is left to suggest", "Embed more images.")
     images = None if config.sheet is None else indexed_images(store, config.dataset, config.data_root)
@@ -94,10 +96,16 @@ def suggest_images(config: SuggestConfig) -> SimpleResult:
         )
     with current_progress().task("choosing images", total=None):
         chosen = _choose(config, features, given, doubt)
+    if not len(chosen.places):
+        raise DatasetError(
+            given.where,
+            "every image has a label, or is a near duplicate of one that has",
+            "Lower --duplicate-share, or embed more images.",
+        )
     if len(chosen.places) < config.num_images:
         current_progress().warning(
             f"{len(chosen.places)} of {config.num_images} images: all others have a label, or are near duplicates of "
-            "these and of labeled ones (--duplicate-cosine)"
+            "these and of labeled ones (--duplicate-share)"
         )
     names = [store.sample_ids[int(row)] for row in rows[chosen.places]]
     guesses = [doubt.guesses[place] for place in chosen.places.tolist()]
@@ -210,7 +218,7 @@ def _doubt_of_result(
 
 def _choose(config: SuggestConfig, features: NDArray[np.float32], given: GivenLabels, doubt: _Doubt) -> _Chosen:
     generator = keyed_generator(config.seed, "suggest")
-    candidates = Candidates(features, config.duplicate_cosine)
+    candidates = Candidates(features, config.duplicate_share)
     labeled, count = np.flatnonzero(given.labeled), config.num_images
     candidates.close(labeled)
     if config.strategy == "typical":

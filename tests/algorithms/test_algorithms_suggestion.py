@@ -31,7 +31,7 @@ def rows(rng: np.random.Generator) -> Array:
 
 @pytest.fixture
 def anyone(rows: Array) -> Candidates:
-    return Candidates(rows, 1.0)
+    return Candidates(rows, 0.0)
 
 
 def cost(rows: Array, chosen: list[int], weights: Array) -> float:
@@ -74,11 +74,11 @@ def test_covering_looks_at_few_rows_at_a_time_and_chooses_the_same(
     rows: Array, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nobody = np.zeros(0, dtype=np.int64)
-    chosen, _ = choose_covering(rows, 8, nobody, Candidates(rows, 1.0), generator=rng)
+    chosen, _ = choose_covering(rows, 8, nobody, Candidates(rows, 0.0), generator=rng)
     monkeypatch.setattr(suggestion, "_LOOKED_AT", 2)
     monkeypatch.setattr(suggestion, "_BLOCK_NUMBERS", 50)
 
-    again, _ = choose_covering(rows, 8, nobody, Candidates(rows, 1.0), generator=rng)
+    again, _ = choose_covering(rows, 8, nobody, Candidates(rows, 0.0), generator=rng)
 
     assert again.tolist() == chosen.tolist()
 
@@ -130,7 +130,7 @@ def test_typical_rows_are_the_middles_of_the_largest_clusters_without_a_label(rn
         near = np.sort(apart, axis=1)[:, 1 : 1 + min(20, len(blob) - 1)]
         middles.append(int(near.mean(axis=1).argmin()))
     labeled = np.array([0])
-    candidates = Candidates(points, 1.0)
+    candidates = Candidates(points, 0.0)
     candidates.close(labeled)
 
     chosen, scores, of = choose_typical(points, 2, labeled, candidates, generator=rng)
@@ -171,18 +171,25 @@ def test_a_choice_rules_out_its_near_duplicates(rng: np.random.Generator) -> Non
     scores = np.arange(20)[::-1]
     nobody = np.zeros(0, dtype=np.int64)
 
-    assert choose_best(scores, 20, Candidates(points, 0.999)).tolist() == list(range(10))
+    assert choose_best(scores, 20, Candidates(points, 0.001)).tolist() == list(range(10))
     for chosen in (
-        choose_covering(points, 20, nobody, Candidates(points, 0.999), generator=rng)[0],
-        choose_farthest(points, 20, nobody, Candidates(points, 0.999))[0],
-        choose_typical(points, 20, nobody, Candidates(points, 0.999), generator=rng)[0],
+        choose_covering(points, 20, nobody, Candidates(points, 0.001), generator=rng)[0],
+        choose_farthest(points, 20, nobody, Candidates(points, 0.001))[0],
+        choose_typical(points, 20, nobody, Candidates(points, 0.001), generator=rng)[0],
     ):
         assert sorted(row % 10 for row in chosen.tolist()) == list(range(10))
 
 
 def test_duplicates_of_labeled_rows_and_all_but_one_black_image_are_ruled_out() -> None:
     points = np.array([[1, 0], [1, 0], [0, 1], [0, 0], [0, 0]], dtype=np.float32)
-    candidates = Candidates(points, 1.0)
+    candidates = Candidates(points, 0.0)
     candidates.close(np.array([0]))
 
     assert choose_best([5, 4, 3, 2, 1], 5, candidates).tolist() == [2, 3]
+
+
+def test_rows_in_a_narrow_cone_are_not_all_duplicates(rng: np.random.Generator) -> None:
+    points = unit(np.array([1.0, 0, 0, 0]) + 0.001 * rng.normal(size=(20, 4)))
+
+    assert (points @ points.T).min() > 0.9999
+    assert sorted(choose_best(np.ones(20), 20, Candidates(points, 0.001)).tolist()) == list(range(20))

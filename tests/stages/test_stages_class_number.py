@@ -11,8 +11,8 @@ import pytest
 from labelkit.algorithms.class_number import CRITERIA, LABEL_FREE, choose_num_classes
 from labelkit.config.stages import DiscoverCategoriesConfig
 from labelkit.errors import ConfigError, DatasetError
-from labelkit.stages.class_number import usable_labels
 from labelkit.stages.discover import discover_categories
+from labelkit.stages.given_labels import labels_to_use
 from labelkit.stages.plots import write_class_number_plot
 from labelkit.stages.progress import SilentProgress, use_progress
 from labelkit.store.embeddings import EmbeddingStore
@@ -68,7 +68,7 @@ def unit(rows: Any) -> Any:
 def test_choice_interval_and_curves_are_those_of_all_criteria(blobs: EmbeddingStore) -> None:
     result = categories(blobs, max_classes=9)
 
-    labels = usable_labels(blobs, np.arange(100))
+    labels = labels_to_use(None, blobs, np.arange(100)).labels
     expected = choose_num_classes(
         unit(np.asarray(blobs.embeddings)), range(3, 10), CRITERIA, labels=labels, labeled_mask=labels >= 0
     )

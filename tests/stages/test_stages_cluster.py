@@ -11,7 +11,8 @@ from labelkit.algorithms.clustering import kmeans, semi_supervised_kmeans, spher
 from labelkit.config.stages import ClusterConfig, KMeansConfig, SphericalKMeansConfig, SSKMeansConfig
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import ConfigError, DatasetError, StoreError
-from labelkit.stages.cluster import cluster_names, cluster_store
+from labelkit.stages.cluster import cluster_store
+from labelkit.stages.stable_groups import LastingIds
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.results import list_results, read_result
 from numpy.typing import NDArray
@@ -86,7 +87,9 @@ def test_ss_kmeans_is_the_algorithm_and_names_its_clusters(blobs: EmbeddingStore
 
 
 def test_new_clusters_are_numbered_in_order() -> None:
-    assert cluster_names(np.array([1, -1, 0, -1]), ("cat", "dog")) == ["dog", "new-1", "cat", "new-2"]
+    ids = LastingIds(np.arange(4), 4, None, 0, [])
+
+    assert ids.names(np.array([1, -1, 0, -1]), ("cat", "dog")) == ["dog", "new-1", "cat", "new-2"]
 
 
 def test_ss_kmeans_sees_no_label_that_training_could_not_use(make_store: Any, rng: np.random.Generator) -> None:
