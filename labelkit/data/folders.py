@@ -33,7 +33,7 @@ def _walk(folder: Path, ignored: Counter[str]) -> list[str]:
                 ignored["hidden"] += 1
             elif entry.is_dir(follow_symlinks=False):
                 pending.append(f"{prefix}{entry.name}/")
-            elif entry.is_symlink() and entry.is_dir():
+            elif entry.is_symlink() and Path(entry.path).is_dir():  # false, not an error, where links go in a circle
                 ignored["links to folders"] += 1
             elif Path(entry.name).suffix.lower() not in IMAGE_SUFFIXES:
                 ignored["with other suffixes"] += 1

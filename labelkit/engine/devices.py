@@ -184,8 +184,14 @@ def process_count() -> int:
 
 
 def seed_step(seed: int, step: int, rank: int) -> None:
-    """Set torch's global generator for one step (dropout, stochastic depth), from the clock alone."""
-    torch.manual_seed(int(keyed_generator(seed, "step", step, rank).integers(2**63 - 1)))
+    """Set the global generators of torch (dropout, ...), NumPy and Python for one step, from the clock alone.
+
+    The last two are for third-party code. They are in checkpoints, which would else differ from run to run.
+    """
+    generator = keyed_generator(seed, "step", step, rank)
+    torch.manual_seed(int(generator.integers(2**63 - 1)))
+    np.random.seed(int(generator.integers(2**32)))
+    random.seed(int(generator.integers(2**63 - 1)))
 
 
 def generator_states() -> dict[str, Tensor]:

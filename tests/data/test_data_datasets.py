@@ -14,6 +14,7 @@ import pytest
 from labelkit.data import cifar
 from labelkit.data.cifar import ArrayUnpickler
 from labelkit.data.datasets import DATASETS, ArraySource, ImageDataset, load_dataset
+from labelkit.data.decode import BadImage
 from labelkit.errors import DatasetError
 from PIL import Image
 
@@ -221,6 +222,16 @@ def test_hidden_files_other_suffixes_and_linked_folders_are_counted(tmp_path: Pa
     dataset = load(tmp_path / "set")
     assert dataset.sample_ids == ("a/1.png", "a/3.png")
     assert dataset.notes == ("ignored: 1 hidden, 2 links to folders, 1 with other suffixes",)
+
+
+def test_a_link_in_a_circle_is_listed_and_found_unreadable(tmp_path: Path) -> None:
+    put(tmp_path / "set/a.png")
+    (tmp_path / "set/b.png").symlink_to("b.png")
+    (tmp_path / "set/c").symlink_to("c")
+    dataset = load(tmp_path / "set")
+    assert dataset.sample_ids == ("a.png", "b.png")
+    with pytest.raises(BadImage, match="cannot be read"):
+        dataset.source.read(1)
 
 
 def test_names_that_are_not_utf8_are_kept_and_sorted_by_their_bytes(tmp_path: Path) -> None:

@@ -126,3 +126,14 @@ def test_two_processes_agree(tmp_path: Path) -> None:
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     done = subprocess.run([*launcher, str(script)], capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_clock_alone_sets_every_global_generator() -> None:
+    drawn = []
+    for step in (3, 4, 3):
+        random.seed()
+        np.random.seed()
+        seed_step(0, step, 0)
+        drawn.append((random.random(), np.random.random(), torch.rand(()).item()))
+    assert drawn[0] == drawn[2]
+    assert not set(drawn[0]) & set(drawn[1])

@@ -10,22 +10,10 @@ import pytest
 from labelkit.store.embeddings import open_store
 from labelkit.store.results import read_result
 from PIL import Image
+from torture_images import NAMES
 
 FOLDERS = (b"ant", b"b\xff\xfee", "cat \U0001f431".encode(), b"dog\n'\"")
-FILES = (
-    b"not utf-8 \xff.png",
-    "smile \U0001f600.png".encode(),
-    b"line\nend.png",
-    b"quo\"te's.png",
-    b"-dash.png",
-    b"\x1b[31mred.png",
-    "composed \u00e9.png".encode(),
-    "decomposed e\u0301.png".encode(),
-    b" spaces .png",
-    b"tab\t.png",
-    b"percent %s {x}.png",
-    b"comma,semi;.png",
-)
+FILES = NAMES[:12]
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,6 @@ import os
 from pathlib import Path
 
 import numpy as np
-import pytest
 from labelkit.cli.main import main
 from labelkit.store.embeddings import open_store
 from torture_images import SIDE, Odd, encode, odd_files, picture, put_special
@@ -16,7 +15,7 @@ ROW = "g  odd images and names: embedded rightly or skipped with a reason"
 
 
 def _embed(folder: Path, out: Path) -> None:
-    words = ("--dataset", str(folder), "--backbone", "pixels", "--image-size", str(SIDE), "--max-bad", "1")
+    words = ("--dataset", str(folder), "--backbone", "pixels", "--image-size", str(SIDE), "--max-bad", "0.99")
     assert main(["embed", *words, "--batch-size", "8", "--threads", "1", "--out", str(out), "-q"]) == 0
 
 
@@ -63,18 +62,3 @@ def test_odd_images_are_embedded_rightly_or_named_with_a_reason(tmp_path: Path, 
             _check(odd, rows, skipped)
     assert len(rows) + len(skipped) == len(expected)
     assert rows.keys() | skipped.keys() == {odd.name for odd in expected}
-
-
-@pytest.mark.parametrize("name", [b"a\nb.png", b"\xff.png", b"-q.png"])
-def test_the_reason_for_a_bad_image_names_it_on_one_line(
-    tmp_path: Path, name: bytes, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = tmp_path / "images"
-    folder.mkdir()
-    (folder / "good.png").write_bytes(encode(picture(), "PNG"))
-    (folder / os.fsdecode(name)).write_bytes(b"")
-    words = ("--dataset", str(folder), "--backbone", "pixels", "--image-size", "8", "--strict")
-    assert main(["embed", *words, "--out", str(tmp_path / "s.h5")]) == 3
-    told = capsys.readouterr().err
-    assert "empty file" in " ".join(told.split())
-    assert "\x1b" not in told

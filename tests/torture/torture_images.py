@@ -190,7 +190,8 @@ NAMES = (
     "decomposed e\u0301.png".encode(), b" spaces .png", b"tab\t.png", b"percent %s {x} $HOME `id`.png",
     b"comma,semi;.png", b"back\\slash.png", b"..png.png", b"a" * 251 + b".png", "\u00e9".encode() * 125 + b"x.png",
     b"UPPER.PNG", b"star*?[a].png", b"pipe|amp&.png", b"\x7f.png", "\u202etxt.png".encode(), "\ufeffbom.png".encode(),
-    b"CON.png", b"nul .png", b"\xc0\xaf.png", b"\xed\xa0\x80.png", "\uff0fwide.png".encode(), b"=1+1.png", b"@x.png", b"~.png", b"#.png",
+    b"CON.png", b"nul .png", b"\xc0\xaf.png", b"\xed\xa0\x80.png", "\uff0fwide.png".encode(), b"=1+1.png", b"@x.png",
+    b"~.png", b"#.png",
 )  # fmt: skip
 
 

@@ -180,7 +180,21 @@ def _warm_up(mode: str) -> None:
 
         weights.subprocess.run = fork_run  # type: ignore[assignment]  # the same for this use
     else:
-        from labelkit.stages import cluster, discover, discover_few, embed, evaluate, train  # noqa: F401
+        _train_once()
+
+
+def _train_once() -> None:
+    """Run one tiny training: most of the modules that commands need are imported while they run."""
+    from labelkit.cli.main import main
+    from labelkit.methods.registry import METHODS
+    from labelkit.stages import cluster, discover, discover_few, embed, evaluate  # noqa: F401
+
+    for spec in METHODS.values():
+        spec.load()
+    size = ("--max-per-class", "4", "--epochs", "1", "--batch-size", "16", "--lr-schedule", "constant")
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(sys.stderr):
+        words = ["train", "softmax", "--dataset", "digits", *size, "--threads", "1", "-q", "--out", f"{folder}/run"]
+        assert main(words) == 0
 
 
 def serve(mode: str) -> None:
