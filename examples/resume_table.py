@@ -27,6 +27,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -111,9 +112,10 @@ def labelkit(
 @cache
 def _load_once() -> None:
     """Import what every process of a run needs before it is forked off, since that takes longer than the run."""
-    import torch._dynamo  # noqa: F401 - of the optimizers
     from labelkit.methods.registry import METHODS as TABLE
 
+    for name in ("labelkit.cli.train", "labelkit.stages.train", "torch._dynamo"):
+        import_module(name)
     for spec in TABLE.values():
         spec.load()
 
