@@ -130,6 +130,17 @@ class Runtime:
         prepared: T = self._accelerator.prepare_model(module)
         return prepared
 
+    def share_statistics(self, module: nn.Module) -> None:
+        """Give every process the main one's running statistics of batch normalization, in place.
+
+        Each process moves its own in a step; a checkpoint holds the main one's, and training goes on with them.
+        """
+        if self.world_size == 1:
+            return
+        for name, value in module.named_buffers():
+            if name.endswith(("running_mean", "running_var")):
+                torch.distributed.broadcast(value, src=0)
+
     def autocast(self) -> AbstractContextManager[Any]:
         """Context in which the network computes in the chosen precision."""
         context: AbstractContextManager[Any] = self._accelerator.autocast()

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from labelkit.algorithms.clustering import kmeans
 from labelkit.data.keyed_random import keyed_generator
-from labelkit.errors import ConfigError, DatasetError
+from labelkit.errors import ConfigError, DatasetError, DivergenceError
 
 MAX_ITERATIONS = 50
 MANY_SINGLES, MANY_MOVED = 0.3, 0.6
@@ -101,6 +101,7 @@ class PseudoLabels(nn.Module):
         Raises:
             ConfigError: more clusters than images.
             DatasetError: so many images are equal that clusters stay empty.
+            DivergenceError: not the first time, so that it is the features that became equal.
         """
         k, rows = self.num_clusters, self.rows
         if k > len(rows):
@@ -113,6 +114,13 @@ class PseudoLabels(nn.Module):
             max_iter=MAX_ITERATIONS,
         )
         counts = np.bincount(found.cluster_ids, minlength=k)
+        if not counts.all() and not self.is_first:
+            raise DivergenceError(
+                f"epoch {epoch}",
+                f"{int((counts == 0).sum())} of {k} clusters stay empty: features of so many images are equal that "
+                "training has collapsed",
+                "Lower --lr or the weights of added losses; the last checkpoint is kept.",
+            )
         if not counts.all():
             raise DatasetError(
                 "pseudo-labels",

@@ -74,6 +74,10 @@ class SolveRecord:
         if self.dead:
             found["dead"] = f"head {self.head} gives all images the same logits, so that its labels are arbitrary"
         reached = f"marginal error {self.marginal_error:.2g} after {self.iterations} passes"
+        if self.empty_clusters:
+            found["empty"] = (
+                f"head {self.head} has {self.empty_clusters} clusters without an image: lower --num-clusters"
+            )
         if self.marginal_error > SLOW_ERROR and self.iterations >= SLOW_ITERATIONS:
             found["far"] = (
                 f"labels of head {self.head} are far from balance ({reached}): lower --lam, or use --solver lbfgs"

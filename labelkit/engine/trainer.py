@@ -578,6 +578,8 @@ class Trainer:
             seed=None if how.view is None else seed,
             join_single=how.mode != "eval",
         )
+        if how.mode == "eval":
+            self.runtime.share_statistics(self.method)
         was_training = self.method.training
         self.method.train(how.mode == "train")
         statistics = batch_statistics(self.method) if how.mode == "batch-statistics" else nullcontext()
