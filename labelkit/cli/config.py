@@ -10,6 +10,7 @@ from labelkit.cli.options import new_group
 from labelkit.config.base import StageConfig, in_presets
 from labelkit.config.dense import EvaluatePatchClustersConfig, EvaluateSegmentationConfig, EvaluateTrackingConfig
 from labelkit.config.discover_few import DiscoverLMCSConfig, DiscoverSnowballConfig, ShowDiscoveredConfig
+from labelkit.config.exchange import ExportConfig, ImportConfig
 from labelkit.config.presets import Collected, finish, parsed_values
 from labelkit.config.stages import (
     DatasetsConfig,
@@ -42,6 +43,8 @@ REQUIRED = "required"
 CONFIG_CLASSES: tuple[type[StageConfig], ...] = (
     *(spec.config for spec in METHODS.values()),
     EmbedConfig,
+    ImportConfig,
+    ExportConfig,
     KMeansConfig,
     SphericalKMeansConfig,
     SSKMeansConfig,
