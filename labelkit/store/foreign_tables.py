@@ -22,7 +22,7 @@ from labelkit.store.opening import open_regular
 from labelkit.store.schema import name_text
 
 ESCAPED_COLUMN = "path_escaped"
-r"""Header of a column of names where a backslash is ``\\``, a carriage return ``\r``, a byte that is no text ``\udcXX``."""
+r"""Header of a column of names where a backslash is ``\\``, a carriage return ``\r``, other bytes ``\udcXX``."""
 
 _LINE_BYTES = 64 << 20
 _BLOCK_VALUES = 1 << 19
