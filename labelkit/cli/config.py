@@ -11,6 +11,7 @@ from labelkit.config.base import StageConfig, in_presets
 from labelkit.config.compare import CompareConfig
 from labelkit.config.dense import EvaluatePatchClustersConfig, EvaluateSegmentationConfig, EvaluateTrackingConfig
 from labelkit.config.discover_few import DiscoverLMCSConfig, DiscoverSnowballConfig, ShowDiscoveredConfig
+from labelkit.config.exchange import ExportConfig, ImportConfig
 from labelkit.config.labeling import DiffConfig, LabelConfig, SuggestConfig
 from labelkit.config.presets import Collected, finish, parsed_values
 from labelkit.config.report import ReportConfig
@@ -46,6 +47,8 @@ REQUIRED = "required"
 CONFIG_CLASSES: tuple[type[StageConfig], ...] = (
     *(spec.config for spec in METHODS.values()),
     EmbedConfig,
+    ImportConfig,
+    ExportConfig,
     KMeansConfig,
     SphericalKMeansConfig,
     SSKMeansConfig,

@@ -60,6 +60,8 @@ COMMANDS: dict[str, _Entry] = {
         example="labelkit train flipclass --dataset digits",
     ),
     "embed": _Entry("Turn a data set into an embedding store.", "labelkit.cli.embed", "embed"),
+    "import": _Entry("Make a store of rows from elsewhere.", "labelkit.cli.import_rows", "import_rows"),
+    "export": _Entry("Write rows, labels or results for others.", "labelkit.cli.export_rows", "export_rows"),
     "cluster": _Entry(
         "Group the rows of a store.",
         "labelkit.cli.cluster",

@@ -72,6 +72,13 @@ class EmbedConfig(DataConfig, ModelConfig):
     threads: int | None = Field(
         None, ge=1, description="CPU threads of torch; default: its own choice.", json_schema_extra=_RUN
     )
+    reuse: tuple[Path, ...] | None = Field(
+        None,
+        min_length=1,
+        description="Stores of the same model, comma-separated: rows of image files that they hold are copied, not "
+        "computed, whatever the files are called now; default: all are computed.",
+        json_schema_extra=_RUN_ONLY,
+    )
     overwrite: bool = Field(False, description="Replace the store in --out.", json_schema_extra=_RUN_ONLY)
     dry_run: bool = Field(
         False, description="Show configuration, counts, memory and time; write nothing.", json_schema_extra=_RUN_ONLY
@@ -81,6 +88,12 @@ class EmbedConfig(DataConfig, ModelConfig):
     def _patches_need_dense(self) -> EmbedConfig:
         if self.patches_per_image is not None and not self.dense:
             raise ValueError("patches_per_image goes with --dense")
+        return self
+
+    @model_validator(mode="after")
+    def _patches_are_not_reused(self) -> EmbedConfig:
+        if self.reuse is not None and self.dense:
+            raise ValueError("--reuse saves nothing with --dense, which needs the network for every image")
         return self
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import FrameType
+from typing import Any
 
 import numpy as np
 import torch
@@ -31,9 +32,11 @@ from labelkit.stages.networks import EmbeddingNetwork, embedding_network, numeri
 from labelkit.stages.prepare import choose_images, has_own_splits, prepare_data, with_holdout
 from labelkit.stages.progress import Task, current_progress
 from labelkit.stages.result import Cell, SimpleResult, Table
+from labelkit.stages.reuse import plan_reuse
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.patch_writing import PatchRun
 from labelkit.store.patches import open_patches, patches_folder
+from labelkit.store.reuse import copy_rows
 from labelkit.store.writing import EmbeddingPlan, EmbeddingRun, continue_plan
 
 
@@ -60,6 +63,9 @@ def embed_images(config: EmbedConfig) -> SimpleResult:
     shape = patch_shape(model.network, model.view) if config.dense else None
     network = model.network.to(runtime.device)
     plan = _plan(config, runtime, model, dataset, labeled, old_classes, with_logits=order is not None)
+    reused = tuple(open_store(path) for path in config.reuse or ())
+    if reused:
+        plan = plan_reuse(config.out, plan, reused, dataset)
     if config.dry_run:
         return _describe_plan(config, runtime, model, dataset, plan, shape)
     progress = current_progress()
@@ -74,7 +80,7 @@ def embed_images(config: EmbedConfig) -> SimpleResult:
         PatchRun.check(config.out, patch_plan, overwrite=config.overwrite)
     run = EmbeddingRun.open(config.out, plan, overwrite=config.overwrite)
     patches = None if patch_plan is None else PatchRun.open(config.out, patch_plan, overwrite=config.overwrite)
-    work = _Work(run, patches, dataset, model, network, runtime, config, order)
+    work = _Work(run, patches, dataset, model, network, runtime, config, order, reused)
     embedded_now = _embed_pending(work)
     store = _published(work)
     for warning in [*run.warnings, *(patches.warnings if patches is not None else [])]:
@@ -95,6 +101,7 @@ class _Work:
         patches: makes patches; ``None``: none are wanted.
         dataset, model, network, runtime, config: what is embedded how; the network is on its device.
         order: columns of the classifier; ``None``: its output is left out.
+        reused: stores that rows are copied from.
     """
 
     run: EmbeddingRun
@@ -105,6 +112,7 @@ class _Work:
     runtime: Runtime
     config: EmbedConfig
     order: NDArray[np.int64] | None
+    reused: tuple[EmbeddingStore, ...]
 
 
 def _embed_pending(work: _Work) -> int:
@@ -119,6 +127,8 @@ def _embed_pending(work: _Work) -> int:
         total = sum(end - start for start, end in ranges.values())
         with current_progress().task("embed", total=total) as task, _stop_between_batches() as stop:
             for k in parts:
+                if stop:  # a part whose rows are all copied has no batch to stop at
+                    raise Interrupted(stop[0])
                 embedded += _embed_part(work, k, k in rows_missing, k in patches_missing, task, stop)
     return embedded
 
@@ -148,6 +158,7 @@ def _summary(work: _Work, store: EmbeddingStore, embedded_now: int, seconds: flo
         "rows": store.n,
         "dim": store.dim,
         "labeled": labeled_rows,
+        "reused": work.run.plan.num_reused,
         "skipped": [{"sample_id": name, "reason": reason} for name, reason in store.skipped],
         "model": {
             "name": store.model.name,
@@ -167,6 +178,11 @@ def _summary(work: _Work, store: EmbeddingStore, embedded_now: int, seconds: flo
         )
     ]
     paths = [out]
+    if work.reused:
+        shown: list[list[Cell]] = [
+            [path, count] for path, count in zip(work.config.reuse or (), _reused_of_each(work), strict=True)
+        ]
+        tables.append(Table("copied, not computed", ["from", "rows"], shown))
     if patches is not None:
         found = patch_summary(patches_folder(out), patches.plan, open_patches(store).num_patches)
         values["patches"] = found
@@ -179,6 +195,11 @@ def _summary(work: _Work, store: EmbeddingStore, embedded_now: int, seconds: flo
     if store.skipped:
         tables.append(Table("images left out", ["image", "reason"], [list(pair) for pair in store.skipped[:20]]))
     return SimpleResult(values, tuple(paths), tuple(tables))
+
+
+def _reused_of_each(work: _Work) -> list[int]:
+    reused = work.run.plan.reused
+    return [0 if reused is None else int((reused[:, 0] == number).sum()) for number in range(len(work.reused))]
 
 
 def _some_images(
@@ -328,18 +349,55 @@ def _plan(
 
 
 def _embed_part(work: _Work, k: int, with_rows: bool, with_patches: bool, task: Task, stop: list[int]) -> int:
-    """Embed the images of a part; commit its rows, its patches, or both."""
-    run, runtime, config, network, order = work.run, work.runtime, work.config, work.network, work.order
+    """Make a part: embed its images, but copy rows that other stores have; return how many were embedded.
+
+    The images that are left are batched anew within the part, so that its bytes follow from the plan alone.
+    """
+    run = work.run
     start, end = run.part_range(k)
     collector: PatchCollector | None = None
     if with_patches:
         assert work.patches is not None
         collector = PatchCollector(work.patches, k, work.model.view)
-    spec = network.input_spec
+    rows = np.arange(start, end, dtype=np.int64)
+    copied = rows[:0]
+    if run.plan.reused is not None:
+        is_copied = run.plan.reused[start:end, 0] >= 0
+        rows, copied = rows[~is_copied], rows[is_copied]
+        task.advance(len(copied))
+    columns, skipped = _embed_rows(work, rows, collector, task, stop)
+    if not with_rows:
+        return len(rows)
+    if len(copied):
+        assert run.plan.reused is not None
+        others = copy_rows(work.reused, run.plan.reused[copied], list(run.plan.extras or {}))
+        broken = {row for row, _ in skipped}
+        kept = [row for row in rows.tolist() if row not in broken]
+        order = np.argsort(np.concatenate([copied, np.array(kept, dtype=np.int64)]))
+        columns = {name: np.concatenate([others[name], columns[name]])[order] for name in columns}
+    given = {name: columns.pop(name) for name in ("embeddings", "sha256", "file_sizes", "image_sizes")}
+    run.write_part(k, **given, extras=columns, skipped=skipped)
+    return len(rows)
+
+
+def _embed_rows(
+    work: _Work, rows: NDArray[np.int64], collector: PatchCollector | None, task: Task, stop: list[int]
+) -> tuple[dict[str, NDArray[Any]], list[tuple[int, str]]]:
+    """Embed some rows of the data set; return columns of those that can be read, and the others with reasons."""
+    runtime, config, network, order = work.runtime, work.config, work.network, work.order
+    spec, plan = network.input_spec, work.run.plan
+    found: dict[str, list[NDArray[Any]]] = {
+        "embeddings": [np.zeros((0, plan.dim), dtype=np.float32)],
+        "sha256": [np.zeros((0, 32), dtype=np.uint8)],
+        "file_sizes": [np.zeros(0, dtype=np.uint64)],
+        "image_sizes": [np.zeros((0, 2), dtype=np.uint32)],
+        **{name: [np.zeros((0, width), dtype=np.float32)] for name, width in (plan.extras or {}).items()},
+    }
+    skipped: list[tuple[int, str]] = []
     loader = EvalLoader(
         work.dataset,
         work.model.view,
-        rows=np.arange(start, end, dtype=np.int64),
+        rows=rows,
         batch_size=config.batch_size,
         normalize=Normalize(spec.mean, spec.std),
         channels=_channels(spec.channels),
@@ -347,13 +405,7 @@ def _embed_part(work: _Work, k: int, with_rows: bool, with_patches: bool, task: 
         num_workers=config.num_workers,
         identify=True,
     )
-    embedded: list[NDArray[np.float32]] = []
-    logits: list[NDArray[np.float32]] = []
-    digests: list[NDArray[np.uint8]] = []
-    file_sizes: list[NDArray[np.uint64]] = []
-    image_sizes: list[NDArray[np.uint32]] = []
-    skipped: list[tuple[int, str]] = []
-    for batch in loader:
+    for batch in loader if len(rows) else ():
         if stop:
             raise Interrupted(stop[0])
         with torch.inference_mode(), runtime.autocast():
@@ -361,42 +413,29 @@ def _embed_part(work: _Work, k: int, with_rows: bool, with_patches: bool, task: 
                 features, maps = network.embed(batch.images), None
             else:
                 features, maps = network.embed_with_patches(batch.images)
-            outputs = network.classify(features) if run.plan.extras else None
+            outputs = network.classify(features) if plan.extras else None
         broken = {row for row, _ in batch.bad}
         skipped.extend(batch.bad)
         keep = np.array([i for i, row in enumerate(batch.rows) if int(row) not in broken], dtype=np.int64)
-        rows = features.float().cpu().numpy()[keep]
-        if not np.isfinite(rows).all():
+        embedded = features.float().cpu().numpy()[keep]
+        if not np.isfinite(embedded).all():
             raise DivergenceError(
                 f"{config.dataset} rows {int(batch.rows[0])} to {int(batch.rows[-1])}",
                 "the network gives NaN or infinite embeddings",
                 "Use --precision float32, or another checkpoint.",
             )
-        embedded.append(rows)
+        found["embeddings"].append(embedded)
         if outputs is not None:
             assert order is not None
-            logits.append(outputs.float().cpu().numpy()[keep][:, order])
-        assert batch.sha256 is not None
-        assert batch.file_sizes is not None
-        assert batch.image_sizes is not None
-        digests.append(batch.sha256[keep])
-        file_sizes.append(batch.file_sizes[keep])
-        image_sizes.append(batch.image_sizes[keep])
+            found["logits"].append(outputs.float().cpu().numpy()[keep][:, order])
+        for name in ("sha256", "file_sizes", "image_sizes"):
+            column = getattr(batch, name)
+            assert column is not None
+            found[name].append(column[keep])
         if collector is not None and maps is not None:
             collector.add(batch, keep, maps, config.dataset)
         task.advance(len(batch.rows))
-    if not with_rows:
-        return end - start
-    run.write_part(
-        k,
-        embeddings=np.concatenate(embedded),
-        sha256=np.concatenate(digests),
-        file_sizes=np.concatenate(file_sizes),
-        image_sizes=np.concatenate(image_sizes),
-        extras={"logits": np.concatenate(logits)} if logits else {},
-        skipped=skipped,
-    )
-    return end - start
+    return {name: np.concatenate(pieces) for name, pieces in found.items()}, skipped
 
 
 def _channels(number: int) -> Channels:
@@ -454,11 +493,12 @@ def _describe_plan(
         "config": config.to_yaml_dict(),
         "images": len(dataset),
         "dim": plan.dim,
+        **({"reused": plan.num_reused} if plan.reused is not None else {}),
         "model": model.network.identity["name"],
         "parameters": parameters,
         "store_mib": round(len(dataset) * (width + 48) / 2**20, 2),
         "memory_mib": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**20),
-        "estimated_minutes": round(len(dataset) * seconds / 60, 2),
+        "estimated_minutes": round((len(dataset) - plan.num_reused) * seconds / 60, 2),
         "device": str(runtime.device),
     }
     if shape is not None:

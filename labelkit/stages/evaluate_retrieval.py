@@ -331,8 +331,10 @@ def _name(side: _Side) -> str:
     return f"{side.what} of {side.store.path.name}"
 
 
-def _num_duplicates(asked: _Side, held: _Side, scores: RetrievalScores) -> int:
-    """Queries whose very file stands in the gallery once more, beside the query itself."""
+def _num_duplicates(asked: _Side, held: _Side, scores: RetrievalScores) -> int | None:
+    """Queries whose very file stands in the gallery once more, beside the query itself; ``None``: not known."""
+    if not (asked.store.has_images and held.store.has_images):
+        return None
     there = held.store.sha256[held.rows]
     keys, counts = np.unique(there.view("S32").ravel(), return_counts=True)
     wanted = asked.store.sha256[asked.rows[scores.query_rows]].copy().view("S32").ravel()

@@ -231,6 +231,12 @@ def recorded_network(model: ModelIdentity, checkpoint: Path | None) -> Embedding
 
 
 def _find_recorded(model: ModelIdentity, checkpoint: Path | None) -> EmbeddingNetwork:
+    if not model.weights_fingerprint:
+        raise CheckpointError(
+            model.source,
+            f"the rows were imported; what made them ({model.name}) is not known well enough to embed images like them",
+            "Ask by --query-rows, or by a --query STORE.h5 that was imported with the same --model.",
+        )
     size, channels = int(model.preprocess["size"]), int(model.preprocess["channels"])
     if checkpoint is not None and checkpoint.is_dir():
         return run_network(checkpoint)

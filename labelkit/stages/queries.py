@@ -31,7 +31,7 @@ class Queries:
     Attributes:
         names: (q,) as shown.
         embeddings: (q, d) float32.
-        sha256: (q, 32) uint8, of the image files.
+        sha256: (q, 32) uint8, of the image files; ``None``: not known, of rows imported without images.
         labels: (q,) class names, ``None`` where unknown.
         rows: (q,) int64, rows of the store that is searched, -1 for others.
         skipped: (name, reason) of what could not be looked up.
@@ -41,7 +41,7 @@ class Queries:
 
     names: tuple[str, ...]
     embeddings: NDArray[np.float32]
-    sha256: NDArray[np.uint8]
+    sha256: NDArray[np.uint8] | None
     labels: tuple[str | None, ...]
     rows: NDArray[np.int64]
     skipped: tuple[tuple[str, str], ...]
@@ -120,7 +120,7 @@ def _from_store(store: EmbeddingStore, rows: NDArray[np.int64], index: Embedding
     return Queries(
         names=tuple(store.sample_ids[row] for row in rows),
         embeddings=features,
-        sha256=store.sha256[rows],
+        sha256=store.sha256[rows] if store.has_images else None,
         labels=tuple(row_label(store, int(row)) for row in rows),
         rows=rows if own else np.full(len(rows), -1, dtype=np.int64),
         skipped=skipped,

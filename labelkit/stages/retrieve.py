@@ -206,7 +206,9 @@ def _search(
     ) -> tuple[NDArray[np.bool_], NDArray[np.bool_], NDArray[np.bool_]]:
         """Of rows that were found, those that are the query, have its file, or its embedding."""
         itself = rows[indices] == queries.rows[query]
-        same_file = (store.sha256[rows[indices]] == queries.sha256[query]).all(axis=1)
+        same_file = np.zeros(len(indices), dtype=np.bool_)
+        if queries.sha256 is not None and store.has_images:
+            same_file = (store.sha256[rows[indices]] == queries.sha256[query]).all(axis=1)
         cosines = scores if metric == "cosine" else _cosines(queries.embeddings[query], features[indices])
         return itself, same_file, cosines >= DUPLICATE_COSINE
 

@@ -11,12 +11,13 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Callable
 
 from labelkit.errors import Damaged, StoreError
 from labelkit.store.hdf5 import check_handle
 
 
-def _limit(seconds: float, size: int) -> None:
+def limit(seconds: float, size: int) -> None:
     """Let the system end this process, also while it is inside a C function, after ``seconds``."""
     if hasattr(signal, "setitimer"):
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
@@ -28,25 +29,26 @@ def _limit(seconds: float, size: int) -> None:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-def main() -> None:
-    """Check standard input and write the verdict to standard output."""
-    name, seconds, size = sys.argv[1], float(sys.argv[2]), int(sys.argv[3])
-    verdict: dict[str, str | None] = {"error": None}
-    _limit(seconds, size)
+def verdict_of(check: Callable[[], None]) -> str:
+    """Return what a check found, as JSON."""
     try:
         try:
-            check_handle(os.fdopen(0, "rb", buffering=0, closefd=False), "", None if name == "any" else name)
+            check()
         except MemoryError as error:
             problem = "checking it needs more memory than a file of this size should"
             raise Damaged("", problem, "Restore the file from a copy or make it again with --overwrite") from error
     except StoreError as error:
-        verdict = {
-            "error": type(error).__name__,
-            "where": error.where,
-            "problem": error.problem,
-            "remedy": error.remedy,
-        }
-    sys.stdout.write(json.dumps(verdict))
+        found = {"error": type(error).__name__, "where": error.where, "problem": error.problem, "remedy": error.remedy}
+        return json.dumps(found)
+    return json.dumps({"error": None})
+
+
+def main() -> None:
+    """Check standard input and write the verdict to standard output."""
+    name, seconds, size = sys.argv[1], float(sys.argv[2]), int(sys.argv[3])
+    limit(seconds, size)
+    handle = os.fdopen(0, "rb", buffering=0, closefd=False)
+    sys.stdout.write(verdict_of(lambda: check_handle(handle, "", None if name == "any" else name)))
 
 
 if __name__ == "__main__":

@@ -14,8 +14,9 @@ import json
 import os
 import re
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from labelkit.errors import resource_error
 
@@ -151,8 +152,38 @@ def commit_bytes(
         FileExistsError: the file exists and ``replace`` is false.
         ResourceError: the disk is full, the folder is missing, no permission, ...; no temporary file is left.
     """
-    path = Path(path)
     digest = hashlib.sha256()
+
+    def fill(descriptor: int) -> None:
+        for chunk in _chunks(data):
+            digest.update(chunk)
+            write_all(descriptor, chunk)
+
+    _commit(Path(path), fill, replace=replace)
+    return digest.hexdigest()
+
+
+def commit_file(path: str | os.PathLike[str], write: Callable[[BinaryIO], None], *, replace: bool = True) -> None:
+    """Let a function write a file that exists under its name only when all of it is on the disk.
+
+    Args:
+        path: the final name; its folder must exist.
+        write: gets the new file, open for reading and writing in any order.
+        replace: whether an existing file is replaced.
+
+    Raises:
+        FileExistsError: the file exists and ``replace`` is false.
+        ResourceError: see ``commit_bytes``.
+    """
+
+    def fill(descriptor: int) -> None:
+        with os.fdopen(descriptor, "w+b", closefd=False) as file:
+            write(file)
+
+    _commit(Path(path), fill, replace=replace)
+
+
+def _commit(path: Path, fill: Callable[[int], None], *, replace: bool) -> None:
     temporary = path.parent / temporary_name()
     try:
         descriptor = create_temporary(temporary.parent, temporary.name)
@@ -160,9 +191,7 @@ def commit_bytes(
         raise resource_error(error, str(path)) from error
     try:
         try:
-            for chunk in _chunks(data):
-                digest.update(chunk)
-                write_all(descriptor, chunk)
+            fill(descriptor)
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
@@ -173,7 +202,6 @@ def commit_bytes(
         if isinstance(error, OSError) and not isinstance(error, FileExistsError):
             raise resource_error(error, str(path)) from error
         raise
-    return digest.hexdigest()
 
 
 def commit_json(path: str | os.PathLike[str], obj: object) -> str:

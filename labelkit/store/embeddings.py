@@ -135,9 +135,7 @@ class EmbeddingStore:
         n: rows.
         dim: values per embedding, d.
         sample_ids: n paths below the data root; bytes that are not UTF-8 are surrogate escapes.
-        sha256: (n, 32) uint8, digests of the image files.
-        file_sizes: (n,) uint64, bytes.
-        image_sizes: (n, 2) uint32, height and width after orientation.
+        has_images: whether the image files are known: their digests and sizes.
         labels: (n,) int64, class index, -1 = unlabeled; or ``None``. The truth, also where training must not look.
         labeled: (n,) bool, whether training may use the label; or ``None``.
         class_names: k names; may be empty.
@@ -160,9 +158,13 @@ class EmbeddingStore:
         root = file.attributes[""]
         self._check_root(file)
         lengths = check_axes(file, schema.STORE_COLUMNS)
-        for name in schema.REQUIRED_COLUMNS:
+        self.has_images = schema.FEATURE_IMAGELESS not in str(root.get("requires", "")).split(",")
+        for name in (*schema.REQUIRED_COLUMNS, *(schema.IMAGE_COLUMNS if self.has_images else ())):
             if name not in file.datasets:
                 raise Refused(file.place(name), "is missing", RESTORE)
+        for name in () if self.has_images else schema.IMAGE_COLUMNS:
+            if name in file.datasets:
+                raise Refused(file.place(name), "is there, and the file says that images are not known", RESTORE)
         self.n, self.dim = lengths["n"], lengths["d"]
         self.normalized = bool(root["normalized"])
         self.metric = str(root["metric"])
@@ -177,9 +179,7 @@ class EmbeddingStore:
         def texts(name: str) -> tuple[str, ...]:
             return tuple(file.read_strings(name, verify=verify)) if name in file.datasets else ()
 
-        self.sha256: NDArray[np.uint8] = file.read("sha256", verify=verify)
-        self.file_sizes: NDArray[np.uint64] = file.read("file_sizes", verify=verify)
-        self.image_sizes: NDArray[np.uint32] = file.read("image_sizes", verify=verify)
+        self._of_images = {name: column(name) for name in schema.IMAGE_COLUMNS}
         self.class_names, self.split_names = texts("class_names"), texts("split_names")
         self.labels: NDArray[np.int64] | None = column("labels")
         self.splits: NDArray[np.int16] | None = column("splits")
@@ -211,6 +211,32 @@ class EmbeddingStore:
             Damaged: a block of rows is not as it was written.
         """
         return {name: rows.get() for name, rows in self._extras.items()}
+
+    @property
+    def sha256(self) -> NDArray[np.uint8]:
+        """(n, 32) uint8, digests of the image files.
+
+        Raises:
+            Mismatch: rows were imported without their images.
+        """
+        return self._known("sha256")
+
+    @property
+    def file_sizes(self) -> NDArray[np.uint64]:
+        """(n,) uint64, bytes of the image files; raises as ``sha256``."""
+        return self._known("file_sizes")
+
+    @property
+    def image_sizes(self) -> NDArray[np.uint32]:
+        """(n, 2) uint32, height and width after orientation; raises as ``sha256``."""
+        return self._known("image_sizes")
+
+    def _known(self, name: str) -> NDArray[Any]:
+        values = self._of_images[name]
+        if values is None:
+            problem = "is not known, the rows were imported without their images"
+            raise Mismatch(f"{self.path}:/{name}", problem, "Import them again with --images FOLDER.")
+        return values
 
     def rows(self, split: str | None) -> NDArray[np.int64]:
         """Return the rows of a split in order, or all rows for ``None``.

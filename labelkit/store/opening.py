@@ -13,7 +13,7 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO, BinaryIO
 
 from labelkit import errors
 from labelkit.errors import Damaged, NotAStore, StoreError, resource_error
@@ -89,14 +89,37 @@ def open_regular(path: Path) -> BinaryIO:
 def _check_in_child(handle: BinaryIO, where: str, file_format: str | None) -> None:
     size = os.fstat(handle.fileno()).st_size
     seconds = _CHILD_SECONDS + size * _CHILD_SECONDS_PER_BYTE
+    raise_verdict(run_in_child(handle, where, "labelkit.store.check", [file_format or "any"], seconds), where)
+
+
+def run_in_child(
+    handle: BinaryIO, where: str, module: str, arguments: list[str], seconds: float, output: IO[bytes] | None = None
+) -> bytes:
+    """Let a process of its own meet a file, with limits on time and memory.
+
+    Args:
+        handle: the file; it becomes the standard input of ``python -m MODULE ARGUMENTS... SECONDS BYTES``.
+        where: how messages call the file.
+        module: of labelkit, see ``labelkit.store.check``.
+        arguments: its first arguments.
+        seconds: allowed time; bytes allowed are 512 MiB and twice the file.
+        output: takes its standard output, instead of this function.
+
+    Returns:
+        What it wrote to standard output; to standard error where ``output`` is given. It ended with status 0.
+
+    Raises:
+        Damaged: it took too long, or crashed.
+        ResourceError: it cannot be started.
+    """
     command = [
         sys.executable,
         "-P",
         "-m",
-        "labelkit.store.check",
-        file_format or "any",
+        module,
+        *arguments,
         str(seconds),
-        str(_CHILD_BYTES + 2 * size),
+        str(_CHILD_BYTES + 2 * os.fstat(handle.fileno()).st_size),
     ]
     environment = {
         **os.environ,
@@ -110,7 +133,8 @@ def _check_in_child(handle: BinaryIO, where: str, file_format: str | None) -> No
         child = subprocess.run(
             command,
             stdin=handle,
-            capture_output=True,
+            stdout=subprocess.PIPE if output is None else output,
+            stderr=subprocess.PIPE,
             env=environment,
             timeout=_CHILD_START_SECONDS + seconds,
             check=False,
@@ -123,14 +147,24 @@ def _check_in_child(handle: BinaryIO, where: str, file_format: str | None) -> No
         raise Damaged(where, f"checking it did not end within {seconds:.0f} s", RESTORE)
     if child.returncode < 0:
         raise Damaged(where, f"HDF5 crashed on it (signal {-child.returncode})", RESTORE)
-    try:
-        verdict = json.loads(child.stdout)
-    except ValueError as error:
+    if child.returncode > 0:
         message = child.stderr.decode("utf-8", "replace").strip()[-2000:]
-        raise RuntimeError(f"the process that checks files failed with status {child.returncode}: {message}") from error
+        raise RuntimeError(f"the process that checks files failed with status {child.returncode}: {message}")
+    return child.stderr if child.stdout is None else child.stdout
+
+
+def raise_verdict(answer: bytes, where: str) -> None:
+    """Raise the error that such a process found, if it found one.
+
+    Raises:
+        StoreError: it did.
+    """
+    try:
+        verdict = json.loads(answer)
+    except ValueError as error:
+        raise RuntimeError(f"the process that checks files answered {answer[-2000:]!r}") from error
     if verdict["error"] is not None:
         kind = getattr(errors, verdict["error"])
         if not (isinstance(kind, type) and issubclass(kind, StoreError)):
             raise RuntimeError(f"the process that checks files answered {verdict['error']!r}")
-        place = where + verdict["where"]
-        raise kind(place, verdict["problem"], verdict["remedy"])
+        raise kind(where + verdict["where"], verdict["problem"], verdict["remedy"])

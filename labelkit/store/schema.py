@@ -10,6 +10,8 @@ begin at multiples of 4096 bytes. Row i of every column is sample i; rows are so
     sha256            (n, 32) uint8               digest of the image file
     file_sizes        (n,) uint64                 bytes
     image_sizes       (n, 2) uint32               height and width after orientation
+                                                  these three are absent where rows were imported without their images
+                                                  (``requires`` = ``imageless``); never zeros in their place
     logits            (n, c) float32              optional: output of the model's classifier
     labels            (n,) int64                  optional: class index, -1 = unlabeled; the truth
     labeled           (n,) uint8                  optional: 1 = training may use this label
@@ -28,7 +30,13 @@ Root attributes, scalars of fixed-length types: ``format`` = labelkit.store, ``f
 ``content_digest``. Attributes of the empty group ``model``: ``name``, ``weights_fingerprint``,
 ``weights_file_sha256``, ``source``, ``layer``, ``pooling``, ``preprocess`` (canonical JSON),
 ``preprocess_digest``, ``numerics`` (canonical JSON). JSON above 16 KiB is a scalar string dataset of the
-same name in the same group instead.
+same name in the same group instead. Of imported rows, ``weights_fingerprint`` is empty and ``preprocess`` is
+{"imported": WORD}, where WORD is the model's name as it was given, or SHA-256 of the file that was read: rows are
+compared only with rows of the same WORD. ``plan_digest`` is then that of what was imported and how.
+
+A store made with ``embed --reuse`` also has the root attributes ``reused_rows``, a count, and ``reused_from``,
+content digests of the stores they were copied from, comma-separated. The plan has both, and which row is which in
+``columns.json`` (``reused``: store and row of each, -1 where it is computed).
 
 Content digest: SHA-256 over one line per object, each ended by a line feed, in the order of their bytes:
 
@@ -163,7 +171,8 @@ FORMATS = (
 FORMAT_VERSION = "1.0"
 MAJOR_VERSION = 1
 FEATURE_CELLS = "cells"
-KNOWN_FEATURES = frozenset({FEATURE_CELLS})
+FEATURE_IMAGELESS = "imageless"
+KNOWN_FEATURES = frozenset({FEATURE_CELLS, FEATURE_IMAGELESS})
 STORE_KINDS = ("embeddings", "patches")
 METRICS = ("cosine", "l2", "dot")
 DTYPES = ("float32", "float16")
@@ -210,7 +219,9 @@ LABEL_SET_COLUMNS: dict[str, tuple[str, ...]] = {
 }
 """Axes of each known dataset of a group ``label_sets/NAME``."""
 
-REQUIRED_COLUMNS = ("embeddings", "sample_ids", "sha256", "file_sizes", "image_sizes")
+REQUIRED_COLUMNS = ("embeddings", "sample_ids")
+IMAGE_COLUMNS = ("sha256", "file_sizes", "image_sizes")
+"""Required too, unless the store is imageless; then none of them may be there."""
 
 RESULT_COLUMNS: dict[str, tuple[str, ...]] = {
     "cluster_ids": ("n",),

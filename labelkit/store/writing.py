@@ -72,6 +72,9 @@ class EmbeddingPlan:
         old_classes: (k,) bool, whether the class has labeled samples.
         splits: (N,) int, index into ``split_names``, -1 = in no split.
         split_names: names of the splits.
+        reused_from: content digests of stores that rows are copied from.
+        reused: (N, 2) int, index into ``reused_from`` and row of that store, -1 where a row is computed; given if
+            and only if ``reused_from`` is.
 
     Raises:
         DatasetError: a sample id is not a path below the data root.
@@ -94,14 +97,23 @@ class EmbeddingPlan:
     old_classes: NDArray[np.bool_] | None = None
     splits: NDArray[np.int16] | None = None
     split_names: Sequence[str] = ()
+    reused_from: Sequence[str] = ()
+    reused: NDArray[np.int64] | None = None
 
     def __post_init__(self) -> None:
         """Bring the fields to their stored types and check them against each other."""
         self._set("sample_ids", tuple(self.sample_ids))
         self._set("class_names", tuple(self.class_names))
         self._set("split_names", tuple(self.split_names))
+        self._set("reused_from", tuple(self.reused_from))
         self._set("extras", dict(sorted((self.extras or {}).items())))
-        for name, dtype in (("labels", "<i8"), ("labeled", "?"), ("old_classes", "?"), ("splits", "<i2")):
+        for name, dtype in (
+            ("labels", "<i8"),
+            ("labeled", "?"),
+            ("old_classes", "?"),
+            ("splits", "<i2"),
+            ("reused", "<i8"),
+        ):
             values = getattr(self, name)
             if values is not None:
                 array = np.array(values, dtype=dtype)
@@ -164,6 +176,17 @@ class EmbeddingPlan:
             raise ValueError("labeled marks samples that have no label")
         if len(set(self.split_names)) < len(self.split_names):
             raise ValueError(f"split_names holds a name twice: {self.split_names}")
+        if (self.reused is None) != (not self.reused_from):
+            raise ValueError("reused and reused_from go together")
+        if self.reused is not None and (
+            self.reused.shape != (count, 2) or bool((self.reused[:, 0] >= len(self.reused_from)).any())
+        ):
+            raise ValueError(f"reused has shape {self.reused.shape} for {count} samples, or names a store too many")
+
+    @property
+    def num_reused(self) -> int:
+        """Rows that are copied."""
+        return 0 if self.reused is None else int((self.reused[:, 0] >= 0).sum())
 
     @property
     def _widths(self) -> Mapping[str, int]:
@@ -181,6 +204,8 @@ class EmbeddingPlan:
     def _columns(self) -> dict[str, Any]:
         arrays = {name: getattr(self, name) for name in ("labels", "labeled", "old_classes", "splits")}
         columns: dict[str, Any] = {name: None if array is None else array.tolist() for name, array in arrays.items()}
+        if self.reused is not None:
+            columns["reused"] = self.reused.tolist()
         return {**columns, "class_names": list(self.class_names), "split_names": list(self.split_names)}
 
     @cached_property
@@ -202,6 +227,7 @@ class EmbeddingPlan:
             "normalized": self.normalized,
             "metric": self.metric,
             "created_by": self.created_by,
+            **({"reuse": {"stores": list(self.reused_from), "rows": self.num_reused}} if self.reused_from else {}),
         }
 
     def to_json(self) -> dict[str, Any]:
@@ -238,11 +264,13 @@ def continue_plan(out: str | os.PathLike[str], plan: EmbeddingPlan) -> Embedding
     stored = _stored_plan(embedding_run_folder(Path(out)))
     if stored is None:
         return plan
-    keys = {key.partition(".")[0] for key in differing_keys(stored.to_json(), plan.to_json())}
+    differing = differing_keys(stored.to_json(), plan.to_json())
+    keys = {key if key.startswith("reuse.") else key.partition(".")[0] for key in differing}
     same_names = all(
         stored._columns[name] == plan._columns[name] for name in ("class_names", "old_classes", "split_names")
     )
-    if keys - {"files", "columns"} or not same_names:
+    # Which rows are copied follows from the listing; from which stores must be the same.
+    if keys - {"files", "columns", "reuse.rows"} or not same_names:
         return plan
     rows = {name: row for row, name in enumerate(plan.sample_ids)}
     pairs = [(old, rows[name]) for old, name in enumerate(stored.sample_ids) if name in rows]
@@ -253,6 +281,23 @@ def continue_plan(out: str | os.PathLike[str], plan: EmbeddingPlan) -> Embedding
     return stored if pairs else plan
 
 
+def planned_reuse(out: str | os.PathLike[str], plan: EmbeddingPlan, stores: Sequence[str]) -> NDArray[np.int64] | None:
+    """Return which rows an unfinished run copies, so that the images need not be looked at again.
+
+    Args:
+        out: the store to be made.
+        plan: made from the listing of now.
+        stores: content digests of the stores to copy from.
+
+    Returns:
+        (N, 2) as ``EmbeddingPlan.reused``, or ``None`` where there is no run of this listing and these stores.
+    """
+    stored = _stored_plan(_run_folder(Path(out)))
+    if stored is None or stored.sample_ids != plan.sample_ids or stored.reused_from != tuple(stores):
+        return None
+    return stored.reused
+
+
 def _stored_plan(folder: Path) -> EmbeddingPlan | None:
     """Return the plan of an unfinished run, or ``None`` where there is none that can be read."""
     try:
@@ -260,11 +305,11 @@ def _stored_plan(folder: Path) -> EmbeddingPlan | None:
         columns = json.loads((folder / "columns.json").read_bytes())
         names = (folder / "files").read_bytes()
         model = {key: value for key, value in loaded["model"].items() if key != "preprocess_digest"}
-        own = {
-            key: value for key, value in loaded.items() if key not in ("format", "format_version", "files", "columns")
-        }
+        foreign = ("format", "format_version", "files", "columns", "reuse")
+        own = {key: value for key, value in loaded.items() if key not in foreign}
         plan = EmbeddingPlan(
             **{**own, "model": ModelIdentity(**model)},
+            reused_from=loaded.get("reuse", {}).get("stores", ()),
             sample_ids=[name_text(raw) for raw in names.split(b"\0")],
             **columns,
         )
@@ -598,6 +643,8 @@ class EmbeddingRun:
             created_by=plan.created_by,
             plan_digest=self._digest,
         )
+        if plan.reused_from:
+            contents.set("", reused_rows=plan.num_reused, reused_from=",".join(plan.reused_from))
         datasets = contents.datasets
         datasets["sample_ids"] = strings(plan.sample_ids[row] for row in np.flatnonzero(kept).tolist())
         datasets.update((name, np.concatenate(pieces)) for name, pieces in small.items())

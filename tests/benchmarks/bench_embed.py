@@ -1,4 +1,4 @@
-"""Time ``embed``, from image files to a finished store, against the bare network over decoded tensors."""
+"""Time ``embed``: against the bare network over decoded tensors, and with the rows of an older store against all anew."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ SEEDS = {"images": 0, "weights": 0}
 NUM_IMAGES, NUM_CLASSES, SIDE = 512, 8, 32
 BATCH_SIZE = 64
 REPETITIONS = 7
+NUM_NEW = 5
 
 
 def write_images(folder: Path) -> None:
@@ -44,6 +45,7 @@ def rows() -> Iterator[Row]:
         cache, os.environ["LABELKIT_CACHE"] = os.environ.get("LABELKIT_CACHE"), str(folder / "cache")
         try:
             yield _row(folder)
+            yield _reuse_row(folder)
         finally:
             del os.environ["LABELKIT_CACHE"]
             if cache is not None:
@@ -91,3 +93,37 @@ def _row(folder: Path) -> Row:
     )
     stored = np.asarray(open_store(first.out).embeddings)
     return with_check(row, "embeddings", bool(np.array_equal(stored, bare().numpy())))
+
+
+def _reuse_row(folder: Path) -> Row:
+    """The old store has all images but one in a hundred."""
+    images = sorted((folder / "images").rglob("*.*"))
+    new = images[:: len(images) // NUM_NEW][:NUM_NEW]
+    (folder / "new").mkdir()
+    for number, image in enumerate(new):
+        image.rename(folder / "new" / f"{number}{image.suffix}")
+    numbers = itertools.count()
+
+    def config(**options: object) -> EmbedConfig:
+        out = folder / f"reuse-{next(numbers)}.h5"
+        common = {"dataset": str(folder / "images"), "backbone": "vit_tiny_patch16_224", "random_weights": True}
+        return EmbedConfig.model_validate(
+            {**common, "seed": SEEDS["weights"], "batch_size": BATCH_SIZE, "device": "cpu", "out": out, **options}
+        )
+
+    old = config()
+    embed_images(old)
+    for number, image in enumerate(new):
+        (folder / "new" / f"{number}{image.suffix}").rename(image)
+    added, scratch = config(reuse=str(old.out)), config()
+    row = compare(
+        f"embed {NUM_IMAGES} files with vit_tiny_patch16_224, {NUM_NEW} new: --reuse, times as fast / all anew",
+        seconds(lambda: embed_images(config(reuse=str(old.out)))),
+        seconds(lambda: embed_images(config())),
+        wanted=Wanted(">=", 4.0),
+        repetitions=3,
+    )
+    embed_images(added)
+    embed_images(scratch)
+    one, two = (np.asarray(open_store(made.out).embeddings) for made in (added, scratch))
+    return with_check(row, "embeddings", bool(np.allclose(one, two, rtol=1e-3, atol=1e-4)))

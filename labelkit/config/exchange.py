@@ -1,0 +1,155 @@
+"""Options of ``import`` and ``export``: rows from files of others, and to them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from labelkit.config.base import StageConfig, option
+
+_FILES = option("Files", preset=False)
+_MEANING = option("What is what", preset=False)
+_ROWS = option("Rows", preset=False)
+_STORE = option("Store", preset=False)
+
+IMPORT_SUFFIXES = (".npy", ".npz", ".csv", ".h5", ".hdf5", ".hdf")
+EXPORT_SUFFIXES = (".npy", ".npz", ".csv", ".parquet")
+IDS_SUFFIXES = (".csv", ".txt")
+
+
+def _suffix(path: Path, known: tuple[str, ...]) -> Path:
+    if path.suffix.lower() not in known:
+        raise ValueError(f"must end in {', '.join(known[:-1])} or {known[-1]}")
+    return path
+
+
+class ImportConfig(StageConfig):
+    """``labelkit import``."""
+
+    command: ClassVar[tuple[str, ...]] = ("import",)
+
+    source: Path = Field(
+        ..., description="Rows to read: .npy, .npz, .csv, or HDF5 (.h5, .hdf5, .hdf).", json_schema_extra=_FILES
+    )
+    out: Path = Field(..., description="Store to write, NAME.h5.", json_schema_extra=_FILES)
+    ids: Path | None = Field(
+        None,
+        description="Names of the rows in their order: .txt, one a line, or .csv with a column path, and labels and "
+        "splits if it has them; default: those in --source, else the numbers of the rows.",
+        json_schema_extra=_FILES,
+    )
+    images: Path | None = Field(
+        None,
+        description="Folder that the names are paths below: digests and sizes of the images are stored too; "
+        "default: the store says that they are not known.",
+        json_schema_extra=_FILES,
+    )
+    embeddings_key: str | None = Field(
+        None,
+        description="Array of the rows, such as /feats; of a CSV, what the names of its columns begin with before a "
+        "number; default: the usual names, else the only table of numbers.",
+        json_schema_extra=_MEANING,
+    )
+    ids_key: str | None = Field(
+        None, description="Array or column of the names; default: the usual ones.", json_schema_extra=_MEANING
+    )
+    labels_key: str | None = Field(
+        None,
+        description="Array or column of the labels, texts or whole numbers, empty or -1 = unlabeled; "
+        "default: the usual ones, if there is one.",
+        json_schema_extra=_MEANING,
+    )
+    splits_key: str | None = Field(
+        None,
+        description="Array or column of the splits; default: the usual ones, if there is one.",
+        json_schema_extra=_MEANING,
+    )
+    labeled_key: str | None = Field(
+        None,
+        description="Array or column that is 1 where training may use the label, else 0; default: labeled, if there.",
+        json_schema_extra=_MEANING,
+    )
+    model: str | None = Field(
+        None,
+        min_length=1,
+        max_length=200,
+        description="What made the rows; rows of stores with the same name can be compared; "
+        "default: not known, so that they are compared with no others.",
+        json_schema_extra=_ROWS,
+    )
+    metric: Literal["cosine", "l2", "dot"] = Field(
+        "cosine", description="How rows are meant to be compared.", json_schema_extra=_ROWS
+    )
+    normalized: bool = Field(
+        False, description="All rows have length 1; this is checked, not believed.", json_schema_extra=_ROWS
+    )
+    dtype: Literal["auto", "float32", "float16"] = Field(
+        "auto", description="Type of the stored rows; auto: float16 for float16, else float32.", json_schema_extra=_ROWS
+    )
+    overwrite: bool = Field(False, description="Replace the store in --out.", json_schema_extra=_FILES)
+
+    @field_validator("source")
+    @classmethod
+    def _source_is_known(cls, path: Path) -> Path:
+        return _suffix(path, IMPORT_SUFFIXES)
+
+    @field_validator("ids")
+    @classmethod
+    def _ids_are_known(cls, path: Path | None) -> Path | None:
+        return None if path is None else _suffix(path, IDS_SUFFIXES)
+
+    @model_validator(mode="after")
+    def _options_mean_something(self) -> ImportConfig:
+        kind = self.source.suffix.lower()
+        if kind == ".csv" and self.ids is not None:
+            raise ValueError("--ids goes with files of arrays; a CSV names its rows in a column (--ids-key)")
+        if kind == ".npy" and self.embeddings_key is not None:
+            raise ValueError("--embeddings-key has no meaning for a .npy file, which is one array")
+        if self.ids is not None and kind != ".npy" and self.ids_key is not None:
+            raise ValueError("the names come from --ids or from --ids-key")
+        keys = (self.ids_key, self.labels_key, self.splits_key, self.labeled_key)
+        is_csv = self.ids is not None and self.ids.suffix.lower() == ".csv"
+        if kind == ".npy" and not is_csv and any(key is not None for key in keys):
+            raise ValueError("a .npy file has no other arrays; keys name columns of --ids FILE.csv")
+        if self.out.resolve() in (self.source.resolve(), self.ids and self.ids.resolve()):
+            raise ValueError("--out is a file to read")
+        return self
+
+
+class ExportConfig(StageConfig):
+    """``labelkit export``."""
+
+    command: ClassVar[tuple[str, ...]] = ("export",)
+
+    index: Path = Field(..., description="Store to read, NAME.h5.", json_schema_extra=_STORE)
+    out: Path = Field(
+        ...,
+        description="File to write: .npy (and the names beside it, NAME.ids.csv), .npz, .csv, or .parquet (needs "
+        "labelkit[parquet]).",
+        json_schema_extra=_STORE,
+    )
+    what: Literal["embeddings", "labels", "result"] = Field(
+        "embeddings",
+        description="Rows with their names, labels and splits; the same without the rows; or a result.",
+        json_schema_extra=_STORE,
+    )
+    result: str | None = Field(
+        None,
+        pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$",
+        description="With --what result: its name beside the store.",
+        json_schema_extra=_STORE,
+    )
+    overwrite: bool = Field(False, description="Replace files of these names.", json_schema_extra=_STORE)
+
+    @field_validator("out")
+    @classmethod
+    def _out_is_known(cls, path: Path) -> Path:
+        return _suffix(path, EXPORT_SUFFIXES)
+
+    @model_validator(mode="after")
+    def _result_is_named(self) -> ExportConfig:
+        if (self.what == "result") != (self.result is not None):
+            raise ValueError("--what result and --result NAME go together")
+        return self

@@ -1,0 +1,224 @@
+"""Make a store of rows that were made elsewhere: checked, sorted by name, streamed to the disk.
+
+The rows stay in the file that they came in; they are read in order once to check them, and by name twice, for the
+digests and for the store.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelkit.errors import Refused, StoreError, resource_error
+from labelkit.store import schema
+from labelkit.store.commit import canonical_json, temporary_name
+from labelkit.store.embeddings import ModelIdentity
+from labelkit.store.hdf5 import Contents, Image, Stream, strings
+from labelkit.store.run_folder import check_space, install_image
+from labelkit.store.schema import name_bytes
+
+# A row that was scaled to length 1 is off by rounding: one unit of float32 per value at the most, of float16 more.
+_LENGTH_TOLERANCE = {"float32": 1e-4, "float16": 5e-3}
+
+
+@dataclass(frozen=True)
+class ImportedImages:
+    """What is known about the image files, in the order of the store.
+
+    Attributes:
+        sha256: (n, 32) uint8.
+        file_sizes: (n,) uint64 bytes.
+        image_sizes: (n, 2) uint32 height and width after orientation.
+    """
+
+    sha256: NDArray[np.uint8]
+    file_sizes: NDArray[np.uint64]
+    image_sizes: NDArray[np.uint32]
+
+
+@dataclass(frozen=True)
+class ImportedColumns:
+    """What is known about the rows besides, in the order of the store; ``None``: nothing.
+
+    Attributes:
+        labels: (n,) int64, index into ``class_names``, -1 = unlabeled.
+        class_names: k names.
+        labeled: (n,) bool, whether training may use the label.
+        splits: (n,) int16, index into ``split_names``, -1 = in no split.
+        split_names: names of the splits.
+    """
+
+    labels: NDArray[np.int64] | None = None
+    class_names: Sequence[str] = ()
+    labeled: NDArray[np.bool_] | None = None
+    splits: NDArray[np.int16] | None = None
+    split_names: Sequence[str] = ()
+
+
+def imported_model(name: str, source: str, word: str) -> ModelIdentity:
+    """Return the identity of a model of which only a name is known.
+
+    Args:
+        name: shown to people.
+        source: name of the file that was read.
+        word: rows of equal words are comparable: the name, if the user gave one, else the digest of the file.
+    """
+    return ModelIdentity(
+        name=name,
+        weights_fingerprint="",
+        weights_file_sha256="",
+        source=source,
+        layer="",
+        pooling="",
+        preprocess={"imported": word},
+        numerics={},
+    )
+
+
+def check_rows(embeddings: NDArray[Any], dtype: str, normalized: bool, where: Callable[[int], str]) -> None:
+    """Check all rows, as they will be stored, in the order of their file.
+
+    Args:
+        embeddings: (n, d) numbers.
+        dtype: ``float32`` or ``float16``, type of the stored rows.
+        normalized: whether all have to be of length 1.
+        where: number of a row to how messages call it.
+
+    Raises:
+        Refused: a number is not finite, or too large for the type; a row is not of length 1.
+    """
+    step = _rows_at_a_time(embeddings)
+    for start in range(0, len(embeddings), step):
+        given = embeddings[start : start + step]
+        stored = _cast(given, np.dtype(dtype))
+        finite = np.isfinite(stored)
+        if not finite.all():
+            row = int(np.argmin(finite.all(axis=1)))
+            column = int(np.argmin(finite[row]))
+            value = given[row, column]
+            if np.isfinite(value):
+                problem = f"value {column} is {value}, too large for {dtype}"
+                raise Refused(
+                    where(start + row), problem, "Pass --dtype float32." if dtype == "float16" else "Mend it."
+                )
+            raise Refused(where(start + row), f"value {column} is {value}", "Mend or leave out that row.")
+        if normalized:
+            lengths = np.sqrt(np.square(stored, dtype=np.float64).sum(axis=1))
+            off = np.abs(lengths - 1) > _LENGTH_TOLERANCE[dtype]
+            if off.any():
+                row = int(np.argmax(off))
+                problem = f"has length {lengths[row]:.6g}, and --normalized says 1"
+                raise Refused(where(start + row), problem, "Leave --normalized out, or scale the rows first.")
+
+
+def write_imported(
+    out: Path,
+    *,
+    embeddings: NDArray[Any],
+    order: NDArray[np.int64],
+    sample_ids: Sequence[str],
+    dtype: str,
+    model: ModelIdentity,
+    normalized: bool,
+    metric: str,
+    columns: ImportedColumns,
+    images: ImportedImages | None,
+    created_by: str,
+    recipe: dict[str, Any],
+    overwrite: bool = False,
+) -> None:
+    """Write a store, complete or not at all.
+
+    Args:
+        out: the store, ``NAME.h5``.
+        embeddings: (n, d) numbers that ``check_rows`` found right, as a rule a map of a file.
+        order: (n,) row of ``embeddings`` of each row of the store.
+        sample_ids: n names, sorted by their bytes, unique.
+        dtype: ``float32`` or ``float16``.
+        model: what made them.
+        normalized: whether rows have length 1.
+        metric: how they are meant to be compared.
+        columns: labels and splits.
+        images: of the image files; ``None``: not known, and the store says so.
+        created_by: program and version.
+        recipe: what was imported and how; its digest becomes ``plan_digest``.
+        overwrite: replace a file of this name.
+
+    Raises:
+        StoreError: the file exists.
+        ResourceError: the disk is full, ...
+    """
+    names = [name_bytes(name) for name in sample_ids]
+    contents = Contents()
+    contents.set(
+        "",
+        format=schema.FORMAT_STORE,
+        format_version=schema.FORMAT_VERSION,
+        requires="" if images is not None else schema.FEATURE_IMAGELESS,
+        kind="embeddings",
+        normalized=int(normalized),
+        metric=metric,
+        names_are_utf8=int(all(_is_utf8(name) for name in names)),
+        created_by=created_by,
+        plan_digest=hashlib.sha256(canonical_json(recipe).encode()).hexdigest(),
+    )
+    model.put(contents)
+    kind = np.dtype(dtype).newbyteorder("<")
+    step = _rows_at_a_time(embeddings)
+
+    def blocks() -> Iterator[NDArray[Any]]:
+        for start in range(0, len(order), step):
+            yield _cast(embeddings[order[start : start + step]], kind)
+
+    datasets = contents.datasets
+    datasets["embeddings"] = Stream(kind, embeddings.shape, blocks)
+    datasets["sample_ids"] = strings(sample_ids)
+    if images is not None:
+        datasets.update(sha256=images.sha256, file_sizes=images.file_sizes, image_sizes=images.image_sizes)
+    if columns.labels is not None:
+        datasets["labels"] = columns.labels
+        if columns.class_names:
+            datasets["class_names"] = strings(columns.class_names)
+    if columns.labeled is not None and columns.labels is not None:
+        datasets["labeled"] = columns.labeled.astype(np.uint8)
+        used = np.zeros(len(columns.class_names), dtype=np.uint8)
+        used[columns.labels[columns.labeled]] = 1
+        datasets["old_classes"] = used
+    if columns.splits is not None:
+        datasets.update(splits=columns.splits, split_names=strings(columns.split_names))
+    needed = embeddings.size * kind.itemsize + len(names) * (max(map(len, names)) + 64) + (64 << 10)
+    check_space(out.with_name(out.name + ".run"), needed, out, "the store")
+    try:
+        install_image(Image(contents), out.parent / temporary_name(), out, replace=overwrite)
+    except FileExistsError as error:
+        raise exists_error(out) from error
+    except OSError as error:
+        raise resource_error(error, str(out)) from error
+
+
+def exists_error(out: Path) -> StoreError:
+    """Return the error about an output that is there already."""
+    return StoreError(str(out), "exists", "Pass --overwrite to replace it, or choose another --out.")
+
+
+def _rows_at_a_time(embeddings: NDArray[Any]) -> int:
+    return max(1, schema.BLOCK_BYTES // (8 * int(embeddings.shape[1])))
+
+
+def _cast(values: NDArray[Any], kind: np.dtype[Any]) -> NDArray[Any]:
+    with np.errstate(over="ignore", invalid="ignore"):
+        return np.ascontiguousarray(values).astype(kind, copy=False)
+
+
+def _is_utf8(raw: bytes) -> bool:
+    try:
+        raw.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

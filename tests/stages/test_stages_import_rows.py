@@ -1,0 +1,437 @@
+"""``labelkit import``: rows of other programs become stores; what is wrong with them is said with its row or line."""
+
+from __future__ import annotations
+
+import hashlib
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+from labelkit.store.embeddings import open_store
+from numpy.typing import NDArray
+from PIL import Image
+
+IDS = ["b/1.png", "a/0.png", "c/2.png", "a/10.png"]
+SORTED = [1, 3, 0, 2]  # by bytes: a/0.png, a/10.png, b/1.png, c/2.png
+LABELS = ["bee", "ant", "", "ant"]
+SPLITS = ["test", "train", "train", ""]
+
+
+@pytest.fixture
+def rows() -> NDArray[np.float32]:
+    return np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
+
+
+def csv_text(rows: NDArray[Any]) -> str:
+    lines = ["path,label,split,e0,e1,e2"]
+    for name, label, split, row in zip(IDS, LABELS, SPLITS, rows.tolist(), strict=True):
+        lines.append(",".join([name, label, split, *(repr(value) for value in row)]))
+    return "\n".join(lines) + "\n"
+
+
+def write_npy(folder: Path, rows: NDArray[Any]) -> tuple[object, ...]:
+    np.save(folder / "x.npy", rows)
+    lines = [",".join(line) for line in zip(IDS, LABELS, SPLITS, strict=True)]
+    (folder / "ids.csv").write_text("path,label,split\n" + "\n".join(lines) + "\n")
+    return ("--source", folder / "x.npy", "--ids", folder / "ids.csv")
+
+
+def write_npz(folder: Path, rows: NDArray[Any]) -> tuple[object, ...]:
+    np.savez_compressed(folder / "x.npz", features=rows, paths=np.array(IDS), label=np.array(LABELS), splits=SPLITS)
+    return ("--source", folder / "x.npz")
+
+
+def write_csv(folder: Path, rows: NDArray[Any]) -> tuple[object, ...]:
+    (folder / "x.csv").write_text("\ufeff" + csv_text(rows), encoding="utf-8")
+    return ("--source", folder / "x.csv")
+
+
+def write_hdf5(folder: Path, rows: NDArray[Any]) -> tuple[object, ...]:
+    with h5py.File(folder / "x.hdf5", "w") as file:
+        file.create_dataset("deep/feats", data=rows, chunks=(2, 3), compression="gzip", shuffle=True)
+        file["names"] = IDS  # of variable length
+        file["deep"].create_dataset("classes", data=np.array(LABELS, dtype="S3"))
+        file["splits"] = SPLITS
+        file.attrs["text"] = "of variable length too"
+        file["elsewhere"] = h5py.ExternalLink("/etc/passwd", "/x")
+    keys = ("--embeddings-key", "/deep/feats", "--ids-key", "names", "--labels-key", "deep/classes")
+    return ("--source", folder / "x.hdf5", *keys)
+
+
+FORMATS = [write_npy, write_npz, write_csv, write_hdf5]
+
+
+@pytest.mark.parametrize("write", FORMATS)
+def test_rows_of_every_format_are_sorted_by_name_and_unchanged(
+    labelkit: Any, tmp_path: Path, rows: NDArray[np.float32], write: Callable[..., tuple[object, ...]]
+) -> None:
+    answer = labelkit("import", *write(tmp_path, rows), "--out", tmp_path / "s.h5", "--json")
+
+    assert answer.code == 0, answer.err
+    store = open_store(tmp_path / "s.h5")
+    assert store.sample_ids == [IDS[row] for row in SORTED]
+    assert store.embeddings.tobytes() == rows[SORTED].tobytes()
+    assert store.class_names == ("ant", "bee")
+    assert store.labels is not None
+    assert store.labels.tolist() == [0, 0, 1, -1]
+    assert store.splits is not None
+    assert store.split_names == ("train", "test")
+    assert store.splits.tolist() == [0, -1, 1, 0]
+    assert store.labeled is None
+    assert not store.has_images
+    assert (answer.json["rows"], answer.json["dim"], answer.json["has_images"]) == (4, 3, False)
+
+
+def test_the_same_import_gives_the_same_bytes(labelkit: Any, tmp_path: Path, rows: NDArray[np.float32]) -> None:
+    words = write_npz(tmp_path, rows)
+
+    for name in ("one.h5", "two.h5"):
+        assert labelkit("import", *words, "--out", tmp_path / name, "-q").code == 0
+
+    assert (tmp_path / "one.h5").read_bytes() == (tmp_path / "two.h5").read_bytes()
+
+
+def test_rows_without_names_get_their_numbers(labelkit: Any, tmp_path: Path) -> None:
+    rows = np.arange(22, dtype=np.float16).reshape(11, 2)
+    np.save(tmp_path / "x.npy", np.asfortranarray(rows))
+
+    assert labelkit("import", "--source", tmp_path / "x.npy", "--out", tmp_path / "s.h5").code == 0
+
+    store = open_store(tmp_path / "s.h5")
+    assert store.sample_ids == [f"{row:02d}" for row in range(11)]
+    assert store.embeddings.dtype == np.float16
+    np.testing.assert_array_equal(store.embeddings, rows)
+
+
+def test_names_may_be_bytes_that_are_no_text(labelkit: Any, tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.eye(2))
+    (tmp_path / "ids.txt").write_bytes(b"z.png\r\na\xff.png")
+
+    words = ("--source", tmp_path / "x.npy", "--ids", tmp_path / "ids.txt")
+    assert labelkit("import", *words, "--out", tmp_path / "s.h5").code == 0
+
+    store = open_store(tmp_path / "s.h5")
+    assert store.sample_ids == ["a\udcff.png", "z.png"]
+    assert store.embeddings.tolist() == [[0, 1], [1, 0]]
+
+
+def test_whole_numbers_are_classes_and_minus_one_is_none(labelkit: Any, tmp_path: Path) -> None:
+    np.savez(tmp_path / "x.npz", x=np.eye(3), y=np.array([10, -1, 2]), labeled=np.array([True, False, False]))
+
+    assert labelkit("import", "--source", tmp_path / "x.npz", "--out", tmp_path / "s.h5").code == 0
+
+    store = open_store(tmp_path / "s.h5")
+    assert store.class_names == ("2", "10")
+    assert store.labels is not None
+    assert store.labels.tolist() == [1, -1, 0]
+    assert store.labeled is not None
+    assert store.labeled.tolist() == [True, False, False]
+    assert store.old_classes is not None
+    assert store.old_classes.tolist() == [False, True]
+
+
+def test_images_are_read_for_their_digests_and_sizes(labelkit: Any, tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.eye(2))
+    (tmp_path / "ids.txt").write_text("b.png\na.png\n")
+    for name, size in (("a.png", (5, 4)), ("b.png", (7, 6))):
+        Image.new("L", size).save(tmp_path / name)
+    words = ("--source", tmp_path / "x.npy", "--ids", tmp_path / "ids.txt", "--images", tmp_path)
+
+    assert labelkit("import", *words, "--out", tmp_path / "s.h5").code == 0
+
+    store = open_store(tmp_path / "s.h5")
+    files = [(tmp_path / name).read_bytes() for name in ("a.png", "b.png")]
+    assert [row.tobytes() for row in store.sha256] == [hashlib.sha256(content).digest() for content in files]
+    assert store.file_sizes.tolist() == [len(content) for content in files]
+    assert store.image_sizes.tolist() == [[4, 5], [6, 7]]
+
+    (tmp_path / "a.png").unlink()
+    answer = labelkit("import", *words, "--out", tmp_path / "t.h5")
+    assert answer.code == 3
+    assert "1 of 2 images cannot be used: a.png: the file is gone" in answer.err
+    assert not (tmp_path / "t.h5").exists()
+
+
+# ---- commands over such a store
+
+
+@pytest.fixture
+def imported(labelkit: Any, tmp_path: Path) -> Path:
+    """Twelve rows around three directions, with labels, without images."""
+    rows = np.repeat(np.eye(3), 4, axis=0) + np.random.default_rng(1).normal(scale=0.01, size=(12, 3))
+    np.savez(tmp_path / "x.npz", embeddings=rows, labels=np.repeat([0, 1, 2], 4))
+    words = ("--source", tmp_path / "x.npz", "--model", "mine")
+    assert labelkit("import", *words, "--out", tmp_path / "s.h5").code == 0
+    return tmp_path / "s.h5"
+
+
+def test_imported_rows_are_clustered_scored_and_searched(labelkit: Any, imported: Path) -> None:
+    assert labelkit("cluster", "k-means", "--index", imported, "--num-clusters", 3).code == 0
+    scored = labelkit("evaluate", "clustering", "--index", imported, "--json")
+    assert scored.json["scores"][0]["all_accuracy"] == 1.0
+    searched = labelkit("evaluate", "retrieval", "--index", imported, "--k", "1", "--json")
+    assert searched.json["recall"]["1"] == 1.0
+    assert searched.json["n_same_file"] is None
+    found = labelkit("retrieve", "--index", imported, "--query-rows", "0", "-k", "4", "--skip-duplicates", "--json")
+    assert found.code == 0, found.err
+
+
+def test_rows_are_compared_with_those_of_the_same_name_only(labelkit: Any, imported: Path, tmp_path: Path) -> None:
+    np.save(tmp_path / "q.npy", np.eye(3)[:1])
+    for model in ("mine", "other"):
+        words = ("--source", tmp_path / "q.npy", "--model", model)
+        assert labelkit("import", *words, "--out", tmp_path / f"{model}.h5").code == 0
+
+    same = labelkit("retrieve", "--index", imported, "--query", tmp_path / "mine.h5", "-k", "4", "--json")
+    other = labelkit("retrieve", "--index", imported, "--query", tmp_path / "other.h5", "-k", "4")
+
+    assert {hit["row"] for hit in same.json["queries"][0]["hits"]} == {0, 1, 2, 3}
+    assert other.code == 3
+    assert "preprocess.imported" in other.err
+
+
+def test_what_needs_images_says_that_they_are_not_known(labelkit: Any, imported: Path, photos: Path) -> None:
+    answer = labelkit("match", "--index", imported, "--dataset", photos)
+    assert answer.code == 3
+    query = labelkit("retrieve", "--index", imported, "--query", photos / "ant" / "00.png")
+    assert query.code == 3
+    assert "the rows were imported" in query.err
+
+
+# ---- what cannot be used
+
+
+def refusal(labelkit: Any, tmp_path: Path, *words: object, code: int = 3) -> str:
+    answer = labelkit("import", *words, "--out", tmp_path / "s.h5")
+    assert answer.code == code, answer.err
+    assert not (tmp_path / "s.h5").exists()
+    assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith(".tmp")) == []
+    return str(answer.err)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda text: "", "x.csv: is empty"),
+        (lambda text: text.splitlines()[0], "x.csv: holds a header only"),
+        (lambda text: text.replace("c/2.png", "a/0.png"), "x.csv line 4: 'a/0.png' is also the name in"),
+        (lambda text: text.replace("c/2.png", "/c/2.png"), "x.csv line 4: the name '/c/2.png' is not a path below"),
+        (lambda text: text.replace("c/2.png", ""), "x.csv line 4: the name '' is empty"),
+        (lambda text: text.replace("c/2.png,", "c/2.png,,"), "x.csv line 4: 7 fields, the header has 6"),
+        (lambda text: text.replace("path,", "file name,"), "x.csv line 1: no column of paths"),
+        (lambda text: text.rpartition(",")[0] + ",nan", "x.csv line 5: value 2 is nan"),
+        (lambda text: text.rpartition(",")[0] + ",-inf", "x.csv line 5: value 2 is -inf"),
+        (lambda text: text.rpartition(",")[0] + ",1e39", "x.csv line 5: value 2 is 1e+39, too large for float32"),
+        (lambda text: text.rpartition(",")[0] + ",x", "x.csv line 5: 'x' in column 'e2' is no number"),
+        (lambda text: text.replace("b/1.png", '"b/1.png'), "x.csv line 5: unexpected end of data"),
+    ],
+)
+def test_a_csv_that_cannot_be_used_is_refused_with_its_line(
+    labelkit: Any, tmp_path: Path, rows: NDArray[np.float32], change: Callable[[str], str], message: str
+) -> None:
+    (tmp_path / "x.csv").write_text(change(csv_text(rows)))
+    assert message in refusal(labelkit, tmp_path, "--source", tmp_path / "x.csv")
+
+
+def test_another_encoding_is_named_with_its_line(labelkit: Any, tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_bytes("path,e0\na.png,1\nä.png,2\n".encode("latin-1"))
+    assert "x.csv line 3: is not UTF-8" in refusal(labelkit, tmp_path, "--source", tmp_path / "x.csv")
+
+
+@pytest.mark.parametrize(
+    ("array", "message"),
+    [
+        (np.array([[1.0, np.nan]]), "x.npy row 0: value 1 is nan"),
+        (np.array([["a"]]), "no numbers that a row can have"),
+        (np.ones(3), "shape (3), expected (rows, values)"),
+        (np.ones((0, 3)), "shape (0, 3), expected (rows, values)"),
+        (np.array([[None]]), "holds Python objects, which only a pickle could bring back"),
+    ],
+)
+def test_arrays_that_are_no_rows_are_refused(labelkit: Any, tmp_path: Path, array: NDArray[Any], message: str) -> None:
+    np.save(tmp_path / "x.npy", array)
+    assert message in refusal(labelkit, tmp_path, "--source", tmp_path / "x.npy")
+
+
+def test_a_file_that_is_empty_cut_off_or_another_is_refused(labelkit: Any, tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.ones((9, 9)))
+    data = (tmp_path / "x.npy").read_bytes()
+    for content, message in ((b"", "is empty"), (data[:-1], "is cut off"), (data[:30], "cannot be read")):
+        (tmp_path / "x.npy").write_bytes(content)
+        assert message in refusal(labelkit, tmp_path, "--source", tmp_path / "x.npy")
+    for suffix, message in ((".npy", ".npy format"), (".npz", ".npz format"), (".hdf5", "not an HDF5 file")):
+        path = tmp_path / f"x{suffix}"
+        path.write_bytes(b"something else, longer than a header")
+        assert message in refusal(labelkit, tmp_path, "--source", path)
+    assert "no such file" in refusal(labelkit, tmp_path, "--source", tmp_path / "none.npz")
+
+
+def test_a_wrong_number_of_names_is_said(labelkit: Any, tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.ones((3, 2)))
+    (tmp_path / "ids.txt").write_text("a\nb\n")
+    words = ("--source", tmp_path / "x.npy", "--ids", tmp_path / "ids.txt")
+    assert f"{tmp_path / 'ids.txt'}: 2 ids for 3 rows" in refusal(labelkit, tmp_path, *words)
+
+
+def test_a_name_that_comes_twice_is_said_with_both_lines(labelkit: Any, tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.ones((3, 2)))
+    (tmp_path / "ids.txt").write_text("b\na\nb\n")
+    words = ("--source", tmp_path / "x.npy", "--ids", tmp_path / "ids.txt")
+    err = refusal(labelkit, tmp_path, *words)
+    assert f"ids.txt line 3: 'b' is also the name in {tmp_path / 'ids.txt'} line 1" in err
+
+
+def test_length_one_is_checked_not_believed(labelkit: Any, tmp_path: Path) -> None:
+    rows = np.eye(3)
+    np.save(tmp_path / "x.npy", rows)
+    words = ("--source", tmp_path / "x.npy", "--normalized")
+    assert labelkit("import", *words, "--out", tmp_path / "good.h5").code == 0
+    assert open_store(tmp_path / "good.h5").normalized
+    rows[1, 1] = 1.01
+    np.save(tmp_path / "x.npy", rows)
+    assert "x.npy row 1: has length 1.01, and --normalized says 1" in refusal(labelkit, tmp_path, *words)
+
+
+def test_a_store_that_is_there_is_replaced_only_when_told(labelkit: Any, tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.eye(2))
+    (tmp_path / "s.h5").write_bytes(b"mine")
+    words = ("--source", tmp_path / "x.npy", "--out", tmp_path / "s.h5")
+    assert labelkit("import", *words).code == 3
+    assert (tmp_path / "s.h5").read_bytes() == b"mine"
+    assert labelkit("import", *words, "--overwrite").code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--source", "x.txt"), "must end in"),
+        (("--source", "x.npy", "--embeddings-key", "a"), "has no meaning for a .npy"),
+        (("--source", "x.npy", "--labels-key", "a"), "keys name columns of --ids FILE.csv"),
+        (("--source", "x.csv", "--ids", "ids.txt"), "a CSV names its rows in a column"),
+    ],
+)
+def test_options_that_would_do_nothing_are_refused(
+    labelkit: Any, tmp_path: Path, words: tuple[str, ...], message: str
+) -> None:
+    assert message in refusal(labelkit, tmp_path, *words, code=2)
+
+
+# ---- files made to do harm
+
+
+def soft_link(file: h5py.File) -> None:
+    file["real"] = np.ones(4)
+    file["feats"] = h5py.SoftLink("/real")
+
+
+def external_link(file: h5py.File) -> None:
+    file["feats"] = h5py.ExternalLink("/etc/passwd", "/x")
+
+
+def outside_storage(file: h5py.File) -> None:
+    file.create_dataset("feats", (8, 1), "u1", external=[("/etc/passwd", 0, 8)])
+
+
+def virtual(file: h5py.File) -> None:
+    layout = h5py.VirtualLayout((4, 1), "f4")
+    layout[:] = h5py.VirtualSource("/etc/passwd", "x", (4, 1))
+    file.create_virtual_dataset("feats", layout)
+
+
+def bomb(file: h5py.File) -> None:
+    file.create_dataset("feats", (1 << 30, 1 << 10), "u1", chunks=(1 << 10, 1 << 10), compression="gzip")
+
+
+def huge_chunk(file: h5py.File) -> None:
+    file.create_dataset("feats", (1, 1), "u1", maxshape=(None, 1), chunks=((64 << 20) + 1, 1))
+
+
+def other_filter(file: h5py.File) -> None:
+    file.create_dataset("feats", data=np.ones((9, 9)), compression="lzf")
+
+
+def compound(file: h5py.File) -> None:
+    file["feats"] = np.zeros((2, 2), dtype=[("a", "f4")])
+
+
+def reference(file: h5py.File) -> None:
+    file["real"] = np.ones(2)
+    file.create_dataset("feats", data=[[file["real"].ref]], dtype=h5py.ref_dtype)
+
+
+def texts(file: h5py.File) -> None:
+    file["feats"] = [["a", "b"]]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (soft_link, "a soft or external link"),
+        (external_link, "a soft or external link"),
+        (outside_storage, "storage outside of the file"),
+        (virtual, "a virtual dataset"),
+        (bomb, "bytes declared"),
+        (huge_chunk, "chunks above 64 MiB"),
+        (other_filter, "filters that are not allowed"),
+        (compound, "a type other than"),
+        (reference, "a type other than"),
+        (texts, "no numbers that a row can have"),
+    ],
+)
+@pytest.mark.parametrize("named", [True, False])
+def test_hdf5_that_reaches_out_or_blows_up_is_refused(
+    labelkit: Any, tmp_path: Path, make: Callable[[h5py.File], None], message: str, named: bool
+) -> None:
+    with h5py.File(tmp_path / "x.hdf5", "w") as file:
+        make(file)
+    words = ("--source", tmp_path / "x.hdf5", *(("--embeddings-key", "feats") if named else ()))
+    err = refusal(labelkit, tmp_path, *words)
+    # A link is looked at only where it is asked for.
+    assert message in err or (not named and "it is not clear which array holds the embeddings" in err)
+
+
+def test_texts_longer_than_any_name_are_refused(labelkit: Any, tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "x.hdf5", "w") as file:
+        file["feats"] = np.ones((2, 2))
+        file["ids"] = ["a", "b" * 70_000]
+    err = refusal(labelkit, tmp_path, "--source", tmp_path / "x.hdf5")
+    assert "/ids: is not read: texts longer than the file, or one above 64 KiB, at row 1" in err
+
+
+def test_a_damaged_hdf5_file_is_said_to_be_damaged(labelkit: Any, tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "x.hdf5", "w") as file:
+        file.create_dataset("feats", data=np.random.default_rng(0).normal(size=(400, 9)), compression="gzip")
+        offset = file["feats"].id.get_chunk_info(0).byte_offset
+    data = bytearray((tmp_path / "x.hdf5").read_bytes())
+    data[offset : offset + 64] = bytes(64)
+    (tmp_path / "x.hdf5").write_bytes(data)
+    assert "HDF5 cannot read it" in refusal(labelkit, tmp_path, "--source", tmp_path / "x.hdf5")
+
+
+def test_a_name_that_is_not_there_is_answered_with_those_that_are(labelkit: Any, tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "x.hdf5", "w") as file:
+        file["feats"] = np.ones((2, 2))
+    err = refusal(labelkit, tmp_path, "--source", tmp_path / "x.hdf5", "--ids-key", "/names", code=2)
+    assert "has no 'names'; it has: feats (2, 2)" in err
+
+
+def test_a_zip_that_unpacks_to_far_more_is_refused(labelkit: Any, tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "x.npz", "w", zipfile.ZIP_DEFLATED) as archive:
+        with archive.open("embeddings.npy", "w") as member:
+            np.save(member, np.zeros((3000, 3000), dtype=np.float32))
+    assert "bytes declared" in refusal(labelkit, tmp_path, "--source", tmp_path / "x.npz")
+
+
+def test_objects_that_mean_something_are_refused_and_others_left_alone(labelkit: Any, tmp_path: Path) -> None:
+    objects = np.array([{}, None])
+    words = ("--source", tmp_path / "x.npz")
+    np.savez(tmp_path / "x.npz", embeddings=np.eye(2), labels=objects)
+    assert "x.npz:labels: holds Python objects" in refusal(labelkit, tmp_path, *words)
+    np.savez(tmp_path / "x.npz", embeddings=np.eye(2), notes=objects)
+    assert "x.npz:notes: holds Python objects" in refusal(labelkit, tmp_path, *words, "--labels-key", "notes")
+    assert labelkit("import", *words, "--out", tmp_path / "s.h5").code == 0
+    assert open_store(tmp_path / "s.h5").labels is None
