@@ -292,7 +292,7 @@ def planned_reuse(out: str | os.PathLike[str], plan: EmbeddingPlan, stores: Sequ
     Returns:
         (N, 2) as ``EmbeddingPlan.reused``, or ``None`` where there is no run of this listing and these stores.
     """
-    stored = _stored_plan(_run_folder(Path(out)))
+    stored = _stored_plan(embedding_run_folder(Path(out)))
     if stored is None or stored.sample_ids != plan.sample_ids or stored.reused_from != tuple(stores):
         return None
     return stored.reused

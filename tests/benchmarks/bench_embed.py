@@ -1,4 +1,4 @@
-"""Time ``embed``: against the bare network over decoded tensors, and with the rows of an older store against all anew."""
+"""Time ``embed``: against the bare network over decoded tensors, and with rows of an older store against all anew."""
 
 from __future__ import annotations
 
