@@ -23,7 +23,7 @@ echo "estimated number of categories: $classes"
 
 run=$(labelkit train flipclass --dataset "$list" --num-classes "$classes" $train --out "$out/run" --overwrite -q)
 index=$(labelkit embed --dataset "$list" --checkpoint "$run" --out "$out/photos.h5" --overwrite -q)
-labelkit discover head --index "$index" --overwrite -q > /dev/null
-labelkit discover answer --index "$index" --grouping head --min-confidence 0.6 --csv "$out/answers.csv" --overwrite
+labelkit cluster ss-kmeans --index "$index" --num-clusters "$classes" --overwrite -q > /dev/null
+labelkit discover answer --index "$index" --grouping ss-kmeans --min-confidence 0.6 --csv "$out/answers.csv" --overwrite
 head -5 "$out/answers.csv"
 echo "made: $run $index $out/answers.csv"
