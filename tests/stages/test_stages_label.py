@@ -291,4 +291,5 @@ def test_a_sheet_shows_the_images(labelkit: Labelkit, index: Path, tmp_path: Pat
 
     assert answer.code == 0, answer.err
     assert (answer.code, answer.out.split()) == (0, [str(out), str(sheet)])
-    assert Image.open(sheet).size == (8 + 4 * 120, 8 + 150)
+    with Image.open(sheet) as picture:
+        assert picture.size == (8 + 4 * 120, 8 + 150)

@@ -1,0 +1,245 @@
+"""Groups keep their ids when images are added, and ``labelkit diff`` tells what became of them."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from labelkit.config.labeling import DiffConfig
+from labelkit.config.stages import (
+    DiscoverHeadConfig,
+    KMeansConfig,
+    SinkhornConfig,
+    SphericalKMeansConfig,
+    SSKMeansConfig,
+)
+from labelkit.errors import ConfigError, StoreError
+from labelkit.stages.cluster import cluster_store
+from labelkit.stages.diff import diff_groups
+from labelkit.stages.discover import discover_head
+from labelkit.store.embeddings import EmbeddingStore, open_store
+from labelkit.store.results import read_result, write_result
+from labelkit.store.writing import EmbeddingPlan, EmbeddingRun
+
+MakeNamed = Callable[..., EmbeddingStore]
+CORNERS = {"a": (1, 0, 0), "b": (0, 1, 0), "c": (0, 0, 1), "d": (-1, 0, 0), "e": (0, -1, 0)}
+
+
+@pytest.fixture
+def make_named(tmp_path: Path, make_store: Any) -> MakeNamed:
+    """Return a function: names of images to a store; their first letter tells the corner they lie in.
+
+    An image is its name without folder: the digest is that of the rest, so that moved files are the same image.
+    """
+    model = make_store([[1.0]], name="model.h5").model
+
+    def make(name: str, images: Sequence[str], **columns: Any) -> EmbeddingStore:
+        ids = sorted(images)
+        bases = [image.rsplit("/", 1)[-1] for image in ids]
+        rows = np.array([CORNERS[base[0]] for base in bases], dtype=np.float32)
+        rows += [[0, 0, 0.001 * int(base[1:])] for base in bases]
+        logits = columns.pop("logits", None)
+        plan = EmbeddingPlan(
+            sample_ids=ids,
+            model=model,
+            dim=3,
+            batch_size=len(ids),
+            part_rows=len(ids),
+            normalized=False,
+            metric="cosine",
+            created_by="labelkit test",
+            extras={} if logits is None else {"logits": np.asarray(logits).shape[1]},
+            **columns,
+        )
+        run = EmbeddingRun.open(tmp_path / name, plan)
+        run.write_part(
+            0,
+            embeddings=rows,
+            sha256=np.stack([np.frombuffer(hashlib.sha256(base.encode()).digest(), np.uint8) for base in bases]),
+            file_sizes=np.ones(len(ids), dtype=np.uint64),
+            image_sizes=np.ones((len(ids), 2), dtype=np.uint32),
+            extras={} if logits is None else {"logits": np.asarray(logits, dtype=np.float32)},
+        )
+        run.publish()
+        return open_store(tmp_path / name)
+
+    return make
+
+
+def images(letters: str, number: int = 4) -> list[str]:
+    return [f"{letter}{i}" for letter in letters for i in range(number)]
+
+
+def cluster(store: EmbeddingStore, k: int, previous: EmbeddingStore | None = None, **options: Any) -> dict[str, Any]:
+    found = cluster_store(
+        KMeansConfig(index=store.path, num_clusters=k, previous=previous and previous.path, **options)
+    ).values
+    return found
+
+
+def group_of(store: EmbeddingStore, result: str = "k-means") -> dict[str, int]:
+    """Group of each letter."""
+    ids = read_result(store, result).arrays["cluster_ids"]
+    found: dict[str, set[int]] = {}
+    for name, group in zip(store.sample_ids, ids.tolist(), strict=True):
+        found.setdefault(name.rsplit("/", 1)[-1][0], set()).add(group)
+    assert all(len(groups) == 1 for groups in found.values())
+    return {letter: groups.pop() for letter, groups in found.items()}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_groups_keep_their_ids_and_new_ones_get_the_next(make_named: MakeNamed, seed: int) -> None:
+    old = make_named("old.h5", images("abc"))
+    new = make_named("new.h5", [*images("abc"), *(f"more/{name}" for name in ("a5", "b5")), *images("d")])
+    cluster(old, 3)
+    told = cluster(new, 4, old, seed=seed)
+    before, after = group_of(old), group_of(new)
+
+    assert {letter: after[letter] for letter in "abc"} == before
+    assert after["d"] == 3
+    assert told["previous"] == {"shared_images": 12, "kept": [0, 1, 2], "new": [3], "retired": []}
+
+
+def test_ids_of_vanished_groups_are_never_used_again(make_named: MakeNamed) -> None:
+    first, second, third = (
+        make_named(f"{name}.h5", images(letters)) for name, letters in (("1", "abc"), ("2", "bc"), ("3", "bcde"))
+    )
+    cluster(first, 3)
+    cluster(second, 2, first)
+    cluster(third, 4, second)
+    before, after = group_of(first), group_of(third)
+    result = read_result(second, "k-means")
+
+    assert (after["b"], after["c"]) == (before["b"], before["c"])
+    assert {after["d"], after["e"]} == {3, 4}
+    assert np.flatnonzero(result.arrays["retired"]).tolist() == [before["a"]]
+    assert np.isnan(result.arrays["centroids"][before["a"]]).all()
+    assert np.isfinite(np.delete(result.arrays["centroids"], before["a"], axis=0)).all()
+
+
+def test_moved_files_are_the_same_images(make_named: MakeNamed) -> None:
+    old = make_named("old.h5", images("abc"))
+    new = make_named("new.h5", [f"elsewhere/{name}" for name in images("abc")])
+    cluster(old, 3)
+    cluster(new, 3, old, seed=5)
+
+    assert group_of(new) == group_of(old)
+
+
+def test_other_clusterings_keep_ids_too(make_named: MakeNamed) -> None:
+    old, new = make_named("old.h5", images("abc")), make_named("new.h5", images("abcd"))
+    cluster(old, 3)
+    for config in (SphericalKMeansConfig, SinkhornConfig):
+        found = cluster_store(
+            config(index=new.path, num_clusters=4, previous=old.path, previous_result="k-means", seed=2, result="it")
+        ).values
+        assert {key: value for key, value in group_of(new, "it").items() if key != "d"} == group_of(old)
+        assert found["previous"]["new"] == [3]  # type: ignore[index]
+        read_result(new, "it").path.unlink()
+
+
+def test_named_groups_keep_their_class_and_new_ones_their_number(make_named: MakeNamed) -> None:
+    def labels(names: list[str]) -> dict[str, Any]:
+        return {
+            "labels": np.array(["abcde".index(name[0]) for name in sorted(names)]),
+            "labeled": np.array([name == "a0" for name in sorted(names)]),
+            "class_names": ["ant", "bee", "cat", "dog", "eel"],
+        }
+
+    old = make_named("old.h5", images("abc"), **labels(images("abc")))
+    new = make_named("new.h5", images("abcd"), **labels(images("abcd")))
+    cluster_store(SSKMeansConfig(index=old.path, num_clusters=3))
+    cluster_store(SSKMeansConfig(index=new.path, num_clusters=4, previous=old.path, seed=3))
+    before, after = read_result(old, "ss-kmeans").arrays, read_result(new, "ss-kmeans").arrays
+    ids_before, ids_after = group_of(old, "ss-kmeans"), group_of(new, "ss-kmeans")
+
+    assert {letter: ids_after[letter] for letter in "abc"} == ids_before
+    assert after["names"][:3] == before["names"]
+    assert after["names"][ids_after["a"]] == "ant"
+    assert after["names"][ids_after["d"]] == "new-3"
+
+
+def test_classes_of_a_classifier_keep_ids(make_named: MakeNamed) -> None:
+    def logits(names: list[str], order: str) -> Any:
+        return [[5.0 if name[0] == letter else 0.0 for letter in order] for name in sorted(names)]
+
+    old = make_named("old.h5", images("ab"), logits=logits(images("ab"), "abc"))
+    new = make_named("new.h5", images("abc"), logits=logits(images("abc"), "cba"))
+    discover_head(DiscoverHeadConfig(index=old.path))
+    discover_head(DiscoverHeadConfig(index=new.path, previous=old.path))
+    before, after = (read_result(store, "head").arrays["pseudo_labels"].tolist() for store in (old, new))
+
+    assert after[:8] == before
+    assert set(after[8:]) == {3}
+
+
+def test_a_run_without_shared_images_is_refused(make_named: MakeNamed) -> None:
+    old, new = make_named("old.h5", images("ab")), make_named("new.h5", images("cd"))
+    cluster(old, 2)
+    with pytest.raises(StoreError, match="groups none of the images"):
+        cluster(new, 2, old)
+
+
+def put(store: EmbeddingStore, groups: dict[str, int]) -> None:
+    ids = np.array([groups.get(name.rsplit("/", 1)[-1], -1) for name in store.sample_ids])
+    write_result(store, "groups", kind="clusters", arrays={"cluster_ids": ids}, params={}, stage="test")
+
+
+def diff(new: EmbeddingStore, old: EmbeddingStore, **options: Any) -> dict[str, Any]:
+    return diff_groups(DiffConfig(index=new.path, result="groups", previous=old.path, **options)).values
+
+
+def test_a_difference_names_groups_and_images(make_named: MakeNamed, tmp_path: Path) -> None:
+    old = make_named("old.h5", [*images("ab", 5), *images("c", 4), "d0"])
+    new = make_named("new.h5", [*images("ab", 5), *images("c", 4), *images("e", 2)])
+    # a: kept but for a4, which moves to b; b: kept; c: split into 7 and 8; d: gone; e: new
+    put(old, {name: "abcd".index(name[0]) for name in old.sample_ids})
+    moved = {"a4": 1, "c0": 7, "c1": 7, "c2": 8, "c3": 8, "e0": 9, "e1": 9, "b4": -1}
+    put(new, {name: moved.get(name, "abcde".index(name[0])) for name in new.sample_ids})
+    told = diff(new, old, csv=tmp_path / "d.csv")
+    with (tmp_path / "d.csv").open(newline="") as file:
+        lines = {row["path"] or row["previous_path"]: row for row in csv.DictReader(file)}
+
+    assert [(pair["previous"]["id"], pair["now"]["id"], pair["shared"]) for pair in told["kept"]] == [
+        (0, 0, 4),
+        (1, 1, 4),
+    ]
+    assert [(one["previous"]["id"], [part["id"] for part in one["now"]]) for one in told["split"]] == [(2, [7, 8])]
+    assert ([group["id"] for group in told["new"]], [group["id"] for group in told["vanished"]]) == ([9], [3])
+    assert told["merged"] == []
+    assert told["moved"] == [{"path": "a4", "previous_group": "0", "group": "1"}]
+    assert told["images"] == {
+        "stayed": 12,
+        "moved": 1,
+        "added": 2,
+        "removed": 1,
+        "grouped": 0,
+        "ungrouped": 1,
+        "without group": 0,
+    }
+    assert {name: lines[name]["change"] for name in ("a4", "b4", "d0", "e1", "c3")} == {
+        "a4": "moved",
+        "b4": "ungrouped",
+        "d0": "removed",
+        "e1": "added",
+        "c3": "stayed",
+    }
+
+
+def test_a_difference_is_not_written_over_a_file(make_named: MakeNamed, tmp_path: Path) -> None:
+    store = make_named("old.h5", images("ab"))
+    put(store, {name: 0 for name in store.sample_ids})
+    (tmp_path / "d.csv").write_text("mine")
+
+    with pytest.raises(ConfigError, match="already exists"):
+        diff(store, store, csv=tmp_path / "d.csv")
+
+
+def test_two_results_are_needed() -> None:
+    with pytest.raises(ValueError, match="give what to compare with"):
+        DiffConfig(index=Path("a.h5"), result="groups")
