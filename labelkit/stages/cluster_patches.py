@@ -55,7 +55,7 @@ def cluster_patches(config: PatchClusterConfig, store: EmbeddingStore) -> Simple
     seconds = time.monotonic() - started
     sizes = np.bincount(ids[ids >= 0], minlength=config.num_clusters)
     name = config.result or f"{algorithm}-patches"
-    params = {key: value for key, value in config.to_yaml_dict().items() if key not in ("index", "result", "overwrite")}
+    params = {key: value for key, value in config.to_yaml_dict().items() if key not in _NO_PARAMETERS}
     path = write_result(
         store,
         name,
