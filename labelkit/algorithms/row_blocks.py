@@ -102,6 +102,12 @@ class StoredRows:
         found._divisors, found._offset = self._divisors, offset
         return found
 
+    def read(self, *, in_blocks: bool) -> StoredRows:
+        """The same rows, to be read in blocks or copied."""
+        found = StoredRows(self._source, self._chosen, in_blocks=in_blocks)
+        found._divisors, found._offset = self._divisors, self._offset
+        return found
+
     def subset(self, places: NDArray[np.int64]) -> StoredRows:
         """Some of these rows, (m,) places among them; they are moved as these are."""
         chosen = places if self._chosen is None else self._chosen[places]

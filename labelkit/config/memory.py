@@ -45,6 +45,8 @@ class MemoryConfig(StageConfig):
             value = repr(value)
         if isinstance(value, str) and value.strip().lower() not in ("none", "null"):
             size_bytes(value)
+            if value.strip()[-1].isdigit():
+                return f"{value.strip()}GiB"
         return value
 
     @property

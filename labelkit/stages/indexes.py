@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.algorithms.row_blocks import Rows, blocks, parts_of
+from labelkit.algorithms.row_blocks import Rows, StoredRows, blocks, parts_of
 from labelkit.errors import ConfigError, StoreError
 from labelkit.store.embeddings import EmbeddingStore
 
@@ -34,7 +34,10 @@ def check_features(store: EmbeddingStore, rows: NDArray[np.int64]) -> NDArray[np
         StoreError: some are not finite.
     """
     whole = len(rows) == store.n
-    features = np.ascontiguousarray(store.embeddings if whole else store.embeddings[rows], dtype=np.float32)
+    if whole:
+        features = np.ascontiguousarray(store.embeddings, dtype=np.float32)
+    else:
+        features = StoredRows(store.embeddings, rows, in_blocks=False).to_array()
     bad = np.concatenate([~np.isfinite(features[block]).all(axis=1) for block in blocks(*features.shape)])
     if bad.any():
         raise StoreError(
