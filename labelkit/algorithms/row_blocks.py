@@ -46,7 +46,7 @@ class StoredRows:
         self._source = source
         self._map = map_of(source)
         self._chosen = chosen
-        self._divisors: Floats | None = None
+        self._divisors: tuple[Floats, ...] = ()
         self._offset: NDArray[np.float32] | None = None
         self.shape: tuple[int, int] = (len(source) if chosen is None else len(chosen), source.shape[1])
         self.in_blocks = in_blocks
@@ -54,15 +54,15 @@ class StoredRows:
             lengths = np.empty(len(self), dtype=np.float32)
             for block in blocks(*self.shape):
                 lengths[block] = np.linalg.norm(self[block], axis=1)
-            self._divisors = np.maximum(lengths, np.float32(_SHORTEST))
+            self._divisors = (np.maximum(lengths, np.float32(_SHORTEST)),)
 
     def __len__(self) -> int:
         return self.shape[0]
 
     def __getitem__(self, where: slice | NDArray[np.int64]) -> NDArray[np.float32]:
         rows = self._read(where)
-        if self._divisors is not None:
-            np.divide(rows, self._divisors[where][..., None], out=rows, casting="same_kind")
+        for divisors in self._divisors:
+            np.divide(rows, divisors[where][..., None], out=rows, casting="same_kind")
         if self._offset is not None:
             rows -= self._offset
         return rows
@@ -82,12 +82,12 @@ class StoredRows:
         """The same rows, each divided by a number, (n,), in its precision.
 
         Raises:
-            ValueError: they are scaled already.
+            ValueError: they are moved already.
         """
-        if self._divisors is not None or self._offset is not None:
-            raise ValueError("these rows are scaled or moved already")
+        if self._offset is not None:
+            raise ValueError("these rows are moved already")
         found = StoredRows(self._source, self._chosen, in_blocks=self.in_blocks)
-        found._divisors = divisors
+        found._divisors = (*self._divisors, divisors)
         return found
 
     def less(self, offset: NDArray[np.float32]) -> StoredRows:
@@ -112,7 +112,7 @@ class StoredRows:
         """Some of these rows, (m,) places among them; they are moved as these are."""
         chosen = places if self._chosen is None else self._chosen[places]
         found = StoredRows(self._source, chosen, in_blocks=self.in_blocks)
-        found._divisors = None if self._divisors is None else self._divisors[places]
+        found._divisors = tuple(divisors[places] for divisors in self._divisors)
         found._offset = self._offset
         return found
 
