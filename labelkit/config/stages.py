@@ -12,6 +12,7 @@ from labelkit.config.base import StageConfig
 from labelkit.config.data import DataConfig
 from labelkit.config.earlier import LabelsOption, PreviousOption
 from labelkit.config.gate import GateConfig
+from labelkit.config.memory import MemoryConfig
 from labelkit.config.model import ModelConfig
 
 _MODEL: JsonDict = {"panel": "Model"}
@@ -24,7 +25,7 @@ _SEARCH: JsonDict = {"panel": "Search"}
 _PATCHES: JsonDict = {"panel": "Patches"}
 
 
-class EmbedConfig(DataConfig, ModelConfig):
+class EmbedConfig(DataConfig, ModelConfig, MemoryConfig):
     """``labelkit embed``."""
 
     command: ClassVar[tuple[str, ...]] = ("embed",)
@@ -110,7 +111,7 @@ class IndexConfig(StageConfig):
     overwrite: bool = Field(False, description="Replace a result of this name.", json_schema_extra=_STORE)
 
 
-class ClusterConfig(PreviousOption, IndexConfig):
+class ClusterConfig(PreviousOption, IndexConfig, MemoryConfig):
     """What all clusterings share."""
 
     num_clusters: int = Field(..., ge=1, description="Groups to find.")
@@ -189,7 +190,7 @@ class SinkhornConfig(ClusterConfig):
     )
 
 
-class DiscoverCategoriesConfig(LabelsOption, PreviousOption, IndexConfig):
+class DiscoverCategoriesConfig(LabelsOption, PreviousOption, IndexConfig, MemoryConfig):
     """``labelkit discover categories``."""
 
     command: ClassVar[tuple[str, ...]] = ("discover", "categories")
@@ -224,7 +225,7 @@ class DiscoverCategoriesConfig(LabelsOption, PreviousOption, IndexConfig):
         return self
 
 
-class DiscoverHeadConfig(PreviousOption, IndexConfig):
+class DiscoverHeadConfig(PreviousOption, IndexConfig, MemoryConfig):
     """``labelkit discover head``."""
 
     command: ClassVar[tuple[str, ...]] = ("discover", "head")
@@ -234,7 +235,7 @@ class DiscoverHeadConfig(PreviousOption, IndexConfig):
     )
 
 
-class DiscoverAnswerConfig(LabelsOption, IndexConfig):
+class DiscoverAnswerConfig(LabelsOption, IndexConfig, MemoryConfig):
     """``labelkit discover answer``."""
 
     command: ClassVar[tuple[str, ...]] = ("discover", "answer")
@@ -306,7 +307,7 @@ class EvaluateAnswerConfig(GateConfig, IndexConfig):
     )
 
 
-class EvaluateClusteringConfig(GateConfig, LabelsOption, IndexConfig):
+class EvaluateClusteringConfig(GateConfig, LabelsOption, IndexConfig, MemoryConfig):
     """``labelkit evaluate clustering``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "clustering")
@@ -331,7 +332,7 @@ class EvaluateClusteringConfig(GateConfig, LabelsOption, IndexConfig):
     allow_stale: bool = Field(False, description="Also score results of another version of the store, marked.")
 
 
-class EvaluateKNNConfig(GateConfig, LabelsOption, IndexConfig):
+class EvaluateKNNConfig(GateConfig, LabelsOption, IndexConfig, MemoryConfig):
     """``labelkit evaluate knn``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "knn")
@@ -392,7 +393,7 @@ class EvaluateLinearConfig(GateConfig, LabelsOption, IndexConfig):
         return value
 
 
-class EvaluateRetrievalConfig(GateConfig, IndexConfig):
+class EvaluateRetrievalConfig(GateConfig, IndexConfig, MemoryConfig):
     """``labelkit evaluate retrieval``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "retrieval")
@@ -423,8 +424,10 @@ class EvaluateRetrievalConfig(GateConfig, IndexConfig):
         3, ge=0, le=100, description="k-means with as many groups as classes, from so many seeds; 0: no NMI."
     )
     per_class: bool = Field(False, description="Also show the means of every class.")
-    max_memory: float = Field(
-        1.5, gt=0, description="GiB that the whole process may take, k-means for NMI aside.", json_schema_extra=_RUN
+    max_memory: str = Field(
+        "1.5GiB",
+        description="Memory that the process may take in all, such as 2GiB or 500MB; a number alone is GiB.",
+        json_schema_extra=_RUN,
     )
     threads: int | None = Field(
         None,
@@ -607,7 +610,7 @@ class DatasetsConfig(StageConfig):
     data_root: Path = Field(Path("data"), description="Folder where named sets live.")
 
 
-class RetrieveConfig(IndexConfig):
+class RetrieveConfig(IndexConfig, MemoryConfig):
     """``labelkit retrieve``."""
 
     command: ClassVar[tuple[str, ...]] = ("retrieve",)

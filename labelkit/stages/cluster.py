@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.algorithms.clustering import kmeans, semi_supervised_kmeans, spherical_kmeans
+from labelkit.algorithms.row_blocks import StoredRows
 from labelkit.config.stages import (
     ClusterConfig,
     KMeansConfig,
@@ -18,10 +19,10 @@ from labelkit.config.stages import (
 )
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import ConfigError, DatasetError
-from labelkit.stages.balanced_cluster import cluster_balanced
 from labelkit.stages.cluster_patches import cluster_patches
 from labelkit.stages.given_labels import GivenLabels, labeled_array, labels_to_use
-from labelkit.stages.indexes import check_directions, check_features, split_rows, unit_rows
+from labelkit.stages.indexes import check_directions, split_rows
+from labelkit.stages.memory import Memory, kmeans_bytes
 from labelkit.stages.progress import current_progress
 from labelkit.stages.result import SimpleResult, Table
 from labelkit.stages.stable_groups import NO_PARAMETERS, lasting_ids, read_earlier
@@ -52,6 +53,8 @@ def cluster_store(config: ClusterConfig) -> SimpleResult:
             "--num-clusters", f"{config.num_clusters} clusters for {len(rows)} rows of {config.index}", "Choose fewer."
         )
     if isinstance(config, SinkhornConfig):
+        from labelkit.stages.balanced_cluster import cluster_balanced  # torch loads for this algorithm alone
+
         return cluster_balanced(config, store, rows)
     algorithm = config.command[1]
     given = labels_to_use(config.labels, store, rows) if isinstance(config, SSKMeansConfig) else None
@@ -124,7 +127,13 @@ def _run(
 ) -> tuple[NDArray[np.int64], NDArray[np.float32], float, int, NDArray[np.int64] | None]:
     """Return (ids of rows, centroids, inertia, iterations, class of each cluster or None)."""
     generator = keyed_generator(config.seed, "cluster")
-    features = check_features(store, rows)
+    features = Memory.of(config).rows(
+        store,
+        rows,
+        beside=kmeans_bytes(len(rows), store.dim, config.num_clusters, config.num_inits),
+        what=config.command[1],
+        unit=bool(getattr(config, "normalize", False)),
+    )
     if isinstance(config, SSKMeansConfig):
         assert given is not None
         labeled, labels = _check_labels(given, config.num_clusters)
@@ -137,7 +146,7 @@ def _run(
                 f"Choose at most {most}.",
             )
         found = semi_supervised_cluster(
-            unit_rows(features) if config.normalize else features,
+            features,
             labeled,
             labels,
             config.num_clusters,
@@ -153,8 +162,7 @@ def _run(
         clustering = spherical_kmeans(features, config.num_clusters, generator=generator, **common)  # type: ignore[arg-type] # one dict for ints and a float
     else:
         assert isinstance(config, KMeansConfig)
-        points = unit_rows(features) if config.normalize else features
-        clustering = kmeans(points, config.num_clusters, generator=generator, **common)  # type: ignore[arg-type] # as above
+        clustering = kmeans(features, config.num_clusters, generator=generator, **common)  # type: ignore[arg-type] # as above
     return clustering.cluster_ids, clustering.centroids, clustering.inertia, clustering.num_iterations, None
 
 
@@ -186,7 +194,7 @@ def most_clusters(labeled: NDArray[np.bool_], labels: NDArray[np.int64]) -> int:
 
 
 def semi_supervised_cluster(
-    features: NDArray[np.float32],
+    features: NDArray[np.float32] | StoredRows,
     labeled: NDArray[np.bool_],
     labels: NDArray[np.int64],
     num_clusters: int,
@@ -197,9 +205,10 @@ def semi_supervised_cluster(
     tol: float,
 ) -> tuple[NDArray[np.int64], NDArray[np.float32], float, int, NDArray[np.int64]]:
     """Semi-supervised k-means over all rows: (ids, centroids, inertia, iterations, class of each cluster or -1)."""
+    free, fixed = np.flatnonzero(~labeled), np.flatnonzero(labeled)
     found = semi_supervised_kmeans(
-        features[~labeled],
-        features[labeled],
+        features.subset(free) if isinstance(features, StoredRows) else features[free],
+        features.subset(fixed) if isinstance(features, StoredRows) else features[fixed],
         labels,
         num_clusters,
         generator=generator,

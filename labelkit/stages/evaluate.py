@@ -21,6 +21,7 @@ from labelkit.metrics.clustering import (
 )
 from labelkit.stages.given_labels import labels_to_use
 from labelkit.stages.indexes import split_rows
+from labelkit.stages.memory import Memory, grouping_scores_bytes
 from labelkit.stages.progress import current_progress
 from labelkit.stages.result import Cell, SimpleResult, Table, jsonable
 from labelkit.store.commit import canonical_json
@@ -40,9 +41,11 @@ def evaluate_clustering(config: EvaluateClusteringConfig) -> SimpleResult:
 
     Raises:
         StoreError: the store has no labels, or no grouping.
+        ConfigError: it does not fit into the memory.
     """
     store = open_store(config.index)
     truth, class_names = _truth(store, config)
+    Memory.of(config).require(grouping_scores_bytes(store.n, len(class_names)), f"scoring {store.n:,} rows")
     groupings = _groupings(store, config)
     scored = []
     for result, ids in groupings:

@@ -8,9 +8,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from labelkit.algorithms.row_blocks import StoredRows
 from labelkit.errors import ConfigError, DatasetError, StoreError
 from labelkit.stages.given_labels import labels_to_use
-from labelkit.stages.indexes import check_features, split_rows
+from labelkit.stages.indexes import split_rows, zero_rows
+from labelkit.stages.memory import Memory, linear_probe_bytes, stored_rows, votes_bytes
 from labelkit.store.embeddings import EmbeddingStore, open_store
 
 
@@ -28,15 +30,23 @@ class LabeledSplits:
     """
 
     store: EmbeddingStore
-    gallery: NDArray[np.float32]
+    gallery: StoredRows
     gallery_labels: NDArray[np.int64]
-    queries: NDArray[np.float32]
+    queries: StoredRows
     query_labels: NDArray[np.int64]
     class_names: tuple[str, ...]
 
 
-def open_labeled_splits(index: Path, gallery: str, queries: str, labels: Path | None = None) -> LabeledSplits:
-    """Read the labeled rows of two splits.
+def open_labeled_splits(
+    index: Path,
+    gallery: str,
+    queries: str,
+    labels: Path | None = None,
+    memory: Memory | None = None,
+    *,
+    linear: bool = False,
+) -> LabeledSplits:
+    """Choose the labeled rows of two splits.
 
     Args:
         index: the store.
@@ -44,11 +54,13 @@ def open_labeled_splits(index: Path, gallery: str, queries: str, labels: Path | 
         queries: split whose labels are to be found.
         labels: ``--labels``: only these labels of the gallery are known, and their rows are no queries; the splits may
             then be the same.
+        memory: bound on the votes of neighbors; None for no bound.
+        linear: whether a classifier is trained besides, on a copy of the rows.
 
     Raises:
         StoreError: the store has no labels in one of the splits, or nothing but zeros in the gallery.
         DatasetError: ``labels`` cannot be used, or gives none to the gallery.
-        ConfigError: no such split, or both are the same.
+        ConfigError: no such split, both are the same, or they do not fit into the memory.
     """
     store = open_store(index)
     if gallery == queries and labels is None:
@@ -70,11 +82,24 @@ def open_labeled_splits(index: Path, gallery: str, queries: str, labels: Path | 
             problem = f"every row of split {queries} whose class is known has a label in {given.where}"
             raise StoreError(f"{store.path}:/labels", problem, "Choose another --queries.")
         known_labels, class_names = given.labels[known], given.class_names
-    features = check_features(store, known)
-    if not features.any():
+    in_blocks = False
+    if memory is not None:
+        sides = len(known), len(asked)
+        in_blocks = memory.in_blocks(
+            len(known),
+            store.dim,
+            beside=votes_bytes(len(asked), len(class_names), store.dim)
+            + (linear_probe_bytes(*sides, store.dim, len(class_names)) if linear else 0),
+            what=f"naming {sides[1]:,} rows of {store.dim} numbers by {sides[0]:,} others",
+            remedy="leave out --linear" if linear else "choose smaller splits",
+        )
+    features = stored_rows(store, known, in_blocks=in_blocks)
+    if zero_rows(features).all():
         raise StoreError(f"{store.path}:/embeddings", f"all rows of {gallery} are zero", "Embed again.")
     truth = np.asarray(store.labels, dtype=np.int64)[asked]
-    return LabeledSplits(store, features, known_labels, check_features(store, asked), truth, class_names)
+    return LabeledSplits(
+        store, features, known_labels, stored_rows(store, asked, in_blocks=True), truth, class_names
+    )
 
 
 def _labeled_rows(store: EmbeddingStore, split: str) -> NDArray[np.int64]:

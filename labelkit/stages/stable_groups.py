@@ -18,7 +18,16 @@ from labelkit.stages.progress import current_progress
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.results import Result, read_result
 
-NO_PARAMETERS = ("index", "result", "overwrite", "labels", "previous", "previous_result", "keep_overlap")
+NO_PARAMETERS = (
+    "index",
+    "result",
+    "overwrite",
+    "labels",
+    "previous",
+    "previous_result",
+    "keep_overlap",
+    "max_memory",
+)
 """Fields of a config that its result tells in another way, or not at all."""
 
 _GROUPINGS = ("group_ids", "pseudo_labels", "cluster_ids")
