@@ -73,6 +73,7 @@ CONFIG_CLASSES: tuple[type[StageConfig], ...] = (
     CompareConfig,
     RetrieveConfig,
     PrototypesConfig,
+    MatchConfig,
     ReportConfig,
     ShowAssemblyConfig,
     ShowAttentionConfig,

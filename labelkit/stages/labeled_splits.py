@@ -97,9 +97,7 @@ def open_labeled_splits(
     if zero_rows(features).all():
         raise StoreError(f"{store.path}:/embeddings", f"all rows of {gallery} are zero", "Embed again.")
     truth = np.asarray(store.labels, dtype=np.int64)[asked]
-    return LabeledSplits(
-        store, features, known_labels, stored_rows(store, asked, in_blocks=True), truth, class_names
-    )
+    return LabeledSplits(store, features, known_labels, stored_rows(store, asked, in_blocks=True), truth, class_names)
 
 
 def _labeled_rows(store: EmbeddingStore, split: str) -> NDArray[np.int64]:

@@ -1,0 +1,69 @@
+"""Trainings that go wrong through the command line: the exit code, the message, and what is left."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from labelkit.cli.main import main
+from labelkit.data.datasets import load_dataset
+from labelkit.engine.checkpoint import load_checkpoint
+from PIL import Image
+
+DIGITS = ("--dataset", "digits", "--device", "cpu")
+
+
+def _folder(root: Path, classes: int, images: int) -> Path:
+    """Class folders of one and the same picture."""
+    pixels = load_dataset("digits", data_root=root).source.read(0).decode(1)[:, :, 0]
+    for label in range(classes):
+        (root / str(label)).mkdir(parents=True)
+        for number in range(images):
+            Image.fromarray(pixels).save(root / str(label) / f"{number}.png")
+    return root
+
+
+def test_equal_images_end_training_before_it_begins(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    images = _folder(tmp_path / "images", classes=2, images=10)
+    words = ["--dataset", str(images), "--preset", "digits", "--label-ratio", "1", "--batch-size", "4"]
+    assert main(["train", "softmax", *words, "--device", "cpu", "--out", str(tmp_path / "run")]) == 4
+    assert "images drawn from the training set are all equal" in capsys.readouterr().err
+
+
+def test_labels_of_one_class_end_training_before_it_begins(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    digits = load_dataset("digits", data_root=tmp_path)
+    lines = ["path,label"]
+    for row in range(40):
+        pixels = digits.source.read(row).decode(1)[:, :, 0]
+        Image.fromarray(pixels).save(tmp_path / f"{row}.png")
+        lines.append(f"{row}.png,{'zero' if digits.labels[row] == 0 else ''}")
+    (tmp_path / "some.csv").write_text("\n".join(lines) + "\n")
+    words = ["--dataset", str(tmp_path / "some.csv"), "--preset", "digits", "--holdout", "none", "--num-classes", "3"]
+    out = ["--batch-size", "2", "--device", "cpu", "--out", str(tmp_path / "run")]
+    assert main(["train", "softmax", *words, *out]) == 4
+    assert f"all {int((digits.labels[:40] == 0).sum())} labels are of one class" in capsys.readouterr().err
+
+
+def test_a_learning_rate_far_too_high_ends_training(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [*DIGITS, "--max-per-class", "20", "--batch-size", "16", "--epochs", "4", "--lr", "1e4"]
+    assert main(["train", "softmax", *words, "--out", str(tmp_path / "run")]) == 4
+    assert "--lr" in capsys.readouterr().err
+    checkpoint = load_checkpoint(tmp_path / "run")
+    assert checkpoint is None or all(
+        np.isfinite(value.numpy()).all() for value in checkpoint.tensors("model.safetensors").values()
+    )
+
+
+@pytest.mark.slow
+def test_weights_that_decay_to_nothing_end_training_and_the_good_checkpoint_stays(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [*DIGITS, "--max-per-class", "20", "--batch-size", "16", "--epochs", "60", "--lr-schedule", "constant"]
+    decay = ["--lr", "0.1", "--momentum", "0", "--weight-decay", "0.5"]
+    assert main(["train", "softmax", *words, *decay, "--out", str(tmp_path / "run")]) == 4
+    said = capsys.readouterr().err
+    assert "alike" in said
+    assert "is from before and is kept" in said
+    step = int(said.partition("the checkpoint of step ")[2].split()[0])
+    assert (tmp_path / "run" / "checkpoints" / f"step-{step:08d}" / "model.safetensors").exists()
