@@ -28,6 +28,7 @@ from labelkit.config.stages import (
     EvaluateLinearConfig,
     EvaluateRetrievalConfig,
     KMeansConfig,
+    MatchConfig,
     PrototypesConfig,
     RetrieveConfig,
     ShowAssemblyConfig,
