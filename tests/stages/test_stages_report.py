@@ -307,13 +307,16 @@ def test_classes_come_before_clusters_and_the_name_that_was_asked_for_before_all
 
 def test_an_image_is_doubtful_when_most_neighbors_share_one_other_class() -> None:
     features = [[0, 0], [0, 1], [1, 0], [1, 1], [0.5, 0.5], [9, 9], [9, 8], [8, 9], [8, 8]]
-    labels = [0, 0, 0, 0, 1, 1, 1, 1, -1]
+    labels = [0, 0, 0, 0, 1, 1, 1, 1, -1]  # the last of the second square is unknown
     images = shown(features, labels)
     found = find_suspects(images.labels, find_neighbors(images, 4, "l2"))
 
     assert [one.image for one in found.first] == [4]
     assert found.count == 1
     assert found.judged == 8
+    # the corners of the first square: three of four neighbors are of their class
+    assert found.confirmed == 7
+    assert found.is_news_about_labels
     assert (found.first[0].other, found.first[0].votes, found.first[0].own, found.first[0].asked) == (0, 4, 0, 4)
 
 

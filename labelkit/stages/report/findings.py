@@ -58,12 +58,19 @@ class Suspects:
     Attributes:
         first: the clearest, clearest first.
         count: all of them.
+        confirmed: images more than half of whose labeled neighbors share their class.
         judged: images that have a label and enough neighbors with one.
     """
 
     first: tuple[Suspect, ...]
     count: int
+    confirmed: int
     judged: int
+
+    @property
+    def is_news_about_labels(self) -> bool:
+        """Whether neighbors confirm labels much more often than they contradict them, so that a doubt says much."""
+        return self.confirmed >= 4 * self.count
 
 
 @dataclass(frozen=True)
@@ -132,7 +139,8 @@ def find_suspects(labels: NDArray[np.int64], neighbors: Neighbors) -> Suspects:
     surplus = np.where(wrong, (top_votes - own) / np.maximum(asked, 1), -1.0)
     order = np.lexsort((every, -asked, -surplus))[: min(_MOST_SUSPECTS, int(wrong.sum()))]
     first = tuple(Suspect(int(i), int(top[i]), int(top_votes[i]), int(own[i]), int(asked[i])) for i in order)
-    return Suspects(first, int(wrong.sum()), int(judged.sum()))
+    confirmed = int((judged & (2 * own > asked)).sum())
+    return Suspects(first, int(wrong.sum()), confirmed, int(judged.sum()))
 
 
 def find_copies(images: ShownImages, sha256: NDArray[np.uint8], neighbors: Neighbors) -> Copies:
