@@ -347,3 +347,19 @@ def test_a_store_is_read_without_labelkit(tmp_path: Path) -> None:
     assert table["group"].nunique() == 10
     assert (table["nearest"] != table["path"]).all()
     assert table["cosine"].between(0, 1.0001).all()
+
+
+@pytest.mark.slow
+def test_suggested_labels_print_and_keep_their_scores(tmp_path: Path) -> None:
+    environment = os.environ | {"LABELKIT_CACHE": str(tmp_path / "cache")}
+    options = ["--seeds", "1", "--rounds", "2", "--features", "pixels", "--strategies", "random,both"]
+    script = [sys.executable, str(ROOT / "examples" / "suggest_labels.py"), *options, "--out", "scores.json"]
+
+    done = subprocess.run(script, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stderr
+    runs = json.loads((tmp_path / "scores.json").read_text())["runs"]
+    found = {(run["strategy"], run["classifier"]): run for run in runs}
+    assert [run["labels"] for run in runs] == [[10, 20]] * 4
+    for classifier in ("logistic regression", "nearest label"):
+        assert found["both", classifier]["accuracy"][0][1] > found["random", classifier]["accuracy"][0][1]
