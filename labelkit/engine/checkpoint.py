@@ -94,7 +94,7 @@ class CheckpointWriter:
         self._share = share
         self._barrier = barrier
         self._keep_every = keep_every_steps
-        #: Step whose checkpoint is kept while later ones may be of a training that goes wrong.
+        #: Step of the last checkpoint that was looked at and found sound; kept, as later ones may not be.
         self.kept_step: int | None = None
 
     def save(

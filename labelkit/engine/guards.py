@@ -1,9 +1,10 @@
 """Signs that training goes wrong, and what is done about them: a warning, or an end with the last good checkpoint kept.
 
-What is looked at costs no extra pass over the images and no extra wait for a GPU:
+What is looked at costs next to nothing:
 
 - at a logged step, the loss, which is read then anyhow;
-- after an epoch, the lengths of the weights, and features and predictions of a few images, always the same ones.
+- after an epoch, the lengths of the weights;
+- after an epoch, but not after each of a small set, features and predictions of a few images, always the same ones.
 
 A sign is believed when it is there several times in a row, since a network from scratch tells nothing apart at first,
 and a single batch may be odd. Weights that are not finite are not a matter of taste: they end every run.
@@ -33,6 +34,8 @@ from labelkit.errors import DivergenceError
 
 GuardMode = Literal["none", "warn", "stop"]
 
+#: Images that are trained on from one look to the next, so that looking costs less than a hundredth of the training.
+LOOK_EVERY: Final = 4096
 #: Images whose features are looked at: enough for their spread, few beside what an epoch embeds.
 SAMPLE: Final = 64
 WARN_AFTER, STOP_AFTER = 2, 3
@@ -113,6 +116,7 @@ class Guard:
     _warned: set[str] = field(default_factory=set)
     _weights: str = ""
     _changed_at: int = 0
+    _looked_at: int = 0
 
     # ------------------------------------------------------------------ what is seen
 
@@ -175,11 +179,15 @@ class Guard:
             )
         self._judge(signs, {"loss"}, step, lasting=0)
 
-    def at_epoch_end(self, look: Look, norms: Sequence[float], step: int) -> None:
+    def look_is_due(self, step: int, batch_size: int) -> bool:
+        """Whether enough images were trained on since the last look."""
+        return self.mode != "none" and (step - self._looked_at) * batch_size >= LOOK_EVERY
+
+    def at_epoch_end(self, look: Look | None, norms: Sequence[float], step: int) -> None:
         """Look at features, predictions, groups and weights after an epoch.
 
         Args:
-            look: what was seen.
+            look: what was seen, if it was time to look.
             norms: lengths of the trained weights, tensor by tensor.
             step: updates so far.
 
@@ -201,6 +209,9 @@ class Guard:
                 step,
                 ends=True,
             )
+        if look is None:
+            return
+        self._looked_at = step
         self._judge(self._signs(look), set(_NAMES), step, lasting=MIN_COLLAPSED_STEPS)
         if not self._seen:
             self.good_step = step
@@ -258,6 +269,7 @@ class Guard:
             "seen": self._seen,
             "weights": self._weights,
             "changed_at": self._changed_at,
+            "looked_at": self._looked_at,
         }
 
     def load_extra_state(self, state: Mapping[str, Any]) -> None:
@@ -266,6 +278,7 @@ class Guard:
             self.good_step, self._first_loss = int(state["good_step"]), state["first_loss"]
             self._seen = {name: [int(value) for value in counted] for name, counted in state["seen"].items()}
             self._weights, self._changed_at = str(state["weights"]), int(state["changed_at"])
+            self._looked_at = int(state["looked_at"])
 
 
 _NAMES: Final = ("features", "rank", "prototypes", "predictions", "clusters")

@@ -321,9 +321,12 @@ class Trainer:
         """Look at features and weights of the network in evaluation mode; metrics for the log."""
         if self.config.guard == "none":
             return {}
-        look = take_look(self.method, state, sample_rows(self.bank.rows, self.config.seed))
+        look = None
+        images = self.config.batch_size * self.config.grad_accumulation_steps
+        if self.guard.look_is_due(self.clock.step, images):
+            look = take_look(self.method, state, sample_rows(self.bank.rows, self.config.seed))
         self.guard.at_epoch_end(look, weight_norms(self.trained), self.clock.step)
-        return look.metrics()
+        return {} if look is None else look.metrics()
 
     def _finish_epoch(self, seconds: float) -> None:
         self._check_sound()

@@ -390,6 +390,13 @@ def test_multiples_of_keep_every_stay_for_good(tmp_path: Path) -> None:
     assert _names(tmp_path) == ["last.json", *(f"step-{step:08d}" for step in (20, 40, 60, 70))]
 
 
+def test_the_last_sound_one_stays_while_training_may_go_wrong(writer: CheckpointWriter, run: Path) -> None:
+    for step in range(10, 60, 10):
+        writer.kept_step = 20 if step >= 20 else 0
+        _save(writer, step)
+    assert _names(run) == ["last.json", *(f"step-{step:08d}" for step in (20, 40, 50))]
+
+
 def test_checkpoints_of_a_future_that_was_given_up_do_not_push_out_good_ones(
     writer: CheckpointWriter, run: Path
 ) -> None:
