@@ -78,7 +78,10 @@ Result, ``NAME.h5.results/RESULT.h5``: the same rules. RESULT matches ``[a-z0-9]
     query_rows                   (q,) int64
     neighbor_rows, scores        (q, j) int64, -1 = none; (q, j) float32
     metrics, confusion           JSON, scalar string; (k, k) int64
-    labels, labeled, class_names as in a store: labels given after embedding
+    labels, labeled, class_names as in a store: kind ``labels``, given after embedding, with ``label_rounds`` (n,)
+                                 int64, the round that gave each, 0 = the store's own, -1 = none. ``labeled`` alone, in
+                                 a grouping: rows whose label, given after embedding, it was made with
+    retired                      (k,) uint8, 1 = an id of an earlier run that no group has now; its centroid is NaN
     sources                      (n,) uint8, index into source_names: kind ``discovered``, which also has
                                  ``discovered_rows`` (s,) int64 and, for these rows, ``discovered_labels``,
                                  ``_scores``, ``_distance``, ``_round``, ``_rank``, ``_entropy``, ``_soft``
