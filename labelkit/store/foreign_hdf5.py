@@ -109,11 +109,13 @@ class _ForeignFile(CheckedFile):
         self.where = ""
         self._handle = handle
         self._size = os.fstat(handle.fileno()).st_size
-        self._compressed = True
         self.datasets: dict[str, DatasetInfo] = {}
         self.attributes: dict[str, dict[str, Any]] = {}
         self._objects = 0
         self._file = self._open()
+
+    def _may_filter(self, path: str) -> bool:
+        return True
 
     def _read_attributes(self, item: Any, path: str, only: tuple[str, ...] = ()) -> dict[str, Any]:
         return {}  # foreign attributes mean nothing here, so they are left alone

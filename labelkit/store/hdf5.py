@@ -509,8 +509,7 @@ class CheckedFile:
         stored = dataset.get_storage_size()
         declared = dtype.itemsize * math.prod(shape)
         filters = [create.get_filter(i)[0] for i in range(create.get_nfilters())]
-        may_filter = self.format == schema.FORMAT_RESULT or _in_results(path)
-        if filters and (not may_filter or any(code not in _FILTERS for code in filters)):
+        if filters and (not self._may_filter(path) or any(code not in _FILTERS for code in filters)):
             self._refuse(path, f"filters that are not allowed here: {filters}")
         if layout == h5py.h5d.CHUNKED and dtype.itemsize * math.prod(create.get_chunk()) > schema.CHUNK_BYTES:
             self._refuse(path, f"chunks above {schema.CHUNK_BYTES >> 20} MiB")
@@ -520,6 +519,9 @@ class CheckedFile:
             self._refuse(path, f"{declared} bytes declared, {stored} bytes stored in a file of {self._size}")
         self.datasets[path] = DatasetInfo(dtype, shape, offset, 0)
         self.attributes[path] = self._read_attributes(dataset, path)
+
+    def _may_filter(self, path: str) -> bool:
+        return self.format == schema.FORMAT_RESULT or _in_results(path)
 
     def _read_attributes(self, item: Any, path: str, only: tuple[str, ...] = ()) -> dict[str, Any]:
         values: dict[str, Any] = {}

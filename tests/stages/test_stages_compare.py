@@ -153,7 +153,8 @@ def test_a_process_tells_what_it_took_and_how_it_ended(tmp_path: Path) -> None:
 
     assert code == 4
     assert (tmp_path / "said").read_text() == "error: too bad"
-    assert 100 < cost["peak_memory_mib"] < 1000
+    # a process begins with the peak of the one that started it, here the tests
+    assert cost["peak_memory_mib"] > 100
     assert 0 < cost["cpu_seconds"] < 30
 
 

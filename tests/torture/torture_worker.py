@@ -58,14 +58,16 @@ def fork_run(
     command: list[str],
     *,
     stdin: Any = None,
-    capture_output: bool,
+    stdout: Any = None,
+    stderr: Any = None,
+    capture_output: bool = False,
     env: dict[str, str],
     timeout: float,
     check: bool,
 ) -> subprocess.CompletedProcess[bytes]:
     """Do what ``subprocess.run`` does with ``python -P -m MODULE ...`` or ``python -P SCRIPT ...``."""
     assert command[:2] == [sys.executable, "-P"]
-    assert capture_output
+    assert capture_output or (stdout, stderr) == (subprocess.PIPE, subprocess.PIPE)
     assert not check
 
     def action() -> None:
