@@ -19,15 +19,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-Floats = NDArray[np.floating[Any]]
+from labelkit.algorithms.row_blocks import (
+    Floats,
+    Rows,
+    StoredRows,
+    blocks,
+    checked_rows,
+    column_sums,
+    moved,
+    parts_of,
+    squared_norms,
+    unit_length,
+)
 
-# Numbers per temporary block: 8 MB in float64, so that a block stays in the cache.
-_BLOCK_NUMBERS = 1 << 20
 # Distances held while drawing starting centroids for several restarts together: 64 MB in float32.
 _SEED_NUMBERS = 1 << 24
 # Squared distances below this share of the squared norm have lost most digits in float32.
@@ -76,7 +84,7 @@ class SemiSupervisedClustering:
 
 
 def kmeans(
-    x: ArrayLike,
+    x: ArrayLike | StoredRows,
     num_clusters: int,
     *,
     generator: np.random.Generator,
@@ -103,12 +111,12 @@ def kmeans(
     Raises:
         ValueError: k is not in ``[1, n]``, x is not (n, d), or holds NaN or infinity.
     """
-    rows = _as_rows(x, "x")
+    rows = checked_rows(x, "x")
     return _cluster_all(rows, num_clusters, generator, num_inits, max_iter, tol, init_centroids, spherical=False)
 
 
 def spherical_kmeans(
-    x: ArrayLike,
+    x: ArrayLike | StoredRows,
     num_clusters: int,
     *,
     generator: np.random.Generator,
@@ -135,13 +143,13 @@ def spherical_kmeans(
     Raises:
         ValueError: as in :func:`kmeans`, or a row (or starting direction) is zero.
     """
-    rows = _unit_rows(_as_rows(x, "x"), "x")
+    rows = unit_length(checked_rows(x, "x"), "x")
     return _cluster_all(rows, num_clusters, generator, num_inits, max_iter, tol, init_centroids, spherical=True)
 
 
 def semi_supervised_kmeans(
-    unlabeled: ArrayLike,
-    labeled: ArrayLike,
+    unlabeled: ArrayLike | StoredRows,
+    labeled: ArrayLike | StoredRows,
     labels: ArrayLike,
     num_clusters: int,
     *,
@@ -182,8 +190,8 @@ def semi_supervised_kmeans(
         Sec. 3.2 of "Generalized Category Discovery" and its code, which yields NaN for an empty
         cluster and does not say what happens when all distances are 0.
     """
-    free = _as_rows(unlabeled, "unlabeled")
-    fixed = _as_rows(labeled, "labeled")
+    free = checked_rows(unlabeled, "unlabeled")
+    fixed = checked_rows(labeled, "labeled")
     values = np.asarray(labels)
     if free.shape[1] != fixed.shape[1]:
         raise ValueError(f"unlabeled rows have {free.shape[1]} columns, labeled rows {fixed.shape[1]}")
@@ -200,12 +208,12 @@ def semi_supervised_kmeans(
     if num_new > len(free):
         raise ValueError(f"{num_new} clusters without labels need as many unlabeled rows, got {len(free)}")
 
-    dtype = np.result_type(free, fixed)
-    both = np.concatenate([free, fixed]).astype(dtype, copy=False)
-    offset = _center(both)
-    rows, fixed_rows = both[: len(free)], both[len(free) :]
-    squares = _squared_norms(both)
-    sums = np.zeros((num_clusters, both.shape[1]))
+    dtype = np.result_type(free.dtype, fixed.dtype)
+    offset = _common_offset(free, fixed, dtype)
+    rows, fixed_rows = moved(_as_type(free, dtype), offset), moved(_as_type(fixed, dtype), offset)
+    squares = squared_norms(rows)
+    total_square = float(np.concatenate([squares, squared_norms(fixed_rows)]).sum())
+    sums = np.zeros((num_clusters, rows.shape[1]))
     sums[:num_classes] = _sum_rows(fixed_rows, labeled_ids, num_classes)
     counts = np.bincount(labeled_ids, minlength=num_clusters)
     class_means = sums[:num_classes] / counts[:num_classes, None]
@@ -213,7 +221,7 @@ def semi_supervised_kmeans(
     def converged(shifts: NDArray[np.float64]) -> bool:
         return bool(shifts.sum() ** 2 < tol) or not shifts.any()
 
-    problem = _Problem(rows, squares[: len(rows)], float(squares.sum()), sums, counts, max_iter, converged)
+    problem = _Problem(rows, squares, total_square, sums, counts, max_iter, converged)
     if num_new == 0:
         best = _lloyd(problem, class_means)
     else:
@@ -231,7 +239,7 @@ def semi_supervised_kmeans(
     )
 
 
-def nearest_centroids(x: ArrayLike, centroids: ArrayLike) -> NDArray[np.int64]:
+def nearest_centroids(x: ArrayLike | StoredRows, centroids: ArrayLike) -> NDArray[np.int64]:
     """Return the nearest centroid of each row, (n,) int64; the smaller id of equals.
 
     Args:
@@ -241,14 +249,15 @@ def nearest_centroids(x: ArrayLike, centroids: ArrayLike) -> NDArray[np.int64]:
     Raises:
         ValueError: shapes that do not fit, NaN or infinity.
     """
-    rows, places = _as_rows(x, "x"), _as_rows(centroids, "centroids")
+    rows, places = checked_rows(x, "x"), checked_rows(centroids, "centroids")
     if not len(places):
         raise ValueError("centroids must have at least one row")
     if rows.shape[1] != places.shape[1]:
         raise ValueError(f"x has {rows.shape[1]} columns, centroids have {places.shape[1]}")
-    offset = places.mean(axis=0, dtype=np.float64).astype(rows.dtype)
-    rows -= offset
-    return _nearest(rows, np.sqrt(_squared_norms(rows)), places.astype(np.float64) - offset)
+    points = places[:]
+    offset = points.mean(axis=0, dtype=np.float64).astype(rows.dtype)
+    rows = moved(rows, offset)
+    return _nearest(rows, np.sqrt(squared_norms(rows)), points.astype(np.float64) - offset)
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +269,7 @@ class _Problem:
     of the squared norms of both.
     """
 
-    rows: Floats
+    rows: Rows
     squares: NDArray[np.float64]
     total_square: float
     fixed_sums: NDArray[np.float64]
@@ -271,7 +280,7 @@ class _Problem:
 
 
 def _cluster_all(
-    rows: Floats,
+    rows: Rows,
     num_clusters: int,
     generator: np.random.Generator,
     num_inits: int,
@@ -287,10 +296,12 @@ def _cluster_all(
         raise ValueError(f"num_clusters={num_clusters} needs as many rows, got {len(rows)}")
     num_rows, width = rows.shape
     # Unit rows keep their origin, since it is what their length is measured from.
-    offset = np.zeros(width) if spherical else _center(rows)
-    squares = _squared_norms(rows)
+    offset = np.zeros(width) if spherical else _common_offset(rows, rows[:0], rows.dtype)
+    if not spherical:
+        rows = moved(rows, offset)
+    squares = squared_norms(rows)
     total_square = float(squares.sum())
-    mean = rows.mean(axis=0, dtype=np.float64)
+    mean = column_sums(rows) / num_rows
     threshold = tol * max(0.0, total_square / num_rows - float(mean @ mean)) / width
 
     def converged(shifts: NDArray[np.float64]) -> bool:
@@ -302,11 +313,11 @@ def _cluster_all(
         draws = generator.random((num_inits, num_clusters, 2 + int(np.log(num_clusters))))
         best = _best_of(problem, np.zeros((0, width)), draws)
     else:
-        start = _as_rows(init_centroids, "init_centroids")
+        start = checked_rows(init_centroids, "init_centroids")[:]
         if start.shape != (num_clusters, width):
             raise ValueError(f"init_centroids must have shape {(num_clusters, width)}, got {start.shape}")
         if spherical:
-            start = _unit_rows(start, "init_centroids")
+            start = unit_length(start, "init_centroids")[:]
         best = _lloyd(problem, start.astype(np.float64) - offset)
     return Clustering(best.cluster_ids, (best.centroids + offset).astype(rows.dtype), best.inertia, best.num_iterations)
 
@@ -319,62 +330,27 @@ def _check_settings(num_clusters: int, num_inits: int, max_iter: int, tol: float
         raise ValueError(f"tol must be >= 0, got {tol}")
 
 
-def _as_rows(x: ArrayLike, name: str) -> Floats:
-    """Copy to C-contiguous float32, or float64 where it is, and check that all is finite."""
-    array = np.asarray(x)
-    if array.ndim != 2 or array.shape[1] == 0:
-        raise ValueError(f"{name} must have shape (n, d) with d >= 1, got {array.shape}")
-    kind: type[np.float64] | type[np.float32] = np.float64 if array.dtype == np.float64 else np.float32
-    rows: Floats = np.array(array, dtype=kind, order="C")
-    bad = int((~np.isfinite(rows).all(axis=1)).sum())
-    if bad:
-        raise ValueError(f"{name} has {bad} of {len(rows)} rows with NaN or infinity")
-    # Sums of squared differences must stay finite too.
-    limit = float(np.sqrt(np.finfo(kind).max / (64 * rows.shape[1])))
-    if rows.size and max(rows.max(), -rows.min()) > limit:
-        raise ValueError(f"{name} has values beyond {limit:.1e}, whose squares overflow {rows.dtype}")
-    return rows
+def _common_offset(rows: Rows, others: Rows, dtype: np.dtype[np.floating]) -> NDArray[np.float64]:
+    """Mean of the rows of both, rounded to their type; zeros without rows."""
+    number = len(rows) + len(others)
+    mean = (column_sums(rows) + column_sums(others)) / max(number, 1)
+    return mean.astype(dtype).astype(np.float64)
 
 
-def _unit_rows(rows: Floats, name: str) -> Floats:
-    lengths = np.sqrt(_squared_norms(rows))
-    zeros = int((lengths == 0).sum())
-    if zeros:
-        raise ValueError(f"{name} has {zeros} of {len(rows)} rows of length zero, which have no direction")
-    rows /= lengths[:, None].astype(rows.dtype)
-    return rows
+def _as_type(rows: Rows, dtype: np.dtype[np.floating]) -> Rows:
+    """Rows in this type; those of a file are float32."""
+    if isinstance(rows, StoredRows):
+        return rows if dtype == rows.dtype else rows.to_array().astype(dtype)
+    return rows.astype(dtype, copy=False)
 
 
-def _center(rows: Floats) -> NDArray[np.float64]:
-    """Subtract the column means in place; return them as subtracted."""
-    if not len(rows):
-        return np.zeros(rows.shape[1])
-    offset = rows.mean(axis=0, dtype=np.float64).astype(rows.dtype)
-    rows -= offset
-    return np.asarray(offset, dtype=np.float64)
-
-
-def _blocks(num_rows: int, numbers_per_row: int) -> list[slice]:
-    """Cut rows into blocks whose size depends on nothing but the shapes, so that results do not either."""
-    size = max(1, _BLOCK_NUMBERS // numbers_per_row)
-    return [slice(start, start + size) for start in range(0, num_rows, size)]
-
-
-def _squared_norms(rows: Floats) -> NDArray[np.float64]:
-    squares = np.empty(len(rows))
-    for block in _blocks(*rows.shape):
-        part = rows[block].astype(np.float64)
-        squares[block] = np.einsum("ij,ij->i", part, part)
-    return squares
-
-
-def _sum_rows(rows: Floats, cluster_ids: NDArray[np.int64], num_clusters: int) -> NDArray[np.float64]:
+def _sum_rows(rows: Rows, cluster_ids: NDArray[np.int64], num_clusters: int) -> NDArray[np.float64]:
     """Return the sum of the rows of each cluster, (k, d)."""
     from scipy.sparse import csc_array
 
     sums = np.zeros((num_clusters, rows.shape[1]))
-    for block in _blocks(*rows.shape):
-        part = rows[block].astype(np.float64)
+    for block, values in parts_of(rows):
+        part = values.astype(np.float64)
         one_hot = csc_array(
             (np.ones(len(part)), cluster_ids[block], np.arange(len(part) + 1)), shape=(num_clusters, len(part))
         )
@@ -382,15 +358,16 @@ def _sum_rows(rows: Floats, cluster_ids: NDArray[np.int64], num_clusters: int) -
     return sums
 
 
-def _nearest(rows: Floats, lengths: NDArray[np.float64], centroids: NDArray[np.float64]) -> NDArray[np.int64]:
+def _nearest(rows: Rows, lengths: NDArray[np.float64], centroids: NDArray[np.float64]) -> NDArray[np.int64]:
     """Return the argmin of ``|c|^2 - 2 x c``; ``lengths`` (n,) are the norms of the rows."""
     ids = np.empty(len(rows), dtype=np.int64)
     exact_factors, exact_squares = -2 * centroids.T, np.einsum("ij,ij->i", centroids, centroids)
     factors, squares = np.ascontiguousarray(exact_factors, dtype=rows.dtype), exact_squares.astype(rows.dtype)
     reach = float(np.sqrt(exact_squares.max()))
     rounding = 2 * float(np.finfo(np.float32).eps) * np.sqrt(rows.shape[1]) * reach
-    for block in _blocks(len(rows), len(centroids)):
-        scores = rows[block] @ factors
+    for block in blocks(len(rows), max(centroids.shape)):
+        part = rows[block]
+        scores = part @ factors
         scores += squares
         nearest = scores.argmin(axis=1)
         if rows.dtype == np.float32:
@@ -398,19 +375,19 @@ def _nearest(rows: Floats, lengths: NDArray[np.float64], centroids: NDArray[np.f
             best = scores[own]
             scores[own] = np.inf
             doubtful = np.flatnonzero(scores.min(axis=1) - best <= rounding * (lengths[block] + reach))
-            for piece in _blocks(len(doubtful), max(centroids.shape)):
+            for piece in blocks(len(doubtful), max(centroids.shape)):
                 some = doubtful[piece]
-                exact = rows[block][some].astype(np.float64) @ exact_factors
+                exact = part[some].astype(np.float64) @ exact_factors
                 nearest[some] = (exact + exact_squares).argmin(axis=1)
         ids[block] = nearest
     return ids
 
 
-def _own_distances(rows: Floats, ids: NDArray[np.int64], centroids: NDArray[np.float64]) -> NDArray[np.float64]:
+def _own_distances(rows: Rows, ids: NDArray[np.int64], centroids: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the squared distance of each row to the centroid of its own id, by differences."""
     distances = np.empty(len(rows))
-    for block in _blocks(*rows.shape):
-        difference = rows[block] - centroids[ids[block]]
+    for block, part in parts_of(rows):
+        difference = part - centroids[ids[block]]
         distances[block] = np.einsum("ij,ij->i", difference, difference)
     return distances
 
@@ -479,7 +456,7 @@ def _best_of(problem: _Problem, start: NDArray[np.float64], draws: NDArray[np.fl
 
 
 def _draw_rows(
-    rows: Floats, squares: NDArray[np.float64], start: NDArray[np.float64], draws: NDArray[np.float64]
+    rows: Rows, squares: NDArray[np.float64], start: NDArray[np.float64], draws: NDArray[np.float64]
 ) -> NDArray[np.int64]:
     """Draw starting rows for several restarts together, far rows first in probability.
 
@@ -525,21 +502,21 @@ def _pick_by_distance(closest: Floats, tries: NDArray[np.float64]) -> NDArray[np
     return picks
 
 
-def _distances_to_rows(rows: Floats, squares: NDArray[np.float64], picks: NDArray[np.int64]) -> Floats:
+def _distances_to_rows(rows: Rows, squares: NDArray[np.float64], picks: NDArray[np.int64]) -> Floats:
     """Return the squared distances of all rows to some of them, (p, n); exactly 0 between equal rows."""
     norms = squares.astype(rows.dtype)
     points, point_norms = rows[picks], norms[picks, None]
-    distances = np.empty((len(picks), len(rows)), dtype=rows.dtype)
-    for block in _blocks(len(rows), len(picks)):
-        part = distances[:, block]
-        np.matmul(points, rows[block].T, out=part)
+    distances: Floats = np.empty((len(picks), len(rows)), dtype=rows.dtype)
+    for block in blocks(len(rows), max(len(picks), rows.shape[1])):
+        part, near = distances[:, block], rows[block]
+        np.matmul(points, near.T, out=part)
         part *= -2
         part += norms[block]
         part += point_norms
         # What cancelled is computed again by differences.
         doubtful = np.argwhere(part <= _CANCELLED * norms[block])
-        for piece in _blocks(len(doubtful), rows.shape[1]):
+        for piece in blocks(len(doubtful), rows.shape[1]):
             point, row = doubtful[piece].T
-            difference = rows[block][row] - points[point]
+            difference = near[row] - points[point]
             part[point, row] = np.einsum("ij,ij->i", difference, difference)
     return np.maximum(distances, 0, out=distances)

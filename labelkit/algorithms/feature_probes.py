@@ -13,12 +13,13 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-from labelkit.algorithms.neighbors import knn
+from labelkit.algorithms.neighbors import ExactSearch
+from labelkit.algorithms.row_blocks import StoredRows, parts_of
 
 
 def knn_votes(
-    queries: ArrayLike,
-    gallery: ArrayLike,
+    queries: ArrayLike | StoredRows,
+    gallery: ArrayLike | StoredRows,
     labels: ArrayLike,
     *,
     num_classes: int,
@@ -41,7 +42,7 @@ def knn_votes(
     Raises:
         ValueError: shapes that do not fit, a label or number out of range, an empty gallery.
     """
-    asked, held = np.asarray(queries, dtype=np.float32), np.asarray(gallery, dtype=np.float32)
+    asked, held = _as_float32(queries), _as_float32(gallery)
     classes = np.asarray(labels, dtype=np.int64)
     if classes.shape != (len(held),):
         raise ValueError(f"labels have shape {classes.shape}, the gallery has {len(held)} rows")
@@ -50,19 +51,26 @@ def knn_votes(
     if not temperature > 0 or k < 1:
         raise ValueError(f"temperature and k must be positive, got {temperature} and {k}")
     votes = np.full((len(asked), num_classes), 1 / num_classes)
-    usable, seen = held.any(axis=1), asked.any(axis=1)
-    held, classes = held[usable], classes[usable]
-    if not len(held):
+    usable = np.concatenate([part.any(axis=1) for _, part in parts_of(held)] or [np.zeros(0, dtype=np.bool_)])
+    if not usable.any():
         raise ValueError("the gallery has no row that is not zero")
-    if not seen.any():
-        return votes
-    scores, rows = knn(asked[seen], held, min(k, len(held)), metric="cosine")
-    # the nearest counts 1: the same shares, and no overflow at small temperatures
-    weights = np.exp((scores.astype(np.float64) - scores[:, :1]) / temperature)
-    counted = np.zeros((len(scores), num_classes))
-    np.add.at(counted, (np.arange(len(scores))[:, None], classes[rows]), weights)
-    votes[seen] = counted / counted.sum(axis=1, keepdims=True)
+    if not usable.all():
+        places = np.flatnonzero(usable)
+        held, classes = held.subset(places) if isinstance(held, StoredRows) else held[places], classes[places]
+    search = ExactSearch(held, metric="cosine")
+    for where, part in parts_of(asked):
+        seen = np.flatnonzero(part.any(axis=1))
+        scores, rows = search.search(part[seen], min(k, len(held)))
+        # the nearest counts 1: the same shares, and no overflow at small temperatures
+        weights = np.exp((scores.astype(np.float64) - scores[:, :1]) / temperature)
+        counted = np.zeros((len(scores), num_classes))
+        np.add.at(counted, (np.arange(len(scores))[:, None], classes[rows]), weights)
+        votes[where.start + seen] = counted / counted.sum(axis=1, keepdims=True)
     return votes
+
+
+def _as_float32(x: ArrayLike | StoredRows) -> NDArray[np.float32] | StoredRows:
+    return x if isinstance(x, StoredRows) else np.asarray(x, dtype=np.float32)
 
 
 def linear_probe(

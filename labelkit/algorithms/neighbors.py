@@ -21,7 +21,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from labelkit.algorithms.row_blocks import StoredRows, blocks, column_sums, parts_of
+
 Metric = Literal["cosine", "l2", "dot"]
+Held = NDArray[np.float32] | StoredRows
 
 # Candidates beyond k: they show that the k-th score is apart from what was left out.
 _SPARE = 16
@@ -34,7 +37,12 @@ _PQ_VALUES = 256
 
 
 def knn(
-    queries: ArrayLike, gallery: ArrayLike, k: int, *, metric: Metric = "cosine", exclude_self: bool = False
+    queries: ArrayLike,
+    gallery: ArrayLike | StoredRows,
+    k: int,
+    *,
+    metric: Metric = "cosine",
+    exclude_self: bool = False,
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     """Return the k nearest gallery rows of each query, nearest first.
 
@@ -68,18 +76,21 @@ class ExactSearch:
         ValueError: not (g, d), NaN or infinity, a zero row with ``cosine``, or an unknown metric.
     """
 
-    def __init__(self, gallery: ArrayLike, *, metric: Metric = "cosine") -> None:
+    def __init__(self, gallery: ArrayLike | StoredRows, *, metric: Metric = "cosine") -> None:
         self.metric: Metric = _known(metric)
         self.rows = _as_rows(gallery, "gallery", metric)
-        squares = _squares(self.rows)
-        self._reach = float(np.sqrt(squares.max(initial=0)))
         self._offset: NDArray[np.float32] | None = None
         self._shifted = self.rows
         if metric == "l2":
             # Distances do not feel a shift, their products do: a common offset would cost digits.
-            self._offset = self.rows.mean(axis=0, dtype=np.float64).astype(np.float32)
-            self._shifted = self.rows - self._offset
-            self._reach = float(np.sqrt(_squares(self._shifted).max(initial=0)))
+            self._offset = (column_sums(self.rows) / max(1, len(self.rows))).astype(np.float32)
+            if isinstance(self.rows, StoredRows):
+                self._shifted = self.rows.less(self._offset)
+            else:
+                self._shifted = self.rows - self._offset
+        self._reach = float(
+            np.sqrt(max((_squares(part).max(initial=0) for _, part in parts_of(self._shifted)), default=0))
+        )
 
     def search(
         self, queries: ArrayLike, k: int, *, exclude_self: bool = False
@@ -119,7 +130,12 @@ class ExactSearch:
         if self._offset is not None:
             asked = asked - self._offset
         kind = faiss.METRIC_L2 if self.metric == "l2" else faiss.METRIC_INNER_PRODUCT
-        rough, indices = faiss.knn(asked, self._shifted, num_candidates, metric=kind)
+        if isinstance(self._shifted, StoredRows):
+            rough, indices = _knn_in_blocks(
+                asked, self._shifted, num_candidates, kind, nearest_first=self.metric == "l2"
+            )
+        else:
+            rough, indices = faiss.knn(asked, self._shifted, num_candidates, metric=kind)
         last = rough[:, -1].astype(np.float64)
         lengths = np.sqrt(_squares(asked))
         if self.metric == "l2":
@@ -156,7 +172,7 @@ class IVFPQRecipe:
 
 
 def build_index(
-    gallery: ArrayLike, recipe: HNSWRecipe | IVFPQRecipe, *, metric: Metric = "cosine"
+    gallery: ArrayLike | StoredRows, recipe: HNSWRecipe | IVFPQRecipe, *, metric: Metric = "cosine"
 ) -> NDArray[np.uint8]:
     """Build an index for :class:`ApproximateSearch`.
 
@@ -174,7 +190,7 @@ def build_index(
     """
     import faiss
 
-    rows = _as_rows(gallery, "gallery", _known(metric))
+    rows = _as_rows(gallery, "gallery", _known(metric))[:]
     num_rows, dim = rows.shape
     kind = faiss.METRIC_L2 if metric == "l2" else faiss.METRIC_INNER_PRODUCT
     if isinstance(recipe, HNSWRecipe):
@@ -234,7 +250,7 @@ class ApproximateSearch:
     def __init__(
         self,
         index: NDArray[np.uint8],
-        gallery: ArrayLike,
+        gallery: ArrayLike | StoredRows,
         *,
         metric: Metric = "cosine",
         width: int,
@@ -305,8 +321,24 @@ def _check_k(k: int, available: int) -> None:
         raise ValueError(f"k must be from 1 to {available}, the rows to choose from, got {k}")
 
 
-def _as_queries(queries: ArrayLike, held: NDArray[np.float32], metric: Metric) -> NDArray[np.float32]:
-    asked = _as_rows(queries, "queries", metric)
+def _knn_in_blocks(
+    asked: NDArray[np.float32], held: StoredRows, k: int, kind: int, *, nearest_first: bool
+) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """As ``faiss.knn``, over one block of rows after the other; ``nearest_first``: small numbers are near."""
+    import faiss
+
+    best = np.empty((len(asked), 0), dtype=np.float32), np.empty((len(asked), 0), dtype=np.int64)
+    for where, part in parts_of(held):
+        rough, indices = faiss.knn(asked, part, min(k, len(part)), metric=kind)
+        values = np.concatenate([best[0], rough], axis=1)
+        places = np.concatenate([best[1], indices + where.start], axis=1)
+        order = np.argsort(values if nearest_first else -values, axis=1, kind="stable")[:, :k]
+        best = np.take_along_axis(values, order, axis=1), np.take_along_axis(places, order, axis=1)
+    return best
+
+
+def _as_queries(queries: ArrayLike, held: Held, metric: Metric) -> NDArray[np.float32]:
+    asked = _as_rows(queries, "queries", metric)[:]
     if asked.shape[1] != held.shape[1]:
         raise ValueError(f"queries have {asked.shape[1]} columns, the gallery has {held.shape[1]}")
     return asked
@@ -314,7 +346,7 @@ def _as_queries(queries: ArrayLike, held: NDArray[np.float32], metric: Metric) -
 
 def _rescored(
     asked: NDArray[np.float32],
-    held: NDArray[np.float32],
+    held: Held,
     candidates: NDArray[np.int64],
     k: int,
     metric: Metric,
@@ -337,7 +369,7 @@ def _rescored(
     for start in range(0, len(asked), rows_per_block):
         block = slice(start, start + rows_per_block)
         listed = candidates[block]
-        exact = _nearness(asked[block][:, None], held[listed], metric)
+        exact = _nearness(asked[block][:, None], held[np.maximum(listed, 0)], metric)
         exact[listed < 0] = -np.inf
         if exclude_self:
             exact[listed == np.arange(start, start + len(exact))[:, None]] = -np.inf
@@ -347,23 +379,39 @@ def _rescored(
     return scores, indices
 
 
-def _as_rows(x: ArrayLike, name: str, metric: Metric) -> NDArray[np.float32]:
-    array = np.asarray(x)
-    if array.ndim != 2 or array.shape[1] == 0:
-        raise ValueError(f"{name} must have shape (n, d) with d >= 1, got {array.shape}")
-    rows = np.ascontiguousarray(array, dtype=np.float32)
-    bad = int((~np.isfinite(rows).all(axis=1)).sum())
+def _as_rows(x: ArrayLike | StoredRows, name: str, metric: Metric) -> Held:
+    rows: Held
+    if isinstance(x, StoredRows):
+        rows = x if x.in_blocks else x.to_array()
+    else:
+        array = np.asarray(x)
+        if array.ndim != 2 or array.shape[1] == 0:
+            raise ValueError(f"{name} must have shape (n, d) with d >= 1, got {array.shape}")
+        rows = np.ascontiguousarray(array, dtype=np.float32)
+    bad, squares = 0, np.empty(len(rows))
+    for where, part in parts_of(rows):
+        bad += int((~np.isfinite(part).all(axis=1)).sum())
+        squares[where] = _squares(part)
     if bad:
         raise ValueError(f"{name} has {bad} of {len(rows)} rows with NaN or infinity")
-    squares = _squares(rows)
     if metric == "cosine":
-        zeros = int((squares == 0).sum())
-        if zeros:
-            raise ValueError(f"{name} has {zeros} of {len(rows)} rows of length zero, which have no direction")
-        return (rows / np.sqrt(squares)[:, None]).astype(np.float32)
-    if rows.size and squares.max() > np.finfo(np.float32).max / 16:
+        return _unit(rows, squares, name, in_place=isinstance(x, StoredRows))
+    if len(rows) and squares.max() > np.finfo(np.float32).max / 16:
         raise ValueError(f"{name} has rows as long as {np.sqrt(squares.max()):.1e}, whose products overflow float32")
     return rows
+
+
+def _unit(rows: Held, squares: NDArray[np.float64], name: str, *, in_place: bool) -> Held:
+    zeros = int((squares == 0).sum())
+    if zeros:
+        raise ValueError(f"{name} has {zeros} of {len(rows)} rows of length zero, which have no direction")
+    lengths = np.sqrt(squares)
+    if isinstance(rows, StoredRows):
+        return rows.divided(lengths)
+    unit = rows if in_place else np.empty_like(rows)
+    for where in blocks(*rows.shape):
+        np.divide(rows[where], lengths[where, None], out=unit[where], casting="same_kind")
+    return unit
 
 
 def _squares(rows: NDArray[np.float32]) -> NDArray[np.float64]:
@@ -381,7 +429,7 @@ def _nearness(query: NDArray[np.float32], rows: NDArray[np.float32], metric: Met
 
 
 def _search_all(
-    query: NDArray[np.float32], held: NDArray[np.float32], k: int, metric: Metric, excluded: int
+    query: NDArray[np.float32], held: Held, k: int, metric: Metric, excluded: int
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     """Return nearness (k,) and indices (k,) among all gallery rows but the excluded one (-1: none)."""
     size = max(1, _BLOCK_NUMBERS // held.shape[1])

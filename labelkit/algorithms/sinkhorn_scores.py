@@ -6,7 +6,6 @@ so that memory does not grow with the matrix.
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
@@ -14,6 +13,8 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 from torch import Tensor
+
+from labelkit.algorithms.mapped import map_of, release
 
 # Numbers per block: 1 MB in float32, so that a block is still in the cache for its second product.
 _BLOCK_NUMBERS = 1 << 18
@@ -50,7 +51,7 @@ class Matrix:
         self._file: RowSliceable | None = None
         if isinstance(values, Tensor):
             self._tensor = values.detach()
-        elif isinstance(values, np.ndarray) and _map_of(values) is None:
+        elif isinstance(values, np.ndarray) and map_of(values) is None:
             usable = values if values.flags.writeable and values.dtype.isnative else np.array(values, values.dtype.type)
             if not np.issubdtype(usable.dtype, np.floating):
                 raise TypeError(f"{name}: floating point numbers are needed, not {values.dtype}")
@@ -108,37 +109,11 @@ class Matrix:
     def _read(self, start: int, stop: int) -> Tensor:
         assert self._file is not None
         raw = self._file[start:stop]
-        mapped = _map_of(raw)
+        mapped = map_of(raw)
         values = np.array(raw, dtype=np.asarray(raw).dtype.type, order="C")
         if mapped is not None:
-            _release(raw, mapped)
+            release(raw, mapped)
         return torch.from_numpy(values)
-
-
-def _map_of(array: Any) -> np.memmap[Any, Any] | None:
-    """The memory map that an array is a view of, or None."""
-    found = None
-    while isinstance(array, np.ndarray):
-        if isinstance(array, np.memmap) and isinstance(array.base, mmap.mmap):
-            found = array
-        array = array.base
-    return found
-
-
-def _release(view: Any, mapped: np.memmap[Any, Any]) -> None:
-    """Take the pages of a view out of this process's memory; they stay in the system's cache of the file."""
-    file_map = mapped.base
-    # a private (copy-on-write) map would lose what was written to it
-    if not isinstance(file_map, mmap.mmap) or mapped.mode == "c" or not hasattr(file_map, "madvise"):
-        return
-    if not view.flags.c_contiguous or view.nbytes == 0:
-        return
-    offset = view.__array_interface__["data"][0] - mapped.__array_interface__["data"][0]
-    # a map begins at a multiple of the allocation granularity, its first number perhaps later
-    offset += mapped.offset % mmap.ALLOCATIONGRANULARITY
-    start = offset // mmap.PAGESIZE * mmap.PAGESIZE
-    length = min(offset + view.nbytes, len(file_map)) - start
-    file_map.madvise(mmap.MADV_DONTNEED, start, length)
 
 
 class LinearScores:

@@ -10,6 +10,7 @@ from pydantic.config import JsonDict
 
 from labelkit.config.base import StageConfig
 from labelkit.config.critical_search import CriticalSearchOptions
+from labelkit.config.memory import MemoryConfig
 from labelkit.config.stages import IndexConfig
 
 _STORE: JsonDict = {"panel": "Store", "preset": False}
@@ -23,7 +24,7 @@ _PICTURE: JsonDict = {"panel": "Pictures", "preset": False}
 _RESULT_NAME = r"^[a-z0-9][a-z0-9._-]{0,63}$"
 
 
-class DiscoverFewConfig(IndexConfig):
+class DiscoverFewConfig(IndexConfig, MemoryConfig):
     """What the discoveries that grow a few labels share."""
 
     csv: Path | None = Field(

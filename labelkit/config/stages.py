@@ -10,6 +10,7 @@ from pydantic.config import JsonDict
 
 from labelkit.config.base import StageConfig
 from labelkit.config.data import DataConfig
+from labelkit.config.memory import MemoryConfig
 from labelkit.config.model import ModelConfig
 
 _MODEL: JsonDict = {"panel": "Model"}
@@ -22,7 +23,7 @@ _SEARCH: JsonDict = {"panel": "Search"}
 _PATCHES: JsonDict = {"panel": "Patches"}
 
 
-class EmbedConfig(DataConfig, ModelConfig):
+class EmbedConfig(DataConfig, ModelConfig, MemoryConfig):
     """``labelkit embed``."""
 
     command: ClassVar[tuple[str, ...]] = ("embed",)
@@ -95,7 +96,7 @@ class IndexConfig(StageConfig):
     overwrite: bool = Field(False, description="Replace a result of this name.", json_schema_extra=_STORE)
 
 
-class ClusterConfig(IndexConfig):
+class ClusterConfig(IndexConfig, MemoryConfig):
     """What all clusterings share."""
 
     num_clusters: int = Field(..., ge=1, description="Groups to find.")
@@ -174,7 +175,7 @@ class SinkhornConfig(ClusterConfig):
     )
 
 
-class DiscoverCategoriesConfig(IndexConfig):
+class DiscoverCategoriesConfig(IndexConfig, MemoryConfig):
     """``labelkit discover categories``."""
 
     command: ClassVar[tuple[str, ...]] = ("discover", "categories")
@@ -209,7 +210,7 @@ class DiscoverCategoriesConfig(IndexConfig):
         return self
 
 
-class DiscoverHeadConfig(IndexConfig):
+class DiscoverHeadConfig(IndexConfig, MemoryConfig):
     """``labelkit discover head``."""
 
     command: ClassVar[tuple[str, ...]] = ("discover", "head")
@@ -219,7 +220,7 @@ class DiscoverHeadConfig(IndexConfig):
     )
 
 
-class DiscoverAnswerConfig(IndexConfig):
+class DiscoverAnswerConfig(IndexConfig, MemoryConfig):
     """``labelkit discover answer``."""
 
     command: ClassVar[tuple[str, ...]] = ("discover", "answer")
@@ -291,7 +292,7 @@ class EvaluateAnswerConfig(IndexConfig):
     )
 
 
-class EvaluateClusteringConfig(IndexConfig):
+class EvaluateClusteringConfig(IndexConfig, MemoryConfig):
     """``labelkit evaluate clustering``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "clustering")
@@ -316,7 +317,7 @@ class EvaluateClusteringConfig(IndexConfig):
     allow_stale: bool = Field(False, description="Also score results of another version of the store, marked.")
 
 
-class EvaluateKNNConfig(IndexConfig):
+class EvaluateKNNConfig(IndexConfig, MemoryConfig):
     """``labelkit evaluate knn``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "knn")
@@ -377,7 +378,7 @@ class EvaluateLinearConfig(IndexConfig):
         return value
 
 
-class EvaluateRetrievalConfig(IndexConfig):
+class EvaluateRetrievalConfig(IndexConfig, MemoryConfig):
     """``labelkit evaluate retrieval``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "retrieval")
@@ -408,8 +409,10 @@ class EvaluateRetrievalConfig(IndexConfig):
         3, ge=0, le=100, description="k-means with as many groups as classes, from so many seeds; 0: no NMI."
     )
     per_class: bool = Field(False, description="Also show the means of every class.")
-    max_memory: float = Field(
-        1.5, gt=0, description="GiB that the whole process may take, k-means for NMI aside.", json_schema_extra=_RUN
+    max_memory: str = Field(
+        "1.5GiB",
+        description="Memory that the process may take in all, such as 2GiB or 500MB; a number alone is GiB.",
+        json_schema_extra=_RUN,
     )
     threads: int | None = Field(
         None,
@@ -592,7 +595,7 @@ class DatasetsConfig(StageConfig):
     data_root: Path = Field(Path("data"), description="Folder where named sets live.")
 
 
-class RetrieveConfig(IndexConfig):
+class RetrieveConfig(IndexConfig, MemoryConfig):
     """``labelkit retrieve``."""
 
     command: ClassVar[tuple[str, ...]] = ("retrieve",)

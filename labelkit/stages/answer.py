@@ -36,6 +36,7 @@ from labelkit.errors import ConfigError, DatasetError, Mismatch, StoreError
 from labelkit.stages.given_labels import read_placed_labels
 from labelkit.stages.held_out import Evidence, Grouping, given_label_evidence, hidden_label_evidence
 from labelkit.stages.indexes import check_features, unit_rows
+from labelkit.stages.memory import Memory, held_out_bytes
 from labelkit.stages.progress import current_progress
 from labelkit.stages.result import Cell, SimpleResult, Table, jsonable
 from labelkit.store.commit import commit_bytes
@@ -149,7 +150,9 @@ def answer_images(config: DiscoverAnswerConfig) -> SimpleResult:
     arrays = _arrays(store, grouping, found, decisions, calibration_rows, usable)
     metrics = {"counts": counts, "calibration": summary}
     params = {
-        key: value for key, value in config.to_yaml_dict(operational=False).items() if key != "calibration_labels"
+        key: value
+        for key, value in config.to_yaml_dict(operational=False).items()
+        if key not in ("calibration_labels", "max_memory")
     }
     path = write_result(
         store,
@@ -256,9 +259,14 @@ def _read_grouping(store: EmbeddingStore, config: DiscoverAnswerConfig) -> Group
     rows = np.flatnonzero(np.asarray(ids) >= 0).astype(np.int64)
     if not len(rows):
         raise StoreError(str(result.path), "groups no row", "Make it again on this store.")
-    features = check_features(store, rows)
     params = result.params
     inits, iterations, tol = params.get("num_inits"), params.get("max_iterations"), params.get("tolerance")
+    num_inits = config.num_inits or max(_FEWEST_INITS, inits if isinstance(inits, int) else 0)
+    Memory.of(config).require(
+        held_out_bytes(len(rows), store.dim, len(result.arrays["names"]), num_inits),
+        f"answers for {len(rows):,} rows of {store.dim} numbers",
+    )
+    features = check_features(store, rows)
     return Grouping(
         name=name,
         stage=result.stage,
@@ -267,7 +275,7 @@ def _read_grouping(store: EmbeddingStore, config: DiscoverAnswerConfig) -> Group
         group_ids=np.asarray(ids, dtype=np.int64)[rows],
         class_of_group=class_of_group,
         names=list(result.arrays["names"]),
-        num_inits=config.num_inits or max(_FEWEST_INITS, inits if isinstance(inits, int) else 0),
+        num_inits=num_inits,
         max_iter=iterations if isinstance(iterations, int) and iterations > 0 else 100,
         tol=float(tol) if isinstance(tol, int | float) and tol >= 0 else 1e-4,
     )

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from labelkit.algorithms.clustering import spherical_kmeans
+from labelkit.algorithms.row_blocks import StoredRows, blocks
 from labelkit.algorithms.sinkhorn import (
     LinearScores,
     SinkhornResult,
@@ -28,7 +29,8 @@ from labelkit.algorithms.sinkhorn import (
 from labelkit.config.stages import SinkhornConfig
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import ConfigError, InputError, StoreError
-from labelkit.stages.indexes import check_directions, check_features, unit_rows
+from labelkit.stages.indexes import check_directions, unit_rows
+from labelkit.stages.memory import KERNEL_BYTES, Memory, sinkhorn_bytes
 from labelkit.stages.progress import current_progress
 from labelkit.stages.result import SimpleResult, Table
 from labelkit.store.embeddings import EmbeddingStore
@@ -38,6 +40,7 @@ from labelkit.store.results import read_result, write_result
 _ROUND_TOLERANCE = 1e-4
 _EXACT_MOST_ROWS = 8000
 _LARGEST_PRIOR_BYTES = 1 << 26
+_NO_PARAMETERS = ("index", "result", "overwrite", "max_memory")
 
 
 @dataclass(frozen=True)
@@ -71,12 +74,14 @@ def cluster_balanced(config: SinkhornConfig, store: EmbeddingStore, rows: NDArra
             "Leave it out, or choose a smaller --split.",
         )
     prior = _read_prior(config.prior, config.num_clusters, len(rows))
-    features = check_features(store, rows)
+    memory = Memory.of(config)
+    features = memory.rows(store, rows, beside=sinkhorn_bytes(config, len(rows), store.dim), what="sinkhorn", unit=True)
     check_directions(store, rows, features)
-    features = unit_rows(features)
     started = time.monotonic()
     with current_progress().task(f"sinkhorn, {config.num_clusters} clusters", total=None):
-        found = _alternate(config, features, prior, _first_prototypes(config, store, features))
+        prototypes = _first_prototypes(config, store, features)
+        points = features if features.in_blocks else torch.from_numpy(features.to_array())
+        found = _alternate(config, points, prior, prototypes, memory.left())
     seconds = time.monotonic() - started
     if not found.result.converged:
         current_progress().warning(
@@ -100,7 +105,7 @@ def _write(
         "rounds": found.rounds,
         "passes": found.passes,
     }
-    params = {key: value for key, value in config.to_yaml_dict().items() if key not in ("index", "result", "overwrite")}
+    params = {key: value for key, value in config.to_yaml_dict().items() if key not in _NO_PARAMETERS}
     name = config.result or "sinkhorn"
     path = write_result(
         store,
@@ -152,9 +157,10 @@ def _write(
     return SimpleResult(values, (path,), (shown,))
 
 
-def _alternate(config: SinkhornConfig, features: NDArray[np.float32], prior: Tensor, prototypes: Tensor) -> _Balanced:
-    """Assign and move prototypes until no row changes its group."""
-    points = torch.from_numpy(features)
+def _alternate(
+    config: SinkhornConfig, points: Tensor | StoredRows, prior: Tensor, prototypes: Tensor, memory_bytes: int | None
+) -> _Balanced:
+    """Assign and move prototypes until no row changes its group; ``memory_bytes`` bounds what passes keep."""
     lam = 1 / config.temperature
     potentials: Tensor | None = None
     passes = 0
@@ -168,11 +174,11 @@ def _alternate(config: SinkhornConfig, features: NDArray[np.float32], prior: Ten
         last = rounds == config.max_iterations
         tol = config.tolerance if last else max(config.tolerance, _ROUND_TOLERANCE)
         scores = LinearScores(points, prototypes)
-        found = _solve(scores, lam, prior, tol, potentials)
+        found = _solve(scores, lam, prior, tol, potentials, memory_bytes)
         passes += found.num_iterations
         same = before is not None and torch.equal(found.cluster_ids, before)
         if same and not last and tol > config.tolerance:
-            found = _solve(scores, lam, prior, config.tolerance, found.potentials)
+            found = _solve(scores, lam, prior, config.tolerance, found.potentials, memory_bytes)
             passes += found.num_iterations
         if same or last:
             break
@@ -180,27 +186,32 @@ def _alternate(config: SinkhornConfig, features: NDArray[np.float32], prior: Ten
         prototypes = _means(points, found.cluster_ids, prototypes)
     cluster_ids, confidence = found.cluster_ids, found.confidence
     if config.exact_balance:
-        cluster_ids = balanced_labels(points @ prototypes.T, prior)
+        cluster_ids = balanced_labels(torch.as_tensor(points[:]) @ prototypes.T, prior)
         confidence = found.assignments(scores).gather(1, cluster_ids[:, None]).squeeze(1)
     return _Balanced(
         found, prior, prototypes, cluster_ids.numpy(), confidence.float().numpy(), rounds=rounds, passes=passes
     )
 
 
-def _solve(scores: LinearScores, lam: float, prior: Tensor, tol: float, initial: Tensor | None) -> SinkhornResult:
+def _solve(
+    scores: LinearScores, lam: float, prior: Tensor, tol: float, initial: Tensor | None, memory_bytes: int | None
+) -> SinkhornResult:
     # sums of float32 exponentials do not meet a prior to six digits
     dtype = torch.float64 if tol < _ROUND_TOLERANCE else torch.float32
-    return solve(scores, lam, prior=prior, tol=tol, initial=initial, dtype=dtype)
+    most = None if memory_bytes is None else min(KERNEL_BYTES, max(0, memory_bytes))
+    return solve(scores, lam, prior=prior, tol=tol, initial=initial, dtype=dtype, memory_bytes=most)
 
 
-def _means(points: Tensor, cluster_ids: Tensor, prototypes: Tensor) -> Tensor:
+def _means(points: Tensor | StoredRows, cluster_ids: Tensor, prototypes: Tensor) -> Tensor:
     """Mean directions of the members; a group without members, or whose members cancel out, keeps its prototype."""
-    sums = torch.zeros(prototypes.shape, dtype=torch.float64).index_add_(0, cluster_ids, points.double())
+    sums = torch.zeros(prototypes.shape, dtype=torch.float64)
+    for block in blocks(*points.shape):
+        sums.index_add_(0, cluster_ids[block], torch.as_tensor(points[block]).double())
     lengths = sums.norm(dim=1, keepdim=True)
     return torch.where(lengths > 1e-6, (sums / lengths.clamp_min(1e-12)).float(), prototypes)
 
 
-def _first_prototypes(config: SinkhornConfig, store: EmbeddingStore, features: NDArray[np.float32]) -> Tensor:
+def _first_prototypes(config: SinkhornConfig, store: EmbeddingStore, features: StoredRows) -> Tensor:
     if config.prototypes is not None:
         return _stored_prototypes(config.prototypes, config.num_clusters, store)
     generator = keyed_generator(config.seed, "cluster")

@@ -25,6 +25,7 @@ from labelkit.algorithms.class_number import (
     most_classes,
     share_error,
 )
+from labelkit.algorithms.row_blocks import StoredRows
 from labelkit.config.stages import DiscoverCategoriesConfig
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import ConfigError, DatasetError
@@ -99,7 +100,7 @@ def judge_class_number(
     config: DiscoverCategoriesConfig,
     store: EmbeddingStore,
     rows: NDArray[np.int64],
-    features: NDArray[np.float32],
+    features: StoredRows,
     labels: NDArray[np.int64],
 ) -> Judgement:
     """Choose the number of classes.
@@ -128,7 +129,7 @@ def judge_class_number(
     criteria = _criteria(config, store, sizes)
     low, high = _bounds(config, labels, len(used), min(most, most_clusters(labels >= 0, labels[labels >= 0])))
     if config.search != "path":
-        return Judgement(_published(config, features, labels, low, high), (low, high), len(rows), ())
+        return Judgement(_published(config, features[:], labels, low, high), (low, high), len(rows), ())
 
     if "heldout" in criteria and (sizes == 1).any():
         single = [store.class_names[label] for label in classes[sizes == 1]]

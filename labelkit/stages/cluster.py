@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.algorithms.clustering import kmeans, semi_supervised_kmeans, spherical_kmeans
+from labelkit.algorithms.row_blocks import StoredRows
 from labelkit.config.stages import (
     ClusterConfig,
     KMeansConfig,
@@ -18,15 +19,15 @@ from labelkit.config.stages import (
 )
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import ConfigError, DatasetError
-from labelkit.stages.balanced_cluster import cluster_balanced
 from labelkit.stages.cluster_patches import cluster_patches
-from labelkit.stages.indexes import check_directions, check_features, split_rows, unit_rows
+from labelkit.stages.indexes import check_directions, split_rows
+from labelkit.stages.memory import Memory, kmeans_bytes
 from labelkit.stages.progress import current_progress
 from labelkit.stages.result import SimpleResult, Table
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.results import write_result
 
-_NO_PARAMETERS = ("index", "result", "overwrite", "patches", "max_patches")
+_NO_PARAMETERS = ("index", "result", "overwrite", "patches", "max_patches", "max_memory")
 
 
 def cluster_store(config: ClusterConfig) -> SimpleResult:
@@ -48,6 +49,8 @@ def cluster_store(config: ClusterConfig) -> SimpleResult:
             "--num-clusters", f"{config.num_clusters} clusters for {len(rows)} rows of {config.index}", "Choose fewer."
         )
     if isinstance(config, SinkhornConfig):
+        from labelkit.stages.balanced_cluster import cluster_balanced  # torch loads for this algorithm alone
+
         return cluster_balanced(config, store, rows)
     algorithm = config.command[1]
     started = time.monotonic()
@@ -100,7 +103,13 @@ def _run(
 ) -> tuple[NDArray[np.int64], NDArray[np.float32], float, int, NDArray[np.int64] | None]:
     """Return (ids of rows, centroids, inertia, iterations, class of each cluster or None)."""
     generator = keyed_generator(config.seed, "cluster")
-    features = check_features(store, rows)
+    features = Memory.of(config).rows(
+        store,
+        rows,
+        beside=kmeans_bytes(len(rows), store.dim, config.num_clusters, config.num_inits),
+        what=config.command[1],
+        unit=bool(getattr(config, "normalize", False)),
+    )
     if isinstance(config, SSKMeansConfig):
         labeled, labels = labeled_rows(store, rows, config.num_clusters)
         most = most_clusters(labeled, labels)
@@ -112,7 +121,7 @@ def _run(
                 f"Choose at most {most}.",
             )
         found = semi_supervised_cluster(
-            unit_rows(features) if config.normalize else features,
+            features,
             labeled,
             labels,
             config.num_clusters,
@@ -128,8 +137,7 @@ def _run(
         clustering = spherical_kmeans(features, config.num_clusters, generator=generator, **common)  # type: ignore[arg-type] # one dict for ints and a float
     else:
         assert isinstance(config, KMeansConfig)
-        points = unit_rows(features) if config.normalize else features
-        clustering = kmeans(points, config.num_clusters, generator=generator, **common)  # type: ignore[arg-type] # as above
+        clustering = kmeans(features, config.num_clusters, generator=generator, **common)  # type: ignore[arg-type] # as above
     return clustering.cluster_ids, clustering.centroids, clustering.inertia, clustering.num_iterations, None
 
 
@@ -163,7 +171,7 @@ def most_clusters(labeled: NDArray[np.bool_], labels: NDArray[np.int64]) -> int:
 
 
 def semi_supervised_cluster(
-    features: NDArray[np.float32],
+    features: NDArray[np.float32] | StoredRows,
     labeled: NDArray[np.bool_],
     labels: NDArray[np.int64],
     num_clusters: int,
@@ -174,9 +182,10 @@ def semi_supervised_cluster(
     tol: float,
 ) -> tuple[NDArray[np.int64], NDArray[np.float32], float, int, NDArray[np.int64]]:
     """Semi-supervised k-means over all rows: (ids, centroids, inertia, iterations, class of each cluster or -1)."""
+    free, fixed = np.flatnonzero(~labeled), np.flatnonzero(labeled)
     found = semi_supervised_kmeans(
-        features[~labeled],
-        features[labeled],
+        features.subset(free) if isinstance(features, StoredRows) else features[free],
+        features.subset(fixed) if isinstance(features, StoredRows) else features[fixed],
         labels,
         num_clusters,
         generator=generator,

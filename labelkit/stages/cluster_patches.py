@@ -12,11 +12,15 @@ from labelkit.config.stages import PatchClusterConfig, SphericalKMeansConfig
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import ConfigError
 from labelkit.stages.indexes import split_rows, unit_rows, zero_rows
+from labelkit.stages.memory import Memory, patch_sample_bytes
 from labelkit.stages.progress import current_progress
 from labelkit.stages.result import Cell, SimpleResult, Table
 from labelkit.store.embeddings import EmbeddingStore
 from labelkit.store.patches import PatchBlock, PatchSet, open_patches
 from labelkit.store.results import write_result
+
+_BLOCK_BYTES = 64 << 20
+_NO_PARAMETERS = ("index", "result", "overwrite", "max_memory")
 
 
 def cluster_patches(config: PatchClusterConfig, store: EmbeddingStore) -> SimpleResult:
@@ -38,6 +42,14 @@ def cluster_patches(config: PatchClusterConfig, store: EmbeddingStore) -> Simple
     algorithm = config.command[1]
     started = time.monotonic()
     with current_progress().task(f"{algorithm} of patches, {config.num_clusters} clusters", total=None):
+        memory = Memory.of(config)
+        num_sampled = min(config.max_patches, patches.num_patches)
+        memory.require(
+            patch_sample_bytes(num_sampled, patches.dim, config.num_clusters, config.num_inits)
+            + 24 * patches.num_patches,
+            f"{algorithm} of {num_sampled:,} patches of {patches.dim} numbers",
+            "lower --max-patches",
+        )
         sample = _sample(patches, chosen, config.max_patches, config.seed, without_zeros=is_spherical)
         if config.num_clusters > len(sample):
             problem = f"{config.num_clusters} clusters for {len(sample)} patches of {config.index}"
@@ -51,11 +63,11 @@ def cluster_patches(config: PatchClusterConfig, store: EmbeddingStore) -> Simple
             max_iter=config.max_iterations,
             tol=config.tolerance,
         )
-        ids = _assigned(patches, chosen, found.centroids, scaled=scaled, is_spherical=is_spherical)
+        ids = _assigned(patches, chosen, found.centroids, scaled=scaled, is_spherical=is_spherical, left=memory.left())
     seconds = time.monotonic() - started
     sizes = np.bincount(ids[ids >= 0], minlength=config.num_clusters)
     name = config.result or f"{algorithm}-patches"
-    params = {key: value for key, value in config.to_yaml_dict().items() if key not in ("index", "result", "overwrite")}
+    params = {key: value for key, value in config.to_yaml_dict().items() if key not in _NO_PARAMETERS}
     path = write_result(
         store,
         name,
@@ -108,7 +120,13 @@ def _sample(
 
 
 def _assigned(
-    patches: PatchSet, chosen: NDArray[np.bool_], centroids: NDArray[np.floating], *, scaled: bool, is_spherical: bool
+    patches: PatchSet,
+    chosen: NDArray[np.bool_],
+    centroids: NDArray[np.floating],
+    *,
+    scaled: bool,
+    is_spherical: bool,
+    left: int | None,
 ) -> NDArray[np.int32]:
     """(t,) the nearest centroid of each patch; -1 of other images, and of patches without direction."""
 
@@ -123,4 +141,6 @@ def _assigned(
             ids[wanted] = nearest_centroids(rows, centroids)
         return ids
 
-    return np.concatenate([np.zeros(0, np.int32), *(ids_of(block) for block in patches.blocks())])
+    # a block is held as it is stored, and up to five times as float32
+    size = _BLOCK_BYTES if left is None else min(_BLOCK_BYTES, max(1, left // 12))
+    return np.concatenate([np.zeros(0, np.int32), *(ids_of(block) for block in patches.blocks(size))])

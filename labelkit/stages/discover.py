@@ -8,16 +8,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.algorithms.clustering import kmeans
+from labelkit.algorithms.row_blocks import StoredRows, parts_of
 from labelkit.config.stages import DiscoverCategoriesConfig, DiscoverHeadConfig
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import ConfigError, StoreError
 from labelkit.stages.class_number import judge_class_number, usable_labels
 from labelkit.stages.cluster import cluster_names, semi_supervised_cluster
-from labelkit.stages.indexes import check_features, split_rows, unit_rows
+from labelkit.stages.indexes import split_rows
+from labelkit.stages.memory import Memory, class_number_bytes
 from labelkit.stages.progress import current_progress
 from labelkit.stages.result import Cell, SimpleResult, Table
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.results import write_result
+
+# Blocks of logits, in both precisions.
+_BLOCK_BYTES = 48 << 20
 
 
 def discover_categories(config: DiscoverCategoriesConfig) -> SimpleResult:
@@ -35,7 +40,7 @@ def discover_categories(config: DiscoverCategoriesConfig) -> SimpleResult:
     store = open_store(config.index)
     rows = split_rows(store, config.split)
     labels = usable_labels(store, rows)
-    features = unit_rows(check_features(store, rows))
+    features = _features(config, store, rows)
     started = time.monotonic()
     judgement = judge_class_number(config, store, rows, features, labels)
     for note in judgement.notes:
@@ -96,6 +101,17 @@ def discover_categories(config: DiscoverCategoriesConfig) -> SimpleResult:
     return SimpleResult({**result.values, "plot": plot}, (*result.paths, plot), result.shown)
 
 
+def _features(config: DiscoverCategoriesConfig, store: EmbeddingStore, rows: NDArray[np.int64]) -> StoredRows:
+    used = min(len(rows), config.max_rows) if config.search == "path" else len(rows)
+    most = config.max_classes or min(1000, max(2, used // 10))
+    whole = 0 if config.search == "path" else 3 * 4 * len(rows) * store.dim
+    beside = class_number_bytes(len(rows), used, store.dim, most, config.num_inits) + whole
+    remedy = "lower --max-rows or --max-classes"
+    return Memory.of(config).rows(
+        store, rows, beside=beside, what="choosing the number of classes", unit=True, remedy=remedy
+    )
+
+
 def discover_head(config: DiscoverHeadConfig) -> SimpleResult:
     """Assign every row to the class of its largest stored logit.
 
@@ -109,16 +125,18 @@ def discover_head(config: DiscoverHeadConfig) -> SimpleResult:
             "is not there: the model had no classifier, or embed ran with --no-logits",
             "Embed with the checkpoint of a method that trains a classifier, or use `labelkit discover categories`.",
         )
-    logits = np.asarray(store.extras["logits"])
+    logits = store.extras["logits"]
     outputs = logits.shape[1]
+    Memory.of(config).require(160 * store.n + _BLOCK_BYTES, f"classes of {store.n:,} rows")
     # embed writes the columns of the old classes first, in class order; the others are anonymous
     old = np.flatnonzero(store.old_classes) if store.old_classes is not None else np.zeros(0, dtype=np.int64)
     class_of_output = np.full(outputs, -1, dtype=np.int64)
     class_of_output[: len(old)] = old
-    cluster_ids = logits.argmax(axis=1).astype(np.int64)
-    shifted = logits - logits.max(axis=1, keepdims=True)
-    probabilities = np.exp(shifted / config.temperature)
-    confidence = (1 / probabilities.sum(axis=1)).astype(np.float32)
+    cluster_ids, confidence = np.empty(store.n, dtype=np.int64), np.empty(store.n, dtype=np.float32)
+    for where, part in parts_of(StoredRows(logits, in_blocks=True)):
+        cluster_ids[where] = part.argmax(axis=1)
+        shifted = part - part.max(axis=1, keepdims=True)
+        confidence[where] = 1 / np.exp(shifted / config.temperature).sum(axis=1)
     return _write(
         store,
         config,

@@ -19,6 +19,7 @@ from labelkit.metrics.discovered import DiscoveryErrors, discovery_errors
 from labelkit.stages.discovered_tables import FoundImage, found_table_text
 from labelkit.stages.given_labels import GivenLabels, given_labels
 from labelkit.stages.indexes import check_features, split_rows
+from labelkit.stages.memory import Memory, few_labels_bytes
 from labelkit.stages.progress import current_progress
 from labelkit.stages.result import Cell, SimpleResult, Table, jsonable
 from labelkit.store.commit import commit_bytes
@@ -55,6 +56,7 @@ def discover_snowball(config: DiscoverSnowballConfig) -> SimpleResult:
     """
     task = _prepare(config, "snowball")
     stores = [task.store, *(_same_images(path, task.store) for path in config.fuse_with)]
+    _check_memory(config, task, len(stores))
     features = [check_features(store, task.rows) for store in stores]
 
     def find() -> Discovery:
@@ -92,6 +94,7 @@ def discover_lmcs(config: DiscoverLMCSConfig) -> SimpleResult:
         ConfigError: files that would be overwritten.
     """
     task = _prepare(config, "lmcs")
+    _check_memory(config, task, 1)
     features = check_features(task.store, task.rows)
     labeled_classes = len(np.unique(task.given.labels[task.given.labels >= 0]))
     beta = 1 / labeled_classes if config.beta == "auto" else config.beta
@@ -129,6 +132,18 @@ def discover_lmcs(config: DiscoverLMCSConfig) -> SimpleResult:
         {"beta": beta, "disagreement": jsonable(found.disagreement)},
         arrays,
     )
+
+
+def _check_memory(config: DiscoverFewConfig, task: _Task, num_stores: int) -> None:
+    """Refuse what does not fit into the memory.
+
+    Raises:
+        ConfigError: it does not.
+    """
+    num_rows, dim = len(task.rows), task.store.dim
+    needed = few_labels_bytes(num_rows, dim, len(task.given.class_names), num_stores)
+    what = f"{config.command[1]} among {num_rows:,} rows of {dim} numbers"
+    Memory.of(config).require(needed, what, "choose a smaller --split")
 
 
 def _prepare(config: DiscoverFewConfig, default_name: str) -> _Task:
@@ -272,7 +287,7 @@ def _finish(
             **arrays,
         },
         params={
-            **config.to_yaml_dict(operational=False),
+            **{key: value for key, value in config.to_yaml_dict(operational=False).items() if key != "max_memory"},
             "score": score_name,
             "given": int((given.labels >= 0).sum()),
             "label_source": "file" if config.labels else "store" if config.num_labels is None else "drawn",

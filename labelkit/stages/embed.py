@@ -25,6 +25,7 @@ from labelkit.engine.devices import Runtime
 from labelkit.errors import ConfigError, DivergenceError, Interrupted
 from labelkit.models.inference import InferenceNetwork
 from labelkit.stages.dense import PatchCollector, patch_shape, patch_summary, plan_patches
+from labelkit.stages.embed_memory import check_embed_memory
 from labelkit.stages.initialize import describe_weights
 from labelkit.stages.locations import remember_images, remember_model
 from labelkit.stages.networks import EmbeddingNetwork, embedding_network, numerics_record
@@ -46,6 +47,7 @@ def embed_images(config: EmbedConfig) -> SimpleResult:
         DatasetError: no images, or too many that cannot be read.
         CheckpointError: the run or the weights cannot be used.
         StoreError: the output exists and holds something else.
+        ConfigError: it does not fit into the memory.
     """
     order: NDArray[np.int64] | None = None
     if config.checkpoint is None:
@@ -70,6 +72,7 @@ def embed_images(config: EmbedConfig) -> SimpleResult:
     plan = continue_plan(config.out, plan)
     dataset = _listed_as(dataset, plan)
     patch_plan = plan_patches(config, network, plan, shape) if shape is not None else None
+    check_embed_memory(config, network, plan, patch_plan.count * patch_plan.dim if patch_plan is not None else 0)
     if patch_plan is not None:
         PatchRun.check(config.out, patch_plan, overwrite=config.overwrite)
     run = EmbeddingRun.open(config.out, plan, overwrite=config.overwrite)

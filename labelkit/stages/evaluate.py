@@ -20,6 +20,7 @@ from labelkit.metrics.clustering import (
     normalized_mutual_information,
 )
 from labelkit.stages.indexes import split_rows
+from labelkit.stages.memory import Memory, grouping_scores_bytes
 from labelkit.stages.progress import current_progress
 from labelkit.stages.result import Cell, SimpleResult, Table, jsonable
 from labelkit.store.commit import canonical_json
@@ -39,12 +40,14 @@ def evaluate_clustering(config: EvaluateClusteringConfig) -> SimpleResult:
 
     Raises:
         StoreError: the store has no labels, or no grouping.
+        ConfigError: it does not fit into the memory.
     """
     store = open_store(config.index)
     if store.labels is None or not (np.asarray(store.labels) >= 0).any():
         raise StoreError(
             f"{store.path}:/labels", "there are no labels to compare with", "Embed a data set with labels."
         )
+    Memory.of(config).require(grouping_scores_bytes(store.n, len(store.class_names)), f"scoring {store.n:,} rows")
     groupings = _groupings(store, config)
     old_classes = (
         np.ones(len(store.class_names), dtype=bool)

@@ -8,6 +8,7 @@ from labelkit.algorithms.feature_probes import knn_votes, linear_probe
 from labelkit.config.stages import EvaluateKNNConfig
 from labelkit.metrics.classification import per_class_accuracy, top_k_accuracy
 from labelkit.stages.labeled_splits import open_labeled_splits
+from labelkit.stages.memory import Memory
 from labelkit.stages.result import Cell, SimpleResult, Table, jsonable
 from labelkit.store.commit import canonical_json
 from labelkit.store.results import write_result
@@ -22,7 +23,8 @@ def evaluate_knn(config: EvaluateKNNConfig) -> SimpleResult:
         StoreError: the store has no labels in one of the splits.
         ConfigError: no such split, or both are the same.
     """
-    splits = open_labeled_splits(config.index, config.gallery, config.queries)
+    memory = Memory.of(config)
+    splits = open_labeled_splits(config.index, config.gallery, config.queries, memory, linear=config.linear)
     store, wanted = splits.store, splits.query_labels
     num_classes = len(store.class_names)
     by_k: list[dict[str, float]] = []
@@ -47,9 +49,9 @@ def evaluate_knn(config: EvaluateKNNConfig) -> SimpleResult:
     linear: dict[str, float] = {}
     if config.linear:
         logits = linear_probe(
-            splits.gallery,
+            splits.gallery[:],
             splits.gallery_labels,
-            splits.queries,
+            splits.queries[:],
             num_classes=num_classes,
             epochs=config.linear_epochs,
             seed=config.seed,

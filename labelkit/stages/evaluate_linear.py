@@ -97,16 +97,18 @@ def evaluate_linear(config: EvaluateLinearConfig) -> SimpleResult:
 
 
 def _solve(splits: LabeledSplits, num_classes: int, l2: float) -> NDArray[np.float64]:
-    return logistic_regression(splits.gallery, splits.gallery_labels, splits.queries, num_classes=num_classes, l2=l2)
+    return logistic_regression(
+        splits.gallery[:], splits.gallery_labels, splits.queries[:], num_classes=num_classes, l2=l2
+    )
 
 
 def _train(
     config: EvaluateLinearConfig, splits: LabeledSplits, num_classes: int, solver: Literal["sgd", "adamw"], seed: int
 ) -> NDArray[np.float32]:
     return linear_probe(
-        splits.gallery,
+        splits.gallery[:],
         splits.gallery_labels,
-        splits.queries,
+        splits.queries[:],
         num_classes=num_classes,
         epochs=config.epochs,
         lr=config.lr or _LR[solver],

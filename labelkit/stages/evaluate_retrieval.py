@@ -10,12 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.algorithms.clustering import kmeans
+from labelkit.algorithms.row_blocks import StoredRows
 from labelkit.config.stages import EvaluateRetrievalConfig
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import ConfigError, Mismatch, StoreError
 from labelkit.metrics.clustering import normalized_mutual_information
 from labelkit.metrics.retrieval import RetrievalScores, least_bytes, score_retrieval
 from labelkit.stages.indexes import check_features, split_rows, unit_rows, zero_rows
+from labelkit.stages.memory import Memory, kmeans_bytes, nmi_bytes
 from labelkit.stages.progress import current_progress
 from labelkit.stages.result import Cell, SimpleResult, Table, jsonable
 from labelkit.store.commit import canonical_json
@@ -24,6 +26,8 @@ from labelkit.store.results import write_result
 
 # Python, numpy, scipy and what else the process holds beside the rows.
 _PROCESS_BYTES = 200 << 20
+# Ids, digests and labels of a row.
+_ROW_BYTES = 300
 _ROLES = ("query", "gallery")
 
 
@@ -191,7 +195,7 @@ def _budget(
     same = asked is held
     rows_bytes = features.nbytes + (0 if same else found.nbytes)
     # A store of float32 rows is a map of its file: read once more, its pages count as well.
-    taken = _PROCESS_BYTES + 2 * rows_bytes
+    taken = _PROCESS_BYTES + 2 * rows_bytes + _ROW_BYTES * (asked.store.n + (0 if same else held.store.n))
     least = least_bytes(
         0 if same else len(asked.rows),
         len(held.rows),
@@ -199,16 +203,26 @@ def _budget(
         int(np.bincount(held.labels).max()),
         num_threads=threads,
     )
-    allowed = int(config.max_memory * 2**30)
-    if allowed < taken + least:
-        needed = (taken + least) / 2**30
+    grouping = 0
+    if config.nmi_seeds:
+        num_rows, num_classes = _num_grouped(asked, held), len(np.unique(np.concatenate([asked.labels, held.labels])))
+        grouping = nmi_bytes(num_rows, found.shape[1], num_classes, in_blocks=same)
+    allowed = config.max_memory_bytes
+    assert allowed is not None  # it has a default
+    if allowed < taken + max(least, grouping):
+        needed = (taken + max(least, grouping)) / 2**30
+        fewer = "--threads" if least >= grouping else "rows, or --nmi-seeds 0"
         raise ConfigError(
             "--max-memory",
-            f"{config.max_memory:g} GiB is too little for {len(held.rows)} rows of {found.shape[1]} numbers "
+            f"{config.max_memory} is too little for {len(held.rows)} rows of {found.shape[1]} numbers "
             f"with {threads} threads",
-            f"Allow {np.ceil(100 * needed) / 100:g} GiB, or use fewer --threads.",
+            f"Allow {np.ceil(100 * needed) / 100:g}GiB, or use fewer {fewer}.",
         )
     return allowed - taken
+
+
+def _num_grouped(asked: _Side, held: _Side) -> int:
+    return len(asked.rows) + (0 if asked is held else len(held.rows))
 
 
 def _nmi(
@@ -221,13 +235,19 @@ def _nmi(
     """NMI of k-means over all rows of both sides, as many groups as classes, one value per seed."""
     if not config.nmi_seeds:
         return []
-    rows, labels = unit_rows(features), asked.labels
-    if asked is not held:
+    labels = asked.labels
+    rows: NDArray[np.float32] | StoredRows
+    if asked is held:
+        memory = Memory.of(config)
+        beside = kmeans_bytes(len(labels), features.shape[1], len(np.unique(labels)), 1)
+        rows = memory.rows(asked.store, asked.rows, beside=beside, what="k-means for NMI", unit=True)
+    else:
         # A row on both sides counts once.
         fresh = np.ones(len(held.rows), dtype=np.bool_)
         own = _own_rows(asked, held)
         fresh[own[own >= 0]] = False
-        rows, labels = np.concatenate([rows, unit_rows(found[fresh])]), np.concatenate([labels, held.labels[fresh]])
+        rows = np.concatenate([unit_rows(features), unit_rows(found[fresh])])
+        labels = np.concatenate([labels, held.labels[fresh]])
     values = []
     with current_progress().task("k-means for NMI", total=config.nmi_seeds) as task:
         for seed in range(config.seed, config.seed + config.nmi_seeds):
@@ -266,7 +286,7 @@ def _result(
         "nmi": float(np.mean(nmi)) if nmi else None,
         "nmi_of_seeds": nmi,
         "block_rows": scores.block_rows,
-        "max_memory_gib": config.max_memory,
+        "max_memory_gib": (config.max_memory_bytes or 0) / 2**30,
     }
     class_rows = _per_class(scores, names, config)
     if config.per_class:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from labelkit.algorithms.row_blocks import Rows, StoredRows, blocks, parts_of
 from labelkit.errors import ConfigError, StoreError
 from labelkit.store.embeddings import EmbeddingStore
 
@@ -33,8 +34,11 @@ def check_features(store: EmbeddingStore, rows: NDArray[np.int64]) -> NDArray[np
         StoreError: some are not finite.
     """
     whole = len(rows) == store.n
-    features = np.ascontiguousarray(store.embeddings if whole else store.embeddings[rows], dtype=np.float32)
-    bad = ~np.isfinite(features).all(axis=1)
+    if whole:
+        features = np.ascontiguousarray(store.embeddings, dtype=np.float32)
+    else:
+        features = StoredRows(store.embeddings, rows, in_blocks=False).to_array()
+    bad = np.concatenate([~np.isfinite(features[block]).all(axis=1) for block in blocks(*features.shape)])
     if bad.any():
         raise StoreError(
             f"{store.path}:/embeddings",
@@ -44,12 +48,15 @@ def check_features(store: EmbeddingStore, rows: NDArray[np.int64]) -> NDArray[np
     return features
 
 
-def zero_rows(features: NDArray[np.float32]) -> NDArray[np.bool_]:
+def zero_rows(features: Rows) -> NDArray[np.bool_]:
     """(n,) whether a row is all zero, such as the pixels of a black image; it has no direction."""
-    return np.asarray(~features.any(axis=1), dtype=np.bool_)
+    zero = np.zeros(len(features), dtype=np.bool_)
+    for where, part in parts_of(features):
+        zero[where] = ~part.any(axis=1)
+    return zero
 
 
-def check_directions(store: EmbeddingStore, rows: NDArray[np.int64], features: NDArray[np.float32]) -> None:
+def check_directions(store: EmbeddingStore, rows: NDArray[np.int64], features: Rows) -> None:
     """Refuse rows that are all zero.
 
     Args:
@@ -72,6 +79,8 @@ def check_directions(store: EmbeddingStore, rows: NDArray[np.int64], features: N
 
 def unit_rows(features: NDArray[np.float32]) -> NDArray[np.float32]:
     """Rows scaled to length 1; zero rows stay zero."""
-    lengths = np.linalg.norm(features, axis=1, keepdims=True)
-    scaled: NDArray[np.float32] = (features / np.maximum(lengths, 1e-12)).astype(np.float32)
+    scaled = np.empty(features.shape, dtype=np.float32)
+    for block in blocks(*features.shape):
+        lengths = np.linalg.norm(features[block], axis=1, keepdims=True)
+        np.divide(features[block], np.maximum(lengths, 1e-12), out=scaled[block], casting="same_kind")
     return scaled

@@ -8,8 +8,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from labelkit.algorithms.row_blocks import StoredRows
 from labelkit.errors import ConfigError, StoreError
-from labelkit.stages.indexes import check_features, split_rows
+from labelkit.stages.indexes import split_rows, zero_rows
+from labelkit.stages.memory import Memory, linear_probe_bytes, stored_rows, votes_bytes
 from labelkit.store.embeddings import EmbeddingStore, open_store
 
 
@@ -26,18 +28,27 @@ class LabeledSplits:
     """
 
     store: EmbeddingStore
-    gallery: NDArray[np.float32]
+    gallery: StoredRows
     gallery_labels: NDArray[np.int64]
-    queries: NDArray[np.float32]
+    queries: StoredRows
     query_labels: NDArray[np.int64]
 
 
-def open_labeled_splits(index: Path, gallery: str, queries: str) -> LabeledSplits:
-    """Read the labeled rows of two splits.
+def open_labeled_splits(
+    index: Path, gallery: str, queries: str, memory: Memory | None = None, *, linear: bool = False
+) -> LabeledSplits:
+    """Choose the labeled rows of two splits.
+
+    Args:
+        index: store.
+        gallery: split whose labels are known.
+        queries: split whose labels are to be found.
+        memory: bound on the votes of neighbors; None for no bound.
+        linear: whether a classifier is trained besides, on a copy of the rows.
 
     Raises:
         StoreError: the store has no labels in one of the splits, or nothing but zeros in the gallery.
-        ConfigError: no such split, or both are the same.
+        ConfigError: no such split, both are the same, or they do not fit into the memory.
     """
     store = open_store(index)
     if gallery == queries:
@@ -46,10 +57,21 @@ def open_labeled_splits(index: Path, gallery: str, queries: str) -> LabeledSplit
         )
     known, asked = (_labeled_rows(store, split) for split in (gallery, queries))
     labels = np.asarray(store.labels, dtype=np.int64)
-    features = check_features(store, known)
-    if not features.any():
+    in_blocks = False
+    if memory is not None:
+        sides = len(known), len(asked)
+        in_blocks = memory.in_blocks(
+            len(known),
+            store.dim,
+            beside=votes_bytes(len(asked), len(store.class_names), store.dim)
+            + (linear_probe_bytes(*sides, store.dim, len(store.class_names)) if linear else 0),
+            what=f"naming {sides[1]:,} rows of {store.dim} numbers by {sides[0]:,} others",
+            remedy="leave out --linear" if linear else "choose smaller splits",
+        )
+    features = stored_rows(store, known, in_blocks=in_blocks)
+    if zero_rows(features).all():
         raise StoreError(f"{store.path}:/embeddings", f"all rows of {gallery} are zero", "Embed again.")
-    return LabeledSplits(store, features, labels[known], check_features(store, asked), labels[asked])
+    return LabeledSplits(store, features, labels[known], stored_rows(store, asked, in_blocks=True), labels[asked])
 
 
 def _labeled_rows(store: EmbeddingStore, split: str) -> NDArray[np.int64]:

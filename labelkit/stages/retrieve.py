@@ -16,10 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.algorithms.neighbors import ExactSearch, Metric
+from labelkit.algorithms.row_blocks import StoredRows
 from labelkit.config.stages import RetrieveConfig
 from labelkit.data.datasets import ImageDataset
 from labelkit.errors import ConfigError
-from labelkit.stages.indexes import check_features, split_rows, zero_rows
+from labelkit.stages.indexes import split_rows, zero_rows
+from labelkit.stages.memory import Memory, index_bytes, search_bytes, stored_rows
 from labelkit.stages.pictures import image_pixels, indexed_images
 from labelkit.stages.progress import current_progress
 from labelkit.stages.queries import (
@@ -57,12 +59,12 @@ class _Gallery:
     """Rows that can be found.
 
     Attributes:
-        features: (g, d) float32.
+        features: (g, d).
         rows: (g,) int64, where they stand in the store.
         chosen: (g,) bool, those that pass the filters.
     """
 
-    features: NDArray[np.float32]
+    features: StoredRows
     rows: NDArray[np.int64]
     chosen: NDArray[np.bool_]
 
@@ -130,12 +132,12 @@ def _gallery(store: EmbeddingStore, config: RetrieveConfig) -> _Gallery:
         ConfigError: a filter names what the store has not, or all filters together leave no row.
     """
     rows = np.arange(store.n, dtype=np.int64)
-    features = check_features(store, rows)
+    features = stored_rows(store, rows, in_blocks=True)
     if store.metric == "cosine":
         zero = zero_rows(features)
         if zero.any():
             current_progress().warning(f"{int(zero.sum())} rows of {store.path} are all zero and are never found")
-            features, rows = features[~zero], rows[~zero]
+            features, rows = features.subset(np.flatnonzero(~zero)), rows[~zero]
     chosen = chosen_rows(store, config)[rows]
     if len(rows) and not chosen.any():
         raise nothing_passes(store, config)
@@ -182,6 +184,7 @@ def _search(
 ) -> tuple[list[list[_Hit]], FoundIndex | None, float]:
     """Return hits per query, the index if one was used, and the seconds of the search itself."""
     metric: Metric = store.metric  # type: ignore[assignment] # checked when opened
+    memory = Memory.of(config)
     progress = current_progress()
     features, rows, chosen = gallery.features, gallery.rows, gallery.chosen
     num_chosen = int(chosen.sum())
@@ -192,11 +195,23 @@ def _search(
     if config.search != "exact" and filtered and few_rows(num_chosen):
         progress.message(f"exact search, not {config.search}: only {num_chosen} rows pass the filters")
     elif config.search != "exact":
-        found = indexed_search(store, features, metric, config)
+        links = config.hnsw_links if config.search == "hnsw" else None
+        in_blocks = memory.in_blocks(
+            len(rows),
+            store.dim,
+            beside=search_bytes(len(queries.names), store.dim, config.k) + index_bytes(len(rows), store.dim, links),
+            what=f"{config.search} search",
+            remedy="use --search exact",
+        )
+        found = indexed_search(store, features.read(in_blocks=in_blocks), metric, config)
     search: Search
     if found is None:
-        features, rows = (features[chosen], rows[chosen]) if filtered else (features, rows)
-        search = ExactSearch(features, metric=metric)
+        if filtered:
+            features, rows = features.subset(np.flatnonzero(chosen)), rows[chosen]
+        what = f"exact search for {len(queries.names):,} queries among {len(rows):,} rows of {store.dim} numbers"
+        beside = search_bytes(len(queries.names), store.dim, config.k)
+        in_blocks = memory.in_blocks(len(rows), store.dim, beside=beside, what=what, remedy="give fewer queries")
+        search = ExactSearch(features.read(in_blocks=in_blocks), metric=metric)
     else:
         search = found.search
     passes = chosen if found is not None else np.ones(len(rows), dtype=np.bool_)

@@ -30,6 +30,7 @@ from labelkit.algorithms.neighbors import (
     default_pq_bytes,
     index_format,
 )
+from labelkit.algorithms.row_blocks import StoredRows
 from labelkit.config.paths import cache_folder
 from labelkit.config.stages import RetrieveConfig
 from labelkit.data.keyed_random import keyed_generator
@@ -113,9 +114,7 @@ def few_rows(num_rows: int) -> bool:
     return num_rows <= _FEW_ROWS
 
 
-def indexed_search(
-    store: EmbeddingStore, gallery: NDArray[np.float32], metric: Metric, config: RetrieveConfig
-) -> FoundIndex:
+def indexed_search(store: EmbeddingStore, gallery: StoredRows, metric: Metric, config: RetrieveConfig) -> FoundIndex:
     """Find the index of a store in the cache, or build it and keep it there.
 
     Args:
@@ -215,7 +214,7 @@ def find(
     return [found[query] for query in range(len(queries))]
 
 
-def _recipe(gallery: NDArray[np.float32], config: RetrieveConfig) -> HNSWRecipe | IVFPQRecipe:
+def _recipe(gallery: StoredRows, config: RetrieveConfig) -> HNSWRecipe | IVFPQRecipe:
     if config.search == "hnsw":
         return HNSWRecipe(num_links=config.hnsw_links, build_width=config.hnsw_build_width)
     num_rows, dim = gallery.shape
@@ -271,7 +270,7 @@ def _keep(path: Path, identity: dict[str, Any], index: NDArray[np.uint8]) -> boo
 
 
 def _measured(
-    path: Path, settings: dict[str, object], search: ApproximateSearch, gallery: NDArray[np.float32], metric: Metric
+    path: Path, settings: dict[str, object], search: ApproximateSearch, gallery: StoredRows, metric: Metric
 ) -> Measured:
     """Compare with exact search, or read what was found when that was done; it is kept beside the index."""
     digest = hashlib.sha256(canonical_json(settings).encode()).hexdigest()
@@ -294,7 +293,7 @@ def _measured(
     return found
 
 
-def measure(search: ApproximateSearch, gallery: NDArray[np.float32], metric: Metric) -> Measured:
+def measure(search: ApproximateSearch, gallery: NDArray[np.float32] | StoredRows, metric: Metric) -> Measured:
     """Compare with exact search on rows of the gallery drawn by chance, each without itself."""
     n = len(gallery)
     k = min(_SAMPLE_K, n - 1)

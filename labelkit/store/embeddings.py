@@ -16,10 +16,11 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from labelkit.algorithms.mapped import map_of, release
 from labelkit.errors import Damaged, Mismatch, NotAStore, Refused
 from labelkit.store import schema
 from labelkit.store.commit import canonical_json
-from labelkit.store.digests import RESTORE, verify_blocks
+from labelkit.store.digests import RESTORE, verify_block
 from labelkit.store.hdf5 import CheckedFile, Contents, check_axes
 from labelkit.store.opening import open_file
 from labelkit.store.schema import name_fault, name_text
@@ -111,18 +112,25 @@ class _Rows:
 
     def get(self) -> NDArray[Any]:
         if self._unchecked:
-            verify_blocks(self._place, self._array, self._block_rows, self._digests)
-            self._check_finite()
+            self._check()
             self._unchecked = False
         return self._array
 
-    def _check_finite(self) -> None:
-        step = max(1, schema.BLOCK_BYTES * len(self._array) // max(1, self._array.nbytes))
-        for start in range(0, len(self._array), step):
-            finite = np.isfinite(self._array[start : start + step]).all(axis=1)
+    def _check(self) -> None:
+        mapped = map_of(self._array)
+        digests: list[Any] = [None] if self._digests is None else list(self._digests)
+        step = len(self._array) if self._digests is None else self._block_rows
+        for number, expected in enumerate(digests):
+            start = number * step
+            block = self._array[start : start + step]
+            verify_block(self._place, block, start, expected)
+            finite = np.isfinite(block).all(axis=1)
             if not finite.all():
                 row = start + int(np.argmin(finite))
                 raise Refused(f"{self._place} row {row}", "holds a number that is not finite", RESTORE)
+            # a store may be larger than the memory: what was looked at is read from the file again when it is used
+            if mapped is not None:
+                release(block, mapped)
 
 
 class EmbeddingStore:

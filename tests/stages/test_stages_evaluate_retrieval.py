@@ -181,7 +181,7 @@ def test_scores_are_kept_as_a_result(labelkit: Any, index: Path) -> None:
     [
         ({"k": (8,)}, "8 neighbors among 7 rows"),
         ({"split": ("val",)}, "has no split 'val'"),
-        ({"max_memory": 0.01}, "0.01 GiB is too little for 8 rows of 2 numbers with 1 threads. Allow 0.26 GiB"),
+        ({"max_memory": 0.01}, "0.01GiB is too little for 8 rows of 2 numbers with 1 threads. Allow 0.26GiB"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(make_store: Any, options: dict[str, Any], message: str) -> None:

@@ -1,0 +1,208 @@
+"""Rows of numbers, in memory or read from a map of a file block by block, and what is computed over blocks of them.
+
+Blocks are cut by the shapes alone, and rows of a file are chosen, scaled and moved in float32 as they would be in
+memory: results do not depend on where the rows are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from labelkit.algorithms.mapped import map_of, release
+
+Floats = NDArray[np.floating[Any]]
+
+# Numbers per temporary block: 8 MB in float64, so that a block stays in the cache.
+BLOCK_NUMBERS = 1 << 20
+_SHORTEST = 1e-12
+
+
+class StoredRows:
+    """Some rows of an array, such as a map of a file, as float32; pages of a map are given back once they are read.
+
+    Slices and int64 arrays give new arrays of rows; nothing of the size of all rows is held.
+
+    Args:
+        source: (m, d) float16 or float32.
+        chosen: (n,) int64 rows of it; None for all.
+        unit: scale each row to length 1; rows of zeros stay.
+        in_blocks: whether algorithms are to read it block by block; otherwise they make one copy of it and work there.
+
+    Attributes:
+        shape: (n, d).
+        dtype: float32.
+        in_blocks: as given.
+    """
+
+    dtype = np.dtype(np.float32)
+
+    def __init__(
+        self, source: NDArray[Any], chosen: NDArray[np.int64] | None = None, *, unit: bool = False, in_blocks: bool
+    ) -> None:
+        self._source = source
+        self._map = map_of(source)
+        self._chosen = chosen
+        self._divisors: tuple[Floats, ...] = ()
+        self._offset: NDArray[np.float32] | None = None
+        self.shape: tuple[int, int] = (len(source) if chosen is None else len(chosen), source.shape[1])
+        self.in_blocks = in_blocks
+        if unit:
+            lengths = np.empty(len(self), dtype=np.float32)
+            for block in blocks(*self.shape):
+                lengths[block] = np.linalg.norm(self[block], axis=1)
+            self._divisors = (np.maximum(lengths, np.float32(_SHORTEST)),)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, where: slice | NDArray[np.int64]) -> NDArray[np.float32]:
+        rows = self._read(where)
+        for divisors in self._divisors:
+            np.divide(rows, divisors[where][..., None], out=rows, casting="same_kind")
+        if self._offset is not None:
+            rows -= self._offset
+        return rows
+
+    def _read(self, where: slice | NDArray[np.int64]) -> NDArray[np.float32]:
+        place = where if self._chosen is None else self._chosen[where]
+        rows = np.array(self._source[place], dtype=np.float32)
+        if self._map is not None and rows.size:
+            if isinstance(place, slice):
+                part = self._source[place]
+            else:
+                part = self._source[int(place.min()) : int(place.max()) + 1]
+            release(part, self._map)
+        return rows
+
+    def divided(self, divisors: Floats) -> StoredRows:
+        """The same rows, each divided by a number, (n,), in its precision.
+
+        Raises:
+            ValueError: they are moved already.
+        """
+        if self._offset is not None:
+            raise ValueError("these rows are moved already")
+        found = StoredRows(self._source, self._chosen, in_blocks=self.in_blocks)
+        found._divisors = (*self._divisors, divisors)
+        return found
+
+    def less(self, offset: NDArray[np.float32]) -> StoredRows:
+        """The same rows less an offset, (d,).
+
+        Raises:
+            ValueError: they are moved already.
+        """
+        if self._offset is not None:
+            raise ValueError("these rows are moved already")
+        found = StoredRows(self._source, self._chosen, in_blocks=self.in_blocks)
+        found._divisors, found._offset = self._divisors, offset
+        return found
+
+    def read(self, *, in_blocks: bool) -> StoredRows:
+        """The same rows, to be read in blocks or copied."""
+        found = StoredRows(self._source, self._chosen, in_blocks=in_blocks)
+        found._divisors, found._offset = self._divisors, self._offset
+        return found
+
+    def subset(self, places: NDArray[np.int64]) -> StoredRows:
+        """Some of these rows, (m,) places among them; they are moved as these are."""
+        chosen = places if self._chosen is None else self._chosen[places]
+        found = StoredRows(self._source, chosen, in_blocks=self.in_blocks)
+        found._divisors = tuple(divisors[places] for divisors in self._divisors)
+        found._offset = self._offset
+        return found
+
+    def to_array(self) -> NDArray[np.float32]:
+        """All rows, (n, d), a new array."""
+        array = np.empty(self.shape, dtype=np.float32)
+        for block in blocks(*self.shape):
+            array[block] = self[block]
+        return array
+
+
+Rows = Floats | StoredRows
+
+
+def blocks(num_rows: int, numbers_per_row: int) -> list[slice]:
+    """Cut rows into blocks whose size depends on nothing but the shapes, so that results do not either."""
+    size = max(1, BLOCK_NUMBERS // numbers_per_row)
+    return [slice(start, min(start + size, num_rows)) for start in range(0, num_rows, size)]
+
+
+def parts_of(rows: Rows) -> Iterator[tuple[slice, Floats]]:
+    """Yield (where, rows there), block by block."""
+    for block in blocks(*rows.shape):
+        yield block, rows[block]
+
+
+def checked_rows(x: ArrayLike | StoredRows, name: str) -> Rows:
+    """A copy in float32, or float64 where it is, C-contiguous; rows to be read in blocks stay where they are.
+
+    Raises:
+        ValueError: not (n, d) with d >= 1; NaN, infinity, or values whose squares overflow.
+    """
+    rows: Rows
+    if isinstance(x, StoredRows):
+        rows = x if x.in_blocks else x.to_array()
+    else:
+        array = np.asarray(x)
+        if array.ndim != 2 or array.shape[1] == 0:
+            raise ValueError(f"{name} must have shape (n, d) with d >= 1, got {array.shape}")
+        kind: type[np.float64] | type[np.float32] = np.float64 if array.dtype == np.float64 else np.float32
+        rows = np.array(array, dtype=kind, order="C")
+    bad, largest = 0, 0.0
+    for _, part in parts_of(rows):
+        bad += int((~np.isfinite(part).all(axis=1)).sum())
+        largest = max(largest, float(part.max()), -float(part.min()))
+    if bad:
+        raise ValueError(f"{name} has {bad} of {len(rows)} rows with NaN or infinity")
+    # Sums of squared differences must stay finite too.
+    limit = float(np.sqrt(np.finfo(rows.dtype).max / (64 * rows.shape[1])))
+    if largest > limit:
+        raise ValueError(f"{name} has values beyond {limit:.1e}, whose squares overflow {rows.dtype}")
+    return rows
+
+
+def unit_length(rows: Rows, name: str) -> Rows:
+    """Rows scaled to length 1, in place where they are in memory.
+
+    Raises:
+        ValueError: a row is zero.
+    """
+    lengths = np.sqrt(squared_norms(rows))
+    zeros = int((lengths == 0).sum())
+    if zeros:
+        raise ValueError(f"{name} has {zeros} of {len(rows)} rows of length zero, which have no direction")
+    if isinstance(rows, StoredRows):
+        return rows.divided(lengths.astype(np.float32))
+    rows /= lengths[:, None].astype(rows.dtype)
+    return rows
+
+
+def moved(rows: Rows, offset: Floats) -> Rows:
+    """Rows less an offset (d,), in place where they are in memory."""
+    if isinstance(rows, StoredRows):
+        return rows.less(offset.astype(np.float32))
+    rows -= offset.astype(rows.dtype)
+    return rows
+
+
+def column_sums(rows: Rows) -> NDArray[np.float64]:
+    """(d,) sums over the rows."""
+    sums = np.zeros(rows.shape[1])
+    for _, part in parts_of(rows):
+        sums += part.sum(axis=0, dtype=np.float64)
+    return sums
+
+
+def squared_norms(rows: Rows) -> NDArray[np.float64]:
+    """(n,) squared lengths."""
+    squares = np.empty(len(rows))
+    for block, values in parts_of(rows):
+        part = values.astype(np.float64)
+        squares[block] = np.einsum("ij,ij->i", part, part)
+    return squares

@@ -1,0 +1,55 @@
+"""The bound on memory that commands over whole stores share."""
+
+from __future__ import annotations
+
+import re
+
+from pydantic import Field, field_validator
+
+from labelkit.config.base import StageConfig, option
+
+_SIZE = re.compile(r"(\d{1,12}(?:\.\d{1,9})?)\s*([KMGT]I?B|B)?", re.IGNORECASE | re.ASCII)
+_UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+_UNITS |= {"KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40}
+
+
+def size_bytes(text: str) -> int:
+    """Return the bytes that a size such as ``2GiB``, ``500 MB`` or ``1.5`` (GiB) stands for.
+
+    Raises:
+        ValueError: it is no size, or none above 0.
+    """
+    found = _SIZE.fullmatch(text.strip())
+    if found is None:
+        raise ValueError("not a size such as 2GiB or 500MB")
+    size = int(float(found[1]) * _UNITS[(found[2] or "GiB").upper()])
+    if size < 1:
+        raise ValueError("must be > 0")
+    return size
+
+
+class MemoryConfig(StageConfig):
+    """A command that keeps to a bound on memory."""
+
+    max_memory: str | None = Field(
+        None,
+        description="Memory that the process may take in all, such as 2GiB or 500MB; a number alone is GiB. What would "
+        "not fit is read in blocks, and what cannot be is refused before the work; default: no bound.",
+        json_schema_extra=option("Run"),
+    )
+
+    @field_validator("max_memory", mode="before")
+    @classmethod
+    def _size(cls, value: object) -> object:
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            value = repr(value)
+        if isinstance(value, str) and value.strip().lower() not in ("none", "null"):
+            size_bytes(value)
+            if value.strip()[-1].isdigit():
+                return f"{value.strip()}GiB"
+        return value
+
+    @property
+    def max_memory_bytes(self) -> int | None:
+        """The bound in bytes; None without one."""
+        return None if self.max_memory is None else size_bytes(self.max_memory)

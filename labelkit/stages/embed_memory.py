@@ -1,0 +1,87 @@
+"""Whether embedding fits into ``--max-memory``: what a batch and a part take, found with one blank image."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from labelkit.config.stages import EmbedConfig
+from labelkit.models.inference import InferenceNetwork
+from labelkit.stages.memory import Memory
+from labelkit.store.writing import EmbeddingPlan
+
+# Listed names, labels and the plan; and what is read when the finished store is opened.
+_LISTING_BYTES = 900
+# Rows of a part: as they come, joined, as the file that is written, and as it is read for the store.
+_PART_COPIES = 4
+# Values of an image: decoded, resized, in a batch, normalized.
+_IMAGE_BYTES = 16
+
+
+def check_embed_memory(
+    config: EmbedConfig, network: InferenceNetwork, plan: EmbeddingPlan, patch_values: int = 0
+) -> None:
+    """Refuse a batch or part that would not fit; images decode one by one, and a large one takes more for a moment.
+
+    Args:
+        config: bound and batch size.
+        network: on its device, ready.
+        plan: what is to be embedded.
+        patch_values: numbers of all patches of an image that are kept.
+
+    Raises:
+        ConfigError: it does not fit.
+    """
+    memory = Memory.of(config)
+    if memory.limit is None:
+        return
+    spec = network.input_spec
+    values = spec.channels * spec.size**2
+    per_image = _IMAGE_BYTES * values + (_activation_bytes(network, plan) if network_is_on_cpu(network) else 0)
+    row_bytes = 4 * plan.dim + 4 * sum((plan.extras or {}).values()) + 48 + 8 * patch_values
+    part_rows = min(plan.part_rows, len(plan.sample_ids))
+    batch = min(config.batch_size, len(plan.sample_ids))
+    needed = batch * per_image + _PART_COPIES * part_rows * row_bytes + _LISTING_BYTES * len(plan.sample_ids)
+    memory.require(
+        needed,
+        f"embedding {len(plan.sample_ids):,} images, {batch} at a time and {part_rows:,} in a part,",
+        "lower --batch-size or --part-rows",
+    )
+
+
+def network_is_on_cpu(network: InferenceNetwork) -> bool:
+    """Whether its numbers are in this process's memory."""
+    return all(parameter.device.type == "cpu" for parameter in network.parameters())
+
+
+def _activation_bytes(network: InferenceNetwork, plan: EmbeddingPlan) -> int:
+    """Twice what the widest layer reads and gives for one image: its neighbors' outputs are alive besides."""
+    spec = network.input_spec
+    image = torch.zeros(1, spec.channels, spec.size, spec.size)
+    with _widest(network) as widest, torch.inference_mode():
+        features = network.embed(image)
+        if plan.extras:
+            network.classify(features)
+    return 2 * max(widest, default=0)
+
+
+@contextmanager
+def _widest(network: nn.Module) -> Iterator[list[int]]:
+    """Note the bytes that every module without parts reads and gives."""
+    noted: list[int] = []
+
+    def note(module: nn.Module, given: tuple[object, ...], found: object) -> None:
+        tensors = [value for value in (*given, found) if isinstance(value, Tensor)]
+        noted.append(sum(tensor.numel() * tensor.element_size() for tensor in tensors))
+
+    hooks = [
+        module.register_forward_hook(note) for module in network.modules() if next(module.children(), None) is None
+    ]
+    try:
+        yield noted
+    finally:
+        for hook in hooks:
+            hook.remove()

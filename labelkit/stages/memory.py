@@ -1,0 +1,229 @@
+"""What ``--max-memory`` leaves room for: the one place that turns it into sizes of blocks and arrays.
+
+An estimate is what the process holds at that moment, libraries included, and what the work adds at its widest point.
+The sizes per row were measured at the peak of processes that ran at several sizes, and rounded up.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import resource
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelkit.algorithms.row_blocks import BLOCK_NUMBERS, StoredRows
+from labelkit.config.memory import MemoryConfig
+from labelkit.config.stages import SinkhornConfig
+from labelkit.errors import ConfigError
+from labelkit.store.embeddings import EmbeddingStore
+
+# What the allocator keeps, and modules that load on first use.
+_SPARE_BYTES = 40 << 20
+# Float64 blocks alive together in a pass over rows.
+_BLOCK_BYTES = 6 * 8 * BLOCK_NUMBERS
+# Ids, names and digests that are held and written per row.
+_ROW_BYTES = 110
+# Distances held while starts are drawn, see ``labelkit.algorithms.clustering``.
+_SEED_BYTES = 4 << 24
+KERNEL_BYTES = 1 << 30
+"""Most that balanced assignment keeps of its scores, when there is room for it."""
+# Segments of rows that are read ahead, as they come and as tensors.
+_SEGMENTS_BYTES = 4 << 25
+
+
+def resident_bytes() -> int:
+    """Memory that this process holds now; where the system does not tell, the most that it ever held."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        unit = 1 if sys.platform == "darwin" else 1024
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+@dataclass(frozen=True)
+class Memory:
+    """A bound on the memory of this process.
+
+    Attributes:
+        limit: bytes; None: no bound.
+        text: as the user wrote it.
+    """
+
+    limit: int | None
+    text: str
+
+    @classmethod
+    def of(cls, config: MemoryConfig) -> Memory:
+        """The bound of a command."""
+        return cls(config.max_memory_bytes, config.max_memory or "")
+
+    def left(self, beside: int = 0) -> int | None:
+        """Bytes that arrays may still take when ``beside`` are taken too; None: no bound."""
+        return None if self.limit is None else self.limit - resident_bytes() - _SPARE_BYTES - beside
+
+    def require(self, needed: int, what: str, remedy: str = "") -> None:
+        """Refuse work that would take more.
+
+        Args:
+            needed: bytes beside what is held now.
+            what: the work, as the subject of a sentence.
+            remedy: what to do but to allow more, such as ``choose a smaller --split``.
+
+        Raises:
+            ConfigError: it does not fit; says how much would.
+        """
+        left = self.left()
+        if left is None or needed <= left:
+            return
+        total = resident_bytes() + _SPARE_BYTES + needed
+        raise ConfigError(
+            "--max-memory",
+            f"{self.text} is too little: {what} takes {size_text(total)}",
+            f"Allow {size_text(total)}" + (f", or {remedy}." if remedy else "."),
+        )
+
+    def rows(
+        self,
+        store: EmbeddingStore,
+        rows: NDArray[np.int64],
+        *,
+        beside: int,
+        what: str,
+        unit: bool = False,
+        remedy: str = "choose a smaller --split",
+    ) -> StoredRows:
+        """Rows of a store for an algorithm: copied where there is room for one copy, else read in blocks.
+
+        Args:
+            store: whose.
+            rows: (n,) of it.
+            beside: bytes that the algorithm takes beside the rows.
+            what: the work, for the message.
+            unit: scale to length 1.
+            remedy: as for :meth:`require`.
+
+        Raises:
+            ConfigError: it does not fit even in blocks.
+            StoreError: the rows are not as they were written.
+        """
+        in_blocks = self.in_blocks(len(rows), store.dim, beside=beside, what=what, remedy=remedy)
+        return stored_rows(store, rows, unit=unit, in_blocks=in_blocks)
+
+    def in_blocks(
+        self, num_rows: int, dim: int, *, beside: int, what: str, remedy: str = "choose a smaller --split"
+    ) -> bool:
+        """Whether so many rows have to be read in blocks, since there is no room for a copy; as :meth:`rows`.
+
+        Raises:
+            ConfigError: it does not fit even in blocks.
+        """
+        beside += _BLOCK_BYTES + _ROW_BYTES * num_rows
+        left = self.left()
+        if left is None or beside + 4 * num_rows * dim <= left:
+            return False
+        self.require(beside, what if "rows" in what else f"{what} of {num_rows:,} rows of {dim} numbers", remedy)
+        return True
+
+
+def stored_rows(store: EmbeddingStore, rows: NDArray[np.int64], *, unit: bool = False, in_blocks: bool) -> StoredRows:
+    """Some rows of a store, compared with their digests now.
+
+    Raises:
+        StoreError: the rows are not as they were written.
+    """
+    return StoredRows(store.embeddings, None if len(rows) == store.n else rows, unit=unit, in_blocks=in_blocks)
+
+
+def size_text(size: int) -> str:
+    """A size as ``--max-memory`` takes it, rounded up: ``312MiB``, ``3.2GiB``."""
+    mebibytes = math.ceil(size / (1 << 20))
+    return f"{mebibytes}MiB" if mebibytes < 1024 else f"{math.ceil(10 * size / (1 << 30)) / 10:g}GiB"
+
+
+def kmeans_bytes(num_rows: int, dim: int, num_clusters: int, num_inits: int) -> int:
+    """What k-means takes beside rows and blocks: numbers per row, centroids, distances while starts are drawn."""
+    candidates = 2 + int(math.log(num_clusters))
+    together = max(1, min(num_inits, _SEED_BYTES // (4 * num_rows * candidates)))
+    seeding = together * (candidates + 3) * 4 * num_rows + 16 * num_rows
+    return seeding + 40 * num_rows + 6 * 8 * num_clusters * dim + 8 * num_inits * num_clusters * candidates
+
+
+def sinkhorn_bytes(config: SinkhornConfig, num_rows: int, dim: int) -> int:
+    """What balanced assignment takes beside rows and blocks, or the k-means that it starts from; without a kernel."""
+    starting = kmeans_bytes(num_rows, dim, config.num_clusters, config.num_inits)
+    exact = 40 * num_rows * config.num_clusters if config.exact_balance else 0
+    return max(starting, 100 * num_rows + _SEGMENTS_BYTES + 8 * config.num_clusters**2 + exact)
+
+
+def patch_sample_bytes(num_patches: int, dim: int, num_clusters: int, num_inits: int) -> int:
+    """What k-means of a sample of patches takes: the sample as drawn, joined, scaled and as it is worked on."""
+    return 4 * 4 * num_patches * dim + _BLOCK_BYTES + kmeans_bytes(num_patches, dim, num_clusters, num_inits)
+
+
+def search_bytes(num_queries: int, dim: int, k: int) -> int:
+    """What exact search takes beside the gallery: queries, candidates, and the hits as they are listed."""
+    return num_queries * (12 * dim + 60 * (k + 16) + 1000 * k)
+
+
+def index_bytes(num_rows: int, dim: int, num_links: int | None) -> int:
+    """What building or reading an index takes, and comparing it with exact search.
+
+    Args:
+        num_rows: of the gallery.
+        dim: of a row.
+        num_links: of a graph; None for compressed rows.
+    """
+    per_row = 4 * dim + 10 * num_links + 100 if num_links is not None else dim + 40
+    # the index as it is built, as bytes twice; and a second copy of the rows for the comparison
+    return 3 * num_rows * per_row + 4 * num_rows * dim
+
+
+def votes_bytes(num_queries: int, num_classes: int, dim: int) -> int:
+    """What a vote of neighbors takes: shares of votes, ranked, and rows that are looked up in blocks."""
+    return 4 * 8 * num_queries * num_classes + _BLOCK_BYTES + 24 * num_queries
+
+
+def linear_probe_bytes(num_rows: int, num_queries: int, dim: int, num_classes: int) -> int:
+    """What training a linear classifier takes, torch included: rows as given, centered, and scaled."""
+    return (400 << 20) + 4 * 4 * (num_rows + num_queries) * dim + 8 * num_queries * num_classes
+
+
+def nmi_bytes(num_rows: int, dim: int, num_clusters: int, *, in_blocks: bool) -> int:
+    """What k-means for NMI takes: rows read in blocks, or joined, scaled and as they are worked on."""
+    least = _BLOCK_BYTES // 2 + kmeans_bytes(num_rows, dim, num_clusters, 1)
+    return least if in_blocks else least + 3 * 4 * num_rows * dim
+
+
+def grouping_scores_bytes(num_rows: int, num_classes: int) -> int:
+    """What scoring groupings takes: ids and classes of one at a time, counts, and resampled counts in blocks."""
+    return 120 * num_rows + 8 * 8 * num_classes**2 + (64 << 20)
+
+
+def class_number_bytes(num_rows: int, used: int, dim: int, num_classes: int, num_inits: int) -> int:
+    """What choosing a number of classes takes: a sample and its halves, exact silhouettes; then all rows by k-means.
+
+    Args:
+        num_rows: that get a class.
+        used: rows that the number is chosen from.
+        dim: of a row.
+        num_classes: most that are tried.
+        num_inits: starts of the k-means that assigns.
+    """
+    exact = 3 * 8 * min(used, 4000) ** 2 // 4
+    choosing = 10 * 4 * used * dim + 40 * used * num_classes + exact
+    return max(choosing, kmeans_bytes(num_rows, dim, num_classes, num_inits)) + 60 * num_rows
+
+
+def held_out_bytes(num_rows: int, dim: int, num_groups: int, num_inits: int) -> int:
+    """What repeated clusterings with hidden labels take: rows scaled, parted, and as they are worked on."""
+    return 4 * 4 * num_rows * dim + 60 * num_rows + kmeans_bytes(num_rows, dim, num_groups, num_inits) + _BLOCK_BYTES
+
+
+def few_labels_bytes(num_rows: int, dim: int, num_classes: int, num_stores: int) -> int:
+    """What growing a few labels takes: features in float64 beside their copies, distances to the classes."""
+    return num_stores * 24 * num_rows * dim + 40 * num_rows * num_classes + 300 * num_rows

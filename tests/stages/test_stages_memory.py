@@ -1,0 +1,172 @@
+"""``--max-memory`` holds: the peak of a process of its own stays below the bound, and the result is the same."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from labelkit.cli.main import main
+from labelkit.store.embeddings import ModelIdentity, open_store
+from labelkit.store.writing import EmbeddingPlan, EmbeddingRun
+
+ROWS, DIM, CLASSES = 60_000, 256, 20
+ROWS_MIB = ROWS * DIM * 4 / 2**20  # 59
+CHILD = """
+import json, resource, sys
+from labelkit.cli.main import main
+code = main(sys.argv[1:])
+peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
+print(json.dumps({"code": code, "mib": peak}))
+"""
+
+
+def write_store(out: Path, rows: int, dim: int) -> None:
+    """Rows around so many centers, a fifth of them in a split test."""
+    generator = np.random.default_rng(0)
+    labels = np.arange(rows) % CLASSES
+    centers = generator.standard_normal((CLASSES, dim), dtype=np.float32)
+    plan = EmbeddingPlan(
+        sample_ids=[f"{row:07}.png" for row in range(rows)],
+        model=ModelIdentity("random rows", "0" * 64, "", "generated", "features", "mean", {}, {}),
+        dim=dim,
+        batch_size=1024,
+        part_rows=1 << 16,
+        normalized=False,
+        metric="cosine",
+        created_by="labelkit 0",
+        labels=labels,
+        labeled=(np.arange(rows) % 50 == 0) & (labels < CLASSES // 2),
+        class_names=[f"c{label:02}" for label in range(CLASSES)],
+        old_classes=np.arange(CLASSES) < CLASSES // 2,
+        splits=(np.arange(rows) % 5 == 4).astype(np.int16),
+        split_names=("train", "test"),
+    )
+    run = EmbeddingRun.open(out, plan)
+    for part in run.pending_parts():
+        start, stop = run.part_range(part)
+        number = stop - start
+        run.write_part(
+            part,
+            embeddings=centers[labels[start:stop]] + generator.standard_normal((number, dim), dtype=np.float32),
+            sha256=generator.integers(0, 256, (number, 32), dtype=np.uint8),
+            file_sizes=np.full(number, 100),
+            image_sizes=np.full((number, 2), 8),
+            extras={},
+            skipped=[],
+        )
+    run.publish(max_bad=0.0)
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("large") / "large.h5"
+    write_store(out, ROWS, DIM)
+    return out
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    write_store(tmp_path / "small.h5", 400, 8)
+    return tmp_path / "small.h5"
+
+
+def words(command: str, store: Path) -> list[str]:
+    return [*command.split(), "--index", str(store), "-q"]
+
+
+def peak(arguments: list[str]) -> float:
+    """MiB of a process that runs a command."""
+    done = subprocess.run([sys.executable, "-c", CHILD, *arguments], capture_output=True, text=True, env=os.environ)
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["code"] == 0, done.stderr
+    return float(found["mib"])
+
+
+def least(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    """The bound that the refusal of a tiny one names."""
+    assert main([*arguments, "--max-memory", "1MiB"]) == 2
+    return capsys.readouterr().err.split("Allow ")[1].split()[0].rstrip(".,")
+
+
+QUICK = {
+    "cluster k-means --num-clusters 5": "k-means.h5",
+    "cluster spherical-k-means --num-clusters 5": "spherical-k-means.h5",
+    "cluster ss-kmeans --num-clusters 20": "ss-kmeans.h5",
+    "cluster sinkhorn --num-clusters 5": "sinkhorn.h5",
+    "retrieve --query-rows 3,4 --result hits": "hits.h5",
+    "evaluate knn --result votes": "votes.h5",
+    "discover categories --max-classes 22 --num-draws 3": "categories.h5",
+}
+
+
+@pytest.mark.parametrize("command", QUICK)
+def test_a_bound_that_is_too_small_is_refused_with_the_least_one_and_that_gives_the_same_result(
+    command: str, small: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = words(command, small)
+    made = Path(f"{small}.results") / QUICK[command]
+    # The same process at every size of it: what it holds meanwhile is not to decide.
+    monkeypatch.setattr("labelkit.stages.memory.resident_bytes", lambda: 100 << 20)
+    bound = least(arguments, capsys)
+    assert not made.exists()
+    assert main(arguments) == 0
+    unbounded = made.read_bytes()
+    assert main([*arguments, "--max-memory", bound, "--overwrite"]) == 0
+    assert made.read_bytes() == unbounded
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("command", "mib"),
+    [
+        ("cluster k-means --num-clusters 20 --num-inits 1 --max-iterations 3", 185),
+        ("cluster spherical-k-means --num-clusters 20 --num-inits 1 --max-iterations 3", 185),
+        ("cluster ss-kmeans --num-clusters 20 --num-inits 1 --max-iterations 3", 185),
+        ("retrieve --query-rows 3,4", 185),
+        ("evaluate retrieval --nmi-seeds 1", 520),
+        ("evaluate clustering", 250),
+    ],
+)
+def test_the_peak_stays_below_the_bound(command: str, mib: int, large: Path) -> None:
+    if command == "evaluate clustering":
+        assert main(words("cluster k-means --num-clusters 20 --num-inits 1 --max-iterations 3", large)) == 0
+    more = [] if command.startswith("evaluate") else ["--result", "bounded"]
+    assert peak([*words(command, large), *more, "--max-memory", f"{mib}MiB"]) <= mib
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["cluster sinkhorn --num-clusters 20 --max-iterations 3", "evaluate knn"])
+def test_the_peak_of_commands_that_load_torch_stays_below_the_least_bound(command: str, large: Path) -> None:
+    arguments = words(command, large)
+    done = subprocess.run(
+        [sys.executable, "-m", "labelkit", *arguments, "--max-memory", "1MiB"], capture_output=True, text=True
+    )
+    size = done.stderr.split("Allow ")[1].split("MiB")[0]
+    assert peak([*arguments, "--max-memory", f"{size}MiB"]) <= int(size)
+
+
+@pytest.mark.slow
+def test_one_copy_of_the_rows_is_all_that_k_means_makes_without_a_bound(large: Path) -> None:
+    words_of = words("cluster k-means --num-clusters 20 --num-inits 1 --max-iterations 3 --result free", large)
+    assert peak(words_of) < 185 + ROWS_MIB
+
+
+@pytest.mark.parametrize("bound", ["1MiB", "100GiB"])
+def test_embed_is_refused_before_the_first_image_or_is_not(
+    bound: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "digits.h5"
+    base = ["embed", "--dataset", "digits", "--backbone", "pixels", "--image-size", "8", "--max-images", "40", "-q"]
+    code = main([*base, "--out", str(out), "--max-memory", bound])
+    if bound == "1MiB":
+        assert code == 2
+        assert "embedding 40 images" in capsys.readouterr().err
+        assert not out.exists()
+    else:
+        assert code == 0
+        assert open_store(out).n == 40
