@@ -34,6 +34,7 @@ from labelkit.errors import ConfigError
 C = TypeVar("C", bound=StageConfig)
 
 _MAX_BYTES = 65536
+_MAX_DEPTH = 16
 _FOLDER_PRESET = "folder"
 _TABLE_SUFFIXES = {".csv", ".tsv"}
 _PLAIN_TAGS = {"str", "int", "float", "bool", "null", "timestamp", "seq", "map"}
@@ -452,7 +453,7 @@ def _parse_yaml(text: str, name: str) -> tuple[dict[str, object], list[Fault]]:
     import yaml  # not needed for --help
 
     try:
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
+        root = yaml.compose(text, Loader=_flat_loader())
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = f"{name}:{mark.line + 1}" if mark else name
@@ -484,6 +485,29 @@ def _parse_yaml(text: str, name: str) -> tuple[dict[str, object], list[Fault]]:
         except ValueError as error:
             faults.append(Fault(f"{name}:{line}", f"{key}: {error}"))
     return values, faults
+
+
+def _flat_loader() -> Any:
+    """A loader that ends at deep nesting: a page of brackets would keep PyYAML busy for minutes."""
+    import yaml
+
+    class FlatLoader(yaml.SafeLoader):
+        depth = 0
+
+        def fetch_flow_collection_start(self, kind: Any) -> None:
+            if self.flow_level >= _MAX_DEPTH:
+                raise yaml.YAMLError("nested too deeply")
+            super().fetch_flow_collection_start(kind)
+
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            if self.depth >= _MAX_DEPTH:
+                raise yaml.YAMLError("nested too deeply")
+            self.depth += 1
+            node = super().compose_node(parent, index)
+            self.depth -= 1
+            return node
+
+    return FlatLoader
 
 
 def _node_value(node: Any) -> object:

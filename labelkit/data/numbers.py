@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from tokenize import TokenError
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,13 +27,19 @@ def read_numbers(path: Path) -> NDArray[np.float64]:
         if path.stat().st_size > MAX_BYTES:
             raise DatasetError(where, f"larger than {MAX_BYTES:,} bytes", remedy)
         if path.suffix == ".npy":
-            values = np.load(path, allow_pickle=False)
+            values = np.load(path, mmap_mode="r", allow_pickle=False)
             if not isinstance(values, np.ndarray) or values.ndim != 1 or values.dtype.kind not in "fiu":
                 raise DatasetError(where, "holds no one-dimensional array of numbers", remedy)
-            return values.astype(np.float64)
+            return np.array(values, dtype=np.float64)
         words = path.read_text(encoding="utf-8").replace(",", " ").split()
         return np.array([float(word) for word in words], dtype=np.float64)
     except (OSError, EOFError) as error:
         raise DatasetError(where, f"cannot be read: {getattr(error, 'strerror', None) or error}", remedy) from error
-    except ValueError as error:  # also a text that is not UTF-8, and an .npy file of objects
+    except (
+        ValueError,
+        SyntaxError,
+        TokenError,
+        TypeError,
+        OverflowError,
+    ) as error:  # a damaged header; also a text that is not UTF-8, and an .npy file of objects
         raise DatasetError(where, f"holds no list of numbers: {error}", remedy) from error

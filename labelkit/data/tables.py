@@ -13,17 +13,28 @@ from typing import Final
 import numpy as np
 
 from labelkit.data.datasets import FileSource, ImageDataset, positions_of, sorted_by_bytes
+from labelkit.data.files import is_folder, is_there, read_table
 from labelkit.errors import DatasetError
 
 MAX_FAULTS_SHOWN: Final = 10
+_DIGITS_AT_ONCE: Final = 4000
 
 
 def natural_key(name: str) -> tuple[tuple[int, int, str], ...]:
     """Return the key of an order in which 2 < 10 and a2 < a10."""
     parts = re.split(r"(\d+)", name)
     if re.fullmatch(r"-?\d+", name):
-        return ((0, int(name), name),)
-    return tuple((0, int(part), part) if i % 2 else (1, 0, part) for i, part in enumerate(parts) if part)
+        return ((0, _number(name), name),)
+    return tuple((0, _number(part), part) if i % 2 else (1, 0, part) for i, part in enumerate(parts) if part)
+
+
+def _number(digits: str) -> int:
+    """The number that digits stand for; Python's own conversion ends at some thousands of them."""
+    if len(digits) <= _DIGITS_AT_ONCE:
+        return int(digits)
+    head, tail = digits[:-_DIGITS_AT_ONCE], digits[-_DIGITS_AT_ONCE:]
+    sign = -1 if digits.startswith("-") else 1
+    return _number(head) * 10**_DIGITS_AT_ONCE + sign * int(tail) if head != "-" else -int(tail)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +95,9 @@ def load_csv(path: Path) -> ImageDataset:
         first = line_of.setdefault(sample_id, row.line)
         if first != row.line:
             faults.add(row.line, f"{row.path!r} is already in line {first}")
-        elif not file.exists():
+        elif not is_there(file):
             faults.add(row.line, f"no file {row.path!r} (looked for {file})")
-        elif file.is_dir():
+        elif is_folder(file):
             faults.add(row.line, f"{row.path!r} is a folder")
         elif row.label == "-1":
             faults.add(row.line, "label -1; leave the label empty if it is unknown")
@@ -141,10 +152,7 @@ def read_label_csv(path: Path) -> dict[str, str]:
 
 def _read_csv_rows(path: Path) -> list[_CsvRow]:
     where = str(path)
-    try:
-        raw = path.read_bytes()
-    except OSError as error:
-        raise DatasetError(where, f"cannot be read: {error.strerror}", "Check its permissions.") from error
+    raw = read_table(path)
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -27,6 +27,7 @@ from labelkit.algorithms.sinkhorn import (
     solve,
 )
 from labelkit.config.stages import SinkhornConfig
+from labelkit.data.files import is_file
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import ConfigError, InputError, StoreError
 from labelkit.stages.indexes import check_directions, unit_rows
@@ -249,7 +250,7 @@ def _read_prior(spec: str, num_clusters: int, num_rows: int) -> Tensor:
             raise ConfigError(
                 "--prior", str(error).removeprefix("prior: "), "Say uniform, zipf:1, or name a file."
             ) from error
-    if not path.is_file():
+    if not is_file(path):
         raise ConfigError(
             "--prior", f"{spec!r} is neither a word it knows nor a file", "Say uniform, zipf:1, or a file."
         )

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from labelkit.data.datasets import FileSource, ImageDataset, load_dataset
 from labelkit.data.decode import BadImage
+from labelkit.data.files import is_there
 from labelkit.errors import ConfigError, DatasetError, LabelkitError
 from labelkit.stages.locations import find_images
 from labelkit.store.embeddings import EmbeddingStore
@@ -20,7 +21,7 @@ def one_image(path: Path) -> ImageDataset:
     Raises:
         DatasetError: it does not exist or is no image.
     """
-    if not path.exists():
+    if not is_there(path):
         raise DatasetError(str(path), "does not exist", "Give an image file.")
     source = FileSource(path.parent, (path.name,))
     try:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from labelkit.config.stages import RetrieveConfig
 from labelkit.data.datasets import ImageDataset, load_dataset
+from labelkit.data.files import is_folder, is_there
 from labelkit.errors import ConfigError, DatasetError, Mismatch
 from labelkit.stages.indexes import check_features, zero_rows
 from labelkit.stages.pictures import one_image
@@ -68,9 +69,9 @@ def query_images(query: Path) -> ImageDataset:
     Raises:
         DatasetError: it does not exist, is no image, or the folder holds none.
     """
-    if query.is_dir():
+    if is_folder(query):
         return load_dataset(str(query), data_root=query)
-    if not query.exists():
+    if not is_there(query):
         raise DatasetError(str(query), "does not exist", "Give an image file, a folder of images, or a store.")
     return one_image(query)
 
