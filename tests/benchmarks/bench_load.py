@@ -1,0 +1,159 @@
+"""Time, processor time and peak memory of commands over stores of growing size, and how fast they grow.
+
+Every command runs in a process of its own. What it takes on a store of 1,000 rows (libraries, start) is taken off, and
+the slope in log-log between two sizes is compared with 1: linear. Times are of the processor, so that neighbors do not
+count. Few iterations, one start: what an iteration costs is what grows.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from labelkit.store.embeddings import ModelIdentity
+from labelkit.store.writing import EmbeddingPlan, EmbeddingRun
+from PIL import Image
+from tests.benchmarks.measure import Row
+
+SEEDS = {"rows": 0, "images": 0}
+DIM, CLASSES = 128, 100
+BASE, SIZES = 1_000, (10_000, 100_000, 1_000_000)
+MEDIUM = SIZES[:2]
+IMAGES = (10_000, 30_000, 100_000)
+WANTED = 1.15
+FEW = f"--num-clusters {CLASSES} --num-inits 1 --max-iterations 3 --overwrite"
+CHILD = """
+import json, sys, time
+from pathlib import Path
+from labelkit.cli.main import main
+begin = time.perf_counter()
+code = main(sys.argv[1:])
+(line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
+print("\\n" + json.dumps([code, time.perf_counter() - begin, time.process_time(), int(line.split()[1]) * 1024]))
+"""
+COMMANDS = {
+    f"cluster k-means {FEW}": SIZES,
+    f"cluster spherical-k-means {FEW}": SIZES,
+    f"cluster ss-kmeans {FEW}": SIZES,
+    f"cluster sinkhorn {FEW} --temperature 0.1": SIZES,
+    "evaluate clustering --results k-means": SIZES,
+    "retrieve --query-rows 7": SIZES,
+    "retrieve --query QUERIES": SIZES,
+    "retrieve --query QUERIES --search hnsw": MEDIUM,
+    "evaluate retrieval --nmi-seeds 0": MEDIUM,
+}
+
+
+def write_store(out: Path, rows: int) -> None:
+    """Rows around so many centers; labels of a twentieth of the rows of half of the classes may be used."""
+    generator = np.random.default_rng(SEEDS["rows"])
+    labels = np.arange(rows) % CLASSES
+    centers = generator.standard_normal((CLASSES, DIM), dtype=np.float32)
+    old = np.arange(CLASSES) < CLASSES // 2
+    plan = EmbeddingPlan(
+        sample_ids=[f"{row:07}.png" for row in range(rows)],
+        model=ModelIdentity("random rows", "0" * 64, "", "generated", "features", "mean", {}, {}),
+        dim=DIM,
+        batch_size=1024,
+        part_rows=1 << 17,
+        normalized=False,
+        metric="cosine",
+        created_by="labelkit benchmark",
+        labels=labels,
+        labeled=(np.arange(rows) // CLASSES % 20 == 0) & old[labels],
+        class_names=[f"class{label:03}" for label in range(CLASSES)],
+        old_classes=old,
+    )
+    run = EmbeddingRun.open(out, plan)
+    for part in run.pending_parts():
+        start, stop = run.part_range(part)
+        number = stop - start
+        run.write_part(
+            part,
+            embeddings=centers[labels[start:stop]] + 1.2 * generator.standard_normal((number, DIM), dtype=np.float32),
+            sha256=generator.integers(0, 256, (number, 32), dtype=np.uint8),
+            file_sizes=np.full(number, 100),
+            image_sizes=np.full((number, 2), 8),
+            extras={},
+            skipped=[],
+        )
+    run.publish(max_bad=0.0)
+
+
+def write_images(folder: Path, number: int) -> None:
+    """Small PNG files in class folders."""
+    generator = np.random.default_rng(SEEDS["images"])
+    for i in range(number):
+        place = folder / f"class{i % 10}"
+        place.mkdir(parents=True, exist_ok=True)
+        path = place / f"{i:06}.png"
+        if not path.exists():
+            Image.fromarray(generator.integers(0, 256, (8, 8, 3), dtype=np.uint8)).save(path, compress_level=1)
+
+
+def measure(words: list[str]) -> tuple[float, float, int]:
+    """(seconds, CPU seconds, peak bytes) of a command in a process of its own."""
+    done = subprocess.run([sys.executable, "-c", CHILD, *words], capture_output=True, text=True, check=True)
+    code, seconds, cpu, peak = json.loads(done.stdout.splitlines()[-1])
+    if code != 0:
+        raise RuntimeError(f"{shlex.join(words)} ended with {code}: {done.stderr}")
+    return seconds, cpu, peak
+
+
+def growth(name: str, measured: dict[int, tuple[float, float, int]]) -> Iterator[Row]:
+    """Exponents between neighboring sizes; the smallest size is what is taken off."""
+    base, *sizes = sorted(measured)
+    for small, large in itertools.pairwise(sizes):
+        (_, cpu, peak), (seconds, large_cpu, large_peak) = measured[small], measured[large]
+        _, least_cpu, least_peak = measured[base]
+
+        def slope(of_small: float, of_large: float, ratio: float = large / small) -> float:
+            # what cannot be told from the start counts as a hundredth of the larger one
+            return math.log(of_large / max(of_small, of_large / 100)) / math.log(ratio)
+
+        time_slope = slope(cpu - least_cpu, max(large_cpu - least_cpu, 1e-3))
+        memory_slope = slope(peak - least_peak, max(large_peak - least_peak, 1))
+        yield Row(
+            name=f"{name}, {large:,} / {small:,}: exponent of CPU time; of memory {memory_slope:.2f}, peak "
+            f"{large_peak / 2**20:.0f} / {peak / 2**20:.0f} MiB, wall {seconds:.0f} s",
+            ours_s=large_cpu,
+            peer_s=cpu,
+            ratio=time_slope,
+            wanted=f"<= {WANTED:g}",
+            # below a second or 50 MiB the slope is noise
+            ok=(time_slope <= WANTED or large_cpu - least_cpu < 1)
+            and (memory_slope <= WANTED or large_peak - least_peak < 50 << 20),
+        )
+
+
+def rows() -> Iterator[Row]:
+    """Yield a row for every command and pair of sizes."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        cache, os.environ["LABELKIT_CACHE"] = os.environ.get("LABELKIT_CACHE"), str(folder / "cache")
+        try:
+            for size in (BASE, *SIZES):
+                write_store(folder / f"{size}.h5", size)
+            for command, sizes in COMMANDS.items():
+                words = shlex.split(command.replace("QUERIES", str(folder / f"{BASE}.h5")))
+                found = {n: measure([*words, "--index", str(folder / f"{n}.h5"), "-q"]) for n in (BASE, *sizes)}
+                yield from growth(command.replace(f" {FEW}", "").replace("QUERIES", "1,000 others"), found)
+            found = {}
+            for number in (BASE, *IMAGES):
+                write_images(folder / "images", number)
+                words = shlex.split("embed --backbone pixels --image-size 8 --device cpu -q --dataset")
+                found[number] = measure([*words, str(folder / "images"), "--out", str(folder / f"images{number}.h5")])
+            yield from growth("embed, pixels of images of 8 x 8", found)
+        finally:
+            del os.environ["LABELKIT_CACHE"]
+            if cache is not None:
+                os.environ["LABELKIT_CACHE"] = cache
