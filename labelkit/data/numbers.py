@@ -8,6 +8,7 @@ from tokenize import TokenError
 import numpy as np
 from numpy.typing import NDArray
 
+from labelkit.data.files import is_file, is_there
 from labelkit.errors import DatasetError
 
 MAX_BYTES = 64 << 20
@@ -23,6 +24,8 @@ def read_numbers(path: Path) -> NDArray[np.float64]:
         DatasetError: it cannot be read, is too large, or holds something else.
     """
     where, remedy = str(path), "Give a .npy file of one dimension, or a text file of numbers."
+    if is_there(path) and not is_file(path):
+        raise DatasetError(where, "is not a regular file", remedy)
     try:
         if path.stat().st_size > MAX_BYTES:
             raise DatasetError(where, f"larger than {MAX_BYTES:,} bytes", remedy)
