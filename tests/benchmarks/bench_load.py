@@ -2,7 +2,8 @@
 
 Every command runs in a process of its own. What it takes on a store of 1,000 rows (libraries, start) is taken off, and
 the slope in log-log between two sizes is compared with 1: linear. Times are of the processor, so that neighbors do not
-count. Few iterations, one start: what an iteration costs is what grows.
+count. Few iterations, one start: what an iteration costs is what grows. LABELKIT_BENCH_MOST=100000 leaves out larger
+sizes, and LABELKIT_BENCH_LOAD='cluster|retrieve' commands in which the pattern is not found: all of it takes an hour.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import itertools
 import json
 import math
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -135,24 +137,40 @@ def growth(name: str, measured: dict[int, tuple[float, float, int]]) -> Iterator
         )
 
 
+def wanted_sizes(sizes: tuple[int, ...]) -> tuple[int, ...]:
+    """Sizes up to the largest that is asked for."""
+    most = int(os.environ.get("LABELKIT_BENCH_MOST", sizes[-1]))
+    return tuple(size for size in sizes if size <= most)
+
+
+def is_wanted(command: str) -> bool:
+    """Whether a command is asked for."""
+    return re.search(os.environ.get("LABELKIT_BENCH_LOAD", ""), command) is not None
+
+
 def rows() -> Iterator[Row]:
     """Yield a row for every command and pair of sizes."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         cache, os.environ["LABELKIT_CACHE"] = os.environ.get("LABELKIT_CACHE"), str(folder / "cache")
         try:
-            for size in (BASE, *SIZES):
+            for size in (BASE, *wanted_sizes(SIZES)):
                 write_store(folder / f"{size}.h5", size)
             for command, sizes in COMMANDS.items():
+                if not is_wanted(command):
+                    continue
                 words = shlex.split(command.replace("QUERIES", str(folder / f"{BASE}.h5")))
-                found = {n: measure([*words, "--index", str(folder / f"{n}.h5"), "-q"]) for n in (BASE, *sizes)}
+                found = {
+                    n: measure([*words, "--index", str(folder / f"{n}.h5"), "-q"]) for n in (BASE, *wanted_sizes(sizes))
+                }
                 yield from growth(command.replace(f" {FEW}", "").replace("QUERIES", "1,000 others"), found)
             found = {}
-            for number in (BASE, *IMAGES):
+            for number in (BASE, *wanted_sizes(IMAGES)) if is_wanted("embed") else ():
                 write_images(folder / "images", number)
                 words = shlex.split("embed --backbone pixels --image-size 8 --device cpu -q --dataset")
                 found[number] = measure([*words, str(folder / "images"), "--out", str(folder / f"images{number}.h5")])
-            yield from growth("embed, pixels of images of 8 x 8", found)
+            if found:
+                yield from growth("embed, pixels of images of 8 x 8", found)
         finally:
             del os.environ["LABELKIT_CACHE"]
             if cache is not None:

@@ -139,7 +139,7 @@ def test_a_bound_that_is_too_small_is_refused_with_the_least_one_and_that_gives_
 def test_the_peak_stays_below_the_bound(command: str, mib: int, large: Path) -> None:
     if command == "evaluate clustering":
         assert main(words("cluster k-means --num-clusters 20 --num-inits 1 --max-iterations 3", large)) == 0
-    more = [] if command.startswith("evaluate") else ["--result", "bounded"]
+    more = [] if command.startswith("evaluate") else ["--result", "bounded", "--overwrite"]
     assert peak([*words(command, large), *more, "--max-memory", f"{mib}MiB"]) <= mib
 
 
