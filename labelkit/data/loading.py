@@ -12,6 +12,9 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
+from multiprocessing import get_all_start_methods, get_context
+from multiprocessing.context import BaseContext
 from typing import Any, Final, TypeVar
 
 import numpy as np
@@ -321,6 +324,19 @@ def _ahead(items: Iterator[T]) -> Iterator[T]:
             yield item
 
 
+@cache
+def _worker_context() -> BaseContext:
+    """How worker processes start: from a clean process that has loaded this module once, or else each from nothing.
+
+    Never as a copy of this process: it would inherit locks of threads it does not have, and CUDA does not survive it.
+    """
+    if "forkserver" not in get_all_start_methods():
+        return get_context("spawn")
+    context = get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    return context
+
+
 class _Reader:
     """Runs plans through worker processes, in order; without any, through one thread of this process."""
 
@@ -328,9 +344,8 @@ class _Reader:
         self.busy = False
         self._plans = _Plans()
         self._has_workers = num_workers > 0
-        # spawn: a forked worker inherits locks of threads it does not have, and CUDA does not survive it.
         options: dict[str, Any] = (
-            {"multiprocessing_context": "spawn", "persistent_workers": True} if num_workers else {}
+            {"multiprocessing_context": _worker_context(), "persistent_workers": True} if num_workers else {}
         )
         # A generator of its own: the loader draws a number at every pass, by default from the global one.
         self._loader: DataLoader[_Crops] = DataLoader(

@@ -462,3 +462,20 @@ def test_a_random_view_needs_a_seed_and_follows_it() -> None:
     assert torch.equal(images(0), images(0))
     assert not torch.equal(images(0), images(1))
     assert not torch.equal(images(0), images(0, seed=2))
+
+
+def test_passes_share_what_reads_images_but_not_at_the_same_time(folder: Path) -> None:
+    bank = ImageBank(load_dataset(str(folder), data_root=folder.parent), channels=3)
+    assert not bank.in_memory
+    assert bank.reader(0) is bank.reader(0)
+
+    def loader() -> EvalLoader:
+        return EvalLoader(bank, plain_view(32, "generic"), batch_size=4, normalize=PLAIN3)
+
+    whole = [batch.images for batch in loader()]
+    first = iter(loader())
+    images = [next(first).images]
+    images_between = [batch.images for batch in loader()]  # while the first pass has not ended
+    images += [batch.images for batch in first]
+    for found in (images, images_between):
+        assert all(torch.equal(a, b) for a, b in zip(whole, found, strict=True))
