@@ -35,7 +35,7 @@ from labelkit.store.foreign import (
     choose_arrays,
     plain_column,
 )
-from labelkit.store.hdf5 import CheckedFile, DatasetInfo
+from labelkit.store.hdf5 import CheckedFile
 from labelkit.store.opening import open_regular, raise_verdict, run_in_child
 from labelkit.store.schema import name_bytes, name_text
 
@@ -106,12 +106,7 @@ class _ForeignFile(CheckedFile):
     """A foreign file: what is not asked for is not looked at."""
 
     def __init__(self, handle: BinaryIO) -> None:
-        self.where = ""
-        self._handle = handle
-        self._size = os.fstat(handle.fileno()).st_size
-        self.datasets: dict[str, DatasetInfo] = {}
-        self.attributes: dict[str, dict[str, Any]] = {}
-        self._objects = 0
+        self._begin(handle, "", "")
         self._file = self._open()
 
     def _may_filter(self, path: str) -> bool:

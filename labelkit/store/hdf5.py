@@ -385,18 +385,7 @@ class CheckedFile:
             outer: the checked file that ``group`` is in.
             group: path of the group.
         """
-        self.where = where
-        self._handle = handle
-        self._size = os.fstat(handle.fileno()).st_size if _has_descriptor(handle) else handle.seek(0, os.SEEK_END)
-        self._outer = outer
-        self._root = f"/{group}" if group else ""
-        self.format = file_format or ""
-        self.datasets: dict[str, DatasetInfo] = {}
-        self.attributes: dict[str, dict[str, Any]] = {}
-        self.stored_attributes: dict[str, dict[str, Array]] = {}
-        self.groups: list[str] = []
-        self._attribute_lines: list[bytes] = []
-        self._objects = 0
+        self._begin(handle, where, file_format or "", outer, group)
         try:
             self._file = self._open() if outer is None else outer._file
             with _translated(self, ""):
@@ -407,6 +396,23 @@ class CheckedFile:
         except BaseException:
             self.close()
             raise
+
+    def _begin(
+        self, handle: BinaryIO, where: str, file_format: str, outer: CheckedFile | None = None, group: str = ""
+    ) -> None:
+        """Set what is known before anything of the file is read."""
+        self.where = where
+        self._handle = handle
+        self._size = os.fstat(handle.fileno()).st_size if _has_descriptor(handle) else handle.seek(0, os.SEEK_END)
+        self._outer = outer
+        self._root = f"/{group}" if group else ""
+        self.format = file_format
+        self.datasets: dict[str, DatasetInfo] = {}
+        self.attributes: dict[str, dict[str, Any]] = {}
+        self.stored_attributes: dict[str, dict[str, Array]] = {}
+        self.groups: list[str] = []
+        self._attribute_lines: list[bytes] = []
+        self._objects = 0
 
     def __enter__(self) -> Self:
         return self
