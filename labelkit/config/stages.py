@@ -247,6 +247,13 @@ class DiscoverAnswerConfig(LabelsOption, IndexConfig, MemoryConfig):
         "default: the first of these that is there.",
         json_schema_extra=_STORE,
     )
+    num_clusters: int | None = Field(
+        None,
+        ge=1,
+        description="Group the rows first, into so many groups by semi-supervised k-means: the result that --grouping "
+        "names, ss-kmeans by default; default: take a result that is there.",
+        json_schema_extra=_STORE,
+    )
     csv: Path | None = Field(
         None, description="Table to write; default: INDEX.RESULT.csv beside the store.", json_schema_extra=_STORE
     )

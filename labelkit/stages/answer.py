@@ -14,7 +14,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -33,16 +33,15 @@ from labelkit.algorithms.calibration import (
     softmax,
 )
 from labelkit.config.stages import DiscoverAnswerConfig
-from labelkit.errors import ConfigError, DatasetError, Mismatch, StoreError
-from labelkit.stages.given_labels import GivenLabels, class_names_of, labeled_array, labels_to_use
+from labelkit.errors import ConfigError, DatasetError, StoreError
+from labelkit.stages.answer_grouping import group_first, read_grouping
+from labelkit.stages.given_labels import labeled_array, labels_to_use
 from labelkit.stages.held_out import Evidence, Grouping, given_label_evidence, hidden_label_evidence
-from labelkit.stages.indexes import check_features, unit_rows
-from labelkit.stages.memory import Memory, held_out_bytes
 from labelkit.stages.progress import current_progress
 from labelkit.stages.result import Cell, SimpleResult, Table, jsonable
 from labelkit.store.commit import commit_bytes
 from labelkit.store.embeddings import EmbeddingStore, open_store
-from labelkit.store.results import Result, list_results, read_result, write_result
+from labelkit.store.results import write_result
 
 DECISIONS = ("known", "new", "unsure", "given", "left out")
 """What ``decisions`` of the result holds, by number: given = has a label; left out = not in the grouping."""
@@ -52,11 +51,8 @@ KNOWN, NEW, UNSURE, GIVEN, LEFT_OUT = range(len(DECISIONS))
 UNCALIBRATED_TEMPERATURE = 0.1
 """What the methods train with; the comparison before calibration."""
 
-_PREFERRED = ("head", "ss-kmeans", "categories")
 _BLOCK_ROWS = 1 << 15
 _FEW_LABELS = 10
-# With fewer, clusterings that lack some labels end in worse optima than the grouping: confidences come out too low.
-_FEWEST_INITS = 10
 
 
 @dataclass(frozen=True)
@@ -93,7 +89,8 @@ def answer_images(config: DiscoverAnswerConfig) -> SimpleResult:
     name = config.result or "answer"
     table_path = config.csv or store.path.with_name(f"{store.path.stem}.{name}.csv")
     _check_outputs(config, store, table_path)
-    grouping, given = _read_grouping(store, config)
+    grouped = group_first(config, config.num_clusters) if config.num_clusters is not None else ()
+    grouping, given = read_grouping(store, config)
     usable = given.labels
     unlabeled = usable < 0
     if not unlabeled.any():
@@ -168,7 +165,7 @@ def answer_images(config: DiscoverAnswerConfig) -> SimpleResult:
         overwrite=config.overwrite,
     )
     commit_bytes(table_path, text)
-    made = [path, table_path]
+    made = [path, table_path, *grouped]
     if config.plot is not None:
         from labelkit.stages.plots import write_reliability_plot  # matplotlib takes a second to load
 
@@ -189,29 +186,6 @@ def answer_images(config: DiscoverAnswerConfig) -> SimpleResult:
         "groups": [{"name": c[0], "kind": c[1], "images": c[2], "sure": c[3], "mean_confidence": c[4]} for c in cells],
     }
     return SimpleResult(values, tuple(made), _tables(counts, cells, calibration))
-
-
-def classes_of_groups(store: EmbeddingStore, result: Result, class_names: Sequence[str]) -> NDArray[np.int64]:
-    """Class of each group of a result by its name, -1 for new groups; (k,) int64.
-
-    Args:
-        store: whose rows are grouped.
-        result: with ``names`` and ``new_classes``.
-        class_names: of the store, and of labels given later.
-
-    Raises:
-        StoreError: a group is named by a class that is not among these.
-    """
-    number = {text: label for label, text in enumerate(class_names)}
-    classes = np.full(len(result.arrays["names"]), -1, dtype=np.int64)
-    for group, (text, is_new) in enumerate(zip(result.arrays["names"], result.arrays["new_classes"], strict=True)):
-        if is_new:
-            continue
-        if text not in number:
-            problem = f"names a class {text!r} that {store.path} does not have"
-            raise StoreError(result.where, problem, "Make it again on this store.")
-        classes[group] = number[text]
-    return classes
 
 
 def _check_outputs(config: DiscoverAnswerConfig, store: EmbeddingStore, table_path: Path) -> None:
@@ -235,71 +209,6 @@ def _check_outputs(config: DiscoverAnswerConfig, store: EmbeddingStore, table_pa
         raise ConfigError(
             "--csv", f"{table_path} exists", "Pass --overwrite, another file with --csv, or a name with --result."
         )
-
-
-def _read_grouping(store: EmbeddingStore, config: DiscoverAnswerConfig) -> tuple[Grouping, GivenLabels]:
-    """Read the result that groups the rows, and the labels of these rows: by default those it was made with.
-
-    Raises:
-        StoreError: there is none, or it names no classes.
-        Mismatch: it belongs to another version of the store.
-    """
-    there = list_results(store)
-    name = config.grouping or next((name for name in _PREFERRED if name in there), None)
-    if name is None:
-        remedy = "Run `labelkit cluster ss-kmeans` on it first, or `labelkit discover categories` without a number."
-        if "logits" in store.extras:
-            remedy = "Run `labelkit discover head` on it first, or `labelkit cluster ss-kmeans`."
-        raise StoreError(str(store.path), "has no result that groups its rows into known classes and new ones", remedy)
-    result = read_result(store, name, allow_stale=True)
-    if result.stale:
-        problem = f"made from other content than {store.path} has now"
-        raise Mismatch(result.where, problem, f"Make it again: `labelkit {result.stage} ... --overwrite`.")
-    ids = next((result.arrays[key] for key in ("pseudo_labels", "cluster_ids") if key in result.arrays), None)
-    if ids is None or result.kind == "answers" or "names" not in result.arrays or "new_classes" not in result.arrays:
-        raise StoreError(
-            result.where,
-            "does not group the rows into known classes and new ones",
-            "Name a result of `discover head`, `cluster ss-kmeans` or `discover categories` with --grouping.",
-        )
-    if config.grouping is None:
-        current_progress().message(f"groups of the result {name!r} ({result.stage})")
-    rows = np.flatnonzero(np.asarray(ids) >= 0).astype(np.int64)
-    if not len(rows):
-        raise StoreError(result.where, "groups no row", "Make it again on this store.")
-    given = labels_to_use(config.labels, store, rows)
-    class_names = given.class_names
-    class_names += tuple(name for name in class_names_of(store, result) if name not in class_names)
-    class_of_group = classes_of_groups(store, result, class_names)
-    labels = given.labels
-    source = given.source
-    if config.labels is None and "labeled" in result.arrays:
-        # a row with a label is in the group of its class
-        used = np.asarray(result.arrays["labeled"], dtype=bool)[rows]
-        labels = np.where(used, class_of_group[np.asarray(ids, dtype=np.int64)[rows]], -1)
-        source = dict(result.params.get("labels") or {})
-    given = replace(given, labels=labels, class_names=class_names, source=source)
-    params = result.params
-    inits, iterations, tol = params.get("num_inits"), params.get("max_iterations"), params.get("tolerance")
-    num_inits = config.num_inits or max(_FEWEST_INITS, inits if isinstance(inits, int) else 0)
-    Memory.of(config).require(
-        held_out_bytes(len(rows), store.dim, len(result.arrays["names"]), num_inits),
-        f"answers for {len(rows):,} rows of {store.dim} numbers",
-    )
-    features = check_features(store, rows)
-    grouping = Grouping(
-        name=name,
-        stage=result.stage,
-        rows=rows,
-        features=features if params.get("normalize") is False else unit_rows(features),
-        group_ids=np.asarray(ids, dtype=np.int64)[rows],
-        class_of_group=class_of_group,
-        names=list(result.arrays["names"]),
-        num_inits=num_inits,
-        max_iter=iterations if isinstance(iterations, int) and iterations > 0 else 100,
-        tol=float(tol) if isinstance(tol, int | float) and tol >= 0 else 1e-4,
-    )
-    return grouping, given
 
 
 def _given_labels(

@@ -13,7 +13,8 @@ from labelkit.algorithms.calibration import Reliability, reliability, risk_cover
 from labelkit.config.stages import EvaluateAnswerConfig
 from labelkit.errors import StoreError
 from labelkit.metrics.answers import class_of_answer
-from labelkit.stages.answer import DECISIONS, GIVEN, KNOWN, NEW, UNSURE, classes_of_groups
+from labelkit.stages.answer import DECISIONS, GIVEN, KNOWN, NEW, UNSURE
+from labelkit.stages.answer_grouping import classes_of_groups
 from labelkit.stages.given_labels import class_names_of
 from labelkit.stages.indexes import split_rows
 from labelkit.stages.result import Cell, SimpleResult, Table, jsonable

@@ -82,6 +82,17 @@ def test_far_blobs_are_answered_by_name_or_as_a_new_group(build: Build) -> None:
     assert all(0.5 <= float(row["confidence"]) <= 1 and row["runner_up"] != row["label_or_group"] for row in rows)
 
 
+def test_grouping_first_answers_as_clustering_and_answering_do(build: Build) -> None:
+    one, two = build(0.3), build(0.3, name="two.h5")
+    cluster_store(SSKMeansConfig(index=one.path, num_clusters=CLASSES, result="groups", seed=5))
+    answer(one, grouping="groups", seed=5)
+
+    made = answer_images(DiscoverAnswerConfig(index=two.path, num_clusters=CLASSES, grouping="groups", seed=5)).paths
+
+    assert [path.name for path in made] == ["answer.h5", "two.answer.csv", "groups.h5"]
+    assert two.path.with_name("two.answer.csv").read_bytes() == one.path.with_name("made.answer.csv").read_bytes()
+
+
 def test_result_holds_a_decision_for_every_row(build: Build) -> None:
     store = build()
     answer(store, min_confidence=0.95)
@@ -412,7 +423,7 @@ def write_groups(store: EmbeddingStore, name: str, *, first: str = "class-0") ->
         (without_labels, DatasetError, "has no labels that may be used"),
         (with_one_label_each, DatasetError, "no class has two labels"),
         (with_every_label, StoreError, "every row that is grouped has a label"),
-        (without_groups, StoreError, "Run `labelkit cluster ss-kmeans` on it first"),
+        (without_groups, StoreError, "Pass --num-clusters"),
         (without_groups_but_with_logits, StoreError, "Run `labelkit discover head` on it first"),
         (with_nameless_groups, StoreError, "does not group the rows into known classes and new ones"),
         (with_groups_of_another_store, Mismatch, "made from other content"),
