@@ -16,7 +16,6 @@ import argparse
 import json
 import os
 import platform
-import resource
 import shlex
 import shutil
 import signal
@@ -306,9 +305,8 @@ class Bench:
             ends = borders(self.whole(2)[0])
             for name, step in list(cuts(ends))[:2]:
                 yield row(name, "0", "2", self.cut(step, (0, 0), (2, 2)))
-            if 1 in processes:
-                found = difference(self.whole(1)[1], self.whole(2)[1])
-                yield row("none", "0", "2 against 1", found, _PROCESSES)
+            found = difference(self.whole(1)[1], self.whole(2)[1])
+            yield row("none", "0", "2 against 1", found, _PROCESSES)
 
 
 def markdown(rows: Sequence[dict[str, Any]]) -> str:
@@ -326,12 +324,29 @@ def markdown(rows: Sequence[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def record(path: Path, rows: Sequence[dict[str, Any]]) -> None:
+    """Put rows into a JSON file, in place of those of the same runs."""
+    import torch
+    from labelkit import __version__
+
+    def key(row: dict[str, Any]) -> tuple[str, ...]:
+        return row["method"], row["processes"], row["cut"]
+
+    found = {key(row): row for row in (json.loads(path.read_text())["rows"] if path.exists() else [])}
+    found |= {key(row): row for row in rows}
+    # a stable sort: cuts stay in their order
+    ordered = sorted(found.values(), key=lambda row: (row["method"], row["processes"]))
+    facts = {"labelkit": __version__, "torch": torch.__version__, "processor": platform.machine()}
+    images = {"images": CLASSES * IMAGES_PER_CLASS, "options": METHODS}
+    path.write_text(json.dumps({**facts, **images, "rows": ordered}, indent=1) + "\n")
+
+
 def main() -> int:
     """Run the table; 1 if something differs that should not."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
     parser.add_argument("--processes", nargs="+", type=int, choices=(1, 2), default=[1, 2])
-    parser.add_argument("--out", type=Path, help="JSON file to write; rows of methods not run now are kept")
+    parser.add_argument("--out", type=Path, help="JSON file to write; rows of runs not made now are kept")
     options = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"  # before torch is loaded; its threads would not survive a fork
     rows: list[dict[str, Any]] = []
@@ -341,28 +356,11 @@ def main() -> int:
             for row in Bench(method, images, Path(name)).rows(options.processes):
                 print(" | ".join(str(value) for value in row.values()), file=sys.stderr, flush=True)
                 rows.append(row)
+            if options.out is not None:
+                record(options.out, rows)
             for leftover in Path(name).glob(f"{method}-*"):
                 shutil.rmtree(leftover)
-    print(markdown(rows))
-    if options.out is not None:
-        import torch
-        from labelkit import __version__
-
-        kept = json.loads(options.out.read_text())["rows"] if options.out.exists() else []
-        rows = sorted(
-            [*(row for row in kept if row["method"] not in options.methods), *rows], key=lambda row: row["method"]
-        )
-        usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-        record = {
-            "labelkit": __version__,
-            "torch": torch.__version__,
-            "machine": platform.machine(),
-            "images": CLASSES * IMAGES_PER_CLASS,
-            "options": METHODS,
-            "cpu_seconds": round(usage.ru_utime + usage.ru_stime),
-            "rows": rows,
-        }
-        options.out.write_text(json.dumps(record, indent=1) + "\n")
+    print(markdown(rows if options.out is None else json.loads(options.out.read_text())["rows"]))
     return int(any(row["result"] != "equal" and "reason" not in row for row in rows))
 
 

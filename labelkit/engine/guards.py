@@ -35,7 +35,7 @@ from labelkit.errors import DivergenceError
 GuardMode = Literal["none", "warn", "stop"]
 
 #: Images that are trained on from one look to the next, so that looking costs less than a hundredth of the training.
-LOOK_EVERY: Final = 4096
+LOOK_EVERY: Final = 8192
 #: Images whose features are looked at: enough for their spread, few beside what an epoch embeds.
 SAMPLE: Final = 64
 WARN_AFTER, STOP_AFTER = 2, 3

@@ -32,7 +32,7 @@ class RetrievalMonitor:
         self._truth = truth
         self._held_out = held_out
         self._ks = tuple(ks)
-        self._warned = False
+        self._alike_for = 0  # evaluations in a row
 
     def __call__(self, method: Method[Any], state: TrainState) -> Mapping[str, float]:
         """Score groups and embeddings; nothing where no class is known, or none has two images."""
@@ -51,8 +51,9 @@ class RetrievalMonitor:
         metrics |= {f"recall_at_{k}": value for k, value in recall.items()}
         metrics["map_at_r"] = map_at_r(embeddings, classes)
         metrics["similarity_sd"] = similarity_spread(embeddings)
-        if metrics["similarity_sd"] < COLLAPSED and not self._warned:
-            self._warned = True
+        # not at the first look: a network from scratch begins like that
+        self._alike_for = self._alike_for + 1 if metrics["similarity_sd"] < COLLAPSED else 0
+        if self._alike_for == 2:
             state.warn(
                 f"warning: all embeddings are alike (similarities differ by {metrics['similarity_sd']:.3f} only): "
                 "the network collapses; lower --lr or the weights of added losses"
@@ -60,11 +61,12 @@ class RetrievalMonitor:
         return metrics
 
     def extra_state(self) -> dict[str, Any]:
-        """Nothing."""
-        return {}
+        """How long embeddings have been alike."""
+        return {"alike_for": self._alike_for}
 
     def load_extra_state(self, state: Mapping[str, Any]) -> None:
-        """Nothing to take back."""
+        """Take back what ``extra_state`` gave."""
+        self._alike_for = int(state.get("alike_for", 0))
 
 
 def similarity_spread(embeddings: NDArray[np.float32]) -> float:

@@ -138,13 +138,13 @@ def test_a_collapse_is_warned_of_the_second_time_and_ends_the_run_when_it_lasts(
 
 def test_a_look_is_due_after_some_thousand_images() -> None:
     guard, _ = _guard()
-    assert not guard.look_is_due(31, 128)
-    assert guard.look_is_due(32, 128)
+    assert not guard.look_is_due(31, 256)
+    assert guard.look_is_due(32, 256)
     guard.at_epoch_end(SOUND, [1.0], 32)
     guard.at_epoch_end(None, [2.0], 40)
-    assert not guard.look_is_due(63, 128)
-    assert guard.look_is_due(64, 128)
-    assert not _guard("none")[0].look_is_due(64, 128)
+    assert not guard.look_is_due(63, 256)
+    assert guard.look_is_due(64, 256)
+    assert not _guard("none")[0].look_is_due(64, 256)
 
 
 def test_a_recovery_starts_the_count_again() -> None:
@@ -268,10 +268,10 @@ def _with_equal_images(bank: Any) -> Any:
 
 def test_sound_training_is_left_alone(make_trainer: Make) -> None:
     said: list[str] = []
-    trainer = make_trainer(epochs=64, message=said.append)  # 4,096 images
+    trainer = make_trainer(epochs=128, message=said.append)  # 8,192 images
     assert trainer.fit().finished
     assert not [line for line in said if "warning" in line]
-    assert trainer.guard.good_step == 256
+    assert trainer.guard.good_step == 512
 
 
 def test_clusters_that_stay_empty_tell_of_the_images_first_and_of_the_training_later() -> None:
