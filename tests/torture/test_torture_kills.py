@@ -104,7 +104,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         for i in range(12):
             values = np.clip(chance.normal(40 + 50 * number, 25, (8, 8)), 0, 255).astype(np.uint8)
             Image.fromarray(values).save(photos / name / f"{i:02d}.png")
-            lines += [f"{photos / name / f'{i:02d}.png'},{name}"] if i < 3 else []
+            lines += [f"{name}/{i:02d}.png,{name}"] if i < 3 else []
     (inputs / "few.csv").write_text("\n".join(lines) + "\n")
     with Worker("main", root) as worker:
         small = ("--batch-size", "16", "--projector-hidden-dim", "16", "--projection-dim", "8", "--epochs", "1")
