@@ -310,17 +310,23 @@ class Bench:
 
 
 def markdown(rows: Sequence[dict[str, Any]]) -> str:
-    """Return the table: equal rows of a method in one line, those that differ each in its own."""
-    lines = ["| method | cuts | workers | processes | result |", "| --- | --- | --- | --- | --- |"]
-    groups: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
-    for row in rows:
-        groups.setdefault((row["method"], row["processes"], row["result"]), []).append(row)
-    for (method, processes, result), members in groups.items():
-        shown = ", ".join(dict.fromkeys(row["cut"] for row in members))
-        shown = shown.replace("inside epoch ", "inside ").replace("end of epoch ", "end of ")
-        workers = sorted({number for row in members for number in row["workers"].split(", then ")})
-        reason = f" ({members[0]['reason']})" if "reason" in members[0] else ""
-        lines.append(f"| {method} | {shown} | {', '.join(workers)} | {processes} | {result}{reason} |")
+    """Return the table: one line for each method, in a cell what its runs of a kind came to."""
+    kinds = {
+        "stopped, 1 process": lambda row: row["processes"] == "1" and row["cut"] != "SIGKILL",
+        "SIGKILL": lambda row: row["cut"] == "SIGKILL",
+        "stopped, 2 processes": lambda row: row["processes"] == "2",
+        "2 processes against 1": lambda row: row["processes"] == "2 against 1",
+    }
+    lines = [f"| method | {' | '.join(kinds)} |", "| --- |" + " --- |" * len(kinds)]
+    for method in dict.fromkeys(row["method"] for row in rows):
+        cells = []
+        for is_one in kinds.values():
+            found = [row for row in rows if row["method"] == method and is_one(row)]
+            wrong = [row["result"] for row in found if row["result"] != "equal"]
+            text = "equal" if len(found) == 1 else f"{len(found) - len(wrong)} of {len(found)} equal"
+            # of what differs, how many tensors and by how much
+            cells.append(wrong[0].partition(";")[0] if wrong else text if found else "")
+        lines.append(f"| {method} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
