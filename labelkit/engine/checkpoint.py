@@ -133,7 +133,7 @@ class CheckpointWriter:
             if best or (known is not None and known["checkpoint"] == final.name):
                 commit_json(self.folder / "best.json", pointer)
             commit_json(self.folder / "last.json", pointer)
-            self._prune()
+            self.prune()
         self._barrier()
         return final
 
@@ -175,7 +175,8 @@ class CheckpointWriter:
                 shutil.rmtree(temporary, ignore_errors=True)
             raise
 
-    def _prune(self) -> None:
+    def prune(self) -> None:
+        """Delete checkpoints that are not kept, and what a run that was killed left half written or half deleted."""
         last, best = (read_pointer(self.folder, which) for which in ("last", "best"))
         keep = {pointer["checkpoint"] for pointer in (last, best) if pointer}
         meant = {_announced(self.folder, pointer) for pointer in (last, best) if pointer}

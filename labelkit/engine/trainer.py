@@ -215,6 +215,9 @@ class Trainer:
                 if self.run is not None:
                     self.run.cut_metrics(0)  # lines of a run that was killed before its first checkpoint
                 self.method.on_train_start(self._state(log_now=False))
+            elif self._writer is not None and self.runtime.rank == 0:
+                self._writer.kept_step = self.guard.good_step
+                self._writer.prune()  # the run may have been killed while it did
             self._last_save = time.monotonic()
             while self.clock.epoch - self.clock.phase_epoch < self._phase().epochs:
                 epoch_started = time.monotonic()

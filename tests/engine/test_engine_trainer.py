@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shutil
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -179,6 +180,19 @@ def test_a_finished_run_resumes_to_its_own_result(tmp_path: Path, trainers: Make
     assert again.step == finished.step == 2 * STEPS_PER_EPOCH
     assert again.metrics == finished.metrics
     assert len(_metrics(tmp_path / "run")) == 2
+
+
+def test_a_resume_removes_what_a_kill_in_the_last_cleaning_left(tmp_path: Path, trainers: MakeTrainer) -> None:
+    trainers(tmp_path / "run").fit()
+    checkpoints = tmp_path / "run" / "checkpoints"
+    whole = sorted(path.name for path in checkpoints.iterdir())
+    last = sorted(checkpoints.glob("step-*"))[-1]
+    for name in ("step-00000001", ".trash-step-00000002-0000", ".tmp-3-0000"):
+        shutil.copytree(last, checkpoints / name)
+
+    _resume(trainers(tmp_path / "run")).fit()
+
+    assert sorted(path.name for path in checkpoints.iterdir()) == whole
 
 
 def test_a_run_that_has_passed_the_planned_stop_does_nothing(tmp_path: Path, trainers: MakeTrainer) -> None:
