@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from labelkit.config.methods.san import SANConfig
+from labelkit.config.methods.tac_ccl import TACCCLConfig
 from labelkit.config.metric_learning import MetricLearningConfig
 from labelkit.data.batch import DataInfo
 from labelkit.data.samplers import ClassBalancedSampler
@@ -221,7 +222,7 @@ def class_loss(config: SANConfig, num_classes: int) -> ProxyAnchorLoss | Normali
         return NormalizedSoftmaxLoss(num_classes, config.embed_dim, config.class_temperature)
 
 
-def memory_size(config: SANConfig, data: DataInfo, *, labeled: bool) -> int:
+def memory_size(config: SANConfig | TACCCLConfig, data: DataInfo, *, labeled: bool) -> int:
     """Return the entries of the memory: as asked for, or one for each image that is trained on.
 
     Raises:
@@ -233,6 +234,6 @@ def memory_size(config: SANConfig, data: DataInfo, *, labeled: bool) -> int:
             "--batch-size",
             f"{config.batch_size} is more than the {size} images that are trained on, so the memory would hold one "
             "twice",
-            "Lower it, or pass --memory none.",
+            f"Lower it, or pass {'--memory none' if isinstance(config, SANConfig) else '--no-memory'}.",
         )
     return size

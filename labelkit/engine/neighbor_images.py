@@ -27,11 +27,13 @@ class NeighborPlace:
         path: the file.
         dataset_digest: identity of the listing that rows refer to.
         chosen: a person named the file, so that one of something else is an error and not replaced.
+        writes: keep what is found; a dry run does not.
     """
 
     path: Path
     dataset_digest: str
     chosen: bool
+    writes: bool = True
 
 
 def find_neighbors(
@@ -75,7 +77,7 @@ def find_neighbors(
         if state.is_main:
             scores, places = knn(features.numpy(), features.numpy(), k, exclude_self=True)
             found = NeighborFile(rows, rows[places], scores, recipe)
-            if place is not None:
+            if place is not None and place.writes:
                 write_neighbors(place.path, found)
     if found is not None:
         table[rows] = found.neighbor_rows[:, :k]

@@ -51,7 +51,9 @@ class TACCCL(Method[TACCCLConfig]):
         super().__init__(config, data)
         self.network = shared.build_metric_network(config, data, attention=config.attention)
         self.labels = shared.pseudo_labels(config, data)
-        self.memory = MemoryBank(config.memory_size or data.num_samples, config.embed_dim) if config.memory else None
+        self.memory: MemoryBank | None = None
+        if config.memory:
+            self.memory = MemoryBank(shared.memory_size(config, data, labeled=False), config.embed_dim)
         #: () float32, what the pair loss is when all embeddings are alike
         self.collapsed_loss: Tensor = nn.Buffer(torch.zeros(()))
         self.equal_buffers = (

@@ -206,7 +206,10 @@ def _set_up(method_name: str, config: RunConfig, runtime: Runtime, *, fresh: boo
         kept = config.neighbors if isinstance(config, CoTAPConfig) else None
         path = kept or run_folder(config) / "neighbors.h5"
         method.neighbor_place = NeighborPlace(
-            path, prepared.objects_digest or prepared.dataset.digest(), chosen=kept is not None
+            path,
+            prepared.objects_digest or prepared.dataset.digest(),
+            chosen=kept is not None,
+            writes=not config.dry_run,
         )
     for note in prepared.dataset.notes:
         current_progress().message(note)

@@ -16,7 +16,7 @@ from labelkit.algorithms.homographies import between_views
 from labelkit.config.methods.tac_ccl import TACCCLConfig
 from labelkit.engine.checkpoint import load_checkpoint
 from labelkit.engine.matched_images import MatchedImages, MatchedPairing, part_box
-from labelkit.errors import CheckpointMismatch
+from labelkit.errors import CheckpointMismatch, ConfigError
 from labelkit.store.matches import Matches, join_matches, one_match
 
 Make = Callable[..., Any]
@@ -161,6 +161,12 @@ def test_going_on_with_other_matches_is_refused(make: Make) -> None:
 def test_options_that_contradict_each_other_are_refused(options: dict[str, Any], problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         TACCCLConfig(dataset="digits", **options)
+
+
+def test_a_batch_that_the_memory_cannot_hold_is_refused(make: Make) -> None:
+    with pytest.raises(ConfigError, match="80 is more than the 64 images") as refusal:
+        make("tac-ccl", batch_size=80, images_per_class=4, num_clusters=20)
+    assert "--no-memory" in str(refusal.value)
 
 
 def test_a_class_with_one_image_is_no_fault(tmp_path: Path, make: Make) -> None:

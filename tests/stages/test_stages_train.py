@@ -9,8 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from labelkit.config.compare import CompareConfig
 from labelkit.config.methods.flipclass import FlipClassConfig
 from labelkit.engine.run_dir import read_run_config
+from labelkit.methods.registry import METHODS
+from labelkit.stages.compare_runs import DataFacts, method_config
 from labelkit.stages.networks import run_network
 from labelkit.stages.train import dataset_label, run_folder, train_method
 
@@ -169,6 +172,19 @@ def test_a_dry_run_tells_the_plan_and_writes_nothing(
     assert plan["estimated_minutes"] >= 0
     assert plan["memory_mib"] >= 0
     assert plan["config"]["epochs"] == 1
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_dry_run_of_every_method_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    facts = DataFacts(num_classes=10, test_split="test", holdout=0.25)
+    config = method_config(method, CompareConfig(max_per_class=40), facts, seed=0)
+    config = config.model_copy(update={"dry_run": True})
+
+    plan = train_method(config).to_json()
+
+    assert plan["steps"] > 0
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_dry_run_shows_every_option_to_people(train: Any, tmp_path: Path) -> None:
