@@ -13,8 +13,10 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
-from multiprocessing import get_all_start_methods, get_context
+from multiprocessing import get_all_start_methods, get_context, parent_process
+from multiprocessing.connection import wait
 from multiprocessing.context import BaseContext
+from threading import Thread
 from typing import Any, Final, TypeVar
 
 import numpy as np
@@ -337,6 +339,21 @@ def _worker_context() -> BaseContext:
     return context
 
 
+def _end_with_the_main_process(worker: int) -> None:
+    """Watch over a worker: if the process that reads from it is killed, it is to end as well.
+
+    torch's own watch looks at the parent, which is the clean process and lives as long as its children do.
+    """
+    main = parent_process()
+    assert main is not None
+
+    def watch() -> None:
+        wait([main.sentinel])
+        os._exit(1)
+
+    Thread(target=watch, name=f"watch of worker {worker}", daemon=True).start()
+
+
 class _Reader:
     """Runs plans through worker processes, in order; without any, through one thread of this process."""
 
@@ -345,7 +362,13 @@ class _Reader:
         self._plans = _Plans()
         self._has_workers = num_workers > 0
         options: dict[str, Any] = (
-            {"multiprocessing_context": _worker_context(), "persistent_workers": True} if num_workers else {}
+            {
+                "multiprocessing_context": _worker_context(),
+                "persistent_workers": True,
+                "worker_init_fn": _end_with_the_main_process,
+            }
+            if num_workers
+            else {}
         )
         # A generator of its own: the loader draws a number at every pass, by default from the global one.
         self._loader: DataLoader[_Crops] = DataLoader(

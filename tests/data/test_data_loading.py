@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -295,6 +297,38 @@ def test_views_that_would_skip_pixels_in_memory_are_refused() -> None:
 # --- files ---
 
 FILE_VIEWS = (simgcd_view(16, "generic", chiral=False), strong_view(16, "generic", chiral=False))
+
+
+READS_FOREVER = """
+from itertools import cycle
+from pathlib import Path
+from sys import argv
+from labelkit.data.datasets import load_dataset
+from labelkit.data.loading import EvalLoader, ImageBank
+from labelkit.data.transforms import Normalize, test_view
+
+if __name__ == "__main__":
+    bank = ImageBank(load_dataset(argv[1], data_root=Path()))
+    plain = Normalize((0.0,) * 3, (1.0,) * 3)
+    loader = EvalLoader(bank, test_view(16), batch_size=4, normalize=plain, num_workers=2)
+    for _ in cycle([0]):
+        for _ in loader:
+            print("read", flush=True)
+"""
+
+
+def test_workers_end_when_the_process_that_reads_is_killed(folder: Path, tmp_path: Path) -> None:
+    script = tmp_path / "reads.py"
+    script.write_text(READS_FOREVER)
+    with subprocess.Popen([sys.executable, str(script), str(folder)], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"read\n"
+
+        process.kill()
+
+        # the pipe ends with the last process that holds it; without a watch that is never
+        said, _ = process.communicate(timeout=60)
+        assert set(said.split()) <= {b"read"}
 
 
 def test_files_give_the_same_batches_for_any_number_of_workers(folder: Path) -> None:
