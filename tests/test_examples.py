@@ -17,24 +17,11 @@ from labelkit.cli.config import CONFIG_CLASSES
 from labelkit.cli.main import COMMANDS, EXIT_CODES, main
 from labelkit.methods.registry import METHODS
 from PIL import Image
+from tests.readme import README, code_blocks, command_lines
 
 ROOT = Path(__file__).parents[1]
-README = (ROOT / "README.md").read_text()
 # What ``labelkit config`` resolves without running it; for the others only the options are looked at.
 STAGES = ("train", "embed", "cluster", "discover", "evaluate", "retrieve", "show")
-
-
-def code_blocks(language: str) -> list[str]:
-    """Blocks of the README in a language, without their indentation."""
-    found = re.findall(rf"^( *)```{language}\n(.*?)^\1```", README, flags=re.DOTALL | re.MULTILINE)
-    return [re.sub(rf"^{indent}", "", body, flags=re.MULTILINE) for indent, body in found]
-
-
-def command_lines(text: str) -> list[list[str]]:
-    """Words after ``labelkit`` of every line that starts with it; comments and continued lines understood."""
-    lines = text.replace("\\\n", " ").splitlines()
-    words = [shlex.split(line, comments=True) for line in lines if line.strip().startswith("labelkit ")]
-    return [line[1:] for line in words]
 
 
 def shown() -> dict[str, list[str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -294,11 +295,13 @@ def run_process(
         TooSlow: it took longer than ``limit``; likewise.
     """
     deadline = time.monotonic() + limit
+    peak = 0.0
     with said.open("wb") as errors:
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors, env=environment)
         asked = False
         while True:
-            # wait4, since Popen does not tell the memory of one process
+            peak = max(peak, peak_of_running(process.pid))
+            # wait4, since Popen does not tell what one process took
             pid, status, usage = os.wait4(process.pid, os.WNOHANG)
             if pid:
                 process.returncode = os.waitstatus_to_exitcode(status)
@@ -314,9 +317,20 @@ def run_process(
     unit = 2**20 if sys.platform == "darwin" else 2**10
     cost = {
         "cpu_seconds": round(usage.ru_utime + usage.ru_stime, 2),
-        "peak_memory_mib": round(usage.ru_maxrss / unit, 1),
+        # what the system counts in the end includes this process, of which the other is a copy at first
+        "peak_memory_mib": round(peak or usage.ru_maxrss / unit, 1),
     }
     return cost, process.returncode
+
+
+def peak_of_running(pid: int) -> float:
+    """Return the most memory that a process had resident so far, in MiB; 0 where the system does not tell."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return 0.0
+    found = re.search(r"^VmHWM:\s+(\d+) kB$", status, flags=re.MULTILINE)
+    return int(found[1]) / 2**10 if found else 0.0
 
 
 def _reason(said: Path, code: int) -> str:
