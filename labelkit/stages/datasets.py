@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from labelkit.config.stages import DatasetsConfig
+from labelkit.config.datasets import DatasetsConfig
 from labelkit.data.benchmark_classes import benchmark_classes
 from labelkit.data.datasets import DATASETS, DatasetSpec
 from labelkit.data.inventory import Inventory, take_inventory

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from labelkit import __version__
-from labelkit.config.stages import EmbedConfig
+from labelkit.config.embed import EmbedConfig
 from labelkit.data.datasets import FileSource, ImageDataset, load_dataset
 from labelkit.data.decode import Channels
 from labelkit.data.loading import EvalLoader

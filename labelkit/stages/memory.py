@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.algorithms.row_blocks import BLOCK_NUMBERS, StoredRows
+from labelkit.config.cluster import SinkhornConfig
 from labelkit.config.memory import MemoryConfig
-from labelkit.config.stages import SinkhornConfig
 from labelkit.errors import ConfigError
 from labelkit.store.embeddings import EmbeddingStore
 

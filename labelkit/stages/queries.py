@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.config.stages import RetrieveConfig
+from labelkit.config.retrieve import RetrieveConfig
 from labelkit.data.datasets import ImageDataset, load_dataset
 from labelkit.data.files import is_folder, is_there
 from labelkit.errors import ConfigError, DatasetError, Mismatch

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.config.stages import ShowImagesConfig
+from labelkit.config.show import ShowImagesConfig
 from labelkit.data.datasets import ImageDataset, load_dataset
 from labelkit.data.decode import BadImage, Channels
 from labelkit.data.keyed_random import keyed_generator

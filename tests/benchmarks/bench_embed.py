@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from labelkit.config.stages import EmbedConfig
+from labelkit.config.embed import EmbedConfig
 from labelkit.data.datasets import load_dataset
 from labelkit.data.loading import EvalLoader
 from labelkit.data.transforms import Normalize
