@@ -6,9 +6,10 @@ The names that need torch are imported on first use, so that listing and splitti
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from labelkit.data.datasets import DATASETS, DatasetSpec, EncodedImage, ImageDataset, load_dataset
+from labelkit.data.datasets import EncodedImage, ImageDataset
 from labelkit.data.decode import BadImage, decode_image
 from labelkit.data.keyed_random import keyed_generator, keyed_torch_generator, keyed_uniform
+from labelkit.data.registry import DATASETS, DatasetSpec, load_dataset
 from labelkit.data.samplers import BalancedSampler, ClassBalancedSampler, Sampler, UniformSampler
 from labelkit.data.splits import (
     LabelSplit,

@@ -14,9 +14,10 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from labelkit.data.datasets import Count, FileSource, ImageDataset
+from labelkit.data.datasets import FileSource, ImageDataset
 from labelkit.data.decode import IMAGE_SUFFIXES
 from labelkit.data.masks import FileMasks, table_of
+from labelkit.data.registry import Count
 from labelkit.errors import DatasetAbsent, DatasetError, DatasetIncomplete
 
 MAX_NAMES_SHOWN: Final = 3

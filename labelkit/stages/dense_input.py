@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.config.dense import DenseConfig
-from labelkit.data.datasets import ImageDataset, load_dataset
+from labelkit.data.datasets import ImageDataset
 from labelkit.data.keyed_random import keyed_generator
+from labelkit.data.registry import load_dataset
 from labelkit.data.transforms import ViewSpec
 from labelkit.engine.devices import Runtime
 from labelkit.engine.segmentation import FrozenNetwork

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import torch
 from labelkit.config.embed import EmbedConfig
-from labelkit.data.datasets import load_dataset
 from labelkit.data.loading import EvalLoader
+from labelkit.data.registry import load_dataset
 from labelkit.data.transforms import Normalize
 from labelkit.stages.embed import embed_images
 from labelkit.stages.networks import embedding_network

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 import torch
 from labelkit.data.batch import Batch
-from labelkit.data.datasets import ArraySource, ImageDataset, load_dataset
+from labelkit.data.datasets import ArraySource, ImageDataset
 from labelkit.data.loading import EvalLoader, ImageBank, TrainLoader, occurrence_keys
+from labelkit.data.registry import load_dataset
 from labelkit.data.samplers import BalancedSampler, Sampler, UniformSampler
 from labelkit.data.splits import gcd_split
 from labelkit.data.transforms import (

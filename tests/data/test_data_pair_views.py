@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 from labelkit.algorithms.homographies import between_views, look_up, warp_images
-from labelkit.data.datasets import load_dataset
 from labelkit.data.loading import ImageBank, TrainLoader
 from labelkit.data.pair_views import PAIR_KINDS, PairKind, PairPlan, PairTransform, pair_homographies
+from labelkit.data.registry import load_dataset
 from labelkit.data.samplers import UniformSampler
 from labelkit.data.transforms import Normalize, ViewSpec, apply_views
 from numpy.typing import NDArray

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 from labelkit.config.embed import EmbedConfig
-from labelkit.data.datasets import load_dataset
+from labelkit.data.registry import load_dataset
 from labelkit.errors import CheckpointError, ConfigError, DatasetError, StoreError
 from labelkit.stages.embed import embed_images
 from labelkit.stages.networks import run_network

@@ -14,7 +14,7 @@ from labelkit.config.cluster import KMeansConfig, SSKMeansConfig
 from labelkit.config.discover import DiscoverCategoriesConfig
 from labelkit.config.evaluate import EvaluateClusteringConfig, EvaluateKNNConfig
 from labelkit.config.labeling import LabelConfig, SuggestConfig
-from labelkit.data.datasets import load_dataset
+from labelkit.data.registry import load_dataset
 from labelkit.errors import ConfigError, DatasetError, StoreError
 from labelkit.stages.cluster import cluster_store
 from labelkit.stages.discover import discover_categories
