@@ -289,7 +289,6 @@ def list_folders(
     class_names: Sequence[str],
     split_names: Mapping[str, str],
     expected: Mapping[str, Count],
-    notes: tuple[str, ...] = (),
 ) -> ImageDataset:
     """Make a listing of class folders, as ``torchvision.datasets.ImageFolder`` orders them.
 
@@ -300,7 +299,6 @@ def list_folders(
         class_names: folder name of class i; other folders are left out.
         split_names: split folder to the name of the split; in the order of the splits.
         expected: published number of images of each split.
-        notes: see ``ImageDataset``.
 
     Raises:
         DatasetIncomplete: another number of images than published.
@@ -347,7 +345,6 @@ def list_folders(
         chiral=False,
         photographic=True,
         source=FileSource(root, sample_ids),
-        notes=notes,
     )
 
 

@@ -45,8 +45,6 @@ DenseRecipe = Literal["dino", "paper", "none"]
 Interpolation = Literal["bicubic", "bilinear"]
 Padding = Literal["zeros", "border", "reflection"]
 
-IMAGENET_MEAN: Final = (0.485, 0.456, 0.406)
-IMAGENET_STD: Final = (0.229, 0.224, 0.225)
 GRAY_WEIGHTS: Final = (0.2989, 0.587, 0.114)
 
 _AREA_TRIES: Final = 10
