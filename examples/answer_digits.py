@@ -17,9 +17,12 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+from labelkit.config.cluster import SSKMeansConfig
+from labelkit.config.discover import DiscoverAnswerConfig
+from labelkit.config.embed import EmbedConfig
+from labelkit.config.evaluate import EvaluateAnswerConfig
 from labelkit.config.methods.flipclass import FlipClassConfig
 from labelkit.config.presets import resolve
-from labelkit.config.stages import DiscoverAnswerConfig, EmbedConfig, EvaluateAnswerConfig, SSKMeansConfig
 from labelkit.stages.answer import answer_images
 from labelkit.stages.cluster import cluster_store
 from labelkit.stages.embed import embed_images

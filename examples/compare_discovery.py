@@ -142,7 +142,7 @@ def draw(path: Path, rows: dict[str, dict[str, Any]], title: str) -> None:
 
 def has_test_split(options: argparse.Namespace) -> bool:
     """Whether there are test images to score."""
-    from labelkit.data.datasets import load_dataset
+    from labelkit.data.registry import load_dataset
 
     return "test" in load_dataset(options.dataset, data_root=Path(options.data_root), download=False).split_names
 

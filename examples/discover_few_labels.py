@@ -26,7 +26,7 @@ from labelkit.algorithms.critical_samples import discover_critical_rounds
 from labelkit.algorithms.nearest_centroid import Discovery
 from labelkit.algorithms.snowball import discover_confident, discover_confident_rounds
 from labelkit.config.discover_few import DiscoverLMCSConfig, DiscoverSnowballConfig
-from labelkit.config.stages import EmbedConfig
+from labelkit.config.embed import EmbedConfig
 from labelkit.stages.discover_few import discover_lmcs, discover_snowball
 from labelkit.stages.embed import embed_images
 from labelkit.store.embeddings import open_store

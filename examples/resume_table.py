@@ -145,7 +145,7 @@ def _start(words: list[str], rank: int, processes: int, port: int, log: Path) ->
 def write_digits(folder: Path) -> Path:
     """Write some bundled digits as class folders; every second one is a column wider, so that memory holds none."""
     import numpy as np
-    from labelkit.data.datasets import load_dataset
+    from labelkit.data.registry import load_dataset
     from PIL import Image
 
     digits = load_dataset("digits", data_root=folder)

@@ -18,10 +18,10 @@ from pathlib import Path
 
 import numpy as np
 from labelkit.algorithms import knn
+from labelkit.config.embed import EmbedConfig
 from labelkit.config.labeling import LabelConfig, SuggestConfig
 from labelkit.config.methods.flipclass import FlipClassConfig
 from labelkit.config.presets import resolve
-from labelkit.config.stages import EmbedConfig
 from labelkit.stages.embed import embed_images
 from labelkit.stages.label import label_images
 from labelkit.stages.suggest import suggest_images

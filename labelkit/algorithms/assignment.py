@@ -18,7 +18,6 @@ A matching is best if columns have prices such that no row prefers another colum
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -60,11 +59,6 @@ class Assignment:
     value: float
     how: How
     num_changed: int
-
-    @classmethod
-    def unproven(cls, columns: NDArray[np.int64], num_columns: int) -> Assignment:
-        """Return a matching to start from whose prices are not known, as after a resume; its value is not a number."""
-        return cls(columns, np.zeros(num_columns), math.nan, "kept", 0)
 
 
 def assign(scores: ArrayLike, previous: Assignment | None = None) -> Assignment:

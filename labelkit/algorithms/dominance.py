@@ -38,7 +38,23 @@ class RankTree:
             self._levels.append((shift, lows.view(-1), place))
 
     def prefix_sums(self, payload: Tensor, ends: Tensor, thresholds: Tensor) -> tuple[Tensor, Tensor]:
-        """Answer queries as :func:`prefix_rank_sums` does."""
+        r"""For each query, count and add up what stands before a position and has a rank below a threshold.
+
+        .. math::
+            c_{bk} = \#\{j < e_{bk} : r_{bj} < t_{bk}\}, \qquad
+            s_{bk} = \sum_{j < e_{bk},\; r_{bj} < t_{bk}} x_{bj}
+
+        r are the ranks, x the payload. Time O((n + m) log n), memory O(n log n + m c), whatever the data; no n x m
+        object is made.
+
+        Args:
+            payload: (b, n, c) float, what is added; use float64 where sums cancel.
+            ends: (b, m) int64 in 0 .. n: positions before this one count.
+            thresholds: (b, m) int64 in 0 .. n: ranks below this one count.
+
+        Returns:
+            counts (b, m) int64 and sums (b, m, c) like ``payload``.
+        """
         n, width = self.n, payload.shape[2]
         counts = torch.zeros_like(ends)
         sums = payload.new_zeros(*ends.shape, width)
@@ -62,22 +78,3 @@ class RankTree:
             counts += found
             ends = torch.where(takes_low, ends + (1 << shift) - low, asked + low)
         return counts, sums
-
-
-def prefix_rank_sums(ranks: Tensor, payload: Tensor, ends: Tensor, thresholds: Tensor) -> tuple[Tensor, Tensor]:
-    r"""For each query, count and add up what stands before a position and has a rank below a threshold.
-
-    .. math:: c_{bk} = \#\{j < e_{bk} : r_{bj} < t_{bk}\}, \qquad s_{bk} = \sum_{j < e_{bk},\; r_{bj} < t_{bk}} x_{bj}
-
-    Time O((n + m) log n), memory O(n log n + m c), whatever the data; no n x m object is made.
-
-    Args:
-        ranks: (b, n) int64, each row a permutation of 0 .. n - 1.
-        payload: (b, n, c) float, what is added; use float64 where sums cancel.
-        ends: (b, m) int64 in 0 .. n: positions before this one count.
-        thresholds: (b, m) int64 in 0 .. n: ranks below this one count.
-
-    Returns:
-        counts (b, m) int64 and sums (b, m, c) like ``payload``.
-    """
-    return RankTree(ranks).prefix_sums(payload, ends, thresholds)

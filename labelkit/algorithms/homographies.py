@@ -164,7 +164,7 @@ def cell_centers(height: int, width: int, like: Tensor) -> Tensor:
 
 
 def look_up(
-    maps: Tensor, homographies: Tensor, size: Sequence[int], *, padding: Padding = "border", mode: str = "bilinear"
+    maps: Tensor, homographies: Tensor, size: Sequence[int], *, padding: Padding = "border"
 ) -> tuple[Tensor, Tensor]:
     """Look up maps of second views at the places of the cells of first views.
 
@@ -173,7 +173,6 @@ def look_up(
         homographies: ``(b, 3, 3)`` float, from first to second views.
         size: height and width of the maps to make, of the first views.
         padding: what lies outside.
-        mode: of the interpolation.
 
     Returns:
         ``(b, c, height, width)``, and ``(b, height, width)`` bool, whether the second view shows the place.
@@ -182,19 +181,5 @@ def look_up(
     centers = cell_centers(height, width, homographies).expand(len(maps), -1, -1)
     places, inside = move_points(centers, homographies)
     grid = places.reshape(-1, height, width, 2).to(maps.dtype)
-    found = F.grid_sample(maps, grid, mode=mode, padding_mode=padding, align_corners=False)
+    found = F.grid_sample(maps, grid, mode="bilinear", padding_mode=padding, align_corners=False)
     return found, inside.reshape(-1, height, width)
-
-
-def warp_images(images: Tensor, homographies: Tensor, *, padding: Padding = "reflection") -> Tensor:
-    """Make second views out of first ones.
-
-    Each pixel is looked up where it comes from, so with the inverse: the opposite use of the map than comparing
-    attention makes of it.
-
-    Args:
-        images: ``(b, c, h, w)`` float.
-        homographies: ``(b, 3, 3)`` float, from the images to what is made.
-        padding: what lies outside of the images.
-    """
-    return look_up(images, torch.linalg.inv(homographies), images.shape[-2:], padding=padding)[0]

@@ -47,20 +47,19 @@ class Candidates:
         rows: (n, d).
         duplicate_share: two rows are near duplicates if their squared distance is at most this share of the mean
             squared distance between two rows; relative, since features of some networks lie in a narrow cone.
-        allowed: (n,) whether a row may be chosen at all; by default all.
 
     Attributes:
         open: (n,) bool, the rows that may still be chosen.
     """
 
-    def __init__(self, rows: Rows, duplicate_share: float, allowed: ArrayLike | None = None) -> None:
+    def __init__(self, rows: Rows, duplicate_share: float) -> None:
         # around the mean, so that float32 keeps its digits for rows that are much alike
         self._rows: Rows = (rows - rows.mean(axis=0, dtype=np.float64)).astype(np.float32)
         self._squares: NDArray[np.float32] = np.einsum("ij,ij->i", self._rows, self._rows)
         between = 2 * float(self._squares.mean(dtype=np.float64))
         # distances of equal rows differ from 0 in the seventh digit of what they are computed from
         self._limit = duplicate_share * between + 1e-6 * float(self._squares.max())
-        self.open = np.ones(len(rows), dtype=bool) if allowed is None else np.array(allowed, dtype=bool)
+        self.open = np.ones(len(rows), dtype=bool)
 
     def close(self, chosen: Ids) -> None:
         """Rule out these rows and their near duplicates."""

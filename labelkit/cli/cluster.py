@@ -7,7 +7,7 @@ import typer
 from labelkit.cli.command import stage_command
 from labelkit.cli.console import print_result
 from labelkit.cli.options import new_group
-from labelkit.config.stages import KMeansConfig, SinkhornConfig, SphericalKMeansConfig, SSKMeansConfig
+from labelkit.config.cluster import KMeansConfig, SinkhornConfig, SphericalKMeansConfig, SSKMeansConfig
 
 
 @stage_command(KMeansConfig)

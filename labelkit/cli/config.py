@@ -8,37 +8,34 @@ from labelkit.cli.command import Command, config_command
 from labelkit.cli.console import current_output, json_text, print_line, printable
 from labelkit.cli.options import new_group
 from labelkit.config.base import StageConfig, in_presets
+from labelkit.config.cluster import KMeansConfig, SinkhornConfig, SphericalKMeansConfig, SSKMeansConfig
 from labelkit.config.compare import CompareConfig
+from labelkit.config.datasets import DatasetsConfig
 from labelkit.config.dense import EvaluatePatchClustersConfig, EvaluateSegmentationConfig, EvaluateTrackingConfig
+from labelkit.config.discover import DiscoverAnswerConfig, DiscoverCategoriesConfig, DiscoverHeadConfig
 from labelkit.config.discover_few import DiscoverLMCSConfig, DiscoverSnowballConfig, ShowDiscoveredConfig
-from labelkit.config.exchange import ExportConfig, ImportConfig
-from labelkit.config.labeling import DiffConfig, LabelConfig, SuggestConfig
-from labelkit.config.presets import Collected, finish, parsed_values
-from labelkit.config.report import ReportConfig
-from labelkit.config.stages import (
-    DatasetsConfig,
-    DiscoverAnswerConfig,
-    DiscoverCategoriesConfig,
-    DiscoverHeadConfig,
-    EmbedConfig,
+from labelkit.config.embed import EmbedConfig
+from labelkit.config.evaluate import (
     EvaluateAnswerConfig,
     EvaluateClassificationConfig,
     EvaluateClusteringConfig,
     EvaluateKNNConfig,
     EvaluateLinearConfig,
     EvaluateRetrievalConfig,
-    KMeansConfig,
-    MatchConfig,
-    PrototypesConfig,
-    RetrieveConfig,
+)
+from labelkit.config.exchange import ExportConfig, ImportConfig
+from labelkit.config.labeling import DiffConfig, LabelConfig, SuggestConfig
+from labelkit.config.match import MatchConfig
+from labelkit.config.presets import Collected, finish, parsed_values
+from labelkit.config.prototypes import PrototypesConfig
+from labelkit.config.report import ReportConfig
+from labelkit.config.retrieve import RetrieveConfig
+from labelkit.config.show import (
     ShowAssemblyConfig,
     ShowAttentionConfig,
     ShowCurvesConfig,
     ShowPatchesConfig,
     ShowPrototypesConfig,
-    SinkhornConfig,
-    SphericalKMeansConfig,
-    SSKMeansConfig,
 )
 from labelkit.config.store_commands import PackConfig, StatusConfig, VerifyConfig
 from labelkit.methods.registry import METHODS

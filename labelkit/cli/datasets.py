@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from labelkit.cli.command import stage_command
 from labelkit.cli.console import print_result
-from labelkit.config.stages import DatasetsConfig
+from labelkit.config.datasets import DatasetsConfig
 
 
 @stage_command(DatasetsConfig)

@@ -7,8 +7,8 @@ import typer
 from labelkit.cli.command import stage_command
 from labelkit.cli.console import print_result
 from labelkit.cli.options import new_group
+from labelkit.config.discover import DiscoverAnswerConfig, DiscoverCategoriesConfig, DiscoverHeadConfig
 from labelkit.config.discover_few import DiscoverLMCSConfig, DiscoverSnowballConfig
-from labelkit.config.stages import DiscoverAnswerConfig, DiscoverCategoriesConfig, DiscoverHeadConfig
 
 
 @stage_command(DiscoverCategoriesConfig)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from labelkit.cli.command import stage_command
 from labelkit.cli.console import print_result
-from labelkit.config.stages import EmbedConfig
+from labelkit.config.embed import EmbedConfig
 
 
 @stage_command(EmbedConfig)

@@ -11,8 +11,7 @@ from labelkit.cli.command import stage_command
 from labelkit.cli.console import print_result
 from labelkit.cli.options import new_group
 from labelkit.config.dense import EvaluatePatchClustersConfig, EvaluateSegmentationConfig, EvaluateTrackingConfig
-from labelkit.config.gate import GateConfig
-from labelkit.config.stages import (
+from labelkit.config.evaluate import (
     EvaluateAnswerConfig,
     EvaluateClassificationConfig,
     EvaluateClusteringConfig,
@@ -20,6 +19,7 @@ from labelkit.config.stages import (
     EvaluateLinearConfig,
     EvaluateRetrievalConfig,
 )
+from labelkit.config.gate import GateConfig
 from labelkit.stages.gate import Gate
 from labelkit.stages.result import StageResult
 

@@ -31,7 +31,7 @@ def list_datasets(json: JsonOption = False, quiet: QuietOption = False, verbose:
 
     Example: labelkit list datasets
     """
-    from labelkit.data.datasets import DATASETS
+    from labelkit.data.registry import DATASETS
 
     with speaking(json=json, quiet=quiet, verbose=verbose):
         rows = [(name, spec.num_classes, spec.license, spec.summary, spec.layout) for name, spec in DATASETS.items()]

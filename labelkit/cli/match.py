@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from labelkit.cli.command import stage_command
 from labelkit.cli.console import print_result
-from labelkit.config.stages import MatchConfig
+from labelkit.config.match import MatchConfig
 
 
 @stage_command(MatchConfig)

@@ -8,7 +8,7 @@ from labelkit.cli.command import stage_command
 from labelkit.cli.console import print_result
 from labelkit.cli.options import new_group
 from labelkit.config.discover_few import ShowDiscoveredConfig
-from labelkit.config.stages import (
+from labelkit.config.show import (
     ShowAssemblyConfig,
     ShowAttentionConfig,
     ShowCurvesConfig,

@@ -11,8 +11,8 @@ from pydantic.config import JsonDict
 from labelkit.config.base import StageConfig
 from labelkit.config.critical_search import CriticalSearchOptions
 from labelkit.config.earlier import LabelsOption
+from labelkit.config.index import IndexConfig
 from labelkit.config.memory import MemoryConfig
-from labelkit.config.stages import IndexConfig
 
 _STORE: JsonDict = {"panel": "Store", "preset": False}
 _LABELS: JsonDict = {"panel": "Labels"}

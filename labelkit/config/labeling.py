@@ -10,7 +10,7 @@ from pydantic.config import JsonDict
 
 from labelkit.config.base import StageConfig
 from labelkit.config.earlier import RESULT_NAME, LabelsOption
-from labelkit.config.stages import IndexConfig
+from labelkit.config.index import IndexConfig
 
 _STORE: JsonDict = {"panel": "Store", "preset": False}
 _RULE: JsonDict = {"panel": "Which"}

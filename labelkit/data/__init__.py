@@ -6,9 +6,10 @@ The names that need torch are imported on first use, so that listing and splitti
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from labelkit.data.datasets import DATASETS, DatasetSpec, EncodedImage, ImageDataset, load_dataset
+from labelkit.data.datasets import EncodedImage, ImageDataset
 from labelkit.data.decode import BadImage, decode_image
 from labelkit.data.keyed_random import keyed_generator, keyed_torch_generator, keyed_uniform
+from labelkit.data.registry import DATASETS, DatasetSpec, load_dataset
 from labelkit.data.samplers import BalancedSampler, ClassBalancedSampler, Sampler, UniformSampler
 from labelkit.data.splits import (
     LabelSplit,
@@ -24,15 +25,8 @@ from labelkit.data.splits import (
 if TYPE_CHECKING:
     from labelkit.data.batch import Batch, DataInfo, ViewGeometry
     from labelkit.data.loading import EvalBatch, EvalLoader, ImageBank, TrainLoader
-    from labelkit.data.transforms import (
-        Normalize,
-        ViewSpec,
-        sela_view,
-        simgcd_view,
-        strong_view,
-        test_view,
-        weak_view,
-    )
+    from labelkit.data.transforms import Normalize, ViewSpec
+    from labelkit.data.view_recipes import sela_view, simgcd_view, strong_view, test_view, weak_view
 
 __all__ = [
     "DATASETS",
@@ -76,15 +70,8 @@ __all__ = [
 _NEED_TORCH = {
     "labelkit.data.batch": ("Batch", "DataInfo", "ViewGeometry"),
     "labelkit.data.loading": ("EvalBatch", "EvalLoader", "ImageBank", "TrainLoader"),
-    "labelkit.data.transforms": (
-        "Normalize",
-        "ViewSpec",
-        "sela_view",
-        "simgcd_view",
-        "strong_view",
-        "test_view",
-        "weak_view",
-    ),
+    "labelkit.data.transforms": ("Normalize", "ViewSpec"),
+    "labelkit.data.view_recipes": ("sela_view", "simgcd_view", "strong_view", "test_view", "weak_view"),
 }
 
 

@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from labelkit.data.datasets import Count, ImageDataset
+from labelkit.data.datasets import ImageDataset
 from labelkit.data.layouts import Layout, fetch_remedy, find_root, list_class_folders, list_folders, name_some
+from labelkit.data.registry import Count
 from labelkit.errors import DatasetError, DatasetIncomplete
 
 HERBARIUM: Final = Layout(

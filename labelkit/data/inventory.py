@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from labelkit.data.datasets import DatasetSpec
 from labelkit.data.layouts import compare_counts
+from labelkit.data.registry import DatasetSpec
 from labelkit.errors import DatasetAbsent, DatasetError, DatasetIncomplete
 
 

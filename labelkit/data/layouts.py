@@ -14,9 +14,10 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from labelkit.data.datasets import Count, FileSource, ImageDataset
+from labelkit.data.datasets import FileSource, ImageDataset
 from labelkit.data.decode import IMAGE_SUFFIXES
 from labelkit.data.masks import FileMasks, table_of
+from labelkit.data.registry import Count
 from labelkit.errors import DatasetAbsent, DatasetError, DatasetIncomplete
 
 MAX_NAMES_SHOWN: Final = 3
@@ -288,7 +289,6 @@ def list_folders(
     class_names: Sequence[str],
     split_names: Mapping[str, str],
     expected: Mapping[str, Count],
-    notes: tuple[str, ...] = (),
 ) -> ImageDataset:
     """Make a listing of class folders, as ``torchvision.datasets.ImageFolder`` orders them.
 
@@ -299,7 +299,6 @@ def list_folders(
         class_names: folder name of class i; other folders are left out.
         split_names: split folder to the name of the split; in the order of the splits.
         expected: published number of images of each split.
-        notes: see ``ImageDataset``.
 
     Raises:
         DatasetIncomplete: another number of images than published.
@@ -346,7 +345,6 @@ def list_folders(
         chiral=False,
         photographic=True,
         source=FileSource(root, sample_ids),
-        notes=notes,
     )
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from labelkit.data.datasets import Count, ImageDataset
+from labelkit.data.datasets import ImageDataset
 from labelkit.data.layouts import (
     Layout,
     Listed,
@@ -22,6 +22,7 @@ from labelkit.data.layouts import (
     name_some,
     read_lines,
 )
+from labelkit.data.registry import Count
 from labelkit.errors import DatasetError, DatasetIncomplete
 
 _LIST: Final = "val/val_annotations.txt"

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from labelkit.config.few_labels import FewLabelTrainConfig, MeanTeacherOptions
 from labelkit.data.batch import DataInfo
 from labelkit.data.samplers import Stream, StreamSampler
-from labelkit.data.transforms import ViewSpec, semi_supervised_views, test_view
+from labelkit.data.transforms import ViewSpec
+from labelkit.data.view_recipes import semi_supervised_views, test_view
 from labelkit.engine.devices import process_count
 from labelkit.engine.mean_teacher import MeanTeacherObjective
 from labelkit.engine.method import Phase, TrainState

@@ -86,7 +86,6 @@ class LabelGrowth(nn.Module):
     Args:
         given: (n,) int64 labels, -1 = none; they never change.
         rules: how far labels grow.
-        num_images: images that can have a label; default: n.
 
     Attributes:
         generation: () int64, from 1.
@@ -96,12 +95,12 @@ class LabelGrowth(nn.Module):
             generation; -1 = not yet.
     """
 
-    def __init__(self, given: NDArray[np.int64], rules: GrowthRules, num_images: int | None = None) -> None:
+    def __init__(self, given: NDArray[np.int64], rules: GrowthRules) -> None:
         super().__init__()
         self.given = given.copy()
         self.rules = rules
-        count, images = int((given >= 0).sum()), len(given) if num_images is None else num_images
-        sizes = rules.sizes(count, images)
+        count = int((given >= 0).sum())
+        sizes = rules.sizes(count, len(given))
         capacity = rules.generations * max(0, (sizes[-1] if sizes else count) - count)
         self.generation: Tensor = nn.Buffer(torch.ones((), dtype=torch.int64))
         self.iteration: Tensor = nn.Buffer(torch.zeros((), dtype=torch.int64))

@@ -15,7 +15,8 @@ from labelkit.config.methods.tac_ccl import TACCCLConfig
 from labelkit.config.metric_learning import MetricLearningConfig
 from labelkit.data.batch import DataInfo
 from labelkit.data.samplers import ClassBalancedSampler
-from labelkit.data.transforms import ViewSpec, metric_test_view, metric_view
+from labelkit.data.transforms import ViewSpec
+from labelkit.data.view_recipes import metric_test_view, metric_view
 from labelkit.engine.method import FullPass, TrainState
 from labelkit.engine.pseudo_labels import PseudoLabels
 from labelkit.engine.retrieval_monitor import COLLAPSED, similarity_spread

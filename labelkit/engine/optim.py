@@ -10,6 +10,9 @@ from torch import Tensor, nn
 
 from labelkit.errors import CheckpointMismatch
 
+# A run has one optimizer; the number leaves room for more in the format of checkpoints.
+_PREFIX = "optimizer.0/"
+
 
 def build_optimizer(
     groups: Iterable[dict[str, Any]], *, name: str, lr: float, momentum: float = 0.9, nesterov: bool = False
@@ -45,15 +48,15 @@ def set_weight_decay(optimizer: torch.optim.Optimizer, weight_decay: float) -> N
 
 
 def named_optimizer_state(
-    optimizer: torch.optim.Optimizer, module: nn.Module, index: int = 0
+    optimizer: torch.optim.Optimizer, module: nn.Module
 ) -> tuple[dict[str, Tensor], dict[str, float | int | bool]]:
-    """Return tensors ``optimizer.<index>/<parameter>/<key>`` and scalars of the same form."""
+    """Return tensors ``optimizer.0/<parameter>/<key>`` and scalars of the same form."""
     names = {id(parameter): name for name, parameter in module.named_parameters()}
     tensors: dict[str, Tensor] = {}
     scalars: dict[str, float | int | bool] = {}
     for parameter, values in optimizer.state.items():
         for key, value in values.items():
-            label = f"optimizer.{index}/{names[id(parameter)]}/{key}"
+            label = f"{_PREFIX}{names[id(parameter)]}/{key}"
             if isinstance(value, Tensor):
                 tensors[label] = value.detach()
             elif value is not None:
@@ -68,7 +71,6 @@ def load_named_optimizer_state(
     scalars: Mapping[str, float | int | bool],
     *,
     where: str,
-    index: int = 0,
 ) -> None:
     """Put back what ``named_optimizer_state`` gave.
 
@@ -76,11 +78,10 @@ def load_named_optimizer_state(
         CheckpointMismatch: a state names a parameter that is not trained here, or has another shape.
     """
     parameters = {name: p for name, p in module.named_parameters() if p.requires_grad}
-    prefix = f"optimizer.{index}/"
     for label, value in [*tensors.items(), *scalars.items()]:
-        if not label.startswith(prefix):
+        if not label.startswith(_PREFIX):
             continue
-        name, _, key = label.removeprefix(prefix).rpartition("/")
+        name, _, key = label.removeprefix(_PREFIX).rpartition("/")
         if name not in parameters:
             raise CheckpointMismatch(where, f"holds optimizer state of {name!r}, which is not trained here", "")
         parameter = parameters[name]

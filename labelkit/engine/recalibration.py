@@ -26,7 +26,6 @@ def recalibrate_bn(
     state: TrainState,
     rows: NDArray[np.int64],
     *,
-    max_images: int = MAX_IMAGES,
     part: nn.Module | None = None,
 ) -> None:
     """Give batch normalization the statistics of un-augmented training images, everything else as in evaluation.
@@ -37,16 +36,15 @@ def recalibrate_bn(
     Args:
         network: one of the method's networks.
         state: of the event.
-        rows: (m,) training images that can be read.
-        max_images: use at most so many, always the same.
+        rows: (m,) training images that can be read; of more than ``MAX_IMAGES``, so many are used, always the same.
         part: of the network; the statistics of everything else stay and are used. Default: all of it.
     """
     statistics = StatisticsSum(network if part is None else part)
     if not statistics:
         return
     chosen = rows
-    if len(rows) > max_images:
-        chosen = np.sort(keyed_generator(0, "recalibrate").permutation(rows)[:max_images])
+    if len(rows) > MAX_IMAGES:
+        chosen = np.sort(keyed_generator(0, "recalibrate").permutation(rows)[:MAX_IMAGES])
 
     def look(images: Tensor) -> Tensor:
         with nullcontext() if part is None else batch_statistics(part):

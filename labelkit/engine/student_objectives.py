@@ -11,23 +11,20 @@ from labelkit.engine.freematch import FreeMatchObjective
 from labelkit.engine.mixmatch import MixMatchObjective
 
 
-def mixmatch_objective(
-    config: FewLabelTrainConfig, options: MixMatchOptions, view: ViewSpec, *, steps: int | None = None
-) -> MixMatchObjective:
+def mixmatch_objective(config: FewLabelTrainConfig, options: MixMatchOptions, view: ViewSpec) -> MixMatchObjective:
     """Build MixMatch's objective.
 
     Args:
         config: the run.
         options: usually the same.
         view: how an image is augmented.
-        steps: updates that the share of the warm-up is of; default: ``config.steps``.
     """
     return MixMatchObjective(
         view,
         temperature=options.sharpening_temperature,
         alpha=options.mixup_alpha,
         weight=options.unlabeled_weight,
-        warmup_steps=options.unlabeled_ramp * (config.steps if steps is None else steps),
+        warmup_steps=options.unlabeled_ramp * config.steps,
         pairing=options.pairing,
         seed=config.seed,
     )

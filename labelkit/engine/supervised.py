@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from labelkit.config.supervised import SupervisedTrainConfig
 from labelkit.data.batch import DataInfo
-from labelkit.data.transforms import ViewSpec, classification_view, test_view
+from labelkit.data.transforms import ViewSpec
+from labelkit.data.view_recipes import classification_view, test_view
 from labelkit.engine.method import TrainState
 from labelkit.errors import ConfigError, DatasetError
 from labelkit.losses.prototype import balancing_weights

@@ -24,7 +24,8 @@ from torch import Tensor, nn
 from labelkit.config.methods.cotap import CoTAPConfig
 from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.samplers import Stream, StreamSampler
-from labelkit.data.transforms import ViewSpec, dense_views, test_view
+from labelkit.data.transforms import ViewSpec
+from labelkit.data.view_recipes import dense_views, test_view
 from labelkit.engine.dense_diagnostics import collapse
 from labelkit.engine.dense_network import build_dense_network, check_dense_run, neighbor_view, take_dense_parts
 from labelkit.engine.dense_objective import DenseObjective

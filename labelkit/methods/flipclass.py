@@ -24,7 +24,8 @@ from torch import Tensor
 from labelkit.config.methods.flipclass import FlipClassConfig
 from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.samplers import BalancedSampler
-from labelkit.data.transforms import ViewSpec, strong_view, test_view, weak_view
+from labelkit.data.transforms import ViewSpec
+from labelkit.data.view_recipes import strong_view, test_view, weak_view
 from labelkit.engine.discovery import build_discovery_loss, build_discovery_network, check_discovery_data
 from labelkit.engine.method import Method, Phase, StepOutput, TrainState
 from labelkit.engine.schedules import TeacherTemperature

@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from labelkit.config.methods.gcd import GCDConfig
 from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.samplers import BalancedSampler
-from labelkit.data.transforms import ViewSpec, simgcd_view, test_view
+from labelkit.data.transforms import ViewSpec
+from labelkit.data.view_recipes import simgcd_view, test_view
 from labelkit.engine.discovery import check_discovery_data
 from labelkit.engine.method import Method, Phase, StepOutput
 from labelkit.losses.contrastive import InfoNCELoss, SupConLoss

@@ -28,7 +28,8 @@ from labelkit.config.methods.sela import SeLaConfig
 from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.numbers import read_numbers
 from labelkit.data.samplers import UniformSampler
-from labelkit.data.transforms import ViewSpec, sela_view, test_view
+from labelkit.data.transforms import ViewSpec
+from labelkit.data.view_recipes import sela_view, test_view
 from labelkit.engine.method import FullPass, Method, Phase, StepOutput, TrainState
 from labelkit.engine.schedules import optimization_times
 from labelkit.engine.self_labels import SelfLabels, SolveRecord, SolverSettings

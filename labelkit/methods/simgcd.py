@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from labelkit.config.methods.simgcd import SimGCDConfig
 from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.samplers import BalancedSampler
-from labelkit.data.transforms import ViewSpec, simgcd_view, strong_view, test_view, weak_view
+from labelkit.data.transforms import ViewSpec
+from labelkit.data.view_recipes import simgcd_view, strong_view, test_view, weak_view
 from labelkit.engine.discovery import build_discovery_loss, build_discovery_network, check_discovery_data
 from labelkit.engine.method import Method, Phase, StepOutput, TrainState
 from labelkit.engine.schedules import TeacherTemperature

@@ -32,7 +32,7 @@ from labelkit.algorithms.calibration import (
     risk_coverage,
     softmax,
 )
-from labelkit.config.stages import DiscoverAnswerConfig
+from labelkit.config.discover import DiscoverAnswerConfig
 from labelkit.errors import ConfigError, DatasetError, StoreError
 from labelkit.stages.answer_grouping import group_first, read_grouping
 from labelkit.stages.given_labels import labeled_array, labels_to_use

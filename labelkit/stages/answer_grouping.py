@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.config.stages import DiscoverAnswerConfig, SSKMeansConfig
+from labelkit.config.cluster import SSKMeansConfig
+from labelkit.config.discover import DiscoverAnswerConfig
 from labelkit.errors import Mismatch, StoreError
 from labelkit.stages.cluster import cluster_store
 from labelkit.stages.given_labels import GivenLabels, class_names_of, labels_to_use

@@ -26,7 +26,7 @@ from labelkit.algorithms.sinkhorn import (
     order_prior,
     solve,
 )
-from labelkit.config.stages import SinkhornConfig
+from labelkit.config.cluster import SinkhornConfig
 from labelkit.data.files import is_file
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import ConfigError, InputError, StoreError

@@ -26,7 +26,7 @@ from labelkit.algorithms.class_number import (
     share_error,
 )
 from labelkit.algorithms.row_blocks import StoredRows
-from labelkit.config.stages import DiscoverCategoriesConfig
+from labelkit.config.discover import DiscoverCategoriesConfig
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import ConfigError, DatasetError
 from labelkit.stages.cluster import most_clusters

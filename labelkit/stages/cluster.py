@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from labelkit.algorithms.clustering import kmeans, semi_supervised_kmeans, spherical_kmeans
 from labelkit.algorithms.row_blocks import StoredRows
-from labelkit.config.stages import (
+from labelkit.config.cluster import (
     ClusterConfig,
     KMeansConfig,
     PatchClusterConfig,

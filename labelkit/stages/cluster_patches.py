@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.algorithms.clustering import kmeans, nearest_centroids, spherical_kmeans
-from labelkit.config.stages import PatchClusterConfig, SphericalKMeansConfig
+from labelkit.config.cluster import PatchClusterConfig, SphericalKMeansConfig
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import ConfigError
 from labelkit.stages.indexes import split_rows, unit_rows, zero_rows

@@ -25,7 +25,7 @@ from labelkit.errors import ConfigError, DatasetError, InputError, LabelkitError
 from labelkit.methods.registry import METHODS
 from labelkit.stages.compare_judges import JUDGES, embed_for_judges, judge_store
 from labelkit.stages.compare_runs import DataFacts, MethodRuns, RunFailed, Stopped, Workplace, labels_of, method_config
-from labelkit.stages.dense_input import mean_and_spread, percent
+from labelkit.stages.dense_result import mean_and_spread, percent
 from labelkit.stages.prepare import has_own_splits, read_listing
 from labelkit.stages.progress import Progress, current_progress
 from labelkit.stages.result import Cell, SimpleResult, Table, jsonable

@@ -5,15 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from labelkit.config.cluster import KMeansConfig
 from labelkit.config.compare import CompareConfig
-from labelkit.config.stages import (
-    DiscoverHeadConfig,
-    EmbedConfig,
+from labelkit.config.discover import DiscoverHeadConfig
+from labelkit.config.embed import EmbedConfig
+from labelkit.config.evaluate import (
     EvaluateClassificationConfig,
     EvaluateClusteringConfig,
     EvaluateKNNConfig,
     EvaluateRetrievalConfig,
-    KMeansConfig,
 )
 from labelkit.stages.cluster import cluster_store
 from labelkit.stages.discover import discover_head

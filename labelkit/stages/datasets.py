@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from labelkit.config.stages import DatasetsConfig
+from labelkit.config.datasets import DatasetsConfig
 from labelkit.data.benchmark_classes import benchmark_classes
-from labelkit.data.datasets import DATASETS, DatasetSpec
 from labelkit.data.inventory import Inventory, take_inventory
+from labelkit.data.registry import DATASETS, DatasetSpec
 from labelkit.errors import ConfigError, DatasetError
 from labelkit.stages.progress import current_progress
 from labelkit.stages.result import Cell, Table

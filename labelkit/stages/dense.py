@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from labelkit.config.stages import EmbedConfig
+from labelkit.config.embed import EmbedConfig
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.loading import EvalBatch
 from labelkit.data.transforms import ViewSpec, crop_boxes

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.config.dense import DenseConfig
-from labelkit.data.datasets import ImageDataset, load_dataset
+from labelkit.data.datasets import ImageDataset
 from labelkit.data.keyed_random import keyed_generator
+from labelkit.data.registry import load_dataset
 from labelkit.data.transforms import ViewSpec
 from labelkit.engine.devices import Runtime
 from labelkit.engine.segmentation import FrozenNetwork
 from labelkit.errors import ConfigError, DatasetError
-from labelkit.metrics.segmentation import SegmentationScores
 from labelkit.models.pixel_patches import PixelPatchNetwork
 from labelkit.models.weights import fingerprint
 from labelkit.stages.networks import EmbeddingNetwork, embedding_network
 from labelkit.stages.pictures import check_new_picture
-from labelkit.stages.result import Cell, Table, jsonable
-from labelkit.store.commit import commit_bytes
 
 _PIXEL_SIZE = 64
 
@@ -36,11 +32,13 @@ class DenseInput:
         frozen: the network.
         dataset: has masks.
         record: both, as plain JSON.
+        network: what tables call the network.
     """
 
     frozen: FrozenNetwork
     dataset: ImageDataset
     record: dict[str, object]
+    network: str
 
 
 def open_dense(config: DenseConfig, *, classes: bool) -> DenseInput:
@@ -79,7 +77,8 @@ def open_dense(config: DenseConfig, *, classes: bool) -> DenseInput:
         )
     size = config.image_size or spec.size
     frozen = FrozenNetwork(model.network.to(runtime.device).eval(), size, config.batch_size)
-    return DenseInput(frozen, dataset, {"network": _network_record(model, size), "data": _data_record(dataset)})
+    record: dict[str, object] = {"network": _network_record(model, size), "data": _data_record(dataset)}
+    return DenseInput(frozen, dataset, record, model.source)
 
 
 def _network(config: DenseConfig, dataset: ImageDataset) -> EmbeddingNetwork:
@@ -136,39 +135,3 @@ def choose_rows(
     if limit is not None and len(rows) > limit:
         rows = np.sort(keyed_generator(seed, f"images of {split}").choice(rows, limit, replace=False))
     return split, rows
-
-
-def write_record(path: Path, values: Mapping[str, object]) -> Path:
-    """Write a result as indented JSON."""
-    commit_bytes(path, (json.dumps(jsonable(values), indent=1, ensure_ascii=False) + "\n").encode())
-    return path
-
-
-def mean_and_spread(values: Sequence[float]) -> dict[str, object]:
-    """Return mean and standard deviation (of the sample; null for one value) of numbers, and the numbers."""
-    numbers = np.asarray(values, dtype=np.float64)
-    spread = float(numbers.std(ddof=1)) if len(numbers) > 1 else None
-    return {"mean": float(numbers.mean()), "sd": spread, "values": numbers.tolist()}
-
-
-def percent(score: dict[str, object]) -> str:
-    """Return ``12.34 ± 0.56`` of what ``mean_and_spread`` made, in %."""
-    mean, spread = score["mean"], score["sd"]
-    assert isinstance(mean, float)
-    return f"{100 * mean:.2f}" + (f" ± {100 * spread:.2f}" if isinstance(spread, float) else "")
-
-
-def class_means(scores: Sequence[SegmentationScores]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the (c,) means of IoU and accuracy of every class over several scores, NaN where there is none."""
-    means = []
-    for values in (np.stack([score.iou for score in scores]), np.stack([score.class_accuracy for score in scores])):
-        known = np.isfinite(values)
-        total = np.where(known, values, 0).sum(axis=0)
-        means.append(np.divide(total, known.sum(axis=0), out=np.full(len(total), np.nan), where=known.any(axis=0)))
-    return means[0], means[1]
-
-
-def class_table(title: str, names: Sequence[str], iou: NDArray[np.float64], accuracy: NDArray[np.float64]) -> Table:
-    """Return the table of the scores of every class in %."""
-    rows: list[list[Cell]] = [[name, 100 * float(iou[i]), 100 * float(accuracy[i])] for i, name in enumerate(names)]
-    return Table(title, ["class", "IoU", "accuracy"], rows)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from labelkit.algorithms.clustering import kmeans
 from labelkit.algorithms.row_blocks import StoredRows, parts_of
-from labelkit.config.stages import DiscoverCategoriesConfig, DiscoverHeadConfig
+from labelkit.config.discover import DiscoverCategoriesConfig, DiscoverHeadConfig
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import ConfigError, StoreError
 from labelkit.stages.class_number import judge_class_number

@@ -17,10 +17,11 @@ import torch
 from numpy.typing import NDArray
 
 from labelkit import __version__
-from labelkit.config.stages import EmbedConfig
-from labelkit.data.datasets import FileSource, ImageDataset, load_dataset
+from labelkit.config.embed import EmbedConfig
+from labelkit.data.datasets import FileSource, ImageDataset
 from labelkit.data.decode import Channels
 from labelkit.data.loading import EvalLoader
+from labelkit.data.registry import load_dataset
 from labelkit.data.transforms import Normalize
 from labelkit.engine.devices import Runtime
 from labelkit.errors import ConfigError, DivergenceError, Interrupted

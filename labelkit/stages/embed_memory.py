@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from labelkit.config.stages import EmbedConfig
+from labelkit.config.embed import EmbedConfig
 from labelkit.models.inference import InferenceNetwork
 from labelkit.stages.memory import Memory
 from labelkit.store.writing import EmbeddingPlan

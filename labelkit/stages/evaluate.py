@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.config.stages import EvaluateClusteringConfig
+from labelkit.config.evaluate import EvaluateClusteringConfig
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import StoreError
 from labelkit.metrics.bootstrap import accuracy_intervals

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.algorithms.calibration import Reliability, reliability, risk_coverage
-from labelkit.config.stages import EvaluateAnswerConfig
+from labelkit.config.evaluate import EvaluateAnswerConfig
 from labelkit.errors import StoreError
 from labelkit.metrics.answers import class_of_answer
 from labelkit.stages.answer import DECISIONS, GIVEN, KNOWN, NEW, UNSURE

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from labelkit.config.backbone import BackboneRunConfig
-from labelkit.config.stages import EvaluateClassificationConfig
+from labelkit.config.evaluate import EvaluateClassificationConfig
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.loading import EvalLoader, ImageBank
 from labelkit.data.transforms import Normalize

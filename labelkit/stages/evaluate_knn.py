@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from labelkit.algorithms.feature_probes import knn_votes, linear_probe
-from labelkit.config.stages import EvaluateKNNConfig
+from labelkit.config.evaluate import EvaluateKNNConfig
 from labelkit.metrics.classification import per_class_accuracy, top_k_accuracy
 from labelkit.stages.labeled_splits import open_labeled_splits
 from labelkit.stages.memory import Memory

@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.algorithms.feature_probes import linear_probe, logistic_regression
-from labelkit.config.stages import EvaluateLinearConfig
+from labelkit.config.evaluate import EvaluateLinearConfig
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.metrics.classification import per_class_accuracy, top_k_accuracy
-from labelkit.stages.dense_input import mean_and_spread, percent
+from labelkit.stages.dense_result import mean_and_spread, percent
 from labelkit.stages.labeled_splits import LabeledSplits, open_labeled_splits
 from labelkit.stages.progress import current_progress
 from labelkit.stages.result import Cell, SimpleResult, Table, jsonable

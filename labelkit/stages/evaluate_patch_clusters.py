@@ -6,7 +6,6 @@ Source: our CoTAP specification, section 6.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,17 +20,9 @@ from labelkit.data.masks import IGNORE
 from labelkit.engine.segmentation import WholeBatch, whole_batches
 from labelkit.errors import ConfigError, DatasetError
 from labelkit.metrics.segmentation import SegmentationCounts, SegmentationScores, iou_matrix
-from labelkit.stages.dense_input import (
-    DenseInput,
-    choose_rows,
-    class_means,
-    class_table,
-    mean_and_spread,
-    open_dense,
-    percent,
-    write_record,
-)
-from labelkit.stages.mask_pictures import MaskPicture, write_mask_sheet
+from labelkit.stages.dense_input import DenseInput, choose_rows, open_dense
+from labelkit.stages.dense_result import MaskScores, percent, write_asked
+from labelkit.stages.mask_pictures import MaskPicture
 from labelkit.stages.progress import current_progress
 from labelkit.stages.result import Cell, SimpleResult, Table
 
@@ -81,16 +72,10 @@ def evaluate_patch_clusters(config: EvaluatePatchClustersConfig) -> SimpleResult
                 for (row, pixels, _), truth, prediction in zip(patches.images, truths, found, strict=True)
             ][: config.num_pictures]
         scores.append(counts.scores(absent_as_zero=config.absent_as_zero))
-    miou = mean_and_spread([score.mean_iou for score in scores])
-    accuracy = mean_and_spread([score.pixel_accuracy for score in scores])
-    iou, right = class_means(scores)
+    summary = MaskScores.of(scores, names)
     values: dict[str, object] = {
         "measured": f"{num_clusters} groups of patches of {given.dataset.name}/{split}",
-        "mean_iou": miou,
-        "pixel_accuracy": accuracy,
-        "per_class": [
-            {"class": name, "iou": float(iou[i]), "accuracy": float(right[i])} for i, name in enumerate(names)
-        ],
+        **summary.values(),
         **given.record,
         "protocol": {
             "split": split,
@@ -102,19 +87,16 @@ def evaluate_patch_clusters(config: EvaluatePatchClustersConfig) -> SimpleResult
             "seeds": list(range(config.seed, config.seed + config.seeds)),
         },
     }
-    made: list[Path] = [] if config.out is None else [write_record(config.out, values)]
-    if config.plot is not None:
-        made.append(write_mask_sheet(config.plot, pictures, names))
-    network = given.record["network"]
-    assert isinstance(network, dict)
+    made = write_asked(config, values, pictures, names)
     row: list[Cell] = [
-        network["source"], f"{given.dataset.name}/{split}", len(rows), num_clusters, percent(miou), percent(accuracy)
+        given.network, f"{given.dataset.name}/{split}", len(rows), num_clusters,
+        percent(summary.mean_iou), percent(summary.pixel_accuracy),
     ]  # fmt: skip
     columns = ["network", "scored on", "images", "groups", "mean IoU", "pixels right"]
     tables = [Table(f"groups of patches in %: k-means, {config.seeds} seeds", columns, [row])]
     if config.per_class:
-        tables.append(class_table("every class in %", names, iou, right))
-    return SimpleResult(values, tuple(made), tuple(tables))
+        tables.append(summary.class_table())
+    return SimpleResult(values, made, tuple(tables))
 
 
 def _reduced(given: DenseInput, rows: NDArray[np.int64], config: EvaluatePatchClustersConfig) -> _Patches:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from labelkit.algorithms.clustering import kmeans
 from labelkit.algorithms.row_blocks import StoredRows
-from labelkit.config.stages import EvaluateRetrievalConfig
+from labelkit.config.evaluate import EvaluateRetrievalConfig
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import ConfigError, Mismatch, StoreError
 from labelkit.metrics.clustering import normalized_mutual_information

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,17 +13,9 @@ from labelkit.data.keyed_random import keyed_generator
 from labelkit.engine.segmentation import FrozenNetwork, HeadPlan, predict_masks, train_head, whole_batches
 from labelkit.errors import ConfigError, DatasetError
 from labelkit.metrics.segmentation import SegmentationCounts, SegmentationScores
-from labelkit.stages.dense_input import (
-    DenseInput,
-    choose_rows,
-    class_means,
-    class_table,
-    mean_and_spread,
-    open_dense,
-    percent,
-    write_record,
-)
-from labelkit.stages.mask_pictures import MaskPicture, write_mask_sheet
+from labelkit.stages.dense_input import DenseInput, choose_rows, open_dense
+from labelkit.stages.dense_result import MaskScores, percent, write_asked
+from labelkit.stages.mask_pictures import MaskPicture
 from labelkit.stages.progress import current_progress
 from labelkit.stages.result import Cell, SimpleResult, Table
 
@@ -64,27 +55,17 @@ def evaluate_segmentation(config: EvaluateSegmentationConfig) -> SimpleResult:
         counts, drawn = _score(given.frozen, given, head, rows.eval_rows, 0 if scores else config.num_pictures)
         scores.append(counts.scores(absent_as_zero=config.absent_as_zero))
         pictures += drawn
-    miou = mean_and_spread([score.mean_iou for score in scores])
-    accuracy = mean_and_spread([score.pixel_accuracy for score in scores])
-    iou, right = class_means(scores)
+    summary = MaskScores.of(scores, names)
     values: dict[str, object] = {
         "measured": f"{config.head} segmentation of {given.dataset.name}/{rows.eval}",
-        "mean_iou": miou,
-        "pixel_accuracy": accuracy,
-        "per_class": [
-            {"class": name, "iou": float(iou[i]), "accuracy": float(right[i])} for i, name in enumerate(names)
-        ],
+        **summary.values(),
         **given.record,
         "protocol": _protocol(config, given, rows, lr) | {"sweep": sweep},
     }
-    made: list[Path] = [] if config.out is None else [write_record(config.out, values)]
-    if config.plot is not None:
-        made.append(write_mask_sheet(config.plot, pictures, names))
-    network = given.record["network"]
-    assert isinstance(network, dict)
+    made = write_asked(config, values, pictures, names)
     row: list[Cell] = [
-        network["source"], config.head, f"{given.dataset.name}/{rows.eval}", len(rows.eval_rows), lr,
-        percent(miou), percent(accuracy),
+        given.network, config.head, f"{given.dataset.name}/{rows.eval}", len(rows.eval_rows), lr,
+        percent(summary.mean_iou), percent(summary.pixel_accuracy),
     ]  # fmt: skip
     tables = [
         Table(
@@ -94,8 +75,8 @@ def evaluate_segmentation(config: EvaluateSegmentationConfig) -> SimpleResult:
         )
     ]
     if config.per_class:
-        tables.append(class_table("every class in %", names, iou, right))
-    return SimpleResult(values, tuple(made), tuple(tables))
+        tables.append(summary.class_table())
+    return SimpleResult(values, made, tuple(tables))
 
 
 def _choose(config: EvaluateSegmentationConfig, given: DenseInput) -> _Rows:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -23,8 +22,9 @@ from labelkit.data.masks import IGNORE, read_pair
 from labelkit.engine.segmentation import FrozenNetwork
 from labelkit.errors import ConfigError, DatasetError
 from labelkit.metrics.segmentation import boundary_accuracy, region_similarity
-from labelkit.stages.dense_input import choose_rows, open_dense, write_record
-from labelkit.stages.mask_pictures import MaskPicture, write_mask_sheet
+from labelkit.stages.dense_input import choose_rows, open_dense
+from labelkit.stages.dense_result import write_asked
+from labelkit.stages.mask_pictures import MaskPicture
 from labelkit.stages.progress import current_progress
 from labelkit.stages.result import Cell, SimpleResult, Table
 
@@ -84,18 +84,14 @@ def evaluate_tracking(config: EvaluateTrackingConfig) -> SimpleResult:
             **{key: getattr(config, key) for key in ("short_side", "radius", "context", "top_k", "temperature")},
         },
     }
-    made: list[Path] = [] if config.out is None else [write_record(config.out, values)]
-    if config.plot is not None:
-        made.append(write_mask_sheet(config.plot, pictures, ("background",)))
-    network = given.record["network"]
-    assert isinstance(network, dict)
+    made = write_asked(config, values, pictures, ("background",))
     shown = [100 * value for value in ((region + boundary) / 2, region, boundary)]
-    row: list[Cell] = [network["source"], f"{given.dataset.name}/{split}", len(films), len(scores), *shown]
+    row: list[Cell] = [given.network, f"{given.dataset.name}/{split}", len(films), len(scores), *shown]
     columns = ["network", "scored on", "films", "objects", "J&F", "J", "F"]
     tables = [Table("tracking by label propagation, in %", columns, [row])]
     if config.per_film:
         tables.append(_film_table(scores))
-    return SimpleResult(values, tuple(made), tuple(tables))
+    return SimpleResult(values, made, tuple(tables))
 
 
 def _film_table(scores: list[_ObjectScore]) -> Table:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from labelkit.algorithms.affine_sift import use_one_thread
 from labelkit.algorithms.clustering import kmeans
 from labelkit.algorithms.neighbors import knn
-from labelkit.config.stages import MatchConfig
+from labelkit.config.match import MatchConfig
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import ConfigError, DatasetError

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.algorithms.row_blocks import BLOCK_NUMBERS, StoredRows
+from labelkit.config.cluster import SinkhornConfig
 from labelkit.config.memory import MemoryConfig
-from labelkit.config.stages import SinkhornConfig
 from labelkit.errors import ConfigError
 from labelkit.store.embeddings import EmbeddingStore
 
@@ -62,9 +62,9 @@ class Memory:
         """The bound of a command."""
         return cls(config.max_memory_bytes, config.max_memory or "")
 
-    def left(self, beside: int = 0) -> int | None:
-        """Bytes that arrays may still take when ``beside`` are taken too; None: no bound."""
-        return None if self.limit is None else self.limit - resident_bytes() - _SPARE_BYTES - beside
+    def left(self) -> int | None:
+        """Bytes that arrays may still take; None: no bound."""
+        return None if self.limit is None else self.limit - resident_bytes() - _SPARE_BYTES
 
     def require(self, needed: int, what: str, remedy: str = "") -> None:
         """Refuse work that would take more.

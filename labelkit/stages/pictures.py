@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.data.datasets import FileSource, ImageDataset, load_dataset
+from labelkit.data.datasets import FileSource, ImageDataset
 from labelkit.data.decode import BadImage
 from labelkit.data.files import is_there
+from labelkit.data.registry import load_dataset
 from labelkit.errors import ConfigError, DatasetError, LabelkitError
 from labelkit.stages.locations import find_images
 from labelkit.store.embeddings import EmbeddingStore

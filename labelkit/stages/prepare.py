@@ -15,8 +15,9 @@ from labelkit.config.data import DataConfig
 from labelkit.config.methods.cotap import CoTAPConfig
 from labelkit.data.batch import DataInfo
 from labelkit.data.benchmark_classes import benchmark_classes
-from labelkit.data.datasets import DATASETS, ImageDataset, load_dataset
+from labelkit.data.datasets import ImageDataset
 from labelkit.data.joined import join_datasets
+from labelkit.data.registry import DATASETS, load_dataset
 from labelkit.data.splits import (
     LabelSplit,
     choose_classes,

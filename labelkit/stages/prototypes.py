@@ -9,7 +9,7 @@ from pathlib import Path
 
 from labelkit.algorithms.prototypes import Spread, measure_spread, spread_levels
 from labelkit.algorithms.sphere_bounds import max_cosine_bound, rms_cosine_bound
-from labelkit.config.stages import PrototypesConfig
+from labelkit.config.prototypes import PrototypesConfig
 from labelkit.engine.prototypes import Prototypes, load_or_make_prototypes
 from labelkit.errors import ConfigError
 from labelkit.stages.progress import current_progress

@@ -12,9 +12,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.config.stages import RetrieveConfig
-from labelkit.data.datasets import ImageDataset, load_dataset
+from labelkit.config.retrieve import RetrieveConfig
+from labelkit.data.datasets import ImageDataset
 from labelkit.data.files import is_folder, is_there
+from labelkit.data.registry import load_dataset
 from labelkit.errors import ConfigError, DatasetError, Mismatch
 from labelkit.stages.indexes import check_features, zero_rows
 from labelkit.stages.pictures import one_image

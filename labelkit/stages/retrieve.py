@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from labelkit.algorithms.neighbors import ExactSearch, Metric
 from labelkit.algorithms.row_blocks import StoredRows
-from labelkit.config.stages import RetrieveConfig
+from labelkit.config.retrieve import RetrieveConfig
 from labelkit.data.datasets import ImageDataset
 from labelkit.errors import ConfigError
 from labelkit.stages.indexes import split_rows, zero_rows

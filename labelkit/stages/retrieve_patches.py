@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from labelkit.algorithms.neighbors import Metric
 from labelkit.algorithms.patch_search import BlockSearch
-from labelkit.config.stages import RetrieveConfig
+from labelkit.config.retrieve import RetrieveConfig
 from labelkit.data.datasets import ImageDataset
 from labelkit.errors import ConfigError, Mismatch
 from labelkit.stages.pictures import image_pixels, indexed_images

@@ -32,7 +32,7 @@ from labelkit.algorithms.neighbors import (
 )
 from labelkit.algorithms.row_blocks import StoredRows
 from labelkit.config.paths import cache_folder
-from labelkit.config.stages import RetrieveConfig
+from labelkit.config.retrieve import RetrieveConfig
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import ConfigError, LabelkitError
 from labelkit.stages.progress import current_progress

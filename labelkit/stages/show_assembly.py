@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from labelkit.config.stages import ShowAssemblyConfig
+from labelkit.config.show import ShowAssemblyConfig
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.loading import EvalLoader, ImageBank
 from labelkit.data.transforms import Normalize

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from labelkit.algorithms.attention_maps import carry_map, map_correlation, map_entropy
 from labelkit.config.methods.tac_ccl import TACCCLConfig
-from labelkit.config.stages import ShowAttentionConfig
+from labelkit.config.show import ShowAttentionConfig
 from labelkit.data.batch import Batch
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.loading import ImageBank, TrainLoader

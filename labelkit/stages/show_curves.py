@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from labelkit.config.stages import ShowCurvesConfig
+from labelkit.config.show import ShowCurvesConfig
 from labelkit.errors import ConfigError
 from labelkit.stages.pictures import check_new_picture
 from labelkit.stages.progress import current_progress

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from labelkit.algorithms.projection import principal_plane, tsne_plane
 from labelkit.config.discover_few import ShowDiscoveredConfig
-from labelkit.data.datasets import ImageDataset, load_dataset
+from labelkit.data.datasets import ImageDataset
 from labelkit.data.keyed_random import keyed_generator
+from labelkit.data.registry import load_dataset
 from labelkit.data.tables import natural_key
 from labelkit.errors import ConfigError, DatasetError, NotAStore, StoreError
 from labelkit.stages.contact_sheet import Picture, write_contact_sheet

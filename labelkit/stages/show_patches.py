@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.algorithms.projection import principal_colors
-from labelkit.config.stages import ShowPatchesConfig
+from labelkit.config.show import ShowPatchesConfig
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.transforms import ViewSpec, resize_box

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from labelkit.config.stages import ShowPrototypesConfig
+from labelkit.config.show import ShowPrototypesConfig
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.loading import EvalLoader
 from labelkit.data.transforms import Normalize

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.config.stages import ShowImagesConfig
-from labelkit.data.datasets import ImageDataset, load_dataset
+from labelkit.config.show import ShowImagesConfig
+from labelkit.data.datasets import ImageDataset
 from labelkit.data.decode import BadImage, Channels
 from labelkit.data.keyed_random import keyed_generator
+from labelkit.data.registry import load_dataset
 from labelkit.engine.method import Method
 from labelkit.errors import ConfigError, DatasetError
 from labelkit.stages.networks import TrainedRun

@@ -16,12 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit import __version__
-from labelkit.errors import Refused, StoreError
+from labelkit.errors import Refused
 from labelkit.store import schema
 from labelkit.store.commit import canonical_json, commit_bytes
 from labelkit.store.digests import RESTORE
 from labelkit.store.hdf5 import CheckedFile, Contents, Image, check_axes, strings
 from labelkit.store.opening import open_file, trust
+from labelkit.store.write_once import write_once
 
 MAX_KEYPOINTS = 50
 T = TypeVar("T")
@@ -145,19 +146,7 @@ def write_matches(path: Path, found: MatchFile, *, overwrite: bool = False) -> s
         },
         found.recipe,
     )
-    image = Image(contents)
-    try:
-        commit_bytes(path, image.to_bytes(), replace=overwrite)
-    except FileExistsError as error:
-        remedy, problem = "Pass --overwrite to replace it, or another name with --out.", "exists and has other content"
-        try:
-            same = read_matches(path).content_digest == image.content_digest
-        except StoreError as fault:
-            raise type(fault)(str(path), f"{problem} ({fault.problem})", remedy) from error
-        if not same:
-            raise StoreError(str(path), problem, remedy) from error
-    trust(path)
-    return image.content_digest
+    return write_once(path, contents, lambda there: read_matches(there).content_digest, overwrite=overwrite)
 
 
 def read_matches(path: Path) -> MatchFile:

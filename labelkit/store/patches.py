@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +24,6 @@ from labelkit.store.hdf5 import CheckedFile, check_axes
 from labelkit.store.opening import open_file, open_regular
 
 SET_NAME = "SET.json"
-_FILE = re.compile(r"SET-(\d{5})-of-(\d{5})\.h5")
 _REMAKE = "Make them again: `labelkit embed ... --dense --overwrite`."
 
 
@@ -272,11 +270,10 @@ class PatchSet:
         is_sampled: whether some cells were drawn from each image.
     """
 
-    def __init__(self, folder: Path, listed: dict[str, Any], model: ModelIdentity, *, verify: bool) -> None:
+    def __init__(self, folder: Path, listed: dict[str, Any], model: ModelIdentity) -> None:
         self.folder = folder
         self._listed = listed
         self._model = model
-        self._verify = verify
         self._files: dict[int, _SetFile] = {}
         self._stops = np.array([entry["row_stop"] for entry in listed["files"]], dtype=np.int64)
         counts = [0, *(entry["patches"] for entry in listed["files"])]
@@ -368,7 +365,7 @@ class PatchSet:
         if number not in self._files:
             entry = self._listed["files"][number]
             with open_file(self.folder / entry["name"], schema.FORMAT_STORE) as file:
-                found = _SetFile(file, entry, self._listed, self._verify)
+                found = _SetFile(file, entry, self._listed, verify=True)
             differing = [key for key in found.model.differences(self._model) if key not in ("layer", "pooling")]
             if differing:
                 problem = f"made by another model than the store: {', '.join(differing)} differ"
@@ -377,12 +374,8 @@ class PatchSet:
         return self._files[number]
 
 
-def open_patches(store: EmbeddingStore, *, verify: bool = True) -> PatchSet:
-    """Open the patches of a store.
-
-    Args:
-        store: the store.
-        verify: also compare every block of patches with its digest when it is first used.
+def open_patches(store: EmbeddingStore) -> PatchSet:
+    """Open the patches of a store; every block of them is compared with its digest when it is first used.
 
     Raises:
         NotAStore: the store has none.
@@ -396,7 +389,7 @@ def open_patches(store: EmbeddingStore, *, verify: bool = True) -> PatchSet:
     for entry in listed["files"]:
         if not (folder / entry["name"]).is_file():
             raise Damaged(str(folder / entry["name"]), f"is missing, {SET_NAME} names it", _REMAKE)
-    return PatchSet(folder, listed, store.model, verify=verify)
+    return PatchSet(folder, listed, store.model)
 
 
 def _joined(pieces: list[PatchBlock], dim: int, dtype: str) -> PatchBlock:

@@ -15,12 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit import __version__
-from labelkit.errors import Refused, StoreError
+from labelkit.errors import Refused
 from labelkit.store import schema
-from labelkit.store.commit import canonical_json, commit_bytes
+from labelkit.store.commit import canonical_json
 from labelkit.store.digests import RESTORE
-from labelkit.store.hdf5 import Contents, Image, check_axes
-from labelkit.store.opening import open_file, trust
+from labelkit.store.hdf5 import Contents, check_axes
+from labelkit.store.opening import open_file
+from labelkit.store.write_once import write_once
 
 _COLUMNS: dict[str, tuple[str, ...]] = {"prototypes": ("k", "d")}
 _LENGTH_TOLERANCE = 1e-3
@@ -74,20 +75,7 @@ def write_prototypes(
     )
     contents.set_json("", "recipe", canonical_json(dict(recipe)))
     contents.set_json("", "spread", canonical_json(dict(spread)))
-    image = Image(contents)
-    try:
-        commit_bytes(path, image.to_bytes(), replace=overwrite)
-    except FileExistsError as error:
-        remedy = "Pass --overwrite to replace it, or another name with --out."
-        problem = "exists and has other content"
-        try:
-            same = read_prototypes(path).content_digest == image.content_digest
-        except StoreError as fault:
-            raise type(fault)(str(path), f"{problem} ({fault.problem})", remedy) from error
-        if not same:
-            raise StoreError(str(path), problem, remedy) from error
-    trust(path)
-    return image.content_digest
+    return write_once(path, contents, lambda there: read_prototypes(there).content_digest, overwrite=overwrite)
 
 
 def read_prototypes(path: Path) -> PrototypeFile:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-from labelkit.config.stages import DiscoverCategoriesConfig
+from labelkit.config.discover import DiscoverCategoriesConfig
 from labelkit.stages.discover import discover_categories
 from labelkit.store.embeddings import ModelIdentity, open_store
 from labelkit.store.writing import EmbeddingPlan, EmbeddingRun

@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import torch
 from labelkit.algorithms.patch_search import BlockSearch
-from labelkit.config.stages import EmbedConfig
-from labelkit.data.datasets import load_dataset
+from labelkit.config.embed import EmbedConfig
 from labelkit.data.loading import EvalLoader
+from labelkit.data.registry import load_dataset
 from labelkit.data.transforms import Normalize
 from labelkit.stages.embed import embed_images
 from labelkit.stages.networks import embedding_network

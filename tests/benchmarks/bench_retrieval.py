@@ -21,7 +21,7 @@ import faiss
 import numpy as np
 import torch
 from labelkit.algorithms.neighbors import ApproximateSearch, ExactSearch, HNSWRecipe, build_index
-from labelkit.config.stages import EmbedConfig
+from labelkit.config.embed import EmbedConfig
 from labelkit.metrics.retrieval import score_retrieval
 from labelkit.stages.embed import embed_images
 from labelkit.stages.search import measure

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from labelkit.cli.main import main
-from labelkit.data.datasets import DATASETS
+from labelkit.data.registry import DATASETS
 
 from miniature_sets import write_aircraft, write_cub
 

@@ -12,9 +12,11 @@ import yaml
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from labelkit.config.base import StageConfig
+from labelkit.config.cluster import ClusterConfig, SinkhornConfig
+from labelkit.config.evaluate import EvaluateRetrievalConfig
 from labelkit.config.methods.flipclass import FlipClassConfig
 from labelkit.config.presets import read_yaml, resolve
-from labelkit.config.stages import ClusterConfig, EvaluateRetrievalConfig, RetrieveConfig, SinkhornConfig
+from labelkit.config.retrieve import RetrieveConfig
 from labelkit.errors import ConfigError
 from tests.fuzzing import ends_well, fuzzed
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from labelkit.config.cluster import KMeansConfig
+from labelkit.config.evaluate import EvaluateRetrievalConfig
 from labelkit.config.memory import size_bytes
-from labelkit.config.stages import EvaluateRetrievalConfig, KMeansConfig
 from pydantic import ValidationError
 
 

@@ -12,9 +12,10 @@ import pytest
 from labelkit.data.aircraft import load_aircraft
 from labelkit.data.cars import load_cars
 from labelkit.data.cub import load_cub
-from labelkit.data.datasets import Count, ImageDataset, load_dataset
+from labelkit.data.datasets import ImageDataset
 from labelkit.data.herbarium import load_herbarium
 from labelkit.data.imagenet import IMAGENET_1K, IMAGENET_100, load_imagenet
+from labelkit.data.registry import Count, load_dataset
 from labelkit.data.splits import gcd_split
 from labelkit.errors import DatasetAbsent, DatasetError, DatasetIncomplete
 

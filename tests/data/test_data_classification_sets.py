@@ -6,9 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from labelkit.data.datasets import Count, ImageDataset, load_dataset
+from labelkit.data.datasets import ImageDataset
 from labelkit.data.decode import BadImage
 from labelkit.data.imagenet_lt import load_imagenet_lt
+from labelkit.data.registry import Count, load_dataset
 from labelkit.data.tiny_imagenet import load_tiny_imagenet
 from labelkit.errors import DatasetAbsent, DatasetError, DatasetIncomplete
 from scipy.io import savemat

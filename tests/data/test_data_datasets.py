@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 from labelkit.data import cifar
 from labelkit.data.cifar import ArrayUnpickler
-from labelkit.data.datasets import DATASETS, ArraySource, ImageDataset, load_dataset
+from labelkit.data.datasets import ArraySource, ImageDataset
 from labelkit.data.decode import BadImage
+from labelkit.data.registry import DATASETS, load_dataset
 from labelkit.errors import DatasetError
 from PIL import Image
 

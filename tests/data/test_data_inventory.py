@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from labelkit.data.datasets import DATASETS, Count
 from labelkit.data.inventory import take_inventory
+from labelkit.data.registry import DATASETS, Count
 
 from miniature_sets import write_cub, write_herbarium
 

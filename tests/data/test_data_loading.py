@@ -14,20 +14,14 @@ import numpy as np
 import pytest
 import torch
 from labelkit.data.batch import Batch
-from labelkit.data.datasets import ArraySource, ImageDataset, load_dataset
+from labelkit.data.datasets import ArraySource, ImageDataset
 from labelkit.data.loading import EvalLoader, ImageBank, TrainLoader, occurrence_keys
+from labelkit.data.registry import load_dataset
 from labelkit.data.samplers import BalancedSampler, Sampler, UniformSampler
 from labelkit.data.splits import gcd_split
-from labelkit.data.transforms import (
-    Normalize,
-    ViewSpec,
-    simgcd_view,
-    strong_view,
-    weak_view,
-)
-from labelkit.data.transforms import (
-    test_view as plain_view,
-)
+from labelkit.data.transforms import Normalize, ViewSpec
+from labelkit.data.view_recipes import simgcd_view, strong_view, weak_view
+from labelkit.data.view_recipes import test_view as plain_view
 from labelkit.errors import ConfigError, DatasetError
 from PIL import Image
 

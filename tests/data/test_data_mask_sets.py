@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from labelkit.data.coco_stuff import SUPERCATEGORIES
-from labelkit.data.datasets import DATASETS, Count, ImageDataset, load_dataset
+from labelkit.data.datasets import ImageDataset
 from labelkit.data.inventory import take_inventory
 from labelkit.data.masks import read_pair
+from labelkit.data.registry import DATASETS, Count, load_dataset
 from labelkit.errors import DatasetAbsent, DatasetError, DatasetIncomplete
 
 from miniature_sets import (

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from labelkit.data import scenes
-from labelkit.data.datasets import load_dataset
 from labelkit.data.generated import SCENE_OBJECTS, SCENE_VIDEOS, SCENES, load_generated
+from labelkit.data.registry import load_dataset
 from labelkit.data.scenes import DIGITS, OBJECTS, hsv_color, scene, scene_label, video
 from labelkit.data.scenes import SCENES as SOURCE
 

@@ -9,31 +9,31 @@ import numpy as np
 import pytest
 import torch
 import torchvision.transforms.functional as reference
-from labelkit.data import transforms
-from labelkit.data.transforms import (
-    Normalize,
-    ViewSpec,
+from labelkit.data import view_recipes
+from labelkit.data.colors import (
     adjust_brightness,
     adjust_contrast,
     adjust_hue,
     adjust_saturation,
+    gaussian_blur,
+    rgb_to_gray,
+    solarize,
+)
+from labelkit.data.keyed_random import keyed_uniform
+from labelkit.data.transforms import (
+    Normalize,
+    ViewSpec,
     affine_matrices,
     apply_views,
-    blur_kernel_for,
     box_matrices,
     change_colors,
     compose,
     crop_boxes,
     finish_view,
-    gaussian_blur,
     resize_box,
     resize_center,
-    rgb_to_gray,
-    simgcd_view,
-    solarize,
-    strong_view,
-    weak_view,
 )
+from labelkit.data.view_recipes import blur_kernel_for, simgcd_view, strong_view, weak_view
 from PIL import Image
 from torch import Tensor
 from torchvision.transforms import InterpolationMode, RandomResizedCrop
@@ -171,7 +171,7 @@ def test_the_test_view_is_torchvisions_resize_and_center_crop(shape: tuple[int, 
 def test_digits_are_resized_whole_by_the_test_view() -> None:
     values = np.random.default_rng(0).integers(0, 256, (8, 8, 1), dtype=np.uint8)
     expected = reference.resize(Image.fromarray(values[..., 0]), [32, 32], InterpolationMode.BICUBIC)
-    view = resize_center(torch.from_numpy(values).permute(2, 0, 1)[None], transforms.test_view(32, "digits"))
+    view = resize_center(torch.from_numpy(values).permute(2, 0, 1)[None], view_recipes.test_view(32, "digits"))
     assert np.array_equal(np.rint(view[0, 0].numpy() * 255), np.asarray(expected))
 
 
@@ -238,7 +238,7 @@ def test_chiral_images_are_never_mirrored(build: Any) -> None:
 
 
 def test_views_have_the_published_sizes() -> None:
-    assert [transforms.test_view(size).resized_side for size in (224, 32)] == [256, 36]
+    assert [view_recipes.test_view(size).resized_side for size in (224, 32)] == [256, 36]
     assert simgcd_view(224, "fine", chiral=False) == weak_view(224, "fine", chiral=False)
     assert strong_view(224, "fine", chiral=False).blur_kernel == 23
     assert strong_view(224, "fine", chiral=False).jitter_prob == 0
@@ -345,7 +345,7 @@ def test_jitter_applies_four_operations_in_one_of_their_orders() -> None:
     images = torch.rand((5, 3, 6, 6), generator=torch.Generator().manual_seed(1))
     spec = ViewSpec(6, jitter_prob=1.0, jitter=(0.4, 0.4, 0.2, 0.1))
     changed = change_colors(images.clone(), spec, np.arange(5), view=0, **KEYED)
-    u = transforms.keyed_uniform(0, 0, np.arange(5), 0, "color", 11)
+    u = keyed_uniform(0, 0, np.arange(5), 0, "color", 11)
     theirs = (reference.adjust_brightness, reference.adjust_contrast, reference.adjust_saturation, reference.adjust_hue)
     used = set()
     for i in range(5):
@@ -451,7 +451,11 @@ def test_numbers_out_of_range_are_refused(options: dict[str, Any]) -> None:
 @pytest.mark.gpu
 def test_views_on_a_gpu_are_those_of_the_cpu() -> None:
     images = torch.randint(0, 256, (8, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-    views = [weak_view(32, "generic", chiral=False), strong_view(32, "generic", chiral=False), transforms.test_view(32)]
+    views = [
+        weak_view(32, "generic", chiral=False),
+        strong_view(32, "generic", chiral=False),
+        view_recipes.test_view(32),
+    ]
     on_cpu, _ = apply_views(images, np.arange(8), views, normalize=PLAIN3, **KEYED)
     on_gpu, _ = apply_views(images.cuda(), np.arange(8), views, normalize=PLAIN3, **KEYED)
     for ours, theirs in zip(on_cpu, on_gpu, strict=True):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from labelkit.data.datasets import DATASETS, load_dataset
+from labelkit.data.registry import DATASETS, load_dataset
 from labelkit.data.splits import choose_classes
 from labelkit.errors import DatasetAbsent, DatasetError, DatasetIncomplete
 

@@ -8,7 +8,8 @@ import torch
 from labelkit.data.batch import Batch
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.mixing import row_shares
-from labelkit.data.transforms import ViewSpec, semi_supervised_views
+from labelkit.data.transforms import ViewSpec
+from labelkit.data.view_recipes import semi_supervised_views
 from labelkit.engine.freematch import FreeMatchObjective
 from labelkit.engine.mixmatch import MixMatchObjective
 from labelkit.engine.students import StudentClock, StudentNetwork, StudentNetworks

@@ -16,8 +16,9 @@ from labelkit.config.representation import RepresentationRunConfig
 from labelkit.config.supervised import SupervisedTrainConfig
 from labelkit.config.train import RunConfig, StepRunConfig, StepTrainConfig
 from labelkit.data.batch import Batch
-from labelkit.data.datasets import ImageDataset, load_dataset
+from labelkit.data.datasets import ImageDataset
 from labelkit.data.loading import ImageBank, TrainLoader
+from labelkit.data.registry import load_dataset
 from labelkit.data.splits import few_labels_split, gcd_split
 from labelkit.data.transforms import Normalize
 from labelkit.engine.devices import Runtime

@@ -13,7 +13,8 @@ import torch
 from labelkit.cli.main import main
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.splits import given_split
-from labelkit.data.transforms import affine_matrices, classification_view, warp
+from labelkit.data.transforms import affine_matrices, warp
+from labelkit.data.view_recipes import classification_view
 from labelkit.engine.checkpoint import load_checkpoint
 from labelkit.engine.method import TrainState
 from labelkit.errors import ConfigError

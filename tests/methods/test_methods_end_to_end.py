@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from labelkit.data.datasets import load_dataset
+from labelkit.data.registry import load_dataset
 from labelkit.engine.checkpoint import load_checkpoint
 from PIL import Image
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from labelkit.cli.main import main
-from labelkit.data.datasets import load_dataset
+from labelkit.data.registry import load_dataset
 from labelkit.engine.checkpoint import load_checkpoint
 from PIL import Image
 

@@ -324,7 +324,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from labelkit.config.presets import resolve
-from labelkit.data.datasets import load_dataset
+from labelkit.data.registry import load_dataset
 from labelkit.data.loading import ImageBank
 from labelkit.data.splits import no_labels_split
 from labelkit.engine.devices import Runtime

@@ -16,7 +16,7 @@ import h5py
 import numpy as np
 import pytest
 from labelkit.cli.main import main
-from labelkit.config.stages import EmbedConfig
+from labelkit.config.embed import EmbedConfig
 from labelkit.stages.embed import embed_images
 from labelkit.store.embeddings import EmbeddingStore, ModelIdentity, open_store
 from labelkit.store.hdf5 import Contents

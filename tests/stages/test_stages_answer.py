@@ -11,7 +11,9 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from labelkit.config.stages import DiscoverAnswerConfig, DiscoverHeadConfig, EvaluateAnswerConfig, SSKMeansConfig
+from labelkit.config.cluster import SSKMeansConfig
+from labelkit.config.discover import DiscoverAnswerConfig, DiscoverHeadConfig
+from labelkit.config.evaluate import EvaluateAnswerConfig
 from labelkit.errors import ConfigError, DatasetError, LabelkitError, Mismatch, Refused, StoreError
 from labelkit.stages.answer import _Confidences, _csv_text, answer_images
 from labelkit.stages.cluster import cluster_store

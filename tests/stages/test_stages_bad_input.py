@@ -114,7 +114,7 @@ def future_store(place: Place) -> None:
 
 
 def unlabeled_store(place: Place) -> None:
-    from labelkit.config.stages import EmbedConfig
+    from labelkit.config.embed import EmbedConfig
     from labelkit.stages.embed import embed_images
 
     embed_images(

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from labelkit.config.stages import KMeansConfig, SinkhornConfig
+from labelkit.config.cluster import KMeansConfig, SinkhornConfig
 from labelkit.errors import ConfigError, StoreError
 from labelkit.stages.cluster import cluster_store
 from labelkit.store.embeddings import EmbeddingStore

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from labelkit.algorithms.class_number import CRITERIA, LABEL_FREE, choose_num_classes
-from labelkit.config.stages import DiscoverCategoriesConfig
+from labelkit.config.discover import DiscoverCategoriesConfig
 from labelkit.errors import ConfigError, DatasetError
 from labelkit.stages.discover import discover_categories
 from labelkit.stages.given_labels import labels_to_use

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from labelkit.algorithms.clustering import kmeans, semi_supervised_kmeans, spherical_kmeans
-from labelkit.config.stages import ClusterConfig, KMeansConfig, SphericalKMeansConfig, SSKMeansConfig
+from labelkit.config.cluster import ClusterConfig, KMeansConfig, SphericalKMeansConfig, SSKMeansConfig
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import ConfigError, DatasetError, StoreError
 from labelkit.stages.cluster import cluster_store

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from labelkit.algorithms.class_number import estimate_num_classes
-from labelkit.config.stages import DiscoverCategoriesConfig, DiscoverHeadConfig
+from labelkit.config.discover import DiscoverCategoriesConfig, DiscoverHeadConfig
 from labelkit.errors import ConfigError, StoreError
 from labelkit.stages.discover import discover_categories, discover_head
 from labelkit.store.embeddings import EmbeddingStore, open_store

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from labelkit.config.stages import EmbedConfig
-from labelkit.data.datasets import load_dataset
+from labelkit.config.embed import EmbedConfig
+from labelkit.data.registry import load_dataset
 from labelkit.errors import CheckpointError, ConfigError, DatasetError, StoreError
 from labelkit.stages.embed import embed_images
 from labelkit.stages.networks import run_network
@@ -282,7 +282,7 @@ def test_a_killed_embed_goes_on_and_ends_with_the_same_bytes(
     code = f"""
 import sys, time
 from pathlib import Path
-from labelkit.config.stages import EmbedConfig
+from labelkit.config.embed import EmbedConfig
 from labelkit.stages.embed import embed_images
 from labelkit.store.writing import EmbeddingRun
 write_part = EmbeddingRun.write_part

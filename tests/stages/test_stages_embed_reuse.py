@@ -11,8 +11,8 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+from labelkit.config.embed import EmbedConfig
 from labelkit.config.exchange import ImportConfig
-from labelkit.config.stages import EmbedConfig
 from labelkit.errors import Mismatch
 from labelkit.stages.embed import embed_images
 from labelkit.stages.import_rows import import_store

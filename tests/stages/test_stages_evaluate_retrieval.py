@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from labelkit.config.stages import EmbedConfig, EvaluateRetrievalConfig
+from labelkit.config.embed import EmbedConfig
+from labelkit.config.evaluate import EvaluateRetrievalConfig
 from labelkit.errors import ConfigError, Mismatch, StoreError
 from labelkit.metrics.retrieval import map_at_r, r_precision, recall_at_k
 from labelkit.stages.embed import embed_images

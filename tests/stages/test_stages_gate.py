@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from labelkit.config.evaluate import EvaluateClusteringConfig
 from labelkit.config.gate import GateConfig, score_direction
-from labelkit.config.stages import EvaluateClusteringConfig
 from labelkit.stages.gate import Gate, matching_scores, named_scores
 from labelkit.stages.result import SimpleResult
 from labelkit.store.results import write_result

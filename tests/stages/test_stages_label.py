@@ -10,15 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from labelkit.config.cluster import KMeansConfig, SSKMeansConfig
+from labelkit.config.discover import DiscoverCategoriesConfig
+from labelkit.config.evaluate import EvaluateClusteringConfig, EvaluateKNNConfig
 from labelkit.config.labeling import LabelConfig, SuggestConfig
-from labelkit.config.stages import (
-    DiscoverCategoriesConfig,
-    EvaluateClusteringConfig,
-    EvaluateKNNConfig,
-    KMeansConfig,
-    SSKMeansConfig,
-)
-from labelkit.data.datasets import load_dataset
+from labelkit.data.registry import load_dataset
 from labelkit.errors import ConfigError, DatasetError, StoreError
 from labelkit.stages.cluster import cluster_store
 from labelkit.stages.discover import discover_categories

@@ -14,7 +14,8 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
-from labelkit.config.stages import EmbedConfig, MatchConfig
+from labelkit.config.embed import EmbedConfig
+from labelkit.config.match import MatchConfig
 from labelkit.stages.embed import embed_images
 from labelkit.stages.match import best_partners, candidate_pairs
 from labelkit.store.matches import join_matches, one_match, read_matches

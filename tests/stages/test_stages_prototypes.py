@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from labelkit.algorithms.prototypes import measure_spread
 from labelkit.cli.main import main
-from labelkit.config.stages import PrototypesConfig
+from labelkit.config.prototypes import PrototypesConfig
 from labelkit.engine.prototypes import Prototypes, cache_path, load_or_make_prototypes
 from labelkit.errors import ConfigError, Damaged, StoreError
 from labelkit.stages.prototypes import make_prototypes

@@ -14,8 +14,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from labelkit.config.cluster import KMeansConfig
+from labelkit.config.discover import DiscoverHeadConfig
+from labelkit.config.embed import EmbedConfig
 from labelkit.config.report import ReportConfig
-from labelkit.config.stages import DiscoverHeadConfig, EmbedConfig, KMeansConfig
 from labelkit.stages.cluster import cluster_store
 from labelkit.stages.discover import discover_head
 from labelkit.stages.embed import embed_images

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from labelkit.config.cluster import KMeansConfig
+from labelkit.config.embed import EmbedConfig
 from labelkit.config.report import ReportConfig
-from labelkit.config.stages import EmbedConfig, KMeansConfig
 from labelkit.stages.cluster import cluster_store
 from labelkit.stages.embed import embed_images
 from labelkit.stages.report.build import write_report

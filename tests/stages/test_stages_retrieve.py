@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from labelkit.config.stages import EmbedConfig, RetrieveConfig
+from labelkit.config.embed import EmbedConfig
+from labelkit.config.retrieve import RetrieveConfig
 from labelkit.errors import CheckpointError, ConfigError, DatasetError, Mismatch
 from labelkit.stages import search
 from labelkit.stages.contact_sheet import Picture, write_contact_sheet

@@ -98,7 +98,7 @@ def test_the_teacher_is_what_the_plain_network_sees_of_its_view(labelkit: Any, t
         tmp_path / "a.png",
     ).json  # fmt: skip
 
-    from labelkit.config.stages import ShowAttentionConfig
+    from labelkit.config.show import ShowAttentionConfig
     from labelkit.engine.devices import Runtime
     from labelkit.stages.show_attention import _samples
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from labelkit.config.discover_few import DiscoverLMCSConfig, DiscoverSnowballConfig
-from labelkit.config.stages import EmbedConfig
+from labelkit.config.embed import EmbedConfig
 from labelkit.stages.discover_few import discover_lmcs, discover_snowball
 from labelkit.stages.discovered_tables import read_found_table
 from labelkit.stages.embed import embed_images

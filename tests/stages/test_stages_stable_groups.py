@@ -10,14 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from labelkit.config.cluster import KMeansConfig, SinkhornConfig, SphericalKMeansConfig, SSKMeansConfig
+from labelkit.config.discover import DiscoverHeadConfig
 from labelkit.config.labeling import DiffConfig
-from labelkit.config.stages import (
-    DiscoverHeadConfig,
-    KMeansConfig,
-    SinkhornConfig,
-    SphericalKMeansConfig,
-    SSKMeansConfig,
-)
 from labelkit.errors import ConfigError, StoreError
 from labelkit.stages.cluster import cluster_store
 from labelkit.stages.diff import diff_groups

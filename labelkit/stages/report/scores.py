@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from labelkit.config.stages import EvaluateClusteringConfig
+from labelkit.config.evaluate import EvaluateClusteringConfig
 from labelkit.errors import StoreError
 from labelkit.stages.evaluate import evaluate_clustering
 from labelkit.stages.report.groups import Candidate

@@ -1,0 +1,90 @@
+"""Options of ``labelkit cluster``."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from labelkit.config.earlier import LabelsOption, PreviousOption
+from labelkit.config.index import IndexConfig
+from labelkit.config.memory import MemoryConfig
+
+
+class ClusterConfig(PreviousOption, IndexConfig, MemoryConfig):
+    """What all clusterings share."""
+
+    num_clusters: int = Field(..., ge=1, description="Groups to find.")
+    split: str = Field("all", description="Rows to cluster: a split's name, or all.")
+    num_inits: int = Field(10, ge=1, description="Starts; the lowest inertia wins.")
+    max_iterations: int = Field(300, ge=1, description="Iterations of one start at the most.")
+    tolerance: float = Field(1e-4, ge=0, description="A start ends when the centroids move less.")
+    seed: int = Field(0, ge=0, description="Seed of the starts.")
+
+
+class PatchClusterConfig(ClusterConfig):
+    """A clustering of rows, or of patches."""
+
+    patches: bool = Field(
+        False, description="Group the patches of the images instead (of a store made with embed --dense)."
+    )
+    max_patches: int = Field(
+        100_000, ge=1, description="With --patches: centroids come from so many, drawn by --seed; all get a group."
+    )
+
+
+class KMeansConfig(PatchClusterConfig):
+    """``labelkit cluster k-means``."""
+
+    command: ClassVar[tuple[str, ...]] = ("cluster", "k-means")
+
+    normalize: bool = Field(True, description="Scale every row to length 1 first.")
+
+
+class SphericalKMeansConfig(PatchClusterConfig):
+    """``labelkit cluster spherical-k-means``."""
+
+    command: ClassVar[tuple[str, ...]] = ("cluster", "spherical-k-means")
+
+
+class SSKMeansConfig(LabelsOption, ClusterConfig):
+    """``labelkit cluster ss-kmeans``."""
+
+    command: ClassVar[tuple[str, ...]] = ("cluster", "ss-kmeans")
+
+    max_iterations: int = Field(100, ge=1, description="Iterations of one start at the most (benchmark: 200).")
+    normalize: bool = Field(True, description="Scale every row to length 1 first.")
+
+
+class SinkhornConfig(ClusterConfig):
+    """``labelkit cluster sinkhorn``."""
+
+    command: ClassVar[tuple[str, ...]] = ("cluster", "sinkhorn")
+
+    num_clusters: int = Field(..., ge=2, description="Groups to make.")
+    temperature: float = Field(
+        0.02, gt=0, description="Temperature of the cosines; the smaller, the nearer to the sizes, and the slower."
+    )
+    prior: str = Field(
+        "uniform",
+        description="Sizes of the groups: uniform; zipf:a, shares falling as 1/rank^a; or a text file of a number per "
+        "group, shares that sum to 1 or sizes that sum to the rows.",
+    )
+    init: Literal["k-means", "random"] = Field(
+        "k-means", description="First prototypes: spherical k-means, or rows drawn at random."
+    )
+    prototypes: str | None = Field(
+        None,
+        pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$",
+        description="First prototypes from this result beside the store instead; the prior then keeps its order.",
+    )
+    exact_balance: bool = Field(
+        False, description="Meet the sizes exactly, by linear assignment in the end; at most 8,000 rows."
+    )
+    num_inits: int = Field(1, ge=1, description="Starts of the k-means of --init; the lowest inertia wins.")
+    max_iterations: int = Field(
+        100, ge=1, description="Rounds of assignment and new prototypes at the most; 1 only assigns."
+    )
+    tolerance: float = Field(
+        1e-6, gt=0, description="Summed difference of shares reached and wanted that the last assignment may have."
+    )

@@ -1,0 +1,121 @@
+"""Options of ``labelkit discover categories``, ``head`` and ``answer``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from pydantic import Field, model_validator
+from pydantic.config import JsonDict
+
+from labelkit.config.earlier import LabelsOption, PreviousOption
+from labelkit.config.index import IndexConfig
+from labelkit.config.memory import MemoryConfig
+
+_STORE: JsonDict = {"panel": "Store", "preset": False}
+
+
+class DiscoverCategoriesConfig(LabelsOption, PreviousOption, IndexConfig, MemoryConfig):
+    """``labelkit discover categories``."""
+
+    command: ClassVar[tuple[str, ...]] = ("discover", "categories")
+
+    criterion: Literal["auto", "label-free", "labeled", "heldout", "silhouette", "stability"] = Field(
+        "auto",
+        description="What to judge a number of classes by: labeled, heldout (both need labels), silhouette, stability; "
+        "label-free: the last two; auto: all that the labels allow.",
+    )
+    min_classes: int | None = Field(None, ge=1, description="Fewest classes tried; default: those with labels, or 2.")
+    max_classes: int | None = Field(
+        None, ge=2, description="Most classes tried; default: 1,000 or a tenth of the rows, whichever is less."
+    )
+    search: Literal["path", "brent", "grid"] = Field(
+        "path",
+        description="path: k-means of every number, each started from its neighbor, on random halves of the rows; "
+        "brent, grid: the published search of --criterion labeled, on all rows, over few numbers or every one.",
+    )
+    num_draws: int = Field(8, ge=3, description="Random halves of the rows (and of the labels) that are drawn.")
+    max_rows: int = Field(
+        10_000, ge=20, description="Rows used to choose the number; of more, so many are drawn. All get a class."
+    )
+    split: str = Field("all", description="Rows to use: a split's name, or all.")
+    num_inits: int = Field(10, ge=1, description="Starts of the k-means that assigns; the lowest inertia wins.")
+    seed: int = Field(0, ge=0, description="Seed of draws and starts.")
+    plot: Path | None = Field(None, description="Also draw the curves to this PNG.", json_schema_extra=_STORE)
+
+    @model_validator(mode="after")
+    def _published_search_has_one_criterion(self) -> DiscoverCategoriesConfig:
+        if self.search != "path" and self.criterion != "labeled":
+            raise ValueError(f"--search {self.search} is the published search of --criterion labeled; pass that too")
+        return self
+
+
+class DiscoverHeadConfig(PreviousOption, IndexConfig, MemoryConfig):
+    """``labelkit discover head``."""
+
+    command: ClassVar[tuple[str, ...]] = ("discover", "head")
+
+    temperature: float = Field(
+        0.1, gt=0, description="Softmax temperature of the confidence (the methods' student temperature)."
+    )
+
+
+class DiscoverAnswerConfig(LabelsOption, IndexConfig, MemoryConfig):
+    """``labelkit discover answer``."""
+
+    command: ClassVar[tuple[str, ...]] = ("discover", "answer")
+
+    grouping: str | None = Field(
+        None,
+        pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$",
+        description="Result that groups the rows: one of discover head, cluster ss-kmeans, discover categories; "
+        "default: the first of these that is there.",
+        json_schema_extra=_STORE,
+    )
+    num_clusters: int | None = Field(
+        None,
+        ge=1,
+        description="Group the rows first, into so many groups by semi-supervised k-means: the result that --grouping "
+        "names, ss-kmeans by default; default: take a result that is there.",
+        json_schema_extra=_STORE,
+    )
+    csv: Path | None = Field(
+        None, description="Table to write; default: INDEX.RESULT.csv beside the store.", json_schema_extra=_STORE
+    )
+    plot: Path | None = Field(
+        None, description="Also draw the reliability of the calibration to this PNG.", json_schema_extra=_STORE
+    )
+    min_confidence: float = Field(0.8, ge=0, le=1, description="Below this confidence an image is unsure.")
+    coverage: float | None = Field(
+        None,
+        gt=0,
+        lt=1,
+        description="Conformal rule besides: unsure as well unless a single group is left when this share of the "
+        "images of classes with labels is to keep its class; default: not applied.",
+    )
+    calibration_labels: Path | None = Field(
+        None,
+        description="CSV path,label, or result of `labelkit label`, of images whose label nothing was trained with: "
+        "calibrate on these; default: labels of the store, hidden from repeated clusterings.",
+        json_schema_extra={"panel": "Calibration"},
+    )
+    calibration_share: float = Field(
+        0.5,
+        gt=0,
+        lt=1,
+        description="Share of each class's labels hidden in a round; at least one, and one is kept.",
+        json_schema_extra={"panel": "Calibration"},
+    )
+    calibration_rounds: int = Field(
+        10,
+        ge=1,
+        description="Clusterings with some labels hidden; each also hides a fifth of the classes whole.",
+        json_schema_extra={"panel": "Calibration"},
+    )
+    num_inits: int | None = Field(
+        None,
+        ge=1,
+        description="Starts of each of these clusterings; default: as many as the grouping had, at least 10.",
+        json_schema_extra={"panel": "Calibration"},
+    )
+    seed: int = Field(0, ge=0, description="Seed of what is hidden and of the starts.")

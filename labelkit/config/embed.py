@@ -1,0 +1,92 @@
+"""Options of ``labelkit embed``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from pydantic import Field, model_validator
+from pydantic.config import JsonDict
+
+from labelkit.config.data import DataConfig
+from labelkit.config.memory import MemoryConfig
+from labelkit.config.model import ModelConfig
+
+_MODEL: JsonDict = {"panel": "Model"}
+_RUN: JsonDict = {"panel": "Run"}
+_RUN_ONLY: JsonDict = {"panel": "Run", "preset": False}
+_IMAGES: JsonDict = {"panel": "Images"}
+_PATCHES: JsonDict = {"panel": "Patches"}
+
+
+class EmbedConfig(DataConfig, ModelConfig, MemoryConfig):
+    """``labelkit embed``."""
+
+    command: ClassVar[tuple[str, ...]] = ("embed",)
+
+    out: Path = Field(..., description="Store to write, NAME.h5.", json_schema_extra=_RUN_ONLY)
+    stride: int = Field(1, ge=1, description="Only every so many-th of the chosen images.", json_schema_extra=_IMAGES)
+    max_images: int | None = Field(
+        None,
+        ge=1,
+        description="At most so many of them, evenly spread over the listing; default: all.",
+        json_schema_extra=_IMAGES,
+    )
+    logits: bool = Field(
+        True, description="Store the classifier's output too if the model has one.", json_schema_extra=_MODEL
+    )
+    dtype: Literal["float32", "float16"] = Field(
+        "float32", description="Type of the stored rows.", json_schema_extra=_RUN
+    )
+    dense: bool = Field(
+        False,
+        description="Also store the features of the patches of each image (its feature map), beside the store.",
+        json_schema_extra=_PATCHES,
+    )
+    patches_per_image: int | None = Field(
+        None,
+        ge=1,
+        description="With --dense: so many patches of each image, drawn by chance; default: all.",
+        json_schema_extra=_PATCHES,
+    )
+    patch_dtype: Literal["float16", "float32"] = Field(
+        "float16", description="With --dense: type of the stored patches.", json_schema_extra=_PATCHES
+    )
+    patch_seed: int = Field(
+        0, ge=0, description="Seed of the patches that --patches-per-image draws.", json_schema_extra=_PATCHES
+    )
+    batch_size: int = Field(256, ge=1, description="Images per forward pass.", json_schema_extra=_RUN)
+    part_rows: int = Field(1024, ge=1, description="Rows committed at a time.", json_schema_extra=_RUN)
+    precision: Literal["float32", "bf16", "fp16"] = Field(
+        "float32", description="Compute type of the network.", json_schema_extra=_RUN
+    )
+    device: Literal["auto", "cpu", "cuda", "mps"] = Field(
+        "auto", description="Where to compute.", json_schema_extra=_RUN
+    )
+    num_workers: int = Field(0, ge=0, le=256, description="Processes that decode images.", json_schema_extra=_RUN)
+    threads: int | None = Field(
+        None, ge=1, description="CPU threads of torch; default: its own choice.", json_schema_extra=_RUN
+    )
+    reuse: tuple[Path, ...] | None = Field(
+        None,
+        min_length=1,
+        description="Stores of the same model, comma-separated: rows of image files that they hold are copied, not "
+        "computed, whatever the files are called now; default: all are computed.",
+        json_schema_extra=_RUN_ONLY,
+    )
+    overwrite: bool = Field(False, description="Replace the store in --out.", json_schema_extra=_RUN_ONLY)
+    dry_run: bool = Field(
+        False, description="Show configuration, counts, memory and time; write nothing.", json_schema_extra=_RUN_ONLY
+    )
+
+    @model_validator(mode="after")
+    def _patches_need_dense(self) -> EmbedConfig:
+        if self.patches_per_image is not None and not self.dense:
+            raise ValueError("patches_per_image goes with --dense")
+        return self
+
+    @model_validator(mode="after")
+    def _patches_are_not_reused(self) -> EmbedConfig:
+        if self.reuse is not None and self.dense:
+            raise ValueError("--reuse saves nothing with --dense, which needs the network for every image")
+        return self

@@ -1,0 +1,243 @@
+"""Options of ``labelkit evaluate`` for what concerns whole images."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from pydantic import Field, field_validator, model_validator
+from pydantic.config import JsonDict
+
+from labelkit.config.earlier import LabelsOption
+from labelkit.config.gate import GateConfig
+from labelkit.config.index import IndexConfig
+from labelkit.config.memory import MemoryConfig
+
+_RUN: JsonDict = {"panel": "Run"}
+_STORE: JsonDict = {"panel": "Store", "preset": False}
+
+
+class EvaluateAnswerConfig(GateConfig, IndexConfig):
+    """``labelkit evaluate answer``."""
+
+    command: ClassVar[tuple[str, ...]] = ("evaluate", "answer")
+
+    answer: str = Field(
+        "answer",
+        pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$",
+        description="Result of discover answer to score.",
+        json_schema_extra=_STORE,
+    )
+    split: str = Field("all", description="Rows to score: a split's name, or all.")
+    bins: int = Field(10, ge=1, le=1000, description="Bins of the reliability table.")
+    plot: Path | None = Field(
+        None, description="Also draw reliability and risk-coverage to this PNG.", json_schema_extra=_STORE
+    )
+
+
+class EvaluateClusteringConfig(GateConfig, LabelsOption, IndexConfig, MemoryConfig):
+    """``labelkit evaluate clustering``."""
+
+    command: ClassVar[tuple[str, ...]] = ("evaluate", "clustering")
+
+    results: tuple[str, ...] = Field(
+        (), description="Names of the results to score, comma-separated; default: all that group rows."
+    )
+    split: str = Field("all", description="Rows to score: a split's name, or all.")
+    rows: Literal["auto", "unlabeled", "all"] = Field(
+        "auto",
+        description="unlabeled: rows whose label training could not use (the published protocol); "
+        "auto = unlabeled if some labels could be used, else all.",
+    )
+    protocol: Literal["v2", "v1", "v2b"] = Field(
+        "v2", description="v2: one assignment over all rows; v1: one per group of classes; v2b: v2, mean over classes."
+    )
+    bootstrap: int = Field(
+        1000, ge=0, description="Resamples for the 95 % intervals of the accuracies, over rows; 0: no intervals."
+    )
+    per_class: bool = Field(False, description="Also show the accuracy of every class.")
+    seed: int = Field(0, ge=0, description="Seed of the resamples.")
+    allow_stale: bool = Field(False, description="Also score results of another version of the store, marked.")
+
+
+class EvaluateKNNConfig(GateConfig, LabelsOption, IndexConfig, MemoryConfig):
+    """``labelkit evaluate knn``."""
+
+    command: ClassVar[tuple[str, ...]] = ("evaluate", "knn")
+
+    k: tuple[int, ...] = Field(
+        (10,),
+        description="Neighbors that vote; several, comma-separated, are tried in turn (published: 10,20,100,200).",
+        json_schema_extra={"short": "-k"},
+    )
+    temperature: float = Field(0.1, gt=0, description="A neighbor's vote counts exp(cosine / temperature).")
+    gallery: str = Field("train", description="Split whose labels are known.")
+    queries: str = Field("test", description="Split whose labels are to be found.")
+    linear: bool = Field(False, description="Also train a linear classifier on the gallery.")
+    linear_epochs: int = Field(100, ge=1, description="Passes of its training.")
+    seed: int = Field(0, ge=0, description="Seed of its order.")
+
+    @field_validator("k")
+    @classmethod
+    def _at_least_one(cls, value: tuple[int, ...]) -> tuple[int, ...]:
+        if not value or min(value) < 1:
+            raise ValueError("must be numbers of neighbors from 1 on")
+        return value
+
+
+class EvaluateLinearConfig(GateConfig, LabelsOption, IndexConfig):
+    """``labelkit evaluate linear``."""
+
+    command: ClassVar[tuple[str, ...]] = ("evaluate", "linear")
+
+    gallery: str = Field("train", description="Split that the classifier is trained on.")
+    queries: str = Field("test", description="Split that is scored.")
+    solver: Literal["auto", "lbfgs", "sgd", "adamw"] = Field(
+        "auto",
+        description="lbfgs: logistic regression, solved to its end; sgd, adamw: passes in batches; auto = lbfgs up to "
+        "20,000 rows, else sgd.",
+    )
+    l2: tuple[float, ...] = Field(
+        (1e-3,),
+        description="With lbfgs: penalty on the squared weights; of several, comma-separated, the best on a held-out "
+        "fifth of the gallery is taken.",
+    )
+    lr: float | None = Field(
+        None,
+        gt=0,
+        description="With sgd and adamw: highest learning rate on features of mean length 1; default: 10 and 0.01.",
+    )
+    epochs: int = Field(100, ge=1, description="With sgd and adamw: passes.")
+    batch_size: int = Field(256, ge=1, description="With sgd and adamw: rows of a step.")
+    seeds: int = Field(1, ge=1, le=100, description="With sgd and adamw: trainings, from --seed on.")
+    seed: int = Field(0, ge=0, description="Seed of the order, and of the held-out fifth.")
+    per_class: bool = Field(False, description="Also show the accuracy of every class.")
+
+    @field_validator("l2")
+    @classmethod
+    def _penalties(cls, value: tuple[float, ...]) -> tuple[float, ...]:
+        if not value or min(value) < 0:
+            raise ValueError("must be one penalty or several, 0 or above")
+        return value
+
+
+class EvaluateRetrievalConfig(GateConfig, IndexConfig, MemoryConfig):
+    """``labelkit evaluate retrieval``."""
+
+    command: ClassVar[tuple[str, ...]] = ("evaluate", "retrieval")
+
+    k: tuple[int, ...] = Field(
+        (1, 2, 4, 8),
+        description="Numbers of neighbors for Recall@K, comma-separated.",
+        json_schema_extra={"short": "-k"},
+    )
+    split: tuple[str, ...] = Field(
+        ("auto",),
+        description="Splits whose rows look each other up, comma-separated, or all; auto: query against gallery if the "
+        "store has these two, else test if there is one, else all.",
+    )
+    queries: str | None = Field(
+        None, description="Instead of --split: split whose rows are looked up, or all.", json_schema_extra=_STORE
+    )
+    gallery: str | None = Field(
+        None, description="Split whose rows are found, or all; goes with --queries or --gallery-index."
+    )
+    gallery_index: Path | None = Field(
+        None,
+        description="Store of the same model whose rows are found; default: the store itself.",
+        json_schema_extra=_STORE,
+    )
+    at_r: bool = Field(True, description="Also MAP@R and R-precision.")
+    nmi_seeds: int = Field(
+        3, ge=0, le=100, description="k-means with as many groups as classes, from so many seeds; 0: no NMI."
+    )
+    per_class: bool = Field(False, description="Also show the means of every class.")
+    max_memory: str = Field(
+        "1.5GiB",
+        description="Memory that the process may take in all, such as 2GiB or 500MB; a number alone is GiB.",
+        json_schema_extra=_RUN,
+    )
+    threads: int | None = Field(
+        None,
+        ge=1,
+        description="Blocks worked on at a time; default: OMP_NUM_THREADS, or the cores.",
+        json_schema_extra=_RUN,
+    )
+    seed: int = Field(0, ge=0, description="First seed of k-means.")
+
+    @model_validator(mode="after")
+    def _one_protocol(self) -> EvaluateRetrievalConfig:
+        if not self.k or min(self.k) < 1:
+            raise ValueError("k are numbers of neighbors from 1 on")
+        if not self.split:
+            raise ValueError("split is empty; leave it out for the default")
+        if self.split != ("auto",) and (self.queries is not None or self.gallery_index is not None):
+            raise ValueError("split has rows look each other up; it has no meaning beside --queries or --gallery-index")
+        if self.gallery is not None and self.queries is None and self.gallery_index is None:
+            raise ValueError("gallery goes with --queries or --gallery-index")
+        if self.queries is not None and self.gallery is None and self.gallery_index is None:
+            raise ValueError("queries needs --gallery, or --gallery-index")
+        return self
+
+
+class EvaluateClassificationConfig(GateConfig):
+    """``labelkit evaluate classification``."""
+
+    command: ClassVar[tuple[str, ...]] = ("evaluate", "classification")
+
+    checkpoint: Path | None = Field(
+        None, description="Run folder of a trained classifier, or a checkpoint in it.", json_schema_extra=_STORE
+    )
+    which: Literal["last", "best"] = Field(
+        "last", description="Checkpoint of a run folder: the last, or the one of lowest loss.", json_schema_extra=_STORE
+    )
+    data_root: Path | None = Field(
+        None,
+        description="With --checkpoint: folder where named sets live; default: as in training.",
+        json_schema_extra=_STORE,
+    )
+    index: Path | None = Field(
+        None,
+        description="Instead of --checkpoint: a store that was embedded with a classifier's output.",
+        json_schema_extra=_STORE,
+    )
+    result: str | None = Field(
+        None,
+        pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$",
+        description="With --index: name of the result beside the store.",
+        json_schema_extra=_STORE,
+    )
+    overwrite: bool = Field(False, description="Replace a result of this name.", json_schema_extra=_STORE)
+    split: str = Field("auto", description="Images to score: a split's name; auto = test, or val, if there is one.")
+    groups: Literal["auto", "rank", "counts", "none"] = Field(
+        "auto",
+        description="Classes with many, medium and few training images. counts: above 100, 20 to 100, below 20; "
+        "rank: 3, 4 and 3 of 10 or 36, 35 and 29 of 100 by their frequency, as published for CIFAR; auto: rank for 10 "
+        "or 100 classes, else counts, and none if the largest class has less than twice the images of the smallest.",
+    )
+    seen_only: bool = Field(False, description="Never answer with a class that had no training image.")
+    bootstrap: int = Field(1000, ge=0, description="Resamples for the 95 % intervals, over images; 0: no intervals.")
+    seed: int = Field(0, ge=0, description="Seed of the resamples.")
+    per_class: bool = Field(False, description="Also show the accuracy of every class.")
+    confusion: Path | None = Field(
+        None, description="Also write the confusion matrix to this CSV: a row per true class.", json_schema_extra=_STORE
+    )
+    batch_size: int = Field(
+        256, ge=1, description="With --checkpoint: images per forward pass.", json_schema_extra=_RUN
+    )
+    device: Literal["auto", "cpu", "cuda", "mps"] = Field(
+        "auto", description="With --checkpoint: where to compute.", json_schema_extra=_RUN
+    )
+    threads: int | None = Field(
+        None, ge=1, description="CPU threads of torch; default: its own choice.", json_schema_extra=_RUN
+    )
+
+    @model_validator(mode="after")
+    def _one_source(self) -> EvaluateClassificationConfig:
+        if self.checkpoint is not None and self.index is not None:
+            raise ValueError("give either --checkpoint (a run folder) or --index (a store)")
+        if self.result is not None and self.checkpoint is not None:
+            raise ValueError("result goes with index: it is written beside a store")
+        if self.data_root is not None and self.index is not None:
+            raise ValueError("data_root goes with checkpoint: a store holds all that is needed")
+        return self

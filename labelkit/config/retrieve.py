@@ -1,0 +1,130 @@
+"""Options of ``labelkit retrieve``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from pydantic import Field, model_validator
+from pydantic.config import JsonDict
+
+from labelkit.config.index import IndexConfig
+from labelkit.config.memory import MemoryConfig
+
+_STORE: JsonDict = {"panel": "Store", "preset": False}
+_FILTER: JsonDict = {"panel": "Filters", "preset": False}
+_SEARCH: JsonDict = {"panel": "Search"}
+_PATCHES: JsonDict = {"panel": "Patches"}
+
+
+class RetrieveConfig(IndexConfig, MemoryConfig):
+    """``labelkit retrieve``."""
+
+    command: ClassVar[tuple[str, ...]] = ("retrieve",)
+
+    query: Path | None = Field(
+        None,
+        description="Image file, folder of images, or another store of the same model, to look up.",
+        json_schema_extra=_STORE,
+    )
+    query_rows: tuple[int, ...] | None = Field(
+        None,
+        description="Instead of --query: these rows of the store, 0-based, comma-separated; needs no model.",
+        json_schema_extra=_STORE,
+    )
+    patch: tuple[int, ...] | None = Field(
+        None,
+        description="Look up this patch of the query, row,column from the top left, among the patches of the index "
+        "(made with embed --dense); the query is one image or one row.",
+        json_schema_extra=_PATCHES,
+    )
+    pixel: tuple[float, ...] | None = Field(
+        None,
+        description="Instead of --patch: the patch at x,y, pixels of the original image.",
+        json_schema_extra=_PATCHES,
+    )
+    own_image: bool = Field(
+        False,
+        description="Also find patches of the query image itself, if it is in the index.",
+        json_schema_extra=_PATCHES,
+    )
+    k: int = Field(10, ge=1, description="Hits per query.", json_schema_extra={"short": "-k"})
+    checkpoint: Path | None = Field(
+        None, description="Model to embed the query with, if it is no longer where the store says."
+    )
+    label: tuple[str, ...] | None = Field(
+        None, description="Only rows of these classes, comma-separated names.", json_schema_extra=_FILTER
+    )
+    split: tuple[str, ...] | None = Field(
+        None, description="Only rows of these splits, comma-separated.", json_schema_extra=_FILTER
+    )
+    path_pattern: str | None = Field(
+        None,
+        description="Only images whose path in the store matches, such as 'cats/*.png'; * also matches /.",
+        json_schema_extra=_FILTER,
+    )
+    skip_duplicates: bool = Field(
+        False,
+        description="Leave out duplicates of the query: the same file, or a cosine of 1 - 1e-6 or more.",
+        json_schema_extra=_FILTER,
+    )
+    search: Literal["exact", "hnsw", "ivfpq"] = Field(
+        "exact",
+        description="exact: every row is compared; hnsw, ivfpq: by an index, built once and kept in the user's cache.",
+        json_schema_extra=_SEARCH,
+    )
+    search_width: int | None = Field(
+        None,
+        ge=1,
+        description="hnsw: candidates on the way; ivfpq: lists looked through. More find more; default: 128, 32.",
+        json_schema_extra=_SEARCH,
+    )
+    rescore: int = Field(100, ge=1, description="ivfpq: candidates that are scored exactly.", json_schema_extra=_SEARCH)
+    hnsw_links: int = Field(32, ge=2, le=512, description="Links per row of the graph.", json_schema_extra=_SEARCH)
+    hnsw_build_width: int = Field(
+        200, ge=1, description="Candidates while a row is linked; more take longer to build.", json_schema_extra=_SEARCH
+    )
+    ivf_lists: int | None = Field(
+        None, ge=1, description="Lists; default: 4 sqrt(rows), at most rows / 39.", json_schema_extra=_SEARCH
+    )
+    pq_bytes: int | None = Field(
+        None,
+        ge=1,
+        description="Bytes per row, a divisor of the dimensions; default: the largest up to a quarter of them.",
+        json_schema_extra=_SEARCH,
+    )
+    csv: Path | None = Field(None, description="Also write the hits to this CSV.", json_schema_extra=_STORE)
+    sheet: Path | None = Field(None, description="Also draw query and hits to this PNG.", json_schema_extra=_STORE)
+    dataset: str | None = Field(
+        None, description="The indexed images (for --sheet), if they are no longer where embed read them."
+    )
+    data_root: Path = Field(Path("data"), description="Folder where named sets live (with --dataset).")
+    device: Literal["auto", "cpu", "cuda", "mps"] = Field("auto", description="Where to compute.")
+
+    @model_validator(mode="after")
+    def _one_query(self) -> RetrieveConfig:
+        if (self.query is None) == (self.query_rows is None):
+            raise ValueError("give either --query (an image, a folder, a store) or --query-rows")
+        if self.query_rows is not None and (not self.query_rows or min(self.query_rows) < 0):
+            raise ValueError("query_rows are rows from 0 on")
+        for name in ("label", "split"):
+            if getattr(self, name) == ():
+                raise ValueError(f"{name} is empty; leave it out for all rows")
+        self._check_patch()
+        return self
+
+    def _check_patch(self) -> None:
+        if self.patch is not None and self.pixel is not None:
+            raise ValueError("give either --patch (row,column) or --pixel (x,y)")
+        for name in ("patch", "pixel"):
+            place = getattr(self, name)
+            if place is not None and (len(place) != 2 or min(place) < 0):
+                raise ValueError(f"{name} is two numbers from 0 on, such as 3,4")
+        if self.patch is None and self.pixel is None:
+            if self.own_image:
+                raise ValueError("own_image goes with --patch or --pixel")
+            return
+        if self.search != "exact":
+            raise ValueError("patches are searched exactly; leave out --search")
+        if self.query_rows is not None and len(self.query_rows) != 1:
+            raise ValueError("a patch is looked up in one image: give one of query_rows")

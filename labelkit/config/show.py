@@ -1,0 +1,175 @@
+"""Options of ``labelkit show`` for what a run or a store holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from pydantic import Field, field_validator, model_validator
+from pydantic.config import JsonDict
+
+from labelkit.config.base import StageConfig
+
+_MODEL: JsonDict = {"panel": "Model"}
+_RUN: JsonDict = {"panel": "Run"}
+_RUN_ONLY: JsonDict = {"panel": "Run", "preset": False}
+_IMAGES: JsonDict = {"panel": "Images"}
+_STORE: JsonDict = {"panel": "Store", "preset": False}
+_PATCHES: JsonDict = {"panel": "Patches"}
+
+
+class PictureConfig(StageConfig):
+    """A command that draws one picture."""
+
+    out: Path = Field(..., description="PNG to write.", json_schema_extra=_RUN_ONLY)
+    overwrite: bool = Field(False, description="Replace the picture in --out.", json_schema_extra=_RUN_ONLY)
+
+
+class ShowImagesConfig(PictureConfig):
+    """A picture of what a run does with a few images."""
+
+    checkpoint: Path = Field(
+        ..., description="Run folder of `labelkit train`, or a checkpoint in it.", json_schema_extra=_MODEL
+    )
+    which: Literal["last", "best"] = Field(
+        "last", description="Checkpoint of a run folder: the last, or the one of lowest loss.", json_schema_extra=_MODEL
+    )
+    images: int | None = Field(
+        None,
+        ge=1,
+        description="So many images of the set, drawn by --seed; default: 4.",
+        json_schema_extra=_IMAGES,
+    )
+    rows: tuple[int, ...] | None = Field(
+        None, description="These rows of the data set instead, 0-based, comma-separated.", json_schema_extra=_IMAGES
+    )
+    image: tuple[Path, ...] | None = Field(
+        None, description="These image files instead, comma-separated.", json_schema_extra=_IMAGES
+    )
+    dataset: str | None = Field(
+        None,
+        description="Take images of this data set; default: the run's own.",
+        json_schema_extra=_IMAGES,
+    )
+    data_root: Path | None = Field(
+        None, description="Folder where named sets live; default: the run's.", json_schema_extra=_IMAGES
+    )
+    split: str | None = Field(
+        None, description="Part of the set: a split's name, or all; default: the run's.", json_schema_extra=_IMAGES
+    )
+    seed: int = Field(0, ge=0, description="Seed of the images drawn and of the views.", json_schema_extra=_RUN)
+    device: Literal["auto", "cpu", "cuda", "mps"] = Field(
+        "auto", description="Where to compute.", json_schema_extra=_RUN
+    )
+
+    @model_validator(mode="after")
+    def _one_choice_of_images(self) -> ShowImagesConfig:
+        chosen = [name for name in ("images", "rows", "image") if getattr(self, name) is not None]
+        if len(chosen) > 1:
+            raise ValueError(f"choose images by one of --images, --rows and --image, not by {' and '.join(chosen)}")
+        for name in ("rows", "image"):
+            if getattr(self, name) == ():
+                raise ValueError(f"{name} is empty; leave it out for the default")
+        from_set = [name for name in ("dataset", "data_root", "split") if getattr(self, name) is not None]
+        if self.image is not None and from_set:
+            raise ValueError(f"{' and '.join(from_set)} has no meaning beside --image")
+        return self
+
+
+class ShowAttentionConfig(ShowImagesConfig):
+    """``labelkit show attention``."""
+
+    command: ClassVar[tuple[str, ...]] = ("show", "attention")
+
+    block: tuple[int, ...] | None = Field(
+        None,
+        description="Blocks to look at, 0-based, comma-separated; default: those whose keys move, and the last.",
+        json_schema_extra=_MODEL,
+    )
+    heads: bool = Field(False, description="Also draw every head by itself.", json_schema_extra=_RUN)
+
+    @field_validator("block")
+    @classmethod
+    def _some_block(cls, blocks: tuple[int, ...] | None) -> tuple[int, ...] | None:
+        if blocks == ():
+            raise ValueError("empty; leave it out for the default")
+        return blocks
+
+
+class ShowAssemblyConfig(ShowImagesConfig):
+    """``labelkit show assembly``."""
+
+    command: ClassVar[tuple[str, ...]] = ("show", "assembly")
+
+    min_weight: float = Field(
+        0.2, gt=0, lt=1, description="Moves of a larger weight are drawn as arrows.", json_schema_extra=_RUN
+    )
+    max_arrows: int = Field(
+        12, ge=1, le=200, description="Arrows of an image at most, the heaviest.", json_schema_extra=_RUN
+    )
+
+
+class ShowPatchesConfig(PictureConfig):
+    """``labelkit show patches``."""
+
+    command: ClassVar[tuple[str, ...]] = ("show", "patches")
+
+    index: Path = Field(..., description="Store made with embed --dense, NAME.h5.", json_schema_extra=_STORE)
+    rows: tuple[int, ...] | None = Field(
+        None, description="Rows of the store to draw, 0-based, comma-separated.", json_schema_extra=_IMAGES
+    )
+    images: int | None = Field(
+        None, ge=1, le=100, description="So many rows drawn by --seed instead; default: 4.", json_schema_extra=_IMAGES
+    )
+    patch: tuple[int, ...] | None = Field(
+        None,
+        description="Patch of the first image that the others are compared with, row,column; default: the middle.",
+        json_schema_extra=_PATCHES,
+    )
+    dataset: str | None = Field(
+        None, description="The indexed images, if they are no longer where embed read them.", json_schema_extra=_IMAGES
+    )
+    data_root: Path = Field(
+        Path("data"), description="Folder where named sets live (with --dataset).", json_schema_extra=_IMAGES
+    )
+    seed: int = Field(0, ge=0, description="Seed of the rows drawn.", json_schema_extra=_RUN)
+
+    @model_validator(mode="after")
+    def _one_choice_of_rows(self) -> ShowPatchesConfig:
+        if self.rows is not None and self.images is not None:
+            raise ValueError("choose images by --rows or by --images")
+        if self.rows is not None and (not self.rows or min(self.rows) < 0):
+            raise ValueError("rows are rows of the store from 0 on")
+        if self.patch is not None and (len(self.patch) != 2 or min(self.patch) < 0):
+            raise ValueError("patch is two numbers from 0 on, such as 3,4")
+        return self
+
+
+class ShowPrototypesConfig(ShowImagesConfig):
+    """``labelkit show prototypes``."""
+
+    command: ClassVar[tuple[str, ...]] = ("show", "prototypes")
+
+    prototypes: int = Field(
+        6,
+        ge=1,
+        le=64,
+        description="Prototypes to draw: those with most attention in these images.",
+        json_schema_extra=_RUN,
+    )
+
+
+class ShowCurvesConfig(PictureConfig):
+    """``labelkit show curves``."""
+
+    command: ClassVar[tuple[str, ...]] = ("show", "curves")
+
+    run: tuple[Path, ...] = Field(
+        ..., min_length=1, description="Run folders of `labelkit train`, comma-separated; drawn into the same axes."
+    )
+    metrics: tuple[str, ...] | None = Field(
+        None,
+        description="Names as logged, comma-separated, patterns allowed (diag/*/update_rel); "
+        "default: loss, and the accuracies if there are any.",
+    )
+    over: Literal["step", "epoch"] = Field("step", description="What runs to the right.")

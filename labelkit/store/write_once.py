@@ -1,0 +1,39 @@
+"""Small HDF5 files that are written whole: never over other content, and the same content twice is no error."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from labelkit.errors import StoreError
+from labelkit.store.commit import commit_bytes
+from labelkit.store.hdf5 import Contents, Image
+from labelkit.store.opening import trust
+
+
+def write_once(path: Path, contents: Contents, read_digest: Callable[[Path], str], *, overwrite: bool) -> str:
+    """Write a file and return its content digest.
+
+    Args:
+        path: file to write.
+        contents: what it shall hold.
+        read_digest: reads the content digest of a file that is there.
+        overwrite: replace other content.
+
+    Raises:
+        StoreError: the file exists and has other content.
+        ResourceError: the disk is full, no permission, ...
+    """
+    image = Image(contents)
+    try:
+        commit_bytes(path, image.to_bytes(), replace=overwrite)
+    except FileExistsError as error:
+        remedy, problem = "Pass --overwrite to replace it, or another name with --out.", "exists and has other content"
+        try:
+            same = read_digest(path) == image.content_digest
+        except StoreError as fault:
+            raise type(fault)(str(path), f"{problem} ({fault.problem})", remedy) from error
+        if not same:
+            raise StoreError(str(path), problem, remedy) from error
+    trust(path)
+    return image.content_digest
