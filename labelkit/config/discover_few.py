@@ -173,7 +173,7 @@ class ShowDiscoveredConfig(StageConfig):
         json_schema_extra=_PICTURE,
     )
     overwrite: bool = Field(False, description="Replace pictures that are there.", json_schema_extra=_PICTURE)
-    images: int = Field(10, ge=1, description="Images of each class on the sheet.", json_schema_extra=_IMAGES)
+    num_images: int = Field(10, ge=1, description="Images of each class on the sheet.", json_schema_extra=_IMAGES)
     columns: int = Field(10, ge=1, le=100, description="Images in a line of the sheet.", json_schema_extra=_IMAGES)
     classes: tuple[str, ...] | None = Field(
         None, description="Only these classes, comma-separated.", json_schema_extra=_IMAGES

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 from pydantic import Field, field_validator, model_validator
 from pydantic.config import JsonDict
 
-from labelkit.config.base import StageConfig
+from labelkit.config.base import StageConfig, flag
 from labelkit.config.data import DataConfig
 from labelkit.config.earlier import LabelsOption, PreviousOption
 from labelkit.config.gate import GateConfig
@@ -527,12 +527,12 @@ class PrototypesConfig(StageConfig):
 
     command: ClassVar[tuple[str, ...]] = ("prototypes",)
 
-    classes: int = Field(..., ge=2, le=100_000, description="Vectors to spread.")
-    dim: int = Field(..., ge=2, le=100_000, description="Dimensions.")
+    num_classes: int = Field(..., ge=2, le=100_000, description="Vectors to spread, one per class.")
+    embed_dim: int = Field(..., ge=2, le=100_000, description="Dimensions of a vector.")
     method: Literal["auto", "optimize"] = Field(
         "auto",
-        description="auto: the closed form where there is one (classes <= 2 dim, or dim 2), else optimize; "
-        "optimize: minimize the loss in any case.",
+        description="auto: the closed form where there is one (up to twice as many classes as dimensions, or two "
+        "dimensions), else optimize; optimize: minimize the loss in any case.",
     )
     t: float = Field(2.0, gt=0, le=1e6, description="Sharpness of the loss (Eq. 5; 2 in the paper's code).")
     sharpest_t: float | None = Field(
@@ -542,8 +542,8 @@ class PrototypesConfig(StageConfig):
         description="Then sharpen the loss step by step up to this, so that the largest cosine counts; "
         "none: the paper's loss alone.",
     )
-    iterations: int = Field(200, ge=1, description="Iterations for every sharpness at the most.")
-    num_starts: int = Field(1, ge=1, description="Starts; the best is taken. More help with few vectors.")
+    max_iterations: int = Field(200, ge=1, description="Iterations for every sharpness at the most.")
+    num_inits: int = Field(1, ge=1, description="Starts; the best is taken. More help with few vectors.")
     seed: int = Field(0, ge=0, description="Seed of the start, or of rotation and order of a closed form.")
     device: Literal["cpu", "cuda"] = Field("cpu", description="Where to compute; cuda pays from about 2,000 classes.")
     cache: bool = Field(True, description="Look in the user's cache first, and keep there what was made.")
@@ -746,10 +746,10 @@ class ShowImagesConfig(PictureConfig):
     which: Literal["last", "best"] = Field(
         "last", description="Checkpoint of a run folder: the last, or the one of lowest loss.", json_schema_extra=_MODEL
     )
-    images: int | None = Field(
+    num_images: int | None = Field(
         None,
         ge=1,
-        description="So many images of the set, drawn by --seed; default: 4.",
+        description="Draw so many images of the set, chosen by --seed; default: 4.",
         json_schema_extra=_IMAGES,
     )
     rows: tuple[int, ...] | None = Field(
@@ -776,9 +776,10 @@ class ShowImagesConfig(PictureConfig):
 
     @model_validator(mode="after")
     def _one_choice_of_images(self) -> ShowImagesConfig:
-        chosen = [name for name in ("images", "rows", "image") if getattr(self, name) is not None]
+        chosen = [name for name in ("num_images", "rows", "image") if getattr(self, name) is not None]
         if len(chosen) > 1:
-            raise ValueError(f"choose images by one of --images, --rows and --image, not by {' and '.join(chosen)}")
+            named = " and ".join(flag(name) for name in chosen)
+            raise ValueError(f"choose images by one of --num-images, --rows and --image, not by {named}")
         for name in ("rows", "image"):
             if getattr(self, name) == ():
                 raise ValueError(f"{name} is empty; leave it out for the default")
@@ -830,8 +831,12 @@ class ShowPatchesConfig(PictureConfig):
     rows: tuple[int, ...] | None = Field(
         None, description="Rows of the store to draw, 0-based, comma-separated.", json_schema_extra=_IMAGES
     )
-    images: int | None = Field(
-        None, ge=1, le=100, description="So many rows drawn by --seed instead; default: 4.", json_schema_extra=_IMAGES
+    num_images: int | None = Field(
+        None,
+        ge=1,
+        le=100,
+        description="Draw so many rows, chosen by --seed, instead; default: 4.",
+        json_schema_extra=_IMAGES,
     )
     patch: tuple[int, ...] | None = Field(
         None,
@@ -848,8 +853,8 @@ class ShowPatchesConfig(PictureConfig):
 
     @model_validator(mode="after")
     def _one_choice_of_rows(self) -> ShowPatchesConfig:
-        if self.rows is not None and self.images is not None:
-            raise ValueError("choose images by --rows or by --images")
+        if self.rows is not None and self.num_images is not None:
+            raise ValueError("choose images by --rows or by --num-images")
         if self.rows is not None and (not self.rows or min(self.rows) < 0):
             raise ValueError("rows are rows of the store from 0 on")
         if self.patch is not None and (len(self.patch) != 2 or min(self.patch) < 0):
@@ -862,7 +867,7 @@ class ShowPrototypesConfig(ShowImagesConfig):
 
     command: ClassVar[tuple[str, ...]] = ("show", "prototypes")
 
-    prototypes: int = Field(
+    num_prototypes: int = Field(
         6,
         ge=1,
         le=64,

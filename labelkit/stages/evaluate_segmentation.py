@@ -78,8 +78,8 @@ def evaluate_segmentation(config: EvaluateSegmentationConfig) -> SimpleResult:
         "protocol": _protocol(config, given, rows, lr) | {"sweep": sweep},
     }
     made: list[Path] = [] if config.out is None else [write_record(config.out, values)]
-    if config.plot is not None:
-        made.append(write_mask_sheet(config.plot, pictures, names))
+    if config.sheet is not None:
+        made.append(write_mask_sheet(config.sheet, pictures, names))
     network = given.record["network"]
     assert isinstance(network, dict)
     row: list[Cell] = [

@@ -102,9 +102,9 @@ def _rows(config: ShowPatchesConfig, store: EmbeddingStore) -> list[int]:
             problem = f"{store.path} has no row {beyond[0]}, its rows are 0 to {store.n - 1}"
             raise ConfigError("--rows", problem, "Choose among these.")
         return list(config.rows)
-    wanted = config.images if config.images is not None else min(DEFAULT_IMAGES, store.n)
+    wanted = config.num_images if config.num_images is not None else min(DEFAULT_IMAGES, store.n)
     if wanted > store.n:
-        raise ConfigError("--images", f"{wanted} images of {store.path}, which has {store.n}", "Ask for fewer.")
+        raise ConfigError("--num-images", f"{wanted} images of {store.path}, which has {store.n}", "Ask for fewer.")
     drawn = keyed_generator(config.seed, "show patches").permutation(store.n)[:wanted]
     return sorted(int(row) for row in drawn)
 
