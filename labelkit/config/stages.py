@@ -10,7 +10,7 @@ from pydantic.config import JsonDict
 
 from labelkit.config.base import StageConfig, flag
 from labelkit.config.data import DataConfig
-from labelkit.config.earlier import LabelsOption, PreviousOption
+from labelkit.config.earlier import RESULT_NAME, LabelsOption, PreviousOption
 from labelkit.config.gate import GateConfig
 from labelkit.config.memory import MemoryConfig
 from labelkit.config.model import ModelConfig
@@ -20,6 +20,7 @@ _RUN: JsonDict = {"panel": "Run"}
 _RUN_ONLY: JsonDict = {"panel": "Run", "preset": False}
 _IMAGES: JsonDict = {"panel": "Images"}
 _STORE: JsonDict = {"panel": "Store", "preset": False}
+_OUTPUT: JsonDict = {"panel": "Output", "preset": False}
 _FILTER: JsonDict = {"panel": "Filters", "preset": False}
 _SEARCH: JsonDict = {"panel": "Search"}
 _PATCHES: JsonDict = {"panel": "Patches"}
@@ -30,7 +31,7 @@ class EmbedConfig(DataConfig, ModelConfig, MemoryConfig):
 
     command: ClassVar[tuple[str, ...]] = ("embed",)
 
-    out: Path = Field(..., description="Store to write, NAME.h5.", json_schema_extra=_RUN_ONLY)
+    out: Path = Field(..., description="Store to write, NAME.h5.", json_schema_extra=_OUTPUT)
     stride: int = Field(1, ge=1, description="Only every so many-th of the chosen images.", json_schema_extra=_IMAGES)
     max_images: int | None = Field(
         None,
@@ -80,7 +81,7 @@ class EmbedConfig(DataConfig, ModelConfig, MemoryConfig):
         "computed, whatever the files are called now; default: all are computed.",
         json_schema_extra=_RUN_ONLY,
     )
-    overwrite: bool = Field(False, description="Replace the store in --out.", json_schema_extra=_RUN_ONLY)
+    overwrite: bool = Field(False, description="Replace the store in --out.", json_schema_extra=_OUTPUT)
     dry_run: bool = Field(
         False, description="Show configuration, counts, memory and time; write nothing.", json_schema_extra=_RUN_ONLY
     )
@@ -88,7 +89,7 @@ class EmbedConfig(DataConfig, ModelConfig, MemoryConfig):
     @model_validator(mode="after")
     def _patches_need_dense(self) -> EmbedConfig:
         if self.patches_per_image is not None and not self.dense:
-            raise ValueError("patches_per_image goes with --dense")
+            raise ValueError("--patches-per-image goes with --dense")
         return self
 
     @model_validator(mode="after")
@@ -104,11 +105,22 @@ class IndexConfig(StageConfig):
     index: Path = Field(..., description="Store to read, NAME.h5.", json_schema_extra=_STORE)
     result: str | None = Field(
         None,
-        pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$",
-        description="Name of the result beside the store.",
-        json_schema_extra=_STORE,
+        pattern=RESULT_NAME,
+        description="Name of the result that is written beside the store; default: that of the command.",
+        json_schema_extra=_OUTPUT,
     )
-    overwrite: bool = Field(False, description="Replace a result of this name.", json_schema_extra=_STORE)
+    overwrite: bool = Field(False, description="Replace a result of this name.", json_schema_extra=_OUTPUT)
+
+
+class ScoresConfig(IndexConfig):
+    """A command that scores a store and may keep the scores beside it."""
+
+    result: str | None = Field(
+        None,
+        pattern=RESULT_NAME,
+        description="Also keep the scores as a result of this name beside the store; default: not kept.",
+        json_schema_extra=_OUTPUT,
+    )
 
 
 class ClusterConfig(PreviousOption, IndexConfig, MemoryConfig):
@@ -175,7 +187,7 @@ class SinkhornConfig(ClusterConfig):
     )
     prototypes: str | None = Field(
         None,
-        pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$",
+        pattern=RESULT_NAME,
         description="First prototypes from this result beside the store instead; the prior then keeps its order.",
     )
     exact_balance: bool = Field(
@@ -216,7 +228,7 @@ class DiscoverCategoriesConfig(LabelsOption, PreviousOption, IndexConfig, Memory
     split: str = Field("all", description="Rows to use: a split's name, or all.")
     num_inits: int = Field(10, ge=1, description="Starts of the k-means that assigns; the lowest inertia wins.")
     seed: int = Field(0, ge=0, description="Seed of draws and starts.")
-    plot: Path | None = Field(None, description="Also draw the curves to this PNG.", json_schema_extra=_STORE)
+    plot: Path | None = Field(None, description="Also draw the curves to this PNG.", json_schema_extra=_OUTPUT)
 
     @model_validator(mode="after")
     def _published_search_has_one_criterion(self) -> DiscoverCategoriesConfig:
@@ -242,7 +254,7 @@ class DiscoverAnswerConfig(LabelsOption, IndexConfig, MemoryConfig):
 
     grouping: str | None = Field(
         None,
-        pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$",
+        pattern=RESULT_NAME,
         description="Result that groups the rows: one of discover head, cluster ss-kmeans, discover categories; "
         "default: the first of these that is there.",
         json_schema_extra=_STORE,
@@ -255,10 +267,10 @@ class DiscoverAnswerConfig(LabelsOption, IndexConfig, MemoryConfig):
         json_schema_extra=_STORE,
     )
     csv: Path | None = Field(
-        None, description="Table to write; default: INDEX.RESULT.csv beside the store.", json_schema_extra=_STORE
+        None, description="Table to write; default: INDEX.RESULT.csv beside the store.", json_schema_extra=_OUTPUT
     )
     plot: Path | None = Field(
-        None, description="Also draw the reliability of the calibration to this PNG.", json_schema_extra=_STORE
+        None, description="Also draw the reliability of the calibration to this PNG.", json_schema_extra=_OUTPUT
     )
     min_confidence: float = Field(0.8, ge=0, le=1, description="Below this confidence an image is unsure.")
     coverage: float | None = Field(
@@ -296,25 +308,25 @@ class DiscoverAnswerConfig(LabelsOption, IndexConfig, MemoryConfig):
     seed: int = Field(0, ge=0, description="Seed of what is hidden and of the starts.")
 
 
-class EvaluateAnswerConfig(GateConfig, IndexConfig):
+class EvaluateAnswerConfig(GateConfig, ScoresConfig):
     """``labelkit evaluate answer``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "answer")
 
     answer: str = Field(
         "answer",
-        pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$",
+        pattern=RESULT_NAME,
         description="Result of discover answer to score.",
         json_schema_extra=_STORE,
     )
     split: str = Field("all", description="Rows to score: a split's name, or all.")
     bins: int = Field(10, ge=1, le=1000, description="Bins of the reliability table.")
     plot: Path | None = Field(
-        None, description="Also draw reliability and risk-coverage to this PNG.", json_schema_extra=_STORE
+        None, description="Also draw reliability and risk-coverage to this PNG.", json_schema_extra=_OUTPUT
     )
 
 
-class EvaluateClusteringConfig(GateConfig, LabelsOption, IndexConfig, MemoryConfig):
+class EvaluateClusteringConfig(GateConfig, LabelsOption, ScoresConfig, MemoryConfig):
     """``labelkit evaluate clustering``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "clustering")
@@ -339,7 +351,7 @@ class EvaluateClusteringConfig(GateConfig, LabelsOption, IndexConfig, MemoryConf
     allow_stale: bool = Field(False, description="Also score results of another version of the store, marked.")
 
 
-class EvaluateKNNConfig(GateConfig, LabelsOption, IndexConfig, MemoryConfig):
+class EvaluateKNNConfig(GateConfig, LabelsOption, ScoresConfig, MemoryConfig):
     """``labelkit evaluate knn``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "knn")
@@ -353,8 +365,8 @@ class EvaluateKNNConfig(GateConfig, LabelsOption, IndexConfig, MemoryConfig):
     gallery: str = Field("train", description="Split whose labels are known.")
     queries: str = Field("test", description="Split whose labels are to be found.")
     linear: bool = Field(False, description="Also train a linear classifier on the gallery.")
-    linear_epochs: int = Field(100, ge=1, description="Passes of its training.")
-    seed: int = Field(0, ge=0, description="Seed of its order.")
+    linear_epochs: int = Field(100, ge=1, description="Passes of the training of --linear.")
+    seed: int = Field(0, ge=0, description="Seed of the order in which --linear sees the rows.")
 
     @field_validator("k")
     @classmethod
@@ -364,7 +376,7 @@ class EvaluateKNNConfig(GateConfig, LabelsOption, IndexConfig, MemoryConfig):
         return value
 
 
-class EvaluateLinearConfig(GateConfig, LabelsOption, IndexConfig):
+class EvaluateLinearConfig(GateConfig, LabelsOption, ScoresConfig):
     """``labelkit evaluate linear``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "linear")
@@ -400,7 +412,7 @@ class EvaluateLinearConfig(GateConfig, LabelsOption, IndexConfig):
         return value
 
 
-class EvaluateRetrievalConfig(GateConfig, IndexConfig, MemoryConfig):
+class EvaluateRetrievalConfig(GateConfig, ScoresConfig, MemoryConfig):
     """``labelkit evaluate retrieval``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "retrieval")
@@ -447,15 +459,15 @@ class EvaluateRetrievalConfig(GateConfig, IndexConfig, MemoryConfig):
     @model_validator(mode="after")
     def _one_protocol(self) -> EvaluateRetrievalConfig:
         if not self.k or min(self.k) < 1:
-            raise ValueError("k are numbers of neighbors from 1 on")
+            raise ValueError("-k takes numbers of neighbors from 1 on")
         if not self.split:
-            raise ValueError("split is empty; leave it out for the default")
+            raise ValueError("--split is empty; leave it out for the default")
         if self.split != ("auto",) and (self.queries is not None or self.gallery_index is not None):
-            raise ValueError("split has rows look each other up; it has no meaning beside --queries or --gallery-index")
+            raise ValueError("--split: rows look each other up; it has no meaning beside --queries or --gallery-index")
         if self.gallery is not None and self.queries is None and self.gallery_index is None:
-            raise ValueError("gallery goes with --queries or --gallery-index")
+            raise ValueError("--gallery goes with --queries or --gallery-index")
         if self.queries is not None and self.gallery is None and self.gallery_index is None:
-            raise ValueError("queries needs --gallery, or --gallery-index")
+            raise ValueError("--queries needs --gallery, or --gallery-index")
         return self
 
 
@@ -482,11 +494,11 @@ class EvaluateClassificationConfig(GateConfig):
     )
     result: str | None = Field(
         None,
-        pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$",
-        description="With --index: name of the result beside the store.",
-        json_schema_extra=_STORE,
+        pattern=RESULT_NAME,
+        description="With --index: also keep the scores as a result of this name; default: not kept.",
+        json_schema_extra=_OUTPUT,
     )
-    overwrite: bool = Field(False, description="Replace a result of this name.", json_schema_extra=_STORE)
+    overwrite: bool = Field(False, description="Replace a result of this name.", json_schema_extra=_OUTPUT)
     split: str = Field("auto", description="Images to score: a split's name; auto = test, or val, if there is one.")
     groups: Literal["auto", "rank", "counts", "none"] = Field(
         "auto",
@@ -499,7 +511,9 @@ class EvaluateClassificationConfig(GateConfig):
     seed: int = Field(0, ge=0, description="Seed of the resamples.")
     per_class: bool = Field(False, description="Also show the accuracy of every class.")
     confusion: Path | None = Field(
-        None, description="Also write the confusion matrix to this CSV: a row per true class.", json_schema_extra=_STORE
+        None,
+        description="Also write the confusion matrix to this CSV: a row per true class.",
+        json_schema_extra=_OUTPUT,
     )
     batch_size: int = Field(
         256, ge=1, description="With --checkpoint: images per forward pass.", json_schema_extra=_RUN
@@ -516,9 +530,9 @@ class EvaluateClassificationConfig(GateConfig):
         if self.checkpoint is not None and self.index is not None:
             raise ValueError("give either --checkpoint (a run folder) or --index (a store)")
         if self.result is not None and self.checkpoint is not None:
-            raise ValueError("result goes with index: it is written beside a store")
+            raise ValueError("--result goes with --index: it is written beside a store")
         if self.data_root is not None and self.index is not None:
-            raise ValueError("data_root goes with checkpoint: a store holds all that is needed")
+            raise ValueError("--data-root goes with --checkpoint: a store holds all that is needed")
         return self
 
 
@@ -548,10 +562,10 @@ class PrototypesConfig(StageConfig):
     device: Literal["cpu", "cuda"] = Field("cpu", description="Where to compute; cuda pays from about 2,000 classes.")
     cache: bool = Field(True, description="Look in the user's cache first, and keep there what was made.")
     out: Path | None = Field(
-        None, description="File to write; default: prototypes-CLASSESxDIM.h5.", json_schema_extra=_RUN_ONLY
+        None, description="File to write; default: prototypes-CLASSESxDIM.h5.", json_schema_extra=_OUTPUT
     )
-    plot: Path | None = Field(None, description="Also draw the cosines to this PNG.", json_schema_extra=_RUN_ONLY)
-    overwrite: bool = Field(False, description="Replace the file in --out.", json_schema_extra=_RUN_ONLY)
+    plot: Path | None = Field(None, description="Also draw the cosines to this PNG.", json_schema_extra=_OUTPUT)
+    overwrite: bool = Field(False, description="Replace the file in --out.", json_schema_extra=_OUTPUT)
 
 
 class MatchConfig(StageConfig):
@@ -566,7 +580,9 @@ class MatchConfig(StageConfig):
     )
     split: str = Field("all", description="Rows to compare: a split's name, or all.", json_schema_extra=_STORE)
     dataset: str | None = Field(
-        None, description="The indexed images, if they are no longer where embed read them.", json_schema_extra=_IMAGES
+        None,
+        description="Where the images are, if they are no longer where embed read them.",
+        json_schema_extra=_IMAGES,
     )
     data_root: Path = Field(
         Path("data"), description="Folder where named sets live (with --dataset).", json_schema_extra=_IMAGES
@@ -582,14 +598,19 @@ class MatchConfig(StageConfig):
     partners: int = Field(2, ge=1, description="Keep so many for every image, those with most inliers.")
     shorter_side: int = Field(256, ge=32, le=2048, description="Images are resized to this, in pixels.")
     max_tilt: int = Field(
-        3, ge=0, le=6, description="Simulated tilts, up to this power of the square root of 2; 5 is OpenCV's default."
+        3,
+        ge=0,
+        le=6,
+        description="Simulated tilts, up to this power of the square root of 2; 0: none; 5 is OpenCV's default.",
     )
     max_keypoints: int = Field(2000, ge=8, description="Keypoints of an image, the strongest ones.")
     ratio: float = Field(
         0.75, gt=0, le=1, description="A match is closer than this share of the second best one's distance."
     )
-    min_inliers: int = Field(15, ge=4, description="Keypoints that one homography must explain.")
-    min_inlier_ratio: float = Field(0.5, gt=0, le=1, description="And their share of the matched ones.")
+    min_inliers: int = Field(15, ge=4, description="Matched keypoints that one homography must explain.")
+    min_inlier_ratio: float = Field(
+        0.5, gt=0, le=1, description="Share of the matched keypoints that one homography must explain."
+    )
     seed: int = Field(0, ge=0, description="Seed of the clustering.")
 
     cache: bool = Field(
@@ -601,11 +622,11 @@ class MatchConfig(StageConfig):
     threads: int | None = Field(
         None, ge=1, description="Images worked on at a time; default: one per CPU core.", json_schema_extra=_RUN
     )
-    out: Path | None = Field(None, description="File to write; default: INDEX-matches.h5.", json_schema_extra=_RUN_ONLY)
+    out: Path | None = Field(None, description="File to write; default: INDEX-matches.h5.", json_schema_extra=_OUTPUT)
     sheet: Path | None = Field(
-        None, description="Also draw some of the matches to this PNG.", json_schema_extra=_RUN_ONLY
+        None, description="Also draw some of the matches to this PNG.", json_schema_extra=_OUTPUT
     )
-    overwrite: bool = Field(False, description="Replace the file in --out.", json_schema_extra=_RUN_ONLY)
+    overwrite: bool = Field(False, description="Replace the file in --out.", json_schema_extra=_OUTPUT)
 
 
 class DatasetsConfig(StageConfig):
@@ -622,6 +643,12 @@ class RetrieveConfig(IndexConfig, MemoryConfig):
 
     command: ClassVar[tuple[str, ...]] = ("retrieve",)
 
+    result: str | None = Field(
+        None,
+        pattern=RESULT_NAME,
+        description="Also keep the hits as a result of this name beside the store; default: not kept.",
+        json_schema_extra=_OUTPUT,
+    )
     query: Path | None = Field(
         None,
         description="Image file, folder of images, or another store of the same model, to look up.",
@@ -680,36 +707,50 @@ class RetrieveConfig(IndexConfig, MemoryConfig):
         json_schema_extra=_SEARCH,
     )
     rescore: int = Field(100, ge=1, description="ivfpq: candidates that are scored exactly.", json_schema_extra=_SEARCH)
-    hnsw_links: int = Field(32, ge=2, le=512, description="Links per row of the graph.", json_schema_extra=_SEARCH)
+    hnsw_links: int = Field(
+        32, ge=2, le=512, description="hnsw: links per row of the graph.", json_schema_extra=_SEARCH
+    )
     hnsw_build_width: int = Field(
-        200, ge=1, description="Candidates while a row is linked; more take longer to build.", json_schema_extra=_SEARCH
+        200,
+        ge=1,
+        description="hnsw: candidates while a row is linked; more take longer to build.",
+        json_schema_extra=_SEARCH,
     )
     ivf_lists: int | None = Field(
-        None, ge=1, description="Lists; default: 4 sqrt(rows), at most rows / 39.", json_schema_extra=_SEARCH
+        None,
+        ge=1,
+        description="ivfpq: lists that rows are sorted into; default: 4 sqrt(rows), at most rows / 39.",
+        json_schema_extra=_SEARCH,
     )
     pq_bytes: int | None = Field(
         None,
         ge=1,
-        description="Bytes per row, a divisor of the dimensions; default: the largest up to a quarter of them.",
+        description="ivfpq: bytes per row, a divisor of the dimensions; default: the largest up to a quarter of them.",
         json_schema_extra=_SEARCH,
     )
-    csv: Path | None = Field(None, description="Also write the hits to this CSV.", json_schema_extra=_STORE)
-    sheet: Path | None = Field(None, description="Also draw query and hits to this PNG.", json_schema_extra=_STORE)
+    csv: Path | None = Field(None, description="Also write the hits to this CSV.", json_schema_extra=_OUTPUT)
+    sheet: Path | None = Field(None, description="Also draw query and hits to this PNG.", json_schema_extra=_OUTPUT)
     dataset: str | None = Field(
-        None, description="The indexed images (for --sheet), if they are no longer where embed read them."
+        None,
+        description="Where the images are (for --sheet), if they are no longer where embed read them.",
+        json_schema_extra=_IMAGES,
     )
-    data_root: Path = Field(Path("data"), description="Folder where named sets live (with --dataset).")
-    device: Literal["auto", "cpu", "cuda", "mps"] = Field("auto", description="Where to compute.")
+    data_root: Path = Field(
+        Path("data"), description="Folder where named sets live (with --dataset).", json_schema_extra=_IMAGES
+    )
+    device: Literal["auto", "cpu", "cuda", "mps"] = Field(
+        "auto", description="Where to compute.", json_schema_extra=_RUN
+    )
 
     @model_validator(mode="after")
     def _one_query(self) -> RetrieveConfig:
         if (self.query is None) == (self.query_rows is None):
             raise ValueError("give either --query (an image, a folder, a store) or --query-rows")
         if self.query_rows is not None and (not self.query_rows or min(self.query_rows) < 0):
-            raise ValueError("query_rows are rows from 0 on")
+            raise ValueError("--query-rows takes rows from 0 on")
         for name in ("label", "split"):
             if getattr(self, name) == ():
-                raise ValueError(f"{name} is empty; leave it out for all rows")
+                raise ValueError(f"{flag(name)} is empty; leave it out for all rows")
         self._check_patch()
         return self
 
@@ -719,22 +760,22 @@ class RetrieveConfig(IndexConfig, MemoryConfig):
         for name in ("patch", "pixel"):
             place = getattr(self, name)
             if place is not None and (len(place) != 2 or min(place) < 0):
-                raise ValueError(f"{name} is two numbers from 0 on, such as 3,4")
+                raise ValueError(f"{flag(name)} takes two numbers from 0 on, such as 3,4")
         if self.patch is None and self.pixel is None:
             if self.own_image:
-                raise ValueError("own_image goes with --patch or --pixel")
+                raise ValueError("--own-image goes with --patch or --pixel")
             return
         if self.search != "exact":
             raise ValueError("patches are searched exactly; leave out --search")
         if self.query_rows is not None and len(self.query_rows) != 1:
-            raise ValueError("a patch is looked up in one image: give one of query_rows")
+            raise ValueError("a patch is looked up in one image: give one of --query-rows")
 
 
 class PictureConfig(StageConfig):
     """A command that draws one picture."""
 
-    out: Path = Field(..., description="PNG to write.", json_schema_extra=_RUN_ONLY)
-    overwrite: bool = Field(False, description="Replace the picture in --out.", json_schema_extra=_RUN_ONLY)
+    out: Path = Field(..., description="PNG to write.", json_schema_extra=_OUTPUT)
+    overwrite: bool = Field(False, description="Replace the picture in --out.", json_schema_extra=_OUTPUT)
 
 
 class ShowImagesConfig(PictureConfig):
@@ -753,10 +794,12 @@ class ShowImagesConfig(PictureConfig):
         json_schema_extra=_IMAGES,
     )
     rows: tuple[int, ...] | None = Field(
-        None, description="These rows of the data set instead, 0-based, comma-separated.", json_schema_extra=_IMAGES
+        None,
+        description="Instead of --num-images: these rows of the data set, 0-based, comma-separated.",
+        json_schema_extra=_IMAGES,
     )
     image: tuple[Path, ...] | None = Field(
-        None, description="These image files instead, comma-separated.", json_schema_extra=_IMAGES
+        None, description="Instead of --num-images: these image files, comma-separated.", json_schema_extra=_IMAGES
     )
     dataset: str | None = Field(
         None,
@@ -782,8 +825,8 @@ class ShowImagesConfig(PictureConfig):
             raise ValueError(f"choose images by one of --num-images, --rows and --image, not by {named}")
         for name in ("rows", "image"):
             if getattr(self, name) == ():
-                raise ValueError(f"{name} is empty; leave it out for the default")
-        from_set = [name for name in ("dataset", "data_root", "split") if getattr(self, name) is not None]
+                raise ValueError(f"{flag(name)} is empty; leave it out for the default")
+        from_set = [flag(name) for name in ("dataset", "data_root", "split") if getattr(self, name) is not None]
         if self.image is not None and from_set:
             raise ValueError(f"{' and '.join(from_set)} has no meaning beside --image")
         return self
@@ -844,7 +887,9 @@ class ShowPatchesConfig(PictureConfig):
         json_schema_extra=_PATCHES,
     )
     dataset: str | None = Field(
-        None, description="The indexed images, if they are no longer where embed read them.", json_schema_extra=_IMAGES
+        None,
+        description="Where the images are, if they are no longer where embed read them.",
+        json_schema_extra=_IMAGES,
     )
     data_root: Path = Field(
         Path("data"), description="Folder where named sets live (with --dataset).", json_schema_extra=_IMAGES
@@ -856,9 +901,9 @@ class ShowPatchesConfig(PictureConfig):
         if self.rows is not None and self.num_images is not None:
             raise ValueError("choose images by --rows or by --num-images")
         if self.rows is not None and (not self.rows or min(self.rows) < 0):
-            raise ValueError("rows are rows of the store from 0 on")
+            raise ValueError("--rows takes rows of the store from 0 on")
         if self.patch is not None and (len(self.patch) != 2 or min(self.patch) < 0):
-            raise ValueError("patch is two numbers from 0 on, such as 3,4")
+            raise ValueError("--patch takes two numbers from 0 on, such as 3,4")
         return self
 
 

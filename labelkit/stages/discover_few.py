@@ -331,8 +331,7 @@ def _finish(
         "per_class": [{"class": given.class_names[report.label], **asdict(report)} for report in found.per_class],
         "truth": None if errors is None else _errors_json(errors, given.class_names),
     }
-    made = Table("", ["made", "path"], [[task.name, path], ["table", task.table_path]])
-    return SimpleResult(values, (path, task.table_path), (*_tables(task, found, errors), made))
+    return SimpleResult(values, (path, task.table_path), tuple(_tables(task, found, errors)))
 
 
 def _errors_json(errors: DiscoveryErrors, class_names: tuple[str, ...]) -> dict[str, object]:

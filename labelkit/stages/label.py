@@ -103,7 +103,6 @@ def label_images(config: LabelConfig) -> SimpleResult:
         commit_bytes(config.csv, _table(config, config.csv, store, final))
         made.append(config.csv)
         values["csv"] = config.csv
-    tables.append(Table("", ["made", "path"], [[path.stem if path.suffix == ".h5" else "csv", path] for path in made]))
     return SimpleResult(values, tuple(made), tuple(tables))
 
 

@@ -139,7 +139,6 @@ def show_attention(config: ShowAttentionConfig) -> SimpleResult:
             columns,
             cells,
         ),
-        Table("", ["made", "path"], [["picture", config.out]]),
     )
     return SimpleResult(values, (config.out,), shown)
 

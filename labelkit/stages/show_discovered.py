@@ -84,11 +84,7 @@ def show_discovered(config: ShowDiscoveredConfig) -> SimpleResult:
         {"class": row[0], "discovered": row[1], "wrong": row[2], "shown": min(int(str(row[1])), config.num_images)}
         for row in cells
     ]
-    tables = (
-        Table("discovered", ["class", "images", "wrong"], cells),
-        Table("", ["made", "path"], [["sheet" if path == config.out else "map", path] for path in made]),
-    )
-    return SimpleResult(values, tuple(made), tables)
+    return SimpleResult(values, tuple(made), (Table("discovered", ["class", "images", "wrong"], cells),))
 
 
 def _check_request(config: ShowDiscoveredConfig) -> None:

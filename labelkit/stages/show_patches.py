@@ -88,10 +88,7 @@ def show_patches(config: ShowPatchesConfig) -> SimpleResult:
         "images": described,
     }
     title = f"cosine with patch {row},{column} of {store.sample_ids[rows[0]]}"
-    shown = (
-        Table(title, ["row", "image", "label", "nearest patch", "cosine", "mean"], cells),
-        Table("", ["made", "path"], [["picture", config.out]]),
-    )
+    shown = (Table(title, ["row", "image", "label", "nearest patch", "cosine", "mean"], cells),)
     return SimpleResult(values, (config.out,), shown)
 
 

@@ -96,6 +96,5 @@ def show_prototypes(config: ShowPrototypesConfig) -> SimpleResult:
             ["image", "most found", "its mean", "largest"],
             cells,
         ),
-        Table("", ["made", "path"], [["picture", config.out]]),
     )
     return SimpleResult(values, (config.out,), shown)
