@@ -178,7 +178,9 @@ def _check_table(config: DiscoverFewConfig, store: EmbeddingStore, path: Path) -
         raise ConfigError("--csv", f"the folder {path.parent} does not exist", "Make it first.")
     if path.exists() and not config.overwrite:
         raise ConfigError(
-            "--csv", f"{path} exists", "Pass --overwrite, another file with --csv, or a name with --result."
+            "--csv",
+            f"{path} already exists",
+            "Pass --overwrite to replace it, another --csv, or another name with --result.",
         )
 
 
