@@ -70,7 +70,7 @@ def find_keypoints(
     Args:
         image: (h, w, c) uint8, c = 1 or 3 (RGB).
         shorter_side: what the image is resized to, in pixels.
-        max_tilt: simulated tilts go up to this power of the square root of 2; each costs time.
+        max_tilt: simulated tilts go up to this power of the square root of 2; each costs time; 0: none.
         max_keypoints: so many are kept.
 
     Returns:
@@ -85,7 +85,10 @@ def find_keypoints(
     gray = cv2.resize(
         np.ascontiguousarray(gray), size[::-1], interpolation=cv2.INTER_AREA if scale < 1 else cv2.INTER_CUBIC
     )
-    found, descriptors = cv2.AffineFeature.create(cv2.SIFT.create(), maxTilt=max_tilt).detectAndCompute(gray, None)
+    plain = cv2.SIFT.create()
+    # OpenCV refuses to simulate no tilt at all.
+    detector = cv2.AffineFeature.create(plain, maxTilt=max_tilt) if max_tilt else plain
+    found, descriptors = detector.detectAndCompute(gray, None)
     if descriptors is None or not found:
         return Keypoints(np.zeros((0, 2), np.float32), np.zeros((0, DESCRIPTOR_DIM), np.uint8), size)
     points = np.array([point.pt for point in found], dtype=np.float32)

@@ -41,6 +41,7 @@ C = TypeVar("C", bound=StageConfig)
 Command = Callable[..., None]
 
 _WIDEST_METAVAR = 20
+_LAST_PANELS = ("Output", "Gate", "Run")
 _COMMON = ("preset", "config", "set", "json", "quiet", "verbose")
 
 
@@ -101,7 +102,8 @@ def config_command(
             )
             run(collected)
 
-    parameters = [_parameter(name, field) for name, field in config_class.model_fields.items()]
+    fields = sorted(config_class.model_fields.items(), key=lambda item: _place(item[1]))
+    parameters = [_parameter(name, field) for name, field in fields]
     if is_train or presets:
         parameters.append(_preset_parameter(config_class, presets, is_train))
     parameters += _COMMON_PARAMETERS
@@ -182,6 +184,12 @@ def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
     # A list, so that a value given twice is met here and not lost.
     kind: object = bool | None if switch else list[str] | None
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind, option])
+
+
+def _place(field: FieldInfo) -> int:
+    """Return where the panel of an option stands in help: what is read, what is written, how it is run."""
+    panel = field_extra(field, "panel")
+    return _LAST_PANELS.index(str(panel)) + 1 if panel in _LAST_PANELS else 0
 
 
 def _help(field: FieldInfo) -> str:

@@ -54,19 +54,24 @@ def is_main_process() -> bool:
 
 
 def print_result(result: StageResult) -> None:
-    """Print a result to stdout: tables and paths, one JSON object (``--json``), or only paths (``-q``)."""
+    """Print a result to stdout: tables and paths, one JSON object (``--json``), or only paths (``-q``).
+
+    All three name what was made: in lines ``made PATH``, under the key ``made`` unless it is nothing, as lines.
+    """
     if not is_main_process():
         return
     output = current_output()
+    made = result.made()
     if output.json:
-        write(json_text(result.to_json()) + "\n")
+        # One key for all commands; what was made may also stand under a name of its own.
+        write(json_text(result.to_json() | ({"made": made} if made else {})) + "\n")
     elif output.quiet:
-        write("".join(f"{path}\n" for path in result.made()))
+        write("".join(f"{path}\n" for path in made))
     else:
         for number, table in enumerate(result.tables()):
             write("\n" if number else "")
             print_table(table)
-        write("".join(f"made {path}\n" for path in result.made()))
+        write("".join(f"made {path}\n" for path in made))
 
 
 def print_table(table: Table) -> None:

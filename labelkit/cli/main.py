@@ -37,7 +37,7 @@ EXIT_CODES = {
     4: "training became useless: not-a-number or collapse",
     5: "disk full, no permission, no such device",
     6: "another run holds the output",
-    10: "a threshold that was asked for is not met",
+    10: "a limit that was asked for is not kept",
     130: "interrupted (Ctrl-C)",
     143: "terminated (SIGTERM)",
 }
@@ -86,7 +86,7 @@ COMMANDS: dict[str, _Entry] = {
     "match": _Entry("Find images that show the same thing, by keypoints.", "labelkit.cli.match", "match"),
     "report": _Entry("Write one page about a store, to look at and to send.", "labelkit.cli.report", "report"),
     "show": _Entry(
-        "Draw what a run did: attention maps, logged curves.",
+        "Draw what a run did or a store holds: attention, curves, discoveries, patches.",
         "labelkit.cli.show",
         example="labelkit show curves --run runs/flipclass-digits --out curves.png",
     ),

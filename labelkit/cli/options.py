@@ -18,17 +18,20 @@ HELP_SETTINGS = {"help_option_names": ["-h", "--help"]}
 COMMON_PANEL = "All commands"
 
 JsonOption = Annotated[
-    bool, typer.Option("--json", help="Print one JSON object on stdout.", rich_help_panel=COMMON_PANEL)
+    bool, typer.Option("--json", metavar="", help="Print one JSON object on stdout.", rich_help_panel=COMMON_PANEL)
 ]
 QuietOption = Annotated[
     bool,
-    typer.Option("--quiet", "-q", help="Print only the path of what was made.", rich_help_panel=COMMON_PANEL),
+    typer.Option(
+        "--quiet", "-q", metavar="", help="Print only the path of what was made.", rich_help_panel=COMMON_PANEL
+    ),
 ]
 VerboseOption = Annotated[
     bool,
     typer.Option(
         "--verbose",
         "-v",
+        metavar="",
         help="Also say on stderr what was set and what libraries log; show the traceback of an error.",
         rich_help_panel=COMMON_PANEL,
     ),

@@ -11,7 +11,7 @@ from labelkit.config.prototypes import PrototypesConfig
 def prototypes(config: PrototypesConfig) -> None:
     """Spread one vector per class over the sphere, write them, and say how well they are spread.
 
-    Example: labelkit prototypes --dim 50 --classes 100
+    Example: labelkit prototypes --num-classes 100 --embed-dim 50
     """
     from labelkit.stages.prototypes import make_prototypes  # torch loads here, not in --help
 

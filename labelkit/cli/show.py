@@ -23,7 +23,7 @@ def attention(config: ShowAttentionConfig) -> None:
 
     Of a run of tac-ccl: attention of two views of an image, and how much they agree, before and after training.
 
-    Example: labelkit show attention --checkpoint runs/flipclass-digits --images 4 --out maps.png
+    Example: labelkit show attention --checkpoint runs/flipclass-digits --num-images 4 --out maps.png
     """
     from labelkit.stages.show_attention import show_attention  # torch loads here, not in --help
 
@@ -34,7 +34,7 @@ def attention(config: ShowAttentionConfig) -> None:
 def assembly(config: ShowAssemblyConfig) -> None:
     """Draw where the spatial assembly of a network moves the features of a few images, and what stays.
 
-    Example: labelkit show assembly --checkpoint runs/san-digits --images 4 --out assembly.png
+    Example: labelkit show assembly --checkpoint runs/san-digits --num-images 4 --out assembly.png
     """
     from labelkit.stages.show_assembly import show_assembly  # torch loads here, not in --help
 
@@ -78,7 +78,7 @@ def patches(config: ShowPatchesConfig) -> None:
 def prototypes(config: ShowPrototypesConfig) -> None:
     """Draw where the object-aware filter of a cotap run finds each of its prototypes in a few images.
 
-    Example: labelkit show prototypes --checkpoint runs/cotap --images 4 --out prototypes.png
+    Example: labelkit show prototypes --checkpoint runs/cotap --num-images 4 --out prototypes.png
     """
     from labelkit.stages.show_prototypes import show_prototypes  # torch loads here, not in --help
 

@@ -30,7 +30,9 @@ class BackboneRunConfig(RunConfig):
         json_schema_extra=_MODEL,
     )
     pixel_std: tuple[float, ...] | None = Field(
-        None, description="Their standard deviation, likewise.", json_schema_extra=_MODEL
+        None,
+        description="Standard deviation of the pixels, likewise; default: the backbone's.",
+        json_schema_extra=_MODEL,
     )
 
     eval_split: str = Field(

@@ -158,18 +158,23 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
     return close[0] if close else None
 
 
-def value_text(value: object) -> str:
-    """Return a value as a user would type it: ``1,2`` for a tuple, ``none`` for None; long ones shortened."""
+def value_text(value: object, *, longest: int | None = _MAX_SHOWN) -> str:
+    """Return a value as a user would type it: ``1,2`` for a tuple, ``none`` for None.
+
+    Args:
+        value: None, a bool, a number, a text, a path, or a list of those.
+        longest: characters beyond which it is shortened; None: never.
+    """
     if value is None:
         return "none"
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list | tuple):
-        text = ",".join(value_text(item) for item in value)
+        text = ",".join(value_text(item, longest=longest) for item in value)
     else:
         text = str(value)
-    if len(text) > _MAX_SHOWN:
-        text = text[: _MAX_SHOWN - 3] + "..."
+    if longest is not None and len(text) > longest:
+        text = text[: longest - 3] + "..."
     if not text or not text.isprintable() or text != text.strip():
         return repr(text)
     return text

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from labelkit.config.earlier import LabelsOption, PreviousOption
+from labelkit.config.earlier import RESULT_NAME, LabelsOption, PreviousOption
 from labelkit.config.index import IndexConfig
 from labelkit.config.memory import MemoryConfig
 
@@ -75,7 +75,7 @@ class SinkhornConfig(ClusterConfig):
     )
     prototypes: str | None = Field(
         None,
-        pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$",
+        pattern=RESULT_NAME,
         description="First prototypes from this result beside the store instead; the prior then keeps its order.",
     )
     exact_balance: bool = Field(

@@ -13,7 +13,7 @@ from labelkit.config.base import StageConfig, option
 
 _DATA: JsonDict = {"panel": "Data"}
 _RUN: JsonDict = {"panel": "Run"}
-_RUN_ONLY: JsonDict = option("Run", preset=False)
+_OUTPUT: JsonDict = option("Output", preset=False)
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
@@ -75,10 +75,10 @@ class CompareConfig(StageConfig):
         None,
         description="Keep runs, stores and scores in this folder; the same command goes on with what is there. "
         "Default: they vanish.",
-        json_schema_extra=_RUN_ONLY,
+        json_schema_extra=_OUTPUT,
     )
-    out: Path | None = Field(None, description="Also write everything as JSON.", json_schema_extra=_RUN_ONLY)
-    overwrite: bool = Field(False, description="Replace --out.", json_schema_extra=_RUN_ONLY)
+    out: Path | None = Field(None, description="Also write everything as JSON.", json_schema_extra=_OUTPUT)
+    overwrite: bool = Field(False, description="Replace --out.", json_schema_extra=_OUTPUT)
     jobs: int = Field(
         1,
         ge=1,

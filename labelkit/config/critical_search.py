@@ -28,9 +28,11 @@ class CriticalSearchOptions(StageConfig):
         json_schema_extra=_RULE,
     )
     confine_factor: int = Field(
-        10, ge=1, description="auto: so many times as many candidates as are wanted,", json_schema_extra=_RULE
+        10, ge=1, description="--delta auto: so many times as many candidates as are wanted.", json_schema_extra=_RULE
     )
-    confine_cap: float = Field(0.25, gt=0, le=1, description="but at most this share of them.", json_schema_extra=_RULE)
+    confine_cap: float = Field(
+        0.25, gt=0, le=1, description="--delta auto: at most this share of the candidates.", json_schema_extra=_RULE
+    )
     beta: float | Literal["auto"] = Field(
         "auto",
         description="Sharpness of the weights beta/(beta + rank share) (Eq. 3.10); auto = 1 / classes with labels.",

@@ -43,11 +43,11 @@ class DenseConfig(GateConfig, ModelConfig):
     out: Path | None = Field(
         None, description="Also write everything as JSON: scores, protocol, network, data.", json_schema_extra=_OUT
     )
-    plot: Path | None = Field(
-        None, description="Also draw predicted masks beside the true ones, as PNG.", json_schema_extra=_OUT
+    sheet: Path | None = Field(
+        None, description="Also draw predicted masks beside the true ones to this PNG.", json_schema_extra=_OUT
     )
-    num_pictures: int = Field(6, ge=1, le=100, description="Images on the plot.", json_schema_extra=_OUT)
-    overwrite: bool = Field(False, description="Replace --out and --plot.", json_schema_extra=_OUT)
+    num_pictures: int = Field(6, ge=1, le=100, description="Images on the sheet.", json_schema_extra=_OUT)
+    overwrite: bool = Field(False, description="Replace the files in --out and --sheet.", json_schema_extra=_OUT)
 
 
 class EvaluateSegmentationConfig(DenseConfig):
@@ -128,8 +128,8 @@ class EvaluatePatchClustersConfig(DenseConfig):
     )
     max_patches: int = Field(200_000, ge=100, description="Patches that k-means sees, drawn by the seed.")
     seeds: int = Field(5, ge=1, le=100, description="Runs of k-means, from --seed on; scores are their mean.")
-    restarts: int = Field(5, ge=1, description="Starts of each run; the tightest groups are kept.")
-    iterations: int = Field(50, ge=1, description="Iterations of each start.")
+    num_inits: int = Field(5, ge=1, description="Starts of each run; the lowest inertia wins.")
+    max_iterations: int = Field(50, ge=1, description="Iterations of one start at the most.")
     absent_as_zero: bool = Field(
         False, description="Classes in neither truth nor prediction count as IoU 0 instead of being left out."
     )
@@ -148,8 +148,8 @@ class EvaluateTrackingConfig(DenseConfig):
     )
     split: str = Field("auto", description="Films that are scored; auto = val, else all.", json_schema_extra=_DATA)
     max_films: int | None = Field(None, ge=1, description="Use only the first so many films.", json_schema_extra=_DATA)
-    short_side: int = Field(
-        480, ge=8, le=4096, description="Shorter side of a frame in pixels; smaller frames stay as they are."
+    shorter_side: int = Field(
+        480, ge=8, le=4096, description="Frames are resized to this, in pixels; smaller frames stay as they are."
     )
     radius: int = Field(12, ge=0, description="Farthest source of a patch, in rows and columns of patches; 0: any.")
     context: int = Field(7, ge=0, description="Frames before that masks are taken from, besides the first.")

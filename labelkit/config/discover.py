@@ -8,11 +8,12 @@ from typing import ClassVar, Literal
 from pydantic import Field, model_validator
 from pydantic.config import JsonDict
 
-from labelkit.config.earlier import LabelsOption, PreviousOption
+from labelkit.config.earlier import RESULT_NAME, LabelsOption, PreviousOption
 from labelkit.config.index import IndexConfig
 from labelkit.config.memory import MemoryConfig
 
 _STORE: JsonDict = {"panel": "Store", "preset": False}
+_OUTPUT: JsonDict = {"panel": "Output", "preset": False}
 
 
 class DiscoverCategoriesConfig(LabelsOption, PreviousOption, IndexConfig, MemoryConfig):
@@ -41,7 +42,7 @@ class DiscoverCategoriesConfig(LabelsOption, PreviousOption, IndexConfig, Memory
     split: str = Field("all", description="Rows to use: a split's name, or all.")
     num_inits: int = Field(10, ge=1, description="Starts of the k-means that assigns; the lowest inertia wins.")
     seed: int = Field(0, ge=0, description="Seed of draws and starts.")
-    plot: Path | None = Field(None, description="Also draw the curves to this PNG.", json_schema_extra=_STORE)
+    plot: Path | None = Field(None, description="Also draw the curves to this PNG.", json_schema_extra=_OUTPUT)
 
     @model_validator(mode="after")
     def _published_search_has_one_criterion(self) -> DiscoverCategoriesConfig:
@@ -67,7 +68,7 @@ class DiscoverAnswerConfig(LabelsOption, IndexConfig, MemoryConfig):
 
     grouping: str | None = Field(
         None,
-        pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$",
+        pattern=RESULT_NAME,
         description="Result that groups the rows: one of discover head, cluster ss-kmeans, discover categories; "
         "default: the first of these that is there.",
         json_schema_extra=_STORE,
@@ -80,10 +81,10 @@ class DiscoverAnswerConfig(LabelsOption, IndexConfig, MemoryConfig):
         json_schema_extra=_STORE,
     )
     csv: Path | None = Field(
-        None, description="Table to write; default: INDEX.RESULT.csv beside the store.", json_schema_extra=_STORE
+        None, description="Table to write; default: INDEX.RESULT.csv beside the store.", json_schema_extra=_OUTPUT
     )
     plot: Path | None = Field(
-        None, description="Also draw the reliability of the calibration to this PNG.", json_schema_extra=_STORE
+        None, description="Also draw the reliability of the calibration to this PNG.", json_schema_extra=_OUTPUT
     )
     min_confidence: float = Field(0.8, ge=0, le=1, description="Below this confidence an image is unsure.")
     coverage: float | None = Field(

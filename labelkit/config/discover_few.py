@@ -15,11 +15,11 @@ from labelkit.config.index import IndexConfig
 from labelkit.config.memory import MemoryConfig
 
 _STORE: JsonDict = {"panel": "Store", "preset": False}
+_OUTPUT: JsonDict = {"panel": "Output", "preset": False}
 _LABELS: JsonDict = {"panel": "Labels"}
 _NUMBER: JsonDict = {"panel": "How many"}
 _RULE: JsonDict = {"panel": "Which"}
 _IMAGES: JsonDict = {"panel": "Images"}
-_PICTURE: JsonDict = {"panel": "Pictures", "preset": False}
 
 _RESULT_NAME = r"^[a-z0-9][a-z0-9._-]{0,63}$"
 
@@ -28,7 +28,7 @@ class DiscoverFewConfig(LabelsOption, IndexConfig, MemoryConfig):
     """What the discoveries that grow a few labels share."""
 
     csv: Path | None = Field(
-        None, description="Table to write; default: INDEX.RESULT.csv beside the store.", json_schema_extra=_STORE
+        None, description="Table to write; default: INDEX.RESULT.csv beside the store.", json_schema_extra=_OUTPUT
     )
     split: str = Field("all", description="Rows to use: a split's name, or all.")
     num_labels: int | None = Field(
@@ -106,14 +106,14 @@ class DiscoverSnowballConfig(DiscoverFewConfig):
     far_factor: int = Field(
         10,
         ge=1,
-        description="The confident set of far is so many times as large (Sec. 2.4.1).",
+        description="The confident set of --select far is so many times as large as what is wanted (Sec. 2.4.1).",
         json_schema_extra=_RULE,
     )
     far_cap: float | None = Field(
         0.5,
         gt=0,
         le=1,
-        description="But at most this share of the candidates; none: no limit.",
+        description="The confident set of --select far is at most this share of the candidates; none: no limit.",
         json_schema_extra=_RULE,
     )
     refill: bool = Field(
@@ -165,37 +165,37 @@ class ShowDiscoveredConfig(StageConfig):
         json_schema_extra=_STORE,
     )
     out: Path | None = Field(
-        None, description="Contact sheet to write, PNG: a block per class, best rank first.", json_schema_extra=_PICTURE
+        None, description="Contact sheet to write, PNG: a block per class, best rank first.", json_schema_extra=_OUTPUT
     )
     map: Path | None = Field(
         None,
         description="2-D map to write, PNG: labeled, discovered and other images after each round.",
-        json_schema_extra=_PICTURE,
+        json_schema_extra=_OUTPUT,
     )
-    overwrite: bool = Field(False, description="Replace pictures that are there.", json_schema_extra=_PICTURE)
-    images: int = Field(10, ge=1, description="Images of each class on the sheet.", json_schema_extra=_IMAGES)
+    overwrite: bool = Field(False, description="Replace pictures that are there.", json_schema_extra=_OUTPUT)
+    num_images: int = Field(10, ge=1, description="Images of each class on the sheet.", json_schema_extra=_IMAGES)
     columns: int = Field(10, ge=1, le=100, description="Images in a line of the sheet.", json_schema_extra=_IMAGES)
     classes: tuple[str, ...] | None = Field(
         None, description="Only these classes, comma-separated.", json_schema_extra=_IMAGES
     )
     dataset: str | None = Field(
         None,
-        description="Where the images are, if that is not known from the store.",
+        description="Where the images are, if they are no longer where embed read them.",
         json_schema_extra=_IMAGES,
     )
     data_root: Path = Field(
         Path("data"), description="Folder where named sets live (with --dataset).", json_schema_extra=_IMAGES
     )
     projection: Literal["pca", "tsne"] = Field(
-        "pca", description="How the map is made: two principal directions, or t-SNE.", json_schema_extra=_PICTURE
+        "pca", description="How the map is made: two principal directions, or t-SNE.", json_schema_extra=_OUTPUT
     )
     max_points: int = Field(
         5000,
         ge=10,
         description="Images on the map; of more, some that were not found are left out.",
-        json_schema_extra=_PICTURE,
+        json_schema_extra=_OUTPUT,
     )
-    seed: int = Field(0, ge=0, description="Seed of t-SNE and of what is left out.", json_schema_extra=_PICTURE)
+    seed: int = Field(0, ge=0, description="Seed of t-SNE and of what is left out.", json_schema_extra=_OUTPUT)
 
     @model_validator(mode="after")
     def _options_fit_each_other(self) -> ShowDiscoveredConfig:

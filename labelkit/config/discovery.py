@@ -83,7 +83,10 @@ class DiscoveryTrainConfig(ContrastiveTrainConfig):
         0.07, gt=0, description="Temperature of the teacher's target at the start (tau_t).", json_schema_extra=_LOSS
     )
     teacher_temperature_final: float = Field(
-        0.04, gt=0, description="The same after the warm-up.", json_schema_extra=_LOSS
+        0.04,
+        gt=0,
+        description="Temperature of the teacher's target after --teacher-warmup-epochs.",
+        json_schema_extra=_LOSS,
     )
     teacher_warmup_epochs: int = Field(
         30, ge=0, description="Epochs from the first to the final teacher temperature.", json_schema_extra=_LOSS

@@ -38,7 +38,7 @@ class PreviousOption(StageConfig):
     previous_result: str | None = Field(
         None,
         pattern=RESULT_NAME,
-        description="With --previous: its result; default: the one named like this result.",
+        description="Result in --previous; default: the one named like the result that is written.",
         json_schema_extra=_EARLIER,
     )
     keep_overlap: float = Field(

@@ -16,6 +16,7 @@ _MODEL: JsonDict = {"panel": "Model"}
 _RUN: JsonDict = {"panel": "Run"}
 _RUN_ONLY: JsonDict = {"panel": "Run", "preset": False}
 _IMAGES: JsonDict = {"panel": "Images"}
+_OUTPUT: JsonDict = {"panel": "Output", "preset": False}
 _PATCHES: JsonDict = {"panel": "Patches"}
 
 
@@ -24,7 +25,7 @@ class EmbedConfig(DataConfig, ModelConfig, MemoryConfig):
 
     command: ClassVar[tuple[str, ...]] = ("embed",)
 
-    out: Path = Field(..., description="Store to write, NAME.h5.", json_schema_extra=_RUN_ONLY)
+    out: Path = Field(..., description="Store to write, NAME.h5.", json_schema_extra=_OUTPUT)
     stride: int = Field(1, ge=1, description="Only every so many-th of the chosen images.", json_schema_extra=_IMAGES)
     max_images: int | None = Field(
         None,
@@ -74,7 +75,7 @@ class EmbedConfig(DataConfig, ModelConfig, MemoryConfig):
         "computed, whatever the files are called now; default: all are computed.",
         json_schema_extra=_RUN_ONLY,
     )
-    overwrite: bool = Field(False, description="Replace the store in --out.", json_schema_extra=_RUN_ONLY)
+    overwrite: bool = Field(False, description="Replace the store in --out.", json_schema_extra=_OUTPUT)
     dry_run: bool = Field(
         False, description="Show configuration, counts, memory and time; write nothing.", json_schema_extra=_RUN_ONLY
     )
@@ -82,7 +83,7 @@ class EmbedConfig(DataConfig, ModelConfig, MemoryConfig):
     @model_validator(mode="after")
     def _patches_need_dense(self) -> EmbedConfig:
         if self.patches_per_image is not None and not self.dense:
-            raise ValueError("patches_per_image goes with --dense")
+            raise ValueError("--patches-per-image goes with --dense")
         return self
 
     @model_validator(mode="after")

@@ -8,34 +8,35 @@ from typing import ClassVar, Literal
 from pydantic import Field, field_validator, model_validator
 from pydantic.config import JsonDict
 
-from labelkit.config.earlier import LabelsOption
+from labelkit.config.earlier import RESULT_NAME, LabelsOption
 from labelkit.config.gate import GateConfig
-from labelkit.config.index import IndexConfig
+from labelkit.config.index import ScoresConfig
 from labelkit.config.memory import MemoryConfig
 
 _RUN: JsonDict = {"panel": "Run"}
 _STORE: JsonDict = {"panel": "Store", "preset": False}
+_OUTPUT: JsonDict = {"panel": "Output", "preset": False}
 
 
-class EvaluateAnswerConfig(GateConfig, IndexConfig):
+class EvaluateAnswerConfig(GateConfig, ScoresConfig):
     """``labelkit evaluate answer``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "answer")
 
     answer: str = Field(
         "answer",
-        pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$",
+        pattern=RESULT_NAME,
         description="Result of discover answer to score.",
         json_schema_extra=_STORE,
     )
     split: str = Field("all", description="Rows to score: a split's name, or all.")
     bins: int = Field(10, ge=1, le=1000, description="Bins of the reliability table.")
     plot: Path | None = Field(
-        None, description="Also draw reliability and risk-coverage to this PNG.", json_schema_extra=_STORE
+        None, description="Also draw reliability and risk-coverage to this PNG.", json_schema_extra=_OUTPUT
     )
 
 
-class EvaluateClusteringConfig(GateConfig, LabelsOption, IndexConfig, MemoryConfig):
+class EvaluateClusteringConfig(GateConfig, LabelsOption, ScoresConfig, MemoryConfig):
     """``labelkit evaluate clustering``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "clustering")
@@ -60,7 +61,7 @@ class EvaluateClusteringConfig(GateConfig, LabelsOption, IndexConfig, MemoryConf
     allow_stale: bool = Field(False, description="Also score results of another version of the store, marked.")
 
 
-class EvaluateKNNConfig(GateConfig, LabelsOption, IndexConfig, MemoryConfig):
+class EvaluateKNNConfig(GateConfig, LabelsOption, ScoresConfig, MemoryConfig):
     """``labelkit evaluate knn``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "knn")
@@ -74,8 +75,8 @@ class EvaluateKNNConfig(GateConfig, LabelsOption, IndexConfig, MemoryConfig):
     gallery: str = Field("train", description="Split whose labels are known.")
     queries: str = Field("test", description="Split whose labels are to be found.")
     linear: bool = Field(False, description="Also train a linear classifier on the gallery.")
-    linear_epochs: int = Field(100, ge=1, description="Passes of its training.")
-    seed: int = Field(0, ge=0, description="Seed of its order.")
+    linear_epochs: int = Field(100, ge=1, description="Passes of the training of --linear.")
+    seed: int = Field(0, ge=0, description="Seed of the order in which --linear sees the rows.")
 
     @field_validator("k")
     @classmethod
@@ -85,7 +86,7 @@ class EvaluateKNNConfig(GateConfig, LabelsOption, IndexConfig, MemoryConfig):
         return value
 
 
-class EvaluateLinearConfig(GateConfig, LabelsOption, IndexConfig):
+class EvaluateLinearConfig(GateConfig, LabelsOption, ScoresConfig):
     """``labelkit evaluate linear``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "linear")
@@ -121,7 +122,7 @@ class EvaluateLinearConfig(GateConfig, LabelsOption, IndexConfig):
         return value
 
 
-class EvaluateRetrievalConfig(GateConfig, IndexConfig, MemoryConfig):
+class EvaluateRetrievalConfig(GateConfig, ScoresConfig, MemoryConfig):
     """``labelkit evaluate retrieval``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "retrieval")
@@ -168,15 +169,15 @@ class EvaluateRetrievalConfig(GateConfig, IndexConfig, MemoryConfig):
     @model_validator(mode="after")
     def _one_protocol(self) -> EvaluateRetrievalConfig:
         if not self.k or min(self.k) < 1:
-            raise ValueError("k are numbers of neighbors from 1 on")
+            raise ValueError("-k takes numbers of neighbors from 1 on")
         if not self.split:
-            raise ValueError("split is empty; leave it out for the default")
+            raise ValueError("--split is empty; leave it out for the default")
         if self.split != ("auto",) and (self.queries is not None or self.gallery_index is not None):
-            raise ValueError("split has rows look each other up; it has no meaning beside --queries or --gallery-index")
+            raise ValueError("--split: rows look each other up; it has no meaning beside --queries or --gallery-index")
         if self.gallery is not None and self.queries is None and self.gallery_index is None:
-            raise ValueError("gallery goes with --queries or --gallery-index")
+            raise ValueError("--gallery goes with --queries or --gallery-index")
         if self.queries is not None and self.gallery is None and self.gallery_index is None:
-            raise ValueError("queries needs --gallery, or --gallery-index")
+            raise ValueError("--queries needs --gallery, or --gallery-index")
         return self
 
 
@@ -203,11 +204,11 @@ class EvaluateClassificationConfig(GateConfig):
     )
     result: str | None = Field(
         None,
-        pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$",
-        description="With --index: name of the result beside the store.",
-        json_schema_extra=_STORE,
+        pattern=RESULT_NAME,
+        description="With --index: also keep the scores as a result of this name; default: not kept.",
+        json_schema_extra=_OUTPUT,
     )
-    overwrite: bool = Field(False, description="Replace a result of this name.", json_schema_extra=_STORE)
+    overwrite: bool = Field(False, description="Replace a result of this name.", json_schema_extra=_OUTPUT)
     split: str = Field("auto", description="Images to score: a split's name; auto = test, or val, if there is one.")
     groups: Literal["auto", "rank", "counts", "none"] = Field(
         "auto",
@@ -220,7 +221,9 @@ class EvaluateClassificationConfig(GateConfig):
     seed: int = Field(0, ge=0, description="Seed of the resamples.")
     per_class: bool = Field(False, description="Also show the accuracy of every class.")
     confusion: Path | None = Field(
-        None, description="Also write the confusion matrix to this CSV: a row per true class.", json_schema_extra=_STORE
+        None,
+        description="Also write the confusion matrix to this CSV: a row per true class.",
+        json_schema_extra=_OUTPUT,
     )
     batch_size: int = Field(
         256, ge=1, description="With --checkpoint: images per forward pass.", json_schema_extra=_RUN
@@ -237,7 +240,7 @@ class EvaluateClassificationConfig(GateConfig):
         if self.checkpoint is not None and self.index is not None:
             raise ValueError("give either --checkpoint (a run folder) or --index (a store)")
         if self.result is not None and self.checkpoint is not None:
-            raise ValueError("result goes with index: it is written beside a store")
+            raise ValueError("--result goes with --index: it is written beside a store")
         if self.data_root is not None and self.index is not None:
-            raise ValueError("data_root goes with checkpoint: a store holds all that is needed")
+            raise ValueError("--data-root goes with --checkpoint: a store holds all that is needed")
         return self

@@ -13,6 +13,7 @@ _FILES = option("Files", preset=False)
 _MEANING = option("What is what", preset=False)
 _ROWS = option("Rows", preset=False)
 _STORE = option("Store", preset=False)
+_OUTPUT = option("Output", preset=False)
 
 IMPORT_SUFFIXES = (".npy", ".npz", ".csv", ".h5", ".hdf5", ".hdf")
 EXPORT_SUFFIXES = (".npy", ".npz", ".csv", ".parquet")
@@ -33,7 +34,7 @@ class ImportConfig(StageConfig):
     source: Path = Field(
         ..., description="Rows to read: .npy, .npz, .csv, or HDF5 (.h5, .hdf5, .hdf).", json_schema_extra=_FILES
     )
-    out: Path = Field(..., description="Store to write, NAME.h5.", json_schema_extra=_FILES)
+    out: Path = Field(..., description="Store to write, NAME.h5.", json_schema_extra=_OUTPUT)
     ids: Path | None = Field(
         None,
         description="Names of the rows in their order: .txt, one a line, or .csv with a column path, and labels and "
@@ -88,7 +89,7 @@ class ImportConfig(StageConfig):
     dtype: Literal["auto", "float32", "float16"] = Field(
         "auto", description="Type of the stored rows; auto: float16 for float16, else float32.", json_schema_extra=_ROWS
     )
-    overwrite: bool = Field(False, description="Replace the store in --out.", json_schema_extra=_FILES)
+    overwrite: bool = Field(False, description="Replace the store in --out.", json_schema_extra=_OUTPUT)
 
     @field_validator("source")
     @classmethod
@@ -128,7 +129,7 @@ class ExportConfig(StageConfig):
         ...,
         description="File to write: .npy (and the names beside it, NAME.ids.csv), .npz, .csv, or .parquet (needs "
         "labelkit[parquet]).",
-        json_schema_extra=_STORE,
+        json_schema_extra=_OUTPUT,
     )
     what: Literal["embeddings", "labels", "result"] = Field(
         "embeddings",
@@ -141,7 +142,7 @@ class ExportConfig(StageConfig):
         description="With --what result: its name beside the store.",
         json_schema_extra=_STORE,
     )
-    overwrite: bool = Field(False, description="Replace files of these names.", json_schema_extra=_STORE)
+    overwrite: bool = Field(False, description="Replace files of these names.", json_schema_extra=_OUTPUT)
 
     @field_validator("out")
     @classmethod

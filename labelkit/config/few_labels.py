@@ -66,10 +66,14 @@ class FewLabelTrainConfig(BackboneRunConfig, StepTrainConfig):
         json_schema_extra=_AVERAGES,
     )
     ema_decay: float = Field(
-        0.999, ge=0, lt=1, description="Decay of the teacher's weights afterwards.", json_schema_extra=_AVERAGES
+        0.999,
+        ge=0,
+        lt=1,
+        description="Decay of the teacher's weights once the consistency has grown.",
+        json_schema_extra=_AVERAGES,
     )
     ema_ramp: Literal["step", "linear"] = Field(
-        "step", description="How the decay goes from the first to the second.", json_schema_extra=_AVERAGES
+        "step", description="How the decay goes from --ema-decay-start to --ema-decay.", json_schema_extra=_AVERAGES
     )
     ema_horizon: bool = Field(
         True,
@@ -136,7 +140,7 @@ class MeanTeacherOptions(TwoStreamOptions):
         0.25,
         ge=0,
         le=1,
-        description="Share of the (first) phase in which that weight grows.",
+        description="Share of the (first) phase in which --consistency-weight grows.",
         json_schema_extra=_LOSS,
     )
     class_norm: Literal["labeled", "batch"] = Field(

@@ -99,12 +99,12 @@ class GateConfig(StageConfig):
     def _check_gate(self) -> GateConfig:
         for name in parse_limits(self.fail_under):
             if score_direction(name.rpartition("/")[2]) < 0:
-                raise ValueError(f"fail_under: less is better for {name}; use --fail-over")
+                raise ValueError(f"--fail-under: less is better for {name}; use --fail-over")
         for name in parse_limits(self.fail_over):
             if score_direction(name.rpartition("/")[2]) > 0:
-                raise ValueError(f"fail_over: more is better for {name}; use --fail-under")
+                raise ValueError(f"--fail-over: more is better for {name}; use --fail-under")
         if self.tolerance and self.baseline is None:
-            raise ValueError("tolerance goes with baseline")
+            raise ValueError("--tolerance goes with --baseline")
         return self
 
     @property

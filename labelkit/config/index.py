@@ -8,8 +8,10 @@ from pydantic import Field
 from pydantic.config import JsonDict
 
 from labelkit.config.base import StageConfig
+from labelkit.config.earlier import RESULT_NAME
 
 _STORE: JsonDict = {"panel": "Store", "preset": False}
+_OUTPUT: JsonDict = {"panel": "Output", "preset": False}
 
 
 class IndexConfig(StageConfig):
@@ -18,8 +20,19 @@ class IndexConfig(StageConfig):
     index: Path = Field(..., description="Store to read, NAME.h5.", json_schema_extra=_STORE)
     result: str | None = Field(
         None,
-        pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$",
-        description="Name of the result beside the store.",
-        json_schema_extra=_STORE,
+        pattern=RESULT_NAME,
+        description="Name of the result that is written beside the store; default: that of the command.",
+        json_schema_extra=_OUTPUT,
     )
-    overwrite: bool = Field(False, description="Replace a result of this name.", json_schema_extra=_STORE)
+    overwrite: bool = Field(False, description="Replace a result of this name.", json_schema_extra=_OUTPUT)
+
+
+class ScoresConfig(IndexConfig):
+    """A command that scores a store and may keep the scores beside it."""
+
+    result: str | None = Field(
+        None,
+        pattern=RESULT_NAME,
+        description="Also keep the scores as a result of this name beside the store; default: not kept.",
+        json_schema_extra=_OUTPUT,
+    )

@@ -59,7 +59,9 @@ class SuggestConfig(LabelsOption):
     seed: int = Field(0, ge=0, description="Seed of k-means and of random choices.", json_schema_extra=_RULE)
     columns: int = Field(10, ge=1, le=100, description="Images in a line of the sheet.", json_schema_extra=_IMAGES)
     dataset: str | None = Field(
-        None, description="Where the images are, if that is not known from the store.", json_schema_extra=_IMAGES
+        None,
+        description="Where the images are, if they are no longer where embed read them.",
+        json_schema_extra=_IMAGES,
     )
     data_root: Path = Field(
         Path("data"), description="Folder where named sets live (with --dataset).", json_schema_extra=_IMAGES
@@ -111,7 +113,7 @@ class LabelConfig(IndexConfig):
     )
     dataset: str | None = Field(
         None,
-        description="With --csv: where the images are, if that is not known from the store.",
+        description="With --csv: where the images are, if they are no longer where embed read them.",
         json_schema_extra=_IMAGES,
     )
     data_root: Path = Field(
@@ -136,13 +138,16 @@ class DiffConfig(StageConfig):
 
     index: Path = Field(..., description="Store of the later groups, NAME.h5.", json_schema_extra=_STORE)
     result: str = Field(
-        ..., pattern=RESULT_NAME, description="Its result of cluster or discover.", json_schema_extra=_STORE
+        ..., pattern=RESULT_NAME, description="Result of cluster or discover in --index.", json_schema_extra=_STORE
     )
     previous: Path | None = Field(
         None, description="Store of the earlier groups; default: --index.", json_schema_extra=_STORE
     )
     previous_result: str | None = Field(
-        None, pattern=RESULT_NAME, description="Its result; default: named like --result.", json_schema_extra=_STORE
+        None,
+        pattern=RESULT_NAME,
+        description="Result in --previous; default: the one named like --result.",
+        json_schema_extra=_STORE,
     )
     csv: Path | None = Field(
         None,

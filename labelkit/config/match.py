@@ -11,9 +11,9 @@ from pydantic.config import JsonDict
 from labelkit.config.base import StageConfig
 
 _RUN: JsonDict = {"panel": "Run"}
-_RUN_ONLY: JsonDict = {"panel": "Run", "preset": False}
 _IMAGES: JsonDict = {"panel": "Images"}
 _STORE: JsonDict = {"panel": "Store", "preset": False}
+_OUTPUT: JsonDict = {"panel": "Output", "preset": False}
 
 
 class MatchConfig(StageConfig):
@@ -28,7 +28,9 @@ class MatchConfig(StageConfig):
     )
     split: str = Field("all", description="Rows to compare: a split's name, or all.", json_schema_extra=_STORE)
     dataset: str | None = Field(
-        None, description="The indexed images, if they are no longer where embed read them.", json_schema_extra=_IMAGES
+        None,
+        description="Where the images are, if they are no longer where embed read them.",
+        json_schema_extra=_IMAGES,
     )
     data_root: Path = Field(
         Path("data"), description="Folder where named sets live (with --dataset).", json_schema_extra=_IMAGES
@@ -44,14 +46,19 @@ class MatchConfig(StageConfig):
     partners: int = Field(2, ge=1, description="Keep so many for every image, those with most inliers.")
     shorter_side: int = Field(256, ge=32, le=2048, description="Images are resized to this, in pixels.")
     max_tilt: int = Field(
-        3, ge=0, le=6, description="Simulated tilts, up to this power of the square root of 2; 5 is OpenCV's default."
+        3,
+        ge=0,
+        le=6,
+        description="Simulated tilts, up to this power of the square root of 2; 0: none; 5 is OpenCV's default.",
     )
     max_keypoints: int = Field(2000, ge=8, description="Keypoints of an image, the strongest ones.")
     ratio: float = Field(
         0.75, gt=0, le=1, description="A match is closer than this share of the second best one's distance."
     )
-    min_inliers: int = Field(15, ge=4, description="Keypoints that one homography must explain.")
-    min_inlier_ratio: float = Field(0.5, gt=0, le=1, description="And their share of the matched ones.")
+    min_inliers: int = Field(15, ge=4, description="Matched keypoints that one homography must explain.")
+    min_inlier_ratio: float = Field(
+        0.5, gt=0, le=1, description="Share of the matched keypoints that one homography must explain."
+    )
     seed: int = Field(0, ge=0, description="Seed of the clustering.")
 
     cache: bool = Field(
@@ -63,8 +70,8 @@ class MatchConfig(StageConfig):
     threads: int | None = Field(
         None, ge=1, description="Images worked on at a time; default: one per CPU core.", json_schema_extra=_RUN
     )
-    out: Path | None = Field(None, description="File to write; default: INDEX-matches.h5.", json_schema_extra=_RUN_ONLY)
+    out: Path | None = Field(None, description="File to write; default: INDEX-matches.h5.", json_schema_extra=_OUTPUT)
     sheet: Path | None = Field(
-        None, description="Also draw some of the matches to this PNG.", json_schema_extra=_RUN_ONLY
+        None, description="Also draw some of the matches to this PNG.", json_schema_extra=_OUTPUT
     )
-    overwrite: bool = Field(False, description="Replace the file in --out.", json_schema_extra=_RUN_ONLY)
+    overwrite: bool = Field(False, description="Replace the file in --out.", json_schema_extra=_OUTPUT)

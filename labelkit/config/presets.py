@@ -435,7 +435,7 @@ def _read_text(path: Path) -> str:
         with path.expanduser().open("rb") as file:
             content = file.read(_MAX_BYTES + 1)
     except FileNotFoundError as error:
-        raise ConfigError(where, "no such file") from error
+        raise ConfigError(where, "there is no such file", "Check the name.") from error
     except IsADirectoryError as error:
         raise ConfigError(where, "a folder, not a YAML file") from error
     except (OSError, ValueError, RuntimeError) as error:

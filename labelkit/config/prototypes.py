@@ -10,7 +10,7 @@ from pydantic.config import JsonDict
 
 from labelkit.config.base import StageConfig
 
-_RUN_ONLY: JsonDict = {"panel": "Run", "preset": False}
+_OUTPUT: JsonDict = {"panel": "Output", "preset": False}
 
 
 class PrototypesConfig(StageConfig):
@@ -18,12 +18,12 @@ class PrototypesConfig(StageConfig):
 
     command: ClassVar[tuple[str, ...]] = ("prototypes",)
 
-    classes: int = Field(..., ge=2, le=100_000, description="Vectors to spread.")
-    dim: int = Field(..., ge=2, le=100_000, description="Dimensions.")
+    num_classes: int = Field(..., ge=2, le=100_000, description="Vectors to spread, one per class.")
+    embed_dim: int = Field(..., ge=2, le=100_000, description="Dimensions of a vector.")
     method: Literal["auto", "optimize"] = Field(
         "auto",
-        description="auto: the closed form where there is one (classes <= 2 dim, or dim 2), else optimize; "
-        "optimize: minimize the loss in any case.",
+        description="auto: the closed form where there is one (up to twice as many classes as dimensions, or two "
+        "dimensions), else optimize; optimize: minimize the loss in any case.",
     )
     t: float = Field(2.0, gt=0, le=1e6, description="Sharpness of the loss (Eq. 5; 2 in the paper's code).")
     sharpest_t: float | None = Field(
@@ -33,13 +33,13 @@ class PrototypesConfig(StageConfig):
         description="Then sharpen the loss step by step up to this, so that the largest cosine counts; "
         "none: the paper's loss alone.",
     )
-    iterations: int = Field(200, ge=1, description="Iterations for every sharpness at the most.")
-    num_starts: int = Field(1, ge=1, description="Starts; the best is taken. More help with few vectors.")
+    max_iterations: int = Field(200, ge=1, description="Iterations for every sharpness at the most.")
+    num_inits: int = Field(1, ge=1, description="Starts; the best is taken. More help with few vectors.")
     seed: int = Field(0, ge=0, description="Seed of the start, or of rotation and order of a closed form.")
     device: Literal["cpu", "cuda"] = Field("cpu", description="Where to compute; cuda pays from about 2,000 classes.")
     cache: bool = Field(True, description="Look in the user's cache first, and keep there what was made.")
     out: Path | None = Field(
-        None, description="File to write; default: prototypes-CLASSESxDIM.h5.", json_schema_extra=_RUN_ONLY
+        None, description="File to write; default: prototypes-CLASSESxDIM.h5.", json_schema_extra=_OUTPUT
     )
-    plot: Path | None = Field(None, description="Also draw the cosines to this PNG.", json_schema_extra=_RUN_ONLY)
-    overwrite: bool = Field(False, description="Replace the file in --out.", json_schema_extra=_RUN_ONLY)
+    plot: Path | None = Field(None, description="Also draw the cosines to this PNG.", json_schema_extra=_OUTPUT)
+    overwrite: bool = Field(False, description="Replace the file in --out.", json_schema_extra=_OUTPUT)

@@ -8,10 +8,15 @@ from typing import ClassVar, Literal
 from pydantic import Field, model_validator
 from pydantic.config import JsonDict
 
+from labelkit.config.base import flag
+from labelkit.config.earlier import RESULT_NAME
 from labelkit.config.index import IndexConfig
 from labelkit.config.memory import MemoryConfig
 
+_RUN: JsonDict = {"panel": "Run"}
+_IMAGES: JsonDict = {"panel": "Images"}
 _STORE: JsonDict = {"panel": "Store", "preset": False}
+_OUTPUT: JsonDict = {"panel": "Output", "preset": False}
 _FILTER: JsonDict = {"panel": "Filters", "preset": False}
 _SEARCH: JsonDict = {"panel": "Search"}
 _PATCHES: JsonDict = {"panel": "Patches"}
@@ -22,6 +27,12 @@ class RetrieveConfig(IndexConfig, MemoryConfig):
 
     command: ClassVar[tuple[str, ...]] = ("retrieve",)
 
+    result: str | None = Field(
+        None,
+        pattern=RESULT_NAME,
+        description="Also keep the hits as a result of this name beside the store; default: not kept.",
+        json_schema_extra=_OUTPUT,
+    )
     query: Path | None = Field(
         None,
         description="Image file, folder of images, or another store of the same model, to look up.",
@@ -80,36 +91,50 @@ class RetrieveConfig(IndexConfig, MemoryConfig):
         json_schema_extra=_SEARCH,
     )
     rescore: int = Field(100, ge=1, description="ivfpq: candidates that are scored exactly.", json_schema_extra=_SEARCH)
-    hnsw_links: int = Field(32, ge=2, le=512, description="Links per row of the graph.", json_schema_extra=_SEARCH)
+    hnsw_links: int = Field(
+        32, ge=2, le=512, description="hnsw: links per row of the graph.", json_schema_extra=_SEARCH
+    )
     hnsw_build_width: int = Field(
-        200, ge=1, description="Candidates while a row is linked; more take longer to build.", json_schema_extra=_SEARCH
+        200,
+        ge=1,
+        description="hnsw: candidates while a row is linked; more take longer to build.",
+        json_schema_extra=_SEARCH,
     )
     ivf_lists: int | None = Field(
-        None, ge=1, description="Lists; default: 4 sqrt(rows), at most rows / 39.", json_schema_extra=_SEARCH
+        None,
+        ge=1,
+        description="ivfpq: lists that rows are sorted into; default: 4 sqrt(rows), at most rows / 39.",
+        json_schema_extra=_SEARCH,
     )
     pq_bytes: int | None = Field(
         None,
         ge=1,
-        description="Bytes per row, a divisor of the dimensions; default: the largest up to a quarter of them.",
+        description="ivfpq: bytes per row, a divisor of the dimensions; default: the largest up to a quarter of them.",
         json_schema_extra=_SEARCH,
     )
-    csv: Path | None = Field(None, description="Also write the hits to this CSV.", json_schema_extra=_STORE)
-    sheet: Path | None = Field(None, description="Also draw query and hits to this PNG.", json_schema_extra=_STORE)
+    csv: Path | None = Field(None, description="Also write the hits to this CSV.", json_schema_extra=_OUTPUT)
+    sheet: Path | None = Field(None, description="Also draw query and hits to this PNG.", json_schema_extra=_OUTPUT)
     dataset: str | None = Field(
-        None, description="The indexed images (for --sheet), if they are no longer where embed read them."
+        None,
+        description="Where the images are (for --sheet), if they are no longer where embed read them.",
+        json_schema_extra=_IMAGES,
     )
-    data_root: Path = Field(Path("data"), description="Folder where named sets live (with --dataset).")
-    device: Literal["auto", "cpu", "cuda", "mps"] = Field("auto", description="Where to compute.")
+    data_root: Path = Field(
+        Path("data"), description="Folder where named sets live (with --dataset).", json_schema_extra=_IMAGES
+    )
+    device: Literal["auto", "cpu", "cuda", "mps"] = Field(
+        "auto", description="Where to compute.", json_schema_extra=_RUN
+    )
 
     @model_validator(mode="after")
     def _one_query(self) -> RetrieveConfig:
         if (self.query is None) == (self.query_rows is None):
             raise ValueError("give either --query (an image, a folder, a store) or --query-rows")
         if self.query_rows is not None and (not self.query_rows or min(self.query_rows) < 0):
-            raise ValueError("query_rows are rows from 0 on")
+            raise ValueError("--query-rows takes rows from 0 on")
         for name in ("label", "split"):
             if getattr(self, name) == ():
-                raise ValueError(f"{name} is empty; leave it out for all rows")
+                raise ValueError(f"{flag(name)} is empty; leave it out for all rows")
         self._check_patch()
         return self
 
@@ -119,12 +144,12 @@ class RetrieveConfig(IndexConfig, MemoryConfig):
         for name in ("patch", "pixel"):
             place = getattr(self, name)
             if place is not None and (len(place) != 2 or min(place) < 0):
-                raise ValueError(f"{name} is two numbers from 0 on, such as 3,4")
+                raise ValueError(f"{flag(name)} takes two numbers from 0 on, such as 3,4")
         if self.patch is None and self.pixel is None:
             if self.own_image:
-                raise ValueError("own_image goes with --patch or --pixel")
+                raise ValueError("--own-image goes with --patch or --pixel")
             return
         if self.search != "exact":
             raise ValueError("patches are searched exactly; leave out --search")
         if self.query_rows is not None and len(self.query_rows) != 1:
-            raise ValueError("a patch is looked up in one image: give one of query_rows")
+            raise ValueError("a patch is looked up in one image: give one of --query-rows")

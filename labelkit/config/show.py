@@ -8,21 +8,21 @@ from typing import ClassVar, Literal
 from pydantic import Field, field_validator, model_validator
 from pydantic.config import JsonDict
 
-from labelkit.config.base import StageConfig
+from labelkit.config.base import StageConfig, flag
 
 _MODEL: JsonDict = {"panel": "Model"}
 _RUN: JsonDict = {"panel": "Run"}
-_RUN_ONLY: JsonDict = {"panel": "Run", "preset": False}
 _IMAGES: JsonDict = {"panel": "Images"}
 _STORE: JsonDict = {"panel": "Store", "preset": False}
+_OUTPUT: JsonDict = {"panel": "Output", "preset": False}
 _PATCHES: JsonDict = {"panel": "Patches"}
 
 
 class PictureConfig(StageConfig):
     """A command that draws one picture."""
 
-    out: Path = Field(..., description="PNG to write.", json_schema_extra=_RUN_ONLY)
-    overwrite: bool = Field(False, description="Replace the picture in --out.", json_schema_extra=_RUN_ONLY)
+    out: Path = Field(..., description="PNG to write.", json_schema_extra=_OUTPUT)
+    overwrite: bool = Field(False, description="Replace the picture in --out.", json_schema_extra=_OUTPUT)
 
 
 class ShowImagesConfig(PictureConfig):
@@ -34,17 +34,19 @@ class ShowImagesConfig(PictureConfig):
     which: Literal["last", "best"] = Field(
         "last", description="Checkpoint of a run folder: the last, or the one of lowest loss.", json_schema_extra=_MODEL
     )
-    images: int | None = Field(
+    num_images: int | None = Field(
         None,
         ge=1,
-        description="So many images of the set, drawn by --seed; default: 4.",
+        description="Draw so many images of the set, chosen by --seed; default: 4.",
         json_schema_extra=_IMAGES,
     )
     rows: tuple[int, ...] | None = Field(
-        None, description="These rows of the data set instead, 0-based, comma-separated.", json_schema_extra=_IMAGES
+        None,
+        description="Instead of --num-images: these rows of the data set, 0-based, comma-separated.",
+        json_schema_extra=_IMAGES,
     )
     image: tuple[Path, ...] | None = Field(
-        None, description="These image files instead, comma-separated.", json_schema_extra=_IMAGES
+        None, description="Instead of --num-images: these image files, comma-separated.", json_schema_extra=_IMAGES
     )
     dataset: str | None = Field(
         None,
@@ -64,13 +66,14 @@ class ShowImagesConfig(PictureConfig):
 
     @model_validator(mode="after")
     def _one_choice_of_images(self) -> ShowImagesConfig:
-        chosen = [name for name in ("images", "rows", "image") if getattr(self, name) is not None]
+        chosen = [name for name in ("num_images", "rows", "image") if getattr(self, name) is not None]
         if len(chosen) > 1:
-            raise ValueError(f"choose images by one of --images, --rows and --image, not by {' and '.join(chosen)}")
+            named = " and ".join(flag(name) for name in chosen)
+            raise ValueError(f"choose images by one of --num-images, --rows and --image, not by {named}")
         for name in ("rows", "image"):
             if getattr(self, name) == ():
-                raise ValueError(f"{name} is empty; leave it out for the default")
-        from_set = [name for name in ("dataset", "data_root", "split") if getattr(self, name) is not None]
+                raise ValueError(f"{flag(name)} is empty; leave it out for the default")
+        from_set = [flag(name) for name in ("dataset", "data_root", "split") if getattr(self, name) is not None]
         if self.image is not None and from_set:
             raise ValueError(f"{' and '.join(from_set)} has no meaning beside --image")
         return self
@@ -118,8 +121,12 @@ class ShowPatchesConfig(PictureConfig):
     rows: tuple[int, ...] | None = Field(
         None, description="Rows of the store to draw, 0-based, comma-separated.", json_schema_extra=_IMAGES
     )
-    images: int | None = Field(
-        None, ge=1, le=100, description="So many rows drawn by --seed instead; default: 4.", json_schema_extra=_IMAGES
+    num_images: int | None = Field(
+        None,
+        ge=1,
+        le=100,
+        description="Draw so many rows, chosen by --seed, instead; default: 4.",
+        json_schema_extra=_IMAGES,
     )
     patch: tuple[int, ...] | None = Field(
         None,
@@ -127,7 +134,9 @@ class ShowPatchesConfig(PictureConfig):
         json_schema_extra=_PATCHES,
     )
     dataset: str | None = Field(
-        None, description="The indexed images, if they are no longer where embed read them.", json_schema_extra=_IMAGES
+        None,
+        description="Where the images are, if they are no longer where embed read them.",
+        json_schema_extra=_IMAGES,
     )
     data_root: Path = Field(
         Path("data"), description="Folder where named sets live (with --dataset).", json_schema_extra=_IMAGES
@@ -136,12 +145,12 @@ class ShowPatchesConfig(PictureConfig):
 
     @model_validator(mode="after")
     def _one_choice_of_rows(self) -> ShowPatchesConfig:
-        if self.rows is not None and self.images is not None:
-            raise ValueError("choose images by --rows or by --images")
+        if self.rows is not None and self.num_images is not None:
+            raise ValueError("choose images by --rows or by --num-images")
         if self.rows is not None and (not self.rows or min(self.rows) < 0):
-            raise ValueError("rows are rows of the store from 0 on")
+            raise ValueError("--rows takes rows of the store from 0 on")
         if self.patch is not None and (len(self.patch) != 2 or min(self.patch) < 0):
-            raise ValueError("patch is two numbers from 0 on, such as 3,4")
+            raise ValueError("--patch takes two numbers from 0 on, such as 3,4")
         return self
 
 
@@ -150,7 +159,7 @@ class ShowPrototypesConfig(ShowImagesConfig):
 
     command: ClassVar[tuple[str, ...]] = ("show", "prototypes")
 
-    prototypes: int = Field(
+    num_prototypes: int = Field(
         6,
         ge=1,
         le=64,

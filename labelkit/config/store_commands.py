@@ -11,6 +11,7 @@ from labelkit.config.base import StageConfig, option
 
 _STORE = option("Store", preset=False)
 _RUN = option("Run", preset=False)
+_OUTPUT = option("Output", preset=False)
 
 
 class VerifyConfig(StageConfig):
@@ -37,11 +38,11 @@ class PackConfig(StageConfig):
     command: ClassVar[tuple[str, ...]] = ("pack",)
 
     index: Path = Field(..., description="Store to pack, NAME.h5.", json_schema_extra=_STORE)
-    out: Path = Field(..., description="File to write, with the store and all its results.", json_schema_extra=_RUN)
+    out: Path = Field(..., description="File to write, with the store and all its results.", json_schema_extra=_OUTPUT)
     allow_stale: bool = Field(
         False, description="Also pack results of other content than the store has now.", json_schema_extra=_STORE
     )
-    overwrite: bool = Field(False, description="Replace the file in --out.", json_schema_extra=_RUN)
+    overwrite: bool = Field(False, description="Replace the file in --out.", json_schema_extra=_OUTPUT)
 
 
 class StatusConfig(StageConfig):

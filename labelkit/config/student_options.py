@@ -22,7 +22,7 @@ class MixMatchOptions(StageConfig):
     mixup_alpha: float = Field(
         0.75,
         gt=0,
-        description="Of the Beta distribution that the share of each blend is drawn from.",
+        description="Alpha of the distribution Beta(alpha, alpha) that the share of each blend is drawn from.",
         json_schema_extra=_MIXMATCH,
     )
     unlabeled_weight: float = Field(
@@ -35,7 +35,7 @@ class MixMatchOptions(StageConfig):
         1 / 64,
         ge=0,
         le=1,
-        description="Share of --steps in which that weight grows from 0 (released code: 16,384 of 1,048,576).",
+        description="Share of --steps in which --unlabeled-weight grows from 0 (released code: 16,384 of 1,048,576).",
         json_schema_extra=_MIXMATCH,
     )
     pairing: Literal["mixmatch", "labeled-unlabeled"] = Field(
@@ -58,7 +58,11 @@ class FreeMatchOptions(StageConfig):
         json_schema_extra=_FREEMATCH,
     )
     threshold_decay: float = Field(
-        0.999, ge=0, lt=1, description="Decay of the averages behind these thresholds.", json_schema_extra=_FREEMATCH
+        0.999,
+        ge=0,
+        lt=1,
+        description="Decay of the averages that moving thresholds follow.",
+        json_schema_extra=_FREEMATCH,
     )
     pseudo_label_weight: float = Field(
         1.0, ge=0, description="Weight of the loss on unlabeled images.", json_schema_extra=_FREEMATCH

@@ -139,7 +139,11 @@ class TrainConfig(RunConfig):
         (), description="Epochs at whose start the learning rate drops (step).", json_schema_extra=_OPTIMIZATION
     )
     lr_drop_factor: float = Field(
-        0.1, gt=0, lt=1, description="What each drop multiplies it by (step).", json_schema_extra=_OPTIMIZATION
+        0.1,
+        gt=0,
+        lt=1,
+        description="What each drop multiplies the learning rate by (step).",
+        json_schema_extra=_OPTIMIZATION,
     )
     lr_update: Literal["epoch", "step"] = Field(
         "epoch", description="When the learning rate moves.", json_schema_extra=_OPTIMIZATION
@@ -186,10 +190,18 @@ class StepTrainConfig(StepRunConfig):
         1.0, ge=1, description="Where the cosine ends, in lengths of the training.", json_schema_extra=_OPTIMIZATION
     )
     lr_ramp_up: float = Field(
-        0.0, ge=0, le=1, description="Share of the training in which it grows (ramps).", json_schema_extra=_OPTIMIZATION
+        0.0,
+        ge=0,
+        le=1,
+        description="Share of the training in which the learning rate grows (ramps).",
+        json_schema_extra=_OPTIMIZATION,
     )
     lr_ramp_down: float = Field(
-        0.0, ge=0, le=1, description="Share of the training in which it falls (ramps).", json_schema_extra=_OPTIMIZATION
+        0.0,
+        ge=0,
+        le=1,
+        description="Share of the training in which the learning rate falls (ramps).",
+        json_schema_extra=_OPTIMIZATION,
     )
 
     @model_validator(mode="after")

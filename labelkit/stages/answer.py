@@ -207,7 +207,9 @@ def _check_outputs(config: DiscoverAnswerConfig, store: EmbeddingStore, table_pa
         raise ConfigError("--plot", f"{config.plot} is also the table", "Choose another name.")
     if table_path.exists() and not config.overwrite:
         raise ConfigError(
-            "--csv", f"{table_path} exists", "Pass --overwrite, another file with --csv, or a name with --result."
+            "--csv",
+            f"{table_path} already exists",
+            "Pass --overwrite to replace it, another --csv, or another name with --result.",
         )
 
 

@@ -138,7 +138,7 @@ def _check_out(config: CompareConfig) -> None:
     if config.out is None:
         return
     if config.out.exists() and not config.overwrite:
-        raise ConfigError("--out", f"{config.out} exists", "Pass --overwrite or another --out.")
+        raise ConfigError("--out", f"{config.out} already exists", "Pass --overwrite to replace it, or another --out.")
     if not config.out.resolve().parent.is_dir():
         raise ConfigError("--out", f"the folder of {config.out} does not exist", "Make it first.")
 

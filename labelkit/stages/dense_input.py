@@ -53,7 +53,7 @@ def open_dense(config: DenseConfig, *, classes: bool) -> DenseInput:
         DatasetError: the set is not there, has no masks, or has masks of the other kind.
         CheckpointError: the network cannot be loaded.
     """
-    for path, option in ((config.out, "--out"), (config.plot, "--plot")):
+    for path, option in ((config.out, "--out"), (config.sheet, "--sheet")):
         if path is not None:
             check_new_picture(path, overwrite=config.overwrite, option=option)
     dataset = load_dataset(config.dataset, data_root=config.data_root)

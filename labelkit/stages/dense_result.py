@@ -75,8 +75,8 @@ def write_asked(
         text = json.dumps(jsonable(values), indent=1, ensure_ascii=False) + "\n"
         commit_bytes(config.out, text.encode())
         made.append(config.out)
-    if config.plot is not None:
-        made.append(write_mask_sheet(config.plot, pictures, names))
+    if config.sheet is not None:
+        made.append(write_mask_sheet(config.sheet, pictures, names))
     return tuple(made)
 
 

@@ -110,8 +110,6 @@ def diff_groups(config: DiffConfig) -> SimpleResult:
         ),
         Table("images", list(tally), [list(tally.values())]),
     ]
-    if made:
-        tables.append(Table("", ["made", "path"], [["table", config.csv]]))
     return SimpleResult(values, made, tuple(tables))
 
 

@@ -225,5 +225,4 @@ def _write(
     }
     tables = [] if table is None else [table]
     tables.append(Table("classes", ["id", "name", "kind", "images", "labeled"], cells))
-    tables.append(Table("", ["made", "path"], [[name, path]]))
     return SimpleResult(values, (path,), tuple(tables))

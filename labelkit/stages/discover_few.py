@@ -178,7 +178,9 @@ def _check_table(config: DiscoverFewConfig, store: EmbeddingStore, path: Path) -
         raise ConfigError("--csv", f"the folder {path.parent} does not exist", "Make it first.")
     if path.exists() and not config.overwrite:
         raise ConfigError(
-            "--csv", f"{path} exists", "Pass --overwrite, another file with --csv, or a name with --result."
+            "--csv",
+            f"{path} already exists",
+            "Pass --overwrite to replace it, another --csv, or another name with --result.",
         )
 
 
@@ -331,8 +333,7 @@ def _finish(
         "per_class": [{"class": given.class_names[report.label], **asdict(report)} for report in found.per_class],
         "truth": None if errors is None else _errors_json(errors, given.class_names),
     }
-    made = Table("", ["made", "path"], [[task.name, path], ["table", task.table_path]])
-    return SimpleResult(values, (path, task.table_path), (*_tables(task, found, errors), made))
+    return SimpleResult(values, (path, task.table_path), tuple(_tables(task, found, errors)))
 
 
 def _errors_json(errors: DiscoveryErrors, class_names: tuple[str, ...]) -> dict[str, object]:

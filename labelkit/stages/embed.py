@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from labelkit import __version__
+from labelkit.config.base import value_text
 from labelkit.config.embed import EmbedConfig
 from labelkit.data.datasets import FileSource, ImageDataset
 from labelkit.data.decode import Channels
@@ -510,7 +511,7 @@ def _describe_plan(
         values["patches"] = f"{patches.count} of {shape[0]} x {shape[1]}, {shape[2]} values, {patches.dtype}"
         values["patches_mib"] = round(patches.estimated_bytes() / 2**20, 2)
     rows_shown = [[key, str(value)] for key, value in values.items() if key != "config"]
-    options = [[key, str(value)] for key, value in config.to_yaml_dict().items()]
+    options = [[key, value_text(value, longest=None)] for key, value in config.to_yaml_dict().items()]
     shown = (
         Table("configuration", ["option", "value"], options),
         Table("plan (nothing was written)", ["what", "value"], rows_shown),

@@ -82,7 +82,9 @@ def evaluate_patch_clusters(config: EvaluatePatchClustersConfig) -> SimpleResult
             "images": len(rows),
             "num_clusters": num_clusters,
             "matching": "one to one" if num_clusters == len(names) else "many to one",
-            **{key: getattr(config, key) for key in ("pca", "grid", "max_patches", "restarts", "iterations")},
+            **{key: getattr(config, key) for key in ("pca", "grid", "max_patches")},
+            "restarts": config.num_inits,
+            "iterations": config.max_iterations,
             "absent_as_zero": config.absent_as_zero,
             "seeds": list(range(config.seed, config.seed + config.seeds)),
         },
@@ -133,7 +135,9 @@ def _group(
         seen = flat[np.sort(generator.choice(len(flat), config.max_patches, replace=False))]
     if num_clusters > len(seen):
         raise ConfigError("--num-clusters", f"{num_clusters} groups of {len(seen)} patches", "Ask for fewer.")
-    clustering = kmeans(seen, num_clusters, generator=generator, num_inits=config.restarts, max_iter=config.iterations)
+    clustering = kmeans(
+        seen, num_clusters, generator=generator, num_inits=config.num_inits, max_iter=config.max_iterations
+    )
     groups = []
     for one in patches.maps:
         places = one if config.grid is None else stretch_map(one, config.grid)

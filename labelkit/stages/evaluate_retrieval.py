@@ -118,7 +118,8 @@ def _sides(store: EmbeddingStore, names: list[str], config: EvaluateRetrievalCon
                 "Embed both with the same model.",
             )
         names += [name for name in other.class_names if name not in set(names)]
-        return _side(store, (config.queries or "all",), names), _side(other, (config.gallery or "all",), names)
+        asked = _side(store, (config.queries or "all",), names, "--queries")
+        return asked, _side(other, (config.gallery or "all",), names, "--gallery")
     if config.queries is not None and config.gallery is not None:
         queries, gallery = (config.queries,), (config.gallery,)
     elif config.split == ("auto",) and set(_ROLES) <= set(store.split_names):
@@ -128,19 +129,19 @@ def _sides(store: EmbeddingStore, names: list[str], config: EvaluateRetrievalCon
         splits = config.split
         if splits == ("auto",):
             splits = ("test",) if "test" in store.split_names and len(store.rows("test")) else ("all",)
-        side = _side(store, splits, names)
+        side = _side(store, splits, names, "--split")
         return side, side
-    asked = _side(store, queries, names)
-    return (asked, asked) if queries == gallery else (asked, _side(store, gallery, names))
+    asked = _side(store, queries, names, "--queries")
+    return (asked, asked) if queries == gallery else (asked, _side(store, gallery, names, "--gallery"))
 
 
-def _side(store: EmbeddingStore, splits: tuple[str, ...], names: list[str]) -> _Side:
+def _side(store: EmbeddingStore, splits: tuple[str, ...], names: list[str], option: str) -> _Side:
     if store.metric != "cosine":
         raise StoreError(
             str(store.path), f"its rows are compared by {store.metric}; retrieval is scored by cosine", "Embed again."
         )
     what = " + ".join(splits)
-    rows = np.unique(np.concatenate([split_rows(store, split) for split in splits]))
+    rows = np.unique(np.concatenate([split_rows(store, split, option=option) for split in splits]))
     known = np.zeros(len(rows), dtype=np.bool_) if store.labels is None else np.asarray(store.labels)[rows] >= 0
     if store.labels is None or not known.any():
         raise StoreError(f"{store.path}:/labels", f"no row of {what} has a label", "Embed a data set with labels.")

@@ -81,7 +81,8 @@ def evaluate_tracking(config: EvaluateTrackingConfig) -> SimpleResult:
             "split": split,
             "films": len(films),
             "patch": patch,
-            **{key: getattr(config, key) for key in ("short_side", "radius", "context", "top_k", "temperature")},
+            "short_side": config.shorter_side,
+            **{key: getattr(config, key) for key in ("radius", "context", "top_k", "temperature")},
         },
     }
     made = write_asked(config, values, pictures, ("background",))
@@ -173,7 +174,7 @@ def _frame_features(
 ) -> Tensor:
     """Return the unit features (rows, cols, d) of one frame."""
     pixels, _ = read_pair(dataset, row)
-    size = frame_size(pixels.shape[0], pixels.shape[1], config.short_side, patch)
+    size = frame_size(pixels.shape[0], pixels.shape[1], config.shorter_side, patch)
     image = torch.from_numpy(pixels).permute(2, 0, 1)[None].float() / 255
     resized = functional.interpolate(image, size, mode="bicubic", antialias=True).clamp(0, 1)
     return functional.normalize(frozen.features(resized)[0], dim=-1)

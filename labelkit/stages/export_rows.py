@@ -67,7 +67,7 @@ def export_store(config: ExportConfig) -> SimpleResult:
     paths = (config.out, names_path) if kind == ".npy" else (config.out,)
     for path in paths:
         if path.exists() and not config.overwrite:
-            raise ConfigError("--out", f"{path} exists", "Pass --overwrite or another file.")
+            raise ConfigError("--out", f"{path} already exists", "Pass --overwrite to replace it, or another --out.")
     if kind == ".parquet":
         check_parquet()
     store = open_store(config.index)
@@ -87,7 +87,9 @@ def export_store(config: ExportConfig) -> SimpleResult:
         else:
             commit_file(config.out, writers[kind], replace=config.overwrite)
     except FileExistsError as error:
-        raise ConfigError("--out", f"{error.filename} exists", "Pass --overwrite or another file.") from error
+        raise ConfigError(
+            "--out", f"{error.filename} already exists", "Pass --overwrite to replace it, or another --out."
+        ) from error
     count = len(next(iter(export.columns.values()))) if export.columns else store.n
     escaped = any(name.endswith("_escaped") for name in export.columns) and kind != ".npz"
     values: dict[str, object] = {

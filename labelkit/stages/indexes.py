@@ -10,8 +10,13 @@ from labelkit.errors import ConfigError, StoreError
 from labelkit.store.embeddings import EmbeddingStore
 
 
-def split_rows(store: EmbeddingStore, split: str) -> NDArray[np.int64]:
+def split_rows(store: EmbeddingStore, split: str, *, option: str = "--split") -> NDArray[np.int64]:
     """Rows of a split, or of the whole store for ``all``.
+
+    Args:
+        store: with the split.
+        split: its name, or ``all``.
+        option: that named it, for the error.
 
     Raises:
         ConfigError: the store has no such split, or no row in it.
@@ -20,10 +25,10 @@ def split_rows(store: EmbeddingStore, split: str) -> NDArray[np.int64]:
         return np.arange(store.n, dtype=np.int64)
     if split not in store.split_names:
         known = ", ".join(store.split_names) or "none"
-        raise ConfigError("--split", f"{store.path} has no split {split!r} (it has: {known})", "Choose one, or all.")
+        raise ConfigError(option, f"{store.path} has no split {split!r} (it has: {known})", "Choose one, or all.")
     rows = np.asarray(store.rows(split), dtype=np.int64)
     if len(rows) == 0:
-        raise ConfigError("--split", f"{store.path} has no row in split {split!r}", "Choose another, or all.")
+        raise ConfigError(option, f"{store.path} has no row in split {split!r}", "Choose another, or all.")
     return rows
 
 

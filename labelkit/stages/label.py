@@ -103,7 +103,6 @@ def label_images(config: LabelConfig) -> SimpleResult:
         commit_bytes(config.csv, _table(config, config.csv, store, final))
         made.append(config.csv)
         values["csv"] = config.csv
-    tables.append(Table("", ["made", "path"], [[path.stem if path.suffix == ".h5" else "csv", path] for path in made]))
     return SimpleResult(values, tuple(made), tuple(tables))
 
 
@@ -245,7 +244,7 @@ def _check_csv(config: LabelConfig, path: Path, store: EmbeddingStore) -> None:
     if not path.absolute().parent.is_dir():
         raise ConfigError("--csv", f"the folder {path.parent} does not exist", "Make it first.")
     if path.exists() and not config.overwrite:
-        raise ConfigError("--csv", f"{path} exists", "Pass --overwrite, or another file.")
+        raise ConfigError("--csv", f"{path} already exists", "Pass --overwrite to replace it, or another --csv.")
 
 
 def _table(config: LabelConfig, path: Path, store: EmbeddingStore, final: _Labels) -> bytes:

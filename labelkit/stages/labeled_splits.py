@@ -68,15 +68,15 @@ def open_labeled_splits(
             "--queries", f"{queries} is the gallery too, so each row would find itself", "Choose two splits."
         )
     if labels is None:
-        known, asked = (_labeled_rows(store, split) for split in (gallery, queries))
+        known, asked = _labeled_rows(store, gallery, "--gallery"), _labeled_rows(store, queries, "--queries")
         known_labels, class_names = np.asarray(store.labels, dtype=np.int64)[known], tuple(store.class_names)
     else:
         given = labels_to_use(labels, store, np.arange(store.n, dtype=np.int64))
-        known = split_rows(store, gallery)
+        known = split_rows(store, gallery, option="--gallery")
         known = known[given.labeled[known]]
         if not len(known):
             raise DatasetError(given.where, f"gives no row of split {gallery} a label", "Choose another --gallery.")
-        asked = _labeled_rows(store, queries)
+        asked = _labeled_rows(store, queries, "--queries")
         asked = asked[~given.labeled[asked]]
         if not len(asked):
             problem = f"every row of split {queries} whose class is known has a label in {given.where}"
@@ -100,8 +100,8 @@ def open_labeled_splits(
     return LabeledSplits(store, features, known_labels, stored_rows(store, asked, in_blocks=True), truth, class_names)
 
 
-def _labeled_rows(store: EmbeddingStore, split: str) -> NDArray[np.int64]:
-    rows = split_rows(store, split)
+def _labeled_rows(store: EmbeddingStore, split: str, option: str) -> NDArray[np.int64]:
+    rows = split_rows(store, split, option=option)
     if store.labels is not None:
         rows = rows[np.asarray(store.labels)[rows] >= 0]
     if store.labels is None or not len(rows):

@@ -131,7 +131,7 @@ def match_images_of_store(config: MatchConfig) -> SimpleResult:
             paths, values["sheet"] = (out, config.sheet), config.sheet
         else:
             progress.warning("there is no match to draw")
-    return SimpleResult(values, paths, (_table(values), Table("", ["made", "path"], [["matches", out]])))
+    return SimpleResult(values, paths, (_table(values),))
 
 
 def _rows_of_images(store: EmbeddingStore, rows: NDArray[np.int64], images: ImageDataset) -> NDArray[np.int64]:

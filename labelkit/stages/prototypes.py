@@ -30,16 +30,16 @@ def make_prototypes(config: PrototypesConfig) -> SimpleResult:
     progress = current_progress()
     levels = spread_levels(config.t, config.sharpest_t)
     started = time.monotonic()
-    with progress.task("spreading", total=len(levels) * config.num_starts) as task:
+    with progress.task("spreading", total=len(levels) * config.num_inits) as task:
         made = load_or_make_prototypes(
-            config.classes,
-            config.dim,
+            config.num_classes,
+            config.embed_dim,
             seed=config.seed,
             method=config.method,
             t=config.t,
             sharpest_t=config.sharpest_t,
-            iterations=config.iterations,
-            num_starts=config.num_starts,
+            iterations=config.max_iterations,
+            num_starts=config.num_inits,
             device=_device(config),
             use_cache=config.cache,
             say=progress.warning,
@@ -47,25 +47,25 @@ def make_prototypes(config: PrototypesConfig) -> SimpleResult:
         )
     seconds = time.monotonic() - started
     spread = measure_spread(made.vectors)
-    out = config.out or Path(f"prototypes-{config.classes}x{config.dim}.h5")
+    out = config.out or Path(f"prototypes-{config.num_classes}x{config.embed_dim}.h5")
     digest = write_prototypes(out, made.vectors, made.recipe, asdict(spread), overwrite=config.overwrite)
     paths: tuple[Path, ...] = (out,)
     values: dict[str, object] = {
         "path": out,
-        "classes": config.classes,
-        "dim": config.dim,
+        "classes": config.num_classes,
+        "dim": config.embed_dim,
         "source": made.source,
         "cached_in": made.cached_in,
         "recipe": made.recipe,
         "spread": asdict(spread),
-        "bounds": _bounds(config.classes, config.dim),
+        "bounds": _bounds(config.num_classes, config.embed_dim),
         "content_digest": digest,
         "seconds": round(seconds, 3),
     }
     if config.plot is not None:
         from labelkit.stages.plots import write_spread_plot  # matplotlib loads only where something is drawn
 
-        write_spread_plot(config.plot, made.vectors, max_cosine_bound(config.classes, config.dim))
+        write_spread_plot(config.plot, made.vectors, max_cosine_bound(config.num_classes, config.embed_dim))
         paths = (out, config.plot)
         values["plot"] = config.plot
     return SimpleResult(values, paths, (_table(made, spread, config),))
@@ -91,7 +91,7 @@ def _bounds(count: int, dim: int) -> dict[str, float]:
 
 
 def _table(made: Prototypes, spread: Spread, config: PrototypesConfig) -> Table:
-    bounds = _bounds(config.classes, config.dim)
+    bounds = _bounds(config.num_classes, config.embed_dim)
     what = {
         "max_cosine": "largest cosine",
         "min_cosine": "smallest cosine",
@@ -107,5 +107,5 @@ def _table(made: Prototypes, spread: Spread, config: PrototypesConfig) -> Table:
     closest_bound = math.degrees(math.acos(bounds["max_cosine"]))
     rows.append(["angle of the closest pair", round(spread.closest_angle, 4), round(closest_bound, 4)])
     rows.append(["angle, mean", round(spread.mean_angle, 4), None])
-    title = f"{config.classes} prototypes in {config.dim} dimensions ({made.source})"
+    title = f"{config.num_classes} prototypes in {config.embed_dim} dimensions ({made.source})"
     return Table(title, ["cosines of pairs", "found", "no set is below"], rows)

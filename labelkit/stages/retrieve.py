@@ -309,10 +309,6 @@ def _result(
     shown = [Table("", ["query", "rank", "image", "label", score_name, ""], cells)]
     if index is not None:
         shown.append(_index_table(index, config))
-    if made:
-        options = ("result", "csv", "sheet")
-        rows: list[list[Cell]] = [[name, str(values[name])] for name in options if name in values]
-        shown.append(Table("", ["made", "path"], rows))
     return SimpleResult(values, tuple(made), tuple(shown))
 
 

@@ -231,9 +231,6 @@ def _result(
     score_name = {"cosine": "cosine", "l2": "distance", "dot": "product"}[store.metric]
     title = f"patch {query.cell[0]},{query.cell[1]} of {query.name}"
     shown = [Table(title, ["rank", "image", "patch", "box", "label", score_name], cells)]
-    if made:
-        rows: list[list[Cell]] = [[name, str(values[name])] for name in ("csv", "sheet") if name in values]
-        shown.append(Table("", ["made", "path"], rows))
     return SimpleResult(values, tuple(made), tuple(shown))
 
 

@@ -129,8 +129,7 @@ def show_assembly(config: ShowAssemblyConfig) -> SimpleResult:
     }
     columns = ["image", "label", "stays", "sources", "way", "effect", "moves"]
     title = "share that stays; positions an output is made of; mean way of the moves in cells; change of the embedding"
-    tables = (Table(title, columns, cells), Table("", ["made", "path"], [["picture", config.out]]))
-    return SimpleResult(values, (config.out,), tables)
+    return SimpleResult(values, (config.out,), (Table(title, columns, cells),))
 
 
 def _view(run: TrainedRun, runtime: Runtime, dataset: ImageDataset, row: int) -> tuple[Tensor, NDArray[np.float32]]:

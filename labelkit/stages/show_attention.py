@@ -139,7 +139,6 @@ def show_attention(config: ShowAttentionConfig) -> SimpleResult:
             columns,
             cells,
         ),
-        Table("", ["made", "path"], [["picture", config.out]]),
     )
     return SimpleResult(values, (config.out,), shown)
 
@@ -330,7 +329,7 @@ def _check_size(config: ShowAttentionConfig, num_blocks: int, backbone: Backbone
     from labelkit.stages.plots import panels_size  # matplotlib takes a second to load
 
     chosen = config.rows or config.image
-    images = len(chosen) if chosen is not None else config.images or DEFAULT_IMAGES
+    images = len(chosen) if chosen is not None else config.num_images or DEFAULT_IMAGES
     net: Any = backbone.net
     rows = images * (1 + (net.blocks[0].attn.num_heads if config.heads else 0))
     width, height = panels_size(rows, 2 + num_blocks * (3 if has_update else 2))

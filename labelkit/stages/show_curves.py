@@ -57,8 +57,7 @@ def show_curves(config: ShowCurvesConfig) -> SimpleResult:
     write_curves_plot(config.out, panels, x_name=f"{config.over}s")
     values: dict[str, object] = {"picture": config.out, "over": config.over, "curves": curves}
     columns = ["metric", "run", "per", "points", "first", "last", "least", "most"]
-    shown = (Table("", columns, cells), Table("", ["made", "path"], [["picture", config.out]]))
-    return SimpleResult(values, (config.out,), shown)
+    return SimpleResult(values, (config.out,), (Table("", columns, cells),))
 
 
 def _run_names(folders: Sequence[Path]) -> list[str]:

@@ -82,14 +82,10 @@ def show_discovered(config: ShowDiscoveredConfig) -> SimpleResult:
         values |= {"map": path, "projection": config.projection, "variance_shares": shares}
     cells = _class_cells(shown)
     values["classes"] = [
-        {"class": row[0], "discovered": row[1], "wrong": row[2], "shown": min(int(str(row[1])), config.images)}
+        {"class": row[0], "discovered": row[1], "wrong": row[2], "shown": min(int(str(row[1])), config.num_images)}
         for row in cells
     ]
-    tables = (
-        Table("discovered", ["class", "images", "wrong"], cells),
-        Table("", ["made", "path"], [["sheet" if path == config.out else "map", path] for path in made]),
-    )
-    return SimpleResult(values, tuple(made), tables)
+    return SimpleResult(values, tuple(made), (Table("discovered", ["class", "images", "wrong"], cells),))
 
 
 def _check_request(config: ShowDiscoveredConfig) -> None:
@@ -235,7 +231,7 @@ def _write_sheet(config: ShowDiscoveredConfig, path: Path, shown: _Shown, images
     row_of = {sample_id: row for row, sample_id in enumerate(images.sample_ids)}
     lines: list[list[Picture]] = []
     for name, count, wrong in _class_cells(shown):
-        mine = [image for image in shown.found if image.label == name][: config.images]
+        mine = [image for image in shown.found if image.label == name][: config.num_images]
         told = f"{count} found" + ("" if wrong is None else f", {wrong} wrong")
         for start in range(0, len(mine), config.columns):
             heading = (str(name), told) if start == 0 else ()

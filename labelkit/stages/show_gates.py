@@ -128,7 +128,6 @@ def show_gates(config: ShowAttentionConfig, run: TrainedRun) -> SimpleResult:
             ["image", "label", "before training", "trained"],
             cells,
         ),
-        Table("", ["made", "path"], [["picture", config.out]]),
     )
     values_out: dict[str, object] = {
         "picture": config.out,

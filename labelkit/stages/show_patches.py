@@ -88,10 +88,7 @@ def show_patches(config: ShowPatchesConfig) -> SimpleResult:
         "images": described,
     }
     title = f"cosine with patch {row},{column} of {store.sample_ids[rows[0]]}"
-    shown = (
-        Table(title, ["row", "image", "label", "nearest patch", "cosine", "mean"], cells),
-        Table("", ["made", "path"], [["picture", config.out]]),
-    )
+    shown = (Table(title, ["row", "image", "label", "nearest patch", "cosine", "mean"], cells),)
     return SimpleResult(values, (config.out,), shown)
 
 
@@ -102,9 +99,9 @@ def _rows(config: ShowPatchesConfig, store: EmbeddingStore) -> list[int]:
             problem = f"{store.path} has no row {beyond[0]}, its rows are 0 to {store.n - 1}"
             raise ConfigError("--rows", problem, "Choose among these.")
         return list(config.rows)
-    wanted = config.images if config.images is not None else min(DEFAULT_IMAGES, store.n)
+    wanted = config.num_images if config.num_images is not None else min(DEFAULT_IMAGES, store.n)
     if wanted > store.n:
-        raise ConfigError("--images", f"{wanted} images of {store.path}, which has {store.n}", "Ask for fewer.")
+        raise ConfigError("--num-images", f"{wanted} images of {store.path}, which has {store.n}", "Ask for fewer.")
     drawn = keyed_generator(config.seed, "show patches").permutation(store.n)[:wanted]
     return sorted(int(row) for row in drawn)
 

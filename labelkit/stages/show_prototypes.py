@@ -67,7 +67,7 @@ def show_prototypes(config: ShowPrototypesConfig) -> SimpleResult:
         maps.append(attention.cpu().numpy())
         views.append(np.clip(batch.images[0].permute(1, 2, 0).cpu().numpy() * std + mean, 0, 1))
     total = np.mean([found.mean(axis=(0, 1)) for found in maps], axis=0)
-    order = np.argsort(-total, kind="stable")[: config.prototypes]
+    order = np.argsort(-total, kind="stable")[: config.num_prototypes]
     from labelkit.stages.plots import Panel, write_panels  # matplotlib takes a second to load
 
     drawn: list[list[Any]] = []
@@ -96,6 +96,5 @@ def show_prototypes(config: ShowPrototypesConfig) -> SimpleResult:
             ["image", "most found", "its mean", "largest"],
             cells,
         ),
-        Table("", ["made", "path"], [["picture", config.out]]),
     )
     return SimpleResult(values, (config.out,), shown)

@@ -69,9 +69,11 @@ def _given_rows(rows: Sequence[int], dataset: ImageDataset) -> NDArray[np.int64]
 
 def _drawn_rows(config: ShowImagesConfig, run: TrainedRun, dataset: ImageDataset) -> NDArray[np.int64]:
     """Rows that can be read, in order; those that cannot are said and passed over."""
-    wanted = config.images if config.images is not None else min(DEFAULT_IMAGES, len(dataset))
+    wanted = config.num_images if config.num_images is not None else min(DEFAULT_IMAGES, len(dataset))
     if wanted > len(dataset):
-        raise ConfigError("--images", f"{wanted} images of {dataset.name}, which has {len(dataset)}", "Ask for fewer.")
+        raise ConfigError(
+            "--num-images", f"{wanted} images of {dataset.name}, which has {len(dataset)}", "Ask for fewer."
+        )
     rows: list[int] = []
     for row in keyed_generator(config.seed, "show attention").permutation(len(dataset)).tolist():
         if len(rows) == wanted:

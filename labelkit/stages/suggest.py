@@ -133,10 +133,7 @@ def suggest_images(config: SuggestConfig) -> SimpleResult:
         for name, score, reason, guess in zip(names, chosen.scores, chosen.reasons, guesses, strict=True)
     ]
     title = f"{len(names)} images to label" + (f", the first {_SHOWN}" if len(names) > _SHOWN else "")
-    tables = (
-        Table(title, ["path", "score", "reason", "guess"], cells[:_SHOWN]),
-        Table("", ["made", "path"], [["sheet" if path == config.sheet else "table", path] for path in made]),
-    )
+    tables = (Table(title, ["path", "score", "reason", "guess"], cells[:_SHOWN]),)
     return SimpleResult(values, tuple(made), tables)
 
 

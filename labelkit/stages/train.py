@@ -17,6 +17,7 @@ import torch
 
 from labelkit import __version__
 from labelkit.config.backbone import BackboneRunConfig
+from labelkit.config.base import value_text
 from labelkit.config.discovery import ContrastiveTrainConfig, DiscoveryTrainConfig
 from labelkit.config.few_labels import FewLabelTrainConfig
 from labelkit.config.methods.cotap import CoTAPConfig
@@ -353,7 +354,6 @@ def _summarize(method_name: str, config: RunConfig, run: RunDir, setup: _Setup, 
         shown.append(_classification_table(method_name, config.dataset, metrics, fit.seconds))
     if "map_at_r" in metrics:
         shown.append(_retrieval_table(method_name, config.dataset, metrics, fit.seconds))
-    shown.append(Table("", ["made", "path"], [["run", run.path]]))
     return SimpleResult(values, (run.path,), tuple(shown))
 
 
@@ -422,7 +422,7 @@ def _plan(method_name: str, config: RunConfig) -> SimpleResult:
         "device": str(runtime.device),
     }
     rows = [[key, str(value)] for key, value in values.items() if key != "config"]
-    options = [[key, str(value)] for key, value in config.to_yaml_dict().items()]
+    options = [[key, value_text(value, longest=None)] for key, value in config.to_yaml_dict().items()]
     shown = (
         Table("configuration", ["option", "value"], options),
         Table("plan (nothing was written)", ["what", "value"], rows),

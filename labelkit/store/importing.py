@@ -204,7 +204,7 @@ def write_imported(
 
 def exists_error(out: Path) -> StoreError:
     """Return the error about an output that is there already."""
-    return StoreError(str(out), "exists", "Pass --overwrite to replace it, or choose another --out.")
+    return StoreError(str(out), "already exists", "Pass --overwrite to replace it, or another --out.")
 
 
 def _rows_at_a_time(embeddings: NDArray[Any]) -> int:

@@ -252,9 +252,10 @@ def _opened(store: EmbeddingStore, name: str) -> Iterator[CheckedFile]:
     path = _result_path(store, name)
     if name not in store.packed_results:
         if not path.exists():
-            known = ", ".join(list_results(store)) or "none"
-            problem = f"there is no result {name!r}; results of this store: {known}"
-            raise NotAStore(str(path), problem, "Choose one of them.")
+            known = ", ".join(list_results(store))
+            problem = f"there is no result {name!r}; results of this store: {known or 'none'}"
+            remedy = "Choose one of them." if known else "`labelkit cluster` and `labelkit discover` make some."
+            raise NotAStore(str(path), problem, remedy)
         with open_file(path, schema.FORMAT_RESULT) as file:
             yield file
         return

@@ -88,6 +88,18 @@ def test_keypoints_are_the_strongest_and_no_more(china: tuple[np.ndarray, Keypoi
     np.testing.assert_array_equal(few.points, china[1].points[:10])
 
 
+def test_no_tilt_is_plain_sift_which_a_turn_does_not_disturb(china: tuple[np.ndarray, Keypoints]) -> None:
+    image, _ = china
+    straight, turned = (find_keypoints(view, max_tilt=0) for view in (image, np.rot90(image).copy()))
+
+    match = match_images(straight, turned)
+
+    assert match is not None
+    # A quarter turn to the left; x and y run from -1 to 1.
+    x, y, w = match.homography @ (0.5, -0.25, 1)
+    assert (x / w, y / w) == pytest.approx((-0.25, -0.5), abs=0.02)
+
+
 def test_copies_of_a_point_do_not_reject_its_match() -> None:
     # the second image has the point twice, 2 pixels apart: the runner-up is the same point
     first = keypoints_at([(10, 10), (50, 50)], [0, 1])

@@ -138,7 +138,7 @@ def test_people_see_tables_and_progress_goes_to_stderr(run: Run, capsys: pytest.
 
 def test_json_is_one_object(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("sieve", "--index", "a.h5", "--json") == 0
-    assert json.loads(capsys.readouterr().out) == {"kept": 3, "share": None}
+    assert json.loads(capsys.readouterr().out) == {"kept": 3, "share": None, "made": ["a.h5"]}
 
 
 def test_quiet_prints_the_path_and_nothing_else(run: Run, capsys: pytest.CaptureFixture[str]) -> None:

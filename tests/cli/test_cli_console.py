@@ -52,7 +52,18 @@ def test_a_terminal_gets_a_drawn_table(capsys: pytest.CaptureFixture[str], monke
 def test_programs_get_one_strict_json_object(capsys: pytest.CaptureFixture[str]) -> None:
     with use_output(Output(json=True)):
         print_result(RESULT)
-    assert json.loads(capsys.readouterr().out) == {"accuracy": 0.75, "old": None, "store": "a.h5"}
+    assert json.loads(capsys.readouterr().out) == {
+        "accuracy": 0.75,
+        "old": None,
+        "store": "a.h5",
+        "made": ["a.h5", "sheet.png"],
+    }
+
+
+def test_an_object_of_a_command_that_made_nothing_names_no_paths(capsys: pytest.CaptureFixture[str]) -> None:
+    with use_output(Output(json=True)):
+        print_result(SimpleResult({"rows": 3}))
+    assert json.loads(capsys.readouterr().out) == {"rows": 3}
 
 
 def test_pipes_get_the_paths_of_what_was_made(capsys: pytest.CaptureFixture[str]) -> None:

@@ -141,9 +141,7 @@ def test_images_without_a_label_cannot_judge(labelkit: Callable[..., Any], photo
 
 
 def test_a_process_tells_what_it_took_and_how_it_ended(tmp_path: Path) -> None:
-    program = (
-        "import sys, time; x = bytearray(100 << 20); time.sleep(1); sys.stderr.write('error: bad'); sys.exit(4)"
-    )
+    program = "import sys, time; x = bytearray(100 << 20); time.sleep(1); sys.stderr.write('error: bad'); sys.exit(4)"
     # a process begins as a copy of the one that starts it, whose memory is not its own
     ballast = bytearray(b"1" * (400 << 20))
 

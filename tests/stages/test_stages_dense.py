@@ -38,7 +38,7 @@ def folder(tmp_path: Path, rng: np.random.Generator) -> Path:
 def test_a_linear_head_reads_classes_that_are_colors(labelkit: Any, folder: Path, tmp_path: Path) -> None:
     written, plot = tmp_path / "scores.json", tmp_path / "masks.png"
     words = ("evaluate", "segmentation", *PIXELS, *LINEAR, "--dataset", folder)
-    done = labelkit(*words, "--out", written, "--plot", plot, "--json")
+    done = labelkit(*words, "--out", written, "--sheet", plot, "--json")
     assert done.code == 0, done.err
     # logits are stretched bilinearly, so that corners of patches may be wrong
     assert done.json["pixel_accuracy"]["mean"] > 0.85
@@ -105,7 +105,7 @@ def test_objects_that_keep_their_colors_are_followed(labelkit: Any, tmp_path: Pa
         "evaluate", "tracking", "--backbone", "pixels", "--patch-size", 2, "--dataset", "davis_2017", "--data-root",
         tmp_path, "--threads", 1, "--temperature", 0.01,
     )  # fmt: skip
-    done = labelkit(*words, "--per-film", "--json", "--plot", tmp_path / "films.png")
+    done = labelkit(*words, "--per-film", "--json", "--sheet", tmp_path / "films.png")
     assert done.code == 0, done.err
     assert [entry["object"] for entry in done.json["objects"]] == [1, 2]
     assert {entry["frames"] for entry in done.json["objects"]} == {3}

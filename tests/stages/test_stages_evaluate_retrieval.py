@@ -181,7 +181,9 @@ def test_scores_are_kept_as_a_result(labelkit: Any, index: Path) -> None:
     ("options", "message"),
     [
         ({"k": (8,)}, "8 neighbors among 7 rows"),
-        ({"split": ("val",)}, "has no split 'val'"),
+        ({"split": ("val",)}, "^--split: .* has no split 'val'"),
+        ({"queries": "val", "gallery": "all"}, "^--queries: .* has no split 'val'"),
+        ({"queries": "all", "gallery": "val"}, "^--gallery: .* has no split 'val'"),
         ({"max_memory": 0.01}, "0.01GiB is too little for 8 rows of 2 numbers with 1 threads. Allow 0.26GiB"),
     ],
 )

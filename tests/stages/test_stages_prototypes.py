@@ -40,7 +40,7 @@ def flip_a_bit(path: Path) -> None:
 
 
 def test_prototypes_are_written_and_described(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["prototypes", "--dim", "50", "--classes", "100", "--plot", "p.png", "--json"]) == 0
+    assert main(["prototypes", "--embed-dim", "50", "--num-classes", "100", "--plot", "p.png", "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
 
     with h5py.File("prototypes-100x50.h5") as file:
@@ -64,7 +64,7 @@ def test_prototypes_are_written_and_described(tmp_path: Path, capsys: pytest.Cap
 
 
 def test_people_see_what_was_found_and_what_is_possible(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["prototypes", "--dim", "3", "--classes", "12", "--out", "ico.h5"]) == 0
+    assert main(["prototypes", "--embed-dim", "3", "--num-classes", "12", "--out", "ico.h5"]) == 0
     shown = capsys.readouterr().out
 
     assert "12 prototypes in 3 dimensions (optimized)" in shown
@@ -75,10 +75,10 @@ def test_people_see_what_was_found_and_what_is_possible(capsys: pytest.CaptureFi
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--dim", "1", "--classes", "5"], "--dim: must be >= 2 (value 1)"),
-        (["--dim", "5", "--classes", "1"], "--classes: must be >= 2 (value 1)"),
-        (["--dim", "5", "--classes", "9", "--t", "0"], "--t: must be > 0"),
-        (["--dim", "5", "--classes", "9", "--plot", "none/p.png"], "does not exist"),
+        (["--embed-dim", "1", "--num-classes", "5"], "--embed-dim: must be >= 2 (value 1)"),
+        (["--embed-dim", "5", "--num-classes", "1"], "--num-classes: must be >= 2 (value 1)"),
+        (["--embed-dim", "5", "--num-classes", "9", "--t", "0"], "--t: must be > 0"),
+        (["--embed-dim", "5", "--num-classes", "9", "--plot", "none/p.png"], "does not exist"),
     ],
 )
 def test_what_cannot_be_made_exits_2(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -87,7 +87,7 @@ def test_what_cannot_be_made_exits_2(words: list[str], message: str, capsys: pyt
 
 
 def test_the_same_file_written_twice_is_no_error_and_another_one_is() -> None:
-    config = PrototypesConfig(dim=4, classes=6, out=Path("p.h5"))
+    config = PrototypesConfig(embed_dim=4, num_classes=6, out=Path("p.h5"))
     made = make_prototypes(config)
     before = Path("p.h5").read_bytes()
     make_prototypes(config)
@@ -105,13 +105,13 @@ def test_a_file_in_the_way_that_is_something_else_is_not_replaced() -> None:
     Path("p.h5").write_text("mine")
 
     with pytest.raises(StoreError, match="not an HDF5 file"):
-        make_prototypes(PrototypesConfig(dim=4, classes=6, out=Path("p.h5")))
+        make_prototypes(PrototypesConfig(embed_dim=4, num_classes=6, out=Path("p.h5")))
     assert Path("p.h5").read_text() == "mine"
 
 
 def test_a_plot_has_somewhere_to_go_before_anything_is_made() -> None:
     with pytest.raises(ConfigError, match="does not exist"):
-        make_prototypes(PrototypesConfig(dim=4, classes=6, plot=Path("none/p.png")))
+        make_prototypes(PrototypesConfig(embed_dim=4, num_classes=6, plot=Path("none/p.png")))
     assert not Path("prototypes-6x4.h5").exists()
 
 

@@ -152,7 +152,8 @@ def test_what_cannot_be_trained_is_refused(
     ("words", "code", "problem"),
     [
         (("--queries", "train"), 2, "find itself"),
-        (("--gallery", "val"), 2, "no split 'val'"),
+        (("--gallery", "val"), 2, "error: --gallery: "),
+        (("--queries", "val"), 2, "error: --queries: "),
         (("-k", "0"), 2, "from 1 on"),
     ],
 )

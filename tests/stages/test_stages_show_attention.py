@@ -48,7 +48,7 @@ def convolutional(
 def test_the_picture_has_a_row_per_image_and_the_same_command_gives_the_same_bytes(
     labelkit: Any, trained: Path, tmp_path: Path
 ) -> None:
-    command = ("show", "attention", "--checkpoint", trained, "--images", 3, "--seed", 5)
+    command = ("show", "attention", "--checkpoint", trained, "--num-images", 3, "--seed", 5)
 
     first = labelkit(*command, "--out", tmp_path / "a.png", "--json")
     again = labelkit(*command, "--out", tmp_path / "b.png", "-q")
@@ -125,7 +125,9 @@ def test_runs_without_an_update_have_two_maps_per_block(
         words = ("--dataset", photos, "--align-mode", "none", *small, "--out", run, "-q")
         assert labelkit("train", "flipclass", *words).code == 0
 
-    answer = labelkit("show", "attention", "--checkpoint", run, "--images", 2, "--json", "--out", tmp_path / "a.png")
+    answer = labelkit(
+        "show", "attention", "--checkpoint", run, "--num-images", 2, "--json", "--out", tmp_path / "a.png"
+    )
 
     assert answer.code == 0, answer.err
     assert (answer.json["update"], answer.json["blocks"]) == (None, [3])
@@ -145,7 +147,9 @@ def test_gcd_and_growing_augmentation_are_shown(
         options_file.write_text(Path(small[1]).read_text().replace("teacher_warmup_epochs: 1\n", ""))
         config = ("--config", options_file) if method == "gcd" else small
         assert labelkit("train", method, "--dataset", photos, *config, *options, "--out", run, "-q").code == 0
-        answer = labelkit("show", "attention", "--checkpoint", run, "--images", 1, "--out", tmp_path / f"{method}.png")
+        answer = labelkit(
+            "show", "attention", "--checkpoint", run, "--num-images", 1, "--out", tmp_path / f"{method}.png"
+        )
         assert answer.code == 0, answer.err
 
 
@@ -174,9 +178,9 @@ def test_an_unreadable_image_is_passed_over_when_drawn_and_told_when_chosen(
     (broken / "ant" / "00.png").write_text("no picture")
     command = ("show", "attention", "--checkpoint", trained, "--dataset", broken, "--out", tmp_path / "a.png")
 
-    drawn = labelkit(*command, "--images", 47, "--block", 3, "--json")
+    drawn = labelkit(*command, "--num-images", 47, "--block", 3, "--json")
     chosen = labelkit(*command, "--rows", "0", "--overwrite")
-    too_many = labelkit(*command, "--images", 48, "--overwrite")
+    too_many = labelkit(*command, "--num-images", 48, "--overwrite")
 
     assert (drawn.code, len(drawn.json["images"])) == (0, 47)
     assert "ant/00.png" not in [image["image"] for image in drawn.json["images"]]
@@ -195,11 +199,15 @@ def test_the_part_of_the_set_can_be_chosen(labelkit: Any, trained: Path, tmp_pat
 BAD = {
     "block": (("--block", "1,4"), 2, "--block: no block 4 in a backbone of 4 blocks. Blocks count from 0 to 3."),
     "negative block": (("--block", "-1"), 2, "--block: no block -1 in a backbone of 4 blocks"),
-    "too many images": (("--images", "49"), 2, "--images: 49 images of photos, which has 48. Ask for fewer."),
-    "no images": (("--images", "0"), 2, "--images: must be >= 1 (value 0)"),
+    "too many images": (("--num-images", "49"), 2, "--num-images: 49 images of photos, which has 48. Ask for fewer."),
+    "no images": (("--num-images", "0"), 2, "--num-images: must be >= 1 (value 0)"),
     "row": (("--rows", "3,48"), 2, "--rows: no row 48 in photos, which has 48 images. Rows count from 0 to 47."),
-    "two choices": (("--rows", "3", "--images", "2"), 2, "choose images by one of --images, --rows and --image"),
-    "image and data set": (("--image", "x.png", "--dataset", "digits"), 2, "dataset has no meaning beside --image"),
+    "two choices": (
+        ("--rows", "3", "--num-images", "2"),
+        2,
+        "choose images by one of --num-images, --rows and --image",
+    ),
+    "image and data set": (("--image", "x.png", "--dataset", "digits"), 2, "--dataset has no meaning beside --image"),
     "no such image": (("--image", "{tmp}/none.png"), 3, "{tmp}/none.png: does not exist. Give an image file."),
     "no image": (("--image", "{tmp}/text.png"), 3, "{tmp}/text.png: cannot be read as an image: not an image"),
     "no such data set": (("--dataset", "digitz"), 3, "Did you mean digits"),
@@ -253,7 +261,9 @@ def test_images_that_moved_are_asked_for(labelkit: Any, trained: Path, photos: P
 
 def test_the_run_is_not_changed(labelkit: Any, trained: Path, tmp_path: Path) -> None:
     before = {path: path.read_bytes() for path in trained.rglob("*") if path.is_file()}
-    assert labelkit("show", "attention", "--checkpoint", trained, "--images", 1, "--out", tmp_path / "a.png").code == 0
+    assert (
+        labelkit("show", "attention", "--checkpoint", trained, "--num-images", 1, "--out", tmp_path / "a.png").code == 0
+    )
     assert {path: path.read_bytes() for path in trained.rglob("*") if path.is_file()} == before
 
 

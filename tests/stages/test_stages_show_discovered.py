@@ -75,7 +75,7 @@ def test_sheet_has_a_line_per_class_with_right_and_wrong_marked(labelkit: Any, b
 
 
 def test_a_class_takes_as_many_lines_as_it_needs(labelkit: Any, store: Path, found: Any, tmp_path: Path) -> None:
-    options = ["--classes", "dog,bee", "--images", "5", "--columns", "2"]
+    options = ["--classes", "dog,bee", "--num-images", "5", "--columns", "2"]
     answer = labelkit("show", "discovered", "--index", store, "--out", tmp_path / "sheet.png", *options, "--json")
 
     assert [row["class"] for row in answer.json["classes"]] == ["dog", "bee"]

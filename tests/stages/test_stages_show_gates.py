@@ -24,7 +24,9 @@ def run(tmp_path_factory: pytest.TempPathFactory, photos: Path, labelkit: Any) -
 
 
 def test_attention_is_drawn_and_its_agreement_told(run: Path, labelkit: Any, tmp_path: Path) -> None:
-    answer = labelkit("show", "attention", "--checkpoint", run, "--images", "2", "--out", tmp_path / "a.png", "--json")
+    answer = labelkit(
+        "show", "attention", "--checkpoint", run, "--num-images", "2", "--out", tmp_path / "a.png", "--json"
+    )
     assert answer.code == 0, answer.err
     found = answer.json["correlation"]
     assert found["images"] == 48

@@ -59,7 +59,9 @@ class DenseModelOptions(RepresentationRunConfig):
         True, description="Put the object-aware filter behind the backbone.", json_schema_extra=_FILTER
     )
     filter_prototypes: int = Field(64, ge=1, description="Object prototypes.", json_schema_extra=_FILTER)
-    filter_kernel: int = Field(3, ge=1, description="Their side in patches, odd.", json_schema_extra=_FILTER)
+    filter_kernel: int = Field(
+        3, ge=1, description="Side of the object prototypes in patches, odd.", json_schema_extra=_FILTER
+    )
     filter_fuse: Literal["concat", "project"] = Field(
         "concat",
         description="Features and answer of the filter side by side (paper), or mapped back to the width of the former "
@@ -79,7 +81,7 @@ class DenseViewOptions(DenseModelOptions):
     num_local_views: int = Field(
         4, ge=0, description="Small views beside the two large ones.", json_schema_extra=_VIEWS
     )
-    local_size: int = Field(96, ge=8, description="Their side in pixels.", json_schema_extra=_VIEWS)
+    local_size: int = Field(96, ge=8, description="Side of a small view in pixels.", json_schema_extra=_VIEWS)
     global_scale: tuple[float, float] = Field(
         (0.25, 1.0), description="Share of the image in a large view (Leopart).", json_schema_extra=_VIEWS
     )
@@ -159,7 +161,7 @@ class CoTAPConfig(DenseViewOptions, StepRunConfig):
         json_schema_extra=_OPTIMIZATION,
     )
     weight_decay_final: float = Field(
-        0.24, ge=0, description="And in the end (cosine).", json_schema_extra=_OPTIMIZATION
+        0.24, ge=0, description="Weight decay at the end (cosine).", json_schema_extra=_OPTIMIZATION
     )
     clip_grad_norm: float | None = Field(
         3.0, gt=0, description="Largest length of the gradient (DINO).", json_schema_extra=_OPTIMIZATION
@@ -167,7 +169,9 @@ class CoTAPConfig(DenseViewOptions, StepRunConfig):
     ema_start: float = Field(
         0.9997, ge=0, le=1, description="Decay of the target network at the start.", json_schema_extra=_OPTIMIZATION
     )
-    ema_end: float = Field(1.0, ge=0, le=1, description="And in the end (cosine).", json_schema_extra=_OPTIMIZATION)
+    ema_end: float = Field(
+        1.0, ge=0, le=1, description="Decay of the target network at the end (cosine).", json_schema_extra=_OPTIMIZATION
+    )
 
     image_alignment: float = Field(
         1.0, ge=0, description="Weight of the alignment of class tokens (lambda-bar 1).", json_schema_extra=_TERMS
@@ -196,7 +200,7 @@ class CoTAPConfig(DenseViewOptions, StepRunConfig):
     )
     num_prototypes: int = Field(300, ge=2, description="Rows of prototypes.", json_schema_extra=_ASSIGNMENT)
     sk_epsilon: float = Field(0.05, gt=0, description="Entropy weight of Sinkhorn.", json_schema_extra=_ASSIGNMENT)
-    sk_iterations: int = Field(3, ge=1, description="Its iterations.", json_schema_extra=_ASSIGNMENT)
+    sk_iterations: int = Field(3, ge=1, description="Iterations of Sinkhorn.", json_schema_extra=_ASSIGNMENT)
     sk_order: Literal["roi-first", "sk-first"] = Field(
         "roi-first",
         description="Sinkhorn on the aligned patches (paper), or on whole maps that are aligned afterwards (Leopart).",
@@ -217,7 +221,13 @@ class CoTAPConfig(DenseViewOptions, StepRunConfig):
         "others.",
         json_schema_extra=_RANKING,
     )
-    ranking_threshold: float = Field(0.8, ge=0, le=1, description="Of ap-t.", json_schema_extra=_RANKING)
+    ranking_threshold: float = Field(
+        0.8,
+        ge=0,
+        le=1,
+        description="Least similarity of the targets that --ranking-loss ap-t ranks above all others.",
+        json_schema_extra=_RANKING,
+    )
     ranking_floor: float = Field(
         -0.2, description="Targets weigh by how far they are above this (tau 1).", json_schema_extra=_RANKING
     )
@@ -247,9 +257,13 @@ class CoTAPConfig(DenseViewOptions, StepRunConfig):
         1.0, gt=0, description="Memory of the ranking loss at most.", json_schema_extra=_RANKING
     )
     prototype_temperature: float = Field(
-        0.1, gt=0, description="Of a prototype's attention over images (tau 3).", json_schema_extra=_FILTER
+        0.1, gt=0, description="Temperature of a prototype's attention over images (tau 3).", json_schema_extra=_FILTER
     )
-    prototype_gather: bool = Field(False, description="Over the images of all processes.", json_schema_extra=_FILTER)
+    prototype_gather: bool = Field(
+        False,
+        description="Let the loss of the filter's prototypes see the images of all processes.",
+        json_schema_extra=_FILTER,
+    )
 
     num_neighbors: int = Field(
         10,

@@ -63,7 +63,8 @@ class LMCSConfig(TwoStreamTrainConfig, MixMatchOptions, FreeMatchOptions, Critic
     guidance_weight: float = Field(
         0.2,
         ge=0,
-        description="Weight of that difference, times --unlabeled-weight (ours; 1 did harm on digits).",
+        description="Weight of the difference of --guidance consistency, times --unlabeled-weight (ours; 1 did harm "
+        "on digits).",
         json_schema_extra=_MASTER,
     )
     guidance_cache: bool = Field(
@@ -119,11 +120,12 @@ class LMCSConfig(TwoStreamTrainConfig, MixMatchOptions, FreeMatchOptions, Critic
     )
     discrimination_weight: float | Literal["auto"] = Field(
         "auto",
-        description="Its weight (eta) beside the agreement with the average; auto: it starts at half of that.",
+        description="Weight (eta) of --discrimination beside the agreement with the average; auto: it starts at half "
+        "of that.",
         json_schema_extra=_MASTER,
     )
     num_centroids: int | None = Field(
-        None, ge=2, description="Centroids of that loss; default: the classes.", json_schema_extra=_MASTER
+        None, ge=2, description="Centroids of --discrimination; default: the classes.", json_schema_extra=_MASTER
     )
 
     growth_limit: float = Field(
@@ -178,7 +180,8 @@ class LMCSConfig(TwoStreamTrainConfig, MixMatchOptions, FreeMatchOptions, Critic
         0.5,
         ge=0,
         le=1,
-        description="And if nearest mean and soft label name different classes for more of the confined images.",
+        description="Labels also stop growing if nearest mean and soft label name different classes for more of the "
+        "confined images.",
         json_schema_extra=_STOP,
     )
 

@@ -66,17 +66,27 @@ class SANConfig(MetricLearningConfig):
         json_schema_extra=_ASSEMBLY,
     )
     entropy_weight: float = Field(
-        0.01, ge=0, description="Weight of the entropy of the weights (Eq. 5.5).", json_schema_extra=_ASSEMBLY
+        0.01,
+        ge=0,
+        description="Loss weight of the entropy of the assembly's weights (Eq. 5.5).",
+        json_schema_extra=_ASSEMBLY,
     )
     correlation_weight: float = Field(
-        0.01, ge=0, description="Weight of their correlation (Eq. 5.6).", json_schema_extra=_ASSEMBLY
+        0.01,
+        ge=0,
+        description="Loss weight of the correlation of the assembly's weights (Eq. 5.6).",
+        json_schema_extra=_ASSEMBLY,
     )
     coherence_weight: float = Field(
-        0.01, ge=0, description="Weight of their local coherence (Eq. 5.8).", json_schema_extra=_ASSEMBLY
+        0.01,
+        ge=0,
+        description="Loss weight of the local coherence of the assembly's weights (Eq. 5.8).",
+        json_schema_extra=_ASSEMBLY,
     )
     term_ramp: tuple[float, float] = Field(
         (0.1, 0.5),
-        description="Shares of the training at which these three begin to count, and count in full.",
+        description="Shares of the training at which entropy, correlation and coherence begin to count, and count in "
+        "full.",
         json_schema_extra=_ASSEMBLY,
     )
     coherence_border: Literal["zero", "mask", "roll"] = Field(
@@ -123,7 +133,9 @@ class SANConfig(MetricLearningConfig):
     memory_loss: Literal["contrastive", "multi-similarity"] = Field(
         "contrastive", description="Loss of pairs with the memory.", json_schema_extra=_MEMORY
     )
-    memory_weight: float = Field(1.0, ge=0, description="Weight of that loss.", json_schema_extra=_MEMORY)
+    memory_weight: float = Field(
+        1.0, ge=0, description="Weight of the loss of pairs with the memory.", json_schema_extra=_MEMORY
+    )
     memory_start_epochs: int = Field(
         1,
         ge=0,

@@ -47,12 +47,13 @@ class SeLaConfig(RepresentationTrainConfig):
     )
     optimization_schedule: Literal["uniform", "quadratic", "official-uniform", "official-quadratic"] = Field(
         "quadratic",
-        description="When they happen: evenly, or densely at the start; official-*: the released code's times.",
+        description="When labels are optimized: evenly, or densely at the start; official-*: the released code's "
+        "times.",
         json_schema_extra=_LABELS,
     )
     optimization_epochs: tuple[float, ...] | None = Field(
         None,
-        description="These times instead, in epochs; fractions are fine.",
+        description="Optimize labels at these times instead, in epochs; fractions are fine.",
         json_schema_extra=_LABELS,
     )
     refresh: Literal["all", "one"] = Field(

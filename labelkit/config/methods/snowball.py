@@ -111,7 +111,12 @@ class SnowballConfig(TwoStreamTrainConfig, MeanTeacherOptions, MixMatchOptions, 
         "any, the farthest; auto = far for mixmatch, else min.",
         json_schema_extra=_DISCOVERY,
     )
-    far_factor: int = Field(10, ge=1, description="See --select far.", json_schema_extra=_DISCOVERY)
+    far_factor: int = Field(
+        10,
+        ge=1,
+        description="--select far takes from so many times as many nearest images as are wanted.",
+        json_schema_extra=_DISCOVERY,
+    )
     far_cap: float | None = Field(
         0.5,
         gt=0,
@@ -160,12 +165,17 @@ class SnowballConfig(TwoStreamTrainConfig, MeanTeacherOptions, MixMatchOptions, 
     )
     val_split: str | None = Field(
         None,
-        description="Split whose labels decide that instead: its error moved by at most --val-delta. Never the split "
+        description="Split whose labels decide instead of --churn: its error moved by at most --val-delta. Never the "
+        "split "
         "that judges.",
         json_schema_extra=_STOP,
     )
     val_delta: float = Field(
-        0.2, ge=0, le=100, description="In points of error (--val-split).", json_schema_extra=_STOP
+        0.2,
+        ge=0,
+        le=100,
+        description="Largest change of the error on --val-split that ends a generation, in points.",
+        json_schema_extra=_STOP,
     )
     max_steps: int | None = Field(
         None, ge=1, description="No phase begins that would take more updates in all.", json_schema_extra=_STOP

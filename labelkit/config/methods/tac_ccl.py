@@ -76,7 +76,10 @@ class TACCCLConfig(MetricLearningConfig):
 
     ccl: bool = Field(True, description="Use the contrastive clustering loss.", json_schema_extra=_CENTERS)
     ccl_weight: float = Field(
-        0.1, gt=0, description="Its weight (ours; the paper gives none).", json_schema_extra=_CENTERS
+        0.1,
+        gt=0,
+        description="Weight of the contrastive clustering loss (ours; the paper gives none).",
+        json_schema_extra=_CENTERS,
     )
     ccl_positive: Literal["nearest", "assigned"] = Field(
         "nearest",
@@ -100,7 +103,7 @@ class TACCCLConfig(MetricLearningConfig):
         json_schema_extra=_ATTENTION,
     )
     tac_reduction: Literal["mean", "sum"] = Field(
-        "mean", description="Over the cells of a map; sum is the paper's.", json_schema_extra=_ATTENTION
+        "mean", description="Attention loss over the cells of a map; sum is the paper's.", json_schema_extra=_ATTENTION
     )
     tac_both: bool = Field(
         False, description="Compare in both directions; helps with strong crops.", json_schema_extra=_ATTENTION

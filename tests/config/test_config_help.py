@@ -1,0 +1,47 @@
+"""What help says of the options of all commands: each is told by itself, in order, and by one word for one thing."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from labelkit.cli.config import CONFIG_CLASSES
+from labelkit.cli.main import main
+from labelkit.config.base import StageConfig
+
+COMMANDS = [pytest.param(config_class, id=" ".join(config_class.command)) for config_class in CONFIG_CLASSES]
+# An option is also read alone: no text may go on with the one above it.
+LEANS_ON_ANOTHER = re.compile(
+    r"(Its|Their|And|But|but|They|These|Those|When they|The same (?!images)|Over the (?!images)|Of (?!a |the ))"
+    r"|.*\b(that weight|that loss)\b"
+)
+
+
+@pytest.mark.parametrize("config_class", COMMANDS)
+def test_every_option_is_explained_by_itself(config_class: type[StageConfig]) -> None:
+    texts = {name: field.description or "" for name, field in config_class.model_fields.items()}
+
+    assert [name for name, text in texts.items() if not text.endswith((".", ")."))] == []
+    assert [name for name, text in texts.items() if LEANS_ON_ANOTHER.match(text)] == []
+
+
+@pytest.mark.parametrize("config_class", COMMANDS)
+def test_one_thing_has_one_name(config_class: type[StageConfig]) -> None:
+    others = {
+        "learning_rate", "dim", "iterations", "num_starts", "random_seed", "restarts", "short_side", "store", "workers",
+    }  # fmt: skip
+
+    assert others & set(config_class.model_fields) == set()
+
+
+@pytest.mark.parametrize("config_class", COMMANDS)
+def test_help_tells_what_is_read_before_what_is_written_and_how_it_runs(
+    config_class: type[StageConfig], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*config_class.command, "--help"]) == 0
+
+    panels = re.findall(r"^╭─ (.*?) ─", capsys.readouterr().out, flags=re.MULTILINE)
+
+    last = [name for name in ("Output", "Gate", "Run", "All commands") if name in panels]
+    assert panels[0] == "Options"
+    assert panels[-len(last) :] == last
