@@ -206,7 +206,7 @@ def test_options_that_do_not_fit_are_refused(make_store: Any, options: dict[str,
     ],
 )
 def test_options_that_contradict_each_other_are_refused(options: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"k are|split|gallery|queries"):
+    with pytest.raises(ValueError, match=r"-k takes|split|gallery|queries"):
         EvaluateRetrievalConfig(index=Path("x.h5"), **options)
 
 
