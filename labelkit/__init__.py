@@ -1,3 +1,3 @@
 """labelkit: learn image representations and labels with few labels or none."""
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.1.0"

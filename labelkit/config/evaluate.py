@@ -153,11 +153,6 @@ class EvaluateRetrievalConfig(GateConfig, ScoresConfig, MemoryConfig):
         3, ge=0, le=100, description="k-means with as many groups as classes, from so many seeds; 0: no NMI."
     )
     per_class: bool = Field(False, description="Also show the means of every class.")
-    max_memory: str = Field(
-        "1.5GiB",
-        description="Memory that the process may take in all, such as 2GiB or 500MB; a number alone is GiB.",
-        json_schema_extra=_RUN,
-    )
     threads: int | None = Field(
         None,
         ge=1,

@@ -26,6 +26,8 @@ from labelkit.store.results import write_result
 
 # Python, numpy, scipy and what else the process holds beside the rows.
 _PROCESS_BYTES = 200 << 20
+# Without a bound, blocks of rows are as large as if the process had this; larger ones gain nothing.
+_BLOCKS_BYTES = 3 << 29
 # Ids, digests and labels of a row.
 _ROW_BYTES = 300
 _ROLES = ("query", "gallery")
@@ -209,7 +211,8 @@ def _budget(
         num_rows, num_classes = _num_grouped(asked, held), len(np.unique(np.concatenate([asked.labels, held.labels])))
         grouping = nmi_bytes(num_rows, found.shape[1], num_classes, in_blocks=same)
     allowed = config.max_memory_bytes
-    assert allowed is not None  # it has a default
+    if allowed is None:
+        return max(least, _BLOCKS_BYTES - taken)
     if allowed < taken + max(least, grouping):
         needed = (taken + max(least, grouping)) / 2**30
         fewer = "--threads" if least >= grouping else "rows, or --nmi-seeds 0"
@@ -287,7 +290,7 @@ def _result(
         "nmi": float(np.mean(nmi)) if nmi else None,
         "nmi_of_seeds": nmi,
         "block_rows": scores.block_rows,
-        "max_memory_gib": (config.max_memory_bytes or 0) / 2**30,
+        "max_memory_gib": None if config.max_memory_bytes is None else config.max_memory_bytes / 2**30,
     }
     class_rows = _per_class(scores, names, config)
     if config.per_class:
