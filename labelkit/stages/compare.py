@@ -334,7 +334,8 @@ def _length_text(row: Row) -> str | None:
     first = row.runs[0]
     text = ", ".join(
         f"{value:,} {name.replace('_', ' ').removesuffix('s' if value == 1 else '')}"
-        for name, value in first["length"].items()
+        # the whole before its parts; a record that was read again has them in the order of the alphabet
+        for name, value in sorted(first["length"].items(), key=lambda item: len(item[0]))
     )
     if first["share_of_preset"] < 1:
         text += f" ({100 * first['share_of_preset']:.0f} %)"
