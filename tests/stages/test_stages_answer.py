@@ -321,7 +321,7 @@ def test_files_are_made_next_to_the_store_and_not_replaced_unasked(labelkit: Any
     again = labelkit(*words)
 
     assert again.code == 2
-    assert "made.answer.csv exists" in again.err
+    assert "made.answer.csv already exists" in again.err
     assert labelkit(*words, "--overwrite").code == 0
     assert labelkit("discover", "answer", "--index", store.path, "--result", "second", "-q").code == 0
     assert (tmp_path / "made.second.csv").exists()
