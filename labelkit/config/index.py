@@ -24,7 +24,11 @@ class IndexConfig(StageConfig):
         description="Name of the result that is written beside the store; default: that of the command.",
         json_schema_extra=_OUTPUT,
     )
-    overwrite: bool = Field(False, description="Replace a result of this name.", json_schema_extra=_OUTPUT)
+    overwrite: bool = Field(
+        False,
+        description="Replace a result of this name, and files that are written beside it.",
+        json_schema_extra=_OUTPUT,
+    )
 
 
 class ScoresConfig(IndexConfig):

@@ -74,4 +74,4 @@ class MatchConfig(StageConfig):
     sheet: Path | None = Field(
         None, description="Also draw some of the matches to this PNG.", json_schema_extra=_OUTPUT
     )
-    overwrite: bool = Field(False, description="Replace the file in --out.", json_schema_extra=_OUTPUT)
+    overwrite: bool = Field(False, description="Replace the files in --out and --sheet.", json_schema_extra=_OUTPUT)

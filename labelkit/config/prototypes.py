@@ -42,4 +42,4 @@ class PrototypesConfig(StageConfig):
         None, description="File to write; default: prototypes-CLASSESxDIM.h5.", json_schema_extra=_OUTPUT
     )
     plot: Path | None = Field(None, description="Also draw the cosines to this PNG.", json_schema_extra=_OUTPUT)
-    overwrite: bool = Field(False, description="Replace the file in --out.", json_schema_extra=_OUTPUT)
+    overwrite: bool = Field(False, description="Replace the files in --out and --plot.", json_schema_extra=_OUTPUT)

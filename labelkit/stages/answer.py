@@ -37,6 +37,7 @@ from labelkit.errors import ConfigError, DatasetError, StoreError
 from labelkit.stages.answer_grouping import group_first, read_grouping
 from labelkit.stages.given_labels import labeled_array, labels_to_use
 from labelkit.stages.held_out import Evidence, Grouping, given_label_evidence, hidden_label_evidence
+from labelkit.stages.new_files import check_new_file
 from labelkit.stages.progress import current_progress
 from labelkit.stages.result import Cell, SimpleResult, Table, jsonable
 from labelkit.store.commit import commit_bytes
@@ -205,6 +206,8 @@ def _check_outputs(config: DiscoverAnswerConfig, store: EmbeddingStore, table_pa
             raise ConfigError(option, f"{path} is a folder", "Name a file.")
     if config.plot is not None and config.plot.resolve() == table_path.resolve():
         raise ConfigError("--plot", f"{config.plot} is also the table", "Choose another name.")
+    if config.plot is not None:
+        check_new_file(config.plot, overwrite=config.overwrite, option="--plot")
     if table_path.exists() and not config.overwrite:
         raise ConfigError(
             "--csv",

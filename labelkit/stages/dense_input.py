@@ -19,7 +19,7 @@ from labelkit.errors import ConfigError, DatasetError
 from labelkit.models.pixel_patches import PixelPatchNetwork
 from labelkit.models.weights import fingerprint
 from labelkit.stages.networks import EmbeddingNetwork, embedding_network
-from labelkit.stages.pictures import check_new_picture
+from labelkit.stages.new_files import check_new_file
 
 _PIXEL_SIZE = 64
 
@@ -55,7 +55,7 @@ def open_dense(config: DenseConfig, *, classes: bool) -> DenseInput:
     """
     for path, option in ((config.out, "--out"), (config.sheet, "--sheet")):
         if path is not None:
-            check_new_picture(path, overwrite=config.overwrite, option=option)
+            check_new_file(path, overwrite=config.overwrite, option=option)
     dataset = load_dataset(config.dataset, data_root=config.data_root)
     if dataset.masks is None:
         raise DatasetError(

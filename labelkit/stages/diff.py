@@ -14,7 +14,7 @@ from labelkit.algorithms.group_changes import GroupChanges, compare_groups
 from labelkit.config.labeling import DiffConfig
 from labelkit.errors import ConfigError, StoreError
 from labelkit.stages.given_labels import written_name
-from labelkit.stages.pictures import check_new_picture
+from labelkit.stages.new_files import check_new_file
 from labelkit.stages.result import Cell, SimpleResult, Table
 from labelkit.stages.stable_groups import Groups, read_groups, shared_rows
 from labelkit.store.commit import commit_bytes
@@ -66,7 +66,7 @@ def diff_groups(config: DiffConfig) -> SimpleResult:
     if config.csv is not None:
         if config.csv.suffix == ".h5":
             raise ConfigError("--csv", f"{config.csv} is named like a store", "Choose another name.")
-        check_new_picture(config.csv, overwrite=config.overwrite, option="--csv")
+        check_new_file(config.csv, overwrite=config.overwrite, option="--csv")
     later = _side(read_groups(open_store(config.index), config.result))
     previous_store = open_store(config.previous or config.index)
     earlier = _side(read_groups(previous_store, config.previous_result or config.result))

@@ -11,12 +11,13 @@ from labelkit.algorithms.clustering import kmeans
 from labelkit.algorithms.row_blocks import StoredRows, parts_of
 from labelkit.config.discover import DiscoverCategoriesConfig, DiscoverHeadConfig
 from labelkit.data.keyed_random import keyed_generator
-from labelkit.errors import ConfigError, StoreError
+from labelkit.errors import StoreError
 from labelkit.stages.class_number import judge_class_number
 from labelkit.stages.cluster import semi_supervised_cluster
 from labelkit.stages.given_labels import GivenLabels, labeled_array, labels_to_use
 from labelkit.stages.indexes import split_rows
 from labelkit.stages.memory import Memory, class_number_bytes
+from labelkit.stages.new_files import check_new_file
 from labelkit.stages.progress import current_progress
 from labelkit.stages.result import Cell, SimpleResult, Table
 from labelkit.stages.stable_groups import Groups, lasting_ids, read_earlier
@@ -37,8 +38,8 @@ def discover_categories(config: DiscoverCategoriesConfig) -> SimpleResult:
         DatasetError: it has no labels that may be used, and the criterion needs some.
         ConfigError: bounds that leave no choice, or nowhere to draw.
     """
-    if config.plot is not None and not config.plot.resolve().parent.is_dir():
-        raise ConfigError("--plot", f"the folder of {config.plot} does not exist", "Make it first.")
+    if config.plot is not None:
+        check_new_file(config.plot, overwrite=config.overwrite, option="--plot")
     store = open_store(config.index)
     rows = split_rows(store, config.split)
     given = labels_to_use(config.labels, store, rows)

@@ -17,6 +17,7 @@ from labelkit.stages.answer import DECISIONS, GIVEN, KNOWN, NEW, UNSURE
 from labelkit.stages.answer_grouping import classes_of_groups
 from labelkit.stages.given_labels import class_names_of
 from labelkit.stages.indexes import split_rows
+from labelkit.stages.new_files import check_new_file
 from labelkit.stages.result import Cell, SimpleResult, Table, jsonable
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.results import read_result, write_result
@@ -30,7 +31,10 @@ def evaluate_answer(config: EvaluateAnswerConfig) -> SimpleResult:
 
     Raises:
         StoreError: the store has no truth for the rows answered, or the result is no answer.
+        ConfigError: the picture cannot be written, or there is one.
     """
+    if config.plot is not None:
+        check_new_file(config.plot, overwrite=config.overwrite, option="--plot")
     store = open_store(config.index)
     result = read_result(store, config.answer)
     if result.kind != "answers":

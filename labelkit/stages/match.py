@@ -28,7 +28,8 @@ from labelkit.errors import ConfigError, DatasetError
 from labelkit.stages.indexes import check_features, split_rows, unit_rows
 from labelkit.stages.keypoints import KeypointReader, MatchingOptions, try_pairs
 from labelkit.stages.match_pictures import write_match_sheet
-from labelkit.stages.pictures import check_new_picture, indexed_images
+from labelkit.stages.new_files import check_new_file
+from labelkit.stages.pictures import indexed_images
 from labelkit.stages.progress import current_progress
 from labelkit.stages.result import SimpleResult, Table
 from labelkit.store.embeddings import EmbeddingStore, open_store
@@ -44,7 +45,7 @@ def match_images_of_store(config: MatchConfig) -> SimpleResult:
         DatasetError: the images are not there, or other ones than were embedded.
     """
     if config.sheet is not None:
-        check_new_picture(config.sheet, overwrite=config.overwrite)
+        check_new_file(config.sheet, overwrite=config.overwrite, option="--sheet")
     store = open_store(config.index)
     rows = split_rows(store, config.split)
     if len(rows) < 2:

@@ -11,7 +11,7 @@ from labelkit.data.datasets import FileSource, ImageDataset
 from labelkit.data.decode import BadImage
 from labelkit.data.files import is_there
 from labelkit.data.registry import load_dataset
-from labelkit.errors import ConfigError, DatasetError, LabelkitError
+from labelkit.errors import DatasetError, LabelkitError
 from labelkit.stages.locations import find_images
 from labelkit.store.embeddings import EmbeddingStore
 
@@ -75,22 +75,3 @@ def image_pixels(images: ImageDataset, row: int) -> NDArray[np.uint8] | None:
         return images.source.read(row).decode(images.in_channels)
     except BadImage:
         return None
-
-
-def check_new_picture(path: Path, *, overwrite: bool, option: str = "--out") -> None:
-    """Find out before the work is done that a picture cannot be written.
-
-    Args:
-        path: of the picture.
-        overwrite: whether it may be there.
-        option: that names it.
-
-    Raises:
-        ConfigError: it exists and is not to be replaced, is a folder, or its folder is not there.
-    """
-    if path.is_dir():
-        raise ConfigError(option, f"{path} is a folder", "Give the name of a file.")
-    if not path.resolve().parent.is_dir():
-        raise ConfigError(option, f"the folder of {path} does not exist", "Make it first.")
-    if path.exists() and not overwrite:
-        raise ConfigError(option, f"{path} already exists", f"Pass --overwrite to replace it, or another {option}.")

@@ -22,6 +22,7 @@ from labelkit.data.datasets import ImageDataset
 from labelkit.errors import ConfigError
 from labelkit.stages.indexes import split_rows, zero_rows
 from labelkit.stages.memory import Memory, index_bytes, search_bytes, stored_rows
+from labelkit.stages.new_files import check_new_file
 from labelkit.stages.pictures import image_pixels, indexed_images
 from labelkit.stages.progress import current_progress
 from labelkit.stages.queries import (
@@ -116,13 +117,11 @@ def _check_outputs(config: RetrieveConfig) -> None:
     """Find out before the work is done that a file cannot be written.
 
     Raises:
-        ConfigError: its folder is not there, or it is one.
+        ConfigError: its folder is not there, it is one, or it exists and is not to be replaced.
     """
     for option, path in (("--csv", config.csv), ("--sheet", config.sheet)):
-        if path is not None and path.is_dir():
-            raise ConfigError(option, f"{path} is a folder", "Give the name of a file.")
-        if path is not None and not path.resolve().parent.is_dir():
-            raise ConfigError(option, f"the folder of {path} does not exist", "Make it first.")
+        if path is not None:
+            check_new_file(path, overwrite=config.overwrite, option=option)
 
 
 def _gallery(store: EmbeddingStore, config: RetrieveConfig) -> _Gallery:

@@ -19,7 +19,8 @@ from labelkit.errors import CheckpointError, DatasetError
 from labelkit.models.metric_network import MetricNetwork
 from labelkit.models.spatial_assembly import Assembly
 from labelkit.stages.networks import TrainedRun, load_run
-from labelkit.stages.pictures import check_new_picture, one_image
+from labelkit.stages.new_files import check_new_file
+from labelkit.stages.pictures import one_image
 from labelkit.stages.progress import current_progress
 from labelkit.stages.result import Cell, SimpleResult, Table
 from labelkit.stages.shown_images import image_channels, shown_dataset, shown_rows
@@ -49,7 +50,7 @@ def show_assembly(config: ShowAssemblyConfig) -> SimpleResult:
         CheckpointError: the run cannot be used, or its network has no assembly.
         DatasetError: the images are not there or cannot be read.
     """
-    check_new_picture(config.out, overwrite=config.overwrite)
+    check_new_file(config.out, overwrite=config.overwrite)
     run = load_run(config.checkpoint, config.which)
     network = run.method.network
     if not isinstance(network, MetricNetwork) or network.assembly is None or network.assembly.kind == "identity":

@@ -29,7 +29,8 @@ from labelkit.models.backbones import Backbone
 from labelkit.models.paired_attention import check_blocks
 from labelkit.models.vit import UnsupportedBackboneError, check_vision_transformer
 from labelkit.stages.networks import TrainedRun, load_run
-from labelkit.stages.pictures import check_new_picture, one_image
+from labelkit.stages.new_files import check_new_file
+from labelkit.stages.pictures import one_image
 from labelkit.stages.progress import current_progress
 from labelkit.stages.result import Cell, SimpleResult, Table
 from labelkit.stages.shown_images import DEFAULT_IMAGES, image_channels, shown_dataset, shown_rows
@@ -85,7 +86,7 @@ def show_attention(config: ShowAttentionConfig) -> SimpleResult:
         CheckpointError: the run cannot be used, or its network has no attention to show.
         DatasetError: the images are not there or cannot be read.
     """
-    check_new_picture(config.out, overwrite=config.overwrite)
+    check_new_file(config.out, overwrite=config.overwrite)
     run = load_run(config.checkpoint, config.which)
     if isinstance(run.config, TACCCLConfig):
         from labelkit.stages.show_gates import show_gates  # for this method alone

@@ -11,7 +11,7 @@ import numpy as np
 
 from labelkit.config.show import ShowCurvesConfig
 from labelkit.errors import ConfigError
-from labelkit.stages.pictures import check_new_picture
+from labelkit.stages.new_files import check_new_file
 from labelkit.stages.progress import current_progress
 from labelkit.stages.result import Cell, SimpleResult, Table
 from labelkit.stages.run_logs import MAIN_METRICS, Logged, Series, read_log
@@ -26,7 +26,7 @@ def show_curves(config: ShowCurvesConfig) -> SimpleResult:
         CheckpointError: a folder is no run, or its log is missing, empty or damaged.
         ConfigError: a name that no run logged, or a picture that exists and may not be replaced.
     """
-    check_new_picture(config.out, overwrite=config.overwrite)
+    check_new_file(config.out, overwrite=config.overwrite)
     runs = [read_log(folder, name) for folder, name in zip(config.run, _run_names(config.run), strict=True)]
     names = _choose(config.metrics, runs)
     if config.over == "epoch":

@@ -20,7 +20,8 @@ from labelkit.stages.contact_sheet import Picture, write_contact_sheet
 from labelkit.stages.discover_few import RESULT_KIND, SOURCES
 from labelkit.stages.discovered_tables import FoundImage, read_found_table
 from labelkit.stages.indexes import check_features
-from labelkit.stages.pictures import check_new_picture, image_pixels, indexed_images
+from labelkit.stages.new_files import check_new_file
+from labelkit.stages.pictures import image_pixels, indexed_images
 from labelkit.stages.plots import MapPanel, write_map_plot
 from labelkit.stages.progress import current_progress
 from labelkit.stages.result import Cell, SimpleResult, Table
@@ -108,7 +109,7 @@ def _check_request(config: ShowDiscoveredConfig) -> None:
         )
     for option, path in (("--out", config.out), ("--map", config.map)):
         if path is not None:
-            check_new_picture(path, overwrite=config.overwrite, option=option)
+            check_new_file(path, overwrite=config.overwrite, option=option)
     if config.out is not None and config.map is not None and config.out.resolve() == config.map.resolve():
         raise ConfigError("--map", f"{config.map} is also the contact sheet", "Choose another name.")
 

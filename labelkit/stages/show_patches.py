@@ -14,7 +14,8 @@ from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.transforms import ViewSpec, resize_box
 from labelkit.errors import ConfigError, DatasetError
 from labelkit.stages.indexes import unit_rows
-from labelkit.stages.pictures import check_new_picture, image_pixels, indexed_images
+from labelkit.stages.new_files import check_new_file
+from labelkit.stages.pictures import image_pixels, indexed_images
 from labelkit.stages.queries import row_label
 from labelkit.stages.result import Cell, SimpleResult, Table
 from labelkit.stages.shown_images import DEFAULT_IMAGES
@@ -38,7 +39,7 @@ def show_patches(config: ShowPatchesConfig) -> SimpleResult:
         ConfigError: a row or patch that is not there, or a picture that is and may not be replaced.
         DatasetError: the images are not there or cannot be read.
     """
-    check_new_picture(config.out, overwrite=config.overwrite)
+    check_new_file(config.out, overwrite=config.overwrite)
     store = open_store(config.index)
     patches = open_patches(store)
     if patches.is_sampled:

@@ -15,7 +15,8 @@ from labelkit.engine.compute_device import compute_device
 from labelkit.errors import CheckpointError, DatasetError
 from labelkit.models.dense_network import DenseNetwork
 from labelkit.stages.networks import load_run
-from labelkit.stages.pictures import check_new_picture, one_image
+from labelkit.stages.new_files import check_new_file
+from labelkit.stages.pictures import one_image
 from labelkit.stages.result import Cell, SimpleResult, Table
 from labelkit.stages.shown_images import image_channels, shown_dataset, shown_rows
 
@@ -33,7 +34,7 @@ def show_prototypes(config: ShowPrototypesConfig) -> SimpleResult:
         CheckpointError: the run cannot be used, or its network has no such filter.
         DatasetError: the images are not there or cannot be read.
     """
-    check_new_picture(config.out, overwrite=config.overwrite)
+    check_new_file(config.out, overwrite=config.overwrite)
     run = load_run(config.checkpoint, config.which)
     network = run.method.headline()
     if not isinstance(network, DenseNetwork) or network.filter is None:

@@ -27,7 +27,8 @@ from labelkit.errors import ConfigError, DatasetError, StoreError
 from labelkit.stages.contact_sheet import Picture, write_contact_sheet
 from labelkit.stages.given_labels import GivenLabels, labels_to_use, written_name
 from labelkit.stages.indexes import check_features, split_rows, unit_rows
-from labelkit.stages.pictures import check_new_picture, image_pixels, indexed_images
+from labelkit.stages.new_files import check_new_file
+from labelkit.stages.pictures import image_pixels, indexed_images
 from labelkit.stages.progress import current_progress
 from labelkit.stages.result import Cell, SimpleResult, Table
 from labelkit.store.commit import commit_bytes
@@ -150,7 +151,7 @@ def _check_outputs(config: SuggestConfig) -> None:
             raise ConfigError(option, f"{path} is named like a store", "Choose another name.")
         if config.labels is not None and path.resolve() == config.labels.resolve():
             raise ConfigError(option, f"{path} is also the file of --labels", "Choose another name.")
-        check_new_picture(path, overwrite=config.overwrite, option=option)
+        check_new_file(path, overwrite=config.overwrite, option=option)
     if config.sheet is not None and config.sheet.resolve() == config.out.resolve():
         raise ConfigError("--sheet", f"{config.sheet} is also the table", "Choose another name.")
 

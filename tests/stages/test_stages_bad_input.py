@@ -199,6 +199,19 @@ CASES = {
         2,
         ("--num-old-classes: 9 old classes of 4", "Ask for"),
     ),
+    **{
+        f"a {name} that is there": Case(
+            text("kept"), f"{line} {{bad}}", 2, (f"{line.split()[-1]}: {{bad}} already exists", "Pass --overwrite")
+        )
+        for name, line in {
+            "table of hits": "retrieve --index {index} --query-rows 0 --csv",
+            "sheet of hits": "retrieve --index {index} --query-rows 0 --sheet",
+            "plot of criteria": "discover categories --index {index} --plot",
+            "plot of answers": "discover answer --index {index} --grouping ss-kmeans --plot",
+            "plot of confidence": "evaluate answer --index {index} --plot",
+            "plot of prototypes": "prototypes --num-classes 3 --embed-dim 2 --plot",
+        }.items()
+    },
     "no clusters": Case(
         nothing, "cluster k-means --index {index} --num-clusters 0", 2, ("--num-clusters: must be >= 1 (value 0)",)
     ),

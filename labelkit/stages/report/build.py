@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from labelkit.config.report import ReportConfig
 from labelkit.data.datasets import ImageDataset
 from labelkit.errors import ConfigError, DatasetError
-from labelkit.stages.pictures import check_new_picture, indexed_images
+from labelkit.stages.new_files import check_new_file
+from labelkit.stages.pictures import indexed_images
 from labelkit.stages.progress import current_progress
 from labelkit.stages.report.curves import read_curves
 from labelkit.stages.report.findings import Copies, Suspects, find_copies, find_neighbors, find_suspects
@@ -46,7 +47,7 @@ def write_report(config: ReportConfig) -> SimpleResult:
         DatasetError: the images in ``dataset`` cannot be listed.
         ConfigError: the page exists, its folder does not, or it cannot be as small as asked for.
     """
-    check_new_picture(config.out, overwrite=config.overwrite)
+    check_new_file(config.out, overwrite=config.overwrite)
     started = time.monotonic()
     store = open_store(config.index)
     candidates = find_results(store)
