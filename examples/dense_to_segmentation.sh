@@ -19,5 +19,5 @@ labelkit evaluate segmentation $network --samples 2000 --seeds 1 --out "$out/hea
 labelkit evaluate patch-clusters $network --seeds 1 --out "$out/groups.json" --overwrite
 index=$(labelkit embed --dataset "$dataset" --split val --checkpoint "$run" --image-size "$size" --dense \
     --max-images "$limit" --out "$out/images.h5" --overwrite -q | sed -n 1p)
-labelkit retrieve --index "$index" --query-rows 0 --pixel 20,30 -k 5 --sheet "$out/parts.png"
+labelkit retrieve --index "$index" --query-rows 0 --pixel 20,30 -k 5 --sheet "$out/parts.png" --overwrite
 echo "made: $run $index $out/head.json $out/groups.json $out/head.png $out/parts.png"

@@ -19,7 +19,7 @@ from PIL import Image
 from sklearn.datasets import load_digits
 Image.fromarray((load_digits().images[1000] * 255 / 16).round().astype("uint8")).save(sys.argv[1])
 PY
-labelkit retrieve --query "$out/query.png" --index "$index" -k 10 --sheet "$out/sheet.png"
+labelkit retrieve --query "$out/query.png" --index "$index" -k 10 --sheet "$out/sheet.png" --overwrite
 labelkit evaluate clustering --index "$index" --json > "$out/scores.json"
 labelkit evaluate clustering --index "$index"
 echo "made: $run $index $out/scores.json $out/sheet.png"

@@ -18,5 +18,5 @@ train=${TRAIN:---preset digits --epochs 4}
 run=$(labelkit train san --dataset "$photos" $train --out "$out/run" --overwrite -q)
 index=$(labelkit embed --dataset "$photos" --split all --checkpoint "$run" --out "$out/photos.h5" --overwrite -q)
 labelkit evaluate retrieval --index "$index" --split test -k 1,4
-labelkit retrieve --query "$query" --index "$index" -k 8 --search hnsw --csv "$out/hits.csv" --sheet "$out/hits.png"
+labelkit retrieve --query "$query" --index "$index" -k 8 --search hnsw --csv "$out/hits.csv" --sheet "$out/hits.png" --overwrite
 echo "made: $run $index $out/hits.csv $out/hits.png"

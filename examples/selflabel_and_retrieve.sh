@@ -18,5 +18,5 @@ train=${TRAIN:---preset digits --holdout none --epochs 10 --lr-drop-epochs 6,8 -
 run=$(labelkit train sela --dataset "$photos" $train --out "$out/run" --overwrite -q)
 index=$(labelkit embed --dataset "$photos" --checkpoint "$run" --out "$out/photos.h5" --overwrite -q)
 labelkit cluster sinkhorn --index "$index" --num-clusters "${GROUPS_WANTED:-10}" --overwrite
-labelkit retrieve --query "$query" --index "$index" -k 8 --skip-duplicates --csv "$out/hits.csv" --sheet "$out/hits.png"
+labelkit retrieve --query "$query" --index "$index" -k 8 --skip-duplicates --csv "$out/hits.csv" --sheet "$out/hits.png" --overwrite
 echo "made: $run $index $out/hits.csv $out/hits.png"
