@@ -297,8 +297,8 @@ READS_FOREVER = """
 from itertools import cycle
 from pathlib import Path
 from sys import argv
-from labelkit.data.datasets import load_dataset
 from labelkit.data.loading import EvalLoader, ImageBank
+from labelkit.data.registry import load_dataset
 from labelkit.data.transforms import Normalize, test_view
 
 if __name__ == "__main__":

@@ -86,7 +86,7 @@ def test_a_few_steps_lower_the_loss(make: Make, name: str) -> None:
         steady |= {"unlabeled_weight": 0}  # it grows from 0
     history = make(name, epochs=8, **steady).trainer.fit().history
     assert math.isfinite(history[-1]["loss"])
-    assert history[-1]["loss"] < 0.9 * history[0]["loss"]
+    assert history[-1]["loss"] < 0.95 * history[0]["loss"]
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -107,7 +107,7 @@ def test_tables_stay_tables(labelkit: Any, store: Path) -> None:
     answer = labelkit("discover", "head", "--index", store)
 
     assert answer.code == 0, answer.err
-    assert len(answer.out.split("\n\n")[0].splitlines()) == 2 + 4
+    assert len(answer.out.split("\nmade ")[0].splitlines()) == 2 + 4
 
 
 def test_names_that_cannot_be_used_are_told_on_one_terminal_safe_line(labelkit: Any, hostile: Path) -> None:
