@@ -299,7 +299,8 @@ from pathlib import Path
 from sys import argv
 from labelkit.data.loading import EvalLoader, ImageBank
 from labelkit.data.registry import load_dataset
-from labelkit.data.transforms import Normalize, test_view
+from labelkit.data.transforms import Normalize
+from labelkit.data.view_recipes import test_view
 
 if __name__ == "__main__":
     bank = ImageBank(load_dataset(argv[1], data_root=Path()))
