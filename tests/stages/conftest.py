@@ -7,7 +7,7 @@ import io
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -92,12 +92,8 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[str | Path, ...]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Keep what stages note about this machine away from the user's cache."""
-    folder = tmp_path_factory.mktemp("cache")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LABELKIT_CACHE", str(folder))
-        yield folder
+def cache_apart(own_cache: Path) -> None:
+    """Every test here keeps away from the user's cache."""
 
 
 @pytest.fixture(scope="session")

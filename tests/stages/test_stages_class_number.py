@@ -237,7 +237,7 @@ def test_the_curves_are_drawn(labelkit: Any, blobs: EmbeddingStore, tmp_path: Pa
         # four criteria and all together: three wide, two high
         assert picture.width == pytest.approx(1.5 * picture.height * 5.2 / 4.4, rel=0.01)
     before = drawn.read_bytes()
-    assert labelkit(*words, "--json").json["plot"] == str(drawn)
+    assert labelkit(*words, "--overwrite", "--json").json["plot"] == str(drawn)
     assert drawn.read_bytes() == before
 
 

@@ -27,12 +27,8 @@ def tally(request: pytest.FixtureRequest) -> Iterator[Tally]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Keep what stages note about this machine away from the user's cache."""
-    folder = tmp_path_factory.mktemp("cache")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LABELKIT_CACHE", str(folder))
-        yield folder
+def cache_apart(own_cache: Path) -> None:
+    """Every test here keeps away from the user's cache."""
 
 
 _counted: dict[str, list[float]] = {}
