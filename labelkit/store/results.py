@@ -149,6 +149,7 @@ def write_result(
     except OSError as error:
         raise resource_error(error, str(path.parent)) from error
     if overwrite:
+        _refuse_other_kind(path, kind)
         commit_bytes(path, data)
     elif not _is_there(path, image.content_digest):
         try:
@@ -297,6 +298,25 @@ def _is_there(path: Path, content_digest: str) -> bool:
             return True
     remedy = "Pass --overwrite to replace it, or another name with --result."
     raise StoreError(str(path), "a result of this name exists and has other content", remedy)
+
+
+def _refuse_other_kind(path: Path, kind: str) -> None:
+    """Keep a result from being replaced by one of another kind, such as groups by the scores of groups.
+
+    Raises:
+        StoreError: it would be. One that is damaged may be.
+    """
+    if not path.exists():
+        return
+    try:
+        with open_file(path, schema.FORMAT_RESULT) as file:
+            found, stage = (str(file.attributes[""].get(name, "")) for name in ("kind", "stage"))
+    except StoreError:
+        return
+    if found != kind:
+        problem = f"holds {found.replace('_', ' ')} made by `{stage}`, which this command would lose"
+        remedy = "Choose another name with --result; what is read is chosen by another option (see --help)."
+        raise StoreError(str(path), problem, remedy)
 
 
 def _stored(name: str, value: ResultArray) -> NDArray[Any]:

@@ -96,6 +96,21 @@ def test_another_result_of_the_same_name_is_refused_unless_overwritten(store):
     assert read_result(store, "first").params == {"seed": 4}
 
 
+def test_groups_are_not_lost_to_scores_of_the_same_name(store):
+    write(store)
+    kind = read_result(store, "first").kind
+    with pytest.raises(StoreError, match=f"holds {kind} made by .* Choose another name with --result"):
+        write(store, kind="evaluation", overwrite=True)
+    assert read_result(store, "first").kind == kind
+
+
+def test_a_damaged_result_may_be_replaced(store):
+    path = write(store)
+    path.write_bytes(path.read_bytes()[:-9])
+    write(store, kind="evaluation", overwrite=True)
+    assert read_result(store, "first").kind == "evaluation"
+
+
 def test_results_of_other_content_are_stale(store):
     write(store)
     other = make_store(store.path, make_plan(metric="l2"), overwrite=True)
