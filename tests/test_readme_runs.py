@@ -116,7 +116,6 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     # classes that are held out by their names, and others
     alphabets = ("Korean", "Latin", *["Greek"] * 18)
     write_digits(Path("omniglot"), lambda number: f"{alphabets[number]}_{number}", range(20), 12)
-    Image.open("photos/3/0001.png").save("img.png")
     labels = [[f"photos/{n}/{p:04d}.png", n if n < 5 and p < 6 else ""] for n in range(10) for p in range(12)]
     write_table(Path("labels.csv"), ["path", "label"], labels)
     digits = load_digits().target
