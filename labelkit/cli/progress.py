@@ -91,7 +91,9 @@ class _LineTask:
             self._say(elapsed, finished=True)
 
     def _say(self, elapsed: float, *, finished: bool) -> None:
-        parts = [f"{self._done:,}" if self._total is None else f"{self._done:,}/{self._total:,}"]
+        parts = [f"{self._done:,}/{self._total:,}"] if self._total is not None else [f"{self._done:,}"]
+        if self._total is None and not self._done:
+            parts = []  # work that cannot be counted
         if finished:
             parts.append(f"done in {duration(elapsed)}")
         elif self._total and 0 < self._done <= self._total:
