@@ -122,6 +122,7 @@ def test_keys_open_a_group_walk_its_tiles_choose_and_close(open_page: Any) -> No
     page.locator("details.group summary").first.focus()
     page.keyboard.press("Enter")
     tiles = page.locator("details.group").first.locator(".tiles").first.locator(".tile")
+    tiles.first.wait_for()  # a group is filled when it opens, a moment after the key
     page.keyboard.press("Tab")
     page.keyboard.press("ArrowRight")
 
