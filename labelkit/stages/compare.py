@@ -297,7 +297,7 @@ def _tables(config: CompareConfig, data: DataFacts, images: dict[str, int], rows
                 row.name,
                 row.labels_text(),
                 row.network if row.name in METHODS else None,
-                _length_text(row),
+                length_text(row),
                 *cells,
                 _plain(row.mean("minutes")),
                 None if memory is None else round(float(str(memory["mean"]))),
@@ -327,7 +327,7 @@ def _plain(stats: dict[str, object] | None) -> str | None:
     return f"{stats['mean']:.2f}" + (f" ± {spread:.2f}" if isinstance(spread, float) else "")
 
 
-def _length_text(row: Row) -> str | None:
+def length_text(row: Row) -> str | None:
     """Return the length of the runs, with its share of the preset's and a mark if it took longer than allowed."""
     if not row.runs or "length" not in row.runs[0]:
         return None

@@ -209,6 +209,7 @@ CASES = {
             "plot of criteria": "discover categories --index {index} --plot",
             "plot of answers": "discover answer --index {index} --grouping ss-kmeans --plot",
             "plot of confidence": "evaluate answer --index {index} --plot",
+            "sheet of matches": "match --index {index} --num-clusters 2 --sheet",
             "plot of prototypes": "prototypes --num-classes 3 --embed-dim 2 --plot",
         }.items()
     },

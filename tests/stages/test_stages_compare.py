@@ -15,6 +15,7 @@ import pytest
 from labelkit.config.compare import CompareConfig
 from labelkit.config.train import StepRunConfig, TrainConfig
 from labelkit.methods.registry import METHODS
+from labelkit.stages.compare import Row, length_text
 from labelkit.stages.compare_budget import length_of, shortened
 from labelkit.stages.compare_runs import (
     DataFacts,
@@ -249,3 +250,10 @@ def test_a_comparison_keeps_what_is_finished_and_shows_what_failed(
     other = labelkit(*words, *keep, "--seeds", "1", "--set", "neighbors=5")
     assert other.code == 2
     assert "--neighbors 10 (now 5)" in other.err
+
+
+def test_steps_are_named_before_later_steps_also_after_a_stop() -> None:
+    read_again = json.loads(json.dumps({"steps": 200, "later_steps": 1}, sort_keys=True))
+    run = {"length": read_again, "share_of_preset": 0.5, "over_budget": True}
+
+    assert length_text(Row("snowball", runs=[run])) == "200 steps, 1 later step (50 %), over budget"
