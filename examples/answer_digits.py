@@ -23,11 +23,11 @@ from labelkit.config.embed import EmbedConfig
 from labelkit.config.evaluate import EvaluateAnswerConfig
 from labelkit.config.methods.flipclass import FlipClassConfig
 from labelkit.config.presets import resolve
-from labelkit.stages.answer import answer_images
-from labelkit.stages.cluster import cluster_store
-from labelkit.stages.embed import embed_images
-from labelkit.stages.evaluate_answer import evaluate_answer
-from labelkit.stages.train import train_method
+from labelkit.stages.discover.answer import answer_images
+from labelkit.stages.embed.images import embed_images
+from labelkit.stages.evaluate.answers import evaluate_answer
+from labelkit.stages.group.cluster import cluster_store
+from labelkit.stages.train.run import train_method
 from labelkit.store.embeddings import open_store
 
 LABELS = {"label_split": "gcd", "label_ratio": 0.0223}  # 20 of the 901 images of digits 0 to 4

@@ -9,7 +9,7 @@ import math
 
 import numpy as np
 import torch
-from labelkit.algorithms.sinkhorn import make_prior, solve
+from labelkit.algorithms.sinkhorn.solver import make_prior, solve
 from numpy.typing import NDArray
 from scipy.optimize import linprog
 

@@ -27,8 +27,8 @@ from labelkit.algorithms.nearest_centroid import Discovery
 from labelkit.algorithms.snowball import discover_confident, discover_confident_rounds
 from labelkit.config.discover_few import DiscoverLMCSConfig, DiscoverSnowballConfig
 from labelkit.config.embed import EmbedConfig
-from labelkit.stages.discover_few import discover_lmcs, discover_snowball
-from labelkit.stages.embed import embed_images
+from labelkit.stages.discover.few import discover_lmcs, discover_snowball
+from labelkit.stages.embed.images import embed_images
 from labelkit.store.embeddings import open_store
 from labelkit.store.results import read_result
 from numpy.typing import NDArray

@@ -22,10 +22,10 @@ from labelkit.config.embed import EmbedConfig
 from labelkit.config.labeling import LabelConfig, SuggestConfig
 from labelkit.config.methods.flipclass import FlipClassConfig
 from labelkit.config.presets import resolve
-from labelkit.stages.embed import embed_images
-from labelkit.stages.label import label_images
-from labelkit.stages.suggest import suggest_images
-from labelkit.stages.train import train_method
+from labelkit.stages.embed.images import embed_images
+from labelkit.stages.label.label import label_images
+from labelkit.stages.label.suggest import suggest_images
+from labelkit.stages.train.run import train_method
 from labelkit.store.embeddings import open_store
 from labelkit.store.results import read_result
 from sklearn.linear_model import LogisticRegression

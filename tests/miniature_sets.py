@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from labelkit.data.benchmark_classes import benchmark_classes
+from labelkit.data.named.benchmark_classes import benchmark_classes
 from PIL import Image
 from scipy.io import savemat
 

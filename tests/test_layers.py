@@ -12,16 +12,16 @@ ROOT = Path(labelkit.__file__).parent
 
 DOORS = {
     # Of foreign files, a process of its own reads more than a store may hold.
-    "h5py": {"store/hdf5.py", "store/foreign_hdf5.py"},
+    "h5py": {"store/hdf5.py", "store/foreign/hdf5.py"},
     "faiss": {"algorithms/neighbors.py"},
     "timm": {"models/vit.py", "models/backbones.py"},
     "accelerate": {"engine/devices.py"},
-    "matplotlib": {"stages/plots.py"},
+    "matplotlib": {"stages/pictures/plots.py"},
     "jinja2": {"stages/report/page.py"},
     "typer": {"cli"},
     "rich": {"cli"},
     "click": set(),
-    "pyarrow": {"stages/parquet.py"},
+    "pyarrow": {"stages/exchange/parquet.py"},
     "scipy.io": {"data/matlab.py"},
 }
 PLAIN_ARGUMENTS = ("losses", "models", "metrics", "store", "algorithms")

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from labelkit.algorithms.attention import alignment_energy, attention_entropy, attention_update, prior_energy
     from labelkit.algorithms.attention_maps import carry_map, map_correlation, map_entropy
     from labelkit.algorithms.feature_probes import knn_votes, linear_probe, logistic_regression
-    from labelkit.algorithms.sinkhorn import (
+    from labelkit.algorithms.sinkhorn.solver import (
         LinearScores,
         SinkhornResult,
         balanced_labels,

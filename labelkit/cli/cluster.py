@@ -16,7 +16,7 @@ def kmeans(config: KMeansConfig) -> None:
 
     Example: labelkit cluster k-means --index digits.h5 --num-clusters 10
     """
-    from labelkit.stages.cluster import cluster_store  # scikit-learn loads here, not in --help
+    from labelkit.stages.group.cluster import cluster_store  # scikit-learn loads here, not in --help
 
     print_result(cluster_store(config))
 
@@ -27,7 +27,7 @@ def spherical_kmeans(config: SphericalKMeansConfig) -> None:
 
     Example: labelkit cluster spherical-k-means --index digits.h5 --num-clusters 10
     """
-    from labelkit.stages.cluster import cluster_store  # scikit-learn loads here, not in --help
+    from labelkit.stages.group.cluster import cluster_store  # scikit-learn loads here, not in --help
 
     print_result(cluster_store(config))
 
@@ -38,7 +38,7 @@ def ss_kmeans(config: SSKMeansConfig) -> None:
 
     Example: labelkit cluster ss-kmeans --index digits.h5 --num-clusters 10
     """
-    from labelkit.stages.cluster import cluster_store  # scikit-learn loads here, not in --help
+    from labelkit.stages.group.cluster import cluster_store  # scikit-learn loads here, not in --help
 
     print_result(cluster_store(config))
 
@@ -49,7 +49,7 @@ def sinkhorn(config: SinkhornConfig) -> None:
 
     Example: labelkit cluster sinkhorn --index digits.h5 --num-clusters 10
     """
-    from labelkit.stages.cluster import cluster_store  # torch loads here, not in --help
+    from labelkit.stages.group.cluster import cluster_store  # torch loads here, not in --help
 
     print_result(cluster_store(config))
 

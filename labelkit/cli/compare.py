@@ -13,6 +13,6 @@ def compare(config: CompareConfig) -> None:
 
     Example: labelkit compare --methods flipclass,simgcd --dataset digits --budget 10m --seeds 3 --keep runs/compared
     """
-    from labelkit.stages.compare import compare_methods  # torch loads here, not in --help
+    from labelkit.stages.compare.compare import compare_methods  # torch loads here, not in --help
 
     print_result(compare_methods(config))

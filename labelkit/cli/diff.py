@@ -13,6 +13,6 @@ def diff(config: DiffConfig) -> None:
 
     Example: labelkit diff --index new.h5 --result k-means --previous old.h5
     """
-    from labelkit.stages.diff import diff_groups  # scipy loads here, not in --help
+    from labelkit.stages.group.diff import diff_groups  # scipy loads here, not in --help
 
     print_result(diff_groups(config))

@@ -17,7 +17,7 @@ def categories(config: DiscoverCategoriesConfig) -> None:
 
     Example: labelkit discover categories --index digits.h5
     """
-    from labelkit.stages.discover import discover_categories  # scikit-learn loads here, not in --help
+    from labelkit.stages.discover.categories import discover_categories  # scikit-learn loads here, not in --help
 
     print_result(discover_categories(config))
 
@@ -28,7 +28,7 @@ def head(config: DiscoverHeadConfig) -> None:
 
     Example: labelkit discover head --index digits.h5
     """
-    from labelkit.stages.discover import discover_head  # scikit-learn loads here, not in --help
+    from labelkit.stages.discover.categories import discover_head  # scikit-learn loads here, not in --help
 
     print_result(discover_head(config))
 
@@ -39,7 +39,7 @@ def answer(config: DiscoverAnswerConfig) -> None:
 
     Example: labelkit discover answer --index digits.h5 --min-confidence 0.8
     """
-    from labelkit.stages.answer import answer_images  # scipy loads here, not in --help
+    from labelkit.stages.discover.answer import answer_images  # scipy loads here, not in --help
 
     print_result(answer_images(config))
 
@@ -50,7 +50,7 @@ def snowball(config: DiscoverSnowballConfig) -> None:
 
     Example: labelkit discover snowball --index pixels.h5 --num-labels 20 --rounds 3
     """
-    from labelkit.stages.discover_few import discover_snowball  # the store loads here, not in --help
+    from labelkit.stages.discover.few import discover_snowball  # the store loads here, not in --help
 
     print_result(discover_snowball(config))
 
@@ -61,7 +61,7 @@ def lmcs(config: DiscoverLMCSConfig) -> None:
 
     Example: labelkit discover lmcs --index pixels.h5 --num-labels 20 --per-class 4
     """
-    from labelkit.stages.discover_few import discover_lmcs  # the store loads here, not in --help
+    from labelkit.stages.discover.few import discover_lmcs  # the store loads here, not in --help
 
     print_result(discover_lmcs(config))
 

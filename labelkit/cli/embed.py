@@ -13,6 +13,6 @@ def embed(config: EmbedConfig) -> None:
 
     Example: labelkit embed --dataset digits --checkpoint runs/flipclass-digits --out digits.h5
     """
-    from labelkit.stages.embed import embed_images  # torch loads here, not in --help
+    from labelkit.stages.embed.images import embed_images  # torch loads here, not in --help
 
     print_result(embed_images(config))

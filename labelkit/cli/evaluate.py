@@ -20,7 +20,7 @@ from labelkit.config.evaluate import (
     EvaluateRetrievalConfig,
 )
 from labelkit.config.gate import GateConfig
-from labelkit.stages.gate import Gate
+from labelkit.stages.evaluate.gate import Gate
 from labelkit.stages.result import StageResult
 
 C = TypeVar("C", bound=GateConfig)
@@ -41,7 +41,7 @@ def clustering(config: EvaluateClusteringConfig) -> None:
 
     Example: labelkit evaluate clustering --index digits.h5
     """
-    from labelkit.stages.evaluate import evaluate_clustering  # scikit-learn loads here, not in --help
+    from labelkit.stages.evaluate.groups import evaluate_clustering  # scikit-learn loads here, not in --help
 
     _score(config, evaluate_clustering)
 
@@ -52,7 +52,7 @@ def answer(config: EvaluateAnswerConfig) -> None:
 
     Example: labelkit evaluate answer --index digits.h5
     """
-    from labelkit.stages.evaluate_answer import evaluate_answer  # scipy loads here, not in --help
+    from labelkit.stages.evaluate.answers import evaluate_answer  # scipy loads here, not in --help
 
     _score(config, evaluate_answer)
 
@@ -63,7 +63,7 @@ def knn(config: EvaluateKNNConfig) -> None:
 
     Example: labelkit evaluate knn --index digits.h5 -k 10 --temperature 0.1
     """
-    from labelkit.stages.evaluate_knn import evaluate_knn  # torch loads here, not in --help
+    from labelkit.stages.evaluate.knn import evaluate_knn  # torch loads here, not in --help
 
     _score(config, evaluate_knn)
 
@@ -74,7 +74,7 @@ def linear(config: EvaluateLinearConfig) -> None:
 
     Example: labelkit evaluate linear --index digits.h5 --l2 1e-4,1e-3,1e-2
     """
-    from labelkit.stages.evaluate_linear import evaluate_linear  # torch loads here, not in --help
+    from labelkit.stages.evaluate.linear import evaluate_linear  # torch loads here, not in --help
 
     _score(config, evaluate_linear)
 
@@ -85,7 +85,7 @@ def retrieval(config: EvaluateRetrievalConfig) -> None:
 
     Example: labelkit evaluate retrieval --index digits.h5 -k 1,2,4,8
     """
-    from labelkit.stages.evaluate_retrieval import evaluate_retrieval  # numpy loads here, not in --help
+    from labelkit.stages.evaluate.retrieval import evaluate_retrieval  # numpy loads here, not in --help
 
     _score(config, evaluate_retrieval)
 
@@ -96,7 +96,7 @@ def classification(config: EvaluateClassificationConfig) -> None:
 
     Example: labelkit evaluate classification --checkpoint runs/dl2pa-digits
     """
-    from labelkit.stages.evaluate_classification import evaluate_classification  # torch loads here, not in --help
+    from labelkit.stages.evaluate.classification import evaluate_classification  # torch loads here, not in --help
 
     _score(config, evaluate_classification)
 
@@ -107,7 +107,7 @@ def segmentation(config: EvaluateSegmentationConfig) -> None:
 
     Example: labelkit evaluate segmentation --backbone pixels --dataset scenes --image-size 64
     """
-    from labelkit.stages.evaluate_segmentation import evaluate_segmentation  # torch loads here, not in --help
+    from labelkit.stages.evaluate.segmentation import evaluate_segmentation  # torch loads here, not in --help
 
     _score(config, evaluate_segmentation)
 
@@ -118,7 +118,7 @@ def patch_clusters(config: EvaluatePatchClustersConfig) -> None:
 
     Example: labelkit evaluate patch-clusters --backbone pixels --dataset scenes --image-size 64
     """
-    from labelkit.stages.evaluate_patch_clusters import evaluate_patch_clusters  # torch loads here, not in --help
+    from labelkit.stages.evaluate.patch_clusters import evaluate_patch_clusters  # torch loads here, not in --help
 
     _score(config, evaluate_patch_clusters)
 
@@ -129,7 +129,7 @@ def tracking(config: EvaluateTrackingConfig) -> None:
 
     Example: labelkit evaluate tracking --backbone pixels --dataset scene_videos --radius 3
     """
-    from labelkit.stages.evaluate_tracking import evaluate_tracking  # torch loads here, not in --help
+    from labelkit.stages.evaluate.tracking import evaluate_tracking  # torch loads here, not in --help
 
     _score(config, evaluate_tracking)
 

@@ -13,6 +13,6 @@ def export_rows(config: ExportConfig) -> None:
 
     Example: labelkit export --index digits.h5 --out digits.csv
     """
-    from labelkit.stages.export_rows import export_store  # NumPy and HDF5 load here, not in --help
+    from labelkit.stages.exchange.exporting import export_store  # NumPy and HDF5 load here, not in --help
 
     print_result(export_store(config))

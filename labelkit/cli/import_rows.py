@@ -13,6 +13,6 @@ def import_rows(config: ImportConfig) -> None:
 
     Example: labelkit import --source features.npy --ids paths.csv --model dinov2 --out features.h5
     """
-    from labelkit.stages.import_rows import import_store  # NumPy and HDF5 load here, not in --help
+    from labelkit.stages.exchange.importing import import_store  # NumPy and HDF5 load here, not in --help
 
     print_result(import_store(config))

@@ -13,6 +13,6 @@ def label(config: LabelConfig) -> None:
 
     Example: labelkit label --index photos.h5 --from next.csv --by Ann
     """
-    from labelkit.stages.label import label_images  # the store loads here, not in --help
+    from labelkit.stages.label.label import label_images  # the store loads here, not in --help
 
     print_result(label_images(config))

@@ -13,6 +13,6 @@ def match(config: MatchConfig) -> None:
 
     Example: labelkit match --index init.h5 --num-clusters 100 --out matches.h5
     """
-    from labelkit.stages.match import match_images_of_store  # OpenCV loads here, not in --help
+    from labelkit.stages.match.pairs import match_images_of_store  # OpenCV loads here, not in --help
 
     print_result(match_images_of_store(config))

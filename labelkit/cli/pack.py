@@ -13,6 +13,6 @@ def pack(config: PackConfig) -> None:
 
     Example: labelkit pack --index cub.h5 --out all.h5
     """
-    from labelkit.stages.pack import pack_results  # h5py loads here, not in --help
+    from labelkit.stages.exchange.packing import pack_results  # h5py loads here, not in --help
 
     print_result(pack_results(config))

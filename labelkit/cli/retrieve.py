@@ -15,6 +15,6 @@ def retrieve(config: RetrieveConfig) -> None:
 
     Example: labelkit retrieve --query img.png --index digits.h5 -k 10
     """
-    from labelkit.stages.retrieve import retrieve_images  # numpy loads here, not in --help
+    from labelkit.stages.retrieve.images import retrieve_images  # numpy loads here, not in --help
 
     print_result(retrieve_images(config))

@@ -25,7 +25,7 @@ def attention(config: ShowAttentionConfig) -> None:
 
     Example: labelkit show attention --checkpoint runs/flipclass-digits --num-images 4 --out maps.png
     """
-    from labelkit.stages.show_attention import show_attention  # torch loads here, not in --help
+    from labelkit.stages.show.attention import show_attention  # torch loads here, not in --help
 
     print_result(show_attention(config))
 
@@ -36,7 +36,7 @@ def assembly(config: ShowAssemblyConfig) -> None:
 
     Example: labelkit show assembly --checkpoint runs/san-digits --num-images 4 --out assembly.png
     """
-    from labelkit.stages.show_assembly import show_assembly  # torch loads here, not in --help
+    from labelkit.stages.show.assembly import show_assembly  # torch loads here, not in --help
 
     print_result(show_assembly(config))
 
@@ -47,7 +47,7 @@ def curves(config: ShowCurvesConfig) -> None:
 
     Example: labelkit show curves --run runs/flipclass-digits --metrics loss,all_accuracy --out curves.png
     """
-    from labelkit.stages.show_curves import show_curves  # matplotlib loads here, not in --help
+    from labelkit.stages.show.curves import show_curves  # matplotlib loads here, not in --help
 
     print_result(show_curves(config))
 
@@ -58,7 +58,7 @@ def discovered(config: ShowDiscoveredConfig) -> None:
 
     Example: labelkit show discovered --index pixels.h5 --result snowball --out sheet.png --map map.png
     """
-    from labelkit.stages.show_discovered import show_discovered  # matplotlib loads here, not in --help
+    from labelkit.stages.show.discovered import show_discovered  # matplotlib loads here, not in --help
 
     print_result(show_discovered(config))
 
@@ -69,7 +69,7 @@ def patches(config: ShowPatchesConfig) -> None:
 
     Example: labelkit show patches --index scenes.h5 --rows 3,8,21 --patch 4,2 --out patches.png
     """
-    from labelkit.stages.show_patches import show_patches  # matplotlib loads here, not in --help
+    from labelkit.stages.show.patches import show_patches  # matplotlib loads here, not in --help
 
     print_result(show_patches(config))
 
@@ -80,7 +80,7 @@ def prototypes(config: ShowPrototypesConfig) -> None:
 
     Example: labelkit show prototypes --checkpoint runs/cotap --num-images 4 --out prototypes.png
     """
-    from labelkit.stages.show_prototypes import show_prototypes  # torch loads here, not in --help
+    from labelkit.stages.show.prototypes import show_prototypes  # torch loads here, not in --help
 
     print_result(show_prototypes(config))
 

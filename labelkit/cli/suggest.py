@@ -13,6 +13,6 @@ def suggest(config: SuggestConfig) -> None:
 
     Example: labelkit suggest --index photos.h5 -n 20 --out next.csv --sheet next.png
     """
-    from labelkit.stages.suggest import suggest_images  # scikit-learn loads here, not in --help
+    from labelkit.stages.label.suggest import suggest_images  # scikit-learn loads here, not in --help
 
     print_result(suggest_images(config))

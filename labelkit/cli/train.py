@@ -13,7 +13,7 @@ from labelkit.methods.registry import METHODS
 
 def _train_command(name: str, summary: str, config_class: type[RunConfig]) -> Command:
     def train(config: RunConfig) -> None:
-        from labelkit.stages.train import train_method  # torch loads here, not in --help
+        from labelkit.stages.train.run import train_method  # torch loads here, not in --help
 
         print_result(train_method(config))
 

@@ -25,8 +25,8 @@ from labelkit.data.splits import (
 if TYPE_CHECKING:
     from labelkit.data.batch import Batch, DataInfo, ViewGeometry
     from labelkit.data.loading import EvalBatch, EvalLoader, ImageBank, TrainLoader
-    from labelkit.data.transforms import Normalize, ViewSpec
-    from labelkit.data.view_recipes import sela_view, simgcd_view, strong_view, test_view, weak_view
+    from labelkit.data.views.recipes import sela_view, simgcd_view, strong_view, test_view, weak_view
+    from labelkit.data.views.transforms import Normalize, ViewSpec
 
 __all__ = [
     "DATASETS",
@@ -70,8 +70,8 @@ __all__ = [
 _NEED_TORCH = {
     "labelkit.data.batch": ("Batch", "DataInfo", "ViewGeometry"),
     "labelkit.data.loading": ("EvalBatch", "EvalLoader", "ImageBank", "TrainLoader"),
-    "labelkit.data.transforms": ("Normalize", "ViewSpec"),
-    "labelkit.data.view_recipes": ("sela_view", "simgcd_view", "strong_view", "test_view", "weak_view"),
+    "labelkit.data.views.transforms": ("Normalize", "ViewSpec"),
+    "labelkit.data.views.recipes": ("sela_view", "simgcd_view", "strong_view", "test_view", "weak_view"),
 }
 
 

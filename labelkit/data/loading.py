@@ -28,9 +28,9 @@ from torch.utils.data import DataLoader, Dataset
 from labelkit.data.batch import Batch
 from labelkit.data.datasets import ImageDataset, ImageSource
 from labelkit.data.decode import BadImage, Channels
-from labelkit.data.pair_views import Pairing, PairPlan
 from labelkit.data.samplers import Sampler
-from labelkit.data.transforms import (
+from labelkit.data.views.pairs import Pairing, PairPlan
+from labelkit.data.views.transforms import (
     Normalize,
     ViewSpec,
     apply_views,

@@ -11,32 +11,13 @@ from typing import Final
 
 import numpy as np
 
-from labelkit.data.benchmark_classes import benchmark_classes
 from labelkit.data.datasets import ArraySource, ImageDataset
+from labelkit.data.named.benchmark_classes import benchmark_classes
+from labelkit.data.named.layouts import Count
 from labelkit.errors import DatasetError
 
 Load = Callable[[Path, bool], ImageDataset]
 """From the data root, and whether a set that is not there may be fetched, to the listing."""
-
-
-@dataclass(frozen=True)
-class Count:
-    """A published number of images, or the range in which it lies where only a rounded one is published.
-
-    Attributes:
-        low: smallest number that agrees.
-        high: largest; ``None`` if it is ``low``.
-    """
-
-    low: int
-    high: int | None = None
-
-    def agrees(self, found: int) -> bool:
-        """Return whether a number of images is the published one."""
-        return self.low <= found <= (self.low if self.high is None else self.high)
-
-    def __str__(self) -> str:
-        return f"{self.low:,}" if self.high is None else f"{self.low:,} to {self.high:,}"
 
 
 @dataclass(frozen=True)
@@ -161,7 +142,7 @@ def _listed(target: str, *, counted: str | None = None) -> Load:
 
 def _cifar(layout: str) -> Load:
     def load(data_root: Path, download: bool) -> ImageDataset:
-        from labelkit.data import cifar
+        from labelkit.data.named import cifar
 
         return cifar.load_cifar(getattr(cifar, layout), data_root, download=download)
 
@@ -170,7 +151,7 @@ def _cifar(layout: str) -> Load:
 
 def _imagenet(layout: str, row: str) -> Load:
     def load(data_root: Path, download: bool) -> ImageDataset:
-        from labelkit.data import imagenet
+        from labelkit.data.named import imagenet
 
         return imagenet.load_imagenet(getattr(imagenet, layout), data_root, expected=DATASETS[row].num_images)
 
@@ -179,7 +160,7 @@ def _imagenet(layout: str, row: str) -> Load:
 
 def _generated(kind: str) -> Load:
     def load(data_root: Path, download: bool) -> ImageDataset:
-        from labelkit.data import generated
+        from labelkit.data.named import generated
 
         return generated.load_generated(getattr(generated, kind))
 
@@ -367,7 +348,7 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
             name="scene_objects",
             summary="2,600 generated images, 64x64 color, one textured shape each",
             purpose="dense learning without downloads: the object-centric set",
-            source_url="drawn by labelkit.data.scenes",
+            source_url="drawn by labelkit.data.named.scenes",
             license="CC0",
             layout="drawn when first read and kept in the user's cache, nothing to fetch",
             num_classes=6,
@@ -379,7 +360,7 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
             name="scenes",
             summary="2,600 generated images, 64x64 color, one to four textured shapes, with masks",
             purpose="dense learning without downloads: the scene-centric set, segmentation",
-            source_url="drawn by labelkit.data.scenes",
+            source_url="drawn by labelkit.data.named.scenes",
             license="CC0",
             layout="drawn when first read and kept in the user's cache, nothing to fetch",
             num_classes=0,
@@ -391,7 +372,7 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
             name="digit_scenes",
             summary="2,600 generated images, 64x64 color, one to three handwritten digits, with masks",
             purpose="segmentation without downloads, of shapes that are not drawn by rule",
-            source_url="drawn by labelkit.data.scenes from the digits of scikit-learn",
+            source_url="drawn by labelkit.data.named.scenes from the digits of scikit-learn",
             license="CC BY 4.0 (the digits)",
             layout="drawn when first read and kept in the user's cache, nothing to fetch",
             num_classes=0,
@@ -403,7 +384,7 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
             name="scene_videos",
             summary="90 generated films of 8 frames, 64x64 color, with masks of the objects",
             purpose="tracking of objects by label propagation, without downloads",
-            source_url="drawn by labelkit.data.scenes",
+            source_url="drawn by labelkit.data.named.scenes",
             license="CC0",
             layout="drawn when first read and kept in the user's cache, nothing to fetch",
             num_classes=0,

@@ -29,7 +29,7 @@ from labelkit.config.supervised import SupervisedTrainConfig
 from labelkit.config.train import RunConfig
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.engine.method import Method, TrainState
-from labelkit.engine.monitors import MIN_COLLAPSED_STEPS
+from labelkit.engine.monitors.groups import MIN_COLLAPSED_STEPS
 from labelkit.errors import DivergenceError
 
 GuardMode = Literal["none", "warn", "stop"]

@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from labelkit.config.train import RunConfig
 from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.loading import ImageBank
-from labelkit.data.pair_views import Pairing
 from labelkit.data.samplers import Sampler
-from labelkit.data.transforms import ViewSpec
+from labelkit.data.views.pairs import Pairing
+from labelkit.data.views.transforms import ViewSpec
 from labelkit.models.inference import InferenceNetwork
 from labelkit.models.paired_attention import KeyUpdate
 

@@ -22,7 +22,7 @@ from labelkit.config.train import RunConfig, StepTrainConfig, TrainConfig
 from labelkit.data.batch import Batch
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.loading import EvalLoader, ImageBank, TrainLoader
-from labelkit.data.transforms import Normalize
+from labelkit.data.views.transforms import Normalize
 from labelkit.engine.checkpoint import (
     MODEL,
     TRAINING,

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from labelkit.config.datasets import DatasetsConfig
-from labelkit.data.benchmark_classes import benchmark_classes
-from labelkit.data.inventory import Inventory, take_inventory
+from labelkit.data.named.benchmark_classes import benchmark_classes
+from labelkit.data.named.inventory import Inventory, take_inventory
 from labelkit.data.registry import DATASETS, DatasetSpec
 from labelkit.errors import ConfigError, DatasetError
 from labelkit.stages.progress import current_progress

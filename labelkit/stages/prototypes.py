@@ -10,7 +10,7 @@ from pathlib import Path
 from labelkit.algorithms.prototypes import Spread, measure_spread, spread_levels
 from labelkit.algorithms.sphere_bounds import max_cosine_bound, rms_cosine_bound
 from labelkit.config.prototypes import PrototypesConfig
-from labelkit.engine.prototypes import Prototypes, load_or_make_prototypes
+from labelkit.methods.prototypes.files import Prototypes, load_or_make_prototypes
 from labelkit.stages.new_files import check_new_file
 from labelkit.stages.progress import current_progress
 from labelkit.stages.result import Cell, SimpleResult, Table
@@ -63,7 +63,7 @@ def make_prototypes(config: PrototypesConfig) -> SimpleResult:
         "seconds": round(seconds, 3),
     }
     if config.plot is not None:
-        from labelkit.stages.plots import write_spread_plot  # matplotlib loads only where something is drawn
+        from labelkit.stages.pictures.plots import write_spread_plot  # matplotlib loads only where something is drawn
 
         write_spread_plot(config.plot, made.vectors, max_cosine_bound(config.num_classes, config.embed_dim))
         paths = (out, config.plot)

@@ -89,7 +89,7 @@ def open_regular(path: Path) -> BinaryIO:
 def _check_in_child(handle: BinaryIO, where: str, file_format: str | None) -> None:
     size = os.fstat(handle.fileno()).st_size
     seconds = _CHILD_SECONDS + size * _CHILD_SECONDS_PER_BYTE
-    raise_verdict(run_in_child(handle, where, "labelkit.store.check", [file_format or "any"], seconds), where)
+    raise_verdict(run_in_child(handle, where, "labelkit.store.foreign.check", [file_format or "any"], seconds), where)
 
 
 def run_in_child(
@@ -100,7 +100,7 @@ def run_in_child(
     Args:
         handle: the file; it becomes the standard input of ``python -m MODULE ARGUMENTS... SECONDS BYTES``.
         where: how messages call the file.
-        module: of labelkit, see ``labelkit.store.check``.
+        module: of labelkit, see ``labelkit.store.foreign.check``.
         arguments: its first arguments.
         seconds: allowed time; bytes allowed are 512 MiB and twice the file.
         output: takes its standard output, instead of this function.

@@ -11,7 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from labelkit.algorithms.sinkhorn import (
+from labelkit.algorithms.sinkhorn.solver import (
     LinearScores,
     SinkhornResult,
     balanced_labels,

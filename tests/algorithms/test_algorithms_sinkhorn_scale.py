@@ -14,7 +14,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from labelkit.algorithms.sinkhorn import LinearScores, Reduce, SinkhornResult, batch_assignments, solve
+from labelkit.algorithms.sinkhorn.solver import LinearScores, Reduce, SinkhornResult, batch_assignments, solve
 from torch import Tensor
 
 BATCH = torch.tensor([[0.9, 0.1, 0], [0.8, 0.3, 0.1], [0.7, 0.6, -0.2], [0.2, 0.1, 0.15]], dtype=torch.float64)
@@ -236,7 +236,7 @@ TWO_PROCESSES = """
 import sys
 import torch
 import torch.distributed as dist
-from labelkit.algorithms.sinkhorn import solve
+from labelkit.algorithms.sinkhorn.solver import solve
 
 rank, port = int(sys.argv[1]), sys.argv[2]
 dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)

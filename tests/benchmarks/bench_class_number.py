@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 from labelkit.config.discover import DiscoverCategoriesConfig
-from labelkit.stages.discover import discover_categories
+from labelkit.stages.discover.categories import discover_categories
 from labelkit.store.embeddings import ModelIdentity, open_store
 from labelkit.store.writing import EmbeddingPlan, EmbeddingRun
 from tests.benchmarks.measure import Row

@@ -11,7 +11,7 @@ from labelkit.config.methods.cotap import CoTAPConfig
 from labelkit.config.presets import resolve
 from labelkit.data.batch import Batch, DataInfo, ViewGeometry
 from labelkit.losses.cotap import cotap_loss
-from labelkit.methods.cotap import CoTAP
+from labelkit.methods.dense.cotap import CoTAP
 from tests.benchmarks.measure import Row, Wanted, compare
 
 SEED = 0

@@ -13,9 +13,9 @@ import torch
 from labelkit.config.embed import EmbedConfig
 from labelkit.data.loading import EvalLoader
 from labelkit.data.registry import load_dataset
-from labelkit.data.transforms import Normalize
-from labelkit.stages.embed import embed_images
-from labelkit.stages.networks import embedding_network
+from labelkit.data.views.transforms import Normalize
+from labelkit.stages.embed.images import embed_images
+from labelkit.stages.read.networks import embedding_network
 from labelkit.store.embeddings import open_store
 from PIL import Image
 from tests.benchmarks.measure import Row, Wanted, compare, seconds, with_check

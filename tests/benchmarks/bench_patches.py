@@ -14,9 +14,9 @@ from labelkit.algorithms.patch_search import BlockSearch
 from labelkit.config.embed import EmbedConfig
 from labelkit.data.loading import EvalLoader
 from labelkit.data.registry import load_dataset
-from labelkit.data.transforms import Normalize
-from labelkit.stages.embed import embed_images
-from labelkit.stages.networks import embedding_network
+from labelkit.data.views.transforms import Normalize
+from labelkit.stages.embed.images import embed_images
+from labelkit.stages.read.networks import embedding_network
 from labelkit.store.embeddings import open_store
 from labelkit.store.patches import open_patches
 from tests.benchmarks.bench_embed import BATCH_SIZE, write_images

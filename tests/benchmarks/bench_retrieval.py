@@ -23,8 +23,8 @@ import torch
 from labelkit.algorithms.neighbors import ApproximateSearch, ExactSearch, HNSWRecipe, build_index
 from labelkit.config.embed import EmbedConfig
 from labelkit.metrics.retrieval import score_retrieval
-from labelkit.stages.embed import embed_images
-from labelkit.stages.search import measure
+from labelkit.stages.embed.images import embed_images
+from labelkit.stages.retrieve.search import measure
 from numpy.typing import NDArray
 from PIL import Image
 from tests.benchmarks.measure import Row, Wanted, compare, seconds

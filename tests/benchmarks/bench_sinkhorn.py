@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from labelkit.algorithms.sinkhorn import solve
+from labelkit.algorithms.sinkhorn.solver import solve
 from numpy.typing import NDArray
 from tests.benchmarks.measure import Row, Wanted, compare, seconds
 
@@ -133,7 +133,7 @@ MEMORY = """
 import json
 import numpy as np
 from tests.benchmarks import bench_sinkhorn as bench
-from labelkit.algorithms.sinkhorn import solve
+from labelkit.algorithms.sinkhorn.solver import solve
 
 small = np.random.default_rng(0).standard_normal((2000, 200), dtype=np.float32)
 solve(small, 5.0, overwrite=True)
@@ -148,7 +148,7 @@ FROM_FILE = """
 import json, os, sys, time
 import numpy as np, torch
 from tests.benchmarks import bench_sinkhorn as bench
-from labelkit.algorithms.sinkhorn import solve
+from labelkit.algorithms.sinkhorn.solver import solve
 
 torch.set_num_threads(min(2, os.cpu_count() or 1))
 scores = np.load(sys.argv[1], mmap_mode="r")

@@ -21,14 +21,14 @@ from labelkit.config.presets import resolve
 from labelkit.config.train import TrainConfig
 from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.loading import ImageBank, TrainLoader
-from labelkit.data.transforms import Normalize
+from labelkit.data.views.transforms import Normalize
 from labelkit.engine.devices import Runtime
-from labelkit.engine.discovery import build_discovery_loss, build_discovery_network, check_discovery_data
 from labelkit.engine.method import Method
 from labelkit.engine.run_dir import RunDir
 from labelkit.engine.trainer import Trainer
+from labelkit.methods.discovery.recipe import build_discovery_loss, build_discovery_network, check_discovery_data
 from labelkit.methods.registry import METHODS
-from labelkit.stages.prepare import PreparedData, prepare_data
+from labelkit.stages.train.prepare import PreparedData, prepare_data
 from tests.benchmarks.measure import Row, Wanted, compare, with_check
 
 SEEDS = {"seed": 0, "split_seed": 0}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from labelkit.data.benchmark_classes import BenchmarkClasses, benchmark_classes
+from labelkit.data.named.benchmark_classes import BenchmarkClasses, benchmark_classes
 from labelkit.data.registry import DATASETS, load_dataset
 from labelkit.data.splits import gcd_split
 from labelkit.errors import DatasetError

@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from labelkit.data.aircraft import load_aircraft
-from labelkit.data.cars import load_cars
-from labelkit.data.cub import load_cub
 from labelkit.data.datasets import ImageDataset
-from labelkit.data.herbarium import load_herbarium
-from labelkit.data.imagenet import IMAGENET_1K, IMAGENET_100, load_imagenet
-from labelkit.data.registry import Count, load_dataset
+from labelkit.data.named.aircraft import load_aircraft
+from labelkit.data.named.cars import load_cars
+from labelkit.data.named.cub import load_cub
+from labelkit.data.named.herbarium import load_herbarium
+from labelkit.data.named.imagenet import IMAGENET_1K, IMAGENET_100, load_imagenet
+from labelkit.data.named.layouts import Count
+from labelkit.data.registry import load_dataset
 from labelkit.data.splits import gcd_split
 from labelkit.errors import DatasetAbsent, DatasetError, DatasetIncomplete
 

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.decode import BadImage
-from labelkit.data.imagenet_lt import load_imagenet_lt
-from labelkit.data.registry import Count, load_dataset
-from labelkit.data.tiny_imagenet import load_tiny_imagenet
+from labelkit.data.named.imagenet_lt import load_imagenet_lt
+from labelkit.data.named.layouts import Count
+from labelkit.data.named.tiny_imagenet import load_tiny_imagenet
+from labelkit.data.registry import load_dataset
 from labelkit.errors import DatasetAbsent, DatasetError, DatasetIncomplete
 from scipy.io import savemat
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from labelkit.data import cifar
-from labelkit.data.cifar import ArrayUnpickler
 from labelkit.data.datasets import ArraySource, ImageDataset
 from labelkit.data.decode import BadImage
+from labelkit.data.named import cifar
+from labelkit.data.named.cifar import ArrayUnpickler
 from labelkit.data.registry import DATASETS, load_dataset
 from labelkit.errors import DatasetError
 from PIL import Image

@@ -256,8 +256,9 @@ def test_threads_decode_alike(photo: Image.Image) -> None:
 def test_listing_and_splitting_load_no_heavy_library() -> None:
     code = (
         "import sys, labelkit.data.datasets, labelkit.data.decode, labelkit.data.splits, labelkit.data.keyed_random,"
-        " labelkit.data.folders, labelkit.data.tables, labelkit.data.cifar, labelkit.data.cub, labelkit.data.cars,"
-        " labelkit.data.aircraft, labelkit.data.imagenet, labelkit.data.herbarium, labelkit.data.inventory;"
+        " labelkit.data.folders, labelkit.data.tables, labelkit.data.named.cifar, labelkit.data.named.cub,"
+        " labelkit.data.named.cars, labelkit.data.named.aircraft, labelkit.data.named.imagenet,"
+        " labelkit.data.named.herbarium, labelkit.data.named.inventory;"
         "assert not {'torch', 'sklearn', 'torchvision'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -17,7 +17,7 @@ from labelkit.data.decode import BadImage, decode_image
 from labelkit.data.numbers import read_numbers
 from labelkit.data.tables import load_csv, natural_key, read_label_csv
 from labelkit.errors import DatasetError, LabelkitError
-from labelkit.stages.pictures import one_image
+from labelkit.stages.pictures.files import one_image
 from PIL import Image
 from tests.fuzzing import fuzzed
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from labelkit.data.inventory import take_inventory
-from labelkit.data.registry import DATASETS, Count
+from labelkit.data.named.inventory import take_inventory
+from labelkit.data.named.layouts import Count
+from labelkit.data.registry import DATASETS
 
 from miniature_sets import write_cub, write_herbarium
 

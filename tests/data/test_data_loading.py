@@ -19,9 +19,9 @@ from labelkit.data.loading import EvalLoader, ImageBank, TrainLoader, occurrence
 from labelkit.data.registry import load_dataset
 from labelkit.data.samplers import BalancedSampler, Sampler, UniformSampler
 from labelkit.data.splits import gcd_split
-from labelkit.data.transforms import Normalize, ViewSpec
-from labelkit.data.view_recipes import simgcd_view, strong_view, weak_view
-from labelkit.data.view_recipes import test_view as plain_view
+from labelkit.data.views.recipes import simgcd_view, strong_view, weak_view
+from labelkit.data.views.recipes import test_view as plain_view
+from labelkit.data.views.transforms import Normalize, ViewSpec
 from labelkit.errors import ConfigError, DatasetError
 from PIL import Image
 
@@ -299,8 +299,8 @@ from pathlib import Path
 from sys import argv
 from labelkit.data.loading import EvalLoader, ImageBank
 from labelkit.data.registry import load_dataset
-from labelkit.data.transforms import Normalize
-from labelkit.data.view_recipes import test_view
+from labelkit.data.views.transforms import Normalize
+from labelkit.data.views.recipes import test_view
 
 if __name__ == "__main__":
     bank = ImageBank(load_dataset(argv[1], data_root=Path()))

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from labelkit.data.coco_stuff import SUPERCATEGORIES
 from labelkit.data.datasets import ImageDataset
-from labelkit.data.inventory import take_inventory
 from labelkit.data.masks import read_pair
-from labelkit.data.registry import DATASETS, Count, load_dataset
+from labelkit.data.named.coco_stuff import SUPERCATEGORIES
+from labelkit.data.named.inventory import take_inventory
+from labelkit.data.named.layouts import Count
+from labelkit.data.registry import DATASETS, load_dataset
 from labelkit.errors import DatasetAbsent, DatasetError, DatasetIncomplete
 
 from miniature_sets import (

@@ -11,10 +11,10 @@ from labelkit.algorithms.regions import source_boxes
 from labelkit.data.datasets import ArraySource, ImageDataset
 from labelkit.data.joined import join_datasets
 from labelkit.data.loading import ImageBank, TrainLoader
-from labelkit.data.multi_crop import MAX_DRAWS, overlap_areas, overlapping_boxes
 from labelkit.data.samplers import UniformSampler
-from labelkit.data.transforms import Normalize, ViewSpec, apply_views, boxes_of_views
-from labelkit.data.view_recipes import dense_views
+from labelkit.data.views.multi_crop import MAX_DRAWS, overlap_areas, overlapping_boxes
+from labelkit.data.views.recipes import dense_views
+from labelkit.data.views.transforms import Normalize, ViewSpec, apply_views, boxes_of_views
 from numpy.typing import NDArray
 
 KEYS = np.arange(400)

@@ -11,10 +11,10 @@ import pytest
 import torch
 from labelkit.algorithms.homographies import between_views, look_up
 from labelkit.data.loading import ImageBank, TrainLoader
-from labelkit.data.pair_views import PAIR_KINDS, PairKind, PairPlan, PairTransform, pair_homographies
 from labelkit.data.registry import load_dataset
 from labelkit.data.samplers import UniformSampler
-from labelkit.data.transforms import Normalize, ViewSpec, apply_views
+from labelkit.data.views.pairs import PAIR_KINDS, PairKind, PairPlan, PairTransform, pair_homographies
+from labelkit.data.views.transforms import Normalize, ViewSpec, apply_views
 from numpy.typing import NDArray
 from PIL import Image
 

@@ -7,18 +7,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from labelkit.data import scenes
-from labelkit.data.generated import SCENE_OBJECTS, SCENE_VIDEOS, SCENES, load_generated
+from labelkit.data.named import scenes
+from labelkit.data.named.generated import SCENE_OBJECTS, SCENE_VIDEOS, SCENES, load_generated
+from labelkit.data.named.scenes import DIGITS, OBJECTS, hsv_color, scene, scene_label, video
+from labelkit.data.named.scenes import SCENES as SOURCE
 from labelkit.data.registry import load_dataset
-from labelkit.data.scenes import DIGITS, OBJECTS, hsv_color, scene, scene_label, video
-from labelkit.data.scenes import SCENES as SOURCE
 
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("LABELKIT_CACHE", str(tmp_path / "cache"))
     # drawing a hundred images takes a second
-    monkeypatch.setattr("labelkit.data.generated._BLOCK", 4)
+    monkeypatch.setattr("labelkit.data.named.generated._BLOCK", 4)
     return tmp_path / "cache"
 
 
@@ -161,7 +161,7 @@ def test_what_was_drawn_is_read_again_and_damage_is_noticed(cache: Path, monkeyp
     assert path.read_bytes() == content
     path.write_bytes(content[:100])
     assert np.array_equal(load_generated(SCENES, {"val": 2}).source.read(0).decode(3), first)
-    monkeypatch.delattr("labelkit.data.scenes.scene")
+    monkeypatch.delattr("labelkit.data.named.scenes.scene")
     assert np.array_equal(load_generated(SCENES, {"val": 2}).source.read(0).decode(3), first)
 
 

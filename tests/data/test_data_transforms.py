@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import torch
 import torchvision.transforms.functional as reference
-from labelkit.data import view_recipes
-from labelkit.data.colors import (
+from labelkit.data.keyed_random import keyed_uniform
+from labelkit.data.views import recipes as view_recipes
+from labelkit.data.views.colors import (
     adjust_brightness,
     adjust_contrast,
     adjust_hue,
@@ -19,8 +20,8 @@ from labelkit.data.colors import (
     rgb_to_gray,
     solarize,
 )
-from labelkit.data.keyed_random import keyed_uniform
-from labelkit.data.transforms import (
+from labelkit.data.views.recipes import blur_kernel_for, simgcd_view, strong_view, weak_view
+from labelkit.data.views.transforms import (
     Normalize,
     ViewSpec,
     affine_matrices,
@@ -33,7 +34,6 @@ from labelkit.data.transforms import (
     resize_box,
     resize_center,
 )
-from labelkit.data.view_recipes import blur_kernel_for, simgcd_view, strong_view, weak_view
 from PIL import Image
 from torch import Tensor
 from torchvision.transforms import InterpolationMode, RandomResizedCrop

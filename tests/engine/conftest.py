@@ -14,8 +14,8 @@ from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.loading import ImageBank
 from labelkit.data.registry import load_dataset
 from labelkit.data.samplers import UniformSampler
-from labelkit.data.transforms import ViewSpec
-from labelkit.data.view_recipes import test_view, weak_view
+from labelkit.data.views.recipes import test_view, weak_view
+from labelkit.data.views.transforms import ViewSpec
 from labelkit.engine.devices import Runtime
 from labelkit.engine.method import Method, Phase, StepOutput, TrainState
 from labelkit.engine.run_dir import RunDir

@@ -23,8 +23,8 @@ from labelkit.engine.guards import (
     mean_cosine,
     sample_rows,
 )
-from labelkit.engine.pseudo_labels import PseudoLabels
 from labelkit.errors import DatasetError, DivergenceError
+from labelkit.methods.metric.pseudo_labels import PseudoLabels
 from torch import nn
 
 Make = Callable[..., Any]

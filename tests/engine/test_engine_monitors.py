@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 from labelkit.engine.method import TrainState
-from labelkit.engine.monitors import MIN_COLLAPSED_STEPS, DiscoveryMonitor
-from labelkit.engine.retrieval_monitor import RetrievalMonitor
+from labelkit.engine.monitors.groups import MIN_COLLAPSED_STEPS, DiscoveryMonitor
+from labelkit.engine.monitors.retrieval import RetrievalMonitor
 from labelkit.errors import DivergenceError
 from numpy.typing import ArrayLike
 from torch import Tensor

@@ -13,8 +13,8 @@ from labelkit.config.train import StepTrainConfig
 from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.loading import ImageBank
 from labelkit.data.samplers import Stream, StreamSampler
-from labelkit.data.transforms import ViewSpec
-from labelkit.data.view_recipes import test_view, weak_view
+from labelkit.data.views.recipes import test_view, weak_view
+from labelkit.data.views.transforms import ViewSpec
 from labelkit.engine.checkpoint import load_checkpoint
 from labelkit.engine.devices import Runtime
 from labelkit.engine.method import Method, Phase, StepOutput, TrainState

@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from labelkit.algorithms.sinkhorn_batch import batch_assignments
+from labelkit.algorithms.sinkhorn.batch import batch_assignments
 from labelkit.losses.cotap import cotap_loss
 from labelkit.losses.dense_ranking import DenseRankingLoss, patch_similarity
 from labelkit.losses.prototype_entropy import PrototypeEntropyLoss

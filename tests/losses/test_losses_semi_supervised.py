@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from labelkit.data.mixing import RowShares, row_shares
+from labelkit.data.views.mixing import RowShares, row_shares
 from labelkit.losses.freematch import AdaptiveThreshold, FairnessLoss, PseudoLabelLoss
 from labelkit.losses.mixmatch import MixMatchLoss, sharpen
 from labelkit.models.interleave import interleave

@@ -20,16 +20,16 @@ from labelkit.data.datasets import ImageDataset
 from labelkit.data.loading import ImageBank, TrainLoader
 from labelkit.data.registry import load_dataset
 from labelkit.data.splits import few_labels_split, gcd_split
-from labelkit.data.transforms import Normalize
+from labelkit.data.views.transforms import Normalize
 from labelkit.engine.devices import Runtime
 from labelkit.engine.method import Method
-from labelkit.engine.monitors import ClusteringMonitor, DiscoveryMonitor
-from labelkit.engine.representation_monitor import HeldOut, RepresentationMonitor
-from labelkit.engine.retrieval_monitor import RetrievalMonitor
+from labelkit.engine.monitors.groups import ClusteringMonitor, DiscoveryMonitor
+from labelkit.engine.monitors.representation import HeldOut, RepresentationMonitor
+from labelkit.engine.monitors.retrieval import RetrievalMonitor
 from labelkit.engine.run_dir import RunDir
 from labelkit.engine.trainer import Monitor, Trainer
 from labelkit.methods.registry import METHODS
-from labelkit.stages.prepare import PreparedData
+from labelkit.stages.train.prepare import PreparedData
 
 NUM_IMAGES = 64
 

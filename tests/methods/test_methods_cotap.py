@@ -16,11 +16,11 @@ from labelkit.config.methods.cotap import CoTAPConfig
 from labelkit.config.presets import resolve
 from labelkit.data.batch import Batch, DataInfo, ViewGeometry
 from labelkit.engine.method import TrainState
-from labelkit.engine.neighbor_images import NeighborPairing, NeighborPlace, find_neighbors
 from labelkit.engine.schedules import CosineSchedule
 from labelkit.errors import ConfigError, DivergenceError, Mismatch, StoreError
 from labelkit.losses.cotap import cotap_loss
-from labelkit.methods.cotap import CoTAP
+from labelkit.methods.dense.cotap import CoTAP
+from labelkit.methods.dense.neighbor_images import NeighborPairing, NeighborPlace, find_neighbors
 from labelkit.store.neighbors import read_neighbors
 
 TERMS = ("image_alignment", "patch_alignment", "image_concentration", "patch_ranking", "prototype_entropy")

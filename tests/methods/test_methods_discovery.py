@@ -16,7 +16,7 @@ import torch
 from labelkit.data.splits import LabelSplit, given_split
 from labelkit.engine.method import TrainState
 from labelkit.errors import ConfigError, DatasetError
-from labelkit.stages.prepare import PreparedData
+from labelkit.stages.train.prepare import PreparedData
 
 Make = Callable[..., Any]
 BOTH = ["flipclass", "simgcd"]

@@ -13,13 +13,13 @@ import torch
 from labelkit.cli.main import main
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.splits import given_split
-from labelkit.data.transforms import affine_matrices, warp
-from labelkit.data.view_recipes import classification_view
+from labelkit.data.views.recipes import classification_view
+from labelkit.data.views.transforms import affine_matrices, warp
 from labelkit.engine.checkpoint import load_checkpoint
 from labelkit.engine.method import TrainState
 from labelkit.errors import ConfigError
-from labelkit.methods.dl2pa import DL2PA
-from labelkit.stages.prepare import PreparedData
+from labelkit.methods.prototypes.dl2pa import DL2PA
+from labelkit.stages.train.prepare import PreparedData
 
 Make = Callable[..., Any]
 

@@ -16,14 +16,14 @@ import numpy as np
 import pytest
 import torch
 from labelkit.engine.checkpoint import load_checkpoint
-from labelkit.engine.classification_monitor import ClassificationMonitor
-from labelkit.engine.composition import MasterDiet, MasterRules, MasterTraining
-from labelkit.engine.growth_monitor import GrowthMonitor
-from labelkit.engine.label_growth import GrowthRules
-from labelkit.engine.lmcs import find_critical
+from labelkit.engine.monitors.classification import ClassificationMonitor
 from labelkit.errors import ConfigError
+from labelkit.methods.few_labels.composition import MasterDiet, MasterRules, MasterTraining
+from labelkit.methods.few_labels.growth import GrowthRules
+from labelkit.methods.few_labels.growth_monitor import GrowthMonitor
+from labelkit.methods.few_labels.lmcs import find_critical
 from labelkit.models.ema import follow
-from labelkit.stages.discovered_tables import read_found_table
+from labelkit.stages.discover.tables import read_found_table
 from torch import Tensor, nn
 
 Make = Callable[..., Any]

@@ -15,11 +15,11 @@ import torch
 from labelkit.config.methods.san import SANConfig
 from labelkit.config.presets import available_presets, resolve
 from labelkit.engine.checkpoint import load_checkpoint
-from labelkit.engine.pseudo_labels import PseudoLabels, share_moved
-from labelkit.engine.retrieval_monitor import similarity_spread
-from labelkit.engine.spatial_assembly import term_strength
+from labelkit.engine.monitors.retrieval import similarity_spread
 from labelkit.errors import ConfigError, DatasetError
-from labelkit.stages.prepare import PreparedData
+from labelkit.methods.metric.pseudo_labels import PseudoLabels, share_moved
+from labelkit.methods.metric.spatial_assembly import term_strength
+from labelkit.stages.train.prepare import PreparedData
 
 Make = Callable[..., Any]
 UNSUPERVISED = {"mode": "unsupervised", "refresh_epochs": 1, "memory": "momentum"}

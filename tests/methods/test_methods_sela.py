@@ -15,9 +15,9 @@ import pytest
 import torch
 from labelkit.engine.checkpoint import load_checkpoint
 from labelkit.engine.method import FullPass
-from labelkit.engine.self_labels import SelfLabels
 from labelkit.errors import ConfigError, DatasetError
-from labelkit.stages.prepare import PreparedData
+from labelkit.methods.sela.self_labels import SelfLabels
+from labelkit.stages.train.prepare import PreparedData
 
 Make = Callable[..., Any]
 STEPS_PER_EPOCH = 4  # 64 images in batches of 16
@@ -330,7 +330,7 @@ from labelkit.data.splits import no_labels_split
 from labelkit.engine.devices import Runtime
 from labelkit.engine.trainer import Trainer
 from labelkit.methods.registry import METHODS
-from labelkit.stages.prepare import PreparedData
+from labelkit.stages.train.prepare import PreparedData
 
 torch.set_num_threads(1)
 digits = load_dataset("digits", data_root=Path("data")).select(np.arange(101))

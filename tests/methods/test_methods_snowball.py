@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 import torch
 from labelkit.engine.checkpoint import load_checkpoint
-from labelkit.engine.classification_monitor import ClassificationMonitor
-from labelkit.engine.growth_monitor import GrowthMonitor
 from labelkit.engine.method import TrainState
+from labelkit.engine.monitors.classification import ClassificationMonitor
 from labelkit.errors import DatasetError
-from labelkit.stages.prepare import PreparedData
+from labelkit.methods.few_labels.growth_monitor import GrowthMonitor
+from labelkit.stages.train.prepare import PreparedData
 
 Make = Callable[..., Any]
 # a network of four steps names some classes so rarely that their share cannot be found: refill

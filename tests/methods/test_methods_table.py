@@ -19,7 +19,7 @@ from labelkit.data.batch import DataInfo
 from labelkit.engine.checkpoint import load_checkpoint
 from labelkit.engine.method import Method
 from labelkit.methods.registry import METHODS
-from labelkit.stages.prepare import PreparedData
+from labelkit.stages.train.prepare import PreparedData
 
 Make = Callable[..., Any]
 MAX_LINES = 200

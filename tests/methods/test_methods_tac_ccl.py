@@ -15,8 +15,8 @@ import torch
 from labelkit.algorithms.homographies import between_views
 from labelkit.config.methods.tac_ccl import TACCCLConfig
 from labelkit.engine.checkpoint import load_checkpoint
-from labelkit.engine.matched_images import MatchedImages, MatchedPairing, part_box
 from labelkit.errors import CheckpointMismatch, ConfigError
+from labelkit.methods.metric.matched_images import MatchedImages, MatchedPairing, part_box
 from labelkit.store.matches import Matches, join_matches, one_match
 
 Make = Callable[..., Any]

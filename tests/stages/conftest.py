@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from labelkit.cli.main import main
 from labelkit.config.embed import EmbedConfig
-from labelkit.stages.embed import embed_images
+from labelkit.stages.embed.images import embed_images
 from labelkit.store.embeddings import EmbeddingStore, ModelIdentity, open_store
 from labelkit.store.hdf5 import Contents
 from labelkit.store.hdf5 import Image as FileImage

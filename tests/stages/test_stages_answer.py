@@ -15,11 +15,11 @@ from labelkit.config.cluster import SSKMeansConfig
 from labelkit.config.discover import DiscoverAnswerConfig, DiscoverHeadConfig
 from labelkit.config.evaluate import EvaluateAnswerConfig
 from labelkit.errors import ConfigError, DatasetError, LabelkitError, Mismatch, Refused, StoreError
-from labelkit.stages.answer import _Confidences, _csv_text, answer_images
-from labelkit.stages.cluster import cluster_store
-from labelkit.stages.discover import discover_head
-from labelkit.stages.evaluate_answer import evaluate_answer
-from labelkit.stages.held_out import Grouping, given_label_evidence, hidden_label_evidence
+from labelkit.stages.discover.answer import _Confidences, _csv_text, answer_images
+from labelkit.stages.discover.categories import discover_head
+from labelkit.stages.discover.held_out import Grouping, given_label_evidence, hidden_label_evidence
+from labelkit.stages.evaluate.answers import evaluate_answer
+from labelkit.stages.group.cluster import cluster_store
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.hdf5 import Contents, Image
 from labelkit.store.results import read_result, write_result

@@ -16,7 +16,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from labelkit.stages.networks import run_network
+from labelkit.stages.read.networks import run_network
 from labelkit.store.commit import write_all
 from labelkit.store.embeddings import open_store
 from labelkit.store.results import list_results
@@ -115,7 +115,7 @@ def future_store(place: Place) -> None:
 
 def unlabeled_store(place: Place) -> None:
     from labelkit.config.embed import EmbedConfig
-    from labelkit.stages.embed import embed_images
+    from labelkit.stages.embed.images import embed_images
 
     embed_images(
         EmbedConfig(dataset=str(place.photos / "ant"), backbone="pixels", image_size=8, out=place.folder / "plain.h5")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from labelkit.config.cluster import KMeansConfig, SinkhornConfig
 from labelkit.errors import ConfigError, StoreError
-from labelkit.stages.cluster import cluster_store
+from labelkit.stages.group.cluster import cluster_store
 from labelkit.store.embeddings import EmbeddingStore
 from labelkit.store.results import read_result
 

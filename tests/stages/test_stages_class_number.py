@@ -11,10 +11,10 @@ import pytest
 from labelkit.algorithms.class_number import CRITERIA, LABEL_FREE, choose_num_classes
 from labelkit.config.discover import DiscoverCategoriesConfig
 from labelkit.errors import ConfigError, DatasetError
-from labelkit.stages.discover import discover_categories
-from labelkit.stages.given_labels import labels_to_use
-from labelkit.stages.plots import write_class_number_plot
+from labelkit.stages.discover.categories import discover_categories
+from labelkit.stages.pictures.plots import write_class_number_plot
 from labelkit.stages.progress import SilentProgress, use_progress
+from labelkit.stages.read.given_labels import labels_to_use
 from labelkit.store.embeddings import EmbeddingStore
 from labelkit.store.results import read_result
 from PIL import Image as Picture

@@ -11,8 +11,8 @@ from labelkit.algorithms.clustering import kmeans, semi_supervised_kmeans, spher
 from labelkit.config.cluster import ClusterConfig, KMeansConfig, SphericalKMeansConfig, SSKMeansConfig
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import ConfigError, DatasetError, StoreError
-from labelkit.stages.cluster import cluster_store
-from labelkit.stages.stable_groups import LastingIds
+from labelkit.stages.group.cluster import cluster_store
+from labelkit.stages.group.stable_ids import LastingIds
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.results import list_results, read_result
 from numpy.typing import NDArray

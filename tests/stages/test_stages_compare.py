@@ -15,9 +15,9 @@ import pytest
 from labelkit.config.compare import CompareConfig
 from labelkit.config.train import StepRunConfig, TrainConfig
 from labelkit.methods.registry import METHODS
-from labelkit.stages.compare import Row, length_text
-from labelkit.stages.compare_budget import length_of, shortened
-from labelkit.stages.compare_runs import (
+from labelkit.stages.compare.budget import length_of, shortened
+from labelkit.stages.compare.compare import Row, length_text
+from labelkit.stages.compare.runs import (
     DataFacts,
     MethodRuns,
     RunFailed,

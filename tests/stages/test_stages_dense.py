@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from labelkit.stages.evaluate_patch_clusters import match_by_iou
-from labelkit.stages.evaluate_tracking import frame_size
+from labelkit.stages.evaluate.patch_clusters import match_by_iou
+from labelkit.stages.evaluate.tracking import frame_size
 from PIL import Image
 
 from miniature_sets import write_davis

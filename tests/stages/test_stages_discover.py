@@ -10,7 +10,7 @@ import pytest
 from labelkit.algorithms.class_number import estimate_num_classes
 from labelkit.config.discover import DiscoverCategoriesConfig, DiscoverHeadConfig
 from labelkit.errors import ConfigError, StoreError
-from labelkit.stages.discover import discover_categories, discover_head
+from labelkit.stages.discover.categories import discover_categories, discover_head
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.results import read_result
 

@@ -13,7 +13,7 @@ from labelkit.algorithms.critical_samples import discover_critical, discover_cri
 from labelkit.algorithms.snowball import discover_confident, discover_confident_rounds
 from labelkit.config.discover_few import DiscoverLMCSConfig, DiscoverSnowballConfig
 from labelkit.data.splits import few_labels_split
-from labelkit.stages.discover_few import discover_lmcs, discover_snowball
+from labelkit.stages.discover.few import discover_lmcs, discover_snowball
 from labelkit.store.embeddings import EmbeddingStore
 from labelkit.store.results import read_result
 from numpy.typing import NDArray

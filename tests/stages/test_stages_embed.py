@@ -19,9 +19,9 @@ import torch
 from labelkit.config.embed import EmbedConfig
 from labelkit.data.registry import load_dataset
 from labelkit.errors import CheckpointError, ConfigError, DatasetError, StoreError
-from labelkit.stages.embed import embed_images
-from labelkit.stages.networks import run_network
+from labelkit.stages.embed.images import embed_images
 from labelkit.stages.progress import SilentProgress, Task, use_progress
+from labelkit.stages.read.networks import run_network
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from PIL import Image
 from safetensors.torch import save_file
@@ -283,7 +283,7 @@ def test_a_killed_embed_goes_on_and_ends_with_the_same_bytes(
 import sys, time
 from pathlib import Path
 from labelkit.config.embed import EmbedConfig
-from labelkit.stages.embed import embed_images
+from labelkit.stages.embed.images import embed_images
 from labelkit.store.writing import EmbeddingRun
 write_part = EmbeddingRun.write_part
 def write_slowly(*args, **kwargs):

@@ -14,8 +14,8 @@ import pytest
 from labelkit.config.embed import EmbedConfig
 from labelkit.config.exchange import ImportConfig
 from labelkit.errors import Mismatch
-from labelkit.stages.embed import embed_images
-from labelkit.stages.import_rows import import_store
+from labelkit.stages.embed.images import embed_images
+from labelkit.stages.exchange.importing import import_store
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.writing import EmbeddingRun
 from PIL import Image

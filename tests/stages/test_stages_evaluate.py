@@ -12,7 +12,7 @@ from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import ConfigError, Mismatch, StoreError
 from labelkit.metrics.bootstrap import accuracy_intervals
 from labelkit.metrics.clustering import adjusted_rand_index, cluster_accuracy, normalized_mutual_information
-from labelkit.stages.evaluate import evaluate_clustering
+from labelkit.stages.evaluate.groups import evaluate_clustering
 from labelkit.stages.progress import SilentProgress, use_progress
 from labelkit.store.embeddings import EmbeddingStore
 from labelkit.store.results import list_results, read_result, write_result

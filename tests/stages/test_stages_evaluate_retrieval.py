@@ -15,8 +15,8 @@ from labelkit.config.embed import EmbedConfig
 from labelkit.config.evaluate import EvaluateRetrievalConfig
 from labelkit.errors import ConfigError, Mismatch, StoreError
 from labelkit.metrics.retrieval import map_at_r, r_precision, recall_at_k
-from labelkit.stages.embed import embed_images
-from labelkit.stages.evaluate_retrieval import evaluate_retrieval
+from labelkit.stages.embed.images import embed_images
+from labelkit.stages.evaluate.retrieval import evaluate_retrieval
 from labelkit.store.embeddings import open_store
 from labelkit.store.results import read_result
 

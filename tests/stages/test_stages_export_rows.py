@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from labelkit.config.exchange import ExportConfig, ImportConfig
 from labelkit.errors import ConfigError
-from labelkit.stages import parquet
-from labelkit.stages.export_rows import export_store
-from labelkit.stages.import_rows import import_store
+from labelkit.stages.exchange import parquet
+from labelkit.stages.exchange.exporting import export_store
+from labelkit.stages.exchange.importing import import_store
 from labelkit.store.embeddings import EmbeddingStore, open_store
-from labelkit.store.foreign_tables import escape_name, unescape_name
+from labelkit.store.foreign.tables import escape_name, unescape_name
 from labelkit.store.results import read_result
 from labelkit.store.schema import name_bytes, name_fault
 from numpy.typing import NDArray

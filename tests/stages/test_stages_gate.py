@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from labelkit.config.evaluate import EvaluateClusteringConfig
 from labelkit.config.gate import GateConfig, score_direction
-from labelkit.stages.gate import Gate, matching_scores, named_scores
+from labelkit.stages.evaluate.gate import Gate, matching_scores, named_scores
 from labelkit.stages.result import SimpleResult
 from labelkit.store.results import write_result
 

@@ -16,13 +16,13 @@ from labelkit.config.evaluate import EvaluateClusteringConfig, EvaluateKNNConfig
 from labelkit.config.labeling import LabelConfig, SuggestConfig
 from labelkit.data.registry import load_dataset
 from labelkit.errors import ConfigError, DatasetError, StoreError
-from labelkit.stages.cluster import cluster_store
-from labelkit.stages.discover import discover_categories
-from labelkit.stages.evaluate import evaluate_clustering
-from labelkit.stages.evaluate_knn import evaluate_knn
-from labelkit.stages.given_labels import similar_names
-from labelkit.stages.label import label_images
-from labelkit.stages.suggest import suggest_images
+from labelkit.stages.discover.categories import discover_categories
+from labelkit.stages.evaluate.groups import evaluate_clustering
+from labelkit.stages.evaluate.knn import evaluate_knn
+from labelkit.stages.group.cluster import cluster_store
+from labelkit.stages.label.label import label_images
+from labelkit.stages.label.suggest import suggest_images
+from labelkit.stages.read.given_labels import similar_names
 from labelkit.store.embeddings import EmbeddingStore
 from labelkit.store.results import read_result
 

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 from labelkit.config.embed import EmbedConfig
 from labelkit.config.match import MatchConfig
-from labelkit.stages.embed import embed_images
-from labelkit.stages.match import best_partners, candidate_pairs
+from labelkit.stages.embed.images import embed_images
+from labelkit.stages.match.pairs import best_partners, candidate_pairs
 from labelkit.store.matches import join_matches, one_match, read_matches
 from PIL import Image
 from sklearn.datasets import load_sample_image

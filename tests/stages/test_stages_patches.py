@@ -15,9 +15,9 @@ import pytest
 import torch
 from labelkit.algorithms.patch_search import BlockSearch
 from labelkit.algorithms.projection import principal_colors
-from labelkit.data.transforms import ViewSpec
+from labelkit.data.views.transforms import ViewSpec
 from labelkit.models.inference import BackboneNetwork
-from labelkit.stages.dense import view_regions
+from labelkit.stages.embed.patches import view_regions
 from labelkit.store.embeddings import open_store
 from labelkit.store.patches import open_patches, patches_folder
 from labelkit.store.results import read_result

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from labelkit.algorithms.calibration import reliability, risk_coverage
 from labelkit.errors import ResourceError
-from labelkit.stages.plots import _draw_reliability, _draw_risk_coverage, write_reliability_plot
+from labelkit.stages.pictures.plots import _draw_reliability, _draw_risk_coverage, write_reliability_plot
 from matplotlib.figure import Figure
 from PIL import Image
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from labelkit.config.data import DataConfig
 from labelkit.errors import ConfigError, DatasetError
-from labelkit.stages.prepare import PreparedData, info_record, prepare_data, saved_info
+from labelkit.stages.train.prepare import PreparedData, info_record, prepare_data, saved_info
 
 
 def prepare(dataset: Path | str, **options: Any) -> PreparedData:

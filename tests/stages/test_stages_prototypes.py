@@ -12,8 +12,8 @@ import pytest
 from labelkit.algorithms.prototypes import measure_spread
 from labelkit.cli.main import main
 from labelkit.config.prototypes import PrototypesConfig
-from labelkit.engine.prototypes import Prototypes, cache_path, load_or_make_prototypes
 from labelkit.errors import ConfigError, Damaged, StoreError
+from labelkit.methods.prototypes.files import Prototypes, cache_path, load_or_make_prototypes
 from labelkit.stages.prototypes import make_prototypes
 from labelkit.store.prototypes import read_prototypes, write_prototypes
 from PIL import Image

@@ -18,9 +18,9 @@ from labelkit.config.cluster import KMeansConfig
 from labelkit.config.discover import DiscoverHeadConfig
 from labelkit.config.embed import EmbedConfig
 from labelkit.config.report import ReportConfig
-from labelkit.stages.cluster import cluster_store
-from labelkit.stages.discover import discover_head
-from labelkit.stages.embed import embed_images
+from labelkit.stages.discover.categories import discover_head
+from labelkit.stages.embed.images import embed_images
+from labelkit.stages.group.cluster import cluster_store
 from labelkit.stages.report.build import write_report
 from labelkit.stages.report.findings import Neighbors, find_copies, find_neighbors, find_suspects
 from labelkit.stages.report.groups import choose_result, describe_groups, find_results

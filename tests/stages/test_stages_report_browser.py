@@ -12,8 +12,8 @@ import pytest
 from labelkit.config.cluster import KMeansConfig
 from labelkit.config.embed import EmbedConfig
 from labelkit.config.report import ReportConfig
-from labelkit.stages.cluster import cluster_store
-from labelkit.stages.embed import embed_images
+from labelkit.stages.embed.images import embed_images
+from labelkit.stages.group.cluster import cluster_store
 from labelkit.stages.report.build import write_report
 
 pytestmark = pytest.mark.slow

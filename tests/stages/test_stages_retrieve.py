@@ -14,10 +14,10 @@ import pytest
 from labelkit.config.embed import EmbedConfig
 from labelkit.config.retrieve import RetrieveConfig
 from labelkit.errors import CheckpointError, ConfigError, DatasetError, Mismatch
-from labelkit.stages import search
-from labelkit.stages.contact_sheet import Picture, write_contact_sheet
-from labelkit.stages.embed import embed_images
-from labelkit.stages.retrieve import retrieve_images
+from labelkit.stages.embed.images import embed_images
+from labelkit.stages.pictures.contact_sheet import Picture, write_contact_sheet
+from labelkit.stages.retrieve import search
+from labelkit.stages.retrieve.images import retrieve_images
 from labelkit.store.embeddings import open_store
 from labelkit.store.results import read_result
 from PIL import Image

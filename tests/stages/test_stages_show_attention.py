@@ -12,8 +12,8 @@ import pytest
 import torch
 from labelkit.algorithms.attention_maps import map_entropy
 from labelkit.models.attention_maps import attention_maps
-from labelkit.stages.networks import load_run
-from labelkit.stages.plots import panels_size
+from labelkit.stages.pictures.plots import panels_size
+from labelkit.stages.read.networks import load_run
 from PIL import Image
 
 
@@ -100,7 +100,7 @@ def test_the_teacher_is_what_the_plain_network_sees_of_its_view(labelkit: Any, t
 
     from labelkit.config.show import ShowAttentionConfig
     from labelkit.engine.devices import Runtime
-    from labelkit.stages.show_attention import _samples
+    from labelkit.stages.show.attention import _samples
 
     run = load_run(trained)
     config = ShowAttentionConfig(checkpoint=trained, rows=(3,), out=tmp_path / "x.png")

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from labelkit.stages.plots import Line, write_curves_plot
+from labelkit.stages.pictures.plots import Line, write_curves_plot
 from PIL import Image
 
 

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from labelkit.config.discover_few import DiscoverLMCSConfig, DiscoverSnowballConfig
 from labelkit.config.embed import EmbedConfig
-from labelkit.stages.discover_few import discover_lmcs, discover_snowball
-from labelkit.stages.discovered_tables import read_found_table
-from labelkit.stages.embed import embed_images
-from labelkit.stages.plots import MapPanel, write_map_plot
-from labelkit.stages.show_discovered import _panel_rounds
+from labelkit.stages.discover.few import discover_lmcs, discover_snowball
+from labelkit.stages.discover.tables import read_found_table
+from labelkit.stages.embed.images import embed_images
+from labelkit.stages.pictures.plots import MapPanel, write_map_plot
+from labelkit.stages.show.discovered import _panel_rounds
 from PIL import Image
 
 RIGHT, WRONG = (0x2E, 0x8B, 0x57), (0xC6, 0x28, 0x28)

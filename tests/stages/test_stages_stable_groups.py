@@ -14,9 +14,9 @@ from labelkit.config.cluster import KMeansConfig, SinkhornConfig, SphericalKMean
 from labelkit.config.discover import DiscoverHeadConfig
 from labelkit.config.labeling import DiffConfig
 from labelkit.errors import ConfigError, StoreError
-from labelkit.stages.cluster import cluster_store
-from labelkit.stages.diff import diff_groups
-from labelkit.stages.discover import discover_head
+from labelkit.stages.discover.categories import discover_head
+from labelkit.stages.group.cluster import cluster_store
+from labelkit.stages.group.diff import diff_groups
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.results import read_result, write_result
 from labelkit.store.writing import EmbeddingPlan, EmbeddingRun

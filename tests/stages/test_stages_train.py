@@ -13,9 +13,9 @@ from labelkit.config.compare import CompareConfig
 from labelkit.config.methods.flipclass import FlipClassConfig
 from labelkit.engine.run_dir import read_run_config
 from labelkit.methods.registry import METHODS
-from labelkit.stages.compare_runs import DataFacts, method_config
-from labelkit.stages.networks import run_network
-from labelkit.stages.train import dataset_label, run_folder, train_method
+from labelkit.stages.compare.runs import DataFacts, method_config
+from labelkit.stages.read.networks import run_network
+from labelkit.stages.train.run import dataset_label, run_folder, train_method
 
 
 def weights(run: Path) -> dict[str, Any]:

@@ -189,7 +189,11 @@ def _train_once() -> None:
     """Run one tiny training: most of the modules that commands need are imported while they run."""
     from labelkit.cli.main import main
     from labelkit.methods.registry import METHODS
-    from labelkit.stages import cluster, discover, discover_few, embed, evaluate  # noqa: F401
+    from labelkit.stages.discover import categories as discover  # noqa: F401
+    from labelkit.stages.discover import few as discover_few  # noqa: F401
+    from labelkit.stages.embed import images as embed  # noqa: F401
+    from labelkit.stages.evaluate import groups as evaluate  # noqa: F401
+    from labelkit.stages.group import cluster  # noqa: F401
 
     for spec in METHODS.values():
         spec.load()

@@ -17,7 +17,7 @@ from labelkit.config.report import ReportConfig
 from labelkit.data.datasets import ImageDataset
 from labelkit.errors import ConfigError, DatasetError
 from labelkit.stages.new_files import check_new_file
-from labelkit.stages.pictures import indexed_images
+from labelkit.stages.pictures.files import indexed_images
 from labelkit.stages.progress import current_progress
 from labelkit.stages.report.curves import read_curves
 from labelkit.stages.report.findings import Copies, Suspects, find_copies, find_neighbors, find_suspects

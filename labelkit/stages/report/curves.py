@@ -9,10 +9,10 @@ import numpy as np
 
 from labelkit.engine.run_dir import METRICS
 from labelkit.errors import LabelkitError
-from labelkit.stages.locations import find_model
 from labelkit.stages.progress import current_progress
+from labelkit.stages.read.locations import find_model
+from labelkit.stages.read.run_logs import MAIN_METRICS, Logged, Series, read_log
 from labelkit.stages.report.images import shown_text
-from labelkit.stages.run_logs import MAIN_METRICS, Logged, Series, read_log
 from labelkit.store.embeddings import ModelIdentity
 
 # more points than a line has pixels are thinned; more names than this are left to `show curves`
@@ -94,7 +94,7 @@ def read_curves(model: ModelIdentity, run: Path | None) -> Curves | None:
 
 
 def _made_by(checkpoint: Path, model: ModelIdentity) -> bool:
-    from labelkit.stages.networks import run_network  # torch loads only where there is a run
+    from labelkit.stages.read.networks import run_network  # torch loads only where there is a run
 
     try:
         return run_network(checkpoint).identity({}).weights_fingerprint == model.weights_fingerprint

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.data.keyed_random import keyed_generator
-from labelkit.stages.indexes import check_features, unit_rows, zero_rows
+from labelkit.stages.read.rows import check_features, unit_rows, zero_rows
 from labelkit.store.embeddings import EmbeddingStore
 
 

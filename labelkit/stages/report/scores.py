@@ -8,7 +8,7 @@ from typing import Any
 
 from labelkit.config.evaluate import EvaluateClusteringConfig
 from labelkit.errors import StoreError
-from labelkit.stages.evaluate import evaluate_clustering
+from labelkit.stages.evaluate.groups import evaluate_clustering
 from labelkit.stages.report.groups import Candidate
 from labelkit.stages.report.images import shown_text
 from labelkit.store.embeddings import EmbeddingStore

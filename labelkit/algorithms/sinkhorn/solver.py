@@ -1,0 +1,396 @@
+r"""Balanced assignment of n samples to k clusters by entropic optimal transport.
+
+Sources: M. Cuturi, "Sinkhorn Distances: Lightspeed Computation of Optimal Transport" (NeurIPS 2013); Y. Asano,
+C. Rupprecht and A. Vedaldi, "Self-labelling via Simultaneous Clustering and Representation Learning" (ICLR 2020);
+M. Caron et al., "Unsupervised Learning of Visual Features by Contrasting Cluster Assignments" (NeurIPS 2020) for
+batches.
+
+With scores l (n, k), sample weights c and prior r, both summing to 1, the plan
+
+.. math:: Q = \arg\min_Q \langle Q, -\log p \rangle + \tfrac{1}{\lambda} KL(Q \| c r^T), \quad
+    Q 1_k = c, \; Q^T 1_n = r, \qquad p = \text{softmax}(l)
+
+has the rows :math:`c_i \, \text{softmax}(\lambda l_i + u)`: rows are exact by construction, and all there is to find
+are the k potentials u that make the columns sum to r. They are defined up to a constant; ours have maximum 0.
+
+Nothing here keeps the plan. How passes over the scores are made is in ``sinkhorn_passes``, how potentials are moved in
+``sinkhorn_ascent``. Several processes each hold some rows and pass ``reduce``; k-sized sums are all they exchange.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from labelkit.algorithms.sinkhorn.ascent import Ascent
+from labelkit.algorithms.sinkhorn.batch import batch_assignments
+from labelkit.algorithms.sinkhorn.passes import (
+    KernelPasses,
+    LogPasses,
+    Passes,
+    Reduce,
+    check_finite,
+    first_largest,
+    reversible,
+    shifted,
+)
+from labelkit.algorithms.sinkhorn.prior import as_float64, balanced_labels, cluster_sizes, make_prior, order_prior
+from labelkit.algorithms.sinkhorn.scores import (
+    LinearScores,
+    Matrix,
+    RowSliceable,
+    Source,
+    as_source,
+    default_chunk_rows,
+)
+from labelkit.algorithms.sinkhorn.workers import Scratch, Workers
+
+__all__ = [
+    "LinearScores",
+    "Reduce",
+    "SinkhornResult",
+    "balanced_labels",
+    "batch_assignments",
+    "cluster_sizes",
+    "make_prior",
+    "order_prior",
+    "solve",
+]
+
+Scores = Tensor | RowSliceable | LinearScores
+
+# Newton's matrix is k x k and costs n k^2 per step.
+_NEWTON_MOST_CLUSTERS = 512
+# Where lam times the largest range of a row is above this, a problem softer by this factor is solved first: from zeros
+# the semi-dual is nearly piecewise linear, and an ascent can stall far from its top.
+_STEEP, _SOFTER = 1e4, 8.0
+# Kernel of scores that are not in memory: at most this, unless told otherwise.
+_KERNEL_BYTES = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class SinkhornResult:
+    """Potentials, and what they lead to.
+
+    Attributes:
+        potentials: u, (k,) float64 on the CPU, maximum 0.
+        marginals: (k,) float64, the share of the weight that each cluster gets.
+        marginal_error: ``sum |marginals - prior|``, in [0, 2].
+        num_iterations: passes over the scores that evaluated marginals (two more check them and assign).
+        converged: the stopping rule was met within the passes allowed.
+        cost: ``-(1/n) sum_i log p_i`` of the hard assignment, p the softmax of the raw scores without ``lam``; in nats.
+        cluster_ids: (n_local,) int64, the cluster of largest plan mass per row; ties go to the smallest id.
+        confidence: (n_local,) float32, the share of the row's mass in that cluster.
+        lam: sharpness that the potentials belong to.
+    """
+
+    potentials: Tensor
+    marginals: Tensor
+    marginal_error: float
+    num_iterations: int
+    converged: bool
+    cost: float
+    cluster_ids: Tensor
+    confidence: Tensor
+    lam: float
+
+    def pseudo_labels(self, scores: Scores, *, chunk_rows: int | None = None) -> Tensor:
+        """Cluster of largest plan mass of any scores, also of new samples: ``argmax(lam * l + u)``.
+
+        Args:
+            scores: (m, k), as for :func:`solve`.
+            chunk_rows: rows per block.
+
+        Returns:
+            (m,) int64 on the CPU; ties go to the smallest id.
+        """
+        source = self._source(scores)
+        labels = torch.empty(source.num_rows, dtype=torch.int64)
+
+        def work(where: slice, block: Tensor, totals: Tensor, scratch: Scratch) -> None:
+            labels[where] = first_largest(self._logits(block, scratch)).cpu()
+
+        with Workers(source) as workers:
+            workers.over(source, chunk_rows or default_chunk_rows(source), work, width=1)
+        return labels
+
+    def assignments(self, scores: Scores, rows: Tensor | None = None) -> Tensor:
+        """Rows of the plan, each scaled to sum to 1: ``softmax(lam * l + u)``.
+
+        Args:
+            scores: (m, k), as for :func:`solve`.
+            rows: int64 positions of the rows wanted; None for all.
+
+        Returns:
+            (m, k) float32, or float64 if the scores are.
+        """
+        source = self._source(scores)
+        if rows is None:
+            rows = torch.arange(source.num_rows)
+        block = source.take(rows)
+        dtype = torch.float64 if block.dtype == torch.float64 else torch.float32
+        return torch.softmax(self._logits(block, Scratch()), dim=1).to(dtype)
+
+    def _source(self, scores: Scores) -> Source:
+        source = as_source(scores)
+        if source.num_columns != len(self.potentials):
+            raise ValueError(f"scores: {source.num_columns} columns where the potentials are {len(self.potentials)}")
+        return source
+
+    def _logits(self, block: Tensor, scratch: Scratch) -> Tensor:
+        return shifted(block, self.lam, self.potentials, torch.float64, scratch, exact=True)[0]
+
+
+def solve(
+    scores: Scores,
+    lam: float,
+    *,
+    prior: ArrayLike | Tensor | None = None,
+    sample_weights: ArrayLike | Tensor | None = None,
+    tol: float = 1e-4,
+    max_iterations: int = 500,
+    solver: Literal["auto", "sinkhorn", "lbfgs", "newton"] = "auto",
+    form: Literal["auto", "kernel", "log", "lazy"] = "auto",
+    initial: ArrayLike | Tensor | None = None,
+    dtype: torch.dtype = torch.float32,
+    chunk_rows: int | None = None,
+    memory_bytes: int | None = None,
+    overwrite: bool = False,
+    prior_strength: float | None = None,
+    stop: Literal["marginal", "official"] = "marginal",
+    reduce: Reduce | None = None,
+    on_pass: Callable[[int, float], None] | None = None,
+) -> SinkhornResult:
+    """Find the potentials of the balanced assignment, and assign every row.
+
+    Args:
+        scores: (n_local, k) float logits of the rows of this process: a tensor or array, which is not changed unless
+            ``overwrite``; or a memory map, a data set of a file, or :class:`LinearScores`, read in blocks. No rows at
+            all are allowed where another process has some.
+        lam: sharpness > 0; the larger, the closer to the hard assignment, and the more passes.
+        prior: r, (k,) positive, sums to 1; None for equal shares. See :func:`make_prior`.
+        sample_weights: (n_local,) positive; only their ratios over all processes matter. None for equal weights.
+        tol: converged where ``sum |marginals - prior|`` is at most this (with ``prior_strength``: where no potential
+            moves more; with ``stop="official"``: see there).
+        max_iterations: passes at the most; the best potentials so far are returned.
+        solver: ``sinkhorn``: the scaling iteration; ``lbfgs``: quasi-Newton on the semi-dual; ``newton``: with its
+            Hessian, for at most 512 clusters; ``auto``: scaling while it is fast, then L-BFGS; a steep
+            problem is first solved at smaller ``lam``, whose passes count.
+        form: ``kernel``: exponentials once, then products with the stored kernel; ``log`` or ``lazy`` (two names:
+            of stored scores, of :class:`LinearScores`): exponentials in every pass, nothing of size n x k is kept;
+            ``auto``: kernel if it fits.
+        initial: (k,) potentials to start from, such as those of the last solve; None for zeros.
+        dtype: float32 or float64, of exponentials and products; sums over blocks and potentials are float64.
+        chunk_rows: rows per block; None for what stays in the cache.
+        memory_bytes: ``auto`` builds no kernel larger than this; None: for scores in memory one of their size, for
+            others 1 GiB.
+        overwrite: scores are a tensor or array of ``dtype`` in memory; work in their place and leave the assignments
+            there, rows summing to 1.
+        prior_strength: weight rho > 0 of a soft prior, ``rho * KL(marginals || prior)`` instead of a constraint (the
+            entropic reference is then ``c 1^T / k``); None for the constraint. Scaling iteration only.
+        stop: ``official``: the scaling iteration of the published code with its start and its rule,
+            ``sum_i |beta_i / beta_i_new - 1| <= tol`` at every tenth iteration.
+        reduce: combines small CPU float64 tensors over processes; None for one process.
+        on_pass: called with (passes made, marginal error) after each.
+
+    Raises:
+        ValueError: an argument is out of range or has the wrong shape, scores are not finite (the message has the
+            row), k < 2, or there are no samples at all.
+        TypeError: scores are not floating point.
+    """
+    _check_options(lam, tol, max_iterations, solver, form, dtype, prior_strength, stop)
+    source = as_source(scores)
+    k = source.num_columns
+    rows = default_chunk_rows(source) if chunk_rows is None else chunk_rows
+    if rows < 1:
+        raise ValueError(f"chunk_rows: {rows} is less than 1")
+    if solver == "newton" and k > _NEWTON_MOST_CLUSTERS:
+        raise ValueError(f"solver: newton takes at most {_NEWTON_MOST_CLUSTERS} clusters, not {k}")
+    if overwrite:
+        _check_overwrite(source, scores, dtype)
+    num_total = _count(source, reduce)
+    target = make_prior("uniform" if prior is None else prior, k)
+    weights = _as_weights(sample_weights, source.num_rows, num_total, reduce)
+    start = _as_initial(initial, k)
+    chosen = _choose_form(form, source, dtype, memory_bytes, reduce)
+    with Workers(source) as workers:
+        largest, spread = check_finite(source, workers, rows, reduce)
+        softer_passes = 0
+        if (
+            lam * spread > _STEEP
+            and max_iterations > 1
+            and (solver, stop, initial, prior_strength) == ("auto", "marginal", None, None)
+        ):
+            softer = solve(
+                scores,
+                lam / _SOFTER,
+                prior=target,
+                sample_weights=sample_weights,
+                tol=tol,
+                max_iterations=max_iterations - 1,
+                form="log" if overwrite else form,
+                dtype=dtype,
+                chunk_rows=chunk_rows,
+                memory_bytes=memory_bytes,
+                reduce=reduce,
+                on_pass=on_pass,
+            )
+            start, softer_passes = _SOFTER * softer.potentials, softer.num_iterations
+        common: dict[str, Any] = {
+            "workers": workers,
+            "weights": weights,
+            "num_total": num_total,
+            "dtype": dtype,
+            "chunk_rows": rows,
+            "reduce": reduce,
+            "keep_logsumexp": stop == "official",
+        }
+        passes: Passes
+        if chosen == "kernel" and (not overwrite or reversible(lam * spread, dtype)):
+            passes = KernelPasses(source, lam, largest=largest, replace=overwrite, **common)
+        else:
+            passes = LogPasses(source, lam, largest=largest, replace=overwrite, **common)
+        ascent = Ascent(passes, target, tol=tol, max_passes=max_iterations - softer_passes, on_pass=on_pass)
+        if prior_strength is not None:
+            reached = ascent.soft(start, prior_strength * lam)
+        elif stop == "official":
+            if initial is None:
+                start = target.log() - _power_sums(source, lam, workers, rows, num_total, reduce).log()
+            reached = ascent.official(start)
+        else:
+            reached = getattr(ascent, solver)(start)
+        hard = passes.finish(reached.potentials)
+    return SinkhornResult(
+        potentials=reached.potentials - reached.potentials.max(),
+        marginals=reached.marginals,
+        marginal_error=reached.error,
+        num_iterations=softer_passes + passes.num_passes,
+        converged=reached.converged,
+        cost=hard.cost,
+        cluster_ids=hard.cluster_ids,
+        confidence=hard.confidence,
+        lam=float(lam),
+    )
+
+
+def _choose_form(
+    form: str, source: Source, dtype: torch.dtype, memory_bytes: int | None, reduce: Reduce | None
+) -> Literal["kernel", "log"]:
+    if form != "auto":
+        return "kernel" if form == "kernel" else "log"
+    needed = float(source.num_rows * source.num_columns * dtype.itemsize)
+    # every process must choose alike: what a pass does between its sums may differ, but not how many there are
+    largest = float(_combine(torch.tensor([needed], dtype=torch.float64), "max", reduce)[0])
+    if memory_bytes is None:
+        return "kernel" if source.tensor is not None or largest <= _KERNEL_BYTES else "log"
+    return "kernel" if largest <= memory_bytes else "log"
+
+
+def _power_sums(
+    source: Source, lam: float, workers: Workers, rows: int, num_total: float, reduce: Reduce | None
+) -> Tensor:
+    """(k,) means of ``p^lam`` over all samples: the first half step of the published code, from ``beta = 1 / n``."""
+
+    def work(where: slice, block: Tensor, totals: Tensor, scratch: Scratch) -> None:
+        totals += block.double().log_softmax(dim=1).mul_(lam).exp_().sum(dim=0).cpu()
+
+    sums = _combine(workers.over(source, rows, work, width=source.num_columns), "sum", reduce) / num_total
+    if not (sums > 0).all():
+        raise ValueError(f"lam: {lam} makes a power of the probabilities vanish; the official rule needs a smaller one")
+    return sums
+
+
+def _check_options(
+    lam: float,
+    tol: float,
+    max_iterations: int,
+    solver: str,
+    form: str,
+    dtype: torch.dtype,
+    prior_strength: float | None,
+    stop: str,
+) -> None:
+    if not 0 < lam < math.inf:
+        raise ValueError(f"lam: {lam} is not positive")
+    if not tol > 0:
+        raise ValueError(f"tol: {tol} is not positive")
+    if max_iterations < 1:
+        raise ValueError(f"max_iterations: {max_iterations} is less than 1")
+    if solver not in ("auto", "sinkhorn", "lbfgs", "newton"):
+        raise ValueError(f"solver: {solver!r} is none of auto, sinkhorn, lbfgs, newton")
+    if form not in ("auto", "kernel", "log", "lazy"):
+        raise ValueError(f"form: {form!r} is none of auto, kernel, log, lazy")
+    if dtype not in (torch.float32, torch.float64):
+        raise ValueError(f"dtype: {dtype} is neither float32 nor float64")
+    if stop not in ("marginal", "official"):
+        raise ValueError(f"stop: {stop!r} is neither marginal nor official")
+    if prior_strength is not None and not prior_strength > 0:
+        raise ValueError(f"prior_strength: {prior_strength} is not positive")
+    if (prior_strength is not None or stop == "official") and solver not in ("auto", "sinkhorn"):
+        raise ValueError(f"solver: {solver} cannot be had with a soft prior or the official rule")
+    if prior_strength is not None and stop == "official":
+        raise ValueError("prior_strength: the official rule knows no soft prior")
+
+
+def _check_overwrite(source: Source, given: Scores, dtype: torch.dtype) -> None:
+    held = source.tensor if isinstance(source, Matrix) else None
+    if held is None or held.dtype != dtype:
+        raise ValueError(f"overwrite: scores must be a {dtype} tensor or array in memory")
+    if isinstance(given, np.ndarray) and not np.shares_memory(given, held.numpy()):
+        raise ValueError("overwrite: the array cannot be written to")
+
+
+def _count(source: Source, reduce: Reduce | None) -> float:
+    """Samples of all processes."""
+    k = source.num_columns
+    extremes = _combine(torch.tensor([k, -k], dtype=torch.float64), "max", reduce)
+    if extremes[0] != -extremes[1]:
+        raise ValueError(f"scores: {k} columns here, {-int(extremes[1])} to {int(extremes[0])} over all processes")
+    if k < 2:
+        raise ValueError(f"scores: {k} columns; two clusters at least are needed")
+    num_total = float(_combine(torch.tensor([source.num_rows], dtype=torch.float64), "sum", reduce)[0])
+    if num_total < 1:
+        raise ValueError("scores: no rows")
+    return num_total
+
+
+def _as_weights(
+    weights: ArrayLike | Tensor | None, n_local: int, num_total: float, reduce: Reduce | None
+) -> Tensor | None:
+    """Weights of mean 1 over all processes."""
+    given = _combine(torch.tensor([float(weights is not None)], dtype=torch.float64), "sum", reduce)[0]
+    if weights is None:
+        if given:
+            raise ValueError("sample_weights: None here, given in another process")
+        return None
+    values = as_float64(weights)
+    if values.shape != (n_local,):
+        raise ValueError(f"sample_weights: shape {tuple(values.shape)} where {(n_local,)} is needed")
+    bad = ~(torch.isfinite(values) & (values > 0))
+    if bad.any():
+        first = int(bad.nonzero()[0])
+        raise ValueError(f"sample_weights: entry {first} is {float(values[first])}; weights must be positive")
+    total = float(_combine(values.sum()[None], "sum", reduce)[0])
+    return values * (num_total / total)
+
+
+def _as_initial(initial: ArrayLike | Tensor | None, k: int) -> Tensor:
+    if initial is None:
+        return torch.zeros(k, dtype=torch.float64)
+    values = as_float64(initial)
+    if values.shape != (k,):
+        raise ValueError(f"initial: shape {tuple(values.shape)} where {(k,)} is needed")
+    if not torch.isfinite(values).all():
+        raise ValueError("initial: NaN or infinite values")
+    return values
+
+
+def _combine(values: Tensor, how: Literal["sum", "max"], reduce: Reduce | None) -> Tensor:
+    return values if reduce is None else reduce(values, how)

@@ -1,0 +1,98 @@
+"""Which classes of a named data set are old and which are new on the published benchmarks.
+
+The lists are data, one JSON file per set in ``class_lists/``, each with its source.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+from labelkit.errors import DatasetError
+
+
+@dataclass(frozen=True)
+class BenchmarkClasses:
+    """The old and new classes of one data set.
+
+    Attributes:
+        source: where the list comes from.
+        class_index: what the number of a class means.
+        num_classes: classes in all.
+        old_classes: classes with labels, in published order: training class i is the i-th of them.
+        new_classes: the other classes, continuing that order.
+        new_by_difficulty: new classes as hard, medium and easy, where the benchmark says so.
+        folder_names: name of the folder of each class, where that is fixed (ImageNet); else empty.
+
+    Raises:
+        ValueError: the lists are not a partition of all classes.
+    """
+
+    source: str
+    class_index: str
+    num_classes: int
+    old_classes: tuple[int, ...]
+    new_classes: tuple[int, ...]
+    new_by_difficulty: dict[str, tuple[int, ...]]
+    folder_names: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if sorted(self.old_classes + self.new_classes) != list(range(self.num_classes)):
+            raise ValueError(
+                f"{len(self.old_classes)} old and {len(self.new_classes)} new classes are not a partition of "
+                f"{self.num_classes}"
+            )
+
+    def check(self, name: str, num_classes: int) -> None:
+        """Refuse data with another number of classes.
+
+        Args:
+            name: the data set, for the message.
+            num_classes: classes that the data have.
+
+        Raises:
+            DatasetError: it is not the number of classes that the list is for.
+        """
+        if num_classes != self.num_classes:
+            raise DatasetError(
+                name,
+                f"the class list of this benchmark does not match the data: expected {self.num_classes:,} classes, "
+                f"found {num_classes:,}",
+                f"Look at `labelkit datasets --dataset {name}`, or split these classes by their order with "
+                "--num-old-classes.",
+            )
+
+
+@cache
+def benchmark_classes(name: str) -> BenchmarkClasses:
+    """Read the class list of a named data set.
+
+    Args:
+        name: a key of ``labelkit.data.DATASETS``.
+
+    Raises:
+        FileNotFoundError: there is no list of this name.
+    """
+    record = json.loads(
+        files("labelkit.data.named").joinpath("class_lists", f"{name}.json").read_text(encoding="utf-8")
+    )
+    folder_names = tuple(record.get("folder_names", ()))
+    if "imagenet_classes" in record:
+        whole = benchmark_classes("imagenet_1k").folder_names
+        folder_names = tuple(whole[i] for i in record["imagenet_classes"])
+    return BenchmarkClasses(
+        source=record["source"],
+        class_index=record["class_index"],
+        num_classes=record["num_classes"],
+        old_classes=_numbers(record["old_classes"]),
+        new_classes=_numbers(record["new_classes"]),
+        new_by_difficulty={key: tuple(value) for key, value in record.get("new_by_difficulty", {}).items()},
+        folder_names=folder_names,
+    )
+
+
+def _numbers(record: list[int] | dict[str, int]) -> tuple[int, ...]:
+    """A list, or all from ``first`` to ``last``."""
+    return tuple(range(record["first"], record["last"] + 1)) if isinstance(record, dict) else tuple(record)

@@ -1,0 +1,199 @@
+"""The generated data sets: listed at once, drawn when they are first read, kept in the user's cache."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelkit.config.paths import cache_folder
+from labelkit.data.datasets import EncodedImage, ImageDataset, sorted_by_bytes
+from labelkit.data.named import scenes
+
+SEED: Final = 0
+_BLOCK: Final = 100
+# Of the drawing rules; a change of them must not find what the old ones drew.
+_VERSION: Final = 1
+_DIGEST_BYTES: Final = 32
+_PIXELS: Final = scenes.SIDE * scenes.SIDE
+
+Block = tuple[NDArray[np.uint8], NDArray[np.uint8]]
+
+
+@dataclass(frozen=True)
+class GeneratedSet:
+    """What one generated data set consists of.
+
+    Attributes:
+        name: what ``--dataset`` says.
+        source: what is drawn, see :mod:`labelkit.data.named.scenes`.
+        counts: images of each split; films, for ``scenes.VIDEOS``.
+        mask_classes: what the values of a mask mean; empty if they number the objects of a film.
+    """
+
+    name: str
+    source: int
+    counts: Mapping[str, int]
+    mask_classes: tuple[str, ...]
+
+
+_COUNTS: Final = {"train": 2_000, "val": 300, "probe": 300}
+_SHAPES: Final = ("background", *scenes.SHAPES)
+SCENE_OBJECTS: Final = GeneratedSet("scene_objects", scenes.OBJECTS, _COUNTS, _SHAPES)
+SCENES: Final = GeneratedSet("scenes", scenes.SCENES, _COUNTS, _SHAPES)
+DIGIT_SCENES: Final = GeneratedSet(
+    "digit_scenes", scenes.DIGITS, _COUNTS, ("background", *(str(digit) for digit in range(10)))
+)
+SCENE_VIDEOS: Final = GeneratedSet("scene_videos", scenes.VIDEOS, {"train": 60, "val": 30}, ())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Drawn:
+    """Images and masks of one source, a block of neighbors at a time.
+
+    Attributes:
+        source: what is drawn.
+        blocks: what this process has read so far; not handed on to worker processes.
+    """
+
+    source: int
+    blocks: dict[tuple[int, int], Block] = field(default_factory=dict, repr=False)
+
+    def __reduce__(self) -> tuple[type[_Drawn], tuple[int]]:
+        return _Drawn, (self.source,)
+
+    def read(self, split: int, number: int) -> Block:
+        """Return one image (64, 64, 3) and its mask (64, 64)."""
+        key = split, number // _BLOCK
+        if key not in self.blocks:
+            self.blocks[key] = _read_block(self.source, *key)
+        images, masks = self.blocks[key]
+        return images[number % _BLOCK], masks[number % _BLOCK]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GeneratedImages:
+    """The images of a generated set.
+
+    Attributes:
+        drawn: where they come from.
+        splits: (n,) int64, split of each row, a position in ``scenes.SPLITS``.
+        numbers: (n,) int64, its number in the split.
+    """
+
+    drawn: _Drawn
+    splits: NDArray[np.int64]
+    numbers: NDArray[np.int64]
+
+    def read(self, index: int) -> EncodedImage:
+        """Return the pixels of row ``index``."""
+        return EncodedImage(self.drawn.read(int(self.splits[index]), int(self.numbers[index]))[0])
+
+    def select(self, rows: NDArray[np.int64]) -> GeneratedImages:
+        """Return the images of ``rows``."""
+        return GeneratedImages(self.drawn, self.splits[rows], self.numbers[rows])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GeneratedMasks:
+    """The masks of a generated set, as ``GeneratedImages`` has its images."""
+
+    drawn: _Drawn
+    splits: NDArray[np.int64]
+    numbers: NDArray[np.int64]
+
+    def read(self, index: int) -> NDArray[np.uint8]:
+        """Return the (64, 64) mask of row ``index``."""
+        return self.drawn.read(int(self.splits[index]), int(self.numbers[index]))[1].copy()
+
+    def select(self, rows: NDArray[np.int64]) -> GeneratedMasks:
+        """Return the masks of ``rows``."""
+        return GeneratedMasks(self.drawn, self.splits[rows], self.numbers[rows])
+
+
+def load_generated(kind: GeneratedSet, counts: Mapping[str, int] | None = None) -> ImageDataset:
+    """List a generated set; nothing is drawn yet.
+
+    Args:
+        kind: which.
+        counts: images (films) of each split; by default those of the registered set. Image i of a split is the same
+            whatever the counts are.
+    """
+    rows = []
+    for split, count in (kind.counts if counts is None else counts).items():
+        for number in range(count):
+            if kind.source == scenes.VIDEOS:
+                rows += [
+                    (f"{split}/{number:05d}/{frame:02d}.png", split, number * scenes.NUM_FRAMES + frame)
+                    for frame in range(scenes.NUM_FRAMES)
+                ]
+            else:
+                rows.append((f"{split}/{number:05d}.png", split, number))
+    order = {name: i for i, name in enumerate(sorted_by_bytes(name for name, _, _ in rows))}
+    rows.sort(key=lambda row: order[row[0]])
+    splits = np.array([scenes.SPLITS.index(split) for _, split, _ in rows], dtype=np.int64)
+    numbers = np.array([number for _, _, number in rows], dtype=np.int64)
+    labels = np.full(len(rows), -1, dtype=np.int64)
+    if kind.source == scenes.OBJECTS:
+        pairs = zip(splits.tolist(), numbers.tolist(), strict=True)
+        labels = np.array([scenes.scene_label(SEED, split, number) for split, number in pairs], dtype=np.int64)
+    split_names = tuple(split for split in scenes.SPLITS if split in kind.counts)
+    drawn = _Drawn(kind.source)
+    return ImageDataset(
+        name=kind.name,
+        root=None,
+        sample_ids=tuple(name for name, _, _ in rows),
+        labels=labels,
+        given=labels >= 0,
+        class_names=scenes.SHAPES if kind.source == scenes.OBJECTS else (),
+        splits=splits.astype(np.int16),
+        split_names=split_names,
+        in_channels=3,
+        chiral=kind.source == scenes.DIGITS,
+        photographic=True,
+        source=GeneratedImages(drawn, splits, numbers),
+        masks=GeneratedMasks(drawn, splits, numbers),
+        mask_classes=kind.mask_classes,
+    )
+
+
+def _read_block(source: int, split: int, block: int) -> Block:
+    """Return a block of images from the cache, or draw it and keep it there."""
+    path = cache_folder() / f"scenes-{_VERSION}" / f"{SEED}-{scenes.SPLITS[split]}-{source}-{block:04d}.bin"
+    with contextlib.suppress(OSError):
+        content = path.read_bytes()
+        body = content[_DIGEST_BYTES:]
+        if len(body) == 4 * _PIXELS * _BLOCK and hashlib.sha256(body).digest() == content[:_DIGEST_BYTES]:
+            values = np.frombuffer(body, dtype=np.uint8)
+            images = values[: 3 * _PIXELS * _BLOCK].reshape(_BLOCK, scenes.SIDE, scenes.SIDE, 3)
+            return images, values[images.size :].reshape(_BLOCK, scenes.SIDE, scenes.SIDE)
+    images, masks = _draw_block(source, split, block)
+    body = images.tobytes() + masks.tobytes()
+    # A cache that cannot be written costs time and nothing else: what is drawn again has the same bytes.
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+        try:
+            temporary.write_bytes(hashlib.sha256(body).digest() + body)
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+    return images, masks
+
+
+def _draw_block(source: int, split: int, block: int) -> Block:
+    numbers = range(block * _BLOCK, (block + 1) * _BLOCK)
+    if source == scenes.VIDEOS:
+        films = sorted({number // scenes.NUM_FRAMES for number in numbers})
+        frames = [frame for film in films for frame in scenes.video(SEED, split, film)]
+        skipped = numbers[0] - films[0] * scenes.NUM_FRAMES
+        drawn = frames[skipped : skipped + _BLOCK]
+        return np.stack([frame.image for frame in drawn]), np.stack([frame.instance for frame in drawn])
+    drawn = [scenes.scene(SEED, split, source, number) for number in numbers]
+    return np.stack([one.image for one in drawn]), np.stack([one.mask for one in drawn])

@@ -1,0 +1,251 @@
+"""Which views each method makes of an image, from its paper or code.
+
+Sources: ``CVMI-Lab/SimGCD:data/augmentations`` (weak, test), the FlipClass paper App. D.2 (strong); others where they
+are. The meaning of each number is that of :class:`labelkit.data.views.transforms.ViewSpec`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal
+
+from labelkit.data.views.random_augment import Pool
+from labelkit.data.views.transforms import ViewSpec
+
+Domain = Literal["digits", "fine", "generic"]
+ViewRecipe = Literal["digits", "cifar", "imagenet", "mocov2"]
+SemiSupervisedRecipe = Literal["digits", "crop-flip"]
+ClassificationRecipe = Literal["none", "digits", "crop-flip", "imagenet", "imagenet-jitter"]
+MetricRecipe = Literal["none", "digits", "crop-flip", "box"]
+DenseRecipe = Literal["dino", "paper", "none"]
+
+
+def blur_kernel_for(size: int) -> int:
+    """Return the odd number nearest to a tenth of the image size: 23 for 224, 3 for 32."""
+    return max(2 * round((0.1 * size - 1) / 2) + 1, 1)
+
+
+def test_view(size: int, domain: Domain = "generic") -> ViewSpec:  # noqa: PT028 - no test, in spite of its name
+    """Return the view for embedding and scoring: no randomness.
+
+    Digits are resized; photos are resized to 8/7 of the size, then the center is cropped (256, 224).
+    """
+    return ViewSpec(size) if domain == "digits" else ViewSpec(size, resize_ratio=1 / 0.875)
+
+
+test_view.__test__ = False  # type: ignore[attr-defined] # pytest must not collect it where it is imported
+
+
+def weak_view(size: int, domain: Domain, *, chiral: bool) -> ViewSpec:
+    """Return the weak view of FlipClass (paper D.2); for digits a shift of up to 2 of 32 pixels."""
+    if domain == "digits":
+        return ViewSpec(size, shift_px=2 * size / 32, interpolation="bilinear", padding="zeros")
+    return simgcd_view(size, domain, chiral=chiral)
+
+
+def strong_view(size: int, domain: Domain, *, chiral: bool) -> ViewSpec:
+    """Return the strong view of FlipClass: digits, fine-grained or generic photos."""
+    kernel = blur_kernel_for(size)
+    if domain == "digits":
+        return ViewSpec(
+            size,
+            zoom_range=(1.0, 1.67),
+            shift_px=2 * size / 32,
+            rotation_rad=0.2,
+            blur_prob=0.5,
+            blur_kernel=kernel,
+            brightness_range=(0.6, 1.4),
+            interpolation="bilinear",
+            padding="zeros",
+        )
+    fine = ViewSpec(
+        size,
+        area_range=(0.3, 1.0),
+        hflip=0.0 if chiral else 0.5,
+        blur_prob=0.5,
+        blur_sigma=(0.1, 2.0),
+        blur_kernel=kernel,
+    )
+    if domain == "fine":
+        return fine
+    return replace(fine, jitter_prob=0.8, jitter=(0.4, 0.4, 0.2, 0.1), gray_prob=0.2, solarize_prob=0.2)
+
+
+def simgcd_view(size: int, domain: Domain, *, chiral: bool) -> ViewSpec:
+    """Return the transform of SimGCD's code: resize, random crop, mirror; its color jitter is the identity."""
+    hflip = 0.0 if chiral or domain == "digits" else 0.5
+    return ViewSpec(size, resize_ratio=1 / 0.875, crop="random", hflip=hflip)
+
+
+def sela_view(size: int, recipe: ViewRecipe, *, chiral: bool, photographic: bool = True) -> ViewSpec:
+    """Return the training view of SeLa.
+
+    ``cifar`` and ``imagenet``: a random box of 20 to 100 (8 to 100) % of the area, jitter of 0.4 in everything, gray
+    for one in five (released code). ``mocov2``: MoCo v2's, with blur (the code's later models). ``digits``: scale 0.8
+    to 1.2, rotation of 0.25 rad, shift of 15 % of half a side (ours; specification 4).
+
+    Args:
+        size: side in pixels.
+        recipe: which one.
+        chiral: no mirror image.
+        photographic: change colors.
+    """
+    if recipe == "digits":
+        return ViewSpec(
+            size,
+            zoom_range=(0.8, 1.2),
+            shift_px=0.15 * size / 2,
+            rotation_rad=0.25,
+            interpolation="bilinear",
+            padding="zeros",
+        )
+    hflip, color = 0.0 if chiral else 0.5, 1.0 if photographic else 0.0
+    area = (0.08, 1.0) if recipe == "imagenet" else (0.2, 1.0)
+    if recipe == "mocov2":
+        return ViewSpec(
+            size,
+            area_range=area,
+            hflip=hflip,
+            jitter_prob=0.8 * color,
+            jitter=(0.4, 0.4, 0.4, 0.1),
+            gray_prob=0.2 * color,
+            blur_prob=0.5,
+            blur_kernel=blur_kernel_for(size),
+        )
+    return ViewSpec(
+        size,
+        area_range=area,
+        hflip=hflip,
+        jitter_prob=color,
+        jitter=(0.4, 0.4, 0.4, 0.4),
+        gray_prob=0.2 * color,
+    )
+
+
+def dense_views(
+    sizes: tuple[int, int],
+    num_local: int,
+    recipe: DenseRecipe,
+    *,
+    global_scale: tuple[float, float],
+    local_scale: tuple[float, float],
+    min_overlap: tuple[float, float],
+    chiral: bool,
+    photographic: bool = True,
+) -> tuple[ViewSpec, ...]:
+    """Return two large and some small views of dense self-supervision, each with a part in common with both large ones.
+
+    Whether an image is mirrored is decided once for all of its views, so that a place of one can be found in another.
+
+    Args:
+        sizes: side of a large and of a small view in pixels.
+        num_local: small views.
+        recipe: ``dino``: jitter, gray, blur, solarize as DINO; ``paper``: without solarize; ``none``: no colors.
+        global_scale: share of the image's area in a large view.
+        local_scale: share in a small view.
+        min_overlap: share that the large views have in common, and a small view with each of them.
+        chiral: no mirror image.
+        photographic: change colors.
+    """
+    colors = float(photographic and recipe != "none")
+
+    def view(size: int, scale: tuple[float, float], blur: float, solarize: float) -> ViewSpec:
+        return ViewSpec(
+            size,
+            area_range=scale,
+            hflip=0.0 if chiral else 0.5,
+            mirror_as=0,
+            jitter_prob=0.8 * colors,
+            jitter=(0.4, 0.4, 0.2, 0.1),
+            gray_prob=0.2 * colors,
+            blur_prob=blur if recipe != "none" else 0.0,
+            blur_kernel=blur_kernel_for(size),
+            solarize_prob=solarize * colors if recipe == "dino" else 0.0,
+        )
+
+    first = view(sizes[0], global_scale, 1.0, 0.0)
+    second = replace(view(sizes[0], global_scale, 0.1, 0.2), anchors=(0,), min_overlap=min_overlap[0])
+    local = replace(view(sizes[1], local_scale, 0.5, 0.0), anchors=(0, 1), min_overlap=min_overlap[1])
+    return (first, second, *[local] * num_local)
+
+
+def classification_view(size: int, recipe: ClassificationRecipe, *, chiral: bool) -> ViewSpec:
+    """Return the training view of a classifier.
+
+    ``crop-flip``: padded by 4 black pixels and cropped, mirrored (He et al., CIFAR); ``imagenet``: a random box of 8 to
+    100 % of the area, mirrored; ``imagenet-jitter``: also jitter of 0.4 but for hue (long-tailed ImageNet);
+    ``digits``: scale 0.8 to 1.2, rotation of 0.25 rad, shift of 15 % of half a side (ours).
+
+    Args:
+        size: side in pixels.
+        recipe: which one; ``none`` changes nothing.
+        chiral: no mirror image.
+    """
+    hflip = 0.0 if chiral else 0.5
+    if recipe == "none":
+        return ViewSpec(size)
+    if recipe == "digits":
+        # the edge continued: with black around, accuracy on digits was lower by up to 2 points
+        return replace(sela_view(size, "digits", chiral=chiral), padding="border")
+    if recipe == "crop-flip":
+        return ViewSpec(size, shift_px=4, whole_pixels=True, hflip=hflip, interpolation="bilinear", padding="zeros")
+    jitter = (0.4, 0.4, 0.4, 0.0) if recipe == "imagenet-jitter" else (0.0, 0.0, 0.0, 0.0)
+    return ViewSpec(size, area_range=(0.08, 1.0), hflip=hflip, jitter_prob=float(any(jitter)), jitter=jitter)
+
+
+def metric_view(size: int, recipe: MetricRecipe, *, chiral: bool) -> ViewSpec:
+    """Return the training view of metric learning.
+
+    ``box``: a random box of 16 to 100 % of the area, mirrored (``MalongTech/research-ms-loss``); the others as of a
+    classifier.
+
+    Args:
+        size: side in pixels.
+        recipe: which one; ``none`` changes nothing.
+        chiral: no mirror image.
+    """
+    if recipe == "box":
+        return ViewSpec(size, area_range=(0.16, 1.0), hflip=0.0 if chiral else 0.5)
+    return classification_view(size, recipe, chiral=chiral)
+
+
+def metric_test_view(size: int, *, whole: bool) -> ViewSpec:
+    """Return the view for scoring: all of the image, or the center of one whose shorter side is 256 pixels.
+
+    The center of 227 or 224 pixels is that of published tables; other sizes keep the ratio of the latter.
+    """
+    if whole:
+        return ViewSpec(size)
+    return ViewSpec(size, resize_ratio=256 / 227 if size == 227 else 256 / 224)
+
+
+def semi_supervised_views(
+    size: int, recipe: SemiSupervisedRecipe, *, chiral: bool, photographic: bool = True
+) -> tuple[ViewSpec, ViewSpec]:
+    """Return the weak and the strong view of semi-supervised training.
+
+    Weak, ``crop-flip``: shifted by up to an eighth of the side in whole pixels, reflected at the border, mirrored;
+    ``digits``: shifted by up to an eighth, nothing beyond the border. Strong: the weak view, two operations of
+    RandAugment, and a square of up to half the side (FixMatch).
+
+    Args:
+        size: side in pixels.
+        recipe: which one.
+        chiral: no mirror image.
+        photographic: draw from all operations, and paint the square gray; else black.
+    """
+    if recipe == "digits":
+        weak = ViewSpec(size, shift_px=size / 8, interpolation="bilinear", padding="zeros")
+        photographic = False
+    else:
+        weak = ViewSpec(
+            size,
+            shift_px=size // 8,
+            whole_pixels=True,
+            hflip=0.0 if chiral else 0.5,
+            interpolation="bilinear",
+            padding="reflection",
+        )
+    pool: Pool = "photo" if photographic else "plain"
+    fill = 0.5 if photographic else 0.0
+    return weak, replace(weak, random_operations=2, operation_pool=pool, cutout=0.5, cutout_fill=fill)

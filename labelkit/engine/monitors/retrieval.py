@@ -1,0 +1,78 @@
+"""How well images of classes that training never saw find each other, after an epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelkit.engine.method import FullPass, Method, TrainState
+from labelkit.engine.monitors.representation import HeldOut, group_scores
+from labelkit.metrics.retrieval import map_at_r, recall_at_k
+
+COLLAPSED = 0.02
+
+
+class RetrievalMonitor:
+    """Recall@K and MAP@R of held-out images, each against all others; the truth is used here and nowhere else.
+
+    Args:
+        rows: (m,) int64, rows of the training set that can be read.
+        truth: (n,) int64 class of each row of the training set, -1 = unknown; scores the method's groups, if any.
+        held_out: images to search among; ``None``: only groups are scored.
+        ks: K of Recall@K; those that are not fewer than the images are left out.
+    """
+
+    def __init__(
+        self, rows: NDArray[np.int64], truth: NDArray[np.int64], held_out: HeldOut | None, ks: Sequence[int]
+    ) -> None:
+        self._known = rows[truth[rows] >= 0]
+        self._truth = truth
+        self._held_out = held_out
+        self._ks = tuple(ks)
+        self._alike_for = 0  # evaluations in a row
+
+    def __call__(self, method: Method[Any], state: TrainState) -> Mapping[str, float]:
+        """Score groups and embeddings; nothing where no class is known, or none has two images."""
+        metrics = group_scores(method, self._known, self._truth[self._known])
+        if self._held_out is None:
+            return metrics
+        bank, labels = self._held_out.bank, self._held_out.labels
+        rows = bank.rows[labels[bank.rows] >= 0]
+        if not len(rows) or np.bincount(labels[rows]).max() < 2:
+            return metrics
+        embeddings = state.embed(method.network.embed, rows, FullPass(bank=bank)).numpy()
+        if not state.is_main:
+            return metrics
+        classes = labels[rows]
+        recall = recall_at_k(embeddings, classes, [k for k in self._ks if k < len(rows)])
+        metrics |= {f"recall_at_{k}": value for k, value in recall.items()}
+        metrics["map_at_r"] = map_at_r(embeddings, classes)
+        metrics["similarity_sd"] = similarity_spread(embeddings)
+        # not at the first look: a network from scratch begins like that
+        self._alike_for = self._alike_for + 1 if metrics["similarity_sd"] < COLLAPSED else 0
+        if self._alike_for == 2:
+            state.warn(
+                f"warning: all embeddings are alike (similarities differ by {metrics['similarity_sd']:.3f} only): "
+                "the network collapses; lower --lr or the weights of added losses"
+            )
+        return metrics
+
+    def extra_state(self) -> dict[str, Any]:
+        """How long embeddings have been alike."""
+        return {"alike_for": self._alike_for}
+
+    def load_extra_state(self, state: Mapping[str, Any]) -> None:
+        """Take back what ``extra_state`` gave."""
+        self._alike_for = int(state.get("alike_for", 0))
+
+
+def similarity_spread(embeddings: NDArray[np.float32]) -> float:
+    """Return the standard deviation of the cosines of different rows; of at most 1,000 rows, evenly chosen."""
+    step = -(-len(embeddings) // 1000)
+    unit = embeddings[::step].astype(np.float64)
+    unit /= np.maximum(np.linalg.norm(unit, axis=1, keepdims=True), 1e-12)
+    cosines = (unit @ unit.T)[~np.eye(len(unit), dtype=bool)]
+    return float(cosines.std()) if len(cosines) else 0.0

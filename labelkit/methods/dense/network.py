@@ -1,0 +1,126 @@
+"""What CoTAP builds and takes over: the network of its options, and parts of an earlier stage."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from torch import Tensor
+
+from labelkit.config.methods.cotap import CoTAPConfig
+from labelkit.data.batch import DataInfo
+from labelkit.data.views.transforms import ViewSpec
+from labelkit.engine.checkpoint import load_model_state
+from labelkit.engine.devices import process_count
+from labelkit.errors import ConfigError
+from labelkit.models.dense_network import DenseNetwork, FilterOptions
+
+_BRANCHES = ("network.", "teacher.module.")
+
+
+def build_dense_network(config: CoTAPConfig, data: DataInfo) -> tuple[DenseNetwork, list[str]]:
+    """Build the student with the weights that the options name; and what a person should know about them."""
+    options = FilterOptions(
+        config.filter_prototypes, config.filter_kernel, config.filter_fuse, config.filter_ssl_gradients
+    )
+    network = DenseNetwork(
+        config.backbone,
+        in_channels=data.in_channels,
+        image_size=config.image_size,
+        pretrained=config.pretrained and config.weights is None,
+        weights=config.weights,
+        mean=config.pixel_mean,
+        std=config.pixel_std,
+        drop_path=config.drop_path,
+        object_filter=options if config.filter else None,
+        projector_dims=config.projector_dims,
+        num_prototypes=config.num_prototypes if config.assign == "prototypes" else None,
+        image_features=config.image_features,
+        seed=config.seed,
+    )
+    _train_only_what_is_used(config, network)
+    notes = []
+    if config.projector_init == "checkpoint":
+        if config.weights is not None and not network.take_projector_file(config.weights):
+            notes.append(f"warning: {config.weights} holds no projection, so the projector starts from scratch")
+        elif config.weights is None and config.pretrained:
+            notes.append("warning: the hub's weights hold no projection, so the projector starts from scratch")
+    return network, notes
+
+
+def _train_only_what_is_used(config: CoTAPConfig, network: DenseNetwork) -> None:
+    """Freeze what no term reaches: processes would wait for its gradient."""
+    alignment = config.image_alignment or config.patch_alignment or config.image_concentration
+    trained = alignment or config.patch_ranking
+    if not trained:
+        network.requires_grad_(False)
+    if network.directions is not None:
+        network.directions.requires_grad_(bool(alignment))
+    if network.filter is not None:
+        reached = config.prototype_entropy or (config.filter_ssl_gradients and trained)
+        network.filter.prototypes.requires_grad_(bool(reached))
+
+
+def check_dense_run(config: CoTAPConfig, network: DenseNetwork, num_objects: int) -> None:
+    """Refuse options that do not fit the network, the images or the processes.
+
+    Raises:
+        ConfigError: naming the option.
+    """
+    patch = network.patch_size
+    if config.local_size % patch:
+        raise ConfigError(
+            "--local-size",
+            f"{config.local_size} pixels are no multiple of the patches of {config.backbone} ({patch} pixels)",
+            f"Try {max(config.local_size // patch, 1) * patch}.",
+        )
+    processes, objects = process_count(), config.objects_per_batch
+    for name, count in (("--object-batch-size", objects), ("--batch-size", config.batch_size)):
+        if count % processes:
+            raise ConfigError(
+                name, f"{count} cannot be shared by {processes} processes", "Every one needs as many of each kind."
+            )
+    if config.patch_ranking and config.batch_size // processes < 2:
+        raise ConfigError(
+            "--batch-size", "a process needs two images for --patch-ranking", "Raise it, or pass --patch-ranking 0."
+        )
+    if config.image_concentration and config.num_neighbors >= num_objects:
+        raise ConfigError(
+            "--num-neighbors", f"{config.num_neighbors} neighbors among {num_objects} images", "Lower it."
+        )
+
+
+def neighbor_view(first: ViewSpec, number: int) -> ViewSpec:
+    """Return the view of a neighbor: like a first view, but for its own mirror."""
+    return replace(first, partner=True, mirror_as=number)
+
+
+def take_dense_parts(
+    network: DenseNetwork, target: DenseNetwork, tensors: Mapping[str, Tensor], where: str, projector: bool
+) -> str | None:
+    """Take the backbones, and the projectors if they are wanted, of both networks of a run of CoTAP.
+
+    Returns:
+        What was taken; ``None`` if the run is of another method.
+
+    Raises:
+        CheckpointMismatch: other backbones.
+        ConfigError: other projectors.
+    """
+    if not all(any(name.startswith(f"{branch}projector.") for name in tensors) for branch in _BRANCHES):
+        return None
+    for branch, module in zip(_BRANCHES, (network, target), strict=True):
+        own = {name.removeprefix(branch): value for name, value in tensors.items() if name.startswith(branch)}
+        layers = {name.removeprefix("projector."): v for name, v in own.items() if name.startswith("projector.")}
+        kept = {name.removeprefix("backbone."): v for name, v in own.items() if name.startswith("backbone.")}
+        load_model_state(module.backbone, kept, where)
+        if projector:
+            module.take_projector(layers, where)
+    # what is new in this stage starts equal in both
+    for name, part in (("filter", network.filter), ("directions", network.directions)):
+        if part is not None:
+            getattr(target, name).load_state_dict(part.state_dict())
+    if not projector:
+        target.projector.load_state_dict(network.projector.state_dict())
+        return "both backbones; projectors and filter start anew"
+    return "both backbones and projectors; the filter starts anew"

@@ -1,0 +1,393 @@
+"""The terms of CoTAP for one batch: which features are compared with which targets, and what is worth a look.
+
+Source: "Semantic Concentration for Self-Supervised Dense Representations Learning", Eq. 2 to 16. A term of weight 0 is
+not computed, and nothing is projected that no term uses.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from labelkit.algorithms.regions import align_regions, covers_tokens, overlap_boxes, source_boxes, unit
+from labelkit.algorithms.sinkhorn.batch import batch_assignments
+from labelkit.config.methods.cotap import CoTAPConfig
+from labelkit.data.batch import Batch
+from labelkit.data.keyed_random import keyed_generator
+from labelkit.engine.gathering import gather_batch
+from labelkit.engine.method import StepOutput, TrainState
+from labelkit.errors import DivergenceError
+from labelkit.losses.dense_ranking import DenseRankingLoss, patch_similarity
+from labelkit.losses.prototype_entropy import PrototypeEntropyLoss
+from labelkit.losses.soft_assignment import SoftAssignmentLoss
+from labelkit.methods.dense import diagnostics
+from labelkit.models.dense_network import DenseNetwork, Tokens
+
+GLOBAL_PAIRS = ((0, 1), (1, 0))
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """What one network makes of the views of a batch.
+
+    Attributes:
+        images: for each view (o, p), unit projections of the class tokens of the images of one object.
+        patches: for each view (b, h, w, p), unit projections of patches; empty where no term needs them.
+        tokens: for each view, features before the filter.
+        filtered: for each view, features after it.
+    """
+
+    images: list[Tensor] = field(default_factory=list)
+    patches: list[Tensor] = field(default_factory=list)
+    tokens: list[Tokens] = field(default_factory=list)
+    filtered: list[Tokens] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Aligned:
+    """The overlap of two views, in both networks.
+
+    Attributes:
+        online: (b, g, g, p) unit features of the student's view.
+        target: (b, g, g, p) of the teacher's view, the same places.
+        boxes: (b, 4) overlap in pixels of the teacher's view.
+        valid: (b,) bool, the overlap has enough tokens in both views.
+    """
+
+    online: Tensor
+    target: Tensor
+    boxes: Tensor
+    valid: Tensor
+
+
+class DenseObjective(nn.Module):
+    """Weighted sum of the terms.
+
+    Args:
+        config: the options.
+        patch_size: side of a token in pixels.
+        image_size: side of a large view in pixels.
+
+    Attributes:
+        queue: (sk_queue, p) past class tokens of the teacher, zeros until it is full.
+        queued: () int64, so many of them are filled.
+    """
+
+    def __init__(self, config: CoTAPConfig, *, patch_size: int, image_size: int) -> None:
+        super().__init__()
+        self.config = config
+        self._patch_size = patch_size
+        self._sizes = (image_size, image_size, *[config.local_size] * config.num_local_views)
+        self.assignment = SoftAssignmentLoss(config.student_temperature)
+        self.ranking = DenseRankingLoss(
+            config.ranking_loss,
+            threshold=config.ranking_threshold,
+            floor=config.ranking_floor,
+            margin=config.ranking_margin,
+            max_bytes=int(config.ranking_max_gib * 2**30),
+        )
+        self.entropy = PrototypeEntropyLoss(config.prototype_temperature)
+        self.queue: Tensor = nn.Buffer(torch.zeros(config.sk_queue, config.projector_dims[1]))
+        self.queued: Tensor = nn.Buffer(torch.zeros((), dtype=torch.int64))
+        self._newest: Tensor | None = None
+
+    @property
+    def needs_images(self) -> bool:
+        """Whether class tokens are projected."""
+        return self.config.image_alignment > 0 or self.config.image_concentration > 0
+
+    @property
+    def needs_small_views(self) -> bool:
+        """Whether a term looks at small views."""
+        return self.needs_images or self.config.patch_alignment > 0
+
+    def forward(
+        self, batch: Batch, student: DenseNetwork, teacher: DenseNetwork, is_object: Tensor, state: TrainState | None
+    ) -> StepOutput:
+        """Return the loss, with gradients for the student alone, and what to log.
+
+        Args:
+            batch: two large views, the small ones, and with a pull toward neighbors a view of each one's neighbor.
+            student: in training mode.
+            teacher: in evaluation mode.
+            is_object: (b,) bool, images of one object.
+            state: where the run is; ``None`` outside of one.
+        """
+        config, views = self.config, batch.views
+        shown = views[: 2 + config.num_local_views] if self.needs_small_views else views[:2]
+        with torch.no_grad():
+            large = [*views[:2], *([views[-1][is_object]] if config.image_concentration else [])]
+            target = self._branch(teacher, large, is_object, num_maps=2)
+        online = Branch()
+        if self.needs_small_views or config.patch_ranking:
+            maps = len(shown) if config.patch_alignment else 2
+            online = self._branch(student, shown, is_object, num_maps=maps)
+        self._check_finite((*online.images, *online.patches, *target.images, *target.patches), state)
+
+        terms: dict[str, Tensor] = {}
+        logs: dict[str, Tensor] = {}
+        if self.needs_images:
+            terms |= self._image_terms(online, target, student, teacher, state, logs)
+        aligned = self._aligned(batch, online, target)
+        if config.patch_alignment:
+            terms["patch_alignment"] = self._patch_alignment(aligned, target, student, teacher, state)
+        if config.patch_ranking:
+            terms["patch_ranking"] = self._patch_ranking(aligned, online, target, state, logs)
+        if config.prototype_entropy:
+            terms["prototype_entropy"] = self._prototype_entropy(student, target.tokens[0], is_object, state, logs)
+        if state is not None and state.log_now:
+            logs |= diagnostics.of_features(
+                [patches.flatten(0, 2) for patches in online.patches[:1]],
+                [tokens.patches.flatten(0, 2) for tokens in online.filtered[:1]],
+            )
+        loss = torch.stack([getattr(config, name) * term for name, term in terms.items()]).sum()
+        return StepOutput(loss, {name: term.detach() for name, term in terms.items()} | logs)
+
+    @torch.no_grad()
+    def remember(self) -> None:
+        """Put the class tokens of the last step into the queue, of all processes in one order."""
+        if self._newest is None or not len(self.queue):
+            return
+        newest = gather_batch(self._newest)[: len(self.queue)]
+        self._newest = None
+        self.queue.copy_(torch.cat((newest.to(self.queue), self.queue))[: len(self.queue)])
+        self.queued.copy_((self.queued + len(newest)).clamp(max=len(self.queue)))
+
+    # ------------------------------------------------------------------ networks
+
+    def _branch(self, network: DenseNetwork, views: Sequence[Tensor], rows: Tensor, *, num_maps: int) -> Branch:
+        """Run views of one size together.
+
+        Args:
+            network: student or teacher.
+            views: (b, c, h, w) each, or of the images of one object alone.
+            rows: (b,) bool, images of one object.
+            num_maps: views whose patches are projected.
+        """
+        branch, needs_maps = Branch(), self.config.patch_alignment > 0 or self.config.patch_ranking > 0
+        for first, group in _same_size(views):
+            lengths = [len(view) for view in group]
+            tokens = network.tokens(torch.cat(group))
+            branch.tokens.extend(_cut(tokens, lengths))
+            if not (self.needs_images or needs_maps):
+                continue
+            parts = _cut(network.filtered(tokens), lengths)
+            branch.filtered.extend(parts)
+            if self.needs_images:
+                objects = [part.image if len(part.image) != len(rows) else part.image[rows] for part in parts]
+                branch.images.extend(_slices(network.project(torch.cat(objects)), [len(part) for part in objects]))
+            if needs_maps and first < num_maps:
+                maps = [part.patches for part in parts[: num_maps - first]]
+                branch.patches.extend(_slices(network.project(torch.cat(maps)), lengths[: len(maps)]))
+        return branch
+
+    def _check_finite(self, projections: tuple[Tensor, ...], state: TrainState | None) -> None:
+        """Stop here, where it is known what is to blame: Sinkhorn and ranking refuse such numbers."""
+        if projections and not bool(torch.isfinite(torch.stack([part.detach().sum() for part in projections])).all()):
+            raise DivergenceError(
+                "training" if state is None else f"epoch {state.epoch}, step {state.step + 1}",
+                "features of the networks are not finite",
+                "The last checkpoint is from before. Lower --lr, set --clip-grad-norm, or use --precision float32.",
+            )
+
+    def _assignments(self, logits: Tensor, state: TrainState | None) -> Tensor:
+        return batch_assignments(
+            logits.detach(),
+            epsilon=self.config.sk_epsilon,
+            num_iterations=self.config.sk_iterations,
+            log_domain=True,
+            reduce=None if state is None else state.combine,
+        )
+
+    # ------------------------------------------------------------------ images
+
+    def _image_terms(
+        self,
+        online: Branch,
+        target: Branch,
+        student: DenseNetwork,
+        teacher: DenseNetwork,
+        state: TrainState | None,
+        logs: dict[str, Tensor],
+    ) -> dict[str, Tensor]:
+        """Alignment of class tokens with the two large views of the teacher, and with one of a neighbor."""
+        logits = [student.assignment_logits(view) for view in online.images]
+        terms: dict[str, Tensor] = {}
+        if self.config.image_alignment:
+            losses = []
+            for a in (0, 1):
+                assigned = self._image_assignments(target.images[a], teacher, state)
+                if a == 0 and state is not None and state.log_now:
+                    logs |= diagnostics.of_assignments(assigned, logits[1], self.config.student_temperature)
+                losses += [self.assignment(view, assigned) for v, view in enumerate(logits) if v != a]
+            terms["image_alignment"] = torch.stack(losses).mean()
+        if self.config.image_concentration:
+            assigned = self._image_assignments(target.images[2], teacher, state)
+            terms["image_concentration"] = torch.stack([self.assignment(view, assigned) for view in logits]).mean()
+        self._newest = target.images[0].detach()
+        return terms
+
+    def _image_assignments(self, projections: Tensor, teacher: DenseNetwork, state: TrainState | None) -> Tensor:
+        rows, count = projections, len(projections)
+        if len(self.queue) and int(self.queued) == len(self.queue):
+            rank, processes = _process()
+            rows = torch.cat((projections, self.queue[rank::processes].to(projections)))
+        with torch.no_grad():
+            return self._assignments(teacher.assignment_logits(rows), state)[:count]
+
+    # ------------------------------------------------------------------ patches
+
+    def _aligned(self, batch: Batch, online: Branch, target: Branch) -> dict[tuple[int, int], Aligned]:
+        """Overlaps by number of the student's and of the teacher's view."""
+        config = self.config
+        if config.patch_alignment:
+            pairs = [(v, a) for a in (0, 1) for v in range(len(online.patches)) if v != a]
+        else:
+            pairs = list(GLOBAL_PAIRS) if config.patch_ranking and config.ranking_views == "aligned" else []
+        boxes = [source_boxes(view.matrices) for view in batch.geometry]
+        found = {}
+        for v, a in pairs:
+            inside = [overlap_boxes(boxes[i], boxes[j], self._sizes[i]) for i, j in ((v, a), (a, v))]
+            valid = [covers_tokens(box, self._patch_size, config.min_roi_tokens) for box in inside]
+            both = valid[0] & valid[1]
+            # a place to look at where nothing may be used
+            whole = [inside[k].new_tensor([0, 0, self._sizes[i], self._sizes[i]]) for k, i in enumerate((v, a))]
+            chosen = [torch.where(both[:, None], box, full) for box, full in zip(inside, whole, strict=True)]
+            found[v, a] = Aligned(
+                unit(align_regions(online.patches[v], chosen[0], config.roi_size, self._patch_size)),
+                unit(align_regions(target.patches[a], chosen[1], config.roi_size, self._patch_size)),
+                chosen[1],
+                both,
+            )
+        return found
+
+    def _patch_alignment(
+        self,
+        aligned: dict[tuple[int, int], Aligned],
+        target: Branch,
+        student: DenseNetwork,
+        teacher: DenseNetwork,
+        state: TrainState | None,
+    ) -> Tensor:
+        whole: dict[int, Tensor] = {}
+        if self.config.sk_order == "sk-first":
+            for a in (0, 1):
+                logits = teacher.assignment_logits(target.patches[a].flatten(0, 2))
+                whole[a] = self._assignments(logits, state).reshape(*target.patches[a].shape[:3], -1)
+        losses = []
+        for (_, a), pair in aligned.items():
+            if a in whole:
+                cells = align_regions(whole[a], pair.boxes, self.config.roi_size, self._patch_size)[pair.valid]
+                assigned = (cells / cells.sum(dim=-1, keepdim=True)).flatten(0, 2)
+            else:
+                logits = teacher.assignment_logits(pair.target[pair.valid].flatten(0, 2))
+                assigned = self._assignments(logits, state)
+            losses.append(self.assignment(student.assignment_logits(pair.online[pair.valid].flatten(0, 2)), assigned))
+        return torch.stack(losses).mean()
+
+    def _patch_ranking(
+        self,
+        aligned: dict[tuple[int, int], Aligned],
+        online: Branch,
+        target: Branch,
+        state: TrainState | None,
+        logs: dict[str, Tensor],
+    ) -> Tensor:
+        partners = self._partners(target.tokens[0].image, state)
+        scores: list[Tensor] = []
+        wanted: list[Tensor] = []
+        for a, b in GLOBAL_PAIRS:
+            if self.config.ranking_views == "same":
+                ours, theirs = online.patches[a], self._target_features(target, a)
+                valid = torch.ones_like(partners, dtype=torch.bool)
+            else:
+                pair = aligned[a, b]
+                ours, theirs, valid = pair.online, pair.target, pair.valid & pair.valid[partners]
+                if self.config.ranking_targets == "backbone":
+                    whole = self._target_features(target, b)
+                    theirs = unit(align_regions(whole, pair.boxes, self.config.roi_size, self._patch_size))
+            for features, made in ((ours, scores), (theirs, wanted)):
+                flat = features.flatten(1, 2)
+                made.append(patch_similarity(flat[valid], flat[partners[valid]]).flatten(1))
+        p, q = torch.cat(scores), torch.cat(wanted)
+        if self.config.ranking_subsample is not None and self.config.ranking_subsample < p.shape[1]:
+            drawn = self._generator("patch pairs", state).choice(
+                p.shape[1], self.config.ranking_subsample, replace=False
+            )
+            chosen = torch.from_numpy(drawn).to(p.device)
+            p, q = p[:, chosen], q[:, chosen]
+        if state is not None and state.log_now:
+            logs |= diagnostics.of_ranking(p, q, self.config.ranking_floor, self.config.ranking_margin)
+        loss: Tensor = self.ranking(p, q)
+        return loss
+
+    def _target_features(self, target: Branch, view: int) -> Tensor:
+        """What target similarities are of, (b, h, w, d) unit vectors."""
+        if self.config.ranking_targets == "projector":
+            return target.patches[view]
+        return unit(target.tokens[view].patches)
+
+    def _partners(self, images: Tensor, state: TrainState | None) -> Tensor:
+        """(b,) another image of the batch for each."""
+        b = len(images)
+        if self.config.ranking_pairs == "random":
+            shift = int(self._generator("image pairs", state).integers(1, b))
+            return (torch.arange(b, device=images.device) + shift) % b
+        features = unit(images)
+        return (features @ features.T).fill_diagonal_(-torch.inf).argmax(dim=1)
+
+    def _generator(self, purpose: str, state: TrainState | None) -> np.random.Generator:
+        return keyed_generator(self.config.seed, f"cotap {purpose}", 0 if state is None else state.step, _process()[0])
+
+    def _prototype_entropy(
+        self,
+        student: DenseNetwork,
+        tokens: Tokens,
+        is_object: Tensor,
+        state: TrainState | None,
+        logs: dict[str, Tensor],
+    ) -> Tensor:
+        assert student.filter is not None  # the config sees to it
+        maps = tokens.patches[is_object].float().permute(0, 3, 1, 2)
+        pooled = F.adaptive_avg_pool2d(maps, student.filter.kernel).permute(0, 2, 3, 1).flatten(1)
+        if self.config.prototype_gather:
+            pooled = gather_batch(pooled)
+        prototypes = student.filter.flat_prototypes()
+        if state is not None and state.log_now:
+            logs |= diagnostics.of_prototypes(prototypes, pooled)
+        loss: Tensor = self.entropy(prototypes, pooled)
+        return loss
+
+
+def _same_size(views: Sequence[Tensor]) -> Iterator[tuple[int, list[Tensor]]]:
+    """Stretches of views of one size, with the number of their first."""
+    number = 0
+    for _, group in itertools.groupby(views, key=lambda view: view.shape[-1]):
+        found = list(group)
+        yield number, found
+        number += len(found)
+
+
+def _slices(values: Tensor, lengths: Sequence[int]) -> list[Tensor]:
+    """Cut along the first dimension."""
+    ends = list(itertools.accumulate(lengths))
+    return [values[end - length : end] for end, length in zip(ends, lengths, strict=True)]
+
+
+def _cut(tokens: Tokens, lengths: Sequence[int]) -> list[Tokens]:
+    """Cut a batch into views."""
+    parts = (_slices(values, lengths) for values in tokens)
+    return [Tokens(*pair) for pair in zip(*parts, strict=True)]
+
+
+def _process() -> tuple[int, int]:
+    """Number of this process, and how many there are."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return torch.distributed.get_rank(), torch.distributed.get_world_size()
+    return 0, 1

@@ -1,0 +1,77 @@
+"""GCD: contrastive learning on all images and on the labeled ones, then k-means that keeps the labels.
+
+Source: S. Vaze, K. Han, A. Vedaldi, A. Zisserman, "Generalized Category Discovery" (CVPR 2022) and its released code.
+Each step, on two views of every image:
+    1. backbone and projection head over both views                (2b, p)
+    2. contrastive loss, unsupervised on all, supervised on labeled images
+After training: semi-supervised k-means on the backbone's unit features (`labelkit cluster ss-kmeans`); its score is
+what is logged after an epoch.
+Departure: the released script keeps the epoch with the best accuracy on the test labels; we keep the last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelkit.config.methods.gcd import GCDConfig
+from labelkit.data.batch import Batch, DataInfo
+from labelkit.data.samplers import BalancedSampler
+from labelkit.data.views.recipes import simgcd_view, test_view
+from labelkit.data.views.transforms import ViewSpec
+from labelkit.engine.method import Method, Phase, StepOutput
+from labelkit.losses.contrastive import InfoNCELoss, SupConLoss
+from labelkit.methods.discovery.recipe import check_discovery_data
+from labelkit.models.contrastive_network import ContrastiveNetwork
+
+
+class GCD(Method[GCDConfig]):
+    """Two views of one network in a wide contrastive space; no classifier."""
+
+    network: ContrastiveNetwork
+
+    def __init__(self, config: GCDConfig, data: DataInfo) -> None:
+        super().__init__(config, data)
+        self.num_clusters = check_discovery_data(config, data)
+        self.network = ContrastiveNetwork(
+            config.backbone,
+            in_channels=data.in_channels,
+            image_size=config.image_size,
+            pretrained=config.pretrained and config.weights is None,
+            weights=config.weights,
+            grad_from_block=config.grad_from_block,
+            train_stem=config.train_stem,
+            linear_probe=config.linear_probe,
+            hidden_dim=config.projector_hidden_dim,
+            bottleneck_dim=config.projection_dim,
+            head_dim=config.head_dim,
+            seed=config.seed,
+        )
+        self.contrast = InfoNCELoss(config.contrastive_temperature)
+        self.label_contrast = SupConLoss(config.supervised_temperature)
+
+    def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
+        """One phase: two views of SimGCD's transform, half of a batch labeled in expectation."""
+        view = simgcd_view(self.network.input_spec.size, self.config.augmentation, chiral=self.data.chiral)
+        sampler = BalancedSampler(self.data.labels >= 0, seed=self.config.seed, rows=rows)
+        return (Phase(self.config.epochs, (view, view), sampler),)
+
+    def training_step(self, batch: Batch) -> StepOutput:
+        """Both views through the network, then both contrastive losses."""
+        projections = self.network.forward_pair(batch.views[0], batch.views[1])
+        rep_u, rep_s = self.contrast(projections), self.label_contrast(projections, batch.labels)
+        weight = self.config.supervised_weight
+        loss = (1 - weight) * rep_u + weight * rep_s
+        return StepOutput(loss, {"rep_u": rep_u.detach(), "rep_s": rep_s.detach()})
+
+    def parameter_groups(self) -> Iterator[dict[str, Any]]:
+        """Weight decay on everything, as in the released code."""
+        trained = [parameter for parameter in self.parameters() if parameter.requires_grad]
+        yield {"params": trained, "weight_decay": self.config.weight_decay}
+
+    def eval_view(self) -> ViewSpec:
+        """The center of the image, unchanged."""
+        return test_view(self.network.input_spec.size, self.config.augmentation)

@@ -1,0 +1,69 @@
+"""SimGCD: contrastive learning and a self-distilled cosine classifier over old and new classes.
+
+Source: X. Wen, B. Zhao, X. Qi, "Parametric Classification for Generalized Category Discovery: A Baseline Study"
+(ICCV 2023) and its released code.
+Each step, on two views of every image (labeled or not):
+    1. backbone, projector, classifier over both views            (2b, p), (2b, c)
+    2. contrastive loss, unsupervised on all, supervised on labeled images
+    3. each view's sharpened prediction is the other view's target; the mean prediction is kept spread out
+    4. cross-entropy on labeled images
+Departure: ``--views weak-strong --no-symmetric`` trains on FlipClass's views and direction without its alignment.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelkit.config.methods.simgcd import SimGCDConfig
+from labelkit.data.batch import Batch, DataInfo
+from labelkit.data.samplers import BalancedSampler
+from labelkit.data.views.recipes import simgcd_view, strong_view, test_view, weak_view
+from labelkit.data.views.transforms import ViewSpec
+from labelkit.engine.method import Method, Phase, StepOutput, TrainState
+from labelkit.engine.schedules import TeacherTemperature
+from labelkit.methods.discovery.recipe import build_discovery_loss, build_discovery_network, check_discovery_data
+from labelkit.models.discovery_network import DiscoveryNetwork
+
+
+class SimGCD(Method[SimGCDConfig]):
+    """Two views of one network, symmetric self-distillation."""
+
+    network: DiscoveryNetwork
+
+    def __init__(self, config: SimGCDConfig, data: DataInfo) -> None:
+        super().__init__(config, data)
+        num_classes = check_discovery_data(config, data)
+        self.network = build_discovery_network(config, data, num_classes)
+        self.loss = build_discovery_loss(config, symmetric=config.symmetric)
+        self._temperatures = TeacherTemperature(
+            config.teacher_temperature_start,
+            config.teacher_temperature_final,
+            config.teacher_warmup_epochs,
+            config.epochs,
+        )
+        self._teacher_temperature = self._temperatures[0]
+
+    def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
+        """One phase: two views, half of a batch labeled in expectation."""
+        size, domain, chiral = self.network.input_spec.size, self.config.augmentation, self.data.chiral
+        if self.config.views == "simgcd":
+            views = (simgcd_view(size, domain, chiral=chiral), simgcd_view(size, domain, chiral=chiral))
+        else:
+            views = (weak_view(size, domain, chiral=chiral), strong_view(size, domain, chiral=chiral))
+        sampler = BalancedSampler(self.data.labels >= 0, seed=self.config.seed, rows=rows)
+        return (Phase(self.config.epochs, views, sampler),)
+
+    def on_epoch_start(self, state: TrainState) -> None:
+        """Sharpen the teacher on schedule."""
+        self._teacher_temperature = self._temperatures[state.epoch]
+
+    def training_step(self, batch: Batch) -> StepOutput:
+        """Both views through the network, then the loss."""
+        projections, logits = self.network.forward_pair(batch.views[0], batch.views[1])
+        loss, parts = self.loss(projections, logits, batch.labels, teacher_temperature=self._teacher_temperature)
+        return StepOutput(loss, parts)
+
+    def eval_view(self) -> ViewSpec:
+        """The center of the image, unchanged."""
+        return test_view(self.network.input_spec.size, self.config.augmentation)

@@ -1,0 +1,161 @@
+"""FreeMatch: what the network is sure of for a weakly changed image, it learns on a strongly changed one.
+
+Sources: Y. Wang et al., "FreeMatch: Self-adaptive Thresholding for Semi-supervised Learning" (ICLR 2023) and
+``microsoft/Semi-supervised-learning``; with ``--fixed-threshold 0.95 --fairness-weight 0`` K. Sohn et al., "FixMatch"
+(NeurIPS 2020).
+Each step, on labeled images and several times as many others:
+    1. cross-entropy of the labeled images, weakly changed
+    2. thresholds move toward the mean confidence, and for each class with its share of the predictions
+    3. cross-entropy of strongly changed images with the class of the weakly changed one, if above its threshold
+    4. the published term on the mix of classes, with a small weight
+    5. the average moves toward the network; it is the one that is judged and embeds
+Departures: RandAugment's geometric operations come before the others; the average fits to short runs
+(``--no-ema-horizon``); statistics are taken anew before an evaluation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from labelkit.config.methods.freematch import FreeMatchConfig
+from labelkit.config.student_options import FreeMatchOptions
+from labelkit.data.batch import Batch, DataInfo
+from labelkit.data.views.transforms import ViewSpec
+from labelkit.engine.method import StepOutput
+from labelkit.losses.consistency import LabelLoss
+from labelkit.losses.freematch import AdaptiveThreshold, FairnessLoss, PseudoLabelLoss
+from labelkit.losses.mean_teacher import SquaredConsistency
+from labelkit.methods.few_labels.averaged_student import ObjectiveStudent
+from labelkit.methods.few_labels.recipe import student_views
+from labelkit.methods.few_labels.students import StudentClock, StudentNetworks, StudentObjective, logits_of
+from labelkit.models.batch_norm import batch_statistics
+
+
+class FreeMatchObjective(StudentObjective):
+    r"""Cross-entropy of labeled images, and of strong views with the class of a sure weak view.
+
+    .. math:: J = J_X + \lambda (J_U + J_M) + \lambda_f J_F
+
+    1. one pass over labeled images, weak and strong views of the others
+    2. thresholds follow the mean confidence and the mix of predicted classes; or one is fixed (FixMatch)
+    3. :math:`J_X` of labeled rows; :math:`J_U` of sure rows; with a master, :math:`J_M`: squared difference to its
+       prediction for labeled images
+    4. :math:`J_F`: FreeMatch's term on the mix of classes
+
+    Args:
+        weak: how an image is augmented for its label.
+        strong: how it is augmented to learn that.
+        num_classes: k.
+        decay: of the averages behind the thresholds.
+        fixed_threshold: FixMatch's; ``None``: adaptive.
+        weight: :math:`\lambda`.
+        fairness_weight: :math:`\lambda_f`.
+    """
+
+    def __init__(
+        self,
+        weak: ViewSpec,
+        strong: ViewSpec,
+        *,
+        num_classes: int,
+        decay: float,
+        fixed_threshold: float | None,
+        weight: float,
+        fairness_weight: float,
+    ) -> None:
+        super().__init__()
+        self._views = weak, strong
+        self._weight, self._fairness_weight = weight, fairness_weight
+        self.threshold = AdaptiveThreshold(num_classes, decay, fixed_threshold)
+        self.label_loss, self.pseudo_label_loss = LabelLoss(1.0), PseudoLabelLoss()
+        self.fairness, self.consistency = FairnessLoss(), SquaredConsistency()
+
+    def views(self) -> tuple[ViewSpec, ...]:
+        """The weak and the strong view."""
+        return self._views
+
+    def unlabeled_weight(self, step: int) -> float:
+        """Weight of what unlabeled images say: the same from the start, when few of them are sure."""
+        del step
+        return self._weight
+
+    def forward(
+        self, batch: Batch, networks: StudentNetworks, clock: StudentClock, advice: Tensor | None = None
+    ) -> StepOutput:
+        """Return the loss, gradients for the student alone.
+
+        Args:
+            batch: labeled rows and others.
+            networks: the teacher has no part in the loss.
+            clock: where the run is.
+            advice: (u, k) another network's probabilities for the weak views of the unlabeled rows, averaged with the
+                student's.
+        """
+        student, labeled = networks.student, batch.labels >= 0
+        weak, strong = batch.views[0], batch.views[1]
+        count, others = int(labeled.sum()), int((~labeled).sum())
+        logits = logits_of(student, torch.cat([weak[labeled], weak[~labeled], strong[~labeled]]))[0]
+        own, weak_logits, strong_logits = torch.split(logits, [count, others, others])
+        mean_count = max(clock.mean_count(count), 1.0)
+        cross_entropy = self.label_loss(own, batch.labels[labeled]) * (count / mean_count)
+        loss, logs = cross_entropy, {"cross_entropy": cross_entropy.detach()}
+        if others:
+            with torch.no_grad():
+                predictions = weak_logits.float().softmax(dim=1)
+                if advice is not None:
+                    predictions = (predictions + advice) / 2
+                self.threshold.update(predictions, clock.total)
+                kept = self.threshold(predictions)
+            pseudo = self.pseudo_label_loss(strong_logits, predictions.argmax(dim=1), kept)
+            loss = loss + self._weight * pseudo
+            logs |= {
+                "unlabeled": pseudo.detach(),
+                "kept": kept.float().mean(),
+                "threshold": self.threshold.confidence.clone(),
+            }
+            if self._fairness_weight:
+                shares = self.threshold.class_shares, self.threshold.predicted_shares
+                fairness = self.fairness(strong_logits, kept, *shares)
+                loss = loss + self._fairness_weight * fairness
+                logs["fairness"] = fairness.detach()
+        if networks.master is not None:
+            with torch.no_grad():
+                # all rows, or the statistics of the batch would be those of a few images
+                target = logits_of(networks.master, weak)[0][labeled]
+            with batch_statistics(student):
+                agreement = self.consistency(logits_of(student, weak[labeled])[0], target).sum() / mean_count
+            loss = loss + self._weight * agreement
+            logs["master_consistency"] = agreement.detach()
+        return StepOutput(loss, logs)
+
+
+def freematch_objective(options: FreeMatchOptions, views: Sequence[ViewSpec], num_classes: int) -> FreeMatchObjective:
+    """Build FreeMatch's objective.
+
+    Args:
+        options: of the loss.
+        views: the weak and the strong one.
+        num_classes: k.
+    """
+    weak, strong = views
+    return FreeMatchObjective(
+        weak,
+        strong,
+        num_classes=num_classes,
+        decay=options.threshold_decay,
+        fixed_threshold=options.fixed_threshold,
+        weight=options.pseudo_label_weight,
+        fairness_weight=options.fairness_weight,
+    )
+
+
+class FreeMatch(ObjectiveStudent[FreeMatchConfig]):
+    """Needs at least one label of each class."""
+
+    def __init__(self, config: FreeMatchConfig, data: DataInfo) -> None:
+        super().__init__(config, data)
+        views = student_views(config, data, self.network.input_spec.size)
+        self.objective = freematch_objective(config, views, self.num_classes)

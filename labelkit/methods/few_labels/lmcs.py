@@ -1,0 +1,382 @@
+"""LMCS: three versions of a student are composed to a master that guides it, and critical samples get labels.
+
+Source: dissertation "Deep Learning with Very Few and No Labels", chapter 3.
+Each block of ``--eval-every-steps`` updates:
+    1. the student learns as in ``train mixmatch`` (``--student``), and agrees with the last block's master
+    2. student, student of the block before and average are joined by converters; these and the last layers
+       are trained and become the master (``composition.py``)                           Eq. 3.5 to 3.7
+Every ``--generation-blocks`` blocks:
+    3. unlabeled images near the means of the classes whose neighborhood names several classes get a label,
+       until labels are ``--growth-limit`` times the given ones                         Eq. 3.8 to 3.13
+    4. the master learns them at once, the student one generation later (look-ahead)
+Nothing here knows the class of an unlabeled image. The average is the network that is judged and embeds.
+Departures: see those of ``composition.py`` and ``labelkit.algorithms.critical_samples``; guidance has no equation in
+the source; one discovery makes a generation (column ``iteration`` of the table), Eq. 3.13; a last phase trains the
+student on all that was discovered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from labelkit.algorithms.critical_samples import CriticalDiscovery, discover_critical
+from labelkit.config.methods.lmcs import LMCSConfig
+from labelkit.data.batch import Batch, DataInfo
+from labelkit.data.views.transforms import ViewSpec
+from labelkit.engine.method import Method, Phase, StepOutput, TrainState
+from labelkit.engine.schedules import PhaseLearningRate
+from labelkit.errors import DivergenceError
+from labelkit.losses.mean_teacher import SquaredConsistency
+from labelkit.methods.few_labels.composition import MasterDiet, MasterRules, MasterTraining
+from labelkit.methods.few_labels.freematch import FreeMatchObjective, freematch_objective
+from labelkit.methods.few_labels.growth import GrowthRules, LabelGrowth, agree_on
+from labelkit.methods.few_labels.mixmatch import MixMatchObjective, mixmatch_objective
+from labelkit.methods.few_labels.recipe import (
+    build_student,
+    check_few_labels,
+    recalibrate_students,
+    streams,
+    student_eval_view,
+    student_phase,
+    student_views,
+    teacher_decay,
+)
+from labelkit.methods.few_labels.students import StudentClock, StudentNetwork, StudentNetworks, logits_of
+from labelkit.models.batch_norm import batch_statistics
+from labelkit.models.composition import ComposedNetwork
+from labelkit.models.ema import EMATeacher, StudentChain
+from labelkit.models.inference import InferenceNetwork
+
+
+def lmcs_objective(
+    config: LMCSConfig, views: tuple[ViewSpec, ViewSpec], num_classes: int
+) -> MixMatchObjective | FreeMatchObjective:
+    """Build what ``--student`` names.
+
+    Args:
+        config: the options.
+        views: the weak and the strong training view.
+        num_classes: k.
+    """
+    if config.student == "mixmatch":
+        return mixmatch_objective(config, config, views[0])
+    return freematch_objective(config, views, num_classes)
+
+
+def master_rules(config: LMCSConfig, num_classes: int) -> MasterRules:
+    """How a master is trained, from options."""
+    return MasterRules(
+        steps=config.steps_of_master,
+        lr=config.master_lr,
+        decay=config.master_decay,
+        weight=config.unlabeled_weight,
+        warm=config.master_init == "warm",
+        supervised=config.master_supervised,
+        mixup_alpha=config.mixup_alpha,
+        discrimination=None if config.discrimination == "none" else config.discrimination,
+        discrimination_weight=None if config.discrimination_weight == "auto" else config.discrimination_weight,
+        num_centroids=config.num_centroids or num_classes,
+        recalibrate=config.bn_recalibration,
+        seed=config.seed,
+    )
+
+
+class Guide(nn.Module):
+    """The frozen network that guides the student through a block.
+
+    Args:
+        config: the options.
+        student: the network that it is made of versions of.
+
+    Attributes:
+        is_ready: a block has ended.
+    """
+
+    def __init__(self, config: LMCSConfig, student: StudentNetwork) -> None:
+        super().__init__()
+        self._config = config
+        self._rules = master_rules(config, student.num_outputs)
+        self.master = ComposedNetwork(student, config.compose_at) if config.guide == "composed" else None
+        self.snapshot = EMATeacher(student, 0.0) if config.guide == "average" else None
+        self.is_ready = False
+        self._cached: Tensor | None = None
+
+    @property
+    def network(self) -> InferenceNetwork:
+        """The guiding network."""
+        if self.master is not None:
+            return self.master
+        assert self.snapshot is not None
+        network = self.snapshot.module
+        assert isinstance(network, InferenceNetwork)
+        return network
+
+    def renew(
+        self, student: StudentNetwork, teacher: StudentNetwork, diet: MasterDiet, state: TrainState
+    ) -> dict[str, float]:
+        """Make the guide of the next block; return metrics.
+
+        Args:
+            student: with statistics to be judged with.
+            teacher: likewise.
+            diet: what a master is trained on.
+            state: at the end of a block.
+        """
+        first, self.is_ready = not self.is_ready, True
+        if self.snapshot is not None:
+            self.snapshot.module.load_state_dict(teacher.state_dict())
+            return {}
+        assert self.master is not None
+        record = MasterTraining(self.master, self._rules, diet, state, state.epoch).run(student, teacher, first=first)
+        return {f"master/{name}": value for name, value in record.to_dict().items()}
+
+    def look(self, state: TrainState, rows: NDArray[np.int64], num_samples: int) -> None:
+        """Ask the guide about all images at once, if that is asked for."""
+        if not self._config.guidance_cache or not self.is_ready:
+            return
+        logits = state.embed(self._logits, rows)
+        table = logits.new_zeros((num_samples, logits.shape[1]))
+        table[torch.from_numpy(rows)] = logits
+        self._cached = table.to(next(self.parameters()).device)
+
+    @torch.no_grad()
+    def logits(self, images: Tensor, sample_index: Tensor) -> Tensor:
+        """What the guide says of images: (b, c, h, w) and (b,) rows to (b, k)."""
+        return self._logits(images) if self._cached is None else self._cached[sample_index]
+
+    def _logits(self, images: Tensor) -> Tensor:
+        return self.network.classify(self.network.embed(images))
+
+
+def find_critical(
+    config: LMCSConfig,
+    data: DataInfo,
+    growth: LabelGrowth,
+    network: InferenceNetwork,
+    state: TrainState,
+    rows: NDArray[np.int64],
+) -> CriticalDiscovery:
+    """Find critical samples, give them labels, log what was found.
+
+    Args:
+        config: the options.
+        data: names and order of the classes.
+        growth: labels so far; gets those that are found, unless too many of them are disputed.
+        network: looks at the images, prepared for evaluation.
+        state: of the event.
+        rows: (m,) images that can be read.
+
+    Returns:
+        What was found, in rows of the data set.
+
+    Raises:
+        DivergenceError: features are not finite.
+    """
+    features = state.embed(network.embed, rows)
+    if not bool(features.isfinite().all()):
+        name = config.embed_with
+        raise DivergenceError(
+            f"step {state.step}", f"features of the {name} are not finite", "Lower --lr, or set --clip-grad-norm."
+        )
+    labels = growth.labels()[rows]
+    found = discover_critical(
+        features.numpy(),
+        labels,
+        growth.wanted(rows),
+        num_classes=network.num_outputs,
+        original=growth.given[rows],
+        reference=config.reference,
+        delta=config.radius,
+        beta=None if config.beta == "auto" else config.beta,
+        label_rule=config.label_rule,
+        criterion=config.criterion,
+        confine=config.confine,
+        confine_factor=config.confine_factor,
+        confine_cap=config.confine_cap,
+        balance=config.balance,
+        feature_norm=config.feature_norm,
+        missing_class=config.missing_class,
+        class_names=[data.class_names[label] for label in data.class_order] if data.class_names else (),
+    )
+    if config.criterion != "min_distance":
+        # the column score of the table: what they were chosen by
+        found = replace(found, distance=found.entropy)
+    found = agree_on(found, rows, state)
+    for warning in found.warnings:
+        state.warn(f"warning: {warning}")
+    disputed = found.disagreement
+    if disputed > config.disagree_stop:
+        state.warn(
+            f"warning: nearest mean and soft label name different classes for {disputed:.0%} of the confined images: "
+            "labels stop growing"
+        )
+        return replace(found, indices=found.indices[:0], labels=found.labels[:0])
+    if found.exhausted:
+        short = sum(report.taken < (report.quota or 0) for report in found.per_class)
+        state.warn(f"warning: {len(found.indices)} critical samples found, fewer than wanted in {short} classes")
+    growth.add(found, config.embed_with)
+    counts = np.bincount(found.labels, minlength=network.num_outputs)
+    state.log(
+        "growth",
+        {
+            **growth.describe(),
+            "discovered": float(len(found.indices)),
+            "exhausted": float(found.exhausted),
+            "disputed": disputed,
+            **{f"class_{label}": float(count) for label, count in enumerate(counts)},
+        },
+    )
+    return found
+
+
+class LMCS(Method[LMCSConfig]):
+    """Needs at least one label of each class, better four."""
+
+    network: StudentNetwork
+
+    def __init__(self, config: LMCSConfig, data: DataInfo) -> None:
+        super().__init__(config, data)
+        num_classes = check_few_labels(config, data, allow_missing=config.missing_class == "skip")
+        self.network = build_student(config, data, num_classes)
+        self.chain = StudentChain(self.network, with_master=False)
+        self.guide = Guide(config, self.network)
+        self._views = student_views(config, data, self.network.input_spec.size)
+        self.objective = lmcs_objective(config, self._views, num_classes)
+        self.consistency = SquaredConsistency()
+        self.growth = LabelGrowth(data.labels, GrowthRules(config.growth_factor, config.growth_limit, 1))
+        self.equal_buffers = tuple(name for name, _ in self.named_buffers() if name.startswith("growth."))
+        self._decay = teacher_decay(config, config.steps)
+        self._rate = PhaseLearningRate(
+            config.lr, config.steps, config.lr_schedule, config.lr_horizon, config.lr_ramp_up, config.lr_ramp_down
+        )
+        self._state: TrainState | None = None
+        self._rows = np.zeros(0, dtype=np.int64)
+        self._later: list[list[int]] = []  # of each phase after the first: generation of its labels, start, updates
+
+    def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
+        """The phase on the given labels; what follows is decided on the way."""
+        first = self.phase(0, rows)
+        assert first is not None
+        return (first,)
+
+    def phase(self, index: int, rows: NDArray[np.int64]) -> Phase | None:
+        """Images with given labels and those of earlier generations, beside all others."""
+        if index > len(self._later):
+            return None
+        self._rows, config = rows, self.config
+        generation, start, steps = self._later[index - 1] if index else (0, 0, self._first_steps())
+        labels = self.growth.labels(generation)
+        drawn = streams(labels, rows, batch_size=config.batch_size, labeled_per_batch=config.labeled_batch_size)
+        name = f"{generation} discoveries, {int((labels >= 0).sum()):,} labels" if index else "train"
+        views = self.objective.views()
+        phase = student_phase(config, labels, views, drawn, steps=steps, peak=config.lr, index=index, name=name)
+        return replace(phase, lr=lambda step: self._rate(start + step))
+
+    def _first_steps(self) -> int:
+        """Updates before the first discovery; all if there is nothing to discover."""
+        config, given = self.config, int((self.data.labels >= 0).sum())
+        if not self.growth.rules.next_count(given, given, int((self.data.labels[self._rows] < 0).sum())):
+            return config.steps
+        return min(config.first_blocks * config.block_steps, config.steps)
+
+    def planned_steps(self) -> int:
+        """All of them."""
+        return self.config.steps
+
+    def on_train_start(self, state: TrainState) -> None:
+        """Start networks equal, also when weights were taken from elsewhere; say what growth cannot do."""
+        self.chain.restart(self.network)
+        if not (self.data.labels[self._rows] < 0).any():
+            state.warn("warning: no image is without a label, so that there is nothing to discover")
+
+    def on_epoch_start(self, state: TrainState) -> None:
+        """Ask the guide about all images, if that is to be done once a block."""
+        self.guide.look(state, self._rows, self.data.num_samples)
+
+    def on_step_start(self, state: TrainState) -> None:
+        """Remember where the run is."""
+        self._state = state
+
+    def training_step(self, batch: Batch) -> StepOutput:
+        """Return the loss of the objective, and the difference to the guide."""
+        config, others = self.config, batch.labels < 0
+        networks = StudentNetworks(self.network, self.chain.teacher)
+        clock = StudentClock.of(self._state)
+        weight = config.guidance_weight * config.unlabeled_weight
+        weight *= min(1.0, clock.step / (config.unlabeled_ramp * config.steps)) if config.unlabeled_ramp else 1.0
+        wanted = config.guidance == "guess" or (config.guidance == "consistency" and weight > 0)
+        if not (wanted and self.guide.is_ready and bool(others.any())):
+            return self.objective(batch, networks, clock)
+        said = self.guide.logits(batch.views[0][others], batch.sample_index[others])
+        if config.guidance == "guess":
+            return self.objective.forward(batch, networks, clock, said.float().softmax(dim=1))
+        output = self.objective(batch, networks, clock)
+        with batch_statistics(self.network):
+            own = logits_of(self.network, batch.views[1][others])[0]
+        difference = self.consistency(own, said).mean()
+        return StepOutput(output.loss + weight * difference, {**output.logs, "guidance": difference.detach()})
+
+    def on_step_end(self, state: TrainState) -> None:
+        """Move the average."""
+        self.chain.update(self.network, self._decay(state.step + 1), 0.0)
+
+    def on_epoch_end(self, state: TrainState) -> Mapping[str, float]:
+        """After a block: prepare networks to be judged, discover at the end of a generation, compose the master."""
+        recalibrate_students(self.config, self.network, self.chain, state, self._rows)
+        metrics: dict[str, float] = {}
+        if state.step_in_phase == state.phase_steps and state.step < self.config.steps:
+            metrics |= self._grow(state)
+        labels, config = self.growth.labels(), self.config
+        diet = MasterDiet(labels, self._rows, self._views[0], config.batch_size, config.labeled_batch_size)
+        metrics |= self.guide.renew(self.network, self.chain.teacher, diet, state)
+        return {**metrics, "generation": float(self.growth.iteration), "labeled": float((labels >= 0).sum())}
+
+    def _grow(self, state: TrainState) -> dict[str, float]:
+        """Find critical samples for another generation, or none for the last phase."""
+        growth, config, teacher = self.growth, self.config, self.chain.teacher
+        scores = state.embed(lambda images: teacher.classify(teacher.embed(images)), self._rows)
+        churn, _ = growth.note_predictions(scores.argmax(1), self._rows)
+        metrics = {} if churn is None else {"churn": churn}
+        rest, before, found = config.steps - state.step, int(growth.iteration), 0
+        steady = churn is not None and churn < config.churn
+        if not steady and growth.wanted(self._rows):
+            found = len(find_critical(config, self.data, growth, self._embedder(), state, self._rows).indices)
+        if found:
+            self._later.append([before, state.step, min(config.generation_blocks * config.block_steps, rest)])
+        elif config.final_phase:
+            self._later.append([before, state.step, rest])
+        return {**metrics, "discovered": float(found)}
+
+    def _embedder(self) -> InferenceNetwork:
+        if self.config.embed_with == "master" and self.guide.is_ready:
+            return self.guide.network
+        return self.network if self.config.embed_with == "student" else self.chain.teacher
+
+    def headline(self) -> StudentNetwork:
+        """The average."""
+        return self.chain.teacher
+
+    def judged(self) -> Mapping[str, InferenceNetwork]:
+        """Student, average and master."""
+        networks: dict[str, InferenceNetwork] = {"student": self.network, "teacher": self.chain.teacher}
+        return networks if self.guide.master is None else {**networks, "master": self.guide.master}
+
+    def extra_state(self) -> dict[str, Any]:
+        """The phases decided on so far, and whether a master is there."""
+        return {"later": self._later, "guided": self.guide.is_ready, "objective": self.objective.extra_state()}
+
+    def load_extra_state(self, state: Mapping[str, Any]) -> None:
+        """Take back what ``extra_state`` gave."""
+        self._later, self.guide.is_ready = [list(map(int, later)) for later in state["later"]], bool(state["guided"])
+        self.objective.load_extra_state(state["objective"])
+
+    def eval_view(self) -> ViewSpec:
+        """The image without augmentation."""
+        return student_eval_view(self.network.input_spec.size)

@@ -1,0 +1,131 @@
+"""Mean Teacher: a student learns from a few labels, and from its own average on all images.
+
+Source: A. Tarvainen, H. Valpola, "Mean teachers are better role models" (NeurIPS 2017) and
+``CuriousAI/mean-teacher``.
+Each step, on a batch of labeled and unlabeled images in two views:
+    1. cross-entropy of the labeled images of the first view
+    2. squared difference between the student's prediction for the first view and the teacher's for the second,
+       with a weight that grows at the start
+    3. the teacher moves toward the student
+The teacher runs in training mode, with statistics of its own. It is the network that is judged and embeds.
+Departures: decays fit to short runs (``--no-ema-horizon``), statistics are taken anew before an evaluation
+(``--no-bn-recalibration``), weight normalization and ZCA whitening are left out.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from labelkit.config.few_labels import FewLabelTrainConfig, MeanTeacherOptions
+from labelkit.config.methods.mean_teacher import MeanTeacherConfig
+from labelkit.data.batch import Batch, DataInfo
+from labelkit.data.views.transforms import ViewSpec
+from labelkit.engine.method import StepOutput
+from labelkit.engine.schedules import sigmoid_ramp
+from labelkit.losses.consistency import LabelLoss
+from labelkit.losses.mean_teacher import HeadDifference, SquaredConsistency
+from labelkit.methods.few_labels.averaged_student import ObjectiveStudent
+from labelkit.methods.few_labels.recipe import student_views
+from labelkit.methods.few_labels.students import StudentClock, StudentNetworks, StudentObjective, logits_of
+
+
+class MeanTeacherObjective(StudentObjective):
+    r"""Cross-entropy of the labeled rows, and squared differences to the predictions for another view.
+
+    .. math:: J = J_C + \lambda(t) (J_T + J_M) + \lambda_h J_h
+
+    Args:
+        view: how an image is augmented; student and teacher see it with different random numbers.
+        weight: largest :math:`\lambda`, reached after ``ramp_steps`` of a phase with new networks; kept in later ones.
+        ramp_steps: see there.
+        class_norm: ``labeled``: :math:`J_C` is a mean over labeled rows; ``batch``: their sum over all rows.
+        head_weight: :math:`\lambda_h` of the difference between two heads; a single head has none.
+        master_on: rows of :math:`J_M`, the consistency with the master: ``labeled`` (Eq. 2.7) or ``all``.
+    """
+
+    def __init__(
+        self,
+        view: ViewSpec,
+        *,
+        weight: float,
+        ramp_steps: float,
+        class_norm: Literal["labeled", "batch"] = "labeled",
+        head_weight: float = 0.01,
+        master_on: Literal["labeled", "all"] = "labeled",
+    ) -> None:
+        super().__init__()
+        self._view = view
+        self._weight, self._ramp_steps = weight, ramp_steps
+        self._class_norm, self._head_weight, self._master_on = class_norm, head_weight, master_on
+        self.label_loss = LabelLoss(1.0)
+        self.consistency = SquaredConsistency()
+        self.head_difference = HeadDifference()
+
+    def views(self) -> tuple[ViewSpec, ...]:
+        """The student's view and that of teacher and master."""
+        return self._view, self._view
+
+    def forward(self, batch: Batch, networks: StudentNetworks, clock: StudentClock) -> StepOutput:
+        """Return the loss, gradients for the student alone."""
+        labels = batch.labels
+        labeled = labels >= 0
+        count = int(labeled.sum())
+        heads = logits_of(networks.student, batch.views[0])
+        mean_count = max(clock.mean_count(count), 1.0)
+        norm = len(labels) if self._class_norm == "batch" else mean_count
+        cross_entropy = self.label_loss(heads[0], labels) * (count / norm)
+        logs = {"cross_entropy": cross_entropy.detach()}
+        loss = cross_entropy
+        weight = self._weight
+        if clock.fresh:
+            weight *= sigmoid_ramp(clock.step_in_phase, self._ramp_steps)
+        if weight > 0:
+            with torch.no_grad():
+                target = logits_of(networks.teacher, batch.views[1])[0]
+            consistency = self.consistency(heads[-1], target).mean()
+            loss = loss + weight * consistency
+            logs["consistency"] = consistency.detach()
+            if networks.master is not None:
+                with torch.no_grad():
+                    # all rows, or the statistics of the batch would be those of a few images
+                    target = logits_of(networks.master, batch.views[1])[0]
+                difference = self.consistency(heads[-1], target)
+                agreement = difference.mean() if self._master_on == "all" else _sum(difference, labeled) / mean_count
+                loss = loss + weight * agreement
+                logs["master_consistency"] = agreement.detach()
+        if len(heads) > 1:
+            difference = self.head_difference(heads[0], heads[1])
+            loss = loss + self._head_weight * difference
+            logs["head_difference"] = difference.detach()
+        return StepOutput(loss, logs)
+
+
+def _sum(rows: Tensor, kept: Tensor) -> Tensor:
+    return (rows * kept).sum()
+
+
+def mean_teacher_objective(
+    config: FewLabelTrainConfig, options: MeanTeacherOptions, view: ViewSpec, *, master_on: str = "labeled"
+) -> MeanTeacherObjective:
+    """Build the objective of the options; ``config.steps`` is the length of the first phase."""
+    return MeanTeacherObjective(
+        view,
+        weight=options.consistency_weight,
+        ramp_steps=options.consistency_ramp * config.steps,
+        class_norm=options.class_norm,
+        head_weight=options.head_weight,
+        master_on="all" if master_on == "all" else "labeled",
+    )
+
+
+class MeanTeacher(ObjectiveStudent[MeanTeacherConfig]):
+    """Needs at least one label of each class."""
+
+    def __init__(self, config: MeanTeacherConfig, data: DataInfo) -> None:
+        ramp = config.consistency_ramp * config.steps
+        super().__init__(config, data, num_heads=config.num_heads, ramp_steps=ramp)
+        weak, _ = student_views(config, data, self.network.input_spec.size)
+        self.objective = mean_teacher_objective(config, config, weak)

@@ -1,0 +1,206 @@
+"""MixMatch: guess labels for unlabeled images, blend them with labeled ones, fit the blends.
+
+Source: D. Berthelot et al., "MixMatch: A Holistic Approach to Semi-Supervised Learning" (NeurIPS 2019) and its released
+code.
+Each step, on as many labeled images as others, in two weak views:
+    1. the mean prediction for the two views, sharpened, is the guess
+    2. every row is blended with another one, image and label alike
+    3. cross-entropy of labeled blends, squared error of the others with a weight that grows at the start
+    4. the average moves toward the network; it is the one that is judged and embeds
+Departures: weight decay (of kernels alone, decoupled) comes just before an update instead of just after it; the average
+fits to short runs (``--no-ema-horizon``); statistics are taken anew before an evaluation, as the released code can;
+accuracy is the last one, not the median of the last 20.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from labelkit.config.few_labels import FewLabelTrainConfig
+from labelkit.config.methods.mixmatch import MixMatchConfig
+from labelkit.config.student_options import MixMatchOptions
+from labelkit.data.batch import Batch, DataInfo
+from labelkit.data.keyed_random import keyed_generator
+from labelkit.data.views.mixing import row_shares
+from labelkit.data.views.transforms import ViewSpec
+from labelkit.engine.method import StepOutput
+from labelkit.losses.mean_teacher import SquaredConsistency
+from labelkit.losses.mixmatch import MixMatchLoss, sharpen
+from labelkit.methods.few_labels.averaged_student import ObjectiveStudent
+from labelkit.methods.few_labels.recipe import student_views
+from labelkit.methods.few_labels.students import (
+    StudentClock,
+    StudentNetwork,
+    StudentNetworks,
+    StudentObjective,
+    logits_of,
+)
+from labelkit.models.batch_norm import batch_statistics
+from labelkit.models.interleave import interleave
+
+
+class MixMatchObjective(StudentObjective):
+    r"""Cross-entropy of blended labeled rows, squared error of the other blends.
+
+    .. math:: J = J_X + \lambda(t) (J_U + J_M)
+
+    1. guess: mean prediction of two views, with the statistics of each batch and without changing the running ones;
+       sharpened
+    2. blend each row of (labeled, first views, second views) with another one of them, more of itself
+    3. interleave the three blocks, so that each has statistics of all; only the first one moves the running ones
+    4. :math:`J_X` of the first block, :math:`J_U` of the others; with a master, :math:`J_M`: squared difference to its
+       prediction for labeled images that are not blended
+
+    Departure: each process blends its own rows, with shares and partners that are equal on all of them.
+
+    Args:
+        view: how an image is augmented, twice.
+        temperature: of the sharpening.
+        alpha: of the Beta distribution of the shares.
+        weight: :math:`\lambda` after the warm-up.
+        warmup_steps: updates of the run in which it grows from 0; 0: at once.
+        pairing: ``mixmatch``; ``labeled-unlabeled``: each labeled image with the first view of an unlabeled one, and no
+            :math:`J_U` (the dissertation's Eq. 3.1 to 3.3).
+        seed: of the run.
+    """
+
+    def __init__(
+        self,
+        view: ViewSpec,
+        *,
+        temperature: float,
+        alpha: float,
+        weight: float,
+        warmup_steps: float,
+        pairing: Literal["mixmatch", "labeled-unlabeled"] = "mixmatch",
+        seed: int,
+    ) -> None:
+        super().__init__()
+        self._view = view
+        self._temperature, self._alpha = temperature, alpha
+        self._weight, self._warmup_steps = weight, warmup_steps
+        self._pairing, self._seed = pairing, seed
+        self.loss = MixMatchLoss()
+        self.consistency = SquaredConsistency()
+
+    def views(self) -> tuple[ViewSpec, ...]:
+        """The same view twice."""
+        return self._view, self._view
+
+    def unlabeled_weight(self, step: int) -> float:
+        """Weight of what unlabeled images say at an update of the run, from 0."""
+        return self._weight * (min(step / self._warmup_steps, 1.0) if self._warmup_steps else 1.0)
+
+    @torch.no_grad()
+    def guess(self, student: StudentNetwork, views: tuple[Tensor, Tensor], advice: Tensor | None = None) -> Tensor:
+        """Sharpened mean prediction for two views, (u, k).
+
+        Args:
+            student: in training mode.
+            views: of the unlabeled images, (u, c, h, w) each.
+            advice: (u, k) a third prediction to average with.
+        """
+        with batch_statistics(student):
+            predictions = [logits_of(student, view)[0].float().softmax(dim=1) for view in views]
+        if advice is not None:
+            predictions.append(advice)
+        return sharpen(torch.stack(predictions).mean(0), self._temperature)
+
+    def forward(
+        self, batch: Batch, networks: StudentNetworks, clock: StudentClock, advice: Tensor | None = None
+    ) -> StepOutput:
+        """Return the loss, gradients for the student alone.
+
+        Args:
+            batch: as many labeled rows as others; or labeled ones alone, which are blended with each other.
+            networks: the teacher has no part in the loss.
+            clock: where the run is.
+            advice: (u, k) another network's probabilities for the first views of the unlabeled rows, averaged into the
+                guess.
+
+        Raises:
+            ValueError: another mix of rows.
+        """
+        student, labeled = networks.student, batch.labels >= 0
+        first, second = batch.views[0], batch.views[1]
+        images, others = first[labeled], (first[~labeled], second[~labeled])
+        rows = len(images)
+        if len(others[0]) not in (0, rows):
+            raise ValueError(f"{rows} labeled rows beside {len(others[0])} others, must be as many")
+        targets = one_hot(batch.labels[labeled], student.num_outputs).float()
+        generator = keyed_generator(self._seed, "mixmatch", clock.step)
+        weight = self.unlabeled_weight(clock.step)
+        logs: dict[str, Tensor] = {}
+        if not len(others[0]):
+            shares = row_shares(rows, self._alpha, generator, images.device)
+            logits, targets = logits_of(student, shares.blend(images))[0], shares.blend(targets)
+        else:
+            guesses = self.guess(student, others, advice)
+            logs["guess_confidence"] = guesses.amax(dim=1).mean()
+            if self._pairing == "mixmatch":
+                shares = row_shares(3 * rows, self._alpha, generator, images.device)
+                logits = self._interleaved(student, torch.split(shares.blend(torch.cat([images, *others])), rows))
+                targets = shares.blend(torch.cat([targets, guesses, guesses]))
+            else:
+                share = row_shares(rows, self._alpha, generator, images.device).shares[:, None]
+                logits = logits_of(student, torch.lerp(others[0], images, share[..., None, None]))[0]
+                targets = torch.lerp(guesses, targets, share)
+        terms = self.loss(logits, targets, rows)
+        loss = terms.labeled + weight * terms.unlabeled
+        logs |= {"cross_entropy": terms.labeled.detach(), "unlabeled": terms.unlabeled.detach()}
+        if networks.master is not None and weight > 0:
+            agreement = self._master_term(batch, networks, labeled)
+            loss = loss + weight * agreement
+            logs["master_consistency"] = agreement.detach()
+        return StepOutput(loss, logs)
+
+    def _interleaved(self, student: StudentNetwork, blocks: tuple[Tensor, ...]) -> Tensor:
+        """Logits of three blocks, each with the statistics of rows of all of them."""
+        mixed = interleave(blocks)
+        logits = [logits_of(student, mixed[0])[0]]
+        with batch_statistics(student):
+            logits += [logits_of(student, block)[0] for block in mixed[1:]]
+        return torch.cat(interleave(logits))
+
+    def _master_term(self, batch: Batch, networks: StudentNetworks, labeled: Tensor) -> Tensor:
+        """Squared difference between student and master on labeled images."""
+        assert networks.master is not None
+        with torch.no_grad():
+            # all rows, or the statistics of the batch would be those of a few images
+            target = logits_of(networks.master, batch.views[1])[0][labeled]
+        with batch_statistics(networks.student):
+            own = logits_of(networks.student, batch.views[0][labeled])[0]
+        difference: Tensor = self.consistency(own, target)
+        return difference.mean()
+
+
+def mixmatch_objective(config: FewLabelTrainConfig, options: MixMatchOptions, view: ViewSpec) -> MixMatchObjective:
+    """Build MixMatch's objective.
+
+    Args:
+        config: the run.
+        options: usually the same.
+        view: how an image is augmented.
+    """
+    return MixMatchObjective(
+        view,
+        temperature=options.sharpening_temperature,
+        alpha=options.mixup_alpha,
+        weight=options.unlabeled_weight,
+        warmup_steps=options.unlabeled_ramp * config.steps,
+        pairing=options.pairing,
+        seed=config.seed,
+    )
+
+
+class MixMatch(ObjectiveStudent[MixMatchConfig]):
+    """Needs at least one label of each class."""
+
+    def __init__(self, config: MixMatchConfig, data: DataInfo) -> None:
+        super().__init__(config, data)
+        weak, _ = student_views(config, data, self.network.input_spec.size)
+        self.objective = mixmatch_objective(config, config, weak)

@@ -1,0 +1,214 @@
+"""What methods for few labels build in the same way: student, streams, phases, averages, views."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelkit.config.few_labels import FewLabelTrainConfig
+from labelkit.data.batch import DataInfo
+from labelkit.data.samplers import Stream, StreamSampler
+from labelkit.data.views.recipes import semi_supervised_views, test_view
+from labelkit.data.views.transforms import ViewSpec
+from labelkit.engine.devices import process_count
+from labelkit.engine.method import Phase, TrainState
+from labelkit.engine.schedules import EMADecay, PhaseLearningRate, horizon_decay
+from labelkit.errors import ConfigError, DatasetError
+from labelkit.methods.few_labels.recalibration import recalibrate_bn
+from labelkit.methods.few_labels.students import StudentNetwork
+from labelkit.models.batch_norm import share_statistics
+from labelkit.models.classifier_network import ClassifierNetwork
+from labelkit.models.convnet13 import set_dropout
+from labelkit.models.ema import StudentChain
+from labelkit.models.heads import LinearHeads
+
+
+def check_few_labels(config: FewLabelTrainConfig, data: DataInfo, *, allow_missing: bool = False) -> int:
+    """Return the number of classes: as asked for, or those of the data.
+
+    Args:
+        config: the options.
+        data: the labels.
+        allow_missing: a class without a label is no error.
+
+    Raises:
+        DatasetError: no label may be used, there is a single class, or a class has no label.
+        ConfigError: fewer classes are asked for than have labels.
+    """
+    if not (data.labels >= 0).any():
+        raise DatasetError(
+            config.dataset, "no image has a label that training may use", "Use a set with labels, or --num-labels."
+        )
+    num_classes = config.num_classes or data.num_known_classes or data.num_old_classes
+    if num_classes < 2:
+        raise DatasetError(config.dataset, "has one class, so there is nothing to tell apart", "Use two at least.")
+    if num_classes < data.num_old_classes:
+        raise ConfigError(
+            "--num-classes", f"{num_classes} is fewer than the {data.num_old_classes} classes with labels", "Raise it."
+        )
+    counts = np.bincount(data.labels[data.labels >= 0], minlength=num_classes)
+    missing = np.flatnonzero(counts == 0)
+    if len(missing) and not allow_missing:
+        names = [_called(int(label), data) for label in missing[:5]]
+        more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
+        raise DatasetError(
+            config.dataset,
+            f"no image has a label of {', '.join(names)}{more}",
+            "Label one of each class, or name fewer classes.",
+        )
+    return num_classes
+
+
+def _called(label: int, data: DataInfo) -> str:
+    if label >= len(data.class_order) or data.class_order[label] >= len(data.class_names):
+        return f"class {label}"
+    return f"class {data.class_names[data.class_order[label]]!r}"
+
+
+def build_student(
+    config: FewLabelTrainConfig, data: DataInfo, num_classes: int, *, num_heads: int = 1, seed: int | None = None
+) -> StudentNetwork:
+    """Build backbone and linear heads.
+
+    Args:
+        config: the options.
+        data: facts about the images.
+        num_classes: c.
+        num_heads: linear classifiers; the first one predicts.
+        seed: of the initial values; default: the run's.
+    """
+    network = ClassifierNetwork(
+        config.backbone,
+        lambda dim: LinearHeads(dim, num_classes, num_heads),
+        num_classes,
+        embed_dim=None,
+        embedding_bn=False,
+        in_channels=data.in_channels,
+        image_size=config.image_size,
+        pretrained=config.pretrained and config.weights is None,
+        weights=config.weights,
+        mean=config.pixel_mean,
+        std=config.pixel_std,
+        seed=config.seed if seed is None else seed,
+    )
+    if config.dropout is not None:
+        set_dropout(network.backbone, config.dropout)
+    if config.sync_bn and process_count() > 1:
+        share_statistics(network)
+    return network
+
+
+def student_views(config: FewLabelTrainConfig, data: DataInfo, size: int) -> tuple[ViewSpec, ViewSpec]:
+    """Return the weak and the strong training view."""
+    if config.augmentation == "none":
+        weak = strong = ViewSpec(size)
+    else:
+        weak, strong = semi_supervised_views(
+            size, config.augmentation, chiral=data.chiral, photographic=data.photographic
+        )
+    shift = weak.shift_px if config.shift_px is None else config.shift_px
+    return replace(weak, noise=config.noise, shift_px=shift), replace(strong, noise=config.noise, shift_px=shift)
+
+
+def student_eval_view(size: int) -> ViewSpec:
+    """The whole image without augmentation; few-label sets have small images."""
+    return test_view(size, "digits")
+
+
+def streams(
+    labels: NDArray[np.int64],
+    rows: NDArray[np.int64],
+    *,
+    batch_size: int,
+    labeled_per_batch: int,
+    anchors: NDArray[np.int64] | None = None,
+    anchors_per_batch: int = 0,
+) -> tuple[Stream, ...]:
+    """Return the streams of a phase: labeled rows first, then all others.
+
+    Args:
+        labels: (n,) labels of the phase, -1 = unlabeled.
+        rows: rows that can be read.
+        batch_size: images of a batch.
+        labeled_per_batch: of these, labeled ones; all if no row is unlabeled.
+        anchors: rows for a labeled stream of their own.
+        anchors_per_batch: draws of it, out of ``labeled_per_batch``.
+
+    Raises:
+        ConfigError: a batch would have no unlabeled image though there are some.
+    """
+    labeled = labels[rows] >= 0
+    unlabeled_rows = rows[~labeled]
+    if not len(unlabeled_rows):
+        labeled_per_batch = batch_size
+    elif labeled_per_batch >= batch_size:
+        raise ConfigError(
+            "--labeled-batch-size",
+            f"{labeled_per_batch} labeled images leave no place for others in a batch of {batch_size}",
+            "Lower it, or raise --batch-size.",
+        )
+    made = [Stream("labeled", rows[labeled], labeled_per_batch - anchors_per_batch)]
+    if anchors is not None and anchors_per_batch:
+        made.insert(0, Stream("anchors", anchors, anchors_per_batch))
+    return (*made, Stream("unlabeled", unlabeled_rows, batch_size - labeled_per_batch))
+
+
+def student_phase(
+    config: FewLabelTrainConfig,
+    labels: NDArray[np.int64],
+    views: Sequence[ViewSpec],
+    drawn: Sequence[Stream],
+    *,
+    steps: int,
+    peak: float,
+    index: int = 0,
+    name: str = "train",
+) -> Phase:
+    """Return a phase of so many steps, in epochs of ``eval_every_steps``; its learning rate is its own.
+
+    Args:
+        config: the options.
+        labels: (n,) labels of the phase.
+        views: of each image.
+        drawn: what a batch consists of.
+        steps: length.
+        peak: highest learning rate.
+        index: number of the phase; only the first one warms up.
+        name: shown in the log.
+    """
+    per_epoch = min(config.eval_every_steps, steps)
+    sampler = StreamSampler(drawn, steps=per_epoch * config.grad_accumulation_steps, seed=config.seed, phase=index)
+    ramp_up = config.lr_ramp_up if index == 0 else 0.0
+    rate = PhaseLearningRate(peak, steps, config.lr_schedule, config.lr_horizon, ramp_up, config.lr_ramp_down)
+    return Phase(math.ceil(steps / per_epoch), tuple(views), sampler, name, labels, steps, rate)
+
+
+def teacher_decay(config: FewLabelTrainConfig, phase_steps: int, ramp_steps: float = 0.0) -> EMADecay:
+    """Decay of the teacher in a phase.
+
+    Args:
+        config: the options.
+        phase_steps: length of the phase.
+        ramp_steps: updates of the run with the lower decay.
+    """
+    high = horizon_decay(phase_steps, config.ema_decay) if config.ema_horizon else config.ema_decay
+    return EMADecay(min(config.ema_decay_start, high), high, round(ramp_steps), config.ema_ramp)
+
+
+def recalibrate_students(
+    config: FewLabelTrainConfig,
+    student: StudentNetwork,
+    chain: StudentChain[StudentNetwork],
+    state: TrainState,
+    rows: NDArray[np.int64],
+) -> None:
+    """Give student, teacher and master running statistics to be judged and saved with; training does not use them."""
+    if not config.bn_recalibration:
+        return
+    for network in (student, chain.teacher, chain.master):
+        if network is not None:
+            recalibrate_bn(network, state, rows)

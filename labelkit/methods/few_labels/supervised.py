@@ -1,0 +1,43 @@
+"""Supervised: the few labels alone; the baseline of every method that also uses the other images.
+
+Each step: cross-entropy of a batch of labeled images, which come again and again; an average of the network follows it
+as in ``train mean-teacher``, with the same student, views, steps and learning rates. No other image is looked at, not
+even by batch normalization.
+A method of its own and not ``train softmax``: that one counts passes over the labels, and refuses fewer of them than a
+batch holds.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelkit.config.methods.supervised import SupervisedConfig
+from labelkit.data.batch import Batch, DataInfo
+from labelkit.data.samplers import Stream
+from labelkit.engine.method import Phase, StepOutput
+from labelkit.losses.consistency import LabelLoss
+from labelkit.methods.few_labels.averaged_student import AveragedStudent
+from labelkit.methods.few_labels.recipe import student_phase, student_views
+from labelkit.methods.few_labels.students import logits_of
+
+
+class Supervised(AveragedStudent[SupervisedConfig]):
+    """Needs at least one label of each class."""
+
+    def __init__(self, config: SupervisedConfig, data: DataInfo) -> None:
+        super().__init__(config, data)
+        self.loss = LabelLoss(1.0)
+        self._view, _ = student_views(config, data, self.network.input_spec.size)
+
+    def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
+        """One phase: labeled images again and again; batch normalization looks at no other either."""
+        config, labels = self.config, self.data.labels
+        self._rows = rows[labels[rows] >= 0]
+        drawn = (Stream("labeled", self._rows, config.batch_size),)
+        return (student_phase(config, labels, (self._view,), drawn, steps=config.steps, peak=config.lr),)
+
+    def training_step(self, batch: Batch) -> StepOutput:
+        """Cross-entropy."""
+        (logits,) = logits_of(self.network, batch.images)
+        return StepOutput(self.loss(logits, batch.labels))

@@ -1,0 +1,176 @@
+"""Second views that show another image: which partner, which parts of both, and which places match.
+
+Source: TAC-CCL, Sec. 4.3.4; sizes of the parts are ours.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from labelkit.algorithms.attention_maps import keypoint_masks
+from labelkit.algorithms.homographies import as_square, between_views, move_points
+from labelkit.config.methods.tac_ccl import TACCCLConfig
+from labelkit.data.batch import Batch, DataInfo
+from labelkit.data.keyed_random import keyed_uniform
+from labelkit.data.views.pairs import PairPlan, PairTransform
+from labelkit.data.views.transforms import ViewSpec
+from labelkit.store.matches import Matches
+
+# A part is the box of the keypoints that match, with a margin, not too small, and jittered.
+_MARGIN = 0.25
+_LEAST_SIDE = 0.4
+_JITTER = 0.05
+_DRAWS = 8
+
+
+@dataclass(frozen=True)
+class MatchedImages:
+    """Matches of the images that a method is trained on.
+
+    Attributes:
+        matches: pairs of rows of the data set; both directions are listed.
+        image_sizes: (n, 2) height and width of each row; only those of rows in pairs are read.
+        digest: identity of the file that they are from.
+    """
+
+    matches: Matches
+    image_sizes: NDArray[np.int64]
+    digest: str
+
+    def coverage(self, rows: NDArray[np.int64]) -> float:
+        """Share of the rows that have a partner."""
+        return float(np.isin(rows, self.matches.pairs[:, 0]).mean()) if len(rows) else 0.0
+
+
+class MatchedPairing:
+    """Shows some images with a partner; see ``labelkit.data.views.pairs.Pairing``.
+
+    Args:
+        images: the matches.
+        share: how often an image with a usable partner is shown with it.
+        clusters: (n,) cluster of each row at this time; partners of another cluster are not used.
+    """
+
+    def __init__(self, images: MatchedImages, share: float, clusters: Callable[[], NDArray[np.int64]]) -> None:
+        self._images, self._share, self._clusters = images, share, clusters
+        order = np.argsort(images.matches.pairs[:, 0], kind="stable")
+        firsts = images.matches.pairs[order, 0]
+        self._links = {
+            int(row): links
+            for row, links in zip(np.unique(firsts), np.split(order, np.flatnonzero(np.diff(firsts)) + 1), strict=False)
+        }
+
+    def plan(self, rows: NDArray[np.int64], keys: NDArray[np.int64], *, seed: int, epoch: int) -> PairPlan:
+        """Return the plan of a batch."""
+        u = keyed_uniform(seed, epoch, keys, 1, "matched pair", 2 + 2 * _DRAWS).astype(np.float64)
+        clusters = self._clusters()
+        seconds = self._images.matches.pairs[:, 1]
+        links, shown = np.full(len(rows), -1, dtype=np.int64), rows.copy()
+        boxes = np.tile(np.array([-1.0, -1, 1, 1]), (len(rows), 2, 1))
+        for i, row in enumerate(rows.tolist()):
+            found = self._links.get(row)
+            if found is None or u[i, 0] >= self._share:
+                continue
+            usable = found[clusters[seconds[found]] == clusters[row]]
+            if not len(usable):
+                continue
+            links[i] = usable[int(u[i, 1] * len(usable))]
+            shown[i] = seconds[links[i]]
+            for side, image in enumerate((row, int(shown[i]))):
+                box = self._images.matches.boxes[links[i], side].astype(np.float64)
+                height, width = self._images.image_sizes[image].tolist()
+                boxes[i, side] = part_box(box, height, width, u[i, 2 + side * _DRAWS :][:_DRAWS])
+        return PairPlan(shown, links, boxes)
+
+
+def part_box(box: NDArray[np.float64], height: int, width: int, u: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the part of an image to show for a match: a square of pixels around the box, inside of the image.
+
+    Args:
+        box: (4,) left, top, right, bottom of the keypoints in normalized coordinates.
+        height: of the image, pixels.
+        width: of the image, pixels.
+        u: (3 or more,) uniform numbers, for jitter of size and place.
+
+    Returns:
+        (4,) likewise; of an image that is not square at most as large as its shorter side.
+    """
+    sides = np.array([width, height], dtype=np.float64)
+    low, high = (box[:2] + 1) / 2 * sides, (box[2:] + 1) / 2 * sides
+    shorter = sides.min()
+    side = max(float((high - low).max()) * (1 + _MARGIN), _LEAST_SIDE * shorter)
+    side = min(side * (1 + _JITTER * (2 * u[0] - 1)), shorter)
+    start = (low + high) / 2 - side / 2 + _JITTER * side * (2 * u[1:3] - 1)
+    start = np.clip(start, 0, sides - side)
+    return np.concatenate((2 * start / sides - 1, 2 * (start + side) / sides - 1))
+
+
+def second_view(config: TACCCLConfig, data: DataInfo, first: ViewSpec) -> ViewSpec:
+    """Return the view that follows the first one."""
+    transform = PairTransform(
+        config.transforms,
+        config.pair_crop_area,
+        math.radians(config.pair_rotation_degrees),
+        config.pair_zoom,
+        config.pair_perspective,
+        0.0 if data.chiral or not config.mirror else config.pair_mirror,
+    )
+    return replace(first, interpolation="bilinear", padding="reflection", follows=transform)
+
+
+class PairGeometry:
+    """Where first views and second views show the same, for attention maps.
+
+    Args:
+        images: matches that second views may be of.
+        config: how the maps of two images are compared.
+    """
+
+    def __init__(self, images: MatchedImages | None, config: TACCCLConfig) -> None:
+        self._align, self._sigma = config.match_align == "homography", config.match_sigma
+        self._clip = config.match_mask == "clip"
+        self._tables: tuple[Tensor, Tensor, Tensor] | None = None
+        if images is not None and len(images.matches):
+            matches = images.matches
+            present = np.arange(matches.keypoints.shape[1])[None] < matches.keypoint_counts[:, None]
+            self._tables = (
+                torch.from_numpy(matches.homographies.astype(np.float32)),
+                torch.from_numpy(matches.keypoints.astype(np.float32)),
+                torch.from_numpy(present),
+            )
+
+    def __call__(self, batch: Batch, size: tuple[int, int]) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
+        """Return maps and weights for a batch of pairs.
+
+        Args:
+            batch: with two views.
+            size: height and width of attention maps.
+
+        Returns:
+            ``(b, 3, 3)`` homographies from first to second views; and, where some second views show another image,
+            what the maps of both are to be multiplied by, ``(b, h, w)`` each: 1 without a match, else near keypoints.
+        """
+        first, second = (as_square(view.matrices) for view in batch.geometry[:2])
+        if batch.links is None or self._tables is None:
+            return between_views(first, second), None
+        self._tables = tuple(table.to(first.device) for table in self._tables)  # type: ignore[assignment] # three
+        assert self._tables is not None
+        over, keypoints, present = self._tables
+        is_linked, links = (batch.links >= 0)[:, None, None], batch.links.clamp(min=0)
+        same = torch.eye(3, device=first.device)
+        homographies = torch.linalg.solve(second, torch.where(is_linked, over[links], same) @ first)
+        if not self._align:
+            homographies = torch.where(is_linked, same, homographies)
+        masks = []
+        for side, matrices in enumerate((first, second)):
+            points, inside = move_points(keypoints[links, :, side], torch.linalg.inv(matrices))
+            mask = keypoint_masks(points, inside & present[links], size, sigma=self._sigma, clip=self._clip)
+            masks.append(torch.where(is_linked, mask, 1.0))
+        return homographies, (masks[0], masks[1])

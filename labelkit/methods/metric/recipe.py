@@ -1,0 +1,240 @@
+"""What methods of metric learning build and ask for in the same way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from labelkit.config.methods.san import SANConfig
+from labelkit.config.methods.tac_ccl import TACCCLConfig
+from labelkit.config.metric_learning import MetricLearningConfig
+from labelkit.data.batch import DataInfo
+from labelkit.data.samplers import ClassBalancedSampler
+from labelkit.data.views.recipes import metric_test_view, metric_view
+from labelkit.data.views.transforms import ViewSpec
+from labelkit.engine.method import FullPass, TrainState
+from labelkit.engine.monitors.retrieval import COLLAPSED, similarity_spread
+from labelkit.errors import ConfigError, DatasetError
+from labelkit.losses.metric import (
+    MultiSimilarityLoss,
+    NormalizedSoftmaxLoss,
+    ProxyAnchorLoss,
+    collapsed_multi_similarity,
+)
+from labelkit.methods.metric.pseudo_labels import PseudoLabels
+from labelkit.models.metric_network import MetricNetwork
+from labelkit.models.seeding import seeded_init
+
+MANY_LONE = 0.3
+
+
+def build_metric_network(config: MetricLearningConfig, data: DataInfo, *, attention: bool = False) -> MetricNetwork:
+    """Build backbone, attention if asked for, and embedding."""
+    return MetricNetwork(
+        config.backbone,
+        embed_dim=config.embed_dim,
+        pool=config.pool,
+        attention=attention,
+        freeze_bn=config.freeze_bn,
+        in_channels=data.in_channels,
+        image_size=config.image_size,
+        pretrained=config.pretrained and config.weights is None,
+        weights=config.weights,
+        mean=config.pixel_mean,
+        std=config.pixel_std,
+        seed=config.seed,
+    )
+
+
+def check_training_classes(config: MetricLearningConfig, data: DataInfo) -> None:
+    """Refuse labels that batches cannot be made of; before training, since a trained run is built without labels.
+
+    Raises:
+        DatasetError: none or one class.
+        ConfigError: fewer than a batch needs.
+    """
+    counts = np.bincount(data.labels[data.labels >= 0])
+    found, needed = int((counts > 0).sum()), config.batch_size // config.images_per_class
+    if found < 2:
+        raise DatasetError(
+            config.dataset,
+            f"{found} classes have images with a label that training may use; two at least are needed",
+            "Use a set with labels, or train without.",
+        )
+    if found < needed:
+        raise ConfigError(
+            "--batch-size",
+            f"{config.batch_size} holds {needed} classes of {config.images_per_class} images, {found} have labels",
+            f"Use at most {found * config.images_per_class}, or more --images-per-class.",
+        )
+
+
+def lone_classes(data: DataInfo) -> str | None:
+    """Return a warning if many classes have one image, which a batch can only repeat."""
+    counts = np.bincount(data.labels[data.labels >= 0])
+    share = float((counts[counts > 0] == 1).mean()) if (counts > 0).any() else 0.0
+    if share <= MANY_LONE:
+        return None
+    return f"warning: {100 * share:.0f} % of the classes have one image: it is repeated, and has no other positives"
+
+
+def pseudo_labels(config: MetricLearningConfig, data: DataInfo) -> PseudoLabels:
+    """Make the store of pseudo-labels.
+
+    Raises:
+        ConfigError: more clusters than images, or fewer than a batch needs.
+    """
+    needed = config.batch_size // config.images_per_class
+    if config.num_clusters > data.num_samples:
+        raise ConfigError(
+            "--num-clusters", f"{config.num_clusters} clusters for {data.num_samples} images", "Lower it."
+        )
+    if config.num_clusters < needed:
+        raise ConfigError(
+            "--num-clusters",
+            f"{config.num_clusters} clusters, a batch holds {needed} of {config.images_per_class} images",
+            f"Use at least {needed}, or --batch-size {config.num_clusters * config.images_per_class}.",
+        )
+    return PseudoLabels(
+        data.num_samples,
+        config.num_clusters,
+        config.embed_dim,
+        refresh_epochs=config.refresh_epochs,
+        seed=config.seed,
+    )
+
+
+def renew_pseudo_labels(
+    labels: PseudoLabels, network: MetricNetwork, config: MetricLearningConfig, state: TrainState
+) -> Tensor:
+    """Embed all images that can be read without augmentation, cluster them, log and warn.
+
+    Returns:
+        (n_r, d) float32, the embeddings of the rows that have a cluster now, in their order.
+    """
+    rows, how = labels.rows, None
+    if labels.is_first and not config.pretrained and config.weights is None:
+        # running statistics of a network that was never trained say nothing: all embeddings would be alike
+        how = FullPass("batch-statistics", order="fixed", batch_size=config.batch_size)
+    embeddings = state.embed(network.embed, rows, how)
+    points = embeddings
+    if labels.is_first and config.first_clustering == "pooled":
+        points = state.embed(network.features, rows, how)
+    elif labels.is_first and config.first_clustering == "pixels":
+        points = state.embed(lambda images: F.normalize(images.flatten(1), dim=1), rows)
+    record = labels.renew(points, embeddings, state.epoch)
+    state.log("pseudo-labels", record.to_dict())
+    for warning in record.warnings():
+        state.warn(f"warning: {warning}")
+    return embeddings
+
+
+def group_sampler(
+    config: MetricLearningConfig, rows: NDArray[np.int64], labels: NDArray[np.int64] | None
+) -> ClassBalancedSampler:
+    """Groups of each class, or of each cluster once there are some (``labels`` is ``None``)."""
+    return ClassBalancedSampler(
+        labels, config.images_per_class, batch_size=config.batch_size, seed=config.seed, rows=rows
+    )
+
+
+def multi_similarity_loss(config: MetricLearningConfig) -> MultiSimilarityLoss:
+    """Build the pair loss."""
+    return MultiSimilarityLoss(config.ms_alpha, config.ms_beta, config.ms_base, config.ms_epsilon)
+
+
+def collapsed_pair_loss(config: MetricLearningConfig, labels: PseudoLabels, references: int | None) -> float:
+    """Return the pair loss of a network that makes all images alike, for the clusters of the time.
+
+    Args:
+        config: sharpness of the loss, and the groups of a batch.
+        labels: the clusters.
+        references: embeddings that a batch is compared with; ``None``: the batch itself.
+    """
+    positives, others = config.images_per_class - 1, config.batch_size - config.images_per_class
+    if references is not None:
+        ids = labels.cluster_ids.cpu().numpy()
+        sizes = np.bincount(ids[ids >= 0])
+        # of the cluster of an image drawn at random, without the image itself
+        share = float((sizes * sizes).sum()) / float(sizes.sum()) ** 2
+        positives = max(0, round(share * references) - 1)
+        others = references - 1 - positives
+    return collapsed_multi_similarity(
+        positives, others, alpha=config.ms_alpha, beta=config.ms_beta, base=config.ms_base
+    )
+
+
+def watch_collapse(embeddings: Tensor, collapsed_loss: float, state: TrainState) -> None:
+    """Log how different embeddings are, and say when all are alike; a network that was not trained is not judged.
+
+    Args:
+        embeddings: (n, d) unit rows.
+        collapsed_loss: what the pair loss is worth then.
+        state: of the run.
+    """
+    spread = similarity_spread(embeddings.numpy())
+    state.log("collapse", {"similarity_sd": spread, "collapsed_ms": collapsed_loss})
+    if state.epoch and spread < COLLAPSED:
+        state.warn(
+            f"warning: all embeddings are alike (similarities differ by {spread:.3f} only): the network collapses; "
+            "lower --lr or the weights of added losses"
+        )
+
+
+def train_view(config: MetricLearningConfig, data: DataInfo, size: int) -> ViewSpec:
+    """How an image is prepared for training."""
+    return metric_view(size, config.augmentation, chiral=data.chiral or not config.mirror)
+
+
+def eval_view(config: MetricLearningConfig, size: int) -> ViewSpec:
+    """How an image is prepared for scoring: its center if training cuts boxes, else all of it."""
+    return metric_test_view(size, whole=config.augmentation != "box")
+
+
+def parameter_groups(
+    network: MetricNetwork, config: MetricLearningConfig, *others: nn.Module
+) -> Iterator[dict[str, Any]]:
+    """Backbone and new layers with their learning rates; weight decay on everything, as the released codes have it.
+
+    Args:
+        network: the network.
+        config: says the rates.
+        others: parts outside of it that learn like its new layers.
+    """
+    yield {
+        "params": list(network.backbone.parameters()),
+        "weight_decay": config.weight_decay,
+        "first_epoch": config.warm_epochs,
+    }
+    new = [parameter for module in (*network.new_modules(), *others) for parameter in module.parameters()]
+    yield {"params": new, "weight_decay": config.weight_decay, "lr_scale": config.new_lr_scale}
+
+
+def class_loss(config: SANConfig, num_classes: int) -> ProxyAnchorLoss | NormalizedSoftmaxLoss:
+    """Build the loss with learned class vectors, their numbers drawn apart from the network's."""
+    with seeded_init(config.seed + 4):
+        if config.loss == "proxy-anchor":
+            return ProxyAnchorLoss(num_classes, config.embed_dim, config.proxy_margin, config.proxy_alpha)
+        return NormalizedSoftmaxLoss(num_classes, config.embed_dim, config.class_temperature)
+
+
+def memory_size(config: SANConfig | TACCCLConfig, data: DataInfo, *, labeled: bool) -> int:
+    """Return the entries of the memory: as asked for, or one for each image that is trained on.
+
+    Raises:
+        ConfigError: fewer than a batch.
+    """
+    size = config.memory_size or (int((data.labels >= 0).sum()) if labeled else data.num_samples)
+    if size < config.batch_size:
+        raise ConfigError(
+            "--batch-size",
+            f"{config.batch_size} is more than the {size} images that are trained on, so the memory would hold one "
+            "twice",
+            f"Lower it, or pass {'--memory none' if isinstance(config, SANConfig) else '--no-memory'}.",
+        )
+    return size

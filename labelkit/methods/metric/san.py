@@ -1,0 +1,179 @@
+"""SAN: metric learning with a module that re-assembles feature maps inside of the network.
+
+Source: chapter 5 of "Deep Learning with Very Few and No Labels"; no code was released. Each step:
+    1. groups of images of some classes, or of some clusters
+    2. lower network, assembly weights from the maps, assembly (Eq. 5.4), upper network, unit embeddings
+    3. multi-similarity loss of the batch (Eq. 5.9), or Proxy-Anchor, or a classifier
+    4. the same images by a slow copy of the network into a memory; contrastive loss with all of it
+    5. entropy, correlation and coherence of the weights (Eq. 5.5-5.8), which grow in the first half of the training
+Without labels, all images are clustered every ``--refresh-epochs`` epochs, and the memory is filled anew.
+Ours, where the chapter says nothing: the predictor of the weights, their normalization, the place of the module, all
+weights of losses, rates and schedules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from labelkit.config.methods.san import SANConfig
+from labelkit.data.batch import Batch, DataInfo
+from labelkit.data.samplers import ClassBalancedSampler
+from labelkit.data.views.transforms import ViewSpec
+from labelkit.engine.gathering import gather_batch
+from labelkit.engine.method import Method, Phase, StepOutput, TrainState
+from labelkit.losses.metric import MemoryContrastiveLoss
+from labelkit.methods.metric.memory_bank import MemoryBank
+from labelkit.methods.metric.pseudo_labels import PseudoLabels
+from labelkit.methods.metric.recipe import (
+    build_metric_network,
+    check_training_classes,
+    class_loss,
+    eval_view,
+    group_sampler,
+    lone_classes,
+    memory_size,
+    multi_similarity_loss,
+    parameter_groups,
+    pseudo_labels,
+    renew_pseudo_labels,
+    train_view,
+)
+from labelkit.methods.metric.spatial_assembly import (
+    AssemblyDiagnostics,
+    assembly_terms,
+    insert_assembly,
+    term_strength,
+    weighted_sum,
+)
+from labelkit.models.ema import EMATeacher
+from labelkit.models.metric_network import MetricNetwork
+
+
+class SAN(Method[SANConfig]):
+    """A network that moves features about before it looks at them; with labels or clusters."""
+
+    network: MetricNetwork
+
+    def __init__(self, config: SANConfig, data: DataInfo) -> None:
+        super().__init__(config, data)
+        self.network = build_metric_network(config, data)
+        if config.san:
+            insert_assembly(self.network, config)
+        self.clusters: PseudoLabels | None = None
+        if config.mode == "unsupervised":
+            self.clusters = pseudo_labels(config, data)
+            self.equal_buffers = tuple(f"clusters.{name}" for name in PseudoLabels.buffer_names)
+        else:
+            self.labels: Tensor = nn.Buffer(torch.from_numpy(data.labels), persistent=False)
+            self.equal_buffers = ("labels",)
+        self.pairs = multi_similarity_loss(config)
+        self.classes = None if config.loss == "multi-similarity" else class_loss(config, data.num_old_classes)
+        self.memory: MemoryBank | None = None
+        if config.memory == "momentum":
+            self.memory = MemoryBank(memory_size(config, data, labeled=self.clusters is None), config.embed_dim)
+            self.slow = EMATeacher(self.network, config.memory_decay)
+            self.memory_loss = MemoryContrastiveLoss() if config.memory_loss == "contrastive" else self.pairs
+            self.equal_buffers += tuple(f"memory.{name}" for name in MemoryBank.buffer_names)
+        self._diagnostics = AssemblyDiagnostics(config)
+        self._state: TrainState | None = None
+        self._sampler: ClassBalancedSampler | None = None
+        self._rows = np.zeros(0, dtype=np.int64)
+
+    def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
+        """One phase: one augmented view, groups of every class or cluster."""
+        config, data = self.config, self.data
+        if self._sampler is None or not np.array_equal(rows, self._rows):
+            self._rows = rows
+            labels = None if self.clusters is not None else data.labels
+            if labels is not None:
+                check_training_classes(config, data)
+            self._sampler = group_sampler(config, rows, labels)
+            if self.clusters is not None:
+                self.clusters.rows = rows
+        return (Phase(config.epochs, (train_view(config, data, self.network.input_spec.size),), self._sampler),)
+
+    def on_train_start(self, state: TrainState) -> None:
+        """Tell what cannot be learned from."""
+        warning = lone_classes(self.data) if self.clusters is None else None
+        if warning is not None:
+            state.warn(warning)
+
+    def on_epoch_start(self, state: TrainState) -> None:
+        """Cluster when it is time, and draw by the clusters there are."""
+        if self.clusters is None:
+            return
+        if self.clusters.due(state.epoch):
+            renew_pseudo_labels(self.clusters, self.network, self.config, state)
+            if self.memory is not None:
+                keys = state.embed(lambda images: self.slow(images).embeddings, self.clusters.rows)
+                self.memory.refill(keys, torch.from_numpy(self.clusters.rows))
+        assert self._sampler is not None
+        self._sampler.relabel(self.clusters.cluster_ids.cpu().numpy())
+
+    def on_step_start(self, state: TrainState) -> None:
+        """Remember where the run is."""
+        self._state = state
+
+    def training_step(self, batch: Batch) -> StepOutput:
+        """All losses of one batch, over all processes."""
+        config, state = self.config, self._state
+        output = self.network(batch.images)
+        embeddings, rows = gather_batch(output.embeddings), gather_batch(batch.sample_index)
+        labels = self._labels_of(rows)
+        logs: dict[str, Tensor] = {}
+        loss = self.pairs(embeddings, labels) if self.classes is None else self.classes(embeddings, labels)
+        logs[config.loss] = loss.detach()
+        if self.memory is not None:
+            seen = self.memory.remember(gather_batch(self.slow(batch.images).embeddings), rows)
+            if self.clusters is not None or state is None or state.epoch >= config.memory_start_epochs:
+                remembered = self.memory_loss(embeddings, labels, seen.embeddings, self._labels_of(seen.rows), seen.own)
+                loss = loss + config.memory_weight * remembered
+                logs["memory"] = remembered.detach()
+        if output.assembly is not None:
+            terms = assembly_terms(config, output.assembly)
+            done = 0.0 if state is None else state.step / (config.epochs * state.steps_per_epoch)
+            loss = loss + term_strength(config, done) * weighted_sum(config, terms)
+            logs |= {name: term.detach() for name, term in terms.items()}
+        return StepOutput(loss, logs)
+
+    def on_step_end(self, state: TrainState) -> None:
+        """Move the slow copy."""
+        if self.memory is not None:
+            self.slow.update(self.network)
+
+    def on_epoch_end(self, state: TrainState) -> Mapping[str, float]:
+        """What the assembly does."""
+        every = self.config.eval_every_epochs
+        if self.network.assembly is None or ((state.epoch + 1) % every and state.epoch + 1 < self.config.epochs):
+            return {}
+        return self._diagnostics(self.network, state, self._rows)
+
+    def groupings(self) -> Mapping[str, Tensor]:
+        """The clusters."""
+        return {} if self.clusters is None else {"clusters": self.clusters.cluster_ids}
+
+    def parameter_groups(self) -> Iterator[dict[str, Any]]:
+        """Rates of their own for new layers, the predictor (no weight decay, which would freeze it), class vectors."""
+        config = self.config
+        yield from parameter_groups(self.network, config)
+        if self.network.assembly is not None:
+            predictor = list(self.network.assembly.parameters())
+            yield {"params": predictor, "weight_decay": 0.0, "lr_scale": config.san_lr_scale}
+        if self.classes is not None:
+            vectors = list(self.classes.parameters())
+            yield {"params": vectors, "weight_decay": config.weight_decay, "lr_scale": config.proxy_lr_scale}
+
+    def eval_view(self) -> ViewSpec:
+        """The image without augmentation."""
+        return eval_view(self.config, self.network.input_spec.size)
+
+    def _labels_of(self, rows: Tensor) -> Tensor:
+        """Class or cluster of rows, as it is now."""
+        found: Tensor = (self.labels if self.clusters is None else self.clusters.cluster_ids)[rows]
+        return found

@@ -1,0 +1,199 @@
+"""TAC-CCL: metric learning without labels, from clusters and from attention that moves with the image.
+
+Source: "Unsupervised deep metric learning via transformed attention consistency and contrastive clustering loss"
+(ECCV 2020), as in chapter 4 of Y. Li's dissertation "Deep Learning with Very Few and No Labels".
+    1. every ``--refresh-epochs``: embed all images, k-means; the clusters are the labels until the next time
+    2. each step: groups of images of a cluster, each in a second view moved by a known homography, or shown by another
+       image that matches (``labelkit match``)
+    3. multi-similarity loss against a memory of the embeddings of all images                          Sec. 4.3.2
+    4. contrastive clustering loss: nearest center over second nearest                                 Eq. 4.3
+    5. similar embeddings of both views, and attention of one at the places that the other shows       Eqs. 4.1, 4.2
+       (of two images: near the keypoints that match, Eqs. 4.4 to 4.6)
+``--no-ccl`` and ``--no-tac`` leave out 4 and 5; without both it is the paper's baseline.
+Departures: places that leave the second view do not count; maps of matching images are compared at places that match
+(``--match-align none`` compares equal places, as printed); the memory is filled anew at each clustering, and its labels
+are looked up when they are used. Weights, ranges and learning rates are ours where the paper gives none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from labelkit.config.methods.tac_ccl import TACCCLConfig
+from labelkit.data.batch import Batch, DataInfo
+from labelkit.data.samplers import ClassBalancedSampler
+from labelkit.data.views.transforms import ViewSpec
+from labelkit.engine.gathering import gather_batch
+from labelkit.engine.method import Method, Phase, StepOutput, TrainState
+from labelkit.errors import CheckpointMismatch
+from labelkit.losses.attention_consistency import FeatureSimilarityLoss, TransformedAttentionLoss
+from labelkit.losses.contrastive_clustering import ContrastiveClusteringLoss
+from labelkit.methods.metric import recipe as shared
+from labelkit.methods.metric.matched_images import MatchedImages, MatchedPairing, PairGeometry, second_view
+from labelkit.methods.metric.memory_bank import MemoryBank
+from labelkit.models.metric_network import MetricNetwork, MetricOutput
+
+FLAT_ATTENTION = 1e-3
+
+
+class TACCCL(Method[TACCCLConfig]):
+    """One network, clusters as labels, a memory, and pairs of views; needs no labels."""
+
+    network: MetricNetwork
+
+    def __init__(self, config: TACCCLConfig, data: DataInfo) -> None:
+        super().__init__(config, data)
+        self.network = shared.build_metric_network(config, data, attention=config.attention)
+        self.labels = shared.pseudo_labels(config, data)
+        self.memory: MemoryBank | None = None
+        if config.memory:
+            self.memory = MemoryBank(shared.memory_size(config, data, labeled=False), config.embed_dim)
+        #: () float32, what the pair loss is when all embeddings are alike
+        self.collapsed_loss: Tensor = nn.Buffer(torch.zeros(()))
+        self.equal_buffers = (
+            *(f"labels.{name}" for name in self.labels.buffer_names),
+            *(f"memory.{name}" for name in (MemoryBank.buffer_names if config.memory else ())),
+            "collapsed_loss",
+        )
+        self.pair_loss = shared.multi_similarity_loss(config)
+        self.center_loss = ContrastiveClusteringLoss(config.ccl_positive)
+        self.attention_loss = TransformedAttentionLoss(config.tac_reduction, both=config.tac_both)
+        self.feature_loss = FeatureSimilarityLoss()
+        self.matched: MatchedImages | None = None
+        self.use_matches(None)
+        self._sampler: ClassBalancedSampler | None = None
+        self._use_memory, self._use_centers = False, False
+        self._attention_sd = torch.tensor(torch.inf)
+
+    def use_matches(self, matched: MatchedImages | None) -> None:
+        """Let second views show partners; before training, also before it is resumed."""
+        self.matched = matched
+        self.geometry = PairGeometry(matched, self.config)
+
+    # ------------------------------------------------------------------ diet
+
+    def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
+        """One phase: groups of the clusters of the time."""
+        self.labels.rows = rows
+        if self._sampler is None:
+            self._sampler = shared.group_sampler(self.config, rows, None)
+        pairing = None
+        if self.matched is not None:
+            clusters = self.labels.cluster_ids
+            pairing = MatchedPairing(self.matched, self.config.match_share, lambda: clusters.cpu().numpy())
+        return (Phase(self.config.epochs, self.views(), self._sampler, pairing=pairing),)
+
+    def views(self) -> tuple[ViewSpec, ...]:
+        """The view of training, and the one that follows it."""
+        first = shared.train_view(self.config, self.data, self.network.input_spec.size)
+        return (first, second_view(self.config, self.data, first)) if self.config.tac else (first,)
+
+    def eval_view(self) -> ViewSpec:
+        """The center of the image, or all of it where training cuts no boxes."""
+        return shared.eval_view(self.config, self.network.input_spec.size)
+
+    # ------------------------------------------------------------------ events
+
+    def on_epoch_start(self, state: TrainState) -> None:
+        """Cluster when it is time; a run that is resumed inside the epoch has the clusters in its checkpoint."""
+        config = self.config
+        if self.labels.due(state.epoch):
+            embeddings = shared.renew_pseudo_labels(self.labels, self.network, config, state)
+            if self.memory is not None and config.memory_refill:
+                rows = torch.from_numpy(self.labels.rows)
+                self.memory.refill(embeddings.to(self.memory.embeddings.device), rows)
+            references = None if self.memory is None else min(len(self.memory), len(self.labels.rows))
+            self.collapsed_loss.fill_(shared.collapsed_pair_loss(config, self.labels, references))
+            shared.watch_collapse(embeddings, float(self.collapsed_loss), state)
+        assert self._sampler is not None
+        self._sampler.relabel(self.labels.cluster_ids.cpu().numpy())
+        self._use_centers = config.ccl and state.epoch >= config.ccl_start_epoch
+
+    def on_step_start(self, state: TrainState) -> None:
+        """The memory is used once it has been filled."""
+        warmup = self.config.memory_warmup_steps
+        wait = 0 if self.config.memory_refill else state.steps_per_epoch if warmup is None else warmup
+        self._use_memory = self.memory is not None and state.step >= wait
+
+    def on_epoch_end(self, state: TrainState) -> Mapping[str, float]:
+        """Say when attention is the same everywhere, which satisfies every transform."""
+        if self.config.tac and float(self._attention_sd) < FLAT_ATTENTION:
+            state.warn("warning: attention is the same everywhere, so that it says nothing: lower --tac-weight")
+        return {}
+
+    # ------------------------------------------------------------------ a step
+
+    def training_step(self, batch: Batch) -> StepOutput:
+        """All losses of a batch of pairs."""
+        config, count = self.config, len(batch.images)
+        seen: MetricOutput = self.network(torch.cat(batch.views))
+        first, second = seen.embeddings[:count], seen.embeddings[count:]
+        logs: dict[str, Tensor] = {}
+        total = self._pairs(first, batch.sample_index)
+        if config.ms_both:
+            total = 0.5 * (total + self._pairs(second, batch.sample_index))
+        logs["ms"], logs["ms_gap"] = total.detach(), total.detach() - self.collapsed_loss
+        if self._use_centers:
+            ids = self.labels.cluster_ids[batch.sample_index].repeat(len(batch.views))
+            centers = self.center_loss(seen.embeddings, self.labels.centroids, ids)
+            total = total + config.ccl_weight * centers
+            logs["ccl"] = centers.detach()
+        if seen.attention is not None:
+            self._attention_sd = logs["attention_sd"] = seen.attention.detach().flatten(1).std(dim=1).mean()
+        if config.tac:
+            assert seen.attention is not None
+            features = self.feature_loss(first, second)
+            maps = seen.attention[:count].float(), seen.attention[count:].float()
+            homographies, masks = self.geometry(batch, (maps[0].shape[1], maps[0].shape[2]))
+            if masks is not None:
+                maps = maps[0] * masks[0], maps[1] * masks[1]
+            attention = self.attention_loss(*maps, homographies)
+            total = total + config.feature_weight * features + config.tac_weight * attention
+            logs["features"], logs["tac"] = features.detach(), attention.detach()
+            if batch.links is not None:
+                logs["matched"] = (batch.links >= 0).float().mean()
+        return StepOutput(total, logs)
+
+    def _pairs(self, embeddings: Tensor, rows: Tensor) -> Tensor:
+        """Multi-similarity loss of the whole batch, equal on every process."""
+        embeddings, rows = gather_batch(embeddings), gather_batch(rows)
+        ids = self.labels.cluster_ids
+        loss = torch.zeros((), device=embeddings.device)
+        memory = None if self.memory is None else self.memory.remember(embeddings, rows)
+        if memory is not None and self._use_memory:
+            loss = self.pair_loss(embeddings, ids[rows], memory.embeddings, ids[memory.rows], memory.own)
+        if not self._use_memory or self.config.memory_mode == "add":
+            loss = loss + self.pair_loss(embeddings, ids[rows])
+        return loss
+
+    # ------------------------------------------------------------------ state
+
+    def parameter_groups(self) -> Iterator[dict[str, Any]]:
+        """Backbone and new layers, each with its learning rate."""
+        return shared.parameter_groups(self.network, self.config)
+
+    def groupings(self) -> Mapping[str, Tensor]:
+        """The clusters."""
+        return {"clusters": self.labels.cluster_ids}
+
+    def extra_state(self) -> dict[str, Any]:
+        """Which matches were used."""
+        return {"matches": None if self.matched is None else self.matched.digest}
+
+    def load_extra_state(self, state: Mapping[str, Any]) -> None:
+        """Refuse to go on with other matches.
+
+        Raises:
+            CheckpointMismatch: they are not those of the run.
+        """
+        now = None if self.matched is None else self.matched.digest
+        if state.get("matches") != now:
+            raise CheckpointMismatch(
+                str(self.config.matches), "holds other matches than the run began with", "Restore the file."
+            )

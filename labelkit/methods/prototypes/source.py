@@ -1,0 +1,55 @@
+"""Where the prototypes of a run come from: spread over the sphere, a file, or a classifier that was learned."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from labelkit.config.methods.dl2pa import DL2PAConfig
+from labelkit.engine.checkpoint import MODEL, load_checkpoint
+from labelkit.errors import CheckpointError, ConfigError
+from labelkit.methods.prototypes.files import load_or_make_prototypes
+from labelkit.store.prototypes import read_prototypes
+
+_LEARNED = ("network.head.weight", "network.head.cosine.prototypes")
+
+
+def starting_prototypes(config: DL2PAConfig, num_classes: int, dim: int, say: Callable[[str], None]) -> Tensor:
+    """Return (c, d) float32 unit rows; ``say`` is told what happened to the cache.
+
+    Raises:
+        ConfigError: a simplex does not fit into d dimensions, or there are too few prototypes, or of another width.
+        StoreError, CheckpointError: the file or run cannot be used.
+    """
+    if config.prototypes == "simplex" and dim < num_classes - 1:
+        raise ConfigError(
+            "--prototypes simplex",
+            f"{num_classes} classes with equal angles need {num_classes - 1} dimensions, the embedding has {dim}",
+            f"Use --embed-dim {num_classes - 1} or more, or --prototypes uniform.",
+        )
+    source = config.prototypes_from
+    if source is None:
+        made = load_or_make_prototypes(num_classes, dim, seed=config.prototype_seed, say=say)
+        return torch.from_numpy(made.vectors)
+    found = _learned_prototypes(source) if source.is_dir() else torch.from_numpy(read_prototypes(source).prototypes)
+    if len(found) < num_classes or found.shape[1] != dim:
+        raise ConfigError(
+            "--prototypes-from",
+            f"{source} has {len(found)} prototypes of {found.shape[1]} dimensions, {num_classes} of {dim} are needed",
+            "Make others, or change --embed-dim.",
+        )
+    return torch.nn.functional.normalize(found[:num_classes].float(), dim=1)
+
+
+def _learned_prototypes(run: Path) -> Tensor:
+    """Class vectors of a run of ``softmax``."""
+    checkpoint = load_checkpoint(run)
+    tensors = {} if checkpoint is None else checkpoint.tensors(MODEL)
+    found = next((tensors[name] for name in _LEARNED if name in tensors), None)
+    if found is None:
+        problem = "holds no checkpoint" if checkpoint is None else "has no learned class vectors"
+        raise CheckpointError(str(run), problem, "Give the --out of a `labelkit train softmax`.")
+    return found

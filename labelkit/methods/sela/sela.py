@@ -1,0 +1,191 @@
+"""SeLa: train on pseudo-labels, and renew all of them at once as a balanced assignment.
+
+Source: Y. M. Asano, C. Rupprecht, A. Vedaldi, "Self-labelling via simultaneous clustering and representation learning"
+(ICLR 2020) and its released code.
+    1. labels at random, each cluster with as many images
+    2. at given times, ``--num-optimizations`` of them: features of all images (the label pass), then for each head
+       the assignment with the smallest cost among those with the asked-for cluster shares (``algorithms.sinkhorn``)
+    3. each step: cross-entropy of every head with its labels, mean over the heads
+    4. after the last step the labels are renewed once more
+Departures: images of the label pass are not augmented and nothing is dropped (``--label-pass official``), times have no
+off-by-one (``--optimization-schedule official-*``), and step 4, so that stored labels and network agree.
+Second stage, ``--labels-from RUN --rotation``: a new network on the labels of a finished run, and on rotations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from labelkit.algorithms.sinkhorn.solver import make_prior
+from labelkit.config.methods.sela import SeLaConfig
+from labelkit.data.batch import Batch, DataInfo
+from labelkit.data.numbers import read_numbers
+from labelkit.data.samplers import UniformSampler
+from labelkit.data.views.recipes import sela_view, test_view
+from labelkit.data.views.transforms import ViewSpec
+from labelkit.engine.method import FullPass, Method, Phase, StepOutput, TrainState
+from labelkit.engine.schedules import optimization_times
+from labelkit.errors import ConfigError
+from labelkit.losses.multi_head import MultiHeadCrossEntropy
+from labelkit.methods.sela.self_labels import SelfLabels, SolveRecord, SolverSettings
+from labelkit.models.multi_head_network import MultiHeadNetwork, rotations
+
+SMALL_IMAGE = 64
+
+
+class SeLa(Method[SeLaConfig]):
+    """One network, several heads, one balanced clustering each; needs no labels."""
+
+    network: MultiHeadNetwork
+
+    def __init__(self, config: SeLaConfig, data: DataInfo) -> None:
+        super().__init__(config, data)
+        clusters = config.clusters_per_head
+        if max(clusters) > data.num_samples and not config.allow_empty:
+            raise ConfigError(
+                "--num-clusters",
+                f"{max(clusters)} clusters for {data.num_samples} images",
+                "Lower it, or pass --allow-empty.",
+            )
+        self.network = MultiHeadNetwork(
+            config.backbone,
+            clusters,
+            in_channels=data.in_channels,
+            image_size=config.image_size,
+            pretrained=config.pretrained and config.weights is None,
+            weights=config.weights,
+            mean=config.pixel_mean,
+            std=config.pixel_std,
+            rotation=config.rotation,
+            seed=config.seed,
+        )
+        self.loss = MultiHeadCrossEntropy()
+        times = config.optimization_epochs or optimization_times(
+            config.optimization_schedule, config.epochs, config.num_optimizations
+        )
+        self.labels = SelfLabels(
+            data.num_samples, clusters, times=() if config.labels_from else times, refresh=config.refresh
+        )
+        self.equal_buffers = tuple(f"labels.{name}" for name in self.labels.buffer_names)
+        self.labels.start(np.arange(data.num_samples), config.seed)
+        memory = config.solver_memory_gib
+        self._settings = SolverSettings(
+            config.lam,
+            config.solver,
+            config.solver_stop,
+            config.solver_tolerance,
+            config.solver_max_iterations,
+            None if memory is None else int(memory * 2**30),
+        )
+        self._records: list[SolveRecord] = []
+        self._warned: set[tuple[int, str]] = set()
+
+    def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
+        """One phase: one augmented view, every image once."""
+        return (Phase(self.config.epochs, (self._train_view(),), UniformSampler(rows, seed=self.config.seed)),)
+
+    def on_train_start(self, state: TrainState) -> None:
+        """Read the prior; a resumed run has it in its checkpoint."""
+        if self.config.prior == "uniform":
+            return
+        for head, k in enumerate(self.config.clusters_per_head):
+            self.labels.set_prior(head, _prior(self.config.prior, k))
+
+    def on_step_start(self, state: TrainState) -> None:
+        """Renew labels when it is time."""
+        heads = self.labels.due(state.step / state.steps_per_epoch)
+        if heads:
+            self._renew(heads, state)
+
+    def training_step(self, batch: Batch) -> StepOutput:
+        """Mean cross-entropy of the heads, and of the rotation if that is asked for."""
+        labels = self.labels.pseudo_labels[:, batch.sample_index]  # (h, b)
+        if not self.config.rotation:
+            loss = self.loss(self.network.head_logits(self.network.embed(batch.images)), labels)
+            return StepOutput(loss)
+        images, turns = rotations(batch.images)
+        features = self.network.embed(images)  # (4b, d), unrotated first
+        heads = self.loss(self.network.head_logits(features[: len(batch.images)]), labels)
+        rotation = F.cross_entropy(self.network.rotation_logits(features).float(), turns)
+        return StepOutput(heads + rotation, {"heads": heads.detach(), "rotation": rotation.detach()})
+
+    def on_epoch_end(self, state: TrainState) -> Mapping[str, float]:
+        """Means over the optimizations of this epoch; after the last one, labels that match the network."""
+        if state.epoch + 1 == self.config.epochs and self.labels.times:
+            self._renew(tuple(range(len(self.network.heads))), state)
+        records, self._records = self._records, []
+        metrics = {"optimizations": float(self.labels.num_optimizations)}
+        if records:
+            for name in ("churn", "marginal_error", "iterations", "cost"):
+                metrics[f"labels/{name}"] = float(np.mean([getattr(record, name) for record in records]))
+            metrics["labels/min_count"] = min(record.min_count for record in records)
+            metrics["labels/max_count"] = max(record.max_count for record in records)
+            metrics["labels/empty_clusters"] = sum(record.empty_clusters for record in records)
+        return metrics
+
+    def extra_state(self) -> dict[str, Any]:
+        """What the running epoch's optimizations came to."""
+        return {"records": [record.to_dict() for record in self._records]}
+
+    def load_extra_state(self, state: Mapping[str, Any]) -> None:
+        """Take back what ``extra_state`` gave."""
+        self._records = [SolveRecord(**record) for record in state["records"]]
+
+    def groupings(self) -> Mapping[str, Tensor]:
+        """The clustering of every head."""
+        return {f"head{head}": labels for head, labels in enumerate(self.labels.pseudo_labels)}
+
+    def parameter_groups(self) -> Iterator[dict[str, Any]]:
+        """Weight decay on everything, as in the released code."""
+        yield {"params": list(self.parameters()), "weight_decay": self.config.weight_decay}
+
+    def eval_view(self) -> ViewSpec:
+        """The center of the image; all of it if it is small."""
+        size = self.network.input_spec.size
+        return test_view(size, "digits" if size <= SMALL_IMAGE else "generic")
+
+    def _train_view(self) -> ViewSpec:
+        size, recipe = self.network.input_spec.size, self.config.augmentation
+        return sela_view(size, recipe, chiral=self.data.chiral, photographic=self.data.photographic)
+
+    def _renew(self, heads: tuple[int, ...], state: TrainState) -> None:
+        """The label pass, then each head's own problem on the same features."""
+        config, batch_size = self.config, self.config.label_pass_batch_size or self.config.batch_size
+        if config.label_pass == "official":
+            how = FullPass("train", self._train_view(), "new", batch_size)
+        else:
+            how = FullPass(
+                "batch-statistics" if config.label_pass_bn == "batch" else "eval", order="fixed", batch_size=batch_size
+            )
+        features, rows = state.visit(self.network.embed, None, how)
+        for head in heads:
+            layer = self.network.heads[head]
+            record = self.labels.renew(head, features, rows, layer, self._settings, state)
+            self._records.append(record)
+            state.log("labels", record.to_dict())
+            for kind, warning in record.warnings(self._settings).items():
+                if (head, kind) not in self._warned:  # the log has every one
+                    self._warned.add((head, kind))
+                    state.warn(f"warning: {warning}")
+
+
+def _prior(spec: str, num_clusters: int) -> NDArray[np.float64]:
+    """Shares of a head's clusters.
+
+    Raises:
+        ConfigError: a file that cannot be used.
+    """
+    try:
+        shares = make_prior(spec if spec.startswith("zipf:") else read_numbers(Path(spec)), num_clusters)
+    except ValueError as error:
+        raise ConfigError(
+            "--prior", f"{spec}: {error}", f"Give {num_clusters} positive shares that sum to 1."
+        ) from error
+    return shares.numpy()

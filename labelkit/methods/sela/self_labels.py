@@ -1,0 +1,251 @@
+"""Pseudo-labels that a network gives itself: one table per head, renewed by balanced optimal transport.
+
+All of it is buffers, so that a checkpoint carries the labels, the potentials and the position in the schedule. Each
+process solves with the rows it visited, and exchanges sums of the size of a head; labels are gathered by row.
+Source: SeLa (``yukimasano/self-label``), specification 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from labelkit.algorithms.sinkhorn.solver import LinearScores, Reduce, order_prior, solve
+from labelkit.data.keyed_random import keyed_generator
+from labelkit.engine.method import TrainState
+
+DEAD_RANGE = 1e-6
+SLOW_ERROR, SLOW_ITERATIONS = 0.1, 100
+_CHUNK = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class SolverSettings:
+    """How labels are optimized; see ``labelkit.algorithms.sinkhorn.solver.solve``."""
+
+    lam: float
+    solver: Literal["auto", "sinkhorn", "lbfgs", "newton"] = "auto"
+    stop: Literal["marginal", "official"] = "marginal"
+    tolerance: float = 1e-4
+    max_iterations: int = 500
+    memory_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SolveRecord:
+    """What one optimization of one head came to.
+
+    Attributes:
+        head: which one.
+        iterations: passes over the scores.
+        marginal_error: sum of the absolute differences between shares reached and asked for.
+        converged: whether that is below the tolerance.
+        cost: mean of -log p of the new labels, nats.
+        churn: share of labels that changed.
+        min_count, max_count: images of the smallest and the largest cluster.
+        empty_clusters: clusters without an image.
+        dead: all images have the same logits, so that ties decide.
+    """
+
+    head: int
+    iterations: int
+    marginal_error: float
+    converged: bool
+    cost: float
+    churn: float
+    min_count: int
+    max_count: int
+    empty_clusters: int
+    dead: bool
+
+    def to_dict(self) -> dict[str, float]:
+        """For the log."""
+        return {name: value for name, value in asdict(self).items()}
+
+    def warnings(self, settings: SolverSettings) -> dict[str, str]:
+        """Return what a person should know, in sentences by their subject."""
+        found = {}
+        if self.dead:
+            found["dead"] = f"head {self.head} gives all images the same logits, so that its labels are arbitrary"
+        reached = f"marginal error {self.marginal_error:.2g} after {self.iterations} passes"
+        if self.empty_clusters:
+            found["empty"] = (
+                f"head {self.head} has {self.empty_clusters} clusters without an image: lower --num-clusters"
+            )
+        if self.marginal_error > SLOW_ERROR and self.iterations >= SLOW_ITERATIONS:
+            found["far"] = (
+                f"labels of head {self.head} are far from balance ({reached}): lower --lam, or use --solver lbfgs"
+            )
+        elif not self.converged:
+            found["not converged"] = (
+                f"labels of head {self.head}: {reached}, asked for {settings.tolerance:g}; they are used as they are"
+            )
+        return found
+
+
+class SelfLabels(nn.Module):
+    """The labels of every head, and all that their next optimization starts from.
+
+    Args:
+        num_samples: rows of the data set, n.
+        num_clusters: clusters of every head.
+        times: when to optimize, in epochs, increasing.
+        refresh: renew ``all`` heads or ``one``, in turn.
+
+    Attributes:
+        pseudo_labels: (h, n) int32, -1 = the image cannot be read.
+        num_optimizations: () int64, so many happened.
+        next_time: () int64, position in ``times`` of the coming one.
+        num_solves: (h,) int64, so many of each head.
+    """
+
+    #: What is equal on every process, since each computes it from the same sums.
+    buffer_names: tuple[str, ...]
+
+    def __init__(
+        self,
+        num_samples: int,
+        num_clusters: Sequence[int],
+        *,
+        times: Sequence[float] = (),
+        refresh: Literal["all", "one"] = "all",
+    ) -> None:
+        super().__init__()
+        self.num_clusters = tuple(num_clusters)
+        self.times = tuple(times)
+        self.refresh = refresh
+        heads = len(self.num_clusters)
+        self.pseudo_labels: Tensor = nn.Buffer(torch.full((heads, num_samples), -1, dtype=torch.int32))
+        self.num_optimizations: Tensor = nn.Buffer(torch.zeros((), dtype=torch.int64))
+        self.next_time: Tensor = nn.Buffer(torch.zeros((), dtype=torch.int64))
+        self.num_solves: Tensor = nn.Buffer(torch.zeros(heads, dtype=torch.int64))
+        for head, k in enumerate(self.num_clusters):
+            self.register_buffer(f"potentials_{head}", torch.zeros(k, dtype=torch.float64))
+            self.register_buffer(f"prior_{head}", torch.full((k,), 1 / k, dtype=torch.float64))
+        self.buffer_names = tuple(name for name, _ in self.named_buffers())
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> SelfLabels:
+        """Move the labels only: potentials are for the solver, on the CPU and in a precision some devices lack."""
+        kept = {name: value for name, value in self._buffers.items() if value is not None and value.is_floating_point()}
+        for name in kept:
+            del self._buffers[name]
+        try:
+            super()._apply(fn, recurse)  # type: ignore[no-untyped-call] # torch does not say
+            return self
+        finally:
+            self._buffers.update(kept)
+
+    def potentials(self, head: int) -> Tensor:
+        """(k,) float64, log cluster weights of the last solve, largest 0."""
+        return self.get_buffer(f"potentials_{head}")
+
+    def prior(self, head: int) -> Tensor:
+        """(k,) float64, shares that the clusters are to have; in the head's order from the first solve on."""
+        return self.get_buffer(f"prior_{head}")
+
+    def set_prior(self, head: int, shares: NDArray[np.float64]) -> None:
+        """Ask for other shares; to be called before the first solve, which puts them in order."""
+        self.prior(head).copy_(torch.from_numpy(np.asarray(shares, dtype=np.float64)))
+
+    def start(self, rows: NDArray[np.int64], seed: int) -> None:
+        """Give the readable rows labels at random, each cluster of a head as many (one more or less)."""
+        for head, k in enumerate(self.num_clusters):
+            order = keyed_generator(seed, f"initial labels {head}").permutation(len(rows))
+            self.pseudo_labels[head, torch.from_numpy(rows)] = torch.from_numpy((order % k).astype(np.int32))
+
+    def due(self, epoch: float) -> tuple[int, ...]:
+        """Return the heads to renew at a time in epochs, and move on; times that were passed by are dropped."""
+        passed = sum(time <= epoch for time in self.times)
+        if passed <= int(self.next_time):
+            return ()
+        self.next_time.fill_(passed)
+        counter = int(self.num_optimizations)
+        self.num_optimizations += 1
+        heads = range(len(self.num_clusters))
+        return tuple(heads) if self.refresh == "all" else (counter % len(heads),)
+
+    @torch.no_grad()
+    def renew(
+        self,
+        head: int,
+        features: Tensor,
+        rows: NDArray[np.int64],
+        layer: nn.Module,
+        settings: SolverSettings,
+        state: TrainState,
+    ) -> SolveRecord:
+        """Solve for the labels of one head.
+
+        Args:
+            head: which one.
+            features: (m, d) float of the rows that this process visited.
+            rows: (m,) their numbers; over all processes each readable row once.
+            layer: its ``Linear``, to (k,) logits.
+            settings: of the solver.
+            state: speaks to the other processes.
+        """
+        weight, bias = layer.weight, layer.bias
+        assert isinstance(weight, Tensor)
+        assert isinstance(bias, Tensor)
+        weight, bias = weight.float(), bias.float()
+        features = features.to(weight.device) if len(features) else weight.new_zeros((0, weight.shape[1]))
+        low, high, shares = _look(features, weight, bias, settings.lam, state.combine)
+        prior = self.prior(head)
+        if int(self.num_solves[head]) == 0:
+            prior.copy_(order_prior(prior, shares))
+        scores = LinearScores(features, weight, bias)
+        result = solve(
+            scores,
+            settings.lam,
+            prior=prior,
+            tol=settings.tolerance,
+            max_iterations=settings.max_iterations,
+            solver=settings.solver,
+            stop=settings.stop,
+            initial=self.potentials(head),
+            memory_bytes=settings.memory_bytes,
+            reduce=state.combine,
+        )
+        self.potentials(head).copy_(result.potentials)
+        # one more than the label, since a row that nobody has comes back as 0
+        table = state.gather_rows(result.cluster_ids + 1, torch.from_numpy(rows), self.pseudo_labels.shape[1]) - 1
+        before = self.pseudo_labels[head].cpu()
+        listed = table >= 0
+        counts = torch.bincount(table[listed], minlength=self.num_clusters[head])
+        churn = float((table[listed] != before[listed]).double().mean())
+        self.pseudo_labels[head] = table.to(torch.int32).to(self.pseudo_labels.device)
+        self.num_solves[head] += 1
+        return SolveRecord(
+            head=head,
+            iterations=result.num_iterations,
+            marginal_error=result.marginal_error,
+            converged=result.converged,
+            cost=result.cost,
+            churn=churn,
+            min_count=int(counts.min()),
+            max_count=int(counts.max()),
+            empty_clusters=int((counts == 0).sum()),
+            dead=bool((high - low).max() < DEAD_RANGE),
+        )
+
+
+def _look(features: Tensor, weight: Tensor, bias: Tensor, lam: float, combine: Reduce) -> tuple[Tensor, Tensor, Tensor]:
+    """Smallest and largest score of each cluster, and its share before any balancing, over all processes."""
+    k = len(weight)
+    low = torch.full((k,), torch.inf, dtype=torch.float64, device=weight.device)
+    high = -low
+    shares = torch.zeros(k + 1, dtype=torch.float64, device=weight.device)
+    for start in range(0, len(features), _CHUNK):
+        chunk = features[start : start + _CHUNK]
+        scores = lam * torch.nn.functional.linear(chunk, weight, bias).double()
+        low, high = torch.minimum(low, scores.amin(0)), torch.maximum(high, scores.amax(0))
+        shares[:k] += scores.softmax(1).sum(0)
+        shares[k] += len(chunk)
+    low, high, shares = -combine(-low, "max"), combine(high, "max"), combine(shares, "sum")
+    return low, high, shares[:k] / shares[k]

@@ -1,0 +1,342 @@
+"""One method of a comparison: its options, its length, its runs in processes of their own, its scores."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from labelkit.config.backbone import BackboneRunConfig
+from labelkit.config.compare import CompareConfig
+from labelkit.config.discovery import ContrastiveTrainConfig, DiscoveryTrainConfig
+from labelkit.config.few_labels import FewLabelTrainConfig
+from labelkit.config.presets import resolve
+from labelkit.config.train import RunConfig
+from labelkit.errors import LabelkitError
+from labelkit.methods.registry import METHODS
+from labelkit.stages.compare.budget import is_shortest, length_of, shortened
+from labelkit.stages.compare.judges import embed_for_judges, judge_store
+from labelkit.stages.train.run import train_method
+from labelkit.store.commit import commit_bytes, commit_json
+
+# a run may take so much more than the budget before it is shortened once more
+_SLACK = 1.25
+# and is stopped here; starting and reading images take time too
+_LIMIT_TIMES, _LIMIT_SECONDS = 3, 120
+
+
+class RunFailed(Exception):  # noqa: N818 - says what happened to a run, and is always caught
+    """A run that did not finish; its message is the reason."""
+
+
+class TooSlow(RunFailed):
+    """A run that was stopped since it took too long."""
+
+
+class Stopped(Exception):  # noqa: N818 - no error
+    """The comparison was asked to stop."""
+
+
+@dataclass(frozen=True)
+class DataFacts:
+    """What all runs share.
+
+    Attributes:
+        num_classes: of the data set.
+        test_split: the held-out images that judge.
+        holdout: share that is set apart; ``None`` for a set with splits of its own.
+    """
+
+    num_classes: int
+    test_split: str
+    holdout: float | None
+
+
+@dataclass
+class Workplace:
+    """Where runs are kept and how they take turns.
+
+    Attributes:
+        folder: for runs, stores and scores.
+        one_at_a_time: held by whoever computes in this process.
+        stop: set when all are to end.
+    """
+
+    folder: Path
+    one_at_a_time: threading.Lock = field(default_factory=threading.Lock)
+    stop: threading.Event = field(default_factory=threading.Event)
+
+
+def labels_of(config: RunConfig) -> str:
+    """Return which labels a method takes: ``few`` of each class, ``some`` of the old classes, ``all`` or ``none``."""
+    if isinstance(config, FewLabelTrainConfig):
+        return "few"
+    if isinstance(config, ContrastiveTrainConfig):
+        return "some"
+    unsupervised = getattr(config, "mode", "supervised") == "unsupervised"
+    return "none" if config.label_split == "none" or unsupervised else "all"
+
+
+def own_output(config: RunConfig) -> str:
+    """Return what a network says by itself: ``names`` of classes, unnamed ``groups``, or ``nothing``."""
+    if isinstance(config, DiscoveryTrainConfig):
+        return "groups"
+    has_classifier = isinstance(config, BackboneRunConfig) and hasattr(config, "num_classes")
+    return "names" if has_classifier and labels_of(config) in ("few", "all") else "nothing"
+
+
+def method_config(name: str, config: CompareConfig, data: DataFacts, seed: int, fraction: float = 1.0) -> RunConfig:
+    """Return the options of one run: the preset's, on the common images, with the labels of its kind.
+
+    Args:
+        name: of the method.
+        config: of the comparison.
+        data: the common images.
+        seed: of weights and of the draw of a few labels.
+        fraction: share of the preset's length.
+
+    Raises:
+        ConfigError: the options do not fit together.
+    """
+    spec = METHODS[name]
+    common: dict[str, object] = {
+        "dataset": config.dataset,
+        "data_root": config.data_root,
+        "holdout": data.holdout,
+        "holdout_classes": None,
+        "max_per_class": config.max_per_class,
+        "split_seed": config.split_seed,
+        "num_labels": None,
+        "seed": seed,
+        "threads": config.threads,
+        "device": config.device,
+    }
+    preset = resolve(spec.config, preset=config.method_preset, overrides={"dataset": config.dataset}).config
+    kind = labels_of(preset)
+    if kind == "few":
+        common |= {"num_labels": config.labels_per_class * data.num_classes, "label_seed": seed}
+        common["label_split"] = "few-labels"
+    elif kind == "some":
+        common |= {"label_split": "gcd", "label_ratio": config.label_ratio, "num_old_classes": config.num_old_classes}
+    else:
+        common["label_split"] = "given" if kind == "all" else "none"
+    values = preset.to_yaml_dict(operational=False) | common | shortened(preset, fraction)
+    made: RunConfig = spec.config.model_validate(values)
+    return made
+
+
+class MethodRuns:
+    """All runs of a method, one after the other; what is finished in the folder is not done again.
+
+    Args:
+        name: of the method.
+        config: of the comparison.
+        data: the common images.
+        place: where to work.
+    """
+
+    def __init__(self, name: str, config: CompareConfig, data: DataFacts, place: Workplace) -> None:
+        self.name = name
+        self.config = config
+        self.data = data
+        self.place = place
+        self.length_file = place.folder / f"{name}.length.json"
+        self.time_limit = _LIMIT_TIMES * config.budget_seconds + _LIMIT_SECONDS
+
+    def run(self, seed: int) -> dict[str, Any]:
+        """Train and judge with one seed; return the record of it.
+
+        Raises:
+            RunFailed: with the reason.
+            Stopped: the comparison is to end.
+        """
+        record = self.place.folder / f"{self.name}-s{seed}.json"
+        if record.exists():
+            found: dict[str, Any] = json.loads(record.read_bytes())
+            return found
+        try:
+            values = self._train_and_judge(seed)
+        except LabelkitError as error:
+            raise RunFailed(str(error).strip()) from error
+        commit_json(record, values)
+        return values
+
+    def _train_and_judge(self, seed: int) -> dict[str, Any]:
+        length = self._length()
+        run = self.place.folder / f"{self.name}-s{seed}"
+        while True:
+            config = method_config(self.name, self.config, self.data, seed, length["fraction"])
+            # the others keep the length of the first: their runs are to be alike
+            is_last_try = bool(length["shortened_again"] or seed or is_shortest(config))
+            try:
+                cost = self._train(config, run)
+            except TooSlow:
+                done = steps_logged(run) / (length["steps"] * length["fraction"])
+                if is_last_try or not done:
+                    raise
+                seconds = self.time_limit / min(1.0, done)
+            else:
+                summary: dict[str, Any] = json.loads((run / "summary.json").read_bytes())
+                seconds = summary["seconds"]
+                if is_last_try or seconds <= _SLACK * self.config.budget_seconds:
+                    break
+            length |= {
+                "fraction": length["fraction"] * self.config.budget_seconds / seconds,
+                "shortened_again": True,
+            }
+            commit_json(self.length_file, length)
+        store = self.place.folder / f"{self.name}-s{seed}.h5"
+        with self.place.one_at_a_time:
+            self._check_stop()
+            embed_for_judges(self.config, store, self.data.holdout, checkpoint=run)
+            scores = judge_store(
+                store, self.data.test_split, neighbors=self.config.neighbors, seed=seed, own=own_output(config)
+            )
+        return {
+            "method": self.name,
+            "seed": seed,
+            "labels": summary["samples"]["labeled"],
+            "labeled_classes": summary["samples"]["old_classes"] if summary["samples"]["labeled"] else 0,
+            "network": getattr(config, "backbone", None),
+            "length": length_of(config),
+            "share_of_preset": min(1.0, length["fraction"]),
+            "seconds_per_step_probed": length["seconds_per_step"],
+            "steps": summary["steps"],
+            "seconds": summary["seconds"],
+            "over_budget": summary["seconds"] > _SLACK * self.config.budget_seconds,
+            **cost,
+            "scores": scores,
+        }
+
+    def _length(self) -> dict[str, Any]:
+        """Return the share of the preset's length that fits, by the time of a few steps; kept for all seeds."""
+        if self.length_file.exists():
+            found: dict[str, Any] = json.loads(self.length_file.read_bytes())
+            return found
+        config = method_config(self.name, self.config, self.data, 0).model_copy(update={"dry_run": True})
+        with self.place.one_at_a_time:
+            self._check_stop()
+            plan: dict[str, Any] = train_method(config).to_json()
+        seconds = plan["seconds_per_step"] * plan["steps"]
+        length = {
+            "seconds_per_step": plan["seconds_per_step"],
+            "steps": plan["steps"],
+            "fraction": min(1.0, self.config.budget_seconds / seconds) if seconds else 1.0,
+            "shortened_again": False,
+        }
+        commit_json(self.length_file, length)
+        return length
+
+    def _train(self, config: RunConfig, run: Path) -> dict[str, float]:
+        """Train in a process of its own; return what it took."""
+        self._check_stop()
+        if run.exists():
+            # it was stopped: what it took would not be known
+            shutil.rmtree(run)
+        options = run.with_name(f"{run.name}.yaml")
+        commit_bytes(options, yaml.safe_dump(config.to_yaml_dict(operational=False), sort_keys=False).encode())
+        command = [
+            *(sys.executable, "-m", "labelkit", "train", self.name, "--preset", "none"),
+            *("--config", str(options), "--out", str(run), "--json"),
+        ]
+        said = run.with_name(f"{run.name}.log")
+        cost, code = run_process(
+            command,
+            said,
+            limit=self.time_limit,
+            stop=self.place.stop,
+            environment=os.environ | {"OMP_NUM_THREADS": str(self.config.threads)},
+        )
+        if code != 0:
+            raise RunFailed(_reason(said, code))
+        return cost
+
+    def _check_stop(self) -> None:
+        if self.place.stop.is_set():
+            raise Stopped
+
+
+def steps_logged(run: Path) -> int:
+    """Return the last step that a run logged; 0 if it logged none."""
+    log = run / "metrics.jsonl"
+    lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+    for line in reversed(lines):
+        with contextlib.suppress(ValueError, TypeError, KeyError):  # a line that was cut when it was stopped
+            return int(json.loads(line)["step"])
+    return 0
+
+
+def run_process(
+    command: Sequence[str], said: Path, *, limit: float, stop: threading.Event, environment: dict[str, str]
+) -> tuple[dict[str, float], int]:
+    """Run a process to its end; return its CPU seconds, peak memory in MiB and exit code.
+
+    Args:
+        command: words.
+        said: file for what it says on stderr.
+        limit: seconds after which it is stopped.
+        stop: set when it is to end.
+        environment: of the process.
+
+    Raises:
+        Stopped: ``stop`` was set; the process has ended.
+        TooSlow: it took longer than ``limit``; likewise.
+    """
+    deadline = time.monotonic() + limit
+    peak = 0.0
+    with said.open("wb") as errors:
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors, env=environment)
+        asked = False
+        while True:
+            peak = max(peak, peak_of_running(process.pid))
+            # wait4, since Popen does not tell what one process took
+            pid, status, usage = os.wait4(process.pid, os.WNOHANG)
+            if pid:
+                process.returncode = os.waitstatus_to_exitcode(status)
+                break
+            if not asked and (stop.is_set() or time.monotonic() > deadline):
+                process.terminate()
+                asked = True
+            time.sleep(0.05)
+    if stop.is_set():
+        raise Stopped
+    if asked:
+        raise TooSlow(f"not done after {limit:.0f} s, so it was stopped")
+    unit = 2**20 if sys.platform == "darwin" else 2**10
+    cost = {
+        "cpu_seconds": round(usage.ru_utime + usage.ru_stime, 2),
+        # what the system counts in the end includes this process, of which the other is a copy at first
+        "peak_memory_mib": round(peak or usage.ru_maxrss / unit, 1),
+    }
+    return cost, process.returncode
+
+
+def peak_of_running(pid: int) -> float:
+    """Return the most memory that a process had resident so far, in MiB; 0 where the system does not tell."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return 0.0
+    found = re.search(r"^VmHWM:\s+(\d+) kB$", status, flags=re.MULTILINE)
+    return int(found[1]) / 2**10 if found else 0.0
+
+
+def _reason(said: Path, code: int) -> str:
+    """Return the error that a process ended with."""
+    text = said.read_text(errors="replace").strip()
+    at = text.rfind("error: ")
+    if at >= 0 and (at == 0 or text[at - 1] == "\n"):
+        return text[at + len("error: ") :]
+    return f"exit code {code}" + (f": {text.splitlines()[-1]}" if text else "")

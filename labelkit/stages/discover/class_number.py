@@ -1,0 +1,270 @@
+"""Judge how many classes the rows of a store fall into: bounds, rows to use, criteria, and what to say of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelkit.algorithms.class_number import (
+    CRITERIA,
+    EXACT_SILHOUETTE_ROWS,
+    LABEL_FREE,
+    ClassNumberChoice,
+    Criterion,
+    TooFewDifferentRowsError,
+    choose_num_classes,
+    class_numbers,
+    combine_criteria,
+    count_paths,
+    estimate_num_classes,
+    make_curve,
+    most_classes,
+    share_error,
+)
+from labelkit.algorithms.row_blocks import StoredRows
+from labelkit.config.discover import DiscoverCategoriesConfig
+from labelkit.data.keyed_random import keyed_generator
+from labelkit.errors import ConfigError, DatasetError
+from labelkit.stages.group.cluster import most_clusters
+from labelkit.stages.progress import current_progress
+from labelkit.stages.result import Cell, Table
+
+# Of each class with labels so many labeled rows are used even where few rows are drawn.
+_LABELS_KEPT = 10
+_SHOWN_NAMES = 5
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """The number of classes with its evidence.
+
+    Attributes:
+        choice: number, interval, and the curve of each criterion.
+        searched: smallest and largest number that was to be tried.
+        num_rows: rows used.
+        notes: what limits the evidence, for people.
+    """
+
+    choice: ClassNumberChoice
+    searched: tuple[int, int]
+    num_rows: int
+    notes: tuple[str, ...]
+
+    def to_json(self) -> dict[str, object]:
+        """Return number, interval, curves, and how they came about."""
+        choice = self.choice
+        return {
+            "num_classes": choice.best,
+            "interval": [choice.low, choice.high],
+            "searched": list(self.searched),
+            "rows_used": self.num_rows,
+            "curve": [[number, score] for number, score in zip(choice.numbers, choice.scores, strict=True)],
+            "criteria": [
+                {
+                    "name": curve.name,
+                    "best": curve.best,
+                    "interval": [curve.low, curve.high],
+                    "best_of_draws": list(curve.best_of_draws),
+                    "curve": [
+                        [number, score, error]
+                        for number, score, error in zip(curve.numbers, curve.scores, curve.errors, strict=True)
+                    ],
+                }
+                for curve in choice.criteria
+            ],
+            "notes": list(self.notes),
+        }
+
+    def table(self) -> Table:
+        """Return one row per criterion, and the choice."""
+        choice = self.choice
+        cells: list[list[Cell]] = []
+        for curve in choice.criteria:
+            place = curve.numbers.index(curve.best)
+            score, error = curve.scores[place], curve.errors[place]
+            cells.append([curve.name, curve.best, curve.low, curve.high, score, error])
+        cells.append(["all together", choice.best, choice.low, choice.high, max(choice.scores), None])
+        return Table(
+            "how many classes? best number, and from - to: what is within one standard error of it",
+            ["criterion", "classes", "from", "to", "score", "error"],
+            cells,
+        )
+
+
+def judge_class_number(
+    config: DiscoverCategoriesConfig,
+    where: str,
+    class_names: Sequence[str],
+    features: StoredRows,
+    labels: NDArray[np.int64],
+) -> Judgement:
+    """Choose the number of classes.
+
+    Args:
+        config: criteria, bounds, draws.
+        where: file that the labels are from, for messages.
+        class_names: of the labels.
+        features: (n, d) as they are to be clustered.
+        labels: (n,) classes that may be used, -1 where there is none.
+
+    Raises:
+        DatasetError: no labels for a criterion that needs them, or rows that repeat too much.
+        ConfigError: bounds that leave no choice.
+    """
+    classes, sizes = np.unique(labels[labels >= 0], return_counts=True)
+    notes: list[str] = []
+    if config.search == "path":
+        used = _rows_to_use(config, labels, classes)
+        if len(used) < len(features):
+            notes.append(
+                f"the number was chosen from {len(used)} of {len(features)} rows, drawn at random (--max-rows)"
+            )
+        _, sizes = np.unique(labels[used][labels[used] >= 0], return_counts=True)
+        most = most_classes(len(used))
+    else:
+        used, most = np.arange(len(features), dtype=np.int64), len(features)
+    criteria = _criteria(config, where, sizes)
+    low, high = _bounds(config, labels, len(used), min(most, most_clusters(labels >= 0, labels[labels >= 0])))
+    if config.search != "path":
+        return Judgement(_published(config, features[:], labels, low, high), (low, high), len(features), ())
+
+    if "heldout" in criteria and (sizes == 1).any():
+        single = [class_names[label] for label in classes[sizes == 1]]
+        some = ", ".join(single[:_SHOWN_NAMES]) + (", ..." if len(single) > _SHOWN_NAMES else "")
+        notes.append(
+            f"heldout: {len(single)} of {len(sizes)} classes have one labeled row and none to hold out: {some}"
+        )
+    elif config.criterion == "auto" and len(sizes) and "heldout" not in criteria:
+        notes.append("heldout is left out: no class has two labeled rows")
+    numbers = class_numbers(low, high)
+    if len(numbers) <= high - low:
+        notes.append("numbers above 100 were tried in steps of 2 %")
+    total = count_paths(criteria, config.num_draws)
+    with current_progress().task("number of classes", total=total) as task:
+        try:
+            choice = choose_num_classes(
+                features[used],
+                numbers,
+                criteria,
+                labels=labels[used],
+                labeled_mask=labels[used] >= 0,
+                seed=config.seed,
+                num_draws=config.num_draws,
+                progress=lambda: task.advance(1),
+            )
+        except TooFewDifferentRowsError as error:
+            raise DatasetError(
+                where, f"rows repeat: {error}", f"Embed other images, or pass --min-classes below {low}."
+            ) from error
+    if choice.numbers[-1] < high:
+        notes.append(f"numbers above {choice.numbers[-1]} were not tried: half of the rows has no more different ones")
+    for curve in choice.criteria:
+        if not curve.tells:
+            notes.append(f"{curve.name} finds no number better than chance, so it allows every one")
+        elif curve.name == "silhouette":
+            strata = (
+                [len(used)] if set(criteria) <= set(LABEL_FREE) else [len(used) - int(sizes.sum()), *sizes.tolist()]
+            )
+            exact = sum((size + 1) // 2 for size in strata) <= EXACT_SILHOUETTE_ROWS
+            notes.append("silhouette: " + ("exact" if exact else "simplified (distances to cluster means)"))
+    if choice.best in (low, high) and low < high:
+        notes.append(f"the choice is at the {'lower' if choice.best == low else 'upper'} end of what was tried")
+    return Judgement(choice, (low, high), len(used), tuple(notes))
+
+
+def _criteria(config: DiscoverCategoriesConfig, where: str, sizes: NDArray[np.int64]) -> Sequence[Criterion]:
+    """Return the criteria to use; ``sizes`` are the labeled rows of each class."""
+    if config.criterion == "label-free" or (config.criterion == "auto" and not len(sizes)):
+        return LABEL_FREE
+    if config.criterion == "auto":
+        return tuple(name for name in CRITERIA if name != "heldout" or sizes.max() > 1)
+    if config.criterion in ("labeled", "heldout") and not len(sizes):
+        raise DatasetError(
+            where,
+            f"has no labels that may be used, and --criterion {config.criterion} needs some",
+            "Embed a data set with labels, or pass --criterion label-free.",
+        )
+    if config.criterion == "heldout" and sizes.max() < 2:
+        raise DatasetError(
+            where,
+            "no class has two labeled rows, so that no label can be held out",
+            "Label more images, or pass --criterion auto.",
+        )
+    return (config.criterion,)
+
+
+def _rows_to_use(
+    config: DiscoverCategoriesConfig, labels: NDArray[np.int64], classes: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Draw at most ``max_rows`` rows, with some labeled ones of each class."""
+    if len(labels) <= config.max_rows:
+        return np.arange(len(labels), dtype=np.int64)
+    kept = min(_LABELS_KEPT, config.max_rows // max(1, 2 * len(classes)))
+    if kept < 2:
+        raise ConfigError(
+            "--max-rows",
+            f"{config.max_rows} rows are too few for {len(classes)} classes with labels",
+            f"Choose at least {4 * len(classes)}.",
+        )
+    order = keyed_generator(config.seed, "class number").permutation(len(labels))
+    first = [order[labels[order] == label][:kept] for label in classes]
+    chosen = np.zeros(len(labels), dtype=bool)
+    chosen[np.concatenate([*first, np.empty(0, dtype=np.int64)])] = True
+    others = order[~chosen[order]]
+    chosen[others[: config.max_rows - int(chosen.sum())]] = True
+    return np.flatnonzero(chosen)
+
+
+def _bounds(config: DiscoverCategoriesConfig, labels: NDArray[np.int64], num_rows: int, most: int) -> tuple[int, int]:
+    """Return the smallest and the largest number to try."""
+    num_old = len(np.unique(labels[labels >= 0]))
+    low = max(config.min_classes or 0, num_old, 2)
+    high = config.max_classes if config.max_classes is not None else min(most, max(low, min(1000, num_rows // 10)))
+    for name, number in (("--min-classes", config.min_classes), ("--max-classes", config.max_classes)):
+        if number is not None and number < num_old:
+            raise ConfigError(name, f"{number} is fewer than the {num_old} classes with labels", "Raise it.")
+    least = max(2, num_old)
+    if least > most:
+        raise DatasetError(
+            str(config.index),
+            f"{num_rows} rows are too few to tell {least} classes or more",
+            "Embed more images"
+            + (", or pass --criterion labeled --search grid, which uses all rows at once." if num_old else "."),
+        )
+    if not low <= high <= most:
+        at_fault = "--min-classes" if low > most else "--max-classes"
+        raise ConfigError(
+            at_fault,
+            f"cannot search from {low} to {high} classes among {num_rows} rows, {int((labels >= 0).sum())} of them "
+            "labeled" + (", by halves of them" if config.search == "path" else ""),
+            f"Choose it between {least if low > most else low} and {most}.",
+        )
+    return low, high
+
+
+def _published(
+    config: DiscoverCategoriesConfig, features: NDArray[np.float32], labels: NDArray[np.int64], low: int, high: int
+) -> ClassNumberChoice:
+    """Run GCD's search; the error of an accuracy is that of a share of so many labeled rows."""
+    labeled = labels >= 0
+    search: Literal["brent", "grid"] = "brent" if config.search == "brent" else "grid"
+    with current_progress().task("number of classes", total=None) as task:
+        found = estimate_num_classes(
+            features,
+            labels,
+            labeled,
+            k_min=low,
+            k_max=high,
+            seed=config.seed,
+            num_inits=config.num_inits,
+            search=search,
+            progress=lambda number, score: task.advance(1, classes=number, score=round(score, 4)),
+        )
+    numbers, scores = zip(*sorted(found.curve), strict=True)
+    accuracy = np.array(scores)
+    errors = share_error(accuracy, int(labeled.sum()))
+    return combine_criteria([make_curve("labeled", numbers, accuracy[None], errors)])

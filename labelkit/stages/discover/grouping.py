@@ -1,0 +1,140 @@
+"""The grouping that answers rest on: a result that is there, or one made for them first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelkit.config.cluster import SSKMeansConfig
+from labelkit.config.discover import DiscoverAnswerConfig
+from labelkit.errors import Mismatch, StoreError
+from labelkit.stages.discover.held_out import Grouping
+from labelkit.stages.group.cluster import cluster_store
+from labelkit.stages.memory import Memory, held_out_bytes
+from labelkit.stages.progress import current_progress
+from labelkit.stages.read.given_labels import GivenLabels, class_names_of, labels_to_use
+from labelkit.stages.read.rows import check_features, unit_rows
+from labelkit.store.embeddings import EmbeddingStore
+from labelkit.store.results import Result, list_results, read_result
+
+_PREFERRED = ("head", "ss-kmeans", "categories")
+# With fewer, clusterings that lack some labels end in worse optima than the grouping: confidences come out too low.
+_FEWEST_INITS = 10
+
+
+def group_first(config: DiscoverAnswerConfig, num_clusters: int) -> tuple[Path, ...]:
+    """Group the rows of the store by semi-supervised k-means, as ``labelkit cluster ss-kmeans`` does.
+
+    Returns:
+        The file of the result, named by ``config.grouping``.
+
+    Raises:
+        StoreError: the store has no labels that may be used, or such a result already.
+        ConfigError: more clusters than rows, or fewer than classes.
+    """
+    made = cluster_store(
+        SSKMeansConfig(
+            index=config.index,
+            num_clusters=num_clusters,
+            result=config.grouping,
+            labels=config.labels,
+            seed=config.seed,
+            overwrite=config.overwrite,
+            max_memory=config.max_memory,
+        )
+    )
+    return made.paths
+
+
+def read_grouping(store: EmbeddingStore, config: DiscoverAnswerConfig) -> tuple[Grouping, GivenLabels]:
+    """Read the result that groups the rows, and the labels of these rows: by default those it was made with.
+
+    Raises:
+        StoreError: there is none, or it names no classes.
+        Mismatch: it belongs to another version of the store.
+    """
+    there = list_results(store)
+    name = config.grouping or next((name for name in _PREFERRED if name in there), None)
+    if config.num_clusters is not None:
+        name = config.grouping or "ss-kmeans"
+    if name is None:
+        remedy = "Pass --num-clusters, or run `labelkit discover categories` on it first, without a number."
+        if "logits" in store.extras:
+            remedy = "Run `labelkit discover head` on it first, or pass --num-clusters."
+        raise StoreError(str(store.path), "has no result that groups its rows into known classes and new ones", remedy)
+    result = read_result(store, name, allow_stale=True)
+    if result.stale:
+        problem = f"made from other content than {store.path} has now"
+        raise Mismatch(result.where, problem, f"Make it again: `labelkit {result.stage} ... --overwrite`.")
+    ids = next((result.arrays[key] for key in ("pseudo_labels", "cluster_ids") if key in result.arrays), None)
+    if ids is None or result.kind == "answers" or "names" not in result.arrays or "new_classes" not in result.arrays:
+        raise StoreError(
+            result.where,
+            "does not group the rows into known classes and new ones",
+            "Name a result of `discover head`, `cluster ss-kmeans` or `discover categories` with --grouping.",
+        )
+    if config.grouping is None:
+        current_progress().message(f"groups of the result {name!r} ({result.stage})")
+    rows = np.flatnonzero(np.asarray(ids) >= 0).astype(np.int64)
+    if not len(rows):
+        raise StoreError(result.where, "groups no row", "Make it again on this store.")
+    given = labels_to_use(config.labels, store, rows)
+    class_names = given.class_names
+    class_names += tuple(name for name in class_names_of(store, result) if name not in class_names)
+    class_of_group = classes_of_groups(store, result, class_names)
+    labels = given.labels
+    source = given.source
+    if config.labels is None and "labeled" in result.arrays:
+        # a row with a label is in the group of its class
+        used = np.asarray(result.arrays["labeled"], dtype=bool)[rows]
+        labels = np.where(used, class_of_group[np.asarray(ids, dtype=np.int64)[rows]], -1)
+        source = dict(result.params.get("labels") or {})
+    given = replace(given, labels=labels, class_names=class_names, source=source)
+    params = result.params
+    inits, iterations, tol = params.get("num_inits"), params.get("max_iterations"), params.get("tolerance")
+    num_inits = config.num_inits or max(_FEWEST_INITS, inits if isinstance(inits, int) else 0)
+    Memory.of(config).require(
+        held_out_bytes(len(rows), store.dim, len(result.arrays["names"]), num_inits),
+        f"answers for {len(rows):,} rows of {store.dim} numbers",
+    )
+    features = check_features(store, rows)
+    grouping = Grouping(
+        name=name,
+        stage=result.stage,
+        rows=rows,
+        features=features if params.get("normalize") is False else unit_rows(features),
+        group_ids=np.asarray(ids, dtype=np.int64)[rows],
+        class_of_group=class_of_group,
+        names=list(result.arrays["names"]),
+        num_inits=num_inits,
+        max_iter=iterations if isinstance(iterations, int) and iterations > 0 else 100,
+        tol=float(tol) if isinstance(tol, int | float) and tol >= 0 else 1e-4,
+    )
+    return grouping, given
+
+
+def classes_of_groups(store: EmbeddingStore, result: Result, class_names: Sequence[str]) -> NDArray[np.int64]:
+    """Class of each group of a result by its name, -1 for new groups; (k,) int64.
+
+    Args:
+        store: whose rows are grouped.
+        result: with ``names`` and ``new_classes``.
+        class_names: of the store, and of labels given later.
+
+    Raises:
+        StoreError: a group is named by a class that is not among these.
+    """
+    number = {text: label for label, text in enumerate(class_names)}
+    classes = np.full(len(result.arrays["names"]), -1, dtype=np.int64)
+    for group, (text, is_new) in enumerate(zip(result.arrays["names"], result.arrays["new_classes"], strict=True)):
+        if is_new:
+            continue
+        if text not in number:
+            problem = f"names a class {text!r} that {store.path} does not have"
+            raise StoreError(result.where, problem, "Make it again on this store.")
+        classes[group] = number[text]
+    return classes

@@ -1,0 +1,519 @@
+"""Embed every image of a data set; a store appears once, complete."""
+
+from __future__ import annotations
+
+import resource
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from labelkit import __version__
+from labelkit.config.base import value_text
+from labelkit.config.embed import EmbedConfig
+from labelkit.data.datasets import FileSource, ImageDataset
+from labelkit.data.decode import Channels
+from labelkit.data.loading import EvalLoader
+from labelkit.data.registry import load_dataset
+from labelkit.data.views.transforms import Normalize
+from labelkit.engine.devices import Runtime
+from labelkit.errors import ConfigError, DivergenceError, Interrupted
+from labelkit.models.inference import InferenceNetwork
+from labelkit.stages.embed.memory import check_embed_memory
+from labelkit.stages.embed.patches import PatchCollector, patch_shape, patch_summary, plan_patches
+from labelkit.stages.embed.reuse import plan_reuse
+from labelkit.stages.progress import Task, current_progress
+from labelkit.stages.read.locations import remember_images, remember_model
+from labelkit.stages.read.networks import EmbeddingNetwork, embedding_network, numerics_record
+from labelkit.stages.result import Cell, SimpleResult, Table
+from labelkit.stages.train.initialize import describe_weights
+from labelkit.stages.train.prepare import choose_images, has_own_splits, prepare_data, with_holdout
+from labelkit.store.embeddings import EmbeddingStore, open_store
+from labelkit.store.patch_writing import PatchRun
+from labelkit.store.patches import open_patches, patches_folder
+from labelkit.store.reuse import copy_rows
+from labelkit.store.writing import EmbeddingPlan, EmbeddingRun, continue_plan
+
+
+def embed_images(config: EmbedConfig) -> SimpleResult:
+    """Embed a data set with the network of a run, a backbone, or the pixels themselves.
+
+    A killed run goes on where it stopped when the same command is given again; rows are the same bytes either way.
+
+    Raises:
+        DatasetError: no images, or too many that cannot be read.
+        CheckpointError: the run or the weights cannot be used.
+        StoreError: the output exists and holds something else.
+        ConfigError: it does not fit into the memory.
+    """
+    order: NDArray[np.int64] | None = None
+    if config.checkpoint is None:
+        dataset, labeled, old_classes = _as_asked(config)
+        model = embedding_network(config, dataset.in_channels)
+    else:
+        model = embedding_network(config, 3)
+        dataset, labeled, old_classes, order = _from_run(config, model)
+    dataset, labeled = _some_images(config, dataset, labeled)
+    runtime = Runtime(device=config.device, precision=config.precision, threads=config.threads)
+    describe_weights(model.network)
+    shape = patch_shape(model.network, model.view) if config.dense else None
+    network = model.network.to(runtime.device)
+    plan = _plan(config, runtime, model, dataset, labeled, old_classes, with_logits=order is not None)
+    reused = tuple(open_store(path) for path in config.reuse or ())
+    if reused:
+        plan = plan_reuse(config.out, plan, reused, dataset)
+    if config.dry_run:
+        return _describe_plan(config, runtime, model, dataset, plan, shape)
+    progress = current_progress()
+    for note in dataset.notes:
+        progress.message(note)
+    started = time.monotonic()
+    # an unfinished run keeps the listing it began with; what was added since is for the next store
+    plan = continue_plan(config.out, plan)
+    dataset = _listed_as(dataset, plan)
+    patch_plan = plan_patches(config, network, plan, shape) if shape is not None else None
+    check_embed_memory(config, network, plan, patch_plan.count * patch_plan.dim if patch_plan is not None else 0)
+    if patch_plan is not None:
+        PatchRun.check(config.out, patch_plan, overwrite=config.overwrite)
+    run = EmbeddingRun.open(config.out, plan, overwrite=config.overwrite)
+    patches = None if patch_plan is None else PatchRun.open(config.out, patch_plan, overwrite=config.overwrite)
+    work = _Work(run, patches, dataset, model, network, runtime, config, order, reused)
+    embedded_now = _embed_pending(work)
+    store = _published(work)
+    for warning in [*run.warnings, *(patches.warnings if patches is not None else [])]:
+        progress.warning(warning)
+    runtime.close()
+    if model.location is not None:
+        remember_model(store.model.weights_fingerprint, model.location)
+    remember_images(store.content_digest, config.dataset, config.data_root)
+    return _summary(work, store, embedded_now, time.monotonic() - started)
+
+
+@dataclass(frozen=True)
+class _Work:
+    """All that it takes to embed a part.
+
+    Attributes:
+        run: makes the store.
+        patches: makes patches; ``None``: none are wanted.
+        dataset, model, network, runtime, config: what is embedded how; the network is on its device.
+        order: columns of the classifier; ``None``: its output is left out.
+        reused: stores that rows are copied from.
+    """
+
+    run: EmbeddingRun
+    patches: PatchRun | None
+    dataset: ImageDataset
+    model: EmbeddingNetwork
+    network: InferenceNetwork
+    runtime: Runtime
+    config: EmbedConfig
+    order: NDArray[np.int64] | None
+    reused: tuple[EmbeddingStore, ...]
+
+
+def _embed_pending(work: _Work) -> int:
+    """Make the parts of store and patches that are not there yet; return how many images that were."""
+    rank, world = work.runtime.rank, work.runtime.world_size
+    rows_missing = set(work.run.pending_parts(rank, world))
+    patches_missing = set() if work.patches is None else set(work.patches.pending_parts(rank, world))
+    parts = sorted(rows_missing | patches_missing)
+    ranges = {k: work.run.part_range(k) for k in parts}
+    embedded = 0
+    if parts:
+        total = sum(end - start for start, end in ranges.values())
+        with current_progress().task("embed", total=total) as task, _stop_between_batches() as stop:
+            for k in parts:
+                if stop:  # a part whose rows are all copied has no batch to stop at
+                    raise Interrupted(stop[0])
+                embedded += _embed_part(work, k, k in rows_missing, k in patches_missing, task, stop)
+    return embedded
+
+
+def _published(work: _Work) -> EmbeddingStore:
+    """Put the parts together, of the store first; return it."""
+    run, patches, runtime = work.run, work.patches, work.runtime
+    runtime.barrier()
+    if runtime.is_main and not run.already_done:
+        run.publish(work.config.bad_limit)
+    if runtime.is_main and patches is not None:
+        patches.publish(open_store(work.config.out))
+    runtime.barrier()
+    store = open_store(work.config.out)
+    if patches is not None and patches.already_done:
+        # only a set that is whole counts as done
+        open_patches(store).verify()
+    return store
+
+
+def _summary(work: _Work, store: EmbeddingStore, embedded_now: int, seconds: float) -> SimpleResult:
+    """What is said in the end."""
+    out, patches = work.config.out, work.patches
+    labeled_rows = 0 if store.labeled is None else int(np.asarray(store.labeled).sum())
+    values: dict[str, object] = {
+        "index": out,
+        "rows": store.n,
+        "dim": store.dim,
+        "labeled": labeled_rows,
+        "reused": work.run.plan.num_reused,
+        "skipped": [{"sample_id": name, "reason": reason} for name, reason in store.skipped],
+        "model": {
+            "name": store.model.name,
+            "source": store.model.source,
+            "fingerprint": store.model.weights_fingerprint,
+        },
+        "content_digest": store.content_digest,
+        "already_done": work.run.already_done and (patches is None or patches.already_done),
+        "seconds": round(seconds, 2),
+        "images_per_second": round(embedded_now / seconds, 1) if embedded_now else None,
+    }
+    tables = [
+        Table(
+            "",
+            ["index", "rows", "dim", "labeled", "skipped", "model", "seconds"],
+            [[out, store.n, store.dim, labeled_rows, len(store.skipped), store.model.name, round(seconds, 1)]],
+        )
+    ]
+    paths = [out]
+    if work.reused:
+        shown: list[list[Cell]] = [
+            [path, count] for path, count in zip(work.config.reuse or (), _reused_of_each(work), strict=True)
+        ]
+        tables.append(Table("copied, not computed", ["from", "rows"], shown))
+    if patches is not None:
+        found = patch_summary(patches_folder(out), patches.plan, open_patches(store).num_patches)
+        values["patches"] = found
+        paths.append(patches_folder(out))
+        grid, plan = patches.plan.grid, patches.plan
+        cells: list[Cell] = [found["patches"], f"{grid[0]} x {grid[1]}", plan.per_image or "all", plan.dim]  # type: ignore[list-item] # a count
+        row = [*cells, plan.dtype, plan.layer, found["mib"], patches_folder(out)]
+        columns = ["patches", "grid", "per image", "dim", "type", "layer", "MiB", "path"]
+        tables.append(Table("", columns, [row]))  # type: ignore[list-item] # a number, as was said
+    if store.skipped:
+        tables.append(Table("images left out", ["image", "reason"], [list(pair) for pair in store.skipped[:20]]))
+    return SimpleResult(values, tuple(paths), tuple(tables))
+
+
+def _reused_of_each(work: _Work) -> list[int]:
+    reused = work.run.plan.reused
+    return [0 if reused is None else int((reused[:, 0] == number).sum()) for number in range(len(work.reused))]
+
+
+def _some_images(
+    config: EmbedConfig, dataset: ImageDataset, labeled: NDArray[np.bool_]
+) -> tuple[ImageDataset, NDArray[np.bool_]]:
+    """Apply ``--stride`` and ``--max-images``."""
+    rows = np.arange(len(dataset))[:: config.stride]
+    if config.max_images is not None and config.max_images < len(rows):
+        rows = rows[np.arange(config.max_images) * len(rows) // config.max_images]
+    if len(rows) == len(dataset):
+        return dataset, labeled
+    return dataset.select(rows), labeled[rows]
+
+
+def _listed_as(dataset: ImageDataset, plan: EmbeddingPlan) -> ImageDataset:
+    """The data set with the rows of a plan; files that vanished since are found missing when they are read."""
+    if dataset.sample_ids == tuple(plan.sample_ids) or dataset.root is None:
+        return dataset
+    current_progress().message("the folder changed since this run began: its first listing is embedded")
+    n = len(plan.sample_ids)
+    return replace(
+        dataset,
+        sample_ids=tuple(plan.sample_ids),
+        labels=plan.labels if plan.labels is not None else np.full(n, -1, dtype=np.int64),
+        given=np.zeros(n, dtype=bool),
+        splits=plan.splits if plan.splits is not None else np.full(n, -1, dtype=np.int16),
+        source=FileSource(dataset.root, tuple(plan.sample_ids)),
+    )
+
+
+def _as_asked(config: EmbedConfig) -> tuple[ImageDataset, NDArray[np.bool_], NDArray[np.bool_]]:
+    """Images, labeled rows and old classes as ``--label-split`` says."""
+    prepared = prepare_data(config)
+    split = prepared.split
+    for warning in split.warnings:
+        current_progress().warning(warning)
+    old = np.zeros(len(prepared.dataset.class_names), dtype=bool)
+    old[list(split.old_classes)] = split.labeled.any()
+    return prepared.dataset, split.labeled, old
+
+
+def _from_run(
+    config: EmbedConfig, model: EmbeddingNetwork
+) -> tuple[ImageDataset, NDArray[np.bool_], NDArray[np.bool_], NDArray[np.int64] | None]:
+    """Images, labeled rows, old classes, and the order of the classifier's columns (``None``: leave them out).
+
+    Of the data set that the run was trained on, known by the images it had labels for, the store calls usable what
+    training used. Another data set gets its labels as ``--label-split`` says.
+    """
+    assert model.run_split is not None
+    saved = model.run_split["split"]
+    trained_names = [model.run_split["class_names"][label] for label in saved["old_classes"]]
+    dataset = load_dataset(config.dataset, data_root=config.data_root, download=config.download)
+    used = set(saved["labeled"])
+    present = len(used.intersection(dataset.sample_ids))
+    is_own = set(trained_names) <= set(dataset.class_names) and (
+        # a few may have been removed since; other images can share a name or two
+        2 * present > len(used) or (not used and dataset.name == model.run_split["dataset"])
+    )
+    if is_own:
+        _refuse_label_options(config)
+        own_splits = has_own_splits(dataset) and not model.run_split.get("replaces_splits")
+        if model.run_split.get("held_out") and not own_splits:
+            dataset = with_holdout(dataset, model.run_split["held_out"])
+        dataset = choose_images(config, dataset)
+        old = np.isin(dataset.class_names, trained_names)
+        labeled = np.array([sample_id in used for sample_id in dataset.sample_ids], dtype=bool)
+        labeled &= (dataset.labels >= 0) & old[dataset.labels] if len(old) else False
+    else:
+        current_progress().message(
+            f"{config.dataset} is not what the run was trained on ({model.run_split['dataset']}): "
+            "labels as --label-split says"
+        )
+        dataset, labeled, old = _as_asked(config)
+    if not model.network.num_outputs:
+        return dataset, labeled, old, None
+    names = [name for name, is_old in zip(dataset.class_names, old, strict=True) if is_old]
+    if set(names) != set(trained_names):
+        if config.logits:
+            current_progress().message(
+                "the run's classifier knows other classes than have labels here: its output is not stored"
+            )
+        return dataset, labeled, old, None
+    # old classes ascending, then the anonymous columns: what readers of a store rely on
+    columns = [trained_names.index(name) for name in names]
+    order = np.array([*columns, *range(len(columns), model.network.num_outputs)], dtype=np.int64)
+    return dataset, labeled, old, order
+
+
+def _refuse_label_options(config: EmbedConfig) -> None:
+    """Refuse options that the run's own split leaves no room for.
+
+    Raises:
+        ConfigError: one is set.
+    """
+    fields = (
+        "label_split",
+        "num_old_classes",
+        "label_ratio",
+        "num_labels",
+        "imbalance_factor",
+        "split_seed",
+        "holdout",
+        "holdout_classes",
+    )
+    for name in fields:
+        if getattr(config, name) != type(config).model_fields[name].default:
+            raise ConfigError(
+                "--" + name.replace("_", "-"),
+                f"has no meaning here: {config.dataset} is what {config.checkpoint} was trained on, so the split of "
+                "that run is used",
+                "Leave it out.",
+            )
+
+
+def _plan(
+    config: EmbedConfig,
+    runtime: Runtime,
+    model: EmbeddingNetwork,
+    dataset: ImageDataset,
+    labeled: NDArray[np.bool_],
+    old_classes: NDArray[np.bool_],
+    *,
+    with_logits: bool,
+) -> EmbeddingPlan:
+    has_labels = len(dataset.class_names) > 0
+    network = model.network
+    part_rows = -(-config.part_rows // config.batch_size) * config.batch_size
+    return EmbeddingPlan(
+        sample_ids=dataset.sample_ids,
+        labels=dataset.labels if has_labels else None,
+        labeled=labeled.astype(np.uint8) if has_labels else None,
+        class_names=dataset.class_names,
+        old_classes=old_classes.astype(np.uint8) if has_labels else None,
+        splits=dataset.splits if dataset.split_names else None,
+        split_names=dataset.split_names,
+        model=model.identity(numerics_record(runtime, config.precision, config.batch_size)),
+        dim=network.embed_dim,
+        dtype=config.dtype,
+        extras={"logits": network.num_outputs} if config.logits and with_logits else {},
+        batch_size=config.batch_size,
+        part_rows=part_rows,
+        normalized=False,
+        metric="cosine",
+        created_by=f"labelkit {__version__}",
+    )
+
+
+def _embed_part(work: _Work, k: int, with_rows: bool, with_patches: bool, task: Task, stop: list[int]) -> int:
+    """Make a part: embed its images, but copy rows that other stores have; return how many were embedded.
+
+    The images that are left are batched anew within the part, so that its bytes follow from the plan alone.
+    """
+    run = work.run
+    start, end = run.part_range(k)
+    collector: PatchCollector | None = None
+    if with_patches:
+        assert work.patches is not None
+        collector = PatchCollector(work.patches, k, work.model.view)
+    rows = np.arange(start, end, dtype=np.int64)
+    copied = rows[:0]
+    if run.plan.reused is not None:
+        is_copied = run.plan.reused[start:end, 0] >= 0
+        rows, copied = rows[~is_copied], rows[is_copied]
+        task.advance(len(copied))
+    columns, skipped = _embed_rows(work, rows, collector, task, stop)
+    if not with_rows:
+        return len(rows)
+    if len(copied):
+        assert run.plan.reused is not None
+        others = copy_rows(work.reused, run.plan.reused[copied], list(run.plan.extras or {}))
+        broken = {row for row, _ in skipped}
+        kept = [row for row in rows.tolist() if row not in broken]
+        order = np.argsort(np.concatenate([copied, np.array(kept, dtype=np.int64)]))
+        columns = {name: np.concatenate([others[name], columns[name]])[order] for name in columns}
+    given = {name: columns.pop(name) for name in ("embeddings", "sha256", "file_sizes", "image_sizes")}
+    run.write_part(k, **given, extras=columns, skipped=skipped)
+    return len(rows)
+
+
+def _embed_rows(
+    work: _Work, rows: NDArray[np.int64], collector: PatchCollector | None, task: Task, stop: list[int]
+) -> tuple[dict[str, NDArray[Any]], list[tuple[int, str]]]:
+    """Embed some rows of the data set; return columns of those that can be read, and the others with reasons."""
+    runtime, config, network, order = work.runtime, work.config, work.network, work.order
+    spec, plan = network.input_spec, work.run.plan
+    found: dict[str, list[NDArray[Any]]] = {
+        "embeddings": [np.zeros((0, plan.dim), dtype=np.float32)],
+        "sha256": [np.zeros((0, 32), dtype=np.uint8)],
+        "file_sizes": [np.zeros(0, dtype=np.uint64)],
+        "image_sizes": [np.zeros((0, 2), dtype=np.uint32)],
+        **{name: [np.zeros((0, width), dtype=np.float32)] for name, width in (plan.extras or {}).items()},
+    }
+    skipped: list[tuple[int, str]] = []
+    loader = EvalLoader(
+        work.dataset,
+        work.model.view,
+        rows=rows,
+        batch_size=config.batch_size,
+        normalize=Normalize(spec.mean, spec.std),
+        channels=_channels(spec.channels),
+        device=runtime.device,
+        num_workers=config.num_workers,
+        identify=True,
+    )
+    for batch in loader if len(rows) else ():
+        if stop:
+            raise Interrupted(stop[0])
+        with torch.inference_mode(), runtime.autocast():
+            if collector is None:
+                features, maps = network.embed(batch.images), None
+            else:
+                features, maps = network.embed_with_patches(batch.images)
+            outputs = network.classify(features) if plan.extras else None
+        broken = {row for row, _ in batch.bad}
+        skipped.extend(batch.bad)
+        keep = np.array([i for i, row in enumerate(batch.rows) if int(row) not in broken], dtype=np.int64)
+        embedded = features.float().cpu().numpy()[keep]
+        if not np.isfinite(embedded).all():
+            raise DivergenceError(
+                f"{config.dataset} rows {int(batch.rows[0])} to {int(batch.rows[-1])}",
+                "the network gives NaN or infinite embeddings",
+                "Use --precision float32, or another checkpoint.",
+            )
+        found["embeddings"].append(embedded)
+        if outputs is not None:
+            assert order is not None
+            found["logits"].append(outputs.float().cpu().numpy()[keep][:, order])
+        for name in ("sha256", "file_sizes", "image_sizes"):
+            column = getattr(batch, name)
+            assert column is not None
+            found[name].append(column[keep])
+        if collector is not None and maps is not None:
+            collector.add(batch, keep, maps, config.dataset)
+        task.advance(len(batch.rows))
+    return {name: np.concatenate(pieces) for name, pieces in found.items()}, skipped
+
+
+def _channels(number: int) -> Channels:
+    return 1 if number == 1 else 3
+
+
+@contextmanager
+def _stop_between_batches() -> Iterator[list[int]]:
+    """Turn SIGINT and SIGTERM into a note that is read between batches."""
+    noted: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        noted.append(number)
+
+    try:
+        before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    except ValueError:  # not the main thread: whoever runs us there owns the signals
+        before = {}
+    try:
+        yield noted
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _describe_plan(
+    config: EmbedConfig,
+    runtime: Runtime,
+    model: EmbeddingNetwork,
+    dataset: ImageDataset,
+    plan: EmbeddingPlan,
+    shape: tuple[int, int, int] | None,
+) -> SimpleResult:
+    """Time two batches on real images, write nothing."""
+    spec = model.network.input_spec
+    rows = np.arange(min(len(dataset), 2 * config.batch_size), dtype=np.int64)
+    loader = EvalLoader(
+        dataset,
+        model.view,
+        rows=rows,
+        batch_size=config.batch_size,
+        normalize=Normalize(spec.mean, spec.std),
+        channels=_channels(spec.channels),
+        device=runtime.device,
+    )
+    started = time.perf_counter()
+    with torch.inference_mode(), runtime.autocast():
+        for batch in loader:
+            model.network.embed(batch.images)
+    seconds = (time.perf_counter() - started) / len(rows)
+    width = plan.dim * (2 if config.dtype == "float16" else 4)
+    unit = 1 if sys.platform == "darwin" else 1024
+    parameters = sum(p.numel() for p in model.network.parameters())
+    values: dict[str, object] = {
+        "config": config.to_yaml_dict(),
+        "images": len(dataset),
+        "dim": plan.dim,
+        **({"reused": plan.num_reused} if plan.reused is not None else {}),
+        "model": model.network.identity["name"],
+        "parameters": parameters,
+        "store_mib": round(len(dataset) * (width + 48) / 2**20, 2),
+        "memory_mib": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**20),
+        "estimated_minutes": round((len(dataset) - plan.num_reused) * seconds / 60, 2),
+        "device": str(runtime.device),
+    }
+    if shape is not None:
+        patches = plan_patches(config, model.network, plan, shape)
+        values["patches"] = f"{patches.count} of {shape[0]} x {shape[1]}, {shape[2]} values, {patches.dtype}"
+        values["patches_mib"] = round(patches.estimated_bytes() / 2**20, 2)
+    rows_shown = [[key, str(value)] for key, value in values.items() if key != "config"]
+    options = [[key, value_text(value, longest=None)] for key, value in config.to_yaml_dict().items()]
+    shown = (
+        Table("configuration", ["option", "value"], options),
+        Table("plan (nothing was written)", ["what", "value"], rows_shown),
+    )
+    return SimpleResult(values, (), shown)

@@ -1,0 +1,1 @@
+"""labelkit.stages.evaluate."""

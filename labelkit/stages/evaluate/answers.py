@@ -1,0 +1,184 @@
+"""Score confident answers against the true classes, on rows that neither training nor calibration had labels of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelkit.algorithms.calibration import Reliability, reliability, risk_coverage
+from labelkit.config.evaluate import EvaluateAnswerConfig
+from labelkit.errors import StoreError
+from labelkit.metrics.answers import class_of_answer
+from labelkit.stages.discover.answer import DECISIONS, GIVEN, KNOWN, NEW, UNSURE
+from labelkit.stages.discover.grouping import classes_of_groups
+from labelkit.stages.new_files import check_new_file
+from labelkit.stages.read.given_labels import class_names_of
+from labelkit.stages.read.rows import split_rows
+from labelkit.stages.result import Cell, SimpleResult, Table, jsonable
+from labelkit.store.embeddings import EmbeddingStore, open_store
+from labelkit.store.results import read_result, write_result
+
+_SHARES = (0.5, 0.8, 1.0)
+_CURVE_POINTS = 100
+
+
+def evaluate_answer(config: EvaluateAnswerConfig) -> SimpleResult:
+    """Reliability before and after calibration, risk-coverage, and what became of old and new classes.
+
+    Raises:
+        StoreError: the store has no truth for the rows answered, or the result is no answer.
+        ConfigError: the picture cannot be written, or there is one.
+    """
+    if config.plot is not None:
+        check_new_file(config.plot, overwrite=config.overwrite, option="--plot")
+    store = open_store(config.index)
+    result = read_result(store, config.answer)
+    if result.kind != "answers":
+        problem = f"is no answer but holds {result.kind} ({result.stage})"
+        raise StoreError(result.where, problem, "Name a result of `labelkit discover answer` with --answer.")
+    arrays = result.arrays
+    rows, labels, kinds = _rows_to_judge(store, arrays, config.split)
+    new = np.asarray(arrays["new_classes"], dtype=bool)
+    class_names = class_names_of(store, result)
+    class_of_group = classes_of_groups(store, result, class_names)
+    groups = np.asarray(arrays["group_ids"], dtype=np.int64)[rows]
+    matched = class_of_answer(labels, groups, class_of_group)
+    correct = matched[groups] == labels
+    confidence = np.asarray(arrays["confidence"], dtype=np.float64)[rows]
+    uncalibrated = np.asarray(arrays["uncalibrated_confidence"], dtype=np.float64)[rows]
+    after = reliability(confidence, correct, num_bins=config.bins)
+    before = reliability(uncalibrated, correct, num_bins=config.bins)
+    risk = risk_coverage(confidence, correct)
+    answered = kinds != UNSURE
+    says_known = ~new[groups]
+    is_old = np.isin(labels, class_of_group[class_of_group >= 0])
+
+    points = np.unique(np.ceil(np.linspace(1 / _CURVE_POINTS, 1, _CURVE_POINTS) * len(rows)).astype(np.int64)) - 1
+    by_kind = {
+        name: reliability(confidence[mine], correct[mine], num_bins=config.bins) if mine.any() else None
+        for name, mine in (("known", says_known), ("new", ~says_known))
+    }
+    outcomes = [
+        _outcome("class with labels", is_old, kinds, correct),
+        _outcome("class without labels", ~is_old, kinds, correct),
+    ]
+    values: dict[str, object] = {
+        "index": config.index,
+        "answer": result.name,
+        "rows": len(rows),
+        "rows_calibrated_with": int((np.asarray(arrays["calibration_rows"]) > 0).sum()),
+        "accuracy": _share(correct),
+        "mean_confidence": float(confidence.mean()),
+        "answered": int(answered.sum()),
+        "answered_share": _share(answered),
+        "accuracy_answered": _share(correct[answered]),
+        "accuracy_known_answers": _share(correct[kinds == KNOWN]),
+        "accuracy_new_answers": _share(correct[kinds == NEW]),
+        "accuracy_unsure": _share(correct[~answered]),
+        "before": before.to_dict(),
+        "after": after.to_dict(),
+        **{f"after_{name}": None if found is None else found.to_dict() for name, found in by_kind.items()},
+        "aurc": risk.aurc,
+        "aurc_uncalibrated": risk_coverage(uncalibrated, correct).aurc,
+        "aurc_best": risk_coverage(correct.astype(np.float64), correct).aurc,
+        "accuracy_at_coverage": {f"{int(100 * value)}": risk.accuracy_at(value) for value in _SHARES},
+        "risk_coverage": [[float(risk.coverage[i]), float(risk.risk[i])] for i in points],
+        "class_of_group": [
+            {"group": name, "class": class_names[label] if label >= 0 else None}
+            for name, label in zip(arrays["names"], matched, strict=True)
+        ],
+        "outcomes": outcomes,
+    }
+    made: list[Path] = []
+    if config.result is not None:
+        made.append(
+            write_result(
+                store,
+                config.result,
+                kind="evaluation",
+                arrays={"metrics": jsonable(values | {"index": store.path.name})},  # type: ignore[dict-item]  # an object, as metrics may be
+                params={"answer": config.answer, "split": config.split, "bins": config.bins},
+                stage="evaluate answer",
+                overwrite=config.overwrite,
+            )
+        )
+    if config.plot is not None:
+        from labelkit.stages.pictures.plots import write_reliability_plot  # matplotlib takes a second to load
+
+        if config.plot.suffix == ".h5":
+            raise StoreError(str(config.plot), "is a store, or named like one", "Choose another name for --plot.")
+        curves = {"before calibration": before, "after": after}
+        made.append(
+            write_reliability_plot(config.plot, curves, risk, title=f"{len(rows):,} images held out from calibration")
+        )
+    answers: list[Cell] = [len(rows), 100 * _share(answered), 100 * _share(correct[answered])]
+    answers += [*(100 * risk.accuracy_at(value) for value in _SHARES), risk.aurc]
+    errors = [before.ece, after.ece, *(None if found is None else found.ece for found in by_kind.values())]
+    return SimpleResult(values, tuple(made), tuple(_tables(answers, after, errors, outcomes)))
+
+
+def _rows_to_judge(
+    store: EmbeddingStore, arrays: Mapping[str, Any], split: str
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Rows that were answered and not calibrated with, their true class, and what was decided."""
+    decisions = np.asarray(arrays["decisions"], dtype=np.int64)
+    wanted = (decisions < GIVEN) & (np.asarray(arrays["calibration_rows"]) == 0)
+    inside = np.zeros(store.n, dtype=bool)
+    inside[split_rows(store, split)] = True
+    truth = np.full(store.n, -1, dtype=np.int64) if store.labels is None else np.asarray(store.labels)
+    rows = np.flatnonzero(wanted & inside & (truth >= 0))
+    if not len(rows):
+        raise StoreError(
+            f"{store.path}:/labels",
+            "the true class is known of no image that was answered and not calibrated with",
+            "Embed a data set with labels, or check --split.",
+        )
+    return rows, truth[rows], decisions[rows]
+
+
+def _share(values: NDArray[np.bool_]) -> float:
+    return float(values.mean()) if len(values) else float("nan")
+
+
+def _outcome(
+    name: str, chosen: NDArray[np.bool_], kinds: NDArray[np.int64], correct: NDArray[np.bool_]
+) -> dict[str, Cell]:
+    """How many of some rows were named, called new or left open, and how many of these rightly."""
+    line: dict[str, Cell] = {"truth": name, "rows": int(chosen.sum())}
+    for kind in (KNOWN, NEW, UNSURE):
+        mine = chosen & (kinds == kind)
+        line[DECISIONS[kind]] = int(mine.sum())
+        line[f"{DECISIONS[kind]}_right"] = int(correct[mine].sum())
+    return line
+
+
+def _tables(
+    answers: list[Cell], after: Reliability, errors: Sequence[Cell], outcomes: Sequence[Mapping[str, Cell]]
+) -> list[Table]:
+    filled = [entry for entry in after.to_dict()["bins"] if entry["count"]]
+    return [
+        Table(
+            "answers on images that neither training nor calibration had labels of, in % but ECE and AURC",
+            ["rows", "answered", "right if answered", *(f"right at {int(100 * v)}" for v in _SHARES), "AURC"],
+            [answers],
+        ),
+        Table(
+            "reliability, after calibration",
+            ["confidence from", "to", "images", "mean confidence", "accuracy"],
+            [[bin_["from"], bin_["to"], bin_["count"], bin_["confidence"], bin_["accuracy"]] for bin_ in filled],
+        ),
+        Table(
+            "expected calibration error",
+            ["before", "after", "known classes named", "new groups named"],
+            [list(errors)],
+        ),
+        Table(
+            "what became of them",
+            ["truth", "rows", "known", "right", "new", "right", "unsure", "right"],
+            [list(line.values()) for line in outcomes],
+        ),
+    ]

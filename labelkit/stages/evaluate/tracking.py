@@ -1,0 +1,204 @@
+"""Judge patch features by tracking: the masks of the first frame of a film are carried through the others.
+
+Source: our CoTAP specification, section 6, after ``facebookresearch/dino:eval_video_segmentation.py``.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
+
+from labelkit.algorithms.label_propagation import propagate_masks, stretch_shares
+from labelkit.config.dense import EvaluateTrackingConfig
+from labelkit.data.datasets import ImageDataset
+from labelkit.data.masks import IGNORE, read_pair
+from labelkit.data.views.masks import resize_mask
+from labelkit.errors import ConfigError, DatasetError
+from labelkit.metrics.segmentation import boundary_accuracy, region_similarity
+from labelkit.stages.evaluate.dense_input import choose_rows, open_dense
+from labelkit.stages.evaluate.dense_result import write_asked
+from labelkit.stages.evaluate.segmentation_head import FrozenNetwork
+from labelkit.stages.pictures.masks import MaskPicture
+from labelkit.stages.progress import current_progress
+from labelkit.stages.result import Cell, SimpleResult, Table
+
+_LONG_SIDE_STEP = 64
+
+
+@dataclass(frozen=True)
+class _ObjectScore:
+    """Means over the frames of a film, its first and last left out."""
+
+    film: str
+    number: int
+    frames: int
+    region: float
+    boundary: float
+
+
+def evaluate_tracking(config: EvaluateTrackingConfig) -> SimpleResult:
+    """Carry masks of objects from frame to frame by similar patches and score them by J and F.
+
+    Raises:
+        ConfigError: no such split, or nothing to score in it.
+        DatasetError: no films, or masks that cannot be used.
+        CheckpointError: the network cannot be loaded.
+    """
+    given = open_dense(config, classes=False)
+    split, rows = choose_rows(given.dataset, config.split, ("val", "all"), option="--split")
+    films = list(_films(given.dataset, rows).items())[: config.max_films]
+    patch = _patch_size(given.frozen)
+    scores: list[_ObjectScore] = []
+    pictures: list[MaskPicture] = []
+    with current_progress().task("track", total=len(films)) as task:
+        for film, frames in films:
+            predictions = _track(config, given.frozen, given.dataset, frames, patch)
+            scores += _score(film, given.dataset, frames, predictions)
+            if len(pictures) < config.num_pictures:
+                pixels, truth = read_pair(given.dataset, int(frames[-1]))
+                pictures.append(MaskPicture(given.dataset.sample_ids[frames[-1]], pixels, truth, predictions[-1]))
+            task.advance()
+    if not scores:
+        raise ConfigError("--split", f"no film of {split} has an object and three frames", "Choose another split.")
+    region, boundary = (float(np.mean([getattr(one, key) for one in scores])) for key in ("region", "boundary"))
+    values: dict[str, object] = {
+        "measured": f"objects of {given.dataset.name}/{split}",
+        "jf": (region + boundary) / 2,
+        "j": region,
+        "f": boundary,
+        "objects": [
+            {"film": one.film, "object": one.number, "frames": one.frames, "j": one.region, "f": one.boundary}
+            for one in scores
+        ],
+        **given.record,
+        "protocol": {
+            "split": split,
+            "films": len(films),
+            "patch": patch,
+            "short_side": config.shorter_side,
+            **{key: getattr(config, key) for key in ("radius", "context", "top_k", "temperature")},
+        },
+    }
+    made = write_asked(config, values, pictures, ("background",))
+    shown = [100 * value for value in ((region + boundary) / 2, region, boundary)]
+    row: list[Cell] = [given.network, f"{given.dataset.name}/{split}", len(films), len(scores), *shown]
+    columns = ["network", "scored on", "films", "objects", "J&F", "J", "F"]
+    tables = [Table("tracking by label propagation, in %", columns, [row])]
+    if config.per_film:
+        tables.append(_film_table(scores))
+    return SimpleResult(values, made, tuple(tables))
+
+
+def _film_table(scores: list[_ObjectScore]) -> Table:
+    rows: list[list[Cell]] = []
+    for film in dict.fromkeys(one.film for one in scores):
+        own = [one for one in scores if one.film == film]
+        region, boundary = (100 * float(np.mean([getattr(one, key) for one in own])) for key in ("region", "boundary"))
+        rows.append([film, len(own), (region + boundary) / 2, region, boundary])
+    return Table("every film in %", ["film", "objects", "J&F", "J", "F"], rows)
+
+
+def _films(dataset: ImageDataset, rows: NDArray[np.int64]) -> dict[str, list[int]]:
+    """Return the frames of each film in order: the images of one folder."""
+    films: dict[str, list[int]] = {}
+    for row in rows.tolist():
+        folder, _, _ = dataset.sample_ids[row].rpartition("/")
+        films.setdefault(folder, []).append(row)
+    return films
+
+
+def _patch_size(frozen: FrozenNetwork) -> int:
+    """Return how many pixels one row of the feature map is of."""
+    spec = frozen.network.input_spec
+    with torch.inference_mode():
+        maps = frozen.features(torch.zeros(1, spec.channels, spec.size, spec.size))
+    return max(1, spec.size // maps.shape[1])
+
+
+def frame_size(height: int, width: int, short_side: int, patch: int) -> tuple[int, int]:
+    """Return rows and columns in pixels that a frame is resized to.
+
+    The shorter side becomes ``short_side``, or stays if it is smaller, down to whole patches; the longer one follows,
+    down to a multiple of 64, or of the patch below 64.
+    """
+    shorter, longer = sorted((height, width))
+    short = max(patch, min(short_side, shorter) // patch * patch)
+    long = int(longer * min(short_side, shorter) / shorter + 1e-9)
+    step = _LONG_SIDE_STEP if long >= _LONG_SIDE_STEP and _LONG_SIDE_STEP % patch == 0 else patch
+    long = max(short, long // step * step)
+    return (short, long) if height <= width else (long, short)
+
+
+def _track(
+    config: EvaluateTrackingConfig, frozen: FrozenNetwork, dataset: ImageDataset, frames: list[int], patch: int
+) -> list[NDArray[np.uint8]]:
+    """Return the objects found in every frame, (h, w) uint8 each; of the first frame the true ones."""
+    _, first = read_pair(dataset, frames[0])
+    numbers = [int(number) for number in np.unique(first) if number not in (0, IGNORE)]
+    values = np.array([0, *numbers], dtype=np.uint8)
+    predictions = [first]
+    features = _frame_features(config, frozen, dataset, frames[0], patch)
+    small = torch.from_numpy(resize_mask(first, *features.shape[:2]))
+    # pixels to ignore belong to nothing
+    shares = torch.stack([(small == value).float() for value in values.tolist()], dim=-1).to(features.device)
+    origin = (features, shares)
+    recent: deque[tuple[Tensor, Tensor]] = deque(maxlen=config.context)
+    for frame in frames[1:]:
+        features = _frame_features(config, frozen, dataset, frame, patch)
+        sources = [origin, *recent]
+        shares = propagate_masks(
+            features,
+            torch.stack([source[0] for source in sources]),
+            torch.stack([source[1] for source in sources]),
+            radius=config.radius,
+            top_k=config.top_k,
+            temperature=config.temperature,
+        )
+        recent.append((features, shares))
+        _, truth = read_pair(dataset, frame)
+        large = functional.interpolate(
+            shares.permute(2, 0, 1)[None], truth.shape, mode="bilinear", align_corners=False
+        )[0].permute(1, 2, 0)
+        predictions.append(values[stretch_shares(large).argmax(-1).cpu().numpy()])
+    return predictions
+
+
+def _frame_features(
+    config: EvaluateTrackingConfig, frozen: FrozenNetwork, dataset: ImageDataset, row: int, patch: int
+) -> Tensor:
+    """Return the unit features (rows, cols, d) of one frame."""
+    pixels, _ = read_pair(dataset, row)
+    size = frame_size(pixels.shape[0], pixels.shape[1], config.shorter_side, patch)
+    image = torch.from_numpy(pixels).permute(2, 0, 1)[None].float() / 255
+    resized = functional.interpolate(image, size, mode="bicubic", antialias=True).clamp(0, 1)
+    return functional.normalize(frozen.features(resized)[0], dim=-1)
+
+
+def _score(
+    film: str, dataset: ImageDataset, frames: list[int], predictions: list[NDArray[np.uint8]]
+) -> list[_ObjectScore]:
+    """Score every object of the first frame over all frames but the first and the last."""
+    truths = [read_pair(dataset, frame)[1] for frame in frames]
+    if len(frames) < 3:
+        return []
+    for frame, truth, prediction in zip(frames, truths, predictions, strict=True):
+        if truth.shape != prediction.shape:
+            raise DatasetError(dataset.sample_ids[frame], "has another size than the first frame", "Resize the film.")
+    scores = []
+    for number in np.unique(truths[0]).tolist():
+        if number in (0, IGNORE):
+            continue
+        pairs = [
+            ((prediction == number) & (truth != IGNORE), truth == number)
+            for truth, prediction in zip(truths[1:-1], predictions[1:-1], strict=True)
+        ]
+        region = float(np.mean([region_similarity(found, true) for found, true in pairs]))
+        boundary = float(np.mean([boundary_accuracy(found, true) for found, true in pairs]))
+        scores.append(_ObjectScore(film, number, len(pairs), region, boundary))
+    return scores

@@ -1,0 +1,288 @@
+"""Make a store of rows that another program wrote."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelkit import __version__
+from labelkit.config.exchange import ImportConfig
+from labelkit.data.decode import BadImage, decode_image, read_image_file
+from labelkit.data.tables import natural_key
+from labelkit.errors import DatasetError, Mismatch, Refused
+from labelkit.stages.progress import current_progress
+from labelkit.stages.read.locations import remember_images
+from labelkit.stages.result import SimpleResult, Table
+from labelkit.store.commit import sha256_file
+from labelkit.store.embeddings import open_store
+from labelkit.store.foreign.arrays import Column, ForeignRows, read_npy, read_npz, spooled
+from labelkit.store.foreign.hdf5 import read_hdf5
+from labelkit.store.foreign.tables import read_columns, read_csv, read_names
+from labelkit.store.importing import (
+    ImportedColumns,
+    ImportedImages,
+    check_rows,
+    exists_error,
+    imported_model,
+    write_imported,
+)
+from labelkit.store.run_folder import translated
+from labelkit.store.schema import name_bytes, name_fault
+
+_FIRST_SPLITS = ("train", "val", "test")
+_SHOWN_FAULTS = 5
+
+
+def import_store(config: ImportConfig) -> SimpleResult:
+    """Read rows, check them, and write a store of them, complete or not at all.
+
+    Raises:
+        StoreError: the source cannot be used, or the output exists; says the row or line.
+        ConfigError: an array or column that was named is not there.
+        DatasetError: images are missing or cannot be read.
+        ResourceError: the disk is full, ...
+    """
+    started = time.monotonic()
+    if config.out.exists() and not config.overwrite:
+        raise exists_error(config.out)
+    with translated(config.out.parent):
+        config.out.parent.mkdir(parents=True, exist_ok=True)
+    with spooled(config.out.parent) as spool:
+        with translated(config.out.parent):
+            foreign = _read(config, spool)
+        digests = {"source": sha256_file(config.source)}
+        if config.ids is not None:
+            digests["ids"] = sha256_file(config.ids)
+        _write(config, foreign, digests)
+    rows = foreign.rows
+    store = open_store(config.out)
+    if config.images is not None:
+        remember_images(store.content_digest, str(config.images), config.images)
+    values: dict[str, object] = {
+        "index": config.out,
+        "rows": store.n,
+        "dim": store.dim,
+        "dtype": str(store.embeddings.dtype),
+        "labels": 0 if store.labels is None else int((store.labels >= 0).sum()),
+        "classes": len(store.class_names),
+        "splits": list(store.split_names),
+        "has_images": store.has_images,
+        "normalized": store.normalized,
+        "metric": store.metric,
+        "model": store.model.name,
+        "found": rows.found,
+        "content_digest": store.content_digest,
+        "seconds": round(time.monotonic() - started, 2),
+    }
+    columns = ["index", "rows", "dim", "dtype", "labels", "classes", "images", "model"]
+    known = "known" if store.has_images else "not known"
+    cells = [config.out, store.n, store.dim, values["dtype"], values["labels"], values["classes"], known]
+    tables = [Table("", columns, [[*cells, store.model.name]])]  # type: ignore[list-item]  # numbers and texts
+    if rows.found:
+        tables.append(Table("taken from", ["what", "array or column"], [[*pair] for pair in rows.found.items()]))
+    return SimpleResult(values, (config.out,), tuple(tables))
+
+
+@dataclass(frozen=True)
+class _Foreign:
+    """What was read, and how messages call the row that a name stands in."""
+
+    rows: ForeignRows
+    name_where: Callable[[int], str]
+
+
+def _read(config: ImportConfig, spool: IO[bytes]) -> _Foreign:
+    wanted = {
+        "embeddings": config.embeddings_key,
+        "ids": config.ids_key,
+        "labels": config.labels_key,
+        "splits": config.splits_key,
+        "labeled": config.labeled_key,
+    }
+    kind = config.source.suffix.lower()
+    if kind == ".npy":
+        rows = read_npy(config.source)
+    elif kind == ".npz":
+        rows = read_npz(config.source, wanted, spool)
+    elif kind == ".csv":
+        rows = read_csv(config.source, wanted, spool)
+    else:
+        rows = read_hdf5(config.source, wanted, spool)
+    ids = config.ids
+    if ids is None:
+        return _Foreign(rows, rows.where)
+    if ids.suffix.lower() == ".txt":
+        rows.columns["ids"] = read_names(ids)
+        return _Foreign(rows, lambda row: f"{ids} line {row + 1}")
+    columns, lines = read_columns(ids, wanted if kind == ".npy" else {})
+    rows.columns.update(columns)
+    return _Foreign(rows, lambda row: f"{ids} line {lines[row]}")
+
+
+def _write(config: ImportConfig, foreign: _Foreign, digests: Mapping[str, str]) -> None:
+    rows = foreign.rows
+    n = len(rows.embeddings)
+    for role, column in rows.columns.items():
+        if role not in ("class_names", "split_names") and len(column) != n:
+            where = str(config.source if config.ids is None or role in rows.found else config.ids)
+            raise Mismatch(where, f"{len(column)} {role} for {n} rows of {config.source}", "Give one per row.")
+    dtype = config.dtype
+    if dtype == "auto":
+        dtype = "float16" if rows.embeddings.dtype == np.float16 else "float32"
+    check_rows(rows.embeddings, dtype, config.normalized, rows.where)
+    names = _names(rows.columns.get("ids"), n, foreign.name_where)
+    order = np.array(sorted(range(n), key=[name_bytes(name) for name in names].__getitem__), dtype=np.int64)
+    for first, second in itertools.pairwise(order.tolist()):
+        if names[first] == names[second]:
+            problem = f"{names[second]!r} is also the name in {foreign.name_where(first)}"
+            raise Refused(foreign.name_where(second), problem, "Give every row a name of its own.")
+    sample_ids = [names[row] for row in order]
+    columns = _columns(rows.columns, order, foreign.name_where)
+    word = f"sha256:{digests['source']}" if config.model is None else config.model
+    write_imported(
+        config.out,
+        embeddings=rows.embeddings,
+        order=order,
+        sample_ids=sample_ids,
+        dtype=dtype,
+        model=imported_model(config.model or "imported", config.source.name, word),
+        normalized=config.normalized,
+        metric=config.metric,
+        columns=columns,
+        images=None if config.images is None else _look_at_images(config.images, sample_ids),
+        created_by=f"labelkit {__version__}",
+        recipe={"imported": dict(digests), "found": rows.found, "images": config.images is not None},
+        overwrite=config.overwrite,
+    )
+
+
+def _names(column: Column | None, n: int, where: Callable[[int], str]) -> list[str]:
+    """Names of the rows; without any, their numbers, filled with zeros so that they sort as they are."""
+    if column is None:
+        return [f"{row:0{len(str(n - 1))}d}" for row in range(n)]
+    names = column if isinstance(column, list) else [str(number) for number in column.tolist()]
+    for row, name in enumerate(names):
+        fault = name_fault(name) or _text_fault(name)
+        if fault:
+            remedy = "Names are paths below one folder, such as cat/0.png."
+            raise Refused(where(row), f"the name {name!r} {fault}", remedy)
+    return names
+
+
+def _text_fault(text: str) -> str | None:
+    try:
+        name_bytes(text)
+    except UnicodeEncodeError:
+        return "holds half of a character"
+    return "holds a NUL byte" if "\0" in text else None
+
+
+def _columns(columns: Mapping[str, Column], order: NDArray[np.int64], where: Callable[[int], str]) -> ImportedColumns:
+    labels, class_names = _numbered("label", columns.get("labels"), columns.get("class_names"), where)
+    splits, split_names = _numbered("split", columns.get("splits"), columns.get("split_names"), where)
+    first = [name for name in _FIRST_SPLITS if name in split_names]
+    if splits is not None and columns.get("split_names") is None:
+        ordered = [*first, *(name for name in split_names if name not in first)]
+        place = np.array([*(ordered.index(name) for name in split_names), -1], dtype=np.int64)
+        splits, split_names = place[splits], ordered
+    labeled: NDArray[np.bool_] | None = None
+    flags = columns.get("labeled")
+    if flags is not None:
+        values = np.asarray(flags)
+        bad = (values != 0) & (values != 1) if values.dtype.kind == "i" else np.ones(len(values), dtype=bool)
+        bad |= (values == 1) & (np.full(len(values), -1) if labels is None else labels).__lt__(0)
+        if bad.any():
+            row = int(np.argmax(bad))
+            problem = f"labeled is {values[row]}, expected 0, or 1 where there is a label"
+            raise Refused(where(row), problem, "Mend it, or name another column with --labeled-key.")
+        labeled = (values == 1)[order]
+    return ImportedColumns(
+        labels=None if labels is None else labels[order],
+        class_names=class_names,
+        labeled=None if labels is None else labeled,
+        splits=None if splits is None else splits[order].astype(np.int16),
+        split_names=split_names,
+    )
+
+
+def _numbered(
+    what: str, column: Column | None, names: Column | None, where: Callable[[int], str]
+) -> tuple[NDArray[np.int64] | None, list[str]]:
+    """Return numbers and the name of each: texts sorted naturally, empty or -1 = none."""
+    if column is None:
+        return None, []
+    known = None if names is None else [str(name) for name in (names if isinstance(names, list) else names.tolist())]
+    if known is not None and len(set(known)) < len(known):
+        raise Refused(where(0), f"the names of the {what}s hold one twice: {', '.join(known)[:200]}", "Mend them.")
+    if isinstance(column, list):
+        texts: Sequence[str] = column
+    else:
+        values = np.asarray(column)
+        limit = np.iinfo(np.int64).max if known is None else len(known) - 1
+        bad = (values < -1) | (values > limit)
+        if bad.any():
+            row = int(np.argmax(bad))
+            expected = "-1 for none, or more" if known is None else f"-1 to {limit}"
+            raise Refused(where(row), f"{what} {values[row]}, expected {expected}", "Mend it.")
+        if known is not None:
+            return values, known
+        texts = ["" if value < 0 else str(value) for value in values.tolist()]
+    found = known if known is not None else sorted({text for text in texts if text}, key=natural_key)
+    number = {name: place for place, name in enumerate(found)}
+    numbers = np.full(len(texts), -1, dtype=np.int64)
+    for row, text in enumerate(texts):
+        if not text:
+            continue
+        fault = _text_fault(text) or (None if text in number else "is not among the names")
+        if fault:
+            raise Refused(where(row), f"the {what} {text!r} {fault}", "Mend it.")
+        numbers[row] = number[text]
+    return numbers, found
+
+
+def _look_at_images(folder: Path, sample_ids: Sequence[str]) -> ImportedImages:
+    """Read every image once.
+
+    Raises:
+        DatasetError: some are missing or cannot be read.
+    """
+    if not folder.is_dir():
+        raise DatasetError(str(folder), "is no folder", "Give the folder that the names are paths below.")
+    sha256 = np.zeros((len(sample_ids), 32), dtype=np.uint8)
+    file_sizes = np.zeros(len(sample_ids), dtype=np.uint64)
+    image_sizes = np.zeros((len(sample_ids), 2), dtype=np.uint32)
+    bad: list[str] = []
+
+    def look(row: int) -> str | None:
+        try:
+            content = read_image_file(folder / sample_ids[row])
+            height, width, _ = decode_image(content, 3).shape
+        except BadImage as error:
+            return f"{sample_ids[row]}: {error.reason}"
+        sha256[row] = np.frombuffer(hashlib.sha256(content).digest(), dtype=np.uint8)
+        file_sizes[row], image_sizes[row] = len(content), (height, width)
+        return None
+
+    with (
+        current_progress().task("images", total=len(sample_ids)) as task,
+        ThreadPoolExecutor(os.cpu_count() or 1) as pool,
+    ):
+        for fault in pool.map(look, range(len(sample_ids))):
+            task.advance(1)
+            if fault is not None:
+                bad.append(fault)
+    if bad:
+        more = f"; and {len(bad) - _SHOWN_FAULTS} more" if len(bad) > _SHOWN_FAULTS else ""
+        problem = f"{len(bad)} of {len(sample_ids)} images cannot be used: {'; '.join(bad[:_SHOWN_FAULTS])}{more}"
+        raise DatasetError(str(folder), problem, "Check --images, or leave it out: then images are not known.")
+    return ImportedImages(sha256, file_sizes, image_sizes)

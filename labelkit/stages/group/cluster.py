@@ -1,0 +1,222 @@
+"""Group the rows of a store; the result gets a name beside it."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelkit.algorithms.clustering import kmeans, semi_supervised_kmeans, spherical_kmeans
+from labelkit.algorithms.row_blocks import StoredRows
+from labelkit.config.cluster import (
+    ClusterConfig,
+    KMeansConfig,
+    PatchClusterConfig,
+    SinkhornConfig,
+    SphericalKMeansConfig,
+    SSKMeansConfig,
+)
+from labelkit.data.keyed_random import keyed_generator
+from labelkit.errors import ConfigError, DatasetError
+from labelkit.stages.group.patches import cluster_patches
+from labelkit.stages.group.stable_ids import NO_PARAMETERS, lasting_ids, read_earlier
+from labelkit.stages.memory import Memory, kmeans_bytes
+from labelkit.stages.progress import current_progress
+from labelkit.stages.read.given_labels import GivenLabels, labeled_array, labels_to_use
+from labelkit.stages.read.rows import check_directions, split_rows
+from labelkit.stages.result import SimpleResult, Table
+from labelkit.store.embeddings import EmbeddingStore, open_store
+from labelkit.store.results import write_result
+
+_NO_PARAMETERS = (*NO_PARAMETERS, "patches", "max_patches")
+
+
+def cluster_store(config: ClusterConfig) -> SimpleResult:
+    """Run the clustering that the config belongs to.
+
+    Returns:
+        The result file, sizes and inertia.
+
+    Raises:
+        StoreError: the store cannot be used, or has no labels where they are needed.
+        ConfigError: more clusters than rows, or than labels leave room for.
+    """
+    store = open_store(config.index)
+    if isinstance(config, PatchClusterConfig) and config.patches:
+        if config.previous is not None:
+            raise ConfigError("--previous", "groups of patches keep no ids of an earlier run", "Leave it out.")
+        return cluster_patches(config, store)
+    rows = split_rows(store, config.split)
+    if config.num_clusters > len(rows):
+        raise ConfigError(
+            "--num-clusters", f"{config.num_clusters} clusters for {len(rows)} rows of {config.index}", "Choose fewer."
+        )
+    if isinstance(config, SinkhornConfig):
+        from labelkit.stages.group.balanced import cluster_balanced  # torch loads for this algorithm alone
+
+        return cluster_balanced(config, store, rows)
+    algorithm = config.command[1]
+    given = labels_to_use(config.labels, store, rows) if isinstance(config, SSKMeansConfig) else None
+    name = config.result or algorithm
+    earlier = read_earlier(config, name)
+    started = time.monotonic()
+    with current_progress().task(f"{algorithm}, {config.num_clusters} clusters", total=None):
+        cluster_ids, centroids, inertia, iterations, class_of_cluster = _run(config, store, rows, given)
+    seconds = time.monotonic() - started
+    classes = None
+    if class_of_cluster is not None and given is not None:
+        classes = [given.class_names[label] if label >= 0 else None for label in class_of_cluster.tolist()]
+    lasting = lasting_ids(
+        earlier,
+        store,
+        rows,
+        cluster_ids,
+        config.num_clusters,
+        keep_overlap=config.keep_overlap,
+        classes=classes,
+    )
+    cluster_ids = lasting.ids[cluster_ids]
+    full = np.full(store.n, -1, dtype=np.int64)
+    full[rows] = cluster_ids
+    arrays: dict[str, NDArray[np.generic] | list[str]] = {
+        "cluster_ids": full,
+        "centroids": lasting.place(centroids.astype(np.float32)),
+        **lasting.arrays(),
+    }
+    if class_of_cluster is not None and given is not None:
+        arrays["names"] = lasting.names(class_of_cluster, given.class_names)
+        arrays["new_classes"] = lasting.new_classes(class_of_cluster).astype(np.uint8)
+        arrays |= labeled_array(store, rows, given)
+    params = {key: value for key, value in config.to_yaml_dict().items() if key not in _NO_PARAMETERS}
+    params |= {"labels": given.source} if given is not None and given.source else {}
+    path = write_result(
+        store,
+        name,
+        kind="clusters",
+        arrays=arrays,
+        params={**params, **lasting.params(), "inertia": inertia, "iterations": iterations},
+        stage=f"cluster {algorithm}",
+        overwrite=config.overwrite,
+    )
+    sizes = np.bincount(cluster_ids, minlength=lasting.num_ids)
+    values: dict[str, object] = {
+        "index": config.index,
+        "result": name,
+        "path": path,
+        "algorithm": algorithm,
+        "num_clusters": config.num_clusters,
+        "rows": len(rows),
+        "inertia": inertia,
+        "iterations": iterations,
+        "seconds": round(seconds, 3),
+        "sizes": sizes.tolist(),
+        **lasting.to_json(),
+    }
+    used = sizes[~lasting.retired]
+    shown = Table(
+        "",
+        ["result", "clusters", "rows", "smallest", "largest", "inertia", "seconds", "path"],
+        [[name, config.num_clusters, len(rows), int(used.min()), int(used.max()), inertia, round(seconds, 2), path]],
+    )
+    return SimpleResult(values, (path,), (shown,))
+
+
+def _run(
+    config: ClusterConfig, store: EmbeddingStore, rows: NDArray[np.int64], given: GivenLabels | None
+) -> tuple[NDArray[np.int64], NDArray[np.float32], float, int, NDArray[np.int64] | None]:
+    """Return (ids of rows, centroids, inertia, iterations, class of each cluster or None)."""
+    generator = keyed_generator(config.seed, "cluster")
+    features = Memory.of(config).rows(
+        store,
+        rows,
+        beside=kmeans_bytes(len(rows), store.dim, config.num_clusters, config.num_inits),
+        what=config.command[1],
+        unit=bool(getattr(config, "normalize", False)),
+    )
+    if isinstance(config, SSKMeansConfig):
+        assert given is not None
+        labeled, labels = _check_labels(given, config.num_clusters)
+        most = most_clusters(labeled, labels)
+        if config.num_clusters > most:
+            raise ConfigError(
+                "--num-clusters",
+                f"{config.num_clusters} clusters: labels take {len(np.unique(labels))} of them, and the others have "
+                f"only {int((~labeled).sum())} unlabeled rows to start from",
+                f"Choose at most {most}.",
+            )
+        found = semi_supervised_cluster(
+            features,
+            labeled,
+            labels,
+            config.num_clusters,
+            generator=generator,
+            num_inits=config.num_inits,
+            max_iter=config.max_iterations,
+            tol=config.tolerance,
+        )
+        return found
+    common = {"num_inits": config.num_inits, "max_iter": config.max_iterations, "tol": config.tolerance}
+    if isinstance(config, SphericalKMeansConfig):
+        check_directions(store, rows, features)
+        clustering = spherical_kmeans(features, config.num_clusters, generator=generator, **common)  # type: ignore[arg-type] # one dict for ints and a float
+    else:
+        assert isinstance(config, KMeansConfig)
+        clustering = kmeans(features, config.num_clusters, generator=generator, **common)  # type: ignore[arg-type] # as above
+    return clustering.cluster_ids, clustering.centroids, clustering.inertia, clustering.num_iterations, None
+
+
+def _check_labels(given: GivenLabels, num_clusters: int) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+    """Return (mask over the rows, labels of the masked ones) that may be used.
+
+    Raises:
+        DatasetError: there are none.
+        ConfigError: more classes than clusters.
+    """
+    if not given.labeled.any():
+        raise DatasetError(
+            given.where,
+            "has no labels that may be used, and this needs some",
+            "Embed a data set with labels, give some with --labels, or use `labelkit cluster k-means`.",
+        )
+    labels = given.labels[given.labeled]
+    classes = len(np.unique(labels))
+    if classes > num_clusters:
+        raise ConfigError(
+            "--num-clusters", f"{num_clusters} is fewer than the {classes} classes that have labels", "Choose more."
+        )
+    return given.labeled, labels
+
+
+def most_clusters(labeled: NDArray[np.bool_], labels: NDArray[np.int64]) -> int:
+    """Most clusters that semi-supervised k-means can make: one per class with labels, one per unlabeled row."""
+    return len(np.unique(labels)) + int((~labeled).sum())
+
+
+def semi_supervised_cluster(
+    features: NDArray[np.float32] | StoredRows,
+    labeled: NDArray[np.bool_],
+    labels: NDArray[np.int64],
+    num_clusters: int,
+    *,
+    generator: np.random.Generator,
+    num_inits: int,
+    max_iter: int,
+    tol: float,
+) -> tuple[NDArray[np.int64], NDArray[np.float32], float, int, NDArray[np.int64]]:
+    """Semi-supervised k-means over all rows: (ids, centroids, inertia, iterations, class of each cluster or -1)."""
+    free, fixed = np.flatnonzero(~labeled), np.flatnonzero(labeled)
+    found = semi_supervised_kmeans(
+        features.subset(free) if isinstance(features, StoredRows) else features[free],
+        features.subset(fixed) if isinstance(features, StoredRows) else features[fixed],
+        labels,
+        num_clusters,
+        generator=generator,
+        num_inits=num_inits,
+        max_iter=max_iter,
+        tol=tol,
+    )
+    cluster_ids = np.empty(len(features), dtype=np.int64)
+    cluster_ids[~labeled] = found.unlabeled_ids
+    cluster_ids[labeled] = found.labeled_ids
+    return cluster_ids, found.centroids, found.inertia, found.num_iterations, found.class_of_cluster

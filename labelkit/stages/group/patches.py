@@ -1,0 +1,146 @@
+"""Group the patches of a store; the result, an id for every patch, gets a name beside it."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelkit.algorithms.clustering import kmeans, nearest_centroids, spherical_kmeans
+from labelkit.config.cluster import PatchClusterConfig, SphericalKMeansConfig
+from labelkit.data.keyed_random import keyed_generator
+from labelkit.errors import ConfigError
+from labelkit.stages.group.stable_ids import NO_PARAMETERS
+from labelkit.stages.memory import Memory, patch_sample_bytes
+from labelkit.stages.progress import current_progress
+from labelkit.stages.read.rows import split_rows, unit_rows, zero_rows
+from labelkit.stages.result import Cell, SimpleResult, Table
+from labelkit.store.embeddings import EmbeddingStore
+from labelkit.store.patches import PatchBlock, PatchSet, open_patches
+from labelkit.store.results import write_result
+
+_BLOCK_BYTES = 64 << 20
+
+
+def cluster_patches(config: PatchClusterConfig, store: EmbeddingStore) -> SimpleResult:
+    """Find centroids on patches drawn by chance, then give every patch its nearest one, block by block.
+
+    Returns:
+        The result file, sizes and inertia.
+
+    Raises:
+        StoreError: the store has no patches, or they cannot be used.
+        ConfigError: more clusters than patches.
+    """
+    patches = open_patches(store)
+    rows = split_rows(store, config.split)
+    chosen = np.zeros(store.n, dtype=np.bool_)
+    chosen[rows] = True
+    is_spherical = isinstance(config, SphericalKMeansConfig)
+    scaled = is_spherical or bool(getattr(config, "normalize", False))
+    algorithm = config.command[1]
+    started = time.monotonic()
+    with current_progress().task(f"{algorithm} of patches, {config.num_clusters} clusters", total=None):
+        memory = Memory.of(config)
+        num_sampled = min(config.max_patches, patches.num_patches)
+        memory.require(
+            patch_sample_bytes(num_sampled, patches.dim, config.num_clusters, config.num_inits)
+            + 24 * patches.num_patches,
+            f"{algorithm} of {num_sampled:,} patches of {patches.dim} numbers",
+            "lower --max-patches",
+        )
+        sample = _sample(patches, chosen, config.max_patches, config.seed, without_zeros=is_spherical)
+        if config.num_clusters > len(sample):
+            problem = f"{config.num_clusters} clusters for {len(sample)} patches of {config.index}"
+            raise ConfigError("--num-clusters", problem, "Choose fewer.")
+        run = spherical_kmeans if is_spherical else kmeans
+        found = run(
+            unit_rows(sample) if scaled else sample,
+            config.num_clusters,
+            generator=keyed_generator(config.seed, "cluster patches"),
+            num_inits=config.num_inits,
+            max_iter=config.max_iterations,
+            tol=config.tolerance,
+        )
+        ids = _assigned(patches, chosen, found.centroids, scaled=scaled, is_spherical=is_spherical, left=memory.left())
+    seconds = time.monotonic() - started
+    sizes = np.bincount(ids[ids >= 0], minlength=config.num_clusters)
+    name = config.result or f"{algorithm}-patches"
+    params = {key: value for key, value in config.to_yaml_dict().items() if key not in NO_PARAMETERS}
+    path = write_result(
+        store,
+        name,
+        kind="patch_clusters",
+        arrays={"patch_cluster_ids": ids, "centroids": found.centroids.astype(np.float32)},
+        params={
+            **params,
+            "patches_digest": patches.digest,
+            "inertia": found.inertia,
+            "iterations": found.num_iterations,
+            "sample": len(sample),
+        },
+        stage=f"cluster {algorithm}",
+        overwrite=config.overwrite,
+    )
+    values: dict[str, object] = {
+        "index": config.index,
+        "result": name,
+        "path": path,
+        "algorithm": algorithm,
+        "num_clusters": config.num_clusters,
+        "rows": len(rows),
+        "patches": int(sizes.sum()),
+        "sample": len(sample),
+        "inertia": found.inertia,
+        "iterations": found.num_iterations,
+        "seconds": round(seconds, 3),
+        "sizes": sizes.tolist(),
+    }
+    columns = ["result", "clusters", "patches", "sample", "smallest", "largest", "inertia", "seconds", "path"]
+    row: list[Cell] = [name, config.num_clusters, int(sizes.sum()), len(sample), int(sizes.min()), int(sizes.max())]
+    return SimpleResult(values, (path,), (Table("", columns, [[*row, found.inertia, round(seconds, 2), path]]),))
+
+
+def _sample(
+    patches: PatchSet, chosen: NDArray[np.bool_], max_patches: int, seed: int, *, without_zeros: bool
+) -> NDArray[np.float32]:
+    """Up to so many patches of the chosen images, drawn by chance, in order."""
+    counts = np.diff(patches.offsets())
+    numbers = np.flatnonzero(np.repeat(chosen, counts))
+    if len(numbers) > max_patches:
+        drawn = keyed_generator(seed, "sample of patches").choice(len(numbers), max_patches, replace=False)
+        numbers = numbers[np.sort(drawn)]
+    taken = [np.zeros((0, patches.dim), np.float32)]
+    for block in patches.blocks():
+        low, high = np.searchsorted(numbers, (block.start, block.start + len(block.features)))
+        taken.append(block.features[numbers[low:high] - block.start].astype(np.float32))
+    sample = np.concatenate(taken)
+    return sample[~zero_rows(sample)] if without_zeros else sample
+
+
+def _assigned(
+    patches: PatchSet,
+    chosen: NDArray[np.bool_],
+    centroids: NDArray[np.floating],
+    *,
+    scaled: bool,
+    is_spherical: bool,
+    left: int | None,
+) -> NDArray[np.int32]:
+    """(t,) the nearest centroid of each patch; -1 of other images, and of patches without direction."""
+
+    def ids_of(block: PatchBlock) -> NDArray[np.int32]:
+        ids = np.full(len(block.features), -1, dtype=np.int32)
+        wanted = chosen[block.image_rows]
+        features = np.asarray(block.features, dtype=np.float32)
+        if is_spherical:
+            wanted &= ~zero_rows(features)
+        rows = unit_rows(features[wanted]) if scaled else features[wanted]
+        if len(rows):
+            ids[wanted] = nearest_centroids(rows, centroids)
+        return ids
+
+    # a block is held as it is stored, and up to five times as float32
+    size = _BLOCK_BYTES if left is None else min(_BLOCK_BYTES, max(1, left // 12))
+    return np.concatenate([np.zeros(0, np.int32), *(ids_of(block) for block in patches.blocks(size))])

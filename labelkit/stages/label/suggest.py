@@ -1,0 +1,264 @@
+"""Suggest the images most worth labeling next: a table to fill in, and a picture of them."""
+
+from __future__ import annotations
+
+import csv
+import io
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelkit.algorithms.calibration import group_means
+from labelkit.algorithms.suggestion import (
+    Candidates,
+    choose_best,
+    choose_covering,
+    choose_farthest,
+    choose_typical,
+    class_claims,
+    nearest_places,
+)
+from labelkit.config.labeling import SuggestConfig
+from labelkit.data.datasets import ImageDataset
+from labelkit.data.keyed_random import keyed_generator
+from labelkit.errors import ConfigError, DatasetError, StoreError
+from labelkit.stages.new_files import check_new_file
+from labelkit.stages.pictures.contact_sheet import Picture, write_contact_sheet
+from labelkit.stages.pictures.files import image_pixels, indexed_images
+from labelkit.stages.progress import current_progress
+from labelkit.stages.read.given_labels import GivenLabels, labels_to_use, written_name
+from labelkit.stages.read.rows import check_features, split_rows, unit_rows
+from labelkit.stages.result import Cell, SimpleResult, Table
+from labelkit.store.commit import commit_bytes
+from labelkit.store.embeddings import EmbeddingStore, open_store
+from labelkit.store.results import read_result
+
+COLUMNS = ("path", "label", "score", "reason", "guess")
+_SHOWN = 20
+
+
+@dataclass(frozen=True)
+class _Doubt:
+    """What is known of the class of each row.
+
+    Attributes:
+        uncertainty: (n,) in [0, 1]; None if nothing is known.
+        guesses: name of the likely class or group of each row; empty where none is known.
+        doubts: why a row is unsure, in words; empty where nothing is known.
+        source: where this is from: ``labels``, a result, or ``none``.
+    """
+
+    uncertainty: NDArray[np.float64] | None
+    guesses: list[str]
+    doubts: list[str]
+    source: str
+
+
+@dataclass(frozen=True)
+class _Chosen:
+    """Places among the rows in use, with scores and reasons."""
+
+    places: NDArray[np.int64]
+    scores: NDArray[np.float64]
+    reasons: list[str]
+
+
+def suggest_images(config: SuggestConfig) -> SimpleResult:
+    """Choose images without a label, and write them as a CSV with an empty column ``label``.
+
+    Rows are scaled to length 1. ``score`` is what the strategy goes by: for ``coverage`` and ``both``, by how much an
+    image lowers the mean (weighted) squared distance of an image to the nearest labeled one; the typicality; the
+    distance to the nearest label; the uncertainty; for ``random``, none. Truth that training may not use is not looked
+    at.
+
+    Raises:
+        StoreError: the store or the result cannot be used.
+        DatasetError: labels cannot be used, or every image has one.
+        ConfigError: files that would be overwritten, or a strategy that needs labels or a result where there are none.
+    """
+    _check_outputs(config)
+    store = open_store(config.index)
+    rows = split_rows(store, config.split)
+    given = labels_to_use(config.labels, store, rows)
+    if not config.own_labels:
+        given = replace(given, labels=np.full(len(rows), -1, dtype=np.int64))
+    if given.labeled.all():
+        raise DatasetError(given.where, "every image has a label: nothing is left to suggest", "Embed more images.")
+    images = None if config.sheet is None else indexed_images(store, config.dataset, config.data_root)
+    features = unit_rows(check_features(store, rows))
+    doubt = _doubt(config, store, rows, features, given)
+    if doubt.uncertainty is None and config.strategy == "uncertainty":
+        raise ConfigError(
+            "--strategy",
+            "uncertainty needs labels of two classes, or --result with groups",
+            "Use --strategy coverage for the first labels.",
+        )
+    with current_progress().task("choosing images", total=None):
+        chosen = _choose(config, features, given, doubt)
+    if not len(chosen.places):
+        raise DatasetError(
+            given.where,
+            "every image has a label, or is a near duplicate of one that has",
+            "Lower --duplicate-share, or embed more images.",
+        )
+    if len(chosen.places) < config.num_images:
+        current_progress().warning(
+            f"{len(chosen.places)} of {config.num_images} images: all others have a label, or are near duplicates of "
+            "these and of labeled ones (--duplicate-share)"
+        )
+    names = [store.sample_ids[int(row)] for row in rows[chosen.places]]
+    guesses = [doubt.guesses[place] for place in chosen.places.tolist()]
+    commit_bytes(config.out, _table(names, chosen, guesses))
+    made = [config.out]
+    if config.sheet is not None and images is not None:
+        made.append(_draw(config, config.sheet, images, names, guesses))
+    weighted = config.strategy == "both" and doubt.uncertainty is not None
+    values: dict[str, object] = {
+        "index": config.index,
+        "csv": config.out,
+        "sheet": config.sheet,
+        "strategy": config.strategy,
+        "uncertainty_from": doubt.source if weighted or config.strategy == "uncertainty" else None,
+        "rows": len(rows),
+        "labels": int(given.labeled.sum()),
+        "asked": config.num_images,
+        "images": [
+            {"path": name, "score": float(score), "reason": reason, "guess": guess or None}
+            for name, score, reason, guess in zip(names, chosen.scores, chosen.reasons, guesses, strict=True)
+        ],
+    }
+    cells: list[list[Cell]] = [
+        [name, float(score), reason, guess or None]
+        for name, score, reason, guess in zip(names, chosen.scores, chosen.reasons, guesses, strict=True)
+    ]
+    title = f"{len(names)} images to label" + (f", the first {_SHOWN}" if len(names) > _SHOWN else "")
+    tables = (Table(title, ["path", "score", "reason", "guess"], cells[:_SHOWN]),)
+    return SimpleResult(values, tuple(made), tables)
+
+
+def _check_outputs(config: SuggestConfig) -> None:
+    """Find out before anything is read that the files cannot be written.
+
+    Raises:
+        ConfigError: they are there, or are the store or the labels.
+    """
+    for option, path in (("--out", config.out), ("--sheet", config.sheet)):
+        if path is None:
+            continue
+        if path.suffix == ".h5" or path.resolve() == config.index.resolve():
+            raise ConfigError(option, f"{path} is named like a store", "Choose another name.")
+        if config.labels is not None and path.resolve() == config.labels.resolve():
+            raise ConfigError(option, f"{path} is also the file of --labels", "Choose another name.")
+        check_new_file(path, overwrite=config.overwrite, option=option)
+    if config.sheet is not None and config.sheet.resolve() == config.out.resolve():
+        raise ConfigError("--sheet", f"{config.sheet} is also the table", "Choose another name.")
+
+
+def _doubt(
+    config: SuggestConfig,
+    store: EmbeddingStore,
+    rows: NDArray[np.int64],
+    features: NDArray[np.float32],
+    given: GivenLabels,
+) -> _Doubt:
+    """Say what is known of the class of each row, from the result if there is one, else from the labels."""
+    if config.result is not None:
+        return _doubt_of_result(config.result, store, rows, features)
+    labels = given.labels[given.labeled]
+    if len(np.unique(labels)) < 2:
+        if config.strategy == "both":
+            current_progress().message("fewer than two classes have labels, so that coverage alone counts")
+        return _Doubt(None, [""] * len(rows), [""] * len(rows), "none")
+    claims = class_claims(features, features[given.labeled], labels)
+    names = given.class_names
+    pairs = zip(claims.first.tolist(), claims.second.tolist(), strict=True)
+    doubts = [f"{names[first]} or {names[second]}?" for first, second in pairs]
+    return _Doubt(claims.uncertainty, [names[label] for label in claims.first.tolist()], doubts, "labels")
+
+
+def _doubt_of_result(
+    name: str, store: EmbeddingStore, rows: NDArray[np.int64], features: NDArray[np.float32]
+) -> _Doubt:
+    """Confidence of a result if it has one, else how much nearer the mean of the group is than the next mean.
+
+    Raises:
+        StoreError: it does not group the rows, or into one group only.
+    """
+    result = read_result(store, name)
+    keys = ("group_ids", "pseudo_labels", "cluster_ids")
+    ids = next((np.asarray(result.arrays[key], dtype=np.int64) for key in keys if key in result.arrays), None)
+    if ids is None:
+        raise StoreError(
+            str(result.path),
+            f"holds {result.kind} ({result.stage}), which does not group the rows",
+            "Name a result of cluster or discover; labels are given with --labels.",
+        )
+    groups = ids[rows]
+    there = np.unique(groups[groups >= 0])
+    if len(there) < 2:
+        raise StoreError(str(result.path), f"has {len(there)} groups for these rows", "Name one with two or more.")
+    told = result.arrays.get("names")
+    names = [f"group {group}" for group in range(int(there.max()) + 1)] if told is None else list(told)
+    grouped = groups >= 0
+    means = group_means(features[grouped], groups[grouped], int(there.max()) + 1)[there]
+    claims = class_claims(features, means, there)
+    guesses = [names[group if group >= 0 else nearest] for group, nearest in zip(groups, claims.first, strict=True)]
+    confidence = result.arrays.get("confidence")
+    if confidence is None:
+        pairs = zip(claims.first.tolist(), claims.second.tolist(), strict=True)
+        doubts = [f"{names[first]} or {names[second]}?" for first, second in pairs]
+        return _Doubt(claims.uncertainty, guesses, doubts, name)
+    sure = np.clip(np.asarray(confidence, dtype=np.float64)[rows], 0, 1)
+    return _Doubt(1 - sure, guesses, [f"confidence {value:.2f}" for value in sure.tolist()], name)
+
+
+def _choose(config: SuggestConfig, features: NDArray[np.float32], given: GivenLabels, doubt: _Doubt) -> _Chosen:
+    generator = keyed_generator(config.seed, "suggest")
+    candidates = Candidates(features, config.duplicate_share)
+    labeled, count = np.flatnonzero(given.labeled), config.num_images
+    candidates.close(labeled)
+    if config.strategy == "typical":
+        places, scores, sizes = choose_typical(features, count, labeled, candidates, generator=generator)
+        return _Chosen(places, scores, [f"typical of a cluster of {size}" for size in sizes.tolist()])
+    if config.strategy == "k-center":
+        places, scores = choose_farthest(features, count, labeled, candidates)
+        return _Chosen(places, scores, ["far from all labels"] * len(places))
+    if config.strategy == "random":
+        places = choose_best(generator.random(len(features)), count, candidates)
+        return _Chosen(places, np.full(len(places), np.nan), ["drawn by chance"] * len(places))
+    if config.strategy == "uncertainty":
+        assert doubt.uncertainty is not None
+        places = choose_best(doubt.uncertainty, count, candidates)
+        return _Chosen(places, doubt.uncertainty[places], [doubt.doubts[place] for place in places.tolist()])
+    weights = doubt.uncertainty if config.strategy == "both" else None
+    places, scores = choose_covering(features, count, labeled, candidates, generator=generator, weights=weights)
+    served = np.bincount(
+        nearest_places(features, features[np.concatenate([labeled, places])]), minlength=len(labeled) + len(places)
+    )[len(labeled) :]
+    reasons = [f"nearest to {number} image{'' if number == 1 else 's'}" for number in served.tolist()]
+    if weights is not None:
+        reasons = [f"{reason}; {doubt.doubts[place]}" for reason, place in zip(reasons, places.tolist(), strict=True)]
+    return _Chosen(places, scores, reasons)
+
+
+def _table(names: list[str], chosen: _Chosen, guesses: list[str]) -> bytes:
+    buffer = io.StringIO(newline="")
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for name, score, reason, guess in zip(names, chosen.scores.tolist(), chosen.reasons, guesses, strict=True):
+        writer.writerow([written_name(name), "", "" if np.isnan(score) else f"{score:.6g}", reason, guess])
+    return buffer.getvalue().encode()
+
+
+def _draw(config: SuggestConfig, path: Path, images: ImageDataset, names: list[str], guesses: list[str]) -> Path:
+    row_of = {sample_id: row for row, sample_id in enumerate(images.sample_ids)}
+    pictures = [
+        Picture(image_pixels(images, row_of[name]) if name in row_of else None, (name, guess and f"{guess}?"))
+        for name, guess in zip(names, guesses, strict=True)
+    ]
+    if all(picture.pixels is None for picture in pictures):
+        current_progress().warning(f"none of the images could be read from {images.root}: pass --dataset")
+    lines = [pictures[start : start + config.columns] for start in range(0, len(pictures), config.columns)]
+    return write_contact_sheet(path, lines)

@@ -1,0 +1,201 @@
+"""Find pairs of images of a store that show the same thing, and write them for training.
+
+Source: TAC-CCL, Sec. 4.3.4; thresholds are ours.
+    1. candidates: the nearest images by embedding, of the same cluster where there are clusters
+    2. affine SIFT keypoints of every image
+    3. keypoints that match, and the homography that explains them; pairs with too few inliers are no match
+    4. for every image, the partners with most inliers
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelkit.algorithms.affine_sift import use_one_thread
+from labelkit.algorithms.clustering import kmeans
+from labelkit.algorithms.neighbors import knn
+from labelkit.config.match import MatchConfig
+from labelkit.data.datasets import ImageDataset
+from labelkit.data.keyed_random import keyed_generator
+from labelkit.errors import ConfigError, DatasetError
+from labelkit.stages.match.keypoints import KeypointReader, MatchingOptions, try_pairs
+from labelkit.stages.new_files import check_new_file
+from labelkit.stages.pictures.files import indexed_images
+from labelkit.stages.pictures.matches import write_match_sheet
+from labelkit.stages.progress import current_progress
+from labelkit.stages.read.rows import check_features, split_rows, unit_rows
+from labelkit.stages.result import SimpleResult, Table
+from labelkit.store.embeddings import EmbeddingStore, open_store
+from labelkit.store.matches import Matches, MatchFile, join_matches, write_matches
+
+
+def match_images_of_store(config: MatchConfig) -> SimpleResult:
+    """Find matches and write them; what was found is in the user's cache, so that a stopped run goes on.
+
+    Raises:
+        StoreError: the store cannot be used, or the output exists and holds something else.
+        ConfigError: fewer images than clusters, or nowhere to draw.
+        DatasetError: the images are not there, or other ones than were embedded.
+    """
+    if config.sheet is not None:
+        check_new_file(config.sheet, overwrite=config.overwrite, option="--sheet")
+    store = open_store(config.index)
+    rows = split_rows(store, config.split)
+    if len(rows) < 2:
+        raise ConfigError("--index", f"{config.index} has {len(rows)} image to compare", "Use a store with more.")
+    images = indexed_images(store, config.dataset, config.data_root)
+    dataset_rows = _rows_of_images(store, rows, images)
+    sha256 = np.asarray(store.sha256)[rows]
+    progress = current_progress()
+    started = time.monotonic()
+    pairs = candidate_pairs(config, unit_rows(check_features(store, rows)))
+    options = MatchingOptions(
+        config.shorter_side,
+        config.max_tilt,
+        config.max_keypoints,
+        config.ratio,
+        config.min_inliers,
+        config.min_inlier_ratio,
+    )
+    use_one_thread()
+    keypoints = KeypointReader(images, dataset_rows, sha256, options, use_cache=config.cache)
+    pool = ThreadPoolExecutor(config.threads or os.cpu_count() or 1)
+    try:
+        with progress.task("keypoints", total=len(rows)) as task:
+            keypoints.find_all(pool, task)
+        keypoint_seconds = time.monotonic() - started
+        with progress.task("matching", total=len(pairs)) as task:
+            found, cached_pairs = try_pairs(keypoints, pairs, sha256, options, pool, task, use_cache=config.cache)
+    finally:
+        pool.shutdown(cancel_futures=True)
+    seconds = time.monotonic() - started
+    if keypoints.from_cache or cached_pairs:
+        progress.message(
+            f"from the cache: keypoints of {keypoints.from_cache} of {len(rows)} images, "
+            f"{cached_pairs} of {len(pairs)} compared pairs"
+        )
+    without = int((keypoints.num_keypoints == 0).sum())
+    if without:
+        first = store.sample_ids[int(rows[np.flatnonzero(keypoints.num_keypoints == 0)[0]])]
+        progress.message(f"{without} images have no keypoints and get no partner (first: {first})")
+    kept = best_partners(found, config.partners)
+    out = config.out or config.index.with_name(f"{config.index.stem}-matches.h5")
+    recipe = {
+        **options.of_matches(),
+        "store": store.content_digest,
+        "split": config.split,
+        "num_clusters": config.num_clusters,
+        "candidates": config.candidates,
+        "partners": config.partners,
+        "seed": config.seed,
+    }
+    written = MatchFile(
+        kept,
+        tuple(store.sample_ids[row] for row in rows),
+        sha256,
+        np.asarray(store.image_sizes)[rows],
+        keypoints.num_keypoints,
+        recipe,
+        "",
+    )
+    digest = write_matches(out, written, overwrite=config.overwrite)
+    values = {
+        "path": out,
+        "content_digest": digest,
+        "index": config.index,
+        "images": len(rows),
+        "without_keypoints": without,
+        "unreadable": int((keypoints.num_keypoints < 0).sum()),
+        "mean_keypoints": round(float(np.maximum(keypoints.num_keypoints, 0).mean()), 1),
+        "compared": len(pairs),
+        "matched": len(found),
+        "kept": len(kept),
+        "covered": len(np.unique(kept.pairs[:, 0])),
+        "same_class": _same_class(store, rows, found.pairs),
+        "same_class_compared": _same_class(store, rows, pairs),
+        "keypoints_from_cache": keypoints.from_cache,
+        "pairs_from_cache": cached_pairs,
+        "keypoint_seconds": round(keypoint_seconds, 2),
+        "seconds": round(seconds, 2),
+    }
+    paths: tuple[Path, ...] = (out,)
+    if config.sheet is not None:
+        if len(found):
+            write_match_sheet(config.sheet, found, images, dataset_rows)
+            paths, values["sheet"] = (out, config.sheet), config.sheet
+        else:
+            progress.warning("there is no match to draw")
+    return SimpleResult(values, paths, (_table(values),))
+
+
+def _rows_of_images(store: EmbeddingStore, rows: NDArray[np.int64], images: ImageDataset) -> NDArray[np.int64]:
+    position = {sample_id: row for row, sample_id in enumerate(images.sample_ids)}
+    missing = [store.sample_ids[row] for row in rows if store.sample_ids[row] not in position]
+    if missing:
+        raise DatasetError(
+            images.name,
+            f"{len(missing)} of {len(rows)} images of {store.path} are not there (first: {missing[0]})",
+            "Restore them, or pass --dataset (and --data-root).",
+        )
+    return np.array([position[store.sample_ids[row]] for row in rows], dtype=np.int64)
+
+
+def candidate_pairs(config: MatchConfig, features: NDArray[np.float32]) -> NDArray[np.int64]:
+    """Return the (p, 2) pairs of rows to compare, first below second, sorted."""
+    if config.num_clusters is None:
+        groups = [np.arange(len(features))]
+    else:
+        if config.num_clusters > len(features):
+            raise ConfigError("--num-clusters", f"{config.num_clusters} for {len(features)} images", "Lower it.")
+        found = kmeans(
+            features, config.num_clusters, generator=keyed_generator(config.seed, "match clusters"), num_inits=3
+        )
+        groups = [np.flatnonzero(found.cluster_ids == i) for i in range(config.num_clusters)]
+    listed = [np.zeros((0, 2), dtype=np.int64)]
+    for members in groups:
+        number = min(config.candidates, len(members) - 1)
+        if number < 1:
+            continue
+        # l2: the embedding of an image may be zero, which has no direction
+        _, nearest = knn(features[members], features[members], number, metric="l2", exclude_self=True)
+        listed.append(np.stack((np.repeat(members, number), members[nearest.reshape(-1)]), axis=1))
+    pairs = np.sort(np.concatenate(listed), axis=1)
+    return np.unique(pairs, axis=0)
+
+
+def best_partners(found: Matches, partners: int) -> Matches:
+    """Return both directions of every match, and of those that start at one image the ones with most inliers."""
+    both = join_matches([found, found.reversed()])
+    order = np.lexsort((both.pairs[:, 1], -both.inliers, both.pairs[:, 0]))
+    first = both.pairs[order, 0]
+    starts = np.flatnonzero(np.diff(first, prepend=-1))
+    place = np.arange(len(first)) - np.repeat(starts, np.diff(np.append(starts, len(first))))
+    kept = order[place < partners]
+    return both.take(kept[np.lexsort((both.pairs[kept, 1], both.pairs[kept, 0]))])
+
+
+def _same_class(store: EmbeddingStore, rows: NDArray[np.int64], pairs: NDArray[np.int64]) -> float | None:
+    """Share of the pairs whose images have the same label; for reading only, nothing is chosen by it."""
+    if store.labels is None:
+        return None
+    labels = np.asarray(store.labels)[rows][pairs]
+    known = (labels >= 0).all(axis=1)
+    return round(float((labels[known, 0] == labels[known, 1]).mean()), 4) if known.any() else None
+
+
+def _table(values: dict[str, object]) -> Table:
+    columns: Sequence[str] = ("images", "without keypoints", "compared", "matched", "covered", "same class", "seconds")
+    names = ("images", "without_keypoints", "compared", "matched", "covered", "same_class", "seconds")
+    cells = [values[name] for name in names]
+    return Table(
+        "matched: pairs of images; covered: images with a partner; same class: of the matched pairs, where known",
+        list(columns),
+        [[cell if isinstance(cell, int | float | str) else None for cell in cells]],
+    )

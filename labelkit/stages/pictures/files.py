@@ -1,0 +1,77 @@
+"""Single image files that are read, and pictures that are written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelkit.data.datasets import FileSource, ImageDataset
+from labelkit.data.decode import BadImage
+from labelkit.data.files import is_there
+from labelkit.data.registry import load_dataset
+from labelkit.errors import DatasetError, LabelkitError
+from labelkit.stages.read.locations import find_images
+from labelkit.store.embeddings import EmbeddingStore
+
+
+def one_image(path: Path) -> ImageDataset:
+    """Return an image file as a data set of one row, without a label.
+
+    Raises:
+        DatasetError: it does not exist or is no image.
+    """
+    if not is_there(path):
+        raise DatasetError(str(path), "does not exist", "Give an image file.")
+    source = FileSource(path.parent, (path.name,))
+    try:
+        source.read(0).decode(3)
+    except BadImage as error:
+        raise DatasetError(str(path), f"cannot be read as an image: {error}", "Give a JPEG or PNG file.") from error
+    return ImageDataset(
+        name=path.name,
+        root=path.parent,
+        sample_ids=(path.name,),
+        labels=np.array([-1]),
+        given=np.array([False]),
+        class_names=(),
+        splits=np.array([-1], dtype=np.int16),
+        split_names=(),
+        in_channels=3,
+        chiral=False,
+        photographic=True,
+        source=source,
+    )
+
+
+def indexed_images(store: EmbeddingStore, dataset: str | None, data_root: Path) -> ImageDataset:
+    """Return the images behind the rows of a store, to be found by name.
+
+    Args:
+        store: the store.
+        dataset: where they are; by default where they were when the store was made.
+        data_root: folder where named sets live (with ``dataset``).
+
+    Raises:
+        DatasetError: they are not where they were.
+    """
+    place = find_images(store.content_digest) if dataset is None else (dataset, data_root)
+    if place is None:
+        raise DatasetError(
+            str(store.path), "it is not known on this machine where its images are", "Pass --dataset (and --data-root)."
+        )
+    try:
+        return load_dataset(place[0], data_root=place[1])
+    except LabelkitError as error:
+        raise DatasetError(
+            place[0], f"the images of {store.path} cannot be listed: {error}", "Pass --dataset (and --data-root)."
+        ) from error
+
+
+def image_pixels(images: ImageDataset, row: int) -> NDArray[np.uint8] | None:
+    """Return one image as (h, w, c) uint8, or ``None`` if it cannot be read."""
+    try:
+        return images.source.read(row).decode(images.in_channels)
+    except BadImage:
+        return None

@@ -1,0 +1,111 @@
+"""Two splits of a store with labels: one whose labels are known, one whose labels are to be found."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelkit.algorithms.row_blocks import StoredRows
+from labelkit.errors import ConfigError, DatasetError, StoreError
+from labelkit.stages.memory import Memory, linear_probe_bytes, stored_rows, votes_bytes
+from labelkit.stages.read.given_labels import labels_to_use
+from labelkit.stages.read.rows import split_rows, zero_rows
+from labelkit.store.embeddings import EmbeddingStore, open_store
+
+
+@dataclass(frozen=True)
+class LabeledSplits:
+    """Features and labels of both.
+
+    Attributes:
+        store: the store.
+        gallery: (g, d) features whose labels are known.
+        gallery_labels: (g,) int64.
+        queries: (q, d).
+        query_labels: (q,) int64, for scoring only.
+        class_names: of these numbers.
+    """
+
+    store: EmbeddingStore
+    gallery: StoredRows
+    gallery_labels: NDArray[np.int64]
+    queries: StoredRows
+    query_labels: NDArray[np.int64]
+    class_names: tuple[str, ...]
+
+
+def open_labeled_splits(
+    index: Path,
+    gallery: str,
+    queries: str,
+    labels: Path | None = None,
+    memory: Memory | None = None,
+    *,
+    linear: bool = False,
+) -> LabeledSplits:
+    """Choose the labeled rows of two splits.
+
+    Args:
+        index: the store.
+        gallery: split whose labels are known.
+        queries: split whose labels are to be found.
+        labels: ``--labels``: only these labels of the gallery are known, and their rows are no queries; the splits may
+            then be the same.
+        memory: bound on the votes of neighbors; None for no bound.
+        linear: whether a classifier is trained besides, on a copy of the rows.
+
+    Raises:
+        StoreError: the store has no labels in one of the splits, or nothing but zeros in the gallery.
+        DatasetError: ``labels`` cannot be used, or gives none to the gallery.
+        ConfigError: no such split, both are the same, or they do not fit into the memory.
+    """
+    store = open_store(index)
+    if gallery == queries and labels is None:
+        raise ConfigError(
+            "--queries", f"{queries} is the gallery too, so each row would find itself", "Choose two splits."
+        )
+    if labels is None:
+        known, asked = _labeled_rows(store, gallery, "--gallery"), _labeled_rows(store, queries, "--queries")
+        known_labels, class_names = np.asarray(store.labels, dtype=np.int64)[known], tuple(store.class_names)
+    else:
+        given = labels_to_use(labels, store, np.arange(store.n, dtype=np.int64))
+        known = split_rows(store, gallery, option="--gallery")
+        known = known[given.labeled[known]]
+        if not len(known):
+            raise DatasetError(given.where, f"gives no row of split {gallery} a label", "Choose another --gallery.")
+        asked = _labeled_rows(store, queries, "--queries")
+        asked = asked[~given.labeled[asked]]
+        if not len(asked):
+            problem = f"every row of split {queries} whose class is known has a label in {given.where}"
+            raise StoreError(f"{store.path}:/labels", problem, "Choose another --queries.")
+        known_labels, class_names = given.labels[known], given.class_names
+    in_blocks = False
+    if memory is not None:
+        sides = len(known), len(asked)
+        in_blocks = memory.in_blocks(
+            len(known),
+            store.dim,
+            beside=votes_bytes(len(asked), len(class_names), store.dim)
+            + (linear_probe_bytes(*sides, store.dim, len(class_names)) if linear else 0),
+            what=f"naming {sides[1]:,} rows of {store.dim} numbers by {sides[0]:,} others",
+            remedy="leave out --linear" if linear else "choose smaller splits",
+        )
+    features = stored_rows(store, known, in_blocks=in_blocks)
+    if zero_rows(features).all():
+        raise StoreError(f"{store.path}:/embeddings", f"all rows of {gallery} are zero", "Embed again.")
+    truth = np.asarray(store.labels, dtype=np.int64)[asked]
+    return LabeledSplits(store, features, known_labels, stored_rows(store, asked, in_blocks=True), truth, class_names)
+
+
+def _labeled_rows(store: EmbeddingStore, split: str, option: str) -> NDArray[np.int64]:
+    rows = split_rows(store, split, option=option)
+    if store.labels is not None:
+        rows = rows[np.asarray(store.labels)[rows] >= 0]
+    if store.labels is None or not len(rows):
+        raise StoreError(
+            f"{store.path}:/labels", f"no row of split {split} has a label", "Embed a data set with labels."
+        )
+    return rows

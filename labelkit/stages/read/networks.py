@@ -1,0 +1,301 @@
+"""The network that a stage embeds with: from a run, from a backbone's name, or as a store recorded it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from labelkit.config.model import ModelConfig
+from labelkit.config.train import RunConfig
+from labelkit.data.views.transforms import Interpolation, ViewSpec
+from labelkit.engine.checkpoint import MODEL, STATE, LoadedCheckpoint, load_checkpoint, load_model_state
+from labelkit.engine.run_dir import CONFIG, SPLIT, read_run_config
+from labelkit.errors import CheckpointError, LabelkitError, Mismatch
+from labelkit.methods.registry import METHODS
+from labelkit.models.inference import BackboneNetwork, InferenceNetwork, PixelNetwork
+from labelkit.models.weights import fingerprint
+from labelkit.stages.read.locations import find_model
+from labelkit.store.embeddings import ModelIdentity
+
+if TYPE_CHECKING:
+    from labelkit.engine.devices import Runtime
+    from labelkit.engine.method import Method
+
+
+@dataclass(frozen=True)
+class EmbeddingNetwork:
+    """A network ready to embed, and all that identifies it.
+
+    Attributes:
+        network: in evaluation mode, on the CPU.
+        view: how an image is prepared.
+        source: file or folder name of the weights, or how they came about.
+        weights_sha256: digest of the weights file; empty if there is none.
+        location: where the weights are on this machine, if they are in a file.
+        run_split: ``split.json`` of the run, if it is one.
+    """
+
+    network: InferenceNetwork
+    view: ViewSpec
+    source: str
+    weights_sha256: str = ""
+    location: Path | None = None
+    run_split: Mapping[str, Any] | None = None
+
+    def identity(self, numerics: Mapping[str, Any]) -> ModelIdentity:
+        """What a store records of it."""
+        return ModelIdentity(
+            **self.network.identity,
+            weights_fingerprint=fingerprint(self.network),
+            weights_file_sha256=self.weights_sha256,
+            source=self.source,
+            preprocess=preprocess_record(self.network, self.view),
+            numerics=dict(numerics),
+        )
+
+
+@dataclass(frozen=True)
+class TrainedRun:
+    """A training run as it lies on disk.
+
+    Attributes:
+        folder: the run folder.
+        config: its options.
+        method: built again; its network is in evaluation mode, on the CPU.
+        checkpoint: where the weights are from.
+        saved: ``split.json``.
+    """
+
+    folder: Path
+    config: RunConfig
+    method: Method[Any]
+    checkpoint: LoadedCheckpoint
+    saved: Mapping[str, Any]
+
+    @property
+    def source(self) -> str:
+        """Name of run and checkpoint, ``RUN/STEP``."""
+        return f"{self.folder.resolve().name}/{self.checkpoint.folder.name}"
+
+
+def preprocess_record(network: InferenceNetwork, view: ViewSpec) -> dict[str, Any]:
+    """How an image becomes the network's input, as plain JSON."""
+    spec = network.input_spec
+    return {
+        "decoder": "labelkit-1",
+        "channels": spec.channels,
+        "size": view.size,
+        "resize_ratio": view.resize_ratio,
+        "crop": view.crop,
+        "interpolation": view.interpolation,
+        "mean": list(spec.mean),
+        "std": list(spec.std),
+    }
+
+
+def numerics_record(runtime: Runtime, precision: str, batch_size: int) -> dict[str, Any]:
+    """What decides about the last bits of a row."""
+    return {
+        "compute": precision,
+        "device": runtime.device.type,
+        "batch_size": batch_size,
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+    }
+
+
+def embedding_network(config: ModelConfig, in_channels: int) -> EmbeddingNetwork:
+    """Build what a command was asked for.
+
+    Raises:
+        CheckpointError: the run or the weights cannot be used.
+        ConfigError: there is no such backbone.
+    """
+    if config.checkpoint is not None:
+        return run_network(config.checkpoint, config.which)
+    assert config.backbone is not None
+    if config.backbone == "pixels":
+        return pixel_network(config.image_size or 32, in_channels)
+    network = BackboneNetwork(
+        config.backbone,
+        pretrained=config.pretrained,
+        weights=config.weights,
+        image_size=config.image_size,
+        in_channels=in_channels,
+        seed=config.seed,
+    )
+    return _named_backbone(network, f"random:{config.seed}" if config.random_weights else None, config.weights)
+
+
+def run_network(checkpoint: Path, which: str = "last") -> EmbeddingNetwork:
+    """Load the network of a training run.
+
+    Args:
+        checkpoint: run folder, or one checkpoint folder in it.
+        which: ``last`` or ``best``.
+
+    Raises:
+        CheckpointError: it is neither, or it is damaged.
+    """
+    run = load_run(checkpoint, which)
+    return EmbeddingNetwork(
+        run.method.headline(),
+        run.method.eval_view(),
+        source=run.source,
+        weights_sha256=run.checkpoint.state["files"][MODEL]["sha256"],
+        location=run.checkpoint.folder.resolve(),
+        run_split=run.saved,
+    )
+
+
+def load_run(checkpoint: Path, which: str = "last") -> TrainedRun:
+    """Build the method of a training run again, with the weights of a checkpoint.
+
+    Args:
+        checkpoint: run folder, or one checkpoint folder in it.
+        which: ``last`` or ``best``.
+
+    Raises:
+        CheckpointError: it is neither, or it is damaged.
+    """
+    # Only a run needs the trainer; a bare backbone is ready sooner without it.
+    from labelkit.stages.train.initialize import without_weights
+    from labelkit.stages.train.prepare import saved_info
+
+    if not checkpoint.exists():
+        raise CheckpointError(str(checkpoint), "does not exist", "Train first: `labelkit train METHOD`.")
+    if checkpoint.is_file():
+        raise CheckpointError(
+            str(checkpoint),
+            "is a file; only a run folder says which network it belongs to",
+            "Give the run folder, or `--backbone NAME --weights FILE`.",
+        )
+    is_part = not (checkpoint / CONFIG).is_file() and (checkpoint / STATE).is_file()
+    run = checkpoint.parent.parent if is_part else checkpoint
+    method_name, options = read_run_config(run)
+    if method_name not in METHODS:
+        raise CheckpointError(
+            str(run / CONFIG),
+            f"was trained with {method_name!r}, which this labelkit does not know",
+            "Upgrade labelkit.",
+        )
+    loaded = load_checkpoint(checkpoint, which)
+    if loaded is None:
+        raise CheckpointError(str(run), "has no checkpoint yet", "Resume it: `labelkit train ... --resume`.")
+    try:
+        saved = json.loads((run / SPLIT).read_bytes())
+        info = saved_info(saved)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(str(run / SPLIT), f"cannot be read: {error}", "Restore it.") from error
+    spec = METHODS[method_name]
+    own = {key: value for key, value in options.items() if key in spec.config.model_fields}
+    # all weights come from the checkpoint, so nothing is fetched to build the network
+    config = spec.config.model_validate(own)
+    method = spec.load()(without_weights(config), info)
+    load_model_state(method, loaded.tensors(MODEL), str(loaded.folder))
+    method.eval()
+    return TrainedRun(run, config, method, loaded, saved)
+
+
+def pixel_network(size: int, channels: int) -> EmbeddingNetwork:
+    """The image itself as embedding."""
+    return EmbeddingNetwork(PixelNetwork(size, channels).eval(), ViewSpec(size), source="pixels")
+
+
+def recorded_network(model: ModelIdentity, checkpoint: Path | None) -> EmbeddingNetwork:
+    """Find the network that a store was embedded with.
+
+    Args:
+        model: what the store recorded.
+        checkpoint: where to look; default: where it was last seen on this machine, then ``runs/``.
+
+    Raises:
+        CheckpointError: it cannot be found.
+        Mismatch: what is there has other weights.
+    """
+    found = _find_recorded(model, checkpoint)
+    actual = found.identity({})
+    differing = actual.differences(model)
+    if differing:
+        raise Mismatch(
+            str(checkpoint or found.location or model.source),
+            f"is not the model of the store: {', '.join(differing)} differ",
+            f"The store was embedded with {model.name} from {model.source}; pass that as --checkpoint.",
+        )
+    return found
+
+
+def _find_recorded(model: ModelIdentity, checkpoint: Path | None) -> EmbeddingNetwork:
+    if not model.weights_fingerprint:
+        raise CheckpointError(
+            model.source,
+            f"the rows were imported; what made them ({model.name}) is not known well enough to embed images like them",
+            "Ask by --query-rows, or by a --query STORE.h5 that was imported with the same --model.",
+        )
+    size, channels = int(model.preprocess["size"]), int(model.preprocess["channels"])
+    if checkpoint is not None and checkpoint.is_dir():
+        return run_network(checkpoint)
+    if checkpoint is not None:
+        network = BackboneNetwork(model.name, weights=checkpoint, image_size=size, in_channels=channels)
+        return _named_backbone(network, None, checkpoint)
+    if model.source == "pixels":
+        return pixel_network(size, channels)
+    if model.source.startswith("random:"):
+        seed = int(model.source.removeprefix("random:"))
+        network = BackboneNetwork(model.name, image_size=size, in_channels=channels, seed=seed)
+        return _named_backbone(network, model.source, None)
+    tried: list[str] = []
+    recorded = find_model(model.weights_fingerprint)
+    candidates = ([recorded] if recorded is not None else []) + _usual_places(model.source)
+    for candidate in candidates:
+        if not candidate.exists():
+            tried.append(str(candidate))
+            continue
+        try:
+            found = run_network(candidate) if candidate.is_dir() else _find_recorded(model, candidate)
+        except LabelkitError as error:
+            tried.append(str(error))
+            continue
+        if found.identity({}).weights_fingerprint == model.weights_fingerprint:
+            return found
+        tried.append(f"{candidate} (other weights)")
+    if model.source.startswith("hub:"):
+        network = BackboneNetwork(model.name, pretrained=True, image_size=size, in_channels=channels)
+        return _named_backbone(network, None, None)
+    raise CheckpointError(
+        model.source,
+        "the model of this store was not found" + (f" (tried {'; '.join(tried)})" if tried else ""),
+        "Pass --checkpoint with the run folder or weights file that it was embedded with.",
+    )
+
+
+def _usual_places(source: str) -> list[Path]:
+    """Where a run named ``run/step`` lies if it was trained from here."""
+    run, _, step = source.rpartition("/")
+    return [Path("runs") / run / "checkpoints" / step] if run and step.startswith("step-") else []
+
+
+def _interpolation(name: str) -> Interpolation:
+    return "bilinear" if name == "bilinear" else "bicubic"
+
+
+def _named_backbone(network: BackboneNetwork, source: str | None, weights: Path | None) -> EmbeddingNetwork:
+    spec, backbone = network.input_spec, network.backbone
+    view = ViewSpec(
+        size=spec.size,
+        resize_ratio=spec.resize_ratio,
+        crop="center",
+        interpolation=_interpolation(backbone.info.interpolation),
+    )
+    return EmbeddingNetwork(
+        network.eval(),
+        view,
+        source=source or backbone.source,
+        weights_sha256=backbone.weights_sha256,
+        location=weights.resolve() if weights is not None else None,
+    )

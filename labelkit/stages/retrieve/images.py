@@ -1,0 +1,390 @@
+"""Find the images of a store that look most like a query."""
+
+from __future__ import annotations
+
+import csv
+import fnmatch
+import io
+import threading
+import time
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelkit.algorithms.neighbors import ExactSearch, Metric
+from labelkit.algorithms.row_blocks import StoredRows
+from labelkit.config.retrieve import RetrieveConfig
+from labelkit.data.datasets import ImageDataset
+from labelkit.errors import ConfigError
+from labelkit.stages.memory import Memory, index_bytes, search_bytes, stored_rows
+from labelkit.stages.new_files import check_new_file
+from labelkit.stages.pictures.files import image_pixels, indexed_images
+from labelkit.stages.progress import current_progress
+from labelkit.stages.read.rows import split_rows, zero_rows
+from labelkit.stages.result import Cell, SimpleResult, Table
+from labelkit.stages.retrieve.queries import (
+    Queries,
+    embedded_images,
+    is_store,
+    query_images,
+    row_label,
+    rows_of_other,
+    rows_of_store,
+)
+from labelkit.stages.retrieve.search import FoundIndex, Search, few_rows, find, indexed_search
+from labelkit.store.commit import commit_bytes
+from labelkit.store.embeddings import EmbeddingStore, open_store
+from labelkit.store.results import write_result
+
+# Cosines from here on are those of the same picture.
+DUPLICATE_COSINE = 1 - 1e-6
+
+Duplicate = Literal["itself", "same file", "same picture"]
+
+
+@dataclass(frozen=True)
+class _Hit:
+    """One row that was found."""
+
+    row: int
+    score: float
+    duplicate: Duplicate | None
+
+
+@dataclass(frozen=True)
+class _Gallery:
+    """Rows that can be found.
+
+    Attributes:
+        features: (g, d).
+        rows: (g,) int64, where they stand in the store.
+        chosen: (g,) bool, those that pass the filters.
+    """
+
+    features: StoredRows
+    rows: NDArray[np.int64]
+    chosen: NDArray[np.bool_]
+
+
+def retrieve_images(config: RetrieveConfig) -> SimpleResult:
+    """List the nearest rows of each query: of an image or a folder of them, of another store, or of rows of the store.
+
+    Images are embedded with the store's own model; the other queries need none.
+
+    Raises:
+        StoreError: the store, or the store of queries, cannot be used or was made by another model.
+        DatasetError: the query is no image.
+        CheckpointError: the model of the store is not here, or another one was given.
+        ConfigError: more hits asked for than the store has rows, filters that leave none, files in the way.
+    """
+    _check_outputs(config)
+    if config.patch is not None or config.pixel is not None:
+        from labelkit.stages.retrieve.patches import retrieve_patches  # for this kind of query alone
+
+        return retrieve_patches(config)
+    images: ImageDataset | None = None
+    loading: threading.Thread | None = None
+    if config.query is not None and not is_store(config.query):
+        images = query_images(config.query)
+        # Another process checks the store meanwhile.
+        loading = threading.Thread(target=import_module, args=("labelkit.stages.embed.queries",))
+        loading.start()
+    try:
+        store = open_store(config.index)
+        if config.k > store.n:
+            raise ConfigError("-k", f"{config.k} hits from a store of {store.n} rows", "Ask for fewer.")
+        gallery = _gallery(store, config)
+    finally:
+        if loading is not None:
+            loading.join()
+    if images is not None:
+        queries = embedded_images(images, store, config)
+    elif config.query is not None:
+        queries = rows_of_other(store, config.query)
+    else:
+        queries = rows_of_store(store, config.query_rows or ())
+    if config.k > len(gallery.rows):
+        raise ConfigError("-k", f"{config.k} hits from {len(gallery.rows)} rows that are not zero", "Ask for fewer.")
+    hits, index, seconds = _search(store, gallery, queries, config)
+    return _result(store, queries, hits, index, seconds, config)
+
+
+def _check_outputs(config: RetrieveConfig) -> None:
+    """Find out before the work is done that a file cannot be written.
+
+    Raises:
+        ConfigError: its folder is not there, it is one, or it exists and is not to be replaced.
+    """
+    for option, path in (("--csv", config.csv), ("--sheet", config.sheet)):
+        if path is not None:
+            check_new_file(path, overwrite=config.overwrite, option=option)
+
+
+def _gallery(store: EmbeddingStore, config: RetrieveConfig) -> _Gallery:
+    """Rows that can be found; a zero row has no direction.
+
+    Raises:
+        ConfigError: a filter names what the store has not, or all filters together leave no row.
+    """
+    rows = np.arange(store.n, dtype=np.int64)
+    features = stored_rows(store, rows, in_blocks=True)
+    if store.metric == "cosine":
+        zero = zero_rows(features)
+        if zero.any():
+            current_progress().warning(f"{int(zero.sum())} rows of {store.path} are all zero and are never found")
+            features, rows = features.subset(np.flatnonzero(~zero)), rows[~zero]
+    chosen = chosen_rows(store, config)[rows]
+    if len(rows) and not chosen.any():
+        raise nothing_passes(store, config)
+    return _Gallery(features, rows, chosen)
+
+
+def nothing_passes(store: EmbeddingStore, config: RetrieveConfig) -> ConfigError:
+    """The error of filters that leave no row."""
+    options = [
+        flag
+        for flag, value in (
+            ("--label", config.label),
+            ("--split", config.split),
+            ("--path-pattern", config.path_pattern),
+        )
+        if value is not None
+    ]
+    return ConfigError(" and ".join(options), f"no row of {store.path} passes", "Choose others.")
+
+
+def chosen_rows(store: EmbeddingStore, config: RetrieveConfig) -> NDArray[np.bool_]:
+    """(n,) whether a row passes the filters."""
+    chosen = np.ones(store.n, dtype=np.bool_)
+    if config.label is not None:
+        unknown = [name for name in config.label if name not in store.class_names]
+        if unknown or store.labels is None:
+            known = ", ".join(store.class_names[:20]) + (", ..." if len(store.class_names) > 20 else "")
+            problem = f"{store.path} has no class {(unknown or config.label)[0]!r} (it has: {known or 'none'})"
+            raise ConfigError("--label", problem, "Choose one of them.")
+        chosen &= np.isin(store.labels, [store.class_names.index(name) for name in config.label])
+    if config.split is not None:
+        marks = np.zeros(store.n, dtype=np.bool_)
+        for split in config.split:
+            marks[split_rows(store, split)] = True
+        chosen &= marks
+    if config.path_pattern is not None:
+        pattern = config.path_pattern
+        chosen &= np.fromiter((fnmatch.fnmatchcase(name, pattern) for name in store.sample_ids), np.bool_, store.n)
+    return chosen
+
+
+def _search(
+    store: EmbeddingStore, gallery: _Gallery, queries: Queries, config: RetrieveConfig
+) -> tuple[list[list[_Hit]], FoundIndex | None, float]:
+    """Return hits per query, the index if one was used, and the seconds of the search itself."""
+    metric: Metric = store.metric  # type: ignore[assignment] # checked when opened
+    memory = Memory.of(config)
+    progress = current_progress()
+    features, rows, chosen = gallery.features, gallery.rows, gallery.chosen
+    num_chosen = int(chosen.sum())
+    if num_chosen < config.k:
+        progress.warning(f"only {num_chosen} rows pass the filters")
+    found: FoundIndex | None = None
+    filtered = num_chosen < len(rows)
+    if config.search != "exact" and filtered and few_rows(num_chosen):
+        progress.message(f"exact search, not {config.search}: only {num_chosen} rows pass the filters")
+    elif config.search != "exact":
+        links = config.hnsw_links if config.search == "hnsw" else None
+        in_blocks = memory.in_blocks(
+            len(rows),
+            store.dim,
+            beside=search_bytes(len(queries.names), store.dim, config.k) + index_bytes(len(rows), store.dim, links),
+            what=f"{config.search} search",
+            remedy="use --search exact",
+        )
+        found = indexed_search(store, features.read(in_blocks=in_blocks), metric, config)
+    search: Search
+    if found is None:
+        if filtered:
+            features, rows = features.subset(np.flatnonzero(chosen)), rows[chosen]
+        what = f"exact search for {len(queries.names):,} queries among {len(rows):,} rows of {store.dim} numbers"
+        beside = search_bytes(len(queries.names), store.dim, config.k)
+        in_blocks = memory.in_blocks(len(rows), store.dim, beside=beside, what=what, remedy="give fewer queries")
+        search = ExactSearch(features.read(in_blocks=in_blocks), metric=metric)
+    else:
+        search = found.search
+    passes = chosen if found is not None else np.ones(len(rows), dtype=np.bool_)
+
+    def duplicates(
+        query: int, indices: NDArray[np.int64], scores: NDArray[np.float32]
+    ) -> tuple[NDArray[np.bool_], NDArray[np.bool_], NDArray[np.bool_]]:
+        """Of rows that were found, those that are the query, have its file, or its embedding."""
+        itself = rows[indices] == queries.rows[query]
+        same_file = np.zeros(len(indices), dtype=np.bool_)
+        if queries.sha256 is not None and store.has_images:
+            same_file = (store.sha256[rows[indices]] == queries.sha256[query]).all(axis=1)
+        cosines = scores if metric == "cosine" else _cosines(queries.embeddings[query], features[indices])
+        return itself, same_file, cosines >= DUPLICATE_COSINE
+
+    def is_wanted(query: int, indices: NDArray[np.int64], scores: NDArray[np.float32]) -> NDArray[np.bool_]:
+        wanted = passes[indices]
+        if config.skip_duplicates:
+            wanted = wanted & ~np.logical_or.reduce(duplicates(query, indices, scores))
+        return wanted
+
+    needs_choice = config.skip_duplicates or not passes.all()
+    begin = time.perf_counter()
+    ranked = find(search, queries.embeddings, min(config.k, num_chosen), len(rows), is_wanted if needs_choice else None)
+    seconds = time.perf_counter() - begin
+    hits = []
+    for query, (indices, scores) in enumerate(ranked):
+        itself, same_file, same_picture = duplicates(query, indices, scores)
+        kinds = np.select([itself, same_file, same_picture], ["itself", "same file", "same picture"], "").tolist()
+        hits.append(
+            [
+                _Hit(int(rows[index]), float(score), kind or None)
+                for index, score, kind in zip(indices, scores, kinds, strict=True)
+            ]
+        )
+    return hits, found, seconds
+
+
+def _cosines(query: NDArray[np.float32], rows: NDArray[np.float32]) -> NDArray[np.float64]:
+    lengths = np.linalg.norm(rows.astype(np.float64), axis=1) * np.linalg.norm(query.astype(np.float64))
+    return np.asarray(rows.astype(np.float64) @ query.astype(np.float64) / np.maximum(lengths, 1e-300))
+
+
+def _result(
+    store: EmbeddingStore,
+    queries: Queries,
+    hits: list[list[_Hit]],
+    index: FoundIndex | None,
+    seconds: float,
+    config: RetrieveConfig,
+) -> SimpleResult:
+    listed: list[dict[str, object]] = []
+    cells: list[list[Cell]] = []
+    for q, name in enumerate(queries.names):
+        entries: list[dict[str, object]] = []
+        for rank, hit in enumerate(hits[q], start=1):
+            sample_id, label = store.sample_ids[hit.row], row_label(store, hit.row)
+            entries.append(
+                {
+                    "rank": rank,
+                    "sample_id": sample_id,
+                    "row": hit.row,
+                    "score": hit.score,
+                    "label": label,
+                    "same_file": hit.duplicate in ("itself", "same file"),
+                    "duplicate": hit.duplicate,
+                }
+            )
+            cells.append([name, rank, sample_id, label, hit.score, hit.duplicate or ""])
+        listed.append({"query": name, "label": queries.labels[q], "hits": entries})
+    values: dict[str, object] = {
+        "index": config.index,
+        "metric": store.metric,
+        "k": config.k,
+        "model": store.model.name,
+        "weights_fingerprint": store.model.weights_fingerprint,
+        "search": {"kind": "exact"} if index is None else index.to_json(config.search),
+        "search_seconds": round(seconds, 6),
+        "queries": listed,
+        "skipped": [{"query": name, "reason": reason} for name, reason in queries.skipped],
+    }
+    made: list[Path] = []
+    if config.result is not None:
+        values["result"] = _write_result(store, queries, hits, config)
+        made.append(values["result"])  # type: ignore[arg-type] # a path, as the line above says
+    if config.csv is not None:
+        commit_bytes(config.csv, _csv_text(store, queries, hits).encode("utf-8", "backslashreplace"))
+        values["csv"] = config.csv
+        made.append(config.csv)
+    if config.sheet is not None:
+        _draw(config.sheet, queries, store, indexed_images(store, config.dataset, config.data_root), hits)
+        values["sheet"] = config.sheet
+        made.append(config.sheet)
+    score_name = {"cosine": "cosine", "l2": "distance", "dot": "product"}[store.metric]
+    shown = [Table("", ["query", "rank", "image", "label", score_name, ""], cells)]
+    if index is not None:
+        shown.append(_index_table(index, config))
+    return SimpleResult(values, tuple(made), tuple(shown))
+
+
+def _index_table(index: FoundIndex, config: RetrieveConfig) -> Table:
+    measured = index.measured
+    title = f"{config.search} against exact search, {measured.rows} rows of the store as queries"
+    columns = [f"recall@{measured.k}", "ms/query", "exact ms/query", "MB", "index", "path"]
+    row: list[Cell] = [
+        measured.recall,
+        measured.index_ms,
+        measured.exact_ms,
+        round(index.size_bytes / 1e6, 3),
+        "built now" if index.built else "from the cache",
+        "not kept" if index.path is None else index.path,
+    ]
+    return Table(title, columns, [row])
+
+
+def _write_result(store: EmbeddingStore, queries: Queries, hits: list[list[_Hit]], config: RetrieveConfig) -> Path:
+    """Write neighbors beside the store; a query that is no row of it has row -1 and its name."""
+    assert config.result is not None
+    shape = len(hits), max(1, max(len(found) for found in hits))
+    neighbor_rows, scores = np.full(shape, -1, dtype=np.int64), np.zeros(shape, dtype=np.float32)
+    for q, found in enumerate(hits):
+        neighbor_rows[q, : len(found)] = [hit.row for hit in found]
+        scores[q, : len(found)] = [hit.score for hit in found]
+    settings = ("k", "label", "split", "path_pattern", "skip_duplicates", "search", "search_width", "rescore")
+    params = {name: getattr(config, name) for name in settings}
+    return write_result(
+        store,
+        config.result,
+        kind="neighbors",
+        arrays={
+            "query_rows": queries.rows,
+            "query_names": list(queries.names),
+            "neighbor_rows": neighbor_rows,
+            "scores": scores,
+        },
+        params={key: list(value) if isinstance(value, tuple) else value for key, value in params.items()},
+        stage="retrieve",
+        overwrite=config.overwrite,
+        gallery_digest=store.content_digest,
+    )
+
+
+def _csv_text(store: EmbeddingStore, queries: Queries, hits: list[list[_Hit]]) -> str:
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(["query", "rank", "path", "row", "label", "score", "duplicate"])
+    for name, found in zip(queries.names, hits, strict=True):
+        for rank, hit in enumerate(found, start=1):
+            label = row_label(store, hit.row) or ""
+            writer.writerow(
+                [name, rank, store.sample_ids[hit.row], hit.row, label, f"{hit.score:.9g}", hit.duplicate or ""]
+            )
+    return buffer.getvalue()
+
+
+def _draw(path: Path, queries: Queries, store: EmbeddingStore, images: ImageDataset, hits: list[list[_Hit]]) -> Path:
+    from labelkit.stages.pictures.contact_sheet import Picture, write_contact_sheet
+
+    position = {sample_id: row for row, sample_id in enumerate(images.sample_ids)}
+
+    def picture(sample_id: str) -> NDArray[np.uint8] | None:
+        row = position.get(sample_id)
+        return None if row is None else image_pixels(images, row)
+
+    drawn: list[list[Picture]] = []
+    for q, name in enumerate(queries.names):
+        pixels = picture(name) if queries.images is None else image_pixels(queries.images, int(queries.image_rows[q]))
+        line = [Picture(pixels, (name, "query"), frame="query")]
+        asked = queries.labels[q]
+        for rank, hit in enumerate(hits[q], start=1):
+            sample_id, label = store.sample_ids[hit.row], row_label(store, hit.row)
+            # A name that the store does not know says nothing about what is right.
+            is_wrong = label is not None and asked in store.class_names and asked != label
+            text = " ".join((f"{rank}.", *([label] if label else []), f"{hit.score:.3f}"))
+            line.append(Picture(picture(sample_id), (sample_id, text), frame="wrong" if is_wrong else "plain"))
+        drawn.append(line)
+    return write_contact_sheet(path, drawn)

@@ -1,0 +1,182 @@
+"""What a trained spatial assembly does with a few images: what moves where, and how much stays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from labelkit.config.show import ShowAssemblyConfig
+from labelkit.data.datasets import ImageDataset
+from labelkit.data.loading import EvalLoader, ImageBank
+from labelkit.data.views.transforms import Normalize
+from labelkit.engine.devices import Runtime
+from labelkit.errors import CheckpointError, DatasetError
+from labelkit.models.metric_network import MetricNetwork
+from labelkit.models.spatial_assembly import Assembly
+from labelkit.stages.new_files import check_new_file
+from labelkit.stages.pictures.files import one_image
+from labelkit.stages.progress import current_progress
+from labelkit.stages.read.networks import TrainedRun, load_run
+from labelkit.stages.result import Cell, SimpleResult, Table
+from labelkit.stages.show.images import image_channels, shown_dataset, shown_rows
+
+_NOTE = (
+    "Arrows: from where features are taken to where they are put (weights above --min-weight), the thicker the more.\n"
+    "stays: share of the features of a position that stays there; sources: how many positions each output is made of."
+)
+
+
+@dataclass(frozen=True)
+class _Move:
+    """One weight that is drawn; cells in rows of the grid."""
+
+    source: int
+    target: int
+    weight: float
+
+
+def show_assembly(config: ShowAssemblyConfig) -> SimpleResult:
+    """Draw the assembly of a few images, and tell its numbers.
+
+    Images are prepared as for embedding. The run is only read.
+
+    Raises:
+        ConfigError: a row or number of images that is not there, or a picture that is and may not be replaced.
+        CheckpointError: the run cannot be used, or its network has no assembly.
+        DatasetError: the images are not there or cannot be read.
+    """
+    check_new_file(config.out, overwrite=config.overwrite)
+    run = load_run(config.checkpoint, config.which)
+    network = run.method.network
+    if not isinstance(network, MetricNetwork) or network.assembly is None or network.assembly.kind == "identity":
+        raise CheckpointError(
+            str(run.folder), "its network has no assembly to show", "Give a run of `labelkit train san` (not --no-san)."
+        )
+    runtime = Runtime(device=config.device)
+    network.to(runtime.device)
+    chosen: list[tuple[str, ImageDataset, int]] = []
+    if config.image is not None:
+        chosen = [(str(path), one_image(path), 0) for path in config.image]
+    else:
+        dataset = shown_dataset(config, run)
+        chosen = [(dataset.sample_ids[row], dataset, int(row)) for row in shown_rows(config, run, dataset)]
+    from labelkit.stages.pictures.plots import Arrow, Panel, write_panels  # matplotlib takes a second to load
+
+    described: list[dict[str, object]] = []
+    cells: list[list[Cell]] = []
+    drawn: list[list[Panel | None]] = []
+    with current_progress().task("assembly", total=len(chosen)) as task:
+        for name, dataset, row in chosen:
+            view, pixels = _view(run, runtime, dataset, row)
+            with torch.no_grad():
+                seen = network(view).assembly
+                embedding = network.embed(view)
+                with network.without_assembly():
+                    effect = float((embedding - network.embed(view)).norm())
+            assert seen is not None
+            height, width = seen.grid
+            moves = _moves(seen, config.min_weight, config.max_arrows)
+            stays, sources = _maps(seen)
+            most = max(2.0, float(sources.max()))
+            label = int(dataset.labels[row])
+            called = dataset.class_names[label] if label >= 0 else None
+            numbers = {
+                "stays": float(stays.mean()),
+                "sources": float(sources.mean()),
+                "way": float(np.mean([_way(seen, move) for move in moves])) if moves else 0.0,
+                "effect": effect,
+            }
+            described.append(
+                {
+                    "image": name,
+                    "label": called,
+                    **numbers,
+                    "moves": [
+                        {
+                            "from": list(divmod(move.source, width)),
+                            "to": list(divmod(move.target, width)),
+                            "weight": round(move.weight, 4),
+                        }
+                        for move in moves
+                    ],
+                }
+            )
+            cells.append([name, called, *numbers.values(), len(moves)])
+            arrows = tuple(
+                Arrow(_center(move.source, height, width), _center(move.target, height, width), move.weight)
+                for move in moves
+            )
+            drawn.append(
+                [
+                    Panel(pixels, lines=(Path(name).name[-24:], called or "")),
+                    Panel(pixels, lines=(f"{len(moves)} moves",), arrows=arrows),
+                    Panel(pixels, stays, (0.0, 1.0), (f"stays {numbers['stays']:.2f}",)),
+                    Panel(pixels, sources, (1.0, most), (f"sources {numbers['sources']:.1f}",)),
+                ]
+            )
+            task.advance()
+    write_panels(config.out, ("image", "moves", "stays", "sources"), drawn, note=_NOTE)
+    values: dict[str, object] = {
+        "picture": config.out,
+        "checkpoint": run.source,
+        "before": getattr(run.config, "san_before", None),
+        "grid": list(network.assembly.grid),
+        "images": described,
+    }
+    columns = ["image", "label", "stays", "sources", "way", "effect", "moves"]
+    title = "share that stays; positions an output is made of; mean way of the moves in cells; change of the embedding"
+    return SimpleResult(values, (config.out,), (Table(title, columns, cells),))
+
+
+def _view(run: TrainedRun, runtime: Runtime, dataset: ImageDataset, row: int) -> tuple[Tensor, NDArray[np.float32]]:
+    """The network's input, (1, c, h, w), and the same as pixels in [0, 1], (h, w, c).
+
+    Raises:
+        DatasetError: the image cannot be read.
+    """
+    spec = run.method.network.input_spec
+    bank = ImageBank(dataset, [row], image_channels(run.method), device=runtime.device, num_threads=1)
+    for bad, reason in bank.bad.items():
+        raise DatasetError(dataset.sample_ids[bad], f"cannot be read as an image: {reason}", "Choose another one.")
+    loader = EvalLoader(bank, run.method.eval_view(), batch_size=1, normalize=Normalize(spec.mean, spec.std))
+    (batch,) = loader
+    mean, std = (batch.images.new_tensor(values)[:, None, None] for values in (spec.mean, spec.std))
+    pixels = (batch.images[0] * std + mean).clamp(0, 1).permute(1, 2, 0).cpu().numpy().astype(np.float32)
+    return batch.images, pixels
+
+
+def _moves(seen: Assembly, min_weight: float, most: int) -> list[_Move]:
+    """The heaviest weights off the diagonal, heaviest first."""
+    weights = seen.weights[0].cpu().clone().fill_diagonal_(0)
+    values, places = weights.flatten().sort(descending=True)
+    n = len(weights)
+    found = [
+        _Move(int(place) // n, int(place) % n, float(value))
+        for value, place in zip(values[:most], places[:most], strict=True)
+    ]
+    return [move for move in found if move.weight > min_weight]
+
+
+def _maps(seen: Assembly) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """What stays at each position, and 2 to the entropy of what each output is made of."""
+    weights = seen.weights[0].cpu()
+    sources = torch.special.entr(weights).sum(0).div(np.log(2)).exp2()
+    return weights.diagonal().reshape(seen.grid).numpy(), sources.reshape(seen.grid).numpy()
+
+
+def _way(seen: Assembly, move: _Move) -> float:
+    """Length of a move in cells."""
+    width = seen.grid[1]
+    (i, j), (k, m) = divmod(move.source, width), divmod(move.target, width)
+    return float(np.hypot(i - k, j - m))
+
+
+def _center(cell: int, height: int, width: int) -> tuple[float, float]:
+    """Center of a cell in the panel: right and up, in [0, 1]."""
+    i, j = divmod(cell, width)
+    return (j + 0.5) / width, 1 - (i + 0.5) / height

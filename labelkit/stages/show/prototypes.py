@@ -1,0 +1,101 @@
+"""Pictures of the object-aware filter of a CoTAP run: where in an image each of its prototypes is found."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from labelkit.config.show import ShowPrototypesConfig
+from labelkit.data.datasets import ImageDataset
+from labelkit.data.loading import EvalLoader
+from labelkit.data.views.transforms import Normalize
+from labelkit.engine.compute_device import compute_device
+from labelkit.errors import CheckpointError, DatasetError
+from labelkit.models.dense_network import DenseNetwork
+from labelkit.stages.new_files import check_new_file
+from labelkit.stages.pictures.files import one_image
+from labelkit.stages.read.networks import load_run
+from labelkit.stages.result import Cell, SimpleResult, Table
+from labelkit.stages.show.images import image_channels, shown_dataset, shown_rows
+
+_NOTE = (
+    "Attention of each patch to a prototype of the object-aware filter, mean over heads,\n"
+    "blue to yellow: 0 to the largest of the row. Most attention first."
+)
+
+
+def show_prototypes(config: ShowPrototypesConfig) -> SimpleResult:
+    """Draw the attention of the patches of a few images to the prototypes with most of it.
+
+    Raises:
+        ConfigError: a row that is not there, or a picture that is and may not be replaced.
+        CheckpointError: the run cannot be used, or its network has no such filter.
+        DatasetError: the images are not there or cannot be read.
+    """
+    check_new_file(config.out, overwrite=config.overwrite)
+    run = load_run(config.checkpoint, config.which)
+    network = run.method.headline()
+    if not isinstance(network, DenseNetwork) or network.filter is None:
+        problem = "its network has no object-aware filter, so that there are no prototypes to show"
+        raise CheckpointError(str(run.folder), problem, "Give a run of `labelkit train cotap` with the filter on.")
+    if config.image is not None:
+        listed: list[tuple[ImageDataset, int]] = [(one_image(path), 0) for path in config.image]
+    else:
+        dataset = shown_dataset(config, run)
+        listed = [(dataset, int(row)) for row in shown_rows(config, run, dataset)]
+    device = compute_device(config.device)
+    network = network.to(device).eval()
+    spec = network.input_spec
+    mean, std = (np.array(value, dtype=np.float32) for value in (spec.mean, spec.std))
+    views, maps = [], []
+    for images, row in listed:
+        loader = EvalLoader(
+            images,
+            run.method.eval_view(),
+            rows=[row],
+            batch_size=1,
+            normalize=Normalize(spec.mean, spec.std),
+            channels=image_channels(run.method),
+            device=device,
+        )
+        batch = next(iter(loader))
+        if batch.bad:
+            raise DatasetError(images.sample_ids[row], f"cannot be read: {batch.bad[0][1]}", "Choose another one.")
+        with torch.inference_mode():
+            attention = network.prototype_attention(batch.images)[0].mean(dim=0).float()
+        maps.append(attention.cpu().numpy())
+        views.append(np.clip(batch.images[0].permute(1, 2, 0).cpu().numpy() * std + mean, 0, 1))
+    total = np.mean([found.mean(axis=(0, 1)) for found in maps], axis=0)
+    order = np.argsort(-total, kind="stable")[: config.num_prototypes]
+    from labelkit.stages.pictures.plots import Panel, write_panels  # matplotlib takes a second to load
+
+    drawn: list[list[Any]] = []
+    described: list[dict[str, object]] = []
+    cells: list[list[Cell]] = []
+    for (images, row), view, found in zip(listed, views, maps, strict=True):
+        name = images.sample_ids[row]
+        limits = (0.0, max(float(found[:, :, order].max()), 1e-6))
+        means = found.mean(axis=(0, 1))
+        text = "".join(character if character.isprintable() else "?" for character in name)[-24:]
+        heats = [Panel(view, found[:, :, p], limits, (f"mean {means[p]:.3f}",)) for p in order]
+        drawn.append([Panel(view, lines=(text,)), *heats])
+        described.append({"image": name, "attention": {int(p): float(means[p]) for p in order}})
+        cells.append([name, int(means.argmax()), float(means.max()), float(found.max())])
+    write_panels(config.out, ["image", *(f"prototype {p}" for p in order)], drawn, note=_NOTE)
+    values: dict[str, object] = {
+        "picture": config.out,
+        "checkpoint": run.source,
+        "num_prototypes": len(total),
+        "prototypes": [int(p) for p in order],
+        "images": described,
+    }
+    shown = (
+        Table(
+            f"attention to {len(total)} prototypes (even: {1 / len(total):.3f})",
+            ["image", "most found", "its mean", "largest"],
+            cells,
+        ),
+    )
+    return SimpleResult(values, (config.out,), shown)

@@ -1,0 +1,102 @@
+"""Take weights, and only weights, from another run or a file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from labelkit.config.train import RunConfig
+from labelkit.engine.checkpoint import MODEL, load_checkpoint, load_model_state
+from labelkit.engine.method import Method
+from labelkit.engine.run_dir import SPLIT
+from labelkit.errors import CheckpointDamaged, CheckpointError, CheckpointMismatch
+from labelkit.models.inference import InferenceNetwork
+from labelkit.stages.progress import current_progress
+from labelkit.stages.train.prepare import PreparedData
+
+_BACKBONE = "network.backbone."
+_LABELS = "labels."
+
+
+def initialize_from(method: Method[Any], source: Path) -> None:
+    """Start a method from a run folder or a weights file.
+
+    A run of the same method with the same classes gives its whole network; any other run, and a file, gives its
+    backbone. What was taken is said.
+
+    Raises:
+        CheckpointError: nothing usable is there.
+        CheckpointMismatch: tensors differ in name or shape.
+    """
+    backbone = getattr(method.network, "backbone", None)
+    if backbone is None:
+        raise CheckpointError(str(source), "this method has no backbone to put weights into", "Leave out --init-from.")
+    if not source.is_dir():
+        backbone.load_weights(source)
+        method.on_backbone_taken()
+        describe_weights(method.network)
+        return
+    checkpoint = load_checkpoint(source)
+    if checkpoint is None:
+        raise CheckpointError(str(source), "holds no checkpoint", "Give the --out of a `labelkit train`.")
+    tensors = checkpoint.tensors(MODEL)
+    try:
+        load_model_state(method, tensors, str(checkpoint.folder))
+        taken = "the whole network"
+    except CheckpointMismatch:
+        taken = method.take_parts(tensors, str(checkpoint.folder)) or ""
+        if not taken:
+            kept = {n.removeprefix(_BACKBONE): value for n, value in tensors.items() if n.startswith(_BACKBONE)}
+            load_model_state(backbone, kept, str(checkpoint.folder))
+            method.on_backbone_taken()
+            taken = "the backbone; the heads start anew"
+    current_progress().message(f"started from {checkpoint.folder}: {taken}")
+
+
+def take_labels(method: Method[Any], source: Path, prepared: PreparedData) -> None:
+    """Give a method the pseudo-labels of a finished run over the same images.
+
+    Raises:
+        CheckpointError: there is no run with pseudo-labels.
+        CheckpointMismatch: it was trained on other images, or has other heads.
+    """
+    checkpoint = load_checkpoint(source)
+    if checkpoint is None:
+        raise CheckpointError(str(source), "holds no checkpoint", "Give the --out of a `labelkit train sela`.")
+    labels = {name: value for name, value in checkpoint.tensors(MODEL).items() if name.startswith(_LABELS)}
+    if not labels:
+        raise CheckpointError(str(source), "has no pseudo-labels", "Give the --out of a `labelkit train sela`.")
+    try:
+        saved = json.loads((source / SPLIT).read_bytes())
+    except (OSError, ValueError) as error:
+        raise CheckpointDamaged(str(source / SPLIT), f"cannot be read: {error}", "Restore it.") from error
+    if saved.get("dataset_digest") != prepared.dataset.digest():
+        raise CheckpointMismatch(
+            str(source), "was trained on other images", "Give the data options that it was trained with."
+        )
+    module = getattr(method, _LABELS.rstrip("."))
+    load_model_state(module, {name.removeprefix(_LABELS): value for name, value in labels.items()}, str(source))
+    current_progress().message(f"labels are those of {checkpoint.folder}, and stay as they are")
+
+
+def without_weights(config: RunConfig) -> RunConfig:
+    """The options with every source of weights left out, for a network whose checkpoint has them all."""
+    sources: dict[str, object] = {"pretrained": False, "weights": None, "init_from": None}
+    return config.model_copy(update={key: value for key, value in sources.items() if key in type(config).model_fields})
+
+
+def describe_weights(network: InferenceNetwork) -> None:
+    """Say what of a weights file was used, and what of it was not."""
+    backbone = getattr(network, "backbone", None)
+    report = getattr(backbone, "load_report", None)
+    if backbone is None or report is None:
+        return
+    text = f"weights from {backbone.source}: {len(report.loaded)} tensors loaded"
+    if report.prefix:
+        text += f", {report.prefix!r} cut from their names"
+    for kind, names in (("not in the file", report.missing), ("not needed", report.unexpected)):
+        if names:
+            more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+            text += f"; {kind}: {', '.join(names[:3])}{more}"
+    current_progress().message(text)

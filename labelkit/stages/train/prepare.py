@@ -1,0 +1,381 @@
+"""From data options to images and the labels that may be used."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelkit.config.backbone import BackboneRunConfig
+from labelkit.config.data import DataConfig
+from labelkit.config.methods.cotap import CoTAPConfig
+from labelkit.data.batch import DataInfo
+from labelkit.data.datasets import ImageDataset
+from labelkit.data.joined import join_datasets
+from labelkit.data.named.benchmark_classes import benchmark_classes
+from labelkit.data.registry import DATASETS, load_dataset
+from labelkit.data.splits import (
+    LabelSplit,
+    choose_classes,
+    class_halves_split,
+    few_labels_split,
+    first_per_class,
+    gcd_split,
+    given_split,
+    holdout_rows,
+    long_tail_split,
+    no_labels_split,
+)
+from labelkit.errors import ConfigError, DatasetError
+
+_HELD_OUT_SPLITS = ("test", "val", "valid", "validation")
+
+
+@dataclass(frozen=True)
+class PreparedData:
+    """The images of one command and which of their labels may be used.
+
+    Attributes:
+        dataset: the chosen images; row i of everything below is image i of it.
+        split: the labels that may be used.
+        labels: (n,) int64 training labels, -1 = unlabeled; old classes first.
+        listing: all images of the data set, with their splits; ``None`` if it was not kept.
+        held_out: names of the images that ``--holdout`` or ``--holdout-classes`` set apart.
+        replaces_splits: they are test, and the others train, whatever splits the set has.
+        num_objects: rows of images of one object, which come first, the others being scenes; ``None`` = all.
+        objects_digest: identity of the listing of these images; empty if it is that of ``dataset``.
+    """
+
+    dataset: ImageDataset
+    split: LabelSplit
+    labels: NDArray[np.int64]
+    listing: ImageDataset | None = None
+    held_out: tuple[str, ...] = ()
+    replaces_splits: bool = False
+    num_objects: int | None = None
+    objects_digest: str = ""
+
+    def counts(self) -> dict[str, int]:
+        """Numbers of images and classes."""
+        return {
+            "images": len(self.labels),
+            "labeled": int((self.labels >= 0).sum()),
+            "unlabeled": int((self.labels < 0).sum()),
+            "old_classes": len(self.split.old_classes),
+            "new_classes": len(self.split.new_classes),
+        }
+
+    def describe(self) -> str:
+        """The same in words."""
+        counts = self.counts()
+        return (
+            f"{counts['images']:,} images, {counts['labeled']:,} labeled; "
+            f"{counts['old_classes']} old and {counts['new_classes']} new classes known"
+        )
+
+    def info(self, image_size: int) -> DataInfo:
+        """What a method may know; the truth of unlabeled images is not in it."""
+        known_in_all = len(self.split.class_order)
+        open_ended = self.split.kind == "given" and bool((self.dataset.labels < 0).any())
+        return DataInfo(
+            num_samples=len(self.labels),
+            labels=self.labels,
+            class_names=self.dataset.class_names,
+            class_order=tuple(self.split.class_order),
+            num_old_classes=len(self.split.old_classes),
+            num_known_classes=None if open_ended or known_in_all == 0 else known_in_all,
+            in_channels=self.dataset.in_channels,
+            image_size=image_size,
+            chiral=self.dataset.chiral,
+            photographic=self.dataset.photographic,
+            num_objects=self.num_objects,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """What is saved with a run: the split by sample id, and the listing it belongs to."""
+        return {
+            "dataset": self.dataset.name,
+            "dataset_digest": self.dataset.digest(),
+            "class_names": list(self.dataset.class_names),
+            "split": self.split.to_json(self.dataset.sample_ids),
+            "held_out": list(self.held_out),
+            "replaces_splits": self.replaces_splits,
+        }
+
+
+def read_listing(config: DataConfig) -> tuple[ImageDataset, tuple[str, ...]]:
+    """List the data set and apply ``--holdout`` or ``--holdout-classes``; the listing, and the names set apart.
+
+    Raises:
+        DatasetError: it cannot be listed.
+        ConfigError: ``--holdout`` for a set that has splits, or of so few images that none would be held out; classes
+            that the set has not, or all of them.
+    """
+    dataset = load_dataset(config.dataset, data_root=config.data_root, download=config.download)
+    if config.holdout_classes is not None:
+        with _asked_by("--holdout-classes"):
+            chosen = choose_classes(config.holdout_classes, dataset.class_names)
+        rows = np.flatnonzero(np.isin(dataset.labels, chosen))
+        held_out = tuple(dataset.sample_ids[row] for row in rows)
+        return with_holdout(dataset, held_out), held_out
+    if config.holdout is None:
+        return dataset, ()
+    option = f"--holdout {config.holdout if isinstance(config.holdout, str) else format(config.holdout, 'g')}"
+    if has_own_splits(dataset):
+        names = ", ".join(dataset.split_names)
+        raise ConfigError(option, f"{dataset.name} has splits of its own ({names})", "Leave it out.")
+    if isinstance(config.holdout, str):
+        rows = np.arange(1, len(dataset), 2)
+    else:
+        rows = holdout_rows(dataset.labels, config.holdout, seed=config.split_seed)
+    if len(rows) == 0:
+        raise ConfigError(option, "holds out no image, since each class keeps one", "Use a set with more images.")
+    held_out = tuple(dataset.sample_ids[row] for row in rows)
+    return with_holdout(dataset, held_out), held_out
+
+
+def has_own_splits(dataset: ImageDataset) -> bool:
+    """Whether a data set comes with more than images to train on."""
+    return not set(dataset.split_names) <= {"train"}
+
+
+def with_holdout(dataset: ImageDataset, held_out: Collection[str]) -> ImageDataset:
+    """Give a listing the splits train and test, test being the named images."""
+    names = set(held_out)
+    splits = np.array([int(name in names) for name in dataset.sample_ids], dtype=np.int16)
+    return replace(dataset, splits=splits, split_names=("train", "test"))
+
+
+def choose_split_rows(dataset: ImageDataset, split: str) -> NDArray[np.int64]:
+    """Rows of a split: a name, ``all``, or ``auto`` = train if there is one.
+
+    Raises:
+        ConfigError: no such split.
+    """
+    if split == "all" or (split == "auto" and "train" not in dataset.split_names):
+        return np.arange(len(dataset.sample_ids), dtype=np.int64)
+    name = "train" if split == "auto" else split
+    if name not in dataset.split_names:
+        known = ", ".join(dataset.split_names) or "none"
+        raise ConfigError("--split", f"{dataset.name} has no split {name!r} (it has: {known})", "Choose one, or all.")
+    return np.asarray(dataset.in_split(name), dtype=np.int64)
+
+
+def choose_images(config: DataConfig, dataset: ImageDataset) -> ImageDataset:
+    """Apply ``--split`` and ``--max-per-class``.
+
+    Raises:
+        ConfigError: no such split.
+    """
+    chosen = dataset.select(choose_split_rows(dataset, config.split))
+    if config.max_per_class is None:
+        return chosen
+    return chosen.select(first_per_class(chosen.labels, chosen.splits, config.max_per_class))
+
+
+def prepare_data(config: DataConfig) -> PreparedData:
+    """Read the listing, choose images and labels.
+
+    Raises:
+        DatasetError, ConfigError: data or options that cannot be used.
+    """
+    if isinstance(config, CoTAPConfig) and config.scene_dataset is not None:
+        return _with_scenes(config, config.scene_dataset)
+    return _prepare_one(config)
+
+
+def _with_scenes(config: CoTAPConfig, scene_dataset: str) -> PreparedData:
+    """Images of one object with their labels, then scenes, of which no label is used."""
+    theirs: dict[str, object] = {"holdout": None, "holdout_classes": None, "max_per_class": None}
+    own = config.model_copy(update={"dataset": scene_dataset, "split": config.scene_split, **theirs})
+    if not config.has_objects:
+        return replace(_prepare_one(own), num_objects=0)
+    objects, scenes = _prepare_one(config), choose_images(own, read_listing(own)[0])
+    nothing = np.zeros(len(scenes), dtype=np.bool_)
+    return replace(
+        objects,
+        dataset=join_datasets(objects.dataset, scenes),
+        split=replace(objects.split, labeled=np.concatenate((objects.split.labeled, nothing))),
+        labels=np.concatenate((objects.labels, np.full(len(scenes), -1, dtype=np.int64))),
+        num_objects=len(objects.dataset),
+        objects_digest=objects.dataset.digest(),
+    )
+
+
+def _prepare_one(config: DataConfig) -> PreparedData:
+    listing, held_out = read_listing(config)
+    dataset = choose_images(config, listing)
+    if len(dataset.sample_ids) == 0:
+        raise DatasetError(config.dataset, f"split {config.split} holds no image", "Choose another --split.")
+    if config.imbalance_factor is not None:
+        with _asked_by(f"--imbalance-factor {config.imbalance_factor:g}"):
+            kept = long_tail_split(
+                dataset.labels,
+                dataset.given,
+                len(dataset.class_names),
+                imbalance_factor=config.imbalance_factor,
+                seed=config.split_seed,
+                class_names=dataset.class_names,
+            )
+        dataset = dataset.select(kept)
+    split = choose_labels(config, dataset)
+    if split.kind == "class-halves":
+        kept = np.flatnonzero(np.isin(dataset.labels, split.old_classes))
+        dataset = dataset.select(kept)
+        split = LabelSplit(
+            split.kind, split.labeled[kept], split.old_classes, split.new_classes, split.params, split.warnings
+        )
+    labels = split.training_labels(dataset.labels)
+    return PreparedData(dataset, split, labels, listing, held_out, config.holdout_classes is not None)
+
+
+def eval_images(config: BackboneRunConfig, prepared: PreparedData) -> ImageDataset | None:
+    """Images of ``--eval-split``, cut like the others by ``--max-per-class``; ``None`` if there are none with labels.
+
+    Raises:
+        ConfigError: no such split, one that is trained on, or one without labels.
+    """
+    listing, wanted = prepared.listing, config.eval_split
+    if listing is None or wanted == "none":
+        return None
+    trained = "train" if config.split == "auto" and "train" in listing.split_names else config.split
+    if wanted == "auto":
+        if {"query", "gallery"} <= set(listing.split_names) and trained not in ("auto", "all", "query", "gallery"):
+            sides = [listing.split_names.index(name) for name in ("query", "gallery")]
+            return listing.select(np.flatnonzero(np.isin(listing.splits, sides)))
+        found = [name for name in _HELD_OUT_SPLITS if name in listing.split_names]
+        if trained in ("auto", "all") or not found or found[0] == trained:
+            return None
+        wanted = found[0]
+    elif trained in ("auto", "all", wanted):
+        raise ConfigError("--eval-split", f"{wanted} is trained on", "Choose another, or pass --split or --holdout.")
+    with _asked_by("--eval-split"):
+        rows = listing.in_split(wanted)
+    images = listing.select(rows)
+    if config.max_per_class is not None:
+        images = images.select(first_per_class(images.labels, images.splits, config.max_per_class))
+    if not (images.labels >= 0).any():
+        if config.eval_split == "auto":
+            return None
+        raise ConfigError("--eval-split", f"no image of {wanted} has a label", "Choose another, or none.")
+    return images
+
+
+def val_images(config: BackboneRunConfig, split: str, prepared: PreparedData) -> ImageDataset:
+    """Images of ``--val-split``, whose labels may end a run.
+
+    Raises:
+        ConfigError: no such split, one that is trained on or that judges, or one without labels.
+    """
+    listing = prepared.listing
+    judging = eval_images(config, prepared)
+    assert listing is not None
+    trained = "train" if config.split == "auto" and "train" in listing.split_names else config.split
+    if trained in ("auto", "all", split):
+        raise ConfigError("--val-split", f"{split} is trained on", "Choose another, or pass --split.")
+    with _asked_by("--val-split"):
+        images = listing.select(listing.in_split(split))
+    if judging is not None and not set(images.sample_ids).isdisjoint(judging.sample_ids):
+        raise ConfigError("--val-split", f"{split} is what --eval-split judges by", "Choose another for one of both.")
+    if not (images.labels >= 0).any():
+        raise ConfigError("--val-split", f"no image of {split} has a label", "Choose another.")
+    return images
+
+
+def choose_labels(config: DataConfig, dataset: ImageDataset) -> LabelSplit:
+    """Apply ``--label-split``."""
+    labels, given, num_classes = dataset.labels, dataset.given, len(dataset.class_names)
+    if "train" in dataset.split_names:
+        # labels of test images are for testing, also when train and test are embedded together
+        given = given & np.isin(dataset.splits, [dataset.split_names.index("train"), -1])
+    kind = config.label_split
+    if kind == "auto":
+        kind = "given" if not dataset.given.all() else config.full_label_split
+        kind = "few-labels" if config.num_labels is not None else kind
+    used = {
+        "num_old_classes": (config.num_old_classes, "gcd"),
+        "num_labels": (config.num_labels, "few-labels"),
+        "label_seed": (config.label_seed, "few-labels"),
+    }
+    for name, (value, owner) in used.items():
+        if value is not None and kind != owner:
+            raise ConfigError(
+                "--" + name.replace("_", "-"), f"has no meaning for --label-split {kind}", f"It goes with {owner}."
+            )
+    if kind == "none":
+        return no_labels_split(labels, num_classes)
+    if kind == "given":
+        return given_split(labels, given, num_classes, class_names=dataset.class_names)
+    if num_classes == 0:
+        raise DatasetError(
+            config.dataset,
+            "has no labels to choose from (a flat folder, or a CSV without any)",
+            "Give a folder of class folders or a CSV with some labels.",
+        )
+    if kind == "gcd":
+        spec = DATASETS.get(config.dataset)
+        old_classes = new_classes = None
+        if spec is not None and config.num_old_classes is None:
+            benchmark = benchmark_classes(spec.name)
+            benchmark.check(spec.name, num_classes)
+            old_classes, new_classes = benchmark.old_classes, benchmark.new_classes
+        with _asked_by("--num-old-classes" if config.num_old_classes is not None else "--label-split gcd"):
+            return gcd_split(
+                labels,
+                given,
+                num_classes,
+                old_classes=old_classes,
+                num_old_classes=config.num_old_classes,
+                new_classes=new_classes,
+                label_ratio=config.label_ratio,
+                seed=config.split_seed,
+                draw_order=dataset.draw_order,
+                class_names=dataset.class_names,
+            )
+    if kind == "few-labels":
+        if config.num_labels is None:
+            raise ConfigError("--num-labels", "is needed for --label-split few-labels", "Say how many labels in all.")
+        with _asked_by("--num-labels"):
+            return few_labels_split(
+                labels,
+                given,
+                num_classes,
+                total=config.num_labels,
+                seed=config.split_seed if config.label_seed is None else config.label_seed,
+                class_names=dataset.class_names,
+            )
+    with _asked_by("--label-split class-halves"):
+        return class_halves_split(labels, given, num_classes, class_names=dataset.class_names)
+
+
+@contextmanager
+def _asked_by(option: str) -> Iterator[None]:
+    """Say which option asks for a split that the data cannot give."""
+    try:
+        yield
+    except DatasetError as error:
+        raise ConfigError(option, error.problem, error.remedy) from error
+
+
+def saved_info(saved: Mapping[str, Any]) -> DataInfo:
+    """What a method must know to be built again, from ``split.json``; which images were labeled no longer matters."""
+    facts = dict(saved["info"])
+    num_labeled = len(saved["split"]["labeled"])
+    labels = np.full(facts["num_samples"], -1, dtype=np.int64)
+    # as many as there were, and some of each class
+    labels[:num_labeled] = np.arange(num_labeled) % max(1, facts["num_old_classes"])
+    return DataInfo(
+        **{key: facts[key] for key in facts if key not in ("class_order", "class_names")},
+        labels=labels,
+        class_names=tuple(facts["class_names"]),
+        class_order=tuple(facts["class_order"]),
+    )
+
+
+def info_record(info: DataInfo) -> dict[str, Any]:
+    """The part of ``DataInfo`` that a run saves."""
+    return {key: value for key, value in asdict(info).items() if key != "labels"}

@@ -1,0 +1,96 @@
+"""The memory against pytorch-metric-learning's, and what it does better."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from labelkit.losses.metric import MultiSimilarityLoss
+from labelkit.methods.metric.memory_bank import MemoryBank
+
+DIM, BATCH = 6, 4
+
+
+def batches(count: int) -> list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+    generator = torch.Generator().manual_seed(0)
+    made = []
+    for step in range(count):
+        embeddings = F.normalize(torch.randn(BATCH, DIM, generator=generator), dim=1)
+        made.append((embeddings, torch.tensor([0, 0, 1, 1]), torch.arange(BATCH) + BATCH * step))
+    return made
+
+
+@pytest.mark.parametrize("size", [12, 10], ids=["whole batches", "a batch that wraps around"])
+def test_the_loss_over_the_memory_is_the_librarys(size: int) -> None:
+    from pytorch_metric_learning.losses import CrossBatchMemory
+    from pytorch_metric_learning.losses import MultiSimilarityLoss as Library
+    from pytorch_metric_learning.miners import MultiSimilarityMiner
+
+    library = CrossBatchMemory(Library(), DIM, size, MultiSimilarityMiner(epsilon=0.1))
+    memory, loss = MemoryBank(size, DIM), MultiSimilarityLoss()
+    labels_of = torch.tensor([0, 0, 1, 1]).repeat(6)
+    for embeddings, labels, rows in batches(6):
+        seen = memory.remember(embeddings, rows)
+        ours = loss(embeddings, labels, seen.embeddings, labels_of[seen.rows], seen.own)
+        assert float(ours) == pytest.approx(float(library(embeddings, labels)), abs=1e-6)
+
+
+def test_the_oldest_entries_go_first() -> None:
+    memory = MemoryBank(6, 1)
+    for start in (0, 4, 8):
+        rows = torch.arange(start, start + 4)
+        seen = memory.remember(rows[:, None].float(), rows)
+    assert sorted(seen.rows.tolist()) == [6, 7, 8, 9, 10, 11]
+    assert seen.rows[seen.own].tolist() == [8, 9, 10, 11]
+    assert seen.embeddings[:, 0].tolist() == [float(row) for row in seen.rows.tolist()]
+
+
+def test_a_memory_that_is_not_full_shows_what_is_there() -> None:
+    memory = MemoryBank(10, 1)
+    seen = memory.remember(torch.ones(4, 1), torch.arange(4))
+    assert seen.rows.tolist() == [0, 1, 2, 3]
+    assert seen.own.tolist() == [0, 1, 2, 3]
+
+
+def test_new_labels_hold_for_old_entries() -> None:
+    memory, loss = MemoryBank(12, DIM), MultiSimilarityLoss()
+    for embeddings, _, rows in batches(3):
+        seen = memory.remember(embeddings, rows)
+    relabeled = torch.tensor([0, 1, 0, 1] * 3)
+    again = MemoryBank(12, DIM)
+    for fresh, _, rows in batches(3):
+        anew = again.remember(fresh, rows)
+    first = loss(embeddings, relabeled[rows], seen.embeddings, relabeled[seen.rows], seen.own)
+    second = loss(fresh, relabeled[rows], anew.embeddings, relabeled[anew.rows], anew.own)
+    assert float(first) == float(second)
+
+
+def test_an_image_is_no_partner_of_itself() -> None:
+    memory = MemoryBank(8, DIM)
+    embeddings, _, rows = batches(1)[0]
+    seen = memory.remember(embeddings, rows)
+    # every image is alone in its class, so there is no positive, and nothing to learn
+    alone = torch.arange(BATCH)
+    assert float(MultiSimilarityLoss()(embeddings, alone, seen.embeddings, alone[seen.rows], seen.own)) == 0
+
+
+def test_refilling_forgets_what_was_there() -> None:
+    memory = MemoryBank(4, 1)
+    memory.remember(torch.full((3, 1), 9.0), torch.tensor([7, 8, 9]))
+    memory.refill(torch.tensor([[0.0], [1.0]]), torch.tensor([0, 1]))
+    seen = memory.remember(torch.tensor([[2.0]]), torch.tensor([2]))
+    assert seen.rows.tolist() == [0, 1, 2]
+    memory.refill(torch.arange(6.0)[:, None], torch.arange(6))
+    assert memory.rows.tolist() == [2, 3, 4, 5]
+
+
+def test_what_was_shown_stays_when_the_next_batch_comes() -> None:
+    memory = MemoryBank(4, 1)
+    seen = memory.remember(torch.zeros(4, 1), torch.arange(4))
+    memory.remember(torch.ones(4, 1), torch.arange(4, 8))
+    assert float(seen.embeddings.sum()) == 0
+
+
+def test_a_batch_larger_than_the_memory_is_refused() -> None:
+    with pytest.raises(ValueError, match="5 images for a memory of 4"):
+        MemoryBank(4, 1).remember(torch.zeros(5, 1), torch.arange(5))
