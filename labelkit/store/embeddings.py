@@ -21,7 +21,9 @@ from labelkit.errors import Damaged, Mismatch, NotAStore, Refused
 from labelkit.store import schema
 from labelkit.store.commit import canonical_json
 from labelkit.store.digests import RESTORE, verify_block
-from labelkit.store.hdf5 import CheckedFile, Contents, check_axes
+from labelkit.store.hdf5.axes import check_axes
+from labelkit.store.hdf5.reading import CheckedFile
+from labelkit.store.hdf5.writing import Contents
 from labelkit.store.opening import open_file
 from labelkit.store.schema import name_fault, name_text
 

@@ -19,7 +19,7 @@ from labelkit.errors import Refused, StoreError, resource_error
 from labelkit.store import schema
 from labelkit.store.commit import canonical_json, temporary_name
 from labelkit.store.embeddings import ModelIdentity
-from labelkit.store.hdf5 import Contents, Image, Stream, strings
+from labelkit.store.hdf5.writing import Contents, Image, Stream, strings
 from labelkit.store.run_folder import check_space, install_image
 from labelkit.store.schema import name_bytes
 

@@ -20,7 +20,9 @@ from labelkit.errors import Refused
 from labelkit.store import schema
 from labelkit.store.commit import canonical_json, commit_bytes
 from labelkit.store.digests import RESTORE
-from labelkit.store.hdf5 import CheckedFile, Contents, Image, check_axes, strings
+from labelkit.store.hdf5.axes import check_axes
+from labelkit.store.hdf5.reading import CheckedFile
+from labelkit.store.hdf5.writing import Contents, Image, strings
 from labelkit.store.opening import open_file, trust
 from labelkit.store.write_once import write_once
 

@@ -18,7 +18,7 @@ from typing import IO, BinaryIO
 from labelkit import errors
 from labelkit.errors import Damaged, NotAStore, StoreError, resource_error
 from labelkit.store.digests import RESTORE
-from labelkit.store.hdf5 import CheckedFile
+from labelkit.store.hdf5.reading import CheckedFile
 
 _CHILD_SECONDS = 10.0
 _CHILD_SECONDS_PER_BYTE = 2.0 / (1 << 30)

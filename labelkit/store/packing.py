@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from labelkit.errors import Mismatch, Refused, StoreError, resource_error
 from labelkit.store import schema
 from labelkit.store.embeddings import EmbeddingStore, open_store
-from labelkit.store.hdf5 import CheckedFile, Contents, Image, Stream
+from labelkit.store.hdf5.reading import CheckedFile
+from labelkit.store.hdf5.writing import Contents, Image, Stream
 from labelkit.store.opening import open_file
 from labelkit.store.results import Result, list_results, read_result, results_folder
 from labelkit.store.run_folder import check_space, install_image

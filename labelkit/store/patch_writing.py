@@ -25,7 +25,8 @@ from labelkit.store import schema
 from labelkit.store.commit import canonical_json, commit_json, fsync_folder
 from labelkit.store.digests import RESTORE
 from labelkit.store.embeddings import EmbeddingStore, ModelIdentity
-from labelkit.store.hdf5 import CheckedFile, Contents, Image, Stream
+from labelkit.store.hdf5.reading import CheckedFile
+from labelkit.store.hdf5.writing import Contents, Image, Stream
 from labelkit.store.patches import SET_NAME, patches_folder, read_set_json
 from labelkit.store.run_folder import (
     cast_finite,

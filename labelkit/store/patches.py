@@ -20,7 +20,8 @@ from labelkit.store import schema
 from labelkit.store.commit import canonical_json
 from labelkit.store.digests import RESTORE, verify_block
 from labelkit.store.embeddings import EmbeddingStore, ModelIdentity, read_model
-from labelkit.store.hdf5 import CheckedFile, check_axes
+from labelkit.store.hdf5.axes import check_axes
+from labelkit.store.hdf5.reading import CheckedFile
 from labelkit.store.opening import open_file, open_regular
 
 SET_NAME = "SET.json"

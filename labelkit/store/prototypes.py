@@ -19,7 +19,8 @@ from labelkit.errors import Refused
 from labelkit.store import schema
 from labelkit.store.commit import canonical_json
 from labelkit.store.digests import RESTORE
-from labelkit.store.hdf5 import Contents, check_axes
+from labelkit.store.hdf5.axes import check_axes
+from labelkit.store.hdf5.writing import Contents
 from labelkit.store.opening import open_file
 from labelkit.store.write_once import write_once
 

@@ -24,7 +24,9 @@ from labelkit.store import schema
 from labelkit.store.commit import canonical_json, commit_bytes, fsync_folder
 from labelkit.store.digests import RESTORE
 from labelkit.store.embeddings import EmbeddingStore, check_indices
-from labelkit.store.hdf5 import CheckedFile, Contents, Image, check_axes, strings
+from labelkit.store.hdf5.axes import check_axes
+from labelkit.store.hdf5.reading import CheckedFile
+from labelkit.store.hdf5.writing import Contents, Image, strings
 from labelkit.store.opening import open_file, trust
 from labelkit.store.schema import name_text
 

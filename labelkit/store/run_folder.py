@@ -25,7 +25,8 @@ from labelkit.store import schema
 from labelkit.store.commit import commit_bytes, create_temporary, fsync_folder, install
 from labelkit.store.digests import RESTORE
 from labelkit.store.embeddings import differing_keys
-from labelkit.store.hdf5 import CheckedFile, Contents, Image
+from labelkit.store.hdf5.reading import CheckedFile
+from labelkit.store.hdf5.writing import Contents, Image
 from labelkit.store.opening import trust
 
 try:

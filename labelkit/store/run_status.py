@@ -17,7 +17,7 @@ from labelkit.errors import Damaged, Mismatch, StoreError, resource_error
 from labelkit.store import schema
 from labelkit.store.commit import canonical_json
 from labelkit.store.digests import RESTORE
-from labelkit.store.hdf5 import CheckedFile
+from labelkit.store.hdf5.reading import CheckedFile
 from labelkit.store.patch_writing import patch_row_bytes, patches_run_folder, piece_ranges
 from labelkit.store.run_folder import is_locked, open_part, read_plan
 from labelkit.store.schema import name_text

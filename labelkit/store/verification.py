@@ -15,7 +15,7 @@ from labelkit.errors import Damaged, LabelkitError, Mismatch, NotAStore, Refused
 from labelkit.store import schema
 from labelkit.store.digests import RESTORE
 from labelkit.store.embeddings import EmbeddingStore, ModelIdentity, open_store
-from labelkit.store.hdf5 import CheckedFile
+from labelkit.store.hdf5.reading import CheckedFile
 from labelkit.store.matches import read_matches
 from labelkit.store.neighbors import read_neighbors
 from labelkit.store.opening import open_file

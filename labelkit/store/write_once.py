@@ -7,7 +7,7 @@ from pathlib import Path
 
 from labelkit.errors import StoreError
 from labelkit.store.commit import commit_bytes
-from labelkit.store.hdf5 import Contents, Image
+from labelkit.store.hdf5.writing import Contents, Image
 from labelkit.store.opening import trust
 
 

@@ -26,7 +26,7 @@ from labelkit.store import schema
 from labelkit.store.commit import canonical_json, commit_bytes, commit_json
 from labelkit.store.digests import RESTORE, BlockDigester, rows_per_block
 from labelkit.store.embeddings import ModelIdentity, differing_keys, open_store
-from labelkit.store.hdf5 import Contents, Image, Stream, strings
+from labelkit.store.hdf5.writing import Contents, Image, Stream, strings
 from labelkit.store.opening import open_file
 from labelkit.store.run_folder import (
     cast_finite,

@@ -19,8 +19,8 @@ from labelkit.cli.main import main
 from labelkit.config.embed import EmbedConfig
 from labelkit.stages.embed.images import embed_images
 from labelkit.store.embeddings import EmbeddingStore, ModelIdentity, open_store
-from labelkit.store.hdf5 import Contents
-from labelkit.store.hdf5 import Image as FileImage
+from labelkit.store.hdf5.writing import Contents
+from labelkit.store.hdf5.writing import Image as FileImage
 from labelkit.store.writing import EmbeddingPlan, EmbeddingRun
 from numpy.typing import ArrayLike
 from PIL import Image

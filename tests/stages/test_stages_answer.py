@@ -21,7 +21,7 @@ from labelkit.stages.discover.held_out import Grouping, given_label_evidence, hi
 from labelkit.stages.evaluate.answers import evaluate_answer
 from labelkit.stages.group.cluster import cluster_store
 from labelkit.store.embeddings import EmbeddingStore, open_store
-from labelkit.store.hdf5 import Contents, Image
+from labelkit.store.hdf5.writing import Contents, Image
 from labelkit.store.results import read_result, write_result
 from numpy.typing import NDArray
 

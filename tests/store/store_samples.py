@@ -9,7 +9,7 @@ from typing import Any
 import h5py
 import numpy as np
 from labelkit.store.embeddings import EmbeddingStore, ModelIdentity, open_store
-from labelkit.store.hdf5 import Contents
+from labelkit.store.hdf5.writing import Contents
 from labelkit.store.schema import name_bytes, name_text
 from labelkit.store.writing import EmbeddingPlan, EmbeddingRun
 

@@ -14,9 +14,10 @@ import h5py
 import numpy as np
 import pytest
 from labelkit.errors import Damaged, Mismatch, NotAStore, Refused, VersionError
-from labelkit.store import hdf5, opening
+from labelkit.store import opening
 from labelkit.store.embeddings import open_store
-from labelkit.store.hdf5 import CheckedFile, Image, strings
+from labelkit.store.hdf5.reading import CheckedFile
+from labelkit.store.hdf5.writing import Contents, Image, Stream, strings
 from labelkit.store.matches import read_matches
 from labelkit.store.patches import open_patches
 from labelkit.store.results import read_result
@@ -356,13 +357,11 @@ def test_a_filtered_bomb_is_refused_in_results(tmp_path):
 
 def test_memory_and_stream_give_the_same_bytes(tmp_path, rng):
     rows = rng.random((1000, 30)).astype("<f4")
-    contents = hdf5.Contents()
+    contents = Contents()
     contents.set("", format="labelkit.store", format_version="1.0")
     contents.datasets = {"embeddings": rows, "sample_ids": strings(map(str, range(1000)))}
-    streamed = hdf5.Contents(dict(contents.datasets), contents.attributes)
-    streamed.datasets["embeddings"] = hdf5.Stream(
-        rows.dtype, rows.shape, lambda: iter([rows[:7], rows[7:500], rows[500:]])
-    )
+    streamed = Contents(dict(contents.datasets), contents.attributes)
+    streamed.datasets["embeddings"] = Stream(rows.dtype, rows.shape, lambda: iter([rows[:7], rows[7:500], rows[500:]]))
     whole = Image(contents, block_bytes=1 << 12)
     path = tmp_path / "streamed.h5"
     with path.open("wb") as file:
@@ -398,8 +397,8 @@ def test_hdf5_itself_writes_the_same_content(tmp_path):
 
 def test_only_metadata_is_kept_while_a_large_file_is_laid_out():
     # 1 TB: nothing of this size may be allocated or recorded.
-    stream = hdf5.Stream(np.dtype("<f4"), (1 << 28, 1 << 10), lambda: iter(()))
-    image = Image(hdf5.Contents({"embeddings": stream}), block_bytes=1 << 62)
+    stream = Stream(np.dtype("<f4"), (1 << 28, 1 << 10), lambda: iter(()))
+    image = Image(Contents({"embeddings": stream}), block_bytes=1 << 62)
     assert image.size > 1 << 40
     assert sum(len(block) for _, block in image.pieces()) < 4096
 

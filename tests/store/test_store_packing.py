@@ -13,7 +13,7 @@ import pytest
 from labelkit.errors import Damaged, Mismatch, Refused, ResourceError, StoreError
 from labelkit.store import opening
 from labelkit.store.embeddings import open_store
-from labelkit.store.hdf5 import Image
+from labelkit.store.hdf5.writing import Image
 from labelkit.store.packing import pack_store
 from labelkit.store.results import list_results, read_result, write_result
 from store_samples import contents_of, make_plan, make_store
@@ -227,7 +227,7 @@ def test_a_full_disk_leaves_nothing(store, tmp_path, monkeypatch):
     def refuse(descriptor, size):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("labelkit.store.hdf5.reserve", refuse)
+    monkeypatch.setattr("labelkit.store.hdf5.writing.reserve", refuse)
     with pytest.raises(ResourceError, match="disk is full"):
         pack_store(store, tmp_path / "all.h5")
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["s.h5"]

@@ -8,7 +8,7 @@ import h5py
 import numpy as np
 import pytest
 from labelkit.errors import Damaged, Mismatch, NotAStore, Refused, ResourceError, StoreError
-from labelkit.store.hdf5 import Image
+from labelkit.store.hdf5.writing import Image
 from labelkit.store.results import list_results, read_result, write_result
 from store_samples import contents_of, make_plan, make_store
 

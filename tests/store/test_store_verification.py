@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from labelkit.errors import Damaged, Mismatch, NotAStore, Refused, StoreError
 from labelkit.store.embeddings import open_store
-from labelkit.store.hdf5 import Image
+from labelkit.store.hdf5.writing import Image
 from labelkit.store.packing import pack_store
 from labelkit.store.patch_writing import PatchPlan, PatchRun, Piece
 from labelkit.store.patches import patches_folder

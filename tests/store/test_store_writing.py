@@ -16,7 +16,7 @@ import pytest
 from labelkit.errors import BusyError, Damaged, DatasetError, Mismatch, ResourceError, StoreError
 from labelkit.store import run_folder, schema
 from labelkit.store.embeddings import open_store
-from labelkit.store.hdf5 import Image
+from labelkit.store.hdf5.writing import Image
 from labelkit.store.writing import EmbeddingPlan, EmbeddingRun, continue_plan
 from store_samples import DIM, MODEL, SAMPLE_IDS, contents_of, make_plan, make_store, rows_of, write_part
 

@@ -15,7 +15,7 @@ import torch
 from labelkit.engine.checkpoint import CheckpointWriter, load_checkpoint
 from labelkit.errors import LabelkitError
 from labelkit.store.embeddings import open_store
-from labelkit.store.hdf5 import Image
+from labelkit.store.hdf5.writing import Image
 from labelkit.store.matches import read_matches
 from labelkit.store.opening import trust
 from labelkit.store.patches import open_patches, patches_folder

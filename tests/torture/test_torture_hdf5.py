@@ -10,7 +10,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from labelkit.store.hdf5 import Image
+from labelkit.store.hdf5.writing import Image
 from store_samples import contents_of, make_plan, make_store
 from torture_crafted import ADDITIONS, CHANGES, crafted
 from torture_processes import Canary, Worker

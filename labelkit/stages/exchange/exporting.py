@@ -20,7 +20,7 @@ from labelkit.stages.result import SimpleResult, Table
 from labelkit.store.commit import canonical_json, commit_bytes, commit_file
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.foreign.tables import ESCAPED_COLUMN, escape_name, needs_escape
-from labelkit.store.hdf5 import strings
+from labelkit.store.hdf5.writing import strings
 from labelkit.store.results import Result, read_result
 from labelkit.store.schema import BLOCK_BYTES, IMAGE_COLUMNS, RESULT_COLUMNS
 

@@ -2,8 +2,8 @@
 
 Usage: ``python -m labelkit.store.foreign.check FORMAT SECONDS BYTES``.
 
-A damaged HDF5 file can crash or hang the HDF5 library, so ``labelkit.store.hdf5.open_file`` lets this
-process meet it first. It writes one JSON object: ``error`` (the class, or null), ``where`` (what follows
+A damaged HDF5 file can crash or hang the HDF5 library, so ``labelkit.store.opening.open_file`` lets
+this process meet it first. It writes one JSON object: ``error`` (the class, or null), ``where`` (what follows
 the name of the file), ``problem``, ``remedy``.
 """
 
@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable
 
 from labelkit.errors import Damaged, StoreError
-from labelkit.store.hdf5 import check_handle
+from labelkit.store.hdf5.reading import CheckedFile
 
 
 def limit(seconds: float, size: int) -> None:
@@ -50,7 +50,12 @@ def main() -> None:
     name, seconds, size = sys.argv[1], float(sys.argv[2]), int(sys.argv[3])
     limit(seconds, size)
     handle = os.fdopen(0, "rb", buffering=0, closefd=False)
-    sys.stdout.write(verdict_of(lambda: check_handle(handle, "", None if name == "any" else name)))
+
+    def check() -> None:
+        with CheckedFile(handle, "", None if name == "any" else name) as file:
+            file.read_chunked()
+
+    sys.stdout.write(verdict_of(check))
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 """Read arrays from a foreign HDF5 file: only in a process of its own, ``python -m labelkit.store.foreign.hdf5``.
 
 This process never opens such a file with HDF5. The child looks at the datasets that were asked for and at the links
-that lead to them, at nothing else, refuses what ``labelkit.store.hdf5`` refuses, and writes plain bytes to its standard
-output: the values one after the other, then JSON that says what lies where, then its length in 8 bytes. Strings of
-variable length are read here and nowhere else in labelkit.
+that lead to them, at nothing else, and refuses what ``labelkit.store.hdf5.structure`` refuses. It writes plain bytes
+to its standard output: the values one after the other, then JSON that says what lies where, then its length in 8
+bytes. Strings of variable length are read here and nowhere else in labelkit.
 """
 
 from __future__ import annotations
@@ -35,11 +35,10 @@ from labelkit.store.foreign.arrays import (
     plain_column,
 )
 from labelkit.store.foreign.check import limit, verdict_of
-from labelkit.store.hdf5 import CheckedFile
+from labelkit.store.hdf5.structure import SIGNATURE, UntrustedFile
 from labelkit.store.opening import open_regular, raise_verdict, run_in_child
 from labelkit.store.schema import name_bytes, name_text
 
-_SIGNATURE = b"\x89HDF\r\n\x1a\n"
 _SECONDS = 10.0
 # Unpacking is slower than looking, and it writes: 16 MB/s is a slow disk.
 _SECONDS_PER_BYTE = 60.0 / (1 << 30)
@@ -66,7 +65,7 @@ def read_hdf5(path: Path, wanted: Mapping[str, str | None], spool: IO[bytes]) ->
     where = str(path)
     with open_regular(path) as handle:
         size = os.fstat(handle.fileno()).st_size
-        if handle.read(len(_SIGNATURE)) != _SIGNATURE:
+        if handle.read(len(SIGNATURE)) != SIGNATURE:
             raise NotAStore(where, "not an HDF5 file" if size else "is empty", "Check the name and its suffix.")
         keys = json.dumps({role: None if key is None else key.strip("/") for role, key in wanted.items()})
         seconds = _SECONDS + size * _SECONDS_PER_BYTE
@@ -102,11 +101,11 @@ def _collect(spool: IO[bytes], where: str) -> ForeignRows:
     return ForeignRows(embeddings, columns, f"{where}:{found['embeddings']} row %d", found=found)
 
 
-class _ForeignFile(CheckedFile):
+class _ForeignFile(UntrustedFile):
     """A foreign file: what is not asked for is not looked at."""
 
     def __init__(self, handle: BinaryIO) -> None:
-        self._begin(handle, "", "")
+        super().__init__(handle, "")
         self._file = self._open()
 
     def _may_filter(self, path: str) -> bool:
