@@ -1,12 +1,12 @@
 # demo: the whole chain on the bundled digits; test: the quick suite; check: what CI checks beside the tests;
-# slow: trained results, examples; torture: kills, full disks, damaged and hostile files, with a table of counts;
-# bench: speed against named peers.
+# docs: the site, into build/docs; a broken link fails; slow: trained results, examples;
+# torture: kills, full disks, damaged and hostile files, with a table of counts; bench: speed against named peers.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.labelkit-ready
 
-.PHONY: demo test slow torture check bench clean
+.PHONY: demo test slow torture check docs bench clean
 
 $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -32,8 +32,11 @@ check: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+docs: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
 bench: $(READY)
 	$(BIN)/python -m tests.benchmarks
 
 clean:
-	rm -rf $(VENV) demo .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) build demo .pytest_cache .mypy_cache .ruff_cache

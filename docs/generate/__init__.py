@@ -1,0 +1,6 @@
+"""Pages that are made from the code when the site is built; none of them is committed."""
+
+from generate.all import all_pages
+from generate.markdown import Page
+
+__all__ = ["Page", "all_pages"]

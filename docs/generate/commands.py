@@ -1,0 +1,141 @@
+"""One page per command: its words, its example, every option; read from the built command line itself."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from labelkit.cli.config import CONFIG_CLASSES
+from labelkit.cli.main import COMMANDS, build_app
+from labelkit.cli.options import COMMON_PANEL
+from labelkit.config.base import StageConfig, allows_none, bounds, choices, is_switch, metavar, value_text
+from typer.main import get_command
+
+from generate.markdown import Page, block, code, page, table, text
+
+FOLDER = "reference/commands"
+Words = tuple[str, ...]
+_CONFIGS: dict[Words, type[StageConfig]] = {config.command: config for config in CONFIG_CLASSES}
+
+
+def command_pages() -> list[Page]:
+    """Return the overview, a page per group of commands and a page per command, in the order of help."""
+    pages = [Page(f"{FOLDER}/index.md", "Commands", _overview())]
+    for words, command in all_commands():
+        group = _subcommands(command)
+        if words[0] == "config" and len(words) > 1:
+            continue  # the options of `labelkit config X` are those of `labelkit X`
+        if group and words[0] != "config":
+            pages.append(Page(f"{FOLDER}/{'/'.join(words)}/index.md", words[-1], _group_page(words, command)))
+        else:
+            pages.append(Page(f"{FOLDER}/{'/'.join(words)}.md", words[-1], _command_page(words, command)))
+    return pages
+
+
+def all_commands() -> Iterator[tuple[Words, Any]]:
+    """Yield every group and every command, with the words after ``labelkit``."""
+    for name in COMMANDS:
+        root: Any = get_command(build_app([name]))
+        yield from _below((name,), root.commands[name])
+
+
+def link(words: Words, start: str) -> str:
+    """Return a link to the page of a command, from a page in the folder ``start``."""
+    return f"[`labelkit {' '.join(words)}`]({start}{'/'.join(words)}.md)"
+
+
+def _below(words: Words, command: Any) -> Iterator[tuple[Words, Any]]:
+    yield words, command
+    for name, below in _subcommands(command).items():
+        yield from _below((*words, name), below)
+
+
+def _subcommands(command: Any) -> dict[str, Any]:
+    return dict(getattr(command, "commands", {}))
+
+
+def _overview() -> str:
+    rows = []
+    for name, entry in COMMANDS.items():
+        root: Any = get_command(build_app([name]))
+        is_group = bool(_subcommands(root.commands[name])) and name != "config"
+        rows.append([f"[`{name}`]({name}{'/index' if is_group else ''}.md)", text(entry.summary)])
+    return page(
+        "# Commands",
+        "Options come from four places, each stronger than the one before: defaults, a preset (`--preset`), "
+        "a file (`--config`), the command line. `labelkit config COMMAND` shows the outcome and its origins.",
+        table(["Command", "What it does"], rows),
+        "Every command ends with one of the [exit codes](../exit-codes.md).",
+    )
+
+
+def _group_page(words: Words, command: Any) -> str:
+    rows = [
+        [f"[`{name}`]({name}.md)", text(_help_parts(below)[0].split("\n\n")[0])]
+        for name, below in _subcommands(command).items()
+    ]
+    return page(_heading(words), *_said(command), table(["Command", "What it does"], rows))
+
+
+def _command_page(words: Words, command: Any) -> str:
+    config = _CONFIGS.get(words)
+    panels: dict[str, list[Any]] = {}
+    for parameter in command.params:
+        if parameter.name != "help":
+            panels.setdefault(getattr(parameter, "rich_help_panel", None) or "Options", []).append(parameter)
+    sections = [
+        page(f"## {panel}", _option_table(parameters, config))
+        for panel, parameters in panels.items()
+        if panel != COMMON_PANEL
+    ]
+    common = panels.get(COMMON_PANEL, [])
+    below = ""
+    if words == ("config",):
+        below = "`COMMAND` is any command that has options of its own: `labelkit config train sela`."
+    return page(
+        _heading(words), *_said(command), below, *sections, page("## All commands", _option_table(common, config))
+    )
+
+
+def _heading(words: Words) -> str:
+    return f"# labelkit {' '.join(words)}"
+
+
+def _said(command: Any) -> list[str]:
+    words, example = _help_parts(command)
+    return [*(text(part) for part in words.split("\n\n")), block(example, "sh") if example else ""]
+
+
+def _help_parts(command: Any) -> tuple[str, str]:
+    """Return what help says and the example in it."""
+    words, _, example = inspect.cleandoc(command.help or "").replace(r"\[", "[").partition("Example:")
+    return words.strip(), example.strip()
+
+
+def _option_table(parameters: list[Any], config: type[StageConfig] | None) -> str:
+    return table(["Option", "Value", "Default", "Meaning"], [_row(parameter, config) for parameter in parameters])
+
+
+def _row(parameter: Any, config: type[StageConfig] | None) -> list[str]:
+    names = ", ".join(code(name) for name in (*parameter.opts, *parameter.secondary_opts))
+    field = config.model_fields.get(parameter.name) if config else None
+    if field is None:
+        words = re.sub(r"\\\[", "[", parameter.help or "")
+        return [names, code(parameter.metavar or ""), "", text(words)]
+    known = choices(field.annotation)
+    limits = bounds(field)
+    if is_switch(field.annotation):
+        value = ""
+    elif known:
+        value = " ".join(code(choice) for choice in known) + (
+            f" {code('none')}" if allows_none(field.annotation) else ""
+        )
+    else:
+        value = code(metavar(field.annotation)) + (f" {text(limits)}" if limits else "")
+    if field.is_required():
+        default = "required"
+    else:
+        default = code(value_text(field.get_default(call_default_factory=True)))
+    return [names, value, default, text(field.description or "")]

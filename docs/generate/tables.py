@@ -1,0 +1,166 @@
+"""One page per table of the code: methods, data sets, presets, backbones, exit codes."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from importlib.util import find_spec
+from pathlib import Path
+from textwrap import dedent
+
+from labelkit import errors
+from labelkit.cli.config import CONFIG_CLASSES
+from labelkit.cli.main import EXIT_CODES
+from labelkit.config.presets import available_presets, preset_command, preset_folder_name
+from labelkit.data.registry import DATASETS, DatasetSpec
+from labelkit.methods.registry import METHODS
+from labelkit.models.convnets import CONVNETS
+from labelkit.models.vit import SMALL_VITS
+
+from generate.markdown import Page, block, code, page, table, text
+
+FOLDER = "reference"
+
+
+def table_pages() -> list[Page]:
+    """Return the pages."""
+    return [
+        Page(f"{FOLDER}/methods.md", "Methods", _methods()),
+        Page(f"{FOLDER}/datasets.md", "Data sets", _datasets()),
+        Page(f"{FOLDER}/presets.md", "Presets", _presets()),
+        Page(f"{FOLDER}/backbones.md", "Backbones", _backbones()),
+        Page(f"{FOLDER}/exit-codes.md", "Exit codes", _exit_codes()),
+    ]
+
+
+def _methods() -> str:
+    rows = [[f"[`{name}`](#{name})", text(spec.summary)] for name, spec in METHODS.items()]
+    sections = []
+    for name, spec in METHODS.items():
+        module, _, _ = spec.target.partition(":")
+        found = find_spec(module)
+        assert found is not None, module
+        assert found.origin is not None, module
+        told = ast.get_docstring(ast.parse(Path(found.origin).read_text())) or ""
+        presets = available_presets(spec.config)
+        sections.append(
+            page(
+                f"## {name}",
+                f"[Options](commands/train/{name}.md) · class `{spec.target.replace(':', '.')}` · "
+                f"[presets](presets.md#train-{name}): {', '.join(map(code, presets))}",
+                block(told),
+            )
+        )
+    return page(
+        "# Methods",
+        "`labelkit train METHOD` trains one of these. The words under each name are the first lines of its file: "
+        "the steps in their order, with the equations of the paper, and every departure from it.",
+        table(["Method", "What it does"], rows),
+        *sections,
+    )
+
+
+def _datasets() -> str:
+    rows = [
+        [f"[`{name}`](#{name})", str(spec.num_classes or ""), _images(spec), text(spec.summary)]
+        for name, spec in DATASETS.items()
+    ]
+    sections = [
+        page(
+            f"## {name}",
+            text(f"{spec.summary}."),
+            table(
+                ["", ""],
+                [
+                    ["Used here for", text(spec.purpose)],
+                    ["Source", f"<{spec.source_url}>" if spec.source_url.startswith("http") else text(spec.source_url)],
+                    ["License", text(spec.license)],
+                    ["Files", text(spec.layout)],
+                    ["Images", _images(spec) or "not stated"],
+                    ["Classes of pixels", str(spec.num_mask_classes or "none")],
+                ],
+            ),
+        )
+        for name, spec in DATASETS.items()
+    ]
+    return page(
+        "# Data sets",
+        "`--dataset` takes one of these names, a folder of images, or a CSV file with `path` and `label`. "
+        "Named sets lie below `--data-root`. `labelkit datasets` says which of them are there and whole.",
+        table(["Name", "Classes", "Images", "What it is"], rows, right=["Classes"]),
+        *sections,
+    )
+
+
+def _images(spec: DatasetSpec) -> str:
+    return ", ".join(f"{split} {count}" for split, count in spec.num_images.items())
+
+
+def _presets() -> str:
+    sections = []
+    for config_class in CONFIG_CLASSES:
+        presets = available_presets(config_class)
+        if not presets:
+            continue
+        words = " ".join(config_class.command)
+        rows = [[code(name), code(preset_command(path)), text(_comment(path))] for name, path in presets.items()]
+        sections.append(
+            page(
+                f"## {words} {{#{'-'.join(config_class.command)}}}",
+                f"Folder `presets/{preset_folder_name(config_class.command)}`; "
+                f"[options](commands/{'/'.join(config_class.command)}.md).",
+                table(["Preset", "Command", "What it is"], rows),
+            )
+        )
+    return page(
+        "# Presets",
+        "A preset is a file with options for one command. `train` takes the preset that is named like the data set "
+        "unless `--preset` names another one; `folder` is for images of your own.",
+        *sections,
+    )
+
+
+def _comment(path: Path) -> str:
+    """Return the comment below the first line of a preset."""
+    lines = []
+    for line in path.read_text().splitlines()[1:]:
+        if not line.startswith("#"):
+            break
+        lines.append(line.removeprefix("#").strip())
+    return " ".join(lines)
+
+
+def _backbones() -> str:
+    transformers = [
+        [
+            code(name),
+            f"vision transformer, patches of {vit.patch_size}, {vit.depth} blocks, {vit.num_heads} heads",
+            str(vit.image_size),
+            f"{vit.embed_dim:,}",
+        ]
+        for name, vit in SMALL_VITS.items()
+    ]
+    convolutional = [
+        [code(name), "convolutional network", str(net.image_size), f"{net.feature_dim:,}"]
+        for name, net in CONVNETS.items()
+    ]
+    columns = ["Name", "What it is", "Image side (pixels)", "Features"]
+    return page(
+        "# Backbones",
+        "`--backbone` takes a name of this table or any name of timm, such as `vit_small_patch16_224.dino`; "
+        "the part after the dot names the weights. List the names that this installation knows:",
+        block('labelkit list backbones --pattern "vit_*dino*"', "sh"),
+        "labelkit's own, for training from scratch:",
+        table(columns, [*transformers, *convolutional], right=columns[2:]),
+    )
+
+
+def _exit_codes() -> str:
+    rows = [[str(number), text(meaning)] for number, meaning in EXIT_CODES.items()]
+    tree = (inspect.getdoc(errors) or "").split("\n\n")[1]
+    return page(
+        "# Exit codes",
+        table(["Code", "Meaning"], rows, right=["Code"]),
+        "From Python, each kind is a class of `labelkit.errors`:",
+        block(dedent(tree)),
+    )

@@ -1,0 +1,65 @@
+"""What mkdocs calls: adds the generated pages and writes out the wildcards of the navigation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+
+from generate import Page, all_pages
+
+PAGES: list[Page] = []
+
+
+def on_config(config: MkDocsConfig) -> None:
+    """Generate the pages; replace ``FOLDER/*`` in the navigation by what is in the folder."""
+    PAGES[:] = all_pages(Path(config.config_file_path).parent)
+    config.nav = _expanded(config.nav, Path(config.docs_dir))
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Hand the generated pages to mkdocs."""
+    for page in PAGES:
+        files.append(File.generated(config, page.path, content=page.content))
+    return files
+
+
+def _expanded(nav: Any, docs: Path) -> Any:
+    if isinstance(nav, list):
+        return [entry for part in nav for entry in _entries(part, docs)]
+    return nav
+
+
+def _entries(part: Any, docs: Path) -> list[Any]:
+    if isinstance(part, str):
+        return [part] if (docs / part).is_file() else []
+    ((title, content),) = part.items()
+    if isinstance(content, str) and content.endswith("/*"):
+        content = _folder(content.removesuffix("*"), docs)
+    elif isinstance(content, list):
+        content = _expanded(content, docs)
+    elif not (docs / content).is_file():
+        return []
+    return [{title: content}] if content else []
+
+
+def _folder(folder: str, docs: Path) -> list[Any]:
+    """List a folder: what is written by hand in the order of names, then what is generated, in its own order."""
+    written = sorted(path.relative_to(docs).as_posix() for path in (docs / folder).glob("*.md"))
+    entries: list[Any] = list(written)
+    sections: dict[str, list[Any]] = {}
+    for page in PAGES:
+        if not page.path.startswith(folder):
+            continue
+        *parents, _ = page.path.removeprefix(folder).split("/")
+        place, path = entries, ""
+        for parent in parents:
+            path += f"{parent}/"
+            if path not in sections:
+                sections[path] = []
+                place.append({parent: sections[path]})
+            place = sections[path]
+        place.append({page.title: page.path})
+    return entries
