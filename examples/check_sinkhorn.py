@@ -9,7 +9,8 @@ import math
 
 import numpy as np
 import torch
-from labelkit.algorithms.sinkhorn.solver import make_prior, solve
+from labelkit.algorithms.sinkhorn.prior import make_prior
+from labelkit.algorithms.sinkhorn.solver import solve
 from numpy.typing import NDArray
 from scipy.optimize import linprog
 

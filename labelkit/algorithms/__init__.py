@@ -58,16 +58,10 @@ if TYPE_CHECKING:
     from labelkit.algorithms.attention import alignment_energy, attention_entropy, attention_update, prior_energy
     from labelkit.algorithms.attention_maps import carry_map, map_correlation, map_entropy
     from labelkit.algorithms.feature_probes import knn_votes, linear_probe, logistic_regression
-    from labelkit.algorithms.sinkhorn.solver import (
-        LinearScores,
-        SinkhornResult,
-        balanced_labels,
-        batch_assignments,
-        cluster_sizes,
-        make_prior,
-        order_prior,
-        solve,
-    )
+    from labelkit.algorithms.sinkhorn.batch import batch_assignments
+    from labelkit.algorithms.sinkhorn.prior import balanced_labels, cluster_sizes, make_prior, order_prior
+    from labelkit.algorithms.sinkhorn.scores import LinearScores
+    from labelkit.algorithms.sinkhorn.solver import SinkhornResult, solve
 
 __all__ = [
     "ApproximateSearch",
@@ -150,16 +144,10 @@ _NEED_TORCH = {
     "attention": ("alignment_energy", "attention_entropy", "attention_update", "prior_energy"),
     "attention_maps": ("carry_map", "map_correlation", "map_entropy"),
     "feature_probes": ("knn_votes", "linear_probe", "logistic_regression"),
-    "sinkhorn": (
-        "LinearScores",
-        "SinkhornResult",
-        "balanced_labels",
-        "batch_assignments",
-        "cluster_sizes",
-        "make_prior",
-        "order_prior",
-        "solve",
-    ),
+    "sinkhorn.batch": ("batch_assignments",),
+    "sinkhorn.prior": ("balanced_labels", "cluster_sizes", "make_prior", "order_prior"),
+    "sinkhorn.scores": ("LinearScores",),
+    "sinkhorn.solver": ("SinkhornResult", "solve"),
 }
 
 

@@ -11,15 +11,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from labelkit.algorithms.sinkhorn.solver import (
-    LinearScores,
-    SinkhornResult,
-    balanced_labels,
-    cluster_sizes,
-    make_prior,
-    order_prior,
-    solve,
-)
+from labelkit.algorithms.sinkhorn.prior import balanced_labels, cluster_sizes, make_prior, order_prior
+from labelkit.algorithms.sinkhorn.scores import LinearScores
+from labelkit.algorithms.sinkhorn.solver import SinkhornResult, solve
 from numpy.typing import NDArray
 from scipy.optimize import brentq, linear_sum_assignment, linprog
 from torch import Tensor

@@ -14,7 +14,10 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from labelkit.algorithms.sinkhorn.solver import LinearScores, Reduce, SinkhornResult, batch_assignments, solve
+from labelkit.algorithms.sinkhorn.batch import batch_assignments
+from labelkit.algorithms.sinkhorn.passes import Reduce
+from labelkit.algorithms.sinkhorn.scores import LinearScores
+from labelkit.algorithms.sinkhorn.solver import SinkhornResult, solve
 from torch import Tensor
 
 BATCH = torch.tensor([[0.9, 0.1, 0], [0.8, 0.3, 0.1], [0.7, 0.6, -0.2], [0.2, 0.1, 0.15]], dtype=torch.float64)
@@ -102,8 +105,8 @@ def test_a_data_set_of_a_file_gives_what_memory_gives(tmp_path: Path) -> None:
         )
 
 
-@pytest.mark.parametrize("form", ["lazy", "kernel"])
-def test_a_linear_head_gives_what_its_scores_give(form: Literal["lazy", "kernel"]) -> None:
+@pytest.mark.parametrize("form", ["log", "kernel"])
+def test_a_linear_head_gives_what_its_scores_give(form: Literal["log", "kernel"]) -> None:
     features, weight, bias = random_scores(700, 5), random_scores(9, 5), random_scores(1, 9)[0]
     scores = 0.5 * (features @ weight.T + bias)
 

@@ -11,7 +11,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from labelkit.algorithms.sinkhorn.passes import Reduce
+from labelkit.algorithms.sinkhorn.passes import Reduce, combine
 
 
 def batch_assignments(
@@ -53,10 +53,10 @@ def batch_assignments(
         logits = scores.detach() / epsilon
         finite = bool(torch.isfinite(logits).all())
         top = float(logits.max()) if len(logits) and finite else -math.inf
-        extremes = _combine(torch.tensor([top, 0.0 if finite else 1.0], dtype=torch.float64), "max", reduce)
+        extremes = combine(torch.tensor([top, 0.0 if finite else 1.0], dtype=torch.float64), "max", reduce)
         if extremes[1] > 0:
             raise ValueError("scores: NaN or infinite values")
-        size = float(_combine(torch.tensor([len(logits)], dtype=torch.float64), "sum", reduce)[0])
+        size = float(combine(torch.tensor([len(logits)], dtype=torch.float64), "sum", reduce)[0])
         if log_domain:
             return _batch_in_log_domain(logits, num_iterations, reduce)
         tiny = torch.finfo(scores.dtype).tiny
@@ -71,7 +71,7 @@ def batch_assignments(
 
 def _over_processes(values: Tensor, how: Literal["sum", "max"], reduce: Reduce | None) -> Tensor:
     """Combine what each process has; a single one keeps it where it is, as a copy to the CPU would wait for a GPU."""
-    return values if reduce is None else _combine(values.cpu().double(), how, reduce).to(values)
+    return values if reduce is None else combine(values.cpu().double(), how, reduce).to(values)
 
 
 def _batch_in_log_domain(logits: Tensor, num_iterations: int, reduce: Reduce | None) -> Tensor:
@@ -83,7 +83,3 @@ def _batch_in_log_domain(logits: Tensor, num_iterations: int, reduce: Reduce | N
         values = values - (tops + totals.log())
         values = values - values.logsumexp(dim=1, keepdim=True)
     return values.exp().to(logits.dtype)
-
-
-def _combine(values: Tensor, how: Literal["sum", "max"], reduce: Reduce | None) -> Tensor:
-    return values if reduce is None else reduce(values, how)

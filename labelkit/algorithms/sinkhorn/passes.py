@@ -29,6 +29,12 @@ from labelkit.algorithms.sinkhorn.workers import Scratch, Workers
 Reduce = Callable[[Tensor, Literal["sum", "max"]], Tensor]
 """Combines a small CPU tensor over all processes, elementwise; every process gets the same answer."""
 
+
+def combine(values: Tensor, how: Literal["sum", "max"], reduce: Reduce | None) -> Tensor:
+    """Combine a small tensor over all processes; as it is where there is one."""
+    return values if reduce is None else reduce(values, how)
+
+
 # Above this |M| float32 is off by more than 3e-5 in the exponent: it is then taken in float64.
 _EXACT_EXPONENT = 512.0
 # Logarithm of the largest entry of a row of the kernel: large, so that small entries are far from underflow.
@@ -193,7 +199,7 @@ class Passes:
 
     def combine(self, values: Tensor, how: Literal["sum", "max"] = "sum") -> Tensor:
         """Combine a small tensor over all processes."""
-        return values if self._reduce is None else self._reduce(values, how)
+        return combine(values, how, self._reduce)
 
     def _soft(self, potentials: Tensor) -> tuple[Source, Soft]:
         """A matrix, and how a block of it becomes rows of softmax(M + u)."""
@@ -474,9 +480,7 @@ def check_finite(source: Source, workers: Workers, chunk_rows: int, reduce: Redu
     workers.over(source, chunk_rows, work, width=1)
     bad_row = min(bad_rows, default=-1)
     largest, spread = (max(values) for values in zip(*extremes, strict=True))
-    found = torch.tensor([float(bad_row), largest, spread], dtype=torch.float64)
-    if reduce is not None:
-        found = reduce(found, "max")
+    found = combine(torch.tensor([float(bad_row), largest, spread], dtype=torch.float64), "max", reduce)
     if bad_row >= 0:
         raise ValueError(f"scores: row {bad_row} holds NaN or infinite values")
     if found[0] >= 0:

@@ -13,8 +13,8 @@ With scores l (n, k), sample weights c and prior r, both summing to 1, the plan
 has the rows :math:`c_i \, \text{softmax}(\lambda l_i + u)`: rows are exact by construction, and all there is to find
 are the k potentials u that make the columns sum to r. They are defined up to a constant; ours have maximum 0.
 
-Nothing here keeps the plan. How passes over the scores are made is in ``sinkhorn_passes``, how potentials are moved in
-``sinkhorn_ascent``. Several processes each hold some rows and pass ``reduce``; k-sized sums are all they exchange.
+Nothing here keeps the plan. ``passes`` goes over the scores, ``ascent`` moves the potentials. Several processes each
+hold some rows and pass ``reduce``; k-sized sums are all they exchange.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from labelkit.algorithms.sinkhorn.ascent import Ascent
-from labelkit.algorithms.sinkhorn.batch import batch_assignments
+from labelkit.algorithms.sinkhorn.ascent import Ascent, Reached
 from labelkit.algorithms.sinkhorn.passes import (
     KernelPasses,
     LogPasses,
     Passes,
     Reduce,
     check_finite,
+    combine,
     first_largest,
     reversible,
     shifted,
 )
-from labelkit.algorithms.sinkhorn.prior import as_float64, balanced_labels, cluster_sizes, make_prior, order_prior
+from labelkit.algorithms.sinkhorn.prior import as_float64, make_prior
 from labelkit.algorithms.sinkhorn.scores import (
     LinearScores,
     Matrix,
@@ -51,18 +51,6 @@ from labelkit.algorithms.sinkhorn.scores import (
     default_chunk_rows,
 )
 from labelkit.algorithms.sinkhorn.workers import Scratch, Workers
-
-__all__ = [
-    "LinearScores",
-    "Reduce",
-    "SinkhornResult",
-    "balanced_labels",
-    "batch_assignments",
-    "cluster_sizes",
-    "make_prior",
-    "order_prior",
-    "solve",
-]
 
 Scores = Tensor | RowSliceable | LinearScores
 
@@ -157,7 +145,7 @@ def solve(
     tol: float = 1e-4,
     max_iterations: int = 500,
     solver: Literal["auto", "sinkhorn", "lbfgs", "newton"] = "auto",
-    form: Literal["auto", "kernel", "log", "lazy"] = "auto",
+    form: Literal["auto", "kernel", "log"] = "auto",
     initial: ArrayLike | Tensor | None = None,
     dtype: torch.dtype = torch.float32,
     chunk_rows: int | None = None,
@@ -183,9 +171,8 @@ def solve(
         solver: ``sinkhorn``: the scaling iteration; ``lbfgs``: quasi-Newton on the semi-dual; ``newton``: with its
             Hessian, for at most 512 clusters; ``auto``: scaling while it is fast, then L-BFGS; a steep
             problem is first solved at smaller ``lam``, whose passes count.
-        form: ``kernel``: exponentials once, then products with the stored kernel; ``log`` or ``lazy`` (two names:
-            of stored scores, of :class:`LinearScores`): exponentials in every pass, nothing of size n x k is kept;
-            ``auto``: kernel if it fits.
+        form: ``kernel``: exponentials once, then products with the stored kernel; ``log``: exponentials in every pass,
+            nothing of size n x k is kept; ``auto``: kernel if it fits.
         initial: (k,) potentials to start from, such as those of the last solve; None for zeros.
         dtype: float32 or float64, of exponentials and products; sums over blocks and potentials are float64.
         chunk_rows: rows per block; None for what stays in the cache.
@@ -205,59 +192,26 @@ def solve(
             row), k < 2, or there are no samples at all.
         TypeError: scores are not floating point.
     """
-    _check_options(lam, tol, max_iterations, solver, form, dtype, prior_strength, stop)
     source = as_source(scores)
-    k = source.num_columns
-    rows = default_chunk_rows(source) if chunk_rows is None else chunk_rows
-    if rows < 1:
-        raise ValueError(f"chunk_rows: {rows} is less than 1")
-    if solver == "newton" and k > _NEWTON_MOST_CLUSTERS:
-        raise ValueError(f"solver: newton takes at most {_NEWTON_MOST_CLUSTERS} clusters, not {k}")
+    _check_options(lam, tol, max_iterations, solver, form, dtype, prior_strength, stop, chunk_rows, source.num_columns)
     if overwrite:
         _check_overwrite(source, scores, dtype)
     num_total = _count(source, reduce)
-    target = make_prior("uniform" if prior is None else prior, k)
+    target = make_prior("uniform" if prior is None else prior, source.num_columns)
     weights = _as_weights(sample_weights, source.num_rows, num_total, reduce)
-    start = _as_initial(initial, k)
-    chosen = _choose_form(form, source, dtype, memory_bytes, reduce)
+    start = _as_initial(initial, source.num_columns)
+    kernel = _wants_kernel(form, source, dtype, memory_bytes, reduce)
+    rows = chunk_rows or default_chunk_rows(source)
     with Workers(source) as workers:
         largest, spread = check_finite(source, workers, rows, reduce)
+        problem = _Problem(
+            source, target, weights, num_total, largest, spread, workers, tol, dtype, rows, reduce, on_pass
+        )
         softer_passes = 0
-        if (
-            lam * spread > _STEEP
-            and max_iterations > 1
-            and (solver, stop, initial, prior_strength) == ("auto", "marginal", None, None)
-        ):
-            softer = solve(
-                scores,
-                lam / _SOFTER,
-                prior=target,
-                sample_weights=sample_weights,
-                tol=tol,
-                max_iterations=max_iterations - 1,
-                form="log" if overwrite else form,
-                dtype=dtype,
-                chunk_rows=chunk_rows,
-                memory_bytes=memory_bytes,
-                reduce=reduce,
-                on_pass=on_pass,
-            )
-            start, softer_passes = _SOFTER * softer.potentials, softer.num_iterations
-        common: dict[str, Any] = {
-            "workers": workers,
-            "weights": weights,
-            "num_total": num_total,
-            "dtype": dtype,
-            "chunk_rows": rows,
-            "reduce": reduce,
-            "keep_logsumexp": stop == "official",
-        }
-        passes: Passes
-        if chosen == "kernel" and (not overwrite or reversible(lam * spread, dtype)):
-            passes = KernelPasses(source, lam, largest=largest, replace=overwrite, **common)
-        else:
-            passes = LogPasses(source, lam, largest=largest, replace=overwrite, **common)
-        ascent = Ascent(passes, target, tol=tol, max_passes=max_iterations - softer_passes, on_pass=on_pass)
+        if (solver, stop, initial, prior_strength) == ("auto", "marginal", None, None):
+            start, softer_passes = problem.start(lam, max_iterations, kernel=kernel and not overwrite)
+        passes = problem.passes(lam, kernel=kernel, in_place=overwrite, keep_logsumexp=stop == "official")
+        ascent = problem.ascent(passes, max_iterations - softer_passes)
         if prior_strength is not None:
             reached = ascent.soft(start, prior_strength * lam)
         elif stop == "official":
@@ -266,7 +220,67 @@ def solve(
             reached = ascent.official(start)
         else:
             reached = getattr(ascent, solver)(start)
-        hard = passes.finish(reached.potentials)
+        return _result(passes, reached, lam, softer_passes)
+
+
+@dataclass(frozen=True)
+class _Problem:
+    """What problems of any sharpness share: checked arguments of :func:`solve`.
+
+    Attributes:
+        largest: largest absolute score of all processes.
+        spread: largest range of scores within a row.
+    """
+
+    source: Source
+    prior: Tensor
+    weights: Tensor | None
+    num_total: float
+    largest: float
+    spread: float
+    workers: Workers
+    tol: float
+    dtype: torch.dtype
+    chunk_rows: int
+    reduce: Reduce | None
+    on_pass: Callable[[int, float], None] | None
+
+    def start(self, lam: float, max_passes: int, *, kernel: bool) -> tuple[Tensor, int]:
+        """Potentials to start from, those of a softer problem if this one is steep, and the passes made for them."""
+        if lam * self.spread <= _STEEP or max_passes == 1:
+            return torch.zeros(self.source.num_columns, dtype=torch.float64), 0
+        softer = lam / _SOFTER
+        start, made = self.start(softer, max_passes - 1, kernel=kernel)
+        passes = self.passes(softer, kernel=kernel)
+        found = self.ascent(passes, max_passes - 1 - made).auto(start).potentials
+        return _SOFTER * (found - found.max()), made + passes.num_passes
+
+    def passes(
+        self, lam: float, *, kernel: bool, in_place: bool = False, keep_logsumexp: bool = False
+    ) -> KernelPasses | LogPasses:
+        """Passes of a sharpness; in place, a kernel whose logarithm would lose scores gives way to the log form."""
+        fits = not in_place or reversible(lam * self.spread, self.dtype)
+        return (KernelPasses if kernel and fits else LogPasses)(
+            self.source,
+            lam,
+            largest=self.largest,
+            replace=in_place,
+            workers=self.workers,
+            weights=self.weights,
+            num_total=self.num_total,
+            dtype=self.dtype,
+            chunk_rows=self.chunk_rows,
+            reduce=self.reduce,
+            keep_logsumexp=keep_logsumexp,
+        )
+
+    def ascent(self, passes: Passes, max_passes: int) -> Ascent:
+        """An ascent to the prior."""
+        return Ascent(passes, self.prior, tol=self.tol, max_passes=max_passes, on_pass=self.on_pass)
+
+
+def _result(passes: Passes, reached: Reached, lam: float, softer_passes: int) -> SinkhornResult:
+    hard = passes.finish(reached.potentials)
     return SinkhornResult(
         potentials=reached.potentials - reached.potentials.max(),
         marginals=reached.marginals,
@@ -280,17 +294,17 @@ def solve(
     )
 
 
-def _choose_form(
+def _wants_kernel(
     form: str, source: Source, dtype: torch.dtype, memory_bytes: int | None, reduce: Reduce | None
-) -> Literal["kernel", "log"]:
+) -> bool:
     if form != "auto":
-        return "kernel" if form == "kernel" else "log"
+        return form == "kernel"
     needed = float(source.num_rows * source.num_columns * dtype.itemsize)
     # every process must choose alike: what a pass does between its sums may differ, but not how many there are
-    largest = float(_combine(torch.tensor([needed], dtype=torch.float64), "max", reduce)[0])
+    largest = float(combine(torch.tensor([needed], dtype=torch.float64), "max", reduce)[0])
     if memory_bytes is None:
-        return "kernel" if source.tensor is not None or largest <= _KERNEL_BYTES else "log"
-    return "kernel" if largest <= memory_bytes else "log"
+        return source.tensor is not None or largest <= _KERNEL_BYTES
+    return largest <= memory_bytes
 
 
 def _power_sums(
@@ -301,7 +315,7 @@ def _power_sums(
     def work(where: slice, block: Tensor, totals: Tensor, scratch: Scratch) -> None:
         totals += block.double().log_softmax(dim=1).mul_(lam).exp_().sum(dim=0).cpu()
 
-    sums = _combine(workers.over(source, rows, work, width=source.num_columns), "sum", reduce) / num_total
+    sums = combine(workers.over(source, rows, work, width=source.num_columns), "sum", reduce) / num_total
     if not (sums > 0).all():
         raise ValueError(f"lam: {lam} makes a power of the probabilities vanish; the official rule needs a smaller one")
     return sums
@@ -316,6 +330,8 @@ def _check_options(
     dtype: torch.dtype,
     prior_strength: float | None,
     stop: str,
+    chunk_rows: int | None,
+    k: int,
 ) -> None:
     if not 0 < lam < math.inf:
         raise ValueError(f"lam: {lam} is not positive")
@@ -325,8 +341,8 @@ def _check_options(
         raise ValueError(f"max_iterations: {max_iterations} is less than 1")
     if solver not in ("auto", "sinkhorn", "lbfgs", "newton"):
         raise ValueError(f"solver: {solver!r} is none of auto, sinkhorn, lbfgs, newton")
-    if form not in ("auto", "kernel", "log", "lazy"):
-        raise ValueError(f"form: {form!r} is none of auto, kernel, log, lazy")
+    if form not in ("auto", "kernel", "log"):
+        raise ValueError(f"form: {form!r} is none of auto, kernel, log")
     if dtype not in (torch.float32, torch.float64):
         raise ValueError(f"dtype: {dtype} is neither float32 nor float64")
     if stop not in ("marginal", "official"):
@@ -337,6 +353,10 @@ def _check_options(
         raise ValueError(f"solver: {solver} cannot be had with a soft prior or the official rule")
     if prior_strength is not None and stop == "official":
         raise ValueError("prior_strength: the official rule knows no soft prior")
+    if chunk_rows is not None and chunk_rows < 1:
+        raise ValueError(f"chunk_rows: {chunk_rows} is less than 1")
+    if solver == "newton" and k > _NEWTON_MOST_CLUSTERS:
+        raise ValueError(f"solver: newton takes at most {_NEWTON_MOST_CLUSTERS} clusters, not {k}")
 
 
 def _check_overwrite(source: Source, given: Scores, dtype: torch.dtype) -> None:
@@ -350,12 +370,12 @@ def _check_overwrite(source: Source, given: Scores, dtype: torch.dtype) -> None:
 def _count(source: Source, reduce: Reduce | None) -> float:
     """Samples of all processes."""
     k = source.num_columns
-    extremes = _combine(torch.tensor([k, -k], dtype=torch.float64), "max", reduce)
+    extremes = combine(torch.tensor([k, -k], dtype=torch.float64), "max", reduce)
     if extremes[0] != -extremes[1]:
         raise ValueError(f"scores: {k} columns here, {-int(extremes[1])} to {int(extremes[0])} over all processes")
     if k < 2:
         raise ValueError(f"scores: {k} columns; two clusters at least are needed")
-    num_total = float(_combine(torch.tensor([source.num_rows], dtype=torch.float64), "sum", reduce)[0])
+    num_total = float(combine(torch.tensor([source.num_rows], dtype=torch.float64), "sum", reduce)[0])
     if num_total < 1:
         raise ValueError("scores: no rows")
     return num_total
@@ -365,7 +385,7 @@ def _as_weights(
     weights: ArrayLike | Tensor | None, n_local: int, num_total: float, reduce: Reduce | None
 ) -> Tensor | None:
     """Weights of mean 1 over all processes."""
-    given = _combine(torch.tensor([float(weights is not None)], dtype=torch.float64), "sum", reduce)[0]
+    given = combine(torch.tensor([float(weights is not None)], dtype=torch.float64), "sum", reduce)[0]
     if weights is None:
         if given:
             raise ValueError("sample_weights: None here, given in another process")
@@ -377,7 +397,7 @@ def _as_weights(
     if bad.any():
         first = int(bad.nonzero()[0])
         raise ValueError(f"sample_weights: entry {first} is {float(values[first])}; weights must be positive")
-    total = float(_combine(values.sum()[None], "sum", reduce)[0])
+    total = float(combine(values.sum()[None], "sum", reduce)[0])
     return values * (num_total / total)
 
 
@@ -390,7 +410,3 @@ def _as_initial(initial: ArrayLike | Tensor | None, k: int) -> Tensor:
     if not torch.isfinite(values).all():
         raise ValueError("initial: NaN or infinite values")
     return values
-
-
-def _combine(values: Tensor, how: Literal["sum", "max"], reduce: Reduce | None) -> Tensor:
-    return values if reduce is None else reduce(values, how)

@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from labelkit.algorithms.sinkhorn.solver import make_prior
+from labelkit.algorithms.sinkhorn.prior import make_prior
 from labelkit.config.methods.sela import SeLaConfig
 from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.numbers import read_numbers

@@ -16,7 +16,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from labelkit.algorithms.sinkhorn.solver import LinearScores, Reduce, order_prior, solve
+from labelkit.algorithms.sinkhorn.passes import Reduce
+from labelkit.algorithms.sinkhorn.prior import order_prior
+from labelkit.algorithms.sinkhorn.scores import LinearScores
+from labelkit.algorithms.sinkhorn.solver import solve
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.engine.method import TrainState
 

@@ -18,14 +18,9 @@ from torch import Tensor
 
 from labelkit.algorithms.clustering import spherical_kmeans
 from labelkit.algorithms.row_blocks import StoredRows, blocks
-from labelkit.algorithms.sinkhorn.solver import (
-    LinearScores,
-    SinkhornResult,
-    balanced_labels,
-    make_prior,
-    order_prior,
-    solve,
-)
+from labelkit.algorithms.sinkhorn.prior import balanced_labels, make_prior, order_prior
+from labelkit.algorithms.sinkhorn.scores import LinearScores
+from labelkit.algorithms.sinkhorn.solver import SinkhornResult, solve
 from labelkit.config.cluster import SinkhornConfig
 from labelkit.data.files import is_file
 from labelkit.data.keyed_random import keyed_generator
