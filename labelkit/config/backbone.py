@@ -7,14 +7,15 @@ from pathlib import Path
 from pydantic import Field, field_validator, model_validator
 from pydantic.config import JsonDict
 
+from labelkit.config.base import StageConfig
 from labelkit.config.train import RunConfig, TrainConfig
 
 _MODEL: JsonDict = {"panel": "Model"}
 _MONITOR: JsonDict = {"panel": "Monitor"}
 
 
-class BackboneRunConfig(RunConfig):
-    """Backbone, pixels and held-out images."""
+class BackboneOptions(StageConfig):
+    """A method that trains a backbone."""
 
     backbone: str = Field("resnet50", description="Any backbone (`labelkit list backbones`).", json_schema_extra=_MODEL)
     pretrained: bool = Field(False, description="Start from the hub's weights.", json_schema_extra=_MODEL)
@@ -24,6 +25,11 @@ class BackboneRunConfig(RunConfig):
     image_size: int | None = Field(
         None, ge=8, le=2048, description="Side of a view in pixels; default: the backbone's.", json_schema_extra=_MODEL
     )
+
+
+class BackboneRunConfig(BackboneOptions, RunConfig):
+    """Backbone, pixels and held-out images."""
+
     pixel_mean: tuple[float, ...] | None = Field(
         None,
         description="Mean of the pixels in [0, 1], for each channel or for all; default: the backbone's.",

@@ -14,7 +14,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Union, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 from pydantic.config import JsonDict
 from pydantic.fields import FieldInfo
 
@@ -46,6 +46,23 @@ class StageConfig(BaseModel):
 
     command: ClassVar[tuple[str, ...]] = ()
     """The words after ``labelkit``, e.g. ``("train", "flipclass")``."""
+
+    comes_last: ClassVar[bool] = False
+    """Whether the options that this class declares stand behind those of a class that inherits them."""
+
+    keeps_order: ClassVar[bool] = False
+    """Whether the options stand in the order of the bases, whatever ``comes_last`` says."""
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: object) -> None:
+        """Move the options of mixins that come last behind those of the class, in help and in files."""
+        super().__pydantic_init_subclass__(**kwargs)
+        if cls.keeps_order:
+            return
+        fields = cls.__pydantic_fields__
+        for base in reversed(cls.__mro__[1:]):
+            if issubclass(base, StageConfig) and base.__dict__.get("comes_last", False):
+                fields |= {name: fields.pop(name) for name in base.__pydantic_fields__}
 
     @field_validator("*", mode="before")
     @classmethod
@@ -84,6 +101,19 @@ def option(panel: str | None = None, *, preset: bool = True, short: str | None =
     if short is not None:
         extra["short"] = short
     return extra
+
+
+def with_default(parent: type[StageConfig], name: str, default: object) -> Any:
+    """Return a field of a parent with another default; text, bounds and panel stay.
+
+    Raises:
+        ValueError: the field has a limit that is none of a number.
+    """
+    field = parent.model_fields[name]
+    limits = _limits(field)
+    if len(limits) != len(field.metadata):
+        raise ValueError(f"{name} of {parent.__name__} has limits that are not copied: {field.metadata}")
+    return Field(default, description=field.description, json_schema_extra=field.json_schema_extra, **limits)
 
 
 def field_extra(field: FieldInfo, key: str) -> object:
@@ -212,7 +242,7 @@ def fault_message(error: Mapping[str, Any], field: FieldInfo) -> str:
     return message[:1].lower() + message[1:]
 
 
-def _limits(field: FieldInfo) -> dict[str, object]:
+def _limits(field: FieldInfo) -> dict[str, Any]:
     found = {name: getattr(limit, name, None) for limit in field.metadata for name in _SIGNS if hasattr(limit, name)}
     return {name: limit for name, limit in found.items() if limit is not None}
 

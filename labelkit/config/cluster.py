@@ -9,13 +9,13 @@ from pydantic import Field
 from labelkit.config.earlier import RESULT_NAME, LabelsOption, PreviousOption
 from labelkit.config.index import IndexConfig
 from labelkit.config.memory import MemoryConfig
+from labelkit.config.mixins import NormalizeOption, SplitOption
 
 
-class ClusterConfig(PreviousOption, IndexConfig, MemoryConfig):
+class ClusterConfig(SplitOption, PreviousOption, IndexConfig, MemoryConfig):
     """What all clusterings share."""
 
     num_clusters: int = Field(..., ge=1, description="Groups to find.")
-    split: str = Field("all", description="Rows to cluster: a split's name, or all.")
     num_inits: int = Field(10, ge=1, description="Starts; the lowest inertia wins.")
     max_iterations: int = Field(300, ge=1, description="Iterations of one start at the most.")
     tolerance: float = Field(1e-4, ge=0, description="A start ends when the centroids move less.")
@@ -33,12 +33,10 @@ class PatchClusterConfig(ClusterConfig):
     )
 
 
-class KMeansConfig(PatchClusterConfig):
+class KMeansConfig(NormalizeOption, PatchClusterConfig):
     """``labelkit cluster k-means``."""
 
     command: ClassVar[tuple[str, ...]] = ("cluster", "k-means")
-
-    normalize: bool = Field(True, description="Scale every row to length 1 first.")
 
 
 class SphericalKMeansConfig(PatchClusterConfig):
@@ -47,13 +45,12 @@ class SphericalKMeansConfig(PatchClusterConfig):
     command: ClassVar[tuple[str, ...]] = ("cluster", "spherical-k-means")
 
 
-class SSKMeansConfig(LabelsOption, ClusterConfig):
+class SSKMeansConfig(NormalizeOption, LabelsOption, ClusterConfig):
     """``labelkit cluster ss-kmeans``."""
 
     command: ClassVar[tuple[str, ...]] = ("cluster", "ss-kmeans")
 
     max_iterations: int = Field(100, ge=1, description="Iterations of one start at the most (benchmark: 200).")
-    normalize: bool = Field(True, description="Scale every row to length 1 first.")
 
 
 class SinkhornConfig(ClusterConfig):

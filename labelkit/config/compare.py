@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from pydantic import Field, field_validator
 from pydantic.config import JsonDict
 
-from labelkit.config.base import StageConfig, option
+from labelkit.config.base import option
+from labelkit.config.mixins import DatasetOptions, DeviceOption, OverwriteOption
 
 _DATA: JsonDict = {"panel": "Data"}
 _RUN: JsonDict = {"panel": "Run"}
@@ -17,7 +18,7 @@ _OUTPUT: JsonDict = option("Output", preset=False)
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
-class CompareConfig(StageConfig):
+class CompareConfig(OverwriteOption, DeviceOption, DatasetOptions):
     """``labelkit compare``."""
 
     command: ClassVar[tuple[str, ...]] = ("compare",)
@@ -37,7 +38,6 @@ class CompareConfig(StageConfig):
         description="A registered name (`labelkit list datasets`), a folder of class folders, or a CSV with labels.",
         json_schema_extra=_DATA,
     )
-    data_root: Path = Field(Path("data"), description="Folder where named sets live.", json_schema_extra=_DATA)
     holdout: float = Field(
         0.25,
         gt=0,
@@ -78,7 +78,6 @@ class CompareConfig(StageConfig):
         json_schema_extra=_OUTPUT,
     )
     out: Path | None = Field(None, description="Also write everything as JSON.", json_schema_extra=_OUTPUT)
-    overwrite: bool = Field(False, description="Replace --out.", json_schema_extra=_OUTPUT)
     jobs: int = Field(
         1,
         ge=1,
@@ -87,9 +86,6 @@ class CompareConfig(StageConfig):
         json_schema_extra=_RUN,
     )
     threads: int = Field(1, ge=1, description="CPU threads of each run.", json_schema_extra=_RUN)
-    device: Literal["auto", "cpu", "cuda", "mps"] = Field(
-        "auto", description="Where to compute.", json_schema_extra=_RUN
-    )
 
     resumable_fields: ClassVar[frozenset[str]] = frozenset(
         {"methods", "seeds", "data_root", "keep", "out", "overwrite", "jobs"}

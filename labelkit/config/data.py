@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 from pydantic.config import JsonDict
 
-from labelkit.config.base import StageConfig
+from labelkit.config.mixins import DatasetOptions
 
 _DATA: JsonDict = {"panel": "Data"}
 
 
-class DataConfig(StageConfig):
+class DataConfig(DatasetOptions):
     """Options that say what to read."""
 
     #: What ``label_split`` auto means for a set whose labels are all given.
     full_label_split: ClassVar[Literal["gcd", "few-labels"]] = "gcd"
 
-    dataset: str = Field(
-        "digits",
-        description="A registered name (`labelkit list datasets`), a folder of class folders, a flat folder, "
-        "or a CSV with columns path,label[,split] where an empty label means unlabeled.",
-        json_schema_extra=_DATA,
-    )
-    data_root: Path = Field(Path("data"), description="Folder where named sets live.", json_schema_extra=_DATA)
     download: bool = Field(
         False,
         description="Fetch a named set into --data-root when it is not there (needs a network).",

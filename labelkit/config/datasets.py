@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import ClassVar
 
 from pydantic import Field
 
-from labelkit.config.base import StageConfig
+from labelkit.config.base import option
+from labelkit.config.mixins import DatasetOptions
 
 
-class DatasetsConfig(StageConfig):
+class DatasetsConfig(DatasetOptions):
     """``labelkit datasets``."""
 
     command: ClassVar[tuple[str, ...]] = ("datasets",)
 
-    dataset: str | None = Field(None, description="Look at this one closely; default: all of them, briefly.")
-    data_root: Path = Field(Path("data"), description="Folder where named sets live.")
+    dataset: str | None = Field(  # type: ignore[assignment]  # all of them without one
+        None, description="Look at this one closely; default: all of them, briefly.", json_schema_extra=option("Data")
+    )

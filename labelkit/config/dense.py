@@ -9,6 +9,14 @@ from pydantic import Field, field_validator
 from pydantic.config import JsonDict
 
 from labelkit.config.gate import GateConfig
+from labelkit.config.mixins import (
+    AbsentClassesOption,
+    DatasetOptions,
+    DeviceOption,
+    OverwriteOption,
+    PerClassOption,
+    ThreadsOption,
+)
 from labelkit.config.model import ModelConfig
 
 _DATA: JsonDict = {"panel": "Data"}
@@ -17,7 +25,7 @@ _RUN: JsonDict = {"panel": "Run"}
 _OUT: JsonDict = {"panel": "Output", "preset": False}
 
 
-class DenseConfig(GateConfig, ModelConfig):
+class DenseConfig(OverwriteOption, ThreadsOption, DeviceOption, DatasetOptions, GateConfig, ModelConfig):
     """What all of them share: images with masks, a network, and what is written."""
 
     dataset: str = Field(
@@ -26,7 +34,6 @@ class DenseConfig(GateConfig, ModelConfig):
         "or with both in train/ and val/.",
         json_schema_extra=_DATA,
     )
-    data_root: Path = Field(Path("data"), description="Folder where named sets live.", json_schema_extra=_DATA)
     max_images: int | None = Field(
         None, ge=1, description="Use at most so many images of each split, drawn by --seed.", json_schema_extra=_DATA
     )
@@ -34,12 +41,6 @@ class DenseConfig(GateConfig, ModelConfig):
         8, ge=1, le=256, description="With --backbone pixels: side of a patch in pixels.", json_schema_extra=_MODEL
     )
     batch_size: int = Field(64, ge=1, description="Images per forward pass.", json_schema_extra=_RUN)
-    device: Literal["auto", "cpu", "cuda", "mps"] = Field(
-        "auto", description="Where to compute.", json_schema_extra=_RUN
-    )
-    threads: int | None = Field(
-        None, ge=1, description="CPU threads of torch; default: its own choice.", json_schema_extra=_RUN
-    )
     out: Path | None = Field(
         None, description="Also write everything as JSON: scores, protocol, network, data.", json_schema_extra=_OUT
     )
@@ -47,10 +48,9 @@ class DenseConfig(GateConfig, ModelConfig):
         None, description="Also draw predicted masks beside the true ones to this PNG.", json_schema_extra=_OUT
     )
     num_pictures: int = Field(6, ge=1, le=100, description="Images on the sheet.", json_schema_extra=_OUT)
-    overwrite: bool = Field(False, description="Replace the files in --out and --sheet.", json_schema_extra=_OUT)
 
 
-class EvaluateSegmentationConfig(DenseConfig):
+class EvaluateSegmentationConfig(PerClassOption, AbsentClassesOption, DenseConfig):
     """``labelkit evaluate segmentation``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "segmentation")
@@ -89,10 +89,6 @@ class EvaluateSegmentationConfig(DenseConfig):
     )
     augment: bool = Field(True, description="Train on random crops (80 to 100 % of the area) and mirror images.")
     seeds: int = Field(3, ge=1, le=100, description="Heads trained, from --seed on; scores are their mean.")
-    absent_as_zero: bool = Field(
-        False, description="Classes in neither truth nor prediction count as IoU 0 instead of being left out."
-    )
-    per_class: bool = Field(False, description="Also show the scores of every class.")
 
     @field_validator("lr")
     @classmethod
@@ -102,7 +98,7 @@ class EvaluateSegmentationConfig(DenseConfig):
         return value
 
 
-class EvaluatePatchClustersConfig(DenseConfig):
+class EvaluatePatchClustersConfig(PerClassOption, AbsentClassesOption, DenseConfig):
     """``labelkit evaluate patch-clusters``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "patch-clusters")
@@ -130,10 +126,6 @@ class EvaluatePatchClustersConfig(DenseConfig):
     seeds: int = Field(5, ge=1, le=100, description="Runs of k-means, from --seed on; scores are their mean.")
     num_inits: int = Field(5, ge=1, description="Starts of each run; the lowest inertia wins.")
     max_iterations: int = Field(50, ge=1, description="Iterations of one start at the most.")
-    absent_as_zero: bool = Field(
-        False, description="Classes in neither truth nor prediction count as IoU 0 instead of being left out."
-    )
-    per_class: bool = Field(False, description="Also show the scores of every class.")
 
 
 class EvaluateTrackingConfig(DenseConfig):

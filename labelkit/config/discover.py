@@ -11,12 +11,13 @@ from pydantic.config import JsonDict
 from labelkit.config.earlier import RESULT_NAME, LabelsOption, PreviousOption
 from labelkit.config.index import IndexConfig
 from labelkit.config.memory import MemoryConfig
+from labelkit.config.mixins import SplitOption, TableOption
 
 _STORE: JsonDict = {"panel": "Store", "preset": False}
 _OUTPUT: JsonDict = {"panel": "Output", "preset": False}
 
 
-class DiscoverCategoriesConfig(LabelsOption, PreviousOption, IndexConfig, MemoryConfig):
+class DiscoverCategoriesConfig(SplitOption, LabelsOption, PreviousOption, IndexConfig, MemoryConfig):
     """``labelkit discover categories``."""
 
     command: ClassVar[tuple[str, ...]] = ("discover", "categories")
@@ -39,7 +40,6 @@ class DiscoverCategoriesConfig(LabelsOption, PreviousOption, IndexConfig, Memory
     max_rows: int = Field(
         10_000, ge=20, description="Rows used to choose the number; of more, so many are drawn. All get a class."
     )
-    split: str = Field("all", description="Rows to use: a split's name, or all.")
     num_inits: int = Field(10, ge=1, description="Starts of the k-means that assigns; the lowest inertia wins.")
     seed: int = Field(0, ge=0, description="Seed of draws and starts.")
     plot: Path | None = Field(None, description="Also draw the curves to this PNG.", json_schema_extra=_OUTPUT)
@@ -61,7 +61,7 @@ class DiscoverHeadConfig(PreviousOption, IndexConfig, MemoryConfig):
     )
 
 
-class DiscoverAnswerConfig(LabelsOption, IndexConfig, MemoryConfig):
+class DiscoverAnswerConfig(TableOption, LabelsOption, IndexConfig, MemoryConfig):
     """``labelkit discover answer``."""
 
     command: ClassVar[tuple[str, ...]] = ("discover", "answer")
@@ -79,9 +79,6 @@ class DiscoverAnswerConfig(LabelsOption, IndexConfig, MemoryConfig):
         description="Group the rows first, into so many groups by semi-supervised k-means: the result that --grouping "
         "names, ss-kmeans by default; default: take a result that is there.",
         json_schema_extra=_STORE,
-    )
-    csv: Path | None = Field(
-        None, description="Table to write; default: INDEX.RESULT.csv beside the store.", json_schema_extra=_OUTPUT
     )
     plot: Path | None = Field(
         None, description="Also draw the reliability of the calibration to this PNG.", json_schema_extra=_OUTPUT

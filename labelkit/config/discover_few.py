@@ -8,11 +8,11 @@ from typing import ClassVar, Literal
 from pydantic import Field, model_validator
 from pydantic.config import JsonDict
 
-from labelkit.config.base import StageConfig
 from labelkit.config.critical_search import CriticalSearchOptions
-from labelkit.config.earlier import LabelsOption
+from labelkit.config.earlier import RESULT_NAME, LabelsOption
 from labelkit.config.index import IndexConfig
 from labelkit.config.memory import MemoryConfig
+from labelkit.config.mixins import OverwriteOption, SheetOption, SplitOption, StoredImagesOptions, TableOption
 
 _STORE: JsonDict = {"panel": "Store", "preset": False}
 _OUTPUT: JsonDict = {"panel": "Output", "preset": False}
@@ -21,16 +21,10 @@ _NUMBER: JsonDict = {"panel": "How many"}
 _RULE: JsonDict = {"panel": "Which"}
 _IMAGES: JsonDict = {"panel": "Images"}
 
-_RESULT_NAME = r"^[a-z0-9][a-z0-9._-]{0,63}$"
 
-
-class DiscoverFewConfig(LabelsOption, IndexConfig, MemoryConfig):
+class DiscoverFewConfig(TableOption, SplitOption, LabelsOption, IndexConfig, MemoryConfig):
     """What the discoveries that grow a few labels share."""
 
-    csv: Path | None = Field(
-        None, description="Table to write; default: INDEX.RESULT.csv beside the store.", json_schema_extra=_OUTPUT
-    )
-    split: str = Field("all", description="Rows to use: a split's name, or all.")
     num_labels: int | None = Field(
         None,
         ge=1,
@@ -138,7 +132,7 @@ class DiscoverLMCSConfig(CriticalSearchOptions, DiscoverFewConfig):
     command: ClassVar[tuple[str, ...]] = ("discover", "lmcs")
 
 
-class ShowDiscoveredConfig(StageConfig):
+class ShowDiscoveredConfig(OverwriteOption, StoredImagesOptions, SheetOption):
     """``labelkit show discovered``."""
 
     command: ClassVar[tuple[str, ...]] = ("show", "discovered")
@@ -148,7 +142,7 @@ class ShowDiscoveredConfig(StageConfig):
     )
     result: str | None = Field(
         None,
-        pattern=_RESULT_NAME,
+        pattern=RESULT_NAME,
         description="Result of discover snowball or discover lmcs; default: the one that is there.",
         json_schema_extra=_STORE,
     )
@@ -172,19 +166,9 @@ class ShowDiscoveredConfig(StageConfig):
         description="2-D map to write, PNG: labeled, discovered and other images after each round.",
         json_schema_extra=_OUTPUT,
     )
-    overwrite: bool = Field(False, description="Replace pictures that are there.", json_schema_extra=_OUTPUT)
     num_images: int = Field(10, ge=1, description="Images of each class on the sheet.", json_schema_extra=_IMAGES)
-    columns: int = Field(10, ge=1, le=100, description="Images in a line of the sheet.", json_schema_extra=_IMAGES)
     classes: tuple[str, ...] | None = Field(
         None, description="Only these classes, comma-separated.", json_schema_extra=_IMAGES
-    )
-    dataset: str | None = Field(
-        None,
-        description="Where the images are, if they are no longer where embed read them.",
-        json_schema_extra=_IMAGES,
-    )
-    data_root: Path = Field(
-        Path("data"), description="Folder where named sets live (with --dataset).", json_schema_extra=_IMAGES
     )
     projection: Literal["pca", "tsne"] = Field(
         "pca", description="How the map is made: two principal directions, or t-SNE.", json_schema_extra=_OUTPUT

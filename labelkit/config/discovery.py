@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Literal
 
 from pydantic import Field
 from pydantic.config import JsonDict
 
+from labelkit.config.backbone import BackboneOptions
+from labelkit.config.base import with_default
 from labelkit.config.train import TrainConfig
 
 _MODEL: JsonDict = {"panel": "Model"}
@@ -15,28 +16,20 @@ _LOSS: JsonDict = {"panel": "Loss"}
 _VIEWS: JsonDict = {"panel": "Views"}
 
 
-class ContrastiveTrainConfig(TrainConfig):
+class ContrastiveTrainConfig(BackboneOptions, TrainConfig):
     """Backbone, projector, contrastive losses and views of a category-discovery method.
 
     Defaults are those of the released code of GCD and SimGCD, which agree, unless the description says otherwise.
     """
 
-    epochs: int = Field(
-        200, ge=1, description="Passes over the training set.", json_schema_extra={"panel": "Optimization"}
-    )
+    epochs: int = with_default(TrainConfig, "epochs", 200)
 
     backbone: str = Field(
         "vit_base_patch16_224.dino",
         description="A vision transformer by its timm name, or one of ours (`labelkit list backbones`).",
         json_schema_extra=_MODEL,
     )
-    pretrained: bool = Field(True, description="Start from the hub's weights.", json_schema_extra=_MODEL)
-    weights: Path | None = Field(
-        None, description="Start from this .safetensors or .pth file instead.", json_schema_extra=_MODEL
-    )
-    image_size: int | None = Field(
-        None, ge=8, le=2048, description="Side of a view in pixels; default: the backbone's.", json_schema_extra=_MODEL
-    )
+    pretrained: bool = with_default(BackboneOptions, "pretrained", True)
     grad_from_block: int = Field(
         11, ge=0, description="First transformer block that is trained (0-based).", json_schema_extra=_MODEL
     )

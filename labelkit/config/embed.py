@@ -10,22 +10,30 @@ from pydantic.config import JsonDict
 
 from labelkit.config.data import DataConfig
 from labelkit.config.memory import MemoryConfig
+from labelkit.config.mixins import DeviceOption, OverwriteOption, PrecisionOptions, StoreOutOption, ThreadsOption
 from labelkit.config.model import ModelConfig
 
 _MODEL: JsonDict = {"panel": "Model"}
 _RUN: JsonDict = {"panel": "Run"}
 _RUN_ONLY: JsonDict = {"panel": "Run", "preset": False}
 _IMAGES: JsonDict = {"panel": "Images"}
-_OUTPUT: JsonDict = {"panel": "Output", "preset": False}
 _PATCHES: JsonDict = {"panel": "Patches"}
 
 
-class EmbedConfig(DataConfig, ModelConfig, MemoryConfig):
+class EmbedConfig(
+    OverwriteOption,
+    StoreOutOption,
+    ThreadsOption,
+    PrecisionOptions,
+    DeviceOption,
+    DataConfig,
+    ModelConfig,
+    MemoryConfig,
+):
     """``labelkit embed``."""
 
     command: ClassVar[tuple[str, ...]] = ("embed",)
 
-    out: Path = Field(..., description="Store to write, NAME.h5.", json_schema_extra=_OUTPUT)
     stride: int = Field(1, ge=1, description="Only every so many-th of the chosen images.", json_schema_extra=_IMAGES)
     max_images: int | None = Field(
         None,
@@ -58,16 +66,6 @@ class EmbedConfig(DataConfig, ModelConfig, MemoryConfig):
     )
     batch_size: int = Field(256, ge=1, description="Images per forward pass.", json_schema_extra=_RUN)
     part_rows: int = Field(1024, ge=1, description="Rows committed at a time.", json_schema_extra=_RUN)
-    precision: Literal["float32", "bf16", "fp16"] = Field(
-        "float32", description="Compute type of the network.", json_schema_extra=_RUN
-    )
-    device: Literal["auto", "cpu", "cuda", "mps"] = Field(
-        "auto", description="Where to compute.", json_schema_extra=_RUN
-    )
-    num_workers: int = Field(0, ge=0, le=256, description="Processes that decode images.", json_schema_extra=_RUN)
-    threads: int | None = Field(
-        None, ge=1, description="CPU threads of torch; default: its own choice.", json_schema_extra=_RUN
-    )
     reuse: tuple[Path, ...] | None = Field(
         None,
         min_length=1,
@@ -75,7 +73,6 @@ class EmbedConfig(DataConfig, ModelConfig, MemoryConfig):
         "computed, whatever the files are called now; default: all are computed.",
         json_schema_extra=_RUN_ONLY,
     )
-    overwrite: bool = Field(False, description="Replace the store in --out.", json_schema_extra=_OUTPUT)
     dry_run: bool = Field(
         False, description="Show configuration, counts, memory and time; write nothing.", json_schema_extra=_RUN_ONLY
     )

@@ -12,13 +12,14 @@ from labelkit.config.earlier import RESULT_NAME, LabelsOption
 from labelkit.config.gate import GateConfig
 from labelkit.config.index import ScoresConfig
 from labelkit.config.memory import MemoryConfig
+from labelkit.config.mixins import PerClassOption, ResamplesOptions, SplitOption, ThreadsOption
 
 _RUN: JsonDict = {"panel": "Run"}
 _STORE: JsonDict = {"panel": "Store", "preset": False}
 _OUTPUT: JsonDict = {"panel": "Output", "preset": False}
 
 
-class EvaluateAnswerConfig(GateConfig, ScoresConfig):
+class EvaluateAnswerConfig(SplitOption, GateConfig, ScoresConfig):
     """``labelkit evaluate answer``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "answer")
@@ -29,14 +30,15 @@ class EvaluateAnswerConfig(GateConfig, ScoresConfig):
         description="Result of discover answer to score.",
         json_schema_extra=_STORE,
     )
-    split: str = Field("all", description="Rows to score: a split's name, or all.")
     bins: int = Field(10, ge=1, le=1000, description="Bins of the reliability table.")
     plot: Path | None = Field(
         None, description="Also draw reliability and risk-coverage to this PNG.", json_schema_extra=_OUTPUT
     )
 
 
-class EvaluateClusteringConfig(GateConfig, LabelsOption, ScoresConfig, MemoryConfig):
+class EvaluateClusteringConfig(
+    PerClassOption, ResamplesOptions, SplitOption, GateConfig, LabelsOption, ScoresConfig, MemoryConfig
+):
     """``labelkit evaluate clustering``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "clustering")
@@ -44,7 +46,6 @@ class EvaluateClusteringConfig(GateConfig, LabelsOption, ScoresConfig, MemoryCon
     results: tuple[str, ...] = Field(
         (), description="Names of the results to score, comma-separated; default: all that group rows."
     )
-    split: str = Field("all", description="Rows to score: a split's name, or all.")
     rows: Literal["auto", "unlabeled", "all"] = Field(
         "auto",
         description="unlabeled: rows whose label training could not use (the published protocol); "
@@ -53,11 +54,6 @@ class EvaluateClusteringConfig(GateConfig, LabelsOption, ScoresConfig, MemoryCon
     protocol: Literal["v2", "v1", "v2b"] = Field(
         "v2", description="v2: one assignment over all rows; v1: one per group of classes; v2b: v2, mean over classes."
     )
-    bootstrap: int = Field(
-        1000, ge=0, description="Resamples for the 95 % intervals of the accuracies, over rows; 0: no intervals."
-    )
-    per_class: bool = Field(False, description="Also show the accuracy of every class.")
-    seed: int = Field(0, ge=0, description="Seed of the resamples.")
     allow_stale: bool = Field(False, description="Also score results of another version of the store, marked.")
 
 
@@ -86,7 +82,7 @@ class EvaluateKNNConfig(GateConfig, LabelsOption, ScoresConfig, MemoryConfig):
         return value
 
 
-class EvaluateLinearConfig(GateConfig, LabelsOption, ScoresConfig):
+class EvaluateLinearConfig(PerClassOption, GateConfig, LabelsOption, ScoresConfig):
     """``labelkit evaluate linear``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "linear")
@@ -112,7 +108,6 @@ class EvaluateLinearConfig(GateConfig, LabelsOption, ScoresConfig):
     batch_size: int = Field(256, ge=1, description="With sgd and adamw: rows of a step.")
     seeds: int = Field(1, ge=1, le=100, description="With sgd and adamw: trainings, from --seed on.")
     seed: int = Field(0, ge=0, description="Seed of the order, and of the held-out fifth.")
-    per_class: bool = Field(False, description="Also show the accuracy of every class.")
 
     @field_validator("l2")
     @classmethod
@@ -122,7 +117,7 @@ class EvaluateLinearConfig(GateConfig, LabelsOption, ScoresConfig):
         return value
 
 
-class EvaluateRetrievalConfig(GateConfig, ScoresConfig, MemoryConfig):
+class EvaluateRetrievalConfig(PerClassOption, GateConfig, ScoresConfig, MemoryConfig):
     """``labelkit evaluate retrieval``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "retrieval")
@@ -152,7 +147,6 @@ class EvaluateRetrievalConfig(GateConfig, ScoresConfig, MemoryConfig):
     nmi_seeds: int = Field(
         3, ge=0, le=100, description="k-means with as many groups as classes, from so many seeds; 0: no NMI."
     )
-    per_class: bool = Field(False, description="Also show the means of every class.")
     threads: int | None = Field(
         None,
         ge=1,
@@ -176,7 +170,7 @@ class EvaluateRetrievalConfig(GateConfig, ScoresConfig, MemoryConfig):
         return self
 
 
-class EvaluateClassificationConfig(GateConfig):
+class EvaluateClassificationConfig(ThreadsOption, PerClassOption, ResamplesOptions, GateConfig):
     """``labelkit evaluate classification``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "classification")
@@ -212,9 +206,6 @@ class EvaluateClassificationConfig(GateConfig):
         "or 100 classes, else counts, and none if the largest class has less than twice the images of the smallest.",
     )
     seen_only: bool = Field(False, description="Never answer with a class that had no training image.")
-    bootstrap: int = Field(1000, ge=0, description="Resamples for the 95 % intervals, over images; 0: no intervals.")
-    seed: int = Field(0, ge=0, description="Seed of the resamples.")
-    per_class: bool = Field(False, description="Also show the accuracy of every class.")
     confusion: Path | None = Field(
         None,
         description="Also write the confusion matrix to this CSV: a row per true class.",
@@ -225,9 +216,6 @@ class EvaluateClassificationConfig(GateConfig):
     )
     device: Literal["auto", "cpu", "cuda", "mps"] = Field(
         "auto", description="With --checkpoint: where to compute.", json_schema_extra=_RUN
-    )
-    threads: int | None = Field(
-        None, ge=1, description="CPU threads of torch; default: its own choice.", json_schema_extra=_RUN
     )
 
     @model_validator(mode="after")

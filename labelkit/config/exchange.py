@@ -7,7 +7,9 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from labelkit.config.base import StageConfig, option
+from labelkit.config.base import option
+from labelkit.config.earlier import RESULT_NAME
+from labelkit.config.mixins import IndexOption, OverwriteOption, StoreOutOption
 
 _FILES = option("Files", preset=False)
 _MEANING = option("What is what", preset=False)
@@ -26,7 +28,7 @@ def _suffix(path: Path, known: tuple[str, ...]) -> Path:
     return path
 
 
-class ImportConfig(StageConfig):
+class ImportConfig(OverwriteOption, StoreOutOption):
     """``labelkit import``."""
 
     command: ClassVar[tuple[str, ...]] = ("import",)
@@ -34,7 +36,6 @@ class ImportConfig(StageConfig):
     source: Path = Field(
         ..., description="Rows to read: .npy, .npz, .csv, or HDF5 (.h5, .hdf5, .hdf).", json_schema_extra=_FILES
     )
-    out: Path = Field(..., description="Store to write, NAME.h5.", json_schema_extra=_OUTPUT)
     ids: Path | None = Field(
         None,
         description="Names of the rows in their order: .txt, one a line, or .csv with a column path, and labels and "
@@ -89,7 +90,6 @@ class ImportConfig(StageConfig):
     dtype: Literal["auto", "float32", "float16"] = Field(
         "auto", description="Type of the stored rows; auto: float16 for float16, else float32.", json_schema_extra=_ROWS
     )
-    overwrite: bool = Field(False, description="Replace the store in --out.", json_schema_extra=_OUTPUT)
 
     @field_validator("source")
     @classmethod
@@ -119,12 +119,11 @@ class ImportConfig(StageConfig):
         return self
 
 
-class ExportConfig(StageConfig):
+class ExportConfig(OverwriteOption, IndexOption):
     """``labelkit export``."""
 
     command: ClassVar[tuple[str, ...]] = ("export",)
 
-    index: Path = Field(..., description="Store to read, NAME.h5.", json_schema_extra=_STORE)
     out: Path = Field(
         ...,
         description="File to write: .npy (and the names beside it, NAME.ids.csv), .npz, .csv, or .parquet (needs "
@@ -138,11 +137,10 @@ class ExportConfig(StageConfig):
     )
     result: str | None = Field(
         None,
-        pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$",
+        pattern=RESULT_NAME,
         description="With --what result: its name beside the store.",
         json_schema_extra=_STORE,
     )
-    overwrite: bool = Field(False, description="Replace files of these names.", json_schema_extra=_OUTPUT)
 
     @field_validator("out")
     @classmethod

@@ -41,7 +41,7 @@ class FewLabelTrainConfig(BackboneRunConfig, StepTrainConfig):
         None,
         ge=0,
         lt=1,
-        description="Dropout inside the backbone, if it has any; default: its own (convnet13: 0.5, for Mean Teacher).",
+        description="Dropout inside the backbone, if it has any; none: its own (convnet13: 0.5, for Mean Teacher).",
         json_schema_extra={"panel": "Model"},
     )
 

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from pydantic import Field
 from pydantic.config import JsonDict
 
-from labelkit.config.base import StageConfig
 from labelkit.config.earlier import RESULT_NAME
+from labelkit.config.mixins import IndexOption
 
-_STORE: JsonDict = {"panel": "Store", "preset": False}
 _OUTPUT: JsonDict = {"panel": "Output", "preset": False}
 
 
-class IndexConfig(StageConfig):
+class IndexConfig(IndexOption):
     """A command that reads a store and names its result beside it."""
 
-    index: Path = Field(..., description="Store to read, NAME.h5.", json_schema_extra=_STORE)
     result: str | None = Field(
         None,
         pattern=RESULT_NAME,

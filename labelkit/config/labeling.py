@@ -8,9 +8,9 @@ from typing import ClassVar, Literal
 from pydantic import Field, model_validator
 from pydantic.config import JsonDict
 
-from labelkit.config.base import StageConfig
 from labelkit.config.earlier import RESULT_NAME, LabelsOption
 from labelkit.config.index import IndexConfig
+from labelkit.config.mixins import IndexOption, OverwriteOption, SheetOption, StoredImagesOptions
 
 _STORE: JsonDict = {"panel": "Store", "preset": False}
 _RULE: JsonDict = {"panel": "Which"}
@@ -19,12 +19,11 @@ _LABELS: JsonDict = {"panel": "Labels", "preset": False}
 _OUTPUT: JsonDict = {"panel": "Output", "preset": False}
 
 
-class SuggestConfig(LabelsOption):
+class SuggestConfig(OverwriteOption, StoredImagesOptions, SheetOption, IndexOption, LabelsOption):
     """``labelkit suggest``."""
 
     command: ClassVar[tuple[str, ...]] = ("suggest",)
 
-    index: Path = Field(..., description="Store to read, NAME.h5.", json_schema_extra=_STORE)
     result: str | None = Field(
         None,
         pattern=RESULT_NAME,
@@ -33,7 +32,6 @@ class SuggestConfig(LabelsOption):
     )
     out: Path = Field(..., description="CSV to write: path,label,score,reason,guess.", json_schema_extra=_OUTPUT)
     sheet: Path | None = Field(None, description="Also draw the images to this PNG.", json_schema_extra=_OUTPUT)
-    overwrite: bool = Field(False, description="Replace CSV and PNG.", json_schema_extra=_OUTPUT)
     num_images: int = Field(
         20, ge=1, description="Images to suggest.", json_schema_extra={"panel": "Which", "short": "-n"}
     )
@@ -57,15 +55,6 @@ class SuggestConfig(LabelsOption):
         json_schema_extra=_RULE,
     )
     seed: int = Field(0, ge=0, description="Seed of k-means and of random choices.", json_schema_extra=_RULE)
-    columns: int = Field(10, ge=1, le=100, description="Images in a line of the sheet.", json_schema_extra=_IMAGES)
-    dataset: str | None = Field(
-        None,
-        description="Where the images are, if they are no longer where embed read them.",
-        json_schema_extra=_IMAGES,
-    )
-    data_root: Path = Field(
-        Path("data"), description="Folder where named sets live (with --dataset).", json_schema_extra=_IMAGES
-    )
 
     @model_validator(mode="after")
     def _one_source_of_labels(self) -> SuggestConfig:
@@ -74,7 +63,7 @@ class SuggestConfig(LabelsOption):
         return self
 
 
-class LabelConfig(IndexConfig):
+class LabelConfig(StoredImagesOptions, IndexConfig):
     """``labelkit label``."""
 
     command: ClassVar[tuple[str, ...]] = ("label",)
@@ -116,9 +105,6 @@ class LabelConfig(IndexConfig):
         description="With --csv: where the images are, if they are no longer where embed read them.",
         json_schema_extra=_IMAGES,
     )
-    data_root: Path = Field(
-        Path("data"), description="Folder where named sets live (with --dataset).", json_schema_extra=_IMAGES
-    )
 
     @model_validator(mode="after")
     def _something_to_do(self) -> LabelConfig:
@@ -131,7 +117,7 @@ class LabelConfig(IndexConfig):
         return self
 
 
-class DiffConfig(StageConfig):
+class DiffConfig(OverwriteOption):
     """``labelkit diff``."""
 
     command: ClassVar[tuple[str, ...]] = ("diff",)
@@ -154,7 +140,6 @@ class DiffConfig(StageConfig):
         description="Also write a line per image: path, both groups, and what became of it.",
         json_schema_extra=_OUTPUT,
     )
-    overwrite: bool = Field(False, description="Replace the CSV.", json_schema_extra=_OUTPUT)
     main_share: float = Field(
         0.5,
         ge=0.5,

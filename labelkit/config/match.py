@@ -8,15 +8,14 @@ from typing import ClassVar
 from pydantic import Field
 from pydantic.config import JsonDict
 
-from labelkit.config.base import StageConfig
+from labelkit.config.mixins import OverwriteOption, StoredImagesOptions
 
 _RUN: JsonDict = {"panel": "Run"}
-_IMAGES: JsonDict = {"panel": "Images"}
 _STORE: JsonDict = {"panel": "Store", "preset": False}
 _OUTPUT: JsonDict = {"panel": "Output", "preset": False}
 
 
-class MatchConfig(StageConfig):
+class MatchConfig(OverwriteOption, StoredImagesOptions):
     """``labelkit match``."""
 
     command: ClassVar[tuple[str, ...]] = ("match",)
@@ -27,14 +26,6 @@ class MatchConfig(StageConfig):
         json_schema_extra=_STORE,
     )
     split: str = Field("all", description="Rows to compare: a split's name, or all.", json_schema_extra=_STORE)
-    dataset: str | None = Field(
-        None,
-        description="Where the images are, if they are no longer where embed read them.",
-        json_schema_extra=_IMAGES,
-    )
-    data_root: Path = Field(
-        Path("data"), description="Folder where named sets live (with --dataset).", json_schema_extra=_IMAGES
-    )
 
     num_clusters: int | None = Field(
         None,
@@ -74,4 +65,3 @@ class MatchConfig(StageConfig):
     sheet: Path | None = Field(
         None, description="Also draw some of the matches to this PNG.", json_schema_extra=_OUTPUT
     )
-    overwrite: bool = Field(False, description="Replace the files in --out and --sheet.", json_schema_extra=_OUTPUT)

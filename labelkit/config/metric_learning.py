@@ -8,6 +8,7 @@ from pydantic import Field, field_validator, model_validator
 from pydantic.config import JsonDict
 
 from labelkit.config.backbone import BackboneTrainConfig
+from labelkit.config.base import with_default
 
 _DATA: JsonDict = {"panel": "Data"}
 _MODEL: JsonDict = {"panel": "Model"}
@@ -49,10 +50,8 @@ class MetricLearningConfig(BackboneTrainConfig):
         description="Images per step, over all processes; a multiple of --images-per-class.",
         json_schema_extra=_OPTIMIZATION,
     )
-    epochs: int = Field(60, ge=1, description="Passes over the training set.", json_schema_extra=_OPTIMIZATION)
-    optimizer: Literal["sgd", "adam", "adamw"] = Field(
-        "adam", description="Optimizer.", json_schema_extra=_OPTIMIZATION
-    )
+    epochs: int = with_default(BackboneTrainConfig, "epochs", 60)
+    optimizer: Literal["sgd", "adam", "adamw"] = with_default(BackboneTrainConfig, "optimizer", "adam")
     lr: float = Field(3e-5, gt=0, description="Highest learning rate of the backbone.", json_schema_extra=_OPTIMIZATION)
     weight_decay: float = Field(5e-4, ge=0, description="Weight decay.", json_schema_extra=_OPTIMIZATION)
     new_lr_scale: float = Field(

@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
 
 from pydantic import Field, model_validator
 from pydantic.config import JsonDict
 
-from labelkit.config.base import StageConfig
+from labelkit.config.mixins import CheckpointOptions
 
 _MODEL: JsonDict = {"panel": "Model"}
 
 
-class ModelConfig(StageConfig):
+class ModelConfig(CheckpointOptions):
     """Options that name a network and its weights."""
 
     checkpoint: Path | None = Field(
         None,
         description="Run folder of `labelkit train`, or a checkpoint in it; the same data set gets the run's split.",
         json_schema_extra=_MODEL,
-    )
-    which: Literal["last", "best"] = Field(
-        "last", description="Checkpoint of a run folder: the last, or the one of lowest loss.", json_schema_extra=_MODEL
     )
     backbone: str | None = Field(
         None,

@@ -8,12 +8,12 @@ from typing import ClassVar, Literal
 from pydantic import Field
 from pydantic.config import JsonDict
 
-from labelkit.config.base import StageConfig
+from labelkit.config.mixins import OverwriteOption
 
 _OUTPUT: JsonDict = {"panel": "Output", "preset": False}
 
 
-class PrototypesConfig(StageConfig):
+class PrototypesConfig(OverwriteOption):
     """``labelkit prototypes``."""
 
     command: ClassVar[tuple[str, ...]] = ("prototypes",)
@@ -42,4 +42,3 @@ class PrototypesConfig(StageConfig):
         None, description="File to write; default: prototypes-CLASSESxDIM.h5.", json_schema_extra=_OUTPUT
     )
     plot: Path | None = Field(None, description="Also draw the cosines to this PNG.", json_schema_extra=_OUTPUT)
-    overwrite: bool = Field(False, description="Replace the files in --out and --plot.", json_schema_extra=_OUTPUT)

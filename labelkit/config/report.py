@@ -9,7 +9,8 @@ from typing import ClassVar, Literal
 from pydantic import Field
 from pydantic.config import JsonDict
 
-from labelkit.config.base import StageConfig
+from labelkit.config.earlier import RESULT_NAME
+from labelkit.config.mixins import IndexOption, StoredImagesOptions
 
 _STORE: JsonDict = {"panel": "Store", "preset": False}
 _PAGE: JsonDict = {"panel": "Page"}
@@ -19,15 +20,14 @@ _IMAGES: JsonDict = {"panel": "Images"}
 _BYTES = {"kB": 10**3, "MB": 10**6, "GB": 10**9}
 
 
-class ReportConfig(StageConfig):
+class ReportConfig(StoredImagesOptions, IndexOption):
     """``labelkit report``."""
 
     command: ClassVar[tuple[str, ...]] = ("report",)
 
-    index: Path = Field(..., description="Store to read, NAME.h5.", json_schema_extra=_STORE)
     result: str | None = Field(
         None,
-        pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$",
+        pattern=RESULT_NAME,
         description="Result whose groups are shown; default: classes before clusters, those with a confidence first.",
         json_schema_extra=_STORE,
     )
@@ -62,14 +62,6 @@ class ReportConfig(StageConfig):
     )
     examples: int = Field(
         18, ge=1, le=200, description="Representative, and borderline, images of each group.", json_schema_extra=_IMAGES
-    )
-    dataset: str | None = Field(
-        None,
-        description="Where the images are, if they are no longer where embed read them.",
-        json_schema_extra=_IMAGES,
-    )
-    data_root: Path = Field(
-        Path("data"), description="Folder where named sets live (with --dataset).", json_schema_extra=_IMAGES
     )
 
     @property

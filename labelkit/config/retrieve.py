@@ -12,8 +12,8 @@ from labelkit.config.base import flag
 from labelkit.config.earlier import RESULT_NAME
 from labelkit.config.index import IndexConfig
 from labelkit.config.memory import MemoryConfig
+from labelkit.config.mixins import DeviceOption, StoredImagesOptions
 
-_RUN: JsonDict = {"panel": "Run"}
 _IMAGES: JsonDict = {"panel": "Images"}
 _STORE: JsonDict = {"panel": "Store", "preset": False}
 _OUTPUT: JsonDict = {"panel": "Output", "preset": False}
@@ -22,7 +22,7 @@ _SEARCH: JsonDict = {"panel": "Search"}
 _PATCHES: JsonDict = {"panel": "Patches"}
 
 
-class RetrieveConfig(IndexConfig, MemoryConfig):
+class RetrieveConfig(DeviceOption, StoredImagesOptions, IndexConfig, MemoryConfig):
     """``labelkit retrieve``."""
 
     command: ClassVar[tuple[str, ...]] = ("retrieve",)
@@ -118,12 +118,6 @@ class RetrieveConfig(IndexConfig, MemoryConfig):
         None,
         description="Where the images are (for --sheet), if they are no longer where embed read them.",
         json_schema_extra=_IMAGES,
-    )
-    data_root: Path = Field(
-        Path("data"), description="Folder where named sets live (with --dataset).", json_schema_extra=_IMAGES
-    )
-    device: Literal["auto", "cpu", "cuda", "mps"] = Field(
-        "auto", description="Where to compute.", json_schema_extra=_RUN
     )
 
     @model_validator(mode="after")

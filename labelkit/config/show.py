@@ -8,7 +8,8 @@ from typing import ClassVar, Literal
 from pydantic import Field, field_validator, model_validator
 from pydantic.config import JsonDict
 
-from labelkit.config.base import StageConfig, flag
+from labelkit.config.base import flag
+from labelkit.config.mixins import CheckpointOptions, DeviceOption, OverwriteOption, StoredImagesOptions
 
 _MODEL: JsonDict = {"panel": "Model"}
 _RUN: JsonDict = {"panel": "Run"}
@@ -18,21 +19,17 @@ _OUTPUT: JsonDict = {"panel": "Output", "preset": False}
 _PATCHES: JsonDict = {"panel": "Patches"}
 
 
-class PictureConfig(StageConfig):
+class PictureConfig(OverwriteOption):
     """A command that draws one picture."""
 
     out: Path = Field(..., description="PNG to write.", json_schema_extra=_OUTPUT)
-    overwrite: bool = Field(False, description="Replace the picture in --out.", json_schema_extra=_OUTPUT)
 
 
-class ShowImagesConfig(PictureConfig):
+class ShowImagesConfig(DeviceOption, CheckpointOptions, PictureConfig):
     """A picture of what a run does with a few images."""
 
     checkpoint: Path = Field(
         ..., description="Run folder of `labelkit train`, or a checkpoint in it.", json_schema_extra=_MODEL
-    )
-    which: Literal["last", "best"] = Field(
-        "last", description="Checkpoint of a run folder: the last, or the one of lowest loss.", json_schema_extra=_MODEL
     )
     num_images: int | None = Field(
         None,
@@ -60,9 +57,6 @@ class ShowImagesConfig(PictureConfig):
         None, description="Part of the set: a split's name, or all; default: the run's.", json_schema_extra=_IMAGES
     )
     seed: int = Field(0, ge=0, description="Seed of the images drawn and of the views.", json_schema_extra=_RUN)
-    device: Literal["auto", "cpu", "cuda", "mps"] = Field(
-        "auto", description="Where to compute.", json_schema_extra=_RUN
-    )
 
     @model_validator(mode="after")
     def _one_choice_of_images(self) -> ShowImagesConfig:
@@ -112,7 +106,7 @@ class ShowAssemblyConfig(ShowImagesConfig):
     )
 
 
-class ShowPatchesConfig(PictureConfig):
+class ShowPatchesConfig(StoredImagesOptions, PictureConfig):
     """``labelkit show patches``."""
 
     command: ClassVar[tuple[str, ...]] = ("show", "patches")
@@ -132,14 +126,6 @@ class ShowPatchesConfig(PictureConfig):
         None,
         description="Patch of the first image that the others are compared with, row,column; default: the middle.",
         json_schema_extra=_PATCHES,
-    )
-    dataset: str | None = Field(
-        None,
-        description="Where the images are, if they are no longer where embed read them.",
-        json_schema_extra=_IMAGES,
-    )
-    data_root: Path = Field(
-        Path("data"), description="Folder where named sets live (with --dataset).", json_schema_extra=_IMAGES
     )
     seed: int = Field(0, ge=0, description="Seed of the rows drawn.", json_schema_extra=_RUN)
 

@@ -8,6 +8,7 @@ from typing import ClassVar
 from pydantic import Field, model_validator
 
 from labelkit.config.base import StageConfig, option
+from labelkit.config.mixins import IndexOption, OverwriteOption
 
 _STORE = option("Store", preset=False)
 _RUN = option("Run", preset=False)
@@ -32,17 +33,15 @@ class VerifyConfig(StageConfig):
     )
 
 
-class PackConfig(StageConfig):
+class PackConfig(OverwriteOption, IndexOption):
     """``labelkit pack``."""
 
     command: ClassVar[tuple[str, ...]] = ("pack",)
 
-    index: Path = Field(..., description="Store to pack, NAME.h5.", json_schema_extra=_STORE)
     out: Path = Field(..., description="File to write, with the store and all its results.", json_schema_extra=_OUTPUT)
     allow_stale: bool = Field(
         False, description="Also pack results of other content than the store has now.", json_schema_extra=_STORE
     )
-    overwrite: bool = Field(False, description="Replace the file in --out.", json_schema_extra=_OUTPUT)
 
 
 class StatusConfig(StageConfig):

@@ -8,25 +8,17 @@ from typing import ClassVar, Literal
 from pydantic import Field, model_validator
 from pydantic.config import JsonDict
 
-from labelkit.config.base import value_text
+from labelkit.config.base import StageConfig, value_text
 from labelkit.config.data import DataConfig
+from labelkit.config.mixins import DeviceOption, PrecisionOptions, ThreadsOption
 
 _OPTIMIZATION: JsonDict = {"panel": "Optimization"}
 _RUN: JsonDict = {"panel": "Run"}
 _RUN_ONLY: JsonDict = {"panel": "Run", "preset": False}
 
 
-class RunConfig(DataConfig):
-    """Options of ``labelkit train`` that depend neither on the method nor on how its length is counted."""
-
-    #: Options that may differ between a run and its resumption.
-    resumable_fields: ClassVar[frozenset[str]] = frozenset(
-        {
-            "data_root", "download", "device", "num_workers", "threads",
-            "log_every_steps", "checkpoint_every_minutes", "keep_every_steps", "tensorboard",
-            "guard", "guard_loss_ratio", "guard_min_spread",
-        }
-    )  # fmt: skip
+class UpdateOptions(StageConfig):
+    """How the weights are updated, and by which seed."""
 
     batch_size: int = Field(
         128, ge=2, description="Images per step, over all processes.", json_schema_extra=_OPTIMIZATION
@@ -49,20 +41,24 @@ class RunConfig(DataConfig):
         description="Batches per optimizer update; losses see one batch at a time.",
         json_schema_extra=_OPTIMIZATION,
     )
-
     seed: int = Field(0, ge=0, description="Seed of everything but the split.", json_schema_extra=_RUN)
-    device: Literal["auto", "cpu", "cuda", "mps"] = Field(
-        "auto", description="Where to compute.", json_schema_extra=_RUN
-    )
-    precision: Literal["float32", "bf16", "fp16"] = Field(
-        "float32", description="Compute type of the network.", json_schema_extra=_RUN
-    )
-    num_workers: int = Field(
-        0, ge=0, le=256, description="Processes that decode images; small sets need none.", json_schema_extra=_RUN
-    )
-    threads: int | None = Field(
-        None, ge=1, description="CPU threads of torch; default: its own choice.", json_schema_extra=_RUN
-    )
+
+
+class RunConfig(ThreadsOption, PrecisionOptions, DeviceOption, UpdateOptions, DataConfig):
+    """Options of ``labelkit train`` that depend neither on the method nor on how its length is counted."""
+
+    # A saved config.yaml lists the options as it always did.
+    keeps_order: ClassVar[bool] = True
+
+    #: Options that may differ between a run and its resumption.
+    resumable_fields: ClassVar[frozenset[str]] = frozenset(
+        {
+            "data_root", "download", "device", "num_workers", "threads",
+            "log_every_steps", "checkpoint_every_minutes", "keep_every_steps", "tensorboard",
+            "guard", "guard_loss_ratio", "guard_min_spread",
+        }
+    )  # fmt: skip
+
     log_every_steps: int = Field(
         10, ge=1, description="Steps between two lines of metrics.jsonl.", json_schema_extra=_RUN
     )

@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 from pydantic import Field, model_validator
 from pydantic.config import JsonDict
 
+from labelkit.config.base import with_default
 from labelkit.config.representation import RepresentationRunConfig
 from labelkit.config.train import StepRunConfig
 
@@ -135,9 +136,7 @@ class CoTAPConfig(DenseViewOptions, StepRunConfig):
     batch_size: int = Field(
         256, ge=2, description="Images per step, over all processes.", json_schema_extra=_OPTIMIZATION
     )
-    optimizer: Literal["sgd", "adam", "adamw"] = Field(
-        "adamw", description="Optimizer.", json_schema_extra=_OPTIMIZATION
-    )
+    optimizer: Literal["sgd", "adam", "adamw"] = with_default(StepRunConfig, "optimizer", "adamw")
     lr: float = Field(
         3e-5,
         gt=0,

@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 from pydantic import Field, model_validator
 from pydantic.config import JsonDict
 
+from labelkit.config.base import with_default
 from labelkit.config.supervised import SupervisedTrainConfig
 
 _PROTOTYPES: JsonDict = {"panel": "Prototypes"}
@@ -20,9 +21,7 @@ class DL2PAConfig(SupervisedTrainConfig):
 
     command: ClassVar[tuple[str, ...]] = ("train", "dl2pa")
 
-    epochs: int = Field(
-        250, ge=1, description="Passes over the training set.", json_schema_extra={"panel": "Optimization"}
-    )
+    epochs: int = with_default(SupervisedTrainConfig, "epochs", 250)
 
     prototypes: Literal["uniform", "simplex"] = Field(
         "uniform",

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from pydantic import Field
-
+from labelkit.config.base import with_default
 from labelkit.config.few_labels import MeanTeacherOptions, TwoStreamTrainConfig
 
 
@@ -14,6 +13,4 @@ class MeanTeacherConfig(TwoStreamTrainConfig, MeanTeacherOptions):
 
     command: ClassVar[tuple[str, ...]] = ("train", "mean-teacher")
 
-    steps: int = Field(
-        150_000, ge=1, description="Updates of the network.", json_schema_extra={"panel": "Optimization"}
-    )
+    steps: int = with_default(TwoStreamTrainConfig, "steps", 150_000)

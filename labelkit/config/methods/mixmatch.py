@@ -7,6 +7,7 @@ from typing import ClassVar
 from pydantic import Field
 from pydantic.config import JsonDict
 
+from labelkit.config.base import with_default
 from labelkit.config.few_labels import TwoStreamTrainConfig
 from labelkit.config.student_options import MixMatchOptions
 
@@ -18,14 +19,9 @@ class MixMatchConfig(TwoStreamTrainConfig, MixMatchOptions):
 
     command: ClassVar[tuple[str, ...]] = ("train", "mixmatch")
 
-    steps: int = Field(1_048_576, ge=1, description="Updates of the network.", json_schema_extra=_OPTIMIZATION)
-    dropout: float | None = Field(
-        0.0,
-        ge=0,
-        lt=1,
-        description="Dropout inside the backbone, if it has any; the method brings its own noise.",
-        json_schema_extra={"panel": "Model"},
-    )
+    steps: int = with_default(TwoStreamTrainConfig, "steps", 1_048_576)
+    # The method brings its own noise.
+    dropout: float | None = with_default(TwoStreamTrainConfig, "dropout", 0.0)
     labeled_batch_size: int = Field(
         64,
         ge=1,

@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 from pydantic import Field, model_validator
 from pydantic.config import JsonDict
 
+from labelkit.config.base import with_default
 from labelkit.config.representation import RepresentationTrainConfig
 
 _LABELS: JsonDict = {"panel": "Self-labelling"}
@@ -22,9 +23,7 @@ class SeLaConfig(RepresentationTrainConfig):
 
     command: ClassVar[tuple[str, ...]] = ("train", "sela")
 
-    epochs: int = Field(
-        400, ge=1, description="Passes over the training set.", json_schema_extra={"panel": "Optimization"}
-    )
+    epochs: int = with_default(RepresentationTrainConfig, "epochs", 400)
 
     num_heads: int = Field(10, ge=1, description="Independent clusterings on one backbone.", json_schema_extra=_LABELS)
     num_clusters: tuple[int, ...] = Field(

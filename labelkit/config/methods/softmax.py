@@ -7,6 +7,7 @@ from typing import ClassVar
 from pydantic import Field
 from pydantic.config import JsonDict
 
+from labelkit.config.base import with_default
 from labelkit.config.supervised import SupervisedTrainConfig
 
 _LOSS: JsonDict = {"panel": "Loss"}
@@ -17,9 +18,7 @@ class SoftmaxConfig(SupervisedTrainConfig):
 
     command: ClassVar[tuple[str, ...]] = ("train", "softmax")
 
-    epochs: int = Field(
-        250, ge=1, description="Passes over the training set.", json_schema_extra={"panel": "Optimization"}
-    )
+    epochs: int = with_default(SupervisedTrainConfig, "epochs", 250)
     uniformity_weight: float = Field(
         0.0,
         ge=0,

@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
+from labelkit.config.base import with_default
 from labelkit.config.few_labels import FewLabelTrainConfig
 
 
@@ -14,9 +15,7 @@ class SupervisedConfig(FewLabelTrainConfig):
 
     command: ClassVar[tuple[str, ...]] = ("train", "supervised")
 
-    steps: int = Field(
-        150_000, ge=1, description="Updates of the network.", json_schema_extra={"panel": "Optimization"}
-    )
+    steps: int = with_default(FewLabelTrainConfig, "steps", 150_000)
     batch_size: int = Field(
         31,
         ge=2,

@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 from pydantic import Field, model_validator
 from pydantic.config import JsonDict
 
+from labelkit.config.base import with_default
 from labelkit.config.metric_learning import MetricLearningConfig
 
 _DATA: JsonDict = {"panel": "Data"}
@@ -29,11 +30,7 @@ class TACCCLConfig(MetricLearningConfig):
         description="Which labels may be used; this method uses none.",
         json_schema_extra=_DATA,
     )
-    freeze_bn: bool = Field(
-        True,
-        description="Keep the running statistics of the backbone's normalization (few training images).",
-        json_schema_extra=_MODEL,
-    )
+    freeze_bn: bool = with_default(MetricLearningConfig, "freeze_bn", True)
     attention: bool = Field(
         True,
         description="CBAM on the last feature maps; its spatial gate is the attention map.",
@@ -42,14 +39,8 @@ class TACCCLConfig(MetricLearningConfig):
     clip_grad_norm: float | None = Field(
         10.0, gt=0, description="Largest length of the gradient; none: no limit.", json_schema_extra=_OPTIMIZATION
     )
-    lr_schedule: Literal["cosine", "constant", "step"] = Field(
-        "step",
-        description="Shape of the learning rate; step: it drops at --lr-drop-epochs.",
-        json_schema_extra=_OPTIMIZATION,
-    )
-    lr_drop_epochs: tuple[int, ...] = Field(
-        (36,), description="Epochs at whose start the learning rate drops (step).", json_schema_extra=_OPTIMIZATION
-    )
+    lr_schedule: Literal["cosine", "constant", "step"] = with_default(MetricLearningConfig, "lr_schedule", "step")
+    lr_drop_epochs: tuple[int, ...] = with_default(MetricLearningConfig, "lr_drop_epochs", (36,))
 
     memory: bool = Field(
         True,

@@ -1,0 +1,182 @@
+"""Options that several commands take: each is declared here once, with its panel.
+
+A config class takes an option by naming its mixin among its bases. A larger group of options lies in a file of its
+own: ``backbone``, ``data``, ``earlier``, ``gate``, ``index``, ``memory``, ``model``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from labelkit.config.base import StageConfig, option
+
+
+class IndexOption(StageConfig):
+    """A command that reads a store."""
+
+    index: Path = Field(..., description="Store to read, NAME.h5.", json_schema_extra=option("Store", preset=False))
+
+
+class SplitOption(StageConfig):
+    """A command that may use some rows of a store only."""
+
+    comes_last: ClassVar[bool] = True
+
+    split: str = Field("all", description="Rows to use: a split's name, or all.")
+
+
+class NormalizeOption(StageConfig):
+    """A command that may bring rows to one length."""
+
+    comes_last: ClassVar[bool] = True
+
+    normalize: bool = Field(True, description="Scale every row to length 1 first.")
+
+
+class DatasetOptions(StageConfig):
+    """A command that reads the images of a data set."""
+
+    dataset: str = Field(
+        "digits",
+        description="A registered name (`labelkit list datasets`), a folder of class folders, a flat folder, "
+        "or a CSV with columns path,label[,split] where an empty label means unlabeled.",
+        json_schema_extra=option("Data"),
+    )
+    data_root: Path = Field(Path("data"), description="Folder where named sets live.", json_schema_extra=option("Data"))
+
+
+class SheetOption(StageConfig):
+    """A command that draws a sheet of images."""
+
+    comes_last: ClassVar[bool] = True
+
+    columns: int = Field(
+        10, ge=1, le=100, description="Images in a line of the sheet.", json_schema_extra=option("Images")
+    )
+
+
+class StoredImagesOptions(StageConfig):
+    """A command that reads the images of a store again, for instance to draw them."""
+
+    comes_last: ClassVar[bool] = True
+
+    dataset: str | None = Field(
+        None,
+        description="Where the images are, if they are no longer where embed read them.",
+        json_schema_extra=option("Images"),
+    )
+    data_root: Path = Field(
+        Path("data"),
+        description="Folder where named sets live (with --dataset).",
+        json_schema_extra=option("Images"),
+    )
+
+
+class CheckpointOptions(StageConfig):
+    """A command that reads a checkpoint of a run."""
+
+    checkpoint: Path | None = Field(
+        None,
+        description="Run folder of `labelkit train`, or a checkpoint in it.",
+        json_schema_extra=option("Model"),
+    )
+    which: Literal["last", "best"] = Field(
+        "last",
+        description="Checkpoint of a run folder: the last, or the one of lowest loss.",
+        json_schema_extra=option("Model"),
+    )
+
+
+class DeviceOption(StageConfig):
+    """A command that computes on a device of choice."""
+
+    comes_last: ClassVar[bool] = True
+
+    device: Literal["auto", "cpu", "cuda", "mps"] = Field(
+        "auto", description="Where to compute.", json_schema_extra=option("Run")
+    )
+
+
+class PrecisionOptions(StageConfig):
+    """A command that runs a network over many images."""
+
+    comes_last: ClassVar[bool] = True
+
+    precision: Literal["float32", "bf16", "fp16"] = Field(
+        "float32", description="Compute type of the network.", json_schema_extra=option("Run")
+    )
+    num_workers: int = Field(
+        0,
+        ge=0,
+        le=256,
+        description="Processes that decode images; small sets need none.",
+        json_schema_extra=option("Run"),
+    )
+
+
+class ThreadsOption(StageConfig):
+    """A command that computes with torch."""
+
+    comes_last: ClassVar[bool] = True
+
+    threads: int | None = Field(
+        None, ge=1, description="CPU threads of torch; default: its own choice.", json_schema_extra=option("Run")
+    )
+
+
+class ResamplesOptions(StageConfig):
+    """A command whose scores have intervals."""
+
+    comes_last: ClassVar[bool] = True
+
+    bootstrap: int = Field(1000, ge=0, description="Resamples for the 95 % intervals; 0: no intervals.")
+    seed: int = Field(0, ge=0, description="Seed of the resamples.")
+
+
+class AbsentClassesOption(StageConfig):
+    """A command that averages the IoU of classes."""
+
+    comes_last: ClassVar[bool] = True
+
+    absent_as_zero: bool = Field(
+        False, description="Classes in neither truth nor prediction count as IoU 0 instead of being left out."
+    )
+
+
+class PerClassOption(StageConfig):
+    """A command that may show scores by class."""
+
+    comes_last: ClassVar[bool] = True
+
+    per_class: bool = Field(False, description="Also show the scores of every class.")
+
+
+class TableOption(StageConfig):
+    """A command that writes what it found as a table."""
+
+    csv: Path | None = Field(
+        None,
+        description="Table to write; default: INDEX.RESULT.csv beside the store.",
+        json_schema_extra=option("Output", preset=False),
+    )
+
+
+class StoreOutOption(StageConfig):
+    """A command that makes a store."""
+
+    comes_last: ClassVar[bool] = True
+
+    out: Path = Field(..., description="Store to write, NAME.h5.", json_schema_extra=option("Output", preset=False))
+
+
+class OverwriteOption(StageConfig):
+    """A command that writes files at paths of choice."""
+
+    comes_last: ClassVar[bool] = True
+
+    overwrite: bool = Field(
+        False, description="Replace files that are there.", json_schema_extra=option("Output", preset=False)
+    )
