@@ -22,9 +22,9 @@ from typing import Any
 
 import numpy as np
 from comparison import shown, spread, write_record
-from labelkit.algorithms.critical_samples import discover_critical_rounds
-from labelkit.algorithms.nearest_centroid import Discovery
-from labelkit.algorithms.snowball import discover_confident, discover_confident_rounds
+from labelkit.algorithms.critical_samples import discover_critical
+from labelkit.algorithms.label_search import Discovery
+from labelkit.algorithms.snowball import discover_confident
 from labelkit.config.discover_few import DiscoverLMCSConfig, DiscoverSnowballConfig
 from labelkit.config.embed import EmbedConfig
 from labelkit.stages.discover.few import discover_lmcs, discover_snowball
@@ -118,10 +118,10 @@ def growers() -> dict[str, Callable[[Array, Array, int], Discovery | None]]:
     """What finds more labels, by name: (features, labels, seed) to what three doubling rounds find."""
 
     def snowball(features: Array, labels: Array, seed: int, **options: Any) -> Discovery:
-        return discover_confident_rounds(features, labels, "double", 3, seed=seed, **options)
+        return discover_confident(features, labels, "double", 3, seed=seed, **options)
 
     def lmcs(features: Array, labels: Array, seed: int, **options: Any) -> Discovery:
-        return discover_critical_rounds(features, labels, "double", 3, **options)
+        return discover_critical(features, labels, "double", 3, **options)
 
     return {
         "no discovery": lambda features, labels, seed: None,

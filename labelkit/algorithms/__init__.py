@@ -39,9 +39,9 @@ from labelkit.algorithms.clustering import (
     spherical_kmeans,
 )
 from labelkit.algorithms.clustering_path import Partition, kmeans_path
-from labelkit.algorithms.critical_samples import CriticalDiscovery, discover_critical, discover_critical_rounds
+from labelkit.algorithms.critical_samples import CriticalDiscovery, discover_critical
+from labelkit.algorithms.label_search import Discovery
 from labelkit.algorithms.matching import Matching, contingency, match_clusters, pair_agreement
-from labelkit.algorithms.nearest_centroid import Discovery
 from labelkit.algorithms.neighbors import ApproximateSearch, ExactSearch, HNSWRecipe, IVFPQRecipe, build_index, knn
 from labelkit.algorithms.prototypes import (
     Spread,
@@ -51,7 +51,7 @@ from labelkit.algorithms.prototypes import (
     uniformity_gradient,
 )
 from labelkit.algorithms.silhouette import pairwise_distances, silhouette_score, simplified_silhouette_score
-from labelkit.algorithms.snowball import discover_confident, discover_confident_rounds
+from labelkit.algorithms.snowball import discover_confident
 from labelkit.algorithms.sphere_bounds import max_cosine_bound, rms_cosine_bound
 
 if TYPE_CHECKING:
@@ -99,9 +99,7 @@ __all__ = [
     "class_numbers",
     "contingency",
     "discover_confident",
-    "discover_confident_rounds",
     "discover_critical",
-    "discover_critical_rounds",
     "estimate_num_classes",
     "fit_temperature",
     "group_means",

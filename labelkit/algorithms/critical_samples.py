@@ -1,4 +1,4 @@
-"""LMCS's search for critical samples: rows near the known classes whose neighborhood names several of them.
+"""LMCS's score of critical samples: rows near the known classes whose neighborhood names several of them.
 
 Source: dissertation "Deep Learning with Very Few and No Labels", Sec. 3.3.3, Eq. 3.8 to 3.12.
 Each round:
@@ -7,46 +7,43 @@ Each round:
     3. weigh the reference rows by their rank of nearness to each of these            Eq. 3.10
     4. soft label = weight of each class, and its entropy                             Eq. 3.11, 3.12
     5. take the rows of largest entropy whose soft label names the nearest class
-Departures: the radius, which is not given, follows from the count; rows are shared out among the classes; a row counts
-only if both equations name the same class.
+Rounds and shares of the classes: ``label_search.py``.
+Departures: the radius, which is not given, follows from the count; a row counts only if both equations name the same
+class.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Literal, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from labelkit.algorithms.nearest_centroid import (
-    BLOCK_ROWS,
-    Balance,
+from labelkit.algorithms.label_search import (
+    Candidates,
     ClassReport,
     Count,
     Discovery,
-    FeatureNorm,
     Labels,
-    MissingClass,
-    Rows,
+    Round,
     SearchOptions,
-    Wanted,
     capped,
     check_cap,
     check_choice,
-    check_count,
     check_factor,
-    check_labels,
+    extent,
+    search,
+)
+from labelkit.algorithms.nearest_centroid import (
+    BLOCK_ROWS,
+    FeatureNorm,
+    Rows,
     class_means,
-    crowded_warnings,
     distances_between,
     mean_distances,
-    order_keys,
-    repeat_rounds,
     rounded,
-    take_turns,
+    spread_warnings,
 )
 
 Reference = Literal["original", "all"]
@@ -101,11 +98,9 @@ class CriticalDiscovery(Discovery):
 def discover_critical(
     features: ArrayLike,
     labels: ArrayLike,
-    count: Wanted,
+    count: Count,
+    rounds: int = 1,
     *,
-    num_classes: int | None = None,
-    pool: ArrayLike | None = None,
-    original: ArrayLike | None = None,
     reference: Reference = "original",
     delta: Delta | None = None,
     beta: float | None = None,
@@ -114,21 +109,17 @@ def discover_critical(
     confine: bool = True,
     confine_factor: int = 10,
     confine_cap: float = 0.25,
-    balance: Balance = "balanced",
     feature_norm: FeatureNorm = "none",
-    missing_class: MissingClass = "error",
-    class_names: Sequence[str] = (),
+    **options: Unpack[SearchOptions],
 ) -> CriticalDiscovery:
     """Give labels to ``count`` unlabeled rows that are near the classes and yet ambiguous.
 
     Args:
         features: (n, d) numbers.
         labels: (n,) integers, class or -1 = unlabeled; given ones and those found earlier.
-        count: rows to find in all, or (c,) of each class (balanced only).
-        num_classes: c; by default the largest label plus 1.
-        pool: (n,) bool, rows that may be found; by default all without a label.
-        original: (n,) integers, the given labels alone, which set the share of each class; by default ``labels``.
-        reference: rows that means and soft labels come from: ``original`` (the equations) or ``all``.
+        count: rows to find in each round, or ``double``.
+        rounds: >= 1.
+        reference: rows that means and soft labels come from: ``original`` (the equations) or ``all``, those found too.
         delta: radius: ``("absolute", v)`` (Eq. 3.9), ``("quantile", q)`` of the distances of the pool; ``None``: the
             nearest ``confine_factor`` times as many rows as are wanted, but at most ``confine_cap`` of the candidates
             (and not less than what is wanted), for each class by itself if balanced.
@@ -140,127 +131,18 @@ def discover_critical(
         confine: ``False``: any distance.
         confine_factor: >= 1.
         confine_cap: in (0, 1].
-        balance: ``balanced``: each class gets its share of ``count``; ``global``: one ranking of all.
         feature_norm: ``l2`` scales rows to length 1 first.
-        missing_class: about a class without a label: ``error``, or ``skip`` to never name it.
-        class_names: for messages.
+        options: labels, count, rounds and these: see :func:`labelkit.algorithms.label_search.search`.
 
     Returns:
-        The rows with labels, distances to the nearest mean, soft labels and entropies; fewer than ``count`` where
-        the candidates are too few.
+        The rows with labels, distances to the nearest mean, soft labels and entropies.
 
     Raises:
         ValueError: an argument that cannot be used, with the first row at fault.
     """
     rows = Rows(features, feature_norm=feature_norm)
-    known = check_labels(
-        labels,
-        len(rows),
-        num_classes=num_classes,
-        pool=pool,
-        original=original,
-        missing_class=missing_class,
-        class_names=class_names,
-    )
-    wanted, shares = check_count(count, known.sizes, balance)
-    if beta is None:
-        beta = 1 / len(known.present)
-    _check_options(reference, delta, beta, label_rule, criterion, confine_factor, confine_cap)
-    warnings = list(known.warnings)
-    if rows.is_constant():
-        warnings.append("zero feature spread: all rows are the same, the first ones are taken")
-    referred = known.original if reference == "original" else known.current
-    distance, nearest = _nearest_means(rows, referred, known)
-    keys, scale = order_keys(distance)
-    order = np.lexsort((known.pool, keys))  # places in the pool, nearest first
-    groups = [order] if shares is None else [order[nearest[order] == label] for label in range(known.num_classes)]
-    wants = [wanted] if shares is None else shares.tolist()
-    if confine and delta is not None:
-        radius = delta[1] if delta[0] == "absolute" else float(np.quantile(distance, delta[1])) if len(order) else 0.0
-        groups = [group[keys[group] <= round(radius / scale, 9)] for group in groups]
-    elif confine:
-        groups = [
-            group[: min(confine_factor * want, max(want, capped(confine_cap, len(group))))]
-            for group, want in zip(groups, wants, strict=True)
-        ]
-    confined = np.concatenate(groups)
-    soft = soft_labels(rows, known.pool[confined], referred, known.num_classes, beta, scale)
-    entropy = entropy_bits(soft)
-    voted = _largest(soft, nearest[confined])
-    agrees = voted == nearest[confined]
-    named = voted if label_rule == "vote" else nearest[confined]
-    usable = agrees if label_rule == "agree" else np.ones(len(confined), dtype=bool)
-    if len(np.unique(rounded(entropy))) == 1 < len(confined) and criterion != "min_distance":
-        warnings.append("entropy has no spread: rows are taken by distance alone; give at least 2 labels per class")
-    by_entropy = {"max_entropy": -rounded(entropy), "min_entropy": rounded(entropy)}
-    first = by_entropy.get(criterion, np.zeros(len(confined)))
-    ranking = np.lexsort((known.pool[confined], keys[confined], first))
-    ranking = ranking[usable[ranking]]
-    if shares is None:
-        chosen = [ranking[:wanted]]
-    else:
-        chosen = [ranking[nearest[confined[ranking]] == label][:want] for label, want in enumerate(wants)]
-    picked = np.concatenate(chosen)
-    places = confined[picked]
-    position = np.concatenate([np.arange(len(group)) for group in chosen])
-    if balance == "global":
-        found_of = np.bincount(named[picked], minlength=known.num_classes)
-        warnings += crowded_warnings(found_of, known.sizes, class_names)
-    if not len(known.pool):
-        warnings.append("no row without a label: nothing to find")
-    return CriticalDiscovery(
-        indices=known.pool[places],
-        labels=named[picked],
-        distance=distance[places],
-        round=np.ones(len(places), dtype=np.int16),
-        rank=take_turns(position, first[picked], keys[places]),
-        per_class=_reports(known, shares, nearest, distance, confined, agrees, picked, entropy),
-        exhausted=len(places) < wanted,
-        warnings=tuple(warnings),
-        soft=soft[picked].astype(np.float32),
-        entropy=entropy[picked],
-    )
-
-
-class CriticalOptions(SearchOptions, total=False):
-    """Options of :func:`discover_critical`."""
-
-    reference: Reference
-    delta: Delta | None
-    beta: float | None
-    label_rule: LabelRule
-    criterion: Criterion
-    confine: bool
-    confine_factor: int
-    confine_cap: float
-
-
-def discover_critical_rounds(
-    features: ArrayLike,
-    labels: ArrayLike,
-    count: Count,
-    rounds: int,
-    *,
-    pool: ArrayLike | None = None,
-    original: ArrayLike | None = None,
-    **options: Unpack[CriticalOptions],
-) -> CriticalDiscovery:
-    """Repeat :func:`discover_critical`, each round with the labels found so far; the features stay.
-
-    Args:
-        features: see there.
-        labels: (n,) before the first round.
-        count: rows of each round, in all or of each class; ``double``: as many as have a label then.
-        rounds: >= 1; ends earlier when a round finds nothing.
-        pool: rows that may be found in any round.
-        original: by default ``labels``.
-        options: see there; ``reference="all"`` lets means and soft labels see the rows found.
-
-    Raises:
-        ValueError: as there.
-    """
-    find = partial(discover_critical, features, **options)
-    return repeat_rounds(find, labels, count, rounds, pool=pool, original=original)
+    critical = _Critical(rows, reference, delta, beta, label_rule, criterion, confine, confine_factor, confine_cap)
+    return search(critical, len(rows), labels, count, rounds, **options)
 
 
 def rank_weights(num_reference: int, beta: float) -> NDArray[np.float64]:
@@ -316,75 +198,105 @@ def _largest(soft: NDArray[np.float64], nearest: NDArray[np.int64]) -> NDArray[n
     return np.where(is_nearest, nearest, weights.argmax(axis=1)).astype(np.int64)
 
 
-def _check_options(
-    reference: Reference,
-    delta: Delta | None,
-    beta: float,
-    label_rule: LabelRule,
-    criterion: Criterion,
-    confine_factor: int,
-    confine_cap: float,
-) -> None:
-    check_choice("reference", reference, ("original", "all"))
-    if delta is not None:
-        kind, value = delta
-        if kind not in ("quantile", "absolute"):
-            raise ValueError(f"delta must be a quantile or absolute, got {delta!r}")
-        if not 0 <= value or (kind == "quantile" and value > 1):
-            raise ValueError(f"delta must be >= 0, a quantile at most 1, got {delta!r}")
-    if not 0 < beta < np.inf:
-        raise ValueError(f"beta must be > 0, got {beta}")
-    check_choice("label_rule", label_rule, ("agree", "vote", "center"))
-    check_choice("criterion", criterion, ("max_entropy", "min_entropy", "min_distance"))
-    check_factor("confine_factor", confine_factor)
-    check_cap("confine_cap", confine_cap)
+@dataclass(frozen=True)
+class _Critical:
+    """The score; see :func:`discover_critical`."""
 
+    rows: Rows
+    reference: Reference
+    delta: Delta | None
+    beta: float | None
+    label_rule: LabelRule
+    criterion: Criterion
+    confine: bool
+    confine_factor: int
+    confine_cap: float
 
-def _nearest_means(
-    rows: Rows, referred: NDArray[np.int64], known: Labels
-) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Distance of each pool row to the nearest class mean, and the class."""
-    means = class_means(rows, referred, known.num_classes)
-    distance, nearest = np.empty(len(known.pool)), np.empty(len(known.pool), dtype=np.int64)
-    for start in range(0, len(known.pool), BLOCK_ROWS):
-        block = slice(start, start + BLOCK_ROWS)
-        distances = mean_distances(rows.take(known.pool[block]), means)
-        distance[block], nearest[block] = distances.min(axis=1), distances.argmin(axis=1)
-    return distance, nearest
+    def __post_init__(self) -> None:
+        """Check the options."""
+        check_choice("reference", self.reference, ("original", "all"))
+        if self.delta is not None:
+            kind, value = self.delta
+            if kind not in ("quantile", "absolute"):
+                raise ValueError(f"delta must be a quantile or absolute, got {self.delta!r}")
+            if not 0 <= value or (kind == "quantile" and value > 1):
+                raise ValueError(f"delta must be >= 0, a quantile at most 1, got {self.delta!r}")
+        if self.beta is not None and not 0 < self.beta < np.inf:
+            raise ValueError(f"beta must be > 0, got {self.beta}")
+        check_choice("label_rule", self.label_rule, ("agree", "vote", "center"))
+        check_choice("criterion", self.criterion, ("max_entropy", "min_entropy", "min_distance"))
+        check_factor("confine_factor", self.confine_factor)
+        check_cap("confine_cap", self.confine_cap)
 
-
-def _reports(
-    known: Labels,
-    shares: NDArray[np.int64] | None,
-    nearest: NDArray[np.int64],
-    distance: NDArray[np.float64],
-    confined: NDArray[np.int64],
-    agrees: NDArray[np.bool_],
-    picked: NDArray[np.int64],
-    entropy: NDArray[np.float64],
-) -> tuple[CriticalReport, ...]:
-    def extent(values: NDArray[np.float64]) -> tuple[float, float]:
-        return (float(values.min()), float(values.max())) if len(values) else (float("nan"), float("nan"))
-
-    reports = []
-    for label in known.present.tolist():
-        inside = nearest[confined] == label
-        mine = picked[inside[picked]]
-        (near, far), (low, high) = extent(distance[confined[mine]]), extent(entropy[mine])
-        reports.append(
-            CriticalReport(
-                round=1,
-                label=label,
-                candidates=int((nearest == label).sum()),
-                quota=None if shares is None else int(shares[label]),
-                taken=len(mine),
-                nearest=near,
-                farthest=far,
-                confined=int(inside.sum()),
-                disagreeing=int((inside & ~agrees).sum()),
-                radius=extent(distance[confined[inside]])[1],
-                lowest_entropy=low,
-                highest_entropy=high,
-            )
+    def __call__(self, turn: Round) -> CriticalDiscovery:
+        known, warnings = turn.known, [*spread_warnings([self.rows])]
+        referred = known.original if self.reference == "original" else known.current
+        candidates = turn.candidates(*self._nearest_means(referred, known))
+        confined = np.concatenate(self._confined(candidates))
+        beta = 1 / len(known.present) if self.beta is None else self.beta
+        soft = soft_labels(self.rows, known.pool[confined], referred, known.num_classes, beta, candidates.scale)
+        entropy, nearest = entropy_bits(soft), candidates.nearest[confined]
+        voted = _largest(soft, nearest)
+        if len(np.unique(rounded(entropy))) == 1 < len(confined) and self.criterion != "min_distance":
+            warnings.append("entropy has no spread: rows are taken by distance alone; give at least 2 labels per class")
+        by_entropy = {"max_entropy": -rounded(entropy), "min_entropy": rounded(entropy)}
+        first = by_entropy.get(self.criterion, np.zeros(len(confined)))
+        ranking = np.lexsort((known.pool[confined], candidates.keys[confined], first))
+        if self.label_rule == "agree":
+            ranking = ranking[(voted == nearest)[ranking]]
+        mine = (
+            [ranking]
+            if turn.shares is None
+            else [ranking[nearest[ranking] == label] for label in range(known.num_classes)]
         )
-    return tuple(reports)
+        chosen = [group[:want] for group, want in zip(mine, candidates.wants, strict=True)]
+        picked = np.concatenate(chosen)
+        found = turn.table(
+            candidates,
+            [confined[group] for group in chosen],
+            [first[picked], candidates.keys[confined[picked]]],
+            labels=(voted if self.label_rule == "vote" else nearest)[picked],
+            warnings=warnings,
+        )
+        reports = []
+        for report in found.per_class:
+            inside = nearest == report.label
+            low, high = extent(entropy[picked[inside[picked]]])
+            reports.append(
+                CriticalReport(
+                    **vars(report),
+                    confined=int(inside.sum()),
+                    disagreeing=int((inside & (voted != nearest)).sum()),
+                    radius=extent(candidates.distance[confined[inside]])[1],
+                    lowest_entropy=low,
+                    highest_entropy=high,
+                )
+            )
+        told = {**vars(found), "per_class": tuple(reports)}
+        return CriticalDiscovery(**told, soft=soft[picked].astype(np.float32), entropy=entropy[picked])
+
+    def _confined(self, candidates: Candidates) -> list[NDArray[np.int64]]:
+        """Return the places of each group that are near enough (Eq. 3.9)."""
+        if not self.confine:
+            return candidates.groups
+        if self.delta is None:
+            return [
+                group[: min(self.confine_factor * want, max(want, capped(self.confine_cap, len(group))))]
+                for group, want in zip(candidates.groups, candidates.wants, strict=True)
+            ]
+        kind, radius = self.delta
+        if kind == "quantile":
+            radius = float(np.quantile(candidates.distance, radius)) if len(candidates.order) else 0.0
+        return [group[candidates.keys[group] <= round(radius / candidates.scale, 9)] for group in candidates.groups]
+
+    def _nearest_means(
+        self, referred: NDArray[np.int64], known: Labels
+    ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """Distance of each pool row to the nearest class mean, and the class."""
+        means = class_means(self.rows, referred, known.num_classes)
+        distance, nearest = np.empty(len(known.pool)), np.empty(len(known.pool), dtype=np.int64)
+        for start in range(0, len(known.pool), BLOCK_ROWS):
+            block = slice(start, start + BLOCK_ROWS)
+            distances = mean_distances(self.rows.take(known.pool[block]), means)
+            distance[block], nearest[block] = distances.min(axis=1), distances.argmin(axis=1)
+        return distance, nearest

@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from labelkit.algorithms.critical_samples import (
     discover_critical,
-    discover_critical_rounds,
     entropy_bits,
     rank_weights,
     soft_labels,
@@ -336,7 +335,7 @@ def test_reference_decides_whether_rows_found_count() -> None:
 
 def test_rounds_are_single_searches_one_after_the_other() -> None:
     rows, labels = cloud(6, num_rows=80)
-    rounds = discover_critical_rounds(rows, labels, "double", 2)
+    rounds = discover_critical(rows, labels, "double", 2)
     first = discover_critical(rows, labels, 9)
     second = discover_critical(rows, first.grown(labels), 9 + len(first.indices), original=labels)
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from labelkit.algorithms.critical_samples import discover_critical_rounds
-from labelkit.algorithms.snowball import discover_confident_rounds
+from labelkit.algorithms.critical_samples import discover_critical
+from labelkit.algorithms.snowball import discover_confident
 from numpy.typing import NDArray
 from sklearn.datasets import load_digits
 from sklearn.exceptions import ConvergenceWarning
@@ -54,14 +54,14 @@ def nothing(features: Array, labels: Array, seed: int) -> Array:
 
 def snowball(**options: Any) -> Any:
     def grow(features: Array, labels: Array, seed: int) -> Array:
-        return discover_confident_rounds(features, labels, "double", 3, seed=seed, **options).grown(labels)
+        return discover_confident(features, labels, "double", 3, seed=seed, **options).grown(labels)
 
     return grow
 
 
 def lmcs(**options: Any) -> Any:
     def grow(features: Array, labels: Array, seed: int) -> Array:
-        return discover_critical_rounds(features, labels, "double", 3, **options).grown(labels)
+        return discover_critical(features, labels, "double", 3, **options).grown(labels)
 
     return grow
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from labelkit.algorithms.nearest_centroid import quotas
-from labelkit.algorithms.snowball import discover_confident, discover_confident_rounds, fuse, mean_ranks
+from labelkit.algorithms.label_search import quotas
+from labelkit.algorithms.snowball import discover_confident, fuse, mean_ranks
 from numpy.typing import NDArray
 from sklearn.datasets import load_digits
 
@@ -138,7 +138,7 @@ def test_four_doublings_of_digits_make_the_specified_errors(
     digits: tuple[Array, Array, Array], balance: Any, expected: list[int]
 ) -> None:
     pixels, labels, truth = digits
-    found = discover_confident_rounds(pixels, labels, "double", 4, balance=balance)
+    found = discover_confident(pixels, labels, "double", 4, balance=balance)
 
     wrong = found.labels != truth[found.indices]
     assert np.bincount(found.round)[1:].tolist() == [50, 100, 200, 400]
@@ -367,7 +367,7 @@ def test_what_is_no_probability_is_refused(row: list[float]) -> None:
 
 def test_rounds_are_single_discoveries_one_after_the_other() -> None:
     rows, labels = cloud(12, num_rows=60)
-    rounds = discover_confident_rounds(rows, labels, 6, 2)
+    rounds = discover_confident(rows, labels, 6, 2)
     first = discover_confident(rows, labels, 6)
     second = discover_confident(rows, first.grown(labels), 6, original=labels)
 
@@ -378,7 +378,7 @@ def test_rounds_are_single_discoveries_one_after_the_other() -> None:
 
 
 def test_rounds_end_when_nothing_is_left() -> None:
-    found = discover_confident_rounds(TOY, TOY_LABELS, "double", 9, refill=True)
+    found = discover_confident(TOY, TOY_LABELS, "double", 9, refill=True)
     assert sorted(found.indices.tolist()) == list(range(4, 14))
     assert found.exhausted
 
@@ -402,7 +402,7 @@ def test_unbalanced_labels_give_unbalanced_shares() -> None:
 def test_counts_per_class_replace_the_shares() -> None:
     rows, labels = cloud(14, num_rows=60)
     labels[9:18] = 0
-    found = discover_confident_rounds(rows, labels, [2, 2, 1], 2)
+    found = discover_confident(rows, labels, [2, 2, 1], 2)
     assert [report.quota for report in found.per_class] == [2, 2, 1] * 2
     assert np.bincount(found.labels[found.round == 1]).tolist() == [2, 2, 1]
 
@@ -540,7 +540,7 @@ def test_a_crowded_class_is_told_of() -> None:
 
 
 def test_a_binding_cap_is_told_of_once() -> None:
-    found = discover_confident_rounds(TOY, TOY_LABELS, 2, 2, select="far")
+    found = discover_confident(TOY, TOY_LABELS, 2, 2, select="far")
     assert found.warnings == ("the confident set of far is cut to 0.5 of the candidates",)
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from labelkit.algorithms.critical_samples import discover_critical, discover_critical_rounds
-from labelkit.algorithms.snowball import discover_confident, discover_confident_rounds
+from labelkit.algorithms.critical_samples import discover_critical
+from labelkit.algorithms.snowball import discover_confident
 from labelkit.config.discover_few import DiscoverLMCSConfig, DiscoverSnowballConfig
 from labelkit.data.splits import few_labels_split
 from labelkit.stages.discover.few import discover_lmcs, discover_snowball
@@ -63,7 +63,7 @@ def write_labels(path: Path, labels: dict[int, str]) -> Path:
 
 def test_result_holds_what_the_algorithm_finds(store: EmbeddingStore) -> None:
     told = snowball(store, rounds=2)
-    expected = discover_confident_rounds(blob_rows(), LABELS, "double", 2)
+    expected = discover_confident(blob_rows(), LABELS, "double", 2)
     result = read_result(store, "snowball")
 
     assert told["discovered"] == len(expected.indices) == 27
@@ -113,7 +113,7 @@ def test_every_option_is_written_as_it_was_used(store: EmbeddingStore) -> None:
 
 def test_table_lists_images_by_rank(store: EmbeddingStore) -> None:
     told = snowball(store, rounds=2)
-    expected = discover_confident_rounds(blob_rows(), LABELS, "double", 2)
+    expected = discover_confident(blob_rows(), LABELS, "double", 2)
     rows = table(told["csv"])
 
     assert told["csv"] == store.path.with_name("made.snowball.csv")
@@ -173,7 +173,7 @@ def test_lmcs_options_reach_the_algorithm(
     store: EmbeddingStore, options: dict[str, Any], arguments: dict[str, Any]
 ) -> None:
     lmcs(store, count=9, rounds=2, **options)
-    expected = discover_critical_rounds(blob_rows(), LABELS, 9, 2, **arguments)
+    expected = discover_critical(blob_rows(), LABELS, 9, 2, **arguments)
     assert read_result(store, "lmcs").arrays["discovered_rows"].tolist() == expected.indices.tolist()
 
 
@@ -253,7 +253,7 @@ def test_labels_are_drawn_to_measure(store: EmbeddingStore) -> None:
 
 def test_report_counts_errors_against_the_hidden_labels(store: EmbeddingStore) -> None:
     truth = snowball(store, rounds=2, per_class=6)["truth"]
-    found = discover_confident_rounds(blob_rows(), LABELS, 18, 2)
+    found = discover_confident(blob_rows(), LABELS, 18, 2)
     wrong = found.labels != TRUTH[found.indices]
 
     assert (truth["found"], truth["wrong"]) == (36, int(wrong.sum()))

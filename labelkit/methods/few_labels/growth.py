@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from labelkit.algorithms.nearest_centroid import Discovery
+from labelkit.algorithms.label_search import Discovery
 from labelkit.engine.method import TrainState
 
 D = TypeVar("D", bound=Discovery)

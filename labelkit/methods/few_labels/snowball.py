@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from labelkit.algorithms.nearest_centroid import Discovery
+from labelkit.algorithms.label_search import Discovery
 from labelkit.algorithms.snowball import Select, discover_confident
 from labelkit.config.methods.snowball import SnowballConfig
 from labelkit.data.batch import Batch, DataInfo

@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.algorithms.critical_samples import CriticalDiscovery, CriticalReport, discover_critical_rounds
-from labelkit.algorithms.nearest_centroid import Count, Discovery
-from labelkit.algorithms.snowball import discover_confident_rounds
+from labelkit.algorithms.critical_samples import CriticalDiscovery, CriticalReport, discover_critical
+from labelkit.algorithms.label_search import Count, Discovery
+from labelkit.algorithms.snowball import discover_confident
 from labelkit.config.discover_few import DiscoverFewConfig, DiscoverLMCSConfig, DiscoverSnowballConfig
 from labelkit.errors import ConfigError, DatasetError, Mismatch
 from labelkit.metrics.discovered import DiscoveryErrors, discovery_errors
@@ -60,7 +60,7 @@ def discover_snowball(config: DiscoverSnowballConfig) -> SimpleResult:
     features = [check_features(store, task.rows) for store in stores]
 
     def find() -> Discovery:
-        return discover_confident_rounds(
+        return discover_confident(
             features,
             task.given.labels,
             task.count,
@@ -100,7 +100,7 @@ def discover_lmcs(config: DiscoverLMCSConfig) -> SimpleResult:
     beta = 1 / labeled_classes if config.beta == "auto" else config.beta
 
     def find() -> CriticalDiscovery:
-        return discover_critical_rounds(
+        return discover_critical(
             features,
             task.given.labels,
             task.count,

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from labelkit.algorithms.nearest_centroid import Discovery
+from labelkit.algorithms.label_search import Discovery
 from labelkit.engine.method import TrainState
 from labelkit.methods.few_labels.growth import GrowthRules, LabelGrowth, PastFeatures, agree_on
 from labelkit.methods.few_labels.recalibration import recalibrate_bn
