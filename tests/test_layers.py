@@ -1,14 +1,20 @@
-"""Each third-party package with a format, a device or a terminal behind it enters through one module."""
+"""What files import: packages of others by one door, no circles, names from the file that defines them."""
 
 from __future__ import annotations
 
 import ast
+from functools import cache
+from importlib import import_module
 from pathlib import Path
 
-import labelkit
+import labelkit.losses
 import pytest
 
 ROOT = Path(labelkit.__file__).parent
+FILES = {
+    ".".join(path.relative_to(ROOT.parent).with_suffix("").parts).removesuffix(".__init__"): path
+    for path in ROOT.rglob("*.py")
+}
 
 DOORS = {
     # Of foreign files, a process of its own reads more than a store may hold.
@@ -27,9 +33,14 @@ DOORS = {
 PLAIN_ARGUMENTS = ("losses", "models", "metrics", "store", "algorithms")
 
 
+@cache
+def nodes(path: Path) -> tuple[ast.AST, ...]:
+    return tuple(ast.walk(ast.parse(path.read_text())))
+
+
 def imported_modules(path: Path) -> set[str]:
     found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes(path):
         if isinstance(node, ast.Import):
             found.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -64,3 +75,94 @@ def test_pure_packages_take_plain_arguments_instead_of_configs(package: str) -> 
 
 def test_package_itself_holds_only_the_version() -> None:
     assert imported_modules(ROOT / "__init__.py") == set()
+
+
+def imported_names(path: Path) -> list[tuple[str, str]]:
+    """Module and name of each ``from labelkit... import`` of a file, in functions too."""
+    return [
+        (node.module, alias.name)
+        for node in nodes(path)
+        if isinstance(node, ast.ImportFrom) and (node.module or "") in FILES
+        for alias in node.names
+    ]
+
+
+def defined_names(path: Path) -> set[str]:
+    """Names that a file defines, as opposed to those it imports."""
+    found: set[str] = set()
+    for node in nodes(path):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+    return found
+
+
+def needed_files(module: str) -> set[str]:
+    """Files of labelkit that a file imports, in functions too."""
+    path = FILES[module]
+    named = {f"{parent}.{name}" if f"{parent}.{name}" in FILES else parent for parent, name in imported_names(path)}
+    whole = {alias.name for node in nodes(path) if isinstance(node, ast.Import) for alias in node.names}
+    return named | (whole & set(FILES))
+
+
+def without_ends(needs: dict[str, set[str]]) -> dict[str, set[str]]:
+    """Leave out files that need no other one, again and again: what stays needs a circle."""
+    while ends := {module for module, needed in needs.items() if not needed}:
+        needs = {module: needed - ends for module, needed in needs.items() if module not in ends}
+    return needs
+
+
+def test_no_two_files_import_each_other_directly_or_over_others() -> None:
+    stuck = without_ends({module: needed_files(module) for module in FILES})
+    circles = without_ends({module: {other for other in stuck if module in stuck[other]} for module in stuck})
+
+    assert circles == {}
+
+
+def test_inside_of_labelkit_names_are_imported_from_the_file_that_defines_them() -> None:
+    defined = {module: defined_names(path) for module, path in FILES.items()}
+    indirect = [
+        f"{module}: {name} of {parent}"
+        for module, path in FILES.items()
+        if path.name != "__init__.py"
+        for parent, name in imported_names(path)
+        if name not in defined[parent] and f"{parent}.{name}" not in FILES
+    ]
+
+    assert indirect == []
+
+
+@pytest.mark.parametrize("folder", sorted({path.parent for path in FILES.values()}), ids=lambda folder: folder.name)
+def test_every_folder_says_in_a_sentence_what_is_in_it(folder: Path) -> None:
+    sentence = ast.get_docstring(ast.parse((folder / "__init__.py").read_text())) or ""
+
+    assert sentence.endswith(".")
+    assert len(sentence.split()) >= 3
+
+
+@pytest.mark.parametrize("package", ["algorithms", "data", "losses", "metrics", "models", "store"])
+def test_every_name_that_a_package_exports_is_there(package: str) -> None:
+    module = import_module(f"labelkit.{package}")
+
+    missing = [name for name in module.__all__ if not hasattr(module, name)]
+
+    assert missing == []
+
+
+def test_every_public_loss_is_exported_by_the_package_of_losses() -> None:
+    public = {
+        node.name
+        for path in (ROOT / "losses").glob("*.py")
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.ClassDef | ast.FunctionDef) and not node.name.startswith("_")
+    }
+
+    assert public == set(labelkit.losses.__all__)
+
+
+def test_one_file_of_models_builds_backbones() -> None:
+    build = ("labelkit.models.backbones", "build_backbone")
+    builders = {path.name for path in (ROOT / "models").glob("*.py") if build in imported_names(path)}
+
+    assert builders == {"inference.py", "__init__.py"}

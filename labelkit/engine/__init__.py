@@ -1,1 +1,1 @@
-"""labelkit.engine."""
+"""What every training run shares: the base class of methods, the trainer, checkpoints, guards and the run folder."""

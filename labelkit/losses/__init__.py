@@ -1,27 +1,82 @@
-"""Losses: one short module per family, usable alone."""
+"""What is minimized: one short module per loss or family of losses, usable alone, with the parts it is made of."""
 
 from labelkit.losses.alignment import AttentionPull, ConfidentPseudoLabelLoss, DistributionAlignment
+from labelkit.losses.assembly import (
+    assembly_coherence,
+    assembly_correlation,
+    assembly_entropy,
+    neighbor_pairs,
+    normalized_terms,
+)
+from labelkit.losses.attention_consistency import FeatureSimilarityLoss, TransformedAttentionLoss
+from labelkit.losses.composition import DiscriminationLoss, nearest_two
 from labelkit.losses.consistency import DistillationLoss, LabelLoss, MeanEntropyRegularizer
 from labelkit.losses.contrastive import InfoNCELoss, SupConLoss
+from labelkit.losses.contrastive_clustering import ContrastiveClusteringLoss
 from labelkit.losses.cotap import CoTAPLoss, cotap_loss
+from labelkit.losses.dense_ranking import DenseRankingLoss, patch_similarity
 from labelkit.losses.discovery import DiscoveryLoss
-from labelkit.losses.metric import MemoryContrastiveLoss, MultiSimilarityLoss, ProxyAnchorLoss
+from labelkit.losses.freematch import AdaptiveThreshold, FairnessLoss, PseudoLabelLoss
+from labelkit.losses.mean_teacher import HeadDifference, SquaredConsistency
+from labelkit.losses.metric import (
+    MemoryContrastiveLoss,
+    MultiSimilarityLoss,
+    NormalizedSoftmaxLoss,
+    ProxyAnchorLoss,
+    collapsed_multi_similarity,
+    hard_pairs,
+    reference_pairs,
+)
+from labelkit.losses.mixmatch import MixMatchLoss, MixMatchTerms, sharpen
 from labelkit.losses.multi_head import MultiHeadCrossEntropy
+from labelkit.losses.prototype import InnerProductLoss, UniformityLoss, WeightedCrossEntropy, balancing_weights
+from labelkit.losses.prototype_entropy import PrototypeEntropyLoss
+from labelkit.losses.soft_assignment import SoftAssignmentLoss
 
 __all__ = [
+    "AdaptiveThreshold",
     "AttentionPull",
-    "ConfidentPseudoLabelLoss",
     "CoTAPLoss",
+    "ConfidentPseudoLabelLoss",
+    "ContrastiveClusteringLoss",
+    "DenseRankingLoss",
     "DiscoveryLoss",
+    "DiscriminationLoss",
     "DistillationLoss",
     "DistributionAlignment",
+    "FairnessLoss",
+    "FeatureSimilarityLoss",
+    "HeadDifference",
     "InfoNCELoss",
+    "InnerProductLoss",
     "LabelLoss",
     "MeanEntropyRegularizer",
     "MemoryContrastiveLoss",
+    "MixMatchLoss",
+    "MixMatchTerms",
     "MultiHeadCrossEntropy",
     "MultiSimilarityLoss",
+    "NormalizedSoftmaxLoss",
+    "PrototypeEntropyLoss",
     "ProxyAnchorLoss",
+    "PseudoLabelLoss",
+    "SoftAssignmentLoss",
+    "SquaredConsistency",
     "SupConLoss",
+    "TransformedAttentionLoss",
+    "UniformityLoss",
+    "WeightedCrossEntropy",
+    "assembly_coherence",
+    "assembly_correlation",
+    "assembly_entropy",
+    "balancing_weights",
+    "collapsed_multi_similarity",
     "cotap_loss",
+    "hard_pairs",
+    "nearest_two",
+    "neighbor_pairs",
+    "normalized_terms",
+    "patch_similarity",
+    "reference_pairs",
+    "sharpen",
 ]

@@ -1,1 +1,1 @@
-"""labelkit.methods."""
+"""The training methods, a folder per family, and the one table of them."""

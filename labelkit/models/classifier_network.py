@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, Unpack
 
 from torch import Tensor, nn
 
-from labelkit.models.backbones import build_backbone
 from labelkit.models.heads import CosineClassifier, LinearHeads
-from labelkit.models.inference import InferenceNetwork, InputSpec, per_channel
+from labelkit.models.inference import BackboneNetwork, BackboneOptions
 from labelkit.models.seeding import seeded_init
 
 HeadT = TypeVar("HeadT", bound=nn.Module)
 
 
-class ClassifierNetwork(InferenceNetwork, Generic[HeadT]):
+class ClassifierNetwork(BackboneNetwork, Generic[HeadT]):
     """Embeddings, and the scores of the classes from them.
 
     Args:
@@ -25,12 +23,8 @@ class ClassifierNetwork(InferenceNetwork, Generic[HeadT]):
         num_classes: columns of the scores, c.
         embed_dim: width of the embedding; ``None``: the backbone's features, without a linear layer.
         embedding_bn: normalize the embedding over the batch.
-        in_channels: 1 or 3.
-        image_size: side of the input in pixels; ``None`` = the backbone's.
-        pretrained: take the hub's weights.
-        weights: take those of this file.
-        mean, std: of images in [0, 1], one value per channel or one for all; ``None`` = the backbone's.
         seed: of all initial values.
+        options: see `BackboneOptions`.
     """
 
     def __init__(
@@ -41,44 +35,23 @@ class ClassifierNetwork(InferenceNetwork, Generic[HeadT]):
         *,
         embed_dim: int | None,
         embedding_bn: bool,
-        in_channels: int,
-        image_size: int | None,
-        pretrained: bool,
-        weights: Path | None,
-        mean: tuple[float, ...] | None,
-        std: tuple[float, ...] | None,
         seed: int,
+        **options: Unpack[BackboneOptions],
     ) -> None:
-        super().__init__()
-        self.backbone = build_backbone(
-            backbone, pretrained=pretrained, weights=weights, image_size=image_size, in_channels=in_channels, seed=seed
-        )
-        info = self.backbone.info
-        self._mean = per_channel("mean", mean, info.mean)
-        self._std = per_channel("std", std, info.std)
-        self._dim = info.feature_dim if embed_dim is None else embed_dim
+        super().__init__(backbone, seed=seed, **options)
+        width = self.backbone.info.feature_dim
+        self.layer = "backbone" if embed_dim is None else "projection"
+        self._dim = width if embed_dim is None else embed_dim
         self._num_classes = num_classes
         with seeded_init(seed + 1):
-            self.projection = nn.Identity() if embed_dim is None else nn.Linear(info.feature_dim, embed_dim)
+            self.projection = nn.Identity() if embed_dim is None else nn.Linear(width, embed_dim)
             self.normalization = nn.BatchNorm1d(self._dim) if embedding_bn else nn.Identity()
             self.head = head(self._dim)
-
-    @property
-    def input_spec(self) -> InputSpec:
-        """As the backbone was made for, but for mean and std that were given."""
-        info = self.backbone.info
-        return InputSpec(info.image_size, info.in_channels, self._mean, self._std, 1 / info.crop_pct)
 
     @property
     def embed_dim(self) -> int:
         """Width of the embedding."""
         return self._dim
-
-    @property
-    def identity(self) -> dict[str, str]:
-        """The embedding that the classifier sees."""
-        layer = "projection" if isinstance(self.projection, nn.Linear) else "backbone"
-        return {"name": self.backbone.info.name, "layer": layer, "pooling": self.backbone.info.pooling}
 
     @property
     def num_outputs(self) -> int:

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import Unpack
 
 from torch import Tensor
 
-from labelkit.models.backbones import build_backbone
 from labelkit.models.heads import CosineClassifier, Projector
-from labelkit.models.inference import InferenceNetwork, InputSpec
+from labelkit.models.inference import BackboneNetwork, BackboneOptions
 from labelkit.models.paired_attention import freeze_backbone, paired_forward
 from labelkit.models.seeding import seeded_init
 
 
-class ContrastiveNetwork(InferenceNetwork):
+class ContrastiveNetwork(BackboneNetwork):
     """A vision transformer with a wide contrastive head and no classifier.
 
     Args:
         backbone: name of a vision transformer.
-        in_channels: 1 or 3.
-        image_size: side of the input in pixels; ``None`` = the backbone's.
-        pretrained: take the hub's weights.
-        weights: take those of this file.
         grad_from_block: first block that is trained.
         train_stem: train what is around the blocks too.
         linear_probe: train the head alone.
@@ -29,16 +24,15 @@ class ContrastiveNetwork(InferenceNetwork):
         bottleneck_dim: of the head's narrow place.
         head_dim: of its output.
         seed: of all initial values.
+        options: see `BackboneOptions`.
     """
+
+    crops = False
 
     def __init__(
         self,
         backbone: str,
         *,
-        in_channels: int,
-        image_size: int | None,
-        pretrained: bool,
-        weights: Path | None,
         grad_from_block: int,
         train_stem: bool,
         linear_probe: bool,
@@ -46,11 +40,9 @@ class ContrastiveNetwork(InferenceNetwork):
         bottleneck_dim: int,
         head_dim: int,
         seed: int,
+        **options: Unpack[BackboneOptions],
     ) -> None:
-        super().__init__()
-        self.backbone = build_backbone(
-            backbone, pretrained=pretrained, weights=weights, image_size=image_size, in_channels=in_channels, seed=seed
-        )
+        super().__init__(backbone, seed=seed, **options)
         freeze_backbone(self.backbone.net, grad_from_block, train_stem, linear_probe)
         with seeded_init(seed + 1):
             # DINO's head: a narrow place, then cosines to many directions
@@ -58,27 +50,6 @@ class ContrastiveNetwork(InferenceNetwork):
             self.directions = CosineClassifier(bottleneck_dim, head_dim)
         self._grad_from_block = self.backbone.info.depth if linear_probe else grad_from_block
         self._train_stem = train_stem
-
-    @property
-    def input_spec(self) -> InputSpec:
-        """As the backbone was trained."""
-        info = self.backbone.info
-        return InputSpec(info.image_size, info.in_channels, info.mean, info.std)
-
-    @property
-    def embed_dim(self) -> int:
-        """Width of the backbone's features."""
-        return self.backbone.info.feature_dim
-
-    @property
-    def identity(self) -> dict[str, str]:
-        """The backbone's pooled features, before the head."""
-        return {"name": self.backbone.info.name, "layer": "backbone", "pooling": self.backbone.info.pooling}
-
-    def embed(self, images: Tensor) -> Tensor:
-        """Features (b, d) of the backbone."""
-        features: Tensor = self.backbone(images)
-        return features
 
     def forward_pair(self, first: Tensor, second: Tensor) -> Tensor:
         """Two views (b, c, h, w) of the same images to projections (2b, head_dim), rows 0..b-1 of ``first``."""

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Unpack
 
 import torch
 from torch import Tensor
 
 from labelkit.algorithms.regions import unit
 from labelkit.errors import ConfigError
-from labelkit.models.backbones import build_backbone
 from labelkit.models.heads import CosineClassifier, Projector
-from labelkit.models.inference import InferenceNetwork, InputSpec, per_channel
+from labelkit.models.inference import BackboneNetwork, BackboneOptions
 from labelkit.models.object_filter import Fuse, ObjectAwareFilter
 from labelkit.models.seeding import seeded_init
 from labelkit.models.vit import (
@@ -52,22 +51,18 @@ class Tokens(NamedTuple):
     patches: Tensor
 
 
-class DenseNetwork(InferenceNetwork):
+class DenseNetwork(BackboneNetwork):
     """One branch of CoTAP.
 
     Args:
         backbone: name of a plain vision transformer with a class token.
-        in_channels: 1 or 3.
-        image_size: side of global views in pixels; ``None`` = the backbone's.
-        pretrained: take the hub's weights.
-        weights: take those of this file.
-        mean, std: of images in [0, 1], one value per channel or one for all; ``None`` = the backbone's.
         drop_path: rate of stochastic depth in training.
         object_filter: shape of the filter; ``None`` = no filter.
         projector_dims: width of the hidden layers and of the output of the projector.
         num_prototypes: rows that assignments are made to; ``None``: to the projections themselves.
         image_features: what ``embed`` gives: class tokens of the backbone, or filtered ones.
         seed: of all initial values.
+        options: see `BackboneOptions`; the size is that of global views.
 
     Raises:
         ConfigError: the backbone is no such transformer.
@@ -78,37 +73,22 @@ class DenseNetwork(InferenceNetwork):
         self,
         backbone: str,
         *,
-        in_channels: int,
-        image_size: int | None,
-        pretrained: bool,
-        weights: Path | None,
-        mean: tuple[float, ...] | None = None,
-        std: tuple[float, ...] | None = None,
         drop_path: float = 0.0,
         object_filter: FilterOptions | None = None,
         projector_dims: tuple[int, int] = (2048, 256),
         num_prototypes: int | None = None,
         image_features: Literal["backbone", "filtered"] = "backbone",
         seed: int,
+        **options: Unpack[BackboneOptions],
     ) -> None:
-        super().__init__()
-        self.backbone = build_backbone(
-            backbone,
-            pretrained=pretrained,
-            weights=weights,
-            image_size=image_size,
-            in_channels=in_channels,
-            seed=seed,
-            drop_path_rate=drop_path,
-            dynamic_img_size=True,
-        )
-        net, info = self.backbone.net, self.backbone.info
+        constructor = {"drop_path_rate": drop_path, "dynamic_img_size": True}
+        super().__init__(backbone, seed=seed, constructor=constructor, **options)
+        net = self.backbone.net
         check_vision_transformer(net)
         if not has_class_token(net):
             raise UnsupportedBackboneError(backbone, "has no class token", "Choose a ViT that has one.")
-        self._mean, self._std = per_channel("mean", mean, info.mean), per_channel("std", std, info.std)
-        self._image_features = image_features
-        width = info.feature_dim
+        self.layer = image_features
+        width = self.backbone.info.feature_dim
         self.filter: ObjectAwareFilter | None = None
         with seeded_init(seed + 1):
             if object_filter is not None:
@@ -125,12 +105,6 @@ class DenseNetwork(InferenceNetwork):
             self.projector = Projector(width, *projector_dims)
             self.directions = CosineClassifier(projector_dims[1], num_prototypes) if num_prototypes else None
 
-    @property
-    def input_spec(self) -> InputSpec:
-        """As the backbone was trained, but for mean and std that were asked for."""
-        info = self.backbone.info
-        return InputSpec(info.image_size, info.in_channels, self._mean, self._std, 1 / info.crop_pct)
-
     def class_vectors(self) -> Mapping[str, Tensor]:
         """Directions that patches are assigned to, and prototypes of the filter."""
         found = {} if self.directions is None else {"directions": self.directions.prototypes}
@@ -144,14 +118,14 @@ class DenseNetwork(InferenceNetwork):
     @property
     def embed_dim(self) -> int:
         """Width of the features of an image."""
-        if self._image_features == "filtered" and self.filter is not None:
+        if self.layer == "filtered" and self.filter is not None:
             return self.filter.out_dim
-        return self.backbone.info.feature_dim
+        return super().embed_dim
 
     @property
     def identity(self) -> dict[str, str]:
         """The class token, before or after the filter."""
-        return {"name": self.backbone.info.name, "layer": self._image_features, "pooling": "token"}
+        return {**super().identity, "pooling": "token"}
 
     def tokens(self, images: Tensor) -> Tokens:
         """Features after the last LayerNorm, of images (b, c, h, w)."""
@@ -178,7 +152,7 @@ class DenseNetwork(InferenceNetwork):
     def embed(self, images: Tensor) -> Tensor:
         """Features of images (b, c, h, w), (b, d)."""
         tokens = self.tokens(images)
-        return (self.filtered(tokens) if self._image_features == "filtered" else tokens).image
+        return (self.filtered(tokens) if self.layer == "filtered" else tokens).image
 
     def patch_features(self, images: Tensor) -> Tensor:
         """Features of the patches of images (b, c, h, w), after the filter if there is one: (b, rows, columns, d).
@@ -199,7 +173,7 @@ class DenseNetwork(InferenceNetwork):
         """What ``embed`` and ``patch_features`` give, in one pass."""
         tokens = self.tokens(images)
         filtered = self.filtered(tokens)
-        return (filtered if self._image_features == "filtered" else tokens).image, filtered.patches
+        return (filtered if self.layer == "filtered" else tokens).image, filtered.patches
 
     def prototype_attention(self, images: Tensor) -> Tensor:
         """Where each prototype of the filter is found in images (b, c, h, w): (b, heads, rows, cols, m).

@@ -3,49 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
+from typing import Unpack
 
 from torch import Tensor
 
-from labelkit.models.backbones import build_backbone
 from labelkit.models.heads import CosineClassifier, Projector
-from labelkit.models.inference import InferenceNetwork, InputSpec
+from labelkit.models.inference import BackboneNetwork, BackboneOptions
 from labelkit.models.paired_attention import KeyUpdate, freeze_backbone, paired_forward
 from labelkit.models.seeding import seeded_init
 
 
-class DiscoveryNetwork(InferenceNetwork):
+class DiscoveryNetwork(BackboneNetwork):
     """A vision transformer with a contrastive projector and a classifier over old and new classes.
 
     Args:
         backbone: name of a vision transformer.
         num_classes: columns of the classifier; the first are the old classes.
-        in_channels, image_size, pretrained, weights: of the backbone.
         grad_from_block, train_stem, linear_probe: what of the backbone is trained.
         projector_hidden_dim, projection_dim: of the projector.
         seed: of all initial values.
+        options: see `BackboneOptions`.
     """
+
+    crops = False
 
     def __init__(
         self,
         backbone: str,
         num_classes: int,
         *,
-        in_channels: int,
-        image_size: int | None,
-        pretrained: bool,
-        weights: Path | None,
         grad_from_block: int,
         train_stem: bool,
         linear_probe: bool,
         projector_hidden_dim: int,
         projection_dim: int,
         seed: int,
+        **options: Unpack[BackboneOptions],
     ) -> None:
-        super().__init__()
-        self.backbone = build_backbone(
-            backbone, pretrained=pretrained, weights=weights, image_size=image_size, in_channels=in_channels, seed=seed
-        )
+        super().__init__(backbone, seed=seed, **options)
         freeze_backbone(self.backbone.net, grad_from_block, train_stem, linear_probe)
         dim = self.backbone.info.feature_dim
         with seeded_init(seed + 1):
@@ -55,22 +50,6 @@ class DiscoveryNetwork(InferenceNetwork):
         self._train_stem = train_stem
 
     @property
-    def input_spec(self) -> InputSpec:
-        """As the backbone was trained."""
-        info = self.backbone.info
-        return InputSpec(info.image_size, info.in_channels, info.mean, info.std)
-
-    @property
-    def embed_dim(self) -> int:
-        """Width of the backbone's features."""
-        return self.backbone.info.feature_dim
-
-    @property
-    def identity(self) -> dict[str, str]:
-        """The backbone's pooled features, before projector and classifier."""
-        return {"name": self.backbone.info.name, "layer": "backbone", "pooling": self.backbone.info.pooling}
-
-    @property
     def num_outputs(self) -> int:
         """Old and new classes."""
         return int(self.classifier.prototypes.shape[0])
@@ -78,11 +57,6 @@ class DiscoveryNetwork(InferenceNetwork):
     def class_vectors(self) -> Mapping[str, Tensor]:
         """Prototypes of old and new classes."""
         return {"prototypes": self.classifier.prototypes}
-
-    def embed(self, images: Tensor) -> Tensor:
-        """Features (b, d) of the backbone."""
-        features: Tensor = self.backbone(images)
-        return features
 
     def classify(self, embeddings: Tensor) -> Tensor:
         """Cosine to each prototype, (b, c) in [-1, 1]."""

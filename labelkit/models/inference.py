@@ -1,4 +1,4 @@
-"""What embedding needs of a network, whatever trained it; bare backbones and raw pixels in this form."""
+"""The base of every network that embeds: what embedding needs of it; backbones and raw pixels in this form."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypedDict, Unpack
 
 import torch
 from torch import Tensor, nn
 
-from labelkit.models.backbones import Backbone, build_backbone
+from labelkit.models.backbones import build_backbone
 from labelkit.models.patch_maps import no_feature_map
 
 
@@ -55,7 +56,7 @@ class InferenceNetwork(nn.Module, ABC):
         """Images (b, c, h, w) to embeddings (b, d), not normalized."""
 
     def patch_features(self, images: Tensor) -> Tensor:
-        """Images (b, c, h, w) to the features of each place (b, rows, cols, w), not normalized: the backbone's.
+        """Images (b, c, h, w) to the features of each place (b, rows, cols, w), not normalized.
 
         Args:
             images: prepared as for ``embed``; of another size where the network can take it.
@@ -64,18 +65,12 @@ class InferenceNetwork(nn.Module, ABC):
             UnsupportedBackboneError: the network has no feature map.
             ConfigError: images of a size that it cannot take.
         """
-        backbone = getattr(self, "backbone", None)
-        if not isinstance(backbone, Backbone):
-            raise no_feature_map(self.identity["name"], f"{self.identity['layer']} is one vector for an image")
-        return backbone.patch_features(images)
+        del images
+        raise no_feature_map(self.identity["name"], f"{self.identity['layer']} is one vector for an image")
 
     def embed_with_patches(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """What ``embed`` and ``patch_features`` give, in one pass where the patches are the backbone's."""
-        backbone = getattr(self, "backbone", None)
-        is_own = type(self).patch_features is not InferenceNetwork.patch_features
-        if is_own or not isinstance(backbone, Backbone):
-            return self.embed(images), self.patch_features(images)
-        return backbone.with_patches(images, self.embed)
+        """What ``embed`` and ``patch_features`` give, in one pass where the network can."""
+        return self.embed(images), self.patch_features(images)
 
     @property
     def patch_identity(self) -> dict[str, str]:
@@ -96,34 +91,64 @@ class InferenceNetwork(nn.Module, ABC):
         return {}
 
 
+class BackboneOptions(TypedDict, total=False):
+    """What a network asks of the backbone that it is built on.
+
+    Attributes:
+        in_channels: 1 or 3; by default 3.
+        image_size: side of the input in pixels; ``None``, the default: the backbone's.
+        pretrained: take the hub's weights; by default no.
+        weights: take those of this file.
+        mean, std: of images in [0, 1], one value per channel or one for all; ``None``, the default: the backbone's.
+    """
+
+    in_channels: int
+    image_size: int | None
+    pretrained: bool
+    weights: Path | None
+    mean: tuple[float, ...] | None
+    std: tuple[float, ...] | None
+
+
 class BackboneNetwork(InferenceNetwork):
-    """A backbone alone.
+    """A backbone whose pooled features are the embedding: alone, or under what a method trains on it.
 
     Args:
         name: as for ``build_backbone``.
-        pretrained, weights, image_size, in_channels, seed: likewise.
+        seed: of all initial values.
+        constructor: options of the backbone's own constructor.
+        options: others of the backbone; see `BackboneOptions`.
+
+    Raises:
+        ConfigError, CheckpointError: as ``build_backbone``.
+        ValueError: as many values of mean or std as the images have no channels.
     """
+
+    #: what gives the embedding
+    layer = "backbone"
+    #: whether images are resized to more than the input and cropped, as when the backbone was trained
+    crops = True
 
     def __init__(
         self,
         name: str,
         *,
-        pretrained: bool = False,
-        weights: Path | None = None,
-        image_size: int | None = None,
-        in_channels: int = 3,
         seed: int = 0,
+        constructor: Mapping[str, Any] | None = None,
+        **options: Unpack[BackboneOptions],
     ) -> None:
         super().__init__()
-        self.backbone = build_backbone(
-            name, pretrained=pretrained, weights=weights, image_size=image_size, in_channels=in_channels, seed=seed
-        )
+        mean, std = options.pop("mean", None), options.pop("std", None)
+        self.backbone = build_backbone(name, seed=seed, **options, **(constructor or {}))
+        info = self.backbone.info
+        self._mean, self._std = per_channel("mean", mean, info.mean), per_channel("std", std, info.std)
 
     @property
     def input_spec(self) -> InputSpec:
-        """As the backbone was trained."""
+        """As the backbone was made for, but for mean and std that were given."""
         info = self.backbone.info
-        return InputSpec(info.image_size, info.in_channels, info.mean, info.std, 1 / info.crop_pct)
+        ratio = 1 / info.crop_pct if self.crops else 1.0
+        return InputSpec(info.image_size, info.in_channels, self._mean, self._std, ratio)
 
     @property
     def embed_dim(self) -> int:
@@ -132,13 +157,21 @@ class BackboneNetwork(InferenceNetwork):
 
     @property
     def identity(self) -> dict[str, str]:
-        """The backbone's pooled features."""
-        return {"name": self.backbone.info.name, "layer": "backbone", "pooling": self.backbone.info.pooling}
+        """The backbone's name and pooling, and the layer."""
+        return {"name": self.backbone.info.name, "layer": self.layer, "pooling": self.backbone.info.pooling}
 
     def embed(self, images: Tensor) -> Tensor:
-        """Pooled features."""
+        """Pooled features (b, d)."""
         features: Tensor = self.backbone(images)
         return features
+
+    def patch_features(self, images: Tensor) -> Tensor:
+        """Features of each place (b, rows, cols, w) of the backbone; see `Backbone.patch_features`."""
+        return self.backbone.patch_features(images)
+
+    def embed_with_patches(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """What ``embed`` and ``patch_features`` give, in one pass of the backbone."""
+        return self.backbone.with_patches(images, self.embed)
 
 
 class PixelNetwork(InferenceNetwork):

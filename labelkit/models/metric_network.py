@@ -6,8 +6,7 @@ import difflib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 import torch
 import torch.nn.functional as F
@@ -16,9 +15,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from labelkit.algorithms.precision import promote, without_autocast
 from labelkit.errors import ConfigError
-from labelkit.models.backbones import build_backbone
 from labelkit.models.cbam import CBAM
-from labelkit.models.inference import InferenceNetwork, InputSpec, per_channel
+from labelkit.models.inference import BackboneNetwork, BackboneOptions
 from labelkit.models.patch_maps import size_error
 from labelkit.models.seeding import seeded_init
 from labelkit.models.spatial_assembly import Assembly, SpatialAssembly
@@ -49,7 +47,7 @@ class MetricOutput:
     assembly: Assembly | None = None
 
 
-class MetricNetwork(InferenceNetwork):
+class MetricNetwork(BackboneNetwork):
     """Images to unit embeddings; maps, features and attention on the way.
 
     Args:
@@ -60,9 +58,8 @@ class MetricNetwork(InferenceNetwork):
         attention_reduction: width of the maps over the hidden width of its channel gate.
         freeze_bn: normalization of the backbone uses its running statistics and keeps them; its scale and shift are
             trained. Attention's is never frozen.
-        in_channels, image_size, pretrained, weights: as for ``build_backbone``.
-        mean, std: of images in [0, 1], one value per channel or one for all; ``None`` = the backbone's.
         seed: of all initial values.
+        options: see `BackboneOptions`.
 
     Raises:
         ConfigError: a backbone without feature maps.
@@ -77,21 +74,10 @@ class MetricNetwork(InferenceNetwork):
         attention: bool = False,
         attention_reduction: int = 16,
         freeze_bn: bool = False,
-        in_channels: int = 3,
-        image_size: int | None = None,
-        pretrained: bool = False,
-        weights: Path | None = None,
-        mean: tuple[float, ...] | None = None,
-        std: tuple[float, ...] | None = None,
         seed: int = 0,
+        **options: Unpack[BackboneOptions],
     ) -> None:
-        super().__init__()
-        self.backbone = build_backbone(
-            backbone, pretrained=pretrained, weights=weights, image_size=image_size, in_channels=in_channels, seed=seed
-        )
-        info = self.backbone.info
-        self._mean = per_channel("mean", mean, info.mean)
-        self._std = per_channel("std", std, info.std)
+        super().__init__(backbone, seed=seed, **options)
         self.pool: Pool = pool
         self.freeze_bn = freeze_bn
         #: (f, h, w) of the last maps
@@ -235,12 +221,6 @@ class MetricNetwork(InferenceNetwork):
                 if isinstance(layer, _BatchNorm):
                     layer.eval()
         return self
-
-    @property
-    def input_spec(self) -> InputSpec:
-        """As the backbone was made for, but for mean and std that were given."""
-        info = self.backbone.info
-        return InputSpec(info.image_size, info.in_channels, self._mean, self._std, 1 / info.crop_pct)
 
     @property
     def embed_dim(self) -> int:

@@ -1,1 +1,1 @@
-"""labelkit.config.methods."""
+"""The options of each training method, one class per file."""

@@ -1,1 +1,1 @@
-"""labelkit.data.views."""
+"""Views of images: transforms, colors, the recipes of the methods, and pairs of views."""

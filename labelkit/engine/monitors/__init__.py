@@ -1,1 +1,1 @@
-"""labelkit.engine.monitors."""
+"""What judges a network during training, one file per kind of judgment."""

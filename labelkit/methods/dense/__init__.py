@@ -1,1 +1,1 @@
-"""labelkit.methods.dense."""
+"""Dense features from images without labels: CoTAP."""

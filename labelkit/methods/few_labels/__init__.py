@@ -1,1 +1,1 @@
-"""labelkit.methods.few_labels."""
+"""Learning from a few labels per class: supervised, Mean Teacher, MixMatch, FreeMatch, Snowball and LMCS."""

@@ -1,1 +1,1 @@
-"""labelkit.methods.sela."""
+"""Self-labeling: clusters by balanced assignment are the labels of the next epochs (SeLa)."""

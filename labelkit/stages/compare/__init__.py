@@ -1,1 +1,1 @@
-"""labelkit.stages.compare."""
+"""``compare``: train and score several methods on several seeds, and put the scores into one table."""

@@ -1,1 +1,1 @@
-"""labelkit.stages.embed."""
+"""``embed``: turn images into rows of an embedding store, with patches if asked for."""

@@ -1,1 +1,1 @@
-"""labelkit.stages.evaluate."""
+"""``evaluate``: score groups, answers, classifiers, retrieval and dense features against true labels."""

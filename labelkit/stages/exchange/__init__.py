@@ -1,1 +1,1 @@
-"""labelkit.stages.exchange."""
+"""``export-rows``, ``import-rows`` and ``pack``: carry embeddings into other formats and back."""

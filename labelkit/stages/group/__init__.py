@@ -1,1 +1,1 @@
-"""labelkit.stages.group."""
+"""``cluster`` and ``diff``: group the rows of a store, keep group ids stable, and compare two groupings."""

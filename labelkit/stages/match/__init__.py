@@ -1,1 +1,1 @@
-"""labelkit.stages.match."""
+"""``match``: find pairs of images of a store that show the same thing, by keypoints that they share."""

@@ -1,1 +1,1 @@
-"""labelkit.stages.pictures."""
+"""What draws: image files to pixels, contact sheets, masks, matches and plots."""

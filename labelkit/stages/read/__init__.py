@@ -1,1 +1,1 @@
-"""labelkit.stages.read."""
+"""What several commands read before they start: networks, rows, labels, splits and run logs."""

@@ -19,7 +19,7 @@ from labelkit.errors import ConfigError, Mismatch
 from labelkit.stages.pictures.files import image_pixels, indexed_images
 from labelkit.stages.progress import current_progress
 from labelkit.stages.result import Cell, SimpleResult, Table
-from labelkit.stages.retrieve.images import chosen_rows, nothing_passes
+from labelkit.stages.retrieve.filters import chosen_rows, nothing_passes
 from labelkit.stages.retrieve.queries import is_store, query_images, row_label
 from labelkit.store.commit import commit_bytes
 from labelkit.store.embeddings import EmbeddingStore, open_store

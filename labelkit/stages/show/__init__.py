@@ -1,1 +1,1 @@
-"""labelkit.stages.show."""
+"""``show``: pictures of what was learned or found, one file per kind of picture."""

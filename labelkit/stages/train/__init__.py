@@ -1,1 +1,1 @@
-"""labelkit.stages.train."""
+"""``train``: prepare data, labels and weights for a method, and run it."""
