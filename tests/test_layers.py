@@ -135,7 +135,8 @@ def test_inside_of_labelkit_names_are_imported_from_the_file_that_defines_them()
 
 @pytest.mark.parametrize("folder", sorted({path.parent for path in FILES.values()}), ids=lambda folder: folder.name)
 def test_every_folder_says_in_a_sentence_what_is_in_it(folder: Path) -> None:
-    sentence = ast.get_docstring(ast.parse((folder / "__init__.py").read_text())) or ""
+    text = ast.get_docstring(ast.parse((folder / "__init__.py").read_text())) or ""
+    sentence = text.partition("\n\n")[0]
 
     assert sentence.endswith(".")
     assert len(sentence.split()) >= 3
