@@ -123,13 +123,13 @@ def _listed(target: str, *, counted: str | None = None) -> Load:
     """Return how to list a set that is never fetched.
 
     Args:
-        target: ``module:function`` of ``labelkit.data``, imported on first use; takes the data root.
+        target: ``module:function`` of ``labelkit.data.named``, imported on first use; takes the data root.
         counted: row of the table whose published numbers the function takes too, to compare with.
     """
     module, _, name = target.partition(":")
 
     def load(data_root: Path, download: bool) -> ImageDataset:
-        function = getattr(import_module(f"labelkit.data.{module}"), name)
+        function = getattr(import_module(f"labelkit.data.named.{module}"), name)
         published: dict[str, object] = {}
         if counted is not None:
             spec = DATASETS[counted]
