@@ -6,6 +6,7 @@ from labelkit.store.fingerprint import weights_fingerprint
 from labelkit.store.matches import Matches, MatchFile, read_matches
 from labelkit.store.packing import PackedStore, pack_store
 from labelkit.store.patches import ImagePatches, PatchBlock, PatchSet, cell_boxes, open_patches
+from labelkit.store.plans import EmbeddingPlan, continue_plan
 from labelkit.store.prototypes import PrototypeFile, read_prototypes
 from labelkit.store.results import Result, list_results, read_result, write_result
 from labelkit.store.run_status import RunStatus, embedding_status, patches_status
@@ -17,7 +18,7 @@ from labelkit.store.verification import (
     verify_patches,
     verify_results,
 )
-from labelkit.store.writing import EmbeddingPlan, EmbeddingRun, continue_plan
+from labelkit.store.writing import EmbeddingRun
 
 __all__ = [
     "EmbeddingPlan",

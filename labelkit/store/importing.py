@@ -21,7 +21,7 @@ from labelkit.store.commit import canonical_json, temporary_name
 from labelkit.store.embeddings import ModelIdentity
 from labelkit.store.hdf5.writing import Contents, Image, Stream, strings
 from labelkit.store.run_folder import check_space, install_image
-from labelkit.store.schema import name_bytes
+from labelkit.store.schema import is_utf8, name_bytes
 
 # A row that was scaled to length 1 is off by rounding: one unit of float32 per value at the most, of float16 more.
 _LENGTH_TOLERANCE = {"float32": 1e-4, "float16": 5e-3}
@@ -164,7 +164,7 @@ def write_imported(
         kind="embeddings",
         normalized=int(normalized),
         metric=metric,
-        names_are_utf8=int(all(_is_utf8(name) for name in names)),
+        names_are_utf8=int(all(is_utf8(name) for name in names)),
         created_by=created_by,
         plan_digest=hashlib.sha256(canonical_json(recipe).encode()).hexdigest(),
     )
@@ -214,11 +214,3 @@ def _rows_at_a_time(embeddings: NDArray[Any]) -> int:
 def _cast(values: NDArray[Any], kind: np.dtype[Any]) -> NDArray[Any]:
     with np.errstate(over="ignore", invalid="ignore"):
         return np.ascontiguousarray(values).astype(kind, copy=False)
-
-
-def _is_utf8(raw: bytes) -> bool:
-    try:
-        raw.decode()
-    except UnicodeDecodeError:
-        return False
-    return True

@@ -2,18 +2,16 @@
 
 ``PatchRun`` goes beside an ``EmbeddingRun``: the rows of each of its parts are cut into pieces of whole batches,
 committed one by one. Once the store is there, ``publish`` makes the files of the set of them, ``SET.json`` last.
-The formats are described in ``labelkit.store.schema``.
+Pieces are written by ``labelkit.store.parts``; the formats are described in ``labelkit.store.schema``.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -27,142 +25,10 @@ from labelkit.store.digests import RESTORE
 from labelkit.store.embeddings import EmbeddingStore, ModelIdentity
 from labelkit.store.hdf5.reading import CheckedFile
 from labelkit.store.hdf5.writing import Contents, Image, Stream
+from labelkit.store.parts import Parts, cast_finite
 from labelkit.store.patches import SET_NAME, patches_folder, read_set_json
-from labelkit.store.run_folder import (
-    cast_finite,
-    check_space,
-    clear,
-    commit_part,
-    compare_plans,
-    install_image,
-    locked,
-    open_part,
-    part_is_done,
-    read_plan,
-    translated,
-)
-from labelkit.store.writing import EmbeddingPlan
-
-
-@dataclass(frozen=True, eq=False)
-class PatchPlan:
-    """All that decides the bytes of the patches, besides the images and the network.
-
-    Args:
-        rows: plan of the store they belong to.
-        layer: of the network that they are the output of.
-        grid: rows and columns of the patches of an image.
-        dim: values per patch.
-        dtype: ``float16`` or ``float32``.
-        per_image: so many cells are drawn from each image; ``None``: all.
-        seed: of the draws.
-        set_bytes: about so many bytes go into one file.
-
-    Raises:
-        ValueError: a number out of its range.
-    """
-
-    rows: EmbeddingPlan
-    layer: str
-    grid: tuple[int, int]
-    dim: int
-    dtype: str = "float16"
-    per_image: int | None = None
-    seed: int = 0
-    set_bytes: int = schema.SET_BYTES
-
-    def __post_init__(self) -> None:
-        """Check the numbers."""
-        if self.dtype not in schema.DTYPES:
-            raise ValueError(f"dtype must be one of {schema.DTYPES}, got {self.dtype!r}")
-        numbers = (*self.grid, self.dim, self.set_bytes, 1 if self.per_image is None else self.per_image)
-        if min(numbers) < 1 or max(self.grid) > np.iinfo(np.uint16).max:
-            raise ValueError(f"grid, dim, per_image and set_bytes must be at least 1, got {numbers}")
-
-    @property
-    def count(self) -> int:
-        """Patches of an image."""
-        cells = self.grid[0] * self.grid[1]
-        return cells if self.per_image is None else min(self.per_image, cells)
-
-    @property
-    def is_sampled(self) -> bool:
-        """Whether the cells of each patch are written down."""
-        return self.per_image is not None
-
-    @property
-    def _row_bytes(self) -> int:
-        return patch_row_bytes(self.count, self.dim, self.dtype, is_sampled=self.is_sampled)
-
-    @cached_property
-    def pieces(self) -> list[tuple[int, int, int, int]]:
-        """Part of the store, number in it, first row and the row after the last one, of each piece in order."""
-        rows = self.rows
-        return piece_ranges(len(rows.sample_ids), rows.part_rows, rows.batch_size, self._row_bytes)
-
-    @cached_property
-    def files(self) -> list[list[int]]:
-        """Numbers of the pieces that go into each file of the set."""
-        limit = max(1, self.set_bytes // self._row_bytes)
-        found: list[list[int]] = [[]]
-        rows = 0
-        for number, (_, _, start, stop) in enumerate(self.pieces):
-            if found[-1] and rows + stop - start > limit:
-                found.append([])
-                rows = 0
-            found[-1].append(number)
-            rows += stop - start
-        return found
-
-    @property
-    def recipe(self) -> dict[str, Any]:
-        """What the patches depend on besides the store."""
-        return {
-            "layer": self.layer,
-            "grid": list(self.grid),
-            "per_image": self.per_image,
-            "seed": self.seed if self.is_sampled else None,
-        }
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the plan as ``plan.json`` holds it."""
-        plan = {
-            "format": schema.FORMAT_PLAN,
-            "format_version": schema.FORMAT_VERSION,
-            "kind": "patches",
-            "rows": self.rows.to_json(),
-            "recipe": self.recipe,
-            "dim": self.dim,
-            "dtype": self.dtype,
-            "set_bytes": self.set_bytes,
-        }
-        loaded: dict[str, Any] = json.loads(canonical_json(plan))
-        return loaded
-
-    @cached_property
-    def digest(self) -> str:
-        """SHA-256 of the plan's canonical JSON, 64 hexadecimal digits."""
-        return hashlib.sha256(canonical_json(self.to_json()).encode()).hexdigest()
-
-    def estimated_bytes(self) -> int:
-        """Return about how many bytes the files will have together."""
-        return self._row_bytes * len(self.rows.sample_ids) + (64 << 10) * len(self.files)
-
-
-def patch_row_bytes(count: int, dim: int, dtype: str, *, is_sampled: bool) -> int:
-    """Return the bytes of all patches of an image, ``count`` of them, with what is noted about them."""
-    return count * (dim * np.dtype(dtype).itemsize + (4 if is_sampled else 0)) + 40
-
-
-def piece_ranges(total: int, part_rows: int, batch_size: int, row_bytes: int) -> list[tuple[int, int, int, int]]:
-    """Return part of the store, number in it, first row and the row after the last one, of each piece in order."""
-    step = max(1, schema.PART_BYTES // row_bytes // batch_size) * batch_size
-    found = []
-    for part, first in enumerate(range(0, total, part_rows)):
-        last = min(first + part_rows, total)
-        starts = range(first, last, step)
-        found += [(part, number, start, min(start + step, last)) for number, start in enumerate(starts)]
-    return found
+from labelkit.store.plans import PatchPlan, patches_run_folder
+from labelkit.store.run_folder import install_image, translated
 
 
 @dataclass(frozen=True)
@@ -182,11 +48,6 @@ class Piece:
     regions: NDArray[np.float64]
 
 
-def patches_run_folder(out: Path) -> Path:
-    """Return where the patches of a store are while they are made."""
-    return out.with_name(out.name + ".patches.run")
-
-
 class PatchRun:
     """Patches in the making. Use ``PatchRun.open``.
 
@@ -201,10 +62,19 @@ class PatchRun:
         self.out = out
         self.plan = plan
         self.already_done = False
-        self.warnings: list[str] = []
         self._overwrite = overwrite
         self._target = patches_folder(out)
-        self._folder = patches_run_folder(out)
+        self._parts = Parts(
+            patches_run_folder(out),
+            out,
+            plan.to_json(),
+            [piece[:2] for piece in plan.pieces],
+            word="piece",
+            read=self._read,
+            published=self._plan_of_set,
+            overwrite=overwrite,
+        )
+        self.warnings = self._parts.warnings
 
     @classmethod
     def open(cls, out: str | os.PathLike[str], plan: PatchPlan, overwrite: bool = False) -> PatchRun:
@@ -222,19 +92,8 @@ class PatchRun:
             BusyError: another process is publishing them.
         """
         run = cls(Path(out), plan, overwrite=overwrite)
-        run._check_place()
-        if run._is_finished():
-            run.already_done = True
-            if run._folder.exists() and read_plan(run._folder) in (None, plan.to_json()):
-                clear(run._folder)
-            return run
-        with translated(run._folder):
-            (run._folder / "parts").mkdir(parents=True, exist_ok=True)
-        with locked(run._folder) as still_there:
-            if still_there:
-                run._begin()
-                return run
-        return cls.open(out, plan, overwrite)
+        run.already_done = not run._parts.begin(run._is_finished, run._check_place)
+        return run
 
     @classmethod
     def check(cls, out: str | os.PathLike[str], plan: PatchPlan, overwrite: bool = False) -> None:
@@ -243,14 +102,16 @@ class PatchRun:
         Raises:
             StoreError, Mismatch, ResourceError: as ``open``.
         """
-        cls(Path(out), plan, overwrite=overwrite)._check_place()
+        run = cls(Path(out), plan, overwrite=overwrite)
+        if not run._is_finished():
+            run._check_place()
 
     def pending_parts(self, rank: int = 0, world: int = 1) -> list[int]:
         """Return the parts of the store of which worker ``rank`` of ``world`` still has to make patches, in order."""
         if self.already_done:
             return []
         mine = [number for number, piece in enumerate(self.plan.pieces) if piece[0] % world == rank]
-        return sorted({self.plan.pieces[number][0] for number in mine if not self._is_done(number)})
+        return sorted({self.plan.pieces[number][0] for number in mine if not self._parts.is_done(number)})
 
     def pieces_of(self, part: int) -> list[int]:
         """Return the pieces of a part of the store, in order."""
@@ -264,7 +125,7 @@ class PatchRun:
             ResourceError: the disk is full, ...
             ValueError: shapes or positions do not fit the plan.
         """
-        part, inner, start, stop = self.plan.pieces[number]
+        _, _, start, stop = self.plan.pieces[number]
         rows = np.asarray(piece.rows, dtype="<i8")
         shape = (len(rows), self.plan.count, self.plan.dim)
         if piece.features.shape != shape or piece.regions.shape != (len(rows), 4):
@@ -273,9 +134,6 @@ class PatchRun:
             raise ValueError(f"rows of piece {number} must be different positions in [{start}, {stop}), in order")
         if (piece.cells is not None) != self.plan.is_sampled:
             raise ValueError("cells go with patches that are drawn")
-        contents = Contents()
-        contents.set("", format=schema.FORMAT_PART, format_version=schema.FORMAT_VERSION, requires="")
-        contents.set("", part=part, piece=inner, plan_digest=self.plan.digest)
         flat = piece.features.reshape(len(rows), -1)
         stored = cast_finite(
             flat,
@@ -284,12 +142,14 @@ class PatchRun:
             "patches",
             "--patch-dtype",
         )
-        contents.datasets["rows"] = rows
-        contents.datasets["patches"] = stored.reshape(-1, self.plan.dim)
-        contents.datasets["regions"] = piece.regions.astype("<f4")
+        datasets = {
+            "rows": rows,
+            "patches": stored.reshape(-1, self.plan.dim),
+            "regions": piece.regions.astype("<f4"),
+        }
         if piece.cells is not None:
-            contents.datasets["cells"] = piece.cells.reshape(-1, 2).astype("<u2")
-        commit_part(self._piece_path(number), contents)
+            datasets["cells"] = piece.cells.reshape(-1, 2).astype("<u2")
+        self._parts.commit(number, datasets)
 
     def publish(self, store: EmbeddingStore) -> Path:
         """Make the files of the set out of the pieces, ``SET.json`` last; the run folder goes.
@@ -306,41 +166,34 @@ class PatchRun:
             BusyError: another process is publishing them.
             ResourceError: the disk is full, ...
         """
-        if self.already_done or (not self._folder.exists() and self._plan_of_set() == self.plan.digest):
+        if self.already_done or self._parts.is_published():
             return self._target
         if store.plan_digest != self.plan.rows.digest():
             raise Mismatch(str(store.path), "was made by another plan than its patches", RESTORE)
-        with locked(self._folder) as still_there:
-            if not still_there and self._plan_of_set() == self.plan.digest:
-                return self._target
-            missing = [n for n in range(len(self.plan.pieces)) if not self._piece_path(n).exists()]
-            if missing:
-                problem = f"{len(missing)} of {len(self.plan.pieces)} pieces are missing, the first is {missing[0]}"
-                raise StoreError(str(self._folder), problem, "Run the same command again to make them.")
-            with translated(self._target):
-                self._target.mkdir(exist_ok=True)
-                fsync_folder(self._target.parent)
-                # from here on there is no set until there is the new one
-                (self._target / SET_NAME).unlink(missing_ok=True)
-            self._write_files(store)
-            clear(self._folder)
+        with self._parts.publishing() as to_do:
+            if to_do:
+                with translated(self._target):
+                    self._target.mkdir(exist_ok=True)
+                    fsync_folder(self._target.parent)
+                    # from here on there is no set until there is the new one
+                    (self._target / SET_NAME).unlink(missing_ok=True)
+                self._write_files(store)
+                self._parts.clear()
         return self._target
 
     # ---- the place
 
     def _check_place(self) -> None:
-        if self._is_finished():
-            return
         if not self._overwrite:
-            compare_plans(self._folder, read_plan(self._folder), self.plan.to_json())
+            self._parts.check_plan()
         # the pieces stay until all files are there
-        check_space(self._folder, int(2.1 * self.plan.estimated_bytes()), self.out, "pieces and files of the patches")
+        self._parts.check_space(self.plan.estimated_bytes(), "pieces and files of the patches")
 
     def _is_finished(self) -> bool:
         if self._overwrite or not (self._target / SET_NAME).exists():
             return False
         listed = read_set_json(self._target)
-        if listed.get("plan_digest") == self.plan.digest:
+        if listed.get("plan_digest") == self._parts.digest:
             return True
         problem = "exists and was made from other images, another model or other options"
         raise StoreError(str(self._target), problem, "Pass --overwrite to replace it, or choose another --out.")
@@ -351,49 +204,22 @@ class PatchRun:
         except StoreError:
             return None
 
-    def _begin(self) -> None:
-        loaded = read_plan(self._folder)
-        if loaded is not None and loaded != self.plan.to_json() and self._overwrite:
-            clear(self._folder, keep_lock=True)
-            with translated(self._folder):
-                (self._folder / "parts").mkdir(exist_ok=True)
-            loaded = None
-        compare_plans(self._folder, loaded, self.plan.to_json())
-        if loaded is None:
-            commit_json(self._folder / "plan.json", self.plan.to_json())
-            # Where locks do nothing, another worker may have been first.
-            compare_plans(self._folder, read_plan(self._folder), self.plan.to_json())
-
     def _name(self, row: int) -> str:
         return self.plan.rows.sample_ids[int(row)]
 
     # ---- pieces
 
-    def _piece_path(self, number: int) -> Path:
-        part, inner, _, _ = self.plan.pieces[number]
-        return self._folder / "parts" / f"{part:06d}-{inner:03d}.h5"
-
-    def _is_done(self, number: int) -> bool:
-        return part_is_done(self._piece_path(number), lambda: self._load(number), self.warnings)
-
-    def _load(self, number: int) -> dict[str, NDArray[Any]]:
-        """Read and verify a piece.
-
-        Raises:
-            StoreError: it is damaged, or of another plan.
-            OSError: it cannot be read.
-        """
-        part, inner, start, stop = self.plan.pieces[number]
-        path = self._piece_path(number)
+    def _read(self, number: int, file: CheckedFile) -> dict[str, NDArray[Any]]:
+        _, _, start, stop = self.plan.pieces[number]
+        if "rows" not in file.datasets or "patches" not in file.datasets or "regions" not in file.datasets:
+            raise Damaged(file.where, "holds no patches", RESTORE)
         names = ["rows", "patches", "regions", *(["cells"] if self.plan.is_sampled else [])]
-        with open_part(path) as file:
-            _check_piece(file, part, inner, self.plan.digest)
-            arrays = {name: file.read(name) for name in names}
+        arrays = {name: file.read(name) for name in names}
         rows = arrays["rows"]
         shapes = {"patches": (len(rows) * self.plan.count, self.plan.dim), "regions": (len(rows), 4)}
         inside = not len(rows) or (start <= rows[0] and rows[-1] < stop)
         if not inside or any(arrays[name].shape != shape for name, shape in shapes.items()):
-            raise Mismatch(str(path), "holds other rows than its name says", RESTORE)
+            raise Mismatch(file.where, "holds other rows than its name says", RESTORE)
         return arrays
 
     # ---- publishing
@@ -403,7 +229,7 @@ class PatchRun:
         entries: list[dict[str, Any]] = []
         row = 0
         for name, numbers in zip(names, self.plan.files, strict=True):
-            loaded = [self._load_for_publishing(number) for number in numbers]
+            loaded = [self._parts.load(number) for number in numbers]
             rows = np.concatenate([arrays["rows"] for arrays in loaded])
             if [self._name(r) for r in rows] != store.sample_ids[row : row + len(rows)]:
                 problem = "other images could be read when its patches were made"
@@ -441,7 +267,7 @@ class PatchRun:
             "format": schema.FORMAT_PATCHES,
             "format_version": schema.FORMAT_VERSION,
             "store_digest": store.content_digest,
-            "plan_digest": self.plan.digest,
+            "plan_digest": self._parts.digest,
             "recipe": self.plan.recipe,
             "dim": self.plan.dim,
             "dtype": self.plan.dtype,
@@ -451,15 +277,6 @@ class PatchRun:
         }
         digest = hashlib.sha256(canonical_json(listed).encode()).hexdigest()
         commit_json(self._target / SET_NAME, {**listed, "sha256": digest})
-
-    def _load_for_publishing(self, number: int) -> dict[str, NDArray[Any]]:
-        try:
-            return self._load(number)
-        except StoreError as error:
-            remedy = "Run the same command again; the piece will be made again."
-            raise type(error)(error.where, error.problem, remedy) from error
-        except OSError as error:
-            raise resource_error(error, str(self._piece_path(number))) from error
 
     def _contents(self, store: EmbeddingStore, loaded: list[dict[str, NDArray[Any]]], row: int) -> Contents:
         """One file of the set, of all that its pieces hold."""
@@ -479,7 +296,7 @@ class PatchRun:
             normalized=0,
             metric=plan.rows.metric,
             created_by=plan.rows.created_by,
-            plan_digest=plan.digest,
+            plan_digest=self._parts.digest,
             store_digest=store.content_digest,
             row_start=row,
             row_stop=row + counts,
@@ -497,11 +314,3 @@ class PatchRun:
         if plan.is_sampled:
             contents.datasets["cells"] = np.concatenate([arrays["cells"] for arrays in loaded])
         return contents
-
-
-def _check_piece(file: CheckedFile, part: int, inner: int, digest: str) -> None:
-    root = file.attributes[""]
-    if root.get("plan_digest") != digest or (root.get("part"), root.get("piece")) != (part, inner):
-        raise Mismatch(file.where, "belongs to another plan", RESTORE)
-    if "rows" not in file.datasets or "patches" not in file.datasets or "regions" not in file.datasets:
-        raise Damaged(file.where, "holds no patches", RESTORE)

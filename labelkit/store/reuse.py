@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from labelkit.errors import Mismatch
 from labelkit.store.embeddings import EmbeddingStore, differing_keys
-from labelkit.store.writing import EmbeddingPlan
+from labelkit.store.plans import EmbeddingPlan
 
 # What only the last bits of a row depend on, as they do on its batch.
 _LAST_BITS = {"batch_size", "threads", "torch"}

@@ -1,32 +1,21 @@
-"""What the runs that make large files have in common: a folder of parts, its lock, free space, the last step.
-
-A part is an HDF5 file followed by its SHA-256, so that damage is found before HDF5 reads it.
-"""
+"""What the runs that make large files have in common: a folder with a plan, its lock, free space, the last step."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
-import io
 import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from labelkit.errors import BusyError, Damaged, Mismatch, ResourceError, StoreError, resource_error
-from labelkit.store import schema
-from labelkit.store.commit import commit_bytes, create_temporary, fsync_folder, install
-from labelkit.store.digests import RESTORE
+from labelkit.errors import BusyError, Damaged, Mismatch, ResourceError, resource_error
+from labelkit.store.commit import create_temporary, fsync_folder, install
 from labelkit.store.embeddings import differing_keys
-from labelkit.store.hdf5.reading import CheckedFile
-from labelkit.store.hdf5.writing import Contents, Image
+from labelkit.store.hdf5.writing import Image
 from labelkit.store.opening import trust
 
 try:
@@ -36,55 +25,6 @@ except ImportError:  # Windows: no lock; publishing is harmless when two do it
 
 LOCK_SECONDS = 2.0
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)
-
-
-def commit_part(path: Path, contents: Contents) -> None:
-    """Write a part, complete or not at all; the same contents give the same bytes.
-
-    Raises:
-        ResourceError: the disk is full, ...
-    """
-    data = Image(contents, block_bytes=1 << 62).to_bytes()
-    commit_bytes(path, [data, hashlib.sha256(data).digest()])
-
-
-def open_part(path: Path) -> CheckedFile:
-    """Read a part and verify it.
-
-    Raises:
-        StoreError: it is damaged.
-        OSError: it cannot be read.
-    """
-    raw = path.read_bytes()
-    data, digest = raw[: -schema.PART_DIGEST_BYTES], raw[-schema.PART_DIGEST_BYTES :]
-    if hashlib.sha256(data).digest() != digest:
-        raise Damaged(str(path), "digest differs, the file was changed or the disk is failing", RESTORE)
-    return CheckedFile(io.BytesIO(data), str(path), schema.FORMAT_PART)
-
-
-def part_is_done(path: Path, load: Callable[[], object], warnings: list[str]) -> bool:
-    """Say whether a part exists and is right; one that is not gets the name ``.bad`` and a warning.
-
-    Args:
-        path: of the part.
-        load: reads and verifies it.
-        warnings: gets what the user should know.
-
-    Raises:
-        ResourceError: it cannot be read or renamed.
-    """
-    try:
-        if not path.exists():
-            return False
-        load()
-    except StoreError as error:
-        with translated(path):
-            path.replace(path.with_name(path.name + ".bad"))
-        warnings.append(f"{error.where}: {error.problem}; renamed to {path.name}.bad, made again")
-        return False
-    except OSError as error:
-        raise resource_error(error, str(path)) from error
-    return True
 
 
 def read_plan(folder: Path) -> dict[str, Any] | None:
@@ -119,33 +59,6 @@ def compare_plans(folder: Path, loaded: dict[str, Any] | None, own: dict[str, An
         keys = ", ".join(differing_keys(loaded, own))
         remedy = "Repeat the first command to go on with it, or pass --overwrite to drop it and start over."
         raise Mismatch(str(folder), f"an unfinished run differs in: {keys}", remedy)
-
-
-def cast_finite(
-    values: NDArray[Any], kind: np.dtype[Any], place: Callable[[int], str], name: str, option: str
-) -> NDArray[Any]:
-    """Return rows (m, d) of numbers in their stored type.
-
-    Args:
-        values: the rows.
-        kind: a type of floats.
-        place: number of a row to how messages call it.
-        name: of the numbers.
-        option: that chooses the type.
-
-    Raises:
-        StoreError: a number is not finite, or too large for the type.
-    """
-    with np.errstate(over="ignore", invalid="ignore"):
-        stored = values.astype(kind)
-    finite = np.isfinite(stored).all(axis=1)
-    if not finite.all():
-        row = int(np.argmin(finite))
-        overflow = bool(np.isfinite(values[row]).all())
-        problem = f"{name} is too large for {kind}" if overflow else f"{name} is not finite"
-        remedy = f"Pass {option} float32." if overflow else "The network or its weights are broken; check them."
-        raise StoreError(place(row), problem, remedy)
-    return stored
 
 
 def check_space(folder: Path, needed: int, out: Path, what: str) -> None:

@@ -15,13 +15,18 @@ from typing import Any
 
 from labelkit.errors import Damaged, Mismatch, StoreError, resource_error
 from labelkit.store import schema
-from labelkit.store.commit import canonical_json
 from labelkit.store.digests import RESTORE
 from labelkit.store.hdf5.reading import CheckedFile
-from labelkit.store.patch_writing import patch_row_bytes, patches_run_folder, piece_ranges
-from labelkit.store.run_folder import is_locked, open_part, read_plan
+from labelkit.store.parts import check_owner, open_part, part_name
+from labelkit.store.plans import (
+    embedding_run_folder,
+    patch_row_bytes,
+    patches_run_folder,
+    piece_ranges,
+    plan_digest,
+)
+from labelkit.store.run_folder import is_locked, read_plan
 from labelkit.store.schema import name_text
-from labelkit.store.writing import embedding_run_folder
 
 _FRESH = "Delete the run folder, or repeat the command with --overwrite."
 _RECENT_PARTS = 50
@@ -84,15 +89,15 @@ def embedding_status(out: Path, report: Callable[[int], None] = lambda count: No
         return None
     total, part_rows, _ = _sizes(folder, plan)
     names, fault = _listed_names(folder, plan)
-    digest = _digest(plan)
+    digest = plan_digest(plan)
     status = RunStatus(folder, total, -(-total // part_rows))
     if fault is not None:
         status.faults.append(fault)
-    numbers = {f"{part:06d}.h5": part for part in range(status.planned_parts)}
+    numbers = {part_name(part): part for part in range(status.planned_parts)}
 
     def look(file: CheckedFile, name: str) -> None:
         part = numbers[name]
-        _check_owner(file, digest, part=part)
+        check_owner(file, digest, part)
         rows = min(part_rows, total - part * part_rows)
         skipped = file.read("skipped/rows").tolist()
         reasons = file.read_strings("skipped/reasons")
@@ -128,13 +133,13 @@ def patches_status(out: Path, report: Callable[[int], None] = lambda count: None
         count, _natural(folder, plan.get("dim")), plan["dtype"], is_sampled=per_image is not None
     )
     pieces = piece_ranges(total, part_rows, batch_size, row_bytes)
-    digest = _digest(plan)
+    digest = plan_digest(plan)
     status = RunStatus(folder, total, len(pieces))
-    numbers = {f"{piece[0]:06d}-{piece[1]:03d}.h5": piece for piece in pieces}
+    numbers = {part_name(*piece[:2]): piece for piece in pieces}
 
     def look(file: CheckedFile, name: str) -> None:
         part, inner, start, stop = numbers[name]
-        _check_owner(file, digest, part=part, piece=inner)
+        check_owner(file, digest, part, inner)
         found = file.read("rows")
         inside = not len(found) or (start <= found[0] and found[-1] < stop)
         if not inside or file.datasets["patches"].shape[0] != len(found) * count:
@@ -192,16 +197,6 @@ def _seconds_per_part(times: list[float]) -> float | None:
     while len(gaps) > 1 and gaps[-1] > max(_PAUSE_SECONDS, _PAUSE_RATIO * math.fsum(gaps[:-1]) / (len(gaps) - 1)):
         gaps.pop()
     return math.fsum(gaps) / len(gaps)
-
-
-def _check_owner(file: CheckedFile, digest: str, **numbers: int) -> None:
-    root = file.attributes[""]
-    if root.get("plan_digest") != digest or any(root.get(name) != number for name, number in numbers.items()):
-        raise Mismatch(file.where, "belongs to another plan", RESTORE)
-
-
-def _digest(plan: dict[str, Any]) -> str:
-    return hashlib.sha256(canonical_json(plan).encode()).hexdigest()
 
 
 def _sizes(folder: Path, plan: dict[str, Any]) -> tuple[int, int, int]:

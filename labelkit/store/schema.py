@@ -337,6 +337,15 @@ def name_text(raw: bytes) -> str:
     return raw.decode("utf-8", "surrogateescape")
 
 
+def is_utf8(raw: bytes) -> bool:
+    """Say whether the raw bytes of a name are UTF-8."""
+    try:
+        raw.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
 def name_fault(name: str) -> str | None:
     """Say why a name cannot be a sample id, or return ``None`` if it can.
 

@@ -19,10 +19,10 @@ from labelkit.store.hdf5.reading import CheckedFile
 from labelkit.store.matches import read_matches
 from labelkit.store.neighbors import read_neighbors
 from labelkit.store.opening import open_file
+from labelkit.store.parts import open_part
 from labelkit.store.patches import SET_NAME, check_set_file, patches_folder, read_set_json
 from labelkit.store.prototypes import read_prototypes
 from labelkit.store.results import parse_result, results_beside, results_folder
-from labelkit.store.run_folder import open_part
 
 Report = Callable[[int], None]
 _READERS: dict[str, Callable[[Path], object]] = {

@@ -12,7 +12,8 @@ import numpy as np
 from labelkit.config.discover import DiscoverCategoriesConfig
 from labelkit.stages.discover.categories import discover_categories
 from labelkit.store.embeddings import ModelIdentity, open_store
-from labelkit.store.writing import EmbeddingPlan, EmbeddingRun
+from labelkit.store.plans import EmbeddingPlan
+from labelkit.store.writing import EmbeddingRun
 from tests.benchmarks.measure import Row
 
 SEEDS = {"rows": 0, "draws": 0}

@@ -22,7 +22,8 @@ from pathlib import Path
 
 import numpy as np
 from labelkit.store.embeddings import ModelIdentity
-from labelkit.store.writing import EmbeddingPlan, EmbeddingRun
+from labelkit.store.plans import EmbeddingPlan
+from labelkit.store.writing import EmbeddingRun
 from PIL import Image
 from tests.benchmarks.measure import Row
 

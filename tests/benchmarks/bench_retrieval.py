@@ -188,7 +188,8 @@ def memory_row() -> Row:
 def write_store(path: Path, n: int, dim: int) -> None:
     """Write the rows of ``make_rows`` as a store."""
     from labelkit.store.embeddings import ModelIdentity
-    from labelkit.store.writing import EmbeddingPlan, EmbeddingRun
+    from labelkit.store.plans import EmbeddingPlan
+    from labelkit.store.writing import EmbeddingRun
 
     embeddings, labels = make_rows(n, dim, PER_CLASS)
     model = ModelIdentity("made-up", "f" * 64, "", "made-up.safetensors", "features", "mean", {"size": 8}, {})

@@ -21,7 +21,8 @@ from labelkit.stages.embed.images import embed_images
 from labelkit.store.embeddings import EmbeddingStore, ModelIdentity, open_store
 from labelkit.store.hdf5.writing import Contents
 from labelkit.store.hdf5.writing import Image as FileImage
-from labelkit.store.writing import EmbeddingPlan, EmbeddingRun
+from labelkit.store.plans import EmbeddingPlan
+from labelkit.store.writing import EmbeddingRun
 from numpy.typing import ArrayLike
 from PIL import Image
 from sklearn.datasets import load_digits

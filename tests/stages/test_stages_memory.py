@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from labelkit.cli.main import main
 from labelkit.store.embeddings import ModelIdentity, open_store
-from labelkit.store.writing import EmbeddingPlan, EmbeddingRun
+from labelkit.store.plans import EmbeddingPlan
+from labelkit.store.writing import EmbeddingRun
 
 needs_proc = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads the peak from /proc")
 ROWS, DIM, CLASSES = 60_000, 256, 20

@@ -18,8 +18,9 @@ from labelkit.stages.discover.categories import discover_head
 from labelkit.stages.group.cluster import cluster_store
 from labelkit.stages.group.diff import diff_groups
 from labelkit.store.embeddings import EmbeddingStore, open_store
+from labelkit.store.plans import EmbeddingPlan
 from labelkit.store.results import read_result, write_result
-from labelkit.store.writing import EmbeddingPlan, EmbeddingRun
+from labelkit.store.writing import EmbeddingRun
 
 MakeNamed = Callable[..., EmbeddingStore]
 CORNERS = {"a": (1, 0, 0), "b": (0, 1, 0), "c": (0, 0, 1), "d": (-1, 0, 0), "e": (0, -1, 0)}

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 from labelkit.store.embeddings import open_store
-from labelkit.store.patch_writing import PatchPlan, PatchRun, Piece
+from labelkit.store.patch_writing import PatchRun, Piece
 from labelkit.store.patches import patches_folder
+from labelkit.store.plans import PatchPlan
 from labelkit.store.writing import EmbeddingRun
 from store_samples import make_plan, write_part
 

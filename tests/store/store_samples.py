@@ -10,8 +10,9 @@ import h5py
 import numpy as np
 from labelkit.store.embeddings import EmbeddingStore, ModelIdentity, open_store
 from labelkit.store.hdf5.writing import Contents
+from labelkit.store.plans import EmbeddingPlan
 from labelkit.store.schema import name_bytes, name_text
-from labelkit.store.writing import EmbeddingPlan, EmbeddingRun
+from labelkit.store.writing import EmbeddingRun
 
 DIM = 3
 NOT_UTF8 = "b/\udcff.png"

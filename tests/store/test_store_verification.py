@@ -14,8 +14,9 @@ from labelkit.errors import Damaged, Mismatch, NotAStore, Refused, StoreError
 from labelkit.store.embeddings import open_store
 from labelkit.store.hdf5.writing import Image
 from labelkit.store.packing import pack_store
-from labelkit.store.patch_writing import PatchPlan, PatchRun, Piece
+from labelkit.store.patch_writing import PatchRun, Piece
 from labelkit.store.patches import patches_folder
+from labelkit.store.plans import PatchPlan
 from labelkit.store.results import write_result
 from labelkit.store.schema import name_bytes
 from labelkit.store.verification import (

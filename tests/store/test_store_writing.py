@@ -17,7 +17,8 @@ from labelkit.errors import BusyError, Damaged, DatasetError, Mismatch, Resource
 from labelkit.store import run_folder, schema
 from labelkit.store.embeddings import open_store
 from labelkit.store.hdf5.writing import Image
-from labelkit.store.writing import EmbeddingPlan, EmbeddingRun, continue_plan
+from labelkit.store.plans import EmbeddingPlan, continue_plan
+from labelkit.store.writing import EmbeddingRun
 from store_samples import DIM, MODEL, SAMPLE_IDS, contents_of, make_plan, make_store, rows_of, write_part
 
 

@@ -18,9 +18,9 @@ from labelkit.errors import CheckpointError
 from labelkit.store.embeddings import open_store
 from labelkit.store.matches import read_matches
 from labelkit.store.opening import trust
+from labelkit.store.parts import open_part
 from labelkit.store.patches import open_patches
 from labelkit.store.results import list_results, read_result, write_result
-from labelkit.store.run_folder import open_part
 from labelkit.store.writing import EmbeddingRun
 from patch_samples import make_both, make_patch_plan
 from store_samples import make_plan, make_store, write_part

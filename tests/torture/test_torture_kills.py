@@ -16,7 +16,7 @@ from labelkit.config.metric_learning import MetricLearningConfig
 from labelkit.config.train import StepRunConfig, StepTrainConfig
 from labelkit.engine.checkpoint import load_checkpoint, verify_checkpoint
 from labelkit.methods.registry import METHODS
-from labelkit.store.run_folder import open_part
+from labelkit.store.parts import open_part
 from PIL import Image
 from torture_processes import Worker
 from torture_tally import FULL_SECONDS, Tally, tree

@@ -21,11 +21,10 @@ import torch
 from labelkit.cli.main import main
 from labelkit.engine.checkpoint import CheckpointWriter, load_checkpoint
 from labelkit.errors import LabelkitError, ResourceError
-from labelkit.store import patch_writing, writing
 from labelkit.store.embeddings import open_store
 from labelkit.store.opening import trust
+from labelkit.store.parts import open_part
 from labelkit.store.results import write_result
-from labelkit.store.run_folder import open_part
 from labelkit.store.writing import EmbeddingRun
 from patch_samples import make_both, make_patch_plan
 from PIL import Image
@@ -148,8 +147,7 @@ def test_a_full_disk_is_an_error_and_with_room_the_same_again_ends_the_same(
     tmp_path: Path, mount: Mount, tally: Tally, name: str, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # so that the disk fills while something is written, not before anything is
-    for module in (writing, patch_writing):
-        monkeypatch.setattr(module, "check_space", lambda *args: None)
+    monkeypatch.setattr("labelkit.store.parts.check_space", lambda *args: None)
     action = ACTIONS[name]
     expected = _expected(action, tmp_path / "whole")
     pages = 2 + 2 * sum(-(-len(data) // PAGE) for data in expected.values())

@@ -39,8 +39,9 @@ from labelkit.stages.train.prepare import choose_images, has_own_splits, prepare
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.patch_writing import PatchRun
 from labelkit.store.patches import open_patches, patches_folder
+from labelkit.store.plans import EmbeddingPlan, continue_plan
 from labelkit.store.reuse import copy_rows
-from labelkit.store.writing import EmbeddingPlan, EmbeddingRun, continue_plan
+from labelkit.store.writing import EmbeddingRun
 
 
 def embed_images(config: EmbedConfig) -> SimpleResult:

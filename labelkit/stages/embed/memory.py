@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from labelkit.config.embed import EmbedConfig
 from labelkit.models.inference import InferenceNetwork
 from labelkit.stages.memory import Memory
-from labelkit.store.writing import EmbeddingPlan
+from labelkit.store.plans import EmbeddingPlan
 
 # Listed names, labels and the plan; and what is read when the finished store is opened.
 _LISTING_BYTES = 900

@@ -15,8 +15,8 @@ from labelkit.data.loading import EvalBatch
 from labelkit.data.views.transforms import ViewSpec, crop_boxes
 from labelkit.errors import ConfigError, DivergenceError
 from labelkit.models.inference import InferenceNetwork
-from labelkit.store.patch_writing import PatchPlan, PatchRun, Piece
-from labelkit.store.writing import EmbeddingPlan
+from labelkit.store.patch_writing import PatchRun, Piece
+from labelkit.store.plans import EmbeddingPlan, PatchPlan
 
 
 def patch_shape(network: InferenceNetwork, view: ViewSpec) -> tuple[int, int, int]:

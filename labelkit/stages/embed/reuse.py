@@ -12,8 +12,8 @@ from labelkit.data.datasets import ImageDataset
 from labelkit.data.decode import BadImage
 from labelkit.stages.progress import current_progress
 from labelkit.store.embeddings import EmbeddingStore
+from labelkit.store.plans import EmbeddingPlan, planned_reuse
 from labelkit.store.reuse import check_reusable, match_rows
-from labelkit.store.writing import EmbeddingPlan, planned_reuse
 
 
 def plan_reuse(

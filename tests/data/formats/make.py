@@ -22,7 +22,8 @@ from labelkit.engine.checkpoint import CheckpointWriter  # noqa: E402 - after th
 from labelkit.store.embeddings import open_store  # noqa: E402
 from labelkit.store.matches import Matches, MatchFile, write_matches  # noqa: E402
 from labelkit.store.packing import pack_store  # noqa: E402
-from labelkit.store.patch_writing import PatchPlan, PatchRun, Piece  # noqa: E402
+from labelkit.store.patch_writing import PatchRun, Piece  # noqa: E402
+from labelkit.store.plans import PatchPlan  # noqa: E402
 from labelkit.store.results import write_result  # noqa: E402
 from store_samples import make_plan, make_store  # noqa: E402
 

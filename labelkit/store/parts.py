@@ -1,0 +1,304 @@
+"""The one writer of parts: a plan is carried out part by part, by one process or several, and survives a kill.
+
+``Parts`` begins or continues a run, commits and verifies its parts, and guards the step that puts them together. Rows
+of a store and patches of its images differ in what a part holds and in what is made of the parts; that is said in
+``labelkit.store.writing`` and ``labelkit.store.patch_writing``.
+
+A part is an HDF5 file followed by its SHA-256, so that damage is found before HDF5 reads it. The same plan and values
+give the same bytes. The run folder is described in ``labelkit.store.schema``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelkit.errors import Damaged, Mismatch, StoreError, resource_error
+from labelkit.store import schema
+from labelkit.store.commit import commit_bytes, commit_json
+from labelkit.store.digests import RESTORE
+from labelkit.store.hdf5.reading import CheckedFile
+from labelkit.store.hdf5.writing import Contents, Image
+from labelkit.store.plans import plan_digest
+from labelkit.store.run_folder import check_space, clear, compare_plans, locked, read_plan, translated
+
+Held = TypeVar("Held")
+"""What a part holds, as it is read."""
+
+
+class Parts(Generic[Held]):
+    """The parts of one plan.
+
+    Args:
+        folder: the run folder.
+        out: the store that they are for.
+        plan: as ``plan.json`` holds it.
+        numbers: of each part, in order: that of the part of the store, and that of the piece of it, if it is one.
+        word: what messages call a part.
+        read: number of a part and its file, which is of this plan, to what the part holds; checks that.
+        published: plan digest of what is there under the final name, or ``None``.
+        overwrite: replace what is there, and drop an unfinished run of another plan.
+
+    Attributes:
+        folder: the run folder.
+        digest: of the plan.
+        warnings: what the user should know, such as parts that were damaged and are made again.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        out: Path,
+        plan: Mapping[str, Any],
+        numbers: Sequence[tuple[int, ...]],
+        *,
+        word: str,
+        read: Callable[[int, CheckedFile], Held],
+        published: Callable[[], object],
+        overwrite: bool,
+    ) -> None:
+        self.folder = folder
+        self.digest = plan_digest(plan)
+        self.warnings: list[str] = []
+        self._out = out
+        self._plan = dict(plan)
+        self._numbers = numbers
+        self._word = word
+        self._read = read
+        self._published = published
+        self._overwrite = overwrite
+
+    # ---- the folder
+
+    def begin(
+        self, is_finished: Callable[[], bool], check: Callable[[], None], files: Mapping[str, bytes] | None = None
+    ) -> bool:
+        """Begin or continue the run; return whether there is anything to do.
+
+        Args:
+            is_finished: whether all is made already; then what is left of the run is removed.
+            check: raises what forbids the run; nothing was written yet.
+            files: of the run folder, by name, committed before the plan.
+
+        Raises:
+            Mismatch: an unfinished run has another plan; names the keys.
+            ResourceError: no permission, the disk is full, ...
+            BusyError: another process is publishing.
+        """
+        while True:
+            if is_finished():
+                self._remove_leftover()
+                return False
+            check()
+            with translated(self.folder):
+                (self.folder / "parts").mkdir(parents=True, exist_ok=True)
+            with locked(self.folder) as still_there:
+                if still_there:
+                    self._commit_plan(files or {})
+                    return True
+            # Another process published and removed the run folder while we waited for it.
+
+    def check_plan(self) -> None:
+        """Refuse to go on with a run of another plan.
+
+        Raises:
+            Mismatch: the plan in the folder is not ours; names the keys.
+        """
+        compare_plans(self.folder, read_plan(self.folder), self._plan)
+
+    def check_space(self, size: int, what: str) -> None:
+        """Check that the parts and what is made of them will fit, what is there already deducted.
+
+        Args:
+            size: estimated bytes of what is made of the parts.
+            what: what is needed, for the message.
+
+        Raises:
+            ResourceError: less is free.
+        """
+        check_space(self.folder, int(2.1 * size), self._out, what)
+
+    def _remove_leftover(self) -> None:
+        if self.folder.exists() and read_plan(self.folder) in (None, self._plan):
+            clear(self.folder)
+
+    def _commit_plan(self, files: Mapping[str, bytes]) -> None:
+        loaded = read_plan(self.folder)
+        if loaded is not None and loaded != self._plan and self._overwrite:
+            clear(self.folder, keep_lock=True)
+            with translated(self.folder):
+                (self.folder / "parts").mkdir(exist_ok=True)
+            loaded = None
+        compare_plans(self.folder, loaded, self._plan)
+        for name, data in files.items():
+            path = self.folder / name
+            with translated(path):
+                current = path.read_bytes() if path.exists() else None
+            if current != data:
+                commit_bytes(path, data)
+        if loaded is None:
+            commit_json(self.folder / "plan.json", self._plan)
+            # Where locks do nothing, another worker may have been first.
+            self.check_plan()
+
+    # ---- parts
+
+    def path(self, number: int) -> Path:
+        """Return where a part is."""
+        return self.folder / "parts" / part_name(*self._numbers[number])
+
+    def commit(self, number: int, datasets: Mapping[str, NDArray[Any]]) -> None:
+        """Write a part, complete or not at all.
+
+        Raises:
+            ResourceError: the disk is full, ...
+        """
+        contents = Contents(dict(datasets))
+        contents.set("", format=schema.FORMAT_PART, format_version=schema.FORMAT_VERSION, requires="")
+        contents.set("", plan_digest=self.digest, **_part_numbers(*self._numbers[number]))
+        data = Image(contents, block_bytes=1 << 62).to_bytes()
+        commit_bytes(self.path(number), [data, hashlib.sha256(data).digest()])
+
+    def is_done(self, number: int) -> bool:
+        """Say whether a part exists and is right; one that is not gets the name ``.bad`` and a warning.
+
+        Raises:
+            ResourceError: it cannot be read or renamed.
+        """
+        path = self.path(number)
+        try:
+            if not path.exists():
+                return False
+            self._load(number)
+        except StoreError as error:
+            with translated(path):
+                path.replace(path.with_name(path.name + ".bad"))
+            self.warnings.append(f"{error.where}: {error.problem}; renamed to {path.name}.bad, made again")
+            return False
+        except OSError as error:
+            raise resource_error(error, str(path)) from error
+        return True
+
+    def load(self, number: int) -> Held:
+        """Read and verify a part that is to be published.
+
+        Raises:
+            StoreError: it is damaged, or of another plan.
+            ResourceError: it cannot be read.
+        """
+        try:
+            return self._load(number)
+        except StoreError as error:
+            remedy = f"Run the same command again; the {self._word} will be made again."
+            raise type(error)(error.where, error.problem, remedy) from error
+        except OSError as error:
+            raise resource_error(error, str(self.path(number))) from error
+
+    def _load(self, number: int) -> Held:
+        with open_part(self.path(number)) as file:
+            check_owner(file, self.digest, *self._numbers[number])
+            return self._read(number, file)
+
+    # ---- publishing
+
+    def is_published(self) -> bool:
+        """Say whether another process has put the parts together and removed the folder."""
+        return not self.folder.exists() and self._published() == self.digest
+
+    @contextlib.contextmanager
+    def publishing(self) -> Iterator[bool]:
+        """Hold the lock while the parts are put together; gives whether that is still to be done.
+
+        Raises:
+            StoreError: parts are missing.
+            BusyError: another process is publishing.
+            ResourceError: the lock file cannot be made.
+        """
+        with locked(self.folder) as still_there:
+            if (not self._overwrite or not still_there) and self._published() == self.digest:
+                self._remove_leftover()
+                yield False
+                return
+            missing = [number for number in range(len(self._numbers)) if not self.path(number).exists()]
+            if missing:
+                total = len(self._numbers)
+                problem = f"{len(missing)} of {total} {self._word}s are missing, the first is {missing[0]}"
+                raise StoreError(str(self.folder), problem, "Run the same command again to make them.")
+            yield True
+
+    def clear(self) -> None:
+        """Remove the folder, once all that was made of the parts is there.
+
+        Raises:
+            ResourceError: something in it cannot be removed.
+        """
+        clear(self.folder)
+
+
+def part_name(part: int, piece: int | None = None) -> str:
+    """Return the file name of a part of a store, or of a piece of it."""
+    return f"{part:06d}.h5" if piece is None else f"{part:06d}-{piece:03d}.h5"
+
+
+def _part_numbers(part: int, piece: int | None = None) -> dict[str, int]:
+    return {"part": part} if piece is None else {"part": part, "piece": piece}
+
+
+def open_part(path: Path) -> CheckedFile:
+    """Read a part and verify it.
+
+    Raises:
+        StoreError: it is damaged.
+        OSError: it cannot be read.
+    """
+    raw = path.read_bytes()
+    data, digest = raw[: -schema.PART_DIGEST_BYTES], raw[-schema.PART_DIGEST_BYTES :]
+    if hashlib.sha256(data).digest() != digest:
+        raise Damaged(str(path), "digest differs, the file was changed or the disk is failing", RESTORE)
+    return CheckedFile(io.BytesIO(data), str(path), schema.FORMAT_PART)
+
+
+def check_owner(file: CheckedFile, digest: str, part: int, piece: int | None = None) -> None:
+    """Check that a part is of a plan and has the number that its name says.
+
+    Raises:
+        Mismatch: it is another one.
+    """
+    root = file.attributes[""]
+    expected = {"plan_digest": digest, **_part_numbers(part, piece)}
+    if any(root.get(name) != value for name, value in expected.items()):
+        raise Mismatch(file.where, "belongs to another plan", RESTORE)
+
+
+def cast_finite(
+    values: NDArray[Any], kind: np.dtype[Any], place: Callable[[int], str], name: str, option: str
+) -> NDArray[Any]:
+    """Return rows (m, d) of numbers in their stored type.
+
+    Args:
+        values: the rows.
+        kind: a type of floats.
+        place: number of a row to how messages call it.
+        name: of the numbers.
+        option: that chooses the type.
+
+    Raises:
+        StoreError: a number is not finite, or too large for the type.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        stored = values.astype(kind)
+    finite = np.isfinite(stored).all(axis=1)
+    if not finite.all():
+        row = int(np.argmin(finite))
+        overflow = bool(np.isfinite(values[row]).all())
+        problem = f"{name} is too large for {kind}" if overflow else f"{name} is not finite"
+        remedy = f"Pass {option} float32." if overflow else "The network or its weights are broken; check them."
+        raise StoreError(place(row), problem, remedy)
+    return stored

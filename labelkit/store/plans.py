@@ -1,0 +1,432 @@
+"""Plans: all that decides the bytes of a store, or of its patches, besides the images and the network.
+
+A run folder keeps its plan, so that whoever goes on with the run goes on with the same; see ``labelkit.store.schema``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelkit.errors import DatasetError
+from labelkit.store import schema
+from labelkit.store.commit import canonical_json
+from labelkit.store.embeddings import ModelIdentity, differing_keys
+from labelkit.store.schema import name_bytes, name_fault, name_text
+
+_RESERVED = {"digests", "model", "skipped", "label_sets", "results", "preprocess", "numerics"}
+
+
+def embedding_run_folder(out: Path) -> Path:
+    """Return where a store is while it is made."""
+    return out.with_name(out.name + ".run")
+
+
+def patches_run_folder(out: Path) -> Path:
+    """Return where the patches of a store are while they are made."""
+    return out.with_name(out.name + ".patches.run")
+
+
+def plan_digest(plan: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of a plan's canonical JSON, 64 hexadecimal digits."""
+    return hashlib.sha256(canonical_json(plan).encode()).hexdigest()
+
+
+@dataclass(frozen=True, eq=False)
+class EmbeddingPlan:
+    """All that decides the bytes of a store, besides the images and the network.
+
+    Args:
+        sample_ids: N paths below the data root, sorted by their bytes, unique; what is not UTF-8 as
+            surrogate escapes.
+        model: what makes the embeddings.
+        dim: values per embedding.
+        batch_size: images per forward pass; the borders of the batches are fixed by the plan, since the
+            last bits of a row depend on the batch it ran in.
+        normalized: whether rows have length 1.
+        metric: how rows are meant to be compared: ``cosine``, ``l2`` or ``dot``.
+        created_by: program and version.
+        dtype: ``float32`` or ``float16``, type of the stored rows.
+        extras: width of each further float32 output per row, such as ``{"logits": 10}``.
+        part_rows: rows committed at a time; lowered to a multiple of ``batch_size`` and to about 64 MiB,
+            but at least one batch.
+        labels: (N,) int, class index, -1 = unlabeled. The truth, also where training must not look.
+        labeled: (N,) bool, whether training may use the label.
+        class_names: k names.
+        old_classes: (k,) bool, whether the class has labeled samples.
+        splits: (N,) int, index into ``split_names``, -1 = in no split.
+        split_names: names of the splits.
+        reused_from: content digests of stores that rows are copied from.
+        reused: (N, 2) int, index into ``reused_from`` and row of that store, -1 where a row is computed; given if
+            and only if ``reused_from`` is.
+
+    Raises:
+        DatasetError: a sample id is not a path below the data root.
+        ValueError: anything else that does not fit together.
+    """
+
+    sample_ids: Sequence[str]
+    model: ModelIdentity
+    dim: int
+    batch_size: int
+    normalized: bool
+    metric: str
+    created_by: str
+    dtype: str = "float32"
+    extras: Mapping[str, int] | None = None
+    part_rows: int = 1024
+    labels: NDArray[np.int64] | None = None
+    labeled: NDArray[np.bool_] | None = None
+    class_names: Sequence[str] = ()
+    old_classes: NDArray[np.bool_] | None = None
+    splits: NDArray[np.int16] | None = None
+    split_names: Sequence[str] = ()
+    reused_from: Sequence[str] = ()
+    reused: NDArray[np.int64] | None = None
+
+    def __post_init__(self) -> None:
+        """Bring the fields to their stored types and check them against each other."""
+        self._set("sample_ids", tuple(self.sample_ids))
+        self._set("class_names", tuple(self.class_names))
+        self._set("split_names", tuple(self.split_names))
+        self._set("reused_from", tuple(self.reused_from))
+        self._set("extras", dict(sorted((self.extras or {}).items())))
+        for name, dtype in (
+            ("labels", "<i8"),
+            ("labeled", "?"),
+            ("old_classes", "?"),
+            ("splits", "<i2"),
+            ("reused", "<i8"),
+        ):
+            values = getattr(self, name)
+            if values is not None:
+                array = np.array(values, dtype=dtype)
+                if not np.array_equal(array, np.asarray(values)):
+                    raise ValueError(f"{name} holds values that {dtype} cannot")
+                array.flags.writeable = False
+                self._set(name, array)
+        self._check_ids()
+        self._check_numbers()
+        self._check_columns()
+        largest = max(1, schema.PART_BYTES // self._row_bytes)
+        batches = max(1, min(self.part_rows, largest) // self.batch_size)
+        self._set("part_rows", batches * self.batch_size)
+
+    def _set(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)
+
+    def _check_ids(self) -> None:
+        if not self.sample_ids:
+            raise ValueError("sample_ids is empty")
+        previous = b""
+        for name in self.sample_ids:
+            if fault := name_fault(name):
+                raise DatasetError(
+                    repr(name), f"as a sample id, it {fault}", "Name images by their path below the data root."
+                )
+            raw = name_bytes(name)
+            if raw <= previous:
+                raise ValueError(f"sample_ids are not sorted by their bytes or not unique at {name!r}")
+            previous = raw
+
+    def _check_numbers(self) -> None:
+        if self.dtype not in schema.DTYPES:
+            raise ValueError(f"dtype must be one of {schema.DTYPES}, got {self.dtype!r}")
+        if self.metric not in schema.METRICS:
+            raise ValueError(f"metric must be one of {schema.METRICS}, got {self.metric!r}")
+        for name in ("dim", "batch_size", "part_rows"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        for name, width in self.widths.items():
+            if not schema.WORD.fullmatch(name) or name in _RESERVED or name in schema.STORE_COLUMNS or width < 1:
+                raise ValueError(f"an extra output cannot be named {name!r} with width {width}")
+
+    def _check_columns(self) -> None:
+        count = len(self.sample_ids)
+        for name in ("labels", "labeled", "splits"):
+            values = getattr(self, name)
+            if values is not None and values.shape != (count,):
+                raise ValueError(f"{name} has shape {values.shape} for {count} samples")
+        classes = len(self.class_names)
+        if self.old_classes is not None and self.old_classes.shape != (classes,):
+            raise ValueError(f"old_classes has shape {self.old_classes.shape} for {classes} class names")
+        for name, values, limit in (
+            ("labels", self.labels, classes or None),
+            ("splits", self.splits, len(self.split_names)),
+        ):
+            if values is not None and ((values < -1).any() or (limit is not None and (values >= limit).any())):
+                raise ValueError(f"{name} must be -1 or below {limit}")
+        if self.labeled is not None and (self.labels is None or bool((self.labels[self.labeled] < 0).any())):
+            raise ValueError("labeled marks samples that have no label")
+        if len(set(self.split_names)) < len(self.split_names):
+            raise ValueError(f"split_names holds a name twice: {self.split_names}")
+        if (self.reused is None) != (not self.reused_from):
+            raise ValueError("reused and reused_from go together")
+        if self.reused is not None and (
+            self.reused.shape != (count, 2) or bool((self.reused[:, 0] >= len(self.reused_from)).any())
+        ):
+            raise ValueError(f"reused has shape {self.reused.shape} for {count} samples, or names a store too many")
+
+    @property
+    def num_reused(self) -> int:
+        """Rows that are copied."""
+        return 0 if self.reused is None else int((self.reused[:, 0] >= 0).sum())
+
+    @property
+    def widths(self) -> Mapping[str, int]:
+        """Width of each further output, by name."""
+        return self.extras or {}
+
+    @property
+    def _row_bytes(self) -> int:
+        return self.dim * np.dtype(self.dtype).itemsize + 4 * sum(self.widths.values()) + 48
+
+    @cached_property
+    def _names(self) -> bytes:
+        return b"\0".join(name_bytes(name) for name in self.sample_ids)
+
+    @cached_property
+    def _columns(self) -> dict[str, Any]:
+        arrays = {name: getattr(self, name) for name in ("labels", "labeled", "old_classes", "splits")}
+        columns: dict[str, Any] = {name: None if array is None else array.tolist() for name, array in arrays.items()}
+        if self.reused is not None:
+            columns["reused"] = self.reused.tolist()
+        return {**columns, "class_names": list(self.class_names), "split_names": list(self.split_names)}
+
+    @cached_property
+    def _json(self) -> dict[str, Any]:
+        return {
+            "format": schema.FORMAT_PLAN,
+            "format_version": schema.FORMAT_VERSION,
+            "files": {"count": len(self.sample_ids), "sha256": hashlib.sha256(self._names).hexdigest()},
+            "columns": {
+                name: hashlib.sha256(canonical_json(column).encode()).hexdigest()
+                for name, column in self._columns.items()
+            },
+            "model": self.model.to_json(),
+            "dim": self.dim,
+            "dtype": self.dtype,
+            "extras": dict(self.widths),
+            "batch_size": self.batch_size,
+            "part_rows": self.part_rows,
+            "normalized": self.normalized,
+            "metric": self.metric,
+            "created_by": self.created_by,
+            **({"reuse": {"stores": list(self.reused_from), "rows": self.num_reused}} if self.reused_from else {}),
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the plan with digests in place of names and labels, as ``plan.json`` holds it."""
+        loaded: dict[str, Any] = json.loads(canonical_json(self._json))
+        return loaded
+
+    def digest(self) -> str:
+        """Return the SHA-256 of the plan's canonical JSON, 64 hexadecimal digits."""
+        return plan_digest(self._json)
+
+    def files(self) -> dict[str, bytes]:
+        """Return what a run folder holds beside the plan, which has the digests of both, by name."""
+        return {"files": self._names, "columns.json": canonical_json(self._columns).encode()}
+
+    @property
+    def num_parts(self) -> int:
+        """Parts of a run of this plan."""
+        return -(-len(self.sample_ids) // self.part_rows)
+
+    def estimated_bytes(self) -> int:
+        """Return about how many bytes the store will have."""
+        longest = max(len(name_bytes(name)) for name in self.sample_ids)
+        return (self._row_bytes + longest + 16) * len(self.sample_ids) + (64 << 10)
+
+
+def continue_plan(out: str | os.PathLike[str], plan: EmbeddingPlan) -> EmbeddingPlan:
+    """Return the plan to go on with: that of an unfinished run, if it differs from ``plan`` in its listing only.
+
+    So files that were added since the run began are left for the next store, and files that vanished
+    are still in the plan, to be skipped with that reason. In every other case ``plan`` itself is
+    returned; ``EmbeddingRun.open`` then says what differs.
+
+    Args:
+        out: the store to be made.
+        plan: made from the listing of now.
+    """
+    stored = _stored_plan(embedding_run_folder(Path(out)))
+    if stored is None:
+        return plan
+    differing = differing_keys(stored.to_json(), plan.to_json())
+    keys = {key if key.startswith("reuse.") else key.partition(".")[0] for key in differing}
+    same_names = all(
+        stored._columns[name] == plan._columns[name] for name in ("class_names", "old_classes", "split_names")
+    )
+    # Which rows are copied follows from the listing; from which stores must be the same.
+    if keys - {"files", "columns", "reuse.rows"} or not same_names:
+        return plan
+    rows = {name: row for row, name in enumerate(plan.sample_ids)}
+    pairs = [(old, rows[name]) for old, name in enumerate(stored.sample_ids) if name in rows]
+    for name in ("labels", "labeled", "splits"):
+        mine, other = stored._columns[name], plan._columns[name]
+        if (mine is None) != (other is None) or (mine and any(mine[old] != other[new] for old, new in pairs)):
+            return plan
+    return stored if pairs else plan
+
+
+def planned_reuse(out: str | os.PathLike[str], plan: EmbeddingPlan, stores: Sequence[str]) -> NDArray[np.int64] | None:
+    """Return which rows an unfinished run copies, so that the images need not be looked at again.
+
+    Args:
+        out: the store to be made.
+        plan: made from the listing of now.
+        stores: content digests of the stores to copy from.
+
+    Returns:
+        (N, 2) as ``EmbeddingPlan.reused``, or ``None`` where there is no run of this listing and these stores.
+    """
+    stored = _stored_plan(embedding_run_folder(Path(out)))
+    if stored is None or stored.sample_ids != plan.sample_ids or stored.reused_from != tuple(stores):
+        return None
+    return stored.reused
+
+
+def _stored_plan(folder: Path) -> EmbeddingPlan | None:
+    """Return the plan of an unfinished run, or ``None`` where there is none that can be read."""
+    try:
+        loaded = json.loads((folder / "plan.json").read_bytes())
+        columns = json.loads((folder / "columns.json").read_bytes())
+        names = (folder / "files").read_bytes()
+        model = {key: value for key, value in loaded["model"].items() if key != "preprocess_digest"}
+        foreign = ("format", "format_version", "files", "columns", "reuse")
+        own = {key: value for key, value in loaded.items() if key not in foreign}
+        plan = EmbeddingPlan(
+            **{**own, "model": ModelIdentity(**model)},
+            reused_from=loaded.get("reuse", {}).get("stores", ()),
+            sample_ids=[name_text(raw) for raw in names.split(b"\0")],
+            **columns,
+        )
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, DatasetError):
+        return None
+    return plan if plan.to_json() == loaded else None
+
+
+@dataclass(frozen=True, eq=False)
+class PatchPlan:
+    """All that decides the bytes of the patches, besides the images and the network.
+
+    Args:
+        rows: plan of the store they belong to.
+        layer: of the network that they are the output of.
+        grid: rows and columns of the patches of an image.
+        dim: values per patch.
+        dtype: ``float16`` or ``float32``.
+        per_image: so many cells are drawn from each image; ``None``: all.
+        seed: of the draws.
+        set_bytes: about so many bytes go into one file.
+
+    Raises:
+        ValueError: a number out of its range.
+    """
+
+    rows: EmbeddingPlan
+    layer: str
+    grid: tuple[int, int]
+    dim: int
+    dtype: str = "float16"
+    per_image: int | None = None
+    seed: int = 0
+    set_bytes: int = schema.SET_BYTES
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        if self.dtype not in schema.DTYPES:
+            raise ValueError(f"dtype must be one of {schema.DTYPES}, got {self.dtype!r}")
+        numbers = (*self.grid, self.dim, self.set_bytes, 1 if self.per_image is None else self.per_image)
+        if min(numbers) < 1 or max(self.grid) > np.iinfo(np.uint16).max:
+            raise ValueError(f"grid, dim, per_image and set_bytes must be at least 1, got {numbers}")
+
+    @property
+    def count(self) -> int:
+        """Patches of an image."""
+        cells = self.grid[0] * self.grid[1]
+        return cells if self.per_image is None else min(self.per_image, cells)
+
+    @property
+    def is_sampled(self) -> bool:
+        """Whether the cells of each patch are written down."""
+        return self.per_image is not None
+
+    @property
+    def _row_bytes(self) -> int:
+        return patch_row_bytes(self.count, self.dim, self.dtype, is_sampled=self.is_sampled)
+
+    @cached_property
+    def pieces(self) -> list[tuple[int, int, int, int]]:
+        """Part of the store, number in it, first row and the row after the last one, of each piece in order."""
+        rows = self.rows
+        return piece_ranges(len(rows.sample_ids), rows.part_rows, rows.batch_size, self._row_bytes)
+
+    @cached_property
+    def files(self) -> list[list[int]]:
+        """Numbers of the pieces that go into each file of the set."""
+        limit = max(1, self.set_bytes // self._row_bytes)
+        found: list[list[int]] = [[]]
+        rows = 0
+        for number, (_, _, start, stop) in enumerate(self.pieces):
+            if found[-1] and rows + stop - start > limit:
+                found.append([])
+                rows = 0
+            found[-1].append(number)
+            rows += stop - start
+        return found
+
+    @property
+    def recipe(self) -> dict[str, Any]:
+        """What the patches depend on besides the store."""
+        return {
+            "layer": self.layer,
+            "grid": list(self.grid),
+            "per_image": self.per_image,
+            "seed": self.seed if self.is_sampled else None,
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the plan as ``plan.json`` holds it."""
+        plan = {
+            "format": schema.FORMAT_PLAN,
+            "format_version": schema.FORMAT_VERSION,
+            "kind": "patches",
+            "rows": self.rows.to_json(),
+            "recipe": self.recipe,
+            "dim": self.dim,
+            "dtype": self.dtype,
+            "set_bytes": self.set_bytes,
+        }
+        loaded: dict[str, Any] = json.loads(canonical_json(plan))
+        return loaded
+
+    def estimated_bytes(self) -> int:
+        """Return about how many bytes the files will have together."""
+        return self._row_bytes * len(self.rows.sample_ids) + (64 << 10) * len(self.files)
+
+
+def patch_row_bytes(count: int, dim: int, dtype: str, *, is_sampled: bool) -> int:
+    """Return the bytes of all patches of an image, ``count`` of them, with what is noted about them."""
+    return count * (dim * np.dtype(dtype).itemsize + (4 if is_sampled else 0)) + 40
+
+
+def piece_ranges(total: int, part_rows: int, batch_size: int, row_bytes: int) -> list[tuple[int, int, int, int]]:
+    """Return part of the store, number in it, first row and the row after the last one, of each piece in order."""
+    step = max(1, schema.PART_BYTES // row_bytes // batch_size) * batch_size
+    found = []
+    for part, first in enumerate(range(0, total, part_rows)):
+        last = min(first + part_rows, total)
+        starts = range(first, last, step)
+        found += [(part, number, start, min(start + step, last)) for number, start in enumerate(starts)]
+    return found
