@@ -1,4 +1,4 @@
-"""What README, presets and help show is what works: examples run, and every command line shown is one."""
+"""What README, docs, presets and help show is what works: examples run, and every command line shown is one."""
 
 from __future__ import annotations
 
@@ -17,23 +17,25 @@ from labelkit.cli.config import CONFIG_CLASSES
 from labelkit.cli.main import COMMANDS, EXIT_CODES, main
 from labelkit.methods.registry import METHODS
 from PIL import Image
-from tests.readme import README, code_blocks, command_lines
+from tests.pages import PAGES, README, ROOT, code_blocks, command_lines
 
-ROOT = Path(__file__).parents[1]
 # What ``labelkit config`` resolves without running it; for the others only the options are looked at.
 STAGES = {config.command[0] for config in CONFIG_CLASSES}
 
 
 def shown() -> dict[str, list[str]]:
     """Every command line that is shown to users, by the place that shows it."""
+    # Pages repeat each other's lines; one look at each is enough.
     found = {}
-    for block in code_blocks("bash"):
-        for line in command_lines(block):
-            found[f"README: {shlex.join(line)}"] = line
-    for text in re.findall(r"`(labelkit [^`\n]+)`", README):
-        # METHOD, NAME, FILE and ... stand for something
-        if not re.search(r"\.\.\.|\|| [A-Z]+\b", text):
-            found[f"README: {text}"] = shlex.split(text)[1:]
+    for page, text in PAGES.items():
+        for line in command_lines(page):
+            if line[0] == "labelkit" and line[1:] not in found.values():
+                found[f"{page}: {shlex.join(line)}"] = line[1:]
+        for words in re.findall(r"`(labelkit [^`\n]+)`", text):
+            # METHOD, NAME, FILE and ... stand for something
+            line = shlex.split(words)[1:]
+            if not re.search(r"\.\.\.|\|| [A-Z]+\b", words) and line not in found.values():
+                found[f"{page}: {words}"] = line
     for preset in sorted((ROOT / "presets").rglob("*.yaml")):
         first = preset.read_text().splitlines()[0]
         found[str(preset.relative_to(ROOT))] = shlex.split(first.removeprefix("#"))[1:]
@@ -43,8 +45,23 @@ def shown() -> dict[str, list[str]]:
 SHOWN = shown()
 
 
-def test_the_readme_shows_every_stage() -> None:
-    assert STAGES <= {line[0] for place, line in SHOWN.items() if place.startswith("README")}
+def test_the_pages_show_every_stage() -> None:
+    assert STAGES <= {line[0] for place, line in SHOWN.items() if not place.startswith("presets/")}
+
+
+def test_the_readme_is_short() -> None:
+    assert len(PAGES[README].splitlines()) <= 200
+
+
+def test_links_of_the_readme_lead_to_files_and_headings() -> None:
+    links = re.findall(r"\]\(([^)#]*)(?:#([^)]*))?\)", PAGES[README])
+    assert len(links) > 20
+
+    for path, heading in links:
+        assert (ROOT / path).is_file(), path
+        headings = re.findall(r"^#+ (.*)$", (ROOT / path).read_text(), flags=re.MULTILINE) if heading else []
+        slugs = [re.sub(r"[^a-z0-9 -]", "", text.lower()).replace(" ", "-") for text in headings]
+        assert not heading or heading in slugs, (path, heading)
 
 
 @pytest.mark.parametrize("line", SHOWN.values(), ids=SHOWN.keys())
@@ -79,24 +96,26 @@ def test_the_example_of_a_group_is_a_command_line(name: str, capsys: pytest.Capt
     assert main(["config", *line] if name in STAGES else [*line, "--help"]) == 0, capsys.readouterr().err
 
 
-def test_the_readme_explains_every_exit_code() -> None:
-    table = README[README.index("| Exit code |") :].split("\n\n")[0]
+def test_a_guide_explains_every_exit_code() -> None:
+    text = PAGES["docs/guides/scripts.md"]
+    table = text[text.index("| Exit code |") :].split("\n\n")[0]
     numbers = {int(number) for row in table.splitlines()[2:] for number in re.findall(r"\d+", row.split("|")[1])}
 
     assert numbers == set(EXIT_CODES)
 
 
-def test_the_readme_names_every_method() -> None:
-    table = README[README.index("| Method |") :].split("\n\n")[0]
+def test_a_guide_names_every_method() -> None:
+    text = PAGES["docs/guides/compare.md"]
+    table = text[text.index("| Method |") :].split("\n\n")[0]
 
     assert re.findall(r"^\| `([a-z0-9-]+)`", table, flags=re.MULTILINE) == list(METHODS)
 
 
-def test_the_python_of_the_readme_reads_a_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_python_of_a_guide_reads_a_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("LABELKIT_CACHE", str(tmp_path / "cache"))
     assert main(["embed", "--backbone", "pixels", "--image-size", "8", "--out", "digits.h5", "-q"]) == 0
-    _, block = code_blocks("python")
+    (block,) = code_blocks("docs/guides/exchange.md", "python")
     names: dict[str, Any] = {}
 
     exec(block, names)
@@ -107,7 +126,7 @@ def test_the_python_of_the_readme_reads_a_store(tmp_path: Path, monkeypatch: pyt
     names["f"].close()
 
 
-def test_the_python_of_the_readme_reads_patches(
+def test_the_python_of_a_guide_reads_patches(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -115,7 +134,7 @@ def test_the_python_of_the_readme_reads_patches(
     network = ["--backbone", "vit_mini_p4_32", "--random-weights", "--image-size", "64", "--max-images", "3", "--dense"]
     assert main(["embed", "--dataset", "scenes", "--split", "val", *network, "--out", "scenes.h5", "-q"]) == 0
     capsys.readouterr()
-    block, _ = code_blocks("python")
+    (block,) = code_blocks("docs/guides/dense-features.md", "python")
     names: dict[str, Any] = {}
 
     exec(block, names)
