@@ -9,24 +9,19 @@ from typing import TYPE_CHECKING, Any
 from labelkit.data.datasets import EncodedImage, ImageDataset
 from labelkit.data.decode import BadImage, decode_image
 from labelkit.data.keyed_random import keyed_generator, keyed_torch_generator, keyed_uniform
+from labelkit.data.label_split import LabelSplit
 from labelkit.data.registry import DATASETS, DatasetSpec, load_dataset
 from labelkit.data.samplers import BalancedSampler, ClassBalancedSampler, Sampler, UniformSampler
-from labelkit.data.splits import (
-    LabelSplit,
-    class_halves_split,
-    few_labels_split,
-    gcd_split,
-    given_split,
-    holdout_rows,
-    long_tail_split,
-    no_labels_split,
-)
+from labelkit.data.splits import class_halves_split, few_labels_split, gcd_split, given_split, no_labels_split
+from labelkit.data.subsets import holdout_rows, long_tail_split
 
 if TYPE_CHECKING:
     from labelkit.data.batch import Batch, DataInfo, ViewGeometry
-    from labelkit.data.loading import EvalBatch, EvalLoader, ImageBank, TrainLoader
+    from labelkit.data.eval_loader import EvalBatch, EvalLoader
+    from labelkit.data.image_bank import ImageBank
+    from labelkit.data.train_loader import TrainLoader
     from labelkit.data.views.recipes import sela_view, simgcd_view, strong_view, test_view, weak_view
-    from labelkit.data.views.transforms import Normalize, ViewSpec
+    from labelkit.data.views.spec import Normalize, ViewSpec
 
 __all__ = [
     "DATASETS",
@@ -69,8 +64,10 @@ __all__ = [
 
 _NEED_TORCH = {
     "labelkit.data.batch": ("Batch", "DataInfo", "ViewGeometry"),
-    "labelkit.data.loading": ("EvalBatch", "EvalLoader", "ImageBank", "TrainLoader"),
-    "labelkit.data.views.transforms": ("Normalize", "ViewSpec"),
+    "labelkit.data.eval_loader": ("EvalBatch", "EvalLoader"),
+    "labelkit.data.image_bank": ("ImageBank",),
+    "labelkit.data.train_loader": ("TrainLoader",),
+    "labelkit.data.views.spec": ("Normalize", "ViewSpec"),
     "labelkit.data.views.recipes": ("sela_view", "simgcd_view", "strong_view", "test_view", "weak_view"),
 }
 

@@ -79,3 +79,13 @@ class DataInfo:
     chiral: bool = False
     photographic: bool = True
     num_objects: int | None = None
+
+
+def check_rank(rank: int, world_size: int) -> None:
+    """Refuse a number of a process that does not exist.
+
+    Raises:
+        ValueError: it is not in ``[0, world_size)``.
+    """
+    if not 0 <= rank < world_size:
+        raise ValueError(f"rank {rank} of {world_size} processes")

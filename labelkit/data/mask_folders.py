@@ -10,7 +10,7 @@ import numpy as np
 
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.folders import SPLIT_FOLDERS, walk_images
-from labelkit.data.masks import IGNORE, FileMasks, table_of
+from labelkit.data.mask_files import IGNORE, FileMasks, table_of
 from labelkit.data.named.layouts import Layout, Listed, attach_masks, list_files, read_lines
 from labelkit.errors import DatasetError
 

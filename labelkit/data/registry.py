@@ -9,9 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Final
 
-import numpy as np
-
-from labelkit.data.datasets import ArraySource, ImageDataset
+from labelkit.data.datasets import ImageDataset
 from labelkit.data.named.benchmark_classes import benchmark_classes
 from labelkit.data.named.layouts import Count
 from labelkit.errors import DatasetError
@@ -96,29 +94,6 @@ def load_dataset(name_or_path: str, *, data_root: Path, download: bool = False) 
     )
 
 
-def _load_digits(data_root: Path, download: bool) -> ImageDataset:
-    from sklearn.datasets import load_digits
-
-    bundle = load_digits()
-    images = np.rint(bundle.images * 255 / 16).astype(np.uint8)[..., None]
-    n = len(images)
-    labels = np.asarray(bundle.target, dtype=np.int64)
-    return ImageDataset(
-        name="digits",
-        root=None,
-        sample_ids=tuple(f"digits/{i:04d}.png" for i in range(n)),
-        labels=labels,
-        given=np.ones(n, dtype=np.bool_),
-        class_names=tuple(str(digit) for digit in range(10)),
-        splits=np.zeros(n, dtype=np.int16),
-        split_names=("train",),
-        in_channels=1,
-        chiral=True,
-        photographic=False,
-        source=ArraySource(images),
-    )
-
-
 def _listed(target: str, *, counted: str | None = None) -> Load:
     """Return how to list a set that is never fetched.
 
@@ -179,7 +154,7 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
             layout="bundled with scikit-learn, nothing to fetch",
             num_classes=10,
             num_images={"train": Count(1797)},
-            load=_load_digits,
+            load=_listed("digits:load_digits"),
         ),
         DatasetSpec(
             name="cifar10",

@@ -1,151 +1,25 @@
-"""Who may use which label: splits of a training set into labeled and unlabeled images.
-
-A split is data. It is saved with a run and with the embeddings, keyed by sample id, and it is the
-only door through which labels reach training: where it is closed, training sees -1.
-"""
+"""Rules that choose which images of a training set are labeled, and which classes are old."""
 
 from __future__ import annotations
 
-import difflib
-import fnmatch
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from labelkit.data.keyed_random import keyed_generator
+from labelkit.data.label_split import LabelSplit
 from labelkit.errors import DatasetError
 
-FORMAT: Final = "labelkit.split"
-VERSION: Final = 1
 
-
-@dataclass(frozen=True, eq=False)
-class LabelSplit:
-    """Which images are labeled, and which classes have labels.
-
-    Attributes:
-        kind: name of the rule.
-        labeled: (n,) bool, training may use the label of this image.
-        old_classes: classes with labels, in the order of the training classes.
-        new_classes: the others, continuing that order.
-        params: arguments of the rule, as plain JSON values.
-        warnings: what a user should know, in sentences.
+def checked_labels(
+    labels: ArrayLike, given: ArrayLike, num_classes: int
+) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Return classes (n,) int64, and (n,) bool which of them may be used.
 
     Raises:
-        ValueError: a class occurs twice.
+        ValueError: shapes that differ, or a usable label outside of ``[0, num_classes)``.
     """
-
-    kind: str
-    labeled: NDArray[np.bool_]
-    old_classes: tuple[int, ...]
-    new_classes: tuple[int, ...]
-    params: dict[str, Any] = field(default_factory=dict)
-    warnings: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        labeled = np.array(self.labeled, dtype=np.bool_)
-        if labeled.ndim != 1:
-            raise ValueError(f"labeled has shape {labeled.shape}, must be (n,)")
-        labeled.setflags(write=False)
-        object.__setattr__(self, "labeled", labeled)
-        if len(set(self.class_order)) != len(self.class_order):
-            raise ValueError(f"a class occurs twice among old {self.old_classes} and new {self.new_classes}")
-
-    @property
-    def class_order(self) -> tuple[int, ...]:
-        """Data set class of each training class: old classes, then new ones."""
-        return self.old_classes + self.new_classes
-
-    def training_labels(self, labels: ArrayLike) -> NDArray[np.int64]:
-        """Return the only labels that training may see.
-
-        Args:
-            labels: (n,) int64 classes of the data set; not looked at where ``labeled`` is false.
-
-        Returns:
-            (n,) int64, position in ``class_order`` where labeled, -1 elsewhere.
-
-        Raises:
-            ValueError: lengths differ, or a labeled image has a class that is not old.
-        """
-        classes = np.asarray(labels, dtype=np.int64)
-        if classes.shape != self.labeled.shape:
-            raise ValueError(f"labels have shape {classes.shape}, the split {self.labeled.shape}")
-        shown = classes[self.labeled]
-        outside = np.setdiff1d(shown, self.old_classes)
-        if len(outside):
-            raise ValueError(f"labeled images have classes {outside.tolist()}, which are not old classes")
-        result = np.full(len(classes), -1, dtype=np.int64)
-        position = np.full(max(self.old_classes, default=0) + 1, -1, dtype=np.int64)
-        position[list(self.old_classes)] = np.arange(len(self.old_classes))
-        result[self.labeled] = position[shown]
-        return result
-
-    def to_json(self, sample_ids: Sequence[str]) -> dict[str, Any]:
-        """Return plain JSON values, labeled images by name.
-
-        Raises:
-            ValueError: ``sample_ids`` has another length.
-        """
-        if len(sample_ids) != len(self.labeled):
-            raise ValueError(f"{len(sample_ids)} sample ids for a split of {len(self.labeled)} images")
-        return {
-            "format": FORMAT,
-            "version": VERSION,
-            "kind": self.kind,
-            "params": self.params,
-            "old_classes": list(self.old_classes),
-            "new_classes": list(self.new_classes),
-            "warnings": list(self.warnings),
-            "num_samples": len(sample_ids),
-            "labeled": [sample_ids[int(row)] for row in np.flatnonzero(self.labeled)],
-        }
-
-    @classmethod
-    def from_json(cls, obj: Mapping[str, Any], sample_ids: Sequence[str]) -> LabelSplit:
-        """Read what :meth:`to_json` wrote, for a listing that may be sorted otherwise.
-
-        Images that the file does not name are unlabeled.
-
-        Raises:
-            DatasetError: not such a file, or labeled images that the listing lacks.
-        """
-        where = "split"
-        if not isinstance(obj, Mapping) or obj.get("format") != FORMAT:
-            raise DatasetError(where, f"not a {FORMAT} file", "Give the split.json of a run.")
-        if obj.get("version") != VERSION:
-            raise DatasetError(
-                where, f"version {obj.get('version')!r}, this labelkit reads {VERSION}", "Update labelkit."
-            )
-        try:
-            names = [str(name) for name in obj["labeled"]]
-            old_classes = tuple(int(i) for i in obj["old_classes"])
-            new_classes = tuple(int(i) for i in obj["new_classes"])
-            kind, params = str(obj["kind"]), dict(obj["params"])
-            warnings = tuple(str(text) for text in obj.get("warnings", ()))
-        except (KeyError, TypeError, ValueError) as error:
-            raise DatasetError(where, f"damaged: {error!r}", "Take the file of another run.") from error
-        row_of = {sample_id: row for row, sample_id in enumerate(sample_ids)}
-        gone = [name for name in names if name not in row_of]
-        if gone:
-            raise DatasetError(
-                where,
-                f"{len(gone)} of {len(names)} labeled images are not in the data set, first: {', '.join(gone[:5])}",
-                "Use the data set that the split was made for, or make a new split.",
-            )
-        labeled = np.zeros(len(sample_ids), dtype=np.bool_)
-        labeled[[row_of[name] for name in names]] = True
-        try:
-            return cls(kind, labeled, old_classes, new_classes, params, warnings)
-        except ValueError as error:
-            raise DatasetError(where, f"damaged: {error}", "Take the file of another run.") from error
-
-
-def _checked(labels: ArrayLike, given: ArrayLike, num_classes: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     classes = np.asarray(labels, dtype=np.int64)
     usable = np.asarray(given, dtype=np.bool_)
     if classes.ndim != 1 or usable.shape != classes.shape:
@@ -155,7 +29,8 @@ def _checked(labels: ArrayLike, given: ArrayLike, num_classes: int) -> tuple[NDA
     return classes, usable
 
 
-def _called(i: int, class_names: Sequence[str]) -> str:
+def class_title(i: int, class_names: Sequence[str]) -> str:
+    """Return what messages call a class: its name, or its number without names."""
     return f"class {class_names[i]!r}" if class_names else f"class {i}"
 
 
@@ -163,7 +38,7 @@ def _without_labels(
     classes: Sequence[int], labels: NDArray[np.int64], labeled: NDArray[np.bool_], class_names: Sequence[str]
 ) -> tuple[str, ...]:
     counts = np.bincount(labels[labeled], minlength=max(classes, default=0) + 1)
-    return tuple(f"{_called(i, class_names)} has no labeled image" for i in classes if counts[i] == 0)
+    return tuple(f"{class_title(i, class_names)} has no labeled image" for i in classes if counts[i] == 0)
 
 
 def _pick_old(
@@ -242,7 +117,7 @@ def gcd_split(
         DatasetError: old or new classes that are not those of the data; no image would be labeled though the ratio
             is positive.
     """
-    classes, usable = _checked(labels, given, num_classes)
+    classes, usable = checked_labels(labels, given, num_classes)
     old, new = _pick_old(num_classes, old_classes, num_old_classes, new_classes)
     if not 0 <= label_ratio <= 1:
         raise ValueError(f"label_ratio is {label_ratio}, must be in [0, 1]")
@@ -291,7 +166,7 @@ def few_labels_split(
         DatasetError: a class has fewer images than asked, or the total is below the number of classes.
         ValueError: not exactly one of ``per_class`` and ``total``.
     """
-    classes, usable = _checked(labels, given, num_classes)
+    classes, usable = checked_labels(labels, given, num_classes)
     if per_class is not None and total is None:
         wanted = np.full(num_classes, per_class)
     elif total is not None and per_class is None:
@@ -308,7 +183,7 @@ def few_labels_split(
     for i in range(num_classes):
         rows = np.flatnonzero(usable & (classes == i))
         if len(rows) < wanted[i]:
-            short.append(f"{_called(i, class_names)} has {len(rows)}")
+            short.append(f"{class_title(i, class_names)} has {len(rows)}")
             continue
         labeled[generator.choice(rows, int(wanted[i]), replace=False)] = True
     if short:
@@ -331,7 +206,7 @@ def class_halves_split(
     Raises:
         DatasetError: fewer than 2 classes, or no image in the first half.
     """
-    classes, usable = _checked(labels, given, num_classes)
+    classes, usable = checked_labels(labels, given, num_classes)
     if num_classes < 2:
         raise DatasetError("split", f"{num_classes} classes cannot be halved", "Use a set with at least 2 classes.")
     half = num_classes // 2
@@ -347,7 +222,7 @@ def given_split(
     labels: ArrayLike, given: ArrayLike, num_classes: int, *, class_names: Sequence[str] = ()
 ) -> LabelSplit:
     """Use the labels exactly as they are given; old classes are those that occur among them."""
-    classes, usable = _checked(labels, given, num_classes)
+    classes, usable = checked_labels(labels, given, num_classes)
     old = tuple(int(i) for i in np.unique(classes[usable]))
     new = tuple(i for i in range(num_classes) if i not in set(old))
     # classes that are held out whole have no image here, and need no label
@@ -361,172 +236,3 @@ def no_labels_split(labels: ArrayLike, num_classes: int) -> LabelSplit:
     return LabelSplit(
         "none", np.zeros(count, dtype=np.bool_), (), tuple(range(num_classes)), {"num_classes": int(num_classes)}
     )
-
-
-def holdout_rows(labels: ArrayLike, share: float, *, seed: int = 0) -> NDArray[np.int64]:
-    """Draw rows to hold out, the same share of each class.
-
-    The total is ``share * n`` rounded up; classes get their part of it by largest remainder (of equal ones the first),
-    and keep one image at least.
-
-    Args:
-        labels: (n,) int64 classes; -1 counts as a class.
-        share: in ``(0, 1)``.
-        seed: seed of the draw.
-
-    Returns:
-        rows to hold out, increasing.
-
-    Raises:
-        ValueError: the share is out of range.
-    """
-    if not 0 < share < 1:
-        raise ValueError(f"share is {share}, must be in (0, 1)")
-    classes = np.asarray(labels, dtype=np.int64)
-    values, sizes = np.unique(classes, return_counts=True)
-    total = math.ceil(share * len(classes) - 1e-9)
-    quotas = share * sizes
-    counts = np.floor(quotas + 1e-9).astype(np.int64)
-    order = np.argsort(-(quotas - counts), kind="stable")
-    counts[order[: max(0, total - int(counts.sum()))]] += 1
-    counts = np.minimum(counts, sizes - 1)
-    generator = keyed_generator(seed, "holdout")
-    drawn = [
-        generator.choice(np.flatnonzero(classes == value), int(count), replace=False)
-        for value, count in zip(values, counts, strict=True)
-    ]
-    return np.sort(np.concatenate(drawn)).astype(np.int64) if drawn else np.zeros(0, dtype=np.int64)
-
-
-def choose_classes(words: Sequence[str], class_names: Sequence[str]) -> tuple[int, ...]:
-    """Return the classes that words stand for.
-
-    Args:
-        words: ``half`` or ``first-half`` alone (with an odd number the second half is larger); or names, shell patterns
-            of names, numbers from 0 and ranges of them, a name first where it is one.
-        class_names: name of class i.
-
-    Returns:
-        class numbers, increasing.
-
-    Raises:
-        DatasetError: a word that stands for no class, or all classes are chosen or none.
-    """
-    count = len(class_names)
-    if tuple(words) in (("half",), ("first-half",)) and words[0] not in class_names:
-        half = count // 2
-        chosen = set(range(half)) if words[0] == "first-half" else set(range(half, count))
-    else:
-        chosen = set()
-        for word in words:
-            found = _classes_called(word, class_names)
-            if not found:
-                near = difflib.get_close_matches(word, class_names, n=3, cutoff=0.4) or class_names[:3]
-                raise DatasetError(
-                    "split",
-                    f"no class {word!r} among {count}",
-                    f"Names are like {', '.join(near)}; half and 0-9 are possible too.",
-                )
-            chosen |= found
-    if not 0 < len(chosen) < count:
-        raise DatasetError(
-            "split",
-            f"{len(chosen)} of {count} classes would be set apart",
-            "Leave some classes to train on, and some to test.",
-        )
-    return tuple(sorted(chosen))
-
-
-def _classes_called(word: str, class_names: Sequence[str]) -> set[int]:
-    """Classes of one name, pattern, number or range."""
-    found = {i for i, name in enumerate(class_names) if name == word}
-    if found:
-        return found
-    first, dash, last = word.partition("-")
-    if first.isdecimal() and (last.isdecimal() if dash else not last):
-        return set(range(int(first), int(last if dash else first) + 1)) & set(range(len(class_names)))
-    return {i for i, name in enumerate(class_names) if fnmatch.fnmatchcase(name, word)}
-
-
-def first_per_class(labels: ArrayLike, splits: ArrayLike, count: int) -> NDArray[np.int64]:
-    """Choose the first rows of each class in each split.
-
-    Args:
-        labels: (n,) int64 classes; -1 counts as a class.
-        splits: (n,) int, split of each row; -1 counts as a split.
-        count: rows of each class in each split at most, >= 1.
-
-    Returns:
-        rows kept, increasing.
-    """
-    if count < 1:
-        raise ValueError(f"count is {count}, must be at least 1")
-    seen: dict[tuple[int, int], int] = {}
-    kept = []
-    for row, key in enumerate(zip(np.asarray(labels).tolist(), np.asarray(splits).tolist(), strict=True)):
-        seen[key] = seen.get(key, 0) + 1
-        if seen[key] <= count:
-            kept.append(row)
-    return np.array(kept, dtype=np.int64)
-
-
-def long_tail_counts(largest: int, num_classes: int, imbalance_factor: float) -> NDArray[np.int64]:
-    """Return images per class, ``largest * imbalance_factor**(i / (num_classes - 1))`` rounded down.
-
-    Args:
-        largest: images of class 0.
-        num_classes: number of classes, at least 1.
-        imbalance_factor: smallest over largest class, in ``(0, 1]``.
-
-    Source: Cui et al., "Class-Balanced Loss Based on Effective Number of Samples" (2019), long-tailed CIFAR.
-    """
-    if not 0 < imbalance_factor <= 1:
-        raise ValueError(f"imbalance_factor is {imbalance_factor}, must be in (0, 1]")
-    exponents = np.arange(num_classes) / max(num_classes - 1, 1)
-    # The small addend keeps exact integers (500 * 0.01) from falling below themselves.
-    return np.floor(largest * imbalance_factor**exponents + 1e-9).astype(np.int64)
-
-
-def long_tail_split(
-    labels: ArrayLike,
-    given: ArrayLike,
-    num_classes: int,
-    *,
-    imbalance_factor: float,
-    seed: int = 0,
-    class_names: Sequence[str] = (),
-) -> NDArray[np.int64]:
-    """Choose images so that class sizes fall exponentially; the other images are left out.
-
-    Args:
-        labels: (n,) int64 classes.
-        given: (n,) bool, labels that may be used; images without one are left out.
-        num_classes: classes of the data set.
-        imbalance_factor: smallest over largest class, in ``(0, 1]``, e.g. 0.01.
-        seed: seed of the draw.
-        class_names: for messages; by default classes are called by their numbers.
-
-    Returns:
-        rows kept, increasing; class i has ``long_tail_counts(images / classes, ...)[i]`` of them, or all that it has
-        if these are fewer (as in SVHN, whose classes are not equally large).
-
-    Raises:
-        DatasetError: a class would be left empty.
-    """
-    classes, usable = _checked(labels, given, num_classes)
-    sizes = np.bincount(classes[usable], minlength=num_classes)
-    counts = np.minimum(long_tail_counts(int(sizes.sum()) // num_classes, num_classes, imbalance_factor), sizes)
-    empty = np.flatnonzero(counts == 0)
-    if len(empty):
-        i = int(empty[0])
-        raise DatasetError(
-            "split",
-            f"{_called(i, class_names)} would be left without an image (it has {sizes[i]})",
-            "Use an imbalance factor nearer to 1, or a set with images of every class.",
-        )
-    generator = keyed_generator(seed, "long-tail")
-    kept = [
-        generator.choice(np.flatnonzero(usable & (classes == i)), int(counts[i]), replace=False)
-        for i in range(num_classes)
-    ]
-    return np.sort(np.concatenate(kept)).astype(np.int64)

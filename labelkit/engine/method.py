@@ -18,10 +18,10 @@ from torch import Tensor, nn
 
 from labelkit.config.train import RunConfig
 from labelkit.data.batch import Batch, DataInfo
-from labelkit.data.loading import ImageBank
+from labelkit.data.image_bank import ImageBank
 from labelkit.data.samplers import Sampler
 from labelkit.data.views.pairs import Pairing
-from labelkit.data.views.transforms import ViewSpec
+from labelkit.data.views.spec import ViewSpec
 from labelkit.models.inference import InferenceNetwork
 from labelkit.models.paired_attention import KeyUpdate
 

@@ -20,9 +20,11 @@ from labelkit import __version__
 from labelkit.config.discovery import ContrastiveTrainConfig
 from labelkit.config.train import RunConfig, StepTrainConfig, TrainConfig
 from labelkit.data.batch import Batch
+from labelkit.data.eval_loader import EvalLoader
+from labelkit.data.image_bank import ImageBank
 from labelkit.data.keyed_random import keyed_generator
-from labelkit.data.loading import EvalLoader, ImageBank, TrainLoader
-from labelkit.data.views.transforms import Normalize
+from labelkit.data.train_loader import TrainLoader
+from labelkit.data.views.spec import Normalize
 from labelkit.engine.checkpoint import (
     MODEL,
     TRAINING,

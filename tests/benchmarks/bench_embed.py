@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import torch
 from labelkit.config.embed import EmbedConfig
-from labelkit.data.loading import EvalLoader
+from labelkit.data.eval_loader import EvalLoader
 from labelkit.data.registry import load_dataset
-from labelkit.data.views.transforms import Normalize
+from labelkit.data.views.spec import Normalize
 from labelkit.stages.embed.images import embed_images
 from labelkit.stages.read.networks import embedding_network
 from labelkit.store.embeddings import open_store

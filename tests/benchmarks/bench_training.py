@@ -20,8 +20,9 @@ from labelkit.config.discovery import DiscoveryTrainConfig
 from labelkit.config.presets import resolve
 from labelkit.config.train import TrainConfig
 from labelkit.data.batch import Batch, DataInfo
-from labelkit.data.loading import ImageBank, TrainLoader
-from labelkit.data.views.transforms import Normalize
+from labelkit.data.image_bank import ImageBank
+from labelkit.data.train_loader import TrainLoader
+from labelkit.data.views.spec import Normalize
 from labelkit.engine.devices import Runtime
 from labelkit.engine.method import Method
 from labelkit.engine.run_dir import RunDir

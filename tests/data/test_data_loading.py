@@ -15,13 +15,15 @@ import pytest
 import torch
 from labelkit.data.batch import Batch
 from labelkit.data.datasets import ArraySource, ImageDataset
-from labelkit.data.loading import EvalLoader, ImageBank, TrainLoader, occurrence_keys
+from labelkit.data.eval_loader import EvalLoader
+from labelkit.data.image_bank import ImageBank
 from labelkit.data.registry import load_dataset
 from labelkit.data.samplers import BalancedSampler, Sampler, UniformSampler
 from labelkit.data.splits import gcd_split
+from labelkit.data.train_loader import TrainLoader, occurrence_keys
 from labelkit.data.views.recipes import simgcd_view, strong_view, weak_view
 from labelkit.data.views.recipes import test_view as plain_view
-from labelkit.data.views.transforms import Normalize, ViewSpec
+from labelkit.data.views.spec import Normalize, ViewSpec
 from labelkit.errors import ConfigError, DatasetError
 from PIL import Image
 
@@ -297,9 +299,10 @@ READS_FOREVER = """
 from itertools import cycle
 from pathlib import Path
 from sys import argv
-from labelkit.data.loading import EvalLoader, ImageBank
+from labelkit.data.eval_loader import EvalLoader
+from labelkit.data.image_bank import ImageBank
 from labelkit.data.registry import load_dataset
-from labelkit.data.views.transforms import Normalize
+from labelkit.data.views.spec import Normalize
 from labelkit.data.views.recipes import test_view
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from labelkit.data.datasets import ImageDataset
-from labelkit.data.masks import read_pair
+from labelkit.data.mask_files import read_pair
 from labelkit.data.named.coco_stuff import SUPERCATEGORIES
 from labelkit.data.named.inventory import take_inventory
 from labelkit.data.named.layouts import Count

@@ -9,12 +9,15 @@ import pytest
 import torch
 from labelkit.algorithms.regions import source_boxes
 from labelkit.data.datasets import ArraySource, ImageDataset
+from labelkit.data.image_bank import ImageBank
 from labelkit.data.joined import join_datasets
-from labelkit.data.loading import ImageBank, TrainLoader
 from labelkit.data.samplers import UniformSampler
+from labelkit.data.train_loader import TrainLoader
+from labelkit.data.views.boxes import boxes_of_views
 from labelkit.data.views.multi_crop import MAX_DRAWS, overlap_areas, overlapping_boxes
 from labelkit.data.views.recipes import dense_views
-from labelkit.data.views.transforms import Normalize, ViewSpec, apply_views, boxes_of_views
+from labelkit.data.views.spec import Normalize, ViewSpec
+from labelkit.data.views.transforms import apply_views
 from numpy.typing import NDArray
 
 KEYS = np.arange(400)

@@ -10,7 +10,8 @@ import pytest
 import torch
 from labelkit.data.views.random_augment import OPERATIONS, change_tones, choose_operations, cut_out, geometric_matrices
 from labelkit.data.views.recipes import semi_supervised_views
-from labelkit.data.views.transforms import Normalize, ViewSpec, apply_views
+from labelkit.data.views.spec import Normalize, ViewSpec
+from labelkit.data.views.transforms import apply_views
 from PIL import Image, ImageEnhance, ImageOps
 from torch import Tensor
 

@@ -11,6 +11,7 @@ import torch
 import torchvision.transforms.functional as reference
 from labelkit.data.keyed_random import keyed_uniform
 from labelkit.data.views import recipes as view_recipes
+from labelkit.data.views.boxes import box_matrices, crop_boxes
 from labelkit.data.views.colors import (
     adjust_brightness,
     adjust_contrast,
@@ -21,19 +22,10 @@ from labelkit.data.views.colors import (
     solarize,
 )
 from labelkit.data.views.recipes import blur_kernel_for, simgcd_view, strong_view, weak_view
-from labelkit.data.views.transforms import (
-    Normalize,
-    ViewSpec,
-    affine_matrices,
-    apply_views,
-    box_matrices,
-    change_colors,
-    compose,
-    crop_boxes,
-    finish_view,
-    resize_box,
-    resize_center,
-)
+from labelkit.data.views.resizing import resize_box, resize_center
+from labelkit.data.views.spec import Normalize, ViewSpec
+from labelkit.data.views.transforms import apply_views, change_colors, finish_view
+from labelkit.data.views.warps import affine_matrices, compose
 from PIL import Image
 from torch import Tensor
 from torchvision.transforms import InterpolationMode, RandomResizedCrop

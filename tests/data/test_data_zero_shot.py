@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from labelkit.data.registry import DATASETS, load_dataset
-from labelkit.data.splits import choose_classes
+from labelkit.data.subsets import choose_classes
 from labelkit.errors import DatasetAbsent, DatasetError, DatasetIncomplete
 
 from miniature_sets import write_in_shop, write_online_products

@@ -11,11 +11,11 @@ import pytest
 import torch
 from labelkit.config.train import TrainConfig
 from labelkit.data.batch import Batch, DataInfo
-from labelkit.data.loading import ImageBank
+from labelkit.data.image_bank import ImageBank
 from labelkit.data.registry import load_dataset
 from labelkit.data.samplers import UniformSampler
 from labelkit.data.views.recipes import test_view, weak_view
-from labelkit.data.views.transforms import ViewSpec
+from labelkit.data.views.spec import ViewSpec
 from labelkit.engine.devices import Runtime
 from labelkit.engine.method import Method, Phase, StepOutput, TrainState
 from labelkit.engine.run_dir import RunDir

@@ -11,10 +11,10 @@ import pytest
 import torch
 from labelkit.config.train import StepTrainConfig
 from labelkit.data.batch import Batch, DataInfo
-from labelkit.data.loading import ImageBank
+from labelkit.data.image_bank import ImageBank
 from labelkit.data.samplers import Stream, StreamSampler
 from labelkit.data.views.recipes import test_view, weak_view
-from labelkit.data.views.transforms import ViewSpec
+from labelkit.data.views.spec import ViewSpec
 from labelkit.engine.checkpoint import load_checkpoint
 from labelkit.engine.devices import Runtime
 from labelkit.engine.method import Method, Phase, StepOutput, TrainState

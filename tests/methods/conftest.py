@@ -17,10 +17,11 @@ from labelkit.config.supervised import SupervisedTrainConfig
 from labelkit.config.train import RunConfig, StepRunConfig, StepTrainConfig
 from labelkit.data.batch import Batch
 from labelkit.data.datasets import ImageDataset
-from labelkit.data.loading import ImageBank, TrainLoader
+from labelkit.data.image_bank import ImageBank
 from labelkit.data.registry import load_dataset
 from labelkit.data.splits import few_labels_split, gcd_split
-from labelkit.data.views.transforms import Normalize
+from labelkit.data.train_loader import TrainLoader
+from labelkit.data.views.spec import Normalize
 from labelkit.engine.devices import Runtime
 from labelkit.engine.method import Method
 from labelkit.engine.monitors.groups import ClusteringMonitor, DiscoveryMonitor

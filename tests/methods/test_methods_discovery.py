@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from labelkit.data.splits import LabelSplit, given_split
+from labelkit.data.label_split import LabelSplit
+from labelkit.data.splits import given_split
 from labelkit.engine.method import TrainState
 from labelkit.errors import ConfigError, DatasetError
 from labelkit.stages.train.prepare import PreparedData

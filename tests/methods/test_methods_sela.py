@@ -325,7 +325,7 @@ import numpy as np
 import torch
 from labelkit.config.presets import resolve
 from labelkit.data.registry import load_dataset
-from labelkit.data.loading import ImageBank
+from labelkit.data.image_bank import ImageBank
 from labelkit.data.splits import no_labels_split
 from labelkit.engine.devices import Runtime
 from labelkit.engine.trainer import Trainer

@@ -15,7 +15,7 @@ import pytest
 import torch
 from labelkit.algorithms.patch_search import BlockSearch
 from labelkit.algorithms.projection import principal_colors
-from labelkit.data.views.transforms import ViewSpec
+from labelkit.data.views.spec import ViewSpec
 from labelkit.models.inference import BackboneNetwork
 from labelkit.stages.embed.patches import view_regions
 from labelkit.store.embeddings import open_store

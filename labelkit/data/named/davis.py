@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from labelkit.data.datasets import ImageDataset
-from labelkit.data.masks import IGNORE
+from labelkit.data.mask_files import IGNORE
 from labelkit.data.named.layouts import Layout, Listed, attach_masks, find_root, list_files, list_images, read_lines
 from labelkit.errors import DatasetIncomplete
 

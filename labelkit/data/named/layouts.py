@@ -16,7 +16,7 @@ import numpy as np
 
 from labelkit.data.datasets import FileSource, ImageDataset
 from labelkit.data.decode import IMAGE_SUFFIXES
-from labelkit.data.masks import FileMasks, table_of
+from labelkit.data.mask_files import FileMasks, table_of
 from labelkit.errors import DatasetAbsent, DatasetError, DatasetIncomplete
 
 MAX_NAMES_SHOWN: Final = 3

@@ -1,7 +1,7 @@
 """Which views each method makes of an image, from its paper or code.
 
 Sources: ``CVMI-Lab/SimGCD:data/augmentations`` (weak, test), the FlipClass paper App. D.2 (strong); others where they
-are. The meaning of each number is that of :class:`labelkit.data.views.transforms.ViewSpec`.
+are. The meaning of each number is that of :class:`labelkit.data.views.spec.ViewSpec`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Literal
 
 from labelkit.data.views.random_augment import Pool
-from labelkit.data.views.transforms import ViewSpec
+from labelkit.data.views.spec import ViewSpec
 
 Domain = Literal["digits", "fine", "generic"]
 ViewRecipe = Literal["digits", "cifar", "imagenet", "mocov2"]

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.algorithms.feature_probes import knn_votes, linear_probe
-from labelkit.data.loading import ImageBank
+from labelkit.data.image_bank import ImageBank
 from labelkit.engine.method import FullPass, Method, TrainState
 from labelkit.metrics.classification import top_k_accuracy
 from labelkit.metrics.clustering import adjusted_rand_index, majority_accuracy, normalized_mutual_information

@@ -25,7 +25,7 @@ from labelkit.config.methods.cotap import CoTAPConfig
 from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.samplers import Stream, StreamSampler
 from labelkit.data.views.recipes import dense_views, test_view
-from labelkit.data.views.transforms import ViewSpec
+from labelkit.data.views.spec import ViewSpec
 from labelkit.engine.method import Method, Phase, StepOutput, TrainState
 from labelkit.engine.schedules import CosineSchedule
 from labelkit.methods.dense.diagnostics import collapse

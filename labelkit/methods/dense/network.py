@@ -9,7 +9,7 @@ from torch import Tensor
 
 from labelkit.config.methods.cotap import CoTAPConfig
 from labelkit.data.batch import DataInfo
-from labelkit.data.views.transforms import ViewSpec
+from labelkit.data.views.spec import ViewSpec
 from labelkit.engine.checkpoint import load_model_state
 from labelkit.engine.devices import process_count
 from labelkit.errors import ConfigError

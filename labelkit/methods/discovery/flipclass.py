@@ -25,7 +25,7 @@ from labelkit.config.methods.flipclass import FlipClassConfig
 from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.samplers import BalancedSampler
 from labelkit.data.views.recipes import strong_view, test_view, weak_view
-from labelkit.data.views.transforms import ViewSpec
+from labelkit.data.views.spec import ViewSpec
 from labelkit.engine.method import Method, Phase, StepOutput, TrainState
 from labelkit.engine.schedules import TeacherTemperature
 from labelkit.errors import ConfigError

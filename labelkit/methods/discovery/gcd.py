@@ -21,7 +21,7 @@ from labelkit.config.methods.gcd import GCDConfig
 from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.samplers import BalancedSampler
 from labelkit.data.views.recipes import simgcd_view, test_view
-from labelkit.data.views.transforms import ViewSpec
+from labelkit.data.views.spec import ViewSpec
 from labelkit.engine.method import Method, Phase, StepOutput
 from labelkit.losses.contrastive import InfoNCELoss, SupConLoss
 from labelkit.methods.discovery.recipe import check_discovery_data

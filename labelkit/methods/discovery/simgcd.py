@@ -19,7 +19,7 @@ from labelkit.config.methods.simgcd import SimGCDConfig
 from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.samplers import BalancedSampler
 from labelkit.data.views.recipes import simgcd_view, strong_view, test_view, weak_view
-from labelkit.data.views.transforms import ViewSpec
+from labelkit.data.views.spec import ViewSpec
 from labelkit.engine.method import Method, Phase, StepOutput, TrainState
 from labelkit.engine.schedules import TeacherTemperature
 from labelkit.methods.discovery.recipe import build_discovery_loss, build_discovery_network, check_discovery_data

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from labelkit.config.few_labels import FewLabelTrainConfig, TwoStreamTrainConfig
 from labelkit.data.batch import Batch, DataInfo
-from labelkit.data.views.transforms import ViewSpec
+from labelkit.data.views.spec import ViewSpec
 from labelkit.engine.method import Method, Phase, StepOutput, TrainState
 from labelkit.methods.few_labels.recipe import (
     build_student,

@@ -28,7 +28,7 @@ from labelkit.data.batch import Batch
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.samplers import Stream, StreamSampler
 from labelkit.data.views.mixing import row_shares
-from labelkit.data.views.transforms import ViewSpec
+from labelkit.data.views.spec import ViewSpec
 from labelkit.engine.method import FullPass, Phase, TrainState
 from labelkit.engine.schedules import EMADecay, horizon_decay
 from labelkit.errors import DivergenceError

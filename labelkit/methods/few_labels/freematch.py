@@ -23,7 +23,7 @@ from torch import Tensor
 from labelkit.config.methods.freematch import FreeMatchConfig
 from labelkit.config.student_options import FreeMatchOptions
 from labelkit.data.batch import Batch, DataInfo
-from labelkit.data.views.transforms import ViewSpec
+from labelkit.data.views.spec import ViewSpec
 from labelkit.engine.method import StepOutput
 from labelkit.losses.consistency import LabelLoss
 from labelkit.losses.freematch import AdaptiveThreshold, FairnessLoss, PseudoLabelLoss

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from labelkit.algorithms.critical_samples import CriticalDiscovery, discover_critical
 from labelkit.config.methods.lmcs import LMCSConfig
 from labelkit.data.batch import Batch, DataInfo
-from labelkit.data.views.transforms import ViewSpec
+from labelkit.data.views.spec import ViewSpec
 from labelkit.engine.method import Method, Phase, StepOutput, TrainState
 from labelkit.engine.schedules import PhaseLearningRate
 from labelkit.errors import DivergenceError

@@ -22,7 +22,7 @@ from torch import Tensor
 from labelkit.config.few_labels import FewLabelTrainConfig, MeanTeacherOptions
 from labelkit.config.methods.mean_teacher import MeanTeacherConfig
 from labelkit.data.batch import Batch, DataInfo
-from labelkit.data.views.transforms import ViewSpec
+from labelkit.data.views.spec import ViewSpec
 from labelkit.engine.method import StepOutput
 from labelkit.engine.schedules import sigmoid_ramp
 from labelkit.losses.consistency import LabelLoss

@@ -26,7 +26,7 @@ from labelkit.config.student_options import MixMatchOptions
 from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.views.mixing import row_shares
-from labelkit.data.views.transforms import ViewSpec
+from labelkit.data.views.spec import ViewSpec
 from labelkit.engine.method import StepOutput
 from labelkit.losses.mean_teacher import SquaredConsistency
 from labelkit.losses.mixmatch import MixMatchLoss, sharpen

@@ -13,7 +13,7 @@ from labelkit.config.few_labels import FewLabelTrainConfig
 from labelkit.data.batch import DataInfo
 from labelkit.data.samplers import Stream, StreamSampler
 from labelkit.data.views.recipes import semi_supervised_views, test_view
-from labelkit.data.views.transforms import ViewSpec
+from labelkit.data.views.spec import ViewSpec
 from labelkit.engine.devices import process_count
 from labelkit.engine.method import Phase, TrainState
 from labelkit.engine.schedules import EMADecay, PhaseLearningRate, horizon_decay

@@ -24,7 +24,7 @@ from labelkit.algorithms.label_search import Discovery
 from labelkit.algorithms.snowball import Select, discover_confident
 from labelkit.config.methods.snowball import SnowballConfig
 from labelkit.data.batch import Batch, DataInfo
-from labelkit.data.views.transforms import ViewSpec
+from labelkit.data.views.spec import ViewSpec
 from labelkit.engine.method import Method, Phase, StepOutput, TrainState
 from labelkit.engine.monitors.classification import ClassificationMonitor
 from labelkit.engine.monitors.representation import HeldOut

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from labelkit.data.batch import Batch
-from labelkit.data.views.transforms import ViewSpec
+from labelkit.data.views.spec import ViewSpec
 from labelkit.engine.method import StepOutput, TrainState
 from labelkit.models.classifier_network import ClassifierNetwork
 from labelkit.models.heads import LinearHeads

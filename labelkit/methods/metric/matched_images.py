@@ -20,7 +20,7 @@ from labelkit.config.methods.tac_ccl import TACCCLConfig
 from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.keyed_random import keyed_uniform
 from labelkit.data.views.pairs import PairPlan, PairTransform
-from labelkit.data.views.transforms import ViewSpec
+from labelkit.data.views.spec import ViewSpec
 from labelkit.store.matches import Matches
 
 # A part is the box of the keypoints that match, with a margin, not too small, and jittered.

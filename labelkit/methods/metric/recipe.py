@@ -16,7 +16,7 @@ from labelkit.config.metric_learning import MetricLearningConfig
 from labelkit.data.batch import DataInfo
 from labelkit.data.samplers import ClassBalancedSampler
 from labelkit.data.views.recipes import metric_test_view, metric_view
-from labelkit.data.views.transforms import ViewSpec
+from labelkit.data.views.spec import ViewSpec
 from labelkit.engine.method import FullPass, TrainState
 from labelkit.engine.monitors.retrieval import COLLAPSED, similarity_spread
 from labelkit.errors import ConfigError, DatasetError

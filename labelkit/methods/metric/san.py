@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from labelkit.config.methods.san import SANConfig
 from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.samplers import ClassBalancedSampler
-from labelkit.data.views.transforms import ViewSpec
+from labelkit.data.views.spec import ViewSpec
 from labelkit.engine.gathering import gather_batch
 from labelkit.engine.method import Method, Phase, StepOutput, TrainState
 from labelkit.losses.metric import MemoryContrastiveLoss

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from labelkit.config.methods.tac_ccl import TACCCLConfig
 from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.samplers import ClassBalancedSampler
-from labelkit.data.views.transforms import ViewSpec
+from labelkit.data.views.spec import ViewSpec
 from labelkit.engine.gathering import gather_batch
 from labelkit.engine.method import Method, Phase, StepOutput, TrainState
 from labelkit.errors import CheckpointMismatch

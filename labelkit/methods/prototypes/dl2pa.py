@@ -29,7 +29,7 @@ from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.samplers import UniformSampler
 from labelkit.data.views.mixing import MixedBatch, mixup
-from labelkit.data.views.transforms import ViewSpec
+from labelkit.data.views.spec import ViewSpec
 from labelkit.engine.method import Method, Phase, StepOutput, TrainState
 from labelkit.losses.prototype import InnerProductLoss, WeightedCrossEntropy
 from labelkit.methods.prototypes.assignment import AssignmentRecord, is_due, reassign

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from labelkit.config.supervised import SupervisedTrainConfig
 from labelkit.data.batch import DataInfo
 from labelkit.data.views.recipes import classification_view, test_view
-from labelkit.data.views.transforms import ViewSpec
+from labelkit.data.views.spec import ViewSpec
 from labelkit.engine.method import TrainState
 from labelkit.errors import ConfigError, DatasetError
 from labelkit.losses.prototype import balancing_weights

@@ -29,7 +29,7 @@ from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.numbers import read_numbers
 from labelkit.data.samplers import UniformSampler
 from labelkit.data.views.recipes import sela_view, test_view
-from labelkit.data.views.transforms import ViewSpec
+from labelkit.data.views.spec import ViewSpec
 from labelkit.engine.method import FullPass, Method, Phase, StepOutput, TrainState
 from labelkit.engine.schedules import optimization_times
 from labelkit.errors import ConfigError

@@ -21,9 +21,9 @@ from labelkit.config.base import value_text
 from labelkit.config.embed import EmbedConfig
 from labelkit.data.datasets import FileSource, ImageDataset
 from labelkit.data.decode import Channels
-from labelkit.data.loading import EvalLoader
+from labelkit.data.eval_loader import EvalLoader
 from labelkit.data.registry import load_dataset
-from labelkit.data.views.transforms import Normalize
+from labelkit.data.views.spec import Normalize
 from labelkit.engine.devices import Runtime
 from labelkit.errors import ConfigError, DivergenceError, Interrupted
 from labelkit.models.inference import InferenceNetwork

@@ -10,9 +10,10 @@ import torch
 from numpy.typing import NDArray
 
 from labelkit.config.embed import EmbedConfig
+from labelkit.data.eval_loader import EvalBatch
 from labelkit.data.keyed_random import keyed_generator
-from labelkit.data.loading import EvalBatch
-from labelkit.data.views.transforms import ViewSpec, crop_boxes
+from labelkit.data.views.boxes import crop_boxes
+from labelkit.data.views.spec import ViewSpec
 from labelkit.errors import ConfigError, DivergenceError
 from labelkit.models.inference import InferenceNetwork
 from labelkit.store.patch_writing import PatchRun, Piece

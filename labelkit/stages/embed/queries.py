@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.decode import Channels
-from labelkit.data.loading import EvalLoader
-from labelkit.data.views.transforms import Normalize
+from labelkit.data.eval_loader import EvalLoader
+from labelkit.data.views.spec import Normalize
 from labelkit.engine.compute_device import compute_device
 from labelkit.errors import DatasetError
 from labelkit.stages.embed.patches import view_regions

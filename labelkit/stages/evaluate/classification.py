@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 
 from labelkit.config.backbone import BackboneRunConfig
 from labelkit.config.evaluate import EvaluateClassificationConfig
+from labelkit.data.eval_loader import EvalLoader
+from labelkit.data.image_bank import ImageBank
 from labelkit.data.keyed_random import keyed_generator
-from labelkit.data.loading import EvalLoader, ImageBank
-from labelkit.data.views.transforms import Normalize
+from labelkit.data.views.spec import Normalize
 from labelkit.engine.devices import Runtime
 from labelkit.engine.run_dir import CONFIG, read_run_config
 from labelkit.errors import CheckpointError, CheckpointMismatch, ConfigError, StoreError

@@ -12,7 +12,7 @@ from labelkit.config.dense import DenseConfig
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.registry import load_dataset
-from labelkit.data.views.transforms import ViewSpec
+from labelkit.data.views.spec import ViewSpec
 from labelkit.engine.devices import Runtime
 from labelkit.errors import ConfigError, DatasetError
 from labelkit.models.pixel_patches import PixelPatchNetwork

@@ -15,8 +15,8 @@ from labelkit.algorithms.matching import contingency
 from labelkit.algorithms.projection import principal_directions
 from labelkit.config.dense import EvaluatePatchClustersConfig
 from labelkit.data.keyed_random import keyed_generator
-from labelkit.data.masks import IGNORE
-from labelkit.data.views.masks import resize_mask
+from labelkit.data.mask_files import IGNORE
+from labelkit.data.views.masked_images import resize_mask
 from labelkit.errors import ConfigError, DatasetError
 from labelkit.metrics.segmentation import SegmentationCounts, SegmentationScores, iou_matrix
 from labelkit.stages.evaluate.dense_input import DenseInput, choose_rows, open_dense

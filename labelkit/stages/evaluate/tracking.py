@@ -17,8 +17,8 @@ from torch.nn import functional
 from labelkit.algorithms.label_propagation import propagate_masks, stretch_shares
 from labelkit.config.dense import EvaluateTrackingConfig
 from labelkit.data.datasets import ImageDataset
-from labelkit.data.masks import IGNORE, read_pair
-from labelkit.data.views.masks import resize_mask
+from labelkit.data.mask_files import IGNORE, read_pair
+from labelkit.data.views.masked_images import resize_mask
 from labelkit.errors import ConfigError, DatasetError
 from labelkit.metrics.segmentation import boundary_accuracy, region_similarity
 from labelkit.stages.evaluate.dense_input import choose_rows, open_dense

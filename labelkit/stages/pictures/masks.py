@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.data.masks import IGNORE
+from labelkit.data.mask_files import IGNORE
 from labelkit.metrics.segmentation import SegmentationCounts
 from labelkit.stages.pictures.contact_sheet import Picture, write_contact_sheet
 

@@ -12,7 +12,7 @@ import torch
 
 from labelkit.config.model import ModelConfig
 from labelkit.config.train import RunConfig
-from labelkit.data.views.transforms import Interpolation, ViewSpec
+from labelkit.data.views.spec import Interpolation, ViewSpec
 from labelkit.engine.checkpoint import MODEL, STATE, LoadedCheckpoint, load_checkpoint, load_model_state
 from labelkit.engine.run_dir import CONFIG, SPLIT, read_run_config
 from labelkit.errors import CheckpointError, LabelkitError, Mismatch

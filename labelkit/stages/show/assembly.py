@@ -12,8 +12,9 @@ from torch import Tensor
 
 from labelkit.config.show import ShowAssemblyConfig
 from labelkit.data.datasets import ImageDataset
-from labelkit.data.loading import EvalLoader, ImageBank
-from labelkit.data.views.transforms import Normalize
+from labelkit.data.eval_loader import EvalLoader
+from labelkit.data.image_bank import ImageBank
+from labelkit.data.views.spec import Normalize
 from labelkit.engine.devices import Runtime
 from labelkit.errors import CheckpointError, DatasetError
 from labelkit.models.metric_network import MetricNetwork

@@ -19,8 +19,9 @@ from labelkit.config.methods.tac_ccl import TACCCLConfig
 from labelkit.config.show import ShowAttentionConfig
 from labelkit.data.batch import Batch
 from labelkit.data.datasets import ImageDataset
-from labelkit.data.loading import ImageBank, TrainLoader
-from labelkit.data.views.transforms import Normalize, ViewSpec
+from labelkit.data.image_bank import ImageBank
+from labelkit.data.train_loader import TrainLoader
+from labelkit.data.views.spec import Normalize, ViewSpec
 from labelkit.engine.devices import Runtime
 from labelkit.engine.method import Method
 from labelkit.errors import CheckpointError, ConfigError, DatasetError

@@ -21,9 +21,10 @@ from labelkit.config.methods.tac_ccl import TACCCLConfig
 from labelkit.config.show import ShowAttentionConfig
 from labelkit.data.batch import Batch
 from labelkit.data.datasets import ImageDataset
-from labelkit.data.loading import ImageBank, TrainLoader
+from labelkit.data.image_bank import ImageBank
 from labelkit.data.samplers import UniformSampler
-from labelkit.data.views.transforms import Normalize
+from labelkit.data.train_loader import TrainLoader
+from labelkit.data.views.spec import Normalize
 from labelkit.engine.devices import Runtime
 from labelkit.errors import CheckpointError, ConfigError, DatasetError
 from labelkit.methods.metric.matched_images import second_view

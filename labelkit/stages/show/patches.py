@@ -11,7 +11,8 @@ from labelkit.algorithms.projection import principal_colors
 from labelkit.config.show import ShowPatchesConfig
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.keyed_random import keyed_generator
-from labelkit.data.views.transforms import ViewSpec, resize_box
+from labelkit.data.views.resizing import resize_box
+from labelkit.data.views.spec import ViewSpec
 from labelkit.errors import ConfigError, DatasetError
 from labelkit.stages.new_files import check_new_file
 from labelkit.stages.pictures.files import image_pixels, indexed_images

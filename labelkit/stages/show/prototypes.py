@@ -9,8 +9,8 @@ import torch
 
 from labelkit.config.show import ShowPrototypesConfig
 from labelkit.data.datasets import ImageDataset
-from labelkit.data.loading import EvalLoader
-from labelkit.data.views.transforms import Normalize
+from labelkit.data.eval_loader import EvalLoader
+from labelkit.data.views.spec import Normalize
 from labelkit.engine.compute_device import compute_device
 from labelkit.errors import CheckpointError, DatasetError
 from labelkit.models.dense_network import DenseNetwork

@@ -16,20 +16,11 @@ from labelkit.config.methods.cotap import CoTAPConfig
 from labelkit.data.batch import DataInfo
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.joined import join_datasets
+from labelkit.data.label_split import LabelSplit
 from labelkit.data.named.benchmark_classes import benchmark_classes
 from labelkit.data.registry import DATASETS, load_dataset
-from labelkit.data.splits import (
-    LabelSplit,
-    choose_classes,
-    class_halves_split,
-    few_labels_split,
-    first_per_class,
-    gcd_split,
-    given_split,
-    holdout_rows,
-    long_tail_split,
-    no_labels_split,
-)
+from labelkit.data.splits import class_halves_split, few_labels_split, gcd_split, given_split, no_labels_split
+from labelkit.data.subsets import choose_classes, first_per_class, holdout_rows, long_tail_split
 from labelkit.errors import ConfigError, DatasetError
 
 _HELD_OUT_SPLITS = ("test", "val", "valid", "validation")

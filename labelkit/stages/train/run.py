@@ -30,7 +30,7 @@ from labelkit.config.representation import RepresentationRunConfig
 from labelkit.config.supervised import SupervisedTrainConfig
 from labelkit.config.train import RunConfig, TrainConfig
 from labelkit.data.datasets import ImageDataset
-from labelkit.data.loading import ImageBank
+from labelkit.data.image_bank import ImageBank
 from labelkit.engine.checkpoint import load_checkpoint
 from labelkit.engine.devices import Runtime
 from labelkit.engine.method import Method, count_parameters, trainable_names

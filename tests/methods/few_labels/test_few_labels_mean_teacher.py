@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from labelkit.data.batch import Batch
-from labelkit.data.views.transforms import ViewSpec
+from labelkit.data.views.spec import ViewSpec
 from labelkit.methods.few_labels.mean_teacher import MeanTeacherObjective
 from labelkit.methods.few_labels.students import StudentClock, StudentNetworks
 from torch import Tensor, nn

@@ -12,8 +12,10 @@ from torch import Tensor
 
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.keyed_random import keyed_uniform
-from labelkit.data.masks import read_pair
-from labelkit.data.views.transforms import ViewSpec, crop_boxes, resize_box
+from labelkit.data.mask_files import read_pair
+from labelkit.data.views.boxes import crop_boxes
+from labelkit.data.views.resizing import resize_box
+from labelkit.data.views.spec import ViewSpec
 
 
 def resize_mask(

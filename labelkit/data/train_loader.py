@@ -1,0 +1,206 @@
+"""Batches of augmented views for training: cut from images in memory, or by worker processes from files.
+
+Small images of one size are decoded once into one tensor on the training device (``image_bank``), and all further
+work is batched there. Other images are decoded by ``workers``, which cut and resize; the rest is done in batches too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
+from labelkit.data.batch import Batch, check_rank
+from labelkit.data.image_bank import ImageBank
+from labelkit.data.samplers import Sampler
+from labelkit.data.views.pairs import Pairing
+from labelkit.data.views.spec import Normalize, ViewSpec
+from labelkit.data.views.transforms import apply_views, finish_view
+from labelkit.data.workers import BatchPlan, Crops, Reader
+from labelkit.errors import ConfigError, DatasetError
+
+# Grid sampling does not average; beyond this it would skip pixels.
+MAX_SHRINK_IN_MEMORY: Final = 1.5
+_OCCURRENCE_SHIFT: Final = 40
+
+Views = Sequence[ViewSpec] | Callable[[int], Sequence[ViewSpec]]
+
+
+def occurrence_keys(rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Tell repeated draws of a row apart.
+
+    Args:
+        rows: (m,) int64 rows in the order of an epoch.
+
+    Returns:
+        (m,) int64, the row itself at its first occurrence, distinct numbers at later ones, so that
+        an image drawn twice in an epoch is augmented in two ways.
+    """
+    order = np.argsort(rows, kind="stable")
+    ordered = rows[order]
+    starts = np.flatnonzero(np.diff(ordered, prepend=-1))
+    since = np.arange(len(rows)) - np.repeat(starts, np.diff(np.append(starts, len(rows))))
+    occurrence = np.empty(len(rows), dtype=np.int64)
+    occurrence[order] = since
+    return rows + (occurrence << _OCCURRENCE_SHIFT)
+
+
+class TrainLoader:
+    """Batches of augmented views for training, the same for any number of workers.
+
+    Random numbers are keyed by seed, epoch, row (and how often it was drawn before) and view.
+
+    Args:
+        bank: the images; its device is where batches are made.
+        views: what to make of each image; or a function of the epoch that says so.
+        sampler: rows of an epoch, for all processes; draw from ``bank.rows`` only.
+        labels: (n,) int64 training labels of the data set's rows, -1 = unlabeled; pass what
+            ``LabelSplit.training_labels`` returns, nothing else about labels is known here.
+        batch_size: images of a step over all processes.
+        seed: seed of the run.
+        normalize: mean and std of the backbone.
+        num_workers: processes that decode, for images that are not in memory; 0 decodes here.
+        rank: number of this process; it takes images ``rank::world_size`` of each batch.
+        world_size: number of processes.
+        first_epoch: epoch of the run that is the first one of the sampler.
+        pairing: what second views show; default: the same image as the first ones.
+
+    Attributes:
+        steps_per_epoch: whole batches of an epoch; a last smaller one is left out.
+
+    Raises:
+        ConfigError: the batch size is not a multiple of the processes, or above an epoch's draws.
+        ValueError: labels do not belong to the data set; images in memory are too large for a view.
+    """
+
+    def __init__(
+        self,
+        bank: ImageBank,
+        views: Views,
+        sampler: Sampler,
+        labels: ArrayLike,
+        *,
+        batch_size: int,
+        seed: int,
+        normalize: Normalize,
+        num_workers: int = 0,
+        rank: int = 0,
+        world_size: int = 1,
+        first_epoch: int = 0,
+        pairing: Pairing | None = None,
+    ) -> None:
+        check_rank(rank, world_size)
+        if batch_size < 1 or batch_size % world_size:
+            raise ConfigError(
+                "--batch-size", f"{batch_size} cannot be shared by {world_size} processes", "Use a multiple of them."
+            )
+        if len(sampler) < batch_size:
+            raise ConfigError(
+                "--batch-size",
+                f"{batch_size} is more than the {len(sampler)} images of an epoch",
+                "Use a smaller batch.",
+            )
+        self._labels = np.array(labels, dtype=np.int64)
+        if self._labels.shape != (len(bank.dataset),):
+            raise ValueError(f"labels have shape {self._labels.shape}, the data set has {len(bank.dataset)} rows")
+        self._bank = bank
+        self._views = views
+        self._sampler = sampler
+        self._batch_size = batch_size
+        self._seed = seed
+        self._normalize = normalize
+        self._rank, self._world_size = rank, world_size
+        self._first_epoch = first_epoch
+        self._pairing = pairing
+        self._reader = None if bank.in_memory else Reader(bank.dataset.source, bank.channels, num_workers)
+        self.steps_per_epoch = len(sampler) // batch_size
+
+    def _views_at(self, epoch: int) -> tuple[ViewSpec, ...]:
+        views = tuple(self._views(epoch) if callable(self._views) else self._views)
+        if self._bank.images is not None:
+            side = min(self._bank.images.shape[-2:])
+            for spec in views:
+                largest = side if spec.area_range is None else side * math.sqrt(spec.area_range[1])
+                if largest > MAX_SHRINK_IN_MEMORY * spec.size:
+                    raise ValueError(
+                        f"images of {side} pixels in memory for a view of {spec.size}; give the bank a base_size"
+                    )
+        return views
+
+    def epoch(self, epoch: int, start_step: int = 0) -> Iterator[Batch]:
+        """Yield this process's share of each batch of an epoch.
+
+        Args:
+            epoch: number of the pass over all of the run, from 0.
+            start_step: batches to leave out at the start; their images are not read.
+
+        Raises:
+            DatasetError: an image that could be read before cannot be read any more.
+        """
+        rows = self._sampler.indices(epoch - self._first_epoch)
+        keys = occurrence_keys(rows)
+        views = self._views_at(epoch)
+
+        def plans() -> Iterator[BatchPlan]:
+            for step in range(start_step, self.steps_per_epoch):
+                batch = slice(step * self._batch_size + self._rank, (step + 1) * self._batch_size, self._world_size)
+                pairs = None
+                if self._pairing is not None:
+                    pairs = self._pairing.plan(rows[batch], keys[batch], seed=self._seed, epoch=epoch)
+                yield BatchPlan(rows[batch], keys[batch], self._seed, epoch, views, pairs=pairs)
+
+        if self._reader is None:
+            for plan in plans():
+                made, geometry = apply_views(
+                    self._bank.gather(plan.rows),
+                    plan.keys,
+                    views,
+                    seed=self._seed,
+                    epoch=epoch,
+                    normalize=self._normalize,
+                    pairs=plan.pairs,
+                    partners=None if plan.pairs is None else self._bank.gather(plan.pairs.rows),
+                )
+                yield self._batch(plan, made, geometry)
+            return
+        # The workers pull plans ahead of time, so each pass over them needs its own iterator.
+        for plan, crops in zip(plans(), self._reader.read(plans()), strict=True):
+            yield self._finish(plan, crops)
+
+    def _finish(self, plan: BatchPlan, crops: Crops) -> Batch:
+        if crops.bad:
+            row, reason = crops.bad[0]
+            raise DatasetError(
+                self._bank.dataset.sample_ids[row], f"could be read before training, now: {reason}", "Restore the file."
+            )
+        finished = [
+            finish_view(
+                crops.crops[view].to(self._bank.device),
+                crops.boxes[view],
+                crops.partner_sizes if spec.shows_partner else crops.sizes,
+                spec,
+                plan.keys,
+                seed=self._seed,
+                epoch=plan.epoch,
+                view=view,
+                normalize=self._normalize,
+                pairs=plan.pairs,
+            )
+            for view, spec in enumerate(plan.views)
+        ]
+        return self._batch(plan, tuple(view for view, _ in finished), tuple(geometry for _, geometry in finished))
+
+    def _batch(self, plan: BatchPlan, views: tuple[Tensor, ...], geometry: tuple[Any, ...]) -> Batch:
+        device = self._bank.device
+        return Batch(
+            views=views,
+            labels=torch.from_numpy(self._labels[plan.rows]).to(device),
+            sample_index=torch.from_numpy(plan.rows.copy()).to(device),
+            geometry=geometry,
+            links=None if plan.pairs is None else torch.from_numpy(plan.pairs.links.copy()).to(device),
+        )

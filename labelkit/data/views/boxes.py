@@ -1,0 +1,165 @@
+"""Stage 1 of a view: the box of the original that it shows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from labelkit.data.keyed_random import keyed_uniform
+from labelkit.data.views.multi_crop import overlapping_boxes
+from labelkit.data.views.pairs import PairPlan
+from labelkit.data.views.spec import ViewSpec
+
+_AREA_TRIES: Final = 10
+_AREA_DRAWS: Final = 2 * _AREA_TRIES + 2
+
+
+def _draws(spec: ViewSpec) -> int:
+    if spec.area_range is not None:
+        return _AREA_DRAWS
+    return 2 if spec.crop == "random" else 0
+
+
+def crop_boxes(
+    spec: ViewSpec,
+    heights: ArrayLike,
+    widths: ArrayLike,
+    keys: ArrayLike,
+    *,
+    seed: int,
+    epoch: int,
+    view: int,
+    draw: int = 0,
+) -> NDArray[np.float64]:
+    """Choose the part of each original that becomes the view, whatever other views show.
+
+    Args:
+        spec: the view.
+        heights: (b,) heights of the originals, pixels.
+        widths: (b,) widths.
+        keys: (b,) int64 keys of the random numbers, one per drawn sample.
+        seed: seed of the run.
+        epoch: pass over the data set.
+        view: number of the view.
+        draw: number of the draw, for boxes that are drawn again.
+
+    Returns:
+        (b, 4) float64 left, top, right, bottom in pixels of the originals.
+    """
+    h, w = np.asarray(heights, dtype=np.float64), np.asarray(widths, dtype=np.float64)
+    count = _draws(spec)
+    purpose = f"crop {draw}" if draw else "crop"
+    u = keyed_uniform(seed, epoch, keys, view, purpose, count).astype(np.float64) if count else np.zeros((len(h), 0))
+    if spec.area_range is not None:
+        return _area_boxes(spec, h, w, u)
+    side = float(spec.resized_side)
+    # As torchvision: the longer side is truncated to whole pixels, offsets are whole pixels.
+    shorter = np.minimum(h, w)
+    rows, columns = np.floor(side * h / shorter + 1e-9), np.floor(side * w / shorter + 1e-9)
+    if spec.crop == "random":
+        top = np.floor(u[:, 0] * (rows - spec.size + 1))
+        left = np.floor(u[:, 1] * (columns - spec.size + 1))
+    else:
+        top, left = np.rint((rows - spec.size) / 2), np.rint((columns - spec.size) / 2)
+    step_y, step_x = h / rows, w / columns
+    edges = (left * step_x, top * step_y, (left + spec.size) * step_x, (top + spec.size) * step_y)
+    return np.stack(edges, axis=1)
+
+
+def boxes_of_views(
+    views: Sequence[ViewSpec],
+    sizes: tuple[ArrayLike, ArrayLike],
+    partner_sizes: tuple[ArrayLike, ArrayLike],
+    keys: ArrayLike,
+    *,
+    seed: int,
+    epoch: int,
+) -> list[NDArray[np.float64]]:
+    """Choose the parts of the originals that become views, those that must overlap after one another.
+
+    Args:
+        views: all views of an image.
+        sizes: (b,) heights and (b,) widths of the originals, pixels.
+        partner_sizes: likewise, of what views show that show a partner.
+        keys: (b,) int64 keys of the random numbers.
+        seed: seed of the run.
+        epoch: pass over the data set.
+
+    Returns:
+        for each view (b, 4) float64 left, top, right, bottom in pixels of what it shows.
+    """
+    rows = np.asarray(keys, dtype=np.int64)
+    made: list[NDArray[np.float64]] = []
+    for number, spec in enumerate(views):
+        heights, widths = (np.asarray(side) for side in (partner_sizes if spec.shows_partner else sizes))
+        source = spec.drawn_as(number)
+        boxes = crop_boxes(spec, heights, widths, rows, seed=seed, epoch=epoch, view=source)
+        if spec.anchors:
+
+            def again(
+                draw: int, at: NDArray[np.int64], spec: ViewSpec = spec, view: int = source
+            ) -> NDArray[np.float64]:
+                h, w = (np.asarray(side)[at] for side in sizes)
+                return crop_boxes(spec, h, w, rows[at], seed=seed, epoch=epoch, view=view, draw=draw)
+
+            def spare(at: NDArray[np.int64], view: int = source) -> NDArray[np.float64]:
+                return keyed_uniform(seed, epoch, rows[at], view, "crop inside", 4).astype(np.float64)
+
+            anchors = [made[anchor] for anchor in spec.anchors]
+            boxes = overlapping_boxes(boxes, anchors, spec.min_overlap * heights * widths, again, spare)
+        made.append(boxes)
+    return made
+
+
+def _area_boxes(
+    spec: ViewSpec, h: NDArray[np.float64], w: NDArray[np.float64], u: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """``RandomResizedCrop``: the first of ten boxes that fits, else the largest allowed one in the center."""
+    assert spec.area_range is not None
+    tries = u[:, :-2].reshape(len(h), _AREA_TRIES, 2)
+    low, high = spec.area_range
+    area = (low + (high - low) * tries[..., 0]) * (h * w)[:, None]
+    log_low, log_high = math.log(spec.aspect_range[0]), math.log(spec.aspect_range[1])
+    aspect = np.exp(log_low + (log_high - log_low) * tries[..., 1])
+    box_w, box_h = np.rint(np.sqrt(area * aspect)), np.rint(np.sqrt(area / aspect))
+    fits = (box_w > 0) & (box_h > 0) & (box_w <= w[:, None]) & (box_h <= h[:, None])
+    first = fits.argmax(axis=1)
+    every = np.arange(len(h))
+    box_w, box_h = box_w[every, first], box_h[every, first]
+    top = np.floor(u[:, -2] * (h - box_h + 1))
+    left = np.floor(u[:, -1] * (w - box_w + 1))
+    none = ~fits.any(axis=1)
+    if none.any():
+        ratio = w / h
+        full_w = np.where(ratio > spec.aspect_range[1], np.rint(h * spec.aspect_range[1]), w)
+        full_h = np.where(ratio < spec.aspect_range[0], np.rint(w / spec.aspect_range[0]), h)
+        box_w, box_h = np.where(none, full_w, box_w), np.where(none, full_h, box_h)
+        top = np.where(none, np.floor((h - box_h) / 2), top)
+        left = np.where(none, np.floor((w - box_w) / 2), left)
+    return np.stack((left, top, left + box_w, top + box_h), axis=1)
+
+
+def box_matrices(boxes: NDArray[np.float64], heights: ArrayLike, widths: ArrayLike) -> NDArray[np.float64]:
+    """Return (b, 2, 3) maps from normalized coordinates of a box to those of its original."""
+    h, w = np.asarray(heights, dtype=np.float64), np.asarray(widths, dtype=np.float64)
+    left, top, right, bottom = boxes.T
+    matrices = np.zeros((len(boxes), 2, 3))
+    matrices[:, 0, 0] = (right - left) / w
+    matrices[:, 1, 1] = (bottom - top) / h
+    matrices[:, 0, 2] = (left + right) / w - 1
+    matrices[:, 1, 2] = (top + bottom) / h - 1
+    return matrices
+
+
+def paired_boxes(
+    boxes: NDArray[np.float64], pairs: PairPlan | None, view: int, heights: ArrayLike, widths: ArrayLike
+) -> NDArray[np.float64]:
+    """Put the boxes of matching images in the place of those that were chosen at random, (b, 4) in pixels."""
+    if pairs is None or view > 1:
+        return boxes
+    sides = np.stack([np.asarray(side, dtype=np.float64) for side in (widths, heights, widths, heights)], axis=1)
+    return np.where((pairs.links >= 0)[:, None], (pairs.boxes[:, view] + 1) / 2 * sides, boxes)

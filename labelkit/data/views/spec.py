@@ -1,0 +1,208 @@
+"""What a view is: its numbers, and the normalization that comes last."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from torch import Tensor
+
+from labelkit.data.views.pairs import PairTransform
+from labelkit.data.views.random_augment import Pool
+
+Interpolation = Literal["bicubic", "bilinear"]
+Padding = Literal["zeros", "border", "reflection"]
+
+
+@dataclass(frozen=True, slots=True)
+class Normalize:
+    """Per-channel ``(x - mean) / std`` of values in ``[0, 1]``."""
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.mean) != len(self.std) or not all(value > 0 for value in self.std):
+            raise ValueError(f"mean {self.mean} and std {self.std} must be equally long, std positive")
+
+    def __call__(self, images: Tensor) -> Tensor:
+        """Normalize ``(b, c, h, w)`` float32 in ``[0, 1]``.
+
+        Raises:
+            ValueError: c differs from the number of means.
+        """
+        if images.shape[1] != len(self.mean):
+            raise ValueError(f"{images.shape[1]} channels, {len(self.mean)} means")
+        # Plain numbers for one channel and for equal ones: no tiny tensors to move to the device.
+        if len(set(self.mean)) == 1 and len(set(self.std)) == 1:
+            return (images - self.mean[0]) / self.std[0]
+        mean = images.new_tensor(self.mean)[:, None, None]
+        std = images.new_tensor(self.std)[:, None, None]
+        return (images - mean) / std
+
+
+@dataclass(frozen=True, slots=True)
+class ViewSpec:
+    """How one view of an image is made; every default leaves the image as it is.
+
+    Attributes:
+        size: height and width of the view, pixels.
+        resize_ratio: the shorter side becomes ``int(size * resize_ratio)``, then a square is cropped.
+        crop: where that square lies.
+        area_range: instead of resize and crop, a box with this share of the image's area is resized
+            (RandomResizedCrop).
+        aspect_range: width over height of that box.
+        shift_px: shift of up to so many pixels of the view along each axis, uniform.
+        whole_pixels: shift by whole pixels, as a random crop of the padded image does.
+        zoom_range: magnification, uniform; below 1 shows padding.
+        rotation_rad: rotation of up to this angle both ways, uniform.
+        hflip: probability of a mirror image.
+        jitter_prob: probability of color jitter.
+        jitter: strengths of brightness, contrast, saturation and hue, as ``ColorJitter``; random order.
+        brightness_range: factor on all values, uniform, for every image.
+        gray_prob: probability of losing color.
+        blur_prob: probability of Gaussian blur.
+        blur_sigma: range of its standard deviation in pixels, uniform.
+        blur_kernel: its width in pixels, odd.
+        solarize_prob: probability of inverting all values at or above the threshold.
+        solarize_threshold: in ``[0, 1]``.
+        random_operations: operations of RandAugment for each image.
+        operation_pool: what they are drawn from.
+        cutout: side of the largest square that is painted over, share of ``size``; 0 = none.
+        cutout_fill: its value, in ``[0, 1]``.
+        noise: standard deviation of normal noise on the normalized values, which come last.
+        interpolation: of both geometric stages.
+        padding: what lies outside of the image in stage 2.
+        follows: the view has box and affine map of the view before it, which must be made alike, and is then moved by
+            one of these transforms.
+        anchors: numbers of earlier views that the box must have a part in common with.
+        min_overlap: that part, as a share of the image's area.
+        mirror_as: number of the view that decides whether this one is mirrored; default: itself.
+        partner: show the other image of a pair, as views do that follow another.
+
+    Raises:
+        ValueError: a number out of its range.
+    """
+
+    size: int
+    resize_ratio: float = 1.0
+    crop: Literal["center", "random"] = "center"
+    area_range: tuple[float, float] | None = None
+    aspect_range: tuple[float, float] = (3 / 4, 4 / 3)
+    shift_px: float = 0.0
+    whole_pixels: bool = False
+    zoom_range: tuple[float, float] = (1.0, 1.0)
+    rotation_rad: float = 0.0
+    hflip: float = 0.0
+    jitter_prob: float = 0.0
+    jitter: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
+    brightness_range: tuple[float, float] = (1.0, 1.0)
+    gray_prob: float = 0.0
+    blur_prob: float = 0.0
+    blur_sigma: tuple[float, float] = (0.1, 2.0)
+    blur_kernel: int = 3
+    solarize_prob: float = 0.0
+    solarize_threshold: float = 128 / 255
+    random_operations: int = 0
+    operation_pool: Pool = "photo"
+    cutout: float = 0.0
+    cutout_fill: float = 0.5
+    noise: float = 0.0
+    interpolation: Interpolation = "bicubic"
+    padding: Padding = "border"
+    follows: PairTransform | None = None
+    anchors: tuple[int, ...] = ()
+    min_overlap: float = 0.0
+    mirror_as: int | None = None
+    partner: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("hflip", "jitter_prob", "gray_prob", "blur_prob", "solarize_prob"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name} is {getattr(self, name)}, must be in [0, 1]")
+        for name in ("aspect_range", "zoom_range", "blur_sigma"):
+            low, high = getattr(self, name)
+            if not 0 < low <= high:
+                raise ValueError(f"{name} is {(low, high)}, must be positive and ordered")
+        if self.size < 1 or self.resize_ratio < 1:
+            raise ValueError(f"size {self.size} and resize_ratio {self.resize_ratio} must be at least 1")
+        if self.area_range is not None and not 0 < self.area_range[0] <= self.area_range[1] <= 1:
+            raise ValueError(f"area_range is {self.area_range}, must be ordered in (0, 1]")
+        if self.random_operations < 0 or not 0 <= self.cutout <= 1 or not 0 <= self.cutout_fill <= 1:
+            raise ValueError(
+                f"random_operations {self.random_operations} must not be negative, cutout {self.cutout} and "
+                f"cutout_fill {self.cutout_fill} must be in [0, 1]"
+            )
+        if self.noise < 0:
+            raise ValueError(f"noise is {self.noise}, must not be negative")
+        if self.anchors and (not 0 < self.min_overlap < 1 or self.area_range is None):
+            raise ValueError(f"min_overlap is {self.min_overlap}, must be in (0, 1), and a box be drawn")
+        if self.blur_kernel % 2 == 0 or self.blur_kernel // 2 >= self.size:
+            raise ValueError(f"blur_kernel is {self.blur_kernel}, must be odd and below twice the size")
+        if not (0 <= self.brightness_range[0] <= self.brightness_range[1]):
+            raise ValueError(f"brightness_range is {self.brightness_range}, must be ordered and not negative")
+        if min(self.jitter) < 0 or self.jitter[3] > 0.5 or min(self.shift_px, self.rotation_rad) < 0:
+            raise ValueError(
+                f"jitter {self.jitter}, shift_px {self.shift_px} and rotation_rad {self.rotation_rad} must not be "
+                "negative, hue at most 0.5"
+            )
+
+    @property
+    def resized_side(self) -> int:
+        """Shorter side before the square crop, in pixels."""
+        # The addend keeps 32 * (36 / 32) from falling below 36.
+        return int(self.size * self.resize_ratio + 1e-6)
+
+    def drawn_as(self, number: int) -> int:
+        """Return the view whose random numbers choose box and affine map of view ``number``."""
+        return number if self.follows is None else number - 1
+
+    @property
+    def shows_partner(self) -> bool:
+        """Whether a pair's other image is shown."""
+        return self.partner or self.follows is not None
+
+    @property
+    def has_random_box(self) -> bool:
+        """Whether stage 1 depends on random numbers."""
+        return self.area_range is not None or (self.crop == "random" and self.resized_side > 0)
+
+    @property
+    def has_warp(self) -> bool:
+        """Whether stage 2 is more than a mirror image."""
+        moves = self.shift_px > 0 or self.rotation_rad > 0 or self.zoom_range != (1.0, 1.0)
+        return moves or self.random_operations > 0 or self.follows is not None
+
+    def at_strength(self, strength: float) -> ViewSpec:
+        """Return a weaker spec, for augmentation that grows during training.
+
+        Probabilities, blur, rotation and the distances of zoom and brightness from 1 are multiplied by the strength;
+        the smallest area is ``1 - (1 - low) * strength``. Shift and mirror stay, as the weak views have them too.
+
+        Args:
+            strength: in ``[0, 1]``; 1 returns an equal spec.
+        """
+        if not 0 <= strength <= 1:
+            raise ValueError(f"strength is {strength}, must be in [0, 1]")
+        if strength == 1:
+            return self
+        low, high = self.area_range or (1.0, 1.0)
+        tiny = 1e-3  # a sigma of zero has no kernel
+        return replace(
+            self,
+            area_range=None
+            if self.area_range is None
+            else (1 - (1 - low) * strength, max(high, 1 - (1 - low) * strength)),
+            zoom_range=_toward_one(self.zoom_range, strength),
+            rotation_rad=self.rotation_rad * strength,
+            brightness_range=_toward_one(self.brightness_range, strength),
+            jitter_prob=self.jitter_prob * strength,
+            gray_prob=self.gray_prob * strength,
+            blur_prob=self.blur_prob * strength,
+            blur_sigma=(max(self.blur_sigma[0] * strength, tiny), max(self.blur_sigma[1] * strength, tiny)),
+            solarize_prob=self.solarize_prob * strength,
+        )
+
+
+def _toward_one(limits: tuple[float, float], strength: float) -> tuple[float, float]:
+    return 1 + (limits[0] - 1) * strength, 1 + (limits[1] - 1) * strength

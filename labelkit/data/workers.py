@@ -1,0 +1,198 @@
+"""Read, decode, cut and resize planned batches in worker processes, or in a thread of this process."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from multiprocessing import get_all_start_methods, get_context, parent_process
+from multiprocessing.connection import wait
+from multiprocessing.context import BaseContext
+from threading import Thread
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from labelkit.data.datasets import ImageSource
+from labelkit.data.decode import BadImage, Channels
+from labelkit.data.views.boxes import boxes_of_views, paired_boxes
+from labelkit.data.views.pairs import PairPlan
+from labelkit.data.views.resizing import resize_box
+from labelkit.data.views.spec import ViewSpec
+
+
+@dataclass(frozen=True, slots=True)
+class BatchPlan:
+    """What a worker has to read: everything it needs travels with it, workers have no state."""
+
+    rows: NDArray[np.int64]
+    keys: NDArray[np.int64]
+    seed: int
+    epoch: int
+    views: tuple[ViewSpec, ...]
+    identify: bool = False
+    pairs: PairPlan | None = None
+
+
+@dataclass(slots=True)
+class Crops:
+    """What a worker returns."""
+
+    crops: tuple[Tensor, ...]  # per view (b, c, size, size) uint8
+    boxes: tuple[NDArray[np.float64], ...]  # per view (b, 4)
+    sizes: NDArray[np.int64]  # (b, 2)
+    partner_sizes: NDArray[np.int64]  # (b, 2), of the other images of pairs
+    bad: list[tuple[int, str]]
+    sha256: NDArray[np.uint8]  # (b, 32), only filled on request
+    file_sizes: NDArray[np.uint64]  # (b,)
+
+
+class _CropDataset(Dataset[Crops]):
+    """Reads, decodes, cuts and resizes one planned batch; an item is a batch."""
+
+    def __init__(self, source: ImageSource, channels: Channels) -> None:
+        self._source = source
+        self._channels = channels
+
+    def __getitem__(self, plan: BatchPlan) -> Crops:
+        b, c = len(plan.rows), self._channels
+        crops = tuple(np.zeros((b, spec.size, spec.size, c), dtype=np.uint8) for spec in plan.views)
+        boxes = tuple(np.tile(np.array([0.0, 0.0, 1.0, 1.0]), (b, 1)) for _ in plan.views)
+        sizes, partner_sizes = np.ones((b, 2), dtype=np.int64), np.ones((b, 2), dtype=np.int64)
+        sha256 = np.zeros((b, 32), dtype=np.uint8)
+        file_sizes = np.zeros(b, dtype=np.uint64)
+        bad = []
+        for i, row in enumerate(plan.rows.tolist()):
+            try:
+                encoded = self._source.read(row)
+                if plan.identify:
+                    sha256[i] = np.frombuffer(encoded.sha256, dtype=np.uint8)
+                    file_sizes[i] = encoded.size
+                image = encoded.decode(c)
+            except BadImage as error:
+                # Reported, not raised: an exception loses its type on the way out of a worker.
+                bad.append((row, error.reason))
+                continue
+            sizes[i] = partner_sizes[i] = image.shape[:2]
+            partner = image
+            if plan.pairs is not None and plan.pairs.rows[i] != row:
+                try:
+                    partner = self._source.read(int(plan.pairs.rows[i])).decode(c)
+                except BadImage as error:
+                    bad.append((int(plan.pairs.rows[i]), error.reason))
+                    continue
+                partner_sizes[i] = partner.shape[:2]
+            pairs = None if plan.pairs is None else plan.pairs.take(i)
+            chosen = boxes_of_views(
+                plan.views,
+                ([image.shape[0]], [image.shape[1]]),
+                ([partner.shape[0]], [partner.shape[1]]),
+                plan.keys[i : i + 1],
+                seed=plan.seed,
+                epoch=plan.epoch,
+            )
+            for view, spec in enumerate(plan.views):
+                shown = partner if spec.shows_partner else image
+                boxes[view][i] = paired_boxes(chosen[view], pairs, view, [shown.shape[0]], [shown.shape[1]])[0]
+                crops[view][i] = resize_box(shown, boxes[view][i], spec)
+        # Copied by NumPy: in a thread of its own, torch would start a second team of threads.
+        tensors = tuple(torch.from_numpy(np.ascontiguousarray(crop.transpose(0, 3, 1, 2))) for crop in crops)
+        return Crops(tensors, boxes, sizes, partner_sizes, bad, sha256, file_sizes)
+
+
+class _Plans:
+    """The batch sampler of the loader: its plans are exchanged before each pass."""
+
+    def __init__(self) -> None:
+        self.plans: Iterator[BatchPlan] = iter(())
+
+    def __iter__(self) -> Iterator[list[BatchPlan]]:
+        for plan in self.plans:
+            yield [plan]
+
+
+def _only(items: list[Crops]) -> Crops:
+    return items[0]
+
+
+T = TypeVar("T")
+
+
+def _ahead(items: Iterator[T]) -> Iterator[T]:
+    """Make the next item in a thread while the caller works with this one."""
+    with ThreadPoolExecutor(1) as pool:
+        coming = pool.submit(next, items, None)
+        while (item := coming.result()) is not None:
+            coming = pool.submit(next, items, None)
+            yield item
+
+
+@cache
+def _worker_context() -> BaseContext:
+    """How worker processes start: from a clean process that has loaded this module once, or else each from nothing.
+
+    Never as a copy of this process: it would inherit locks of threads it does not have, and CUDA does not survive it.
+    """
+    if "forkserver" not in get_all_start_methods():
+        return get_context("spawn")
+    context = get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    return context
+
+
+def _end_with_the_main_process(worker: int) -> None:
+    """Watch over a worker: if the process that reads from it is killed, it is to end as well.
+
+    torch's own watch looks at the parent, which is the clean process and lives as long as its children do.
+    """
+    main = parent_process()
+    assert main is not None
+
+    def watch() -> None:
+        wait([main.sentinel])
+        os._exit(1)
+
+    Thread(target=watch, name=f"watch of worker {worker}", daemon=True).start()
+
+
+class Reader:
+    """Runs plans through worker processes, in order; without any, through one thread of this process."""
+
+    def __init__(self, source: ImageSource, channels: Channels, num_workers: int) -> None:
+        self.busy = False
+        self._plans = _Plans()
+        self._has_workers = num_workers > 0
+        options: dict[str, Any] = (
+            {
+                "multiprocessing_context": _worker_context(),
+                "persistent_workers": True,
+                "worker_init_fn": _end_with_the_main_process,
+            }
+            if num_workers
+            else {}
+        )
+        # A generator of its own: the loader draws a number at every pass, by default from the global one.
+        self._loader: DataLoader[Crops] = DataLoader(
+            _CropDataset(source, channels),
+            batch_sampler=self._plans,
+            num_workers=num_workers,
+            collate_fn=_only,
+            generator=torch.Generator().manual_seed(0),
+            **options,
+        )
+
+    def read(self, plans: Iterator[BatchPlan]) -> Iterator[Crops]:
+        """Yield what became of each plan, in their order."""
+        self._plans.plans = plans
+        self.busy = True
+        try:
+            crops = iter(self._loader)
+            yield from crops if self._has_workers else _ahead(crops)
+        finally:
+            self.busy = False
