@@ -24,7 +24,7 @@ STAGES = {config.command[0] for config in CONFIG_CLASSES}
 
 
 def shown() -> dict[str, list[str]]:
-    """Every command line that is shown to users, by the place that shows it."""
+    """Every command line of the pages, by the place that shows it; those of presets: test_config_shipped_presets."""
     # Pages repeat each other's lines; one look at each is enough.
     found = {}
     for page, text in PAGES.items():
@@ -36,9 +36,6 @@ def shown() -> dict[str, list[str]]:
             line = shlex.split(words)[1:]
             if not re.search(r"\.\.\.|\|| [A-Z]+\b", words) and line not in found.values():
                 found[f"{page}: {words}"] = line
-    for preset in sorted((ROOT / "presets").rglob("*.yaml")):
-        first = preset.read_text().splitlines()[0]
-        found[str(preset.relative_to(ROOT))] = shlex.split(first.removeprefix("#"))[1:]
     return found
 
 

@@ -36,8 +36,8 @@ def command_pages() -> list[Page]:
 
 def all_commands() -> Iterator[tuple[Words, Any]]:
     """Yield every group and every command, with the words after ``labelkit``."""
+    root: Any = get_command(build_app(None))
     for name in COMMANDS:
-        root: Any = get_command(build_app([name]))
         yield from _below((name,), root.commands[name])
 
 
@@ -57,9 +57,9 @@ def _subcommands(command: Any) -> dict[str, Any]:
 
 
 def _overview() -> str:
+    root: Any = get_command(build_app(None))
     rows = []
     for name, entry in COMMANDS.items():
-        root: Any = get_command(build_app([name]))
         is_group = bool(_subcommands(root.commands[name])) and name != "config"
         rows.append([f"[`{name}`]({name}{'/index' if is_group else ''}.md)", text(entry.summary)])
     return page(

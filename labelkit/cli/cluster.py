@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import typer
 
 from labelkit.cli.command import stage_command
@@ -54,11 +56,14 @@ def sinkhorn(config: SinkhornConfig) -> None:
     print_result(cluster_store(config))
 
 
-def build_app() -> typer.Typer:
-    """Build ``labelkit cluster`` with all its subcommands."""
-    app = new_group()
-    app.command("k-means")(kmeans)
-    app.command("spherical-k-means")(spherical_kmeans)
-    app.command("ss-kmeans")(ss_kmeans)
-    app.command("sinkhorn")(sinkhorn)
-    return app
+def build_app(words: Sequence[str] | None) -> typer.Typer:
+    """Build ``labelkit cluster`` as far as the words after it need."""
+    return new_group(
+        {
+            "k-means": kmeans,
+            "spherical-k-means": spherical_kmeans,
+            "ss-kmeans": ss_kmeans,
+            "sinkhorn": sinkhorn,
+        },
+        words,
+    )

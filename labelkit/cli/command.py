@@ -15,7 +15,7 @@ import typer
 from pydantic.fields import FieldInfo
 
 from labelkit.cli.console import current_output, print_message
-from labelkit.cli.options import COMMON_PANEL, JsonOption, QuietOption, VerboseOption, speaking
+from labelkit.cli.options import COMMON_PANEL, Command, JsonOption, QuietOption, VerboseOption, speaking
 from labelkit.config.base import (
     StageConfig,
     allows_none,
@@ -38,7 +38,6 @@ from labelkit.config.presets import (
 )
 
 C = TypeVar("C", bound=StageConfig)
-Command = Callable[..., None]
 
 _WIDEST_METAVAR = 20
 _LAST_PANELS = ("Output", "Gate", "Run")

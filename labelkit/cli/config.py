@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import typer
 
-from labelkit.cli.command import Command, config_command
+from labelkit.cli.command import config_command
 from labelkit.cli.console import current_output, json_text, print_line, printable
-from labelkit.cli.options import new_group
+from labelkit.cli.options import Command, is_named, listed, new_group, words_below
 from labelkit.config.base import StageConfig, in_presets
 from labelkit.config.cluster import KMeansConfig, SinkhornConfig, SphericalKMeansConfig, SSKMeansConfig
 from labelkit.config.compare import CompareConfig
@@ -142,28 +144,31 @@ def _yaml_line(name: str, value: object) -> str:
     return text.strip() if text.count("\n") == 1 else f"{name}: {json_text(value)}"
 
 
-def _config_command(config_class: type[StageConfig]) -> Command:
-    words = " ".join(config_class.command)
+def _config_command(config_class: type[StageConfig], words: Sequence[str] | None) -> Command:
+    command = " ".join(config_class.command)
     text = (
-        f"Print what `labelkit {words}` would run with, and where each value comes from.\n\n"
-        f"Example: labelkit config {words} > my.yaml"
+        f"Print what `labelkit {command}` would run with, and where each value comes from.\n\n"
+        f"Example: labelkit config {command} > my.yaml"
     )
+    if not is_named(config_class.command[-1], words):
+        return listed(text)
     return config_command(config_class, show_config, text)
 
 
-def build_app() -> typer.Typer:
-    """Build ``labelkit config`` with one subcommand per stage command."""
+def build_app(words: Sequence[str] | None) -> typer.Typer:
+    """Build ``labelkit config`` with one subcommand per stage command, as far as the words after it need."""
     app = new_group()
-    groups: dict[str, typer.Typer] = {}
+    groups: dict[str, list[type[StageConfig]]] = {}
     for config_class in CONFIG_CLASSES:
-        *group_words, name = config_class.command
-        parent = app
-        if group_words:
-            word = group_words[0]
-            if word not in groups:
-                groups[word] = new_group()
-                text = f"Print the config of a `labelkit {word}` command.\n\nExample: labelkit config {word} {name}"
-                app.add_typer(groups[word], name=word, help=text)
-            parent = groups[word]
-        parent.command(name)(_config_command(config_class))
+        groups.setdefault(config_class.command[0], []).append(config_class)
+    for word, classes in groups.items():
+        is_group = len(classes[0].command) > 1
+        below = words_below(word, words) if is_group else words
+        commands = {config_class.command[-1]: _config_command(config_class, below) for config_class in classes}
+        if is_group:
+            first = f"labelkit config {' '.join(classes[0].command)}"
+            text = f"Print the config of a `labelkit {word}` command.\n\nExample: {first}"
+            app.add_typer(new_group(commands, below), name=word, help=text)
+        else:
+            app.command(word)(commands[word])
     return app

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import typer
 
 from labelkit.cli.command import stage_command
@@ -66,12 +68,15 @@ def lmcs(config: DiscoverLMCSConfig) -> None:
     print_result(discover_lmcs(config))
 
 
-def build_app() -> typer.Typer:
-    """Build ``labelkit discover`` with all its subcommands."""
-    app = new_group()
-    app.command("categories")(categories)
-    app.command("head")(head)
-    app.command("answer")(answer)
-    app.command("snowball")(snowball)
-    app.command("lmcs")(lmcs)
-    return app
+def build_app(words: Sequence[str] | None) -> typer.Typer:
+    """Build ``labelkit discover`` as far as the words after it need."""
+    return new_group(
+        {
+            "categories": categories,
+            "head": head,
+            "answer": answer,
+            "snowball": snowball,
+            "lmcs": lmcs,
+        },
+        words,
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import typer
@@ -134,16 +134,19 @@ def tracking(config: EvaluateTrackingConfig) -> None:
     _score(config, evaluate_tracking)
 
 
-def build_app() -> typer.Typer:
-    """Build ``labelkit evaluate`` with all its subcommands."""
-    app = new_group()
-    app.command("clustering")(clustering)
-    app.command("answer")(answer)
-    app.command("knn")(knn)
-    app.command("linear")(linear)
-    app.command("retrieval")(retrieval)
-    app.command("classification")(classification)
-    app.command("segmentation")(segmentation)
-    app.command("patch-clusters")(patch_clusters)
-    app.command("tracking")(tracking)
-    return app
+def build_app(words: Sequence[str] | None) -> typer.Typer:
+    """Build ``labelkit evaluate`` as far as the words after it need."""
+    return new_group(
+        {
+            "clustering": clustering,
+            "answer": answer,
+            "knn": knn,
+            "linear": linear,
+            "retrieval": retrieval,
+            "classification": classification,
+            "segmentation": segmentation,
+            "patch-clusters": patch_clusters,
+            "tracking": tracking,
+        },
+        words,
+    )

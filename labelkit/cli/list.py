@@ -73,14 +73,17 @@ def list_presets(json: JsonOption = False, quiet: QuietOption = False, verbose: 
         _print_rows("presets", ("for", "name", "command"), rows, json=json, quiet=quiet, name_column=1)
 
 
-def build_app() -> typer.Typer:
-    """Build ``labelkit list`` with all its subcommands."""
-    app = new_group()
-    app.command("methods")(list_methods)
-    app.command("datasets")(list_datasets)
-    app.command("backbones")(list_backbones)
-    app.command("presets")(list_presets)
-    return app
+def build_app(words: Sequence[str] | None) -> typer.Typer:
+    """Build ``labelkit list`` as far as the words after it need."""
+    return new_group(
+        {
+            "methods": list_methods,
+            "datasets": list_datasets,
+            "backbones": list_backbones,
+            "presets": list_presets,
+        },
+        words,
+    )
 
 
 def _print_rows(

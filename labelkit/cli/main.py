@@ -22,7 +22,7 @@ import typer
 
 from labelkit import __version__
 from labelkit.cli.console import Output, print_error, use_output, write
-from labelkit.cli.options import HELP_SETTINGS
+from labelkit.cli.options import HELP_SETTINGS, is_named, listed, words_below
 from labelkit.errors import Interrupted, LabelkitError, ResourceError, resource_error
 
 PROGRAM = "labelkit"
@@ -109,11 +109,12 @@ COMMANDS: dict[str, _Entry] = {
 }
 
 
-def build_app(arguments: Sequence[str]) -> typer.Typer:
+def build_app(arguments: Sequence[str] | None) -> typer.Typer:
     """Build the command line as far as these arguments need it.
 
     Args:
-        arguments: what stands after ``labelkit``. Commands that they do not name appear in help only.
+        arguments: what stands after ``labelkit``. Commands that they do not name appear in help only;
+            None names all.
     """
     codes = "\n".join(f"{code:>3}  {meaning}" for code, meaning in EXIT_CODES.items())
     app = typer.Typer(
@@ -127,18 +128,21 @@ def build_app(arguments: Sequence[str]) -> typer.Typer:
         context_settings=HELP_SETTINGS,
     )
     app.callback()(_common)
-    word = next((argument for argument in arguments if not argument.startswith("-")), None)
-    is_completing = _COMPLETION_VARIABLE in os.environ
+    # Before the name of a command stand switches only, which take no value.
+    words = None if arguments is None else [argument for argument in arguments if not argument.startswith("-")]
+    if _COMPLETION_VARIABLE in os.environ:
+        words = None
     for name, entry in COMMANDS.items():
-        if not is_completing and name != word:
-            app.command(name, short_help=entry.summary)(_not_named)
+        if not is_named(name, words):
+            app.command(name, short_help=entry.summary)(listed(entry.summary))
             continue
         module = import_module(entry.module)
         if entry.function:
             app.command(name, short_help=entry.summary)(getattr(module, entry.function))
         else:
             text = f"{entry.summary}\n\nExample: {entry.example}"
-            app.add_typer(module.build_app(), name=name, help=text, short_help=entry.summary)
+            group = module.build_app(words_below(name, words))
+            app.add_typer(group, name=name, help=text, short_help=entry.summary)
     return app
 
 
@@ -183,10 +187,6 @@ def run_app(build: Callable[[], typer.Typer], arguments: Sequence[str]) -> int:
 def run() -> None:
     """Be the console script ``labelkit``."""
     sys.exit(main())
-
-
-def _not_named() -> None:
-    raise RuntimeError("this command was not built")  # only the command that is named can be called
 
 
 def _print_version(shown: bool) -> None:

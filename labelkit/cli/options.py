@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Annotated
 
@@ -13,6 +14,9 @@ import typer
 from labelkit.cli.console import current_output
 from labelkit.cli.progress import progress_for
 from labelkit.stages.progress import use_progress
+
+Command = Callable[..., None]
+"""A function that Typer makes a command of: its options are the arguments, its help is the docstring."""
 
 HELP_SETTINGS = {"help_option_names": ["-h", "--help"]}
 COMMON_PANEL = "All commands"
@@ -38,15 +42,46 @@ VerboseOption = Annotated[
 ]
 
 
-def new_group() -> typer.Typer:
-    """Return a group of subcommands with labelkit's settings."""
-    return typer.Typer(
+def new_group(commands: Mapping[str, Command] | None = None, words: Sequence[str] | None = None) -> typer.Typer:
+    """Return a group of subcommands with labelkit's settings.
+
+    Args:
+        commands: by name, in the order of help.
+        words: what follows the group on the command line. Only the command that they name gets its options,
+            as to build all of them takes most of a second. None: every command gets its options.
+    """
+    group = typer.Typer(
         no_args_is_help=True,
         add_completion=False,
         pretty_exceptions_enable=False,
         rich_markup_mode="rich",
         context_settings=HELP_SETTINGS,
     )
+    for name, command in (commands or {}).items():
+        group.command(name)(command if is_named(name, words) else listed(inspect.getdoc(command) or ""))
+    return group
+
+
+def is_named(name: str, words: Sequence[str] | None) -> bool:
+    """Say whether these words of a command line name this command or group; None names all."""
+    return words is None or list(words[:1]) == [name]
+
+
+def words_below(name: str, words: Sequence[str] | None) -> Sequence[str] | None:
+    """Return what follows this group among these words of a command line: none if they name another; None stays."""
+    if words is None:
+        return None
+    return words[1:] if is_named(name, words) else ()
+
+
+def listed(text: str) -> Command:
+    """Return a command that can only be listed: it has help, no options, and cannot be called."""
+
+    def command() -> None:
+        raise RuntimeError("this command was not built")  # only the command that is named can be called
+
+    command.__doc__ = text
+    return command
 
 
 @contextmanager

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import typer
 
 from labelkit.cli.command import stage_command
@@ -85,13 +87,16 @@ def prototypes(config: ShowPrototypesConfig) -> None:
     print_result(show_prototypes(config))
 
 
-def build_app() -> typer.Typer:
-    """Build ``labelkit show`` with all its subcommands."""
-    app = new_group()
-    app.command("attention")(attention)
-    app.command("assembly")(assembly)
-    app.command("curves")(curves)
-    app.command("discovered")(discovered)
-    app.command("patches")(patches)
-    app.command("prototypes")(prototypes)
-    return app
+def build_app(words: Sequence[str] | None) -> typer.Typer:
+    """Build ``labelkit show`` as far as the words after it need."""
+    return new_group(
+        {
+            "attention": attention,
+            "assembly": assembly,
+            "curves": curves,
+            "discovered": discovered,
+            "patches": patches,
+            "prototypes": prototypes,
+        },
+        words,
+    )
