@@ -7,14 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from labelkit.metrics.retrieval import (
-    RetrievalScores,
-    least_bytes,
-    map_at_r,
-    r_precision,
-    recall_at_k,
-    score_retrieval,
-)
+from labelkit.metrics.retrieval import RetrievalScores, map_at_r, r_precision, recall_at_k, score_retrieval
+from labelkit.metrics.retrieval_blocks import least_bytes
 from numpy.typing import NDArray
 
 Array = NDArray[Any]

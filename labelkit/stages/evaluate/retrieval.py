@@ -15,7 +15,8 @@ from labelkit.config.evaluate import EvaluateRetrievalConfig
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import ConfigError, Mismatch, StoreError
 from labelkit.metrics.clustering import normalized_mutual_information
-from labelkit.metrics.retrieval import RetrievalScores, least_bytes, score_retrieval
+from labelkit.metrics.retrieval import RetrievalScores, score_retrieval
+from labelkit.metrics.retrieval_blocks import least_bytes
 from labelkit.stages.memory import Memory, kmeans_bytes, nmi_bytes
 from labelkit.stages.progress import current_progress
 from labelkit.stages.read.rows import check_features, split_rows, unit_rows, zero_rows
