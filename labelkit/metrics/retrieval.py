@@ -92,7 +92,7 @@ def score_retrieval(
             default none if there is a gallery.
         ks: numbers of neighbors, each from 1 to the rows of the gallery, less one if some query is among them.
         at_r: also compute R-precision and MAP@R, which costs some time more.
-        max_bytes: bound on the memory used beside the arguments; see ``retrieval_blocks.least_bytes``. Not part of it: some
+        max_bytes: bound on the memory used beside the arguments; see ``least_bytes``. Not part of it: some
             megabytes of the scores themselves.
         num_threads: blocks worked on at a time, beside what threads the matrix product takes.
         on_block: is told the number of queries done, block by block.
