@@ -10,11 +10,17 @@ import h5py
 import numpy as np
 import pytest
 from labelkit.store.embeddings import open_store
-from labelkit.store.matches import read_matches
+from labelkit.store.matches import read_keypoints, read_matches, read_tried
+from labelkit.store.neighbors import read_neighbors
 from labelkit.store.packing import pack_store
+from labelkit.store.patch_writing import PatchRun, Piece
 from labelkit.store.patches import open_patches
+from labelkit.store.plans import PatchPlan
+from labelkit.store.prototypes import read_prototypes
 from labelkit.store.results import list_results, read_result
-from store_samples import MODEL, SAMPLE_IDS, make_plan, make_store
+from labelkit.store.run_status import embedding_status, patches_status
+from labelkit.store.writing import EmbeddingRun
+from store_samples import MODEL, SAMPLE_IDS, make_plan, make_store, write_part
 
 FORMATS = Path(__file__).parents[1] / "data" / "formats"
 FILES = {
@@ -35,8 +41,21 @@ BYTES = {
     "patches-1.0/SET-00000-of-00002.h5": "55e2f2bb03089053aeaecdd48ca18d5b29594876ae5d9a93c3b2dd2e27ed40b6",
     "patches-1.0/SET-00001-of-00002.h5": "16c412a93719cde9014ffe5c4900db9317030b3d2e642ef900074ef70521fbac",
     "matches-1.0.h5": "917954a1b1c05f1c9b15fc9065bd0b6c13231d4dfc37a19badda5c6ca4a233d5",
+    "tried-1.0.h5": "955629b35ece37d8a413edeb0a9a66e7b893f4f7bb3e598403d3223aeb6168e2",
+    "keypoints-1.0.h5": "0f31a6f0f45b36185e714bb499cf922467a2677d395801454a41434fb4252d1f",
+    "neighbors-1.0.h5": "03f7404f7fe0df9a1900acfaad21f56e2d5cc9e339fe7deb381eea810ee59b5a",
+    "prototypes-1.0.h5": "d768c2b0519e2000b321dfb05556d5377501ac0bef090c4e847e266ebfb9c992",
+    "imageless-1.0.h5": "f12d7fc6dd0cd7cda5b791f33901ff9736ff9009772fc9ec5eb99aab306ed94a",
 }
 """SHA-256 of the golden files that came later; checkpoints are in tests/engine."""
+
+TREES = {
+    "drawn-patches-1.0": "fb5f909cfd53015742db9cec18918e416e15c35cf2e5e432054cac6ac4af3f40",
+    "unfinished-store-1.0": "1c484b52f0cfb9bc38380e13cdc551c212e6046df40c1c46d78a7988b677af44",
+    "unfinished-patches-1.0": "4b90bfe2124a345bb852120d1de3e3c23731a575324afa6a8ccd2fe75cc6223e",
+    "run-1.0": "1a4997ea202f79b0513929c93f05ccbe5f11987974a37c9c80ce5918431d51cd",
+}
+"""SHA-256 of one line per file: its path below the folder, and its SHA-256. The run is resumed in tests/stages."""
 
 
 def content_digest(path, root="/"):
@@ -76,8 +95,18 @@ def test_later_files_of_past_formats_are_as_they_were(name):
     assert hashlib.sha256((FORMATS / name).read_bytes()).hexdigest() == BYTES[name]
 
 
+@pytest.mark.parametrize("name", TREES)
+def test_folders_of_past_formats_are_as_they_were(name):
+    files = sorted(path for path in (FORMATS / name).rglob("*") if path.is_file())
+    lines = [
+        f"{path.relative_to(FORMATS / name).as_posix()} {hashlib.sha256(path.read_bytes()).hexdigest()}\n"
+        for path in files
+    ]
+    assert hashlib.sha256("".join(lines).encode()).hexdigest() == TREES[name]
+
+
 def test_all_files_of_past_formats_are_small():
-    assert sum(path.stat().st_size for path in FORMATS.rglob("*") if path.is_file()) < 200_000
+    assert sum(path.stat().st_size for path in FORMATS.rglob("*") if path.is_file()) < 300_000
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -177,6 +206,83 @@ def test_matches_of_format_1_0_are_read():
     assert matches.boxes.tolist() == [[[-0.5, -0.5, 0.5, 0.5], [-0.25, -0.5, 0.75, 0.5]]]
     assert matches.keypoint_counts.tolist() == [1]
     assert matches.keypoints[0, 0].tolist() == [[-0.5, 0.25], [-0.25, 0.25]]
+
+
+def test_the_cache_of_tried_pairs_of_format_1_0_is_read():
+    found, same = read_tried(FORMATS / "tried-1.0.h5", {"ratio": 0.75}, 3), read_matches(FORMATS / "matches-1.0.h5")
+    assert (found.pairs.tolist(), found.inliers.tolist()) == ([[0, 2]], [16])
+    assert found.boxes.tolist() == same.matches.boxes.tolist()
+
+
+def test_the_cache_of_keypoints_of_format_1_0_is_read():
+    found = read_keypoints(FORMATS / "keypoints-1.0.h5", {"side": 40})
+    assert (found.num_keypoints.tolist(), found.resized.tolist()) == ([-1, 2], [[0, 0], [30, 40]])
+    assert found.points.tolist() == [[0.5, 1.5], [2.0, 3.25]]
+    assert found.descriptors.tolist() == np.arange(256).reshape(2, 128).tolist()
+
+
+def test_neighbors_of_format_1_0_are_read():
+    found = read_neighbors(FORMATS / "neighbors-1.0.h5")
+    assert found.query_rows.tolist() == [1, 4, 9]
+    assert found.neighbor_rows.tolist() == [[4, 9], [9, 1], [4, 1]]
+    assert found.scores.tolist() == [[0.75, 0.5], [0.25, 0.125], [1.0, -0.5]]
+    assert found.recipe == {"listing": "abc"}
+
+
+def test_prototypes_of_format_1_0_are_read():
+    found = read_prototypes(FORMATS / "prototypes-1.0.h5")
+    assert found.prototypes.tolist() == [[1, 0, 0], [0, np.float32(0.6), np.float32(-0.8)]]
+    assert found.recipe == {"seed": 0}
+
+
+def test_an_imageless_store_of_format_1_0_is_read():
+    store = open_store(FORMATS / "imageless-1.0.h5")
+    assert store.sample_ids == ["a.png", "b.png", "größe/c.png"]
+    assert (store.embeddings.dtype, store.embeddings.tolist()) == (np.float16, [[3, 4], [0.5, 1], [-2, 0.25]])
+    assert (store.has_images, store.metric, store.normalized) == (False, "l2", False)
+    assert (store.labels.tolist(), store.labeled.tolist()) == ([1, -1, 0], [True, False, False])
+    assert (store.class_names, store.old_classes.tolist()) == (("chat", "größe"), [False, True])
+    assert (store.split_names, store.splits.tolist()) == (("train",), [0, 0, -1])
+    assert (store.model.name, store.model.preprocess) == ("elsewhere", {"imported": "elsewhere"})
+
+
+def test_drawn_patches_of_format_1_0_are_read(tmp_path):
+    shutil.copy(FORMATS / "store-1.0.h5", tmp_path / "s.h5")
+    shutil.copytree(FORMATS / "drawn-patches-1.0", tmp_path / "s.h5.patches")
+    patches = open_patches(open_store(tmp_path / "s.h5"))
+    assert (patches.n, patches.num_patches, patches.is_sampled) == (7, 14, True)
+    # position 1 of the plan was skipped; value v of cell c of position r is 10 r + c + v / 2, of the last two of four
+    for row, position in enumerate((0, 2, 3, 4, 5, 6, 7)):
+        image = patches.image(row)
+        assert image.features.tolist() == [[10 * position + cell, 10 * position + cell + 0.5] for cell in (2, 3)]
+        assert image.cells.tolist() == [[1, 0], [1, 1]]
+
+
+def test_an_unfinished_store_of_format_1_0_is_gone_on_with(tmp_path):
+    shutil.copytree(FORMATS / "unfinished-store-1.0", tmp_path / "s.h5.run")
+    status = embedding_status(tmp_path / "s.h5")
+    assert (status.planned_parts, status.done_parts, status.num_images, status.damaged) == (2, 1, 3, [])
+    assert status.skipped == [("a/1.png", "truncated")]
+    run = EmbeddingRun.open(tmp_path / "s.h5", make_plan())
+    assert run.pending_parts() == [1]
+    write_part(run, 1)
+    run.publish(max_bad=0.5)
+    assert hashlib.sha256((tmp_path / "s.h5").read_bytes()).hexdigest() == FILES["store-1.0.h5"][0]
+
+
+def test_unfinished_patches_of_format_1_0_are_gone_on_with(tmp_path):
+    store = open_store(shutil.copy(FORMATS / "store-1.0.h5", tmp_path / "s.h5"))
+    shutil.copytree(FORMATS / "unfinished-patches-1.0", tmp_path / "s.h5.patches.run")
+    status = patches_status(tmp_path / "s.h5")
+    assert (status.planned_parts, status.done_parts, status.num_images, status.damaged) == (2, 1, 3, [])
+    run = PatchRun.open(store.path, PatchPlan(make_plan(), layer="last", grid=(2, 2), dim=2, set_bytes=300))
+    assert run.pending_parts() == [1]
+    rows = np.arange(4, 8)
+    features = 10 * rows[:, None, None] + np.arange(4)[:, None] + np.arange(2) / 2
+    run.write_piece(1, Piece(rows, features, None, np.tile([0.0, 1.0, 8.0, 9.0], (4, 1))))
+    folder = run.publish(store)
+    found = {f"patches-1.0/{path.name}": hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
+    assert found == {name: digest for name, digest in BYTES.items() if name.startswith("patches-1.0/")}
 
 
 def test_todays_writer_still_writes_format_1_0(tmp_path):

@@ -1,5 +1,7 @@
 """Make the golden files of the current format: ``python tests/data/formats/make.py``.
 
+``run-1.0``, a training run that was stopped, comes from the command line in tests/stages/test_stages_golden_run.py.
+
 Files that exist are left alone, for ever: what an old labelkit wrote is what a new one has to read. A new format
 version gets new names and another run of this script.
 """
@@ -20,12 +22,23 @@ sys.path.insert(0, str(FORMATS.parents[1] / "store"))
 
 from labelkit.engine.checkpoint import CheckpointWriter  # noqa: E402 - after the path of the samples
 from labelkit.store.embeddings import open_store  # noqa: E402
-from labelkit.store.matches import Matches, MatchFile, write_matches  # noqa: E402
+from labelkit.store.importing import ImportedColumns, imported_model, write_imported  # noqa: E402
+from labelkit.store.matches import (  # noqa: E402
+    KeypointPart,
+    Matches,
+    MatchFile,
+    write_keypoints,
+    write_matches,
+    write_tried,
+)
+from labelkit.store.neighbors import NeighborFile, write_neighbors  # noqa: E402
 from labelkit.store.packing import pack_store  # noqa: E402
 from labelkit.store.patch_writing import PatchRun, Piece  # noqa: E402
 from labelkit.store.plans import PatchPlan  # noqa: E402
+from labelkit.store.prototypes import write_prototypes  # noqa: E402
 from labelkit.store.results import write_result  # noqa: E402
-from store_samples import make_plan, make_store  # noqa: E402
+from labelkit.store.writing import EmbeddingRun  # noqa: E402
+from store_samples import make_plan, make_store, write_part  # noqa: E402
 
 SKIPPED = 1
 """Position in the plan of the image that the golden store skips."""
@@ -60,25 +73,32 @@ def make_golden_packed_store(target: Path) -> None:
     pack_store(open_store(folder / "s.h5"), target)
 
 
+def _patches(number: int, plan: PatchPlan) -> Piece:
+    """Value v of cell c of plan row r is 10 r + c + v / 2; of drawn cells, the last two."""
+    _, _, start, stop = plan.pieces[number]
+    rows = np.array([row for row in range(start, stop) if row != SKIPPED])
+    features = 10 * rows[:, None, None] + np.arange(4)[:, None] + np.arange(2) / 2
+    regions = np.tile([0.0, 1.0, 8.0, 9.0], (len(rows), 1))
+    if not plan.is_sampled:
+        return Piece(rows, features, None, regions)
+    return Piece(rows, features[:, 2:], np.tile([[1, 0], [1, 1]], (len(rows), 1, 1)), regions)
+
+
 def make_golden_patches(target: Path) -> None:
     """2 x 2 patches of the seven images, in two files; value v of cell c of plan row r is 10 r + c + v / 2."""
     folder = Path(tempfile.mkdtemp())
     store = open_store(shutil.copy(FORMATS / "store-1.0.h5", folder / "s.h5"))
     plan = PatchPlan(make_plan(), layer="last", grid=(2, 2), dim=2, set_bytes=300)
     run = PatchRun.open(store.path, plan)
-    for number, (_, _, start, stop) in enumerate(plan.pieces):
-        rows = np.array([row for row in range(start, stop) if row != SKIPPED])
-        features = 10 * rows[:, None, None] + np.arange(4)[:, None] + np.arange(2) / 2
-        regions = np.tile([0.0, 1.0, 8.0, 9.0], (len(rows), 1))
-        run.write_piece(number, Piece(rows, features, None, regions))
+    for number in range(len(plan.pieces)):
+        run.write_piece(number, _patches(number, plan))
     shutil.copytree(run.publish(store), target)
 
 
-def make_golden_matches(target: Path) -> None:
-    """One pair of three images, explained by a shift of a quarter."""
+def _one_match() -> Matches:
     keypoints = np.zeros((1, 2, 2, 2), dtype=np.float32)
     keypoints[0, 0] = [[-0.5, 0.25], [-0.25, 0.25]]
-    matches = Matches(
+    return Matches(
         pairs=np.array([[0, 2]]),
         inliers=np.array([16]),
         homographies=np.array([[[1, 0, 0.25], [0, 1, 0], [0, 0, 1]]], dtype=np.float64),
@@ -86,8 +106,12 @@ def make_golden_matches(target: Path) -> None:
         keypoints=keypoints,
         keypoint_counts=np.array([1]),
     )
+
+
+def make_golden_matches(target: Path) -> None:
+    """One pair of three images, explained by a shift of a quarter."""
     found = MatchFile(
-        matches,
+        _one_match(),
         ("a.png", "b.png", "größe/c.png"),
         np.arange(96, dtype=np.uint8).reshape(3, 32),
         np.array([[10, 20], [30, 40], [50, 60]], dtype=np.uint32),
@@ -96,6 +120,84 @@ def make_golden_matches(target: Path) -> None:
         "",
     )
     write_matches(target, found)
+
+
+def make_golden_tried(target: Path) -> None:
+    """The pair of the golden matches, as the cache keeps it."""
+    write_tried(target, _one_match(), {"ratio": 0.75})
+
+
+def make_golden_keypoints(target: Path) -> None:
+    """Two images: the first could not be read, the second has two keypoints."""
+    descriptors = np.arange(256, dtype=np.uint8).reshape(2, 128)
+    points = np.array([[0.5, 1.5], [2.0, 3.25]], dtype=np.float32)
+    part = KeypointPart(np.array([-1, 2]), np.array([[0, 0], [30, 40]], dtype=np.uint32), points, descriptors)
+    write_keypoints(target, part, {"side": 40})
+
+
+def make_golden_neighbors(target: Path) -> None:
+    """Two neighbors of each of the images 1, 4 and 9."""
+    neighbors = np.array([[4, 9], [9, 1], [4, 1]])
+    scores = np.array([[0.75, 0.5], [0.25, 0.125], [1.0, -0.5]], dtype=np.float32)
+    write_neighbors(target, NeighborFile(np.array([1, 4, 9]), neighbors, scores, {"listing": "abc"}))
+
+
+def make_golden_prototypes(target: Path) -> None:
+    """Two prototypes in three dimensions."""
+    rows = np.array([[1, 0, 0], [0, 0.6, -0.8]], dtype=np.float32)
+    write_prototypes(target, rows, {"seed": 0}, {"largest": 0.0})
+
+
+def make_golden_imageless_store(target: Path) -> None:
+    """Three rows without images, as float16, in another order than their names."""
+    write_imported(
+        target,
+        embeddings=np.array([[0.5, 1.0], [-2.0, 0.25], [3.0, 4.0]], dtype=np.float32),
+        order=np.array([2, 0, 1]),
+        sample_ids=["a.png", "b.png", "größe/c.png"],
+        dtype="float16",
+        model=imported_model("elsewhere", "rows.npy", "elsewhere"),
+        normalized=False,
+        metric="l2",
+        columns=ImportedColumns(
+            labels=np.array([1, -1, 0]),
+            class_names=("chat", "größe"),
+            labeled=np.array([True, False, False]),
+            splits=np.array([0, 0, -1], dtype=np.int16),
+            split_names=("train",),
+        ),
+        images=None,
+        created_by="labelkit 0.1.0",
+        recipe={"from": "rows.npy"},
+    )
+
+
+def make_golden_drawn_patches(target: Path) -> None:
+    """Two of the four patches of each of the seven images, in one file."""
+    folder = Path(tempfile.mkdtemp())
+    store = open_store(shutil.copy(FORMATS / "store-1.0.h5", folder / "s.h5"))
+    plan = PatchPlan(make_plan(), layer="last", grid=(2, 2), dim=2, per_image=2, seed=3)
+    run = PatchRun.open(store.path, plan)
+    for number in range(len(plan.pieces)):
+        run.write_piece(number, _patches(number, plan))
+    shutil.copytree(run.publish(store), target)
+
+
+def make_golden_unfinished_store(target: Path) -> None:
+    """The run folder of the golden store, where one of two parts is there."""
+    folder = Path(tempfile.mkdtemp())
+    write_part(EmbeddingRun.open(folder / "s.h5", make_plan()), 0, {SKIPPED: "truncated"})
+    shutil.copytree(folder / "s.h5.run", target, ignore=shutil.ignore_patterns("lock"))
+
+
+def make_golden_unfinished_patches(target: Path) -> None:
+    """The run folder of the golden patches, where those of one of two parts are there."""
+    folder = Path(tempfile.mkdtemp())
+    plan = PatchPlan(make_plan(), layer="last", grid=(2, 2), dim=2, set_bytes=300)
+    run = PatchRun.open(folder / "s.h5", plan)
+    for number in run.pieces_of(0):
+        run.write_piece(number, _patches(number, plan))
+    shutil.copytree(folder / "s.h5.patches.run", target, ignore=shutil.ignore_patterns("lock"))
 
 
 def make_golden_checkpoints(target: Path) -> None:
@@ -119,6 +221,14 @@ GOLDEN: dict[str, Callable[[Path], None]] = {
     "patches-1.0": make_golden_patches,
     "matches-1.0.h5": make_golden_matches,
     "checkpoints-1.0": make_golden_checkpoints,
+    "tried-1.0.h5": make_golden_tried,
+    "keypoints-1.0.h5": make_golden_keypoints,
+    "neighbors-1.0.h5": make_golden_neighbors,
+    "prototypes-1.0.h5": make_golden_prototypes,
+    "imageless-1.0.h5": make_golden_imageless_store,
+    "drawn-patches-1.0": make_golden_drawn_patches,
+    "unfinished-store-1.0": make_golden_unfinished_store,
+    "unfinished-patches-1.0": make_golden_unfinished_patches,
 }
 """What there is for format 1.0, in the order that it is made in."""
 
