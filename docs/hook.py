@@ -8,7 +8,7 @@ from typing import Any
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
-from generate import Page, all_pages
+from generate import Page, all_pages, result_pictures
 
 PAGES: list[Page] = []
 
@@ -23,6 +23,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Hand the generated pages to mkdocs."""
     for page in PAGES:
         files.append(File.generated(config, page.path, content=page.content))
+    for path, picture in result_pictures(Path(config.config_file_path).parent).items():
+        files.append(File.generated(config, path, abs_src_path=str(picture)))
     return files
 
 
@@ -50,6 +52,7 @@ def _folder(folder: str, docs: Path) -> list[Any]:
     written = sorted(path.relative_to(docs).as_posix() for path in (docs / folder).glob("*.md"))
     entries: list[Any] = list(written)
     sections: dict[str, list[Any]] = {}
+    titles = {page.path: page.title for page in PAGES}
     for page in PAGES:
         if not page.path.startswith(folder):
             continue
@@ -59,7 +62,7 @@ def _folder(folder: str, docs: Path) -> list[Any]:
             path += f"{parent}/"
             if path not in sections:
                 sections[path] = []
-                place.append({parent: sections[path]})
+                place.append({titles[f"{folder}{path}index.md"]: sections[path]})
             place = sections[path]
         place.append({page.title: page.path})
     return entries

@@ -117,7 +117,7 @@ def shown(stats: Stats | None, digits: int = 1) -> str:
 
 
 def write_record(options: argparse.Namespace, **results: Any) -> None:
-    """Write --out: the command, what it ran on, and the results."""
+    """Write --out: the command, versions and machine, and the results."""
     if options.out is None:
         return
     record = {
@@ -126,6 +126,7 @@ def write_record(options: argparse.Namespace, **results: Any) -> None:
         "seeds": list(range(options.seeds)),
         "versions": {name: version(name) for name in ("labelkit", "torch", "numpy", "scikit-learn")},
         "python": platform.python_version(),
+        "machine": {"system": platform.system(), "processor": platform.machine(), "cores": os.cpu_count()},
         "options": options.extra,
         **results,
     }

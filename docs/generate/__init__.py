@@ -2,5 +2,6 @@
 
 from generate.all import all_pages
 from generate.markdown import Page
+from generate.results import result_pictures
 
-__all__ = ["Page", "all_pages"]
+__all__ = ["Page", "all_pages", "result_pictures"]

@@ -6,6 +6,9 @@ from pathlib import Path
 
 from generate.commands import command_pages
 from generate.markdown import Page
+from generate.python_api import python_pages
+from generate.results import result_pages
+from generate.store_format import format_page
 from generate.tables import table_pages
 
 
@@ -15,4 +18,4 @@ def all_pages(root: Path) -> list[Page]:
     Args:
         root: the source tree.
     """
-    return [*command_pages(), *table_pages()]
+    return [*command_pages(), *table_pages(), format_page(), *python_pages(), *result_pages(root)]

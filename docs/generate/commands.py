@@ -126,14 +126,10 @@ def _row(parameter: Any, config: type[StageConfig] | None) -> list[str]:
         return [names, code(parameter.metavar or ""), "", text(words)]
     known = choices(field.annotation)
     limits = bounds(field)
-    if is_switch(field.annotation):
-        value = ""
-    elif known:
-        value = " ".join(code(choice) for choice in known) + (
-            f" {code('none')}" if allows_none(field.annotation) else ""
-        )
-    else:
-        value = code(metavar(field.annotation)) + (f" {text(limits)}" if limits else "")
+    value = "" if is_switch(field.annotation) else code(metavar(field.annotation))
+    if known and metavar(field.annotation) == f"[{'|'.join(known)}]":
+        value = " ".join(code(choice) for choice in (*known, *(["none"] if allows_none(field.annotation) else [])))
+    value += f" {text(limits)}" if limits else ""
     if field.is_required():
         default = "required"
     else:

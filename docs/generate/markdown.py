@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-_SPECIAL = re.compile(r"([\\*_<>\[\]|])")
+_ESCAPED = str.maketrans({sign: f"\\{sign}" for sign in "\\*_[]"} | {"<": "&lt;", ">": "&gt;", "|": "&#124;"})
 _OPTION = re.compile(r"(?<![\w`-])--[a-z0-9]+(?:-[a-z0-9]+)*")
 
 
@@ -54,9 +54,15 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, right: Seque
     return "".join(f"| {' | '.join(' '.join(cell.split()) for cell in line)} |\n" for line in lines)
 
 
+def facts(named: Mapping[str, str]) -> str:
+    """Return a list of named facts; values are Markdown, empty ones are left out."""
+    return "".join(f"- **{name}:** {value}\n" for name, value in named.items() if value)
+
+
 def block(words: str, language: str = "text") -> str:
-    """Return lines as a block of code."""
-    return f"```{language}\n{words.rstrip()}\n```\n"
+    """Return lines as a block of code; in text, the backticks around names are left out."""
+    shown = words.replace("``", "") if language == "text" else words
+    return f"```{language}\n{shown.rstrip()}\n```\n"
 
 
 def page(*parts: str) -> str:
@@ -70,4 +76,4 @@ def _code(part: str) -> str:
 
 def _plain(part: str) -> str:
     pieces = re.split(f"({_OPTION.pattern})", part)
-    return "".join(code(piece) if _OPTION.fullmatch(piece) else _SPECIAL.sub(r"\\\1", piece) for piece in pieces)
+    return "".join(code(piece) if _OPTION.fullmatch(piece) else piece.translate(_ESCAPED) for piece in pieces)

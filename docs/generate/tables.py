@@ -17,7 +17,7 @@ from labelkit.methods.registry import METHODS
 from labelkit.models.convnets import CONVNETS
 from labelkit.models.vit import SMALL_VITS
 
-from generate.markdown import Page, block, code, page, table, text
+from generate.markdown import Page, block, code, facts, page, table, text
 
 FOLDER = "reference"
 
@@ -69,16 +69,15 @@ def _datasets() -> str:
         page(
             f"## {name}",
             text(f"{spec.summary}."),
-            table(
-                ["", ""],
-                [
-                    ["Used here for", text(spec.purpose)],
-                    ["Source", f"<{spec.source_url}>" if spec.source_url.startswith("http") else text(spec.source_url)],
-                    ["License", text(spec.license)],
-                    ["Files", text(spec.layout)],
-                    ["Images", _images(spec) or "not stated"],
-                    ["Classes of pixels", str(spec.num_mask_classes or "none")],
-                ],
+            facts(
+                {
+                    "Used here for": text(spec.purpose),
+                    "Source": f"<{spec.source_url}>" if spec.source_url.startswith("http") else text(spec.source_url),
+                    "License": text(spec.license),
+                    "Files": text(spec.layout),
+                    "Images": _images(spec),
+                    "Classes of pixels": str(spec.num_mask_classes or ""),
+                }
             ),
         )
         for name, spec in DATASETS.items()

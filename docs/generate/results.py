@@ -1,0 +1,333 @@
+"""Pages of measured results: every table is made from a file of ``examples/results/``."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from generate.markdown import Page, block, code, facts, page, table, text
+
+SOURCE = Path("examples/results")
+Record = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class _Topic:
+    """One page: which files it shows, and which script's first words explain them."""
+
+    stem: str
+    title: str
+    files: str
+    script: str
+    tables: Callable[[Record], str]
+    words: str = ""
+    command: str = ""
+
+
+@dataclass(frozen=True)
+class _Measure:
+    """How a number is shown: heading with its unit, digits."""
+
+    heading: str
+    digits: int = 1
+
+
+_HEADINGS = {
+    "own_accuracy": "Own output (%)",
+    "clustering_accuracy": "Clustering accuracy (%)",
+    "knn_accuracy": "kNN (%)",
+    "knn_top5_accuracy": "kNN, top 5 (%)",
+    "recall_at_1": "Recall@1 (%)",
+    "map_at_r": "MAP@R (%)",
+    "all": "All classes (%)",
+    "old": "Old classes (%)",
+    "new": "New classes (%)",
+    "test_all": "Test: all (%)",
+    "test_old": "Test: old (%)",
+    "test_new": "Test: new (%)",
+    "error": "Error (%)",
+    "against_rival": "Error, difference to the rival (points)",
+    "wrong": "Wrong labels (%)",
+    "accuracy": "Accuracy (%)",
+    "best_accuracy": "Best epoch (%)",
+    "knn": "kNN (%)",
+    "linear": "Linear head (%)",
+    "clusters": "Groups of patches, mean IoU (%)",
+    "purity": "Purity (%)",
+    **{f"r@{k}": f"Recall@{k} (%)" for k in (1, 2, 4, 8)},
+    "map@r": "MAP@R (%)",
+    "nmi": "NMI (%)",
+    "r@1_against": "Recall@1, difference (points)",
+    "map@r_against": "MAP@R, difference (points)",
+    "answered": "Answered (%)",
+    "known right": "Known: right (%)",
+    "new right": "New: right (%)",
+    "ECE before": "Calibration error, before (%)",
+    "ECE after": "Calibration error, after (%)",
+    "AURC": "AURC (%)",
+    "cpu_seconds": "CPU time (s)",
+    "seconds": "Time (s)",
+    "minutes": "Time (min)",
+}
+MEASURES = {
+    **{name: _Measure(heading) for name, heading in _HEADINGS.items()},
+    "max_cosine": _Measure("Largest cosine", 4),
+    "uniformity": _Measure("Uniformity (nats)", 4),
+}
+"""Every number that the files hold, in the order of the columns."""
+_NOT_SHOWN = {"runs", "errors"}  # the single seeds stay in the file
+
+
+def result_pages(root: Path) -> list[Page]:
+    """Return one page per topic.
+
+    Args:
+        root: the source tree.
+
+    Raises:
+        ValueError: a file of results belongs to no page, or to two.
+    """
+    files: dict[str, list[Path]] = {topic.stem: [] for topic in TOPICS}
+    for file in sorted((root / SOURCE).glob("*.json")):
+        owners = [topic.stem for topic in TOPICS if any(fnmatchcase(file.stem, name) for name in topic.files.split())]
+        if len(owners) != 1:
+            raise ValueError(f"{file}: belongs to {len(owners)} pages of results: {owners}")
+        files[owners[0]].append(file)
+    return [
+        Page(f"results/{topic.stem}.md", topic.title, _topic_page(root, topic, files[topic.stem])) for topic in TOPICS
+    ]
+
+
+def result_pictures(root: Path) -> dict[str, Path]:
+    """Return the pictures that the pages show: path in the site, file."""
+    return {f"results/{file.name}": file for file in sorted((root / SOURCE).glob("*.png"))}
+
+
+def _topic_page(root: Path, topic: _Topic, files: Sequence[Path]) -> str:
+    words = topic.words or _first_words(root / topic.script)
+    parts = [f"# {topic.title}", words, "Each table gives mean ± standard deviation over the seeds named above it."]
+    for file in files:
+        record = json.loads(file.read_text())
+        picture = file.with_suffix(".png")
+        parts += [
+            f"## {file.stem}",
+            _origin(record, topic.command or _command(root / topic.script, file.name)),
+            topic.tables(record),
+            f"![Curves of {file.stem}]({picture.name})" if picture.exists() else "",
+            f"From `{SOURCE / file.name}`.",
+        ]
+    return page(*parts)
+
+
+def _first_words(script: Path) -> str:
+    """Return what a script says about itself, without the lines that show how it is called."""
+    told = ast.get_docstring(ast.parse(script.read_text())) or ""
+    paragraphs = [part for part in told.split("\n\n") if not part.startswith(("    ", "Run:"))]
+    return "\n\n".join(text(" ".join(part.split())) for part in paragraphs)
+
+
+def _command(script: Path, name: str) -> str:
+    """Return the line of a script that shows how a file is made; empty if there is none."""
+    found = re.search(rf"python \S+ [^\n`]*{re.escape(name)}", script.read_text()) if script.is_file() else None
+    return found[0] if found else ""
+
+
+def _origin(record: Record, command: str) -> str:
+    """Return the command, the seeds, the versions and the machine of a record.
+
+    Args:
+        record: the file.
+        command: what made it, unless it says so itself.
+    """
+    seeds = record.get("seeds")
+    if isinstance(seeds, int):
+        seeds = list(range(seeds))
+    versions = dict(record.get("versions") or {name: record[name] for name in ("labelkit", "torch") if name in record})
+    if "python" in record:
+        versions["python"] = record["python"]
+    machine = record.get("machine") or {
+        name: record[name] for name in ("platform", "processor", "cores", "threads") if name in record
+    }
+    told = {
+        "Seeds": ", ".join(map(str, seeds)) if isinstance(seeds, list) else "",
+        "Versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
+        "Machine": ", ".join(f"{name} {value}" for name, value in machine.items()) or "not recorded",
+    }
+    return page(
+        block(record.get("command") or command, "sh"), facts({name: text(value) for name, value in told.items()})
+    )
+
+
+def _cell(value: object, measure: _Measure) -> str:
+    """Return a number, or mean ± standard deviation; a dash for what was not measured."""
+    if isinstance(value, Mapping):
+        return f"{_shown(value['mean'], measure)} ± {_shown(value['sd'], measure)}"
+    if isinstance(value, Sequence):
+        sd = statistics.stdev(value) if len(value) > 1 else 0.0
+        return f"{_shown(statistics.mean(value), measure)} ± {_shown(sd, measure)}"
+    return "-" if value is None else _shown(value, measure)
+
+
+def _shown(value: Any, measure: _Measure) -> str:
+    return f"{value:,.{measure.digits}f}"
+
+
+def _measured(first: str, rows: Mapping[str, Record]) -> str:
+    """Return one table: a row per name, a column per measure.
+
+    Raises:
+        ValueError: a number that ``MEASURES`` does not name.
+    """
+    names = [name for name in dict.fromkeys(key for row in rows.values() for key in row) if name not in _NOT_SHOWN]
+    names.sort(key=list(MEASURES).index)
+    headings = [MEASURES[name].heading for name in names]
+    cells = [[text(key), *(_cell(row.get(name), MEASURES[name]) for name in names)] for key, row in rows.items()]
+    return table([first, *headings], cells, right=headings)
+
+
+def _methods(record: Record) -> str:
+    return _measured("Row", record["results"])
+
+
+def _by_labels(record: Record) -> str:
+    return page(*(page(f"### {n} labels", _measured("Method", rows)) for n, rows in record["results"].items()))
+
+
+def _compared(record: Record) -> str:
+    rows = {
+        f"{row['method']} ({row['labels']})": {**_percent(row["scores"]), "minutes": row["minutes"]}
+        for row in record["rows"]
+    }
+    return _measured("Method (labels)", rows)
+
+
+def _answered(record: Record) -> str:
+    return _measured("Calibrated on", {name: _percent(scores) for name, scores in record["results"].items()})
+
+
+def _percent(scores: Record) -> Record:
+    """Return shares in [0, 1] as percent; a spread may be larger than that."""
+    found = {}
+    for name, score in scores.items():
+        values = score["values"] if isinstance(score, Mapping) else score
+        found[name] = [100 * value for value in values] if isinstance(values, Sequence) else 100 * values
+    return found
+
+
+def _grown(record: Record) -> str:
+    counts = list(next(iter(record["precision"].values())))
+    headings = [f"First {count}: right (%)" for count in counts]
+    right = _Measure("")
+    rows = [[text(name), *(_cell(of[count], right) for count in counts)] for name, of in record["precision"].items()]
+    used = [page(f"### Trained from {n} labels", _measured("Labels grown by", of)) for n, of in record["error"].items()]
+    return page("### Precision", table(["Method", *headings], rows, right=headings), *used)
+
+
+def _suggested(record: Record) -> str:
+    labels = record["runs"][0]["labels"]
+    headings = [f"{n} labels (%)" for n in labels]
+    rows = [
+        [run["features"], run["strategy"], run["classifier"]]
+        + [_shown(statistics.mean(seeds), _Measure("")) for seeds in zip(*run["accuracy"], strict=True)]
+        for run in record["runs"]
+    ]
+    return table(["Features", "Strategy", "Classifier", *headings], rows, right=headings)
+
+
+def _spread(record: Record) -> str:
+    names = ("max_cosine", "uniformity")
+    headings = [f"{MEASURES[name].heading}{owner}" for name in names for owner in (", published", ", ours")]
+    headings += ["Bound of the largest cosine", "CPU time (s)"]
+    rows = []
+    for row in record["rows"]:
+        cells = [str(row["classes"]), str(row["dim"])]
+        for name in names:
+            cells.append(_cell((row["published"] or {}).get(name), MEASURES[name]))
+            cells.append(_cell([run[name] for run in row["ours"]], MEASURES[name]))
+        cells += [_cell(row["bound"], MEASURES["max_cosine"]), _cell(row["cpu_seconds"], MEASURES["cpu_seconds"])]
+        rows.append(cells)
+    columns = ["Classes", "Dimensions", *headings]
+    return table(columns, rows, right=columns)
+
+
+def _load(record: Record) -> str:
+    columns = ["Command", "CPU time (s)", "of the smaller (s)", "Exponent", "Wanted", "Kept"]
+    rows = [
+        [text(row["name"])]
+        + [f"{row[name]:,.2f}" for name in ("ours_s", "peer_s", "ratio")]
+        + [text(row["wanted"]), "yes" if row["ok"] else "no"]
+        for row in record["rows"]
+    ]
+    return table(columns, rows, right=columns[1:4])
+
+
+def _resumed(record: Record) -> str:
+    methods: dict[str, list[Record]] = {}
+    for row in record["rows"]:
+        methods.setdefault(row["method"], []).append(row)
+    rows = []
+    for method, stopped in methods.items():
+        equal = sum(row["result"] == "equal" for row in stopped)
+        cuts = ", ".join(dict.fromkeys(re.sub(r" \d+$", "", row["cut"]) for row in stopped))
+        rows.append([code(method), text(cuts), str(len(stopped)), str(equal)])
+    columns = ["Method", "Stopped", "Runs resumed", "Same bits as a run that was not stopped"]
+    return table(columns, rows, right=columns[2:])
+
+
+def _neighbors(record: Record) -> str:
+    return _measured(
+        "Features", {"pixels": _percent({name: record[name] for name in ("knn_accuracy", "knn_top5_accuracy")})}
+    )
+
+
+TOPICS = (
+    _Topic(
+        "all-methods",
+        "All methods on digits",
+        "digits",
+        "",
+        _compared,
+        "`labelkit compare` trains every method "
+        "with the same time on the same split, and judges the features of all in the same way.",
+    ),
+    _Topic(
+        "discovery",
+        "Category discovery",
+        "*_discovery digits_methods digits_alignment digits_ablations",
+        "examples/compare_discovery.py",
+        _methods,
+    ),
+    _Topic("few-labels", "Few labels", "*_few_labels", "examples/compare_few_labels.py", _by_labels),
+    _Topic("growing-labels", "Labels that grow", "digits_discovered", "examples/discover_few_labels.py", _grown),
+    _Topic("label-next", "Images to label next", "digits_suggest", "examples/suggest_labels.py", _suggested),
+    _Topic("answers", "Known, new or unsure", "digits_answers*", "examples/answer_digits.py", _answered),
+    _Topic("prototypes", "Prototypes", "*_prototypes", "examples/compare_prototypes.py", _methods),
+    _Topic("spread", "Spread of prototypes", "prototype_spread", "examples/prototype_spread.py", _spread),
+    _Topic("no-labels", "Without labels", "*_selflabel", "examples/compare_selflabel.py", _methods),
+    _Topic("dense", "Dense features", "*_dense", "examples/compare_dense.py", _methods),
+    _Topic(
+        "retrieval",
+        "Retrieval and metric learning",
+        "*_retrieval *_retrieval_*",
+        "examples/compare_retrieval.py",
+        _methods,
+    ),
+    _Topic(
+        "neighbors",
+        "Baseline of the gate",
+        "digits_pixels_knn",
+        "examples/ci_gate.sh",
+        _neighbors,
+        "The votes of the nearest neighbors among pixels; `examples/ci_gate.sh` compares new features with it.",
+    ),
+    _Topic("large-stores", "Large stores", "load", "tests/benchmarks/bench_load.py", _load),
+    _Topic("resume", "Stopped and resumed", "resume", "examples/resume_table.py", _resumed),
+)
+"""The pages, in the order of the navigation."""

@@ -1,0 +1,50 @@
+"""The page of the file format: the words and the constants of ``labelkit.store.schema``."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Mapping
+
+from labelkit.store import schema
+
+from generate.markdown import Page, block, code, page, table, text
+
+_HEADING = re.compile(r"([A-Z][a-z]+(?: [a-z]+)*)(?:, ``|:(?! ``))")
+_COLUMNS: dict[str, Mapping[str, tuple[str, ...]]] = {
+    "a store": schema.STORE_COLUMNS,
+    "a result": schema.RESULT_COLUMNS,
+    "a file of patches": schema.PATCH_COLUMNS,
+    "matches": {**schema.MATCHED_IMAGE_COLUMNS, **schema.MATCH_COLUMNS},
+}
+
+
+def format_page() -> Page:
+    """Return the page."""
+    parts = []
+    for paragraph in inspect.cleandoc(schema.__doc__ or "").split("\n\n"):
+        heading = _HEADING.match(paragraph)
+        if heading:
+            parts.append(f"## {heading[1]}")
+        if paragraph.startswith("    "):
+            parts.append(block(inspect.cleandoc("\n" + paragraph)))
+        else:
+            parts.append(text(" ".join(paragraph.split())))
+    return Page("reference/file-format.md", "File format", page("# File format", *parts, _checked()))
+
+
+def _checked() -> str:
+    """Return the tables that a reader checks a file against."""
+    kinds = ", ".join(map(code, schema.FORMATS))
+    parts = [
+        "## What a reader checks",
+        f"Formats of version {schema.FORMAT_VERSION}: {kinds}. Equal letters are equal lengths, a number is a length. "
+        "Types are NumPy's: kind and bytes per value; `S` is a string of any fixed length.",
+    ]
+    for owner, columns in _COLUMNS.items():
+        rows = [
+            [code(name), code(f"({', '.join(axes)})"), " ".join(map(code, schema.COLUMN_TYPES[name]))]
+            for name, axes in columns.items()
+        ]
+        parts += [f"### Columns of {owner}", table(["Column", "Shape", "Types"], rows)]
+    return page(*parts)
