@@ -29,22 +29,12 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def _expanded(nav: Any, docs: Path) -> Any:
-    if isinstance(nav, list):
-        return [entry for part in nav for entry in _entries(part, docs)]
-    return nav
-
-
-def _entries(part: Any, docs: Path) -> list[Any]:
-    if isinstance(part, str):
-        return [part] if (docs / part).is_file() else []
-    ((title, content),) = part.items()
-    if isinstance(content, str) and content.endswith("/*"):
-        content = _folder(content.removesuffix("*"), docs)
-    elif isinstance(content, list):
-        content = _expanded(content, docs)
-    elif not (docs / content).is_file():
-        return []
-    return [{title: content}] if content else []
+    """Return a part of the navigation with every ``FOLDER/*`` written out."""
+    if isinstance(nav, str) and nav.endswith("/*"):
+        return _folder(nav.removesuffix("*"), docs)
+    if isinstance(nav, dict):
+        return {title: _expanded(part, docs) for title, part in nav.items()}
+    return [_expanded(part, docs) for part in nav] if isinstance(nav, list) else nav
 
 
 def _folder(folder: str, docs: Path) -> list[Any]:
