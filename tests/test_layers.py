@@ -167,3 +167,12 @@ def test_one_file_of_models_builds_backbones() -> None:
     builders = {path.name for path in (ROOT / "models").glob("*.py") if build in imported_names(path)}
 
     assert builders == {"inference.py", "__init__.py"}
+
+
+def test_a_folder_of_tests_has_the_name_of_the_folder_it_tests() -> None:
+    tests = Path(__file__).parent
+    folders = {path.parent.relative_to(tests) for path in tests.glob("*/*/**/test_*.py")}
+
+    strangers = {folder.as_posix() for folder in folders if not (ROOT / folder).is_dir()}
+
+    assert strangers == set()
