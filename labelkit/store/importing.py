@@ -6,7 +6,6 @@ digests and for the store.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,9 +16,10 @@ from numpy.typing import NDArray
 
 from labelkit.errors import Refused, StoreError, resource_error
 from labelkit.store import schema
-from labelkit.store.commit import canonical_json, temporary_name
+from labelkit.store.commit import temporary_name
 from labelkit.store.embeddings import ModelIdentity
 from labelkit.store.hdf5.writing import Contents, Image, Stream, strings
+from labelkit.store.plans import plan_digest
 from labelkit.store.run_folder import check_space, install_image
 from labelkit.store.schema import is_utf8, name_bytes
 
@@ -156,31 +156,49 @@ def write_imported(
     """
     names = [name_bytes(name) for name in sample_ids]
     contents = Contents()
+    contents.set("", format=schema.FORMAT_STORE, format_version=schema.FORMAT_VERSION, kind="embeddings")
     contents.set(
         "",
-        format=schema.FORMAT_STORE,
-        format_version=schema.FORMAT_VERSION,
         requires="" if images is not None else schema.FEATURE_IMAGELESS,
-        kind="embeddings",
         normalized=int(normalized),
         metric=metric,
         names_are_utf8=int(all(is_utf8(name) for name in names)),
         created_by=created_by,
-        plan_digest=hashlib.sha256(canonical_json(recipe).encode()).hexdigest(),
+        plan_digest=plan_digest(recipe),
     )
     model.put(contents)
     kind = np.dtype(dtype).newbyteorder("<")
+    contents.datasets["embeddings"] = _in_order(embeddings, order, kind)
+    contents.datasets["sample_ids"] = strings(sample_ids)
+    if images is not None:
+        contents.datasets.update(sha256=images.sha256, file_sizes=images.file_sizes, image_sizes=images.image_sizes)
+    contents.datasets.update(_datasets_of(columns))
+    needed = embeddings.size * kind.itemsize + len(names) * (max(map(len, names)) + 64) + (64 << 10)
+    check_space(out.with_name(out.name + ".run"), needed, out, "the store")
+    _install(out, Image(contents), overwrite=overwrite)
+
+
+def _install(out: Path, image: Image, *, overwrite: bool) -> None:
+    try:
+        install_image(image, out.parent / temporary_name(), out, replace=overwrite)
+    except FileExistsError as error:
+        raise exists_error(out) from error
+    except OSError as error:
+        raise resource_error(error, str(out)) from error
+
+
+def _in_order(embeddings: NDArray[Any], order: NDArray[np.int64], kind: np.dtype[Any]) -> Stream:
     step = _rows_at_a_time(embeddings)
 
     def blocks() -> Iterator[NDArray[Any]]:
         for start in range(0, len(order), step):
             yield _cast(embeddings[order[start : start + step]], kind)
 
-    datasets = contents.datasets
-    datasets["embeddings"] = Stream(kind, embeddings.shape, blocks)
-    datasets["sample_ids"] = strings(sample_ids)
-    if images is not None:
-        datasets.update(sha256=images.sha256, file_sizes=images.file_sizes, image_sizes=images.image_sizes)
+    return Stream(kind, embeddings.shape, blocks)
+
+
+def _datasets_of(columns: ImportedColumns) -> dict[str, NDArray[Any]]:
+    datasets: dict[str, NDArray[Any]] = {}
     if columns.labels is not None:
         datasets["labels"] = columns.labels
         if columns.class_names:
@@ -192,14 +210,7 @@ def write_imported(
         datasets["old_classes"] = used
     if columns.splits is not None:
         datasets.update(splits=columns.splits, split_names=strings(columns.split_names))
-    needed = embeddings.size * kind.itemsize + len(names) * (max(map(len, names)) + 64) + (64 << 10)
-    check_space(out.with_name(out.name + ".run"), needed, out, "the store")
-    try:
-        install_image(Image(contents), out.parent / temporary_name(), out, replace=overwrite)
-    except FileExistsError as error:
-        raise exists_error(out) from error
-    except OSError as error:
-        raise resource_error(error, str(out)) from error
+    return datasets
 
 
 def exists_error(out: Path) -> StoreError:

@@ -113,17 +113,9 @@ def write_result(
     if not schema.RESULT_NAME.fullmatch(kind):
         raise ValueError(f"kind must be one lower-case word, got {kind!r}")
     contents = Contents()
-    contents.set(
-        "",
-        format=schema.FORMAT_RESULT,
-        format_version=schema.FORMAT_VERSION,
-        requires="",
-        kind=kind,
-        store_digest=store.content_digest,
-        n=store.n,
-        stage=stage,
-        created_by=f"labelkit {__version__}",
-    )
+    contents.set("", format=schema.FORMAT_RESULT, format_version=schema.FORMAT_VERSION, requires="")
+    contents.set("", store_digest=store.content_digest, n=store.n)
+    contents.set("", kind=kind, stage=stage, created_by=f"labelkit {__version__}")
     if gallery_digest:
         contents.set("", gallery_digest=gallery_digest)
     contents.set_json("", "params", canonical_json(dict(params)))
@@ -139,11 +131,20 @@ def write_result(
     except StoreError as error:
         raise ValueError(f"not a result of this store: {error.where}: {error.problem}") from error
     if name in store.packed_results:
-        with _opened(store, name) as packed:
-            if packed.content_digest == image.content_digest:
-                return store.path
+        _check_same_packed(store, name, image.content_digest)
+        return store.path
+    _commit(path, data, kind, image.content_digest, overwrite=overwrite)
+    return path
+
+
+def _check_same_packed(store: EmbeddingStore, name: str, digest: str) -> None:
+    with _opened(store, name) as packed:
+        if packed.content_digest != digest:
             remedy = "Choose another name with --result: a packed file does not change."
             raise StoreError(packed.place(""), "a result of this name exists and has other content", remedy)
+
+
+def _commit(path: Path, data: bytes, kind: str, digest: str, *, overwrite: bool) -> None:
     try:
         if not path.parent.is_dir():
             path.parent.mkdir(exist_ok=True)
@@ -153,15 +154,14 @@ def write_result(
     if overwrite:
         _refuse_other_kind(path, kind)
         commit_bytes(path, data)
-    elif not _is_there(path, image.content_digest):
+    elif not _is_there(path, digest):
         try:
             commit_bytes(path, data, replace=False)
         except FileExistsError:
             # Another process was first, just now.
-            if not _is_there(path, image.content_digest):
+            if not _is_there(path, digest):
                 raise
     trust(path)
-    return path
 
 
 def read_result(store: EmbeddingStore, name: str, *, allow_stale: bool = False) -> Result:
