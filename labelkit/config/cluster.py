@@ -17,7 +17,7 @@ class ClusterConfig(SplitOption, PreviousOption, IndexConfig, MemoryConfig):
 
     num_clusters: int = Field(..., ge=1, description="Groups to find.")
     num_inits: int = Field(10, ge=1, description="Starts; the lowest inertia wins.")
-    max_iterations: int = Field(300, ge=1, description="Iterations of one start at the most.")
+    max_iterations: int = Field(300, ge=1, description="Most iterations of one start.")
     tolerance: float = Field(1e-4, ge=0, description="A start ends when the centroids move less.")
     seed: int = Field(0, ge=0, description="Seed of the starts.")
 
@@ -29,7 +29,10 @@ class PatchClusterConfig(ClusterConfig):
         False, description="Group the patches of the images instead (of a store made with embed --dense)."
     )
     max_patches: int = Field(
-        100_000, ge=1, description="With --patches: centroids come from so many, drawn by --seed; all get a group."
+        100_000,
+        ge=1,
+        description="With --patches: most patches that centroids are made from, drawn by --seed. All patches get "
+        "a group.",
     )
 
 
@@ -50,7 +53,7 @@ class SSKMeansConfig(NormalizeOption, LabelsOption, ClusterConfig):
 
     command: ClassVar[tuple[str, ...]] = ("cluster", "ss-kmeans")
 
-    max_iterations: int = Field(100, ge=1, description="Iterations of one start at the most (benchmark: 200).")
+    max_iterations: int = Field(100, ge=1, description="Most iterations of one start (benchmark: 200).")
 
 
 class SinkhornConfig(ClusterConfig):
@@ -60,7 +63,7 @@ class SinkhornConfig(ClusterConfig):
 
     num_clusters: int = Field(..., ge=2, description="Groups to make.")
     temperature: float = Field(
-        0.02, gt=0, description="Temperature of the cosines; the smaller, the nearer to the sizes, and the slower."
+        0.02, gt=0, description="Temperature of the cosines. A smaller one meets the sizes better and takes longer."
     )
     prior: str = Field(
         "uniform",
@@ -76,12 +79,10 @@ class SinkhornConfig(ClusterConfig):
         description="First prototypes from this result beside the store instead; the prior then keeps its order.",
     )
     exact_balance: bool = Field(
-        False, description="Meet the sizes exactly, by linear assignment in the end; at most 8,000 rows."
+        False, description="Meet the sizes exactly, by linear assignment at the end. For at most 8,000 rows."
     )
     num_inits: int = Field(1, ge=1, description="Starts of the k-means of --init; the lowest inertia wins.")
-    max_iterations: int = Field(
-        100, ge=1, description="Rounds of assignment and new prototypes at the most; 1 only assigns."
-    )
+    max_iterations: int = Field(100, ge=1, description="Most rounds of assignment and new prototypes; 1 only assigns.")
     tolerance: float = Field(
-        1e-6, gt=0, description="Summed difference of shares reached and wanted that the last assignment may have."
+        1e-6, gt=0, description="Stop when the reached shares differ from the wanted ones by less than this, in sum."
     )

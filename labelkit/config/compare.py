@@ -28,8 +28,8 @@ class CompareConfig(OverwriteOption, DeviceOption, DatasetOptions):
     )
     budget: str = Field(
         "10m",
-        description="Training time of each run, as 90s, 10m or 2h: a run that would take longer gets fewer epochs or "
-        "steps, and its schedules end with them; none gets more than its preset has.",
+        description="Training time of each run, as 90s, 10m or 2h. A run that would take longer gets fewer epochs "
+        "or steps, and shorter schedules. No run gets more than its preset has.",
     )
     seeds: int = Field(3, ge=1, le=100, description="Runs of each method, with seeds from 0 on.")
 
@@ -42,7 +42,7 @@ class CompareConfig(OverwriteOption, DeviceOption, DatasetOptions):
         0.25,
         gt=0,
         lt=1,
-        description="Share of each class that judges and is not trained on, of a set without a test split.",
+        description="In a set without a test split: share of each class that only judges.",
         json_schema_extra=_DATA,
     )
     max_per_class: int | None = Field(
@@ -82,7 +82,7 @@ class CompareConfig(OverwriteOption, DeviceOption, DatasetOptions):
         1,
         ge=1,
         le=64,
-        description="Runs at a time; more than the cores spoil each other's time.",
+        description="Runs at a time. Use at most the number of cores; more would slow each other down.",
         json_schema_extra=_RUN,
     )
     threads: int = Field(1, ge=1, description="CPU threads of each run.", json_schema_extra=_RUN)

@@ -28,10 +28,10 @@ class CriticalSearchOptions(StageConfig):
         json_schema_extra=_RULE,
     )
     confine_factor: int = Field(
-        10, ge=1, description="--delta auto: so many times as many candidates as are wanted.", json_schema_extra=_RULE
+        10, ge=1, description="--delta auto: candidates for each wanted image.", json_schema_extra=_RULE
     )
     confine_cap: float = Field(
-        0.25, gt=0, le=1, description="--delta auto: at most this share of the candidates.", json_schema_extra=_RULE
+        0.25, gt=0, le=1, description="--delta auto: largest share of the candidates.", json_schema_extra=_RULE
     )
     beta: float | Literal["auto"] = Field(
         "auto",
@@ -40,12 +40,13 @@ class CriticalSearchOptions(StageConfig):
     )
     reference: Literal["original", "all"] = Field(
         "original",
-        description="Rows that class means and soft labels come from: given labels, or those found before too.",
+        description="Rows that class means and soft labels come from: given labels alone, or also labels found before.",
         json_schema_extra=_RULE,
     )
     label_rule: Literal["agree", "vote", "center"] = Field(
         "agree",
-        description="center: the nearest class mean; vote: the largest soft label; agree: only where they are one.",
+        description="center: the nearest class mean; vote: the largest soft label; agree: only images where both "
+        "name one class.",
         json_schema_extra=_RULE,
     )
 

@@ -30,23 +30,23 @@ class DataConfig(DatasetOptions):
     )
     holdout: float | Literal["odd"] | None = Field(
         None,
-        description="Of a set without a test split, set this share of each class (between 0 and 1; --split-seed draws "
-        "it), or every second image (odd), apart as split test, the rest as train.",
+        description="In a set without a test split: make one. A number between 0 and 1 is the share of each "
+        "class, drawn by --split-seed. odd takes every second image. The rest is split train.",
         json_schema_extra=_DATA,
     )
     holdout_classes: tuple[str, ...] | None = Field(
         None,
-        description="Set whole classes apart as split test, the others as train, instead of the splits the set has: "
-        "half (the second half, as published for cub and scars), first-half, or class names, patterns ('Greek_*') and "
-        "numbers from 0 ('5-9').",
+        description="Make whole classes the split test and the others train, instead of the set's own splits. "
+        "half: the second half, as published for cub and scars; first-half; or class names, patterns "
+        "('Greek_*') and numbers from 0 ('5-9').",
         json_schema_extra=_DATA,
     )
     label_split: Literal["auto", "given", "gcd", "few-labels", "class-halves", "none"] = Field(
         "auto",
-        description="Which labels may be used. gcd: --label-ratio of the images of the old classes; few-labels: "
-        "--num-labels in equal parts; class-halves: all of the first half of the classes, the rest held out; "
-        "given: as the data says; none: no label; auto = few-labels with --num-labels, given for a CSV that leaves "
-        "labels empty and for a flat folder, else gcd.",
+        description="Which labels training may use. gcd: --label-ratio of the images of the old classes; "
+        "few-labels: --num-labels in equal parts; class-halves: the first half of the classes, the "
+        "rest held out; given: as the data says; none: no label. auto = few-labels with --num-labels; "
+        "given for a flat folder or a CSV with empty labels; else gcd.",
         json_schema_extra=_DATA,
     )
     num_old_classes: int | None = Field(
@@ -63,13 +63,13 @@ class DataConfig(DatasetOptions):
         json_schema_extra=_DATA,
     )
     num_labels: int | None = Field(
-        None, ge=1, description="Labels in all, as many in each class (few-labels).", json_schema_extra=_DATA
+        None, ge=1, description="Labels in all, the same number in each class (few-labels).", json_schema_extra=_DATA
     )
     max_per_class: int | None = Field(
         None,
         ge=1,
-        description="Use only the first images of each class, so many of them, in the order of their ids; images "
-        "without a known class count as one.",
+        description="Most images of each class, the first in the order of their ids. Images without a known class "
+        "count as one class.",
         json_schema_extra=_DATA,
     )
     imbalance_factor: float | None = Field(
@@ -85,14 +85,14 @@ class DataConfig(DatasetOptions):
     label_seed: int | None = Field(
         None,
         ge=0,
-        description="Seed of the draw of --num-labels, so that --holdout stays as it is; default: --split-seed.",
+        description="Seed of the draw of --num-labels. It leaves --holdout as it is. Default: --split-seed.",
         json_schema_extra=_DATA,
     )
     max_bad: float = Field(
         0.01,
         ge=0,
         lt=1,
-        description="Share of unreadable images that is skipped and listed; more is an error.",
+        description="Largest share of unreadable images. They are skipped and listed; more is an error.",
         json_schema_extra=_DATA,
     )
     strict: bool = Field(False, description="One unreadable image is an error.", json_schema_extra=_DATA)

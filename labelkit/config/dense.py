@@ -35,7 +35,7 @@ class DenseConfig(OverwriteOption, ThreadsOption, DeviceOption, DatasetOptions, 
         json_schema_extra=_DATA,
     )
     max_images: int | None = Field(
-        None, ge=1, description="Use at most so many images of each split, drawn by --seed.", json_schema_extra=_DATA
+        None, ge=1, description="Most images to use of each split, drawn by --seed.", json_schema_extra=_DATA
     )
     patch_size: int = Field(
         8, ge=1, le=256, description="With --backbone pixels: side of a patch in pixels.", json_schema_extra=_MODEL
@@ -111,21 +111,21 @@ class EvaluatePatchClustersConfig(PerClassOption, AbsentClassesOption, DenseConf
     num_clusters: int | None = Field(
         None,
         ge=2,
-        description="Groups of patches; default: as many as classes, matched one to one; if there are more, each takes "
-        "the class that it fits best.",
+        description="Groups of patches. Default: the number of classes, matched one to one. Of more groups, each "
+        "takes the class that it fits best.",
     )
     pca: int = Field(50, ge=1, description="Principal components of the standardized features that are kept.")
     grid: int | None = Field(
         None,
         ge=8,
         le=1024,
-        description="Score on a grid of so many rows and columns, features stretched to it (published: 100); default: "
-        "every pixel has the group of its patch.",
+        description="Rows and columns of the grid to score on; features are stretched to it (published: 100). "
+        "Default: every pixel has the group of its patch.",
     )
     max_patches: int = Field(200_000, ge=100, description="Patches that k-means sees, drawn by the seed.")
     seeds: int = Field(5, ge=1, le=100, description="Runs of k-means, from --seed on; scores are their mean.")
     num_inits: int = Field(5, ge=1, description="Starts of each run; the lowest inertia wins.")
-    max_iterations: int = Field(50, ge=1, description="Iterations of one start at the most.")
+    max_iterations: int = Field(50, ge=1, description="Most iterations of one start.")
 
 
 class EvaluateTrackingConfig(DenseConfig):
@@ -139,7 +139,7 @@ class EvaluateTrackingConfig(DenseConfig):
         json_schema_extra=_DATA,
     )
     split: str = Field("auto", description="Films that are scored; auto = val, else all.", json_schema_extra=_DATA)
-    max_films: int | None = Field(None, ge=1, description="Use only the first so many films.", json_schema_extra=_DATA)
+    max_films: int | None = Field(None, ge=1, description="Films to use, the first ones.", json_schema_extra=_DATA)
     shorter_side: int = Field(
         480, ge=8, le=4096, description="Frames are resized to this, in pixels; smaller frames stay as they are."
     )

@@ -24,8 +24,8 @@ class DiscoverCategoriesConfig(SplitOption, LabelsOption, PreviousOption, IndexC
 
     criterion: Literal["auto", "label-free", "labeled", "heldout", "silhouette", "stability"] = Field(
         "auto",
-        description="What to judge a number of classes by: labeled, heldout (both need labels), silhouette, stability; "
-        "label-free: the last two; auto: all that the labels allow.",
+        description="How to judge a number of classes. labeled and heldout need labels, silhouette and stability "
+        "do not; label-free: the last two; auto: all that the labels allow.",
     )
     min_classes: int | None = Field(None, ge=1, description="Fewest classes tried; default: those with labels, or 2.")
     max_classes: int | None = Field(
@@ -38,7 +38,7 @@ class DiscoverCategoriesConfig(SplitOption, LabelsOption, PreviousOption, IndexC
     )
     num_draws: int = Field(8, ge=3, description="Random halves of the rows (and of the labels) that are drawn.")
     max_rows: int = Field(
-        10_000, ge=20, description="Rows used to choose the number; of more, so many are drawn. All get a class."
+        10_000, ge=20, description="Most rows used to choose the number, drawn at random. All rows get a class."
     )
     num_inits: int = Field(10, ge=1, description="Starts of the k-means that assigns; the lowest inertia wins.")
     seed: int = Field(0, ge=0, description="Seed of draws and starts.")
@@ -76,8 +76,8 @@ class DiscoverAnswerConfig(TableOption, LabelsOption, IndexConfig, MemoryConfig)
     num_clusters: int | None = Field(
         None,
         ge=1,
-        description="Group the rows first, into so many groups by semi-supervised k-means: the result that --grouping "
-        "names, ss-kmeans by default; default: take a result that is there.",
+        description="First group the rows into this number of groups, by semi-supervised k-means. The result is "
+        "named by --grouping, else ss-kmeans. Default: take a result that is there.",
         json_schema_extra=_STORE,
     )
     plot: Path | None = Field(
@@ -88,20 +88,20 @@ class DiscoverAnswerConfig(TableOption, LabelsOption, IndexConfig, MemoryConfig)
         None,
         gt=0,
         lt=1,
-        description="Conformal rule besides: unsure as well unless a single group is left when this share of the "
-        "images of classes with labels is to keep its class; default: not applied.",
+        description="Also apply a conformal rule. An image is unsure unless one group is left when this share of "
+        "the images of classes with labels keeps its class. Default: not applied.",
     )
     calibration_labels: Path | None = Field(
         None,
-        description="CSV path,label, or result of `labelkit label`, of images whose label nothing was trained with: "
-        "calibrate on these; default: labels of the store, hidden from repeated clusterings.",
+        description="Calibrate on these labels, which nothing was trained with: a CSV path,label or a result of "
+        "`labelkit label`. Default: labels of the store, hidden from repeated clusterings.",
         json_schema_extra={"panel": "Calibration"},
     )
     calibration_share: float = Field(
         0.5,
         gt=0,
         lt=1,
-        description="Share of each class's labels hidden in a round; at least one, and one is kept.",
+        description="Share of each class's labels hidden in a round. At least one label is hidden and one kept.",
         json_schema_extra={"panel": "Calibration"},
     )
     calibration_rounds: int = Field(
@@ -113,7 +113,7 @@ class DiscoverAnswerConfig(TableOption, LabelsOption, IndexConfig, MemoryConfig)
     num_inits: int | None = Field(
         None,
         ge=1,
-        description="Starts of each of these clusterings; default: as many as the grouping had, at least 10.",
+        description="Starts of each of these clusterings. Default: the number that the grouping had, at least 10.",
         json_schema_extra={"panel": "Calibration"},
     )
     seed: int = Field(0, ge=0, description="Seed of what is hidden and of the starts.")

@@ -28,16 +28,19 @@ class DiscoverFewConfig(TableOption, SplitOption, LabelsOption, IndexConfig, Mem
     num_labels: int | None = Field(
         None,
         ge=1,
-        description="To measure: use so many of the store's labels, as many in each class; the others are hidden.",
+        description="To measure how well it works: use this number of the store's labels, the same in each class, "
+        "and hide the others.",
         json_schema_extra=_LABELS,
     )
     label_seed: int = Field(0, ge=0, description="Seed of the draw of --num-labels.", json_schema_extra=_LABELS)
     missing_class: Literal["error", "skip"] = Field(
-        "error", description="About a class without a label; skip: no image is called that.", json_schema_extra=_LABELS
+        "error",
+        description="What to do about a class without a label: stop with an error, or never name it.",
+        json_schema_extra=_LABELS,
     )
     count: int | Literal["double"] = Field(
         "double",
-        description="Images to find in each round; double: as many as have a label by then.",
+        description="Images to find in each round. double: the number of images that have a label by then.",
         json_schema_extra=_NUMBER,
     )
     per_class: int | None = Field(
@@ -47,12 +50,12 @@ class DiscoverFewConfig(TableOption, SplitOption, LabelsOption, IndexConfig, Mem
         json_schema_extra=_NUMBER,
     )
     rounds: int = Field(
-        1, ge=1, description="Rounds; each counts what was found before as labeled.", json_schema_extra=_NUMBER
+        1, ge=1, description="Rounds. Each counts images found before as labeled.", json_schema_extra=_NUMBER
     )
     balance: Literal["balanced", "global"] = Field(
         "balanced",
-        description="balanced: each class gets a share like that of its labels; global: the best of all, which can "
-        "starve classes (the literal reading).",
+        description="balanced: each class gets a share like that of its labels. global: the best images of all "
+        "classes (the literal reading); some classes may get none.",
         json_schema_extra=_NUMBER,
     )
     feature_norm: Literal["none", "l2"] = Field(
@@ -93,26 +96,26 @@ class DiscoverSnowballConfig(DiscoverFewConfig):
     )
     select: Literal["min", "far", "random", "max"] = Field(
         "min",
-        description="Of the images nearest to a class: min, the nearest; far, the farthest of a confident set; random; "
-        "max, the farthest.",
+        description="Which of the images nearest to a class to take. min: the nearest; far: the farthest of a "
+        "confident set; random; max: the farthest.",
         json_schema_extra=_RULE,
     )
     far_factor: int = Field(
         10,
         ge=1,
-        description="The confident set of --select far is so many times as large as what is wanted (Sec. 2.4.1).",
+        description="Size of the confident set of --select far, over the number of wanted images (Sec. 2.4.1).",
         json_schema_extra=_RULE,
     )
     far_cap: float | None = Field(
         0.5,
         gt=0,
         le=1,
-        description="The confident set of --select far is at most this share of the candidates; none: no limit.",
+        description="Largest share of the candidates in the confident set of --select far; none: no limit.",
         json_schema_extra=_RULE,
     )
     refill: bool = Field(
         False,
-        description="Make up for classes with too few candidates by the best others.",
+        description="If a class has too few candidates, take the best of other classes instead.",
         json_schema_extra=_NUMBER,
     )
     seed: int = Field(0, ge=0, description="Seed of --select random.", json_schema_extra=_RULE)
@@ -155,7 +158,7 @@ class ShowDiscoveredConfig(OverwriteOption, StoredImagesOptions, SheetOption):
     generation: int | None = Field(
         None,
         ge=0,
-        description="Of a table with generations: show this one; default: the last.",
+        description="Generation to show, of a table that has several. Default: the last.",
         json_schema_extra=_STORE,
     )
     out: Path | None = Field(
@@ -176,7 +179,7 @@ class ShowDiscoveredConfig(OverwriteOption, StoredImagesOptions, SheetOption):
     max_points: int = Field(
         5000,
         ge=10,
-        description="Images on the map; of more, some that were not found are left out.",
+        description="Most images on the map. Images that were not found are left out first.",
         json_schema_extra=_OUTPUT,
     )
     seed: int = Field(0, ge=0, description="Seed of t-SNE and of what is left out.", json_schema_extra=_OUTPUT)

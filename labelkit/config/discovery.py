@@ -93,6 +93,7 @@ class DiscoveryTrainConfig(ContrastiveTrainConfig):
     collapse_patience_epochs: int = Field(
         5,
         ge=1,
-        description="Stop after so many evaluations in a row with a single cluster, over 200 steps at least.",
+        description="Stop after this number of evaluations in a row with a single cluster. They span at least 200 "
+        "steps.",
         json_schema_extra=_LOSS,
     )

@@ -31,8 +31,8 @@ class PreviousOption(StageConfig):
 
     previous: Path | None = Field(
         None,
-        description="Store of an earlier run, often of fewer images: groups keep the ids that they had there; new ones "
-        "get ids that were never used.",
+        description="Store of an earlier run, often of fewer images. Groups keep the ids that they had there. New "
+        "groups get ids that were never used.",
         json_schema_extra=_EARLIER,
     )
     previous_result: str | None = Field(
@@ -45,7 +45,8 @@ class PreviousOption(StageConfig):
         0.2,
         gt=0,
         le=1,
-        description="With --previous: a group keeps an id if so much of the images that are in either is in both.",
+        description="With --previous: a group keeps an id if both groups share at least this part of the images "
+        "in either.",
         json_schema_extra=_EARLIER,
     )
 

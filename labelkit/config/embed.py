@@ -34,11 +34,11 @@ class EmbedConfig(
 
     command: ClassVar[tuple[str, ...]] = ("embed",)
 
-    stride: int = Field(1, ge=1, description="Only every so many-th of the chosen images.", json_schema_extra=_IMAGES)
+    stride: int = Field(1, ge=1, description="Take every n-th of the chosen images; 1: all.", json_schema_extra=_IMAGES)
     max_images: int | None = Field(
         None,
         ge=1,
-        description="At most so many of them, evenly spread over the listing; default: all.",
+        description="Most images to take, evenly spread over the listing. Default: all.",
         json_schema_extra=_IMAGES,
     )
     logits: bool = Field(
@@ -55,7 +55,7 @@ class EmbedConfig(
     patches_per_image: int | None = Field(
         None,
         ge=1,
-        description="With --dense: so many patches of each image, drawn by chance; default: all.",
+        description="With --dense: patches to keep of each image, drawn at random. Default: all.",
         json_schema_extra=_PATCHES,
     )
     patch_dtype: Literal["float16", "float32"] = Field(
@@ -69,8 +69,8 @@ class EmbedConfig(
     reuse: tuple[Path, ...] | None = Field(
         None,
         min_length=1,
-        description="Stores of the same model, comma-separated: rows of image files that they hold are copied, not "
-        "computed, whatever the files are called now; default: all are computed.",
+        description="Stores of the same model, comma-separated. Rows of image files that they hold are copied, "
+        "whatever the files are called now. Default: all rows are computed.",
         json_schema_extra=_RUN_ONLY,
     )
     dry_run: bool = Field(

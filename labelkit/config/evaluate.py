@@ -48,8 +48,8 @@ class EvaluateClusteringConfig(
     )
     rows: Literal["auto", "unlabeled", "all"] = Field(
         "auto",
-        description="unlabeled: rows whose label training could not use (the published protocol); "
-        "auto = unlabeled if some labels could be used, else all.",
+        description="Rows to score. unlabeled: those whose label training could not use (the published protocol). "
+        "auto = unlabeled if training could use some labels, else all.",
     )
     protocol: Literal["v2", "v1", "v2b"] = Field(
         "v2", description="v2: one assignment over all rows; v1: one per group of classes; v2b: v2, mean over classes."
@@ -129,8 +129,8 @@ class EvaluateRetrievalConfig(PerClassOption, GateConfig, ScoresConfig, MemoryCo
     )
     split: tuple[str, ...] = Field(
         ("auto",),
-        description="Splits whose rows look each other up, comma-separated, or all; auto: query against gallery if the "
-        "store has these two, else test if there is one, else all.",
+        description="Splits whose rows are searched for each other, comma-separated, or all. auto: query against "
+        "gallery if the store has these two; else test if there is one; else all.",
     )
     queries: str | None = Field(
         None, description="Instead of --split: split whose rows are looked up, or all.", json_schema_extra=_STORE
@@ -143,9 +143,9 @@ class EvaluateRetrievalConfig(PerClassOption, GateConfig, ScoresConfig, MemoryCo
         description="Store of the same model whose rows are found; default: the store itself.",
         json_schema_extra=_STORE,
     )
-    at_r: bool = Field(True, description="Also MAP@R and R-precision.")
+    at_r: bool = Field(True, description="Also compute MAP@R and R-precision.")
     nmi_seeds: int = Field(
-        3, ge=0, le=100, description="k-means with as many groups as classes, from so many seeds; 0: no NMI."
+        3, ge=0, le=100, description="Seeds of the k-means for NMI, with one group per class; 0: no NMI."
     )
     threads: int | None = Field(
         None,
@@ -201,9 +201,10 @@ class EvaluateClassificationConfig(ThreadsOption, PerClassOption, ResamplesOptio
     split: str = Field("auto", description="Images to score: a split's name; auto = test, or val, if there is one.")
     groups: Literal["auto", "rank", "counts", "none"] = Field(
         "auto",
-        description="Classes with many, medium and few training images. counts: above 100, 20 to 100, below 20; "
-        "rank: 3, 4 and 3 of 10 or 36, 35 and 29 of 100 by their frequency, as published for CIFAR; auto: rank for 10 "
-        "or 100 classes, else counts, and none if the largest class has less than twice the images of the smallest.",
+        description="How to tell classes with many, medium and few training images apart. counts: above 100, 20 "
+        "to 100, below 20. rank: the 3, 4 and 3 of 10 or 36, 35 and 29 of 100 most frequent, as "
+        "published for CIFAR. auto: rank for 10 or 100 classes, else counts; none if the largest "
+        "class has less than twice the images of the smallest.",
     )
     seen_only: bool = Field(False, description="Never answer with a class that had no training image.")
     confusion: Path | None = Field(

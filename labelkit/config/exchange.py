@@ -38,20 +38,20 @@ class ImportConfig(OverwriteOption, StoreOutOption):
     )
     ids: Path | None = Field(
         None,
-        description="Names of the rows in their order: .txt, one a line, or .csv with a column path, and labels and "
-        "splits if it has them; default: those in --source, else the numbers of the rows.",
+        description="Names of the rows in their order: .txt with one per line, or .csv with a column path and, if "
+        "you like, labels and splits. Default: the names in --source, else row numbers.",
         json_schema_extra=_FILES,
     )
     images: Path | None = Field(
         None,
-        description="Folder that the names are paths below: digests and sizes of the images are stored too; "
-        "default: the store says that they are not known.",
+        description="Folder of the images; names are paths below it. The store then also has their digests and "
+        "sizes. Default: the store says that these are not known.",
         json_schema_extra=_FILES,
     )
     embeddings_key: str | None = Field(
         None,
-        description="Array of the rows, such as /feats; of a CSV, what the names of its columns begin with before a "
-        "number; default: the usual names, else the only table of numbers.",
+        description="Array of the rows, such as /feats. In a CSV: what column names begin with, before a number. "
+        "Default: the usual names, else the only table of numbers.",
         json_schema_extra=_MEANING,
     )
     ids_key: str | None = Field(
@@ -77,15 +77,15 @@ class ImportConfig(OverwriteOption, StoreOutOption):
         None,
         min_length=1,
         max_length=200,
-        description="What made the rows; rows of stores with the same name can be compared; "
-        "default: not known, so that they are compared with no others.",
+        description="Name of the model that made the rows. Only rows of stores with the same name can be "
+        "compared. Default: not known; these rows are compared with no others.",
         json_schema_extra=_ROWS,
     )
     metric: Literal["cosine", "l2", "dot"] = Field(
         "cosine", description="How rows are meant to be compared.", json_schema_extra=_ROWS
     )
     normalized: bool = Field(
-        False, description="All rows have length 1; this is checked, not believed.", json_schema_extra=_ROWS
+        False, description="Say that all rows have length 1. This is checked.", json_schema_extra=_ROWS
     )
     dtype: Literal["auto", "float32", "float16"] = Field(
         "auto", description="Type of the stored rows; auto: float16 for float16, else float32.", json_schema_extra=_ROWS
@@ -132,7 +132,8 @@ class ExportConfig(OverwriteOption, IndexOption):
     )
     what: Literal["embeddings", "labels", "result"] = Field(
         "embeddings",
-        description="Rows with their names, labels and splits; the same without the rows; or a result.",
+        description="What to write. embeddings: rows with their names, labels and splits; labels: the same "
+        "without the rows; result: a result.",
         json_schema_extra=_STORE,
     )
     result: str | None = Field(

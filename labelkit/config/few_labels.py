@@ -77,21 +77,21 @@ class FewLabelTrainConfig(BackboneRunConfig, StepTrainConfig):
     )
     ema_horizon: bool = Field(
         True,
-        description="Decays are at most 1 - 10 / steps (of the phase), so that short runs are not averages of their "
-        "start; from 10,000 steps on this changes nothing.",
+        description="Limit decays to 1 - 10 / steps of the phase, such that a short run does not average its "
+        "start. From 10,000 steps on this changes nothing.",
         json_schema_extra=_AVERAGES,
     )
     bn_recalibration: bool = Field(
         True,
-        description="Before networks are judged, embed or are saved at an evaluation, take the statistics of batch "
-        "normalization anew from up to 16,384 training images without augmentation.",
+        description="At each evaluation, first compute the statistics of batch normalization anew, from at most "
+        "16,384 training images without augmentation.",
         json_schema_extra=_AVERAGES,
     )
 
     sync_bn: bool = Field(
         True,
-        description="With several processes, batch normalization uses the images of all of them, so that any number "
-        "trains alike.",
+        description="With several processes: batch normalization uses the images of all of them. Training then "
+        "does not depend on their number.",
         json_schema_extra=_AVERAGES,
     )
 
@@ -108,8 +108,8 @@ class TwoStreamOptions(StageConfig):
     labeled_batch_size: int = Field(
         31,
         ge=1,
-        description="Labeled images of --batch-size; the few there are come again and again, the others once each "
-        "before any comes again.",
+        description="Labeled images in a batch. The few labeled images repeat often; each unlabeled image comes "
+        "once before any repeats.",
         json_schema_extra=_OPTIMIZATION,
     )
 
@@ -145,8 +145,8 @@ class MeanTeacherOptions(TwoStreamOptions):
     )
     class_norm: Literal["labeled", "batch"] = Field(
         "labeled",
-        description="Cross-entropy: mean over the labeled images, or their sum over the size of the batch (released "
-        "code for ResNet-26).",
+        description="How to average the cross-entropy: over the labeled images, or their sum over the batch size "
+        "(released code for ResNet-26).",
         json_schema_extra=_LOSS,
     )
     num_heads: Literal[1, 2] = Field(

@@ -73,14 +73,16 @@ class GateConfig(StageConfig):
 
     fail_under: tuple[str, ...] = Field(
         (),
-        description="Exit with 10 if a score is below: NAME=NUMBER, comma-separated, names and units as in --json, "
-        "e.g. all_accuracy=0.8,nmi=0.7 or recall.1=0.9. Where there are several results or splits, each must keep it; "
-        "head/all_accuracy=0.8 means that of one (of groups of classes: that of all).",
+        description="Exit with 10 if a score is below its limit: NAME=NUMBER, comma-separated, e.g. "
+        "all_accuracy=0.8,nmi=0.7 or recall.1=0.9. Names and units are those of --json. Every result "
+        "and split must keep the limit; head/all_accuracy=0.8 means one result. With groups of "
+        "classes, the score of all classes counts.",
         json_schema_extra=_GATE,
     )
     fail_over: tuple[str, ...] = Field(
         (),
-        description="Exit with 10 if a score where less is better is above: NAME=NUMBER, likewise, e.g. after.ece=0.1.",
+        description="Exit with 10 if a score is above its limit, for scores where less is better: NAME=NUMBER, "
+        "e.g. after.ece=0.1.",
         json_schema_extra=_GATE,
     )
     baseline: Path | None = Field(
@@ -91,7 +93,7 @@ class GateConfig(StageConfig):
     tolerance: float = Field(
         0.0,
         ge=0,
-        description="How much worse than --baseline is let pass, in units of --json.",
+        description="How much worse than --baseline a score may be, in units of --json.",
         json_schema_extra=_GATE,
     )
 

@@ -27,7 +27,8 @@ class SuggestConfig(OverwriteOption, StoredImagesOptions, SheetOption, IndexOpti
     result: str | None = Field(
         None,
         pattern=RESULT_NAME,
-        description="Result of cluster or discover whose groups, and confidence if it has one, say what is unsure.",
+        description="Result of cluster or discover. Its groups, and its confidence if it has one, say which "
+        "images are unsure.",
         json_schema_extra=_STORE,
     )
     out: Path = Field(..., description="CSV to write: path,label,score,reason,guess.", json_schema_extra=_OUTPUT)
@@ -50,8 +51,8 @@ class SuggestConfig(OverwriteOption, StoredImagesOptions, SheetOption, IndexOpti
         0.005,
         ge=0,
         lt=1,
-        description="Images whose squared distance is at most this share of the mean between two images are near "
-        "duplicates: only one is suggested, and none if one has a label.",
+        description="Two images are near duplicates if their squared distance is at most this share of the mean. "
+        "Only one of them is suggested, and none if one has a label.",
         json_schema_extra=_RULE,
     )
     seed: int = Field(0, ge=0, description="Seed of k-means and of random choices.", json_schema_extra=_RULE)
@@ -76,8 +77,8 @@ class LabelConfig(StoredImagesOptions, IndexConfig):
     )
     from_: Path | None = Field(
         None,
-        description="CSV path,label; other columns and rows with an empty label are ignored. Without it, --csv writes "
-        "labels that are there.",
+        description="CSV path,label. Other columns and rows with an empty label are ignored. Without this option, "
+        "--csv writes the labels that are there.",
         json_schema_extra=_LABELS,
     )
     labels: Path | None = Field(
@@ -91,7 +92,8 @@ class LabelConfig(StoredImagesOptions, IndexConfig):
     )
     conflicts: Literal["error", "new", "old"] = Field(
         "error",
-        description="About an image that has another label already: refuse, take the new one, or keep the old one.",
+        description="What to do about an image that already has another label: stop with an error, take the new "
+        "label, or keep the old one.",
         json_schema_extra=_LABELS,
     )
     by: str = Field("", description="Who or what gave the labels; kept with them.", json_schema_extra=_LABELS)
@@ -102,7 +104,7 @@ class LabelConfig(StoredImagesOptions, IndexConfig):
     )
     dataset: str | None = Field(
         None,
-        description="With --csv: where the images are, if they are no longer where embed read them.",
+        description="With --csv: data set with the images, if they moved since embed read them.",
         json_schema_extra=_IMAGES,
     )
 
@@ -122,7 +124,7 @@ class DiffConfig(OverwriteOption):
 
     command: ClassVar[tuple[str, ...]] = ("diff",)
 
-    index: Path = Field(..., description="Store of the later groups, NAME.h5.", json_schema_extra=_STORE)
+    index: Path = Field(..., description="Store with the later groups, NAME.h5.", json_schema_extra=_STORE)
     result: str = Field(
         ..., pattern=RESULT_NAME, description="Result of cluster or discover in --index.", json_schema_extra=_STORE
     )
@@ -137,7 +139,7 @@ class DiffConfig(OverwriteOption):
     )
     csv: Path | None = Field(
         None,
-        description="Also write a line per image: path, both groups, and what became of it.",
+        description="Also write a CSV with a line per image: path, both groups, and what became of it.",
         json_schema_extra=_OUTPUT,
     )
     main_share: float = Field(

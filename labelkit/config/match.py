@@ -30,25 +30,25 @@ class MatchConfig(OverwriteOption, StoredImagesOptions):
     num_clusters: int | None = Field(
         None,
         ge=1,
-        description="Compare only images of the same k-means cluster, of so many (TAC-CCL: as in training); default: "
-        "all images.",
+        description="k-means clusters; only images of the same cluster are compared (TAC-CCL: the number used in "
+        "training). Default: all images are compared.",
     )
-    candidates: int = Field(20, ge=1, description="Compare every image with so many nearest ones.")
-    partners: int = Field(2, ge=1, description="Keep so many for every image, those with most inliers.")
+    candidates: int = Field(20, ge=1, description="Compare every image with this number of nearest images.")
+    partners: int = Field(2, ge=1, description="Most partners to keep of every image, those with most inliers.")
     shorter_side: int = Field(256, ge=32, le=2048, description="Images are resized to this, in pixels.")
     max_tilt: int = Field(
         3,
         ge=0,
         le=6,
-        description="Simulated tilts, up to this power of the square root of 2; 0: none; 5 is OpenCV's default.",
+        description="Largest simulated tilt, as a power of the square root of 2; 0: none; 5 is OpenCV's default.",
     )
-    max_keypoints: int = Field(2000, ge=8, description="Keypoints of an image, the strongest ones.")
+    max_keypoints: int = Field(2000, ge=8, description="Most keypoints of an image, the strongest.")
     ratio: float = Field(
-        0.75, gt=0, le=1, description="A match is closer than this share of the second best one's distance."
+        0.75, gt=0, le=1, description="A match must be closer than this share of the distance of the second best."
     )
-    min_inliers: int = Field(15, ge=4, description="Matched keypoints that one homography must explain.")
+    min_inliers: int = Field(15, ge=4, description="Fewest matched keypoints that one homography must explain.")
     min_inlier_ratio: float = Field(
-        0.5, gt=0, le=1, description="Share of the matched keypoints that one homography must explain."
+        0.5, gt=0, le=1, description="Smallest share of the matched keypoints that one homography must explain."
     )
     seed: int = Field(0, ge=0, description="Seed of the clustering.")
 

@@ -33,8 +33,8 @@ class MemoryConfig(StageConfig):
 
     max_memory: str | None = Field(
         None,
-        description="Memory that the process may take in all, such as 2GiB or 500MB; a number alone is GiB. What would "
-        "not fit is read in blocks, and what cannot be is refused before the work; default: no bound.",
+        description="Most memory of the process, such as 2GiB or 500MB; a number alone is GiB. Rows that do not "
+        "fit are read in blocks. Work that cannot fit is refused before it begins. Default: no bound.",
         json_schema_extra=option("Run"),
     )
 

@@ -78,7 +78,7 @@ class MetricLearningConfig(BackboneTrainConfig):
     )
     ms_epsilon: float = Field(
         0.1,
-        description="Positives count that are less similar than some negative, and the reverse, up to this margin.",
+        description="Margin of the pairs that count: positives less similar than some negative, and the reverse.",
         json_schema_extra=_LOSS,
     )
 

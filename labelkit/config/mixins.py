@@ -65,7 +65,7 @@ class StoredImagesOptions(StageConfig):
 
     dataset: str | None = Field(
         None,
-        description="Where the images are, if they are no longer where embed read them.",
+        description="Data set with the images, if they moved since embed read them.",
         json_schema_extra=option("Images"),
     )
     data_root: Path = Field(

@@ -30,14 +30,14 @@ class PrototypesConfig(OverwriteOption):
         32768.0,
         gt=0,
         le=1e9,
-        description="Then sharpen the loss step by step up to this, so that the largest cosine counts; "
-        "none: the paper's loss alone.",
+        description="Then sharpen the loss step by step up to this value, until the largest cosine counts; none: "
+        "the paper's loss alone.",
     )
-    max_iterations: int = Field(200, ge=1, description="Iterations for every sharpness at the most.")
+    max_iterations: int = Field(200, ge=1, description="Most iterations for every sharpness.")
     num_inits: int = Field(1, ge=1, description="Starts; the best is taken. More help with few vectors.")
     seed: int = Field(0, ge=0, description="Seed of the start, or of rotation and order of a closed form.")
     device: Literal["cpu", "cuda"] = Field("cpu", description="Where to compute; cuda pays from about 2,000 classes.")
-    cache: bool = Field(True, description="Look in the user's cache first, and keep there what was made.")
+    cache: bool = Field(True, description="Look in the user's cache first, and keep new prototypes there.")
     out: Path | None = Field(
         None, description="File to write; default: prototypes-CLASSESxDIM.h5.", json_schema_extra=_OUTPUT
     )

@@ -41,7 +41,7 @@ class ReportConfig(StoredImagesOptions, IndexOption):
     max_size: str = Field(
         "60MB",
         pattern=r"^[0-9]+(\.[0-9]+)?\s*(kB|MB|GB)$",
-        description="Largest size of the page; thumbnails are made as large and as good as fit.",
+        description="Largest size of the page. Thumbnails are as large and as good as it allows.",
         json_schema_extra=_PAGE,
     )
     projection: Literal["pca", "tsne"] = Field(
@@ -57,7 +57,7 @@ class ReportConfig(StoredImagesOptions, IndexOption):
         20_000,
         ge=1,
         le=65_535,
-        description="Images on the page; of more, so many are drawn by the seed (sizes and scores still count all).",
+        description="Most images on the page, drawn by the seed. Sizes and scores still count all.",
         json_schema_extra=_IMAGES,
     )
     examples: int = Field(

@@ -45,8 +45,8 @@ class RetrieveConfig(DeviceOption, StoredImagesOptions, IndexConfig, MemoryConfi
     )
     patch: tuple[int, ...] | None = Field(
         None,
-        description="Look up this patch of the query, row,column from the top left, among the patches of the index "
-        "(made with embed --dense); the query is one image or one row.",
+        description="Find patches like this one of the query: row,column from the top left. The store must have "
+        "patches (embed --dense), and the query must be one image or one row.",
         json_schema_extra=_PATCHES,
     )
     pixel: tuple[float, ...] | None = Field(
@@ -56,7 +56,7 @@ class RetrieveConfig(DeviceOption, StoredImagesOptions, IndexConfig, MemoryConfi
     )
     own_image: bool = Field(
         False,
-        description="Also find patches of the query image itself, if it is in the index.",
+        description="Also find patches of the query image itself, if it is in the store.",
         json_schema_extra=_PATCHES,
     )
     k: int = Field(10, ge=1, description="Hits per query.", json_schema_extra={"short": "-k"})
@@ -116,7 +116,7 @@ class RetrieveConfig(DeviceOption, StoredImagesOptions, IndexConfig, MemoryConfi
     sheet: Path | None = Field(None, description="Also draw query and hits to this PNG.", json_schema_extra=_OUTPUT)
     dataset: str | None = Field(
         None,
-        description="Where the images are (for --sheet), if they are no longer where embed read them.",
+        description="For --sheet: data set with the images, if they moved since embed read them.",
         json_schema_extra=_IMAGES,
     )
 

@@ -34,7 +34,7 @@ class ShowImagesConfig(DeviceOption, CheckpointOptions, PictureConfig):
     num_images: int | None = Field(
         None,
         ge=1,
-        description="Draw so many images of the set, chosen by --seed; default: 4.",
+        description="Images of the set to draw, chosen by --seed. Default: 4.",
         json_schema_extra=_IMAGES,
     )
     rows: tuple[int, ...] | None = Field(
@@ -99,10 +99,10 @@ class ShowAssemblyConfig(ShowImagesConfig):
     command: ClassVar[tuple[str, ...]] = ("show", "assembly")
 
     min_weight: float = Field(
-        0.2, gt=0, lt=1, description="Moves of a larger weight are drawn as arrows.", json_schema_extra=_RUN
+        0.2, gt=0, lt=1, description="Least weight of a move that is drawn as an arrow.", json_schema_extra=_RUN
     )
     max_arrows: int = Field(
-        12, ge=1, le=200, description="Arrows of an image at most, the heaviest.", json_schema_extra=_RUN
+        12, ge=1, le=200, description="Most arrows of an image, the heaviest.", json_schema_extra=_RUN
     )
 
 
@@ -119,7 +119,7 @@ class ShowPatchesConfig(StoredImagesOptions, PictureConfig):
         None,
         ge=1,
         le=100,
-        description="Draw so many rows, chosen by --seed, instead; default: 4.",
+        description="Instead of --rows: rows to draw, chosen by --seed. Default: 4.",
         json_schema_extra=_IMAGES,
     )
     patch: tuple[int, ...] | None = Field(
@@ -167,4 +167,4 @@ class ShowCurvesConfig(PictureConfig):
         description="Names as logged, comma-separated, patterns allowed (diag/*/update_rel); "
         "default: loss, and the accuracies if there are any.",
     )
-    over: Literal["step", "epoch"] = Field("step", description="What runs to the right.")
+    over: Literal["step", "epoch"] = Field("step", description="What the horizontal axis shows.")

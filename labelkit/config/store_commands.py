@@ -22,8 +22,8 @@ class VerifyConfig(StageConfig):
 
     index: Path = Field(
         ...,
-        description="What to check: a store (with its results and patches), a result, a folder of patches (or its "
-        "SET.json) or of results, matches, prototypes, a run folder or a checkpoint.",
+        description="File or folder to check: a store (with its results and patches), a result, a folder of "
+        "results or patches (or its SET.json), matches, prototypes, a run folder, or a checkpoint.",
         json_schema_extra=_STORE,
     )
     images: Path | None = Field(

@@ -63,40 +63,40 @@ class RunConfig(ThreadsOption, PrecisionOptions, DeviceOption, UpdateOptions, Da
         10, ge=1, description="Steps between two lines of metrics.jsonl.", json_schema_extra=_RUN
     )
     checkpoint_every_minutes: float = Field(
-        10, gt=0, description="A checkpoint also inside an epoch after this time.", json_schema_extra=_RUN
+        10, gt=0, description="Also write a checkpoint inside an epoch after this time.", json_schema_extra=_RUN
     )
     keep_every_steps: int | None = Field(
-        None, ge=1, description="Keep the checkpoint of every so many steps for good.", json_schema_extra=_RUN
+        None, ge=1, description="Steps between two checkpoints that are kept for good.", json_schema_extra=_RUN
     )
     tensorboard: bool = Field(
         False, description="Write TensorBoard event files too (extra `tensorboard`).", json_schema_extra=_RUN
     )
     guard: Literal["none", "warn", "stop"] = Field(
         "stop",
-        description="What to do when training goes wrong for good (the loss explodes, features or class vectors become "
-        "alike, one cluster takes all, weights stand still): end with exit code 4, only warn, or not look. A loss or "
-        "weights that are not finite always end it.",
+        description="What to do when training goes wrong for good: end with exit code 4, only warn, or not look. "
+        "Signs: the loss explodes, features or class vectors become alike, one cluster takes all, "
+        "weights stand still. A loss or weights that are not finite always end the run.",
         json_schema_extra=_RUN,
     )
     guard_loss_ratio: float = Field(
         100,
         gt=1,
-        description="A loss that stays above so many times that of the first step (at least 1) has exploded; ours: "
-        "losses whose weights grow stay below 10 in all presets that were measured.",
+        description="A loss explodes if it stays above this multiple of the first step's loss (at least 1). Ours: "
+        "losses whose weights grow stay below 10 in all measured presets.",
         json_schema_extra=_RUN,
     )
     guard_min_spread: float = Field(
         1e-4,
         ge=0,
         lt=1,
-        description="Features that differ by less than this share of their length are all alike; ours: float32 "
+        description="Features are all alike if they differ by less than this share of their length. Ours: float32 "
         "resolves 1e-7, and presets for small networks were measured from 0.01 up.",
         json_schema_extra=_RUN,
     )
     stop_after_steps: int | None = Field(
         None,
         ge=1,
-        description="Stop with a checkpoint after this step in all; go on with --resume.",
+        description="Stop with a checkpoint after this step, counted from the start of the run. Go on with --resume.",
         json_schema_extra=_RUN_ONLY,
     )
     out: Path | None = Field(

@@ -48,7 +48,7 @@ class DenseModelOptions(RepresentationRunConfig):
         json_schema_extra=_MODEL,
     )
     branch: Literal["online", "target"] = Field(
-        "online", description="Which of both networks embeds when training is over.", json_schema_extra=_MODEL
+        "online", description="Network that embeds after training.", json_schema_extra=_MODEL
     )
     image_features: Literal["backbone", "filtered"] = Field(
         "backbone",
@@ -91,8 +91,8 @@ class DenseViewOptions(DenseModelOptions):
     )
     min_overlap: tuple[float, float] = Field(
         (0.02, 0.01),
-        description="Share of the image that the large views have in common at least, and that a small view has in "
-        "common with each of them.",
+        description="Smallest share of the image that the two large views have in common, and that a small view "
+        "shares with each.",
         json_schema_extra=_VIEWS,
     )
     min_roi_tokens: float = Field(
@@ -208,8 +208,8 @@ class CoTAPConfig(DenseViewOptions, StepRunConfig):
     sk_queue: int = Field(
         0,
         ge=0,
-        description="Class tokens of past batches that take part in Sinkhorn, for batches of fewer rows than three "
-        "times the clusters; used once it is full.",
+        description="Class tokens of past batches that take part in Sinkhorn, once there are enough. For batches "
+        "with fewer rows than three times the clusters.",
         json_schema_extra=_ASSIGNMENT,
     )
 
@@ -249,11 +249,12 @@ class CoTAPConfig(DenseViewOptions, StepRunConfig):
     ranking_subsample: int | None = Field(
         None,
         ge=2,
-        description="Rank so many pairs of patches, drawn anew at each step; top ones are then ranked too mildly.",
+        description="Pairs of patches to rank, drawn anew at each step. Default: all. With fewer, top pairs are "
+        "ranked too mildly.",
         json_schema_extra=_RANKING,
     )
     ranking_max_gib: float = Field(
-        1.0, gt=0, description="Memory of the ranking loss at most.", json_schema_extra=_RANKING
+        1.0, gt=0, description="Most memory of the ranking loss, in GiB.", json_schema_extra=_RANKING
     )
     prototype_temperature: float = Field(
         0.1, gt=0, description="Temperature of a prototype's attention over images (tau 3).", json_schema_extra=_FILTER
@@ -272,8 +273,8 @@ class CoTAPConfig(DenseViewOptions, StepRunConfig):
     )
     neighbors: Path | None = Field(
         None,
-        description="File of neighbors to use, or to make where there is none; default: in the run folder. They are "
-        "found once, with the target network as it is at the start.",
+        description="File of neighbors to use; it is made if it is missing. Default: in the run folder. Neighbors "
+        "are found once, with the target network at the start.",
         json_schema_extra=_NEIGHBORS,
     )
 

@@ -41,8 +41,8 @@ class DL2PAConfig(SupervisedTrainConfig):
 
     reassign: bool = Field(
         True,
-        description="Assign classes to prototypes anew during training; else class i keeps the prototype it starts "
-        "with.",
+        description="Assign classes to prototypes anew during training. Otherwise each class keeps its first "
+        "prototype.",
         json_schema_extra=_ASSIGNMENT,
     )
     updates_per_epoch: int = Field(

@@ -131,7 +131,7 @@ class LMCSConfig(TwoStreamTrainConfig, MixMatchOptions, FreeMatchOptions, Critic
     growth_limit: float = Field(
         10.0,
         ge=1,
-        description="Labels grow up to so many times the given ones (R_L); 1: no growth.",
+        description="Most labels, as a multiple of the given ones (R_L); 1: no growth.",
         json_schema_extra=_GROWTH,
     )
     growth_factor: float = Field(
@@ -143,13 +143,14 @@ class LMCSConfig(TwoStreamTrainConfig, MixMatchOptions, FreeMatchOptions, Critic
     generation_blocks: int = Field(
         15,
         ge=1,
-        description="Blocks between discoveries: of a generation, in which the master learns what was discovered and "
-        "the student what was discovered before.",
+        description="Blocks between two discoveries (a generation). The master learns the last discovery, the "
+        "student the one before.",
         json_schema_extra=_GROWTH,
     )
     final_phase: bool = Field(
         True,
-        description="Train the student on all that was discovered in the steps that are left; else end before.",
+        description="Train the student on all discovered labels for the remaining steps. Otherwise the run ends "
+        "earlier.",
         json_schema_extra=_GROWTH,
     )
 
@@ -158,29 +159,32 @@ class LMCSConfig(TwoStreamTrainConfig, MixMatchOptions, FreeMatchOptions, Critic
     )
     balance: Literal["balanced", "global"] = Field(
         "balanced",
-        description="Discover as many images of each class as its share of the given labels, or the best of all "
-        "classes together (literal reading; leaves out whole classes).",
+        description="balanced: discover images of each class by its share of the given labels. global: the best "
+        "of all classes together (literal reading; leaves out whole classes).",
         json_schema_extra=_SEARCH,
     )
     feature_norm: Literal["none", "l2"] = Field(
         "none", description="l2: scale every feature to length 1 first.", json_schema_extra=_SEARCH
     )
     missing_class: Literal["error", "skip"] = Field(
-        "error", description="About a class without a label; skip: no image is called that.", json_schema_extra=_SEARCH
+        "error",
+        description="What to do about a class without a label: stop with an error, or never name it.",
+        json_schema_extra=_SEARCH,
     )
 
     churn: float = Field(
         0.01,
         ge=0,
         le=1,
-        description="Labels stop growing if fewer of the average's predictions changed since the last generation.",
+        description="Stop the growth if a smaller share of the average's predictions changed since the last "
+        "generation.",
         json_schema_extra=_STOP,
     )
     disagree_stop: float = Field(
         0.5,
         ge=0,
         le=1,
-        description="Labels also stop growing if nearest mean and soft label name different classes for more of the "
+        description="Also stop the growth if nearest mean and soft label disagree about a larger share of the "
         "confined images.",
         json_schema_extra=_STOP,
     )

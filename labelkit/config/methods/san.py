@@ -91,7 +91,7 @@ class SANConfig(MetricLearningConfig):
     )
     coherence_border: Literal["zero", "mask", "roll"] = Field(
         "zero",
-        description="What a shifted map is compared with beyond its border: nothing, not at all, or its other side.",
+        description="How to compare a shifted map beyond its border: with zeros, not at all, or with its other side.",
         json_schema_extra=_ASSEMBLY,
     )
     coherence_view: Literal["source", "target"] = Field(
@@ -125,7 +125,7 @@ class SANConfig(MetricLearningConfig):
         json_schema_extra=_MEMORY,
     )
     memory_size: int | None = Field(
-        None, ge=2, description="Embeddings kept; default: as many as images are trained on.", json_schema_extra=_MEMORY
+        None, ge=2, description="Embeddings to keep. Default: the number of training images.", json_schema_extra=_MEMORY
     )
     memory_decay: float = Field(
         0.999, ge=0, lt=1, description="Share of the slow copy that stays at each step.", json_schema_extra=_MEMORY

@@ -89,11 +89,12 @@ class SeLaConfig(RepresentationTrainConfig):
         json_schema_extra=_SOLVER,
     )
     solver_tolerance: float = Field(1e-4, gt=0, description="Error to stop at.", json_schema_extra=_SOLVER)
-    solver_max_iterations: int = Field(500, ge=1, description="Passes at the most.", json_schema_extra=_SOLVER)
+    solver_max_iterations: int = Field(500, ge=1, description="Most passes of the solver.", json_schema_extra=_SOLVER)
     solver_memory_gib: float | None = Field(
         None,
         gt=0,
-        description="Largest score matrix to keep; a larger one is computed again in each pass. Default: the solver's.",
+        description="Largest score matrix to keep, in GiB. A larger one is computed again in each pass. Default: "
+        "the solver's.",
         json_schema_extra=_SOLVER,
     )
 

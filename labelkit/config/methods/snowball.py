@@ -57,14 +57,14 @@ class SnowballConfig(TwoStreamTrainConfig, MeanTeacherOptions, MixMatchOptions, 
         0.0,
         ge=0,
         le=1,
-        description="Share of the labeled images of a batch that is drawn from the given labels, apart from what all "
-        "labels give; discovered labels may be wrong.",
+        description="Share of a batch's labeled images that is always drawn from the given labels. Discovered "
+        "labels may be wrong.",
         json_schema_extra=_LOSS,
     )
     master: bool = Field(
         True,
-        description="Form a master, the average of the teacher, after the first discovery; else the teacher takes its "
-        "place in discovery and evaluation (arm B of the ablation).",
+        description="Form a master, the average of the teacher, after the first discovery. Otherwise the teacher "
+        "discovers and is judged (arm B of the ablation).",
         json_schema_extra=_AVERAGES,
     )
     master_decay: float = Field(
@@ -74,7 +74,7 @@ class SnowballConfig(TwoStreamTrainConfig, MeanTeacherOptions, MixMatchOptions, 
     cap: float = Field(
         16.0,
         ge=1,
-        description="Labels grow up to so many times the given ones; 1: no growth, plain training.",
+        description="Most labels, as a multiple of the given ones; 1: no growth, plain training.",
         json_schema_extra=_GROWTH,
     )
     growth_factor: float = Field(
@@ -83,13 +83,14 @@ class SnowballConfig(TwoStreamTrainConfig, MeanTeacherOptions, MixMatchOptions, 
     generations: int = Field(
         3,
         ge=1,
-        description="Times the labels grow from the given ones; each forgets what the one before discovered.",
+        description="How often the labels grow from the given ones. Each generation forgets what the one before "
+        "discovered.",
         json_schema_extra=_GROWTH,
     )
     reinit: Literal["never", "generation"] = Field(
         "never",
-        description="Start with a fresh student in each generation after the first, so that wrong labels are not "
-        "remembered.",
+        description="When to start with a fresh student: never, or in each generation after the first. A fresh "
+        "student remembers no wrong labels.",
         json_schema_extra=_GROWTH,
     )
 
@@ -101,32 +102,33 @@ class SnowballConfig(TwoStreamTrainConfig, MeanTeacherOptions, MixMatchOptions, 
     )
     balance: Literal["balanced", "global"] = Field(
         "balanced",
-        description="Discover as many images of each class as its share of the given labels, or the best of all "
-        "classes together (literal reading; leaves out whole classes).",
+        description="balanced: discover images of each class by its share of the given labels. global: the best "
+        "of all classes together (literal reading; leaves out whole classes).",
         json_schema_extra=_DISCOVERY,
     )
     select: Literal["auto", "min", "far", "random", "max"] = Field(
         "auto",
-        description="Images to take: the nearest to a class mean, the farthest of --far-factor times as many nearest, "
-        "any, the farthest; auto = far for mixmatch, else min.",
+        description="Images to take. min: the nearest to a class mean; far: the farthest of a confident set "
+        "(--far-factor); random: any; max: the farthest; auto = far for mixmatch, else min.",
         json_schema_extra=_DISCOVERY,
     )
     far_factor: int = Field(
         10,
         ge=1,
-        description="--select far takes from so many times as many nearest images as are wanted.",
+        description="Size of the confident set of --select far, over the number of wanted images.",
         json_schema_extra=_DISCOVERY,
     )
     far_cap: float | None = Field(
         0.5,
         gt=0,
         le=1,
-        description="Confident set of --select far: at most this share of the candidates; none: no limit.",
+        description="Largest share of the candidates in the confident set of --select far; none: no limit.",
         json_schema_extra=_DISCOVERY,
     )
     score: Literal["distance", "softmax"] = Field(
         "distance",
-        description="Nearness: distance of features to the class mean, or 1 - largest probability.",
+        description="How to measure nearness: by the distance of features to the class mean, or by 1 - largest "
+        "probability.",
         json_schema_extra=_DISCOVERY,
     )
     feature_norm: Literal["none", "l2"] = Field(
@@ -146,12 +148,12 @@ class SnowballConfig(TwoStreamTrainConfig, MeanTeacherOptions, MixMatchOptions, 
     )
     missing_class: Literal["error", "skip"] = Field(
         "error",
-        description="A class without a label is an error, or is never discovered.",
+        description="What to do about a class without a label: stop with an error, or never discover it.",
         json_schema_extra=_DISCOVERY,
     )
     refill: bool = Field(
         False,
-        description="Make up for classes with too few candidates by others (balanced).",
+        description="If a class has too few candidates, take others instead (balanced).",
         json_schema_extra=_DISCOVERY,
     )
 
@@ -159,15 +161,14 @@ class SnowballConfig(TwoStreamTrainConfig, MeanTeacherOptions, MixMatchOptions, 
         0.01,
         ge=0,
         le=1,
-        description="A generation ends when a smaller share of the images without a given label changed its predicted "
-        "class since the phase before; the run, since the generation before; 0: never.",
+        description="Smallest share of changed predictions that goes on. A generation ends if fewer changed since "
+        "its last phase, the run if fewer changed since the last generation. 0: never.",
         json_schema_extra=_STOP,
     )
     val_split: str | None = Field(
         None,
-        description="Split whose labels decide instead of --churn: its error moved by at most --val-delta. Never the "
-        "split "
-        "that judges.",
+        description="Decide by the error on this split instead of --churn: a generation ends if it moved by at "
+        "most --val-delta. Never the split that judges.",
         json_schema_extra=_STOP,
     )
     val_delta: float = Field(
@@ -178,7 +179,10 @@ class SnowballConfig(TwoStreamTrainConfig, MeanTeacherOptions, MixMatchOptions, 
         json_schema_extra=_STOP,
     )
     max_steps: int | None = Field(
-        None, ge=1, description="No phase begins that would take more updates in all.", json_schema_extra=_STOP
+        None,
+        ge=1,
+        description="Stop after this many updates: no phase begins that would take more. Default: no limit.",
+        json_schema_extra=_STOP,
     )
 
     @property

@@ -28,6 +28,7 @@ class SoftmaxConfig(SupervisedTrainConfig):
     cosine_scale: float | None = Field(
         None,
         gt=0,
-        description="Logits are this many cosines of embeddings and class vectors; default: a plain linear layer.",
+        description="Factor that turns cosines of embeddings and class vectors into logits. Default: a plain "
+        "linear layer.",
         json_schema_extra=_LOSS,
     )

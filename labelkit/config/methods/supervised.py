@@ -19,6 +19,6 @@ class SupervisedConfig(FewLabelTrainConfig):
     batch_size: int = Field(
         31,
         ge=2,
-        description="Labeled images per step, over all processes; the few there are come again and again.",
+        description="Labeled images per step, over all processes. The few labeled images repeat often.",
         json_schema_extra={"panel": "Optimization"},
     )

@@ -48,7 +48,7 @@ class TACCCLConfig(MetricLearningConfig):
         json_schema_extra=_MEMORY,
     )
     memory_size: int | None = Field(
-        None, ge=2, description="Embeddings kept; default: as many as there are images.", json_schema_extra=_MEMORY
+        None, ge=2, description="Embeddings to keep. Default: the number of images.", json_schema_extra=_MEMORY
     )
     memory_mode: Literal["replace", "add"] = Field(
         "replace",
