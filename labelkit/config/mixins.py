@@ -42,7 +42,7 @@ class DatasetOptions(StageConfig):
     dataset: str = Field(
         "digits",
         description="A registered name (`labelkit list datasets`), a folder of class folders, a flat folder, "
-        "or a CSV with columns path,label[,split] where an empty label means unlabeled.",
+        "or a CSV with columns path,label[,split]. An empty label means unlabeled.",
         json_schema_extra=option("Data"),
     )
     data_root: Path = Field(Path("data"), description="Folder where named sets live.", json_schema_extra=option("Data"))

@@ -45,3 +45,12 @@ def test_help_tells_what_is_read_before_what_is_written_and_how_it_runs(
     last = [name for name in ("Output", "Gate", "Run", "All commands") if name in panels]
     assert panels[0] == "Options"
     assert panels[-len(last) :] == last
+
+
+@pytest.mark.parametrize("config_class", COMMANDS)
+def test_help_is_in_plain_sentences(config_class: type[StageConfig]) -> None:
+    texts = {name: field.description or "" for name, field in config_class.model_fields.items()}
+    sentences = [(name, part) for name, text in texts.items() for part in re.split(r"(?<=[.;:]) ", text)]
+
+    assert [name for name, part in sentences if len(part.split()) > 25] == []
+    assert [name for name, text in texts.items() if re.search("so many|what fits|at the most|[Oo]f more,", text)] == []
