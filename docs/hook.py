@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 
 from generate import Page, all_pages, result_pictures
 
 PAGES: list[Page] = []
+_REMOTE = re.compile(r"<(?:script|img|link|iframe)\b[^>]*\b(?:src|href)=[\"']?(?:https?:)?//[^>]*>")
 
 
 def on_config(config: MkDocsConfig) -> None:
@@ -26,6 +29,17 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for path, picture in result_pictures(Path(config.config_file_path).parent).items():
         files.append(File.generated(config, path, abs_src_path=str(picture)))
     return files
+
+
+def on_post_page(output: str, **kwargs: Any) -> None:
+    """Refuse a page that would load something from elsewhere.
+
+    Raises:
+        PluginError: names the first such element.
+    """
+    found = _REMOTE.search(output)
+    if found:
+        raise PluginError(f"loads something from elsewhere: {found[0]}")
 
 
 def _expanded(nav: Any, docs: Path) -> Any:
