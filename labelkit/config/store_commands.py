@@ -22,8 +22,8 @@ class VerifyConfig(StageConfig):
 
     index: Path = Field(
         ...,
-        description="What to check: a store with its results and patches, a folder of results or patches (or its "
-        "SET.json), one result, matches, prototypes, a run folder or a checkpoint.",
+        description="What to check: a store with its results and patches, a folder of results, one "
+        "result, patches (folder or SET.json), matches, prototypes, a run folder or a checkpoint.",
         json_schema_extra=_STORE,
     )
     images: Path | None = Field(
