@@ -16,6 +16,7 @@ import pytest
 from labelkit.cli.config import CONFIG_CLASSES
 from labelkit.cli.main import COMMANDS, EXIT_CODES, main
 from labelkit.methods.registry import METHODS
+from labelkit.stages.commands import Command
 from PIL import Image
 from tests.pages import PAGES, README, ROOT, code_blocks, command_lines
 
@@ -85,7 +86,9 @@ def test_the_example_in_the_help_of_a_command_is_a_command_line(
     assert main(["config", *shlex.split(example[1])]) == 0, capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", [name for name, entry in COMMANDS.items() if entry.example])
+@pytest.mark.parametrize(
+    "name", [name for name, entry in COMMANDS.items() if not isinstance(entry, Command) and entry.example]
+)
 def test_the_example_of_a_group_is_a_command_line(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     line = shlex.split(COMMANDS[name].example)[1:]
 
@@ -165,6 +168,21 @@ def test_the_tour_of_the_digits_runs_and_leaves_what_it_names(tmp_path: Path) ->
     with Image.open(tmp_path / "made" / "sheet.png") as sheet:
         assert sheet.size == (8 + 11 * 120, 8 + 150)
     assert re.search(r"estimated number of classes: \d+", first.stdout)
+
+
+@pytest.mark.slow
+def test_the_tour_in_python_runs_twice_and_leaves_what_it_names(tmp_path: Path) -> None:
+    first = run_example(tmp_path, "tour.py")
+    assert first.returncode == 0, first.stderr
+    again = run_example(tmp_path, "tour.py")
+    assert again.returncode == 0, again.stderr
+
+    assert {path.name for path in (tmp_path / "tour").iterdir()} >= {
+        "run", "digits.h5", "hits.png", "next.csv", "report.html"
+    }  # fmt: skip
+    assert re.search(r"estimated number of classes: \d+", first.stdout)
+    assert "(1797, " in first.stdout
+    assert first.stdout.splitlines()[-1].startswith("num_clusters: must be >= 1")
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 from pydantic.fields import FieldInfo
 
-from labelkit.cli.console import current_output, print_message
+from labelkit.cli.console import current_output, print_message, print_result
 from labelkit.cli.options import COMMON_PANEL, Command, JsonOption, QuietOption, VerboseOption, speaking
 from labelkit.config.base import (
     StageConfig,
@@ -36,6 +36,7 @@ from labelkit.config.presets import (
     faults_error,
     finish,
 )
+from labelkit.stages.commands import Command as StageCommand
 
 C = TypeVar("C", bound=StageConfig)
 
@@ -64,6 +65,19 @@ def stage_command(
         return config_command(config_class, run, inspect.getdoc(function) or "", presets_folder=presets_folder)
 
     return decorate
+
+
+def run_command(command: StageCommand) -> Command:
+    """Build the Typer command of a row of the table: run its stage, print the result, then raise what is wrong."""
+
+    def run(config: StageConfig) -> None:
+        result, fault = command.run(config)
+        print_result(result)  # what was measured is seen either way
+        if fault is not None:
+            raise fault
+
+    run.__doc__ = command.help
+    return stage_command(command.config_class())(run)
 
 
 def config_command(

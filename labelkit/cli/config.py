@@ -10,82 +10,12 @@ from labelkit.cli.command import config_command
 from labelkit.cli.console import current_output, json_text, print_line, printable
 from labelkit.cli.options import Command, is_named, listed, new_group, words_below
 from labelkit.config.base import StageConfig, in_presets
-from labelkit.config.cluster import KMeansConfig, SinkhornConfig, SphericalKMeansConfig, SSKMeansConfig
-from labelkit.config.compare import CompareConfig
-from labelkit.config.datasets import DatasetsConfig
-from labelkit.config.dense import EvaluatePatchClustersConfig, EvaluateSegmentationConfig, EvaluateTrackingConfig
-from labelkit.config.discover import DiscoverAnswerConfig, DiscoverCategoriesConfig, DiscoverHeadConfig
-from labelkit.config.discover_few import DiscoverLMCSConfig, DiscoverSnowballConfig, ShowDiscoveredConfig
-from labelkit.config.embed import EmbedConfig
-from labelkit.config.evaluate import (
-    EvaluateAnswerConfig,
-    EvaluateClassificationConfig,
-    EvaluateClusteringConfig,
-    EvaluateKNNConfig,
-    EvaluateLinearConfig,
-    EvaluateRetrievalConfig,
-)
-from labelkit.config.exchange import ExportConfig, ImportConfig
-from labelkit.config.labeling import DiffConfig, LabelConfig, SuggestConfig
-from labelkit.config.match import MatchConfig
 from labelkit.config.presets import Collected, finish, parsed_values
-from labelkit.config.prototypes import PrototypesConfig
-from labelkit.config.report import ReportConfig
-from labelkit.config.retrieve import RetrieveConfig
-from labelkit.config.show import (
-    ShowAssemblyConfig,
-    ShowAttentionConfig,
-    ShowCurvesConfig,
-    ShowPatchesConfig,
-    ShowPrototypesConfig,
-)
-from labelkit.config.store_commands import PackConfig, StatusConfig, VerifyConfig
-from labelkit.methods.registry import METHODS
+from labelkit.stages.commands import all_commands
 
 REQUIRED = "required"
 
-CONFIG_CLASSES: tuple[type[StageConfig], ...] = (
-    *(spec.config for spec in METHODS.values()),
-    EmbedConfig,
-    ImportConfig,
-    ExportConfig,
-    KMeansConfig,
-    SphericalKMeansConfig,
-    SSKMeansConfig,
-    SinkhornConfig,
-    DiscoverCategoriesConfig,
-    DiscoverHeadConfig,
-    DiscoverAnswerConfig,
-    DiscoverSnowballConfig,
-    DiscoverLMCSConfig,
-    SuggestConfig,
-    LabelConfig,
-    DiffConfig,
-    EvaluateClusteringConfig,
-    EvaluateAnswerConfig,
-    EvaluateClassificationConfig,
-    EvaluateLinearConfig,
-    EvaluateSegmentationConfig,
-    EvaluatePatchClustersConfig,
-    EvaluateTrackingConfig,
-    EvaluateKNNConfig,
-    EvaluateRetrievalConfig,
-    CompareConfig,
-    RetrieveConfig,
-    PrototypesConfig,
-    MatchConfig,
-    ReportConfig,
-    ShowAssemblyConfig,
-    ShowAttentionConfig,
-    ShowCurvesConfig,
-    ShowDiscoveredConfig,
-    ShowPatchesConfig,
-    ShowPrototypesConfig,
-    DatasetsConfig,
-    VerifyConfig,
-    PackConfig,
-    StatusConfig,
-)
+CONFIG_CLASSES: tuple[type[StageConfig], ...] = tuple(command.config_class() for command in all_commands().values())
 """The config of every stage command."""
 
 

@@ -1,6 +1,6 @@
 """The entry point: find the command, run it, turn what happens into an exit code.
 
-``COMMANDS`` lists all commands; only the module of the one that is asked for is imported, so that
+``COMMANDS`` lists all commands; only what the one that is asked for needs is imported, so that
 ``labelkit --help`` stays instant.
 """
 
@@ -22,8 +22,10 @@ import typer
 
 from labelkit import __version__
 from labelkit.cli.console import Output, print_error, use_output, write
-from labelkit.cli.options import HELP_SETTINGS, is_named, listed, words_below
+from labelkit.cli.options import HELP_SETTINGS, is_named, listed, new_group, words_below
 from labelkit.errors import Interrupted, LabelkitError, ResourceError, resource_error
+from labelkit.stages.commands import COMMANDS as _STAGES
+from labelkit.stages.commands import Command, Group
 
 PROGRAM = "labelkit"
 _COMPLETION_VARIABLE = "_LABELKIT_COMPLETE"
@@ -44,8 +46,8 @@ EXIT_CODES = {
 
 
 @dataclass(frozen=True)
-class _Entry:
-    """One word after ``labelkit``: a group has subcommands, a command is a function of its module."""
+class _Own:
+    """A command of the command line itself: a group of a module, or a function of it."""
 
     summary: str
     module: str
@@ -53,59 +55,31 @@ class _Entry:
     example: str = ""
 
 
-COMMANDS: dict[str, _Entry] = {
-    "train": _Entry(
-        "Learn a representation with a method.",
-        "labelkit.cli.train",
-        example="labelkit train flipclass --dataset digits",
-    ),
-    "embed": _Entry("Turn a data set into an embedding store.", "labelkit.cli.embed", "embed"),
-    "import": _Entry("Make a store of rows from elsewhere.", "labelkit.cli.import_rows", "import_rows"),
-    "export": _Entry("Write rows, labels or results for others.", "labelkit.cli.export_rows", "export_rows"),
-    "cluster": _Entry(
-        "Group the rows of a store.",
-        "labelkit.cli.cluster",
-        example="labelkit cluster ss-kmeans --index digits.h5 --num-clusters 10",
-    ),
-    "discover": _Entry(
-        "Find new classes in a store.",
-        "labelkit.cli.discover",
-        example="labelkit discover categories --index digits.h5",
-    ),
-    "suggest": _Entry("Suggest the images to label next.", "labelkit.cli.suggest", "suggest"),
-    "label": _Entry("Bring labels back, beside a store.", "labelkit.cli.label", "label"),
-    "diff": _Entry("Show what became of the groups of an earlier run.", "labelkit.cli.diff", "diff"),
-    "evaluate": _Entry(
-        "Score results against the truth.",
-        "labelkit.cli.evaluate",
-        example="labelkit evaluate clustering --index digits.h5",
-    ),
-    "compare": _Entry("Compare methods on one split and one budget.", "labelkit.cli.compare", "compare"),
-    "retrieve": _Entry("Find the images most like a query.", "labelkit.cli.retrieve", "retrieve"),
-    "prototypes": _Entry("Spread class vectors over the sphere.", "labelkit.cli.prototypes", "prototypes"),
-    "match": _Entry("Find images that show the same thing, by keypoints.", "labelkit.cli.match", "match"),
-    "report": _Entry("Write one page about a store, to look at and to send.", "labelkit.cli.report", "report"),
-    "show": _Entry(
-        "Draw what a run did or a store holds: attention, curves, discoveries, patches.",
-        "labelkit.cli.show",
-        example="labelkit show curves --run runs/flipclass-digits --out curves.png",
-    ),
-    "datasets": _Entry(
-        "Show the named data sets, and whether they are here and whole.", "labelkit.cli.datasets", "datasets"
-    ),
-    "status": _Entry("Say how far a store or a run is.", "labelkit.cli.status", "status"),
-    "verify": _Entry("Check every block of a store, result, patches or checkpoint.", "labelkit.cli.verify", "verify"),
-    "pack": _Entry("Put a store and its results into one file.", "labelkit.cli.pack", "pack"),
-    "config": _Entry(
+_OWN = {
+    "config": _Own(
         "Show what a command would run with, and why.",
         "labelkit.cli.config",
         example="labelkit config train flipclass --dataset digits",
     ),
-    "list": _Entry(
+    "list": _Own(
         "List methods, data sets, backbones or presets.", "labelkit.cli.list", example="labelkit list methods"
     ),
-    "doctor": _Entry("Check this installation.", "labelkit.cli.doctor", "doctor"),
-    "version": _Entry("Print versions.", "labelkit.cli.version", "version"),
+    "doctor": _Own("Check this installation.", "labelkit.cli.doctor", "doctor"),
+    "version": _Own("Print versions.", "labelkit.cli.version", "version"),
+}
+
+PANELS = {
+    "First steps": ("list", "datasets", "config"),
+    "Stages": ("train", "embed", "cluster", "discover", "evaluate", "compare", "retrieve", "prototypes", "match"),
+    "Labels": ("suggest", "label", "diff"),
+    "Looking": ("report", "show", "status"),
+    "Files": ("import", "export", "pack", "verify"),
+    "This installation": ("doctor", "version"),
+}
+"""What a person wants, and the commands that do it, as ``labelkit --help`` lists them."""
+
+COMMANDS: dict[str, Command | Group | _Own] = {
+    name: (_STAGES | _OWN)[name] for names in PANELS.values() for name in names
 }
 
 
@@ -132,18 +106,41 @@ def build_app(arguments: Sequence[str] | None) -> typer.Typer:
     words = None if arguments is None else [argument for argument in arguments if not argument.startswith("-")]
     if _COMPLETION_VARIABLE in os.environ:
         words = None
-    for name, entry in COMMANDS.items():
-        if not is_named(name, words):
-            app.command(name, short_help=entry.summary)(listed(entry.summary))
-            continue
-        module = import_module(entry.module)
-        if entry.function:
-            app.command(name, short_help=entry.summary)(getattr(module, entry.function))
-        else:
-            text = f"{entry.summary}\n\nExample: {entry.example}"
-            group = module.build_app(words_below(name, words))
-            app.add_typer(group, name=name, help=text, short_help=entry.summary)
+    for panel, names in PANELS.items():
+        for name in names:
+            entry = COMMANDS[name]
+            if not is_named(name, words):
+                app.command(name, short_help=entry.summary, rich_help_panel=panel)(listed(entry.summary))
+            elif isinstance(entry, _Own):
+                _add_own(app, name, entry, panel, words_below(name, words))
+            else:
+                _add_stage(app, name, entry, panel, words_below(name, words))
     return app
+
+
+def _add_stage(app: typer.Typer, name: str, entry: Command | Group, panel: str, words: Sequence[str] | None) -> None:
+    from labelkit.cli.command import run_command  # pydantic loads here, not in `labelkit --help`
+
+    if isinstance(entry, Command):
+        app.command(name, short_help=entry.summary, rich_help_panel=panel)(run_command(entry))
+        return
+    commands = {
+        below: run_command(command) if is_named(below, words) else listed(command.help)
+        for below, command in entry.commands.items()
+    }
+    app.add_typer(
+        new_group(commands, words), name=name, help=entry.help, short_help=entry.summary, rich_help_panel=panel
+    )
+
+
+def _add_own(app: typer.Typer, name: str, entry: _Own, panel: str, words: Sequence[str] | None) -> None:
+    module = import_module(entry.module)
+    if entry.function:
+        app.command(name, short_help=entry.summary, rich_help_panel=panel)(getattr(module, entry.function))
+    else:
+        text = f"{entry.summary}\n\nExample: {entry.example}"
+        group = module.build_app(words)
+        app.add_typer(group, name=name, help=text, short_help=entry.summary, rich_help_panel=panel)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,12 +17,13 @@ from labelkit.cli.config import CONFIG_CLASSES
 from labelkit.cli.main import COMMANDS, EXIT_CODES, build_app, main
 from labelkit.config.presets import available_presets
 from labelkit.methods.registry import METHODS
+from labelkit.stages.commands import all_commands
 from typer.main import get_command
 
 HEAVY = ("torch", "sklearn", "numpy", "scipy", "timm", "faiss", "h5py", "PIL", "accelerate", "matplotlib")
 STAGE_COMMANDS = [config_class.command for config_class in CONFIG_CLASSES]
-GROUPS = [(name,) for name, entry in COMMANDS.items() if not entry.function]
 OTHERS = [("list", what) for what in ("methods", "datasets", "backbones", "presets")] + [("doctor",), ("version",)]
+GROUPS = [(name,) for name in COMMANDS if (name,) not in [*STAGE_COMMANDS, *OTHERS]]
 ALL = [
     *STAGE_COMMANDS,
     *GROUPS,
@@ -58,6 +60,15 @@ def helps() -> dict[tuple[str, ...], Run]:
     return dict(zip(lines, run_apart(*((*words, "--help") for words in lines)), strict=True))
 
 
+STAGES_EXIST = """
+from importlib import import_module
+from labelkit.stages.commands import all_commands
+for command in all_commands().values():
+    module, _, name = command.stage.partition(":")
+    assert callable(getattr(import_module("labelkit.stages." + module), name))
+"""
+
+
 def python(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, *arguments],
@@ -84,6 +95,34 @@ def test_help_of_labelkit_lists_every_command_and_exit_code(capsys: pytest.Captu
         assert name in shown
     for code in EXIT_CODES:
         assert f" {code}  " in shown
+
+
+def test_every_command_stands_in_one_panel_of_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    shown = capsys.readouterr().out
+
+    panels = [panel.split("\n", 1) for panel in shown.split("╭─ ")[2:]]
+    found = {title.split(" ─")[0]: re.findall(r"^│ (\w+)  ", rest, flags=re.MULTILINE) for title, rest in panels}
+
+    assert list(found) == ["First steps", "Stages", "Labels", "Looking", "Files", "This installation"]
+    assert sorted(name for names in found.values() for name in names) == sorted(COMMANDS)
+    assert len(COMMANDS) == 24
+
+
+def test_every_row_of_the_table_names_a_stage_that_is_there() -> None:
+    done = python("-c", STAGES_EXIST)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_words_of_a_row_are_those_of_its_config() -> None:
+    assert {words: command.config_class().command for words, command in all_commands().items()} == {
+        words: words for words in all_commands()
+    }
+
+
+def test_help_of_labelkit_does_not_load_the_options() -> None:
+    code = "import sys; from labelkit.cli.main import main; main(['--help']); print('pydantic' in sys.modules)"
+    assert python("-c", code).stdout.splitlines()[-1] == "False"
 
 
 def test_the_seven_commands_of_the_chain_exist() -> None:

@@ -1,0 +1,411 @@
+"""The table of commands: for each its options, its stage, its help and an example; the shell and Python read it.
+
+Config classes and stages are named by text and imported on use, so that help stays instant.
+"""
+
+# Longer than other files: it is one table.
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from labelkit.config.base import StageConfig
+    from labelkit.errors import LabelkitError
+    from labelkit.stages.result import StageResult
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command with options of its own.
+
+    Attributes:
+        text: what it does, in help and in the docstring of its Python function.
+        example: a command line that runs it.
+        config: ``module:Class`` of its options, below ``labelkit.config``.
+        stage: ``module:function`` that does the work, below ``labelkit.stages``; takes the config.
+        summary: a line for the list of all commands; of a subcommand its group's stands there.
+    """
+
+    text: str
+    example: str
+    config: str
+    stage: str
+    summary: str = ""
+
+    @property
+    def help(self) -> str:
+        """What ``--help`` says above the options."""
+        return f"{self.text}\n\nExample: {self.example}"
+
+    def config_class(self) -> type[StageConfig]:
+        """Import the options."""
+        loaded: type[StageConfig] = _load("labelkit.config", self.config)
+        return loaded
+
+    def run(self, config: StageConfig) -> tuple[StageResult, LabelkitError | None]:
+        """Do the work; this loads what it needs.
+
+        Returns:
+            What was found, and what is wrong with it: a limit that is not kept, a file that is damaged.
+        """
+        from labelkit.config.gate import GateConfig
+        from labelkit.stages.evaluate.gate import Gate
+
+        stage: Callable[[StageConfig], StageResult] = _load("labelkit.stages", self.stage)
+        if isinstance(config, GateConfig):
+            gate = Gate(config)
+            return gate.judge(stage(config))
+        result = stage(config)
+        return result, getattr(result, "fault", None)
+
+
+@dataclass(frozen=True)
+class Group:
+    """A word with commands below it.
+
+    Attributes:
+        summary: a line for the list of all commands.
+        example: a command line of one of them.
+        members: the commands by name, or a function that lists them.
+    """
+
+    summary: str
+    example: str
+    members: Mapping[str, Command] | Callable[[], Mapping[str, Command]]
+
+    @property
+    def commands(self) -> Mapping[str, Command]:
+        """The commands by name."""
+        return self.members() if callable(self.members) else self.members
+
+    @property
+    def help(self) -> str:
+        """What ``--help`` says above the commands."""
+        return f"{self.summary}\n\nExample: {self.example}"
+
+
+def all_commands() -> dict[tuple[str, ...], Command]:
+    """Return every command by the words after ``labelkit``, in the order of help."""
+    found: dict[tuple[str, ...], Command] = {}
+    for name, entry in COMMANDS.items():
+        if isinstance(entry, Group):
+            found |= {(name, below): command for below, command in entry.commands.items()}
+        else:
+            found[name,] = entry
+    return found
+
+
+def _load(package: str, target: str) -> Any:
+    module, _, name = target.partition(":")
+    return getattr(import_module(f"{package}.{module}"), name)
+
+
+def _train_commands() -> dict[str, Command]:
+    from labelkit.methods.registry import METHODS  # all config classes load here
+
+    return {
+        name: Command(
+            spec.summary,
+            f"labelkit train {name} --dataset digits --out runs/{name}-digits",
+            f"{spec.config.__module__.removeprefix('labelkit.config.')}:{spec.config.__name__}",
+            "train.run:train_method",
+        )
+        for name, spec in METHODS.items()
+    }
+
+
+COMMANDS: dict[str, Command | Group] = {
+    "train": Group(
+        "Learn a representation with a method.", "labelkit train flipclass --dataset digits", _train_commands
+    ),
+    "embed": Command(
+        "Embed every image of a data set with a trained backbone.",
+        "labelkit embed --dataset digits --checkpoint runs/flipclass-digits --out digits.h5",
+        "embed:EmbedConfig",
+        "embed.images:embed_images",
+        summary="Turn a data set into an embedding store.",
+    ),
+    "import": Command(
+        "Make a store of embeddings that another program wrote: .npy, .npz, CSV or HDF5; everything is checked.",
+        "labelkit import --source features.npy --ids paths.csv --model dinov2 --out features.h5",
+        "exchange:ImportConfig",
+        "exchange.importing:import_store",
+        summary="Make a store of rows from elsewhere.",
+    ),
+    "export": Command(
+        "Write rows, labels or a result of a store for other programs: .npy, .npz, CSV or Parquet.",
+        "labelkit export --index digits.h5 --out digits.csv",
+        "exchange:ExportConfig",
+        "exchange.exporting:export_store",
+        summary="Write rows, labels or results for others.",
+    ),
+    "cluster": Group(
+        "Group the rows of a store.",
+        "labelkit cluster ss-kmeans --index digits.h5 --num-clusters 10",
+        {
+            "k-means": Command(
+                "Group rows by k-means; uses no labels. With --patches: the patches of the images.",
+                "labelkit cluster k-means --index digits.h5 --num-clusters 10",
+                "cluster:KMeansConfig",
+                "group.cluster:cluster_store",
+            ),
+            "spherical-k-means": Command(
+                "Group rows by the angle between them; uses no labels.",
+                "labelkit cluster spherical-k-means --index digits.h5 --num-clusters 10",
+                "cluster:SphericalKMeansConfig",
+                "group.cluster:cluster_store",
+            ),
+            "ss-kmeans": Command(
+                "Group rows by k-means that keeps labeled rows of a class together.",
+                "labelkit cluster ss-kmeans --index digits.h5 --num-clusters 10",
+                "cluster:SSKMeansConfig",
+                "group.cluster:cluster_store",
+            ),
+            "sinkhorn": Command(
+                "Group rows into groups of equal or given sizes; uses no labels.",
+                "labelkit cluster sinkhorn --index digits.h5 --num-clusters 10",
+                "cluster:SinkhornConfig",
+                "group.cluster:cluster_store",
+            ),
+        },
+    ),
+    "discover": Group(
+        "Find new classes in a store.",
+        "labelkit discover categories --index digits.h5",
+        {
+            "categories": Command(
+                "Estimate the number of classes and assign every image to one.",
+                "labelkit discover categories --index digits.h5",
+                "discover:DiscoverCategoriesConfig",
+                "discover.categories:discover_categories",
+            ),
+            "head": Command(
+                "Assign every image to the class that the trained classifier names.",
+                "labelkit discover head --index digits.h5",
+                "discover:DiscoverHeadConfig",
+                "discover.categories:discover_head",
+            ),
+            "answer": Command(
+                "Answer for every unlabeled image: a known class, a new group, or unsure, with a "
+                "calibrated confidence.",
+                "labelkit discover answer --index digits.h5 --min-confidence 0.8",
+                "discover:DiscoverAnswerConfig",
+                "discover.answer:answer_images",
+            ),
+            "snowball": Command(
+                "Grow a few labels: the images nearest to the mean of a class get its label.",
+                "labelkit discover snowball --index pixels.h5 --num-labels 20 --rounds 3",
+                "discover_few:DiscoverSnowballConfig",
+                "discover.few:discover_snowball",
+            ),
+            "lmcs": Command(
+                "Grow a few labels: of the images near the classes, the most ambiguous get a label.",
+                "labelkit discover lmcs --index pixels.h5 --num-labels 20 --per-class 4",
+                "discover_few:DiscoverLMCSConfig",
+                "discover.few:discover_lmcs",
+            ),
+        },
+    ),
+    "suggest": Command(
+        "Suggest the images most worth labeling next, as a CSV to fill in.",
+        "labelkit suggest --index photos.h5 -n 20 --out next.csv --sheet next.png",
+        "labeling:SuggestConfig",
+        "label.suggest:suggest_images",
+        summary="Suggest the images to label next.",
+    ),
+    "label": Command(
+        "Bring labels back: add those of a CSV to what is known, as a result that other commands take by --labels.",
+        "labelkit label --index photos.h5 --from next.csv --by Ann",
+        "labeling:LabelConfig",
+        "label.label:label_images",
+        summary="Bring labels back, beside a store.",
+    ),
+    "diff": Command(
+        "Compare two groupings: groups kept, split, merged, new or vanished, and images that moved.",
+        "labelkit diff --index new.h5 --result k-means --previous old.h5",
+        "labeling:DiffConfig",
+        "group.diff:diff_groups",
+        summary="Show what became of the groups of an earlier run.",
+    ),
+    "evaluate": Group(
+        "Score results against the truth.",
+        "labelkit evaluate clustering --index digits.h5",
+        {
+            "clustering": Command(
+                "Score groups against the true classes: accuracy All / Old / New, NMI, ARI, kinds of error.",
+                "labelkit evaluate clustering --index digits.h5",
+                "evaluate:EvaluateClusteringConfig",
+                "evaluate.groups:evaluate_clustering",
+            ),
+            "answer": Command(
+                "Score confident answers against the true classes: reliability, risk and coverage.",
+                "labelkit evaluate answer --index digits.h5",
+                "evaluate:EvaluateAnswerConfig",
+                "evaluate.answers:evaluate_answer",
+            ),
+            "knn": Command(
+                "Judge features: classes of one split from the nearest rows of another, and from a linear classifier.",
+                "labelkit evaluate knn --index digits.h5 -k 10 --temperature 0.1",
+                "evaluate:EvaluateKNNConfig",
+                "evaluate.knn:evaluate_knn",
+            ),
+            "linear": Command(
+                "Judge features by a linear classifier: trained on one split, scored on another, top 1 and 5.",
+                "labelkit evaluate linear --index digits.h5 --l2 1e-4,1e-3,1e-2",
+                "evaluate:EvaluateLinearConfig",
+                "evaluate.linear:evaluate_linear",
+            ),
+            "retrieval": Command(
+                "Score how well images of one class find each other: Recall@K, MAP@R, R-precision, NMI.",
+                "labelkit evaluate retrieval --index digits.h5 -k 1,2,4,8",
+                "evaluate:EvaluateRetrievalConfig",
+                "evaluate.retrieval:evaluate_retrieval",
+            ),
+            "classification": Command(
+                "Score a classifier: top 1 and 5, classes with many, medium and few images, confusions.",
+                "labelkit evaluate classification --checkpoint runs/dl2pa-digits",
+                "evaluate:EvaluateClassificationConfig",
+                "evaluate.classification:evaluate_classification",
+            ),
+            "segmentation": Command(
+                "Judge patch features: a head trained on them names the class of every pixel; mean IoU, pixels right.",
+                "labelkit evaluate segmentation --backbone pixels --dataset scenes --image-size 64",
+                "dense:EvaluateSegmentationConfig",
+                "evaluate.segmentation:evaluate_segmentation",
+            ),
+            "patch-clusters": Command(
+                "Judge patch features without training: groups of k-means, matched with the classes of the pixels.",
+                "labelkit evaluate patch-clusters --backbone pixels --dataset scenes --image-size 64",
+                "dense:EvaluatePatchClustersConfig",
+                "evaluate.patch_clusters:evaluate_patch_clusters",
+            ),
+            "tracking": Command(
+                "Judge patch features by following objects through films from their masks in the first frame: J and F.",
+                "labelkit evaluate tracking --backbone pixels --dataset scene_videos --radius 3",
+                "dense:EvaluateTrackingConfig",
+                "evaluate.tracking:evaluate_tracking",
+            ),
+        },
+    ),
+    "compare": Command(
+        "Train methods on the same images within the same time and judge their features alike: kNN, k-means, Recall@1.",
+        "labelkit compare --methods flipclass,simgcd --dataset digits --budget 10m --seeds 3 --keep runs/compared",
+        "compare:CompareConfig",
+        "compare.compare:compare_methods",
+        summary="Compare methods on one split and one budget.",
+    ),
+    "retrieve": Command(
+        "Find the images of a store that look most like a query: an image, a folder of them, or rows "
+        "of a store.\n\n"
+        "With --patch or --pixel: the patches of a store (made with embed --dense) that look most "
+        "like one patch of an image.",
+        "labelkit retrieve --query img.png --index digits.h5 -k 10",
+        "retrieve:RetrieveConfig",
+        "retrieve.images:retrieve_images",
+        summary="Find the images most like a query.",
+    ),
+    "prototypes": Command(
+        "Spread one vector per class over the sphere, write them, and say how well they are spread.",
+        "labelkit prototypes --num-classes 100 --embed-dim 50",
+        "prototypes:PrototypesConfig",
+        "prototypes:make_prototypes",
+        summary="Spread class vectors over the sphere.",
+    ),
+    "match": Command(
+        "Find pairs of images that show the same thing: affine SIFT keypoints, and a homography that explains them.",
+        "labelkit match --index init.h5 --num-clusters 100 --out matches.h5",
+        "match:MatchConfig",
+        "match.pairs:match_images_of_store",
+        summary="Find images that show the same thing, by keypoints.",
+    ),
+    "report": Command(
+        "Write one HTML file about a store: groups, a map, neighbors, doubtful labels, duplicates, "
+        "scores, curves.\n\n"
+        "It opens from disk in any browser and loads nothing from elsewhere; the images are in it as "
+        "thumbnails.",
+        "labelkit report --index photos.h5 --out report.html",
+        "report:ReportConfig",
+        "report.build:write_report",
+        summary="Write one page about a store, to look at and to send.",
+    ),
+    "show": Group(
+        "Draw what a run did or a store holds: attention, curves, discoveries, patches.",
+        "labelkit show curves --run runs/flipclass-digits --out curves.png",
+        {
+            "attention": Command(
+                "Draw what the class tokens of teacher and student attend to, before and after the "
+                "teacher's update.\n\n"
+                "Of a run of tac-ccl: attention of two views of an image, and how much they agree, "
+                "before and after training.",
+                "labelkit show attention --checkpoint runs/flipclass-digits --num-images 4 --out maps.png",
+                "show:ShowAttentionConfig",
+                "show.attention:show_attention",
+            ),
+            "assembly": Command(
+                "Draw where the spatial assembly of a network moves the features of a few images, and what stays.",
+                "labelkit show assembly --checkpoint runs/san-digits --num-images 4 --out assembly.png",
+                "show:ShowAssemblyConfig",
+                "show.assembly:show_assembly",
+            ),
+            "curves": Command(
+                "Draw what runs logged: losses, accuracies, diagnostics; several runs in the same axes.",
+                "labelkit show curves --run runs/flipclass-digits --metrics loss,all_accuracy --out curves.png",
+                "show:ShowCurvesConfig",
+                "show.curves:show_curves",
+            ),
+            "discovered": Command(
+                "Draw what was discovered: images of each class, best first, right and wrong if "
+                "known; or a 2-D map of all.",
+                "labelkit show discovered --index pixels.h5 --result snowball --out sheet.png --map map.png",
+                "discover_few:ShowDiscoveredConfig",
+                "show.discovered:show_discovered",
+            ),
+            "patches": Command(
+                "Draw how similar the patches of a few images are to a chosen one, and their "
+                "principal components as colors.",
+                "labelkit show patches --index scenes.h5 --rows 3,8,21 --patch 4,2 --out patches.png",
+                "show:ShowPatchesConfig",
+                "show.patches:show_patches",
+            ),
+            "prototypes": Command(
+                "Draw where the object-aware filter of a cotap run finds each of its prototypes in a few images.",
+                "labelkit show prototypes --checkpoint runs/cotap --num-images 4 --out prototypes.png",
+                "show:ShowPrototypesConfig",
+                "show.prototypes:show_prototypes",
+            ),
+        },
+    ),
+    "datasets": Command(
+        "Show the named data sets: what for, from where, and whether they are here and whole; exit 3 "
+        "if --dataset is not.",
+        "labelkit datasets --data-root data",
+        "datasets:DatasetsConfig",
+        "datasets:survey_datasets",
+        summary="Show the named data sets, and whether they are here and whole.",
+    ),
+    "status": Command(
+        "Say how far a store that is embedded or a run that is trained is, and what of it is whole; changes nothing.",
+        "labelkit status --index cub.h5",
+        "store_commands:StatusConfig",
+        "status:look_at",
+        summary="Say how far a store or a run is.",
+    ),
+    "verify": Command(
+        "Compare every block of a store, result, patches, matches or run with its digest; exit 3 if anything is wrong.",
+        "labelkit verify --index cub.h5 --images data/cub",
+        "store_commands:VerifyConfig",
+        "verify:verify_path",
+        summary="Check every block of a store, result, patches or checkpoint.",
+    ),
+    "pack": Command(
+        "Write one file with a store and all its results, for sending; every command reads it as it does a store.",
+        "labelkit pack --index cub.h5 --out all.h5",
+        "store_commands:PackConfig",
+        "exchange.packing:pack_results",
+        summary="Put a store and its results into one file.",
+    ),
+}
