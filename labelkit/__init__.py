@@ -1,3 +1,25 @@
-"""labelkit: learn image representations and labels with few labels or none."""
+"""labelkit: learn image representations and labels with few labels or none.
+
+Every command is also a function with its options as keyword arguments: ``labelkit.embed(dataset="photos", ...)``,
+``labelkit.train.flipclass(dataset="photos")``, ``labelkit.import_(source="features.npy", ...)``. It returns what the
+command prints, as a :class:`labelkit.Result`; its errors are those of :mod:`labelkit.errors`.
+``labelkit.open_store`` opens an embedding store. Nothing is loaded before it is used.
+"""
+
+from importlib import import_module as _import_module
 
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> object:
+    """Find a command, or another name of the door, when it is first used."""
+    if not name.startswith("_"):
+        found = _import_module("labelkit.door").find(name)
+        if found is not None:
+            globals()[name] = found
+            return found
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_import_module("labelkit.door").names()})

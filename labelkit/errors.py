@@ -35,6 +35,8 @@ class LabelkitError(Exception):
     """
 
     exit_code = 1
+    result: object = None
+    """What a function of the Python door had found before it raised this, a ``labelkit.Result``; else None."""
 
     def __init__(self, where: str, problem: str, remedy: str = "") -> None:
         self.where = where

@@ -1,0 +1,113 @@
+"""A store for a notebook: arrays by name, and a table of its rows for pandas."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelkit.errors import Mismatch, ResourceError
+from labelkit.store import schema
+from labelkit.store.embeddings import EmbeddingStore
+from labelkit.store.opening import open_file
+from labelkit.store.results import Result, list_results, read_result
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+
+class Store(EmbeddingStore):
+    """An embedding store, open for reading; a ``with`` block may hold it, but nothing needs to be closed.
+
+    Beside the attributes of :class:`labelkit.store.embeddings.EmbeddingStore`:
+
+    Attributes:
+        ids: n paths below the data root; the same as ``sample_ids``.
+        results: names of the results beside the store, such as ``k-means``.
+    """
+
+    def __enter__(self) -> Self:
+        """Return the store."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Do nothing: the store holds no open file."""
+
+    @property
+    def ids(self) -> Sequence[str]:
+        """N paths below the data root."""
+        return self.sample_ids
+
+    @property
+    def results(self) -> list[str]:
+        """Names of the results beside the store."""
+        return list_results(self)
+
+    def result(self, name: str) -> Result:
+        """Read a result beside the store: its arrays, row i for row i of the store, and how it was made.
+
+        Raises:
+            StoreError: there is no such result, or it belongs to other content than the store has now.
+        """
+        return read_result(self, name)
+
+    def frame(self, *results: str) -> DataFrame:
+        """Return the rows as a pandas table.
+
+        Columns: ``path``; ``label`` (class name, missing if unlabeled), ``labeled`` and ``split`` where the store has
+        them; and of every result named here each array with one value per row, as ``RESULT.ARRAY``. The embeddings
+        are not in it: they are ``store.embeddings``, in the same order.
+
+        Args:
+            results: names of results beside the store.
+
+        Raises:
+            ResourceError: pandas is not installed.
+            StoreError: a result cannot be read.
+        """
+        try:
+            from pandas import DataFrame
+        except ImportError as error:
+            raise ResourceError("pandas", "is not installed, and a frame needs it", "pip install pandas.") from error
+        columns: dict[str, object] = {"path": list(self.sample_ids)}
+        if self.labels is not None:
+            columns["label"] = _named(self.labels, self.class_names)
+        if self.labeled is not None:
+            columns["labeled"] = self.labeled
+        if self.splits is not None:
+            columns["split"] = _named(self.splits, self.split_names)
+        for name in results:
+            found = {
+                f"{name}.{key}": value
+                for key, value in self.result(name).arrays.items()
+                if isinstance(value, np.ndarray) and value.shape == (self.n,)
+            }
+            if not found:
+                raise Mismatch(str(self.path), f"result {name} has no value per row", "Leave it out of frame().")
+            columns |= found
+        return DataFrame(columns)
+
+
+def open_store(path: str | os.PathLike[str], *, verify: bool = True) -> Store:
+    """Open a finished store for a notebook; arguments and errors as for ``labelkit.store.embeddings.open_store``.
+
+    Args:
+        path: the file, ``NAME.h5``.
+        verify: also compare every block of array data with its digest when it is first used.
+
+    Raises:
+        StoreError: it is no store, was made by a newer labelkit, or is damaged.
+        ResourceError: the system does not let us read it.
+    """
+    path = Path(path)
+    with open_file(path, schema.FORMAT_STORE) as file:
+        return Store(file, path, verify=verify)
+
+
+def _named(numbers: NDArray[np.integer], names: Sequence[str]) -> list[str | int | None]:
+    """Return the names of numbers, the numbers themselves without names, and None for -1."""
+    return [None if number < 0 else names[number] if names else number for number in numbers.tolist()]
