@@ -28,6 +28,7 @@ DOORS = {
     "rich": {"cli"},
     "click": set(),
     "pyarrow": {"stages/exchange/parquet.py"},
+    "pandas": {"store/frame.py"},
     "scipy.io": {"data/matlab.py"},
 }
 PLAIN_ARGUMENTS = ("losses", "models", "metrics", "store", "algorithms")
@@ -73,8 +74,8 @@ def test_pure_packages_take_plain_arguments_instead_of_configs(package: str) -> 
     assert importers == []
 
 
-def test_package_itself_holds_only_the_version() -> None:
-    assert imported_modules(ROOT / "__init__.py") == set()
+def test_package_itself_imports_nothing_of_its_own() -> None:
+    assert imported_modules(ROOT / "__init__.py") == {"importlib"}
 
 
 def imported_names(path: Path) -> list[tuple[str, str]]:
