@@ -8,9 +8,9 @@ from typing import ClassVar, Literal
 from pydantic import Field, model_validator
 from pydantic.config import JsonDict
 
-from labelkit.config.critical_search import CriticalSearchOptions
 from labelkit.config.earlier import RESULT_NAME, LabelsOption
 from labelkit.config.index import IndexConfig
+from labelkit.config.label_search import ConfidentSearchOptions, CriticalSearchOptions, SearchOptions
 from labelkit.config.memory import MemoryConfig
 from labelkit.config.mixins import OverwriteOption, SheetOption, SplitOption, StoredImagesOptions, TableOption
 
@@ -18,11 +18,11 @@ _STORE: JsonDict = {"panel": "Store", "preset": False}
 _OUTPUT: JsonDict = {"panel": "Output", "preset": False}
 _LABELS: JsonDict = {"panel": "Labels"}
 _NUMBER: JsonDict = {"panel": "How many"}
-_RULE: JsonDict = {"panel": "Which"}
+_RULE: JsonDict = {"panel": "Discovery"}
 _IMAGES: JsonDict = {"panel": "Images"}
 
 
-class DiscoverFewConfig(TableOption, SplitOption, LabelsOption, IndexConfig, MemoryConfig):
+class DiscoverFewConfig(SearchOptions, TableOption, SplitOption, LabelsOption, IndexConfig, MemoryConfig):
     """What the discoveries that grow a few labels share."""
 
     num_labels: int | None = Field(
@@ -33,11 +33,6 @@ class DiscoverFewConfig(TableOption, SplitOption, LabelsOption, IndexConfig, Mem
         json_schema_extra=_LABELS,
     )
     label_seed: int = Field(0, ge=0, description="Seed of the draw of --num-labels.", json_schema_extra=_LABELS)
-    missing_class: Literal["error", "skip"] = Field(
-        "error",
-        description="What to do about a class without a label: stop with an error, or never name it.",
-        json_schema_extra=_LABELS,
-    )
     count: int | Literal["double"] = Field(
         "double",
         description="Images to find in each round. double: the number of images that have a label by then.",
@@ -51,15 +46,6 @@ class DiscoverFewConfig(TableOption, SplitOption, LabelsOption, IndexConfig, Mem
     )
     rounds: int = Field(
         1, ge=1, description="Rounds. Each counts images found before as labeled.", json_schema_extra=_NUMBER
-    )
-    balance: Literal["balanced", "global"] = Field(
-        "balanced",
-        description="balanced: each class gets a share like that of its labels. global: the best images of all "
-        "classes (the literal reading); some classes may get none.",
-        json_schema_extra=_NUMBER,
-    )
-    feature_norm: Literal["none", "l2"] = Field(
-        "none", description="l2: scale every row to length 1 first.", json_schema_extra=_RULE
     )
 
     @model_validator(mode="after")
@@ -75,48 +61,22 @@ class DiscoverFewConfig(TableOption, SplitOption, LabelsOption, IndexConfig, Mem
         return self
 
 
-class DiscoverSnowballConfig(DiscoverFewConfig):
+class DiscoverSnowballConfig(ConfidentSearchOptions, DiscoverFewConfig):
     """``labelkit discover snowball``."""
 
     command: ClassVar[tuple[str, ...]] = ("discover", "snowball")
 
     fuse_with: tuple[Path, ...] = Field(
         (),
-        description="Further stores of the same images, comma-separated: features of other networks.",
+        description="Further stores of the same images, comma-separated: features of other networks, which --fusion "
+        "joins.",
         json_schema_extra=_STORE,
-    )
-    fusion: Literal["none", "distance", "cascade", "rank"] = Field(
-        "none",
-        description="With --fuse-with. distance: mean of the distances; cascade: features side by side; rank: mean "
-        "of the ranks, label by majority.",
-        json_schema_extra=_RULE,
-    )
-    fusion_scale: bool = Field(
-        False, description="Divide the distances of each store by their median first.", json_schema_extra=_RULE
     )
     select: Literal["min", "far", "random", "max"] = Field(
         "min",
         description="Which of the images nearest to a class to take. min: the nearest; far: the farthest of a "
         "confident set; random; max: the farthest.",
         json_schema_extra=_RULE,
-    )
-    far_factor: int = Field(
-        10,
-        ge=1,
-        description="Size of the confident set of --select far, over the number of wanted images (Sec. 2.4.1).",
-        json_schema_extra=_RULE,
-    )
-    far_cap: float | None = Field(
-        0.5,
-        gt=0,
-        le=1,
-        description="Largest share of the candidates in the confident set of --select far; none: no limit.",
-        json_schema_extra=_RULE,
-    )
-    refill: bool = Field(
-        False,
-        description="If a class has too few candidates, take the best of other classes instead.",
-        json_schema_extra=_NUMBER,
     )
     seed: int = Field(0, ge=0, description="Seed of --select random.", json_schema_extra=_RULE)
 

@@ -7,8 +7,8 @@ from typing import ClassVar, Literal
 from pydantic import Field, model_validator
 from pydantic.config import JsonDict
 
-from labelkit.config.critical_search import CriticalSearchOptions
 from labelkit.config.few_labels import TwoStreamTrainConfig
+from labelkit.config.label_search import CriticalSearchOptions
 from labelkit.config.student_options import FreeMatchOptions, MixMatchOptions
 
 _OPTIMIZATION: JsonDict = {"panel": "Optimization"}
@@ -16,7 +16,7 @@ _RUN: JsonDict = {"panel": "Run"}
 _LOSS: JsonDict = {"panel": "Loss"}
 _MASTER: JsonDict = {"panel": "Master"}
 _GROWTH: JsonDict = {"panel": "Growth"}
-_SEARCH: JsonDict = {"panel": "Which"}
+_SEARCH: JsonDict = {"panel": "Discovery"}
 _STOP: JsonDict = {"panel": "Stop"}
 
 
@@ -156,20 +156,6 @@ class LMCSConfig(TwoStreamTrainConfig, MixMatchOptions, FreeMatchOptions, Critic
 
     embed_with: Literal["student", "teacher", "master"] = Field(
         "student", description="Network whose features discover (Sec. 3.3.3).", json_schema_extra=_SEARCH
-    )
-    balance: Literal["balanced", "global"] = Field(
-        "balanced",
-        description="balanced: discover images of each class by its share of the given labels. global: the best "
-        "of all classes together (literal reading; leaves out whole classes).",
-        json_schema_extra=_SEARCH,
-    )
-    feature_norm: Literal["none", "l2"] = Field(
-        "none", description="l2: scale every feature to length 1 first.", json_schema_extra=_SEARCH
-    )
-    missing_class: Literal["error", "skip"] = Field(
-        "error",
-        description="What to do about a class without a label: stop with an error, or never name it.",
-        json_schema_extra=_SEARCH,
     )
 
     churn: float = Field(

@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 from pydantic.config import JsonDict
 
 from labelkit.config.few_labels import MeanTeacherOptions, TwoStreamTrainConfig
+from labelkit.config.label_search import ConfidentSearchOptions
 from labelkit.config.student_options import FreeMatchOptions, MixMatchOptions
 
 _GROWTH: JsonDict = {"panel": "Growth"}
@@ -18,7 +19,9 @@ _AVERAGES: JsonDict = {"panel": "Averaged networks"}
 _OPTIMIZATION: JsonDict = {"panel": "Optimization"}
 
 
-class SnowballConfig(TwoStreamTrainConfig, MeanTeacherOptions, MixMatchOptions, FreeMatchOptions):
+class SnowballConfig(
+    TwoStreamTrainConfig, MeanTeacherOptions, MixMatchOptions, FreeMatchOptions, ConfidentSearchOptions
+):
     """``labelkit train snowball``; defaults are those of the dissertation where it gives one."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "snowball")
@@ -100,29 +103,10 @@ class SnowballConfig(TwoStreamTrainConfig, MeanTeacherOptions, MixMatchOptions, 
         "student at the first discovery, then master (one reading of the dissertation).",
         json_schema_extra=_DISCOVERY,
     )
-    balance: Literal["balanced", "global"] = Field(
-        "balanced",
-        description="balanced: discover images of each class by its share of the given labels. global: the best "
-        "of all classes together (literal reading; leaves out whole classes).",
-        json_schema_extra=_DISCOVERY,
-    )
     select: Literal["auto", "min", "far", "random", "max"] = Field(
         "auto",
         description="Images to take. min: the nearest to a class mean; far: the farthest of a confident set "
         "(--far-factor); random: any; max: the farthest; auto = far for mixmatch, else min.",
-        json_schema_extra=_DISCOVERY,
-    )
-    far_factor: int = Field(
-        10,
-        ge=1,
-        description="Size of the confident set of --select far, over the number of wanted images.",
-        json_schema_extra=_DISCOVERY,
-    )
-    far_cap: float | None = Field(
-        0.5,
-        gt=0,
-        le=1,
-        description="Largest share of the candidates in the confident set of --select far; none: no limit.",
         json_schema_extra=_DISCOVERY,
     )
     score: Literal["distance", "softmax"] = Field(
@@ -131,29 +115,10 @@ class SnowballConfig(TwoStreamTrainConfig, MeanTeacherOptions, MixMatchOptions, 
         "probability.",
         json_schema_extra=_DISCOVERY,
     )
-    feature_norm: Literal["none", "l2"] = Field(
-        "none", description="Scale features to length 1 before (distance).", json_schema_extra=_DISCOVERY
-    )
-    fusion: Literal["none", "distance", "cascade", "rank"] = Field(
-        "none",
-        description="Join the features of the last discoveries' networks: mean distance, features side by side, or "
-        "mean rank.",
-        json_schema_extra=_DISCOVERY,
-    )
-    fusion_count: int = Field(3, ge=1, description="Networks to join.", json_schema_extra=_DISCOVERY)
-    fusion_scale: bool = Field(
-        False,
-        description="Divide the distances of each network by their median before they are joined.",
-        json_schema_extra=_DISCOVERY,
-    )
-    missing_class: Literal["error", "skip"] = Field(
-        "error",
-        description="What to do about a class without a label: stop with an error, or never discover it.",
-        json_schema_extra=_DISCOVERY,
-    )
-    refill: bool = Field(
-        False,
-        description="If a class has too few candidates, take others instead (balanced).",
+    fusion_count: int = Field(
+        3,
+        ge=1,
+        description="Networks that --fusion joins: those of the last discoveries.",
         json_schema_extra=_DISCOVERY,
     )
 

@@ -7,6 +7,7 @@ Source: snowball, specification 3.6 and 3.8.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
@@ -16,7 +17,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from labelkit.algorithms.label_search import Discovery
+from labelkit.data.batch import DataInfo
 from labelkit.engine.method import TrainState
+from labelkit.errors import DivergenceError
 
 D = TypeVar("D", bound=Discovery)
 
@@ -242,3 +245,56 @@ def agree_on(discovery: D, rows: NDArray[np.int64], state: TrainState) -> D:
     table = state.combine(table if state.is_main else torch.zeros_like(table), "sum")
     indices, labels, rank = (table[i].to(torch.int64).numpy() for i in range(3))
     return replace(discovery, indices=indices, labels=labels, rank=rank, distance=table[3].numpy())
+
+
+def training_class_names(data: DataInfo) -> list[str]:
+    """Names of the training classes; none if the data set has none."""
+    return [data.class_names[label] for label in data.class_order] if data.class_names else []
+
+
+def finite_features(
+    look: Callable[[Tensor], Tensor], network: str, state: TrainState, rows: NDArray[np.int64]
+) -> Tensor:
+    """Features that a search can use, (m, d) of the (m,) rows.
+
+    Args:
+        look: images to features.
+        network: its name.
+        state: of the event.
+        rows: images that can be read.
+
+    Raises:
+        DivergenceError: features are not finite.
+    """
+    features = state.embed(look, rows)
+    if not bool(features.isfinite().all()):
+        raise DivergenceError(
+            f"step {state.step}", f"features of the {network} are not finite", "Lower --lr, or set --clip-grad-norm."
+        )
+    return features
+
+
+def agreed(found: D, rows: NDArray[np.int64], state: TrainState) -> D:
+    """Return what was found among (m,) rows, the same on every process, in rows of the data set; pass on warnings."""
+    found = agree_on(found, rows, state)
+    for warning in found.warnings:
+        state.warn(f"warning: {warning}")
+    return found
+
+
+def add_found(
+    growth: LabelGrowth, found: Discovery, network: str, state: TrainState, num_classes: int, **more: float
+) -> None:
+    """Give the images that were found their labels; log how many there are, and more numbers."""
+    growth.add(found, network)
+    counts = np.bincount(found.labels, minlength=num_classes)
+    state.log(
+        "growth",
+        {
+            **growth.describe(),
+            "discovered": float(len(found.indices)),
+            "exhausted": float(found.exhausted),
+            **more,
+            **{f"class_{label}": float(count) for label, count in enumerate(counts)},
+        },
+    )

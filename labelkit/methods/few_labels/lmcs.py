@@ -26,17 +26,23 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from labelkit.algorithms.critical_samples import CriticalDiscovery, discover_critical
+from labelkit.algorithms.critical_samples import CriticalDiscovery
 from labelkit.config.methods.lmcs import LMCSConfig
 from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.views.spec import ViewSpec
 from labelkit.engine.method import Method, Phase, StepOutput, TrainState
 from labelkit.engine.schedules import PhaseLearningRate
-from labelkit.errors import DivergenceError
 from labelkit.losses.mean_teacher import SquaredConsistency
 from labelkit.methods.few_labels.composition import MasterDiet, MasterRules, MasterTraining
 from labelkit.methods.few_labels.freematch import FreeMatchObjective, freematch_objective
-from labelkit.methods.few_labels.growth import GrowthRules, LabelGrowth, agree_on
+from labelkit.methods.few_labels.growth import (
+    GrowthRules,
+    LabelGrowth,
+    add_found,
+    agreed,
+    finite_features,
+    training_class_names,
+)
 from labelkit.methods.few_labels.mixmatch import MixMatchObjective, mixmatch_objective
 from labelkit.methods.few_labels.recipe import (
     build_student,
@@ -48,6 +54,7 @@ from labelkit.methods.few_labels.recipe import (
     student_views,
     teacher_decay,
 )
+from labelkit.methods.few_labels.searches import search_critical
 from labelkit.methods.few_labels.students import StudentClock, StudentNetwork, StudentNetworks, logits_of
 from labelkit.models.batch_norm import batch_statistics
 from labelkit.models.composition import ComposedNetwork
@@ -179,38 +186,20 @@ def find_critical(
     Raises:
         DivergenceError: features are not finite.
     """
-    features = state.embed(network.embed, rows)
-    if not bool(features.isfinite().all()):
-        name = config.embed_with
-        raise DivergenceError(
-            f"step {state.step}", f"features of the {name} are not finite", "Lower --lr, or set --clip-grad-norm."
-        )
-    labels = growth.labels()[rows]
-    found = discover_critical(
+    features = finite_features(network.embed, config.embed_with, state, rows)
+    found = search_critical(
+        config,
         features.numpy(),
-        labels,
+        growth.labels()[rows],
         growth.wanted(rows),
         num_classes=network.num_outputs,
         original=growth.given[rows],
-        reference=config.reference,
-        delta=config.radius,
-        beta=None if config.beta == "auto" else config.beta,
-        label_rule=config.label_rule,
-        criterion=config.criterion,
-        confine=config.confine,
-        confine_factor=config.confine_factor,
-        confine_cap=config.confine_cap,
-        balance=config.balance,
-        feature_norm=config.feature_norm,
-        missing_class=config.missing_class,
-        class_names=[data.class_names[label] for label in data.class_order] if data.class_names else (),
+        class_names=training_class_names(data),
     )
     if config.criterion != "min_distance":
         # the column score of the table: what they were chosen by
         found = replace(found, distance=found.entropy)
-    found = agree_on(found, rows, state)
-    for warning in found.warnings:
-        state.warn(f"warning: {warning}")
+    found = agreed(found, rows, state)
     disputed = found.disagreement
     if disputed > config.disagree_stop:
         state.warn(
@@ -221,18 +210,7 @@ def find_critical(
     if found.exhausted:
         short = sum(report.taken < (report.quota or 0) for report in found.per_class)
         state.warn(f"warning: {len(found.indices)} critical samples found, fewer than wanted in {short} classes")
-    growth.add(found, config.embed_with)
-    counts = np.bincount(found.labels, minlength=network.num_outputs)
-    state.log(
-        "growth",
-        {
-            **growth.describe(),
-            "discovered": float(len(found.indices)),
-            "exhausted": float(found.exhausted),
-            "disputed": disputed,
-            **{f"class_{label}": float(count) for label, count in enumerate(counts)},
-        },
-    )
+    add_found(growth, found, config.embed_with, state, network.num_outputs, disputed=disputed)
     return found
 
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from labelkit.algorithms.label_search import Discovery
-from labelkit.algorithms.snowball import Select, discover_confident
+from labelkit.algorithms.snowball import Select
 from labelkit.config.methods.snowball import SnowballConfig
 from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.views.spec import ViewSpec
@@ -29,9 +29,16 @@ from labelkit.engine.method import Method, Phase, StepOutput, TrainState
 from labelkit.engine.monitors.classification import ClassificationMonitor
 from labelkit.engine.monitors.representation import HeldOut
 from labelkit.engine.schedules import horizon_decay
-from labelkit.errors import DivergenceError
 from labelkit.methods.few_labels.freematch import freematch_objective
-from labelkit.methods.few_labels.growth import GrowthRules, LabelGrowth, PastFeatures, agree_on
+from labelkit.methods.few_labels.growth import (
+    GrowthRules,
+    LabelGrowth,
+    PastFeatures,
+    add_found,
+    agreed,
+    finite_features,
+    training_class_names,
+)
 from labelkit.methods.few_labels.mean_teacher import mean_teacher_objective
 from labelkit.methods.few_labels.mixmatch import mixmatch_objective
 from labelkit.methods.few_labels.recipe import (
@@ -44,6 +51,7 @@ from labelkit.methods.few_labels.recipe import (
     student_views,
     teacher_decay,
 )
+from labelkit.methods.few_labels.searches import search_confident
 from labelkit.methods.few_labels.students import StudentClock, StudentNetwork, StudentNetworks, StudentObjective
 from labelkit.models.ema import StudentChain
 
@@ -91,7 +99,7 @@ def choose_network(
     return "master", chain.master
 
 
-def discover(
+def find_confident(
     config: SnowballConfig,
     data: DataInfo,
     growth: LabelGrowth,
@@ -124,48 +132,24 @@ def discover(
         features = network.embed(images)
         return network.classify(features).float().softmax(dim=1) if config.score == "softmax" else features
 
-    features = state.embed(look, rows)
-    if not bool(features.isfinite().all()):
-        raise DivergenceError(
-            f"step {state.step}", f"features of the {name} are not finite", "Lower --lr, or set --clip-grad-norm."
-        )
+    features = finite_features(look, name, state, rows)
     table = features.new_zeros((data.num_samples, features.shape[1]))
     table[rows] = features
     parts = [part[rows].numpy() for part in past.join(table)]
-    labels, given = growth.labels()[rows], growth.given[rows]
-    found = discover_confident(
+    found = search_confident(
+        config,
         parts if config.fusion != "none" else parts[-1],
-        labels,
+        growth.labels()[rows],
         growth.wanted(rows),
-        num_classes=network.num_outputs,
-        original=given,
-        balance=config.balance,
         select=_selection(config),
-        far_factor=config.far_factor,
-        far_cap=config.far_cap,
-        fusion=config.fusion,
-        fusion_scale=config.fusion_scale,
         score=config.score,
-        feature_norm=config.feature_norm,
-        missing_class=config.missing_class,
-        refill=config.refill,
         seed=config.seed,
-        class_names=[data.class_names[label] for label in data.class_order] if data.class_names else (),
+        num_classes=network.num_outputs,
+        original=growth.given[rows],
+        class_names=training_class_names(data),
     )
-    found = agree_on(found, rows, state)
-    for warning in found.warnings:
-        state.warn(f"warning: {warning}")
-    growth.add(found, name)
-    histogram = np.bincount(found.labels, minlength=network.num_outputs)
-    state.log(
-        "growth",
-        {
-            **growth.describe(),
-            "discovered": float(len(found.indices)),
-            "exhausted": float(found.exhausted),
-            **{f"class_{label}": float(count) for label, count in enumerate(histogram)},
-        },
-    )
+    found = agreed(found, rows, state)
+    add_found(growth, found, name, state, network.num_outputs)
     return found
 
 
@@ -293,7 +277,7 @@ class Snowball(Method[SnowballConfig]):
             growth.next_generation()
             self._errors[1] = self._errors[0]
         name, network = choose_network(config, self.network, self.chain)
-        found = discover(config, self.data, growth, self.past, network, name, state, self._rows)
+        found = find_confident(config, self.data, growth, self.past, network, name, state, self._rows)
         self._exhausted = found.exhausted
         self._planned += len(found.indices) > 0
         return len(found.indices)

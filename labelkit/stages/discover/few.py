@@ -10,11 +10,11 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.algorithms.critical_samples import CriticalDiscovery, CriticalReport, discover_critical
+from labelkit.algorithms.critical_samples import CriticalDiscovery, CriticalReport
 from labelkit.algorithms.label_search import Count, Discovery
-from labelkit.algorithms.snowball import discover_confident
 from labelkit.config.discover_few import DiscoverFewConfig, DiscoverLMCSConfig, DiscoverSnowballConfig
 from labelkit.errors import ConfigError, DatasetError, Mismatch
+from labelkit.methods.few_labels.searches import search_confident, search_critical
 from labelkit.metrics.discovered import DiscoveryErrors, discovery_errors
 from labelkit.stages.discover.tables import FoundImage, found_table_text
 from labelkit.stages.memory import Memory, few_labels_bytes
@@ -60,22 +60,15 @@ def discover_snowball(config: DiscoverSnowballConfig) -> SimpleResult:
     features = [check_features(store, task.rows) for store in stores]
 
     def find() -> Discovery:
-        return discover_confident(
+        return search_confident(
+            config,
             features,
             task.given.labels,
             task.count,
             config.rounds,
-            num_classes=len(task.given.class_names),
-            balance=config.balance,
             select=config.select,
-            far_factor=config.far_factor,
-            far_cap=config.far_cap,
-            fusion=config.fusion,
-            fusion_scale=config.fusion_scale,
-            feature_norm=config.feature_norm,
-            missing_class=config.missing_class,
-            refill=config.refill,
             seed=config.seed,
+            num_classes=len(task.given.class_names),
             class_names=task.given.class_names,
         )
 
@@ -100,23 +93,13 @@ def discover_lmcs(config: DiscoverLMCSConfig) -> SimpleResult:
     beta = 1 / labeled_classes if config.beta == "auto" else config.beta
 
     def find() -> CriticalDiscovery:
-        return discover_critical(
+        return search_critical(
+            config,
             features,
             task.given.labels,
             task.count,
             config.rounds,
             num_classes=len(task.given.class_names),
-            reference=config.reference,
-            delta=config.radius,
-            beta=beta,
-            label_rule=config.label_rule,
-            criterion=config.criterion,
-            confine=config.confine,
-            confine_factor=config.confine_factor,
-            confine_cap=config.confine_cap,
-            balance=config.balance,
-            feature_norm=config.feature_norm,
-            missing_class=config.missing_class,
             class_names=task.given.class_names,
         )
 
@@ -264,19 +247,51 @@ def _finish(
     arrays: Mapping[str, NDArray[Any]],
 ) -> SimpleResult:
     """Write result and table, and report."""
-    store, given, rows = task.store, task.given, task.rows
+    given = task.given
     if found.exhausted:
         wanted = sum(report.quota for report in found.per_class if report.quota is not None)
         asked = f" of {wanted}" if config.balance == "balanced" else ""
         current_progress().warning(
             f"fewer images than asked for: found {len(found.indices)}{asked}, no more candidates"
         )
+    path = _write(config, task, found, scores, {"score": score_name, **params}, arrays)
+    errors = None
+    truth = given.truth[found.indices]
+    if (truth >= 0).any():
+        errors = discovery_errors(
+            found.labels, truth, found.round, found.rank, num_given=int((given.labels >= 0).sum())
+        )
+    values: dict[str, object] = {
+        "index": config.index,
+        "result": task.name,
+        "path": path,
+        "csv": task.table_path,
+        "rows": len(task.rows),
+        "labels": int((given.labels >= 0).sum()),
+        "discovered": len(found.indices),
+        "exhausted": found.exhausted,
+        "score": score_name,
+        "warnings": list(found.warnings),
+        "per_class": [{"class": given.class_names[report.label], **asdict(report)} for report in found.per_class],
+        "truth": None if errors is None else _errors_json(errors, given.class_names),
+    }
+    return SimpleResult(values, (path, task.table_path), tuple(_tables(task, found, errors)))
+
+
+def _write(
+    config: DiscoverFewConfig,
+    task: _Task,
+    found: Discovery,
+    scores: NDArray[np.float64],
+    params: Mapping[str, object],
+    arrays: Mapping[str, NDArray[Any]],
+) -> Path:
+    """Write the result and the table; return where the result is."""
+    store, given, rows = task.store, task.given, task.rows
     pseudo_labels, sources = np.full(store.n, -1, dtype=np.int64), np.zeros(store.n, dtype=np.uint8)
     pseudo_labels[rows] = found.grown(given.labels)
     sources[rows[given.labels >= 0]] = SOURCES.index("given")
     sources[rows[found.indices]] = SOURCES.index("discovered")
-    reports = [jsonable(asdict(report)) for report in found.per_class]
-    stage = " ".join(config.command)
     path = write_result(
         store,
         task.name,
@@ -296,15 +311,14 @@ def _finish(
         },
         params={
             **{key: value for key, value in config.to_yaml_dict(operational=False).items() if key != "max_memory"},
-            "score": score_name,
             "given": int((given.labels >= 0).sum()),
             "label_source": _label_source(config, given),
             **({"labels": given.source} if given.source else {}),
             "exhausted": found.exhausted,
-            "per_class_report": reports,
+            "per_class_report": [jsonable(asdict(report)) for report in found.per_class],
             **params,
         },
-        stage=stage,
+        stage=" ".join(config.command),
         overwrite=config.overwrite,
     )
     columns = zip(rows[found.indices], found.labels, scores, found.rank, found.round, strict=True)
@@ -313,27 +327,7 @@ def _finish(
         for row, label, score, rank, number in columns
     ]
     commit_bytes(task.table_path, found_table_text(table))
-    errors = None
-    truth = given.truth[found.indices]
-    if (truth >= 0).any():
-        errors = discovery_errors(
-            found.labels, truth, found.round, found.rank, num_given=int((given.labels >= 0).sum())
-        )
-    values: dict[str, object] = {
-        "index": config.index,
-        "result": task.name,
-        "path": path,
-        "csv": task.table_path,
-        "rows": len(rows),
-        "labels": int((given.labels >= 0).sum()),
-        "discovered": len(found.indices),
-        "exhausted": found.exhausted,
-        "score": score_name,
-        "warnings": list(found.warnings),
-        "per_class": [{"class": given.class_names[report.label], **asdict(report)} for report in found.per_class],
-        "truth": None if errors is None else _errors_json(errors, given.class_names),
-    }
-    return SimpleResult(values, (path, task.table_path), tuple(_tables(task, found, errors)))
+    return path
 
 
 def _errors_json(errors: DiscoveryErrors, class_names: tuple[str, ...]) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""Options of the search for critical samples (LMCS), in training and on a store."""
+"""Options of the search for rows that get a label (snowball, LMCS), in training and on a store."""
 
 from __future__ import annotations
 
@@ -6,15 +6,67 @@ import re
 from typing import Literal
 
 from pydantic import Field, model_validator
-from pydantic.config import JsonDict
 
-from labelkit.config.base import StageConfig
+from labelkit.config.base import StageConfig, option
 
-_RULE: JsonDict = {"panel": "Which"}
+_RULE = option("Discovery")
 
 
-class CriticalSearchOptions(StageConfig):
-    """Which unlabeled images are near the classes and yet ambiguous."""
+class SearchOptions(StageConfig):
+    """What both searches share."""
+
+    balance: Literal["balanced", "global"] = Field(
+        "balanced",
+        description="balanced: each class gets a share like that of its labels. global: the best images of all "
+        "classes (the literal reading); some classes may get none.",
+        json_schema_extra=_RULE,
+    )
+    feature_norm: Literal["none", "l2"] = Field(
+        "none", description="l2: scale the features of every image to length 1 first.", json_schema_extra=_RULE
+    )
+    missing_class: Literal["error", "skip"] = Field(
+        "error",
+        description="What to do about a class without a label: stop with an error, or never name it.",
+        json_schema_extra=_RULE,
+    )
+
+
+class ConfidentSearchOptions(SearchOptions):
+    """Which unlabeled images are near the mean of a class (snowball)."""
+
+    far_factor: int = Field(
+        10,
+        ge=1,
+        description="Size of the confident set of --select far, over the number of wanted images (Sec. 2.4.1).",
+        json_schema_extra=_RULE,
+    )
+    far_cap: float | None = Field(
+        0.5,
+        gt=0,
+        le=1,
+        description="Largest share of the candidates in the confident set of --select far; none: no limit.",
+        json_schema_extra=_RULE,
+    )
+    fusion: Literal["none", "distance", "cascade", "rank"] = Field(
+        "none",
+        description="How several networks join. distance: mean distance; cascade: features side by side; rank: mean "
+        "rank, label by majority.",
+        json_schema_extra=_RULE,
+    )
+    fusion_scale: bool = Field(
+        False,
+        description="Divide the distances of each network by their median before they are joined.",
+        json_schema_extra=_RULE,
+    )
+    refill: bool = Field(
+        False,
+        description="If a class has too few candidates, take the best of other classes instead (balanced).",
+        json_schema_extra=_RULE,
+    )
+
+
+class CriticalSearchOptions(SearchOptions):
+    """Which unlabeled images are near the classes and yet ambiguous (LMCS)."""
 
     criterion: Literal["max_entropy", "min_entropy", "min_distance"] = Field(
         "max_entropy",

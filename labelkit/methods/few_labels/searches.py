@@ -1,0 +1,86 @@
+"""The searches of snowball and LMCS as options say, in training and on a store (``discover snowball | lmcs``).
+
+Needs no torch, so that a search on a store starts at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from numpy.typing import ArrayLike
+
+from labelkit.algorithms.critical_samples import CriticalDiscovery, discover_critical
+from labelkit.algorithms.label_search import Count, Discovery
+from labelkit.algorithms.snowball import Score, Select, discover_confident
+from labelkit.config.label_search import ConfidentSearchOptions, CriticalSearchOptions
+
+
+def search_confident(
+    config: ConfidentSearchOptions,
+    features: ArrayLike | Sequence[ArrayLike],
+    labels: ArrayLike,
+    count: Count,
+    rounds: int = 1,
+    *,
+    select: Select,
+    score: Score = "distance",
+    seed: int,
+    num_classes: int,
+    original: ArrayLike | None = None,
+    class_names: Sequence[str],
+) -> Discovery:
+    """Run :func:`labelkit.algorithms.snowball.discover_confident` as options say."""
+    return discover_confident(
+        features,
+        labels,
+        count,
+        rounds,
+        select=select,
+        far_factor=config.far_factor,
+        far_cap=config.far_cap,
+        fusion=config.fusion,
+        fusion_scale=config.fusion_scale,
+        score=score,
+        feature_norm=config.feature_norm,
+        refill=config.refill,
+        seed=seed,
+        num_classes=num_classes,
+        original=original,
+        balance=config.balance,
+        missing_class=config.missing_class,
+        class_names=class_names,
+    )
+
+
+def search_critical(
+    config: CriticalSearchOptions,
+    features: ArrayLike,
+    labels: ArrayLike,
+    count: Count,
+    rounds: int = 1,
+    *,
+    num_classes: int,
+    original: ArrayLike | None = None,
+    class_names: Sequence[str],
+) -> CriticalDiscovery:
+    """Run :func:`labelkit.algorithms.critical_samples.discover_critical` as options say."""
+    return discover_critical(
+        features,
+        labels,
+        count,
+        rounds,
+        reference=config.reference,
+        delta=config.radius,
+        beta=None if config.beta == "auto" else config.beta,
+        label_rule=config.label_rule,
+        criterion=config.criterion,
+        confine=config.confine,
+        confine_factor=config.confine_factor,
+        confine_cap=config.confine_cap,
+        feature_norm=config.feature_norm,
+        num_classes=num_classes,
+        original=original,
+        balance=config.balance,
+        missing_class=config.missing_class,
+        class_names=class_names,
+    )
