@@ -48,12 +48,6 @@ def _save(writer: CheckpointWriter, step: int, *, best: bool = False, **state: A
     return writer.save(step, **_tensors(step), state={"epoch": 0, **state}, metadata={"labelkit": "1"}, best=best)
 
 
-@pytest.fixture(autouse=True)
-def _unsynced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test can see what fsync does, and it takes most of the time."""
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
-
-
 @pytest.fixture
 def writer(tmp_path: Path) -> CheckpointWriter:
     return CheckpointWriter(tmp_path / "run" / "checkpoints")

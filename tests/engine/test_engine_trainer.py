@@ -46,12 +46,6 @@ class CountingMonitor:
         self.calls = state["calls"]
 
 
-@pytest.fixture(autouse=True)
-def _unsynced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test can see what fsync does, and it takes most of the time."""
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
-
-
 @pytest.fixture
 def trainers(make_trainer: MakeTrainer) -> Iterator[MakeTrainer]:
     """Return a function like ``make_trainer`` that first closes the run of the trainer before."""

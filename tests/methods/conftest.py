@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -110,11 +109,8 @@ def make(
     bank: ImageBank,
     few: PreparedData,
     small_bank: ImageBank,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Callable[..., Setup]]:
     """Return a function: method and options to a new trainer; the run of the one before is closed."""
-    # No test can see what fsync does, and it takes most of the time.
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
     open_runs: list[RunDir] = []
 
     def close() -> None:

@@ -6,7 +6,6 @@ import contextlib
 import io
 import json
 import os
-import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +25,7 @@ from labelkit.store.writing import EmbeddingRun
 from numpy.typing import ArrayLike
 from PIL import Image
 from sklearn.datasets import load_digits
+from tests.copies import copy_store
 
 CLASSES, PER_CLASS = 4, 12
 # the smallest network there is; three steps per epoch
@@ -136,7 +136,7 @@ def embedded(tmp_path_factory: pytest.TempPathFactory, photos: Path, trained: Pa
 @pytest.fixture
 def index(tmp_path: Path, embedded: Path) -> Path:
     """A copy of that store, for results of its own."""
-    return Path(shutil.copy2(embedded, tmp_path / "photos.h5"))
+    return copy_store(embedded, tmp_path / "photos.h5")
 
 
 MakeStore = Callable[..., EmbeddingStore]

@@ -22,6 +22,7 @@ from labelkit.store.embeddings import open_store
 from labelkit.store.patches import open_patches, patches_folder
 from labelkit.store.results import read_result
 from PIL import Image
+from tests.copies import copy_store
 
 from conftest import Labelkit
 
@@ -40,8 +41,7 @@ def dense(tmp_path_factory: pytest.TempPathFactory, photos: Path, labelkit: Labe
 
 @pytest.fixture
 def copied(tmp_path: Path, dense: Path) -> Path:
-    shutil.copytree(patches_folder(dense), patches_folder(tmp_path / "photos.h5"))
-    return Path(shutil.copy2(dense, tmp_path / "photos.h5"))
+    return copy_store(dense, tmp_path / "photos.h5")
 
 
 def all_bytes(out: Path) -> list[bytes]:

@@ -32,6 +32,15 @@ def path(tmp_path):
     return make_store(tmp_path / "s.h5", bad={1: "broken"}).path
 
 
+def changed(path, change):
+    """Write a store anew with other contents, as if this process were to be trusted."""
+    contents = contents_of(path)
+    change(contents)
+    path.write_bytes(Image(contents).to_bytes())
+    opening.trust(path)
+    return path
+
+
 def refusal(path, error):
     with pytest.raises(error) as caught:
         open_store(path)
@@ -142,9 +151,7 @@ def test_damaged_digests_are_found(blocked):
     ],
 )
 def test_versions_features_and_kinds_are_checked(path, attribute, value, error):
-    contents = contents_of(path)
-    contents.set("", **{attribute: value})
-    path.write_bytes(Image(contents).to_bytes())
+    changed(path, lambda contents: contents.set("", **{attribute: value}))
     if error is None:
         assert open_store(path).n == 7
     else:
@@ -218,9 +225,7 @@ def label_set(**columns):
     ],
 )
 def test_contents_that_do_not_fit_are_named(path, change, error, message):
-    contents = contents_of(path)
-    change(contents)
-    path.write_bytes(Image(contents).to_bytes())
+    changed(path, change)
     if error is None:
         assert open_store(path).n == 7
     else:
@@ -273,6 +278,21 @@ def test_a_file_of_another_process_meets_the_child_once(path, monkeypatch):
     open_store(path)
     open_store(path)
     assert len(calls) == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        (lambda contents: contents.set("", format_version="2.0"), VersionError, ": "),
+        (lambda contents: contents.set("", format="other"), NotAStore, ": expected format"),
+        (with_array("splits", lambda a: a + 2), Refused, ":/splits row 0: is 2, expected -1 to 1"),
+    ],
+)
+def test_what_the_child_finds_is_told_as_what_this_process_finds(path, monkeypatch, change, error, message):
+    here = refusal(changed(path, change), error)
+    monkeypatch.setattr(opening, "_harmless", set())
+    assert refusal(path, error) == here
+    assert here.startswith(message)
 
 
 def rewritten(path):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -187,12 +186,6 @@ SUBJECTS = {
     "matches": Subject(lambda folder: some_matches(folder / "m.h5"), _matches_are_whole),
     "checkpoints": Subject(_train, _no_step_is_lost, final=_kept_checkpoints),
 }
-
-
-@pytest.fixture(autouse=True)
-def _no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What fsync does cannot be seen here, but the order of the calls can, and the layer stands before this one."""
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
 @sized(sample=3, full=100_000)

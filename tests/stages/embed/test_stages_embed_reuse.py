@@ -19,6 +19,7 @@ from labelkit.stages.exchange.importing import import_store
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.writing import EmbeddingRun
 from PIL import Image
+from tests.copies import copy_store
 
 MODEL = {"backbone": "vit_nano_p8_32", "random_weights": True, "batch_size": 8, "part_rows": 16, "threads": 1}
 
@@ -123,7 +124,7 @@ def test_rows_come_from_several_stores(photos: Path, tmp_path: Path, order: str)
 
 
 def test_a_store_can_be_replaced_by_one_with_its_rows(old: EmbeddingStore, changed: Path, tmp_path: Path) -> None:
-    out = Path(shutil.copy2(old.path, tmp_path / "x.h5"))
+    out = copy_store(old.path, tmp_path / "x.h5")
 
     store = embed(out, changed, reuse=out, overwrite=True, max_bad=0.1)
 

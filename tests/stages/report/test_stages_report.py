@@ -28,6 +28,7 @@ from labelkit.stages.report.images import ShownImages, choose_images, shown_text
 from labelkit.store.embeddings import open_store
 from labelkit.store.results import read_result, write_result
 from PIL import Image
+from tests.copies import copy_store
 
 PCA = ("--projection", "pca")
 
@@ -44,7 +45,7 @@ def pixels(tmp_path_factory: pytest.TempPathFactory, photos: Path) -> Path:
 @pytest.fixture
 def bare(tmp_path: Path, pixels: Path) -> Path:
     """A copy of that store without results."""
-    return Path(shutil.copy2(pixels, tmp_path / "pixels.h5"))
+    return copy_store(pixels, tmp_path / "pixels.h5")
 
 
 @pytest.fixture(scope="module")

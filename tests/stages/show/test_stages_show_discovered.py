@@ -16,6 +16,7 @@ from labelkit.stages.embed.images import embed_images
 from labelkit.stages.pictures.plots import MapPanel, write_map_plot
 from labelkit.stages.show.discovered import _panel_rounds
 from PIL import Image
+from tests.copies import copy_store
 
 RIGHT, WRONG = (0x2E, 0x8B, 0x57), (0xC6, 0x28, 0x28)
 HEADER = "sample_index,path,label,score,rank,generation,iteration,network\n"
@@ -32,7 +33,7 @@ def made(tmp_path_factory: pytest.TempPathFactory, photos: Path) -> Path:
 @pytest.fixture
 def bare(tmp_path: Path, made: Path) -> Path:
     """A copy of that store without results."""
-    return Path(shutil.copy2(made, tmp_path / "pixels.h5"))
+    return copy_store(made, tmp_path / "pixels.h5")
 
 
 @pytest.fixture(scope="module")

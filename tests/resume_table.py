@@ -1,7 +1,7 @@
 """Stop every method everywhere and go on: does it end like a run that was never stopped? A table, and JSON.
 
-    python examples/resume_table.py --out examples/results/resume.json
-    python examples/resume_table.py --methods snowball lmcs --processes 1
+    python -m tests.resume_table --out examples/results/resume.json
+    python -m tests.resume_table --methods snowball lmcs --processes 1
 
 Every run goes through the command line, each in a process of its own: 72 of the bundled digits as files of two widths,
 so that they are decoded while training, by 0, 1 or 2 workers. A run that nothing stopped is compared with runs that
@@ -35,7 +35,7 @@ CLASSES, IMAGES_PER_CLASS = 6, 12
 _EPOCHS = "--epochs 2 --batch-size 16"
 _STEPS = "--steps 6 --eval-every-steps 3 --batch-size 16 --num-labels 12 --holdout 0.25"
 _MIXED = f"{_STEPS} --labeled-batch-size 8"
-METHODS = {
+OPTIONS = {
     "cotap": "--steps 6 --eval-every-steps 3 --batch-size 16 --lr-warmup-steps 1",
     "dl2pa": f"{_EPOCHS} --label-ratio 1 --lr-schedule constant",
     "flipclass": _EPOCHS,
@@ -111,11 +111,11 @@ def labelkit(
 @cache
 def _load_once() -> None:
     """Import what every process of a run needs before it is forked off, since that takes longer than the run."""
-    from labelkit.methods.registry import METHODS as TABLE
+    from labelkit.methods.registry import METHODS
 
     for name in ("labelkit.cli.train", "labelkit.stages.train.run", "torch._dynamo"):
         import_module(name)
-    for spec in TABLE.values():
+    for spec in METHODS.values():
         spec.load()
 
 
@@ -237,7 +237,7 @@ class Bench:
         self.folder = folder
         self.log = folder / f"{method}.log"
         fixed = "--preset digits --device cpu --threads 1 --log-every-steps 1"
-        self.words = ["train", method, "--dataset", images, *shlex.split(f"{fixed} {METHODS[method]}")]
+        self.words = ["train", method, "--dataset", images, *shlex.split(f"{fixed} {OPTIONS[method]}")]
         self._wholes: dict[int, tuple[Path, Outcome]] = {}
 
     def train(self, out: Path, *more: object, processes: int = 1, **options: Any) -> list[int]:
@@ -343,14 +343,14 @@ def record(path: Path, rows: Sequence[dict[str, Any]]) -> None:
     # a stable sort: cuts stay in their order
     ordered = sorted(found.values(), key=lambda row: (row["method"], row["processes"]))
     facts = {"labelkit": __version__, "torch": torch.__version__, "processor": platform.machine()}
-    images = {"images": CLASSES * IMAGES_PER_CLASS, "options": METHODS}
+    images = {"images": CLASSES * IMAGES_PER_CLASS, "options": OPTIONS}
     path.write_text(json.dumps({**facts, **images, "rows": ordered}, indent=1) + "\n")
 
 
 def main() -> int:
     """Run the table; 1 if something differs that should not."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
+    parser.add_argument("--methods", nargs="+", choices=OPTIONS, default=list(OPTIONS))
     parser.add_argument("--processes", nargs="+", type=int, choices=(1, 2), default=[1, 2])
     parser.add_argument("--out", type=Path, help="JSON file to write; rows of runs not made now are kept")
     options = parser.parse_args()
@@ -360,13 +360,13 @@ def main() -> int:
         images = write_digits(Path(name) / "digits")
         for method in options.methods:
             for row in Bench(method, images, Path(name)).rows(options.processes):
-                print(" | ".join(str(value) for value in row.values()), file=sys.stderr, flush=True)
+                sys.stderr.write(" | ".join(str(value) for value in row.values()) + "\n")
                 rows.append(row)
             if options.out is not None:
                 record(options.out, rows)
             for leftover in Path(name).glob(f"{method}-*"):
                 shutil.rmtree(leftover)
-    print(markdown(rows if options.out is None else json.loads(options.out.read_text())["rows"]))
+    sys.stdout.write(markdown(rows if options.out is None else json.loads(options.out.read_text())["rows"]) + "\n")
     return int(any(row["result"] != "equal" and "reason" not in row for row in rows))
 
 
