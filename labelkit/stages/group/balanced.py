@@ -29,7 +29,7 @@ from labelkit.stages.group.stable_ids import NO_PARAMETERS, Groups, lasting_ids,
 from labelkit.stages.memory import KERNEL_BYTES, Memory, sinkhorn_bytes
 from labelkit.stages.progress import current_progress
 from labelkit.stages.read.rows import check_directions, unit_rows
-from labelkit.stages.result import SimpleResult, Table
+from labelkit.stages.result import Cell, SimpleResult, Table
 from labelkit.store.embeddings import EmbeddingStore
 from labelkit.store.results import read_result, write_result
 
@@ -97,9 +97,8 @@ def _write(
     earlier: Groups | None,
 ) -> SimpleResult:
     name = config.result or "sinkhorn"
-    lasting = lasting_ids(
-        earlier, store, rows, found.cluster_ids, config.num_clusters, keep_overlap=config.keep_overlap
-    )
+    overlap = config.keep_overlap
+    lasting = lasting_ids(earlier, store, rows, found.cluster_ids, config.num_clusters, keep_overlap=overlap)
     cluster_ids = np.full(store.n, -1, dtype=np.int64)
     cluster_ids[rows] = lasting.ids[found.cluster_ids]
     confidence = np.zeros(store.n, dtype=np.float32)
@@ -144,25 +143,11 @@ def _write(
         "sizes": sizes.tolist(),
         **lasting.to_json(),
     }
-    shown = Table(
-        "",
-        ["result", "clusters", "rows", "smallest", "largest", "marginal error", "rounds", "passes", "seconds", "path"],
-        [
-            [
-                name,
-                config.num_clusters,
-                len(rows),
-                int(used.min()),
-                int(used.max()),
-                found.result.marginal_error,
-                found.rounds,
-                found.passes,
-                round(seconds, 2),
-                path,
-            ]
-        ],
-    )
-    return SimpleResult(values, (path,), (shown,))
+    columns = ["result", "clusters", "rows", "smallest", "largest"]
+    columns += ["marginal error", "rounds", "passes", "seconds", "path"]
+    row: list[Cell] = [name, config.num_clusters, len(rows), int(used.min()), int(used.max())]
+    row += [found.result.marginal_error, found.rounds, found.passes, round(seconds, 2), path]
+    return SimpleResult(values, (path,), (Table("", columns, [row]),))
 
 
 def _alternate(

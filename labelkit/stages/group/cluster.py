@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,16 +21,35 @@ from labelkit.config.cluster import (
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import ConfigError, DatasetError
 from labelkit.stages.group.patches import cluster_patches
-from labelkit.stages.group.stable_ids import NO_PARAMETERS, lasting_ids, read_earlier
+from labelkit.stages.group.stable_ids import NO_PARAMETERS, Groups, lasting_ids, read_earlier
 from labelkit.stages.memory import Memory, kmeans_bytes
 from labelkit.stages.progress import current_progress
 from labelkit.stages.read.given_labels import GivenLabels, labeled_array, labels_to_use
 from labelkit.stages.read.rows import check_directions, split_rows
-from labelkit.stages.result import SimpleResult, Table
+from labelkit.stages.result import Cell, SimpleResult, Table
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.results import write_result
 
 _NO_PARAMETERS = (*NO_PARAMETERS, "patches", "max_patches")
+
+
+@dataclass(frozen=True)
+class _Clusters:
+    """Groups of some rows.
+
+    Attributes:
+        ids: (n,) int64, group of each row.
+        centroids: (k, d).
+        inertia: sum of squared distances.
+        iterations: of the best start.
+        classes: (k,) int64, class of each group, -1 = none; ``None`` without labels.
+    """
+
+    ids: NDArray[np.int64]
+    centroids: NDArray[np.float32]
+    inertia: float
+    iterations: int
+    classes: NDArray[np.int64] | None
 
 
 def cluster_store(config: ClusterConfig) -> SimpleResult:
@@ -58,44 +78,51 @@ def cluster_store(config: ClusterConfig) -> SimpleResult:
         return cluster_balanced(config, store, rows)
     algorithm = config.command[1]
     given = labels_to_use(config.labels, store, rows) if isinstance(config, SSKMeansConfig) else None
-    name = config.result or algorithm
-    earlier = read_earlier(config, name)
+    earlier = read_earlier(config, config.result or algorithm)
     started = time.monotonic()
     with current_progress().task(f"{algorithm}, {config.num_clusters} clusters", total=None):
-        cluster_ids, centroids, inertia, iterations, class_of_cluster = _run(config, store, rows, given)
-    seconds = time.monotonic() - started
+        found = _run(config, store, rows, given)
+    return _write(config, store, rows, given, found, earlier, time.monotonic() - started)
+
+
+def _write(
+    config: ClusterConfig,
+    store: EmbeddingStore,
+    rows: NDArray[np.int64],
+    given: GivenLabels | None,
+    found: _Clusters,
+    earlier: Groups | None,
+    seconds: float,
+) -> SimpleResult:
+    """Give groups the ids of an earlier run, write them beside the store, and say what they are."""
     classes = None
-    if class_of_cluster is not None and given is not None:
-        classes = [given.class_names[label] if label >= 0 else None for label in class_of_cluster.tolist()]
+    if found.classes is not None and given is not None:
+        classes = [given.class_names[label] if label >= 0 else None for label in found.classes.tolist()]
     lasting = lasting_ids(
-        earlier,
-        store,
-        rows,
-        cluster_ids,
-        config.num_clusters,
-        keep_overlap=config.keep_overlap,
-        classes=classes,
+        earlier, store, rows, found.ids, config.num_clusters, keep_overlap=config.keep_overlap, classes=classes
     )
-    cluster_ids = lasting.ids[cluster_ids]
+    cluster_ids = lasting.ids[found.ids]
     full = np.full(store.n, -1, dtype=np.int64)
     full[rows] = cluster_ids
     arrays: dict[str, NDArray[np.generic] | list[str]] = {
         "cluster_ids": full,
-        "centroids": lasting.place(centroids.astype(np.float32)),
+        "centroids": lasting.place(found.centroids.astype(np.float32)),
         **lasting.arrays(),
     }
-    if class_of_cluster is not None and given is not None:
-        arrays["names"] = lasting.names(class_of_cluster, given.class_names)
-        arrays["new_classes"] = lasting.new_classes(class_of_cluster).astype(np.uint8)
+    if found.classes is not None and given is not None:
+        arrays["names"] = lasting.names(found.classes, given.class_names)
+        arrays["new_classes"] = lasting.new_classes(found.classes).astype(np.uint8)
         arrays |= labeled_array(store, rows, given)
     params = {key: value for key, value in config.to_yaml_dict().items() if key not in _NO_PARAMETERS}
     params |= {"labels": given.source} if given is not None and given.source else {}
+    algorithm = config.command[1]
+    name = config.result or algorithm
     path = write_result(
         store,
         name,
         kind="clusters",
         arrays=arrays,
-        params={**params, **lasting.params(), "inertia": inertia, "iterations": iterations},
+        params={**params, **lasting.params(), "inertia": found.inertia, "iterations": found.iterations},
         stage=f"cluster {algorithm}",
         overwrite=config.overwrite,
     )
@@ -107,25 +134,21 @@ def cluster_store(config: ClusterConfig) -> SimpleResult:
         "algorithm": algorithm,
         "num_clusters": config.num_clusters,
         "rows": len(rows),
-        "inertia": inertia,
-        "iterations": iterations,
+        "inertia": found.inertia,
+        "iterations": found.iterations,
         "seconds": round(seconds, 3),
         "sizes": sizes.tolist(),
         **lasting.to_json(),
     }
     used = sizes[~lasting.retired]
-    shown = Table(
-        "",
-        ["result", "clusters", "rows", "smallest", "largest", "inertia", "seconds", "path"],
-        [[name, config.num_clusters, len(rows), int(used.min()), int(used.max()), inertia, round(seconds, 2), path]],
-    )
+    columns = ["result", "clusters", "rows", "smallest", "largest", "inertia", "seconds", "path"]
+    row: list[Cell] = [name, config.num_clusters, len(rows), int(used.min()), int(used.max())]
+    shown = Table("", columns, [[*row, found.inertia, round(seconds, 2), path]])
     return SimpleResult(values, (path,), (shown,))
 
 
-def _run(
-    config: ClusterConfig, store: EmbeddingStore, rows: NDArray[np.int64], given: GivenLabels | None
-) -> tuple[NDArray[np.int64], NDArray[np.float32], float, int, NDArray[np.int64] | None]:
-    """Return (ids of rows, centroids, inertia, iterations, class of each cluster or None)."""
+def _run(config: ClusterConfig, store: EmbeddingStore, rows: NDArray[np.int64], given: GivenLabels | None) -> _Clusters:
+    """Group the rows as the config says."""
     generator = keyed_generator(config.seed, "cluster")
     features = Memory.of(config).rows(
         store,
@@ -145,17 +168,18 @@ def _run(
                 f"only {int((~labeled).sum())} unlabeled rows to start from",
                 f"Choose at most {most}.",
             )
-        found = semi_supervised_cluster(
-            features,
-            labeled,
-            labels,
-            config.num_clusters,
-            generator=generator,
-            num_inits=config.num_inits,
-            max_iter=config.max_iterations,
-            tol=config.tolerance,
+        return _Clusters(
+            *semi_supervised_cluster(
+                features,
+                labeled,
+                labels,
+                config.num_clusters,
+                generator=generator,
+                num_inits=config.num_inits,
+                max_iter=config.max_iterations,
+                tol=config.tolerance,
+            )
         )
-        return found
     common = {"num_inits": config.num_inits, "max_iter": config.max_iterations, "tol": config.tolerance}
     if isinstance(config, SphericalKMeansConfig):
         check_directions(store, rows, features)
@@ -163,7 +187,7 @@ def _run(
     else:
         assert isinstance(config, KMeansConfig)
         clustering = kmeans(features, config.num_clusters, generator=generator, **common)  # type: ignore[arg-type] # as above
-    return clustering.cluster_ids, clustering.centroids, clustering.inertia, clustering.num_iterations, None
+    return _Clusters(clustering.cluster_ids, clustering.centroids, clustering.inertia, clustering.num_iterations, None)
 
 
 def _check_labels(given: GivenLabels, num_clusters: int) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:

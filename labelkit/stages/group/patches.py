@@ -7,7 +7,7 @@ import time
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.algorithms.clustering import kmeans, nearest_centroids, spherical_kmeans
+from labelkit.algorithms.clustering import Clustering, kmeans, nearest_centroids, spherical_kmeans
 from labelkit.config.cluster import PatchClusterConfig, SphericalKMeansConfig
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import ConfigError
@@ -37,33 +37,10 @@ def cluster_patches(config: PatchClusterConfig, store: EmbeddingStore) -> Simple
     rows = split_rows(store, config.split)
     chosen = np.zeros(store.n, dtype=np.bool_)
     chosen[rows] = True
-    is_spherical = isinstance(config, SphericalKMeansConfig)
-    scaled = is_spherical or bool(getattr(config, "normalize", False))
     algorithm = config.command[1]
     started = time.monotonic()
     with current_progress().task(f"{algorithm} of patches, {config.num_clusters} clusters", total=None):
-        memory = Memory.of(config)
-        num_sampled = min(config.max_patches, patches.num_patches)
-        memory.require(
-            patch_sample_bytes(num_sampled, patches.dim, config.num_clusters, config.num_inits)
-            + 24 * patches.num_patches,
-            f"{algorithm} of {num_sampled:,} patches of {patches.dim} numbers",
-            "lower --max-patches",
-        )
-        sample = _sample(patches, chosen, config.max_patches, config.seed, without_zeros=is_spherical)
-        if config.num_clusters > len(sample):
-            problem = f"{config.num_clusters} clusters for {len(sample)} patches of {config.index}"
-            raise ConfigError("--num-clusters", problem, "Choose fewer.")
-        run = spherical_kmeans if is_spherical else kmeans
-        found = run(
-            unit_rows(sample) if scaled else sample,
-            config.num_clusters,
-            generator=keyed_generator(config.seed, "cluster patches"),
-            num_inits=config.num_inits,
-            max_iter=config.max_iterations,
-            tol=config.tolerance,
-        )
-        ids = _assigned(patches, chosen, found.centroids, scaled=scaled, is_spherical=is_spherical, left=memory.left())
+        found, ids, num_sampled = _run(config, patches, chosen)
     seconds = time.monotonic() - started
     sizes = np.bincount(ids[ids >= 0], minlength=config.num_clusters)
     name = config.result or f"{algorithm}-patches"
@@ -78,7 +55,7 @@ def cluster_patches(config: PatchClusterConfig, store: EmbeddingStore) -> Simple
             "patches_digest": patches.digest,
             "inertia": found.inertia,
             "iterations": found.num_iterations,
-            "sample": len(sample),
+            "sample": num_sampled,
         },
         stage=f"cluster {algorithm}",
         overwrite=config.overwrite,
@@ -91,15 +68,45 @@ def cluster_patches(config: PatchClusterConfig, store: EmbeddingStore) -> Simple
         "num_clusters": config.num_clusters,
         "rows": len(rows),
         "patches": int(sizes.sum()),
-        "sample": len(sample),
+        "sample": num_sampled,
         "inertia": found.inertia,
         "iterations": found.num_iterations,
         "seconds": round(seconds, 3),
         "sizes": sizes.tolist(),
     }
     columns = ["result", "clusters", "patches", "sample", "smallest", "largest", "inertia", "seconds", "path"]
-    row: list[Cell] = [name, config.num_clusters, int(sizes.sum()), len(sample), int(sizes.min()), int(sizes.max())]
+    row: list[Cell] = [name, config.num_clusters, int(sizes.sum()), num_sampled, int(sizes.min()), int(sizes.max())]
     return SimpleResult(values, (path,), (Table("", columns, [[*row, found.inertia, round(seconds, 2), path]]),))
+
+
+def _run(
+    config: PatchClusterConfig, patches: PatchSet, chosen: NDArray[np.bool_]
+) -> tuple[Clustering, NDArray[np.int32], int]:
+    """Group a sample of the patches of chosen images; return its groups, the group of every patch, and its size."""
+    is_spherical = isinstance(config, SphericalKMeansConfig)
+    scaled = is_spherical or bool(getattr(config, "normalize", False))
+    memory = Memory.of(config)
+    num_sampled = min(config.max_patches, patches.num_patches)
+    memory.require(
+        patch_sample_bytes(num_sampled, patches.dim, config.num_clusters, config.num_inits) + 24 * patches.num_patches,
+        f"{config.command[1]} of {num_sampled:,} patches of {patches.dim} numbers",
+        "lower --max-patches",
+    )
+    sample = _sample(patches, chosen, config.max_patches, config.seed, without_zeros=is_spherical)
+    if config.num_clusters > len(sample):
+        problem = f"{config.num_clusters} clusters for {len(sample)} patches of {config.index}"
+        raise ConfigError("--num-clusters", problem, "Choose fewer.")
+    group = spherical_kmeans if is_spherical else kmeans
+    found = group(
+        unit_rows(sample) if scaled else sample,
+        config.num_clusters,
+        generator=keyed_generator(config.seed, "cluster patches"),
+        num_inits=config.num_inits,
+        max_iter=config.max_iterations,
+        tol=config.tolerance,
+    )
+    ids = _assigned(patches, chosen, found.centroids, scaled=scaled, is_spherical=is_spherical, left=memory.left())
+    return found, ids, len(sample)
 
 
 def _sample(

@@ -13,6 +13,7 @@ import os
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -36,6 +37,34 @@ from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.matches import Matches, MatchFile, join_matches, write_matches
 
 
+@dataclass(frozen=True)
+class _Compared:
+    """What the comparison of images came to.
+
+    Attributes:
+        options: how keypoints and matches are found.
+        keypoints: those of every image.
+        pairs: (p, 2) rows that were compared.
+        found: the pairs that match.
+        cached_pairs: pairs that had been compared before.
+        keypoint_seconds: until all keypoints were there.
+        seconds: in all.
+    """
+
+    options: MatchingOptions
+    keypoints: KeypointReader
+    pairs: NDArray[np.int64]
+    found: Matches
+    cached_pairs: int
+    keypoint_seconds: float
+    seconds: float
+
+    @property
+    def without_keypoints(self) -> int:
+        """Images that were read and have no keypoints."""
+        return int((self.keypoints.num_keypoints == 0).sum())
+
+
 def match_images_of_store(config: MatchConfig) -> SimpleResult:
     """Find matches and write them; what was found is in the user's cache, so that a stopped run goes on.
 
@@ -52,6 +81,35 @@ def match_images_of_store(config: MatchConfig) -> SimpleResult:
         raise ConfigError("--index", f"{config.index} has {len(rows)} image to compare", "Use a store with more.")
     images = indexed_images(store, config.dataset, config.data_root)
     dataset_rows = _rows_of_images(store, rows, images)
+    compared = _compare(config, store, rows, images, dataset_rows)
+    _say_of_keypoints(store, rows, compared)
+    kept = best_partners(compared.found, config.partners)
+    out = config.out or config.index.with_name(f"{config.index.stem}-matches.h5")
+    digest = _write(config, store, rows, compared, kept, out)
+    values: dict[str, object] = {
+        "path": out,
+        "content_digest": digest,
+        "index": config.index,
+        **_numbers(store, rows, compared, kept),
+    }
+    paths: tuple[Path, ...] = (out,)
+    if config.sheet is not None:
+        if len(compared.found):
+            write_match_sheet(config.sheet, compared.found, images, dataset_rows)
+            paths, values["sheet"] = (out, config.sheet), config.sheet
+        else:
+            current_progress().warning("there is no match to draw")
+    return SimpleResult(values, paths, (_table(values),))
+
+
+def _compare(
+    config: MatchConfig,
+    store: EmbeddingStore,
+    rows: NDArray[np.int64],
+    images: ImageDataset,
+    dataset_rows: NDArray[np.int64],
+) -> _Compared:
+    """Find candidates, keypoints and matches; threads work on both, and a stop leaves what is in the cache."""
     sha256 = np.asarray(store.sha256)[rows]
     progress = current_progress()
     started = time.monotonic()
@@ -76,19 +134,28 @@ def match_images_of_store(config: MatchConfig) -> SimpleResult:
     finally:
         pool.shutdown(cancel_futures=True)
     seconds = time.monotonic() - started
-    if keypoints.from_cache or cached_pairs:
+    return _Compared(options, keypoints, pairs, found, cached_pairs, keypoint_seconds, seconds)
+
+
+def _say_of_keypoints(store: EmbeddingStore, rows: NDArray[np.int64], compared: _Compared) -> None:
+    """Tell what came from the cache, and which images have no keypoints."""
+    progress, keypoints = current_progress(), compared.keypoints
+    if keypoints.from_cache or compared.cached_pairs:
         progress.message(
             f"from the cache: keypoints of {keypoints.from_cache} of {len(rows)} images, "
-            f"{cached_pairs} of {len(pairs)} compared pairs"
+            f"{compared.cached_pairs} of {len(compared.pairs)} compared pairs"
         )
-    without = int((keypoints.num_keypoints == 0).sum())
-    if without:
+    if compared.without_keypoints:
         first = store.sample_ids[int(rows[np.flatnonzero(keypoints.num_keypoints == 0)[0]])]
-        progress.message(f"{without} images have no keypoints and get no partner (first: {first})")
-    kept = best_partners(found, config.partners)
-    out = config.out or config.index.with_name(f"{config.index.stem}-matches.h5")
+        progress.message(f"{compared.without_keypoints} images have no keypoints and get no partner (first: {first})")
+
+
+def _write(
+    config: MatchConfig, store: EmbeddingStore, rows: NDArray[np.int64], compared: _Compared, kept: Matches, out: Path
+) -> str:
+    """Write the matches with how they were found; return the digest of their content."""
     recipe = {
-        **options.of_matches(),
+        **compared.options.of_matches(),
         "store": store.content_digest,
         "split": config.split,
         "num_clusters": config.num_clusters,
@@ -99,40 +166,34 @@ def match_images_of_store(config: MatchConfig) -> SimpleResult:
     written = MatchFile(
         kept,
         tuple(store.sample_ids[row] for row in rows),
-        sha256,
+        np.asarray(store.sha256)[rows],
         np.asarray(store.image_sizes)[rows],
-        keypoints.num_keypoints,
+        compared.keypoints.num_keypoints,
         recipe,
         "",
     )
-    digest = write_matches(out, written, overwrite=config.overwrite)
-    values = {
-        "path": out,
-        "content_digest": digest,
-        "index": config.index,
+    return write_matches(out, written, overwrite=config.overwrite)
+
+
+def _numbers(store: EmbeddingStore, rows: NDArray[np.int64], compared: _Compared, kept: Matches) -> dict[str, object]:
+    """Counts and times, as ``--json`` gives them."""
+    keypoints = compared.keypoints
+    return {
         "images": len(rows),
-        "without_keypoints": without,
+        "without_keypoints": compared.without_keypoints,
         "unreadable": int((keypoints.num_keypoints < 0).sum()),
         "mean_keypoints": round(float(np.maximum(keypoints.num_keypoints, 0).mean()), 1),
-        "compared": len(pairs),
-        "matched": len(found),
+        "compared": len(compared.pairs),
+        "matched": len(compared.found),
         "kept": len(kept),
         "covered": len(np.unique(kept.pairs[:, 0])),
-        "same_class": _same_class(store, rows, found.pairs),
-        "same_class_compared": _same_class(store, rows, pairs),
+        "same_class": _same_class(store, rows, compared.found.pairs),
+        "same_class_compared": _same_class(store, rows, compared.pairs),
         "keypoints_from_cache": keypoints.from_cache,
-        "pairs_from_cache": cached_pairs,
-        "keypoint_seconds": round(keypoint_seconds, 2),
-        "seconds": round(seconds, 2),
+        "pairs_from_cache": compared.cached_pairs,
+        "keypoint_seconds": round(compared.keypoint_seconds, 2),
+        "seconds": round(compared.seconds, 2),
     }
-    paths: tuple[Path, ...] = (out,)
-    if config.sheet is not None:
-        if len(found):
-            write_match_sheet(config.sheet, found, images, dataset_rows)
-            paths, values["sheet"] = (out, config.sheet), config.sheet
-        else:
-            progress.warning("there is no match to draw")
-    return SimpleResult(values, paths, (_table(values),))
 
 
 def _rows_of_images(store: EmbeddingStore, rows: NDArray[np.int64], images: ImageDataset) -> NDArray[np.int64]:
