@@ -126,21 +126,7 @@ def cluster_accuracy(
     new_said_old = int(counts[says_old][:, ~old_classes].sum())
     old_hits, new_hits = int(hits[old_classes].sum()), int(hits[~old_classes].sum())
 
-    if protocol == "v2b":
-        present = per_class > 0
-        share = hits / np.maximum(per_class, 1)
-        all_accuracy, old_accuracy, new_accuracy = (
-            float(share[group].mean()) if group.any() else float("nan")
-            for group in (present, present & old_classes, present & ~old_classes)
-        )
-    else:
-        if protocol == "v1":
-            old_score = match_counts(counts[:, old_classes]).num_matched
-            new_score = match_counts(counts[:, ~old_classes]).num_matched
-        else:
-            old_score, new_score = old_hits, new_hits
-        all_accuracy = (old_score + new_score) / (num_old + num_new)
-        old_accuracy, new_accuracy = _share(old_score, num_old), _share(new_score, num_new)
+    all_accuracy, old_accuracy, new_accuracy = _accuracies(protocol, counts, hits, old_classes)
     return ClusterAccuracy(
         protocol=protocol,
         all_accuracy=all_accuracy,
@@ -157,6 +143,28 @@ def cluster_accuracy(
         num_old_samples=num_old,
         num_new_samples=num_new,
     )
+
+
+def _accuracies(
+    protocol: Protocol, counts: NDArray[np.int64], hits: NDArray[np.int64], old_classes: NDArray[np.bool_]
+) -> tuple[float, float, float]:
+    """Return the accuracy of all, of old and of new samples; ``hits`` are those of one matching, per class."""
+    per_class = counts.sum(axis=0)
+    if protocol == "v2b":
+        present = per_class > 0
+        share = hits / np.maximum(per_class, 1)
+        every, old, new = (
+            float(share[group].mean()) if group.any() else float("nan")
+            for group in (present, present & old_classes, present & ~old_classes)
+        )
+        return every, old, new
+    if protocol == "v1":
+        old_score = match_counts(counts[:, old_classes]).num_matched
+        new_score = match_counts(counts[:, ~old_classes]).num_matched
+    else:
+        old_score, new_score = int(hits[old_classes].sum()), int(hits[~old_classes].sum())
+    num_old, num_new = int(per_class[old_classes].sum()), int(per_class[~old_classes].sum())
+    return (old_score + new_score) / (num_old + num_new), _share(old_score, num_old), _share(new_score, num_new)
 
 
 def normalized_mutual_information(labels: ArrayLike, cluster_ids: ArrayLike) -> float:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.algorithms.calibration import Reliability, reliability, risk_coverage
+from labelkit.algorithms.calibration import Reliability, RiskCoverage, reliability, risk_coverage
 from labelkit.config.evaluate import EvaluateAnswerConfig
 from labelkit.errors import StoreError
 from labelkit.metrics.answers import class_of_answer
@@ -20,7 +21,7 @@ from labelkit.stages.read.given_labels import class_names_of
 from labelkit.stages.read.rows import split_rows
 from labelkit.stages.result import Cell, SimpleResult, Table, jsonable
 from labelkit.store.embeddings import EmbeddingStore, open_store
-from labelkit.store.results import read_result, write_result
+from labelkit.store.results import Result, read_result, write_result
 
 _SHARES = (0.5, 0.8, 1.0)
 _CURVE_POINTS = 100
@@ -40,59 +41,8 @@ def evaluate_answer(config: EvaluateAnswerConfig) -> SimpleResult:
     if result.kind != "answers":
         problem = f"is no answer but holds {result.kind} ({result.stage})"
         raise StoreError(result.where, problem, "Name a result of `labelkit discover answer` with --answer.")
-    arrays = result.arrays
-    rows, labels, kinds = _rows_to_judge(store, arrays, config.split)
-    new = np.asarray(arrays["new_classes"], dtype=bool)
-    class_names = class_names_of(store, result)
-    class_of_group = classes_of_groups(store, result, class_names)
-    groups = np.asarray(arrays["group_ids"], dtype=np.int64)[rows]
-    matched = class_of_answer(labels, groups, class_of_group)
-    correct = matched[groups] == labels
-    confidence = np.asarray(arrays["confidence"], dtype=np.float64)[rows]
-    uncalibrated = np.asarray(arrays["uncalibrated_confidence"], dtype=np.float64)[rows]
-    after = reliability(confidence, correct, num_bins=config.bins)
-    before = reliability(uncalibrated, correct, num_bins=config.bins)
-    risk = risk_coverage(confidence, correct)
-    answered = kinds != UNSURE
-    says_known = ~new[groups]
-    is_old = np.isin(labels, class_of_group[class_of_group >= 0])
-
-    points = np.unique(np.ceil(np.linspace(1 / _CURVE_POINTS, 1, _CURVE_POINTS) * len(rows)).astype(np.int64)) - 1
-    by_kind = {
-        name: reliability(confidence[mine], correct[mine], num_bins=config.bins) if mine.any() else None
-        for name, mine in (("known", says_known), ("new", ~says_known))
-    }
-    outcomes = [
-        _outcome("class with labels", is_old, kinds, correct),
-        _outcome("class without labels", ~is_old, kinds, correct),
-    ]
-    values: dict[str, object] = {
-        "index": config.index,
-        "answer": result.name,
-        "rows": len(rows),
-        "rows_calibrated_with": int((np.asarray(arrays["calibration_rows"]) > 0).sum()),
-        "accuracy": _share(correct),
-        "mean_confidence": float(confidence.mean()),
-        "answered": int(answered.sum()),
-        "answered_share": _share(answered),
-        "accuracy_answered": _share(correct[answered]),
-        "accuracy_known_answers": _share(correct[kinds == KNOWN]),
-        "accuracy_new_answers": _share(correct[kinds == NEW]),
-        "accuracy_unsure": _share(correct[~answered]),
-        "before": before.to_dict(),
-        "after": after.to_dict(),
-        **{f"after_{name}": None if found is None else found.to_dict() for name, found in by_kind.items()},
-        "aurc": risk.aurc,
-        "aurc_uncalibrated": risk_coverage(uncalibrated, correct).aurc,
-        "aurc_best": risk_coverage(correct.astype(np.float64), correct).aurc,
-        "accuracy_at_coverage": {f"{int(100 * value)}": risk.accuracy_at(value) for value in _SHARES},
-        "risk_coverage": [[float(risk.coverage[i]), float(risk.risk[i])] for i in points],
-        "class_of_group": [
-            {"group": name, "class": class_names[label] if label >= 0 else None}
-            for name, label in zip(arrays["names"], matched, strict=True)
-        ],
-        "outcomes": outcomes,
-    }
+    judged = _judge(store, result, config)
+    values = {"index": config.index, "answer": result.name, **judged.values}
     made: list[Path] = []
     if config.result is not None:
         made.append(
@@ -111,14 +61,92 @@ def evaluate_answer(config: EvaluateAnswerConfig) -> SimpleResult:
 
         if config.plot.suffix == ".h5":
             raise StoreError(str(config.plot), "is a store, or named like one", "Choose another name for --plot.")
-        curves = {"before calibration": before, "after": after}
-        made.append(
-            write_reliability_plot(config.plot, curves, risk, title=f"{len(rows):,} images held out from calibration")
-        )
-    answers: list[Cell] = [len(rows), 100 * _share(answered), 100 * _share(correct[answered])]
-    answers += [*(100 * risk.accuracy_at(value) for value in _SHARES), risk.aurc]
-    errors = [before.ece, after.ece, *(None if found is None else found.ece for found in by_kind.values())]
-    return SimpleResult(values, tuple(made), tuple(_tables(answers, after, errors, outcomes)))
+        curves = {"before calibration": judged.before, "after": judged.after}
+        title = f"{judged.num_rows:,} images held out from calibration"
+        made.append(write_reliability_plot(config.plot, curves, judged.risk, title=title))
+    return SimpleResult(values, tuple(made), tuple(_tables(judged)))
+
+
+@dataclass(frozen=True)
+class _Judged:
+    """What an answer is worth.
+
+    Attributes:
+        num_rows: rows judged.
+        before, after: reliability without and with calibration.
+        of_kinds: reliability of answers that name a known class, and of those that name a new group.
+        risk: errors by the share that is answered.
+        outcomes: what became of classes with and without labels.
+        values: all of it and more, as ``--json`` gives it.
+    """
+
+    num_rows: int
+    before: Reliability
+    after: Reliability
+    of_kinds: dict[str, Reliability | None]
+    risk: RiskCoverage
+    outcomes: list[dict[str, Cell]]
+    values: dict[str, object]
+
+
+def _judge(store: EmbeddingStore, result: Result, config: EvaluateAnswerConfig) -> _Judged:
+    """Compare an answer with the true classes."""
+    arrays = result.arrays
+    rows, labels, kinds = _rows_to_judge(store, arrays, config.split)
+    class_names = class_names_of(store, result)
+    class_of_group = classes_of_groups(store, result, class_names)
+    groups = np.asarray(arrays["group_ids"], dtype=np.int64)[rows]
+    matched = class_of_answer(labels, groups, class_of_group)
+    correct = matched[groups] == labels
+    confidence = np.asarray(arrays["confidence"], dtype=np.float64)[rows]
+    uncalibrated = np.asarray(arrays["uncalibrated_confidence"], dtype=np.float64)[rows]
+    before, after = (reliability(chances, correct, num_bins=config.bins) for chances in (uncalibrated, confidence))
+    says_known = ~np.asarray(arrays["new_classes"], dtype=bool)[groups]
+    of_kinds = {
+        name: reliability(confidence[mine], correct[mine], num_bins=config.bins) if mine.any() else None
+        for name, mine in (("known", says_known), ("new", ~says_known))
+    }
+    risk = risk_coverage(confidence, correct)
+    is_old = np.isin(labels, class_of_group[class_of_group >= 0])
+    outcomes = [
+        _outcome("class with labels", is_old, kinds, correct),
+        _outcome("class without labels", ~is_old, kinds, correct),
+    ]
+    points = np.unique(np.ceil(np.linspace(1 / _CURVE_POINTS, 1, _CURVE_POINTS) * len(rows)).astype(np.int64)) - 1
+    values: dict[str, object] = {
+        "rows": len(rows),
+        "rows_calibrated_with": int((np.asarray(arrays["calibration_rows"]) > 0).sum()),
+        "accuracy": _share(correct),
+        "mean_confidence": float(confidence.mean()),
+        **_accuracies_of_kinds(kinds, correct),
+        "before": before.to_dict(),
+        "after": after.to_dict(),
+        **{f"after_{name}": None if found is None else found.to_dict() for name, found in of_kinds.items()},
+        "aurc": risk.aurc,
+        "aurc_uncalibrated": risk_coverage(uncalibrated, correct).aurc,
+        "aurc_best": risk_coverage(correct.astype(np.float64), correct).aurc,
+        "accuracy_at_coverage": {f"{int(100 * value)}": risk.accuracy_at(value) for value in _SHARES},
+        "risk_coverage": [[float(risk.coverage[i]), float(risk.risk[i])] for i in points],
+        "class_of_group": [
+            {"group": name, "class": class_names[label] if label >= 0 else None}
+            for name, label in zip(arrays["names"], matched, strict=True)
+        ],
+        "outcomes": outcomes,
+    }
+    return _Judged(len(rows), before, after, of_kinds, risk, outcomes, values)
+
+
+def _accuracies_of_kinds(kinds: NDArray[np.int64], correct: NDArray[np.bool_]) -> dict[str, object]:
+    """How much is answered, and how much of each kind of answer is right."""
+    answered = kinds != UNSURE
+    return {
+        "answered": int(answered.sum()),
+        "answered_share": _share(answered),
+        "accuracy_answered": _share(correct[answered]),
+        "accuracy_known_answers": _share(correct[kinds == KNOWN]),
+        "accuracy_new_answers": _share(correct[kinds == NEW]),
+        "accuracy_unsure": _share(correct[~answered]),
+    }
 
 
 def _rows_to_judge(
@@ -156,10 +184,16 @@ def _outcome(
     return line
 
 
-def _tables(
-    answers: list[Cell], after: Reliability, errors: Sequence[Cell], outcomes: Sequence[Mapping[str, Cell]]
-) -> list[Table]:
-    filled = [entry for entry in after.to_dict()["bins"] if entry["count"]]
+def _tables(judged: _Judged) -> list[Table]:
+    risk, outcomes = judged.risk, judged.outcomes
+    answered, right = (judged.values[name] for name in ("answered_share", "accuracy_answered"))
+    assert isinstance(answered, float)
+    assert isinstance(right, float)
+    answers: list[Cell] = [judged.num_rows, 100 * answered, 100 * right]
+    answers += [*(100 * risk.accuracy_at(value) for value in _SHARES), risk.aurc]
+    errors: list[Cell] = [judged.before.ece, judged.after.ece]
+    errors += [None if found is None else found.ece for found in judged.of_kinds.values()]
+    filled = [entry for entry in judged.after.to_dict()["bins"] if entry["count"]]
     return [
         Table(
             "answers on images that neither training nor calibration had labels of, in % but ECE and AURC",
@@ -174,7 +208,7 @@ def _tables(
         Table(
             "expected calibration error",
             ["before", "after", "known classes named", "new groups named"],
-            [list(errors)],
+            [errors],
         ),
         Table(
             "what became of them",

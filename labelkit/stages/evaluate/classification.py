@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -80,66 +81,30 @@ def evaluate_classification(config: EvaluateClassificationConfig) -> SimpleResul
     else:
         raise ConfigError("--checkpoint", "is missing", "Give either --checkpoint (a run folder) or --index (a store).")
     num_classes = len(scored.class_names)
-    scores, labels = scored.scores, scored.labels
-    unseen = np.flatnonzero(scored.train_counts == 0)
-    if len(unseen):
-        names = ", ".join(scored.class_names[i] for i in unseen[:5])
-        current_progress().warning(
-            f"{len(unseen)} classes had no training image ({names}{', ...' if len(unseen) > 5 else ''}); their "
-            + ("prototypes are left out" if config.seen_only else "prototypes can still win (--seen-only forbids it)")
-        )
-    if config.seen_only:
-        scores = scores.copy()
-        scores[:, unseen] = -np.inf
+    scores = _usable_scores(scored, config)
     predictions = scores.argmax(axis=1)
-    right = predictions == labels
-    parts: dict[str, NDArray[np.bool_]] = {"all": np.ones(len(labels), dtype=bool)}
+    matrix = confusion_matrix(predictions, scored.labels, num_classes)
+    per_class = per_class_accuracy(predictions, scored.labels, num_classes)
     groups = shot_groups(scored.train_counts, config.groups)
-    parts |= {name: np.isin(labels, classes) for name, classes in groups.items()}
-    matrix = confusion_matrix(predictions, labels, num_classes)
-    per_class = per_class_accuracy(predictions, labels, num_classes)
-    entries: list[dict[str, object]] = []
-    rows: list[list[Cell]] = []
-    for name, mask in parts.items():
-        count, hits = int(mask.sum()), int(right[mask].sum())
-        classes = groups.get(name, np.flatnonzero(np.bincount(labels, minlength=num_classes)))
-        if not count:
-            continue
-        interval = None
-        if config.bootstrap:
-            generator = keyed_generator(config.seed, f"bootstrap {name}")
-            interval = share_interval(hits, count, num_resamples=config.bootstrap, generator=generator)
-        top5 = top_k_accuracy(scores[mask], labels[mask], 5) if num_classes > 5 else None
-        balanced = float(np.nanmean(per_class[classes]))
-        entries.append(
-            {
-                "classes": name,
-                "num_classes": len(classes),
-                "images": count,
-                "accuracy": hits / count,
-                "interval": interval,
-                "top5_accuracy": top5,
-                "balanced_accuracy": balanced,
-            }
-        )
-        shown = None if interval is None else f"{100 * interval[0]:.2f} - {100 * interval[1]:.2f}"
-        rows.append(
-            [name, len(classes), count, 100 * hits / count, shown, None if top5 is None else 100 * top5, 100 * balanced]
-        )
+    entries = _group_scores(scored, scores, groups, per_class, config)
     values: dict[str, object] = {
         "source": scored.source,
         "split": scored.split,
-        "scores": entries,
+        "scores": [asdict(entry) for entry in entries],
         "groups": {name: [scored.class_names[i] for i in classes] for name, classes in groups.items()},
-        "classes_without_training_image": [scored.class_names[i] for i in unseen],
+        "classes_without_training_image": [scored.class_names[i] for i in np.flatnonzero(scored.train_counts == 0)],
         "bootstrap": {"resamples": config.bootstrap, "level": 0.95, "seed": config.seed},
         "per_class": [
-            {"class": name, "train_images": int(scored.train_counts[i]), "images": int(matrix[i].sum()),
-             "accuracy": float(per_class[i])}
+            {
+                "class": name,
+                "train_images": int(scored.train_counts[i]),
+                "images": int(matrix[i].sum()),
+                "accuracy": float(per_class[i]),
+            }
             for i, name in enumerate(scored.class_names)
         ],
         "confusions": _confusions(matrix, scored.class_names),
-    }  # fmt: skip
+    }
     made: list[Path] = []
     if config.confusion is not None:
         commit_bytes(config.confusion, _confusion_csv(matrix, scored.class_names))
@@ -156,13 +121,77 @@ def evaluate_classification(config: EvaluateClassificationConfig) -> SimpleResul
             overwrite=config.overwrite,
         )
         made.insert(0, path)
-    return SimpleResult(values, tuple(made), _tables(config, scored, rows, values, per_class, matrix))
+    return SimpleResult(values, tuple(made), _tables(config, scored, entries, values, per_class, matrix))
+
+
+def _usable_scores(scored: _Scored, config: EvaluateClassificationConfig) -> NDArray[np.float32]:
+    """Scores of the classes that may be named, and a warning of classes without a training image."""
+    unseen = np.flatnonzero(scored.train_counts == 0)
+    if len(unseen):
+        names = ", ".join(scored.class_names[i] for i in unseen[:5])
+        current_progress().warning(
+            f"{len(unseen)} classes had no training image ({names}{', ...' if len(unseen) > 5 else ''}); their "
+            + ("prototypes are left out" if config.seen_only else "prototypes can still win (--seen-only forbids it)")
+        )
+    if not config.seen_only:
+        return scored.scores
+    scores = scored.scores.copy()
+    scores[:, unseen] = -np.inf
+    return scores
+
+
+@dataclass(frozen=True)
+class _GroupScore:
+    """Scores of the images of some classes, as ``--json`` gives them; the interval holds 95 % of the draws."""
+
+    classes: str
+    num_classes: int
+    images: int
+    accuracy: float
+    interval: tuple[float, float] | None
+    top5_accuracy: float | None
+    balanced_accuracy: float
+
+    def cells(self) -> list[Cell]:
+        """Return a row of the table, in %."""
+        low_high = None if self.interval is None else f"{100 * self.interval[0]:.2f} - {100 * self.interval[1]:.2f}"
+        top5 = None if self.top5_accuracy is None else 100 * self.top5_accuracy
+        rest: list[Cell] = [100 * self.accuracy, low_high, top5, 100 * self.balanced_accuracy]
+        return [self.classes, self.num_classes, self.images, *rest]
+
+
+def _group_scores(
+    scored: _Scored,
+    scores: NDArray[np.float32],
+    groups: Mapping[str, NDArray[np.int64]],
+    per_class: NDArray[np.float64],
+    config: EvaluateClassificationConfig,
+) -> list[_GroupScore]:
+    """Score all images, and those of each group of classes that has some."""
+    labels = scored.labels
+    right = scores.argmax(axis=1) == labels
+    num_classes = len(scored.class_names)
+    found = []
+    for name in ("all", *groups):
+        mask = np.isin(labels, groups[name]) if name in groups else np.ones(len(labels), dtype=bool)
+        classes = groups.get(name, np.flatnonzero(np.bincount(labels, minlength=num_classes)))
+        count, hits = int(mask.sum()), int(right[mask].sum())
+        if not count:
+            continue
+        interval = None
+        if config.bootstrap:
+            generator = keyed_generator(config.seed, f"bootstrap {name}")
+            interval = share_interval(hits, count, num_resamples=config.bootstrap, generator=generator)
+        top5 = top_k_accuracy(scores[mask], labels[mask], 5) if num_classes > 5 else None
+        balanced = float(np.nanmean(per_class[classes]))
+        found.append(_GroupScore(name, len(classes), count, hits / count, interval, top5, balanced))
+    return found
 
 
 def _tables(
     config: EvaluateClassificationConfig,
     scored: _Scored,
-    rows: list[list[Cell]],
+    entries: list[_GroupScore],
     values: dict[str, object],
     per_class: NDArray[np.float64],
     matrix: NDArray[np.int64],
@@ -171,7 +200,7 @@ def _tables(
         Table(
             f"accuracy in % on split {scored.split}; balanced: mean over classes",
             ["classes", "number", "images", "top 1", "95 % interval", "top 5", "balanced"],
-            rows,
+            [entry.cells() for entry in entries],
         )
     ]
     confusions = values["confusions"]

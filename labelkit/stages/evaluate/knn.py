@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from labelkit.algorithms.feature_probes import knn_votes, linear_probe
 from labelkit.config.evaluate import EvaluateKNNConfig
 from labelkit.metrics.classification import per_class_accuracy, top_k_accuracy
 from labelkit.stages.memory import Memory
-from labelkit.stages.read.labeled_splits import open_labeled_splits
+from labelkit.stages.read.labeled_splits import LabeledSplits, open_labeled_splits
 from labelkit.stages.result import Cell, SimpleResult, Table, jsonable
 from labelkit.store.commit import canonical_json
 from labelkit.store.results import write_result
@@ -28,38 +31,11 @@ def evaluate_knn(config: EvaluateKNNConfig) -> SimpleResult:
     splits = open_labeled_splits(
         config.index, config.gallery, config.queries, config.labels, memory, linear=config.linear
     )
-    store, wanted = splits.store, splits.query_labels
-    num_classes = len(splits.class_names)
-    by_k: list[dict[str, float]] = []
-    votes = None
-    for k in config.k:
-        found = knn_votes(
-            splits.queries,
-            splits.gallery,
-            splits.gallery_labels,
-            num_classes=num_classes,
-            k=k,
-            temperature=config.temperature,
-        )
-        votes = found if votes is None else votes
-        entry: dict[str, float] = {"k": min(k, len(splits.gallery)), "knn_accuracy": top_k_accuracy(found, wanted)}
-        if num_classes > 5:
-            entry["knn_top5_accuracy"] = top_k_accuracy(found, wanted, 5)
-        by_k.append(entry)
-    assert votes is not None
+    store, wanted, num_classes = splits.store, splits.query_labels, len(splits.class_names)
+    by_k, votes = _votes(config, splits)
     first = dict(by_k[0])
     del first["k"]
-    linear: dict[str, float] = {}
-    if config.linear:
-        logits = linear_probe(
-            splits.gallery[:],
-            splits.gallery_labels,
-            splits.queries[:],
-            num_classes=num_classes,
-            epochs=config.linear_epochs,
-            seed=config.seed,
-        )
-        linear["linear_accuracy"] = top_k_accuracy(logits, wanted)
+    linear = _linear(config, splits) if config.linear else {}
     values: dict[str, object] = {
         "index": config.index,
         "gallery": {"split": config.gallery, "rows": len(splits.gallery)},
@@ -93,3 +69,38 @@ def evaluate_knn(config: EvaluateKNNConfig) -> SimpleResult:
         rows.append([config.gallery, config.queries, len(splits.queries), int(entry["k"]), *scores])
     table = Table("accuracy in %", ["gallery", "queries", "rows", "k", *columns], rows)
     return SimpleResult(values, made, (table,))
+
+
+def _votes(config: EvaluateKNNConfig, splits: LabeledSplits) -> tuple[list[dict[str, float]], NDArray[np.float64]]:
+    """Scores of each number of neighbors, and the votes (q, c) of the first one."""
+    num_classes = len(splits.class_names)
+    by_k: list[dict[str, float]] = []
+    votes: list[NDArray[np.float64]] = []
+    for k in config.k:
+        found = knn_votes(
+            splits.queries,
+            splits.gallery,
+            splits.gallery_labels,
+            num_classes=num_classes,
+            k=k,
+            temperature=config.temperature,
+        )
+        votes = votes or [found]
+        wanted = splits.query_labels
+        entry: dict[str, float] = {"k": min(k, len(splits.gallery)), "knn_accuracy": top_k_accuracy(found, wanted)}
+        if num_classes > 5:
+            entry["knn_top5_accuracy"] = top_k_accuracy(found, wanted, 5)
+        by_k.append(entry)
+    return by_k, votes[0]
+
+
+def _linear(config: EvaluateKNNConfig, splits: LabeledSplits) -> dict[str, float]:
+    logits = linear_probe(
+        splits.gallery[:],
+        splits.gallery_labels,
+        splits.queries[:],
+        num_classes=len(splits.class_names),
+        epochs=config.linear_epochs,
+        seed=config.seed,
+    )
+    return {"linear_accuracy": top_k_accuracy(logits, splits.query_labels)}

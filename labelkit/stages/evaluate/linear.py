@@ -61,6 +61,7 @@ def evaluate_linear(config: EvaluateLinearConfig) -> SimpleResult:
     if num_classes > 5:
         top5 = mean_and_spread([top_k_accuracy(one, splits.query_labels, 5) for one in outputs])
     right = np.mean([per_class_accuracy(one, splits.query_labels, num_classes) for one in outputs], axis=0)
+    per_class = dict(zip(splits.class_names, right.tolist(), strict=True))
     values: dict[str, object] = {
         "measured": f"linear classification of {config.queries} of {config.index}",
         "index": config.index,
@@ -68,7 +69,7 @@ def evaluate_linear(config: EvaluateLinearConfig) -> SimpleResult:
         "queries": {"split": config.queries, "rows": len(splits.queries)},
         "accuracy": top1,
         "top5_accuracy": top5,
-        "per_class": dict(zip(splits.class_names, right.tolist(), strict=True)),
+        "per_class": per_class,
         "model": {"name": store.model.name, "weights_fingerprint": store.model.weights_fingerprint},
         "protocol": protocol,
     }
@@ -84,15 +85,11 @@ def evaluate_linear(config: EvaluateLinearConfig) -> SimpleResult:
             overwrite=config.overwrite,
         )
         made = (path,)
-    row: list[Cell] = [
-        config.gallery, config.queries, len(splits.queries), solver, percent(top1),
-        None if top5 is None else percent(top5),
-    ]  # fmt: skip
+    best: list[Cell] = [percent(top1), None if top5 is None else percent(top5)]
+    row: list[Cell] = [config.gallery, config.queries, len(splits.queries), solver, *best]
     tables = [Table("accuracy in %", ["gallery", "queries", "rows", "solver", "top 1", "top 5"], [row])]
     if config.per_class:
-        rows: list[list[Cell]] = [
-            [name, 100 * float(value)] for name, value in zip(splits.class_names, right, strict=True)
-        ]
+        rows: list[list[Cell]] = [[name, 100 * value] for name, value in per_class.items()]
         tables.append(Table("every class in %", ["class", "accuracy"], rows))
     return SimpleResult(values, made, tuple(tables))
 

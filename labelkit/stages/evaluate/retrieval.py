@@ -33,6 +33,8 @@ _BLOCKS_BYTES = 3 << 29
 _ROW_BYTES = 300
 _ROLES = ("query", "gallery")
 
+_ClassRow = tuple[str, int, *tuple[float, ...]]
+
 
 @dataclass(frozen=True)
 class _Side:
@@ -321,35 +323,36 @@ def _result(
             gallery_digest=held.store.content_digest,
         )
         made = (path,)
+    return SimpleResult(values, made, _tables(config, asked, held, scores, nmi, duplicates, class_rows))
+
+
+def _tables(
+    config: EvaluateRetrievalConfig,
+    asked: _Side,
+    held: _Side,
+    scores: RetrievalScores,
+    nmi: list[float],
+    duplicates: int | None,
+    class_rows: list[_ClassRow],
+) -> tuple[Table, ...]:
     at_r = ["MAP@R", "R-precision"] if config.at_r else []
-    columns = [f"R@{k}" for k in config.k] + at_r
-    cells: list[Cell] = [100 * recall[k] for k in config.k]
+    at_k = [f"R@{k}" for k in config.k]
+    columns = at_k + at_r
+    cells: list[Cell] = [100 * scores.recall_at[k] for k in config.k]
     cells += [100 * scores.map_at_r, 100 * scores.mean_r_precision] if config.at_r else []
     if nmi:
         columns, cells = [*columns, "NMI"], [*cells, 100 * float(np.mean(nmi))]
     who = f"{asked.what}, each row among the others" if asked is held else f"{_name(asked)} among {_name(held)}"
+    counts: list[Cell] = [len(scores.query_rows), len(np.unique(scores.labels))]
+    counts += [scores.num_lone, int(scores.tied.sum()), duplicates]
     tables = [
         Table(f"in %, by cosine: {who}", columns, [cells]),
-        Table(
-            "",
-            ["queries", "classes", "no match to find", "tied at the first match", "file twice"],
-            [
-                [
-                    len(scores.query_rows),
-                    len(np.unique(scores.labels)),
-                    scores.num_lone,
-                    int(scores.tied.sum()),
-                    duplicates,
-                ]
-            ],
-        ),
+        Table("", ["queries", "classes", "no match to find", "tied at the first match", "file twice"], [counts]),
     ]
     if config.per_class:
         shown: list[list[Cell]] = [[row[0], row[1], *(100 * value for value in row[2:])] for row in class_rows]
-        tables.append(
-            Table("means of each class in %", ["class", "queries", *[f"R@{k}" for k in config.k], *at_r], shown)
-        )
-    return SimpleResult(values, made, tuple(tables))
+        tables.append(Table("means of each class in %", ["class", "queries", *at_k, *at_r], shown))
+    return tuple(tables)
 
 
 def _name(side: _Side) -> str:
@@ -369,9 +372,7 @@ def _num_duplicates(asked: _Side, held: _Side, scores: RetrievalScores) -> int |
     return int((times > itself).sum())
 
 
-def _per_class(
-    scores: RetrievalScores, names: list[str], config: EvaluateRetrievalConfig
-) -> list[tuple[str, int, *tuple[float, ...]]]:
+def _per_class(scores: RetrievalScores, names: list[str], config: EvaluateRetrievalConfig) -> list[_ClassRow]:
     """Name, queries, recalls and scores at R of every class that has queries."""
     rows = []
     for label in np.unique(scores.labels) if config.per_class else []:
