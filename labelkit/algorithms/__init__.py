@@ -22,13 +22,10 @@ from labelkit.algorithms.calibration import (
     softmax,
 )
 from labelkit.algorithms.class_number import (
-    ClassNumber,
     ClassNumberChoice,
     CriterionCurve,
-    bounded_integer_search,
     choose_num_classes,
     class_numbers,
-    estimate_num_classes,
 )
 from labelkit.algorithms.clustering import (
     Clustering,
@@ -43,6 +40,7 @@ from labelkit.algorithms.critical_samples import CriticalDiscovery, discover_cri
 from labelkit.algorithms.label_search import Discovery
 from labelkit.algorithms.matching import Matching, contingency, match_clusters, pair_agreement
 from labelkit.algorithms.neighbors import ApproximateSearch, ExactSearch, HNSWRecipe, IVFPQRecipe, build_index, knn
+from labelkit.algorithms.over_clustering import ClassNumber, bounded_integer_search, estimate_num_classes
 from labelkit.algorithms.prototypes import (
     Spread,
     measure_spread,

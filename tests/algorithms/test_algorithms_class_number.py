@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from labelkit.algorithms.class_number import bounded_integer_search, estimate_num_classes
 from labelkit.algorithms.matching import match_clusters
+from labelkit.algorithms.over_clustering import bounded_integer_search, estimate_num_classes
 from numpy.typing import NDArray
 
 Array = NDArray[Any]

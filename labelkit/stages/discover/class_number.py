@@ -20,11 +20,11 @@ from labelkit.algorithms.class_number import (
     class_numbers,
     combine_criteria,
     count_paths,
-    estimate_num_classes,
     make_curve,
     most_classes,
     share_error,
 )
+from labelkit.algorithms.over_clustering import estimate_num_classes
 from labelkit.algorithms.row_blocks import StoredRows
 from labelkit.config.discover import DiscoverCategoriesConfig
 from labelkit.data.keyed_random import keyed_generator

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from labelkit.algorithms.class_number import estimate_num_classes
+from labelkit.algorithms.over_clustering import estimate_num_classes
 from labelkit.config.discover import DiscoverCategoriesConfig, DiscoverHeadConfig
 from labelkit.errors import ConfigError, StoreError
 from labelkit.stages.discover.categories import discover_categories, discover_head

@@ -1,0 +1,149 @@
+"""The published estimate of the number of classes: the clusters that agree best with the labels that are there.
+
+Source: S. Vaze et al., "Generalized Category Discovery", Sec. 3.3 (GitHub ``sgvaze/generalized-category-discovery``):
+k-means divides all samples, and the matching of clusters and classes is judged on the labeled ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from labelkit.algorithms.clustering import kmeans
+from labelkit.algorithms.matching import as_ids, match_clusters
+
+# Brent's search needs about a dozen evaluations anywhere; so few integers are all looked at.
+_ALL_OF_THEM = 8
+
+
+@dataclass(frozen=True, slots=True)
+class ClassNumber:
+    """The estimated number of classes.
+
+    Attributes:
+        best: the number of highest score among those evaluated; the smallest of equals.
+        curve: every evaluated number with its score in [0, 1], in the order of evaluation.
+    """
+
+    best: int
+    curve: list[tuple[int, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class IntegerSearch:
+    """The smallest value found over integers.
+
+    Attributes:
+        best: the integer of lowest value among those evaluated; the smallest of equals.
+        curve: every evaluated integer with its value, in the order of evaluation.
+    """
+
+    best: int
+    curve: list[tuple[int, float]]
+
+
+def bounded_integer_search(objective: Callable[[int], float], low: int, high: int) -> IntegerSearch:
+    """Minimize over the integers of ``[low, high]`` by Brent's bounded search on ``objective(int(number))``.
+
+    Each integer is evaluated once. Brent's search assumes one minimum; with several it finds one
+    of them, and it may miss the best integer by a few. It never reaches ``high`` itself. A range of
+    at most 8 integers is looked at wholly.
+
+    Args:
+        objective: value of an integer; not NaN.
+        low: smallest integer.
+        high: largest integer, >= low.
+
+    Raises:
+        ValueError: high < low.
+    """
+    if high < low:
+        raise ValueError(f"high must be at least low={low}, got {high}")
+    values: dict[int, float] = {}
+
+    def evaluate(number: float) -> float:
+        integer = int(number)
+        if integer not in values:
+            values[integer] = objective(integer)
+        return values[integer]
+
+    if high - low < _ALL_OF_THEM:
+        for integer in range(low, high + 1):
+            evaluate(integer)
+    else:
+        from scipy.optimize import minimize_scalar
+
+        minimize_scalar(evaluate, bounds=(low, high), method="bounded", options={"xatol": 0.5})
+    best = min(values, key=lambda integer: (values[integer], integer))
+    return IntegerSearch(best, list(values.items()))
+
+
+def estimate_num_classes(
+    x: ArrayLike,
+    labels: ArrayLike,
+    labeled_mask: ArrayLike,
+    *,
+    k_min: int,
+    k_max: int,
+    seed: int = 0,
+    num_inits: int = 10,
+    search: Literal["brent", "grid"] = "brent",
+    progress: Callable[[int, float], None] | None = None,
+) -> ClassNumber:
+    """Find the number of clusters that agrees best with the labels that are there.
+
+    ``score(k)``: k-means with k clusters on all rows, then the share of the labeled rows that
+    the best one-to-one matching of clusters and classes gets right. Too few clusters merge
+    classes; too many split labeled ones, and surplus clusters go unmatched.
+
+    Args:
+        x: (n, d) rows, normalized by the caller if wanted.
+        labels: (n,) integers; read only where ``labeled_mask`` is true, and >= 0 there.
+        labeled_mask: (n,) bool, true at least once.
+        k_min: smallest number looked at, >= 1; the number of labeled classes is a natural choice.
+        k_max: largest number, at most n.
+        seed: with k, the seed of each k-means, so that a score does not depend on the search.
+        num_inits: restarts of each k-means.
+        search: ``brent`` (a dozen evaluations, see :func:`bounded_integer_search`) or ``grid`` (all).
+        progress: called with each (number, score) as it comes.
+
+    Raises:
+        ValueError: shapes that do not fit, NaN or infinity, no labeled row, a bound out of order,
+            or an unknown search.
+    """
+    # float32 halves the time; the score counts samples, so it does not feel the lost digits.
+    rows = np.asarray(x, dtype=np.float32)
+    mask = np.asarray(labeled_mask)
+    if mask.shape != rows.shape[:1] or mask.dtype != np.bool_ or np.shape(labels) != mask.shape:
+        raise ValueError(
+            f"labels {np.shape(labels)} and the bool labeled_mask {mask.shape} {mask.dtype} must have one entry "
+            f"for each of the rows of x {rows.shape}"
+        )
+    if not mask.any():
+        raise ValueError("labeled_mask has no true entry")
+    if not 1 <= k_min <= k_max <= len(rows):
+        raise ValueError(f"needs 1 <= k_min <= k_max <= {len(rows)} rows, got k_min={k_min}, k_max={k_max}")
+    if search not in ("brent", "grid"):
+        raise ValueError(f"search must be 'brent' or 'grid', got {search!r}")
+    known: NDArray[np.int64] = as_ids(np.asarray(labels)[mask], "labels of labeled rows")
+    # Label values may be far apart; the count matrix wants positions.
+    known = np.unique(known, return_inverse=True)[1].astype(np.int64)
+
+    def loss(num_clusters: int) -> float:
+        generator = np.random.default_rng([seed, num_clusters])
+        found = kmeans(rows, num_clusters, generator=generator, num_inits=num_inits)
+        score = match_clusters(found.cluster_ids[mask], known).num_matched / len(known)
+        if progress is not None:
+            progress(num_clusters, score)
+        return -score
+
+    if search == "brent":
+        curve = bounded_integer_search(loss, k_min, k_max).curve
+    else:
+        curve = [(number, loss(number)) for number in range(k_min, k_max + 1)]
+    best, _ = min(curve, key=lambda entry: (entry[1], entry[0]))
+    return ClassNumber(best, [(number, -value) for number, value in curve])
