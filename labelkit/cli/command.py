@@ -18,6 +18,7 @@ from labelkit.cli.console import current_output, print_message, print_result
 from labelkit.cli.options import COMMON_PANEL, Command, JsonOption, QuietOption, VerboseOption, speaking
 from labelkit.config.base import (
     StageConfig,
+    aliases,
     allows_none,
     bounds,
     choices,
@@ -188,6 +189,7 @@ def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
     option = typer.Option(
         *([str(short)] if short else []),
         long,
+        *aliases(field),
         help=_help(field),
         metavar=_metavar(field),
         show_default=False,

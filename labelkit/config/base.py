@@ -32,7 +32,8 @@ class StageConfig(BaseModel):
 
     - ``"preset": False``: not allowed in presets and config files (``out``, ``resume``, ...);
     - ``"panel": "Data"``: the heading under which ``--help`` shows the option;
-    - ``"short": "-k"``: a one-letter option beside the long one.
+    - ``"short": "-k"``: a one-letter option beside the long one;
+    - ``"aliases": ["--store"]``: options of the shell that mean the same; keys of files stay as the field is named.
     """
 
     model_config = ConfigDict(
@@ -87,19 +88,24 @@ class StageConfig(BaseModel):
         }
 
 
-def option(panel: str | None = None, *, preset: bool = True, short: str | None = None) -> JsonDict:
+def option(
+    panel: str | None = None, *, preset: bool = True, short: str | None = None, aliases: tuple[str, ...] = ()
+) -> JsonDict:
     """Return the ``json_schema_extra`` of a field.
 
     Args:
         panel: heading under which ``--help`` shows the option.
         preset: False keeps it out of presets and config files.
         short: a one-letter option beside the long one, e.g. ``-k``.
+        aliases: options of the shell that mean the same, e.g. ``--store``.
     """
     extra: JsonDict = {"preset": preset}
     if panel is not None:
         extra["panel"] = panel
     if short is not None:
         extra["short"] = short
+    if aliases:
+        extra["aliases"] = list(aliases)
     return extra
 
 
@@ -120,6 +126,12 @@ def field_extra(field: FieldInfo, key: str) -> object:
     """Return ``json_schema_extra[key]`` of a field, or None."""
     extra = field.json_schema_extra
     return extra.get(key) if isinstance(extra, dict) else None
+
+
+def aliases(field: FieldInfo) -> tuple[str, ...]:
+    """Return the options of the shell that mean the same as the one named like the field."""
+    found = field_extra(field, "aliases")
+    return tuple(str(alias) for alias in found) if isinstance(found, list) else ()
 
 
 def in_presets(field: FieldInfo) -> bool:

@@ -12,7 +12,7 @@ from labelkit.config.earlier import RESULT_NAME, LabelsOption
 from labelkit.config.index import IndexConfig
 from labelkit.config.label_search import ConfidentSearchOptions, CriticalSearchOptions, SearchOptions
 from labelkit.config.memory import MemoryConfig
-from labelkit.config.mixins import OverwriteOption, SheetOption, SplitOption, StoredImagesOptions, TableOption
+from labelkit.config.mixins import STORE, OverwriteOption, SheetOption, SplitOption, StoredImagesOptions, TableOption
 
 _STORE: JsonDict = {"panel": "Store", "preset": False}
 _OUTPUT: JsonDict = {"panel": "Output", "preset": False}
@@ -101,7 +101,7 @@ class ShowDiscoveredConfig(OverwriteOption, StoredImagesOptions, SheetOption):
     command: ClassVar[tuple[str, ...]] = ("show", "discovered")
 
     index: Path | None = Field(
-        None, description="Store whose rows were discovered; --map needs it.", json_schema_extra=_STORE
+        None, description="Store whose rows were discovered; --map needs it.", json_schema_extra=STORE
     )
     result: str | None = Field(
         None,

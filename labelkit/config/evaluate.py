@@ -12,7 +12,7 @@ from labelkit.config.earlier import RESULT_NAME, LabelsOption
 from labelkit.config.gate import GateConfig
 from labelkit.config.index import ScoresConfig
 from labelkit.config.memory import MemoryConfig
-from labelkit.config.mixins import PerClassOption, ResamplesOptions, SplitOption, ThreadsOption
+from labelkit.config.mixins import STORE, PerClassOption, ResamplesOptions, SplitOption, ThreadsOption
 
 _RUN: JsonDict = {"panel": "Run"}
 _STORE: JsonDict = {"panel": "Store", "preset": False}
@@ -189,7 +189,7 @@ class EvaluateClassificationConfig(ThreadsOption, PerClassOption, ResamplesOptio
     index: Path | None = Field(
         None,
         description="Instead of --checkpoint: a store that was embedded with a classifier's output.",
-        json_schema_extra=_STORE,
+        json_schema_extra=STORE,
     )
     result: str | None = Field(
         None,

@@ -10,7 +10,7 @@ from pydantic.config import JsonDict
 
 from labelkit.config.earlier import RESULT_NAME, LabelsOption
 from labelkit.config.index import IndexConfig
-from labelkit.config.mixins import IndexOption, OverwriteOption, SheetOption, StoredImagesOptions
+from labelkit.config.mixins import STORE, IndexOption, OverwriteOption, SheetOption, StoredImagesOptions
 
 _STORE: JsonDict = {"panel": "Store", "preset": False}
 _RULE: JsonDict = {"panel": "Which"}
@@ -124,7 +124,7 @@ class DiffConfig(OverwriteOption):
 
     command: ClassVar[tuple[str, ...]] = ("diff",)
 
-    index: Path = Field(..., description="Store with the later groups, NAME.h5.", json_schema_extra=_STORE)
+    index: Path = Field(..., description="Store with the later groups, NAME.h5.", json_schema_extra=STORE)
     result: str = Field(
         ..., pattern=RESULT_NAME, description="Result of cluster or discover in --index.", json_schema_extra=_STORE
     )

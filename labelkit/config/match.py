@@ -8,7 +8,7 @@ from typing import ClassVar
 from pydantic import Field
 from pydantic.config import JsonDict
 
-from labelkit.config.mixins import OverwriteOption, StoredImagesOptions
+from labelkit.config.mixins import STORE, OverwriteOption, StoredImagesOptions
 
 _RUN: JsonDict = {"panel": "Run"}
 _STORE: JsonDict = {"panel": "Store", "preset": False}
@@ -23,7 +23,7 @@ class MatchConfig(OverwriteOption, StoredImagesOptions):
     index: Path = Field(
         ...,
         description="Store whose embeddings say which images are worth comparing, NAME.h5.",
-        json_schema_extra=_STORE,
+        json_schema_extra=STORE,
     )
     split: str = Field("all", description="Rows to compare: a split's name, or all.", json_schema_extra=_STORE)
 

@@ -13,11 +13,14 @@ from pydantic import Field
 
 from labelkit.config.base import StageConfig, option
 
+STORE = option("Store", preset=False, aliases=("--store",))
+"""Of every field ``index``: a store is called a store, and an index is a structure of fast search."""
+
 
 class IndexOption(StageConfig):
     """A command that reads a store."""
 
-    index: Path = Field(..., description="Store to read, NAME.h5.", json_schema_extra=option("Store", preset=False))
+    index: Path = Field(..., description="Store to read, NAME.h5.", json_schema_extra=STORE)
 
 
 class SplitOption(StageConfig):

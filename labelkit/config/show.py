@@ -9,7 +9,7 @@ from pydantic import Field, field_validator, model_validator
 from pydantic.config import JsonDict
 
 from labelkit.config.base import flag
-from labelkit.config.mixins import CheckpointOptions, DeviceOption, OverwriteOption, StoredImagesOptions
+from labelkit.config.mixins import STORE, CheckpointOptions, DeviceOption, OverwriteOption, StoredImagesOptions
 
 _MODEL: JsonDict = {"panel": "Model"}
 _RUN: JsonDict = {"panel": "Run"}
@@ -111,7 +111,7 @@ class ShowPatchesConfig(StoredImagesOptions, PictureConfig):
 
     command: ClassVar[tuple[str, ...]] = ("show", "patches")
 
-    index: Path = Field(..., description="Store made with embed --dense, NAME.h5.", json_schema_extra=_STORE)
+    index: Path = Field(..., description="Store made with embed --dense, NAME.h5.", json_schema_extra=STORE)
     rows: tuple[int, ...] | None = Field(
         None, description="Rows of the store to draw, 0-based, comma-separated.", json_schema_extra=_IMAGES
     )

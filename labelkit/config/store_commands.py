@@ -8,7 +8,7 @@ from typing import ClassVar
 from pydantic import Field, model_validator
 
 from labelkit.config.base import StageConfig, option
-from labelkit.config.mixins import IndexOption, OverwriteOption
+from labelkit.config.mixins import STORE, IndexOption, OverwriteOption
 
 _STORE = option("Store", preset=False)
 _RUN = option("Run", preset=False)
@@ -24,7 +24,7 @@ class VerifyConfig(StageConfig):
         ...,
         description="What to check: a store with its results and patches, a folder of results, one "
         "result, patches (folder or SET.json), matches, prototypes, a run folder or a checkpoint.",
-        json_schema_extra=_STORE,
+        json_schema_extra=STORE,
     )
     images: Path | None = Field(
         None,
@@ -50,7 +50,7 @@ class StatusConfig(StageConfig):
     command: ClassVar[tuple[str, ...]] = ("status",)
 
     index: Path | None = Field(
-        None, description="Store that `embed` makes or has made, NAME.h5.", json_schema_extra=_STORE
+        None, description="Store that `embed` makes or has made, NAME.h5.", json_schema_extra=STORE
     )
     run: Path | None = Field(None, description="Run folder of `train`.", json_schema_extra=_RUN)
 

@@ -1,0 +1,47 @@
+"""A store is given by --store or --index, in every command that reads one."""
+
+from __future__ import annotations
+
+import pytest
+from labelkit.cli.config import CONFIG_CLASSES
+from labelkit.cli.main import main
+from labelkit.config.base import StageConfig, aliases
+
+LINE = ["config", "cluster", "k-means", "--num-clusters", "3"]
+
+
+@pytest.mark.parametrize(
+    "config_class", [config for config in CONFIG_CLASSES if "index" in config.model_fields], ids=lambda c: c.__name__
+)
+def test_every_store_is_given_by_two_equal_options(config_class: type[StageConfig]) -> None:
+    assert aliases(config_class.model_fields["index"]) == ("--store",)
+
+
+def test_store_means_index(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*LINE, "--index", "a.h5", "--json"]) == 0
+    index = capsys.readouterr().out
+    assert main([*LINE, "--store", "a.h5", "--json"]) == 0
+
+    assert capsys.readouterr().out == index
+    assert '"a.h5"' in index
+
+
+def test_two_stores_for_one_option_contradict_each_other(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*LINE, "--index", "a.h5", "--store", "b.h5"]) == 2
+
+    assert "contradicts" in capsys.readouterr().err
+
+
+def test_the_key_of_files_and_settings_stays_index(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*LINE, "--set", "store=a.h5"]) == 2
+    assert "store" in capsys.readouterr().err
+
+    assert main([*LINE, "--set", "index=a.h5"]) == 0
+
+
+def test_help_shows_both(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["cluster", "k-means", "--help"]) == 0
+    shown = capsys.readouterr().out
+
+    assert "--index" in shown
+    assert "--store" in shown
