@@ -178,10 +178,10 @@ def test_the_tour_in_python_runs_twice_and_leaves_what_it_names(tmp_path: Path) 
     assert again.returncode == 0, again.stderr
 
     assert {path.name for path in (tmp_path / "tour").iterdir()} >= {
-        "run", "digits.h5", "hits.png", "next.csv", "report.html"
+        "run", "learned.h5", "digits.h5", "hits.png", "next.csv", "report.html"
     }  # fmt: skip
     assert re.search(r"estimated number of classes: \d+", first.stdout)
-    assert "(1797, " in first.stdout
+    assert "(1797, 64)" in first.stdout
     assert first.stdout.splitlines()[-1].startswith("num_clusters: must be >= 1")
 
 

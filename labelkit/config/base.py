@@ -286,6 +286,9 @@ def parse_text(annotation: object, value: object) -> object:
             raise ValueError("empty")
     elif isinstance(value, bool) and bool not in members and (int in members or float in members):
         raise ValueError("not a number")  # Python's True is 1, a config's true is not
+    if isinstance(value, int | float | Path) and not isinstance(value, bool) and type(value) not in members:
+        if any(get_origin(member) is tuple and get_args(member)[-1] is Ellipsis for member in members):
+            value = (value,)  # a list of one, as a text of one is
     if isinstance(value, list | tuple):
         return _parse_items(members, tuple(value))
     if Path in members and isinstance(value, Path):

@@ -18,11 +18,13 @@ _OTHERS = {
 
 def names() -> list[str]:
     """Return the names that ``labelkit`` offers."""
-    return [*(python_name(word) for word in COMMANDS), *_OTHERS]
+    return [*(python_name(word) for word in COMMANDS), *_OTHERS, "errors"]
 
 
 def find(name: str) -> object:
     """Return the function or group of a command, or another name of the door; ``None`` if there is no such name."""
+    if name == "errors":
+        return import_module("labelkit.errors")
     if name in _OTHERS:
         return getattr(import_module(_OTHERS[name]), name)
     for word, entry in COMMANDS.items():

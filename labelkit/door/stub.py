@@ -25,6 +25,7 @@ from collections.abc import Sequence
 from os import PathLike
 from typing import Literal, final
 
+from labelkit import errors as errors
 from labelkit.door.result import Result as Result
 from labelkit.store.frame import Store as Store
 from labelkit.store.frame import open_store as open_store
@@ -68,7 +69,8 @@ def _type(annotation: object) -> str:
     if origin is Literal:
         return f"Literal[{', '.join(map(repr, get_args(annotation)))}]"
     if origin is tuple:
-        return f"Sequence[{_type(get_args(annotation)[0])}]"
+        one, *others = (_type(argument) for argument in get_args(annotation) if argument is not Ellipsis)
+        return f"Sequence[{one}]" if others else f"Sequence[{one}] | {one}"
     names: dict[object, str] = {type(None): "None", Path: "str | PathLike[str]"}
     return names.get(annotation) or str(getattr(annotation, "__name__", annotation))
 

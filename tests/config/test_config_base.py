@@ -42,6 +42,22 @@ class Pond(StageConfig):
     out: Path | None = Field(None, json_schema_extra=option("Run", preset=False))
 
 
+@pytest.mark.parametrize(("given_value", "blocks"), [(7, (7,)), ("7", (7,)), ([7], (7,)), ((7, 8), (7, 8))])
+def test_one_number_is_a_list_of_one(given_value: object, blocks: tuple[int, ...]) -> None:
+    assert Pond.model_validate({"blocks": given_value}).blocks == blocks
+
+
+@pytest.mark.parametrize("given_value", [True, 1.5, (1.5,)])
+def test_what_is_no_whole_number_is_no_list_of_whole_numbers(given_value: object) -> None:
+    with pytest.raises(ValidationError):
+        Pond.model_validate({"blocks": given_value})
+
+
+def test_one_number_is_no_pair() -> None:
+    with pytest.raises(ValidationError):
+        Pond.model_validate({"corners": 1.0})
+
+
 def problem_of(**values: object) -> str:
     with pytest.raises(ValidationError) as caught:
         Pond.model_validate(values)

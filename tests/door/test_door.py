@@ -147,6 +147,13 @@ def test_warnings_of_a_stage_reach_the_log(caplog: pytest.LogCaptureFixture, mon
     assert [record.message for record in caplog.records] == ["half of it is gone"]
 
 
+def test_errors_are_there_without_an_import_of_their_own() -> None:
+    code = "import labelkit; print(labelkit.errors.ConfigError.exit_code)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+
+    assert done.stdout == "2\n"
+
+
 def test_a_group_lists_its_commands() -> None:
     assert list(labelkit.discover) == ["categories", "head", "answer", "snowball", "lmcs"]
     with pytest.raises(AttributeError, match=r"labelkit\.discover has no 'groups'; it has categories"):
