@@ -8,11 +8,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from labelkit.cli.config import CONFIG_CLASSES
-from labelkit.cli.main import COMMANDS, build_app
+from labelkit.cli.main import COMMANDS, PANELS, build_app
 from labelkit.cli.options import COMMON_PANEL
 from labelkit.config.base import StageConfig, allows_none, bounds, choices, is_switch, metavar, value_text
+from labelkit.door import python_name
 from typer.main import get_command
 
+from generate.json_keys import keys_table
 from generate.markdown import Page, block, code, page, table, text
 
 FOLDER = "reference/commands"
@@ -41,11 +43,6 @@ def all_commands() -> Iterator[tuple[Words, Any]]:
         yield from _below((name,), root.commands[name])
 
 
-def link(words: Words, start: str) -> str:
-    """Return a link to the page of a command, from a page in the folder ``start``."""
-    return f"[`labelkit {' '.join(words)}`]({start}{'/'.join(words)}.md)"
-
-
 def _below(words: Words, command: Any) -> Iterator[tuple[Words, Any]]:
     yield words, command
     for name, below in _subcommands(command).items():
@@ -57,17 +54,18 @@ def _subcommands(command: Any) -> dict[str, Any]:
 
 
 def _overview() -> str:
-    root: Any = get_command(build_app(None))
-    rows = []
-    for name, entry in COMMANDS.items():
-        is_group = bool(_subcommands(root.commands[name])) and name != "config"
-        rows.append([f"[`{name}`]({name}{'/index' if is_group else ''}.md)", text(entry.summary)])
+    groups = {words[0] for words, command in all_commands() if _subcommands(command)} - {"config"}
+    panels = []
+    for panel, names in PANELS.items():
+        rows = [[f"[`{name}`]({name}{'/index' * (name in groups)}.md)", text(COMMANDS[name].summary)] for name in names]
+        panels.append(page(f"## {panel}", table(["Command", "What it does"], rows)))
     return page(
         "# Commands",
         "Options come from four places, each stronger than the one before: defaults, a preset (`--preset`), "
         "a file (`--config`), the command line. `labelkit config COMMAND` shows the outcome and its origins.",
-        table(["Command", "What it does"], rows),
-        "Every command ends with one of the [exit codes](../exit-codes.md).",
+        *panels,
+        "Every command ends with one of the [exit codes](../exit-codes.md), and is also a "
+        "[function of Python](../../python/index.md).",
     )
 
 
@@ -95,8 +93,32 @@ def _command_page(words: Words, command: Any) -> str:
     if words == ("config",):
         below = "`COMMAND` is any command that has options of its own: `labelkit config train sela`."
     return page(
-        _heading(words), *_said(command), below, *sections, page("## All commands", _option_table(common, config))
+        _heading(words),
+        *_said(command),
+        below,
+        *sections,
+        page("## All commands", _option_table(common, config)),
+        _in_python(words, config),
+        _printed(words),
     )
+
+
+def _in_python(words: Words, config: type[StageConfig] | None) -> str:
+    """Return the call of a command's function, with the arguments that it needs."""
+    if config is None:
+        return ""
+    needed = ", ".join(f"{name}=..." for name, field in config.model_fields.items() if field.is_required())
+    return page(
+        "## From Python",
+        block(f"labelkit.{'.'.join(map(python_name, words))}({needed})", "python"),
+        "Every option is a keyword argument. What it returns has the keys below as its `values`.",
+    )
+
+
+def _printed(words: Words) -> str:
+    keys = keys_table(" ".join(words))
+    told = "What `--json` prints, by example: other options may add keys. `a[].b` is the key `b` of each object in `a`."
+    return page("## JSON keys", told, keys) if keys else ""
 
 
 def _heading(words: Words) -> str:

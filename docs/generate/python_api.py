@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 from importlib import import_module
 
-from generate.markdown import Page, page
+import labelkit
+from labelkit.door import python_name
+from labelkit.stages.commands import all_commands
+
+from docstrings import markdown
+from generate.markdown import Page, page, table, text
 
 PACKAGES = {
     "labelkit.losses": "Losses",
@@ -16,9 +22,31 @@ PACKAGES = {
 }
 
 
+DOOR = ("labelkit.door.result.Result", "labelkit.store.frame.open_store", "labelkit.store.frame.Store")
+"""Names of ``labelkit`` beside the functions, where they are defined."""
+
+
 def python_pages() -> list[Page]:
     """Return one page per package, with every name that it exports."""
-    return [_package_page(name, title) for name, title in PACKAGES.items()]
+    return [_door_page(), *(_package_page(name, title) for name, title in PACKAGES.items())]
+
+
+def _door_page() -> Page:
+    """Return the page of what ``import labelkit`` offers: a function per command, results, stores."""
+    rows = []
+    for words, command in all_commands().items():
+        name = f"labelkit.{'.'.join(map(python_name, words))}"
+        rows.append([f"[`{name}`](../reference/commands/{'/'.join(words)}.md#from-python)", text(command.text)])
+    return Page(
+        "python/index.md",
+        "Commands as functions",
+        page(
+            "# labelkit",
+            "\n\n".join(text(part) for part in markdown(inspect.getdoc(labelkit) or "").split("\n\n")),
+            table(["Function", "What it does"], rows),
+            *(f"::: {name}" for name in DOOR),
+        ),
+    )
 
 
 def _package_page(name: str, title: str) -> Page:
