@@ -38,7 +38,7 @@ from labelkit.stages.discover.grouping import group_first, read_grouping
 from labelkit.stages.discover.held_out import Evidence, Grouping, given_label_evidence, hidden_label_evidence
 from labelkit.stages.new_files import check_new_file
 from labelkit.stages.progress import current_progress
-from labelkit.stages.read.given_labels import labeled_array, labels_to_use
+from labelkit.stages.read.given_labels import GivenLabels, labeled_array, labels_to_use
 from labelkit.stages.result import Cell, SimpleResult, Table, jsonable
 from labelkit.store.commit import commit_bytes
 from labelkit.store.embeddings import EmbeddingStore, open_store
@@ -102,36 +102,9 @@ def answer_images(config: DiscoverAnswerConfig) -> SimpleResult:
         )
     is_new = grouping.class_of_group[grouping.group_ids] < 0
     new_share = float(is_new[unlabeled].mean())
-    calibration_rows = np.zeros(len(grouping.rows), dtype=bool)
-    if config.calibration_labels is not None:
-        fresh = _given_labels(config.calibration_labels, store, grouping, unlabeled, given.class_names)
-        calibration_rows = fresh >= 0
-        evidence = given_label_evidence(grouping, fresh)
-    else:
-        if (usable >= 0).sum() == 0:
-            raise DatasetError(
-                given.where,
-                "has no labels that may be used, and a confidence cannot be calibrated without any",
-                "Embed a data set with labels, pass some with --labels, or give some with --calibration-labels FILE.",
-            )
-        hidden = hidden_label_evidence(
-            grouping,
-            usable,
-            new_share=new_share,
-            share=config.calibration_share,
-            num_rounds=config.calibration_rounds,
-            seed=config.seed,
-        )
-        if hidden is None:
-            raise DatasetError(
-                str(store.path),
-                "no class has two labels, so that none can be hidden and looked for",
-                "Label more images, or give labels of other images with --calibration-labels FILE.",
-            )
-        evidence = hidden
+    evidence, calibration_rows = _evidence(config, store, grouping, given, new_share)
     calibration = _calibrate(evidence, config.coverage)
     found = _confidences(grouping, calibration)
-
     sure = found.confidence >= config.min_confidence
     if config.coverage is not None:
         sure &= found.is_single
@@ -141,30 +114,11 @@ def answer_images(config: DiscoverAnswerConfig) -> SimpleResult:
     _say(config, calibration, trained, found.confidence[unlabeled], decisions[unlabeled])
     counts = {DECISIONS[kind]: int((decisions == kind).sum()) for kind in (KNOWN, NEW, UNSURE)}
     summary = _summary(config, calibration, grouping, new_share, trained)
-    order = np.flatnonzero(unlabeled)
-    text = _csv_text(store, grouping, found, decisions, order)
+    text = _csv_text(store, grouping, found, decisions, np.flatnonzero(unlabeled))
     arrays = _arrays(store, grouping, found, decisions, calibration_rows, usable)
     arrays |= labeled_array(store, grouping.rows, given)
-    metrics = {"counts": counts, "calibration": summary}
-    params = {
-        key: value
-        for key, value in config.to_yaml_dict(operational=False).items()
-        if key not in ("calibration_labels", "labels", "max_memory")
-    }
-    path = write_result(
-        store,
-        name,
-        kind="answers",
-        arrays={**arrays, "metrics": jsonable(metrics)},  # type: ignore[dict-item]  # an object, as metrics may be
-        params={
-            **params,
-            **({"labels": given.source} if given.source else {}),
-            "grouping": grouping.name,
-            "temperature": calibration.temperature,
-        },
-        stage="discover answer",
-        overwrite=config.overwrite,
-    )
+    arrays["metrics"] = jsonable({"counts": counts, "calibration": summary})  # type: ignore[assignment]  # an object, as metrics may be
+    path = _write_result(config, store, name, arrays, grouping, given, calibration)
     commit_bytes(table_path, text)
     made = [path, table_path, *grouped]
     if config.plot is not None:
@@ -187,6 +141,69 @@ def answer_images(config: DiscoverAnswerConfig) -> SimpleResult:
         "groups": [{"name": c[0], "kind": c[1], "images": c[2], "sure": c[3], "mean_confidence": c[4]} for c in cells],
     }
     return SimpleResult(values, tuple(made), _tables(counts, cells, calibration))
+
+
+def _evidence(
+    config: DiscoverAnswerConfig, store: EmbeddingStore, grouping: Grouping, given: GivenLabels, new_share: float
+) -> tuple[Evidence, NDArray[np.bool_]]:
+    """Return how often the grouping is right, and which of its rows that was learned from beside those with labels.
+
+    Raises:
+        DatasetError: no labels to calibrate with.
+    """
+    usable = given.labels
+    if config.calibration_labels is not None:
+        fresh = _given_labels(config.calibration_labels, store, grouping, usable < 0, given.class_names)
+        return given_label_evidence(grouping, fresh), fresh >= 0
+    if not (usable >= 0).any():
+        raise DatasetError(
+            given.where,
+            "has no labels that may be used, and a confidence cannot be calibrated without any",
+            "Embed a data set with labels, pass some with --labels, or give some with --calibration-labels FILE.",
+        )
+    hidden = hidden_label_evidence(
+        grouping,
+        usable,
+        new_share=new_share,
+        share=config.calibration_share,
+        num_rounds=config.calibration_rounds,
+        seed=config.seed,
+    )
+    if hidden is None:
+        raise DatasetError(
+            str(store.path),
+            "no class has two labels, so that none can be hidden and looked for",
+            "Label more images, or give labels of other images with --calibration-labels FILE.",
+        )
+    return hidden, np.zeros(len(grouping.rows), dtype=bool)
+
+
+def _write_result(
+    config: DiscoverAnswerConfig,
+    store: EmbeddingStore,
+    name: str,
+    arrays: dict[str, NDArray[np.generic] | list[str]],
+    grouping: Grouping,
+    given: GivenLabels,
+    calibration: _Calibration,
+) -> Path:
+    """Write the answer beside the store, with the options and what follows from them."""
+    params = {
+        key: value
+        for key, value in config.to_yaml_dict(operational=False).items()
+        if key not in ("calibration_labels", "labels", "max_memory")
+    }
+    params |= {"labels": given.source} if given.source else {}
+    params |= {"grouping": grouping.name, "temperature": calibration.temperature}
+    return write_result(
+        store,
+        name,
+        kind="answers",
+        arrays=arrays,
+        params=params,
+        stage="discover answer",
+        overwrite=config.overwrite,
+    )
 
 
 def _check_outputs(config: DiscoverAnswerConfig, store: EmbeddingStore, table_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +29,27 @@ from labelkit.store.results import write_result
 _BLOCK_BYTES = 48 << 20
 
 
+@dataclass(frozen=True)
+class _Classes:
+    """Classes of some rows.
+
+    Attributes:
+        ids: (n,) int64, number of the class of each row.
+        labels: (k,) int64, label of each class, -1 = a new one.
+        centroids: (k, d), if there are any.
+        confidence: (n,) float32, if there is one.
+        inertia: sum of squared distances to the centroids.
+        iterations: of the best start.
+    """
+
+    ids: NDArray[np.int64]
+    labels: NDArray[np.int64]
+    centroids: NDArray[np.floating] | None = None
+    confidence: NDArray[np.float32] | None = None
+    inertia: float = 0.0
+    iterations: int = 0
+
+
 def discover_categories(config: DiscoverCategoriesConfig) -> SimpleResult:
     """Choose the number of classes, then assign every row: by semi-supervised k-means, without labels by k-means.
 
@@ -50,51 +72,25 @@ def discover_categories(config: DiscoverCategoriesConfig) -> SimpleResult:
     judgement = judge_class_number(config, given.where, given.class_names, features, labels)
     for note in judgement.notes:
         current_progress().message(note)
-    num_classes = judgement.choice.best
-    generator = keyed_generator(config.seed, "cluster")
-    labeled = labels >= 0
-    with current_progress().task(f"assigning rows to {num_classes} classes", total=None):
-        if labeled.any():
-            cluster_ids, centroids, inertia, iterations, class_of_cluster = semi_supervised_cluster(
-                features,
-                labeled,
-                labels[labeled],
-                num_classes,
-                generator=generator,
-                num_inits=config.num_inits,
-                max_iter=100,
-                tol=1e-4,
-            )
-        else:
-            found = kmeans(features, num_classes, generator=generator, num_inits=config.num_inits)
-            cluster_ids, inertia, iterations = found.cluster_ids, found.inertia, found.num_iterations
-            centroids = found.centroids.astype(np.float32)
-            class_of_cluster = np.full(num_classes, -1, dtype=np.int64)
+    found = _assign(config, features, labels, judgement.choice.best)
     seconds = time.monotonic() - started
     evidence = judgement.to_json()
+    params = {name: getattr(config, name) for name in ("criterion", "search", "num_draws", "max_rows", "num_inits")}
     result = _write(
         store,
         config,
         rows,
-        cluster_ids,
-        class_of_cluster,
+        found,
         given,
         earlier,
-        stage="discover categories",
-        default_name="categories",
-        centroids=centroids,
         params={
-            "criterion": config.criterion,
+            **params,
             "min_classes": judgement.searched[0],
             "max_classes": judgement.searched[1],
-            "search": config.search,
-            "num_draws": config.num_draws,
-            "max_rows": config.max_rows,
-            "num_inits": config.num_inits,
             "seed": config.seed,
             "split": config.split,
-            "inertia": inertia,
-            "iterations": iterations,
+            "inertia": found.inertia,
+            "iterations": found.iterations,
             **({"labels": given.source} if given.source else {}),
             **evidence,
         },
@@ -107,6 +103,35 @@ def discover_categories(config: DiscoverCategoriesConfig) -> SimpleResult:
 
     plot = write_class_number_plot(config.plot, judgement.choice)
     return SimpleResult({**result.values, "plot": plot}, (*result.paths, plot), result.shown)
+
+
+def _assign(
+    config: DiscoverCategoriesConfig, features: StoredRows, labels: NDArray[np.int64], num_classes: int
+) -> _Classes:
+    """Give every row one of so many classes."""
+    generator = keyed_generator(config.seed, "cluster")
+    labeled = labels >= 0
+    with current_progress().task(f"assigning rows to {num_classes} classes", total=None):
+        if labeled.any():
+            ids, centroids, inertia, iterations, classes = semi_supervised_cluster(
+                features,
+                labeled,
+                labels[labeled],
+                num_classes,
+                generator=generator,
+                num_inits=config.num_inits,
+                max_iter=100,
+                tol=1e-4,
+            )
+            return _Classes(ids, classes, centroids, inertia=inertia, iterations=iterations)
+        found = kmeans(features, num_classes, generator=generator, num_inits=config.num_inits)
+        return _Classes(
+            found.cluster_ids,
+            np.full(num_classes, -1, dtype=np.int64),
+            found.centroids,
+            inertia=found.inertia,
+            iterations=found.num_iterations,
+        )
 
 
 def _features(config: DiscoverCategoriesConfig, store: EmbeddingStore, rows: NDArray[np.int64]) -> StoredRows:
@@ -149,13 +174,9 @@ def discover_head(config: DiscoverHeadConfig) -> SimpleResult:
         store,
         config,
         np.arange(store.n),
-        cluster_ids,
-        class_of_output,
+        _Classes(cluster_ids, class_of_output, confidence=confidence),
         labels_to_use(None, store, np.arange(store.n, dtype=np.int64)),
         read_earlier(config, config.result or "head"),
-        stage="discover head",
-        default_name="head",
-        confidence=confidence,
         params={"num_classes": outputs, "temperature": config.temperature},
         extra={"num_classes": outputs},
         table=None,
@@ -166,26 +187,21 @@ def _write(
     store: EmbeddingStore,
     config: DiscoverCategoriesConfig | DiscoverHeadConfig,
     rows: NDArray[np.int64],
-    cluster_ids: NDArray[np.int64],
-    class_of_cluster: NDArray[np.int64],
+    found: _Classes,
     given: GivenLabels,
     earlier: Groups | None,
     *,
-    stage: str,
-    default_name: str,
     params: dict[str, object],
     extra: dict[str, object],
     table: Table | None,
-    centroids: NDArray[np.float32] | None = None,
-    confidence: NDArray[np.float32] | None = None,
 ) -> SimpleResult:
-    classes = [given.class_names[label] if label >= 0 else None for label in class_of_cluster.tolist()]
-    lasting = lasting_ids(
-        earlier, store, rows, cluster_ids, len(classes), keep_overlap=config.keep_overlap, classes=classes
-    )
+    """Give classes the ids of an earlier run, write them beside the store, and say what they are."""
+    classes = [given.class_names[label] if label >= 0 else None for label in found.labels.tolist()]
+    overlap = config.keep_overlap
+    lasting = lasting_ids(earlier, store, rows, found.ids, len(classes), keep_overlap=overlap, classes=classes)
     pseudo_labels = np.full(store.n, -1, dtype=np.int64)
-    pseudo_labels[rows] = lasting.ids[cluster_ids]
-    names, is_new = lasting.names(class_of_cluster, given.class_names), lasting.new_classes(class_of_cluster)
+    pseudo_labels[rows] = lasting.ids[found.ids]
+    names, is_new = lasting.names(found.labels, given.class_names), lasting.new_classes(found.labels)
     arrays: dict[str, NDArray[np.generic] | list[str]] = {
         "pseudo_labels": pseudo_labels,
         "names": names,
@@ -193,23 +209,23 @@ def _write(
         **lasting.arrays(),
         **labeled_array(store, rows, given),
     }
-    if centroids is not None:
-        arrays["centroids"] = lasting.place(centroids.astype(np.float32))
-    if confidence is not None:
-        arrays["confidence"] = confidence
-    name = config.result or default_name
+    if found.centroids is not None:
+        arrays["centroids"] = lasting.place(found.centroids.astype(np.float32))
+    if found.confidence is not None:
+        arrays["confidence"] = found.confidence
+    kind = config.command[1]
+    name = config.result or kind
     path = write_result(
         store,
         name,
         kind="classes",
         arrays=arrays,
         params={**params, **lasting.params()},
-        stage=stage,
+        stage=f"discover {kind}",
         overwrite=config.overwrite,
     )
-    found = pseudo_labels[rows]
-    sizes = np.bincount(found, minlength=len(names))
-    with_label = np.bincount(found[given.labeled], minlength=len(names))
+    sizes = np.bincount(pseudo_labels[rows], minlength=len(names))
+    with_label = np.bincount(pseudo_labels[rows][given.labeled], minlength=len(names))
     cells: list[list[Cell]] = [
         [j, names[j], "new" if is_new[j] else "old", int(sizes[j]), int(with_label[j])]
         for j in np.flatnonzero(~lasting.retired).tolist()

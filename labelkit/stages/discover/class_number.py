@@ -132,14 +132,7 @@ def judge_class_number(
     if config.search != "path":
         return Judgement(_published(config, features[:], labels, low, high), (low, high), len(features), ())
 
-    if "heldout" in criteria and (sizes == 1).any():
-        single = [class_names[label] for label in classes[sizes == 1]]
-        some = ", ".join(single[:_SHOWN_NAMES]) + (", ..." if len(single) > _SHOWN_NAMES else "")
-        notes.append(
-            f"heldout: {len(single)} of {len(sizes)} classes have one labeled row and none to hold out: {some}"
-        )
-    elif config.criterion == "auto" and len(sizes) and "heldout" not in criteria:
-        notes.append("heldout is left out: no class has two labeled rows")
+    notes += _notes_of_labels(config, criteria, [class_names[label] for label in classes[sizes == 1]], sizes)
     numbers = class_numbers(low, high)
     if len(numbers) <= high - low:
         notes.append("numbers above 100 were tried in steps of 2 %")
@@ -160,20 +153,43 @@ def judge_class_number(
             raise DatasetError(
                 where, f"rows repeat: {error}", f"Embed other images, or pass --min-classes below {low}."
             ) from error
+    notes += _notes_of_choice(choice, criteria, (low, high), len(used), sizes)
+    return Judgement(choice, (low, high), len(used), tuple(notes))
+
+
+def _notes_of_labels(
+    config: DiscoverCategoriesConfig, criteria: Sequence[Criterion], single: list[str], sizes: NDArray[np.int64]
+) -> list[str]:
+    """Say what labels are too few for; ``single`` are names of classes with one labeled row."""
+    if "heldout" in criteria and single:
+        some = ", ".join(single[:_SHOWN_NAMES]) + (", ..." if len(single) > _SHOWN_NAMES else "")
+        return [f"heldout: {len(single)} of {len(sizes)} classes have one labeled row and none to hold out: {some}"]
+    if config.criterion == "auto" and len(sizes) and "heldout" not in criteria:
+        return ["heldout is left out: no class has two labeled rows"]
+    return []
+
+
+def _notes_of_choice(
+    choice: ClassNumberChoice,
+    criteria: Sequence[Criterion],
+    searched: tuple[int, int],
+    num_rows: int,
+    sizes: NDArray[np.int64],
+) -> list[str]:
+    """Say what limits the choice; ``sizes`` are the labeled rows of each class."""
+    notes, (low, high) = [], searched
     if choice.numbers[-1] < high:
         notes.append(f"numbers above {choice.numbers[-1]} were not tried: half of the rows has no more different ones")
     for curve in choice.criteria:
         if not curve.tells:
             notes.append(f"{curve.name} finds no number better than chance, so it allows every one")
         elif curve.name == "silhouette":
-            strata = (
-                [len(used)] if set(criteria) <= set(LABEL_FREE) else [len(used) - int(sizes.sum()), *sizes.tolist()]
-            )
+            strata = [num_rows] if set(criteria) <= set(LABEL_FREE) else [num_rows - int(sizes.sum()), *sizes.tolist()]
             exact = sum((size + 1) // 2 for size in strata) <= EXACT_SILHOUETTE_ROWS
             notes.append("silhouette: " + ("exact" if exact else "simplified (distances to cluster means)"))
     if choice.best in (low, high) and low < high:
         notes.append(f"the choice is at the {'lower' if choice.best == low else 'upper'} end of what was tried")
-    return Judgement(choice, (low, high), len(used), tuple(notes))
+    return notes
 
 
 def _criteria(config: DiscoverCategoriesConfig, where: str, sizes: NDArray[np.int64]) -> Sequence[Criterion]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import resource
 import signal
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,16 +15,15 @@ import torch
 from numpy.typing import NDArray
 
 from labelkit import __version__
-from labelkit.config.base import value_text
 from labelkit.config.embed import EmbedConfig
 from labelkit.data.datasets import FileSource, ImageDataset
-from labelkit.data.decode import Channels
 from labelkit.data.eval_loader import EvalLoader
 from labelkit.data.registry import load_dataset
 from labelkit.data.views.spec import Normalize
 from labelkit.engine.devices import Runtime
 from labelkit.errors import ConfigError, DivergenceError, Interrupted
 from labelkit.models.inference import InferenceNetwork
+from labelkit.stages.embed.dry_run import color_channels, describe_plan
 from labelkit.stages.embed.memory import check_embed_memory
 from labelkit.stages.embed.patches import PatchCollector, patch_shape, patch_summary, plan_patches
 from labelkit.stages.embed.reuse import plan_reuse
@@ -72,7 +69,7 @@ def embed_images(config: EmbedConfig) -> SimpleResult:
     if reused:
         plan = plan_reuse(config.out, plan, reused, dataset)
     if config.dry_run:
-        return _describe_plan(config, runtime, model, dataset, plan, shape)
+        return describe_plan(config, runtime, model, dataset, plan, shape)
     progress = current_progress()
     for note in dataset.notes:
         progress.message(note)
@@ -406,7 +403,7 @@ def _embed_rows(
         rows=rows,
         batch_size=config.batch_size,
         normalize=Normalize(spec.mean, spec.std),
-        channels=_channels(spec.channels),
+        channels=color_channels(spec.channels),
         device=runtime.device,
         num_workers=config.num_workers,
         identify=True,
@@ -444,10 +441,6 @@ def _embed_rows(
     return {name: np.concatenate(pieces) for name, pieces in found.items()}, skipped
 
 
-def _channels(number: int) -> Channels:
-    return 1 if number == 1 else 3
-
-
 @contextmanager
 def _stop_between_batches() -> Iterator[list[int]]:
     """Turn SIGINT and SIGTERM into a note that is read between batches."""
@@ -465,56 +458,3 @@ def _stop_between_batches() -> Iterator[list[int]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _describe_plan(
-    config: EmbedConfig,
-    runtime: Runtime,
-    model: EmbeddingNetwork,
-    dataset: ImageDataset,
-    plan: EmbeddingPlan,
-    shape: tuple[int, int, int] | None,
-) -> SimpleResult:
-    """Time two batches on real images, write nothing."""
-    spec = model.network.input_spec
-    rows = np.arange(min(len(dataset), 2 * config.batch_size), dtype=np.int64)
-    loader = EvalLoader(
-        dataset,
-        model.view,
-        rows=rows,
-        batch_size=config.batch_size,
-        normalize=Normalize(spec.mean, spec.std),
-        channels=_channels(spec.channels),
-        device=runtime.device,
-    )
-    started = time.perf_counter()
-    with torch.inference_mode(), runtime.autocast():
-        for batch in loader:
-            model.network.embed(batch.images)
-    seconds = (time.perf_counter() - started) / len(rows)
-    width = plan.dim * (2 if config.dtype == "float16" else 4)
-    unit = 1 if sys.platform == "darwin" else 1024
-    parameters = sum(p.numel() for p in model.network.parameters())
-    values: dict[str, object] = {
-        "config": config.to_yaml_dict(),
-        "images": len(dataset),
-        "dim": plan.dim,
-        **({"reused": plan.num_reused} if plan.reused is not None else {}),
-        "model": model.network.identity["name"],
-        "parameters": parameters,
-        "store_mib": round(len(dataset) * (width + 48) / 2**20, 2),
-        "memory_mib": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**20),
-        "estimated_minutes": round((len(dataset) - plan.num_reused) * seconds / 60, 2),
-        "device": str(runtime.device),
-    }
-    if shape is not None:
-        patches = plan_patches(config, model.network, plan, shape)
-        values["patches"] = f"{patches.count} of {shape[0]} x {shape[1]}, {shape[2]} values, {patches.dtype}"
-        values["patches_mib"] = round(patches.estimated_bytes() / 2**20, 2)
-    rows_shown = [[key, str(value)] for key, value in values.items() if key != "config"]
-    options = [[key, value_text(value, longest=None)] for key, value in config.to_yaml_dict().items()]
-    shown = (
-        Table("configuration", ["option", "value"], options),
-        Table("plan (nothing was written)", ["what", "value"], rows_shown),
-    )
-    return SimpleResult(values, (), shown)

@@ -171,47 +171,57 @@ def _search(
     search: Search
     if found is None:
         if filtered:
-            features, rows = features.subset(np.flatnonzero(chosen)), rows[chosen]
+            features, rows, chosen = features.subset(np.flatnonzero(chosen)), rows[chosen], chosen[chosen]
         what = f"exact search for {len(queries.names):,} queries among {len(rows):,} rows of {store.dim} numbers"
         beside = search_bytes(len(queries.names), store.dim, config.k)
         in_blocks = memory.in_blocks(len(rows), store.dim, beside=beside, what=what, remedy="give fewer queries")
         search = ExactSearch(features.read(in_blocks=in_blocks), metric=metric)
     else:
         search = found.search
-    passes = chosen if found is not None else np.ones(len(rows), dtype=np.bool_)
-
-    def duplicates(
-        query: int, indices: NDArray[np.int64], scores: NDArray[np.float32]
-    ) -> tuple[NDArray[np.bool_], NDArray[np.bool_], NDArray[np.bool_]]:
-        """Of rows that were found, those that are the query, have its file, or its embedding."""
-        itself = rows[indices] == queries.rows[query]
-        same_file = np.zeros(len(indices), dtype=np.bool_)
-        if queries.sha256 is not None and store.has_images:
-            same_file = (store.sha256[rows[indices]] == queries.sha256[query]).all(axis=1)
-        cosines = scores if metric == "cosine" else _cosines(queries.embeddings[query], features[indices])
-        return itself, same_file, cosines >= DUPLICATE_COSINE
+    searched = _Gallery(features, rows, chosen)
 
     def is_wanted(query: int, indices: NDArray[np.int64], scores: NDArray[np.float32]) -> NDArray[np.bool_]:
-        wanted = passes[indices]
+        wanted = searched.chosen[indices]
         if config.skip_duplicates:
-            wanted = wanted & ~np.logical_or.reduce(duplicates(query, indices, scores))
+            kinds = _duplicates(store, searched, queries, query, indices, scores)
+            wanted = wanted & ~np.logical_or.reduce(kinds)
         return wanted
 
-    needs_choice = config.skip_duplicates or not passes.all()
+    needs_choice = config.skip_duplicates or not searched.chosen.all()
     begin = time.perf_counter()
     ranked = find(search, queries.embeddings, min(config.k, num_chosen), len(rows), is_wanted if needs_choice else None)
     seconds = time.perf_counter() - begin
     hits = []
     for query, (indices, scores) in enumerate(ranked):
-        itself, same_file, same_picture = duplicates(query, indices, scores)
-        kinds = np.select([itself, same_file, same_picture], ["itself", "same file", "same picture"], "").tolist()
+        kinds = _duplicates(store, searched, queries, query, indices, scores)
+        named = np.select(kinds, ["itself", "same file", "same picture"], "").tolist()
         hits.append(
             [
                 _Hit(int(rows[index]), float(score), kind or None)
-                for index, score, kind in zip(indices, scores, kinds, strict=True)
+                for index, score, kind in zip(indices, scores, named, strict=True)
             ]
         )
     return hits, found, seconds
+
+
+def _duplicates(
+    store: EmbeddingStore,
+    gallery: _Gallery,
+    queries: Queries,
+    query: int,
+    indices: NDArray[np.int64],
+    scores: NDArray[np.float32],
+) -> list[NDArray[np.bool_]]:
+    """Of places in the gallery that were found, (m,) each: those that are the query, have its file, its embedding."""
+    rows = gallery.rows[indices]
+    itself = rows == queries.rows[query]
+    same_file = np.zeros(len(indices), dtype=np.bool_)
+    if queries.sha256 is not None and store.has_images:
+        same_file = (store.sha256[rows] == queries.sha256[query]).all(axis=1)
+    cosines: NDArray[np.floating] = scores
+    if store.metric != "cosine":
+        cosines = _cosines(queries.embeddings[query], gallery.features[indices])
+    return [itself, same_file, cosines >= DUPLICATE_COSINE]
 
 
 def _cosines(query: NDArray[np.float32], rows: NDArray[np.float32]) -> NDArray[np.float64]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -26,6 +27,9 @@ from labelkit.stages.read.networks import TrainedRun, load_run
 from labelkit.stages.result import Cell, SimpleResult, Table
 from labelkit.stages.show.images import image_channels, shown_dataset, shown_rows
 
+if TYPE_CHECKING:
+    from labelkit.stages.pictures.plots import Panel
+
 _NOTE = (
     "Arrows: from where features are taken to where they are put (weights above --min-weight), the thicker the more.\n"
     "stays: share of the features of a position that stays there; sources: how many positions each output is made of."
@@ -39,6 +43,37 @@ class _Move:
     source: int
     target: int
     weight: float
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What the assembly does with one image.
+
+    Attributes:
+        grid: rows and columns of cells.
+        moves: the heaviest.
+        stays: (rows, columns), share that stays.
+        sources: (rows, columns), positions that each output is made of.
+        numbers: means of these, of the way of the moves, and the change of the embedding.
+    """
+
+    grid: tuple[int, int]
+    moves: list[_Move]
+    stays: NDArray[np.float32]
+    sources: NDArray[np.float32]
+    numbers: dict[str, float]
+
+    def listed_moves(self) -> list[dict[str, object]]:
+        """Return the moves by row and column of their cells."""
+        width = self.grid[1]
+        return [
+            {
+                "from": list(divmod(move.source, width)),
+                "to": list(divmod(move.target, width)),
+                "weight": round(move.weight, 4),
+            }
+            for move in self.moves
+        ]
 
 
 def show_assembly(config: ShowAssemblyConfig) -> SimpleResult:
@@ -66,7 +101,7 @@ def show_assembly(config: ShowAssemblyConfig) -> SimpleResult:
     else:
         dataset = shown_dataset(config, run)
         chosen = [(dataset.sample_ids[row], dataset, int(row)) for row in shown_rows(config, run, dataset)]
-    from labelkit.stages.pictures.plots import Arrow, Panel, write_panels  # matplotlib takes a second to load
+    from labelkit.stages.pictures.plots import write_panels  # matplotlib takes a second to load
 
     described: list[dict[str, object]] = []
     cells: list[list[Cell]] = []
@@ -74,52 +109,12 @@ def show_assembly(config: ShowAssemblyConfig) -> SimpleResult:
     with current_progress().task("assembly", total=len(chosen)) as task:
         for name, dataset, row in chosen:
             view, pixels = _view(run, runtime, dataset, row)
-            with torch.no_grad():
-                seen = network(view).assembly
-                embedding = network.embed(view)
-                with network.without_assembly():
-                    effect = float((embedding - network.embed(view)).norm())
-            assert seen is not None
-            height, width = seen.grid
-            moves = _moves(seen, config.min_weight, config.max_arrows)
-            stays, sources = _maps(seen)
-            most = max(2.0, float(sources.max()))
+            seen = _look(network, view, config)
             label = int(dataset.labels[row])
             called = dataset.class_names[label] if label >= 0 else None
-            numbers = {
-                "stays": float(stays.mean()),
-                "sources": float(sources.mean()),
-                "way": float(np.mean([_way(seen, move) for move in moves])) if moves else 0.0,
-                "effect": effect,
-            }
-            described.append(
-                {
-                    "image": name,
-                    "label": called,
-                    **numbers,
-                    "moves": [
-                        {
-                            "from": list(divmod(move.source, width)),
-                            "to": list(divmod(move.target, width)),
-                            "weight": round(move.weight, 4),
-                        }
-                        for move in moves
-                    ],
-                }
-            )
-            cells.append([name, called, *numbers.values(), len(moves)])
-            arrows = tuple(
-                Arrow(_center(move.source, height, width), _center(move.target, height, width), move.weight)
-                for move in moves
-            )
-            drawn.append(
-                [
-                    Panel(pixels, lines=(Path(name).name[-24:], called or "")),
-                    Panel(pixels, lines=(f"{len(moves)} moves",), arrows=arrows),
-                    Panel(pixels, stays, (0.0, 1.0), (f"stays {numbers['stays']:.2f}",)),
-                    Panel(pixels, sources, (1.0, most), (f"sources {numbers['sources']:.1f}",)),
-                ]
-            )
+            described.append({"image": name, "label": called, **seen.numbers, "moves": seen.listed_moves()})
+            cells.append([name, called, *seen.numbers.values(), len(seen.moves)])
+            drawn.append(_panels(seen, pixels, (Path(name).name[-24:], called or "")))
             task.advance()
     write_panels(config.out, ("image", "moves", "stays", "sources"), drawn, note=_NOTE)
     values: dict[str, object] = {
@@ -132,6 +127,43 @@ def show_assembly(config: ShowAssemblyConfig) -> SimpleResult:
     columns = ["image", "label", "stays", "sources", "way", "effect", "moves"]
     title = "share that stays; positions an output is made of; mean way of the moves in cells; change of the embedding"
     return SimpleResult(values, (config.out,), (Table(title, columns, cells),))
+
+
+def _look(network: MetricNetwork, view: Tensor, config: ShowAssemblyConfig) -> _Seen:
+    """What the assembly does with one image (1, c, h, w)."""
+    with torch.no_grad():
+        assembly = network(view).assembly
+        embedding = network.embed(view)
+        with network.without_assembly():
+            effect = float((embedding - network.embed(view)).norm())
+    assert assembly is not None
+    moves = _moves(assembly, config.min_weight, config.max_arrows)
+    stays, sources = _maps(assembly)
+    numbers = {
+        "stays": float(stays.mean()),
+        "sources": float(sources.mean()),
+        "way": float(np.mean([_way(assembly, move) for move in moves])) if moves else 0.0,
+        "effect": effect,
+    }
+    return _Seen(assembly.grid, moves, stays, sources, numbers)
+
+
+def _panels(seen: _Seen, pixels: NDArray[np.float32], lines: tuple[str, str]) -> list[Panel | None]:
+    """A row of the picture: the image, what moves, what stays, how many sources."""
+    from labelkit.stages.pictures.plots import Arrow, Panel  # matplotlib takes a second to load
+
+    height, width = seen.grid
+    arrows = tuple(
+        Arrow(_center(move.source, height, width), _center(move.target, height, width), move.weight)
+        for move in seen.moves
+    )
+    most = max(2.0, float(seen.sources.max()))
+    return [
+        Panel(pixels, lines=lines),
+        Panel(pixels, lines=(f"{len(seen.moves)} moves",), arrows=arrows),
+        Panel(pixels, seen.stays, (0.0, 1.0), (f"stays {seen.numbers['stays']:.2f}",)),
+        Panel(pixels, seen.sources, (1.0, most), (f"sources {seen.numbers['sources']:.1f}",)),
+    ]
 
 
 def _view(run: TrainedRun, runtime: Runtime, dataset: ImageDataset, row: int) -> tuple[Tensor, NDArray[np.float32]]:

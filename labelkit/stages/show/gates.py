@@ -7,7 +7,7 @@ they share; of the trained network and of the one that training began with.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,35 +76,10 @@ def show_gates(config: ShowAttentionConfig, run: TrainedRun) -> SimpleResult:
             raise ConfigError(option, "is for vision transformers; this network has one gate", "Leave it out.")
     runtime = Runtime(device=config.device)
     begun = _untrained(run)
-    shown: list[tuple[str, str | None, Batch]] = []
-    if config.image is not None:
-        for path in config.image:
-            single = one_image(path)
-            batch = next(_batches(config, run, runtime, single, np.zeros(1, dtype=np.int64)))
-            shown.append((str(path), None, batch))
-        measured: list[Batch] = [batch for _, _, batch in shown]
-    else:
-        dataset = shown_dataset(config, run)
-        rows = shown_rows(config, run, dataset)
-        for row in rows.tolist():
-            number = int(dataset.labels[row])
-            (batch,) = _batches(config, run, runtime, dataset, np.array([row]))
-            shown.append((dataset.sample_ids[row], dataset.class_names[number] if number >= 0 else None, batch))
-        every = np.arange(len(dataset))[:: max(1, math.ceil(len(dataset) / _MEASURED))]
-        measured = list(_batches(config, run, runtime, dataset, every))
+    shown, measured = _views(config, run, runtime)
     networks = {} if begun is None else {"begun": begun.to(runtime.device)}
     networks["trained"] = network.to(runtime.device)
-    means: dict[str, float | None] = {"begun": None}
-    counts: dict[str, int] = {}
-    with current_progress().task("attention", total=len(networks) * len(measured)) as task:
-        for name, net in networks.items():
-            values = []
-            for batch in measured:
-                values += [pair.correlation for pair in _look(net, batch)]
-                task.advance()
-            known = [value for value in values if not math.isnan(value)]
-            counts[name] = len(known)
-            means[name] = float(np.mean(known)) if known else None
+    means, num_measured = _agreement(networks, measured)
     from labelkit.stages.pictures.plots import write_panels  # matplotlib takes a second to load
 
     described: list[dict[str, object]] = []
@@ -116,13 +91,12 @@ def show_gates(config: ShowAttentionConfig, run: TrainedRun) -> SimpleResult:
         described.append({"image": name, "label": label, "correlation": numbers})
         cells.append([name, label, numbers.get("begun"), numbers["trained"]])
         drawn.append(_row(run, name, label, batch, pairs))
-    cells.append([f"mean of {counts['trained']} images", None, means["begun"], means["trained"]])
+    cells.append([f"mean of {num_measured} images", None, means["begun"], means["trained"]])
     headings = ["first view", "second view"]
     for kind in networks:
         word = "trained" if kind == "trained" else "before training"
         headings += [f"{word}\nfirst", f"{word}\nsecond", f"{word}\nsecond, carried"]
     write_panels(config.out, headings, drawn, note=_NOTE)
-    measured_values = {"images": counts["trained"], **means}
     tables = (
         Table(
             "correlation of attention in two views, at the places that both show",
@@ -135,10 +109,45 @@ def show_gates(config: ShowAttentionConfig, run: TrainedRun) -> SimpleResult:
         "checkpoint": run.source,
         "method": run.config.command[1],
         "seed": config.seed,
-        "correlation": measured_values,
+        "correlation": {"images": num_measured, **means},
         "images": described,
     }
     return SimpleResult(values_out, (config.out,), tables)
+
+
+def _views(
+    config: ShowAttentionConfig, run: TrainedRun, runtime: Runtime
+) -> tuple[list[tuple[str, str | None, Batch]], list[Batch]]:
+    """Return what is drawn, with name and label, and what is measured."""
+    shown: list[tuple[str, str | None, Batch]] = []
+    if config.image is not None:
+        for path in config.image:
+            batch = next(_batches(config, run, runtime, one_image(path), np.zeros(1, dtype=np.int64)))
+            shown.append((str(path), None, batch))
+        return shown, [batch for _, _, batch in shown]
+    dataset = shown_dataset(config, run)
+    for row in shown_rows(config, run, dataset).tolist():
+        number = int(dataset.labels[row])
+        (batch,) = _batches(config, run, runtime, dataset, np.array([row]))
+        shown.append((dataset.sample_ids[row], dataset.class_names[number] if number >= 0 else None, batch))
+    every = np.arange(len(dataset))[:: max(1, math.ceil(len(dataset) / _MEASURED))]
+    return shown, list(_batches(config, run, runtime, dataset, every))
+
+
+def _agreement(networks: Mapping[str, MetricNetwork], measured: Sequence[Batch]) -> tuple[dict[str, float | None], int]:
+    """Return the mean correlation of each network, ``None`` if there is none, and the images of the trained one."""
+    means: dict[str, float | None] = {"begun": None}
+    known: list[float] = []
+    with current_progress().task("attention", total=len(networks) * len(measured)) as task:
+        for name, network in networks.items():
+            values = []
+            for batch in measured:
+                values += [pair.correlation for pair in _look(network, batch)]
+                task.advance()
+            known = [value for value in values if not math.isnan(value)]
+            means[name] = float(np.mean(known)) if known else None
+    # the trained network is the last one
+    return means, len(known)
 
 
 def _untrained(run: TrainedRun) -> MetricNetwork | None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from labelkit.config.show import ShowPrototypesConfig
 from labelkit.data.datasets import ImageDataset
@@ -16,7 +17,7 @@ from labelkit.errors import CheckpointError, DatasetError
 from labelkit.models.dense_network import DenseNetwork
 from labelkit.stages.new_files import check_new_file
 from labelkit.stages.pictures.files import one_image
-from labelkit.stages.read.networks import load_run
+from labelkit.stages.read.networks import TrainedRun, load_run
 from labelkit.stages.result import Cell, SimpleResult, Table
 from labelkit.stages.show.images import image_channels, shown_dataset, shown_rows
 
@@ -45,28 +46,7 @@ def show_prototypes(config: ShowPrototypesConfig) -> SimpleResult:
     else:
         dataset = shown_dataset(config, run)
         listed = [(dataset, int(row)) for row in shown_rows(config, run, dataset)]
-    device = compute_device(config.device)
-    network = network.to(device).eval()
-    spec = network.input_spec
-    mean, std = (np.array(value, dtype=np.float32) for value in (spec.mean, spec.std))
-    views, maps = [], []
-    for images, row in listed:
-        loader = EvalLoader(
-            images,
-            run.method.eval_view(),
-            rows=[row],
-            batch_size=1,
-            normalize=Normalize(spec.mean, spec.std),
-            channels=image_channels(run.method),
-            device=device,
-        )
-        batch = next(iter(loader))
-        if batch.bad:
-            raise DatasetError(images.sample_ids[row], f"cannot be read: {batch.bad[0][1]}", "Choose another one.")
-        with torch.inference_mode():
-            attention = network.prototype_attention(batch.images)[0].mean(dim=0).float()
-        maps.append(attention.cpu().numpy())
-        views.append(np.clip(batch.images[0].permute(1, 2, 0).cpu().numpy() * std + mean, 0, 1))
+    views, maps = _look(network.to(compute_device(config.device)).eval(), run, listed)
     total = np.mean([found.mean(axis=(0, 1)) for found in maps], axis=0)
     order = np.argsort(-total, kind="stable")[: config.num_prototypes]
     from labelkit.stages.pictures.plots import Panel, write_panels  # matplotlib takes a second to load
@@ -99,3 +79,34 @@ def show_prototypes(config: ShowPrototypesConfig) -> SimpleResult:
         ),
     )
     return SimpleResult(values, (config.out,), shown)
+
+
+def _look(
+    network: DenseNetwork, run: TrainedRun, listed: list[tuple[ImageDataset, int]]
+) -> tuple[list[NDArray[np.float32]], list[NDArray[np.float32]]]:
+    """Return each image as pixels (h, w, c) in [0, 1], and its attention (rows, cols, m) to the prototypes.
+
+    Raises:
+        DatasetError: an image cannot be read.
+    """
+    spec = network.input_spec
+    mean, std = (np.array(value, dtype=np.float32) for value in (spec.mean, spec.std))
+    views, maps = [], []
+    for images, row in listed:
+        loader = EvalLoader(
+            images,
+            run.method.eval_view(),
+            rows=[row],
+            batch_size=1,
+            normalize=Normalize(spec.mean, spec.std),
+            channels=image_channels(run.method),
+            device=next(network.parameters()).device,
+        )
+        batch = next(iter(loader))
+        if batch.bad:
+            raise DatasetError(images.sample_ids[row], f"cannot be read: {batch.bad[0][1]}", "Choose another one.")
+        with torch.inference_mode():
+            attention = network.prototype_attention(batch.images)[0].mean(dim=0).float()
+        maps.append(attention.cpu().numpy())
+        views.append(np.clip(batch.images[0].permute(1, 2, 0).cpu().numpy() * std + mean, 0, 1))
+    return views, maps

@@ -1,0 +1,80 @@
+"""What ``embed --dry-run`` tells: sizes and an estimate of the time, from two batches; nothing is written."""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+
+import numpy as np
+import torch
+
+from labelkit.config.base import value_text
+from labelkit.config.embed import EmbedConfig
+from labelkit.data.datasets import ImageDataset
+from labelkit.data.decode import Channels
+from labelkit.data.eval_loader import EvalLoader
+from labelkit.data.views.spec import Normalize
+from labelkit.engine.devices import Runtime
+from labelkit.stages.embed.patches import plan_patches
+from labelkit.stages.read.networks import EmbeddingNetwork
+from labelkit.stages.result import SimpleResult, Table
+from labelkit.store.plans import EmbeddingPlan
+
+
+def color_channels(number: int) -> Channels:
+    """Return the channels that images are decoded with, from those of a network's input."""
+    return 1 if number == 1 else 3
+
+
+def describe_plan(
+    config: EmbedConfig,
+    runtime: Runtime,
+    model: EmbeddingNetwork,
+    dataset: ImageDataset,
+    plan: EmbeddingPlan,
+    shape: tuple[int, int, int] | None,
+) -> SimpleResult:
+    """Time two batches on real images, write nothing."""
+    spec = model.network.input_spec
+    rows = np.arange(min(len(dataset), 2 * config.batch_size), dtype=np.int64)
+    loader = EvalLoader(
+        dataset,
+        model.view,
+        rows=rows,
+        batch_size=config.batch_size,
+        normalize=Normalize(spec.mean, spec.std),
+        channels=color_channels(spec.channels),
+        device=runtime.device,
+    )
+    started = time.perf_counter()
+    with torch.inference_mode(), runtime.autocast():
+        for batch in loader:
+            model.network.embed(batch.images)
+    seconds = (time.perf_counter() - started) / len(rows)
+    width = plan.dim * (2 if config.dtype == "float16" else 4)
+    unit = 1 if sys.platform == "darwin" else 1024
+    parameters = sum(p.numel() for p in model.network.parameters())
+    values: dict[str, object] = {
+        "config": config.to_yaml_dict(),
+        "images": len(dataset),
+        "dim": plan.dim,
+        **({"reused": plan.num_reused} if plan.reused is not None else {}),
+        "model": model.network.identity["name"],
+        "parameters": parameters,
+        "store_mib": round(len(dataset) * (width + 48) / 2**20, 2),
+        "memory_mib": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**20),
+        "estimated_minutes": round((len(dataset) - plan.num_reused) * seconds / 60, 2),
+        "device": str(runtime.device),
+    }
+    if shape is not None:
+        patches = plan_patches(config, model.network, plan, shape)
+        values["patches"] = f"{patches.count} of {shape[0]} x {shape[1]}, {shape[2]} values, {patches.dtype}"
+        values["patches_mib"] = round(patches.estimated_bytes() / 2**20, 2)
+    rows_shown = [[key, str(value)] for key, value in values.items() if key != "config"]
+    options = [[key, value_text(value, longest=None)] for key, value in config.to_yaml_dict().items()]
+    shown = (
+        Table("configuration", ["option", "value"], options),
+        Table("plan (nothing was written)", ["what", "value"], rows_shown),
+    )
+    return SimpleResult(values, (), shown)
