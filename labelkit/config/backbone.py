@@ -26,6 +26,11 @@ class BackboneOptions(StageConfig):
         None, ge=8, le=2048, description="Side of a view in pixels; default: the backbone's.", json_schema_extra=_MODEL
     )
 
+    @property
+    def view_size(self) -> int | None:
+        """As asked for."""
+        return self.image_size
+
 
 class BackboneRunConfig(BackboneOptions, RunConfig):
     """Backbone, pixels and held-out images."""
@@ -57,6 +62,11 @@ class BackboneRunConfig(BackboneOptions, RunConfig):
             if values is not None and len(values) not in (1, 3):
                 raise ValueError(f"{name} needs 1 or 3 values, got {len(values)}")
         return self
+
+    @property
+    def judging_split(self) -> str | None:
+        """As asked for; ``None`` for none."""
+        return None if self.eval_split == "none" else self.eval_split
 
     @field_validator("eval_split")
     @classmethod

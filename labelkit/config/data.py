@@ -118,6 +118,15 @@ class DataConfig(DatasetOptions):
         return self.dataset
 
     @property
+    def has_objects(self) -> bool:
+        """Whether ``dataset`` names images; if not, there are only scenes."""
+        return True
+
+    def scenes(self) -> DataConfig | None:
+        """Return the options of images of several objects, whose labels are never used; ``None`` if there are none."""
+        return None
+
+    @property
     def bad_limit(self) -> float:
         """Share of unreadable images that is let pass, in [0, 1)."""
         return 0.0 if self.strict else self.max_bad

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 from pydantic.config import JsonDict
 
 from labelkit.config.backbone import BackboneOptions
 from labelkit.config.base import with_default
-from labelkit.config.train import TrainConfig
+from labelkit.config.train import LabelKind, TrainConfig
 
 _MODEL: JsonDict = {"panel": "Model"}
 _LOSS: JsonDict = {"panel": "Loss"}
@@ -65,9 +65,21 @@ class ContrastiveTrainConfig(BackboneOptions, TrainConfig):
         json_schema_extra=_VIEWS,
     )
 
+    @property
+    def learns_from_labels(self) -> bool:
+        """Unless the terms that use labels have weight 0."""
+        return self.supervised_weight > 0
+
+    @property
+    def label_kind(self) -> LabelKind:
+        """Some: classes without a label are what is to be found."""
+        return "some"
+
 
 class DiscoveryTrainConfig(ContrastiveTrainConfig):
     """A classifier over old and new classes beside the contrastive space; defaults are those of SimGCD's code."""
+
+    own_output: ClassVar[Literal["names", "groups", "nothing"]] = "groups"
 
     student_temperature: float = Field(
         0.1, gt=0, description="Temperature of the student's prediction (tau_s).", json_schema_extra=_LOSS
@@ -97,3 +109,7 @@ class DiscoveryTrainConfig(ContrastiveTrainConfig):
         "steps.",
         json_schema_extra=_LOSS,
     )
+
+    def shortened(self, fraction: float) -> dict[str, object]:
+        """Return fewer epochs, also of the teacher's warm-up."""
+        return super().shortened(fraction) | self._scaled(fraction, "teacher_warmup_epochs", least=0)

@@ -9,7 +9,7 @@ from pydantic.config import JsonDict
 
 from labelkit.config.backbone import BackboneRunConfig
 from labelkit.config.base import StageConfig
-from labelkit.config.train import StepTrainConfig
+from labelkit.config.train import LabelKind, StepTrainConfig
 
 _DATA: JsonDict = {"panel": "Data"}
 _LOSS: JsonDict = {"panel": "Loss"}
@@ -22,6 +22,7 @@ class FewLabelTrainConfig(BackboneRunConfig, StepTrainConfig):
     """Labels, views and averaged networks of a classifier for few labels."""
 
     full_label_split: ClassVar[Literal["gcd", "few-labels"]] = "few-labels"
+    own_output: ClassVar[Literal["names", "groups", "nothing"]] = "names"
 
     label_split: Literal["auto", "given", "gcd", "few-labels", "class-halves", "none"] = Field(
         "auto",
@@ -100,6 +101,16 @@ class FewLabelTrainConfig(BackboneRunConfig, StepTrainConfig):
         if self.ema_decay_start > self.ema_decay:
             raise ValueError(f"ema_decay_start {self.ema_decay_start} is above ema_decay {self.ema_decay}")
         return self
+
+    @property
+    def learns_from_labels(self) -> bool:
+        """Always."""
+        return True
+
+    @property
+    def label_kind(self) -> LabelKind:
+        """A few."""
+        return "few"
 
 
 class TwoStreamOptions(StageConfig):

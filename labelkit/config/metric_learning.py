@@ -131,3 +131,7 @@ class MetricLearningConfig(BackboneTrainConfig):
         if self.warm_epochs >= self.epochs:
             raise ValueError(f"warm_epochs ({self.warm_epochs}) must be smaller than epochs ({self.epochs})")
         return self
+
+    def shortened(self, fraction: float) -> dict[str, object]:
+        """Return fewer epochs, also of those in which the backbone rests."""
+        return super().shortened(fraction) | self._scaled(fraction, "warm_epochs", least=0)

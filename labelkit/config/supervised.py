@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 from pydantic.config import JsonDict
@@ -17,6 +17,8 @@ _VIEWS: JsonDict = {"panel": "Views"}
 
 class SupervisedTrainConfig(BackboneTrainConfig):
     """Embedding, long-tail options and views of a classifier."""
+
+    own_output: ClassVar[Literal["names", "groups", "nothing"]] = "names"
 
     label_split: Literal["auto", "given", "gcd", "few-labels", "class-halves", "none"] = Field(
         "given",
@@ -60,3 +62,8 @@ class SupervisedTrainConfig(BackboneTrainConfig):
         "are not mirrored.",
         json_schema_extra=_VIEWS,
     )
+
+    @property
+    def learns_from_labels(self) -> bool:
+        """Always."""
+        return True

@@ -12,6 +12,8 @@ from labelkit.config.base import StageConfig, value_text
 from labelkit.config.data import DataConfig
 from labelkit.config.mixins import DeviceOption, PrecisionOptions, ThreadsOption
 
+LabelKind = Literal["few", "some", "all", "none"]
+
 _OPTIMIZATION: JsonDict = {"panel": "Optimization"}
 _RUN: JsonDict = {"panel": "Run"}
 _RUN_ONLY: JsonDict = {"panel": "Run", "preset": False}
@@ -121,6 +123,69 @@ class RunConfig(ThreadsOption, PrecisionOptions, DeviceOption, UpdateOptions, Da
             raise ValueError("resume and overwrite exclude each other")
         return self
 
+    # ------------------------------------------------------------------ facts that trainer and stages ask for
+
+    #: What the network says by itself: ``names`` of classes, ``groups`` without a name, or ``nothing``.
+    own_output: ClassVar[Literal["names", "groups", "nothing"]] = "nothing"
+
+    @property
+    def in_epochs(self) -> TrainConfig | None:
+        """These options, if they count the length of the run in epochs."""
+        return None
+
+    @property
+    def uses_nesterov(self) -> bool:
+        """Whether momentum looks ahead (sgd)."""
+        return False
+
+    @property
+    def view_size(self) -> int | None:
+        """Side of a view in pixels that was asked for; ``None``: the backbone's."""
+        return None
+
+    @property
+    def judging_split(self) -> str | None:
+        """Split whose labels judge the network: a name, or ``auto``; ``None``: no image is held out to judge by."""
+        return None
+
+    @property
+    def learns_from_labels(self) -> bool:
+        """Whether a label changes the network, so that labels of a single class are a fault."""
+        return False
+
+    @property
+    def label_kind(self) -> LabelKind:
+        """Labels that the method takes: a ``few`` of each class, ``some`` of the old classes, ``all``, or ``none``."""
+        return "none" if self.label_split == "none" else "all"
+
+    def length(self) -> dict[str, int]:
+        """Return the options that say how long the run is: epochs or steps."""
+        return {}
+
+    @property
+    def is_shortest(self) -> bool:
+        """Whether nothing can be taken from the length of the run."""
+        return False
+
+    def shortened(self, fraction: float) -> dict[str, object]:
+        """Return the options that make a run take this share of its time.
+
+        Drops of the learning rate, warm-ups and phases keep their place in the run. Counts are rounded down, but a run
+        keeps one epoch at least. Evaluations between epochs, which cost time and change nothing, are left out.
+
+        Args:
+            fraction: in (0, 1].
+        """
+        return {}
+
+    def _scaled(self, fraction: float, *names: str, least: int) -> dict[str, object]:
+        """Return this share of some counts, those that are ``None`` left out; nothing if the run keeps its length."""
+        if fraction >= 1:
+            return {}
+        counts = {name: getattr(self, name) for name in names}
+        # 1e-9: 0.29 * 100 is a little less than 29
+        return {name: max(least, int(n * fraction + 1e-9)) for name, n in counts.items() if n is not None}
+
 
 class TrainConfig(RunConfig):
     """Options of a run whose length is counted in passes over the training set."""
@@ -162,6 +227,29 @@ class TrainConfig(RunConfig):
             raise ValueError(f"lr_drop_epochs must be positive and increase, got {value_text(self.lr_drop_epochs)}")
         return self
 
+    @property
+    def in_epochs(self) -> TrainConfig:
+        """These options."""
+        return self
+
+    def length(self) -> dict[str, int]:
+        """Return the epochs."""
+        return {"epochs": self.epochs}
+
+    @property
+    def is_shortest(self) -> bool:
+        """Whether there is one epoch."""
+        return self.epochs == 1
+
+    def shortened(self, fraction: float) -> dict[str, object]:
+        """Return fewer epochs, and what is counted in them; judged once, at the end."""
+        options = super().shortened(fraction) | {"eval_every_epochs": max(1, int(self.epochs * fraction))}
+        options |= self._scaled(fraction, "epochs", least=1) | self._scaled(fraction, "lr_warmup_epochs", least=0)
+        if self.lr_drop_epochs and fraction < 1:
+            drops = {max(1, round(epoch * fraction)) for epoch in self.lr_drop_epochs}
+            options["lr_drop_epochs"] = tuple(sorted(drops))
+        return options
+
 
 class StepRunConfig(RunConfig):
     """Length of a run that is counted in updates, where a pass over the images means nothing."""
@@ -170,6 +258,26 @@ class StepRunConfig(RunConfig):
     eval_every_steps: int = Field(
         1000, ge=1, description="Updates between two evaluations, each with a checkpoint.", json_schema_extra=_RUN
     )
+
+    def length(self) -> dict[str, int]:
+        """Return the steps."""
+        return {"steps": self.steps}
+
+    @property
+    def is_shortest(self) -> bool:
+        """Whether every step is followed by an evaluation."""
+        return self.eval_every_steps == 1
+
+    def shortened(self, fraction: float) -> dict[str, object]:
+        """Return fewer steps, and as many evaluations as before: some methods count in them."""
+        options = super().shortened(fraction)
+        if fraction >= 1:
+            return options
+        every = max(1, int(self.eval_every_steps * fraction + 1e-9))
+        options |= self._scaled(fraction, "steps", least=1) | {"eval_every_steps": every}
+        if self.steps % self.eval_every_steps == 0:
+            options["steps"] = every * (self.steps // self.eval_every_steps)
+        return options
 
 
 class StepTrainConfig(StepRunConfig):
@@ -207,3 +315,8 @@ class StepTrainConfig(StepRunConfig):
         if self.nesterov and (self.optimizer != "sgd" or self.momentum == 0):
             raise ValueError("nesterov needs optimizer sgd with momentum")
         return self
+
+    @property
+    def uses_nesterov(self) -> bool:
+        """As asked for."""
+        return self.nesterov

@@ -23,10 +23,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from labelkit.config.discovery import ContrastiveTrainConfig
-from labelkit.config.few_labels import FewLabelTrainConfig
-from labelkit.config.supervised import SupervisedTrainConfig
-from labelkit.config.train import RunConfig
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.engine.method import Method, TrainState
 from labelkit.engine.monitors.groups import MIN_COLLAPSED_STEPS
@@ -283,13 +279,6 @@ class Guard:
 
 _NAMES: Final = ("features", "rank", "prototypes", "predictions", "clusters")
 _LESS: Final = "Lower --lr or the weights of added losses, or raise what keeps images apart (--entropy-weight)."
-
-
-def labels_matter(config: RunConfig) -> bool:
-    """Whether the method learns from given labels, so that they have to be good for something."""
-    if isinstance(config, ContrastiveTrainConfig):
-        return config.supervised_weight > 0
-    return isinstance(config, SupervisedTrainConfig | FewLabelTrainConfig)
 
 
 def dead_share(lrs: Sequence[float], peak: float) -> float:

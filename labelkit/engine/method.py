@@ -22,6 +22,7 @@ from labelkit.data.image_bank import ImageBank
 from labelkit.data.samplers import Sampler
 from labelkit.data.views.pairs import Pairing
 from labelkit.data.views.spec import ViewSpec
+from labelkit.engine.inputs import MonitorInputs, RunInputs
 from labelkit.models.inference import InferenceNetwork
 from labelkit.models.paired_attention import KeyUpdate
 
@@ -169,6 +170,44 @@ class TrainState:
         return self.local_pass(network, rows, how)
 
 
+@dataclass(frozen=True, slots=True)
+class ScoreTable:
+    """Scores of a finished run for a person.
+
+    Attributes:
+        title: what was measured on which images, with the unit.
+        columns: names of the scores.
+        values: one for each column; ``None`` = not measured.
+    """
+
+    title: str
+    columns: tuple[str, ...]
+    values: tuple[float | int | None, ...]
+
+
+class Monitor(ABC):
+    """Looks at the network after an epoch, with knowledge that the method must not have."""
+
+    @abstractmethod
+    def __call__(self, method: Method[Any], state: TrainState) -> Mapping[str, float]:
+        """Return metrics; raise ``DivergenceError`` when going on is useless."""
+
+    def describe(self, metrics: Mapping[str, float]) -> list[str]:
+        """Return parts of the line after an epoch, in which the monitor need not have measured; default: none."""
+        return []
+
+    def table(self, metrics: Mapping[str, float]) -> ScoreTable | None:
+        """Return the scores of a finished run; ``None`` if nothing was measured. Default: nothing."""
+        return None
+
+    def extra_state(self) -> dict[str, Any]:
+        """Return JSON values that a resumed run needs; default: none."""
+        return {}
+
+    def load_extra_state(self, state: Mapping[str, Any]) -> None:  # noqa: B027 - by default there is nothing to take
+        """Take back what ``extra_state`` gave."""
+
+
 class Method(nn.Module, ABC, Generic[ConfigT]):
     """One training method.
 
@@ -179,9 +218,6 @@ class Method(nn.Module, ABC, Generic[ConfigT]):
 
     #: Metric of an epoch by which ``best`` is chosen (lowest); never one that needs hidden labels.
     best_metric: ClassVar[str] = "loss"
-    #: Groups that are formed from the embeddings to score a method without a classifier; ``None`` = none.
-    num_clusters: int | None = None
-
     #: Buffers that are equal on every process without being sent to it.
     equal_buffers: tuple[str, ...] = ()
 
@@ -192,6 +228,29 @@ class Method(nn.Module, ABC, Generic[ConfigT]):
         super().__init__()
         self.config = config
         self.data = data
+
+    def attach(self, inputs: RunInputs) -> None:
+        """Take what the options name from files and other images; before training, also before it is resumed.
+
+        Args:
+            inputs: what the run has.
+        """
+
+    def monitor(self, inputs: MonitorInputs) -> Monitor | None:
+        """Return what judges the method after an epoch; default: nothing.
+
+        Args:
+            inputs: what the monitor may know. The method must keep nothing of it.
+        """
+        return None
+
+    def describe(self, metrics: Mapping[str, float]) -> list[str]:
+        """Return parts of the line after an epoch, behind those of the monitor; default: none."""
+        return []
+
+    def remarks(self, metrics: Mapping[str, float]) -> list[str]:
+        """Return what a person should know about a finished run with these metrics; default: nothing."""
+        return []
 
     @abstractmethod
     def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:

@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from labelkit.config.train import TrainConfig
+
 
 @dataclass(frozen=True, slots=True)
 class LearningRate:
@@ -19,6 +21,7 @@ class LearningRate:
         warmup_epochs: epochs w of linear growth, < ``epochs``; the value at time t is ``peak * (t + 1) / (w + 1)``.
         drop_epochs: epochs, increasing, at whose start the value is multiplied by ``drop_factor`` (step).
         drop_factor: in (0, 1).
+        moves_each_step: inside an epoch the value follows the share of it that is over; else it stays.
 
     The cosine is ``f + 0.5 (peak - f)(1 + cos(pi (t - w) / (epochs - w)))`` with ``f = peak * final_ratio`` and t
     in epochs (SimGCD's released code, where w = 0, moves t once per epoch; t may be a fraction).
@@ -34,6 +37,21 @@ class LearningRate:
     warmup_epochs: int = 0
     drop_epochs: tuple[int, ...] = ()
     drop_factor: float = 0.1
+    moves_each_step: bool = False
+
+    @classmethod
+    def of(cls, config: TrainConfig) -> LearningRate:
+        """Return the one that the options of a run ask for."""
+        return cls(
+            config.lr,
+            config.epochs,
+            config.lr_schedule,
+            config.lr_final_ratio,
+            config.lr_warmup_epochs,
+            config.lr_drop_epochs,
+            config.lr_drop_factor,
+            config.lr_update == "step",
+        )
 
     def __post_init__(self) -> None:
         """Check the ranges."""
@@ -59,6 +77,10 @@ class LearningRate:
         floor = self.peak * self.final_ratio
         position = (epoch - self.warmup_epochs) / (self.epochs - self.warmup_epochs)
         return floor + 0.5 * (self.peak - floor) * (1 + math.cos(math.pi * min(position, 1.0)))
+
+    def within(self, epoch: int, share: float) -> float:
+        """Value inside an epoch of which a share in [0, 1) is over."""
+        return self.at(epoch + share if self.moves_each_step else epoch)
 
 
 def optimization_times(kind: str, epochs: int, count: int) -> tuple[float, ...]:

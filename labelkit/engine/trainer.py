@@ -1,14 +1,11 @@
-"""The trainer: owns the clock, the order of events, logging, checkpoints and the answer to signals."""
+"""The trainer: owns the clock, the order of events, when to look, and when to write a checkpoint."""
 
 from __future__ import annotations
 
-import platform
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from types import FrameType
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,52 +13,24 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from labelkit import __version__
-from labelkit.config.discovery import ContrastiveTrainConfig
-from labelkit.config.train import RunConfig, StepTrainConfig, TrainConfig
+from labelkit.config.train import RunConfig
 from labelkit.data.batch import Batch
-from labelkit.data.eval_loader import EvalLoader
 from labelkit.data.image_bank import ImageBank
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.train_loader import TrainLoader
 from labelkit.data.views.spec import Normalize
-from labelkit.engine.checkpoint import (
-    MODEL,
-    TRAINING,
-    CheckpointWriter,
-    LoadedCheckpoint,
-    load_model_state,
-    rank_file,
-)
-from labelkit.engine.devices import Runtime, generator_states, restore_generators, seed_step
-from labelkit.engine.guards import Guard, check_weights, dead_share, labels_matter, sample_rows, take_look, weight_norms
-from labelkit.engine.method import FullPass, Method, Phase, TrainState
-from labelkit.engine.optim import (
-    build_optimizer,
-    load_named_optimizer_state,
-    named_optimizer_state,
-    set_lr,
-    set_weight_decay,
-)
+from labelkit.engine.checkpoint import CheckpointWriter, LoadedCheckpoint
+from labelkit.engine.devices import Runtime, seed_step
+from labelkit.engine.guards import Guard, check_weights, dead_share, sample_rows, take_look, weight_norms
+from labelkit.engine.method import FullPass, Method, Monitor, Phase, TrainState
+from labelkit.engine.optim import build_optimizer, set_lr, set_weight_decay
+from labelkit.engine.passes import Passes
 from labelkit.engine.run_dir import RunDir
+from labelkit.engine.run_log import RunLog
+from labelkit.engine.saving import Clock, Progress, RunParts
 from labelkit.engine.schedules import LearningRate
+from labelkit.engine.signals import SignalWatch
 from labelkit.errors import ConfigError, DivergenceError, Interrupted
-from labelkit.models.batch_norm import batch_statistics
-from labelkit.models.weights import fingerprint
-from labelkit.store.commit import canonical_json
-
-
-class Monitor(Protocol):
-    """Looks at the network after an epoch, with knowledge that the method must not have."""
-
-    def __call__(self, method: Method[Any], state: TrainState) -> Mapping[str, float]:
-        """Return metrics; raise ``DivergenceError`` when going on is useless."""
-
-    def extra_state(self) -> dict[str, Any]:
-        """JSON values that a resumed run needs."""
-
-    def load_extra_state(self, state: Mapping[str, Any]) -> None:
-        """Take back what ``extra_state`` gave."""
 
 
 class Report(Protocol):
@@ -69,26 +38,6 @@ class Report(Protocol):
 
     def advance(self, n: int = 1, **info: Any) -> None:
         """Move on by ``n`` steps; ``info`` is shown beside the bar."""
-
-
-@dataclass
-class Clock:
-    """Where the run is.
-
-    Attributes:
-        epoch: the running epoch, from 0.
-        step: optimizer updates finished.
-        step_in_epoch: of these, in the running epoch.
-        phase: the running phase, from 0; the last one when all are over.
-        phase_epoch, phase_step: epochs and updates before that phase.
-    """
-
-    epoch: int = 0
-    step: int = 0
-    step_in_epoch: int = 0
-    phase: int = 0
-    phase_epoch: int = 0
-    phase_step: int = 0
 
 
 @dataclass
@@ -150,24 +99,9 @@ class Trainer:
         self.report = report
         self.message = message
         self.metadata = dict(metadata or {})
-        self.clock = Clock()
-        self.best: float | None = None
-        self.metrics: dict[str, float] = {}
+        self.progress = Progress()
         self.phases = method.phases(bank.rows)
-        self.lr: LearningRate | None = None
-        if isinstance(config, TrainConfig):
-            planned = sum(phase.epochs for phase in self.phases)
-            if planned != config.epochs:
-                raise ValueError(f"phases have {planned} epochs where the configuration has {config.epochs}")
-            self.lr = LearningRate(
-                config.lr,
-                config.epochs,
-                config.lr_schedule,
-                config.lr_final_ratio,
-                config.lr_warmup_epochs,
-                config.lr_drop_epochs,
-                config.lr_drop_factor,
-            )
+        self.lr = self._learning_rate()
         # the wrapper that averages gradients holds the same parameters, so one optimizer serves both
         self.wrapped = runtime.prepare(method)
         self.optimizer = build_optimizer(
@@ -175,30 +109,41 @@ class Trainer:
             name=config.optimizer,
             lr=config.lr,
             momentum=config.momentum,
-            nesterov=isinstance(config, StepTrainConfig) and config.nesterov,
+            nesterov=config.uses_nesterov,
         )
         self.trained = [p for p in method.parameters() if p.requires_grad]
         self.guard = Guard(
             config.guard, config.guard_loss_ratio, config.guard_min_spread, lambda text: self.message(text)
         )
         self._running: tuple[int, Phase, TrainLoader] | None = None
-        self._signal: int | None = None
-        self._checkpoint_asked = False
-        self._sums: dict[str, Tensor] = {}
-        self._summed = 0
-        self._writer = (
-            CheckpointWriter(
-                run.checkpoints,
-                rank=runtime.rank,
-                world_size=runtime.world_size,
-                share=runtime.share,
-                barrier=runtime.barrier,
-                keep_every_steps=config.keep_every_steps,
-            )
-            if run is not None
-            else None
+        self._signals = SignalWatch()
+        self._writer = None if run is None else self._checkpoint_writer(run)
+        self._log = RunLog(run, is_main=runtime.is_main, tensorboard=config.tensorboard)
+
+    def _learning_rate(self) -> LearningRate | None:
+        """Return that of a run in epochs; in others, phases have their own."""
+        counted = self.config.in_epochs
+        if counted is None:
+            return None
+        planned = sum(phase.epochs for phase in self.phases)
+        if planned != counted.epochs:
+            raise ValueError(f"phases have {planned} epochs where the configuration has {counted.epochs}")
+        return LearningRate.of(counted)
+
+    def _checkpoint_writer(self, run: RunDir) -> CheckpointWriter:
+        return CheckpointWriter(
+            run.checkpoints,
+            rank=self.runtime.rank,
+            world_size=self.runtime.world_size,
+            share=self.runtime.share,
+            barrier=self.runtime.barrier,
+            keep_every_steps=self.config.keep_every_steps,
         )
-        self._tensorboard = self._open_tensorboard() if config.tensorboard else None
+
+    @property
+    def clock(self) -> Clock:
+        """Where the run is."""
+        return self.progress.clock
 
     # ------------------------------------------------------------------ the run
 
@@ -211,7 +156,7 @@ class Trainer:
         """
         started = time.monotonic()
         history: list[dict[str, float]] = []
-        with self._signals():
+        with self._signals.watching():
             if self.clock.step == 0:
                 self._guard_start()
                 if self.run is not None:
@@ -224,12 +169,11 @@ class Trainer:
             while self.clock.epoch - self.clock.phase_epoch < self._phase().epochs:
                 epoch_started = time.monotonic()
                 if self._stop_reached() or not self._train_epoch():
-                    return FitResult(self.metrics, self.clock.step, time.monotonic() - started, False, history)
+                    return FitResult(self.progress.metrics, self.clock.step, time.monotonic() - started, False, history)
                 self._finish_epoch(time.monotonic() - epoch_started)
-                history.append(self.metrics)
-        if self._tensorboard is not None:
-            self._tensorboard.close()
-        return FitResult(self.metrics, self.clock.step, time.monotonic() - started, True, history)
+                history.append(self.progress.metrics)
+        self._log.close()
+        return FitResult(self.progress.metrics, self.clock.step, time.monotonic() - started, True, history)
 
     def _train_epoch(self) -> bool:
         """Run the rest of the running epoch; False if it stopped on request."""
@@ -270,31 +214,24 @@ class Trainer:
         return True
 
     def _set_lr(self, step_in_epoch: int, updates: int) -> None:
-        clock, config, phase = self.clock, self.config, self._phase()
+        clock, phase = self.clock, self._phase()
         step_in_phase = clock.step - clock.phase_step - clock.step_in_epoch + step_in_epoch
         if phase.weight_decay is not None:
             set_weight_decay(self.optimizer, phase.weight_decay(step_in_phase))
         if phase.lr is not None:
             set_lr(self.optimizer, phase.lr(step_in_phase))
-        elif self.lr is not None and isinstance(config, TrainConfig):
-            fraction = step_in_epoch / updates if config.lr_update == "step" else 0.0
-            set_lr(self.optimizer, self.lr.at(clock.epoch + fraction), clock.epoch)
+        elif self.lr is not None:
+            set_lr(self.optimizer, self.lr.within(clock.epoch, step_in_epoch / updates), clock.epoch)
 
     def _watch(self, loss: Tensor, logs: Mapping[str, Tensor]) -> None:
         """Add to the epoch's means; on the CPU, stop at the first loss that is not finite."""
-        values = {"loss": loss.detach(), **{name: value for name, value in logs.items() if value.ndim == 0}}
-        for name, value in values.items():
-            if name.startswith("diag/"):
-                continue
-            self._sums[name] = self._sums[name] + value if name in self._sums else value.detach().clone()
-        self._summed += 1
+        self.progress.means.add(loss, logs)
         # on a GPU a look at every step would stall it; the sum keeps any NaN until the next look
         if loss.device.type == "cpu" or (self.clock.step + 1) % self.config.log_every_steps == 0:
             self._check_finite(logs)
 
     def _check_finite(self, logs: Mapping[str, Tensor]) -> None:
-        total = self._sums.get("loss")
-        if total is None or bool(torch.isfinite(total)):
+        if self.progress.means.is_finite():
             return
         parts = ", ".join(f"{name} {float(value):.4g}" for name, value in logs.items() if value.ndim == 0)
         raise DivergenceError(
@@ -315,9 +252,8 @@ class Trainer:
         lrs = [self.lr.at(epoch) for epoch in range(phase.epochs)] if self.lr is not None else []
         if phase.lr is not None:
             lrs = [phase.lr(int(step)) for step in np.linspace(0, state.phase_steps - 1, 200)]
-        if labels_matter(config):
-            discovers = isinstance(config, ContrastiveTrainConfig)
-            self.guard.at_labels(self.labels[self.bank.rows], beside_others=discovers)
+        if config.learns_from_labels:
+            self.guard.at_labels(self.labels[self.bank.rows], beside_others=config.label_kind == "some")
         self.guard.at_schedule(dead_share(lrs, config.lr))
         if config.guard != "none":
             self.guard.at_images(state.embed(lambda images: images.flatten(1), rows))
@@ -336,14 +272,12 @@ class Trainer:
     def _finish_epoch(self, seconds: float) -> None:
         self._check_sound()
         clock = self.clock
-        # sorted: a restored epoch has its sums in another order, and processes exchange them one by one
-        metrics = {name: float(self.runtime.mean(value / self._summed)) for name, value in sorted(self._sums.items())}
-        self._sums, self._summed = {}, 0
+        metrics = self.progress.means.take(self.runtime.mean)
         metrics["lr"] = self.optimizer.param_groups[0]["lr"]
         metrics["seconds"] = seconds
         finished = clock.epoch + 1
         phase_over = finished - clock.phase_epoch == self._phase().epochs
-        every = self.config.eval_every_epochs if isinstance(self.config, TrainConfig) else 1
+        every = 1 if self.config.in_epochs is None else self.config.in_epochs.eval_every_epochs
         self.method.eval()
         state = self._state(log_now=True)
         metrics |= self._guard_epoch(state)
@@ -352,44 +286,26 @@ class Trainer:
             metrics |= {name: float(value) for name, value in self.method.on_phase_end(state).items()}
         if self.monitor is not None and (finished % every == 0 or phase_over):
             metrics |= {name: float(value) for name, value in self.monitor(self.method, state).items()}
-        if self.run is not None:
-            self.run.log({"epoch": clock.epoch, "step": clock.step, **metrics})
-        if self._tensorboard is not None:
-            for name, value in metrics.items():
-                self._tensorboard.add_scalar(f"epoch/{name}", value, clock.step)
+        self._log.epoch(clock.epoch, clock.step, metrics)
         self._announce(metrics)
-        self.metrics = metrics
+        self.progress.metrics = metrics
         clock.epoch, clock.step_in_epoch = finished, 0
         if phase_over and self.method.phase(clock.phase + 1, self.bank.rows) is not None:
             clock.phase, clock.phase_epoch, clock.phase_step = clock.phase + 1, finished, clock.step
         value = metrics[self.method.best_metric]
-        better = value == value and (self.best is None or value < self.best)
+        better = value == value and (self.progress.best is None or value < self.progress.best)
         if better:
-            self.best = value
+            self.progress.best = value
         self.save(best=better)
 
     def _announce(self, metrics: Mapping[str, float]) -> None:
         shown = [f"loss {metrics['loss']:.4f}"]
-        for name in ("all_accuracy", "old_accuracy", "new_accuracy"):
-            if name in metrics and not np.isnan(metrics[name]):
-                shown.append(f"{name.removesuffix('_accuracy')} {100 * metrics[name]:.1f}")
-        for name, text in (
-            ("accuracy", "accuracy"),
-            ("knn_accuracy", "kNN"),
-            ("linear_accuracy", "linear"),
-            ("recall_at_1", "R@1"),
-        ):
-            if name in metrics:
-                shown.append(f"{text} {100 * metrics[name]:.1f}")
-        if "assignment/changed" in metrics:
-            shown.append(f"classes moved {int(metrics['assignment/changed'])}")
-        if "nmi" in metrics:
-            shown.append(f"NMI {metrics['nmi']:.3f}")
-        if "used_clusters" in metrics:
-            shown.append(f"clusters {int(metrics['used_clusters'])}")
+        if self.monitor is not None:
+            shown += self.monitor.describe(metrics)
+        shown += self.method.describe(metrics)
         where = f"step {self.clock.step}"
-        if isinstance(self.config, TrainConfig):
-            where = f"epoch {self.clock.epoch + 1}/{self.config.epochs}"
+        if self.config.in_epochs is not None:
+            where = f"epoch {self.clock.epoch + 1}/{self.config.in_epochs.epochs}"
         elif self.phases[0].name != self._phase().name:
             where += f" ({self._phase().name})"
         self.message(f"{where}: " + ", ".join(shown))
@@ -398,32 +314,23 @@ class Trainer:
         values = {"loss": loss.detach(), **logs}
         means = {name: float(self.runtime.mean(value)) for name, value in values.items()}
         if write:
-            self._write_step(means)
+            self._log.step(self.clock.epoch, self.clock.step, self.optimizer.param_groups[0]["lr"], means)
         self.guard.at_loss(means["loss"], self.clock.step)
-
-    def _write_step(self, means: Mapping[str, float]) -> None:
-        if self.run is None or not self.runtime.is_main:
-            return
-        lr = self.optimizer.param_groups[0]["lr"]
-        self.run.log({"epoch": self.clock.epoch, "step": self.clock.step, "kind": "step", "lr": lr, **means})
-        if self._tensorboard is not None:
-            for name, value in means.items():
-                self._tensorboard.add_scalar(f"step/{name}", value, self.clock.step)
 
     def _stop_or_save(self, *, end_of_epoch: bool) -> bool:
         """Write a checkpoint when one is due; True if the run is to stop here without an error."""
-        due = self._checkpoint_asked or time.monotonic() - self._last_save > 60 * self.config.checkpoint_every_minutes
+        due = self._signals.checkpoint or time.monotonic() - self._last_save > 60 * self.config.checkpoint_every_minutes
         # processes see signals and clocks at slightly different steps: they decide together
-        asked, due = self.runtime.any_of([self._signal is not None, due])
+        asked, due = self.runtime.any_of([self._signals.stop is not None, due])
         if asked or self._stop_reached():
             self._check_sound()
             self.save(best=False)
             if asked:
-                raise Interrupted(self._signal or signal.SIGTERM)
+                raise Interrupted(self._signals.stop or signal.SIGTERM)
             return True
         keep = self.config.keep_every_steps
         if due or (keep is not None and self.clock.step % keep == 0):
-            self._checkpoint_asked = False
+            self._signals.checkpoint = False
             if not end_of_epoch:  # else the epoch's own checkpoint follows at once
                 self._check_sound()
                 self.save(best=False)
@@ -538,11 +445,10 @@ class Trainer:
         )
 
     def _log_event(self, kind: str, values: Mapping[str, float]) -> None:
-        if self.run is not None and self.runtime.is_main:
-            self.run.log({"epoch": self.clock.epoch, "step": self.clock.step, "kind": kind, **values})
-        if self._tensorboard is not None:
-            for name, value in values.items():
-                self._tensorboard.add_scalar(f"{kind}/{name}", value, self.clock.step)
+        self._log.event(kind, self.clock.epoch, self.clock.step, values)
+
+    def _passes(self) -> Passes:
+        return Passes(self.method, self.bank, self.config, self.runtime, self.clock.step)
 
     def full_pass(
         self,
@@ -551,12 +457,7 @@ class Trainer:
         how: FullPass | None = None,
     ) -> Tensor:
         """See ``TrainState.embed``."""
-        bank = how.bank if how is not None and how.bank is not None else self.bank
-        rows = bank.rows if rows is None else rows
-        values, visited = self.local_pass(network, rows, how)
-        where = {int(row): position for position, row in enumerate(rows)}
-        positions = torch.tensor([where[int(row)] for row in visited], dtype=torch.int64)
-        return self.runtime.gather_rows(values, positions, len(rows))
+        return self._passes().full(network, rows, how)
 
     def local_pass(
         self,
@@ -565,81 +466,19 @@ class Trainer:
         how: FullPass | None = None,
     ) -> tuple[Tensor, NDArray[np.int64]]:
         """See ``TrainState.visit``."""
-        how = how or FullPass()
-        bank = how.bank if how.bank is not None else self.bank
-        rows = bank.rows if rows is None else rows
-        step = self.clock.step if how.order == "new" else 0
-        if how.order != "rows":
-            rows = keyed_generator(self.config.seed, "full-pass", step).permutation(rows)
-        # apart from the numbers of training, or an image would be seen in the very view that it is trained in
-        seed = int(keyed_generator(self.config.seed, "full-pass view", self.clock.step).integers(2**31))
-        spec = self.method.network.input_spec
-        loader = EvalLoader(
-            bank,
-            how.view or self.method.eval_view(),
-            rows=rows,
-            batch_size=how.batch_size or max(1, min(512, 2 * self.config.batch_size)),
-            normalize=Normalize(spec.mean, spec.std),
-            num_workers=self.config.num_workers,
-            rank=self.runtime.rank,
-            world_size=self.runtime.world_size,
-            seed=None if how.view is None else seed,
-            join_single=how.mode != "eval",
-        )
-        if how.mode == "eval":
-            self.runtime.share_statistics(self.method)
-        was_training = self.method.training
-        self.method.train(how.mode == "train")
-        statistics = batch_statistics(self.method) if how.mode == "batch-statistics" else nullcontext()
-        values: list[Tensor] = []
-        visited: list[NDArray[np.int64]] = []
-        with torch.no_grad(), self.runtime.autocast(), statistics:
-            for batch in loader:
-                values.append(network(batch.images).float().cpu())
-                visited.append(batch.rows)
-        self.method.train(was_training)
-        if not values:
-            return torch.zeros((0, 0)), np.zeros(0, dtype=np.int64)
-        return torch.cat(values), np.concatenate(visited)
+        return self._passes().local(network, rows, how)
 
     # ------------------------------------------------------------------ checkpoints
+
+    def _parts(self) -> RunParts:
+        return RunParts(self.method, self.optimizer, self.runtime, self.guard, self.monitor)
 
     def save(self, *, best: bool) -> None:
         """Commit a checkpoint of everything that a resumed run needs."""
         if self._writer is None or self.run is None:
             return
-        self._writer.kept_step = self.guard.good_step
-        moments, scalars = named_optimizer_state(self.optimizer, self.method)
-        sums = {f"epoch_sum/{name}": value for name, value in self._sums.items()}
-        state = {
-            "epoch": self.clock.epoch,
-            "step_in_epoch": self.clock.step_in_epoch,
-            "phase": [self.clock.phase, self.clock.phase_epoch, self.clock.phase_step],
-            "summed": self._summed,
-            "best": self.best,
-            "metrics": self.metrics,
-            "optimizer_scalars": scalars,
-            "scaler": self.runtime.scaler_state(),
-            "method": self.method.extra_state(),
-            "monitor": self.monitor.extra_state() if self.monitor is not None else {},
-            "guard": self.guard.extra_state(),
-            "metrics_bytes": self.run.metrics_length() if self.run.writes else 0,
-            "exactness": self.exactness(),
-        }
-        self._writer.save(
-            self.clock.step,
-            model=self.method.state_dict(),
-            training=moments,
-            per_rank=generator_states() | sums,
-            state=state,
-            # one field: safetensors writes several in random order, and equal runs are to give equal bytes
-            metadata={
-                "labelkit": canonical_json(
-                    {**self.metadata, "version": __version__, "fingerprint": fingerprint(self.method.headline())}
-                )
-            },
-            best=best,
-        )
+        length = self.run.metrics_length() if self.run.writes else 0
+        self._parts().save(self._writer, self.progress, metrics_bytes=length, metadata=self.metadata, best=best)
         self._last_save = time.monotonic()
 
     def restore(self, checkpoint: LoadedCheckpoint) -> None:
@@ -648,81 +487,7 @@ class Trainer:
         Raises:
             CheckpointMismatch: parameters differ in name or shape.
         """
-        where, state = str(checkpoint.folder), checkpoint.state
-        for warning in checkpoint.warnings:
-            self.message(f"passed over a damaged checkpoint: {warning}")
-        load_model_state(self.method, checkpoint.tensors(MODEL), where)
-        load_named_optimizer_state(
-            self.optimizer, self.method, checkpoint.tensors(TRAINING), state["optimizer_scalars"], where=where
-        )
-        # a checkpoint without phases is of a run that had one
-        self.clock = Clock(state["epoch"], state["step"], state["step_in_epoch"], *state.get("phase", (0, 0, 0)))
+        self.progress = self._parts().restore(checkpoint, self.message)
         self._running = None
-        self.best = state["best"]
-        self.metrics = state["metrics"]
-        self.runtime.load_scaler_state(state["scaler"])
-        self.method.load_extra_state(state["method"])
-        if self.monitor is not None:
-            self.monitor.load_extra_state(state["monitor"])
-        self.guard.load_extra_state(state.get("guard", {}))  # a checkpoint of an earlier version has none
-        own = rank_file(self.runtime.rank)
-        # a process that was not there before takes the main one's sums, so that all of them have the same names
-        tensors = checkpoint.tensors(own if checkpoint.has(own) else rank_file(0))
-        sums = {k.removeprefix("epoch_sum/"): v for k, v in tensors.items() if k.startswith("epoch_sum/")}
-        self._sums = {name: value.to(self.runtime.device) for name, value in sums.items()}
-        self._summed = state["summed"]
-        if checkpoint.has(own):
-            restore_generators({k: v for k, v in tensors.items() if not k.startswith("epoch_sum/")})
         if self.run is not None:
-            self.run.cut_metrics(state["metrics_bytes"])
-        now, then = self.exactness(), state["exactness"]
-        for key in sorted(now.keys() | then.keys()):
-            if now.get(key) != then.get(key):
-                self.message(f"not bit-exact: {key} {now.get(key)}, was {then.get(key)}")
-
-    def exactness(self) -> dict[str, Any]:
-        """What must agree for a resumed run to give the same bits."""
-        return {
-            "labelkit": __version__,
-            "torch": torch.__version__,
-            "device": self.runtime.device.type,
-            "machine": platform.machine(),
-            "processes": self.runtime.world_size,
-            "threads": torch.get_num_threads(),
-        }
-
-    # ------------------------------------------------------------------ outside world
-
-    @contextmanager
-    def _signals(self) -> Any:
-        """SIGINT and SIGTERM stop after the running step; SIGUSR1 asks for a checkpoint."""
-
-        def stop(number: int, frame: FrameType | None) -> None:
-            self._signal = number
-
-        def checkpoint(number: int, frame: FrameType | None) -> None:
-            self._checkpoint_asked = True
-
-        wanted: dict[int, Any] = {signal.SIGINT: stop, signal.SIGTERM: stop}
-        if hasattr(signal, "SIGUSR1"):
-            wanted[signal.SIGUSR1] = checkpoint
-        try:
-            before = {number: signal.signal(number, handler) for number, handler in wanted.items()}
-        except ValueError:  # not the main thread: whoever runs us there owns the signals
-            before = {}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-    def _open_tensorboard(self) -> Any:
-        if self.run is None or not self.runtime.is_main:
-            return None
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError as error:
-            raise ConfigError(
-                "--tensorboard", "TensorBoard is not installed", 'Run `pip install "labelkit[tensorboard]"`.'
-            ) from error
-        return SummaryWriter(str(self.run.path / "tensorboard"))
+            self.run.cut_metrics(checkpoint.state["metrics_bytes"])

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from labelkit.engine.checkpoint import MODEL, load_checkpoint, load_model_state
+from labelkit.engine.method import Monitor
 from labelkit.engine.trainer import Trainer
 from labelkit.errors import CheckpointMismatch, ConfigError, DivergenceError, Interrupted
 
@@ -26,7 +27,7 @@ class Killed(BaseException):
     """Stands for SIGKILL: nothing may catch it and go on."""
 
 
-class CountingMonitor:
+class CountingMonitor(Monitor):
     """Counts its calls; gives a metric; can give up."""
 
     def __init__(self, fail_at: int | None = None) -> None:

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from labelkit.config.metric_learning import MetricLearningConfig
 from labelkit.config.presets import resolve
-from labelkit.config.representation import RepresentationRunConfig
 from labelkit.config.supervised import SupervisedTrainConfig
 from labelkit.config.train import RunConfig, StepRunConfig, StepTrainConfig
 from labelkit.data.batch import Batch
@@ -22,12 +21,10 @@ from labelkit.data.splits import few_labels_split, gcd_split
 from labelkit.data.train_loader import TrainLoader
 from labelkit.data.views.spec import Normalize
 from labelkit.engine.devices import Runtime
+from labelkit.engine.inputs import HeldOut, MonitorInputs
 from labelkit.engine.method import Method
-from labelkit.engine.monitors.groups import ClusteringMonitor, DiscoveryMonitor
-from labelkit.engine.monitors.representation import HeldOut, RepresentationMonitor
-from labelkit.engine.monitors.retrieval import RetrievalMonitor
 from labelkit.engine.run_dir import RunDir
-from labelkit.engine.trainer import Monitor, Trainer
+from labelkit.engine.trainer import Trainer
 from labelkit.methods.registry import METHODS
 from labelkit.stages.train.prepare import PreparedData
 
@@ -147,22 +144,9 @@ def make(
             open_runs.append(run)
             if not resume:
                 run.begin(name, config.to_yaml_dict(operational=False))
-        old = np.zeros(10, dtype=bool)
-        old[list(data.split.old_classes)] = True
-        monitor: Monitor
-        if isinstance(config, MetricLearningConfig):
-            judged = HeldOut(bank, data.dataset.labels)
-            monitor = RetrievalMonitor(bank.rows, data.dataset.labels, judged, config.recall_ks)
-        elif isinstance(config, RepresentationRunConfig):
-            # without groups of its own, the features are what can be scored
-            held_out = HeldOut(own_bank, data.dataset.labels) if name == "cotap" else None
-            monitor = RepresentationMonitor(own_bank.rows, data.dataset.labels, held_out, num_classes=10)
-        elif method.network.num_outputs:
-            monitor = DiscoveryMonitor(
-                np.flatnonzero(data.labels < 0), data.dataset.labels, old, len(data.split.old_classes), patience=100
-            )
-        else:
-            monitor = ClusteringMonitor(own_bank.rows, data.labels, data.dataset.labels, old, seed=0)
+        truth = data.dataset.labels
+        known = MonitorInputs(own_bank.rows, truth, data.dataset.sample_ids, HeldOut(own_bank, truth))
+        monitor = method.monitor(known)
         trainer = Trainer(method, own_bank, data.labels, config, Runtime(device="cpu"), run=run, monitor=monitor)
         return Setup(config, data, own_bank, method, trainer)
 

@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from pydantic.config import JsonDict
 
 from labelkit.config.base import with_default
+from labelkit.config.data import DataConfig
 from labelkit.config.representation import RepresentationRunConfig
 from labelkit.config.train import StepRunConfig
 
@@ -287,6 +288,17 @@ class CoTAPConfig(DenseViewOptions, StepRunConfig):
     def has_objects(self) -> bool:
         """Whether there are images of one object."""
         return self.dataset != NO_DATASET
+
+    def scenes(self) -> DataConfig | None:
+        """Return the options of ``scene_dataset``: all of its images, whatever the other set leaves out."""
+        if self.scene_dataset is None:
+            return None
+        whole: dict[str, object] = {"holdout": None, "holdout_classes": None, "max_per_class": None}
+        return self.model_copy(update={"dataset": self.scene_dataset, "split": self.scene_split, **whole})
+
+    def shortened(self, fraction: float) -> dict[str, object]:
+        """Return fewer steps, also of the warm-up."""
+        return super().shortened(fraction) | self._scaled(fraction, "lr_warmup_steps", least=0)
 
     @property
     def objects_per_batch(self) -> int:

@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 from pydantic.config import JsonDict
 
 from labelkit.config.metric_learning import MetricLearningConfig
+from labelkit.config.train import LabelKind
 
 _MODEL: JsonDict = {"panel": "Model"}
 _LOSS: JsonDict = {"panel": "Loss"}
@@ -153,3 +154,17 @@ class SANConfig(MetricLearningConfig):
         if self.memory_size is not None and self.memory_size < self.batch_size and self.memory != "none":
             raise ValueError(f"memory_size {self.memory_size} is less than batch_size {self.batch_size}")
         return self
+
+    @property
+    def learns_from_labels(self) -> bool:
+        """With clusters in place of classes, no."""
+        return self.mode == "supervised"
+
+    @property
+    def label_kind(self) -> LabelKind:
+        """None with clusters in place of classes."""
+        return super().label_kind if self.mode == "supervised" else "none"
+
+    def shortened(self, fraction: float) -> dict[str, object]:
+        """Return fewer epochs, also of those before the memory counts."""
+        return super().shortened(fraction) | self._scaled(fraction, "memory_start_epochs", least=0)

@@ -137,3 +137,10 @@ class SeLaConfig(RepresentationTrainConfig):
     def clusters_per_head(self) -> tuple[int, ...]:
         """Clusters of every head."""
         return self.num_clusters if len(self.num_clusters) > 1 else self.num_clusters * self.num_heads
+
+    def shortened(self, fraction: float) -> dict[str, object]:
+        """Return fewer epochs and optimizations, and their times."""
+        options = super().shortened(fraction) | self._scaled(fraction, "num_optimizations", least=1)
+        if self.optimization_epochs is not None and fraction < 1:
+            options["optimization_epochs"] = tuple(epoch * fraction for epoch in self.optimization_epochs)
+        return options

@@ -170,3 +170,11 @@ class SnowballConfig(
         if self.max_steps is not None and self.max_steps < self.steps:
             raise ValueError(f"max_steps {self.max_steps} is less than the first phase, steps {self.steps}")
         return self
+
+    def length(self) -> dict[str, int]:
+        """Return the steps of the first phase, and of later ones if they are their own."""
+        return super().length() | ({} if self.later_steps is None else {"later_steps": self.later_steps})
+
+    def shortened(self, fraction: float) -> dict[str, object]:
+        """Return fewer steps, also of later phases and in all."""
+        return super().shortened(fraction) | self._scaled(fraction, "later_steps", "max_steps", least=1)

@@ -175,3 +175,7 @@ class TACCCLConfig(MetricLearningConfig):
         if not self.transforms or len(set(self.transforms)) < len(self.transforms):
             raise ValueError("transforms must name at least one kind, and none twice")
         return self
+
+    def shortened(self, fraction: float) -> dict[str, object]:
+        """Return fewer epochs, and an earlier start of what waits."""
+        return super().shortened(fraction) | self._scaled(fraction, "ccl_start_epoch", "memory_warmup_steps", least=0)

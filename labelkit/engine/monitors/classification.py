@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from labelkit.engine.method import FullPass, Method, TrainState
-from labelkit.engine.monitors.representation import HeldOut
+from labelkit.engine.inputs import HeldOut
+from labelkit.engine.method import FullPass, Method, Monitor, ScoreTable, TrainState
 from labelkit.metrics.classification import top_k_accuracy
 from labelkit.models.inference import InferenceNetwork
 
 
-class ClassificationMonitor:
+class ClassificationMonitor(Monitor):
     """Accuracy over held-out images; remembers the best epoch, which papers report.
 
     Args:
@@ -55,6 +55,21 @@ class ClassificationMonitor:
         self._best = max(self._best, metrics["accuracy"])
         metrics["best_accuracy"] = self._best
         return metrics
+
+    def describe(self, metrics: Mapping[str, float]) -> list[str]:
+        """The accuracy."""
+        return [f"accuracy {100 * metrics['accuracy']:.1f}"] if "accuracy" in metrics else []
+
+    def table(self, metrics: Mapping[str, float]) -> ScoreTable | None:
+        """Share of held-out images that are named rightly; the best epoch is chosen by these very images."""
+        if "accuracy" not in metrics:
+            return None
+        names = ("accuracy", "best_accuracy", "top5_accuracy")
+        return ScoreTable(
+            "held-out images, accuracy in %: last epoch, best of all epochs, and among the five likeliest",
+            ("top 1", "best", "top 5"),
+            tuple(100 * metrics[name] if name in metrics else None for name in names),
+        )
 
     def extra_state(self) -> dict[str, Any]:
         """The best accuracy so far."""

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from labelkit.algorithms.clustering import kmeans, semi_supervised_kmeans
 from labelkit.data.keyed_random import keyed_generator
-from labelkit.engine.method import Method, TrainState
+from labelkit.engine.method import Method, Monitor, ScoreTable, TrainState
 from labelkit.errors import DivergenceError
 from labelkit.metrics.clustering import cluster_accuracy
 
@@ -20,7 +20,28 @@ from labelkit.metrics.clustering import cluster_accuracy
 MIN_COLLAPSED_STEPS: Final = 200
 
 
-class ClusteringMonitor:
+class _CategoryMonitor(Monitor):
+    """How accuracy over old and new classes is told."""
+
+    def describe(self, metrics: Mapping[str, float]) -> list[str]:
+        """Accuracies that are known, and the clusters in use."""
+        names = [name for name in ("all", "old", "new") if not math.isnan(metrics.get(f"{name}_accuracy", math.nan))]
+        parts = [f"{name} {100 * metrics[f'{name}_accuracy']:.1f}" for name in names]
+        return [*parts, f"clusters {int(metrics['used_clusters'])}"] if "used_clusters" in metrics else parts
+
+    def table(self, metrics: Mapping[str, float]) -> ScoreTable | None:
+        """The same for the unlabeled training images whose truth is known."""
+        if "all_accuracy" not in metrics:
+            return None
+        percent = [100 * metrics[f"{name}_accuracy"] for name in ("all", "old", "new")]
+        return ScoreTable(
+            "unlabeled training images, accuracy v2 in %",
+            ("All", "Old", "New", "clusters"),
+            (*percent, int(metrics["used_clusters"])),
+        )
+
+
+class ClusteringMonitor(_CategoryMonitor):
     """Accuracy All/Old/New of semi-supervised k-means on the embeddings, for methods without a classifier (GCD).
 
     Args:
@@ -28,6 +49,7 @@ class ClusteringMonitor:
         labels: (n,) int64 training labels, -1 = unlabeled.
         truth: (n,) int64 class of each row of the data set, -1 = unknown.
         old_classes: (k,) bool per class of the data set.
+        num_clusters: groups to form, one for each class.
         seed: of the clustering.
     """
 
@@ -37,38 +59,33 @@ class ClusteringMonitor:
         labels: NDArray[np.int64],
         truth: NDArray[np.int64],
         old_classes: NDArray[np.bool_],
+        *,
+        num_clusters: int,
         seed: int,
     ) -> None:
         self._rows = rows
         self._labels = labels[rows]
         self._truth = truth[rows]
         self._old_classes = old_classes
+        self._num_clusters = num_clusters
         self._seed = seed
 
     def __call__(self, method: Method[Any], state: TrainState) -> Mapping[str, float]:
         """Cluster all images, score the unlabeled ones whose truth is known."""
-        assert method.num_clusters is not None
         features = torch.nn.functional.normalize(state.embed(method.network.embed, self._rows), dim=1).numpy()
         labeled = self._labels >= 0
         generator = keyed_generator(self._seed, "monitor")
         if labeled.any():
             cluster_ids = semi_supervised_kmeans(
-                features[~labeled], features[labeled], self._labels[labeled], method.num_clusters, generator=generator
+                features[~labeled], features[labeled], self._labels[labeled], self._num_clusters, generator=generator
             ).unlabeled_ids
         else:
-            cluster_ids = kmeans(features, method.num_clusters, generator=generator).cluster_ids
+            cluster_ids = kmeans(features, self._num_clusters, generator=generator).cluster_ids
         metrics = {
             "used_clusters": float(len(np.unique(cluster_ids))),
             "feature_concentration": float(np.linalg.norm(features.mean(axis=0))),
         }
         return metrics | accuracy_metrics(self._truth[~labeled], cluster_ids, self._old_classes)
-
-    def extra_state(self) -> dict[str, Any]:
-        """Nothing."""
-        return {}
-
-    def load_extra_state(self, state: Mapping[str, Any]) -> None:
-        """Nothing to take back."""
 
 
 def accuracy_metrics(
@@ -90,7 +107,7 @@ def accuracy_metrics(
     }
 
 
-class DiscoveryMonitor:
+class DiscoveryMonitor(_CategoryMonitor):
     """Accuracy All/Old/New on the unlabeled training images, and signs of collapse.
 
     Args:

@@ -3,35 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.algorithms.feature_probes import knn_votes, linear_probe
-from labelkit.data.image_bank import ImageBank
-from labelkit.engine.method import FullPass, Method, TrainState
+from labelkit.engine.inputs import HeldOut
+from labelkit.engine.method import FullPass, Method, Monitor, ScoreTable, TrainState
 from labelkit.metrics.classification import top_k_accuracy
 from labelkit.metrics.clustering import adjusted_rand_index, majority_accuracy, normalized_mutual_information
 
 MAX_TABLE = 50_000_000
 
 
-@dataclass(frozen=True)
-class HeldOut:
-    """Images that are not trained on.
-
-    Attributes:
-        bank: they, and nothing else.
-        labels: (m,) int64 class of each row of its data set, -1 = unknown.
-    """
-
-    bank: ImageBank
-    labels: NDArray[np.int64]
-
-
-class RepresentationMonitor:
+class RepresentationMonitor(Monitor):
     """Scores against the truth, which is used here and nowhere else.
 
     Features are the embeddings in evaluation mode; the gallery is the training images whose class is known.
@@ -87,12 +73,36 @@ class RepresentationMonitor:
             metrics["linear_accuracy"] = top_k_accuracy(logits, wanted)
         return metrics
 
-    def extra_state(self) -> dict[str, Any]:
-        """Nothing."""
-        return {}
+    def describe(self, metrics: Mapping[str, float]) -> list[str]:
+        """Accuracies on held-out images, and NMI of the groups."""
+        accuracies = [
+            f"{text} {100 * metrics[f'{name}_accuracy']:.1f}"
+            for name, text in (("knn", "kNN"), ("linear", "linear"))
+            if f"{name}_accuracy" in metrics
+        ]
+        return accuracies + describe_groups(metrics)
 
-    def load_extra_state(self, state: Mapping[str, Any]) -> None:
-        """Nothing to take back."""
+    def table(self, metrics: Mapping[str, float]) -> ScoreTable | None:
+        """The same."""
+        return representation_table(metrics)
+
+
+def describe_groups(metrics: Mapping[str, float]) -> list[str]:
+    """Return NMI, if groups were scored."""
+    return [f"NMI {metrics['nmi']:.3f}"] if "nmi" in metrics else []
+
+
+def representation_table(metrics: Mapping[str, float]) -> ScoreTable | None:
+    """Features judged by held-out images, groups by the truth of training images; mean over the groupings."""
+    if "knn_accuracy" not in metrics and "nmi" not in metrics:
+        return None
+    accuracies = [100 * metrics[name] if name in metrics else None for name in ("knn_accuracy", "linear_accuracy")]
+    groups = [metrics.get(name) for name in ("nmi", "ari", "majority_accuracy")]
+    return ScoreTable(
+        "held-out images: kNN and linear accuracy in %; groups against the truth: NMI, ARI, purity",
+        ("kNN", "linear", "NMI", "ARI", "purity"),
+        (*accuracies, *groups),
+    )
 
 
 def group_scores(method: Method[Any], rows: NDArray[np.int64], truth: NDArray[np.int64]) -> dict[str, float]:

@@ -8,14 +8,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.engine.method import FullPass, Method, TrainState
-from labelkit.engine.monitors.representation import HeldOut, group_scores
+from labelkit.engine.inputs import HeldOut
+from labelkit.engine.method import FullPass, Method, Monitor, ScoreTable, TrainState
+from labelkit.engine.monitors.representation import describe_groups, group_scores, representation_table
 from labelkit.metrics.retrieval import map_at_r, recall_at_k
 
 COLLAPSED = 0.02
 
 
-class RetrievalMonitor:
+class RetrievalMonitor(Monitor):
     """Recall@K and MAP@R of held-out images, each against all others; the truth is used here and nowhere else.
 
     Args:
@@ -59,6 +60,22 @@ class RetrievalMonitor:
                 "the network collapses; lower --lr or the weights of added losses"
             )
         return metrics
+
+    def describe(self, metrics: Mapping[str, float]) -> list[str]:
+        """Recall@1, and NMI of the groups."""
+        recall = [f"R@1 {100 * metrics['recall_at_1']:.1f}"] if "recall_at_1" in metrics else []
+        return recall + describe_groups(metrics)
+
+    def table(self, metrics: Mapping[str, float]) -> ScoreTable | None:
+        """Each held-out image a query among all others; without any, the groups."""
+        if "map_at_r" not in metrics:
+            return representation_table(metrics)
+        recall = [name for name in metrics if name.startswith("recall_at_")]
+        return ScoreTable(
+            "held-out images, in %: a match among the K nearest (R@K), mean average precision at R (MAP@R)",
+            (*(f"R@{name.removeprefix('recall_at_')}" for name in recall), "MAP@R"),
+            (*(100 * metrics[name] for name in recall), 100 * metrics["map_at_r"]),
+        )
 
     def extra_state(self) -> dict[str, Any]:
         """How long embeddings have been alike."""

@@ -26,7 +26,9 @@ from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.samplers import Stream, StreamSampler
 from labelkit.data.views.recipes import dense_views, test_view
 from labelkit.data.views.spec import ViewSpec
-from labelkit.engine.method import Method, Phase, StepOutput, TrainState
+from labelkit.engine.inputs import MonitorInputs, RunInputs
+from labelkit.engine.method import Method, Monitor, Phase, StepOutput, TrainState
+from labelkit.engine.monitors.representation import RepresentationMonitor
 from labelkit.engine.schedules import CosineSchedule
 from labelkit.methods.dense.diagnostics import collapse
 from labelkit.methods.dense.neighbor_images import NeighborPairing, NeighborPlace, find_neighbors
@@ -65,6 +67,12 @@ class CoTAP(Method[CoTAPConfig]):
         """The moving average of the student."""
         assert isinstance(self.teacher.module, DenseNetwork)
         return self.teacher.module
+
+    def attach(self, inputs: RunInputs) -> None:
+        """Keep neighbors where the options say, or in the run."""
+        kept = self.config.neighbors
+        path = kept or inputs.folder / "neighbors.h5"
+        self.neighbor_place = NeighborPlace(path, inputs.digest(), chosen=kept is not None, writes=inputs.writes)
 
     def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
         """One phase: both sets again and again, in shares that every process gets alike."""
@@ -156,6 +164,20 @@ class CoTAP(Method[CoTAPConfig]):
                 "is_decayed": is_decayed,
                 "lr_scale": 1.0 if is_backbone else self.config.head_lr_mult,
             }
+
+    def monitor(self, inputs: MonitorInputs) -> Monitor:
+        """Features of held-out images."""
+        config = self.config
+        return RepresentationMonitor(
+            inputs.rows,
+            inputs.truth,
+            inputs.held_out,
+            num_classes=len(self.data.class_names),
+            k=config.knn_neighbors,
+            temperature=config.knn_temperature,
+            linear=config.linear_monitor,
+            seed=config.seed,
+        )
 
     def eval_view(self) -> ViewSpec:
         """The center of the image; all of it if it is small."""

@@ -16,6 +16,8 @@ exchanges; the teacher's temperature follows SimGCD's schedule. At evaluation no
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -26,11 +28,18 @@ from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.samplers import BalancedSampler
 from labelkit.data.views.recipes import strong_view, test_view, weak_view
 from labelkit.data.views.spec import ViewSpec
-from labelkit.engine.method import Method, Phase, StepOutput, TrainState
+from labelkit.engine.inputs import MonitorInputs
+from labelkit.engine.method import Method, Monitor, Phase, StepOutput, TrainState
 from labelkit.engine.schedules import TeacherTemperature
 from labelkit.errors import ConfigError
 from labelkit.losses.alignment import AttentionPull, ConfidentPseudoLabelLoss, DistributionAlignment
-from labelkit.methods.discovery.recipe import build_discovery_loss, build_discovery_network, check_discovery_data
+from labelkit.methods.discovery.recipe import (
+    build_discovery_loss,
+    build_discovery_network,
+    check_discovery_data,
+    discovery_monitor,
+    unused_classes,
+)
 from labelkit.models.discovery_network import DiscoveryNetwork
 from labelkit.models.paired_attention import KeyUpdate
 
@@ -161,6 +170,14 @@ class FlipClass(Method[FlipClassConfig]):
     def key_update(self) -> tuple[KeyUpdate, tuple[int, ...]] | None:
         """The update of step 2, unless a rival stands in its place."""
         return None if self._update is None else (self._update, self.config.align_blocks)
+
+    def monitor(self, inputs: MonitorInputs) -> Monitor:
+        """Old and new classes of the unlabeled images, and signs of collapse."""
+        return discovery_monitor(self.config, self.data, inputs)
+
+    def remarks(self, metrics: Mapping[str, float]) -> list[str]:
+        """Say when many classes stayed unused."""
+        return unused_classes(metrics, self.network.num_outputs)
 
     def eval_view(self) -> ViewSpec:
         """The center of the image, unchanged."""

@@ -22,9 +22,11 @@ from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.samplers import BalancedSampler
 from labelkit.data.views.recipes import simgcd_view, test_view
 from labelkit.data.views.spec import ViewSpec
-from labelkit.engine.method import Method, Phase, StepOutput
+from labelkit.engine.inputs import MonitorInputs
+from labelkit.engine.method import Method, Monitor, Phase, StepOutput
+from labelkit.engine.monitors.groups import ClusteringMonitor
 from labelkit.losses.contrastive import InfoNCELoss, SupConLoss
-from labelkit.methods.discovery.recipe import check_discovery_data
+from labelkit.methods.discovery.recipe import check_discovery_data, old_class_mask
 from labelkit.models.contrastive_network import ContrastiveNetwork
 
 
@@ -35,7 +37,7 @@ class GCD(Method[GCDConfig]):
 
     def __init__(self, config: GCDConfig, data: DataInfo) -> None:
         super().__init__(config, data)
-        self.num_clusters = check_discovery_data(config, data)
+        self._num_clusters = check_discovery_data(config, data)
         self.network = ContrastiveNetwork(
             config.backbone,
             in_channels=data.in_channels,
@@ -71,6 +73,17 @@ class GCD(Method[GCDConfig]):
         """Weight decay on everything, as in the released code."""
         trained = [parameter for parameter in self.parameters() if parameter.requires_grad]
         yield {"params": trained, "weight_decay": self.config.weight_decay}
+
+    def monitor(self, inputs: MonitorInputs) -> Monitor:
+        """Groups of all images by k-means that keeps the labels, one for each class."""
+        return ClusteringMonitor(
+            inputs.rows,
+            self.data.labels,
+            inputs.truth,
+            old_class_mask(self.data),
+            num_clusters=self._num_clusters,
+            seed=self.config.seed,
+        )
 
     def eval_view(self) -> ViewSpec:
         """The center of the image, unchanged."""

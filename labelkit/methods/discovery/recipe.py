@@ -1,9 +1,17 @@
-"""What parametric category-discovery methods build from their options in the same way."""
+"""What category-discovery methods build from their options in the same way, and how they are judged."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
 from labelkit.config.discovery import ContrastiveTrainConfig, DiscoveryTrainConfig
 from labelkit.data.batch import DataInfo
+from labelkit.engine.inputs import MonitorInputs
+from labelkit.engine.monitors.groups import DiscoveryMonitor
 from labelkit.errors import ConfigError, DatasetError
 from labelkit.losses.discovery import DiscoveryLoss
 from labelkit.models.discovery_network import DiscoveryNetwork
@@ -73,3 +81,28 @@ def build_discovery_loss(config: DiscoveryTrainConfig, *, symmetric: bool) -> Di
         entropy_weight=config.entropy_weight,
         symmetric=symmetric,
     )
+
+
+def old_class_mask(data: DataInfo) -> NDArray[np.bool_]:
+    """Return (k,) bool per class of the data set: whether it has labels."""
+    old = np.zeros(max(1, len(data.class_names)), dtype=np.bool_)
+    old[list(data.class_order[: data.num_old_classes])] = True
+    return old
+
+
+def discovery_monitor(config: DiscoveryTrainConfig, data: DataInfo, inputs: MonitorInputs) -> DiscoveryMonitor:
+    """Judge the classifier on unlabeled training images; a collapse ends the run, unless the guard is to let it be."""
+    unlabeled = inputs.rows[data.labels[inputs.rows] < 0]
+    patience = config.collapse_patience_epochs if config.guard == "stop" else sys.maxsize
+    return DiscoveryMonitor(unlabeled, inputs.truth, old_class_mask(data), data.num_old_classes, patience)
+
+
+def unused_classes(metrics: Mapping[str, float], num_classes: int) -> list[str]:
+    """Return a warning if less than half of the classes are in use at the end of a run."""
+    used = metrics.get("used_clusters", num_classes)
+    if 2 * used >= num_classes:
+        return []
+    return [
+        f"only {int(used)} of {num_classes} classes are in use on the unlabeled images; raise --entropy-weight, or "
+        "check --num-classes"
+    ]

@@ -12,6 +12,8 @@ Departure: ``--views weak-strong --no-symmetric`` trains on FlipClass's views an
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -20,9 +22,16 @@ from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.samplers import BalancedSampler
 from labelkit.data.views.recipes import simgcd_view, strong_view, test_view, weak_view
 from labelkit.data.views.spec import ViewSpec
-from labelkit.engine.method import Method, Phase, StepOutput, TrainState
+from labelkit.engine.inputs import MonitorInputs
+from labelkit.engine.method import Method, Monitor, Phase, StepOutput, TrainState
 from labelkit.engine.schedules import TeacherTemperature
-from labelkit.methods.discovery.recipe import build_discovery_loss, build_discovery_network, check_discovery_data
+from labelkit.methods.discovery.recipe import (
+    build_discovery_loss,
+    build_discovery_network,
+    check_discovery_data,
+    discovery_monitor,
+    unused_classes,
+)
 from labelkit.models.discovery_network import DiscoveryNetwork
 
 
@@ -63,6 +72,14 @@ class SimGCD(Method[SimGCDConfig]):
         projections, logits = self.network.forward_pair(batch.views[0], batch.views[1])
         loss, parts = self.loss(projections, logits, batch.labels, teacher_temperature=self._teacher_temperature)
         return StepOutput(loss, parts)
+
+    def monitor(self, inputs: MonitorInputs) -> Monitor:
+        """Old and new classes of the unlabeled images, and signs of collapse."""
+        return discovery_monitor(self.config, self.data, inputs)
+
+    def remarks(self, metrics: Mapping[str, float]) -> list[str]:
+        """Say when many classes stayed unused."""
+        return unused_classes(metrics, self.network.num_outputs)
 
     def eval_view(self) -> ViewSpec:
         """The center of the image, unchanged."""

@@ -14,7 +14,9 @@ from numpy.typing import NDArray
 from labelkit.config.few_labels import FewLabelTrainConfig, TwoStreamTrainConfig
 from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.views.spec import ViewSpec
-from labelkit.engine.method import Method, Phase, StepOutput, TrainState
+from labelkit.engine.inputs import MonitorInputs
+from labelkit.engine.method import Method, Monitor, Phase, StepOutput, TrainState
+from labelkit.engine.monitors.classification import ClassificationMonitor
 from labelkit.methods.few_labels.recipe import (
     build_student,
     check_few_labels,
@@ -80,6 +82,10 @@ class AveragedStudent(Method[FewLabelConfigT]):
     def judged(self) -> Mapping[str, StudentNetwork]:
         """The network and its average."""
         return {"student": self.network, "teacher": self.chain.teacher}
+
+    def monitor(self, inputs: MonitorInputs) -> Monitor:
+        """Names given to held-out images."""
+        return ClassificationMonitor(inputs.held_out, self.data.class_order)
 
     def eval_view(self) -> ViewSpec:
         """The image without augmentation."""

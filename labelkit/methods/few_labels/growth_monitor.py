@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from labelkit.data.batch import DataInfo
+from labelkit.engine.inputs import MonitorInputs
 from labelkit.engine.method import Method, TrainState
 from labelkit.engine.monitors.classification import ClassificationMonitor
 from labelkit.methods.few_labels.growth import LabelGrowth
@@ -21,49 +22,37 @@ DISCOVERED: Final = "discovered.csv"
 _HEADER: Final = ("sample_index", "path", "label", "score", "rank", "generation", "iteration", "network")
 
 
-class GrowthMonitor:
-    """Judges like ``ClassificationMonitor``, and writes and scores the discovered images of a method.
+class GrowthMonitor(ClassificationMonitor):
+    """Judges on held-out images, and writes and scores the images that a method discovered.
 
     Args:
-        judge: accuracy on held-out images.
-        sample_ids: (n,) names of the images.
-        truth: (n,) int64 class of each row of the data set, -1 = unknown.
-        class_order: data set class of each training class.
-        class_names: names of the data set's classes; may be empty.
-        write: commits a file of the run: name and text.
+        growth: the labels of the method.
+        data: names and order of the classes.
+        inputs: the truth, names of the images, what they are judged by, and where the table goes.
     """
 
-    def __init__(
-        self,
-        judge: ClassificationMonitor,
-        sample_ids: Sequence[str],
-        truth: NDArray[np.int64],
-        class_order: Sequence[int],
-        class_names: Sequence[str],
-        write: Callable[[str, str], None],
-    ) -> None:
-        self._judge = judge
-        self._sample_ids = sample_ids
-        self._truth = truth
-        self._order = np.array(class_order, dtype=np.int64)
-        self._names = class_names
-        self._write = write
+    def __init__(self, growth: LabelGrowth, data: DataInfo, inputs: MonitorInputs) -> None:
+        super().__init__(inputs.held_out, data.class_order)
+        self._growth = growth
+        self._sample_ids = inputs.sample_ids
+        self._truth = inputs.truth
+        self._order = np.array(data.class_order, dtype=np.int64)
+        self._names = data.class_names
+        self._write = inputs.write_text
 
     def __call__(self, method: Method[Any], state: TrainState) -> Mapping[str, float]:
         """Score the networks and the labels; write the table."""
-        metrics = dict(self._judge(method, state))
-        growth = getattr(method, "growth", None)
-        assert isinstance(growth, LabelGrowth)
-        self._write(DISCOVERED, self.table(growth))
-        return metrics | self._errors(growth, state)
+        metrics = dict(super().__call__(method, state))
+        self._write(DISCOVERED, self.discovered())
+        return metrics | self._errors(self._growth, state)
 
-    def table(self, growth: LabelGrowth) -> str:
+    def discovered(self) -> str:
         """Return the table as CSV, in the order of discovery; with the truth if any is known."""
         known = bool((self._truth >= 0).any())
         buffer = io.StringIO()
         writer = csv.writer(buffer, lineterminator="\n")
         writer.writerow([*_HEADER, "truth"] if known else _HEADER)
-        for sample in growth.samples():
+        for sample in self._growth.samples():
             row = [
                 sample.sample_index,
                 self._sample_ids[sample.sample_index],
@@ -107,11 +96,3 @@ class GrowthMonitor:
         }
         state.log("growth_truth", {"generation": float(growth.generation), **counts})
         return metrics
-
-    def extra_state(self) -> dict[str, Any]:
-        """State of the judge."""
-        return self._judge.extra_state()
-
-    def load_extra_state(self, state: Mapping[str, Any]) -> None:
-        """Take back what ``extra_state`` gave."""
-        self._judge.load_extra_state(state)

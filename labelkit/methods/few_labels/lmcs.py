@@ -30,7 +30,8 @@ from labelkit.algorithms.critical_samples import CriticalDiscovery
 from labelkit.config.methods.lmcs import LMCSConfig
 from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.views.spec import ViewSpec
-from labelkit.engine.method import Method, Phase, StepOutput, TrainState
+from labelkit.engine.inputs import MonitorInputs
+from labelkit.engine.method import Method, Monitor, Phase, StepOutput, TrainState
 from labelkit.engine.schedules import PhaseLearningRate
 from labelkit.losses.mean_teacher import SquaredConsistency
 from labelkit.methods.few_labels.composition import MasterDiet, MasterRules, MasterTraining
@@ -43,6 +44,7 @@ from labelkit.methods.few_labels.growth import (
     finite_features,
     training_class_names,
 )
+from labelkit.methods.few_labels.growth_monitor import GrowthMonitor
 from labelkit.methods.few_labels.mixmatch import MixMatchObjective, mixmatch_objective
 from labelkit.methods.few_labels.recipe import (
     build_student,
@@ -354,6 +356,10 @@ class LMCS(Method[LMCSConfig]):
         """Take back what ``extra_state`` gave."""
         self._later, self.guide.is_ready = [list(map(int, later)) for later in state["later"]], bool(state["guided"])
         self.objective.load_extra_state(state["objective"])
+
+    def monitor(self, inputs: MonitorInputs) -> Monitor:
+        """Names given to held-out images, and the labels that were found."""
+        return GrowthMonitor(self.growth, self.data, inputs)
 
     def eval_view(self) -> ViewSpec:
         """The image without augmentation."""

@@ -25,9 +25,9 @@ from labelkit.algorithms.snowball import Select
 from labelkit.config.methods.snowball import SnowballConfig
 from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.views.spec import ViewSpec
-from labelkit.engine.method import Method, Phase, StepOutput, TrainState
+from labelkit.engine.inputs import HeldOut, MonitorInputs, RunInputs
+from labelkit.engine.method import Method, Monitor, Phase, StepOutput, TrainState
 from labelkit.engine.monitors.classification import ClassificationMonitor
-from labelkit.engine.monitors.representation import HeldOut
 from labelkit.engine.schedules import horizon_decay
 from labelkit.methods.few_labels.freematch import freematch_objective
 from labelkit.methods.few_labels.growth import (
@@ -39,6 +39,7 @@ from labelkit.methods.few_labels.growth import (
     finite_features,
     training_class_names,
 )
+from labelkit.methods.few_labels.growth_monitor import GrowthMonitor
 from labelkit.methods.few_labels.mean_teacher import mean_teacher_objective
 from labelkit.methods.few_labels.mixmatch import mixmatch_objective
 from labelkit.methods.few_labels.recipe import (
@@ -178,6 +179,11 @@ class Snowball(Method[SnowballConfig]):
         self._exhausted = False
         self._errors: list[float | None] = [None, None]  # by validation: of the last phase, and generation
 
+    def attach(self, inputs: RunInputs) -> None:
+        """Take the images that end a generation, if labels of their own are to decide."""
+        if self.config.val_split is not None:
+            self.validation = inputs.held_out("--val-split", self.config.val_split)
+
     def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
         """The phase on the given labels; what follows is decided on the way."""
         first = self.phase(0, rows)
@@ -305,6 +311,10 @@ class Snowball(Method[SnowballConfig]):
         """Take back what ``extra_state`` gave."""
         self._planned, self._started, self._exhausted, self._errors = state["moment"]
         self.objective.load_extra_state(state["objective"])
+
+    def monitor(self, inputs: MonitorInputs) -> Monitor:
+        """Names given to held-out images, and the labels that were found."""
+        return GrowthMonitor(self.growth, self.data, inputs)
 
     def eval_view(self) -> ViewSpec:
         """The image without augmentation."""

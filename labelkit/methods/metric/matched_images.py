@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -18,16 +19,21 @@ from labelkit.algorithms.attention_maps import keypoint_masks
 from labelkit.algorithms.homographies import as_square, between_views, move_points
 from labelkit.config.methods.tac_ccl import TACCCLConfig
 from labelkit.data.batch import Batch, DataInfo
+from labelkit.data.decode import BadImage
 from labelkit.data.keyed_random import keyed_uniform
 from labelkit.data.views.pairs import PairPlan, PairTransform
 from labelkit.data.views.spec import ViewSpec
-from labelkit.store.matches import Matches
+from labelkit.engine.inputs import RunInputs
+from labelkit.errors import StoreError
+from labelkit.store.matches import Matches, read_matches
 
 # A part is the box of the keypoints that match, with a margin, not too small, and jittered.
 _MARGIN = 0.25
 _LEAST_SIDE = 0.4
 _JITTER = 0.05
 _DRAWS = 8
+# Images whose bytes are compared, so that a set of equal names is not taken for the one that was matched.
+_LOOKED_AT = 8
 
 
 @dataclass(frozen=True)
@@ -174,3 +180,49 @@ class PairGeometry:
             mask = keypoint_masks(points, inside & present[links], size, sigma=self._sigma, clip=self._clip)
             masks.append(torch.where(is_linked, mask, 1.0))
         return homographies, (masks[0], masks[1])
+
+
+def read_matched_images(path: Path, inputs: RunInputs) -> MatchedImages:
+    """Read a file of ``labelkit match``, and keep the pairs whose images are both trained on.
+
+    Args:
+        path: of the file.
+        inputs: names the images that are trained on.
+
+    Raises:
+        StoreError: the file cannot be used, or is of other images.
+    """
+    found = read_matches(path)
+    position = {sample_id: row for row, sample_id in enumerate(inputs.sample_ids)}
+    rows = np.array([position.get(sample_id, -1) for sample_id in found.sample_ids], dtype=np.int64)
+    pairs = rows[found.matches.pairs]
+    kept = np.flatnonzero((pairs >= 0).all(axis=1))
+    where = str(path)
+    if not len(kept):
+        known = int((rows >= 0).sum())
+        raise StoreError(
+            where,
+            f"has no pair of images that are trained on ({known} of its {len(rows)} images are in "
+            f"{inputs.dataset_name})",
+            "Match the images of this data set with `labelkit match`, or leave --matches out.",
+        )
+    for place in np.flatnonzero(rows >= 0)[:_LOOKED_AT].tolist():
+        try:
+            sha256 = inputs.source.read(int(rows[place])).sha256
+        except BadImage:
+            continue
+        if sha256 != found.sha256[place].tobytes():
+            raise StoreError(
+                where,
+                f"was made of other images: {found.sample_ids[place]} has changed",
+                "Embed and match again.",
+            )
+    count = len(inputs.sample_ids)
+    sizes = np.ones((count, 2), dtype=np.int64)
+    sizes[rows[rows >= 0]] = found.image_sizes[rows >= 0]
+    images = MatchedImages(replace(found.matches.take(kept), pairs=pairs[kept]), sizes, found.content_digest)
+    inputs.say(
+        f"{len(kept)} matches; {images.coverage(np.arange(count)):.0%} of the images have a partner, the others follow "
+        "themselves"
+    )
+    return images

@@ -17,8 +17,9 @@ from labelkit.data.batch import DataInfo
 from labelkit.data.samplers import ClassBalancedSampler
 from labelkit.data.views.recipes import metric_test_view, metric_view
 from labelkit.data.views.spec import ViewSpec
+from labelkit.engine.inputs import MonitorInputs
 from labelkit.engine.method import FullPass, TrainState
-from labelkit.engine.monitors.retrieval import COLLAPSED, similarity_spread
+from labelkit.engine.monitors.retrieval import COLLAPSED, RetrievalMonitor, similarity_spread
 from labelkit.errors import ConfigError, DatasetError
 from labelkit.losses.metric import (
     MultiSimilarityLoss,
@@ -184,6 +185,11 @@ def watch_collapse(embeddings: Tensor, collapsed_loss: float, state: TrainState)
             f"warning: all embeddings are alike (similarities differ by {spread:.3f} only): the network collapses; "
             "lower --lr or the weights of added losses"
         )
+
+
+def retrieval_monitor(config: MetricLearningConfig, inputs: MonitorInputs) -> RetrievalMonitor:
+    """Judge embeddings by held-out images, clusters by the truth."""
+    return RetrievalMonitor(inputs.rows, inputs.truth, inputs.held_out, config.recall_ks)
 
 
 def train_view(config: MetricLearningConfig, data: DataInfo, size: int) -> ViewSpec:

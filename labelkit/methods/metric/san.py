@@ -26,7 +26,8 @@ from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.samplers import ClassBalancedSampler
 from labelkit.data.views.spec import ViewSpec
 from labelkit.engine.gathering import gather_batch
-from labelkit.engine.method import Method, Phase, StepOutput, TrainState
+from labelkit.engine.inputs import MonitorInputs
+from labelkit.engine.method import Method, Monitor, Phase, StepOutput, TrainState
 from labelkit.losses.metric import MemoryContrastiveLoss
 from labelkit.methods.metric.memory_bank import MemoryBank
 from labelkit.methods.metric.pseudo_labels import PseudoLabels
@@ -42,6 +43,7 @@ from labelkit.methods.metric.recipe import (
     parameter_groups,
     pseudo_labels,
     renew_pseudo_labels,
+    retrieval_monitor,
     train_view,
 )
 from labelkit.methods.metric.spatial_assembly import (
@@ -153,6 +155,10 @@ class SAN(Method[SANConfig]):
         if self.network.assembly is None or ((state.epoch + 1) % every and state.epoch + 1 < self.config.epochs):
             return {}
         return self._diagnostics(self.network, state, self._rows)
+
+    def monitor(self, inputs: MonitorInputs) -> Monitor:
+        """How well held-out images find each other, and the clusters."""
+        return retrieval_monitor(self.config, inputs)
 
     def groupings(self) -> Mapping[str, Tensor]:
         """The clusters."""

@@ -30,12 +30,19 @@ from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.samplers import ClassBalancedSampler
 from labelkit.data.views.spec import ViewSpec
 from labelkit.engine.gathering import gather_batch
-from labelkit.engine.method import Method, Phase, StepOutput, TrainState
+from labelkit.engine.inputs import MonitorInputs, RunInputs
+from labelkit.engine.method import Method, Monitor, Phase, StepOutput, TrainState
 from labelkit.errors import CheckpointMismatch
 from labelkit.losses.attention_consistency import FeatureSimilarityLoss, TransformedAttentionLoss
 from labelkit.losses.contrastive_clustering import ContrastiveClusteringLoss
 from labelkit.methods.metric import recipe as shared
-from labelkit.methods.metric.matched_images import MatchedImages, MatchedPairing, PairGeometry, second_view
+from labelkit.methods.metric.matched_images import (
+    MatchedImages,
+    MatchedPairing,
+    PairGeometry,
+    read_matched_images,
+    second_view,
+)
 from labelkit.methods.metric.memory_bank import MemoryBank
 from labelkit.models.metric_network import MetricNetwork, MetricOutput
 
@@ -75,6 +82,11 @@ class TACCCL(Method[TACCCLConfig]):
         """Let second views show partners; before training, also before it is resumed."""
         self.matched = matched
         self.geometry = PairGeometry(matched, self.config)
+
+    def attach(self, inputs: RunInputs) -> None:
+        """Read the matches."""
+        if self.config.matches is not None:
+            self.use_matches(read_matched_images(self.config.matches, inputs))
 
     # ------------------------------------------------------------------ diet
 
@@ -177,6 +189,10 @@ class TACCCL(Method[TACCCLConfig]):
     def parameter_groups(self) -> Iterator[dict[str, Any]]:
         """Backbone and new layers, each with its learning rate."""
         return shared.parameter_groups(self.network, self.config)
+
+    def monitor(self, inputs: MonitorInputs) -> Monitor:
+        """How well held-out images find each other, and the clusters."""
+        return shared.retrieval_monitor(self.config, inputs)
 
     def groupings(self) -> Mapping[str, Tensor]:
         """The clusters."""

@@ -30,7 +30,9 @@ from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.samplers import UniformSampler
 from labelkit.data.views.mixing import MixedBatch, mixup
 from labelkit.data.views.spec import ViewSpec
-from labelkit.engine.method import Method, Phase, StepOutput, TrainState
+from labelkit.engine.inputs import MonitorInputs
+from labelkit.engine.method import Method, Monitor, Phase, StepOutput, TrainState
+from labelkit.engine.monitors.classification import ClassificationMonitor
 from labelkit.losses.prototype import InnerProductLoss, WeightedCrossEntropy
 from labelkit.methods.prototypes.assignment import AssignmentRecord, is_due, reassign
 from labelkit.methods.prototypes.recipe import (
@@ -135,6 +137,15 @@ class DL2PA(Method[DL2PAConfig]):
     def parameter_groups(self) -> Any:
         """Weight decay on everything, as in the released code."""
         yield {"params": list(self.parameters()), "weight_decay": self.config.weight_decay}
+
+    def monitor(self, inputs: MonitorInputs) -> Monitor:
+        """Names given to held-out images."""
+        return ClassificationMonitor(inputs.held_out, self.data.class_order)
+
+    def describe(self, metrics: Mapping[str, float]) -> list[str]:
+        """How many classes moved to another prototype."""
+        moved = metrics.get("assignment/changed")
+        return [] if moved is None else [f"classes moved {int(moved)}"]
 
     def eval_view(self) -> ViewSpec:
         """The image without augmentation."""

@@ -25,7 +25,9 @@ from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.samplers import UniformSampler
 from labelkit.data.views.mixing import mixup
 from labelkit.data.views.spec import ViewSpec
-from labelkit.engine.method import Method, Phase, StepOutput, TrainState
+from labelkit.engine.inputs import MonitorInputs
+from labelkit.engine.method import Method, Monitor, Phase, StepOutput, TrainState
+from labelkit.engine.monitors.classification import ClassificationMonitor
 from labelkit.losses.prototype import UniformityLoss, WeightedCrossEntropy
 from labelkit.methods.prototypes.recipe import (
     ClassWeights,
@@ -85,6 +87,10 @@ class Softmax(Method[SoftmaxConfig]):
     def parameter_groups(self) -> Any:
         """Weight decay on everything, as in the released code."""
         yield {"params": list(self.parameters()), "weight_decay": self.config.weight_decay}
+
+    def monitor(self, inputs: MonitorInputs) -> Monitor:
+        """Names given to held-out images."""
+        return ClassificationMonitor(inputs.held_out, self.data.class_order)
 
     def eval_view(self) -> ViewSpec:
         """The image without augmentation."""

@@ -30,10 +30,13 @@ from labelkit.data.numbers import read_numbers
 from labelkit.data.samplers import UniformSampler
 from labelkit.data.views.recipes import sela_view, test_view
 from labelkit.data.views.spec import ViewSpec
-from labelkit.engine.method import FullPass, Method, Phase, StepOutput, TrainState
+from labelkit.engine.inputs import MonitorInputs, RunInputs
+from labelkit.engine.method import FullPass, Method, Monitor, Phase, StepOutput, TrainState
+from labelkit.engine.monitors.representation import RepresentationMonitor
 from labelkit.engine.schedules import optimization_times
 from labelkit.errors import ConfigError
 from labelkit.losses.multi_head import MultiHeadCrossEntropy
+from labelkit.methods.sela.earlier_labels import take_labels
 from labelkit.methods.sela.self_labels import SelfLabels, SolveRecord, SolverSettings
 from labelkit.models.multi_head_network import MultiHeadNetwork, rotations
 
@@ -86,6 +89,11 @@ class SeLa(Method[SeLaConfig]):
         )
         self._records: list[SolveRecord] = []
         self._warned: set[tuple[int, str]] = set()
+
+    def attach(self, inputs: RunInputs) -> None:
+        """Take the labels of an earlier run; a resumed run has them in its checkpoint."""
+        if inputs.is_new and self.config.labels_from is not None:
+            take_labels(self.labels, self.config.labels_from, inputs)
 
     def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
         """One phase: one augmented view, every image once."""
@@ -145,6 +153,20 @@ class SeLa(Method[SeLaConfig]):
     def parameter_groups(self) -> Iterator[dict[str, Any]]:
         """Weight decay on everything, as in the released code."""
         yield {"params": list(self.parameters()), "weight_decay": self.config.weight_decay}
+
+    def monitor(self, inputs: MonitorInputs) -> Monitor:
+        """Features of held-out images, and the clusterings."""
+        config = self.config
+        return RepresentationMonitor(
+            inputs.rows,
+            inputs.truth,
+            inputs.held_out,
+            num_classes=len(self.data.class_names),
+            k=config.knn_neighbors,
+            temperature=config.knn_temperature,
+            linear=config.linear_monitor,
+            seed=config.seed,
+        )
 
     def eval_view(self) -> ViewSpec:
         """The center of the image; all of it if it is small."""

@@ -24,7 +24,7 @@ from labelkit.config.data import DataConfig
 from labelkit.errors import ConfigError, DatasetError, InputError, LabelkitError
 from labelkit.methods.registry import METHODS
 from labelkit.stages.compare.judges import JUDGES, embed_for_judges, judge_store
-from labelkit.stages.compare.runs import DataFacts, MethodRuns, RunFailed, Stopped, Workplace, labels_of, method_config
+from labelkit.stages.compare.runs import DataFacts, MethodRuns, RunFailed, Stopped, Workplace, method_config
 from labelkit.stages.evaluate.dense_result import mean_and_spread, percent
 from labelkit.stages.progress import Progress, current_progress
 from labelkit.stages.result import Cell, SimpleResult, Table, jsonable
@@ -251,7 +251,7 @@ def _trained(names: Sequence[str], config: CompareConfig, data: DataFacts, place
         for seed in range(config.seeds):
             try:
                 options: Any = method_config(name, config, data, seed)
-                row.kind, row.network = labels_of(options), options.backbone
+                row.kind, row.network = options.label_kind, options.backbone
                 record = runs.run(seed)
             except Stopped:
                 return row

@@ -18,15 +18,11 @@ from typing import Any
 
 import yaml
 
-from labelkit.config.backbone import BackboneRunConfig
 from labelkit.config.compare import CompareConfig
-from labelkit.config.discovery import ContrastiveTrainConfig, DiscoveryTrainConfig
-from labelkit.config.few_labels import FewLabelTrainConfig
 from labelkit.config.presets import resolve
 from labelkit.config.train import RunConfig
 from labelkit.errors import LabelkitError
 from labelkit.methods.registry import METHODS
-from labelkit.stages.compare.budget import is_shortest, length_of, shortened
 from labelkit.stages.compare.judges import embed_for_judges, judge_store
 from labelkit.stages.train.run import train_method
 from labelkit.store.commit import commit_bytes, commit_json
@@ -79,24 +75,6 @@ class Workplace:
     stop: threading.Event = field(default_factory=threading.Event)
 
 
-def labels_of(config: RunConfig) -> str:
-    """Return which labels a method takes: ``few`` of each class, ``some`` of the old classes, ``all`` or ``none``."""
-    if isinstance(config, FewLabelTrainConfig):
-        return "few"
-    if isinstance(config, ContrastiveTrainConfig):
-        return "some"
-    unsupervised = getattr(config, "mode", "supervised") == "unsupervised"
-    return "none" if config.label_split == "none" or unsupervised else "all"
-
-
-def own_output(config: RunConfig) -> str:
-    """Return what a network says by itself: ``names`` of classes, unnamed ``groups``, or ``nothing``."""
-    if isinstance(config, DiscoveryTrainConfig):
-        return "groups"
-    has_classifier = isinstance(config, BackboneRunConfig) and hasattr(config, "num_classes")
-    return "names" if has_classifier and labels_of(config) in ("few", "all") else "nothing"
-
-
 def method_config(name: str, config: CompareConfig, data: DataFacts, seed: int, fraction: float = 1.0) -> RunConfig:
     """Return the options of one run: the preset's, on the common images, with the labels of its kind.
 
@@ -124,7 +102,7 @@ def method_config(name: str, config: CompareConfig, data: DataFacts, seed: int, 
         "device": config.device,
     }
     preset = resolve(spec.config, preset=config.method_preset, overrides={"dataset": config.dataset}).config
-    kind = labels_of(preset)
+    kind = preset.label_kind
     if kind == "few":
         common |= {"num_labels": config.labels_per_class * data.num_classes, "label_seed": seed}
         common["label_split"] = "few-labels"
@@ -132,7 +110,7 @@ def method_config(name: str, config: CompareConfig, data: DataFacts, seed: int, 
         common |= {"label_split": "gcd", "label_ratio": config.label_ratio, "num_old_classes": config.num_old_classes}
     else:
         common["label_split"] = "given" if kind == "all" else "none"
-    values = preset.to_yaml_dict(operational=False) | common | shortened(preset, fraction)
+    values = preset.to_yaml_dict(operational=False) | common | preset.shortened(fraction)
     made: RunConfig = spec.config.model_validate(values)
     return made
 
@@ -179,7 +157,7 @@ class MethodRuns:
         while True:
             config = method_config(self.name, self.config, self.data, seed, length["fraction"])
             # the others keep the length of the first: their runs are to be alike
-            is_last_try = bool(length["shortened_again"] or seed or is_shortest(config))
+            is_last_try = bool(length["shortened_again"] or seed or config.is_shortest)
             try:
                 cost = self._train(config, run)
             except TooSlow:
@@ -202,7 +180,7 @@ class MethodRuns:
             self._check_stop()
             embed_for_judges(self.config, store, self.data.holdout, checkpoint=run)
             scores = judge_store(
-                store, self.data.test_split, neighbors=self.config.neighbors, seed=seed, own=own_output(config)
+                store, self.data.test_split, neighbors=self.config.neighbors, seed=seed, own=config.own_output
             )
         return {
             "method": self.name,
@@ -210,7 +188,7 @@ class MethodRuns:
             "labels": summary["samples"]["labeled"],
             "labeled_classes": summary["samples"]["old_classes"] if summary["samples"]["labeled"] else 0,
             "network": getattr(config, "backbone", None),
-            "length": length_of(config),
+            "length": config.length(),
             "share_of_preset": min(1.0, length["fraction"]),
             "seconds_per_step_probed": length["seconds_per_step"],
             "steps": summary["steps"],

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from labelkit.config.train import RunConfig
 from labelkit.engine.checkpoint import MODEL, load_checkpoint, load_model_state
 from labelkit.engine.method import Method
-from labelkit.engine.run_dir import SPLIT
-from labelkit.errors import CheckpointDamaged, CheckpointError, CheckpointMismatch
+from labelkit.errors import CheckpointError, CheckpointMismatch
 from labelkit.models.inference import InferenceNetwork
 from labelkit.stages.progress import current_progress
-from labelkit.stages.train.prepare import PreparedData
 
 _BACKBONE = "network.backbone."
-_LABELS = "labels."
 
 
 def initialize_from(method: Method[Any], source: Path) -> None:
@@ -52,32 +48,6 @@ def initialize_from(method: Method[Any], source: Path) -> None:
             method.on_backbone_taken()
             taken = "the backbone; the heads start anew"
     current_progress().message(f"started from {checkpoint.folder}: {taken}")
-
-
-def take_labels(method: Method[Any], source: Path, prepared: PreparedData) -> None:
-    """Give a method the pseudo-labels of a finished run over the same images.
-
-    Raises:
-        CheckpointError: there is no run with pseudo-labels.
-        CheckpointMismatch: it was trained on other images, or has other heads.
-    """
-    checkpoint = load_checkpoint(source)
-    if checkpoint is None:
-        raise CheckpointError(str(source), "holds no checkpoint", "Give the --out of a `labelkit train sela`.")
-    labels = {name: value for name, value in checkpoint.tensors(MODEL).items() if name.startswith(_LABELS)}
-    if not labels:
-        raise CheckpointError(str(source), "has no pseudo-labels", "Give the --out of a `labelkit train sela`.")
-    try:
-        saved = json.loads((source / SPLIT).read_bytes())
-    except (OSError, ValueError) as error:
-        raise CheckpointDamaged(str(source / SPLIT), f"cannot be read: {error}", "Restore it.") from error
-    if saved.get("dataset_digest") != prepared.dataset.digest():
-        raise CheckpointMismatch(
-            str(source), "was trained on other images", "Give the data options that it was trained with."
-        )
-    module = getattr(method, _LABELS.rstrip("."))
-    load_model_state(module, {name.removeprefix(_LABELS): value for name, value in labels.items()}, str(source))
-    current_progress().message(f"labels are those of {checkpoint.folder}, and stay as they are")
 
 
 def without_weights(config: RunConfig) -> RunConfig:

@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.config.backbone import BackboneRunConfig
 from labelkit.config.data import DataConfig
-from labelkit.config.methods.cotap import CoTAPConfig
+from labelkit.config.train import RunConfig
 from labelkit.data.batch import DataInfo
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.joined import join_datasets
@@ -174,18 +173,16 @@ def prepare_data(config: DataConfig) -> PreparedData:
     Raises:
         DatasetError, ConfigError: data or options that cannot be used.
     """
-    if isinstance(config, CoTAPConfig) and config.scene_dataset is not None:
-        return _with_scenes(config, config.scene_dataset)
-    return _prepare_one(config)
-
-
-def _with_scenes(config: CoTAPConfig, scene_dataset: str) -> PreparedData:
-    """Images of one object with their labels, then scenes, of which no label is used."""
-    theirs: dict[str, object] = {"holdout": None, "holdout_classes": None, "max_per_class": None}
-    own = config.model_copy(update={"dataset": scene_dataset, "split": config.scene_split, **theirs})
+    scenes = config.scenes()
+    if scenes is None:
+        return _prepare_one(config)
     if not config.has_objects:
-        return replace(_prepare_one(own), num_objects=0)
-    objects, scenes = _prepare_one(config), choose_images(own, read_listing(own)[0])
+        return replace(_prepare_one(scenes), num_objects=0)
+    return _with_scenes(_prepare_one(config), choose_images(scenes, read_listing(scenes)[0]))
+
+
+def _with_scenes(objects: PreparedData, scenes: ImageDataset) -> PreparedData:
+    """Images of one object with their labels, then scenes, of which no label is used."""
     nothing = np.zeros(len(scenes), dtype=np.bool_)
     return replace(
         objects,
@@ -224,14 +221,14 @@ def _prepare_one(config: DataConfig) -> PreparedData:
     return PreparedData(dataset, split, labels, listing, held_out, config.holdout_classes is not None)
 
 
-def eval_images(config: BackboneRunConfig, prepared: PreparedData) -> ImageDataset | None:
-    """Images of ``--eval-split``, cut like the others by ``--max-per-class``; ``None`` if there are none with labels.
+def eval_images(config: RunConfig, prepared: PreparedData) -> ImageDataset | None:
+    """Images of the split that judges, cut like the others by ``--max-per-class``; ``None`` if none has a label.
 
     Raises:
         ConfigError: no such split, one that is trained on, or one without labels.
     """
-    listing, wanted = prepared.listing, config.eval_split
-    if listing is None or wanted == "none":
+    listing, wanted = prepared.listing, config.judging_split
+    if listing is None or wanted is None:
         return None
     trained = "train" if config.split == "auto" and "train" in listing.split_names else config.split
     if wanted == "auto":
@@ -250,14 +247,20 @@ def eval_images(config: BackboneRunConfig, prepared: PreparedData) -> ImageDatas
     if config.max_per_class is not None:
         images = images.select(first_per_class(images.labels, images.splits, config.max_per_class))
     if not (images.labels >= 0).any():
-        if config.eval_split == "auto":
+        if config.judging_split == "auto":
             return None
         raise ConfigError("--eval-split", f"no image of {wanted} has a label", "Choose another, or none.")
     return images
 
 
-def val_images(config: BackboneRunConfig, split: str, prepared: PreparedData) -> ImageDataset:
-    """Images of ``--val-split``, whose labels may end a run.
+def deciding_images(config: RunConfig, prepared: PreparedData, option: str, split: str) -> ImageDataset:
+    """Images of a split whose labels may decide in a run, so that they neither are trained on nor judge.
+
+    Args:
+        config: of the run.
+        prepared: what it trains on.
+        option: that names the split.
+        split: its name.
 
     Raises:
         ConfigError: no such split, one that is trained on or that judges, or one without labels.
@@ -267,36 +270,28 @@ def val_images(config: BackboneRunConfig, split: str, prepared: PreparedData) ->
     assert listing is not None
     trained = "train" if config.split == "auto" and "train" in listing.split_names else config.split
     if trained in ("auto", "all", split):
-        raise ConfigError("--val-split", f"{split} is trained on", "Choose another, or pass --split.")
-    with _asked_by("--val-split"):
+        raise ConfigError(option, f"{split} is trained on", "Choose another, or pass --split.")
+    with _asked_by(option):
         images = listing.select(listing.in_split(split))
     if judging is not None and not set(images.sample_ids).isdisjoint(judging.sample_ids):
-        raise ConfigError("--val-split", f"{split} is what --eval-split judges by", "Choose another for one of both.")
+        raise ConfigError(option, f"{split} is what --eval-split judges by", "Choose another for one of both.")
     if not (images.labels >= 0).any():
-        raise ConfigError("--val-split", f"no image of {split} has a label", "Choose another.")
+        raise ConfigError(option, f"no image of {split} has a label", "Choose another.")
     return images
 
 
 def choose_labels(config: DataConfig, dataset: ImageDataset) -> LabelSplit:
-    """Apply ``--label-split``."""
+    """Apply ``--label-split``.
+
+    Raises:
+        ConfigError: options that do not go together, or ask for more labels than there are.
+        DatasetError: there are no labels to choose from.
+    """
     labels, given, num_classes = dataset.labels, dataset.given, len(dataset.class_names)
     if "train" in dataset.split_names:
         # labels of test images are for testing, also when train and test are embedded together
         given = given & np.isin(dataset.splits, [dataset.split_names.index("train"), -1])
-    kind = config.label_split
-    if kind == "auto":
-        kind = "given" if not dataset.given.all() else config.full_label_split
-        kind = "few-labels" if config.num_labels is not None else kind
-    used = {
-        "num_old_classes": (config.num_old_classes, "gcd"),
-        "num_labels": (config.num_labels, "few-labels"),
-        "label_seed": (config.label_seed, "few-labels"),
-    }
-    for name, (value, owner) in used.items():
-        if value is not None and kind != owner:
-            raise ConfigError(
-                "--" + name.replace("_", "-"), f"has no meaning for --label-split {kind}", f"It goes with {owner}."
-            )
+    kind = _kind_of_split(config, dataset)
     if kind == "none":
         return no_labels_split(labels, num_classes)
     if kind == "given":
@@ -308,25 +303,7 @@ def choose_labels(config: DataConfig, dataset: ImageDataset) -> LabelSplit:
             "Give a folder of class folders or a CSV with some labels.",
         )
     if kind == "gcd":
-        spec = DATASETS.get(config.dataset)
-        old_classes = new_classes = None
-        if spec is not None and config.num_old_classes is None:
-            benchmark = benchmark_classes(spec.name)
-            benchmark.check(spec.name, num_classes)
-            old_classes, new_classes = benchmark.old_classes, benchmark.new_classes
-        with _asked_by("--num-old-classes" if config.num_old_classes is not None else "--label-split gcd"):
-            return gcd_split(
-                labels,
-                given,
-                num_classes,
-                old_classes=old_classes,
-                num_old_classes=config.num_old_classes,
-                new_classes=new_classes,
-                label_ratio=config.label_ratio,
-                seed=config.split_seed,
-                draw_order=dataset.draw_order,
-                class_names=dataset.class_names,
-            )
+        return _choose_old_classes(config, dataset, given)
     if kind == "few-labels":
         if config.num_labels is None:
             raise ConfigError("--num-labels", "is needed for --label-split few-labels", "Say how many labels in all.")
@@ -341,6 +318,48 @@ def choose_labels(config: DataConfig, dataset: ImageDataset) -> LabelSplit:
             )
     with _asked_by("--label-split class-halves"):
         return class_halves_split(labels, given, num_classes, class_names=dataset.class_names)
+
+
+def _kind_of_split(config: DataConfig, dataset: ImageDataset) -> str:
+    """Resolve ``auto``, and refuse options of another kind."""
+    kind: str = config.label_split
+    if kind == "auto":
+        kind = "given" if not dataset.given.all() else config.full_label_split
+        kind = "few-labels" if config.num_labels is not None else kind
+    used = {
+        "num_old_classes": (config.num_old_classes, "gcd"),
+        "num_labels": (config.num_labels, "few-labels"),
+        "label_seed": (config.label_seed, "few-labels"),
+    }
+    for name, (value, owner) in used.items():
+        if value is not None and kind != owner:
+            raise ConfigError(
+                "--" + name.replace("_", "-"), f"has no meaning for --label-split {kind}", f"It goes with {owner}."
+            )
+    return kind
+
+
+def _choose_old_classes(config: DataConfig, dataset: ImageDataset, given: NDArray[np.bool_]) -> LabelSplit:
+    """Give some images of the old classes their labels, the classes being those of the benchmark if there is one."""
+    num_classes, spec = len(dataset.class_names), DATASETS.get(config.dataset)
+    old_classes = new_classes = None
+    if spec is not None and config.num_old_classes is None:
+        benchmark = benchmark_classes(spec.name)
+        benchmark.check(spec.name, num_classes)
+        old_classes, new_classes = benchmark.old_classes, benchmark.new_classes
+    with _asked_by("--num-old-classes" if config.num_old_classes is not None else "--label-split gcd"):
+        return gcd_split(
+            dataset.labels,
+            given,
+            num_classes,
+            old_classes=old_classes,
+            num_old_classes=config.num_old_classes,
+            new_classes=new_classes,
+            label_ratio=config.label_ratio,
+            seed=config.split_seed,
+            draw_order=dataset.draw_order,
+            class_names=dataset.class_names,
+        )
 
 
 @contextmanager

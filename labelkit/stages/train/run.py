@@ -7,8 +7,7 @@ import platform
 import resource
 import sys
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,41 +15,23 @@ import numpy as np
 import torch
 
 from labelkit import __version__
-from labelkit.config.backbone import BackboneRunConfig
 from labelkit.config.base import value_text
-from labelkit.config.discovery import ContrastiveTrainConfig, DiscoveryTrainConfig
-from labelkit.config.few_labels import FewLabelTrainConfig
-from labelkit.config.methods.cotap import CoTAPConfig
-from labelkit.config.methods.lmcs import LMCSConfig
-from labelkit.config.methods.sela import SeLaConfig
-from labelkit.config.methods.snowball import SnowballConfig
-from labelkit.config.methods.tac_ccl import TACCCLConfig
-from labelkit.config.metric_learning import MetricLearningConfig
-from labelkit.config.representation import RepresentationRunConfig
-from labelkit.config.supervised import SupervisedTrainConfig
-from labelkit.config.train import RunConfig, TrainConfig
+from labelkit.config.train import RunConfig
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.image_bank import ImageBank
 from labelkit.engine.checkpoint import load_checkpoint
 from labelkit.engine.devices import Runtime
+from labelkit.engine.inputs import HeldOut, MonitorInputs, RunInputs
 from labelkit.engine.method import Method, count_parameters, trainable_names
-from labelkit.engine.monitors.classification import ClassificationMonitor
-from labelkit.engine.monitors.groups import ClusteringMonitor, DiscoveryMonitor
-from labelkit.engine.monitors.representation import HeldOut, RepresentationMonitor
-from labelkit.engine.monitors.retrieval import RetrievalMonitor
 from labelkit.engine.run_dir import SPLIT, SUMMARY, RunDir, check_same_options
-from labelkit.engine.trainer import FitResult, Monitor, Trainer
+from labelkit.engine.trainer import FitResult, Trainer
 from labelkit.errors import CheckpointDamaged, CheckpointMismatch, ConfigError, InputError, ResourceError
-from labelkit.methods.dense.cotap import CoTAP
-from labelkit.methods.dense.neighbor_images import NeighborPlace
-from labelkit.methods.few_labels.growth_monitor import GrowthMonitor
-from labelkit.methods.few_labels.snowball import Snowball
 from labelkit.methods.registry import METHODS
 from labelkit.models.weights import fingerprint
 from labelkit.stages.progress import current_progress
 from labelkit.stages.result import SimpleResult, Table, jsonable
-from labelkit.stages.train.initialize import describe_weights, initialize_from, take_labels, without_weights
-from labelkit.stages.train.prepare import PreparedData, eval_images, info_record, prepare_data, val_images
+from labelkit.stages.train.initialize import describe_weights, initialize_from, without_weights
+from labelkit.stages.train.prepare import PreparedData, deciding_images, eval_images, info_record, prepare_data
 from labelkit.store.commit import canonical_json
 
 
@@ -141,7 +122,7 @@ def _train(method_name: str, config: RunConfig, runtime: Runtime, run: RunDir) -
             # the same command again would only say that the folder exists
             remedy = "Make room, then give the same command with --resume; earlier checkpoints are kept."
             raise ResourceError(error.where, error.problem, remedy) from error
-    return _summarize(method_name, config, run, setup, fit)
+    return _summarize(config, run, setup, trainer, fit)
 
 
 def _check_same_data(run: RunDir, prepared: PreparedData) -> None:
@@ -186,34 +167,14 @@ def _set_up(method_name: str, config: RunConfig, runtime: Runtime, *, fresh: boo
         runtime: where to compute.
         fresh: load the weights that the options name; a resumed run has all of them in its checkpoint.
     """
+    progress = current_progress()
     prepared = prepare_data(config)
-    image_size = None
-    if isinstance(config, ContrastiveTrainConfig | BackboneRunConfig):
-        image_size = config.image_size
-    info = prepared.info(image_size or 0)
-    build_with = config if fresh else without_weights(config)
-    method = METHODS[method_name].load()(build_with, info)
+    info = prepared.info(config.view_size or 0)
+    method = METHODS[method_name].load()(config if fresh else without_weights(config), info)
     if fresh and config.init_from is not None:
         initialize_from(method, config.init_from)
     else:
         describe_weights(method.network)
-    if fresh and isinstance(config, SeLaConfig) and config.labels_from is not None:
-        take_labels(method, config.labels_from, prepared)
-    if isinstance(config, TACCCLConfig) and config.matches is not None:
-        from labelkit.stages.train.matched_pairs import take_matches  # for this method alone
-
-        take_matches(method, config.matches, prepared.dataset)
-    if isinstance(method, CoTAP):
-        kept = config.neighbors if isinstance(config, CoTAPConfig) else None
-        path = kept or run_folder(config) / "neighbors.h5"
-        method.neighbor_place = NeighborPlace(
-            path,
-            prepared.objects_digest or prepared.dataset.digest(),
-            chosen=kept is not None,
-            writes=not config.dry_run,
-        )
-    for note in prepared.dataset.notes:
-        current_progress().message(note)
 
     def bank_of(dataset: ImageDataset) -> ImageBank:
         size = method.network.input_spec.size
@@ -221,68 +182,43 @@ def _set_up(method_name: str, config: RunConfig, runtime: Runtime, *, fresh: boo
         bank.check(config.bad_limit)
         return bank
 
-    held_out = None
-    if isinstance(config, BackboneRunConfig):
-        images = eval_images(config, prepared)
-        if images is not None:
-            held_out = HeldOut(bank_of(images), images.labels)
-    if isinstance(config, SnowballConfig) and config.val_split is not None:
-        deciding = val_images(config, config.val_split, prepared)
-        assert isinstance(method, Snowball)
-        method.validation = HeldOut(bank_of(deciding), deciding.labels)
+    def deciding(option: str, split: str) -> HeldOut:
+        images = deciding_images(config, prepared, option, split)
+        return HeldOut(bank_of(images), images.labels)
+
+    method.attach(
+        RunInputs(
+            dataset_name=prepared.dataset.name,
+            sample_ids=prepared.dataset.sample_ids,
+            source=prepared.dataset.source,
+            digest=lambda: prepared.objects_digest or prepared.dataset.digest(),
+            folder=run_folder(config),
+            is_new=fresh,
+            writes=not config.dry_run,
+            held_out=deciding,
+            say=progress.message,
+        )
+    )
+    for note in prepared.dataset.notes:
+        progress.message(note)
+    judging = eval_images(config, prepared)
+    held_out = None if judging is None else HeldOut(bank_of(judging), judging.labels)
     return _Setup(prepared, bank_of(prepared.dataset), method, held_out)
 
 
 def _trainer(setup: _Setup, config: RunConfig, runtime: Runtime, run: RunDir | None) -> Trainer:
-    prepared, progress = setup.prepared, current_progress()
-    old = np.zeros(max(1, len(prepared.dataset.class_names)), dtype=bool)
-    old[list(prepared.split.old_classes)] = True
-    unlabeled = np.flatnonzero(prepared.labels < 0)
-    unlabeled = unlabeled[np.isin(unlabeled, setup.bank.rows)]
-    truth, network = prepared.dataset.labels, setup.method.network
-    monitor: Monitor | None = None
-    if isinstance(config, MetricLearningConfig):
-        monitor = RetrievalMonitor(setup.bank.rows, truth, setup.held_out, config.recall_ks)
-    elif isinstance(config, RepresentationRunConfig):
-        monitor = RepresentationMonitor(
-            setup.bank.rows,
-            truth,
-            setup.held_out,
-            num_classes=len(prepared.dataset.class_names),
-            k=config.knn_neighbors,
-            temperature=config.knn_temperature,
-            linear=config.linear_monitor,
-            seed=config.seed,
-        )
-    elif isinstance(config, SupervisedTrainConfig | FewLabelTrainConfig):
-        monitor = judge = ClassificationMonitor(setup.held_out, prepared.split.class_order)
-        if isinstance(config, SnowballConfig | LMCSConfig):
-            monitor = GrowthMonitor(
-                judge,
-                prepared.dataset.sample_ids,
-                truth,
-                prepared.split.class_order,
-                prepared.dataset.class_names,
-                (lambda name, text: None) if run is None else run.write_text,
-            )
-    elif network.num_outputs:
-        # only discovery is stopped when it collapses
-        patience = sys.maxsize
-        if isinstance(config, DiscoveryTrainConfig) and config.guard == "stop":
-            patience = config.collapse_patience_epochs
-        monitor = DiscoveryMonitor(unlabeled, truth, old, len(prepared.split.old_classes), patience=patience)
-    elif setup.method.num_clusters is not None:
-        monitor = ClusteringMonitor(setup.bank.rows, prepared.labels, truth, old, config.seed)
+    prepared, method = setup.prepared, setup.method
+    known = MonitorInputs(setup.bank.rows, prepared.dataset.labels, prepared.dataset.sample_ids, setup.held_out)
     return Trainer(
-        setup.method,
+        method,
         setup.bank,
         prepared.labels,
         config,
         runtime,
         run=run,
-        monitor=monitor,
-        message=progress.message,
-        metadata={"method": config.command[1], **setup.method.network.identity},
+        monitor=method.monitor(known if run is None else replace(known, write_text=run.write_text)),
+        message=current_progress().message,
+        metadata={"method": config.command[1], **method.network.identity},
     )
 
 
@@ -308,85 +244,33 @@ def _write_facts(run: RunDir, setup: _Setup, runtime: Runtime) -> None:
     )
 
 
-def _summarize(method_name: str, config: RunConfig, run: RunDir, setup: _Setup, fit: FitResult) -> SimpleResult:
-    metrics = dict(fit.metrics)
+def _summarize(config: RunConfig, run: RunDir, setup: _Setup, trainer: Trainer, fit: FitResult) -> SimpleResult:
+    method_name = config.command[1]
     last = run.checkpoints / "last.json"
     values: dict[str, object] = {
         "method": method_name,
         "dataset": config.main_dataset,
         "run": run.path,
         "finished": fit.finished,
-        **({"epochs": config.epochs} if isinstance(config, TrainConfig) else {}),
+        **({} if config.in_epochs is None else {"epochs": config.in_epochs.epochs}),
         "steps": fit.step,
         "seconds": round(fit.seconds, 2),
         "samples": setup.prepared.counts(),
         "skipped": len(setup.bank.bad),
-        "metrics": metrics,
+        "metrics": dict(fit.metrics),
         "weights_fingerprint": fingerprint(setup.method.headline()),
         "checkpoint": json.loads(last.read_text())["checkpoint"] if last.exists() else None,
     }
     if fit.finished:
         run.write_json(SUMMARY, jsonable(values))
-        network = setup.method.network
-        if isinstance(config, DiscoveryTrainConfig) and 2 * metrics.get("used_clusters", np.inf) < network.num_outputs:
-            current_progress().warning(
-                f"only {int(metrics['used_clusters'])} of {network.num_outputs} classes are in use on the unlabeled "
-                "images; raise --entropy-weight, or check --num-classes"
-            )
-    rows: list[list[str | int | float | Path | None]] = []
-    if "all_accuracy" in metrics:
-        percent = [100 * metrics[f"{name}_accuracy"] for name in ("all", "old", "new")]
-        rows.append([method_name, config.dataset, *percent, int(metrics["used_clusters"]), round(fit.seconds, 1)])
-    shown = (
-        [
-            Table(
-                "unlabeled training images, accuracy v2 in %",
-                ["method", "data", "All", "Old", "New", "clusters", "seconds"],
-                rows,
-            )
-        ]
-        if rows
-        else []
-    )
-    if "knn_accuracy" in metrics or ("nmi" in metrics and "map_at_r" not in metrics):
-        shown.append(_representation_table(method_name, config.main_dataset, metrics, fit.seconds))
-    if "accuracy" in metrics:
-        shown.append(_classification_table(method_name, config.dataset, metrics, fit.seconds))
-    if "map_at_r" in metrics:
-        shown.append(_retrieval_table(method_name, config.dataset, metrics, fit.seconds))
-    return SimpleResult(values, (run.path,), tuple(shown))
-
-
-def _representation_table(method: str, dataset: str, metrics: Mapping[str, float], seconds: float) -> Table:
-    """Features judged by held-out images, groups by the truth of training images; mean over the groupings."""
-    accuracies = [100 * metrics[name] if name in metrics else None for name in ("knn_accuracy", "linear_accuracy")]
-    groups = [metrics.get(name) for name in ("nmi", "ari", "majority_accuracy")]
-    return Table(
-        "held-out images: kNN and linear accuracy in %; groups against the truth: NMI, ARI, purity",
-        ["method", "data", "kNN", "linear", "NMI", "ARI", "purity", "seconds"],
-        [[method, dataset, *accuracies, *groups, round(seconds, 1)]],
-    )
-
-
-def _retrieval_table(method: str, dataset: str, metrics: Mapping[str, float], seconds: float) -> Table:
-    """Each held-out image a query among all others."""
-    recall = [name for name in metrics if name.startswith("recall_at_")]
-    return Table(
-        "held-out images, in %: a match among the K nearest (R@K), mean average precision at R (MAP@R)",
-        ["method", "data", *(f"R@{name.removeprefix('recall_at_')}" for name in recall), "MAP@R", "seconds"],
-        [[method, dataset, *(100 * metrics[name] for name in recall), 100 * metrics["map_at_r"], round(seconds, 1)]],
-    )
-
-
-def _classification_table(method: str, dataset: str, metrics: Mapping[str, float], seconds: float) -> Table:
-    """Share of held-out images that are named rightly; the best epoch is chosen by these very images."""
-    names = ("accuracy", "best_accuracy", "top5_accuracy")
-    percent = [100 * metrics[name] if name in metrics else None for name in names]
-    return Table(
-        "held-out images, accuracy in %: last epoch, best of all epochs, and among the five likeliest",
-        ["method", "data", "top 1", "best", "top 5", "seconds"],
-        [[method, dataset, *percent, round(seconds, 1)]],
-    )
+        for remark in setup.method.remarks(fit.metrics):
+            current_progress().warning(remark)
+    scores = None if trainer.monitor is None else trainer.monitor.table(fit.metrics)
+    if scores is None:
+        return SimpleResult(values, (run.path,), ())
+    row = [method_name, config.main_dataset, *scores.values, round(fit.seconds, 1)]
+    table = Table(scores.title, ["method", "data", *scores.columns, "seconds"], [row])
+    return SimpleResult(values, (run.path,), (table,))
 
 
 def _plan(method_name: str, config: RunConfig) -> SimpleResult:

@@ -16,11 +16,10 @@ import numpy as np
 import pytest
 import torch
 from labelkit.engine.checkpoint import load_checkpoint
-from labelkit.engine.monitors.classification import ClassificationMonitor
+from labelkit.engine.inputs import MonitorInputs
 from labelkit.errors import ConfigError
 from labelkit.methods.few_labels.composition import MasterDiet, MasterRules, MasterTraining
 from labelkit.methods.few_labels.growth import GrowthRules
-from labelkit.methods.few_labels.growth_monitor import GrowthMonitor
 from labelkit.methods.few_labels.lmcs import find_critical
 from labelkit.models.ema import follow
 from labelkit.stages.discover.tables import read_found_table
@@ -274,15 +273,8 @@ def test_the_table_says_what_was_discovered_by_entropy_and_can_be_shown(make: Ma
     setup = make("lmcs", epochs=2, **GROWS)
     dataset = setup.prepared.dataset
     written: dict[str, str] = {}
-    monitor = GrowthMonitor(
-        ClassificationMonitor(None, setup.prepared.split.class_order),
-        dataset.sample_ids,
-        dataset.labels,
-        setup.prepared.split.class_order,
-        dataset.class_names,
-        written.__setitem__,
-    )
-    setup.trainer.monitor = monitor
+    known = MonitorInputs(setup.bank.rows, dataset.labels, dataset.sample_ids, write_text=written.__setitem__)
+    setup.trainer.monitor = setup.method.monitor(known)
     setup.trainer.fit()
     lines = list(csv.DictReader(io.StringIO(written["discovered.csv"])))
     assert list(lines[0]) == [

@@ -13,10 +13,9 @@ import numpy as np
 import pytest
 import torch
 from labelkit.engine.checkpoint import load_checkpoint
+from labelkit.engine.inputs import MonitorInputs
 from labelkit.engine.method import TrainState
-from labelkit.engine.monitors.classification import ClassificationMonitor
 from labelkit.errors import DatasetError
-from labelkit.methods.few_labels.growth_monitor import GrowthMonitor
 from labelkit.stages.train.prepare import PreparedData
 
 Make = Callable[..., Any]
@@ -200,7 +199,6 @@ def test_half_of_the_labeled_rows_can_be_given_ones(make: Make, few: PreparedDat
 def test_with_labels_everywhere_there_is_nothing_to_discover(make: Make, few: PreparedData) -> None:
     labels = few.dataset.labels.copy()
     setup = grow(make, data=replace(few, labels=labels))
-    setup.trainer.monitor = None  # that of the other tests judges unlabeled images
     assert setup.trainer.fit().step == 4
     assert any("nothing to discover" in note for note in setup.notes)
 
@@ -218,15 +216,9 @@ def test_a_class_without_a_label_is_named(make: Make, few: PreparedData) -> None
 def test_the_table_has_every_discovered_image_and_counts_the_wrong_ones(make: Make, few: PreparedData) -> None:
     written: dict[str, str] = {}
     setup = grow(make, cap=2.6)
-    monitor = GrowthMonitor(
-        ClassificationMonitor(None, few.split.class_order),
-        few.dataset.sample_ids,
-        few.dataset.labels,
-        few.split.class_order,
-        few.dataset.class_names,
-        written.__setitem__,
-    )
-    setup.trainer.monitor = monitor
+    data = few.dataset
+    known = MonitorInputs(setup.bank.rows, data.labels, data.sample_ids, write_text=written.__setitem__)
+    setup.trainer.monitor = setup.method.monitor(known)
     fit = setup.trainer.fit()
     lines = list(csv.DictReader(io.StringIO(written["discovered.csv"])))
     assert len(lines) == 32
@@ -252,9 +244,6 @@ def test_a_table_without_known_truth_has_no_such_column(make: Make, few: Prepare
     unknown = np.full(len(few.labels), -1)
     setup = grow(make)
     setup.trainer.fit()
-    judge = ClassificationMonitor(None, few.split.class_order)
-    names = few.dataset.sample_ids, unknown, few.split.class_order, ()
-    monitor = GrowthMonitor(judge, *names, lambda name, text: None)
-    table = monitor.table(setup.method.growth)
-    assert table.splitlines()[0] == "sample_index,path,label,score,rank,generation,iteration,network"
+    monitor = setup.method.monitor(MonitorInputs(setup.bank.rows, unknown, few.dataset.sample_ids))
+    assert monitor.discovered().splitlines()[0] == "sample_index,path,label,score,rank,generation,iteration,network"
     assert monitor(setup.method, setup.trainer._state(log_now=True)) == {}

@@ -15,7 +15,6 @@ import pytest
 from labelkit.config.compare import CompareConfig
 from labelkit.config.train import StepRunConfig, TrainConfig
 from labelkit.methods.registry import METHODS
-from labelkit.stages.compare.budget import length_of, shortened
 from labelkit.stages.compare.compare import Row, length_text
 from labelkit.stages.compare.runs import (
     DataFacts,
@@ -24,9 +23,7 @@ from labelkit.stages.compare.runs import (
     Stopped,
     TooSlow,
     Workplace,
-    labels_of,
     method_config,
-    own_output,
     run_process,
     steps_logged,
 )
@@ -55,7 +52,7 @@ KINDS = {
 def test_every_method_gets_the_labels_of_its_kind(name: str) -> None:
     config = method_config(name, CompareConfig(labels_per_class=3), DIGITS, seed=2)
 
-    assert (labels_of(config), own_output(config)) == KINDS[name]
+    assert (config.label_kind, config.own_output) == KINDS[name]
     assert (config.holdout, config.seed, config.threads) == (0.25, 2, 1)
     # three of each of ten classes
     assert config.num_labels == (30 if KINDS[name][0] == "few" else None)
@@ -69,9 +66,9 @@ def test_a_shortened_run_is_one_that_the_method_accepts(name: str, fraction: flo
 
     short = method_config(name, CompareConfig(), DIGITS, seed=0, fraction=fraction)
 
-    for key, value in length_of(whole).items():
-        assert length_of(short)[key] <= max(1, value * fraction) or name == "lmcs"
-        assert length_of(short)[key] >= 1
+    for key, value in whole.length().items():
+        assert short.length()[key] <= max(1, value * fraction) or name == "lmcs"
+        assert short.length()[key] >= 1
 
 
 def test_drops_and_warm_ups_keep_their_place_in_a_shorter_run() -> None:
@@ -81,7 +78,7 @@ def test_drops_and_warm_ups_keep_their_place_in_a_shorter_run() -> None:
     assert isinstance(whole, TrainConfig)
 
     # by hand: a quarter of everything; judged once, at the end
-    assert shortened(whole, 0.25) == {
+    assert whole.shortened(0.25) == {
         "epochs": 20,
         "num_optimizations": 10,
         "lr_warmup_epochs": 2,
@@ -94,7 +91,7 @@ def test_a_run_in_steps_keeps_its_number_of_evaluations() -> None:
     whole = METHODS["lmcs"].config(steps=400, eval_every_steps=20, num_labels=20)
     assert isinstance(whole, StepRunConfig)
 
-    short = shortened(whole, 0.33)
+    short = whole.shortened(0.33)
 
     # twenty blocks of six steps: a third of twenty, rounded down
     assert (short["eval_every_steps"], short["steps"]) == (6, 120)

@@ -1,0 +1,72 @@
+"""What a run hands over before its first step: to its method, and to its judge, which alone gets the truth."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelkit.data.datasets import ImageSource
+from labelkit.data.image_bank import ImageBank
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Images that are not trained on.
+
+    Attributes:
+        bank: they, and nothing else.
+        labels: (m,) int64 class of each row of its data set, -1 = unknown.
+    """
+
+    bank: ImageBank
+    labels: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class RunInputs:
+    """What a method may take from its run, beside its options and ``DataInfo``.
+
+    Attributes:
+        dataset_name: of the images that are trained on.
+        sample_ids: (n,) their names.
+        source: reads them as they are stored.
+        digest: computes the identity of their listing; without the scenes, if there are images of one object too.
+        folder: of the run; it need not exist yet.
+        is_new: nothing was trained yet; a resumed run has its state in its checkpoint.
+        writes: files may be written; a dry run writes none.
+        held_out: option and split to images that are neither trained on nor judged by; ``ConfigError`` without any.
+        say: shows a line to a person.
+    """
+
+    dataset_name: str
+    sample_ids: tuple[str, ...]
+    source: ImageSource
+    digest: Callable[[], str]
+    folder: Path
+    is_new: bool
+    writes: bool
+    held_out: Callable[[str, str], HeldOut]
+    say: Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class MonitorInputs:
+    """What a monitor may know, beside options and ``DataInfo``.
+
+    Attributes:
+        rows: (m,) int64, rows of the training set that can be read.
+        truth: (n,) int64 class of each row of the training set, -1 = unknown.
+        sample_ids: (n,) names of the images.
+        held_out: images to judge by; ``None`` if there are none.
+        write_text: commits a text file of the run: name and text.
+    """
+
+    rows: NDArray[np.int64]
+    truth: NDArray[np.int64]
+    sample_ids: tuple[str, ...]
+    held_out: HeldOut | None = None
+    write_text: Callable[[str, str], None] = lambda name, text: None

@@ -1,0 +1,102 @@
+"""Passes over images outside of training: each row exactly once, shared out among the processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from labelkit.config.train import RunConfig
+from labelkit.data.eval_loader import EvalLoader
+from labelkit.data.image_bank import ImageBank
+from labelkit.data.keyed_random import keyed_generator
+from labelkit.data.views.spec import Normalize
+from labelkit.engine.devices import Runtime
+from labelkit.engine.method import FullPass, Method
+from labelkit.models.batch_norm import batch_statistics
+
+
+@dataclass(frozen=True, slots=True)
+class Passes:
+    """Runs images through networks of a method.
+
+    Attributes:
+        method: its modules are put into the mode of the pass, and back.
+        bank: the training images.
+        config: sizes of batches, worker processes, seed.
+        runtime: device and processes.
+        step: updates finished, by which new numbers are drawn.
+    """
+
+    method: Method[Any]
+    bank: ImageBank
+    config: RunConfig
+    runtime: Runtime
+    step: int
+
+    def full(
+        self,
+        network: Callable[[Tensor], Tensor],
+        rows: NDArray[np.int64] | None = None,
+        how: FullPass | None = None,
+    ) -> Tensor:
+        """See ``TrainState.embed``."""
+        bank = how.bank if how is not None and how.bank is not None else self.bank
+        rows = bank.rows if rows is None else rows
+        values, visited = self.local(network, rows, how)
+        where = {int(row): position for position, row in enumerate(rows)}
+        positions = torch.tensor([where[int(row)] for row in visited], dtype=torch.int64)
+        return self.runtime.gather_rows(values, positions, len(rows))
+
+    def local(
+        self,
+        network: Callable[[Tensor], Tensor],
+        rows: NDArray[np.int64] | None = None,
+        how: FullPass | None = None,
+    ) -> tuple[Tensor, NDArray[np.int64]]:
+        """See ``TrainState.visit``."""
+        how = how or FullPass()
+        if how.mode == "eval":
+            self.runtime.share_statistics(self.method)
+        was_training = self.method.training
+        self.method.train(how.mode == "train")
+        statistics = batch_statistics(self.method) if how.mode == "batch-statistics" else nullcontext()
+        values: list[Tensor] = []
+        visited: list[NDArray[np.int64]] = []
+        with torch.no_grad(), self.runtime.autocast(), statistics:
+            for batch in self._loader(rows, how):
+                values.append(network(batch.images).float().cpu())
+                visited.append(batch.rows)
+        self.method.train(was_training)
+        if not values:
+            return torch.zeros((0, 0)), np.zeros(0, dtype=np.int64)
+        return torch.cat(values), np.concatenate(visited)
+
+    def _loader(self, rows: NDArray[np.int64] | None, how: FullPass) -> EvalLoader:
+        """Return this process's share of the batches."""
+        bank = how.bank if how.bank is not None else self.bank
+        rows = bank.rows if rows is None else rows
+        if how.order != "rows":
+            step = self.step if how.order == "new" else 0
+            rows = keyed_generator(self.config.seed, "full-pass", step).permutation(rows)
+        # apart from the numbers of training, or an image would be seen in the very view that it is trained in
+        seed = int(keyed_generator(self.config.seed, "full-pass view", self.step).integers(2**31))
+        spec = self.method.network.input_spec
+        return EvalLoader(
+            bank,
+            how.view or self.method.eval_view(),
+            rows=rows,
+            batch_size=how.batch_size or max(1, min(512, 2 * self.config.batch_size)),
+            normalize=Normalize(spec.mean, spec.std),
+            num_workers=self.config.num_workers,
+            rank=self.runtime.rank,
+            world_size=self.runtime.world_size,
+            seed=None if how.view is None else seed,
+            join_single=how.mode != "eval",
+        )
