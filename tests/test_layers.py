@@ -9,6 +9,7 @@ from pathlib import Path
 
 import labelkit.losses
 import pytest
+from labelkit.methods.registry import METHODS
 
 ROOT = Path(labelkit.__file__).parent
 FILES = {
@@ -177,3 +178,39 @@ def test_a_folder_of_tests_has_the_name_of_the_folder_it_tests() -> None:
     strangers = {folder.as_posix() for folder in folders if not (ROOT / folder).is_dir()}
 
     assert strangers == set()
+
+
+WHOLE_RUNS = ("base", "data", "train", "backbone", "mixins")
+"""Modules of ``labelkit.config`` with options that belong to no family of methods."""
+
+
+def names_of_methods() -> set[str]:
+    """Return the classes of all methods, and of the options that only some methods have."""
+    options = (base for spec in METHODS.values() for base in spec.config.__mro__)
+    return {spec.target.partition(":")[2] for spec in METHODS.values()} | {
+        base.__name__
+        for base in options
+        if base.__module__.startswith("labelkit.config.") and base.__module__.split(".")[2] not in WHOLE_RUNS
+    }
+
+
+def names_used(path: Path) -> set[str]:
+    """Return what the code of a file calls things by; comments and docstrings may tell where an idea comes from."""
+    nodes = ast.walk(ast.parse(path.read_text()))
+    found = {getattr(node, key, None) for node in nodes for key in ("id", "attr", "name")}
+    return {name for name in found if isinstance(name, str)}
+
+
+def test_the_table_has_names_of_methods_and_of_their_options() -> None:
+    assert {"FlipClass", "FlipClassConfig", "DiscoveryTrainConfig", "TwoStreamOptions"} <= names_of_methods()
+    assert not {"RunConfig", "TrainConfig", "BackboneRunConfig", "StageConfig"} & names_of_methods()
+
+
+@pytest.mark.parametrize("package", ["engine", "stages/train", "stages/compare"])
+def test_what_trains_every_method_names_none(package: str) -> None:
+    files, methods = list((ROOT / package).rglob("*.py")), names_of_methods()
+
+    named = {f"{path.name}: {name}" for path in files for name in names_used(path) & methods}
+
+    assert files
+    assert named == set()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from labelkit.config.train import TrainConfig
@@ -24,7 +23,7 @@ class LearningRate:
         moves_each_step: inside an epoch the value follows the share of it that is over; else it stays.
 
     The cosine is ``f + 0.5 (peak - f)(1 + cos(pi (t - w) / (epochs - w)))`` with ``f = peak * final_ratio`` and t
-    in epochs (SimGCD's released code, where w = 0, moves t once per epoch; t may be a fraction).
+    in epochs; t may be a fraction.
 
     Raises:
         ValueError: a value out of its range.
@@ -81,36 +80,6 @@ class LearningRate:
     def within(self, epoch: int, share: float) -> float:
         """Value inside an epoch of which a share in [0, 1) is over."""
         return self.at(epoch + share if self.moves_each_step else epoch)
-
-
-def optimization_times(kind: str, epochs: int, count: int) -> tuple[float, ...]:
-    """When labels are optimized, in epochs (SeLa, specification 3.12).
-
-    Args:
-        kind: ``uniform``: ``E k / n``; ``quadratic``: ``E (k / (n - 1))^2``; ``official-uniform``:
-            ``(E + 1.0001) k / (n - 1)``; ``official-quadratic``: ``(E + 1.01) (k / (n - 1))^2``.
-        epochs: length of the run, E.
-        count: number of optimizations, n; a single one is at 0.
-
-    Returns:
-        n increasing times from 0; the last may lie at or past the end of the run and is then never reached.
-
-    Raises:
-        ValueError: unknown kind, or a number below 1.
-    """
-    if epochs < 1 or count < 1:
-        raise ValueError(f"epochs and count must be at least 1, got {epochs} and {count}")
-    if count == 1:
-        return (0.0,)
-    formulas: dict[str, Callable[[int], float]] = {
-        "uniform": lambda k: epochs * k / count,
-        "quadratic": lambda k: epochs * (k / (count - 1)) ** 2,
-        "official-uniform": lambda k: (epochs + 1.0001) * k / (count - 1),
-        "official-quadratic": lambda k: (epochs + 1.01) * (k / (count - 1)) ** 2,
-    }
-    if kind not in formulas:
-        raise ValueError(f"unknown kind {kind!r}")
-    return tuple(formulas[kind](k) for k in range(count))
 
 
 def sigmoid_ramp(step: float, length: float) -> float:
@@ -250,24 +219,3 @@ class CosineSchedule:
             return self.start * (step + 1) / (self.warmup_steps + 1)
         share = min((step - self.warmup_steps) / (self.steps - self.warmup_steps), 1.0)
         return self.end + 0.5 * (self.start - self.end) * (1 + math.cos(math.pi * share))
-
-
-@dataclass(frozen=True, slots=True)
-class TeacherTemperature:
-    """Linear from ``start`` to ``final`` over the first epochs, then ``final`` (SimGCD's released code).
-
-    Both ends are reached: epoch 0 has ``start``, epoch w-1 has ``final``, where w is the
-    warm-up cut to the length of the run; w <= 1 means ``final`` throughout.
-    """
-
-    start: float
-    final: float
-    warmup_epochs: int
-    epochs: int
-
-    def __getitem__(self, epoch: int) -> float:
-        """Temperature in the epoch, counted from 0."""
-        warmup = min(self.warmup_epochs, self.epochs)
-        if warmup <= 1 or epoch >= warmup - 1:
-            return self.final
-        return self.start + (self.final - self.start) * epoch / (warmup - 1)

@@ -3,35 +3,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
 import pytest
 from labelkit.engine.schedules import (
     EMADecay,
     LearningRate,
     PhaseLearningRate,
-    TeacherTemperature,
     horizon_decay,
-    optimization_times,
     sigmoid_ramp,
 )
-
-
-@pytest.mark.parametrize(
-    ("epoch", "expected"), [(0, 0.07), (1, 0.068966), (15, 0.054483), (29, 0.04), (30, 0.04), (100, 0.04)]
-)
-def test_teacher_temperature_matches_the_worked_numbers(epoch: int, expected: float) -> None:
-    schedule = TeacherTemperature(0.07, 0.04, warmup_epochs=30, epochs=200)
-    assert schedule[epoch] == pytest.approx(expected, abs=5e-7)
-
-
-@pytest.mark.parametrize("warmup_epochs", [0, 1])
-def test_teacher_temperature_without_warm_up_is_the_final_one(warmup_epochs: int) -> None:
-    assert TeacherTemperature(0.07, 0.04, warmup_epochs, epochs=10)[0] == 0.04
-
-
-def test_teacher_temperature_reaches_its_end_in_a_run_shorter_than_the_warm_up() -> None:
-    schedule = TeacherTemperature(0.07, 0.04, warmup_epochs=30, epochs=4)
-    assert [schedule[epoch] for epoch in range(4)] == pytest.approx([0.07, 0.06, 0.05, 0.04])
 
 
 @pytest.mark.parametrize(
@@ -100,23 +79,6 @@ def test_steps_begin_after_the_warm_up_and_have_their_own_factor() -> None:
 def test_drops_that_cannot_be_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="drop"):
         LearningRate(0.1, 10, "step", **wrong)
-
-
-def test_optimization_times_match_the_worked_numbers() -> None:
-    """T14 of the SeLa specification."""
-    official = optimization_times("official-quadratic", 400, 100)
-    assert [round(official[k], 4) for k in (0, 1, 4, 5)] == [0, 0.0409, 0.6546, 1.0229]
-    assert optimization_times("uniform", 10, 10) == tuple(range(10))
-    assert optimization_times("quadratic", 8, 3) == (0, 2, 8)
-    gaps = np.diff(optimization_times("official-uniform", 400, 400))
-    assert gaps == pytest.approx(401.0001 / 399)
-    assert all(optimization_times(kind, 7, 1) == (0,) for kind in ("uniform", "quadratic", "official-uniform"))
-
-
-@pytest.mark.parametrize("wrong", [("uniform", 0, 1), ("uniform", 1, 0), ("exponential", 2, 2)])
-def test_optimization_times_that_cannot_be_are_refused(wrong: tuple[str, int, int]) -> None:
-    with pytest.raises(ValueError, match=r"unknown kind|at least 1"):
-        optimization_times(*wrong)
 
 
 # ---------------------------------------------------------------------- runs counted in steps (spec of snowball, 7)

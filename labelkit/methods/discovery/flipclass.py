@@ -30,10 +30,10 @@ from labelkit.data.views.recipes import strong_view, test_view, weak_view
 from labelkit.data.views.spec import ViewSpec
 from labelkit.engine.inputs import MonitorInputs
 from labelkit.engine.method import Method, Monitor, Phase, StepOutput, TrainState
-from labelkit.engine.schedules import TeacherTemperature
 from labelkit.errors import ConfigError
 from labelkit.losses.alignment import AttentionPull, ConfidentPseudoLabelLoss, DistributionAlignment
 from labelkit.methods.discovery.recipe import (
+    TeacherTemperature,
     build_discovery_loss,
     build_discovery_network,
     check_discovery_data,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,27 @@ from labelkit.engine.monitors.groups import DiscoveryMonitor
 from labelkit.errors import ConfigError, DatasetError
 from labelkit.losses.discovery import DiscoveryLoss
 from labelkit.models.discovery_network import DiscoveryNetwork
+
+
+@dataclass(frozen=True, slots=True)
+class TeacherTemperature:
+    """Linear from ``start`` to ``final`` over the first epochs, then ``final`` (SimGCD's released code).
+
+    Both ends are reached: epoch 0 has ``start``, epoch w-1 has ``final``, where w is the
+    warm-up cut to the length of the run; w <= 1 means ``final`` throughout.
+    """
+
+    start: float
+    final: float
+    warmup_epochs: int
+    epochs: int
+
+    def __getitem__(self, epoch: int) -> float:
+        """Temperature in the epoch, counted from 0."""
+        warmup = min(self.warmup_epochs, self.epochs)
+        if warmup <= 1 or epoch >= warmup - 1:
+            return self.final
+        return self.start + (self.final - self.start) * epoch / (warmup - 1)
 
 
 def check_discovery_data(config: ContrastiveTrainConfig, data: DataInfo) -> int:

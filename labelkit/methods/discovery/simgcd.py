@@ -24,8 +24,8 @@ from labelkit.data.views.recipes import simgcd_view, strong_view, test_view, wea
 from labelkit.data.views.spec import ViewSpec
 from labelkit.engine.inputs import MonitorInputs
 from labelkit.engine.method import Method, Monitor, Phase, StepOutput, TrainState
-from labelkit.engine.schedules import TeacherTemperature
 from labelkit.methods.discovery.recipe import (
+    TeacherTemperature,
     build_discovery_loss,
     build_discovery_network,
     check_discovery_data,

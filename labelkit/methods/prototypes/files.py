@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -84,47 +85,40 @@ def load_or_make_prototypes(
     Raises:
         ValueError: a number is out of range.
     """
-    settings: dict[str, object] = {
-        "method": method,
-        "t": float(t),
-        "sharpest_t": None if sharpest_t is None else float(sharpest_t),
-        "iterations": iterations,
-        "num_starts": num_starts,
-    }
     is_closed = method == "auto" and min(num_prototypes, dim) >= 2 and closed_form(num_prototypes, dim) is not None
-    recipe: dict[str, object] = {
-        "version": _RECIPE_VERSION,
-        "num_prototypes": num_prototypes,
-        "dim": dim,
-        "seed": seed,
-        **({"method": "closed form"} if is_closed else settings),
-    }
+    recipe: dict[str, object] = {"version": _RECIPE_VERSION, "num_prototypes": num_prototypes, "dim": dim, "seed": seed}
+    if is_closed:
+        recipe["method"] = "closed form"
+    else:
+        recipe |= {"method": method, "t": float(t), "sharpest_t": None if sharpest_t is None else float(sharpest_t)}
+        recipe |= {"iterations": iterations, "num_starts": num_starts}
+    make = partial(
+        spread_prototypes,
+        num_prototypes,
+        dim,
+        keyed_generator(seed, "prototypes"),
+        method=method,
+        t=t,
+        sharpest_t=sharpest_t,
+        iterations=iterations,
+        num_starts=num_starts,
+        device=device,
+        report=report,
+    )
+    if is_closed or not use_cache:  # a closed form is made quicker than read
+        return Prototypes(make(), recipe, "closed form" if is_closed else "optimized", None)
+    return _cached(recipe, make, say or (lambda text: None))
 
-    def make() -> NDArray[np.float32]:
-        return spread_prototypes(
-            num_prototypes,
-            dim,
-            keyed_generator(seed, "prototypes"),
-            method=method,
-            t=t,
-            sharpest_t=sharpest_t,
-            iterations=iterations,
-            num_starts=num_starts,
-            device=device,
-            report=report,
-        )
 
-    if is_closed:  # quicker made than read
-        return Prototypes(make(), recipe, "closed form", None)
+def _cached(
+    recipe: dict[str, object], make: Callable[[], NDArray[np.float32]], tell: Callable[[str], None]
+) -> Prototypes:
+    """Return what the cache holds, else what is made now and put there."""
     path = cache_path(recipe)
-    tell = say or (lambda text: None)
-    if use_cache and path.exists():
-        found = _from_cache(path, recipe, tell)
-        if found is not None:
-            return Prototypes(found, recipe, "cache", path)
+    found = _from_cache(path, recipe, tell) if path.exists() else None
+    if found is not None:
+        return Prototypes(found, recipe, "cache", path)
     vectors = make()
-    if not use_cache:
-        return Prototypes(vectors, recipe, "optimized", None)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_prototypes(path, vectors, recipe, asdict(measure_spread(vectors)), overwrite=True)

@@ -33,11 +33,10 @@ from labelkit.data.views.spec import ViewSpec
 from labelkit.engine.inputs import MonitorInputs, RunInputs
 from labelkit.engine.method import FullPass, Method, Monitor, Phase, StepOutput, TrainState
 from labelkit.engine.monitors.representation import RepresentationMonitor
-from labelkit.engine.schedules import optimization_times
 from labelkit.errors import ConfigError
 from labelkit.losses.multi_head import MultiHeadCrossEntropy
 from labelkit.methods.sela.earlier_labels import take_labels
-from labelkit.methods.sela.self_labels import SelfLabels, SolveRecord, SolverSettings
+from labelkit.methods.sela.self_labels import SelfLabels, SolveRecord, SolverSettings, optimization_times
 from labelkit.models.multi_head_network import MultiHeadNetwork, rotations
 
 SMALL_IMAGE = 64

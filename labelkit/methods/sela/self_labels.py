@@ -92,6 +92,36 @@ class SolveRecord:
         return found
 
 
+def optimization_times(kind: str, epochs: int, count: int) -> tuple[float, ...]:
+    """When labels are optimized, in epochs (specification 3.12).
+
+    Args:
+        kind: ``uniform``: ``E k / n``; ``quadratic``: ``E (k / (n - 1))^2``; ``official-uniform``:
+            ``(E + 1.0001) k / (n - 1)``; ``official-quadratic``: ``(E + 1.01) (k / (n - 1))^2``.
+        epochs: length of the run, E.
+        count: number of optimizations, n; a single one is at 0.
+
+    Returns:
+        n increasing times from 0; the last may lie at or past the end of the run and is then never reached.
+
+    Raises:
+        ValueError: unknown kind, or a number below 1.
+    """
+    if epochs < 1 or count < 1:
+        raise ValueError(f"epochs and count must be at least 1, got {epochs} and {count}")
+    if count == 1:
+        return (0.0,)
+    formulas: dict[str, Callable[[int], float]] = {
+        "uniform": lambda k: epochs * k / count,
+        "quadratic": lambda k: epochs * (k / (count - 1)) ** 2,
+        "official-uniform": lambda k: (epochs + 1.0001) * k / (count - 1),
+        "official-quadratic": lambda k: (epochs + 1.01) * (k / (count - 1)) ** 2,
+    }
+    if kind not in formulas:
+        raise ValueError(f"unknown kind {kind!r}")
+    return tuple(formulas[kind](k) for k in range(count))
+
+
 class SelfLabels(nn.Module):
     """The labels of every head, and all that their next optimization starts from.
 
@@ -218,12 +248,7 @@ class SelfLabels(nn.Module):
         self.potentials(head).copy_(result.potentials)
         # one more than the label, since a row that nobody has comes back as 0
         table = state.gather_rows(result.cluster_ids + 1, torch.from_numpy(rows), self.pseudo_labels.shape[1]) - 1
-        before = self.pseudo_labels[head].cpu()
-        listed = table >= 0
-        counts = torch.bincount(table[listed], minlength=self.num_clusters[head])
-        churn = float((table[listed] != before[listed]).double().mean())
-        self.pseudo_labels[head] = table.to(torch.int32).to(self.pseudo_labels.device)
-        self.num_solves[head] += 1
+        churn, counts = self._replace(head, table)
         return SolveRecord(
             head=head,
             iterations=result.num_iterations,
@@ -236,6 +261,15 @@ class SelfLabels(nn.Module):
             empty_clusters=int((counts == 0).sum()),
             dead=bool((high - low).max() < DEAD_RANGE),
         )
+
+    def _replace(self, head: int, table: Tensor) -> tuple[float, Tensor]:
+        """Take (n,) new labels of a head; return the share that changed, and the (k,) images of each cluster."""
+        before = self.pseudo_labels[head].cpu()
+        listed = table >= 0
+        self.pseudo_labels[head] = table.to(torch.int32).to(self.pseudo_labels.device)
+        self.num_solves[head] += 1
+        churn = float((table[listed] != before[listed]).double().mean())
+        return churn, torch.bincount(table[listed], minlength=self.num_clusters[head])
 
 
 def _look(features: Tensor, weight: Tensor, bias: Tensor, lam: float, combine: Reduce) -> tuple[Tensor, Tensor, Tensor]:

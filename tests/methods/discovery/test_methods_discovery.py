@@ -17,6 +17,7 @@ from labelkit.data.label_split import LabelSplit
 from labelkit.data.splits import given_split
 from labelkit.engine.method import TrainState
 from labelkit.errors import ConfigError, DatasetError
+from labelkit.methods.discovery.recipe import TeacherTemperature
 from labelkit.stages.train.prepare import PreparedData
 
 Make = Callable[..., Any]
@@ -368,3 +369,24 @@ def test_fewer_classes_than_have_labels_are_refused(make: Make, name: str) -> No
 @pytest.mark.parametrize("name", BOTH)
 def test_the_classifier_has_a_column_per_class_of_the_data(make: Make, name: str) -> None:
     assert make(name).method.network.num_outputs == 10
+
+
+# ---------------------------------------------------------------------- the temperature of the teacher
+
+
+@pytest.mark.parametrize(
+    ("epoch", "expected"), [(0, 0.07), (1, 0.068966), (15, 0.054483), (29, 0.04), (30, 0.04), (100, 0.04)]
+)
+def test_teacher_temperature_matches_the_worked_numbers(epoch: int, expected: float) -> None:
+    schedule = TeacherTemperature(0.07, 0.04, warmup_epochs=30, epochs=200)
+    assert schedule[epoch] == pytest.approx(expected, abs=5e-7)
+
+
+@pytest.mark.parametrize("warmup_epochs", [0, 1])
+def test_teacher_temperature_without_warm_up_is_the_final_one(warmup_epochs: int) -> None:
+    assert TeacherTemperature(0.07, 0.04, warmup_epochs, epochs=10)[0] == 0.04
+
+
+def test_teacher_temperature_reaches_its_end_in_a_run_shorter_than_the_warm_up() -> None:
+    schedule = TeacherTemperature(0.07, 0.04, warmup_epochs=30, epochs=4)
+    assert [schedule[epoch] for epoch in range(4)] == pytest.approx([0.07, 0.06, 0.05, 0.04])

@@ -170,10 +170,10 @@ def test_shares_of_the_images_sum_up_to_all() -> None:
     assert torch.equal(whole.layers[1].running_var, shared.layers[1].running_var)
 
 
-def test_recalibration_changes_running_statistics_and_nothing_else(make_trainer: Any) -> None:
-    trainer = make_trainer()
+def test_recalibration_changes_running_statistics_and_nothing_else(make: Any) -> None:
+    trainer = make("simgcd").trainer  # its network has no batch normalization
     network = trainer.method.network
-    network.normalization = nn.BatchNorm1d(6)
+    network.normalization = nn.BatchNorm1d(network.embed_dim)
     plain = type(network).embed
     network.embed = lambda images: network.normalization(plain(network, images))
     before = {name: value.clone() for name, value in network.state_dict().items()}
@@ -184,8 +184,8 @@ def test_recalibration_changes_running_statistics_and_nothing_else(make_trainer:
     assert torch.allclose(network.normalization.running_mean, features.mean(0), atol=1e-5)
 
 
-def test_recalibration_of_a_network_without_normalization_does_nothing(make_trainer: Any) -> None:
-    trainer = make_trainer()
+def test_recalibration_of_a_network_without_normalization_does_nothing(make: Any) -> None:
+    trainer = make("simgcd").trainer
     network = trainer.method.network
     before = {name: value.clone() for name, value in network.state_dict().items()}
     recalibrate_bn(network, dataclasses.replace(trainer._state(log_now=False), full_pass=None), trainer.bank.rows)

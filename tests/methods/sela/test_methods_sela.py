@@ -16,7 +16,7 @@ import torch
 from labelkit.engine.checkpoint import load_checkpoint
 from labelkit.engine.method import FullPass
 from labelkit.errors import ConfigError, DatasetError
-from labelkit.methods.sela.self_labels import SelfLabels
+from labelkit.methods.sela.self_labels import SelfLabels, optimization_times
 from labelkit.stages.train.prepare import PreparedData
 
 Make = Callable[..., Any]
@@ -284,6 +284,23 @@ def test_a_dead_head_and_labels_far_from_balance_are_said_once(make: Make) -> No
     far.trainer.message = said.append
     far.trainer.fit()
     assert [text for text in said if "asked for 0.0001" in text]
+
+
+def test_optimization_times_match_the_worked_numbers() -> None:
+    """T14 of the SeLa specification."""
+    official = optimization_times("official-quadratic", 400, 100)
+    assert [round(official[k], 4) for k in (0, 1, 4, 5)] == [0, 0.0409, 0.6546, 1.0229]
+    assert optimization_times("uniform", 10, 10) == tuple(range(10))
+    assert optimization_times("quadratic", 8, 3) == (0, 2, 8)
+    gaps = np.diff(optimization_times("official-uniform", 400, 400))
+    assert gaps == pytest.approx(401.0001 / 399)
+    assert all(optimization_times(kind, 7, 1) == (0,) for kind in ("uniform", "quadratic", "official-uniform"))
+
+
+@pytest.mark.parametrize("wrong", [("uniform", 0, 1), ("uniform", 1, 0), ("exponential", 2, 2)])
+def test_optimization_times_that_cannot_be_are_refused(wrong: tuple[str, int, int]) -> None:
+    with pytest.raises(ValueError, match=r"unknown kind|at least 1"):
+        optimization_times(*wrong)
 
 
 # ---------------------------------------------------------------------- monitor and processes
