@@ -94,13 +94,13 @@ def test_terms_without_weight_are_left_out(make: Make) -> None:
 
 def test_an_epoch_tells_what_the_assembly_does(make: Make) -> None:
     setup = make("san", epochs=1)
-    setup.trainer.fit()
-    found = {name.removeprefix("assembly/"): value for name, value in setup.trainer.metrics.items() if "/" in name}
+    metrics = setup.trainer.fit().metrics
+    found = {name.removeprefix("assembly/"): value for name, value in metrics.items() if "/" in name}
     assert 0 < found["diagonal"] < 1
     assert found["sources"] > 1
     assert 0 < found["entropy"] < 1
     assert found["effect"] > 0
-    assert {"recall_at_1", "map_at_r", "similarity_sd"} <= setup.trainer.metrics.keys()
+    assert {"recall_at_1", "map_at_r", "similarity_sd"} <= metrics.keys()
 
 
 def test_an_assembly_that_does_nothing_is_said_once(make: Make) -> None:

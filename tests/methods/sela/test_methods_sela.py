@@ -360,8 +360,7 @@ runtime = Runtime(device="cpu")
 trainer = Trainer(method, ImageBank(digits, channels=1, base_size=32), data.labels, config, runtime)
 method.on_step_start(trainer._state(log_now=False))
 result = {name: value.clone() for name, value in method.state_dict().items() if name.startswith("labels.")}
-trainer.fit()
-assert torch.isfinite(torch.tensor(trainer.metrics["loss"]))
+assert torch.isfinite(torch.tensor(trainer.fit().metrics["loss"]))
 equal = runtime.combine(method.labels.pseudo_labels.double(), "max")
 assert torch.equal(equal.int(), method.labels.pseudo_labels)
 if runtime.is_main:
