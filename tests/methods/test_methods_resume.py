@@ -32,15 +32,16 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_digits(tmp_path_factory.mktemp("resume") / "digits")
 
 
-# one of each family; the cut lies behind what only this family does
+# one of each family; the cut lies behind what only this family does. Those of half the families take most of the time:
+# slow, as every method is resumed in test_methods_table, too.
 @pytest.mark.parametrize(
     ("method", "cut"),
     [
         ("flipclass", "inside epoch 1"),
-        ("cotap", "end of epoch 1"),
-        ("tac-ccl", "end of epoch 2"),  # between two clusterings
+        pytest.param("cotap", "end of epoch 1", marks=pytest.mark.slow),
+        pytest.param("tac-ccl", "end of epoch 2", marks=pytest.mark.slow),  # between two clusterings
         ("snowball", "inside epoch 3"),  # in the second generation of labels
-        ("sela", "inside epoch 2"),  # between two label passes
+        pytest.param("sela", "inside epoch 2", marks=pytest.mark.slow),  # between two label passes
         ("dl2pa", "end of epoch 1"),  # before classes move
     ],
 )

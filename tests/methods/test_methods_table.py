@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,34 @@ def _metrics(path: Path) -> list[dict[str, Any]]:
     for line in lines:
         line.pop("seconds", None)
     return lines
+
+
+@dataclass
+class Whole:
+    """A run of a method that nothing stopped."""
+
+    method: Method[Any]
+    fit: Any
+    path: Path
+
+
+@pytest.fixture(scope="module")
+def trained() -> dict[str, Whole]:
+    return {}
+
+
+@pytest.fixture
+def whole(make: Make, trained: dict[str, Whole], tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Whole]:
+    """Return a function: a method to such a run. It is trained once, and tests must not change it."""
+
+    def train(name: str) -> Whole:
+        if name not in trained:
+            path = tmp_path_factory.mktemp("whole") / name
+            setup = make(name, path, log_every_steps=3)
+            trained[name] = Whole(setup.method, setup.trainer.fit(), path)
+        return trained[name]
+
+    return train
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -106,26 +134,28 @@ def test_every_trainable_parameter_gets_a_gradient_and_no_other(make: Make, name
 
 
 @pytest.mark.parametrize("name", METHODS)
-@pytest.mark.parametrize("stop_at", [3, STEPS_PER_EPOCH], ids=["inside an epoch", "between epochs"])
-def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path: Path, make: Make, name: str, stop_at: int) -> None:
+def test_a_run_stopped_and_resumed_equals_an_uninterrupted_one(
+    tmp_path: Path, make: Make, whole: Callable[[str], Whole], name: str
+) -> None:
+    expected = whole(name)
     options = {"log_every_steps": 3}
-    whole = make(name, tmp_path / "whole", **options)
-    whole.trainer.fit()
-    assert not make(name, tmp_path / "cut", **options, stop_after_steps=stop_at).trainer.fit().finished
-    resumed = make(name, tmp_path / "cut", resume=True, **options)
-    checkpoint = load_checkpoint(tmp_path / "cut")
-    assert checkpoint is not None
-    resumed.trainer.restore(checkpoint)
-    assert resumed.trainer.fit().finished
-    _assert_equal_weights(whole.method, resumed.method)
-    assert _metrics(tmp_path / "whole") == _metrics(tmp_path / "cut")
+    assert not make(name, tmp_path / "cut", **options, stop_after_steps=3).trainer.fit().finished
+    # stopped inside an epoch, then between two
+    for stop_at in (STEPS_PER_EPOCH, None):
+        resumed = make(name, tmp_path / "cut", resume=True, **options, stop_after_steps=stop_at)
+        checkpoint = load_checkpoint(tmp_path / "cut")
+        assert checkpoint is not None
+        resumed.trainer.restore(checkpoint)
+        assert resumed.trainer.fit().finished == (stop_at is None)
+    _assert_equal_weights(expected.method, resumed.method)
+    assert _metrics(expected.path) == _metrics(tmp_path / "cut")
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_two_runs_of_one_seed_are_equal_and_of_two_seeds_are_not(make: Make, name: str) -> None:
     runs = []
     for seed in (0, 0, 1):
-        setup = make(name, epochs=1, seed=seed)
+        setup = make(name, seed=seed, stop_after_steps=2)
         setup.trainer.fit()
         runs.append(setup.method)
     _assert_equal_weights(runs[0], runs[1])
@@ -135,7 +165,12 @@ def test_two_runs_of_one_seed_are_equal_and_of_two_seeds_are_not(make: Make, nam
 
 @pytest.mark.parametrize("name", METHODS)
 def test_the_truth_of_unlabeled_images_changes_no_bit_of_training(
-    make: Make, prepared: PreparedData, few: PreparedData, name: str, rng: np.random.Generator
+    make: Make,
+    whole: Callable[[str], Whole],
+    prepared: PreparedData,
+    few: PreparedData,
+    name: str,
+    rng: np.random.Generator,
 ) -> None:
     """T21 of the specification: the monitor sees the truth, training does not."""
     if issubclass(METHODS[name].config, StepTrainConfig):
@@ -145,8 +180,8 @@ def test_the_truth_of_unlabeled_images_changes_no_bit_of_training(
     scrambled[hidden] = rng.integers(0, 10, int(hidden.sum()))
     lied_to = replace(prepared, dataset=replace(prepared.dataset, labels=scrambled))
 
-    honest, misled = make(name), make(name, data=lied_to)
-    first, second = honest.trainer.fit(), misled.trainer.fit()
+    honest, misled = whole(name), make(name, data=lied_to, log_every_steps=3)
+    first, second = honest.fit, misled.trainer.fit()
 
     _assert_equal_weights(honest.method, misled.method)
     assert [epoch["loss"] for epoch in first.history] == [epoch["loss"] for epoch in second.history]

@@ -294,7 +294,7 @@ def test_the_table_says_what_was_discovered_by_entropy_and_can_be_shown(make: Ma
 
 @pytest.mark.parametrize("network", ["student", "teacher", "master"])
 def test_any_network_may_discover(make: Make, network: str) -> None:
-    setup = make("lmcs", epochs=3, embed_with=network, **GROWS)
+    setup = make("lmcs", epochs=2, embed_with=network, **GROWS)
     setup.trainer.fit()
     names = {sample.network for sample in setup.method.growth.samples()}
     assert names == {network}

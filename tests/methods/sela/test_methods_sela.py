@@ -147,7 +147,7 @@ def test_the_official_label_pass_augments_and_updates_the_running_statistics(mak
 
 
 def test_labels_are_those_of_the_stored_network_and_balanced(make: Make) -> None:
-    setup = make("sela", num_clusters=(8,), solver_tolerance=1e-9)
+    setup = make("sela", num_heads=2, num_clusters=(8,), solver_tolerance=1e-9)
     setup.trainer.fit()
     labels = setup.method.labels
     how = FullPass("batch-statistics", order="fixed", batch_size=16)
