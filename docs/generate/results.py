@@ -328,6 +328,6 @@ TOPICS = (
         "The votes of the nearest neighbors among pixels; `examples/ci_gate.sh` compares new features with it.",
     ),
     _Topic("large-stores", "Large stores", "load", "tests/benchmarks/bench_load.py", _load),
-    _Topic("resume", "Stopped and resumed", "resume", "examples/resume_table.py", _resumed),
+    _Topic("resume", "Stopped and resumed", "resume", "tests/resume_table.py", _resumed),
 )
 """The pages, in the order of the navigation."""
