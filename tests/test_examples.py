@@ -171,6 +171,7 @@ def test_the_tour_of_the_digits_runs_and_leaves_what_it_names(tmp_path: Path) ->
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_the_tour_in_python_runs_twice_and_leaves_what_it_names(tmp_path: Path) -> None:
     first = run_example(tmp_path, "tour.py")
     assert first.returncode == 0, first.stderr
