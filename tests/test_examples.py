@@ -115,15 +115,18 @@ def test_the_python_of_a_guide_reads_a_store(tmp_path: Path, monkeypatch: pytest
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("LABELKIT_CACHE", str(tmp_path / "cache"))
     assert main(["embed", "--backbone", "pixels", "--image-size", "8", "--out", "digits.h5", "-q"]) == 0
-    (block,) = code_blocks("docs/guides/exchange.md", "python")
+    block, door = code_blocks("docs/guides/exchange.md", "python")
     names: dict[str, Any] = {}
 
     exec(block, names)
+    exec(door, names)
 
     assert names["embeddings"].shape == (1797, 64)
     assert names["paths"][0] == "digits/0000.png"
     assert names["labels"][:3].tolist() == [0, 1, 2]
     names["f"].close()
+    assert names["groups"].values["num_clusters"] == 10
+    assert names["rows"].paths[0] == Path("rows.h5")
 
 
 def test_the_python_of_a_guide_reads_patches(

@@ -71,7 +71,7 @@ def find_keypoints(
         image: (h, w, c) uint8, c = 1 or 3 (RGB).
         shorter_side: what the image is resized to, in pixels.
         max_tilt: simulated tilts go up to this power of the square root of 2; each costs time; 0: none.
-        max_keypoints: so many are kept.
+        max_keypoints: most keypoints to keep.
 
     Returns:
         Possibly none: a blank image has no keypoints.

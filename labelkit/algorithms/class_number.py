@@ -32,9 +32,9 @@ Criterion = Literal["labeled", "heldout", "silhouette", "stability"]
 CRITERIA: tuple[Criterion, ...] = ("labeled", "heldout", "silhouette", "stability")
 LABEL_FREE: tuple[Criterion, ...] = ("silhouette", "stability")
 
-# Numbers up to this one are all looked at, larger ones in steps of so many percent.
+# Numbers up to this one are all looked at, larger ones in steps of this percentage.
 _EVERY_NUMBER, _STEP_PERCENT = 100, 2
-# Up to so many rows of a draw the silhouette is exact: 32 MB of distances.
+# Up to this number of rows of a draw the silhouette is exact: 32 MB of distances.
 EXACT_SILHOUETTE_ROWS = 2000
 # Rows that make up one row of the reference without clusters.
 _REFERENCE_TERMS = 100
@@ -338,7 +338,7 @@ def _check_choice(
 
 
 def most_classes(num_rows: int) -> int:
-    """Return the largest number of classes that half of so many rows can be judged by."""
+    """Return the largest number of classes that half of ``num_rows`` rows can be judged by."""
     return num_rows // 2 - 1
 
 

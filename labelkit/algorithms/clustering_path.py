@@ -24,7 +24,7 @@ from numpy.typing import ArrayLike, NDArray
 
 Doubles = NDArray[np.float64]
 
-# Clusters divided or united before Lloyd's iterations run again: one in so many.
+# Clusters divided or united before Lloyd's iterations run again: one in this number.
 _AT_ONCE = 10
 # Iterations that look for the longest axis of a cluster, and for its best division in two.
 _AXIS_STEPS, _DIVISION_STEPS = 8, 10
@@ -170,7 +170,7 @@ class _Walk:
         self._start(partition.cluster_ids.astype(np.int64), partition.num_clusters)
 
     def grow(self, number: int) -> bool:
-        """Divide until there are so many clusters; False if the rows do not allow it."""
+        """Divide until there are ``number`` clusters; False if the rows do not allow it."""
         while self.num_clusters < number:
             k = self.num_clusters
             for cluster in np.flatnonzero(self.undivided[:k]).tolist():

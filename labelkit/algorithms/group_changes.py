@@ -88,7 +88,7 @@ def compare_groups(counts: ArrayLike, *, main_share: float = 0.5, part_share: fl
 
     Args:
         counts: (p, q) images of each earlier group (row) in each later one (column), of the images in both runs.
-        main_share: m, in [0.5, 1), so that a group is mostly one other at the most.
+        main_share: m, in [0.5, 1), so that a group is mostly at most one other.
         part_share: s, in (0, 0.5].
 
     Raises:

@@ -26,7 +26,7 @@ MissingClass = Literal["error", "skip"]
 Wanted = int | Sequence[int] | NDArray[np.int64]
 Count = Wanted | Literal["double"]
 
-# A class is crowded when its share of what was found is so many times its share of the given labels.
+# A class is crowded when its share of what was found is this multiple of its share of the given labels.
 _CROWDED = 3
 
 

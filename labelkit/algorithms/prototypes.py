@@ -35,7 +35,7 @@ ITERATIONS = 200
 
 # Factor from one t to the next; smaller ones take longer and end no better.
 _SHARPENING = 4.0
-# Above this many prototypes float32: half the memory and time, and 1e-7 of a cosine is of no use to so many.
+# Above this many prototypes float32: half the memory and time, and 1e-7 of a cosine is of no use there.
 _DOUBLE_UP_TO = 2048
 # L-BFGS keeps as many pairs of vectors; fewer where a vector has millions of values.
 _MEMORY_PAIRS, _FEW_MEMORY_PAIRS, _MANY_VALUES = 10, 5, 1_000_000
@@ -91,8 +91,8 @@ def spread_prototypes(
         t: sharpness of the paper's loss, > 0.
         sharpest_t: then t is multiplied by four up to this, so that in the end the largest cosine counts;
             ``None``: the paper's loss alone. Without effect if not above ``t``.
-        iterations: of L-BFGS at the most for every t.
-        num_starts: best of so many; by the largest cosine, or by the loss where ``sharpest_t`` is ``None``.
+        iterations: most iterations of L-BFGS for every t.
+        num_starts: starts; the best is kept, by the largest cosine, or by the loss where ``sharpest_t`` is ``None``.
         chunk: rows of the c x c cosines that are in memory at once.
         device: where torch computes.
         report: called after every t with it and the largest cosine.

@@ -14,7 +14,7 @@ its greedy); M. Minoux, "Accelerated greedy algorithms for maximizing submodular
 of the work); O. Sener and S. Savarese, "Active Learning for Convolutional Neural Networks: A Core-Set Approach"
 (k-center); G. Hacohen, A. Dekel and D. Weinshall, "Active Learning on a Budget: Opposite Strategies Suit High and Low
 Budgets" (TypiClust). Departures: a choice rules out its near duplicates; of more than ``MOST_SERVED`` rows, the sum of
-facility location is over a draw of so many, so that time and memory grow with the rows and not with their square.
+facility location is over a draw of rows, so that time and memory grow with the rows and not with their square.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from labelkit.algorithms.neighbors import knn
 MOST_SERVED = 5_000
 """Rows that the sum of facility location is over."""
 MOST_CLUSTERS = 500
-"""Clusters of ``typical`` at the most, as published."""
+"""Most clusters of ``typical``, as published."""
 _NEIGHBORS = 20
 _BLOCK_NUMBERS = 1 << 22
 # Bounds that are computed again at once: enough that a pass over all rows is rare, few enough to be quick.

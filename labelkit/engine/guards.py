@@ -94,7 +94,7 @@ class Guard:
 
     Args:
         mode: ``stop``, only ``warn``, or look at ``none``.
-        loss_ratio: a loss above so many times that of the first step has exploded.
+        loss_ratio: a loss has exploded above this multiple of the loss of the first step.
         min_spread: features whose ``feature_spread`` is below are all alike.
         say: shows a line to a person.
 

@@ -44,15 +44,15 @@ class StepOutput:
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """A stretch of epochs with one diet: which views of which samples with which labels in which order.
+    """A number of epochs that are trained alike: the same views, samples, labels and order.
 
     Attributes:
         epochs: length, >= 1.
-        views: what to make of each image, or a function of the epoch in the run that says so.
+        views: transforms of each image, or a function that returns them for an epoch of the run.
         sampler: the order of one epoch.
         name: shown in the log.
-        labels: (n,) int64 labels of this phase, -1 = unlabeled; default: those that training was started with.
-        steps: updates of the phase, so that its last epoch is cut short; default: whole epochs.
+        labels: (n,) int64 labels of this phase, -1 = unlabeled; default: the labels at the start of training.
+        steps: updates of the phase; its last epoch may be cut short. Default: whole epochs.
         lr: learning rate at a step of the phase, from 0; default: the run's own.
         weight_decay: of groups of parameters with ``is_decayed``, at a step of the phase; default: as they were built.
         pairing: what second views show; default: the same image as the first ones.
@@ -254,14 +254,14 @@ class Method(nn.Module, ABC, Generic[ConfigT]):
 
     @abstractmethod
     def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
-        """What to train on, in order, as far as it is known before training.
+        """Return what to train on, in order, as far as it is known before training.
 
         Args:
             rows: rows of the data set that can be read.
         """
 
     def phase(self, index: int, rows: NDArray[np.int64]) -> Phase | None:
-        """Phase ``index``, asked for when the one before has ended; ``None`` ends the run. Default: from ``phases``.
+        """Return phase ``index`` when the one before has ended; ``None`` ends the run. Default: from ``phases``.
 
         A phase may depend on state that a checkpoint carries, and must be the same when it is asked for again.
         """
@@ -269,31 +269,31 @@ class Method(nn.Module, ABC, Generic[ConfigT]):
         return phases[index] if index < len(phases) else None
 
     def planned_steps(self) -> int | None:
-        """Updates of the longest run that is possible, where phases are decided on the way; else ``None``."""
+        """Return the most updates that a run can take, if its phases are decided on the way; else ``None``."""
         return None
 
     def headline(self) -> InferenceNetwork:
-        """The network that is judged and embeds once training is over; default: ``network``."""
+        """Return the network that is judged, and that embeds after training; default: ``network``."""
         return self.network
 
     @abstractmethod
     def training_step(self, batch: Batch) -> StepOutput:
-        """One batch to one loss."""
+        """Turn one batch into one loss."""
 
     @abstractmethod
     def eval_view(self) -> ViewSpec:
-        """How an image is prepared for ``network.embed``."""
+        """Return how an image is prepared for ``network.embed``."""
 
     def judged(self) -> Mapping[str, InferenceNetwork]:
-        """Networks that are judged apart, by name, beside the headline; default: none."""
+        """Return further networks to judge, by name, beside the headline; default: none."""
         return {}
 
     def key_update(self) -> tuple[KeyUpdate, tuple[int, ...]] | None:
-        """How the teacher's keys move in training, and in which blocks; ``None`` = they do not."""
+        """Return how the teacher's keys move in training, and in which blocks; ``None``: they do not."""
         return None
 
     def parameter_groups(self) -> Iterator[dict[str, Any]]:
-        """Groups for the optimizer; default: no weight decay on biases and one-dimensional parameters."""
+        """Return groups for the optimizer; default: no weight decay on biases and one-dimensional parameters."""
         decayed: list[nn.Parameter] = []
         plain: list[nn.Parameter] = []
         for parameter in self.parameters():
@@ -326,7 +326,7 @@ class Method(nn.Module, ABC, Generic[ConfigT]):
         return {}
 
     def take_parts(self, tensors: Mapping[str, Tensor], where: str) -> str | None:
-        """Take what fits of a run whose network is not quite this one; say what, or ``None`` if nothing does.
+        """Take the tensors that fit from a run with a similar network; say which, or ``None`` if none fits.
 
         Args:
             tensors: parameters and buffers of the run, by name.
@@ -338,11 +338,11 @@ class Method(nn.Module, ABC, Generic[ConfigT]):
         """After ``--init-from`` gave weights to the backbone of ``network`` alone."""
 
     def groupings(self) -> Mapping[str, Tensor]:
-        """Groups that the method made of the rows, by name: (n,) integers, -1 = none; scored where truth is known."""
+        """Return groups of the rows, by name: (n,) integers, -1 = none; scored where truth is known."""
         return {}
 
     def extra_state(self) -> dict[str, Any]:
-        """JSON values beyond parameters and buffers that a resumed run needs."""
+        """Return JSON values beyond parameters and buffers that a resumed run needs."""
         return {}
 
     def load_extra_state(self, state: Mapping[str, Any]) -> None:

@@ -13,7 +13,7 @@ from labelkit.algorithms.pair_ranking import BYTES_PER_ITEM, ranking_terms, rank
 from labelkit.algorithms.precision import without_autocast
 
 Implementation = Literal["auto", "fast", "pairs"]
-# up to so many pairs, of all rows together, the double sum takes less time
+# up to this number of pairs, of all rows together, the double sum takes less time
 FEW_PAIRS = 2**17
 
 

@@ -84,7 +84,7 @@ def per_class_accuracy(
     return accuracy
 
 
-# Of the most frequent classes, so many count as many-shot, and up to the second number as medium-shot.
+# Ranks by frequency at which many-shot classes end, and medium-shot classes end.
 _RANKS = {10: (3, 7), 100: (36, 71)}
 _MANY_ABOVE, _FEW_BELOW = 100, 20
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 FIRST = (20, 40, 80, 160)
-"""Precision is told of so many rows of the best rank."""
+"""Numbers of best-ranked rows whose precision is shown."""
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 # Cosines become integers of this resolution, which fit int32.
 RESOLUTION = float(2**29)
 LAST = -(2**30)
-# A threshold is first looked for among one in so many similarities.
+# A threshold is first looked for in a sample: one in this number of similarities.
 _SAMPLE_STEP = 8
 
 

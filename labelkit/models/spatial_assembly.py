@@ -46,7 +46,7 @@ def normalize_doubly(logits: Tensor, sweeps: int) -> Tensor:
 
     Args:
         logits: (..., n, n) float.
-        sweeps: rows, then columns, so many times; 0 scales nothing.
+        sweeps: how often rows, then columns, are scaled; 0: never.
 
     Returns:
         logarithms of the weights; columns sum to 1 exactly, since they come last.

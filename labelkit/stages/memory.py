@@ -118,7 +118,7 @@ class Memory:
     def in_blocks(
         self, num_rows: int, dim: int, *, beside: int, what: str, remedy: str = "choose a smaller --split"
     ) -> bool:
-        """Whether so many rows have to be read in blocks, since there is no room for a copy; as :meth:`rows`.
+        """Whether the rows have to be read in blocks, since there is no room for a copy; as :meth:`rows`.
 
         Raises:
             ConfigError: it does not fit even in blocks.

@@ -23,7 +23,7 @@ from labelkit.store.plans import plan_digest
 from labelkit.store.run_folder import check_space, install_image
 from labelkit.store.schema import is_utf8, name_bytes
 
-# A row that was scaled to length 1 is off by rounding: one unit of float32 per value at the most, of float16 more.
+# A row that was scaled to length 1 is off by rounding: at most one unit of float32 per value, of float16 more.
 _LENGTH_TOLERANCE = {"float32": 1e-4, "float16": 5e-3}
 
 

@@ -219,7 +219,9 @@ def read_keypoints(path: Path, recipe: Mapping[str, object]) -> KeypointPart:
         _check(file, schema.KEYPOINT_COLUMNS)
         part = KeypointPart(*(file.read(name) for name in schema.KEYPOINT_COLUMNS))
         if np.maximum(part.num_keypoints, 0).sum() != len(part.points) or not np.isfinite(part.points).all():
-            raise Refused(file.place("points"), "not as many as images are said to have, or not finite", RESTORE)
+            raise Refused(
+                file.place("points"), "their number is not that of the images, or some are not finite", RESTORE
+            )
         return part
 
     return _read_part(path, schema.FORMAT_KEYPOINTS, recipe, read)

@@ -326,9 +326,9 @@ class PatchPlan:
         grid: rows and columns of the patches of an image.
         dim: values per patch.
         dtype: ``float16`` or ``float32``.
-        per_image: so many cells are drawn from each image; ``None``: all.
+        per_image: cells drawn from each image; ``None``: all.
         seed: of the draws.
-        set_bytes: about so many bytes go into one file.
+        set_bytes: about how many bytes go into one file.
 
     Raises:
         ValueError: a number out of its range.

@@ -193,7 +193,7 @@ def parse_result(file: CheckedFile, path: Path, name: str, rows: int | None, *, 
         file: the file, or the group of a packed store.
         path: the file.
         name: of the result.
-        rows: of the store it belongs to; ``None``: as many as it says.
+        rows: of the store it belongs to; ``None``: the number that it states.
         stale: whether it belongs to other content than the store has now.
 
     Raises:

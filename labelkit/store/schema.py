@@ -113,7 +113,7 @@ Matches, ``NAME.h5``: pairs of images that show the same thing; the same rules.
     homographies                 (p, 3, 3) float64           from first to second image, normalized coordinates
     boxes                        (p, 2, 4) float32           left, top, right, bottom of the inliers in both images
     keypoints                    (p, j, 2, 2) float32        some inliers: x and y in both images
-    keypoint_counts              (p,) int64                  so many of the j are there
+    keypoint_counts              (p,) int64                  how many of the j are there
 
 Root attributes: ``format`` = labelkit.matches, ``format_version``, ``requires``, ``recipe`` (canonical JSON: all that
 they depend on), ``created_by``, ``content_digest``. Coordinates are x right, y down, edges of the image at -1 and 1.

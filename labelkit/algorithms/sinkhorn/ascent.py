@@ -26,7 +26,7 @@ _LEAST_MARGINAL = 1e-30
 _MEMORY = 20
 # auto: iterations before the rate is believed, and the passes it may predict before L-BFGS takes over.
 _RATE_AFTER, _PATIENCE = 4, 12
-# official rule: tested every so many iterations.
+# official rule: iterations between two tests.
 _OFFICIAL_EVERY = 10
 _LINE_SEARCH_PASSES = 12
 # Values are compared down to this relative difference; beyond, slopes decide.
@@ -59,7 +59,7 @@ class Ascent:
         passes: makes the passes and counts them.
         prior: r, (k,) float64 that sums to 1.
         tol: largest ``sum |s - r|`` that counts as converged.
-        max_passes: passes at the most.
+        max_passes: most passes.
         on_pass: called with (passes made, error) after each.
     """
 

@@ -167,7 +167,7 @@ def solve(
         sample_weights: (n_local,) positive; only their ratios over all processes matter. None for equal weights.
         tol: converged where ``sum |marginals - prior|`` is at most this (with ``prior_strength``: where no potential
             moves more; with ``stop="official"``: see there).
-        max_iterations: passes at the most; the best potentials so far are returned.
+        max_iterations: most passes; the best potentials so far are returned.
         solver: ``sinkhorn``: the scaling iteration; ``lbfgs``: quasi-Newton on the semi-dual; ``newton``: with its
             Hessian, for at most 512 clusters; ``auto``: scaling while it is fast, then L-BFGS; a steep
             problem is first solved at smaller ``lam``, whose passes count.

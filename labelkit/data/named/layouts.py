@@ -447,7 +447,7 @@ def _search(layout: Layout, top: Path) -> Path | None:
                 below = sorted(entry.name for entry in entries if not entry.name.startswith(".") and entry.is_dir())
         except OSError:  # what cannot be looked into holds nothing that could be used
             continue
-        # A folder of so many is full of classes.
+        # A folder with this number of folders is full of classes.
         if not depth or len(below) <= _SEARCH_WIDTH:
             pending += [(folder / name, depth + 1) for name in below]
     return None

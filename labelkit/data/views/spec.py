@@ -52,7 +52,7 @@ class ViewSpec:
         area_range: instead of resize and crop, a box with this share of the image's area is resized
             (RandomResizedCrop).
         aspect_range: width over height of that box.
-        shift_px: shift of up to so many pixels of the view along each axis, uniform.
+        shift_px: largest shift along each axis in pixels of the view, uniform.
         whole_pixels: shift by whole pixels, as a random crop of the padded image does.
         zoom_range: magnification, uniform; below 1 shows padding.
         rotation_rad: rotation of up to this angle both ways, uniform.

@@ -119,7 +119,7 @@ def group_scores(method: Method[Any], rows: NDArray[np.int64], truth: NDArray[np
         groups = table.cpu().numpy()[rows].astype(np.int64)
         classes = truth[groups >= 0]
         groups = groups[groups >= 0]
-        # a table of so many groups and classes would not fit into memory
+        # a table of all groups and classes would not fit into memory
         if not len(groups) or (int(groups.max()) + 1) * (int(classes.max()) + 1) > MAX_TABLE:
             continue
         found = (

@@ -76,7 +76,7 @@ class DenseObjective(nn.Module):
 
     Attributes:
         queue: (sk_queue, p) past class tokens of the teacher, zeros until it is full.
-        queued: () int64, so many of them are filled.
+        queued: () int64, the number of filled places.
     """
 
     def __init__(self, config: CoTAPConfig, *, patch_size: int, image_size: int) -> None:

@@ -34,7 +34,7 @@ class GrowthRules:
 
     Attributes:
         factor: labels after a discovery over those before, > 1.
-        cap: labels over given ones at the most, >= 1.
+        cap: most labels, as a multiple of the given ones, >= 1.
         generations: times they grow.
     """
 

@@ -36,7 +36,7 @@ def recalibrate_bn(
     Args:
         network: one of the method's networks.
         state: of the event.
-        rows: (m,) training images that can be read; of more than ``MAX_IMAGES``, so many are used, always the same.
+        rows: (m,) training images that can be read; at most ``MAX_IMAGES`` are used, always the same.
         part: of the network; the statistics of everything else stay and are used. Default: all of it.
     """
     statistics = StatisticsSum(network if part is None else part)

@@ -168,7 +168,7 @@ def student_phase(
     index: int = 0,
     name: str = "train",
 ) -> Phase:
-    """Return a phase of so many steps, in epochs of ``eval_every_steps``; its learning rate is its own.
+    """Return a phase of ``steps`` updates, in epochs of ``eval_every_steps``; its learning rate is its own.
 
     Args:
         config: the options.

@@ -1,4 +1,4 @@
-"""Labels that k-means gives all images at once, and the centroids behind them, renewed every so many epochs.
+"""Labels that k-means gives all images at once, and the centroids behind them, renewed after a number of epochs.
 
 They are buffers, so that a checkpoint carries them. Every process has the same rows and computes the same.
 """
@@ -100,7 +100,7 @@ class PseudoLabels(nn.Module):
 
         Raises:
             ConfigError: more clusters than images.
-            DatasetError: so many images are equal that clusters stay empty.
+            DatasetError: clusters stay empty because too many images are equal.
             DivergenceError: not the first time, so that it is the features that became equal.
         """
         k, rows = self.num_clusters, self.rows

@@ -76,7 +76,7 @@ def load_or_make_prototypes(
         t: sharpness of the loss.
         sharpest_t: sharpness in the end, or ``None``.
         iterations: for every sharpness.
-        num_starts: best of so many.
+        num_starts: starts, of which the best is kept.
         device: where torch computes; changes the last digits only.
         use_cache: look there, and put there what was made.
         say: is told what the user may want to know.

@@ -133,9 +133,9 @@ class SelfLabels(nn.Module):
 
     Attributes:
         pseudo_labels: (h, n) int32, -1 = the image cannot be read.
-        num_optimizations: () int64, so many happened.
+        num_optimizations: () int64, optimizations so far.
         next_time: () int64, position in ``times`` of the coming one.
-        num_solves: (h,) int64, so many of each head.
+        num_solves: (h,) int64, optimizations so far of each head.
     """
 
     #: What is equal on every process, since each computes it from the same sums.

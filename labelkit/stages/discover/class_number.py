@@ -33,7 +33,7 @@ from labelkit.stages.group.cluster import most_clusters
 from labelkit.stages.progress import current_progress
 from labelkit.stages.result import Cell, Table
 
-# Of each class with labels so many labeled rows are used even where few rows are drawn.
+# Labeled rows used of each class with labels, even where few rows are drawn.
 _LABELS_KEPT = 10
 _SHOWN_NAMES = 5
 
@@ -135,7 +135,7 @@ def judge_class_number(
     notes += _notes_of_labels(config, criteria, [class_names[label] for label in classes[sizes == 1]], sizes)
     numbers = class_numbers(low, high)
     if len(numbers) <= high - low:
-        notes.append("numbers above 100 were tried in steps of 2 %")
+        notes.append("numbers of classes above 100 were tried in steps of 2 %")
     total = count_paths(criteria, config.num_draws)
     with current_progress().task("number of classes", total=total) as task:
         try:
@@ -265,7 +265,7 @@ def _bounds(config: DiscoverCategoriesConfig, labels: NDArray[np.int64], num_row
 def _published(
     config: DiscoverCategoriesConfig, features: NDArray[np.float32], labels: NDArray[np.int64], low: int, high: int
 ) -> ClassNumberChoice:
-    """Run GCD's search; the error of an accuracy is that of a share of so many labeled rows."""
+    """Run GCD's search; the error of an accuracy is that of a share of the labeled rows."""
     labeled = labels >= 0
     search: Literal["brent", "grid"] = "brent" if config.search == "brent" else "grid"
     with current_progress().task("number of classes", total=None) as task:

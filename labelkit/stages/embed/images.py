@@ -176,7 +176,7 @@ def _summary(work: _Work, store: EmbeddingStore, embedded_now: int, seconds: flo
     tables = [
         Table(
             "",
-            ["index", "rows", "dim", "labeled", "skipped", "model", "seconds"],
+            ["store", "rows", "dim", "labeled", "skipped", "model", "seconds"],
             [[out, store.n, store.dim, labeled_rows, len(store.skipped), store.model.name, round(seconds, 1)]],
         )
     ]

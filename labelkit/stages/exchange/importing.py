@@ -84,7 +84,7 @@ def import_store(config: ImportConfig) -> SimpleResult:
         "content_digest": store.content_digest,
         "seconds": round(time.monotonic() - started, 2),
     }
-    columns = ["index", "rows", "dim", "dtype", "labels", "classes", "images", "model"]
+    columns = ["store", "rows", "dim", "dtype", "labels", "classes", "images", "model"]
     known = "known" if store.has_images else "not known"
     cells = [config.out, store.n, store.dim, values["dtype"], values["labels"], values["classes"], known]
     tables = [Table("", columns, [[*cells, store.model.name]])]  # type: ignore[list-item]  # numbers and texts

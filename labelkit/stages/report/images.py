@@ -36,7 +36,7 @@ class ShownImages:
 
 
 def choose_images(store: EmbeddingStore, max_images: int, seed: int) -> ShownImages:
-    """Return all rows of a store, or as many as fit, drawn by the seed.
+    """Return all rows of a store, or those drawn by the seed if the limit is lower.
 
     Raises:
         StoreError: embeddings are damaged or not finite.

@@ -12,7 +12,7 @@ from labelkit.algorithms.projection import principal_directions, principal_plane
 from labelkit.stages.progress import current_progress
 
 _STEPS = 65_535
-# t-SNE sees so many principal directions at most, as is usual: the others are noise and cost time
+# t-SNE sees at most this number of principal directions, as is usual: the others are noise and cost time
 _TSNE_DIRECTIONS = 50
 
 

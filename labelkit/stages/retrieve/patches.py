@@ -152,8 +152,8 @@ def query_patch(config: RetrieveConfig, store: EmbeddingStore, patches: PatchSet
         model = recorded_network(store.model, config.checkpoint)
         layer = model.network.patch_identity["layer"]
         if layer != patches.layer:
-            problem = f"its patches are of layer {layer}, those of the index of {patches.layer}"
-            raise Mismatch(model.source, problem, "Embed the index again with --dense.")
+            problem = f"its patches are of layer {layer}, those of the store of {patches.layer}"
+            raise Mismatch(model.source, problem, "Embed the store again with --dense.")
         image = query_patches(images, model, config.device)
         digest = np.frombuffer(images.source.read(0).sha256, dtype=np.uint8)
         name, label = images.sample_ids[0], None

@@ -104,7 +104,7 @@ def rows_of_other(index: EmbeddingStore, query: Path) -> Queries:
         raise Mismatch(
             str(query),
             f"was not embedded as {index.path} was: {', '.join(differing)} differ",
-            f"The index was embedded with {index.model.name} from {index.model.source}; embed the queries with that.",
+            f"The store was embedded with {index.model.name} from {index.model.source}; embed the queries with that.",
         )
     return _from_store(store, np.arange(store.n, dtype=np.int64), index, str(query))
 

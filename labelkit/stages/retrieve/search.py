@@ -45,7 +45,7 @@ Kind = Literal["hnsw", "ivfpq"]
 _MAX_HEADER = 1 << 16
 _SAMPLE_ROWS, _SAMPLE_K, _TIMED_ROWS = 200, 10, 20
 _WANTED_RECALL = 0.95
-# Below so many rows that pass a filter, looking at each of them is as quick as any index, and exact.
+# If fewer rows than this pass a filter, looking at each of them is as quick as any index, and exact.
 _FEW_ROWS = 20_000
 # Rows fetched beyond k where some will be left out.
 _EXTRA = 50

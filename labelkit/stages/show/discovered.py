@@ -302,7 +302,7 @@ def _map_classes(shown: _Shown) -> list[str]:
 
 
 def _panel_rounds(last: int) -> list[int]:
-    """Rounds to draw: 0, the last, and so many between as can be seen."""
+    """Rounds to draw: 0, the last, and evenly spaced ones between."""
     if last < _MAX_PANELS:
         return list(range(last + 1))
     return sorted({round(last * number / (_MAX_PANELS - 1)) for number in range(_MAX_PANELS)})
