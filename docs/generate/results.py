@@ -135,7 +135,7 @@ def _first_words(script: Path) -> str:
 
 def _command(script: Path, name: str) -> str:
     """Return the line of a script that shows how a file is made; empty if there is none."""
-    found = re.search(rf"python \S+ [^\n`]*{re.escape(name)}", script.read_text()) if script.is_file() else None
+    found = re.search(rf"python (?:-m )?\S+ [^\n`]*{re.escape(name)}", script.read_text()) if script.is_file() else None
     return found[0] if found else ""
 
 
