@@ -308,7 +308,7 @@ from labelkit.data.views.recipes import test_view
 if __name__ == "__main__":
     bank = ImageBank(load_dataset(argv[1], data_root=Path()))
     plain = Normalize((0.0,) * 3, (1.0,) * 3)
-    loader = EvalLoader(bank, test_view(16), batch_size=4, normalize=plain, num_workers=2)
+    loader = EvalLoader(bank, test_view(16), batch_size=4, normalize=plain, num_workers=1)
     for _ in cycle([0]):
         for _ in loader:
             print("read", flush=True)

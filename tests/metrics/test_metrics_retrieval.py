@@ -232,17 +232,17 @@ def peak_of(rows: Array, labels: Array, **options: Any) -> tuple[int, RetrievalS
 
 @pytest.mark.parametrize("kind", ["random", "one class", "collapsed"])
 def test_memory_keeps_to_the_bound(rng: np.random.Generator, kind: str) -> None:
-    rows = rng.standard_normal((3000, 32), dtype=np.float32)
-    labels = np.arange(3000) // (3000 if kind == "one class" else 5)
+    rows = rng.standard_normal((1200, 32), dtype=np.float32)
+    labels = np.arange(1200) // (1200 if kind == "one class" else 5)
     if kind == "collapsed":
         rows[:] = rows[0]
-    bound = least_bytes(0, 3000, 32, int(np.bincount(labels).max())) + (16 << 20)
+    bound = least_bytes(0, 1200, 32, int(np.bincount(labels).max())) + (4 << 20)
     score_retrieval(rows[:10], labels[:10] // 5)  # what is imported on first use does not count
 
     peak, scores = peak_of(rows, labels, ks=(1, 10), max_bytes=bound)
 
     assert peak <= bound
-    assert scores.block_rows > 100
+    assert 50 < scores.block_rows < 1200
 
 
 def test_a_bound_without_room_for_one_query_is_refused() -> None:

@@ -77,15 +77,15 @@ def test_torch_file_gives_its_tensors_under_dotted_names(tmp_path: Path) -> None
 def test_old_torch_file_that_is_no_archive_gives_its_tensors(tmp_path: Path) -> None:
     torch.save(state(), tmp_path / "weights.pt", _use_new_zipfile_serialization=False)
 
-    assert_equal_states(load_weights_file(tmp_path / "weights.pt"), state())
+    answer = convert(tmp_path / "weights.pt", tmp_path / "out.safetensors")
+
+    assert answer == {}
+    assert_equal_states(load_weights_file(tmp_path / "out.safetensors"), state())
 
 
-@pytest.mark.parametrize("archive", [True, False])
-def test_pickle_that_runs_code_is_refused_and_not_run(
-    tmp_path: Path, archive: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pickle_that_runs_code_is_refused_and_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trace = tmp_path / "executed"
-    torch.save({"w": torch.ones(2), "x": Bomb(trace)}, tmp_path / "bad.pth", _use_new_zipfile_serialization=archive)
+    torch.save({"w": torch.ones(2), "x": Bomb(trace)}, tmp_path / "bad.pth")
     monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")
 
     with pytest.raises(CheckpointRefused) as caught:
@@ -95,6 +95,16 @@ def test_pickle_that_runs_code_is_refused_and_not_run(
     assert caught.value.where.endswith("bad.pth")
     assert "holds more than tensors and was not read: posix.mkdir" in caught.value.problem
     assert "save_file" in caught.value.remedy
+
+
+def test_old_pickle_that_runs_code_is_refused_and_not_run(tmp_path: Path) -> None:
+    trace = tmp_path / "executed"
+    torch.save({"w": torch.ones(2), "x": Bomb(trace)}, tmp_path / "bad.pth", _use_new_zipfile_serialization=False)
+
+    answer = convert(tmp_path / "bad.pth", tmp_path / "out")
+
+    assert answer == {"refused": ["posix.mkdir"]}
+    assert not trace.exists()
 
 
 def test_bare_pickle_is_refused_and_not_run(tmp_path: Path) -> None:
@@ -385,8 +395,9 @@ def test_fingerprint_survives_both_file_formats_and_sees_every_change(tmp_path: 
     torch.save(state(), tmp_path / "weights.pt")
     digest = fingerprint(net)
 
+    assert convert(tmp_path / "weights.pt", tmp_path / "converted.safetensors") == {}
     assert fingerprint(load_weights_file(tmp_path / "weights.safetensors")) == digest
-    assert fingerprint(load_weights_file(tmp_path / "weights.pt")) == digest
+    assert fingerprint(load_weights_file(tmp_path / "converted.safetensors")) == digest
     changed = {
         "value": {**state(), "0.bias": state()["0.bias"] + 1e-3},
         "shape": {**state(), "0.weight": state()["0.weight"].reshape(3, 4)},

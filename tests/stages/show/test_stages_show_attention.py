@@ -174,20 +174,20 @@ def test_an_unreadable_image_is_passed_over_when_drawn_and_told_when_chosen(
     labelkit: Any, trained: Path, photos: Path, tmp_path: Path
 ) -> None:
     broken = tmp_path / "photos"
-    shutil.copytree(photos, broken)
+    shutil.copytree(photos, broken, ignore=shutil.ignore_patterns("0[3-9].png", "1*.png"))
     (broken / "ant" / "00.png").write_text("no picture")
     command = ("show", "attention", "--checkpoint", trained, "--dataset", broken, "--out", tmp_path / "a.png")
 
-    drawn = labelkit(*command, "--num-images", 47, "--block", 3, "--json")
+    drawn = labelkit(*command, "--num-images", 11, "--block", 3, "--json")
     chosen = labelkit(*command, "--rows", "0", "--overwrite")
-    too_many = labelkit(*command, "--num-images", 48, "--overwrite")
+    too_many = labelkit(*command, "--num-images", 12, "--overwrite")
 
-    assert (drawn.code, len(drawn.json["images"])) == (0, 47)
+    assert (drawn.code, len(drawn.json["images"])) == (0, 11)
     assert "ant/00.png" not in [image["image"] for image in drawn.json["images"]]
     assert chosen.code == 3
     assert "ant/00.png: cannot be read as an image" in chosen.err
     assert too_many.code == 3
-    assert "only 47 of 48 images can be read" in too_many.err
+    assert "only 11 of 12 images can be read" in too_many.err
 
 
 def test_the_part_of_the_set_can_be_chosen(labelkit: Any, trained: Path, tmp_path: Path) -> None:
