@@ -1,4 +1,4 @@
-"""What every stage over a store needs: chosen rows and usable features."""
+"""Rows of a store for a stage: those of a split, with features that are finite, of length 1, or not all zero."""
 
 from __future__ import annotations
 
