@@ -24,7 +24,8 @@ def follow(target: nn.Module, source: nn.Module, decay: float, *, buffers: Liter
         target: what moves; its parameters are float32.
         source: a module with the same parameters and buffers.
         decay: m in [0, 1).
-        buffers: ``copy`` takes all from the source; ``counters`` those that are not floating, so that a copy that runs
+        buffers: ``copy`` takes all from the source, for a copy that does not run in training and so has no statistics
+            of its own (``google-research/mixmatch``); ``counters`` those that are not floating, so that a copy that runs
             in training mode keeps its own running statistics (``CuriousAI/mean-teacher``).
 
     Raises:
@@ -94,8 +95,8 @@ class EMATeacher(nn.Module):
 class StudentChain(nn.Module, Generic[T]):
     """A teacher that follows a student, and a master that follows the teacher once it is formed (snowball).
 
-    Both are networks like the student, run like it (in training mode, with batch statistics of their own) and start
-    equal to it.
+    Both are networks like the student and start equal to it. One that runs in training mode keeps the batch statistics
+    that it collects; one that never runs takes those of the network that it follows.
 
     Args:
         student: the network to follow; it is copied and not changed.
@@ -135,14 +136,24 @@ class StudentChain(nn.Module, Generic[T]):
         self.slow_master.load_state_dict(self.teacher.state_dict())
         self.has_master.fill_(True)
 
-    def update(self, student: nn.Module, teacher_decay: float, master_decay: float) -> None:
+    def update(
+        self,
+        student: nn.Module,
+        teacher_decay: float,
+        master_decay: float = 0.0,
+        *,
+        teacher_runs: bool,
+        master_runs: bool = False,
+    ) -> None:
         """Move the teacher toward the student, then a formed master toward the teacher.
 
         Args:
             student: after its step.
             teacher_decay: in [0, 1).
             master_decay: in [0, 1).
+            teacher_runs: the teacher ran in training mode in this step.
+            master_runs: likewise the master.
         """
-        follow(self.teacher, student, teacher_decay, buffers="counters")
+        follow(self.teacher, student, teacher_decay, buffers="counters" if teacher_runs else "copy")
         if self.master is not None:
-            follow(self.master, self.teacher, master_decay, buffers="counters")
+            follow(self.master, self.teacher, master_decay, buffers="counters" if master_runs else "copy")

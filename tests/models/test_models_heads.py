@@ -183,7 +183,7 @@ def chained(teacher_decays: list[float], master_decay: float, values: list[float
     chain.form_master()
     teacher, master = [], []
     for decay, value in zip(teacher_decays, values, strict=True):
-        chain.update(Number(value), decay, master_decay)
+        chain.update(Number(value), decay, master_decay, teacher_runs=True, master_runs=True)
         assert chain.master is not None
         teacher.append(chain.teacher.value.item())
         master.append(chain.master.value.item())
@@ -213,25 +213,36 @@ def test_equal_networks_stay_equal_while_the_student_stands_still() -> None:
     chain = StudentChain(student, with_master=True)
     chain.form_master()
     for _ in range(5):
-        chain.update(student, 0.99, 0.999)
+        chain.update(student, 0.99, 0.999, teacher_runs=True, master_runs=True)
     assert chain.master is not None
     assert chain.teacher.value.item() == chain.master.value.item() == 3.0
 
 
-def test_a_chain_keeps_its_own_statistics_and_takes_the_counters() -> None:
+@pytest.mark.parametrize(("runs", "statistic"), [(True, 1.0), (False, 5.0)])
+def test_a_teacher_that_runs_keeps_its_statistics_and_any_other_takes_the_students(
+    runs: bool, statistic: float
+) -> None:
     chain = StudentChain(Number(1.0), with_master=False)
-    chain.update(Number(5.0), 0.5, 0.0)
-    assert chain.teacher.statistic.item() == 1.0
+    chain.update(Number(5.0), 0.5, teacher_runs=runs)
+    assert chain.teacher.value.item() == 3.0
+    assert chain.teacher.statistic.item() == statistic
     assert chain.teacher.counter.item() == 5
-    copied = Number(1.0)
-    follow(copied, Number(5.0), 0.5, buffers="copy")
-    assert copied.statistic.item() == 5.0
+
+
+@pytest.mark.parametrize(("runs", "statistic"), [(True, 1.0), (False, 5.0)])
+def test_a_master_that_runs_keeps_its_statistics_and_any_other_takes_the_teachers(runs: bool, statistic: float) -> None:
+    chain = StudentChain(Number(1.0), with_master=True)
+    chain.form_master()
+    chain.update(Number(5.0), 0.5, 0.5, teacher_runs=False, master_runs=runs)
+    assert chain.master is not None
+    assert chain.master.statistic.item() == statistic
+    assert chain.master.counter.item() == 5
 
 
 def test_a_master_is_formed_from_the_teacher_and_survives_a_checkpoint() -> None:
     chain = StudentChain(Number(1.0), with_master=True)
     assert chain.master is None
-    chain.update(Number(3.0), 0.5, 0.9)
+    chain.update(Number(3.0), 0.5, 0.9, teacher_runs=True)
     chain.form_master()
     assert chain.master is not None
     assert chain.master.value.item() == chain.teacher.value.item() == 2.0

@@ -62,13 +62,18 @@ class AveragedStudent(Method[FewLabelConfigT]):
         self._decay = teacher_decay(config, config.steps, ramp_steps)
         self._rows = np.zeros(0, dtype=np.int64)  # rows that batch normalization may look at
 
+    @property
+    def runs_teacher(self) -> bool:
+        """Whether a step runs the average, in training mode, so that it has running statistics of its own."""
+        return False
+
     def on_train_start(self, state: TrainState) -> None:
         """Start both networks equal, also when weights were taken from elsewhere."""
         self.chain.restart(self.network)
 
     def on_step_end(self, state: TrainState) -> None:
         """Move the average."""
-        self.chain.update(self.network, self._decay(state.step + 1), 0.0)
+        self.chain.update(self.network, self._decay(state.step + 1), teacher_runs=self.runs_teacher)
 
     def on_epoch_end(self, state: TrainState) -> Mapping[str, float]:
         """Prepare network and average to be judged."""
@@ -107,6 +112,11 @@ class ObjectiveStudent(AveragedStudent[TwoStreamConfigT]):
         self._rows, config, labels = rows, self.config, self.data.labels
         drawn = streams(labels, rows, batch_size=config.batch_size, labeled_per_batch=config.labeled_batch_size)
         return (student_phase(config, labels, self.objective.views(), drawn, steps=config.steps, peak=config.lr),)
+
+    @property
+    def runs_teacher(self) -> bool:
+        """Whether the objective does."""
+        return self.objective.runs_teacher
 
     def on_step_start(self, state: TrainState) -> None:
         """Remember where the run is."""

@@ -69,6 +69,7 @@ class FreeMatchObjective(StudentObjective):
         super().__init__()
         self._views = weak, strong
         self._weight, self._fairness_weight = weight, fairness_weight
+        self.runs_teacher, self.runs_master = False, True
         self.threshold = AdaptiveThreshold(num_classes, decay, fixed_threshold)
         self.label_loss, self.pseudo_label_loss = LabelLoss(1.0), PseudoLabelLoss()
         self.fairness, self.consistency = FairnessLoss(), SquaredConsistency()

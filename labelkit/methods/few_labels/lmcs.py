@@ -305,7 +305,7 @@ class LMCS(Method[LMCSConfig]):
 
     def on_step_end(self, state: TrainState) -> None:
         """Move the average."""
-        self.chain.update(self.network, self._decay(state.step + 1), 0.0)
+        self.chain.update(self.network, self._decay(state.step + 1), teacher_runs=self.objective.runs_teacher)
 
     def on_epoch_end(self, state: TrainState) -> Mapping[str, float]:
         """After a block: prepare networks to be judged, discover at the end of a generation, compose the master."""

@@ -60,6 +60,7 @@ class MeanTeacherObjective(StudentObjective):
         self._view = view
         self._weight, self._ramp_steps = weight, ramp_steps
         self._class_norm, self._head_weight, self._master_on = class_norm, head_weight, master_on
+        self.runs_teacher = self.runs_master = weight > 0
         self.label_loss = LabelLoss(1.0)
         self.consistency = SquaredConsistency()
         self.head_difference = HeadDifference()

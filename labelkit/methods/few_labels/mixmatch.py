@@ -84,6 +84,7 @@ class MixMatchObjective(StudentObjective):
         self._temperature, self._alpha = temperature, alpha
         self._weight, self._warmup_steps = weight, warmup_steps
         self._pairing, self._seed = pairing, seed
+        self.runs_teacher, self.runs_master = False, weight > 0
         self.loss = MixMatchLoss()
         self.consistency = SquaredConsistency()
 

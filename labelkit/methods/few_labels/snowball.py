@@ -248,7 +248,8 @@ class Snowball(Method[SnowballConfig]):
         config, steps = self.config, state.phase_steps
         decay = teacher_decay(config, steps, config.consistency_ramp * config.steps)(state.step + 1 - self._started)
         master = horizon_decay(steps, config.master_decay) if config.ema_horizon else config.master_decay
-        self.chain.update(self.network, decay, master)
+        runs_teacher, runs_master = self.objective.runs_teacher, self.objective.runs_master
+        self.chain.update(self.network, decay, master, teacher_runs=runs_teacher, master_runs=runs_master)
 
     def on_epoch_end(self, state: TrainState) -> Mapping[str, float]:
         """Prepare the networks to be judged and to discover."""

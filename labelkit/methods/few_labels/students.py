@@ -89,7 +89,14 @@ class StudentObjective(nn.Module, ABC):
     In a batch, rows with a label (``labels >= 0``) are those of the labeled stream and come first; the others have -1.
     Where labels grow, discovered images are labeled rows like any other. Gradients are averaged over processes, so a
     mean over labeled rows, of which processes may have different numbers, is their sum over ``clock.mean_count``.
+
+    Attributes:
+        runs_teacher: a step runs the teacher, in training mode, so that it has running statistics of its own.
+        runs_master: likewise the master, once it is formed.
     """
+
+    runs_teacher: bool
+    runs_master: bool
 
     @abstractmethod
     def views(self) -> tuple[ViewSpec, ...]:
