@@ -40,7 +40,8 @@ class MetricLearningConfig(BackboneTrainConfig):
     )
     freeze_bn: bool = Field(
         False,
-        description="Keep the running statistics of the backbone's normalization (few training images).",
+        description="Keep the running statistics of the backbone's normalization (few training images). Random weights "
+        "have none worth keeping, and are refused.",
         json_schema_extra=_MODEL,
     )
 
@@ -103,7 +104,7 @@ class MetricLearningConfig(BackboneTrainConfig):
     first_clustering: Literal["pooled", "embedding", "pixels"] = Field(
         "pooled",
         description="What the first clustering is of: the backbone's features (pretrained), the embeddings, or the "
-        "images themselves (networks from scratch, small images).",
+        "images themselves, shrunk to 32 pixels where they are larger (networks from scratch).",
         json_schema_extra=_PSEUDO,
     )
 
@@ -117,6 +118,15 @@ class MetricLearningConfig(BackboneTrainConfig):
         if not ks or list(ks) != sorted(set(ks)) or ks[0] < 1:
             raise ValueError("must be positive and increase")
         return ks
+
+    @model_validator(mode="after")
+    def _check_statistics(self) -> MetricLearningConfig:
+        if self.freeze_bn and not (self.pretrained or self.weights or self.init_from):
+            raise ValueError(
+                "freeze_bn keeps the running statistics of random weights, with which all features are alike: set "
+                "pretrained, weights or init_from, or freeze_bn to false"
+            )
+        return self
 
     @model_validator(mode="after")
     def _check_groups(self) -> MetricLearningConfig:

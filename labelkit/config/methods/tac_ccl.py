@@ -21,7 +21,8 @@ _MATCHES: JsonDict = {"panel": "Matching images"}
 
 
 class TACCCLConfig(MetricLearningConfig):
-    """``labelkit train tac-ccl``; defaults are those of GoogLeNet on CUB."""
+    """``labelkit train tac-ccl``; defaults are those of GoogLeNet on CUB, but for pretrained weights and frozen
+    statistics, which presets ask for."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "tac-ccl")
 
@@ -30,7 +31,6 @@ class TACCCLConfig(MetricLearningConfig):
         description="Which labels may be used; this method uses none.",
         json_schema_extra=_DATA,
     )
-    freeze_bn: bool = with_default(MetricLearningConfig, "freeze_bn", True)
     attention: bool = Field(
         True,
         description="CBAM on the last feature maps; its spatial gate is the attention map.",

@@ -32,6 +32,7 @@ from labelkit.models.metric_network import MetricNetwork
 from labelkit.models.seeding import seeded_init
 
 MANY_LONE = 0.3
+MAX_PIXELS = 32
 
 
 def build_metric_network(config: MetricLearningConfig, data: DataInfo, *, attention: bool = False) -> MetricNetwork:
@@ -127,12 +128,21 @@ def renew_pseudo_labels(
     if labels.is_first and config.first_clustering == "pooled":
         points = state.embed(network.features, rows, how)
     elif labels.is_first and config.first_clustering == "pixels":
-        points = state.embed(lambda images: F.normalize(images.flatten(1), dim=1), rows)
+        points = state.embed(unit_pixels, rows)
     record = labels.renew(points, embeddings, state.epoch)
     state.log("pseudo-labels", record.to_dict())
     for warning in record.warnings():
         state.warn(f"warning: {warning}")
     return embeddings
+
+
+def unit_pixels(images: Tensor) -> Tensor:
+    """Images (b, c, h, w) to unit rows (b, p), of means over cells where a side is longer than ``MAX_PIXELS``.
+
+    60,000 photographs of 224 pixels would take 36 GB.
+    """
+    height, width = (min(side, MAX_PIXELS) for side in images.shape[-2:])
+    return F.normalize(F.adaptive_avg_pool2d(images, (height, width)).flatten(1), dim=1)
 
 
 def group_sampler(

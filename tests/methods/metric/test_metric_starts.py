@@ -1,0 +1,57 @@
+"""What metric learning starts from: weights, statistics, the first clustering; over all methods and presets."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from labelkit.config.metric_learning import MetricLearningConfig
+from labelkit.config.methods.tac_ccl import TACCCLConfig
+from labelkit.config.presets import available_presets, resolve
+from labelkit.methods.metric.recipe import unit_pixels
+from labelkit.methods.registry import METHODS
+
+FREEZING = [name for name, spec in METHODS.items() if "freeze_bn" in spec.config.model_fields]
+METRIC = [
+    pytest.param(METHODS[name].config, preset, id=f"{name}/{preset}")
+    for name in FREEZING
+    for preset in available_presets(METHODS[name].config)
+]
+
+
+@pytest.mark.parametrize("name", FREEZING)
+def test_frozen_statistics_of_random_weights_are_refused(name: str) -> None:
+    config_class = METHODS[name].config
+    with pytest.raises(ValueError, match="running statistics of random weights"):
+        config_class(dataset="digits", freeze_bn=True)
+    for source in ({"pretrained": True}, {"weights": "w.pth"}, {"init_from": "runs/a"}):
+        assert config_class(dataset="digits", freeze_bn=True, **source).freeze_bn
+
+
+def test_two_methods_can_freeze_statistics() -> None:
+    assert {"san", "tac-ccl"} <= set(FREEZING)
+
+
+@pytest.mark.parametrize("preset", ["cub", "scars", "sop", "in_shop", "folder"])
+def test_presets_for_pretrained_networks_ask_for_the_weights(preset: str) -> None:
+    assert resolve(TACCCLConfig, preset=preset).config.pretrained
+
+
+@pytest.mark.parametrize(("config_class", "preset"), METRIC)
+def test_a_random_network_is_not_clustered_first(config_class: type[MetricLearningConfig], preset: str) -> None:
+    config = resolve(config_class, preset=preset).config
+    clusters = config_class is TACCCLConfig or getattr(config, "mode", "") == "unsupervised"
+    assert not clusters or config.pretrained or config.first_clustering == "pixels"
+
+
+def test_pixels_of_small_images_are_clustered_as_they_are() -> None:
+    images = torch.randn(3, 1, 32, 20)
+    flat = images.flatten(1)
+    assert torch.equal(unit_pixels(images), flat / flat.norm(dim=1, keepdim=True))
+
+
+def test_large_images_are_shrunk_to_means_before_pixels_are_clustered() -> None:
+    images = torch.randn(2, 3, 64, 96, dtype=torch.float64)
+    means = images.numpy().reshape(2, 3, 32, 2, 32, 3).mean(axis=(3, 5)).reshape(2, -1)
+    expected = means / np.linalg.norm(means, axis=1, keepdims=True)
+    np.testing.assert_allclose(unit_pixels(images).numpy(), expected, rtol=1e-12)
