@@ -85,8 +85,8 @@ class FewLabelTrainConfig(BackboneRunConfig, StepTrainConfig):
     bn_recalibration: bool = Field(
         True,
         description="At each evaluation, first compute the statistics of batch normalization anew, from at most "
-        "16,384 training images without augmentation. Otherwise an average that runs in training (Mean Teacher's) keeps "
-        "its own; any other takes the student's.",
+        "16,384 training images without augmentation. Otherwise an average that runs in training (Mean Teacher's) "
+        "keeps its own; any other takes the student's.",
         json_schema_extra=_AVERAGES,
     )
 

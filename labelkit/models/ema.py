@@ -25,8 +25,8 @@ def follow(target: nn.Module, source: nn.Module, decay: float, *, buffers: Liter
         source: a module with the same parameters and buffers.
         decay: m in [0, 1).
         buffers: ``copy`` takes all from the source, for a copy that does not run in training and so has no statistics
-            of its own (``google-research/mixmatch``); ``counters`` those that are not floating, so that a copy that runs
-            in training mode keeps its own running statistics (``CuriousAI/mean-teacher``).
+            of its own (``google-research/mixmatch``); ``counters`` takes those that are not floating, so that a copy
+            that runs in training mode keeps its own running statistics (``CuriousAI/mean-teacher``).
 
     Raises:
         ValueError: names of parameters or buffers differ.

@@ -21,8 +21,7 @@ _MATCHES: JsonDict = {"panel": "Matching images"}
 
 
 class TACCCLConfig(MetricLearningConfig):
-    """``labelkit train tac-ccl``; defaults are those of GoogLeNet on CUB, but for pretrained weights and frozen
-    statistics, which presets ask for."""
+    """``labelkit train tac-ccl``; defaults are those of GoogLeNet on CUB, without its weights."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "tac-ccl")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from labelkit.config.metric_learning import MetricLearningConfig
 from labelkit.config.methods.tac_ccl import TACCCLConfig
+from labelkit.config.metric_learning import MetricLearningConfig
 from labelkit.config.presets import available_presets, resolve
 from labelkit.methods.metric.recipe import unit_pixels
 from labelkit.methods.registry import METHODS
