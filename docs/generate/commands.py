@@ -117,7 +117,10 @@ def _in_python(words: Words, config: type[StageConfig] | None) -> str:
 
 def _printed(words: Words) -> str:
     keys = keys_table(" ".join(words))
-    told = "What `--json` prints, by example: other options may add keys. `a[].b` is the key `b` of each object in `a`."
+    told = (
+        "What `--json` printed for a few images; other options may add keys. `a[].b` is the key `b` of each object "
+        "in the list `a`, a switch is true or false."
+    )
     return page("## JSON keys", told, keys) if keys else ""
 
 

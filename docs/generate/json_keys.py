@@ -1,6 +1,6 @@
 """Keys of what ``--json`` prints: recorded by running every command on a few small images, shown with the command.
 
-    PYTHONPATH=docs python -m generate.json_keys     # renews docs/json_keys.json; some minutes
+    PYTHONPATH=docs python -m generate     # renews docs/json_keys.json; some minutes
 
 A slow test runs the commands again and compares.
 """
@@ -11,9 +11,7 @@ import contextlib
 import csv
 import io
 import json
-import os
 import shlex
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -25,7 +23,7 @@ from generate.markdown import code, table, text
 
 Keys = dict[str, dict[str, str]]
 RECORD = Path(__file__).resolve().parents[1] / "json_keys.json"
-_LARGEST_OBJECT = 12  # an object with more keys has them from the data: names of classes, of images
+_LARGEST_OBJECT = 30  # an object with more keys has them from the data: names of classes, of images
 _EPOCH = "--epochs 1 --batch-size 16"
 _LABELS = "--batch-size 16 --num-labels 20 --holdout 0.25 --eval-every-steps 2"
 _STEPS = f"{_LABELS} --steps 2"
@@ -76,7 +74,7 @@ evaluate tracking --backbone pixels --dataset scene_videos
 compare --methods supervised --budget 2s --seeds 1 --keep compared --out compared.json
 retrieve --query-rows 1 --index digits.h5
 prototypes --num-classes 10 --embed-dim 5
-match --index digits.h5 --num-clusters 2 --out matches.h5
+match --index digits.h5 --split test --candidates 1 --shorter-side 32 --max-tilt 0 --no-cache --out matches.h5
 report --index digits.h5 --out report.html
 export --index digits.h5 --out digits.npz
 import --source digits.npz --model pixels --out imported.h5
@@ -124,7 +122,7 @@ def record(lines: Iterable[list[str]]) -> Keys:
         if status:
             raise RuntimeError(f"labelkit {shlex.join(line)}: exit code {status}\n{said.getvalue()}")
         command = " ".join(line[:2] if line[1:2] and not line[1].startswith("-") else line[:1])
-        found[command] = found.get(command, {}) | keys(json.loads(printed.getvalue()))
+        _add(keys(json.loads(printed.getvalue())), found.setdefault(command, {}))
     return found
 
 
@@ -138,8 +136,8 @@ def keys(value: object, name: str = "") -> dict[str, str]:
     if isinstance(value, list) and value and all(isinstance(entry, Mapping) for entry in value):
         found = {name: "list of objects"}
         for entry in value:
-            for key, kind in keys(entry, f"{name}[]").items():
-                found |= {} if key == f"{name}[]" else {key: kind}
+            below = keys(entry, f"{name}[]")
+            _add({key: kind for key, kind in below.items() if key != f"{name}[]"}, found)
         return found
     return {name: _kind(value)}
 
@@ -160,18 +158,23 @@ def _answer(file: Path) -> None:
         writer.writerows({**row, "label": "1"} for row in rows)
 
 
+def _add(new: Mapping[str, str], found: dict[str, str]) -> None:
+    """Add keys to those found before; a key with several kinds of value has all of them, null last."""
+    for key, kind in new.items():
+        kinds = {*found.get(key, kind).split(" or "), *kind.split(" or ")}
+        found[key] = " or ".join(sorted(kinds, key=lambda word: (word == "null", word)))
+
+
 def _has_keys_of_data(value: Mapping[str, Any]) -> bool:
     return len(value) > _LARGEST_OBJECT or any(not key.replace("_", "").isidentifier() for key in value)
 
 
+_KINDS = {bool: "switch", int: "whole number", float: "number", str: "text", list: "list", type(None): "null"}
+_PLURALS = {"text": "texts", "number": "numbers", "whole number": "whole numbers", "switch": "switches"}
+
+
 def _kind(value: object) -> str:
-    if isinstance(value, list):
-        return f"list of {_kind(value[0])}s" if value else "list"
-    names = {bool: "true or false", int: "whole number", float: "number", str: "text", type(None): "null"}
-    return names.get(type(value), "object by name")
-
-
-if __name__ == "__main__":
-    with tempfile.TemporaryDirectory() as folder:
-        os.chdir(folder)
-        RECORD.write_text(json.dumps(record(command_lines()), indent=1) + "\n")
+    if isinstance(value, list) and value:
+        kind = _kind(value[0])
+        return f"list of {_PLURALS.get(kind) or kind.replace('list', 'lists', 1)}"
+    return _KINDS.get(type(value), "object by name")
