@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 from labelkit.cli.config import CONFIG_CLASSES
@@ -36,11 +37,14 @@ def command_pages() -> list[Page]:
     return pages
 
 
-def all_commands() -> Iterator[tuple[Words, Any]]:
-    """Yield every group and every command, with the words after ``labelkit``."""
-    root: Any = get_command(build_app(None))
-    for name in COMMANDS:
-        yield from _below((name,), root.commands[name])
+@cache
+def all_commands() -> list[tuple[Words, Any]]:
+    """Return every group and every command, with the words after ``labelkit``."""
+    return [
+        found
+        for name, command in _subcommands(get_command(build_app(None))).items()
+        for found in _below((name,), command)
+    ]
 
 
 def _below(words: Words, command: Any) -> Iterator[tuple[Words, Any]]:
