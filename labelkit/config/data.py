@@ -52,7 +52,14 @@ class DataConfig(DatasetOptions):
     num_old_classes: int | None = Field(
         None,
         ge=1,
-        description="Classes with labels, taken in class order (gcd); default: what the set defines, else half.",
+        description="Classes with labels (gcd): the first of the published order of a benchmark (old classes, then "
+        "new), else of the class order. Default: what the set defines, else half.",
+        json_schema_extra=_DATA,
+    )
+    old_classes: tuple[str, ...] | None = Field(
+        None,
+        description="Classes with labels (gcd), instead of --num-old-classes: names, patterns ('Greek_*') and numbers "
+        "from 0 ('5-9'), comma-separated; half or first-half; or one file NAME.txt with one of these in each line.",
         json_schema_extra=_DATA,
     )
     label_ratio: float = Field(
@@ -110,6 +117,14 @@ class DataConfig(DatasetOptions):
             raise ValueError("holdout and holdout_classes exclude each other")
         if self.holdout_classes is not None and not self.holdout_classes:
             raise ValueError("holdout_classes names no class")
+        return self
+
+    @model_validator(mode="after")
+    def _one_choice_of_old_classes(self) -> DataConfig:
+        if self.old_classes is not None and self.num_old_classes is not None:
+            raise ValueError("old_classes and num_old_classes exclude each other")
+        if self.old_classes is not None and not self.old_classes:
+            raise ValueError("old_classes names no class")
         return self
 
     @property

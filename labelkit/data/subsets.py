@@ -6,6 +6,7 @@ import difflib
 import fnmatch
 import math
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -51,6 +52,43 @@ def holdout_rows(labels: ArrayLike, share: float, *, seed: int = 0) -> NDArray[n
 
 
 def choose_classes(words: Sequence[str], class_names: Sequence[str]) -> tuple[int, ...]:
+    """Return the classes that are to be set apart, increasing; see :func:`classes_called`.
+
+    Raises:
+        DatasetError: a word that stands for no class, or all classes are chosen or none.
+    """
+    chosen, count = classes_called(words, class_names), len(class_names)
+    if not 0 < len(chosen) < count:
+        raise DatasetError(
+            "split",
+            f"{len(chosen)} of {count} classes would be set apart",
+            "Leave some classes to train on, and some to test.",
+        )
+    return chosen
+
+
+def words_of_file(words: Sequence[str], class_names: Sequence[str]) -> Sequence[str]:
+    """Return the lines of ``NAME.txt`` if that is the only word and no class is called so; else the words.
+
+    Raises:
+        DatasetError: the file cannot be read, or has no line.
+    """
+    if len(words) != 1 or not words[0].endswith(".txt") or words[0] in class_names:
+        return words
+    path = Path(words[0]).expanduser()
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise DatasetError(
+            "split", f"{path} cannot be read ({error})", "Give a text file with a class in each line."
+        ) from error
+    named = [line.strip() for line in lines if line.strip()]
+    if not named:
+        raise DatasetError("split", f"{path} names no class", "Write a class in each line.")
+    return named
+
+
+def classes_called(words: Sequence[str], class_names: Sequence[str]) -> tuple[int, ...]:
     """Return the classes that words stand for.
 
     Args:
@@ -62,7 +100,7 @@ def choose_classes(words: Sequence[str], class_names: Sequence[str]) -> tuple[in
         class numbers, increasing.
 
     Raises:
-        DatasetError: a word that stands for no class, or all classes are chosen or none.
+        DatasetError: a word that stands for no class.
     """
     count = len(class_names)
     if tuple(words) in (("half",), ("first-half",)) and words[0] not in class_names:
@@ -80,12 +118,6 @@ def choose_classes(words: Sequence[str], class_names: Sequence[str]) -> tuple[in
                     f"Names are like {', '.join(near)}; half and 0-9 are possible too.",
                 )
             chosen |= found
-    if not 0 < len(chosen) < count:
-        raise DatasetError(
-            "split",
-            f"{len(chosen)} of {count} classes would be set apart",
-            "Leave some classes to train on, and some to test.",
-        )
     return tuple(sorted(chosen))
 
 

@@ -61,7 +61,7 @@ class BenchmarkClasses:
                 f"the class list of this benchmark does not match the data: expected {self.num_classes:,} classes, "
                 f"found {num_classes:,}",
                 f"Look at `labelkit datasets --dataset {name}`, or split these classes by their order with "
-                "--num-old-classes.",
+                "--num-old-classes, or by their names with --old-classes.",
             )
 
 

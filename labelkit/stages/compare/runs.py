@@ -107,7 +107,8 @@ def method_config(name: str, config: CompareConfig, data: DataFacts, seed: int, 
         common |= {"num_labels": config.labels_per_class * data.num_classes, "label_seed": seed}
         common["label_split"] = "few-labels"
     elif kind == "some":
-        common |= {"label_split": "gcd", "label_ratio": config.label_ratio, "num_old_classes": config.num_old_classes}
+        common |= {"label_split": "gcd", "label_ratio": config.label_ratio}
+        common |= {"num_old_classes": config.num_old_classes, "old_classes": None}
     else:
         common["label_split"] = "given" if kind == "all" else "none"
     values = preset.to_yaml_dict(operational=False) | common | preset.shortened(fraction)

@@ -301,6 +301,7 @@ def _refuse_label_options(config: EmbedConfig) -> None:
     fields = (
         "label_split",
         "num_old_classes",
+        "old_classes",
         "label_ratio",
         "num_labels",
         "imbalance_factor",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -19,7 +19,14 @@ from labelkit.data.label_split import LabelSplit
 from labelkit.data.named.benchmark_classes import benchmark_classes
 from labelkit.data.registry import DATASETS, load_dataset
 from labelkit.data.splits import class_halves_split, few_labels_split, gcd_split, given_split, no_labels_split
-from labelkit.data.subsets import choose_classes, first_per_class, holdout_rows, long_tail_split
+from labelkit.data.subsets import (
+    choose_classes,
+    classes_called,
+    first_per_class,
+    holdout_rows,
+    long_tail_split,
+    words_of_file,
+)
 from labelkit.errors import ConfigError, DatasetError
 
 _HELD_OUT_SPLITS = ("test", "val", "valid", "validation")
@@ -328,6 +335,7 @@ def _kind_of_split(config: DataConfig, dataset: ImageDataset) -> str:
         kind = "few-labels" if config.num_labels is not None else kind
     used = {
         "num_old_classes": (config.num_old_classes, "gcd"),
+        "old_classes": (config.old_classes, "gcd"),
         "num_labels": (config.num_labels, "few-labels"),
         "label_seed": (config.label_seed, "few-labels"),
     }
@@ -341,13 +349,10 @@ def _kind_of_split(config: DataConfig, dataset: ImageDataset) -> str:
 
 def _choose_old_classes(config: DataConfig, dataset: ImageDataset, given: NDArray[np.bool_]) -> LabelSplit:
     """Give some images of the old classes their labels, the classes being those of the benchmark if there is one."""
-    num_classes, spec = len(dataset.class_names), DATASETS.get(config.dataset)
-    old_classes = new_classes = None
-    if spec is not None and config.num_old_classes is None:
-        benchmark = benchmark_classes(spec.name)
-        benchmark.check(spec.name, num_classes)
-        old_classes, new_classes = benchmark.old_classes, benchmark.new_classes
-    with _asked_by("--num-old-classes" if config.num_old_classes is not None else "--label-split gcd"):
+    num_classes = len(dataset.class_names)
+    old_classes, new_classes = _old_and_new_classes(config, dataset)
+    asked = "--old-classes" if config.old_classes is not None else "--label-split gcd"
+    with _asked_by(asked if config.num_old_classes is None else "--num-old-classes"):
         return gcd_split(
             dataset.labels,
             given,
@@ -360,6 +365,32 @@ def _choose_old_classes(config: DataConfig, dataset: ImageDataset, given: NDArra
             draw_order=dataset.draw_order,
             class_names=dataset.class_names,
         )
+
+
+def _old_and_new_classes(
+    config: DataConfig, dataset: ImageDataset
+) -> tuple[Sequence[int] | None, Sequence[int] | None]:
+    """Old and new classes in training order; ``None`` where the class order decides.
+
+    Raises:
+        ConfigError: words that name no class, or a file that cannot be read.
+        DatasetError: the set is not what its published list is for.
+    """
+    if config.old_classes is not None:
+        with _asked_by("--old-classes"):
+            words = words_of_file(config.old_classes, dataset.class_names)
+            return classes_called(words, dataset.class_names), None
+    spec, num_classes, num_old = DATASETS.get(config.dataset), len(dataset.class_names), config.num_old_classes
+    if spec is None:
+        return None, None
+    benchmark = benchmark_classes(spec.name)
+    if num_old is None:
+        benchmark.check(spec.name, num_classes)
+        return benchmark.old_classes, benchmark.new_classes
+    if num_classes != benchmark.num_classes or num_old > num_classes:
+        return None, None
+    order = benchmark.old_classes + benchmark.new_classes
+    return order[:num_old], order[num_old:]
 
 
 @contextmanager

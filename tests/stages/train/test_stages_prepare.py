@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from labelkit.config.data import DataConfig
+from labelkit.data.datasets import ArraySource, ImageDataset
 from labelkit.errors import ConfigError, DatasetError
-from labelkit.stages.train.prepare import PreparedData, info_record, prepare_data, saved_info
+from labelkit.stages.train.prepare import PreparedData, choose_labels, info_record, prepare_data, saved_info
 
 
 def prepare(dataset: Path | str, **options: Any) -> PreparedData:
@@ -153,6 +156,9 @@ def test_a_class_without_a_labeled_image_is_named_in_a_warning(photos: Path) -> 
     ("options", "where", "problem"),
     [
         ({"num_old_classes": 9}, "--num-old-classes", "9 old classes of 4"),
+        ({"old_classes": ("cow",)}, "--old-classes", "no class 'cow' among 4"),
+        ({"old_classes": ("gone.txt",)}, "--old-classes", "gone.txt cannot be read"),
+        ({"label_split": "none", "old_classes": ("ant",)}, "--old-classes", "has no meaning for --label-split none"),
         ({"label_ratio": 0.001}, "--label-split gcd", "no image would be labeled"),
         ({"label_split": "few-labels"}, "--num-labels", "is needed"),
         ({"label_split": "few-labels", "num_labels": 3}, "--num-labels", "3 labels for 4 classes"),
@@ -173,6 +179,58 @@ def test_options_that_the_data_cannot_meet_are_named(
     assert caught.value.where == where
     assert problem in caught.value.problem
     assert caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [(("dog", "bee"), (1, 3)), (("*a*",), (0, 2)), (("2-3",), (2, 3)), (("half",), (2, 3)), (("0-3",), (0, 1, 2, 3))],
+)
+def test_old_classes_are_chosen_by_name_pattern_and_number(
+    photos: Path, words: tuple[str, ...], expected: tuple[int, ...]
+) -> None:
+    prepared = prepare(photos, old_classes=words, label_ratio=1.0)
+
+    assert prepared.split.old_classes == expected
+    assert labeled_per_class(prepared) == [12 if label in expected else 0 for label in range(4)]
+
+
+def test_old_classes_are_read_from_a_file_of_one_in_each_line(photos: Path, tmp_path: Path) -> None:
+    (tmp_path / "old.txt").write_text("dog\n\n 1 \n")
+
+    assert prepare(photos, old_classes=(str(tmp_path / "old.txt"),)).split.old_classes == (1, 3)
+
+
+def test_old_classes_and_a_number_of_them_exclude_each_other() -> None:
+    with pytest.raises(ValueError, match="exclude each other"):
+        DataConfig(dataset="digits", old_classes=("1",), num_old_classes=1)
+
+
+@pytest.mark.parametrize(("name", "count"), [("cub", 200), ("scars", 196), ("aircraft", 100)])
+@pytest.mark.parametrize("extra", [-10, 5])
+def test_a_number_of_old_classes_takes_the_first_of_the_published_order(name: str, count: int, extra: int) -> None:
+    record = json.loads((files("labelkit.data.named") / "class_lists" / f"{name}.json").read_text())
+    published = record["old_classes"] + record["new_classes"]
+    number = len(record["old_classes"]) + extra
+    labels = np.arange(2 * count) % count
+    dataset = ImageDataset(
+        name=name,
+        root=None,
+        sample_ids=tuple(f"{row:03d}.png" for row in range(2 * count)),
+        labels=labels,
+        given=labels >= 0,
+        class_names=tuple(f"class {i}" for i in range(count)),
+        splits=np.full(2 * count, -1, dtype=np.int16),
+        split_names=(),
+        in_channels=3,
+        chiral=False,
+        photographic=True,
+        source=ArraySource(np.zeros((2 * count, 1, 1, 3), dtype=np.uint8)),
+    )
+
+    split = choose_labels(DataConfig(dataset=name, num_old_classes=number), dataset)
+
+    assert split.old_classes == tuple(published[:number])
+    assert split.new_classes == tuple(published[number:])
 
 
 def test_a_flat_folder_has_no_labels_to_choose_from(photos: Path) -> None:
