@@ -25,6 +25,7 @@ def knn_votes(
     num_classes: int,
     k: int = 10,
     temperature: float = 0.1,
+    own: ArrayLike | None = None,
 ) -> NDArray[np.float64]:
     """Return each query's share of votes per class, a neighbor's vote being ``exp(cosine / temperature)``.
 
@@ -35,9 +36,10 @@ def knn_votes(
         num_classes: c.
         k: neighbors that vote; all of the gallery if it has fewer.
         temperature: > 0.
+        own: (q,) place of each query in the gallery, which has no vote on itself; -1 = it is not there.
 
     Returns:
-        (q, c) float64, rows sum to 1; equal shares for a query of zeros.
+        (q, c) float64, rows sum to 1; equal shares for a query of zeros, or without a neighbor.
 
     Raises:
         ValueError: shapes that do not fit, a label or number out of range, an empty gallery.
@@ -50,6 +52,9 @@ def knn_votes(
         raise ValueError(f"labels reach from {classes.min()} to {classes.max()}, there are {num_classes} classes")
     if not temperature > 0 or k < 1:
         raise ValueError(f"temperature and k must be positive, got {temperature} and {k}")
+    selves = None if own is None else np.asarray(own, dtype=np.int64)
+    if selves is not None and selves.shape != (len(asked),):
+        raise ValueError(f"own has shape {selves.shape}, there are {len(asked)} queries")
     votes = np.full((len(asked), num_classes), 1 / num_classes)
     usable = np.concatenate([part.any(axis=1) for _, part in parts_of(held)] or [np.zeros(0, dtype=np.bool_)])
     if not usable.any():
@@ -57,15 +62,26 @@ def knn_votes(
     if not usable.all():
         places = np.flatnonzero(usable)
         held, classes = held.subset(places) if isinstance(held, StoredRows) else held[places], classes[places]
+        if selves is not None:
+            moved = np.cumsum(usable) - 1
+            selves = np.where((selves >= 0) & usable[selves], moved[selves], -1)
     search = ExactSearch(held, metric="cosine")
     for where, part in parts_of(asked):
         seen = np.flatnonzero(part.any(axis=1))
-        scores, rows = search.search(part[seen], min(k, len(held)))
+        found, rows = search.search(part[seen], min(k if selves is None else k + 1, len(held)))
+        scores = found.astype(np.float64)
+        if selves is not None:
+            itself = rows == selves[where.start + seen, None]
+            # one neighbor more was searched for, which is too many where the query itself is not among them
+            itself[:, k:] |= ~itself.any(axis=1, keepdims=True)
+            scores[itself] = -np.inf
+        best = scores.max(axis=1, keepdims=True)
+        named = np.isfinite(best[:, 0])
         # the nearest counts 1: the same shares, and no overflow at small temperatures
-        weights = np.exp((scores.astype(np.float64) - scores[:, :1]) / temperature)
-        counted = np.zeros((len(scores), num_classes))
-        np.add.at(counted, (np.arange(len(scores))[:, None], classes[rows]), weights)
-        votes[where.start + seen] = counted / counted.sum(axis=1, keepdims=True)
+        weights = np.exp((scores[named] - best[named]) / temperature)
+        counted = np.zeros((len(weights), num_classes))
+        np.add.at(counted, (np.arange(len(weights))[:, None], classes[rows[named]]), weights)
+        votes[where.start + seen[named]] = counted / counted.sum(axis=1, keepdims=True)
     return votes
 
 

@@ -68,8 +68,12 @@ class EvaluateKNNConfig(GateConfig, LabelsOption, ScoresConfig, MemoryConfig):
         json_schema_extra={"short": "-k"},
     )
     temperature: float = Field(0.1, gt=0, description="A neighbor's vote counts exp(cosine / temperature).")
-    gallery: str = Field("train", description="Split whose labels are known.")
-    queries: str = Field("test", description="Split whose labels are to be found.")
+    gallery: str = Field("train", description="Split whose labels are known, or all.")
+    queries: str = Field(
+        "test",
+        description="Split whose labels are to be found, or all. A row never votes for itself: the same split as "
+        "--gallery is leave-one-out, and so is a store without splits.",
+    )
     linear: bool = Field(False, description="Also train a linear classifier on the gallery.")
     linear_epochs: int = Field(100, ge=1, description="Passes of the training of --linear.")
     seed: int = Field(0, ge=0, description="Seed of the order in which --linear sees the rows.")

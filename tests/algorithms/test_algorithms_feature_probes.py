@@ -25,6 +25,25 @@ def test_votes_are_those_of_a_loop(rng: np.random.Generator, k: int, temperature
         np.testing.assert_allclose(found, expected / expected.sum(), rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.parametrize("k", [1, 3, 50])
+def test_a_query_of_the_gallery_has_no_vote_on_itself(rng: np.random.Generator, k: int) -> None:
+    gallery = rng.normal(size=(20, 6))
+    gallery[3] = 0
+    gallery[8] = gallery[9]  # a twin does vote
+    own = np.array([0, 9, -1, 19])
+    queries = np.where(own[:, None] >= 0, gallery[own], rng.normal(size=(4, 6)))
+    labels = rng.integers(0, 4, 20)
+    votes = knn_votes(queries, gallery, labels, num_classes=4, k=k, temperature=0.01, own=own)
+    for place, query, found in zip(own, queries, votes, strict=True):
+        others = [row for row in range(20) if row not in (place, 3)]
+        expected = knn_votes([query], gallery[others], labels[others], num_classes=4, k=k, temperature=0.01)
+        np.testing.assert_allclose(found, expected[0], atol=1e-4)
+
+
+def test_the_only_row_of_a_gallery_knows_nothing_of_itself() -> None:
+    assert knn_votes([[1.0, 0.0]], [[1.0, 0.0]], [1], num_classes=2, own=[0]).tolist() == [[0.5, 0.5]]
+
+
 def test_a_query_of_zeros_knows_nothing_and_a_gallery_row_of_zeros_has_no_vote() -> None:
     gallery = [[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]]
     votes = knn_votes([[0.0, 0.0], [1.0, 0.1]], gallery, [0, 1, 1], num_classes=2, k=3)

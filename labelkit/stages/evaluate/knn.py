@@ -9,8 +9,10 @@ from numpy.typing import NDArray
 
 from labelkit.algorithms.feature_probes import knn_votes, linear_probe
 from labelkit.config.evaluate import EvaluateKNNConfig
+from labelkit.errors import ConfigError
 from labelkit.metrics.classification import per_class_accuracy, top_k_accuracy
 from labelkit.stages.memory import Memory
+from labelkit.stages.progress import current_progress
 from labelkit.stages.read.labeled_splits import LabeledSplits, open_labeled_splits
 from labelkit.stages.result import Cell, SimpleResult, Table, jsonable
 from labelkit.store.commit import canonical_json
@@ -21,16 +23,20 @@ def evaluate_knn(config: EvaluateKNNConfig) -> SimpleResult:
     """Accuracy of naming the class of each row of one split from the rows of another.
 
     All labels of the store are used, also those that training was not given: this measures features, it makes none.
-    With ``--labels``, only those are known, and all other rows of the queries are asked for.
+    With ``--labels``, only those are known, and all other rows of the queries are asked for. A row has no vote on
+    itself: where both splits are the same, or the store has none, each row is named by all others (leave-one-out).
 
     Raises:
         StoreError: the store has no labels in one of the splits.
-        ConfigError: no such split, or both are the same.
+        ConfigError: no such split, or a single row or a linear classifier where both are the same.
     """
     memory = Memory.of(config)
     splits = open_labeled_splits(
-        config.index, config.gallery, config.queries, config.labels, memory, linear=config.linear
+        config.index, config.gallery, config.queries, config.labels, memory, linear=config.linear, leave_one_out=True
     )
+    gallery, queries = splits.names
+    if splits.leave_one_out:
+        _begin_leave_one_out(config, splits)
     store, wanted, num_classes = splits.store, splits.query_labels, len(splits.class_names)
     by_k, votes = _votes(config, splits)
     first = dict(by_k[0])
@@ -38,8 +44,9 @@ def evaluate_knn(config: EvaluateKNNConfig) -> SimpleResult:
     linear = _linear(config, splits) if config.linear else {}
     values: dict[str, object] = {
         "index": config.index,
-        "gallery": {"split": config.gallery, "rows": len(splits.gallery)},
-        "queries": {"split": config.queries, "rows": len(splits.queries)},
+        "gallery": {"split": gallery, "rows": len(splits.gallery)},
+        "queries": {"split": queries, "rows": len(splits.queries)},
+        "leave_one_out": splits.leave_one_out,
         "k": by_k[0]["k"],
         "temperature": config.temperature,
         **first,
@@ -56,8 +63,8 @@ def evaluate_knn(config: EvaluateKNNConfig) -> SimpleResult:
             config.result,
             kind="evaluation",
             arrays={"metrics": canonical_json(jsonable(values | {"index": store.path.name}))},
-            params={key: getattr(config, key) for key in ("gallery", "queries", "temperature", "linear", "seed")}
-            | {"k": list(config.k)},
+            params={key: getattr(config, key) for key in ("temperature", "linear", "seed")}
+            | {"gallery": gallery, "queries": queries, "k": list(config.k)},
             stage="evaluate knn",
             overwrite=config.overwrite,
         )
@@ -66,9 +73,25 @@ def evaluate_knn(config: EvaluateKNNConfig) -> SimpleResult:
     rows: list[list[Cell]] = []
     for entry in by_k:
         scores = [100 * value for key, value in entry.items() if key != "k"] + [100 * v for v in linear.values()]
-        rows.append([config.gallery, config.queries, len(splits.queries), int(entry["k"]), *scores])
-    table = Table("accuracy in %", ["gallery", "queries", "rows", "k", *columns], rows)
+        rows.append([gallery, queries, len(splits.queries), int(entry["k"]), *scores])
+    title = "accuracy in %" + (", each row by all others (leave-one-out)" if splits.leave_one_out else "")
+    table = Table(title, ["gallery", "queries", "rows", "k", *columns], rows)
     return SimpleResult(values, made, (table,))
+
+
+def _begin_leave_one_out(config: EvaluateKNNConfig, splits: LabeledSplits) -> None:
+    """Say that each row is named by all others, and refuse what cannot be asked for so.
+
+    Raises:
+        ConfigError: a single row, or a linear classifier, which would be trained on what it is asked for.
+    """
+    if config.linear:
+        remedy = "Choose two splits with --gallery and --queries, or leave out --linear."
+        raise ConfigError("--linear", "would train on the rows that it is asked for", remedy)
+    if len(splits.gallery) < 2:
+        raise ConfigError("--gallery", f"{splits.names[0]} has one row with a label, and no other to name it", "")
+    reason = "the two splits are the same" if splits.store.split_names else f"{splits.store.path} has no splits"
+    current_progress().message(f"{reason}: each row is named by all others (leave-one-out)")
 
 
 def _votes(config: EvaluateKNNConfig, splits: LabeledSplits) -> tuple[list[dict[str, float]], NDArray[np.float64]]:
@@ -84,10 +107,12 @@ def _votes(config: EvaluateKNNConfig, splits: LabeledSplits) -> tuple[list[dict[
             num_classes=num_classes,
             k=k,
             temperature=config.temperature,
+            own=splits.own if (splits.own >= 0).any() else None,
         )
         votes = votes or [found]
         wanted = splits.query_labels
-        entry: dict[str, float] = {"k": min(k, len(splits.gallery)), "knn_accuracy": top_k_accuracy(found, wanted)}
+        most = len(splits.gallery) - int(splits.leave_one_out)
+        entry: dict[str, float] = {"k": min(k, most), "knn_accuracy": top_k_accuracy(found, wanted)}
         if num_classes > 5:
             entry["knn_top5_accuracy"] = top_k_accuracy(found, wanted, 5)
         by_k.append(entry)

@@ -1,4 +1,7 @@
-"""Two splits of a store with labels: one whose labels are known, one whose labels are to be found."""
+"""Two splits of a store with labels: one whose labels are known, one whose labels are to be found.
+
+They may share rows where each row is asked for without itself (leave-one-out).
+"""
 
 from __future__ import annotations
 
@@ -27,6 +30,8 @@ class LabeledSplits:
         queries: (q, d).
         query_labels: (q,) int64, for scoring only.
         class_names: of these numbers.
+        names: of the two splits.
+        own: (q,) int64, place of each query in the gallery; -1 = it is not there.
     """
 
     store: EmbeddingStore
@@ -35,6 +40,13 @@ class LabeledSplits:
     queries: StoredRows
     query_labels: NDArray[np.int64]
     class_names: tuple[str, ...]
+    names: tuple[str, str]
+    own: NDArray[np.int64]
+
+    @property
+    def leave_one_out(self) -> bool:
+        """Whether gallery and queries are the same rows."""
+        return len(self.own) == len(self.gallery) and bool((self.own >= 0).all())
 
 
 def open_labeled_splits(
@@ -45,6 +57,7 @@ def open_labeled_splits(
     memory: Memory | None = None,
     *,
     linear: bool = False,
+    leave_one_out: bool = False,
 ) -> LabeledSplits:
     """Choose the labeled rows of two splits.
 
@@ -56,6 +69,8 @@ def open_labeled_splits(
             then be the same.
         memory: bound on the votes of neighbors; None for no bound.
         linear: whether a classifier is trained besides, on a copy of the rows.
+        leave_one_out: whether the splits may be the same, and are all rows where train and test are asked for and
+            the store has no splits.
 
     Raises:
         StoreError: the store has no labels in one of the splits, or nothing but zeros in the gallery.
@@ -63,7 +78,9 @@ def open_labeled_splits(
         ConfigError: no such split, both are the same, or they do not fit into the memory.
     """
     store = open_store(index)
-    if gallery == queries and labels is None:
+    if leave_one_out and not store.split_names and (gallery, queries) == ("train", "test"):
+        gallery = queries = "all"
+    if gallery == queries and labels is None and not leave_one_out:
         raise ConfigError(
             "--queries", f"{queries} is the gallery too, so each row would find itself", "Choose two splits."
         )
@@ -97,7 +114,18 @@ def open_labeled_splits(
     if zero_rows(features).all():
         raise StoreError(f"{store.path}:/embeddings", f"all rows of {gallery} are zero", "Embed again.")
     truth = np.asarray(store.labels, dtype=np.int64)[asked]
-    return LabeledSplits(store, features, known_labels, stored_rows(store, asked, in_blocks=True), truth, class_names)
+    places = np.full(store.n, -1, dtype=np.int64)
+    places[known] = np.arange(len(known))
+    return LabeledSplits(
+        store,
+        features,
+        known_labels,
+        stored_rows(store, asked, in_blocks=True),
+        truth,
+        class_names,
+        (gallery, queries),
+        places[asked],
+    )
 
 
 def _labeled_rows(store: EmbeddingStore, split: str, option: str) -> NDArray[np.int64]:

@@ -151,7 +151,7 @@ def test_what_cannot_be_trained_is_refused(
 @pytest.mark.parametrize(
     ("words", "code", "problem"),
     [
-        (("--queries", "train"), 2, "find itself"),
+        (("--queries", "train", "--linear"), 2, "would train on the rows that it is asked for"),
         (("--gallery", "val"), 2, "error: --gallery: "),
         (("--queries", "val"), 2, "error: --queries: "),
         (("-k", "0"), 2, "from 1 on"),

@@ -1,0 +1,74 @@
+"""``evaluate knn`` where gallery and queries are the same rows: each row is named by all others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+# Rows 0 and 1 are neighbors of one class, rows 2 and 3 of another; row 4 lies between, nearest to row 1.
+ANGLES = np.radians([0.0, 10.0, 90.0, 80.0, 40.0])
+ROWS = np.stack([np.cos(ANGLES), np.sin(ANGLES)], axis=1)
+LABELS = [0, 0, 1, 1, 1]
+# one neighbor: rows 0 to 3 are named rightly, row 4 takes the class of row 1
+RIGHT = 4 / 5
+
+
+def test_a_store_without_splits_is_judged_by_leave_one_out(make_store: Any, labelkit: Callable[..., Any]) -> None:
+    store = make_store(ROWS, labels=LABELS)
+
+    answer = labelkit("evaluate", "knn", "--index", store.path, "-k", "1", "--json")
+
+    assert answer.code == 0, answer.err
+    assert answer.json["knn_accuracy"] == pytest.approx(RIGHT)
+    assert answer.json["leave_one_out"] is True
+    assert answer.json["gallery"] == answer.json["queries"] == {"split": "all", "rows": 5}
+    assert "has no splits: each row is named by all others (leave-one-out)" in answer.err
+
+
+def test_the_same_split_twice_is_leave_one_out(make_store: Any, labelkit: Callable[..., Any]) -> None:
+    store = make_store(ROWS, labels=LABELS, splits=[0] * 5, split_names=["train"])
+
+    answer = labelkit("evaluate", "knn", "--index", store.path, "-k", "1,9", "--queries", "train", "--json")
+
+    assert answer.json["knn_accuracy"] == pytest.approx(RIGHT)
+    # nobody has more neighbors than the other rows
+    assert [entry["k"] for entry in answer.json["by_k"]] == [1, 4]
+
+
+def test_rows_of_both_splits_do_not_name_themselves(make_store: Any, labelkit: Callable[..., Any]) -> None:
+    store = make_store(ROWS, labels=LABELS, splits=[0, 0, 0, 0, 1], split_names=["train", "test"])
+
+    answer = labelkit("evaluate", "knn", "--index", store.path, "-k", "1", "--gallery", "all", "--json")
+
+    # row 4 is in the gallery too, and would be right by itself
+    assert (answer.json["knn_accuracy"], answer.json["leave_one_out"]) == (0.0, False)
+
+
+def test_labels_of_a_file_name_the_other_rows_of_a_store_without_splits(
+    make_store: Any, labelkit: Callable[..., Any], tmp_path: Path
+) -> None:
+    store = make_store(ROWS, labels=LABELS)
+    names = list(store.sample_ids)
+    (tmp_path / "labels.csv").write_text(f"path,label\n{names[0]},class-0\n{names[2]},class-1\n")
+
+    answer = labelkit(
+        "evaluate", "knn", "--index", store.path, "-k", "1", "--labels", tmp_path / "labels.csv", "--json"
+    )
+
+    assert answer.code == 0, answer.err
+    # row 1 is named by row 0, row 3 by row 2, row 4 (40 degrees) by row 0
+    assert answer.json["knn_accuracy"] == pytest.approx(2 / 3)
+    assert answer.json["leave_one_out"] is False
+
+
+def test_a_linear_classifier_cannot_leave_one_out(make_store: Any, labelkit: Callable[..., Any]) -> None:
+    store = make_store(ROWS, labels=LABELS)
+
+    answer = labelkit("evaluate", "knn", "--index", store.path, "--linear")
+
+    assert answer.code == 2
+    assert "--linear: would train on the rows that it is asked for" in answer.err
