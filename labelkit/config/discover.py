@@ -29,7 +29,10 @@ class DiscoverCategoriesConfig(SplitOption, LabelsOption, PreviousOption, IndexC
     )
     min_classes: int | None = Field(None, ge=1, description="Fewest classes tried; default: those with labels, or 2.")
     max_classes: int | None = Field(
-        None, ge=2, description="Most classes tried; default: 1,000 or a tenth of the rows, whichever is less."
+        None,
+        ge=2,
+        description="Most classes tried; default: 1,000 or a tenth of the rows, whichever is less. Without this option "
+        "the range grows, up to 1,000 or half of the rows, while its end fits best.",
     )
     search: Literal["path", "brent", "grid"] = Field(
         "path",

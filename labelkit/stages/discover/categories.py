@@ -13,7 +13,7 @@ from labelkit.algorithms.row_blocks import StoredRows, parts_of
 from labelkit.config.discover import DiscoverCategoriesConfig, DiscoverHeadConfig
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import StoreError
-from labelkit.stages.discover.class_number import judge_class_number
+from labelkit.stages.discover.class_number import MOST_TRIED, judge_class_number
 from labelkit.stages.group.cluster import semi_supervised_cluster
 from labelkit.stages.group.stable_ids import Groups, lasting_ids, read_earlier
 from labelkit.stages.memory import Memory, class_number_bytes
@@ -136,7 +136,7 @@ def _assign(
 
 def _features(config: DiscoverCategoriesConfig, store: EmbeddingStore, rows: NDArray[np.int64]) -> StoredRows:
     used = min(len(rows), config.max_rows) if config.search == "path" else len(rows)
-    most = config.max_classes or min(1000, max(2, used // 10))
+    most = config.max_classes or min(MOST_TRIED, max(2, used // 2))
     whole = 0 if config.search == "path" else 3 * 4 * len(rows) * store.dim
     beside = class_number_bytes(len(rows), used, store.dim, most, config.num_inits) + whole
     remedy = "lower --max-rows or --max-classes"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -36,6 +36,8 @@ from labelkit.stages.result import Cell, Table
 # Labeled rows used of each class with labels, even where few rows are drawn.
 _LABELS_KEPT = 10
 _SHOWN_NAMES = 5
+# The range is widened up to here where its end fits best.
+MOST_TRIED = 1000
 
 
 @dataclass(frozen=True)
@@ -47,18 +49,24 @@ class Judgement:
         searched: smallest and largest number that was to be tried.
         num_rows: rows used.
         notes: what limits the evidence, for people.
+        is_lower_bound: the choice is an end of the range beyond which there may be more classes: at least so many.
+        is_upper_bound: it is the fewest that ``--min-classes`` allowed: at most so many.
     """
 
     choice: ClassNumberChoice
     searched: tuple[int, int]
     num_rows: int
     notes: tuple[str, ...]
+    is_lower_bound: bool
+    is_upper_bound: bool
 
     def to_json(self) -> dict[str, object]:
         """Return number, interval, curves, and how they came about."""
         choice = self.choice
         return {
             "num_classes": choice.best,
+            "is_lower_bound": self.is_lower_bound,
+            "is_upper_bound": self.is_upper_bound,
             "interval": [choice.low, choice.high],
             "searched": list(self.searched),
             "rows_used": self.num_rows,
@@ -87,7 +95,12 @@ class Judgement:
             place = curve.numbers.index(curve.best)
             score, error = curve.scores[place], curve.errors[place]
             cells.append([curve.name, curve.best, curve.low, curve.high, score, error])
-        cells.append(["all together", choice.best, choice.low, choice.high, max(choice.scores), None])
+        low: Cell = None if self.is_upper_bound else choice.low
+        high: Cell = None if self.is_lower_bound else choice.high
+        number: Cell = choice.best
+        if self.is_lower_bound or self.is_upper_bound:
+            number = f"at {'least' if self.is_lower_bound else 'most'} {choice.best}"
+        cells.append(["all together", number, low, high, max(choice.scores), None])
         return Table(
             "how many classes? best number, and from - to: what is within one standard error of it",
             ["criterion", "classes", "from", "to", "score", "error"],
@@ -128,23 +141,54 @@ def judge_class_number(
     else:
         used, most = np.arange(len(features), dtype=np.int64), len(features)
     criteria = _criteria(config, where, sizes)
-    low, high = _bounds(config, labels, len(used), min(most, most_clusters(labels >= 0, labels[labels >= 0])))
-    if config.search != "path":
-        return Judgement(_published(config, features[:], labels, low, high), (low, high), len(features), ())
+    most = min(most, most_clusters(labels >= 0, labels[labels >= 0]))
+    low, high = _bounds(config, labels, len(used), most)
+    if config.search == "path":
+        notes += _notes_of_labels(config, criteria, [class_names[label] for label in classes[sizes == 1]], sizes)
+    while True:
+        if config.search == "path":
+            choice = _by_path(config, where, features[used], labels[used], criteria, (low, high))
+        else:
+            choice = _published(config, features[:], labels, low, high)
+        further = min(2 * high, most, MOST_TRIED)
+        if config.max_classes is not None or choice.best < high or further <= high:
+            break
+        notes.append(f"{high} classes, the most that were tried, fitted best; so up to {further} were tried")
+        high = further
+    if config.search == "path":
+        notes += _notes_of_choice(choice, criteria, (low, high), len(used), sizes)
+    at_least = at_most = False
+    if (labels < 0).any():  # else the classes are known
+        at_least, at_most = _open_ends(config, choice, (low, high), max(2, len(classes)))
+    judgement = Judgement(choice, (low, high), len(used), tuple(notes), at_least, at_most)
+    if not (at_least or at_most):
+        return judgement
+    return replace(judgement, notes=(*notes, _note_of_end(config, judgement)))
 
-    notes += _notes_of_labels(config, criteria, [class_names[label] for label in classes[sizes == 1]], sizes)
-    numbers = class_numbers(low, high)
-    if len(numbers) <= high - low:
-        notes.append("numbers of classes above 100 were tried in steps of 2 %")
+
+def _by_path(
+    config: DiscoverCategoriesConfig,
+    where: str,
+    features: NDArray[np.float32],
+    labels: NDArray[np.int64],
+    criteria: Sequence[Criterion],
+    searched: tuple[int, int],
+) -> ClassNumberChoice:
+    """Try the numbers of a range by all criteria.
+
+    Raises:
+        DatasetError: rows that repeat too much.
+    """
+    low, high = searched
     total = count_paths(criteria, config.num_draws)
     with current_progress().task("number of classes", total=total) as task:
         try:
-            choice = choose_num_classes(
-                features[used],
-                numbers,
+            return choose_num_classes(
+                features,
+                class_numbers(low, high),
                 criteria,
-                labels=labels[used],
-                labeled_mask=labels[used] >= 0,
+                labels=labels,
+                labeled_mask=labels >= 0,
                 seed=config.seed,
                 num_draws=config.num_draws,
                 progress=lambda: task.advance(1),
@@ -153,8 +197,43 @@ def judge_class_number(
             raise DatasetError(
                 where, f"rows repeat: {error}", f"Embed other images, or pass --min-classes below {low}."
             ) from error
-    notes += _notes_of_choice(choice, criteria, (low, high), len(used), sizes)
-    return Judgement(choice, (low, high), len(used), tuple(notes))
+
+
+def _open_ends(
+    config: DiscoverCategoriesConfig, choice: ClassNumberChoice, searched: tuple[int, int], least: int
+) -> tuple[bool, bool]:
+    """Whether there may be more classes than chosen, and whether fewer, since the choice is an end of the range.
+
+    The classes with labels are the fewest that there can be: a choice of so many says that no criterion could tell
+    more apart, not that there are no more.
+
+    Args:
+        config: with the bounds that were asked for.
+        choice: the choice.
+        searched: smallest and largest number that was to be tried.
+        least: the fewest classes that can be tried.
+    """
+    low, high = searched
+    if low == high and config.min_classes is not None and config.max_classes is not None:
+        # one number was asked for, and is what it is
+        return False, False
+    at_top = choice.best == choice.numbers[-1]
+    at_bottom = choice.best == low and not at_top
+    return at_top or (at_bottom and low <= least), at_bottom and low > least
+
+
+def _note_of_end(config: DiscoverCategoriesConfig, judgement: Judgement) -> str:
+    """Say that the choice is no answer but a bound, and what to do."""
+    choice, best = judgement.choice, judgement.choice.best
+    if judgement.is_upper_bound:
+        return f"at most {best} classes: the fewest that --min-classes allowed fit best; lower it"
+    if best == choice.numbers[-1]:
+        remedy = "; raise --max-classes" if config.max_classes is not None and best == config.max_classes else ""
+        return f"at least {best} classes: the most that were tried fit best, so there may be more{remedy}"
+    return (
+        f"at least {best} classes: the fewest that could be tried fit best, so the features may not tell more apart; "
+        "label images of other classes, or pass --min-classes"
+    )
 
 
 def _notes_of_labels(
@@ -178,6 +257,11 @@ def _notes_of_choice(
 ) -> list[str]:
     """Say what limits the choice; ``sizes`` are the labeled rows of each class."""
     notes, (low, high) = [], searched
+    if choice.best > 100 and len(class_numbers(low, high)) <= high - low:
+        notes.append(
+            f"to save time, only every number up to 100 was tried, and beyond it steps of 2 %: {choice.best} is exact "
+            f"to {choice.best // 50}"
+        )
     if choice.numbers[-1] < high:
         notes.append(f"numbers above {choice.numbers[-1]} were not tried: half of the rows has no more different ones")
     for curve in choice.criteria:
@@ -185,10 +269,11 @@ def _notes_of_choice(
             notes.append(f"{curve.name} finds no number better than chance, so it allows every one")
         elif curve.name == "silhouette":
             strata = [num_rows] if set(criteria) <= set(LABEL_FREE) else [num_rows - int(sizes.sum()), *sizes.tolist()]
-            exact = sum((size + 1) // 2 for size in strata) <= EXACT_SILHOUETTE_ROWS
-            notes.append("silhouette: " + ("exact" if exact else "simplified (distances to cluster means)"))
-    if choice.best in (low, high) and low < high:
-        notes.append(f"the choice is at the {'lower' if choice.best == low else 'upper'} end of what was tried")
+            if sum((size + 1) // 2 for size in strata) > EXACT_SILHOUETTE_ROWS:
+                notes.append(
+                    "silhouette is simplified: it takes distances to the means of groups, not between all images, "
+                    f"since half of the rows are more than {EXACT_SILHOUETTE_ROWS:,}"
+                )
     return notes
 
 
@@ -239,7 +324,9 @@ def _bounds(config: DiscoverCategoriesConfig, labels: NDArray[np.int64], num_row
     """Return the smallest and the largest number to try."""
     num_old = len(np.unique(labels[labels >= 0]))
     low = max(config.min_classes or 0, num_old, 2)
-    high = config.max_classes if config.max_classes is not None else min(most, max(low, min(1000, num_rows // 10)))
+    high = (
+        config.max_classes if config.max_classes is not None else min(most, max(low, min(MOST_TRIED, num_rows // 10)))
+    )
     for name, number in (("--min-classes", config.min_classes), ("--max-classes", config.max_classes)):
         if number is not None and number < num_old:
             raise ConfigError(name, f"{number} is fewer than the {num_old} classes with labels", "Raise it.")

@@ -190,8 +190,65 @@ def test_too_few_rows_for_the_labeled_classes_are_refused(make_store: Any) -> No
     assert caught.value.remedy == "Choose at least 48."
 
 
-def test_a_choice_at_the_end_of_the_range_is_said_to_be_one(unlabeled: EmbeddingStore) -> None:
-    assert "the choice is at the upper end of what was tried" in categories(unlabeled, max_classes=4)["notes"]
+def bound(result: dict[str, Any]) -> tuple[int, bool, bool]:
+    return result["num_classes"], result["is_lower_bound"], result["is_upper_bound"]
+
+
+def test_a_choice_at_the_upper_end_of_the_range_is_a_lower_bound(labelkit: Any, unlabeled: EmbeddingStore) -> None:
+    words = ("discover", "categories", "--index", unlabeled.path, "--max-classes", "4")
+    answer = labelkit(*words, "--json")
+
+    assert answer.code == 0
+    # there are five blobs
+    assert bound(answer.json) == (4, True, False)
+    assert "at least 4 classes: the most that were tried fit best, so there may be more; raise --max-classes" in (
+        answer.err
+    )
+    (line,) = [line for line in labelkit(*words).out.splitlines() if line.startswith("all together")]
+    assert line.split()[2:7] == ["at", "least", "4", "4", "-"]
+
+
+def test_a_choice_at_the_labeled_classes_is_a_lower_bound(make_store: Any) -> None:
+    # five labeled classes, and nothing by which to tell more: ten classes are one cloud each with a twin
+    rows = np.concatenate([blob_rows(), blob_rows()])
+    labels = [row % 100 // PER_BLOB + 5 * (row // 100) for row in range(200)]
+    labeled = [int(row < 100 and row % 2 == 0) for row in range(200)]
+    store = make_store(rows, labels=labels, labeled=labeled, old_classes=[1] * 5 + [0] * 5)
+
+    result = categories(store)
+
+    assert bound(result) == (5, True, False)
+    assert any(
+        note.startswith("at least 5 classes: the fewest that could be tried fit best") for note in result["notes"]
+    )
+
+
+def test_a_choice_at_the_least_that_was_asked_for_is_an_upper_bound(unlabeled: EmbeddingStore) -> None:
+    result = categories(unlabeled, min_classes=6, max_classes=9)
+
+    assert bound(result) == (6, False, True)
+    assert "at most 6 classes: the fewest that --min-classes allowed fit best; lower it" in result["notes"]
+
+
+def test_the_range_grows_while_its_end_fits_best(make_store: Any) -> None:
+    # a tenth of the rows are 6 classes, and there are 10 blobs of 6 rows
+    generator = np.random.default_rng(1)
+    groups = np.repeat(np.arange(10), 6)
+    store = make_store(9 * np.eye(10)[groups] + generator.normal(0, 0.5, (60, 10)))
+
+    result = categories(store)
+
+    assert bound(result) == (10, False, False)
+    assert result["searched"] == [2, 12]
+    assert "6 classes, the most that were tried, fitted best; so up to 12 were tried" in result["notes"]
+
+
+def test_a_choice_within_the_range_is_an_answer(unlabeled: EmbeddingStore) -> None:
+    result = categories(unlabeled)
+
+    assert bound(result) == (NUM_BLOBS, False, False)
+    # nothing limits it, so nothing is noted
+    assert result["notes"] == []
 
 
 def test_rows_that_repeat_end_the_range_or_are_refused(make_store: Any) -> None:
