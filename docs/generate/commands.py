@@ -39,12 +39,9 @@ def command_pages() -> list[Page]:
 
 @cache
 def all_commands() -> list[tuple[Words, Any]]:
-    """Return every group and every command, with the words after ``labelkit``."""
-    return [
-        found
-        for name, command in _subcommands(get_command(build_app(None))).items()
-        for found in _below((name,), command)
-    ]
+    """Return every group and every command in the order of help, with the words after ``labelkit``."""
+    built = _subcommands(get_command(build_app(None)))  # groups last
+    return [found for name in COMMANDS for found in _below((name,), built[name])]
 
 
 def _below(words: Words, command: Any) -> Iterator[tuple[Words, Any]]:

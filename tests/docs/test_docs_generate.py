@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from labelkit import errors
 from labelkit.cli.config import CONFIG_CLASSES
-from labelkit.cli.main import EXIT_CODES
+from labelkit.cli.main import EXIT_CODES, PANELS
 from labelkit.config.base import flag
 from labelkit.config.presets import available_presets
 from labelkit.data.registry import DATASETS
@@ -50,6 +50,11 @@ def test_every_command_has_a_page_with_its_example(pages: dict[str, str]) -> Non
         if words[0] != "config" or len(words) == 1:
             example = command.help.partition("Example:")[2].strip().replace(r"\[", "[")
             assert example in page_of(words, pages), words
+
+
+def test_commands_stand_in_the_order_of_help() -> None:
+    words = [words[0] for words, _ in all_commands()]
+    assert list(dict.fromkeys(words)) == [name for names in PANELS.values() for name in names]
 
 
 @pytest.mark.parametrize("config", CONFIG_CLASSES, ids=lambda config: "-".join(config.command))
