@@ -16,7 +16,7 @@ How it is made fast without losing digits:
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -166,12 +166,19 @@ def semi_supervised_kmeans(
     members of both kinds. An empty cluster is moved to the unlabeled row farthest from its own
     centroid.
 
+    In many dimensions a mean is nearer to every row than another single row is, so that clusters
+    which start at single rows keep nothing but these beside the class means. Where the best restart
+    has a cluster of one row without a label, one more is made that starts at means alone: k-means
+    of the unlabeled rows, less the centroids that match the classes best. It is kept if its inertia
+    is lower.
+
     Args:
         unlabeled: (n_u, d) rows, used as they are: normalize before, if wanted.
         labeled: (n_l, d) rows; n_l may be 0, which is k-means.
         labels: (n_l,) integers >= 0, any values; c of them are distinct.
         num_clusters: k, at least c and at most c + n_u.
-        generator: all randomness; only ``random`` is called, once, and not at all if k = c.
+        generator: all randomness; only ``random`` is called: once, not at all if k = c, and twice
+            with a restart from means.
         num_inits: restarts; the one of lowest inertia is kept, the first of equals.
         max_iter: assignments per restart, at most.
         tol: stop when ``(sum of centroid shifts)^2 < tol``, in squared units of the rows.
@@ -224,6 +231,10 @@ def semi_supervised_kmeans(
     else:
         draws = generator.random((num_inits, num_new))[:, :, None]
         best = _best_of(problem, class_means, draws)
+        sizes = np.bincount(best.cluster_ids, minlength=num_clusters)[num_classes:]
+        if num_classes and num_clusters <= len(rows) and (sizes == 1).any():
+            run = _lloyd(problem, _start_at_means(problem, class_means, generator, num_inits))
+            best = run if run.inertia < best.inertia else best
     class_of_cluster = np.full(num_clusters, -1, dtype=np.int64)
     class_of_cluster[:num_classes] = classes
     return SemiSupervisedClustering(
@@ -234,6 +245,23 @@ def semi_supervised_kmeans(
         inertia=best.inertia,
         num_iterations=best.num_iterations,
     )
+
+
+def _start_at_means(
+    problem: _Problem, class_means: NDArray[np.float64], generator: np.random.Generator, num_inits: int
+) -> NDArray[np.float64]:
+    """Return the class means, and the centroids of k-means of the free rows that match none of them, (k, d)."""
+    from scipy.optimize import linear_sum_assignment
+
+    num_clusters, width = problem.fixed_sums.shape
+    no_sums, no_counts = np.zeros((num_clusters, width)), np.zeros(num_clusters, dtype=np.int64)
+    total = float(problem.squares.sum())
+    plain = replace(problem, total_square=total, fixed_sums=no_sums, fixed_counts=no_counts)
+    draws = generator.random((num_inits, num_clusters, 2 + int(np.log(num_clusters))))
+    means = _best_of(plain, np.zeros((0, width)), draws).centroids
+    distances = ((class_means**2).sum(axis=1)[:, None] + (means**2).sum(axis=1)) - 2 * class_means @ means.T
+    _, taken = linear_sum_assignment(distances)
+    return np.concatenate([class_means, np.delete(means, taken, axis=0)]).astype(np.float64)
 
 
 def nearest_centroids(x: ArrayLike | StoredRows, centroids: ArrayLike) -> NDArray[np.int64]:
