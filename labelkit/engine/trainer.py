@@ -21,7 +21,7 @@ from labelkit.data.train_loader import TrainLoader
 from labelkit.data.views.spec import Normalize
 from labelkit.engine.checkpoint import CheckpointWriter, LoadedCheckpoint
 from labelkit.engine.devices import Runtime, seed_step
-from labelkit.engine.guards import Guard, check_weights, dead_share, sample_rows, take_look, weight_norms
+from labelkit.engine.guards import Guard, check_weights, dead_share, first_rank, sample_rows, take_look, weight_norms
 from labelkit.engine.method import FullPass, Method, Monitor, Phase, TrainState
 from labelkit.engine.optim import build_optimizer, set_lr, set_weight_decay
 from labelkit.engine.passes import Passes
@@ -257,6 +257,8 @@ class Trainer:
         self.guard.at_schedule(dead_share(lrs, config.lr))
         if config.guard != "none":
             self.guard.at_images(state.embed(lambda images: images.flatten(1), rows))
+            if self.method.may_collapse:
+                self.guard.first_rank = first_rank(self.method, state, rows)
 
     def _guard_epoch(self, state: TrainState) -> dict[str, float]:
         """Look at features and weights of the network in evaluation mode; metrics for the log."""

@@ -136,6 +136,48 @@ def test_a_collapse_is_warned_of_the_second_time_and_ends_the_run_when_it_lasts(
         guard.at_epoch_end(ALIKE, [6.0], 400)
 
 
+def test_features_that_lose_their_directions_end_the_run_the_second_time_in_a_row() -> None:
+    guard, said = _guard()
+    guard.first_rank = 40.0
+    small = Look(feature_spread=0.2, effective_rank=13.9)
+    guard.at_epoch_end(small, [1.0], 18)
+    assert said == [
+        "warning: step 18: features become alike: they differ by 20 % of their length, in 13.9 directions, before "
+        "training in 40.0: training collapses. Lower --lr or the weights of added losses, or raise what keeps images "
+        "apart (--entropy-weight)."
+    ]
+    # far apart, or in as many directions: no sign, and the count starts anew
+    guard.at_epoch_end(Look(feature_spread=0.3, effective_rank=13.9), [2.0], 36)
+    guard.at_epoch_end(small, [3.0], 54)
+    guard.at_epoch_end(Look(feature_spread=0.2, effective_rank=14.0), [4.0], 72)
+    guard.at_epoch_end(small, [5.0], 90)
+    with pytest.raises(DivergenceError, match="features become alike"):
+        guard.at_epoch_end(small, [6.0], 108)
+
+
+def test_directions_are_compared_only_with_those_before_training() -> None:
+    guard, said = _guard()
+    for step in range(1, 5):
+        guard.at_epoch_end(Look(feature_spread=0.2, effective_rank=2.0), [float(step)], step)
+    assert said == []
+
+
+def test_a_method_that_may_collapse_is_looked_at_after_every_epoch() -> None:
+    guard, _ = _guard()
+    assert not guard.look_is_due(1, 80)
+    guard.first_rank = 40.0
+    assert guard.look_is_due(1, 80)
+
+
+def test_a_resumed_guard_knows_the_directions_before_training() -> None:
+    guard, other = _guard()[0], _guard()[0]
+    guard.first_rank = 40.0
+    other.load_extra_state(guard.extra_state())
+    assert other.first_rank == 40.0
+    other.load_extra_state({name: value for name, value in guard.extra_state().items() if name != "first_rank"})
+    assert other.first_rank is None
+
+
 def test_a_look_is_due_after_some_thousand_images() -> None:
     guard, _ = _guard()
     assert not guard.look_is_due(31, 256)
