@@ -384,3 +384,23 @@ def test_semi_supervised_refuses_what_cannot_be_clustered(
 
 def test_nearest_centroids_takes_the_smaller_id_of_equals() -> None:
     np.testing.assert_array_equal(nearest_centroids([[0.0], [3], [1]], [[2.0], [0], [2]]), [1, 0, 0])
+
+
+def test_new_classes_in_many_dimensions_are_more_than_the_rows_they_start_from(rng: np.random.Generator) -> None:
+    # four classes whose means are nearer to each other than two rows of one class
+    truth = np.repeat(np.arange(4), 30)
+    rows = rng.normal(size=(120, 400)) + 10 * np.eye(4, 400)[truth]
+    fixed = (truth < 2) & (np.arange(120) % 2 == 0)
+
+    found = semi_supervised_kmeans(rows[~fixed], rows[fixed], truth[fixed], 4, generator=np.random.default_rng(0))
+
+    groups = [set(truth[~fixed][found.unlabeled_ids == cluster].tolist()) for cluster in range(4)]
+    assert groups[:2] == [{0}, {1}]
+    assert sorted(groups[2] | groups[3]) == [2, 3]
+    assert np.bincount(found.unlabeled_ids).tolist() == [15, 15, 30, 30]
+
+
+def test_a_row_far_from_all_others_stays_a_group_of_its_own(rng: np.random.Generator) -> None:
+    rows = np.concatenate([rng.normal(size=(40, 3)), [[1000.0, 0, 0]]])
+    found = semi_supervised_kmeans(rows[10:], rows[:10], np.zeros(10, int), 2, generator=np.random.default_rng(0))
+    assert np.bincount(found.unlabeled_ids).tolist() == [30, 1]

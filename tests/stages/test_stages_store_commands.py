@@ -196,6 +196,7 @@ def test_stale_results_are_packed_and_shown_with_the_flag_only(
     assert "k-means" in answer.err
     assert not out.exists()
     answer = labelkit("pack", "--index", store.path, "--out", out, "--allow-stale", "--json")
+    assert answer.json["index"] == str(store.path)
     assert answer.code == 0
     assert answer.json["stale"] == ["k-means"]
     assert answer.json["content_digest"] == open_store(store.path).content_digest

@@ -32,6 +32,7 @@ def pack_results(config: PackConfig) -> SimpleResult:
     if packed.stale:
         progress.warning(f"packed although made from other content: {', '.join(packed.stale)}")
     values: dict[str, object] = {
+        "index": config.index,
         "path": packed.path,
         "content_digest": packed.content_digest,
         "rows": store.n,

@@ -141,6 +141,11 @@ def _write(
         **lasting.to_json(),
     }
     used = sizes[~lasting.retired]
+    if (single := int((used == 1).sum())) and config.num_clusters < len(rows):
+        current_progress().message(
+            f"{single} of {config.num_clusters} groups have one image, like nothing else here or one too many: look at "
+            "it before you call it a class, or choose fewer --num-clusters"
+        )
     columns = ["result", "clusters", "rows", "smallest", "largest", "inertia", "seconds", "path"]
     row: list[Cell] = [name, config.num_clusters, len(rows), int(used.min()), int(used.max())]
     shown = Table("", columns, [[*row, found.inertia, round(seconds, 2), path]])

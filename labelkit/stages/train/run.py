@@ -305,7 +305,8 @@ def _plan(method_name: str, config: RunConfig) -> SimpleResult:
         "memory_mib": round(memory / 2**20),
         "device": str(runtime.device),
     }
-    rows = [[key, str(value)] for key, value in values.items() if key != "config"]
+    rows = [[key, str(value)] for key, value in values.items() if key not in ("config", "samples")]
+    rows.insert(2, ["samples", setup.prepared.describe()])
     options = [[key, value_text(value, longest=None)] for key, value in config.to_yaml_dict().items()]
     shown = (
         Table("configuration", ["option", "value"], options),

@@ -189,6 +189,8 @@ def test_a_dry_run_of_every_method_writes_nothing(tmp_path: Path, monkeypatch: p
 
 def test_a_dry_run_shows_every_option_to_people(train: Any, tmp_path: Path) -> None:
     answer = train("--dry-run", "--out", tmp_path / "run")
+    assert "images, " in next(line for line in answer.out.splitlines() if line.startswith("samples "))
+    assert "{" not in answer.out.split("plan (nothing was written)")[1]
 
     assert answer.code == 0
     assert all(f"\n{name} " in answer.out for name in FlipClassConfig.model_fields)
