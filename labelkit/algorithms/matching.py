@@ -2,6 +2,8 @@
 
 Sources: H. W. Kuhn, "The Hungarian method for the assignment problem"; solver of scipy. L. Hubert
 and P. Arabie, "Comparing partitions", for the agreement of pairs.
+Departure: released codes of category discovery pad the count matrix to a square. The number of matched samples is the
+same, but among matchings with this number the solver may pick another one.
 """
 
 from __future__ import annotations

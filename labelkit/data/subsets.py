@@ -154,11 +154,11 @@ def first_per_class(labels: ArrayLike, splits: ArrayLike, count: int) -> NDArray
     return np.array(kept, dtype=np.int64)
 
 
-def long_tail_counts(largest: int, num_classes: int, imbalance_factor: float) -> NDArray[np.int64]:
+def long_tail_counts(largest: float, num_classes: int, imbalance_factor: float) -> NDArray[np.int64]:
     """Return images per class, ``largest * imbalance_factor**(i / (num_classes - 1))`` rounded down.
 
     Args:
-        largest: images of class 0.
+        largest: images of class 0, a fraction where it is the mean size of unequal classes.
         num_classes: number of classes, at least 1.
         imbalance_factor: smallest over largest class, in ``(0, 1]``.
 
@@ -199,7 +199,7 @@ def long_tail_split(
     """
     classes, usable = checked_labels(labels, given, num_classes)
     sizes = np.bincount(classes[usable], minlength=num_classes)
-    counts = np.minimum(long_tail_counts(int(sizes.sum()) // num_classes, num_classes, imbalance_factor), sizes)
+    counts = np.minimum(long_tail_counts(int(sizes.sum()) / num_classes, num_classes, imbalance_factor), sizes)
     empty = np.flatnonzero(counts == 0)
     if len(empty):
         i = int(empty[0])

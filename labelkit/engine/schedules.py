@@ -1,4 +1,8 @@
-"""Values that change during training, as pure functions of the clock: nothing to save, nothing to drift."""
+"""Values that change during training, as pure functions of the clock: nothing to save, nothing to drift.
+
+Departure: a warm-up of w steps begins at ``peak / (w + 1)`` and reaches the peak in the step after it; DINO's released
+code begins at 0, which leaves the network as it is, and reaches the peak in the last step of the warm-up.
+"""
 
 from __future__ import annotations
 
@@ -200,7 +204,7 @@ class CosineSchedule:
     Raises:
         ValueError: a number of steps out of its range.
 
-    Source: DINO, for learning rate, weight decay and the decay of the teacher alike.
+    Source: DINO, for learning rate, weight decay and the decay of the teacher alike; the warm-up is ours, see above.
     """
 
     start: float

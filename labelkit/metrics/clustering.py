@@ -3,6 +3,8 @@
 Sources: protocols of S. Vaze et al., "Generalized Category Discovery" (v1, v2) and of the code
 of "SimGCD" (v2b); error kinds of "Flipped Classroom", Fig. 2 and App. B.3; L. Hubert and
 P. Arabie, "Comparing partitions" (ARI).
+Departure: the released codes match a square matrix of counts, padded with zeros. All is the same; Old and New can
+differ where several matchings have the same All (``algorithms.matching``).
 """
 
 from __future__ import annotations

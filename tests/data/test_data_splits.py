@@ -209,6 +209,16 @@ def test_a_long_tail_keeps_that_many_rows_of_each_class() -> None:
     assert (np.diff(rows) > 0).all()
 
 
+def test_a_long_tail_starts_from_the_mean_class_size_with_its_fraction() -> None:
+    # training images of SVHN; the released code: int(73257 / 10 * factor ** (i / 9))
+    sizes = [4948, 13861, 10585, 8497, 7458, 6882, 5727, 5595, 5045, 4659]
+    labels = np.repeat(np.arange(10), sizes)
+    expected = [min(int(7325.7 * 0.02 ** (i / 9)), sizes[i]) for i in range(10)]
+    assert expected != [min(int(7325 * 0.02 ** (i / 9)), sizes[i]) for i in range(10)]
+    rows = long_tail_split(labels, all_given(labels), 10, imbalance_factor=0.02)
+    assert np.bincount(labels[rows]).tolist() == expected
+
+
 def test_a_class_with_fewer_images_than_the_tail_asks_for_keeps_all_of_them() -> None:
     labels = np.array([0] * 10 + [1] * 2 + [2] * 10)
     rows = long_tail_split(labels, all_given(labels), 3, imbalance_factor=0.7)

@@ -96,20 +96,27 @@ class Ascent:
             count += 1
         return self._reached()
 
-    def official(self, potentials: Tensor) -> Reached:
-        """Scaling until ``sum_i |beta_i / beta_i_new - 1| <= tol``, tested every tenth iteration."""
-        point = self._at(potentials)
-        converged, count = False, 1
-        while not converged and self._may_go_on():
+    def official(self, potentials: Tensor, before: Tensor | None) -> Reached:
+        """Scaling until ``sum_i |beta_i / beta_i_new - 1| <= tol``, tested after iterations 1, 11, 21 and so on.
+
+        Args:
+            potentials: those of the first iteration.
+            before: (n_local,) float64, what stood for the row's logsumexp before it; None: no test after it.
+        """
+        count = 0
+        while True:
+            point = self._at(potentials)
             assert self._passes.row_logsumexp is not None
-            before = self._passes.row_logsumexp.clone()
-            point = self._at(self._scaled(point))
-            count += 1
-            if count % _OFFICIAL_EVERY == 0:
+            converged = False
+            if count % _OFFICIAL_EVERY == 0 and before is not None:
                 # beta is the weight of a row over the exponential of its logsumexp
                 change = (self._passes.row_logsumexp - before).expm1().abs().sum()
                 converged = float(self._passes.combine(change[None])[0]) <= self._tol
-        return Reached(point.potentials, point.found.marginals, point.error, converged)
+            if converged or not self._may_go_on():
+                return Reached(point.potentials, point.found.marginals, point.error, converged)
+            before = self._passes.row_logsumexp.clone()
+            potentials = self._scaled(point)
+            count += 1
 
     def soft(self, potentials: Tensor, strength: float) -> Reached:
         """Repeat ``u <- tau (u + log r - log s)``, ``tau = strength / (1 + strength)``, until u moves at most ``tol``.

@@ -58,7 +58,7 @@ Scores = Tensor | RowSliceable | LinearScores
 _NEWTON_MOST_CLUSTERS = 512
 # Where lam times the largest range of a row is above this, a problem softer by this factor is solved first: from zeros
 # the semi-dual is nearly piecewise linear, and an ascent can stall far from its top.
-_STEEP, _SOFTER = 1e4, 8.0
+_STEEP, _SOFTER = 2e3, 8.0
 # Kernel of scores that are not in memory: at most this, unless told otherwise.
 _KERNEL_BYTES = 1 << 30
 
@@ -183,7 +183,8 @@ def solve(
         prior_strength: weight rho > 0 of a soft prior, ``rho * KL(marginals || prior)`` instead of a constraint (the
             entropic reference is then ``c 1^T / k``); None for the constraint. Scaling iteration only.
         stop: ``official``: the scaling iteration of the published code with its start and its rule,
-            ``sum_i |beta_i / beta_i_new - 1| <= tol`` at every tenth iteration.
+            ``sum_i |beta_i / beta_i_new - 1| <= tol`` after iterations 1, 11, 21 and so on (with ``initial``: not
+            after the first).
         reduce: combines small CPU float64 tensors over processes; None for one process.
         on_pass: called with (passes made, marginal error) after each.
 
@@ -215,9 +216,11 @@ def solve(
         if prior_strength is not None:
             reached = ascent.soft(start, prior_strength * lam)
         elif stop == "official":
+            before = None
             if initial is None:
-                start = target.log() - _power_sums(source, lam, workers, rows, num_total, reduce).log()
-            reached = ascent.official(start)
+                sums, before = _power_sums(source, lam, workers, rows, num_total, reduce)
+                start = target.log() - sums.log()
+            reached = ascent.official(start, before)
         else:
             reached = getattr(ascent, solver)(start)
         return _result(passes, reached, lam, softer_passes)
@@ -309,16 +312,25 @@ def _wants_kernel(
 
 def _power_sums(
     source: Source, lam: float, workers: Workers, rows: int, num_total: float, reduce: Reduce | None
-) -> Tensor:
-    """(k,) means of ``p^lam`` over all samples: the first half step of the published code, from ``beta = 1 / n``."""
+) -> tuple[Tensor, Tensor]:
+    """What the published code starts from, ``beta = 1 / n``.
+
+    Returns:
+        (k,) means of ``p^lam`` over all samples, the first half step; and (n_local,) float64, ``lam`` times the
+        logsumexp of each row of scores, whose ``p^lam`` has the logarithm 0 there.
+    """
+    normalizers = torch.empty(source.num_rows, dtype=torch.float64)
 
     def work(where: slice, block: Tensor, totals: Tensor, scratch: Scratch) -> None:
-        totals += block.double().log_softmax(dim=1).mul_(lam).exp_().sum(dim=0).cpu()
+        logs = block.double()
+        row = logs.logsumexp(dim=1, keepdim=True)
+        normalizers[where] = lam * row.squeeze(1).cpu()
+        totals += (logs - row).mul_(lam).exp_().sum(dim=0).cpu()
 
     sums = combine(workers.over(source, rows, work, width=source.num_columns), "sum", reduce) / num_total
     if not (sums > 0).all():
         raise ValueError(f"lam: {lam} makes a power of the probabilities vanish; the official rule needs a smaller one")
-    return sums
+    return sums, normalizers
 
 
 def _check_options(

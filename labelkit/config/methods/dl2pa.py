@@ -61,7 +61,12 @@ class DL2PAConfig(SupervisedTrainConfig):
         json_schema_extra=_ASSIGNMENT,
     )
     class_mean_decay: float = Field(
-        0.9, ge=0, lt=1, description="Weight of the past in a class mean (alpha).", json_schema_extra=_ASSIGNMENT
+        0.9,
+        ge=0,
+        lt=1,
+        description="Weight of the past in a class mean (alpha). The released code "
+        "means 0.9, but its update amounts to 0.95.",
+        json_schema_extra=_ASSIGNMENT,
     )
 
     loss: Literal["inner-product", "cross-entropy"] = Field(

@@ -1,4 +1,8 @@
-"""What category-discovery methods build from their options in the same way, and how they are judged."""
+"""What category-discovery methods build from their options in the same way, and how they are judged.
+
+Departure: a warm-up of the teacher's temperature that lasts one epoch has the final temperature in it; the released
+codes of SimGCD and DINO give that epoch the temperature of the start.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +24,7 @@ from labelkit.models.discovery_network import DiscoveryNetwork
 
 @dataclass(frozen=True, slots=True)
 class TeacherTemperature:
-    """Linear from ``start`` to ``final`` over the first epochs, then ``final`` (SimGCD's released code).
+    """Linear from ``start`` to ``final`` over the first epochs, then ``final`` (SimGCD's released code, where w > 1).
 
     Both ends are reached: epoch 0 has ``start``, epoch w-1 has ``final``, where w is the
     warm-up cut to the length of the run; w <= 1 means ``final`` throughout.

@@ -7,11 +7,15 @@ Source: "Hyperspherical Classification with Dynamic Label-to-Prototype Assignmen
     4. at the start of each epoch but the first: the assignment of classes to prototypes with the largest sum of
        cosines between class means and prototypes                                 Eq. 10
     5. the class of an image is that of the nearest prototype
-Departures (the released code): 4 comes before an epoch, not after its validation, so that what is scored and saved is
-what was trained; class means weigh each image of a batch alike, start at their first batch instead of at noise, and
-know both labels of a mixed image; the printed Eq. 7 is wrong and not used. Baselines are options: ``--no-reassign``
-(fixed prototypes), ``--prototypes simplex --no-reassign`` (ETF), ``--loss cross-entropy --no-reassign`` (CE on fixed
-prototypes), ``--prototypes-from RUN`` (those of a learned classifier); the learned classifier is ``train softmax``.
+Departures from the released code:
+    - 4 comes before an epoch, not after its validation, so that what is scored and saved is what was trained
+    - class means weigh each image of a batch alike, start at their first batch instead of at noise, and know both
+      labels of a mixed image
+    - the past weighs 0.9 in a class mean; the code adds a tenth of the new one to 1.9 times the old one, so that the
+      past weighs 0.95 there (``--class-mean-decay 0.95``)
+The printed Eq. 7 is wrong and not used. Baselines are options: ``--no-reassign`` (fixed prototypes), ``--prototypes
+simplex --no-reassign`` (ETF), ``--loss cross-entropy --no-reassign`` (CE on fixed prototypes), ``--prototypes-from
+RUN`` (those of a learned classifier); the learned classifier is ``train softmax``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """Judge patch features by tracking: the masks of the first frame of a film are carried through the others.
 
 Source: our CoTAP specification, section 6, after ``facebookresearch/dino:eval_video_segmentation.py``.
+Departure: void pixels (255) count for nothing. The code of DAVIS leaves them out in its unsupervised task only; in the
+semi-supervised task, which this is, it counts predictions there as wrong.
 """
 
 from __future__ import annotations

@@ -143,12 +143,46 @@ def test_the_official_order_has_its_own_first_iterations(passes: int, steps: tup
     assert result.marginal_error == pytest.approx(error, abs=1e-6)
 
 
-def test_the_official_rule_stops_at_a_tenth_iteration_where_beta_stands() -> None:
-    result = exactly(SIX, 1, stop="official", tol=1e-2)
+def released_iterations(scores: Tensor, lam: float, tol: float) -> tuple[int, list[float]]:
+    """Iterations and logarithms of alpha of ``yukimasano/self-label:sinkhornknopp.py``, one line for each of its."""
+    powers = scores.softmax(dim=1).numpy() ** lam
+    n, k = powers.shape
+    beta = np.ones((n, 1)) / n
+    error, counter = 1e6, 0
+    while error > tol:
+        alpha = (1 / k) / (powers.T @ beta)
+        new = (1 / n) / (alpha.T @ powers.T).T
+        if counter % 10 == 0:
+            error = np.nansum(np.abs(beta / new - 1))
+        beta = new
+        counter += 1
+    return counter, np.log(alpha / alpha[0]).ravel().tolist()
+
+
+@pytest.mark.parametrize(
+    ("scores", "lam", "tol"),
+    [(SIX, 1, 1e-2), (SIX, 5, 1e-1), (SIX, 5, 1e-4), (torch.zeros(6, 3, dtype=torch.float64), 5, 1e-1), (SIX, 1, 5.0)],
+)
+@pytest.mark.parametrize("form", FORMS)
+def test_the_official_rule_stops_after_the_iteration_at_which_the_released_code_stops(
+    scores: Tensor, lam: float, tol: float, form: str
+) -> None:
+    iterations, potentials = released_iterations(scores, lam, tol)
+    result = exactly(scores, lam, stop="official", tol=tol, form=form)
 
     assert result.converged
-    assert result.num_iterations % 10 == 0
-    assert from_first(result.potentials) == pytest.approx((0, 1.059572, 1.302974), abs=1e-3)
+    assert result.num_iterations == iterations
+    assert iterations % 10 == 1
+    assert from_first(result.potentials) == pytest.approx(potentials, abs=1e-9)
+
+
+def test_a_small_steep_problem_is_solved_from_a_softer_one() -> None:
+    scores = torch.randn(6, 3, generator=torch.Generator().manual_seed(25))
+    result = solve(scores, 2000)
+
+    assert result.converged
+    assert result.num_iterations < 100
+    assert np.bincount(result.assignments(scores).argmax(dim=1)).tolist() == [2, 2, 2]
 
 
 def test_an_unequal_prior_has_the_worked_solution() -> None:
