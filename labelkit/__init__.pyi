@@ -825,6 +825,7 @@ class _Train:
         correlation_weight: float = ...,
         coherence_weight: float = ...,
         term_ramp: Sequence[float] = ...,
+        term_gradients: Literal['predictor', 'network'] = ...,
         coherence_border: Literal['zero', 'mask', 'roll'] = ...,
         coherence_view: Literal['source', 'target'] = ...,
         loss: Literal['multi-similarity', 'proxy-anchor', 'cross-entropy'] = ...,

@@ -90,6 +90,12 @@ class SANConfig(MetricLearningConfig):
         "full.",
         json_schema_extra=_ASSEMBLY,
     )
+    term_gradients: Literal["predictor", "network"] = Field(
+        "predictor",
+        description="What entropy, correlation and coherence train: the predictor of the weights (chapter), or also "
+        "the network before it.",
+        json_schema_extra=_ASSEMBLY,
+    )
     coherence_border: Literal["zero", "mask", "roll"] = Field(
         "zero",
         description="How to compare a shifted map beyond its border: with zeros, not at all, or with its other side.",

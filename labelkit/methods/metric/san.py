@@ -5,7 +5,8 @@ Source: chapter 5 of "Deep Learning with Very Few and No Labels"; no code was re
     2. lower network, assembly weights from the maps, assembly (Eq. 5.4), upper network, unit embeddings
     3. multi-similarity loss of the batch (Eq. 5.9), or Proxy-Anchor, or a classifier
     4. the same images by a slow copy of the network into a memory; contrastive loss with all of it
-    5. entropy, correlation and coherence of the weights (Eq. 5.5-5.8), which grow in the first half of the training
+    5. entropy, correlation and coherence of the weights (Eq. 5.5-5.8), which grow in the first half of the training;
+       they train the predictor of the weights alone (``--term-gradients``)
 Without labels, all images are clustered every ``--refresh-epochs`` epochs, and the memory is filled anew.
 Ours, where the chapter says nothing: the predictor of the weights, their normalization, the place of the module, all
 weights of losses, rates and schedules.
@@ -138,9 +139,10 @@ class SAN(Method[SANConfig]):
                 loss = loss + config.memory_weight * remembered
                 logs["memory"] = remembered.detach()
         if output.assembly is not None:
+            assert self.network.assembly is not None
             terms = assembly_terms(config, output.assembly)
             done = 0.0 if state is None else state.step / (config.epochs * state.steps_per_epoch)
-            loss = loss + term_strength(config, done) * weighted_sum(config, terms)
+            loss = loss + term_strength(config, done) * weighted_sum(config, terms, self.network.assembly)
             logs |= {name: term.detach() for name, term in terms.items()}
         return StepOutput(loss, logs)
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from labelkit.config.methods.san import SANConfig
 from labelkit.data.keyed_random import keyed_generator
@@ -82,9 +82,31 @@ def assembly_terms(config: SANConfig, seen: Assembly) -> dict[str, Tensor]:
     return {name: term for name, term in terms.items() if weights[name] > 0}
 
 
-def weighted_sum(config: SANConfig, terms: Mapping[str, Tensor]) -> Tensor | float:
-    """Return the sum of the terms, each with its weight."""
-    return sum((getattr(config, f"{name}_weight") * term for name, term in terms.items()), start=0.0)
+def weighted_sum(config: SANConfig, terms: Mapping[str, Tensor], predictor: nn.Module) -> Tensor:
+    """Return the sum of the terms, each with its weight; it trains what the options say."""
+    total = sum((getattr(config, f"{name}_weight") * term for name, term in terms.items()), start=torch.zeros(()))
+    return for_predictor_alone(total, predictor) if config.term_gradients == "predictor" else total
+
+
+def for_predictor_alone(total: Tensor, predictor: nn.Module) -> Tensor:
+    """Return a sum of terms that trains the predictor, not the network whose maps it saw.
+
+    Args:
+        total: ``()``, made of what the predictor gave.
+        predictor: the module of the assembly.
+
+    Returns:
+        the same value, with the same gradients for the parameters of the predictor, and none for anything else.
+    """
+    if not total.requires_grad:
+        return total
+    parameters = [parameter for parameter in predictor.parameters() if parameter.requires_grad]
+    gradients = torch.autograd.grad(total, parameters, retain_graph=True, allow_unused=True)
+    linear = total.new_zeros(())
+    for parameter, gradient in zip(parameters, gradients, strict=True):
+        if gradient is not None:
+            linear = linear + (parameter * gradient).sum()
+    return total.detach() + (linear - linear.detach())
 
 
 class AssemblyDiagnostics:

@@ -18,7 +18,7 @@ from labelkit.engine.checkpoint import load_checkpoint
 from labelkit.engine.monitors.retrieval import similarity_spread
 from labelkit.errors import ConfigError, DatasetError
 from labelkit.methods.metric.pseudo_labels import PseudoLabels, share_moved
-from labelkit.methods.metric.spatial_assembly import term_strength
+from labelkit.methods.metric.spatial_assembly import assembly_terms, term_strength, weighted_sum
 from labelkit.stages.train.prepare import PreparedData
 
 Make = Callable[..., Any]
@@ -91,6 +91,35 @@ def test_terms_without_weight_are_left_out(make: Make) -> None:
     setup = make("san", entropy_weight=0, coherence_weight=0)
     logs = setup.method(next(setup.batches())).logs
     assert {"correlation"} == set(logs) & {"entropy", "correlation", "coherence"}
+
+
+@pytest.mark.parametrize("trained", ["predictor", "network"])
+def test_terms_of_the_assembly_train_the_predictor_alone_unless_asked(make: Make, trained: str) -> None:
+    weights = {"entropy_weight": 0.3, "correlation_weight": 0.2, "coherence_weight": 0.1}
+    setup = make("san", san_diagonal=0.5, term_ramp=(0, 0), memory="none", term_gradients=trained, **weights)
+    method, batch = setup.method.train(), next(setup.batches())
+    predictor = method.network.assembly
+    torch.manual_seed(0)
+    for parameter in predictor.votes.parameters():
+        # at zero the votes do not depend on the maps
+        torch.nn.init.normal_(parameter, std=0.1)
+    inside, before = list(predictor.parameters()), list(method.network.backbone.net.block1.parameters())
+    terms = assembly_terms(method.config, method.network(batch.images).assembly)
+    total = sum(weights[f"{name}_weight"] * term for name, term in terms.items())
+    expected = torch.autograd.grad(total, [*inside, *before])
+
+    found = weighted_sum(method.config, assembly_terms(method.config, method.network(batch.images).assembly), predictor)
+    found.backward()
+
+    assert found.item() == pytest.approx(total.item(), rel=1e-6)
+    for parameter, gradient in zip(inside, expected, strict=False):
+        assert parameter.grad is not None
+        torch.testing.assert_close(parameter.grad, gradient)
+    for parameter, gradient in zip(before, expected[len(inside) :], strict=True):
+        assert gradient.any()
+        assert (parameter.grad is None) == (trained == "predictor")
+        if parameter.grad is not None:
+            torch.testing.assert_close(parameter.grad, gradient)
 
 
 def test_an_epoch_tells_what_the_assembly_does(make: Make) -> None:
