@@ -74,6 +74,8 @@ def shortened(line: list[str]) -> list[str]:
         return [*(small.get(word, word) for word in line), "--methods", "sela,softmax"]
     if line[:2] == ["evaluate", "tracking"]:
         return [*line, "--max-images", "1"]
+    if line[:2] == ["evaluate", "segmentation"]:
+        return [*line, "--max-images", "16", "--samples", "64"]
     if line[0] == "evaluate" and "scenes" in line:
         return [*line, "--max-images", "16"]
     return line
