@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import math
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import labelkit
 import numpy as np
 import pytest
 import torch
@@ -105,6 +107,30 @@ def test_every_preset_is_valid_and_says_what_it_sets(name: str, preset: str) -> 
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_has_a_preset_for_digits(name: str) -> None:
     assert "digits" in available_presets(METHODS[name].config)
+
+
+def _config_reads(path: Path) -> set[str]:
+    """Names of attributes that a file reads, but for those in checks of options."""
+    tree = ast.parse(path.read_text())
+    checks = {
+        node
+        for function in ast.walk(tree)
+        if isinstance(function, ast.FunctionDef) and any("validator" in ast.dump(d) for d in function.decorator_list)
+        for node in ast.walk(function)
+    }
+    return {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node not in checks}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_option_of_a_method_is_read_where_it_can_act(name: str) -> None:
+    # losses, models, metrics, store and algorithms see no config; other families of methods do not count
+    package = Path(labelkit.__file__).parent
+    family = METHODS[name].target.split(".")[2]
+    files = [*(package / "methods" / family).glob("*.py"), *(package / "methods").glob("*.py")]
+    for layer in ("config", "data", "engine", "stages", "cli"):
+        files += (package / layer).rglob("*.py")
+    read = set().union(*map(_config_reads, files))
+    assert [field for field in METHODS[name].config.model_fields if field not in read] == []
 
 
 @pytest.mark.parametrize("name", METHODS)

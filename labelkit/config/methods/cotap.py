@@ -338,6 +338,16 @@ class CoTAPConfig(DenseViewOptions, StepRunConfig):
         return self
 
     @model_validator(mode="after")
+    def _check_owners(self) -> CoTAPConfig:
+        owners = {"num_prototypes": ("assign", "prototypes"), "ranking_threshold": ("ranking_loss", "ap-t")}
+        for name, (owner, value) in owners.items():
+            if getattr(self, owner) != value and getattr(self, name) != type(self).model_fields[name].default:
+                raise ValueError(
+                    f"{name} has no meaning for {owner} {getattr(self, owner)}; it goes with {owner} {value}"
+                )
+        return self
+
+    @model_validator(mode="after")
     def _check_data(self) -> CoTAPConfig:
         if not self.has_objects and self.scene_dataset is None:
             raise ValueError("dataset none needs a scene_dataset")

@@ -79,7 +79,9 @@ class FlipClassConfig(DiscoveryTrainConfig):
             "align_loss_blocks": ("l2", "kld", "coral"),
             "align_weight": ("l2", "kld", "coral"),
             "fixmatch_threshold": ("fixmatch",),
-            **dict.fromkeys(("update_space", "update_grad", "align_tokens"), ("flip",)),
+            **dict.fromkeys(
+                ("update_space", "update_grad", "align_tokens", "alpha", "beta", "gamma_update", "gamma_reg"), ("flip",)
+            ),
         }
         for name, modes in owners.items():
             default = type(self).model_fields[name].default

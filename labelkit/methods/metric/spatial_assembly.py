@@ -20,6 +20,8 @@ from labelkit.models.spatial_assembly import Assembly, SpatialAssembly
 
 LOOKED_AT = 64
 INACTIVE_DIAGONAL, INACTIVE_EFFECT, STATIC_VARIANCE, UNEVEN_ROWS = 0.97, 1e-2, 1e-3, 0.1
+# With --precision fp16 gradients of the predictor pass through half precision before any scaling of the loss.
+_GRADIENT_SCALE = 1024.0
 _SCALARS = ("diagonal", "sources", "row_error", "entropy", "correlation", "coherence", "move", "effect")
 
 
@@ -101,11 +103,11 @@ def for_predictor_alone(total: Tensor, predictor: nn.Module) -> Tensor:
     if not total.requires_grad:
         return total
     parameters = [parameter for parameter in predictor.parameters() if parameter.requires_grad]
-    gradients = torch.autograd.grad(total, parameters, retain_graph=True, allow_unused=True)
+    gradients = torch.autograd.grad(total * _GRADIENT_SCALE, parameters, retain_graph=True, allow_unused=True)
     linear = total.new_zeros(())
     for parameter, gradient in zip(parameters, gradients, strict=True):
         if gradient is not None:
-            linear = linear + (parameter * gradient).sum()
+            linear = linear + (parameter * (gradient / _GRADIENT_SCALE)).sum()
     return total.detach() + (linear - linear.detach())
 
 

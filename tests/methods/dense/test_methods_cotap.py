@@ -333,6 +333,8 @@ def test_an_image_is_shown_with_its_neighbors_in_equal_shares_and_a_scene_with_i
         ({"prototype_temperature": 0.0}, "prototype-temperature"),
         ({"global_scale": (0.9, 0.2)}, "global_scale"),
         ({"lr_warmup_steps": 10}, "lr_warmup_steps"),
+        ({"num_prototypes": 6}, "no meaning for assign feature; it goes with assign prototypes"),
+        ({"ranking_threshold": 0.5}, "no meaning for ranking_loss cotap; it goes with ranking_loss ap-t"),
     ],
     ids=str,
 )

@@ -310,6 +310,11 @@ def test_without_alignment_its_blocks_do_not_matter(make: Make) -> None:
         ({"beta": "warm"}, "beta"),
         ({"update_space": "value"}, "must be one of key, token, literal"),
         ({"num_classes": 1}, ">= 2"),
+        *(
+            ({"align_mode": mode, name: 0.3}, f"{name} has no meaning for align_mode {mode}; it goes with flip")
+            for name in ("alpha", "beta", "gamma_update", "gamma_reg")
+            for mode in ("none", "l2")
+        ),
     ],
 )
 def test_impossible_options_are_refused(make: Make, options: dict[str, Any], message: str) -> None:
