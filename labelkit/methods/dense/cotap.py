@@ -8,7 +8,16 @@ A student learns from its own moving average, the target, which sees two large v
     4. patch ranking: similarities of the patches of two images are ordered like the target's         Eq. 12
     5. an object-aware filter behind the backbone, whose prototypes each choose few images             Eq. 16 to 19
 Scenes of several objects take part in 2 and 4 alone. Stage 1 (from scratch) is 1 and 2 without filter; stage 2 starts
-from it, or from a checkpoint of DINO, iBOT, Mugs or Leopart. Departures are in ``labelkit.config.methods.cotap``.
+from it, or from a checkpoint of DINO, iBOT, Mugs or Leopart.
+
+Departures, where the text is open or would be read otherwise:
+    - 4 ranks the aligned cells of an overlap (49 by 49 similarities), not whole maps (196 by 196 for images of 224
+      pixels); ``--ranking-views same`` ranks whole maps, of one view that both networks see
+    - the filter stands behind the last LayerNorm of the backbone, and its prototypes are scaled to a fixed length
+    - the class token passes the filter as if its neighborhood were constant
+    - 1, 3 and 5 are averaged over images of one object only, 2 and 4 over all images
+    - the warm-up of the learning rate is not DINO's (``engine.schedules``)
+Others stand in the descriptions of the options, ``labelkit.config.methods.cotap``.
 """
 
 from __future__ import annotations

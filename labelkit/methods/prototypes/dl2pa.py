@@ -13,9 +13,12 @@ Departures from the released code:
       labels of a mixed image
     - the past weighs 0.9 in a class mean; the code adds a tenth of the new one to 1.9 times the old one, so that the
       past weighs 0.95 there (``--class-mean-decay 0.95``)
-The printed Eq. 7 is wrong and not used. Baselines are options: ``--no-reassign`` (fixed prototypes), ``--prototypes
-simplex --no-reassign`` (ETF), ``--loss cross-entropy --no-reassign`` (CE on fixed prototypes), ``--prototypes-from
-RUN`` (those of a learned classifier); the learned classifier is ``train softmax``.
+Departure from the paper: prototypes without a closed form are sharpened until the largest cosine counts, and do not
+minimize Eq. 5. ``labelkit prototypes --sharpest-t none`` leaves this out; ``--prototypes-from`` takes its file.
+The closed form for c = 2 d has exact opposites. The printed Eq. 7 is wrong and not used.
+Baselines are options: ``--no-reassign`` (fixed prototypes), ``--prototypes simplex --no-reassign`` (ETF), ``--loss
+cross-entropy --no-reassign`` (CE on fixed prototypes), ``--prototypes-from RUN`` (those of a learned classifier); the
+learned classifier is ``train softmax``.
 """
 
 from __future__ import annotations
