@@ -3,8 +3,8 @@
     python examples/answer_digits.py --seeds 3 --out examples/results/digits_answers.json
 
 For each seed: train FlipClass on 20 labels, embed, cluster with the labels, answer with confidences, and compare with
-the truth of the images that neither training nor calibration had labels of. Calibrated on labels hidden from repeated
-clusterings, and on 50 more labels drawn at random (the mean of several draws). ``--pixels`` leaves training out.
+the truth of the images that neither training nor calibration had labels of. Calibrated on labels hidden in turn,
+and on 50 more labels drawn at random (the mean of several draws). ``--pixels`` leaves training out.
 """
 
 from __future__ import annotations
@@ -89,13 +89,14 @@ def main() -> None:
             for name, given in (("hidden labels", 0), ("50 given labels", 50)):
                 scores = [score(index, given, draw) for draw in range(options.draws if given else 1)]
                 for column, read in columns.items():
-                    values = [value for value in map(read, scores) if value is not None]
-                    mean = statistics.mean(values) if values else float("nan")
-                    found.setdefault(name, {}).setdefault(column, []).append(mean)
+                    values = [value for value in map(read, scores) if value is not None and value == value]
+                    if values:  # where nothing is answered, nothing of it is right or wrong
+                        found.setdefault(name, {}).setdefault(column, []).append(statistics.mean(values))
     print("| calibrated on | " + " | ".join(columns) + " |")
     print("|---" * (len(columns) + 1) + "|")
     for name, row in found.items():
-        cells = [f"{np.nanmean(values):.3f} ± {np.nanstd(values, ddof=1):.3f}" for values in row.values()]
+        shown = [row.get(column, []) for column in columns]
+        cells = [f"{np.mean(v):.3f} ± {np.std(v, ddof=1):.3f}" if len(v) > 1 else "" for v in shown]
         print(f"| {name} | {' | '.join(cells)} |")
     if options.out is not None:
         options.out.parent.mkdir(parents=True, exist_ok=True)

@@ -212,6 +212,22 @@ def _answered(record: Record) -> str:
     return _measured("Calibrated on", {name: _percent(scores) for name, scores in record["results"].items()})
 
 
+def _cases(record: Record) -> str:
+    """A row for each number of labels: accuracy beside that of peers, and what is answered at a confidence."""
+    rows: dict[tuple[float, int], list[Record]] = {}
+    for case in record["rows"]:
+        rows.setdefault((case["share"], case["labels"]), []).append(case)
+    skipped = ("labels", "share", "seed", "seconds", "classifier")
+    names = [name for name in dict.fromkeys(key for case in record["rows"] for key in case) if name not in skipped]
+    cells = []
+    for (share, labels), cases in rows.items():
+        found = [[100 * case[name] for case in cases if case.get(name) is not None] for name in names]
+        means = [f"{statistics.mean(values):.1f}" if values else "" for values in found]
+        cells.append([f"{labels} a class, in {share:.0%} of the classes", *means])
+    headings = [f"{name} (%)" for name in names]
+    return table(["Labels", *headings], cells, right=headings)
+
+
 def _percent(scores: Record) -> Record:
     """Return shares in [0, 1] as percent; a spread may be larger than that."""
     found = {}
@@ -308,6 +324,7 @@ TOPICS = (
     _Topic("growing-labels", "Labels that grow", "digits_discovered", "examples/discover_few_labels.py", _grown),
     _Topic("label-next", "Images to label next", "digits_suggest", "examples/suggest_labels.py", _suggested),
     _Topic("answers", "Known, new or unsure", "digits_answers*", "examples/answer_digits.py", _answered),
+    _Topic("answer-cases", "Answers from few labels", "*_answer_cases", "examples/answer_cases.py", _cases),
     _Topic("prototypes", "Prototypes", "*_prototypes", "examples/compare_prototypes.py", _methods),
     _Topic("spread", "Spread of prototypes", "prototype_spread", "examples/prototype_spread.py", _spread),
     _Topic("no-labels", "Without labels", "*_selflabel", "examples/compare_selflabel.py", _methods),

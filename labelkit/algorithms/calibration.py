@@ -10,6 +10,7 @@ R. Tibshirani et al., "Conformal Prediction Under Covariate Shift". All computed
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -203,7 +204,12 @@ def named_probability(scores: ArrayLike, named: ArrayLike, temperature: float) -
 
 
 def fit_temperature(
-    scores: ArrayLike, named: ArrayLike, correct: ArrayLike, *, weights: ArrayLike | None = None
+    scores: ArrayLike,
+    named: ArrayLike,
+    correct: ArrayLike,
+    *,
+    weights: ArrayLike | None = None,
+    caution: float = 0.0,
 ) -> float:
     r"""Find the temperature at which the probability of the named column best says how often it is right.
 
@@ -222,6 +228,8 @@ def fit_temperature(
         named: (n,) integers in ``[0, k)``.
         correct: (n,) bool, or shares in [0, 1].
         weights: (n,) numbers >= 0 that sum to the number of independent observations; by default all 1.
+        caution: z >= 0; return the largest T whose loss is at most :math:`z^2 / 2` above the smallest, the upper end
+            of a one-sided interval. Few observations then give low confidences instead of wrong high ones.
 
     Returns:
         T, between a thousandth and a thousand times the spread of the scores; 1 if all scores of a row are equal in
@@ -254,7 +262,20 @@ def fit_temperature(
     best = int(np.argmin([loss(point) for point in grid]))
     low, high = grid[max(best - 1, 0)], grid[min(best + 1, _GRID - 1)]
     found = minimize_scalar(loss, bounds=(low, high), method="bounded", options={"xatol": 1e-7})
-    return math.exp(float(found.x) if found.fun <= loss(grid[best]) else float(grid[best]))
+    likeliest = float(found.x) if found.fun <= loss(grid[best]) else float(grid[best])
+    if caution == 0:
+        return math.exp(likeliest)
+    return math.exp(_last_below(loss, likeliest, float(grid[-1]), loss(likeliest) + caution**2 / 2))
+
+
+def _last_below(loss: Callable[[float], float], low: float, high: float, limit: float) -> float:
+    """Largest point above ``low`` up to which the loss stays within a limit, or ``high``; by bisection."""
+    if loss(high) <= limit:
+        return high
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (middle, high) if loss(middle) <= limit else (low, middle)
+    return low
 
 
 def reliability(

@@ -101,7 +101,7 @@ class DiscoverAnswerConfig(TableOption, LabelsOption, IndexConfig, MemoryConfig)
         json_schema_extra={"panel": "Calibration"},
     )
     calibration_share: float = Field(
-        0.5,
+        0.3,
         gt=0,
         lt=1,
         description="Share of each class's labels hidden in a round. At least one label is hidden and one kept.",
@@ -110,13 +110,13 @@ class DiscoverAnswerConfig(TableOption, LabelsOption, IndexConfig, MemoryConfig)
     calibration_rounds: int = Field(
         10,
         ge=1,
-        description="Clusterings with some labels hidden; each also hides a fifth of the classes whole.",
+        description="Rounds with some labels hidden; with new groups, each also hides a fifth of the classes whole.",
         json_schema_extra={"panel": "Calibration"},
     )
-    num_inits: int | None = Field(
-        None,
+    num_inits: int = Field(
+        3,
         ge=1,
-        description="Starts of each of these clusterings. Default: the number that the grouping had, at least 10.",
+        description="Starts of the clustering that makes the groups of a round.",
         json_schema_extra={"panel": "Calibration"},
     )
     seed: int = Field(0, ge=0, description="Seed of what is hidden and of the starts.")

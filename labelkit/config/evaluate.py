@@ -24,10 +24,10 @@ class EvaluateAnswerConfig(SplitOption, GateConfig, ScoresConfig):
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "answer")
 
-    answer: str = Field(
-        "answer",
+    answer: str | None = Field(
+        None,
         pattern=RESULT_NAME,
-        description="Result of discover answer to score.",
+        description="Result of discover answer to score; default: the newest of answer, answer-2, ...",
         json_schema_extra=_STORE,
     )
     bins: int = Field(10, ge=1, le=1000, description="Bins of the reliability table.")

@@ -221,8 +221,10 @@ def class_number_bytes(num_rows: int, used: int, dim: int, num_classes: int, num
 
 
 def held_out_bytes(num_rows: int, dim: int, num_groups: int, num_inits: int) -> int:
-    """What repeated clusterings with hidden labels take: rows scaled, parted, and as they are worked on."""
-    return 4 * 4 * num_rows * dim + 60 * num_rows + kmeans_bytes(num_rows, dim, num_groups, num_inits) + _BLOCK_BYTES
+    """What answers take: rows scaled, parted and as they are worked on, their graph, and five tables of shares."""
+    graph_and_shares = num_rows * (20 * 12 * 4 + 5 * 8 * num_groups)
+    groups = kmeans_bytes(num_rows, dim, num_groups, num_inits)
+    return 4 * 4 * num_rows * dim + 60 * num_rows + graph_and_shares + groups + _BLOCK_BYTES
 
 
 def few_labels_bytes(num_rows: int, dim: int, num_classes: int, num_stores: int) -> int:

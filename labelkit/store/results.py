@@ -12,6 +12,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import count as numbers_from
 from pathlib import Path
 from typing import Any
 
@@ -242,6 +243,35 @@ def results_beside(path: Path) -> list[str]:
         return []
     names = (entry.name.removesuffix(".h5") for entry in folder.iterdir() if entry.name.endswith(".h5"))
     return sorted(name for name in names if schema.RESULT_NAME.fullmatch(name))
+
+
+def free_name(store: EmbeddingStore, name: str) -> str:
+    """Return a name that no result of the store has: ``name`` itself, or ``name-2``, ``name-3``, ..."""
+    taken = set(list_results(store))
+    if name not in taken:
+        return name
+    return next(text for number in numbers_from(2) if (text := f"{name}-{number}") not in taken)
+
+
+def newest_name(store: EmbeddingStore, name: str) -> str:
+    """Return the last of the names ``name``, ``name-2``, ... that a result of the store has; ``name`` if none has."""
+    taken, last = set(list_results(store)), name
+    number = 2
+    while (text := f"{name}-{number}") in taken:
+        last, number = text, number + 1
+    return last
+
+
+def check_new_result(store: EmbeddingStore, name: str, *, overwrite: bool) -> None:
+    """Refuse a name before any work.
+
+    Raises:
+        StoreError: it cannot be used, or a result has it and is not to be replaced.
+    """
+    path = _result_path(store, name)
+    if name in list_results(store) and not overwrite:
+        remedy = "Pass --overwrite to replace it, or another name with --result."
+        raise StoreError(str(path), "a result of this name exists", remedy)
 
 
 @contextmanager

@@ -256,3 +256,27 @@ def test_scores_order_groups_by_distance_and_empty_groups_come_last(rng: np.rand
 def test_arguments_that_cannot_be_are_named(call: object, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         call()  # type: ignore[operator]  # a function without arguments
+
+
+def test_caution_gives_the_upper_end_of_an_interval_of_the_likelihood(rng: np.random.Generator) -> None:
+    scores, named, correct = drawn(rng, 40, 0.5)
+    likeliest = fit_temperature(scores, named, correct)
+
+    cautious = fit_temperature(scores, named, correct, caution=1.0)
+
+    def loss(temperature: float) -> float:
+        right = int(correct.sum())
+        targets = np.where(correct, (right + 1) / (right + 2), 1 / (len(correct) - right + 2))
+        stated = named_probability(scores, named, temperature).confidence
+        return float(-(targets * np.log(stated) + (1 - targets) * np.log(1 - stated)).sum())
+
+    assert cautious > likeliest
+    assert loss(cautious) - loss(likeliest) == pytest.approx(0.5, abs=1e-5)
+
+
+def test_caution_shrinks_as_observations_grow(rng: np.random.Generator) -> None:
+    ratios = []
+    for rows in (30, 3000):
+        scores, named, correct = drawn(rng, rows, 0.5)
+        ratios.append(fit_temperature(scores, named, correct, caution=1.0) / fit_temperature(scores, named, correct))
+    assert ratios[0] > 1.1 > ratios[1] > 1

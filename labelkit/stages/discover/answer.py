@@ -1,12 +1,8 @@
 """Answer for every unlabeled image: known class, new group, or unsure, with a calibrated confidence.
 
-The confidence is the softmax, at a fitted temperature, of how near the image is to the mean of its group and of the
-others. One temperature is all that some twenty labels can bear, and a probability is what ``--min-confidence`` asks
-for. Conformal prediction bounds errors without trusting the softmax, but only for classes with labels, since nothing
-true is known of new ones: it is offered as a second condition (``--coverage``).
-
-Scores come from the features also for the groups of a classifier: its logits on labeled rows are those of training
-rows, so that no temperature could be fitted to them; and on digits the features order its errors better.
+Classes with labels are told apart by a classifier, other images go to groups, and both flow between near images
+(``classify``). The confidence is calibrated on labels that the answers were made without (``held_out``,
+``confidence``).
 """
 
 from __future__ import annotations
@@ -16,24 +12,23 @@ import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.algorithms.calibration import (
-    Reliability,
-    conformal_threshold,
-    fit_temperature,
-    group_means,
-    group_scores,
-    named_probability,
-    reliability,
-    risk_coverage,
-    softmax,
-)
+from labelkit.algorithms.calibration import risk_coverage
 from labelkit.config.discover import DiscoverAnswerConfig
+from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import ConfigError, DatasetError, StoreError
+from labelkit.stages.discover.classify import Recipe, RowJudge, choose_recipe
+from labelkit.stages.discover.confidence import (
+    Calibration,
+    Confidences,
+    calibrate,
+    confidences,
+    evidence_confidences,
+)
 from labelkit.stages.discover.grouping import group_first, read_grouping
 from labelkit.stages.discover.held_out import Evidence, Grouping, given_label_evidence, hidden_label_evidence
 from labelkit.stages.new_files import check_new_file
@@ -42,40 +37,35 @@ from labelkit.stages.read.given_labels import GivenLabels, labeled_array, labels
 from labelkit.stages.result import Cell, SimpleResult, Table, jsonable
 from labelkit.store.commit import commit_bytes
 from labelkit.store.embeddings import EmbeddingStore, open_store
-from labelkit.store.results import write_result
+from labelkit.store.results import check_new_result, free_name, write_result
 
 DECISIONS = ("known", "new", "unsure", "given", "left out")
 """What ``decisions`` of the result holds, by number: given = has a label; left out = not in the grouping."""
 
 KNOWN, NEW, UNSURE, GIVEN, LEFT_OUT = range(len(DECISIONS))
 
-UNCALIBRATED_TEMPERATURE = 0.1
-"""What the methods train with; the comparison before calibration."""
-
-_BLOCK_ROWS = 1 << 15
 _FEW_LABELS = 10
 
 
 @dataclass(frozen=True)
-class _Confidences:
-    """Of all rows of a grouping, each (n,)."""
+class _Answers:
+    """What the rows of a grouping are called, and what that rests on.
 
-    confidence: NDArray[np.float64]
-    margin: NDArray[np.float64]
-    runner_up: NDArray[np.int64]
-    uncalibrated: NDArray[np.float64]
-    is_single: NDArray[np.bool_]
+    Attributes:
+        found: names and confidences of all rows.
+        calibration: on labels that were hidden or given.
+        calibration_rows: (n,) bool, rows whose given label it used.
+        recipe: how classes were told apart.
+        recipe_scores: share of hidden labels that each recipe named rightly.
+        new_share: of the unlabeled rows, those named by a new group.
+    """
 
-
-@dataclass(frozen=True)
-class _Calibration:
-    """Temperature and conformal threshold with what they rest on."""
-
-    evidence: Evidence
-    temperature: float
-    threshold: float | None
-    before: Reliability
-    after: Reliability
+    found: Confidences
+    calibration: Calibration
+    calibration_rows: NDArray[np.bool_]
+    recipe: Recipe
+    recipe_scores: dict[str, float]
+    new_share: float
 
 
 def answer_images(config: DiscoverAnswerConfig) -> SimpleResult:
@@ -87,44 +77,39 @@ def answer_images(config: DiscoverAnswerConfig) -> SimpleResult:
         ConfigError: files that would be overwritten.
     """
     store = open_store(config.index)
-    name = config.result or "answer"
+    name = config.result or ("answer" if config.overwrite else free_name(store, "answer"))
     table_path = config.csv or store.path.with_name(f"{store.path.stem}.{name}.csv")
     _check_outputs(config, store, table_path)
+    check_new_result(store, name, overwrite=config.overwrite)
     grouped = group_first(config, config.num_clusters) if config.num_clusters is not None else ()
     grouping, given = read_grouping(store, config)
-    usable = given.labels
-    unlabeled = usable < 0
+    unlabeled = given.labels < 0
     if not unlabeled.any():
         raise StoreError(
             str(store.path),
             "every row that is grouped has a label: nothing is left to answer",
             "Embed images without labels too.",
         )
-    is_new = grouping.class_of_group[grouping.group_ids] < 0
-    new_share = float(is_new[unlabeled].mean())
-    evidence, calibration_rows = _evidence(config, store, grouping, given, new_share)
-    calibration = _calibrate(evidence, config.coverage)
-    found = _confidences(grouping, calibration)
+    answers = _answer(config, store, grouping, given)
+    found = answers.found
     sure = found.confidence >= config.min_confidence
     if config.coverage is not None:
         sure &= found.is_single
-    decisions = np.where(sure, np.where(is_new, NEW, KNOWN), UNSURE)
+    decisions = np.where(sure, np.where(grouping.class_of_group[found.named] < 0, NEW, KNOWN), UNSURE)
     decisions[~unlabeled] = GIVEN
-    trained = _network_saw_labels(store)
-    _say(config, calibration, trained, found.confidence[unlabeled], decisions[unlabeled])
+    _say(config, answers, store, found.confidence[unlabeled], decisions[unlabeled])
     counts = {DECISIONS[kind]: int((decisions == kind).sum()) for kind in (KNOWN, NEW, UNSURE)}
-    summary = _summary(config, calibration, grouping, new_share, trained)
-    text = _csv_text(store, grouping, found, decisions, np.flatnonzero(unlabeled))
-    arrays = _arrays(store, grouping, found, decisions, calibration_rows, usable)
+    summary = _summary(config, answers, store)
+    metrics = {"counts": counts, "calibration": summary}
+    arrays = _arrays(store, grouping, answers, decisions, given.labels)
     arrays |= labeled_array(store, grouping.rows, given)
-    arrays["metrics"] = jsonable({"counts": counts, "calibration": summary})  # type: ignore[assignment]  # an object, as metrics may be
-    path = _write_result(config, store, name, arrays, grouping, given, calibration)
-    commit_bytes(table_path, text)
+    path = _write(config, store, name, {**arrays, "metrics": jsonable(metrics)}, grouping, given.source, answers)
+    commit_bytes(table_path, _csv_text(store, grouping, found, decisions, np.flatnonzero(unlabeled)))
     made = [path, table_path, *grouped]
     if config.plot is not None:
         from labelkit.stages.pictures.plots import write_reliability_plot  # matplotlib takes a second to load
 
-        curves = {"before calibration": calibration.before, "after": calibration.after}
+        curves = {"before calibration": answers.calibration.before, "after": answers.calibration.after}
         made.append(write_reliability_plot(config.plot, curves, title="on the labels calibrated with"))
     cells = _group_cells(grouping, found, decisions, unlabeled)
     values: dict[str, object] = {
@@ -140,67 +125,79 @@ def answer_images(config: DiscoverAnswerConfig) -> SimpleResult:
         "calibration": summary,
         "groups": [{"name": c[0], "kind": c[1], "images": c[2], "sure": c[3], "mean_confidence": c[4]} for c in cells],
     }
-    return SimpleResult(values, tuple(made), _tables(counts, cells, calibration))
+    return SimpleResult(values, tuple(made), _tables(counts, cells, answers.calibration))
 
 
-def _evidence(
-    config: DiscoverAnswerConfig, store: EmbeddingStore, grouping: Grouping, given: GivenLabels, new_share: float
-) -> tuple[Evidence, NDArray[np.bool_]]:
-    """Return how often the grouping is right, and which of its rows that was learned from beside those with labels.
+def _answer(config: DiscoverAnswerConfig, store: EmbeddingStore, grouping: Grouping, given: GivenLabels) -> _Answers:
+    """Name all rows, and calibrate on labels that this is done without.
 
     Raises:
         DatasetError: no labels to calibrate with.
     """
-    usable = given.labels
-    if config.calibration_labels is not None:
-        fresh = _given_labels(config.calibration_labels, store, grouping, usable < 0, given.class_names)
-        return given_label_evidence(grouping, fresh), fresh >= 0
-    if not (usable >= 0).any():
+    labels, unlabeled = given.labels, given.labels < 0
+    if unlabeled.all() and config.calibration_labels is None:
         raise DatasetError(
             given.where,
             "has no labels that may be used, and a confidence cannot be calibrated without any",
             "Embed a data set with labels, pass some with --labels, or give some with --calibration-labels FILE.",
         )
-    hidden = hidden_label_evidence(
-        grouping,
-        usable,
-        new_share=new_share,
-        share=config.calibration_share,
-        num_rounds=config.calibration_rounds,
-        seed=config.seed,
-    )
-    if hidden is None:
+    judge = RowJudge(grouping.features)
+    recipe, scores = choose_recipe(judge, labels, keyed_generator(config.seed, "answer-recipe"))
+    shares = judge.shares(labels, recipe, *grouping.of_rows(labels))
+    new_share = float((grouping.class_of_group[shares.argmax(axis=1)] < 0)[unlabeled].mean())
+    calibration_rows = np.zeros(len(grouping.rows), dtype=bool)
+    evidence: Evidence | None
+    if config.calibration_labels is not None:
+        fresh = _given_labels(config.calibration_labels, store, grouping, unlabeled, given.class_names)
+        calibration_rows = fresh >= 0
+        evidence = given_label_evidence(grouping, shares, fresh)
+    else:
+        evidence = hidden_label_evidence(
+            judge,
+            recipe,
+            grouping,
+            labels,
+            new_share=new_share,
+            share=config.calibration_share,
+            num_rounds=config.calibration_rounds,
+            seed=config.seed,
+        )
+    if evidence is None:
         raise DatasetError(
             str(store.path),
             "no class has two labels, so that none can be hidden and looked for",
             "Label more images, or give labels of other images with --calibration-labels FILE.",
         )
-    return hidden, np.zeros(len(grouping.rows), dtype=bool)
+    calibration = calibrate(evidence, config.coverage)
+    found = confidences(shares, grouping.class_of_group, calibration)
+    return _Answers(found, calibration, calibration_rows, recipe, scores, new_share)
 
 
-def _write_result(
+def _write(
     config: DiscoverAnswerConfig,
     store: EmbeddingStore,
     name: str,
-    arrays: dict[str, NDArray[np.generic] | list[str]],
+    arrays: dict[str, Any],
     grouping: Grouping,
-    given: GivenLabels,
-    calibration: _Calibration,
+    source: dict[str, object],
+    answers: _Answers,
 ) -> Path:
-    """Write the answer beside the store, with the options and what follows from them."""
-    params = {
-        key: value
-        for key, value in config.to_yaml_dict(operational=False).items()
-        if key not in ("calibration_labels", "labels", "max_memory")
-    }
-    params |= {"labels": given.source} if given.source else {}
-    params |= {"grouping": grouping.name, "temperature": calibration.temperature}
+    """Write the result."""
+    options = config.to_yaml_dict(operational=False).items()
+    params = {key: value for key, value in options if key not in ("calibration_labels", "labels", "max_memory")}
     return write_result(
         store,
         name,
         kind="answers",
         arrays=arrays,
-        params=params,
+        params={
+            **params,
+            **({"labels": source} if source else {}),
+            "grouping": grouping.name,
+            "recipe": str(answers.recipe),
+            "temperature": answers.calibration.known,
+            "temperature_new": answers.calibration.new,
+        },
         stage="discover answer",
         overwrite=config.overwrite,
     )
@@ -259,42 +256,6 @@ def _given_labels(
     return labels
 
 
-def _calibrate(evidence: Evidence, coverage: float | None) -> _Calibration:
-    scores, named, correct, weights = evidence.scores, evidence.named, evidence.correct, evidence.weights
-    temperature = fit_temperature(scores, named, correct, weights=weights)
-    before, after = (
-        reliability(named_probability(scores, named, value).confidence, correct, weights=weights)
-        for value in (UNCALIBRATED_TEMPERATURE, temperature)
-    )
-    threshold = None
-    if coverage is not None:
-        old = evidence.own >= 0
-        if not old.any():
-            raise DatasetError("--coverage", "no label of a known class to calibrate with", "Label such images.")
-        probabilities = softmax(scores[old], temperature)
-        nonconformity = 1 - probabilities[np.arange(int(old.sum())), evidence.own[old]]
-        amounts = weights[old] / weights[old].sum() * _distinct(evidence, old)
-        threshold = conformal_threshold(nonconformity, coverage, weights=amounts)
-    return _Calibration(evidence, temperature, threshold, before, after)
-
-
-def _confidences(grouping: Grouping, calibration: _Calibration) -> _Confidences:
-    """Score all rows, block by block."""
-    means = group_means(grouping.features, grouping.group_ids, len(grouping.names))
-    parts: list[tuple[NDArray[np.generic], ...]] = []
-    for start in range(0, len(grouping.rows), _BLOCK_ROWS):
-        block = slice(start, start + _BLOCK_ROWS)
-        scores, named = group_scores(grouping.features[block], means), grouping.group_ids[block]
-        found = named_probability(scores, named, calibration.temperature)
-        uncalibrated = named_probability(scores, named, UNCALIBRATED_TEMPERATURE).confidence
-        single = np.ones(len(named), dtype=bool)
-        if calibration.threshold is not None:
-            candidates = softmax(scores, calibration.temperature) >= 1 - calibration.threshold
-            single = (candidates.sum(axis=1) == 1) & candidates[np.arange(len(named)), named]
-        parts.append((found.confidence, found.margin, found.runner_up, uncalibrated, single))
-    return _Confidences(*(np.concatenate(column) for column in zip(*parts, strict=True)))
-
-
 def _network_saw_labels(store: EmbeddingStore) -> Literal["yes", "no", "unknown"]:
     """Whether the network that made the features was trained with the labels, as far as a store tells."""
     if "logits" in store.extras:
@@ -305,14 +266,15 @@ def _network_saw_labels(store: EmbeddingStore) -> Literal["yes", "no", "unknown"
 
 def _say(
     config: DiscoverAnswerConfig,
-    calibration: _Calibration,
-    trained: str,
+    answers: _Answers,
+    store: EmbeddingStore,
     confidence: NDArray[np.float64],
     decisions: NDArray[np.int64],
 ) -> None:
     """Warn of what the numbers cannot show."""
-    progress = current_progress()
-    if config.calibration_labels is None and trained == "yes":
+    progress, calibration = current_progress(), answers.calibration
+    progress.message(f"classes told apart by {answers.recipe}")
+    if config.calibration_labels is None and _network_saw_labels(store) == "yes":
         progress.warning(
             "the network was trained with the labels that are hidden here, so that their images look easier than "
             "others: confidences are likely too high. Label a few other images and pass --calibration-labels FILE"
@@ -330,27 +292,21 @@ def _say(
         )
 
 
-def _distinct(evidence: Evidence, chosen: NDArray[np.bool_]) -> float:
-    """Labels behind some rows of the evidence."""
-    return evidence.num_labels * float(chosen.mean())
-
-
-def _summary(
-    config: DiscoverAnswerConfig, calibration: _Calibration, grouping: Grouping, new_share: float, trained: str
-) -> dict[str, object]:
-    evidence = calibration.evidence
+def _summary(config: DiscoverAnswerConfig, answers: _Answers, store: EmbeddingStore) -> dict[str, object]:
+    calibration = answers.calibration
+    evidence, trained = calibration.evidence, _network_saw_labels(store)
     hidden = config.calibration_labels is None
     tested_new = bool((evidence.own < 0).any())
     if hidden:
-        source = "labels of the store, hidden from repeated semi-supervised clusterings of the features"
-        held_out = "the clusterings"
+        source = "labels of the store, hidden in turn from classifier, groups and spreading"
+        held_out = "classifier, groups and spreading"
         new_means = (
             "classes hidden whole: how often their images share one new group; their features may be easier than those "
             "of classes that are really new"
         )
     else:
         source = "labels given for images without one"
-        held_out = "network and grouping"
+        held_out = "network, classifier and groups"
         new_means = "images of classes no group is named by: how often they share one new group"
     return {
         "method": "temperature scaling" + ("" if config.coverage is None else " and split conformal prediction"),
@@ -364,17 +320,17 @@ def _summary(
         "rows_of_new_classes": int((evidence.own < 0).sum()),
         "rounds": config.calibration_rounds if hidden else None,
         "share": config.calibration_share if hidden else None,
-        "new_share": new_share,
+        "new_share": answers.new_share,
         "confidence_of_new_groups": new_means if tested_new else "not tested: the temperature of the known classes",
         "accuracy_known": evidence.accuracy(new=False),
         "accuracy_new": evidence.accuracy(new=True),
-        "temperature": calibration.temperature,
-        "uncalibrated_temperature": UNCALIBRATED_TEMPERATURE,
+        "temperature": calibration.known,
+        "temperature_new": calibration.new,
+        "classifier": str(answers.recipe),
+        "classifier_scores": [{"classifier": name, "right": right} for name, right in answers.recipe_scores.items()],
         "before": calibration.before.to_dict(),
         "after": calibration.after.to_dict(),
-        "aurc": risk_coverage(
-            named_probability(evidence.scores, evidence.named, calibration.temperature).confidence, evidence.correct
-        ).aurc,
+        "aurc": risk_coverage(evidence_confidences(calibration), evidence.correct).aurc,
         "coverage": config.coverage,
         "conformal_threshold": calibration.threshold,
     }
@@ -383,7 +339,7 @@ def _summary(
 def _csv_text(
     store: EmbeddingStore,
     grouping: Grouping,
-    found: _Confidences,
+    found: Confidences,
     decisions: NDArray[np.int64],
     order: NDArray[np.int64],
 ) -> bytes:
@@ -396,7 +352,7 @@ def _csv_text(
         writer.writerow(
             [
                 store.sample_ids[int(grouping.rows[place])],
-                grouping.names[int(grouping.group_ids[place])],
+                grouping.names[int(found.named[place])],
                 DECISIONS[int(decisions[place])],
                 f"{found.confidence[place]:.4f}",
                 f"{found.margin[place]:.4f}",
@@ -410,9 +366,8 @@ def _csv_text(
 def _arrays(
     store: EmbeddingStore,
     grouping: Grouping,
-    found: _Confidences,
+    answers: _Answers,
     decisions: NDArray[np.int64],
-    calibration_rows: NDArray[np.bool_],
     usable: NDArray[np.int64],
 ) -> dict[str, NDArray[np.generic] | list[str]]:
     """Columns of the result; a row with a label belongs to the group of its class, with certainty."""
@@ -422,7 +377,7 @@ def _arrays(
         column[grouping.rows] = values
         return column
 
-    group_ids = grouping.group_ids.copy()
+    found, group_ids = answers.found, answers.found.named.copy()
     for group, label in enumerate(grouping.class_of_group):
         if label >= 0:
             group_ids[usable == label] = group
@@ -435,31 +390,31 @@ def _arrays(
         "margin": full(np.where(is_given, 1, found.margin), 0, np.float32),
         "decisions": full(decisions, LEFT_OUT, np.uint8),
         "decision_names": list(DECISIONS),
-        "calibration_rows": full(calibration_rows, 0, np.uint8),
+        "calibration_rows": full(answers.calibration_rows, 0, np.uint8),
         "names": grouping.names,
         "new_classes": (grouping.class_of_group < 0).astype(np.uint8),
     }
 
 
 def _group_cells(
-    grouping: Grouping, found: _Confidences, decisions: NDArray[np.int64], unlabeled: NDArray[np.bool_]
+    grouping: Grouping, found: Confidences, decisions: NDArray[np.int64], unlabeled: NDArray[np.bool_]
 ) -> list[list[Cell]]:
     cells: list[list[Cell]] = []
     for group, name in enumerate(grouping.names):
-        mine = unlabeled & (grouping.group_ids == group)
+        mine = unlabeled & (found.named == group)
         kind = "new" if grouping.class_of_group[group] < 0 else "known"
         mean = float(found.confidence[mine].mean()) if mine.any() else float("nan")
         cells.append([name, kind, int(mine.sum()), int((decisions[mine] != UNSURE).sum()), mean])
     return cells
 
 
-def _tables(counts: dict[str, int], cells: list[list[Cell]], calibration: _Calibration) -> tuple[Table, ...]:
+def _tables(counts: dict[str, int], cells: list[list[Cell]], calibration: Calibration) -> tuple[Table, ...]:
     evidence = calibration.evidence
     checked: list[Cell] = [
         evidence.num_labels,
         100 * evidence.accuracy(new=False),
         100 * evidence.accuracy(new=True),
-        calibration.temperature,
+        calibration.known,
         calibration.before.ece,
         calibration.after.ece,
     ]

@@ -22,8 +22,6 @@ from labelkit.store.embeddings import EmbeddingStore
 from labelkit.store.results import Result, list_results, read_result
 
 _PREFERRED = ("head", "ss-kmeans", "categories")
-# With fewer, clusterings that lack some labels end in worse optima than the grouping: confidences come out too low.
-_FEWEST_INITS = 10
 
 
 def group_first(config: DiscoverAnswerConfig, num_clusters: int) -> tuple[Path, ...]:
@@ -95,10 +93,9 @@ def read_grouping(store: EmbeddingStore, config: DiscoverAnswerConfig) -> tuple[
         source = dict(result.params.get("labels") or {})
     given = replace(given, labels=labels, class_names=class_names, source=source)
     params = result.params
-    inits, iterations, tol = params.get("num_inits"), params.get("max_iterations"), params.get("tolerance")
-    num_inits = config.num_inits or max(_FEWEST_INITS, inits if isinstance(inits, int) else 0)
+    iterations, tol = params.get("max_iterations"), params.get("tolerance")
     Memory.of(config).require(
-        held_out_bytes(len(rows), store.dim, len(result.arrays["names"]), num_inits),
+        held_out_bytes(len(rows), store.dim, len(result.arrays["names"]), config.num_inits),
         f"answers for {len(rows):,} rows of {store.dim} numbers",
     )
     features = check_features(store, rows)
@@ -110,7 +107,7 @@ def read_grouping(store: EmbeddingStore, config: DiscoverAnswerConfig) -> tuple[
         group_ids=np.asarray(ids, dtype=np.int64)[rows],
         class_of_group=class_of_group,
         names=list(result.arrays["names"]),
-        num_inits=num_inits,
+        num_inits=config.num_inits,
         max_iter=iterations if isinstance(iterations, int) and iterations > 0 else 100,
         tol=float(tol) if isinstance(tol, int | float) and tol >= 0 else 1e-4,
     )

@@ -1,18 +1,18 @@
-"""Collect evidence of how often a grouping is right, from labels that it was not made with.
+"""Collect evidence of how often answers are right, from labels that they were made without.
 
 Two sources:
-    - labels hidden: the rows are clustered again, several times, each time without some of the labels. Hidden rows
-      of classes that keep a label show how often a known class is named rightly; classes hidden whole show what
-      becomes of classes without labels: taken for a known class, scattered, or kept together in one new group.
-    - labels given: rows whose label nothing was trained with are looked up in the grouping itself.
+    - labels hidden: answers are made again, several times, each time without some of the labels. Hidden rows of classes
+      that keep a label show how often a known class is named rightly; classes hidden whole show what becomes of classes
+      without labels: taken for a known class, scattered, or kept together in one new group.
+    - labels given: rows whose label nothing was made with are looked up in the answers themselves.
 
 Whether the new group of a row is "the" group of its class is judged by the few rows there are, in two ways whose
 errors have opposite signs: by one-to-one matching of all of them, in which a row votes for itself, and by the other
 rows alone. A row gets the mean of both verdicts. On digits with 20 to 100 labels the mean over rows came within 0.05
 of the true accuracy, where the first was too high by up to 0.08 and the second too low by as much.
 
-What is held out from what: hidden labels are held out from the clusterings, but not from the network that made the
-features if that was trained with them, and not from the number of groups, which stays as it is.
+What is held out from what: hidden labels are held out from classifier, groups and spreading, but not from the network
+that made the features if that was trained with them, and not from the number of groups, which stays as it is.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.algorithms.calibration import group_means, group_scores, leave_one_out_agreement
+from labelkit.algorithms.calibration import leave_one_out_agreement
 from labelkit.algorithms.clustering import semi_supervised_kmeans
 from labelkit.algorithms.matching import match_clusters
 from labelkit.data.keyed_random import keyed_generator
+from labelkit.stages.discover.classify import Recipe, RowJudge, log_shares
 from labelkit.stages.progress import current_progress
 
 _HIDDEN_CLASSES = 0.2
@@ -41,10 +42,10 @@ class Grouping:
         stage: the command that made it.
         rows: (n,) int64, rows of the store.
         features: (n, d) float32, as they were clustered.
-        group_ids: (n,) int64 in ``[0, k)``.
+        group_ids: (n,) int64 in ``[0, k)``, as the result has them.
         class_of_group: (k,) int64, class of the store, -1 = new.
         names: of the groups.
-        num_inits, max_iter, tol: settings of the clustering.
+        num_inits, max_iter, tol: settings of the clusterings of rounds.
     """
 
     name: str
@@ -58,14 +59,30 @@ class Grouping:
     max_iter: int
     tol: float
 
+    @property
+    def has_new(self) -> bool:
+        """Whether a group is new."""
+        return bool((self.class_of_group < 0).any())
+
+    def of_rows(self, labels: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]] | tuple[None, None]:
+        """Groups of the rows and class of each group; ``None``: the classes with labels are all groups there are.
+
+        Args:
+            labels: (n,) int64, -1 = none.
+        """
+        if np.array_equal(self.class_of_group, np.unique(labels[labels >= 0])):
+            return None, None
+        return self.group_ids, self.class_of_group
+
 
 @dataclass(frozen=True)
 class Evidence:
     """Rows with a known answer, and what a grouping made without their label said.
 
     Attributes:
-        scores: (m, k) float64, see ``group_scores``.
+        scores: (m, k) float64, logarithms of the shares.
         named: (m,) int64, the group named.
+        named_new: (m,) whether that is a new one.
         correct: (m,) float64, 1 = the class was named, or the new group is the one of the row's class, 0 = not,
             0.5 = the two judges of new groups differ.
         own: (m,) int64, the group of the row's class; -1 for a class without labels.
@@ -75,6 +92,7 @@ class Evidence:
 
     scores: NDArray[np.float64]
     named: NDArray[np.int64]
+    named_new: NDArray[np.bool_]
     correct: NDArray[np.float64]
     own: NDArray[np.int64]
     weights: NDArray[np.float64]
@@ -92,6 +110,7 @@ class _Collector:
 
     scores: list[NDArray[np.float64]]
     named: list[NDArray[np.int64]]
+    named_new: list[NDArray[np.bool_]]
     correct: list[NDArray[np.float64]]
     own: list[NDArray[np.int64]]
     sources: list[NDArray[np.int64]]
@@ -113,6 +132,7 @@ class _Collector:
             verdict[new] = _judge_new(np.where(class_of_group[named[new]] < 0, named[new], -1), classes[new])
         self.scores.append(scores)
         self.named.append(named)
+        self.named_new.append(class_of_group[named] < 0)
         self.correct.append(verdict)
         self.own.append(own)
         self.sources.append(sources)
@@ -124,8 +144,10 @@ class _Collector:
         num_labels = len(np.unique(sources))
         share = new_share if new.any() and not new.all() else float(new.all())
         weights = np.where(new, share / max(int(new.sum()), 1), (1 - share) / max(int((~new).sum()), 1)) * num_labels
-        scores, named = np.concatenate(self.scores), np.concatenate(self.named)
-        return Evidence(scores, named, np.concatenate(self.correct), own, weights, num_labels)
+        correct, named_new = np.concatenate(self.correct), np.concatenate(self.named_new)
+        return Evidence(
+            np.concatenate(self.scores), np.concatenate(self.named), named_new, correct, own, weights, num_labels
+        )
 
 
 def _judge_new(group_ids: NDArray[np.int64], classes: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -141,6 +163,8 @@ def _judge_new(group_ids: NDArray[np.int64], classes: NDArray[np.int64]) -> NDAr
 
 
 def hidden_label_evidence(
+    judge: RowJudge,
+    recipe: Recipe,
     grouping: Grouping,
     labels: NDArray[np.int64],
     *,
@@ -149,75 +173,103 @@ def hidden_label_evidence(
     num_rounds: int,
     seed: int,
 ) -> Evidence | None:
-    """Cluster again without some of the labels, and look where their rows go.
+    """Answer again without some of the labels, and look what their rows are called.
 
     Each round hides ``share`` of the labels of every class that has two or more (at least one, and one is kept), and
     a fifth of the classes whole (at least one) if there are new groups at all and another class is left. All classes
-    take their turn. A class with one label is never tested; it is hidden with the others.
+    take their turn. A class with one label is never tested; it is hidden with the others. With new groups, each round
+    makes its own groups by semi-supervised k-means.
 
     Args:
+        judge: the rows.
+        recipe: how classes are told apart.
         grouping: what is to be judged; its number of groups and settings are used.
         labels: (n,) int64, usable labels of the rows of the grouping, -1 = none.
         new_share: share of the images that is taken to be of new classes; weighs the two kinds of evidence.
         share: see above.
-        num_rounds: clusterings.
+        num_rounds: rounds.
         seed: of what is hidden and of the starts.
 
     Returns:
         The evidence; None if no label can be hidden.
     """
-    features = grouping.features
     classes, counts = np.unique(labels[labels >= 0], return_counts=True)
-    has_new = bool((grouping.class_of_group < 0).any())
-    num_hidden = max(1, round(_HIDDEN_CLASSES * len(classes))) if has_new and len(classes) > 1 else 0
+    num_hidden = max(1, round(_HIDDEN_CLASSES * len(classes))) if grouping.has_new and len(classes) > 1 else 0
     if not (counts > 1).any():
         return None
-    # Rows without a label must be enough to start the others from, whatever a classifier's groups hold.
-    most = len(classes) + int((labels < 0).sum())
-    num_groups = min(most, max(len(np.unique(grouping.group_ids)), len(classes)))
     turn = keyed_generator(seed, "calibration-classes").permutation(classes)
-    collector = _Collector([], [], [], [], [])
-    with current_progress().task("clusterings with hidden labels", total=num_rounds) as task:
+    collector = _Collector([], [], [], [], [], [])
+    with current_progress().task("rounds with hidden labels", total=num_rounds) as task:
         for number in range(num_rounds):
             generator = keyed_generator(seed, "calibration", epoch=number)
             whole = np.take(turn, np.arange(num_hidden) + number * num_hidden, mode="wrap")
-            hidden = np.isin(labels, whole) & (labels >= 0)
-            tested = np.zeros(len(labels), dtype=bool)
-            for label, count in zip(classes, counts, strict=True):
-                rows = np.flatnonzero(labels == label)
-                if count < 2:
-                    continue
-                if label in whole:
-                    tested[rows] = True
-                else:
-                    chosen = generator.permutation(rows)[: min(count - 1, max(1, round(share * count)))]
-                    hidden[chosen] = tested[chosen] = True
-            kept = (labels >= 0) & ~hidden
-            found = semi_supervised_kmeans(
-                features[~kept],
-                features[kept],
-                labels[kept],
-                num_groups,
-                generator=generator,
-                num_inits=grouping.num_inits,
-                max_iter=grouping.max_iter,
-                tol=grouping.tol,
-            )
-            group_ids = np.empty(len(features), dtype=np.int64)
-            group_ids[~kept], group_ids[kept] = found.unlabeled_ids, found.labeled_ids
-            means = group_means(features, group_ids, num_groups)
+            hidden, tested = _hide(labels, classes, counts, whole, share, generator)
+            kept = np.where(hidden, -1, labels)
+            group_ids, class_of_group = _groups_without(judge, grouping, kept, generator)
+            shares = judge.shares(kept, recipe, group_ids, class_of_group)
             rows = np.flatnonzero(tested)
-            scores = group_scores(features[rows], means)
-            collector.add(scores, group_ids[rows], found.class_of_cluster, labels[rows], rows)
+            scores = log_shares(shares[rows])
+            collector.add(scores, scores.argmax(axis=1), class_of_group, labels[rows], rows)
             task.advance(1)
     return collector.finish(new_share)
 
 
-def given_label_evidence(grouping: Grouping, labels: NDArray[np.int64]) -> Evidence:
-    """Look up rows whose label the grouping was made without.
+def _hide(
+    labels: NDArray[np.int64],
+    classes: NDArray[np.int64],
+    counts: NDArray[np.int64],
+    whole: NDArray[np.int64],
+    share: float,
+    generator: np.random.Generator,
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Rows whose label is hidden in a round, and those of them that are looked for; both (n,)."""
+    hidden = np.isin(labels, whole) & (labels >= 0)
+    tested = np.zeros(len(labels), dtype=bool)
+    for label, count in zip(classes, counts, strict=True):
+        rows = np.flatnonzero(labels == label)
+        if count < 2:
+            continue
+        if label in whole:
+            tested[rows] = True
+        else:
+            chosen = generator.permutation(rows)[: min(count - 1, max(1, round(share * count)))]
+            hidden[chosen] = tested[chosen] = True
+    return hidden, tested
+
+
+def _groups_without(
+    judge: RowJudge, grouping: Grouping, kept: NDArray[np.int64], generator: np.random.Generator
+) -> tuple[NDArray[np.int64] | None, NDArray[np.int64]]:
+    """Groups made with the labels that are kept, and the class of each, -1 = new; ``None``: the classes are the groups.
+
+    Their number is that of the grouping, but for groups that the rows left over cannot start.
+    """
+    if not grouping.has_new:
+        return None, np.unique(kept[kept >= 0])
+    free, features = kept < 0, judge.features
+    num_classes = len(np.unique(kept[~free]))
+    num_groups = min(num_classes + int(free.sum()), max(len(grouping.names), num_classes))
+    found = semi_supervised_kmeans(
+        features[free],
+        features[~free],
+        kept[~free],
+        num_groups,
+        generator=generator,
+        num_inits=grouping.num_inits,
+        max_iter=grouping.max_iter,
+        tol=grouping.tol,
+    )
+    group_ids = np.empty(len(features), dtype=np.int64)
+    group_ids[free], group_ids[~free] = found.unlabeled_ids, found.labeled_ids
+    return group_ids, found.class_of_cluster
+
+
+def given_label_evidence(grouping: Grouping, shares: NDArray[np.float64], labels: NDArray[np.int64]) -> Evidence:
+    """Look up rows whose label the answers were made without.
 
     Args:
-        grouping: what is to be judged.
+        grouping: the groups.
+        shares: (n, k) of the groups, made without these labels.
         labels: (n,) int64, the given labels of the rows of the grouping, -1 = none, at least one; a class that no
             group is named by counts as new.
 
@@ -225,8 +277,7 @@ def given_label_evidence(grouping: Grouping, labels: NDArray[np.int64]) -> Evide
         The evidence, every row with weight 1.
     """
     rows = np.flatnonzero(labels >= 0)
-    means = group_means(grouping.features, grouping.group_ids, len(grouping.class_of_group))
-    scores = group_scores(grouping.features[rows], means)
-    collector = _Collector([], [], [], [], [])
-    collector.add(scores, grouping.group_ids[rows], grouping.class_of_group, labels[rows], rows)
+    scores = log_shares(shares[rows])
+    collector = _Collector([], [], [], [], [], [])
+    collector.add(scores, scores.argmax(axis=1), grouping.class_of_group, labels[rows], rows)
     return collector.finish(float((collector.own[0] < 0).mean()))

@@ -21,7 +21,7 @@ from labelkit.stages.read.given_labels import class_names_of
 from labelkit.stages.read.rows import split_rows
 from labelkit.stages.result import Cell, SimpleResult, Table, jsonable
 from labelkit.store.embeddings import EmbeddingStore, open_store
-from labelkit.store.results import Result, read_result, write_result
+from labelkit.store.results import Result, newest_name, read_result, write_result
 
 _SHARES = (0.5, 0.8, 1.0)
 _CURVE_POINTS = 100
@@ -37,7 +37,7 @@ def evaluate_answer(config: EvaluateAnswerConfig) -> SimpleResult:
     if config.plot is not None:
         check_new_file(config.plot, overwrite=config.overwrite, option="--plot")
     store = open_store(config.index)
-    result = read_result(store, config.answer)
+    result = read_result(store, config.answer or newest_name(store, "answer"))
     if result.kind != "answers":
         problem = f"is no answer but holds {result.kind} ({result.stage})"
         raise StoreError(result.where, problem, "Name a result of `labelkit discover answer` with --answer.")
@@ -51,7 +51,7 @@ def evaluate_answer(config: EvaluateAnswerConfig) -> SimpleResult:
                 config.result,
                 kind="evaluation",
                 arrays={"metrics": jsonable(values | {"index": store.path.name})},  # type: ignore[dict-item]  # an object, as metrics may be
-                params={"answer": config.answer, "split": config.split, "bins": config.bins},
+                params={"answer": result.name, "split": config.split, "bins": config.bins},
                 stage="evaluate answer",
                 overwrite=config.overwrite,
             )

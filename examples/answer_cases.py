@@ -1,0 +1,142 @@
+"""Are answers at least as good as the simplest good classifier? Cases cut from a store whose labels are all known.
+
+    python examples/answer_cases.py --out examples/results/answer_cases_digits.json
+    python examples/answer_cases.py --index photos.h5 --out cases.json
+
+Each case keeps the labels of 2, 5 or 20 images a class, in all classes or in half of them, and answers for all other
+images by ``labelkit discover answer --num-clusters`` (the true number). Beside it, on the same features and labels:
+with labels in all classes, scikit-learn's logistic regression and label spreading; with labels in half, semi-supervised
+k-means. Accuracy is All by one-to-one matching where classes have no labels. The last columns say what share of the
+images is answered at a confidence, and how many of these are right. Without ``--index``: the pixels of the digits.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import labelkit
+import numpy as np
+from labelkit.metrics.clustering import cluster_accuracy
+from numpy.typing import NDArray
+from sklearn.linear_model import LogisticRegression
+from sklearn.semi_supervised import LabelSpreading
+
+LABELS_PER_CLASS = (2, 5, 20)
+SHARES = (1.0, 0.5)
+LIMITS = (0.5, 0.8, 0.95)
+PEERS = ("logistic regression", "logistic regression, unit rows", "label spreading", "ss-kmeans")
+
+
+def draw(truth: NDArray[np.int64], per_class: int, share: float, seed: int) -> NDArray[np.int64]:
+    """Return the labels of some images of some classes, -1 = none."""
+    rng = np.random.default_rng(seed)
+    classes = np.unique(truth)
+    labels = np.full(len(truth), -1)
+    for label in np.sort(rng.permutation(classes)[: round(share * len(classes))]):
+        rows = rng.permutation(np.flatnonzero(truth == label))[:per_class]
+        labels[rows] = label
+    return labels
+
+
+def accuracy_of_peers(
+    features: NDArray[np.float32], truth: NDArray[np.int64], labels: NDArray[np.int64]
+) -> dict[str, float]:
+    """Accuracy of scikit-learn's classifiers on the images without a label."""
+    known = labels >= 0
+    unit = features / np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-12)
+    found = {}
+    for name, rows in (("logistic regression", features), ("logistic regression, unit rows", unit)):
+        fitted = LogisticRegression(max_iter=2000).fit(rows[known], labels[known])
+        found[name] = float((fitted.predict(rows[~known]) == truth[~known]).mean())
+    spread = LabelSpreading(kernel="knn", n_neighbors=7, alpha=0.2, max_iter=100).fit(unit, labels)
+    found["label spreading"] = float((spread.transduction_[~known] == truth[~known]).mean())
+    return found
+
+
+def run_case(index: Path, folder: Path, per_class: int, share: float, seed: int) -> dict[str, Any]:
+    """Answer one case and score it."""
+    with labelkit.open_store(index) as store:
+        truth = np.asarray(store.labels, dtype=np.int64)
+        ids, names = list(store.ids), list(store.class_names)
+        features = np.asarray(store.embeddings, dtype=np.float32)
+    labels = draw(truth, per_class, share, seed)
+    unlabeled = labels < 0
+    table = folder / "known.csv"
+    lines = [f"{ids[row]},{names[labels[row]]}\n" for row in np.flatnonzero(~unlabeled)]
+    table.write_text("path,label\n" + "".join(lines))
+    num_classes = len(np.unique(truth))
+    started = time.perf_counter()
+    made = labelkit.discover.answer(
+        index=index, labels=table, num_clusters=num_classes, min_confidence=0.0, csv=folder / "answers.csv",
+        seed=seed, overwrite=True,
+    )  # fmt: skip
+    seconds = time.perf_counter() - started
+    with labelkit.open_store(index) as store:
+        arrays = store.result("answer").arrays
+        groups = store.result("ss-kmeans").arrays["cluster_ids"]
+    named, confidence = np.asarray(arrays["group_ids"]), np.asarray(arrays["confidence"])
+    is_new = np.asarray(arrays["new_classes"], dtype=bool)
+    class_of_group = np.array(
+        [-1 if new else names.index(name) for name, new in zip(arrays["names"], is_new, strict=True)]
+    )
+    row: dict[str, Any] = {"labels": per_class, "share": share, "seed": seed, "seconds": round(seconds, 2)}
+    row["classifier"] = made["calibration"]["classifier"]
+    old_classes = np.isin(np.arange(len(names)), labels[~unlabeled])
+    scores = cluster_accuracy(truth[unlabeled], named[unlabeled], old_classes)
+    if share == 1:
+        right = class_of_group[named] == truth
+        row |= {"ours": float(right[unlabeled].mean()), **accuracy_of_peers(features, truth, labels)}
+    else:
+        peer = cluster_accuracy(truth[unlabeled], np.asarray(groups)[unlabeled], old_classes)
+        row |= {"ours": scores.all_accuracy, "ours old": scores.old_accuracy, "ours new": scores.new_accuracy}
+        row["ss-kmeans"] = peer.all_accuracy
+        matched = scores.mapping
+        right = np.where(is_new[named], (matched[named] == truth) & ~old_classes[truth], class_of_group[named] == truth)
+    for limit in LIMITS:
+        sure = unlabeled & (confidence >= limit)
+        row[f"answered at {limit}"] = float(sure.sum() / unlabeled.sum())
+        row[f"right at {limit}"] = float(right[sure].mean()) if sure.any() else None
+    return row
+
+
+def main() -> None:
+    """Run the cases and print a line for each."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--index", type=Path, help="store with labels of all images; default: pixels of the digits")
+    parser.add_argument("--labels-per-class", type=int, nargs="+", default=LABELS_PER_CLASS)
+    parser.add_argument("--shares", type=float, nargs="+", default=SHARES, help="of the classes that have labels")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--out", type=Path, help="JSON file to write")
+    options = parser.parse_args()
+    rows = []
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        index = folder / "cases.h5"
+        if options.index is None:
+            labelkit.embed(dataset="digits", backbone="pixels", image_size=8, split="all", out=index)
+        else:
+            with labelkit.open_store(options.index):
+                index.write_bytes(options.index.read_bytes())
+        for share in options.shares:
+            for per_class in options.labels_per_class:
+                cases = [run_case(index, folder, per_class, share, seed) for seed in range(options.seeds)]
+                rows += cases
+                peers = [
+                    key for key in cases[0] if key in ("ss-kmeans", "label spreading") or key.startswith("logistic")
+                ]
+                shown = [f"{key} {100 * statistics.mean(case[key] for case in cases):.1f}" for key in ("ours", *peers)]
+                print(f"{per_class} labels in {share:.0%} of the classes: {', '.join(shown)}", flush=True)
+    if options.out is not None:
+        record = {"command": "python " + " ".join(sys.argv), "seeds": options.seeds, "rows": rows}
+        options.out.write_text(json.dumps(record, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,202 @@
+"""Which class or group each row belongs to: a classifier where there are labels, groups where there are none.
+
+    1. classes: logistic regression on the labeled rows, or their nearest mean
+    2. groups: how near a row is to the mean of each group; the known ones share their part as the classifier says
+    3. shares flow between near rows (``algorithms.label_spreading``); labeled rows keep what is known of them
+Which classifier, and how far shares flow, is chosen by labels hidden from it.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelkit.algorithms.calibration import group_means, group_scores, softmax
+from labelkit.algorithms.label_spreading import neighbor_graph, spread_labels
+
+Doubles = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+#: Temperature of the nearness to group means, for rows of length 1.
+_GROUP_TEMPERATURE: Final = 0.02
+#: Of the part of a row that known groups have together, the share that the classifier hands out among them.
+_CLASSIFIER_SHARE: Final = 0.5
+#: Mean squared length of the rows that logistic regression sees, and its inverse regularization.
+_REGRESSION_SCALE: Final = 100.0
+_REGRESSION_C: Final = 10.0
+_LEAST: Final = 1e-12
+_FOLDS: Final = 5
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How classes are told apart.
+
+    Attributes:
+        classifier: ``logistic regression``, ``nearest mean``, or ``none``: labels alone, as far as they spread.
+        alpha: how far shares flow, in [0, 1); 0: not at all.
+    """
+
+    classifier: Literal["logistic regression", "nearest mean", "none"] = "logistic regression"
+    alpha: float = 0.8
+
+    def __str__(self) -> str:
+        if self.classifier == "none":
+            return "label spreading"
+        return self.classifier + (", then label spreading" if self.alpha else "")
+
+
+DEFAULT: Final = Recipe()
+RECIPES: Final = (
+    DEFAULT,
+    Recipe("logistic regression", 0.95),
+    Recipe("logistic regression", 0.0),
+    Recipe("nearest mean", 0.8),
+    Recipe("nearest mean", 0.0),
+    Recipe("none", 0.99),
+)
+
+
+class RowJudge:
+    """Rows to be judged again and again, with other labels or other groups.
+
+    Args:
+        features: (n, d) float32, as they were grouped; n >= 2.
+    """
+
+    def __init__(self, features: NDArray[np.float32]) -> None:
+        self.features = features
+        squares = np.square(features, dtype=np.float64).sum(axis=1)
+        # a row of zeros has no direction; it goes with the mean
+        joined = np.where(squares[:, None] > 0, features, features.mean(axis=0) + np.float32(_LEAST))
+        self.graph: Any = neighbor_graph(joined)
+        self._scale = float(squares.mean()) or 1.0
+        self._center = features.mean(axis=0)
+        self._spread = float(np.sqrt(np.square(features - self._center, dtype=np.float64).sum(axis=1).mean())) or 1.0
+
+    def class_shares(self, labels: Ints, classes: Ints, classifier: str) -> Doubles:
+        """(n, c) shares of the classes by the classifier alone; rows sum to 1, zeros with ``none``.
+
+        Args:
+            labels: (n,), -1 = none; every class has one.
+            classes: (c,) labels of the columns.
+            classifier: of a :class:`Recipe`.
+        """
+        rows = np.flatnonzero(labels >= 0)
+        columns = np.searchsorted(classes, labels[rows])
+        if classifier == "none":
+            return np.zeros((len(labels), len(classes)))
+        if len(classes) == 1:
+            return np.ones((len(labels), 1))
+        if classifier == "nearest mean":
+            means = group_means(self.features[rows], columns, len(classes))
+            means *= np.sqrt(self._scale) / np.maximum(np.linalg.norm(means, axis=1, keepdims=True), _LEAST)
+            return softmax(group_scores(self.features, means), 0.05 * self._scale)
+        return self._regression(rows, columns)
+
+    def _regression(self, rows: Ints, columns: Ints) -> Doubles:
+        """Shares by multinomial logistic regression on centered rows of mean length sqrt(_REGRESSION_SCALE)."""
+        from sklearn.exceptions import ConvergenceWarning  # scikit-learn takes a second to load
+        from sklearn.linear_model import LogisticRegression
+
+        known = self.features[rows] - self._center
+        moved = self.features - self._center
+        if len(rows) < moved.shape[1]:
+            # the solution lies in the span of the labeled rows, where it is found in fewer dimensions
+            basis = np.linalg.qr(known.T).Q
+            known, moved = known @ basis, moved @ basis
+        scale = np.float32(np.sqrt(_REGRESSION_SCALE) / self._spread)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)  # the shares hardly change any more by then
+            fitted = LogisticRegression(C=_REGRESSION_C, max_iter=200).fit(known * scale, columns)
+        found: Doubles = fitted.predict_proba(moved * scale).astype(np.float64)
+        return found
+
+    def shares(
+        self,
+        labels: Ints,
+        recipe: Recipe,
+        group_ids: Ints | None = None,
+        class_of_group: Ints | None = None,
+        *,
+        found: Doubles | None = None,
+    ) -> Doubles:
+        """(n, k) shares of classes, or of groups; rows sum to 1.
+
+        Args:
+            labels: (n,), -1 = none.
+            recipe: how classes are told apart.
+            group_ids: (n,) groups in ``[0, k)``; ``None``: the classes that have labels are all there are.
+            class_of_group: (k,) class of each group, -1 = new; every labeled class has one.
+            found: ``class_shares`` of these labels and the recipe's classifier, if they are known already.
+        """
+        classes = np.unique(labels[labels >= 0])
+        if found is None:
+            found = self.class_shares(labels, classes, recipe.classifier)
+        columns, start = np.arange(len(classes)), found.copy()
+        if group_ids is not None and class_of_group is not None:
+            columns = np.array([int(np.flatnonzero(class_of_group == label)[0]) for label in classes])
+            means = group_means(self.features, group_ids, len(class_of_group))
+            start = softmax(group_scores(self.features, means), _GROUP_TEMPERATURE * self._scale)
+            if recipe.classifier != "none":
+                part = start[:, columns].sum(axis=1, keepdims=True)
+                start[:, columns] = (1 - _CLASSIFIER_SHARE) * start[:, columns] + _CLASSIFIER_SHARE * part * found
+        rows = np.flatnonzero(labels >= 0)
+        own = columns[np.searchsorted(classes, labels[rows])]
+        start[rows] = 0
+        # alone, a class with many labels would win by their number
+        start[rows, own] = 1 / np.bincount(own)[own] if recipe.classifier == "none" and group_ids is None else 1
+        if recipe.alpha == 0:
+            return start
+        return spread_labels(self.graph, start, alpha=recipe.alpha, num_iterations=100 if recipe.alpha > 0.95 else 30)
+
+
+def log_shares(shares: Doubles) -> Doubles:
+    """Logarithms of shares, as scores that a temperature can sharpen; 0 counts as a very small share."""
+    return np.log(np.maximum(shares, _LEAST))
+
+
+def choose_recipe(judge: RowJudge, labels: Ints, generator: np.random.Generator) -> tuple[Recipe, dict[str, float]]:
+    """Choose a recipe by labels that are hidden from it in turn.
+
+    Another one than the default is taken if it names more of the hidden labels rightly by more than one standard error.
+
+    Args:
+        judge: the rows.
+        labels: (n,), -1 = none.
+        generator: of the folds.
+
+    Returns:
+        The recipe, and the share of hidden labels that each recipe named rightly; empty where none can be hidden.
+    """
+    classes, counts = np.unique(labels[labels >= 0], return_counts=True)
+    num_folds = int(min(_FOLDS, counts.max(initial=0)))
+    if num_folds < 2 or len(classes) < 2:
+        return DEFAULT, {}
+    fold = np.full(len(labels), -1)
+    for label, count in zip(classes, counts, strict=True):
+        if count > 1:
+            rows = generator.permutation(np.flatnonzero(labels == label))
+            fold[rows] = (np.arange(count) + generator.integers(num_folds)) % num_folds
+    right: dict[Recipe, list[NDArray[np.bool_]]] = {recipe: [] for recipe in RECIPES}
+    for number in range(num_folds):
+        hidden = fold == number
+        kept = np.where(hidden, -1, labels)
+        remaining = np.unique(kept[kept >= 0])
+        found: dict[str, Doubles] = {}
+        for recipe in RECIPES:
+            if recipe.classifier not in found:
+                found[recipe.classifier] = judge.class_shares(kept, remaining, recipe.classifier)
+            shares = judge.shares(kept, recipe, found=found[recipe.classifier])
+            right[recipe].append(remaining[shares[hidden].argmax(axis=1)] == labels[hidden])
+    scored = {recipe: np.concatenate(parts).astype(np.float64) for recipe, parts in right.items()}
+    best = DEFAULT
+    for recipe, hits in scored.items():
+        gain = hits - scored[DEFAULT]
+        if gain.mean() > gain.std() / np.sqrt(len(gain)) and hits.mean() > scored[best].mean():
+            best = recipe
+    return best, {f"{recipe} ({recipe.alpha:g})": float(hits.mean()) for recipe, hits in scored.items()}

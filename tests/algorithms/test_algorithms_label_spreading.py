@@ -1,0 +1,78 @@
+"""Soft labels that flow between near rows: the graph by loops, the fixed point by a linear solve."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from labelkit.algorithms import label_spreading
+from labelkit.algorithms.label_spreading import neighbor_graph, spread_labels
+
+
+def test_graph_has_normalized_cubes_of_cosines_of_near_rows_both_ways(rng: np.random.Generator) -> None:
+    rows = rng.normal(size=(12, 4))
+    unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    cosines = unit @ unit.T
+    weights = np.zeros((12, 12))
+    for i in range(12):
+        order = [j for j in np.argsort(-cosines[i]) if j != i]
+        for j in order[:3]:
+            weights[i, j] = weights[j, i] = max(cosines[i, j], 0) ** 3
+    degrees = weights.sum(axis=1)
+
+    graph = neighbor_graph(rows, 3)
+
+    np.testing.assert_allclose(graph.toarray(), weights / np.sqrt(np.outer(degrees, degrees)), rtol=1e-5, atol=1e-7)
+
+
+def test_values_are_the_solution_of_the_equation(rng: np.random.Generator) -> None:
+    graph = neighbor_graph(rng.normal(size=(15, 3)), 4)
+    start = rng.random((15, 3))
+    solution = np.linalg.solve(np.eye(15) - 0.7 * graph.toarray(), 0.3 * start)
+
+    found = spread_labels(graph, start, alpha=0.7, num_iterations=80)
+
+    np.testing.assert_allclose(found, solution / solution.sum(axis=1, keepdims=True), rtol=1e-9)
+
+
+def test_two_far_blobs_take_the_label_of_their_one_labeled_row() -> None:
+    rows = np.concatenate([np.tile([1.0, 0.0], (5, 1)), np.tile([0.0, 1.0], (5, 1))])
+    start = np.zeros((10, 2))
+    start[0, 0] = start[9, 1] = 1
+
+    found = spread_labels(neighbor_graph(rows, 2), start, alpha=0.9, num_iterations=200)
+
+    assert found.argmax(axis=1).tolist() == [0] * 5 + [1] * 5
+
+
+def test_row_that_nothing_reaches_has_equal_shares() -> None:
+    graph = neighbor_graph(np.eye(3), 1)  # orthogonal rows: no edge has a weight
+
+    found = spread_labels(graph, [[1.0, 0.0], [0.0, 0.0], [0.0, 1.0]], alpha=0.5)
+
+    np.testing.assert_allclose(found, [[1, 0], [0.5, 0.5], [0, 1]])
+
+
+def test_neighbors_that_are_found_nearly_give_about_the_same_graph(
+    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = rng.normal(size=(400, 8))
+    exact = neighbor_graph(rows, 5)
+    monkeypatch.setattr(label_spreading, "_MOST_EXACT", 100)
+
+    near = neighbor_graph(rows, 5)
+
+    assert abs(exact - near).sum() < 0.02 * abs(exact).sum()
+
+
+@pytest.mark.parametrize(
+    ("start", "alpha", "message"),
+    [([[1.0], [1.0]], 0.5, "start"), ([[-1.0], [0.0], [0.0]], 0.5, "negative"), ([[1.0], [0.0], [0.0]], 1.0, "alpha")],
+)
+def test_what_cannot_be_spread_is_refused(start: list[list[float]], alpha: float, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        spread_labels(neighbor_graph(np.ones((3, 2))), start, alpha=alpha)
+
+
+def test_single_row_has_no_graph() -> None:
+    with pytest.raises(ValueError, match="two rows"):
+        neighbor_graph(np.ones((1, 2)))

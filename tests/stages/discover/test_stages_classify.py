@@ -1,0 +1,75 @@
+"""Which class or group a row belongs to: by classifier, groups and neighbors; and how that is chosen."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from labelkit.stages.discover.classify import DEFAULT, RECIPES, Recipe, RowJudge, choose_recipe
+from numpy.typing import NDArray
+from sklearn.datasets import load_digits
+from sklearn.linear_model import LogisticRegression
+
+
+def digits_with_labels(per_class: int, seed: int) -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.int64]]:
+    features, truth = load_digits(return_X_y=True)
+    features = (features / np.linalg.norm(features, axis=1, keepdims=True)).astype(np.float32)
+    order = np.random.default_rng(seed).permutation(len(truth))
+    labels = np.full(len(truth), -1)
+    for label in range(10):
+        rows = order[truth[order] == label][:per_class]
+        labels[rows] = label
+    return features, truth, labels
+
+
+@pytest.mark.parametrize("per_class", [2, 5])
+def test_the_chosen_recipe_is_at_least_as_good_as_logistic_regression(per_class: int) -> None:
+    gains = []
+    for seed in range(2):
+        features, truth, labels = digits_with_labels(per_class, seed)
+        judge, unlabeled = RowJudge(features), labels < 0
+        recipe, scores = choose_recipe(judge, labels, np.random.default_rng(seed))
+        ours = judge.shares(labels, recipe).argmax(axis=1)
+        peer = LogisticRegression(max_iter=1000).fit(features[~unlabeled], labels[~unlabeled]).predict(features)
+        gains.append((ours[unlabeled] == truth[unlabeled]).mean() - (peer[unlabeled] == truth[unlabeled]).mean())
+        assert len(scores) == len(RECIPES)
+    assert min(gains) > 0.02
+
+
+def test_one_label_a_class_leaves_the_default(rng: np.random.Generator) -> None:
+    labels = np.full(30, -1)
+    labels[:3] = [0, 1, 2]
+
+    assert choose_recipe(RowJudge(rng.normal(size=(30, 4)).astype(np.float32)), labels, rng) == (DEFAULT, {})
+
+
+def test_labeled_rows_keep_their_class_without_spreading(rng: np.random.Generator) -> None:
+    features = rng.normal(size=(20, 4)).astype(np.float32)
+    labels = np.full(20, -1)
+    labels[:6] = [3, 3, 5, 5, 3, 5]
+
+    shares = RowJudge(features).shares(labels, Recipe("logistic regression", 0.0))
+
+    assert shares.shape == (20, 2)
+    np.testing.assert_allclose(shares.sum(axis=1), 1)
+    assert shares[:6].argmax(axis=1).tolist() == [0, 0, 1, 1, 0, 1]
+    assert set(shares[:6].max(axis=1)) == {1.0}
+
+
+def test_new_group_takes_the_rows_that_fit_no_class(rng: np.random.Generator) -> None:
+    truth = np.repeat([0, 1, 2], 20)
+    features = (np.eye(3)[truth] + rng.normal(0, 0.1, (60, 3))).astype(np.float32)
+    labels = np.full(60, -1)
+    labels[[0, 1, 20, 21]] = [0, 0, 1, 1]
+
+    shares = RowJudge(features).shares(labels, DEFAULT, truth, np.array([0, 1, -1]))
+
+    assert (shares.argmax(axis=1) == truth).all()
+    np.testing.assert_allclose(shares.sum(axis=1), 1)
+
+
+def test_row_of_zeros_is_judged_too(rng: np.random.Generator) -> None:
+    features = rng.normal(size=(10, 3)).astype(np.float32)
+    features[9] = 0
+    labels = np.array([0, 0, 1, 1, -1, -1, -1, -1, -1, -1])
+
+    assert np.isfinite(RowJudge(features).shares(labels, DEFAULT)).all()
