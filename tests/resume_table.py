@@ -113,7 +113,7 @@ def _load_once() -> None:
     """Import what every process of a run needs before it is forked off, since that takes longer than the run."""
     from labelkit.methods.registry import METHODS
 
-    for name in ("labelkit.cli.train", "labelkit.stages.train.run", "torch._dynamo"):
+    for name in ("labelkit.stages.train.run", "torch._dynamo"):
         import_module(name)
     for spec in METHODS.values():
         spec.load()
