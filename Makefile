@@ -1,12 +1,15 @@
-# demo: the whole chain on the bundled digits; test: the quick suite; check: what CI checks beside the tests;
-# docs: the site, into build/docs; a broken link fails; slow: trained results, examples;
-# torture: kills, full disks, damaged and hostile files, with a table of counts; bench: speed against named peers.
+# demo: the whole chain on the bundled digits; test: the quick suite; coverage: the same, and the share of branches it runs;
+# test-lowest: the same, with the lowest versions of the dependencies that are allowed, in an environment of its own;
+# check: what CI checks beside the tests; docs: the site, into build/docs; a broken link fails; slow: trained results,
+# examples; torture: kills, full disks, damaged and hostile files, with a table of counts; bench: speed against named peers.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.labelkit-ready
+LOWEST := .venv-lowest
+QUICK := -m pytest -n 2 --dist loadfile
 
-.PHONY: demo test slow torture check docs bench clean
+.PHONY: demo test coverage test-lowest slow torture check docs bench clean
 
 $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -14,11 +17,27 @@ $(READY): pyproject.toml
 	$(BIN)/python -m pip install --quiet -e ".[dev]"
 	touch $(READY)
 
+# The tools of the tests are as new as these versions allow; of the rest, what is not named here is as new as can be.
+$(LOWEST)/.labelkit-ready: pyproject.toml
+	$(PYTHON) -m venv $(LOWEST)
+	$(LOWEST)/bin/python -m pip install --quiet uv
+	$(LOWEST)/bin/uv pip compile --quiet --python $(LOWEST)/bin/python --resolution lowest-direct \
+		--output-file $(LOWEST)/lowest.txt pyproject.toml
+	$(LOWEST)/bin/uv pip install --quiet --python $(LOWEST)/bin/python --constraints $(LOWEST)/lowest.txt -e ".[dev]"
+	touch $@
+
 demo: $(READY)
 	PATH="$(CURDIR)/$(BIN):$$PATH" bash examples/discover_digits.sh demo
 
 test: $(READY)
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python $(QUICK)
+
+coverage: $(READY)
+	$(BIN)/python $(QUICK) --cov=labelkit
+
+# What is about to change in an old version of a library is no fault of ours.
+test-lowest: $(LOWEST)/.labelkit-ready
+	$(LOWEST)/bin/python $(QUICK) -W default::DeprecationWarning -W default::FutureWarning
 
 slow: $(READY)
 	$(BIN)/python -m pytest --slow
@@ -39,4 +58,4 @@ bench: $(READY)
 	$(BIN)/python -m tests.benchmarks
 
 clean:
-	rm -rf $(VENV) build demo .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(LOWEST) build demo .coverage .pytest_cache .mypy_cache .ruff_cache
