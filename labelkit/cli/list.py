@@ -46,14 +46,16 @@ def list_backbones(
     quiet: QuietOption = False,
     verbose: VerboseOption = False,
 ) -> None:
-    """List the backbones: labelkit's own and those of timm.
+    """List the backbones: labelkit's own and those of timm; which have weights here, and the license of these.
 
     Example: labelkit list backbones --pattern "vit_*dino*"
     """
     from labelkit.models.backbones import list_backbones as backbone_names  # timm loads here, not in --help
+    from labelkit.models.published import describe_published
 
     with speaking(json=json, quiet=quiet, verbose=verbose):
-        _print_rows("backbones", ("name",), [(name,) for name in backbone_names(pattern)], json=json, quiet=quiet)
+        rows = [(name, *describe_published(name)) for name in backbone_names(pattern)]
+        _print_rows("backbones", ("name", "weights", "license"), rows, json=json, quiet=quiet)
 
 
 def list_presets(json: JsonOption = False, quiet: QuietOption = False, verbose: VerboseOption = False) -> None:

@@ -22,10 +22,15 @@ class ModelConfig(CheckpointOptions):
     )
     backbone: str | None = Field(
         None,
-        description="Without --checkpoint: a backbone by name, or pixels (the resized image itself).",
+        description="Without --checkpoint: a backbone by name; pixels (the resized image itself); or auto (default): "
+        "the best one whose weights are on this machine, in the hub's cache or in an installed package.",
         json_schema_extra=_MODEL,
     )
-    pretrained: bool = Field(False, description="With --backbone: take the hub's weights.", json_schema_extra=_MODEL)
+    pretrained: bool = Field(
+        False,
+        description="With --backbone: take published weights, from this machine or else from the hub.",
+        json_schema_extra=_MODEL,
+    )
     weights: Path | None = Field(
         None, description="With --backbone: take the weights of this file.", json_schema_extra=_MODEL
     )
@@ -36,20 +41,28 @@ class ModelConfig(CheckpointOptions):
         None,
         ge=1,
         le=2048,
-        description="Side of the input in pixels; default: the backbone's.",
+        description="Side of the input in pixels; default: the backbone's, 224 for DINOv2 (published for 518).",
         json_schema_extra=_MODEL,
     )
     seed: int = Field(0, ge=0, description="Seed of an untrained network.", json_schema_extra=_MODEL)
 
     @model_validator(mode="after")
     def _one_model(self) -> ModelConfig:
-        if (self.checkpoint is None) == (self.backbone is None):
-            raise ValueError("give either --checkpoint (a run folder) or --backbone (a name)")
         sources = [self.pretrained, self.weights is not None, self.random_weights]
+        if self.checkpoint is not None and self.backbone is not None:
+            raise ValueError("give either --checkpoint (a run folder) or --backbone (a name)")
         if self.checkpoint is not None and any(sources):
             raise ValueError("--pretrained, --weights and --random-weights go with --backbone")
-        if self.backbone is not None and self.backbone != "pixels" and sum(sources) != 1:
-            raise ValueError("say where the weights come from: one of --pretrained, --weights FILE, --random-weights")
         if self.backbone == "pixels" and any(sources):
             raise ValueError("pixels has no weights")
+        if self.takes_best:
+            if self.random_weights or self.weights is not None:
+                raise ValueError("--weights and --random-weights need a network: give --backbone (a name)")
+        elif self.backbone not in (None, "pixels") and sum(sources) != 1:
+            raise ValueError("say where the weights come from: one of --pretrained, --weights FILE, --random-weights")
         return self
+
+    @property
+    def takes_best(self) -> bool:
+        """Whether the best backbone at hand is asked for."""
+        return self.checkpoint is None and self.backbone in (None, "auto")

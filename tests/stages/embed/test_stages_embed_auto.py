@@ -1,0 +1,57 @@
+"""``labelkit embed`` without a named network: the best at hand, said and recorded, and found again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from huggingface_hub import constants
+from labelkit.cli.main import main
+from labelkit.config.embed import EmbedConfig
+from labelkit.models import weight_packages
+from labelkit.stages.read.networks import recorded_network
+from labelkit.store.embeddings import open_store
+from PIL import Image
+from pydantic import ValidationError
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("pictures")
+    rng = np.random.default_rng(0)
+    for i in range(3):
+        Image.fromarray(rng.integers(0, 256, (40, 50, 3), dtype=np.uint8)).save(folder / f"{i}.png")
+    return folder
+
+
+def test_best_network_at_hand_embeds_and_is_found_again(
+    pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "photos.h5"
+
+    assert main(["embed", "--dataset", str(pictures), "--out", str(out)]) == 0
+
+    assert "backbone tf_efficientnet_lite0.in1k: the best one" in capsys.readouterr().err
+    model = open_store(out).model
+    assert model.source == weight_packages.PACKAGES[0].source
+    assert recorded_network(model, None).identity({}).differences(model) == []
+
+
+def test_without_any_weights_one_error_names_both_ways(
+    pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(weight_packages, "find_spec", lambda name: None)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+
+    assert main(["embed", "--dataset", str(pictures), "--out", str(tmp_path / "photos.h5")]) == 2
+
+    said = capsys.readouterr().err
+    assert "labelkit[weights]" in said
+    assert "--pretrained" in said
+
+
+@pytest.mark.parametrize("options", [{"weights": Path("w.pth")}, {"random_weights": True}])
+def test_own_and_random_weights_need_a_network(options: dict[str, object]) -> None:
+    with pytest.raises(ValidationError, match="give --backbone"):
+        EmbedConfig(out=Path("photos.h5"), **options)  # type: ignore[arg-type] # one of each
