@@ -457,6 +457,7 @@ class _Train:
     @staticmethod
     def lmcs(
         *,
+        growth_factor: float = ...,
         balance: Literal['balanced', 'global'] = ...,
         feature_norm: Literal['none', 'l2'] = ...,
         missing_class: Literal['error', 'skip'] = ...,
@@ -560,7 +561,6 @@ class _Train:
         discrimination_weight: float | Literal['auto'] = ...,
         num_centroids: int | None = ...,
         growth_limit: float = ...,
-        growth_factor: float = ...,
         first_blocks: int = ...,
         generation_blocks: int = ...,
         final_phase: bool = ...,
@@ -1015,6 +1015,7 @@ class _Train:
     @staticmethod
     def snowball(
         *,
+        growth_factor: float = ...,
         balance: Literal['balanced', 'global'] = ...,
         feature_norm: Literal['none', 'l2'] = ...,
         missing_class: Literal['error', 'skip'] = ...,
@@ -1113,7 +1114,6 @@ class _Train:
         master: bool = ...,
         master_decay: float = ...,
         cap: float = ...,
-        growth_factor: float = ...,
         generations: int = ...,
         reinit: Literal['never', 'generation'] = ...,
         embed_with: Literal['auto', 'student', 'teacher', 'master', 'student-first'] = ...,

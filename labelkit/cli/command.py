@@ -28,15 +28,8 @@ from labelkit.config.base import (
     metavar,
     value_text,
 )
-from labelkit.config.presets import (
-    DEFAULT_ORIGIN,
-    Collected,
-    Fault,
-    available_presets,
-    collect,
-    faults_error,
-    finish,
-)
+from labelkit.config.faults import Fault, faults_error
+from labelkit.config.presets import DEFAULT_ORIGIN, Collected, available_presets, collect, finish
 from labelkit.stages.commands import Command as StageCommand
 
 C = TypeVar("C", bound=StageConfig)

@@ -31,6 +31,14 @@ class SearchOptions(StageConfig):
     )
 
 
+class GrowthOptions(StageConfig):
+    """How fast the labels grow in training."""
+
+    growth_factor: float = Field(
+        2.0, gt=1, description="Labels after a discovery over those before.", json_schema_extra=option("Growth")
+    )
+
+
 class ConfidentSearchOptions(SearchOptions):
     """Which unlabeled images are near the mean of a class (snowball)."""
 

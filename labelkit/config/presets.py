@@ -2,15 +2,14 @@
 
 Class defaults < preset < config file < options. Presets live in ``presets/<method or command>/<name>.yaml``,
 inside the wheel or beside the package in a source tree; their first line is a comment with the
-command that runs them. YAML scalars are read as text and parsed by the config class, so that a
-value means the same in a file and on the command line (``1e-3``, ``no``, ``010`` hold no surprises).
+command that runs them. ``yaml_file`` reads them.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
@@ -29,15 +28,14 @@ from labelkit.config.base import (
     preset_keys,
     value_text,
 )
+from labelkit.config.faults import Fault, faults_error
+from labelkit.config.yaml_file import read_source, read_text
 from labelkit.errors import ConfigError
 
 C = TypeVar("C", bound=StageConfig)
 
-_MAX_BYTES = 65536
-_MAX_DEPTH = 16
 _FOLDER_PRESET = "folder"
 _TABLE_SUFFIXES = {".csv", ".tsv"}
-_PLAIN_TAGS = {"str", "int", "float", "bool", "null", "timestamp", "seq", "map"}
 DEFAULT_ORIGIN = "default"
 
 
@@ -54,19 +52,6 @@ class Resolved(Generic[C]):
     config: C
     origins: dict[str, str]
     preset_path: Path | None
-
-
-@dataclass(frozen=True)
-class Fault:
-    """One thing that is wrong: ``where: problem. remedy``."""
-
-    where: str
-    problem: str
-    remedy: str = ""
-
-    def line(self) -> str:
-        """Return the fault as one line."""
-        return str(ConfigError(self.where, self.problem, self.remedy))
 
 
 @dataclass(frozen=True)
@@ -145,7 +130,7 @@ def collect(
 
     file_values: dict[str, object] = {}
     if config_file is not None:
-        file_values = _read_source(config_file, str(config_file), faults)
+        file_values = read_source(config_file, str(config_file), faults)
     if dataset is None:
         dataset = _dataset_of(config_class, overrides, file_values)
 
@@ -158,7 +143,7 @@ def collect(
         faults.append(Fault(error.where, error.problem, error.remedy))
     if preset_path is not None:
         preset_name = _display(preset_path, folder)
-        preset_values = _read_source(preset_path, preset_name, faults)
+        preset_values = read_source(preset_path, preset_name, faults)
 
     values: dict[str, object] = {}
     merged_origins = dict.fromkeys(config_class.model_fields, DEFAULT_ORIGIN)
@@ -208,28 +193,6 @@ def parsed_values(collected: Collected[C]) -> dict[str, object]:
     return values
 
 
-def faults_error(faults: Iterable[Fault]) -> ConfigError:
-    """Return one error whose text has one line per fault, without repetitions."""
-    first, *rest = dict.fromkeys(faults)
-    if not rest:
-        return ConfigError(first.where, first.problem, first.remedy)
-    lines = [first.line().removeprefix(f"{first.where}: "), *(fault.line() for fault in rest)]
-    return ConfigError(first.where, "\n".join(lines))
-
-
-def read_yaml(path: Path) -> dict[str, object]:
-    """Read a flat YAML mapping; scalars stay text, null becomes None, lists become lists of texts.
-
-    Raises:
-        ConfigError: unreadable, too large, not UTF-8, bad syntax, a key twice, or not a flat mapping.
-    """
-    faults: list[Fault] = []
-    values = _read_source(path, str(path), faults)
-    if faults:
-        raise faults_error(faults)
-    return values
-
-
 def shipped_presets() -> Path | None:
     """Return the folder of the presets that came with labelkit, or None."""
     package = Path(__file__).resolve().parent.parent
@@ -262,7 +225,7 @@ def preset_command(path: Path) -> str:
     Raises:
         ConfigError: the first line is no such comment.
     """
-    first = _read_text(path).partition("\n")[0].strip()
+    first = read_text(path).partition("\n")[0].strip()
     command = first.removeprefix("#").strip()
     if not first.startswith("#") or not command.startswith("labelkit "):
         raise ConfigError(
@@ -416,110 +379,3 @@ def _sources_named(collected: Collected[C], message: str) -> str:
     return "; ".join(
         f"{name} = {value_text(collected.values[name])} comes from {collected.origins[name]}" for name in named
     )
-
-
-def _read_source(path: Path, name: str, faults: list[Fault]) -> dict[str, object]:
-    try:
-        text = _read_text(path)
-    except ConfigError as error:
-        faults.append(Fault(name, error.problem, error.remedy))
-        return {}
-    values, found = _parse_yaml(text, name)
-    faults += found
-    return values
-
-
-def _read_text(path: Path) -> str:
-    where = str(path)
-    try:
-        with path.expanduser().open("rb") as file:
-            content = file.read(_MAX_BYTES + 1)
-    except FileNotFoundError as error:
-        raise ConfigError(where, "there is no such file", "Check the name.") from error
-    except IsADirectoryError as error:
-        raise ConfigError(where, "a folder, not a YAML file") from error
-    except (OSError, ValueError, RuntimeError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise ConfigError(where, f"cannot be read: {reason}") from error
-    if len(content) > _MAX_BYTES:
-        raise ConfigError(where, f"larger than {_MAX_BYTES:,} bytes", "A config file holds one short line per option.")
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ConfigError(where, f"not UTF-8 text (byte {error.start})") from error
-
-
-def _parse_yaml(text: str, name: str) -> tuple[dict[str, object], list[Fault]]:
-    import yaml  # not needed for --help
-
-    try:
-        root = yaml.compose(text, Loader=_flat_loader())
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        place = f"{name}:{mark.line + 1}" if mark else name
-        problem = error.problem or error.context or "bad syntax"
-        return {}, [Fault(place, f"not YAML: {problem}")]
-    except (yaml.YAMLError, RecursionError, ValueError, OverflowError) as error:
-        problem = "nested too deeply" if isinstance(error, RecursionError) else str(error).partition("\n")[0]
-        return {}, [Fault(name, f"not YAML: {problem}")]
-    if root is None:
-        return {}, []
-    if not isinstance(root, yaml.MappingNode):
-        return {}, [Fault(name, "not a mapping", "Write one `key: value` per line.")]
-
-    values: dict[str, object] = {}
-    faults: list[Fault] = []
-    lines: dict[str, int] = {}
-    for key_node, value_node in root.value:
-        line = key_node.start_mark.line + 1
-        if not isinstance(key_node, yaml.ScalarNode):
-            faults.append(Fault(f"{name}:{line}", "a key is not a plain word"))
-            continue
-        key = key_node.value
-        if key in lines:
-            faults.append(Fault(f"{name}:{line}", f"{key}: given twice, first in line {lines[key]}", "Remove one."))
-            continue
-        lines[key] = line
-        try:
-            values[key] = _node_value(value_node)
-        except ValueError as error:
-            faults.append(Fault(f"{name}:{line}", f"{key}: {error}"))
-    return values, faults
-
-
-def _flat_loader() -> Any:
-    """A loader that ends at deep nesting: a page of brackets would keep PyYAML busy for minutes."""
-    import yaml
-
-    class FlatLoader(yaml.SafeLoader):
-        depth = 0
-
-        def fetch_flow_collection_start(self, kind: Any) -> None:
-            if self.flow_level >= _MAX_DEPTH:
-                raise yaml.YAMLError("nested too deeply")
-            super().fetch_flow_collection_start(kind)
-
-        def compose_node(self, parent: Any, index: Any) -> Any:
-            if self.depth >= _MAX_DEPTH:
-                raise yaml.YAMLError("nested too deeply")
-            self.depth += 1
-            node = super().compose_node(parent, index)
-            self.depth -= 1
-            return node
-
-    return FlatLoader
-
-
-def _node_value(node: Any) -> object:
-    import yaml
-
-    kind = node.tag.removeprefix("tag:yaml.org,2002:")
-    if kind not in _PLAIN_TAGS:
-        raise ValueError(f"the YAML tag {node.tag} is not allowed")
-    if isinstance(node, yaml.SequenceNode):
-        if not all(isinstance(item, yaml.ScalarNode) for item in node.value):
-            raise ValueError("a list may hold plain values only")
-        return [_node_value(item) for item in node.value]
-    if not isinstance(node, yaml.ScalarNode):
-        raise ValueError("a value or a list of values is expected, not a mapping")
-    return None if kind == "null" else node.value

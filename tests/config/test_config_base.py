@@ -20,7 +20,7 @@ from labelkit.config.base import (
     preset_keys,
     value_text,
 )
-from labelkit.config.presets import read_yaml
+from labelkit.config.yaml_file import read_yaml
 from pydantic import Field, ValidationError
 
 

@@ -15,8 +15,9 @@ from labelkit.config.base import StageConfig
 from labelkit.config.cluster import ClusterConfig, SinkhornConfig
 from labelkit.config.evaluate import EvaluateRetrievalConfig
 from labelkit.config.methods.flipclass import FlipClassConfig
-from labelkit.config.presets import read_yaml, resolve
+from labelkit.config.presets import resolve
 from labelkit.config.retrieve import RetrieveConfig
+from labelkit.config.yaml_file import read_yaml
 from labelkit.errors import ConfigError
 from tests.fuzzing import ends_well, fuzzed
 

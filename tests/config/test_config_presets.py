@@ -16,10 +16,10 @@ from labelkit.config.presets import (
     parsed_values,
     preset_command,
     preset_folder_name,
-    read_yaml,
     resolve,
     shipped_presets,
 )
+from labelkit.config.yaml_file import read_yaml
 from labelkit.errors import ConfigError
 from pydantic import Field, model_validator
 

@@ -14,9 +14,9 @@ from labelkit.config.presets import (
     collect,
     preset_command,
     preset_folder_name,
-    read_yaml,
     shipped_presets,
 )
+from labelkit.config.yaml_file import read_yaml
 
 PRESETS = [
     pytest.param(config_class, path, id=f"{path.parent.name}/{name}")

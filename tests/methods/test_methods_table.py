@@ -15,8 +15,9 @@ import labelkit
 import numpy as np
 import pytest
 import torch
-from labelkit.config.presets import available_presets, read_yaml, resolve
+from labelkit.config.presets import available_presets, resolve
 from labelkit.config.train import StepTrainConfig
+from labelkit.config.yaml_file import read_yaml
 from labelkit.data.batch import DataInfo
 from labelkit.engine.checkpoint import load_checkpoint
 from labelkit.engine.method import Method

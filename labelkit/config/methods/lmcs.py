@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 from pydantic.config import JsonDict
 
 from labelkit.config.few_labels import TwoStreamTrainConfig
-from labelkit.config.label_search import CriticalSearchOptions
+from labelkit.config.label_search import CriticalSearchOptions, GrowthOptions
 from labelkit.config.student_options import FreeMatchOptions, MixMatchOptions
 
 _OPTIMIZATION: JsonDict = {"panel": "Optimization"}
@@ -20,7 +20,7 @@ _SEARCH: JsonDict = {"panel": "Discovery"}
 _STOP: JsonDict = {"panel": "Stop"}
 
 
-class LMCSConfig(TwoStreamTrainConfig, MixMatchOptions, FreeMatchOptions, CriticalSearchOptions):
+class LMCSConfig(TwoStreamTrainConfig, MixMatchOptions, FreeMatchOptions, CriticalSearchOptions, GrowthOptions):
     """``labelkit train lmcs``; defaults are those of the dissertation where it gives one."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "lmcs")
@@ -133,9 +133,6 @@ class LMCSConfig(TwoStreamTrainConfig, MixMatchOptions, FreeMatchOptions, Critic
         ge=1,
         description="Most labels, as a multiple of the given ones (R_L); 1: no growth.",
         json_schema_extra=_GROWTH,
-    )
-    growth_factor: float = Field(
-        2.0, gt=1, description="Labels after a discovery over those before.", json_schema_extra=_GROWTH
     )
     first_blocks: int = Field(
         30, ge=1, description="Blocks before the first discovery (ours; not published).", json_schema_extra=_GROWTH

@@ -20,6 +20,8 @@ class SANConfig(MetricLearningConfig):
     """``labelkit train san``; what the chapter leaves open is ours, as the specification says."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "san")
+    #: What a user gives to train without a memory.
+    without_memory: ClassVar[str] = "--memory none"
 
     mode: Literal["supervised", "unsupervised"] = Field(
         "supervised",

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 from pydantic.config import JsonDict
 
 from labelkit.config.few_labels import MeanTeacherOptions, TwoStreamTrainConfig
-from labelkit.config.label_search import ConfidentSearchOptions
+from labelkit.config.label_search import ConfidentSearchOptions, GrowthOptions
 from labelkit.config.student_options import FreeMatchOptions, MixMatchOptions
 
 _GROWTH: JsonDict = {"panel": "Growth"}
@@ -20,7 +20,7 @@ _OPTIMIZATION: JsonDict = {"panel": "Optimization"}
 
 
 class SnowballConfig(
-    TwoStreamTrainConfig, MeanTeacherOptions, MixMatchOptions, FreeMatchOptions, ConfidentSearchOptions
+    TwoStreamTrainConfig, MeanTeacherOptions, MixMatchOptions, FreeMatchOptions, ConfidentSearchOptions, GrowthOptions
 ):
     """``labelkit train snowball``; defaults are those of the dissertation where it gives one."""
 
@@ -79,9 +79,6 @@ class SnowballConfig(
         ge=1,
         description="Most labels, as a multiple of the given ones; 1: no growth, plain training.",
         json_schema_extra=_GROWTH,
-    )
-    growth_factor: float = Field(
-        2.0, gt=1, description="Labels after a discovery over those before.", json_schema_extra=_GROWTH
     )
     generations: int = Field(
         3,

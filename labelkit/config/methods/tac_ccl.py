@@ -24,6 +24,8 @@ class TACCCLConfig(MetricLearningConfig):
     """``labelkit train tac-ccl``; defaults are those of GoogLeNet on CUB, without its weights."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "tac-ccl")
+    #: What a user gives to train without a memory.
+    without_memory: ClassVar[str] = "--no-memory"
 
     label_split: Literal["auto", "given", "gcd", "few-labels", "class-halves", "none"] = Field(
         "none",

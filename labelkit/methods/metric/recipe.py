@@ -21,15 +21,9 @@ from labelkit.engine.inputs import MonitorInputs
 from labelkit.engine.method import FullPass, TrainState
 from labelkit.engine.monitors.retrieval import COLLAPSED, RetrievalMonitor, similarity_spread
 from labelkit.errors import ConfigError, DatasetError
-from labelkit.losses.metric import (
-    MultiSimilarityLoss,
-    NormalizedSoftmaxLoss,
-    ProxyAnchorLoss,
-    collapsed_multi_similarity,
-)
+from labelkit.losses.metric import MultiSimilarityLoss, collapsed_multi_similarity
 from labelkit.methods.metric.pseudo_labels import PseudoLabels
 from labelkit.models.metric_network import MetricNetwork
-from labelkit.models.seeding import seeded_init
 
 MANY_LONE = 0.3
 MAX_PIXELS = 32
@@ -231,14 +225,6 @@ def parameter_groups(
     yield {"params": new, "weight_decay": config.weight_decay, "lr_scale": config.new_lr_scale}
 
 
-def class_loss(config: SANConfig, num_classes: int) -> ProxyAnchorLoss | NormalizedSoftmaxLoss:
-    """Build the loss with learned class vectors, their numbers drawn apart from the network's."""
-    with seeded_init(config.seed + 4):
-        if config.loss == "proxy-anchor":
-            return ProxyAnchorLoss(num_classes, config.embed_dim, config.proxy_margin, config.proxy_alpha)
-        return NormalizedSoftmaxLoss(num_classes, config.embed_dim, config.class_temperature)
-
-
 def memory_size(config: SANConfig | TACCCLConfig, data: DataInfo, *, labeled: bool) -> int:
     """Return the entries of the memory: as asked for, or one for each image that is trained on.
 
@@ -251,6 +237,6 @@ def memory_size(config: SANConfig | TACCCLConfig, data: DataInfo, *, labeled: bo
             "--batch-size",
             f"{config.batch_size} is more than the {size} images that are trained on, so the memory would hold one "
             "twice",
-            f"Lower it, or pass {'--memory none' if isinstance(config, SANConfig) else '--no-memory'}.",
+            f"Lower it, or pass {config.without_memory}.",
         )
     return size

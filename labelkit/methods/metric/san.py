@@ -29,13 +29,12 @@ from labelkit.data.views.spec import ViewSpec
 from labelkit.engine.gathering import gather_batch
 from labelkit.engine.inputs import MonitorInputs
 from labelkit.engine.method import Method, Monitor, Phase, StepOutput, TrainState
-from labelkit.losses.metric import MemoryContrastiveLoss
+from labelkit.losses.metric import MemoryContrastiveLoss, NormalizedSoftmaxLoss, ProxyAnchorLoss
 from labelkit.methods.metric.memory_bank import MemoryBank
 from labelkit.methods.metric.pseudo_labels import PseudoLabels
 from labelkit.methods.metric.recipe import (
     build_metric_network,
     check_training_classes,
-    class_loss,
     eval_view,
     group_sampler,
     lone_classes,
@@ -56,6 +55,7 @@ from labelkit.methods.metric.spatial_assembly import (
 )
 from labelkit.models.ema import EMATeacher
 from labelkit.models.metric_network import MetricNetwork
+from labelkit.models.seeding import seeded_init
 
 
 class SAN(Method[SANConfig]):
@@ -76,7 +76,7 @@ class SAN(Method[SANConfig]):
             self.labels: Tensor = nn.Buffer(torch.from_numpy(data.labels), persistent=False)
             self.equal_buffers = ("labels",)
         self.pairs = multi_similarity_loss(config)
-        self.classes = None if config.loss == "multi-similarity" else class_loss(config, data.num_old_classes)
+        self.classes = None if config.loss == "multi-similarity" else _class_loss(config, data.num_old_classes)
         self.memory: MemoryBank | None = None
         if config.memory == "momentum":
             self.memory = MemoryBank(memory_size(config, data, labeled=self.clusters is None), config.embed_dim)
@@ -185,3 +185,11 @@ class SAN(Method[SANConfig]):
         """Class or cluster of rows, as it is now."""
         found: Tensor = (self.labels if self.clusters is None else self.clusters.cluster_ids)[rows]
         return found
+
+
+def _class_loss(config: SANConfig, num_classes: int) -> ProxyAnchorLoss | NormalizedSoftmaxLoss:
+    """Build the loss with learned class vectors, their numbers drawn apart from the network's."""
+    with seeded_init(config.seed + 4):
+        if config.loss == "proxy-anchor":
+            return ProxyAnchorLoss(num_classes, config.embed_dim, config.proxy_margin, config.proxy_alpha)
+        return NormalizedSoftmaxLoss(num_classes, config.embed_dim, config.class_temperature)
