@@ -30,30 +30,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from labelkit.methods.registry import METHODS
+from tests.short_runs import short_run
+
 CLASSES, IMAGES_PER_CLASS = 6, 12
-# Few steps of the smallest network, with every event: epochs, phases, generations, label passes, clusterings.
-_EPOCHS = "--epochs 2 --batch-size 16"
-_STEPS = "--steps 6 --eval-every-steps 3 --batch-size 16 --num-labels 12 --holdout 0.25"
-_MIXED = f"{_STEPS} --labeled-batch-size 8"
-OPTIONS = {
-    "cotap": "--steps 6 --eval-every-steps 3 --batch-size 16 --lr-warmup-steps 1",
-    "dl2pa": f"{_EPOCHS} --label-ratio 1 --lr-schedule constant",
-    "flipclass": _EPOCHS,
-    "freematch": f"{_MIXED}",
-    "gcd": _EPOCHS,
-    "lmcs": "--steps 12 --eval-every-steps 3 --batch-size 16 --num-labels 12 --holdout 0.25 --labeled-batch-size 8 "
-    "--first-blocks 1 --generation-blocks 1 --master-steps 2",
-    "mean-teacher": f"{_STEPS} --labeled-batch-size 4",
-    "mixmatch": f"{_MIXED}",
-    "san": "--epochs 3 --batch-size 8 --images-per-class 2 --mode unsupervised --num-clusters 6 --refresh-epochs 1",
-    "sela": f"{_EPOCHS} --num-heads 2 --num-clusters 4 --num-optimizations 3 --lr 0.05 --lr-drop-epochs 1",
-    "simgcd": _EPOCHS,
-    "snowball": "--steps 4 --later-steps 2 --eval-every-steps 2 --batch-size 16 --num-labels 12 --holdout 0.25 "
-    "--labeled-batch-size 4 --generations 2 --cap 2 --master",
-    "softmax": f"{_EPOCHS} --label-ratio 1 --lr-schedule constant",
-    "supervised": "--steps 6 --eval-every-steps 3 --batch-size 4 --num-labels 12 --holdout 0.25",
-    "tac-ccl": "--epochs 3 --batch-size 8 --images-per-class 2 --num-clusters 6 --refresh-epochs 1 --ccl-start-epoch 1",
-}
 # Before and after the first, the second and the last cut; a worker takes two seconds of CPU to start, so not of all.
 _WORKERS = ((2, 1), (1, 0), (0, 2))
 _PROCESSES = "batch normalization and sums over other parts of a batch"
@@ -111,8 +91,6 @@ def labelkit(
 @cache
 def _load_once() -> None:
     """Import what every process of a run needs before it is forked off, since that takes longer than the run."""
-    from labelkit.methods.registry import METHODS
-
     for name in ("labelkit.stages.train.run", "torch._dynamo"):
         import_module(name)
     for spec in METHODS.values():
@@ -237,7 +215,7 @@ class Bench:
         self.folder = folder
         self.log = folder / f"{method}.log"
         fixed = "--preset digits --device cpu --threads 1 --log-every-steps 1"
-        self.words = ["train", method, "--dataset", images, *shlex.split(f"{fixed} {OPTIONS[method]}")]
+        self.words = ["train", method, "--dataset", images, *shlex.split(f"{fixed} {short_run(method)}")]
         self._wholes: dict[int, tuple[Path, Outcome]] = {}
 
     def train(self, out: Path, *more: object, processes: int = 1, **options: Any) -> list[int]:
@@ -343,14 +321,15 @@ def record(path: Path, rows: Sequence[dict[str, Any]]) -> None:
     # a stable sort: cuts stay in their order
     ordered = sorted(found.values(), key=lambda row: (row["method"], row["processes"]))
     facts = {"labelkit": __version__, "torch": torch.__version__, "processor": platform.machine()}
-    images = {"images": CLASSES * IMAGES_PER_CLASS, "options": OPTIONS}
+    options = {method: short_run(method) for method in dict.fromkeys(row["method"] for row in ordered)}
+    images = {"images": CLASSES * IMAGES_PER_CLASS, "options": options}
     path.write_text(json.dumps({**facts, **images, "rows": ordered}, indent=1) + "\n")
 
 
 def main() -> int:
     """Run the table; 1 if something differs that should not."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--methods", nargs="+", choices=OPTIONS, default=list(OPTIONS))
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
     parser.add_argument("--processes", nargs="+", type=int, choices=(1, 2), default=[1, 2])
     parser.add_argument("--out", type=Path, help="JSON file to write; rows of runs not made now are kept")
     options = parser.parse_args()

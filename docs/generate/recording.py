@@ -1,0 +1,118 @@
+"""Record the keys of what ``--json`` prints, by running every command on a few small images.
+
+    PYTHONPATH=docs python -m generate              # renews docs/json_keys.json; some minutes
+    PYTHONPATH=docs python -m generate flipclass    # only `train flipclass`; seconds
+
+A slow test runs the commands again and compares.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import json
+import shlex
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from labelkit.cli.main import main
+from labelkit.methods.registry import METHODS
+from tests.short_runs import short_run
+
+from generate.json_keys import Keys, add_keys, keys
+
+_DIGITS = "--dataset digits --max-per-class 12"
+_FEW = "--holdout 0.25 --split all --label-split few-labels --num-labels 20"
+_OBJECTS = "--dataset digit_scenes --max-images 6"
+_OTHERS = f"""
+embed {_DIGITS} {_FEW} --backbone pixels --image-size 8 --out digits.h5
+embed {_DIGITS} --checkpoint runs/flipclass --out features.h5
+cluster spherical-k-means --index digits.h5 --num-clusters 10
+cluster ss-kmeans --index digits.h5 --num-clusters 10
+cluster sinkhorn --index digits.h5 --num-clusters 10
+cluster k-means --index digits.h5 --num-clusters 10
+discover categories --index digits.h5 --max-classes 14
+discover head --index features.h5
+discover answer --index digits.h5 --min-confidence 0.8
+discover snowball --index digits.h5 --num-labels 20 --count 20
+discover lmcs --index digits.h5 --num-labels 20 --count 20
+suggest --index digits.h5 -n 4 --out next.csv
+label --index digits.h5 --from next.csv
+diff --index digits.h5 --result k-means --previous digits.h5 --previous-result ss-kmeans
+evaluate clustering --index digits.h5 --results k-means
+evaluate answer --index digits.h5
+evaluate knn --index digits.h5
+evaluate linear --index digits.h5
+evaluate retrieval --index digits.h5
+evaluate classification --checkpoint runs/softmax
+evaluate segmentation --backbone pixels {_OBJECTS} --samples 16 --seeds 1 --no-augment
+evaluate patch-clusters --backbone pixels {_OBJECTS}
+evaluate tracking --backbone pixels --dataset scene_videos
+compare --methods supervised --budget 2s --seeds 1 --keep compared --out compared.json
+retrieve --query-rows 1 --index digits.h5
+prototypes --num-classes 10 --embed-dim 5
+match --index digits.h5 --split test --candidates 1 --shorter-side 32 --max-tilt 0 --no-cache --out matches.h5
+report --index digits.h5 --out report.html
+export --index digits.h5 --out digits.npz
+import --source digits.npz --model pixels --out imported.h5
+embed {_OBJECTS} --split all --backbone vit_micro_p8_64 --random-weights --dense --out scenes.h5
+show attention --checkpoint runs/flipclass --num-images 2 --out attention.png
+show assembly --checkpoint runs/san --num-images 2 --out assembly.png
+show curves --run runs/flipclass --out curves.png
+show discovered --index digits.h5 --result snowball --out discovered.png
+show patches --index scenes.h5 --rows 1 --patch 0,0 --out patches.png
+show prototypes --checkpoint runs/cotap --num-images 2 --out prototypes.png
+datasets
+status --index digits.h5
+verify --index digits.h5
+pack --index digits.h5 --out packed.h5
+list methods
+list datasets
+list backbones --pattern vit_nano*
+list presets
+doctor
+version
+"""
+
+
+def train_line(method: str) -> list[str]:
+    """Return the command line that trains a method."""
+    return shlex.split(f"train {method} {_DIGITS} {short_run(method, labels=20)} --out runs/{method}")
+
+
+def command_lines() -> Iterator[list[str]]:
+    """Yield the command lines that are recorded, in an order in which each finds what it reads."""
+    yield from map(train_line, METHODS)
+    for line in _OTHERS.strip().splitlines():
+        yield shlex.split(line)
+        if line.startswith("suggest"):
+            _answer(Path("next.csv"))
+
+
+def record(lines: Iterable[list[str]]) -> Keys:
+    """Run command lines in the current folder and return the keys of each command: name and kind of value.
+
+    Raises:
+        RuntimeError: a command failed.
+    """
+    found: Keys = {}
+    for line in lines:
+        printed, said = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(said):
+            status = main([*line, "--json"])
+        if status:
+            raise RuntimeError(f"labelkit {shlex.join(line)}: exit code {status}\n{said.getvalue()}")
+        command = " ".join(line[:2] if line[1:2] and not line[1].startswith("-") else line[:1])
+        add_keys(keys(json.loads(printed.getvalue())), found.setdefault(command, {}))
+    return found
+
+
+def _answer(file: Path) -> None:
+    """Label every suggested image, as a person would."""
+    with file.open(newline="") as opened:
+        rows = list(csv.DictReader(opened))
+    with file.open("w", newline="") as opened:
+        writer = csv.DictWriter(opened, rows[0].keys())
+        writer.writeheader()
+        writer.writerows({**row, "label": "1"} for row in rows)

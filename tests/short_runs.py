@@ -1,0 +1,43 @@
+"""Options of a short run of each method on a few digits, with every event of it.
+
+Its kind of config decides; a method stands here only for what it alone has: generations, label passes, a master.
+"""
+
+from __future__ import annotations
+
+from labelkit.config.few_labels import FewLabelTrainConfig, TwoStreamTrainConfig
+from labelkit.config.metric_learning import MetricLearningConfig
+from labelkit.config.train import TrainConfig
+from labelkit.methods.registry import METHODS
+
+_OWN: dict[str, dict[str, object]] = {
+    "cotap": {"lr-warmup-steps": 1},
+    "lmcs": {"steps": 12, "first-blocks": 1, "generation-blocks": 1, "master-steps": 2},
+    "san": {"mode": "unsupervised"},
+    "sela": {"num-heads": 2, "num-clusters": 4, "num-optimizations": 3, "lr": 0.05, "lr-drop-epochs": 1},
+    "snowball": {
+        "steps": 4, "later-steps": 2, "eval-every-steps": 2, "labeled-batch-size": 4, "generations": 2, "cap": 2,
+    },
+    "supervised": {"batch-size": 4},
+    "tac-ccl": {"ccl-start-epoch": 1},
+}  # fmt: skip
+
+
+def short_run(method: str, labels: int = 12) -> str:
+    """Return the options as a command line has them.
+
+    Args:
+        method: its name.
+        labels: given ones, where a method takes few.
+    """
+    config = METHODS[method].config
+    options: dict[str, object] = {"batch-size": 16}
+    options |= {"epochs": 2} if issubclass(config, TrainConfig) else {"steps": 6, "eval-every-steps": 3}
+    if issubclass(config, FewLabelTrainConfig):
+        options |= {"num-labels": labels, "holdout": 0.25}
+    if issubclass(config, TwoStreamTrainConfig):
+        options |= {"labeled-batch-size": 8}
+    if issubclass(config, MetricLearningConfig):
+        options |= {"epochs": 3, "batch-size": 8, "images-per-class": 2, "num-clusters": 6, "refresh-epochs": 1}
+    options |= _OWN.get(method, {})
+    return " ".join(f"--{name} {value}" for name, value in options.items())
