@@ -2,9 +2,9 @@ r"""Compare classifiers that learn from a few labels; prints tables and writes t
 
     python examples/compare_few_labels.py --seeds 5 --num-labels 10 20 50 --out examples/results/digits_few_labels.json
 
-Rows: see ``ROWS``; all take the data set's preset, or what follows ``--``, and the same number of steps. A seed draws
-the labels and the weights. Error in percent on held-out images of the network that the method names its result, after
-the last step: mean and standard deviation over seeds, and the difference to the row in ``RIVALS``, seed by seed. Wrong:
+All rows take the data set's preset, or what follows ``--``, and the same number of steps. A seed draws the labels and
+the weights. Error in percent on held-out images of the network that the method names its result, after the last step:
+mean and standard deviation over seeds, and the difference to the method that this one builds on, seed by seed. Wrong:
 share of the discovered labels that are wrong at the end. Cost is in seconds of CPU time, which a busy machine does not
 change much.
 """

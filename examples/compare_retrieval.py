@@ -4,7 +4,7 @@
     python examples/compare_retrieval.py --dataset data/omniglot --preset omniglot --seeds 5 \
         --holdout-classes 'Korean_*,Latin_*' --out examples/results/omniglot_retrieval.json
 
-Everything goes through the command line; rows: see ``ROWS``. Networks start from random weights. Recall@K and MAP@R in
+Everything goes through the command line. Networks start from random weights. Recall@K and MAP@R in
 percent among the images that were held out, each of which looks for all others: mean and standard deviation over seeds,
 and the difference to the row without the part, seed by seed. ``--matches`` adds the row with second views of other
 images, found by affine SIFT.

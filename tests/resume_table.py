@@ -316,11 +316,14 @@ def record(path: Path, rows: Sequence[dict[str, Any]]) -> None:
     def key(row: dict[str, Any]) -> tuple[str, ...]:
         return row["method"], row["processes"], row["cut"]
 
-    found = {key(row): row for row in (json.loads(path.read_text())["rows"] if path.exists() else [])}
-    found |= {key(row): row for row in rows}
+    before = json.loads(path.read_text()) if path.exists() else {"rows": []}
+    made = {key(row): row for row in rows}
+    found = {key(row): row for row in before["rows"]} | made
     # a stable sort: cuts stay in their order
     ordered = sorted(found.values(), key=lambda row: (row["method"], row["processes"]))
     facts = {"labelkit": __version__, "torch": torch.__version__, "processor": platform.machine()}
+    if found.keys() != made.keys():  # some rows are older, and so perhaps of another version
+        facts = {name: ", ".join(dict.fromkeys([*before[name].split(", "), now])) for name, now in facts.items()}
     options = {method: short_run(method) for method in dict.fromkeys(row["method"] for row in ordered)}
     images = {"images": CLASSES * IMAGES_PER_CLASS, "options": options}
     path.write_text(json.dumps({**facts, **images, "rows": ordered}, indent=1) + "\n")

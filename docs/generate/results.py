@@ -112,7 +112,7 @@ def result_pictures(root: Path) -> dict[str, Path]:
 
 def _topic_page(root: Path, topic: _Topic, files: Sequence[Path]) -> str:
     words = topic.words or _first_words(root / topic.script)
-    parts = [f"# {topic.title}", words, "Each table gives mean ± standard deviation over the seeds named above it."]
+    parts: list[str] = []
     for file in files:
         record = json.loads(file.read_text())
         picture = file.with_suffix(".png")
@@ -123,7 +123,8 @@ def _topic_page(root: Path, topic: _Topic, files: Sequence[Path]) -> str:
             f"![Curves of {file.stem}]({picture.name})" if picture.exists() else "",
             f"From `{SOURCE / file.name}`.",
         ]
-    return page(*parts)
+    spread = "Each ± is the standard deviation over the seeds named above the table." if "±" in "".join(parts) else ""
+    return page(f"# {topic.title}", words, spread, *parts)
 
 
 def _first_words(script: Path) -> str:

@@ -359,7 +359,7 @@ def _draw(path: Path, queries: Queries, store: EmbeddingStore, images: ImageData
             sample_id, label = store.sample_ids[hit.row], row_label(store, hit.row)
             # A name that the store does not know says nothing about what is right.
             is_wrong = label is not None and asked in store.class_names and asked != label
-            text = " ".join((f"{rank}.", *([label] if label else []), f"{hit.score:.3f}"))
+            text = f"{rank}. {label} ({hit.score:.3f})" if label else f"{rank}. {hit.score:.3f}"
             line.append(Picture(picture(sample_id), (sample_id, text), frame="wrong" if is_wrong else "plain"))
         drawn.append(line)
     return write_contact_sheet(path, drawn)
