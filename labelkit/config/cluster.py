@@ -6,10 +6,10 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from labelkit.config.earlier import RESULT_NAME, LabelsOption, PreviousOption
+from labelkit.config.earlier import RESULT_NAME, PreviousOption
 from labelkit.config.index import IndexConfig
 from labelkit.config.memory import MemoryConfig
-from labelkit.config.mixins import NormalizeOption, SplitOption
+from labelkit.config.mixins import AddedLabelsOption, NormalizeOption, SplitOption
 
 
 class ClusterConfig(SplitOption, PreviousOption, IndexConfig, MemoryConfig):
@@ -48,7 +48,7 @@ class SphericalKMeansConfig(PatchClusterConfig):
     command: ClassVar[tuple[str, ...]] = ("cluster", "spherical-k-means")
 
 
-class SSKMeansConfig(NormalizeOption, LabelsOption, ClusterConfig):
+class SSKMeansConfig(NormalizeOption, AddedLabelsOption, ClusterConfig):
     """``labelkit cluster ss-kmeans``."""
 
     command: ClassVar[tuple[str, ...]] = ("cluster", "ss-kmeans")

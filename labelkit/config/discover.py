@@ -8,16 +8,16 @@ from typing import ClassVar, Literal
 from pydantic import Field, model_validator
 from pydantic.config import JsonDict
 
-from labelkit.config.earlier import RESULT_NAME, LabelsOption, PreviousOption
+from labelkit.config.earlier import RESULT_NAME, PreviousOption
 from labelkit.config.index import IndexConfig
 from labelkit.config.memory import MemoryConfig
-from labelkit.config.mixins import SplitOption, TableOption
+from labelkit.config.mixins import AddedLabelsOption, SplitOption, TableOption
 
 _STORE: JsonDict = {"panel": "Store", "preset": False}
 _OUTPUT: JsonDict = {"panel": "Output", "preset": False}
 
 
-class DiscoverCategoriesConfig(SplitOption, LabelsOption, PreviousOption, IndexConfig, MemoryConfig):
+class DiscoverCategoriesConfig(SplitOption, AddedLabelsOption, PreviousOption, IndexConfig, MemoryConfig):
     """``labelkit discover categories``."""
 
     command: ClassVar[tuple[str, ...]] = ("discover", "categories")
@@ -64,7 +64,7 @@ class DiscoverHeadConfig(PreviousOption, IndexConfig, MemoryConfig):
     )
 
 
-class DiscoverAnswerConfig(TableOption, LabelsOption, IndexConfig, MemoryConfig):
+class DiscoverAnswerConfig(TableOption, AddedLabelsOption, IndexConfig, MemoryConfig):
     """``labelkit discover answer``."""
 
     command: ClassVar[tuple[str, ...]] = ("discover", "answer")

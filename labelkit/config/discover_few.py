@@ -8,11 +8,19 @@ from typing import ClassVar, Literal
 from pydantic import Field, model_validator
 from pydantic.config import JsonDict
 
-from labelkit.config.earlier import RESULT_NAME, LabelsOption
+from labelkit.config.earlier import RESULT_NAME
 from labelkit.config.index import IndexConfig
 from labelkit.config.label_search import ConfidentSearchOptions, CriticalSearchOptions, SearchOptions
 from labelkit.config.memory import MemoryConfig
-from labelkit.config.mixins import STORE, OverwriteOption, SheetOption, SplitOption, StoredImagesOptions, TableOption
+from labelkit.config.mixins import (
+    STORE,
+    AddedLabelsOption,
+    OverwriteOption,
+    SheetOption,
+    SplitOption,
+    StoredImagesOptions,
+    TableOption,
+)
 
 _STORE: JsonDict = {"panel": "Store", "preset": False}
 _OUTPUT: JsonDict = {"panel": "Output", "preset": False}
@@ -22,7 +30,7 @@ _RULE: JsonDict = {"panel": "Discovery"}
 _IMAGES: JsonDict = {"panel": "Images"}
 
 
-class DiscoverFewConfig(SearchOptions, TableOption, SplitOption, LabelsOption, IndexConfig, MemoryConfig):
+class DiscoverFewConfig(SearchOptions, TableOption, SplitOption, AddedLabelsOption, IndexConfig, MemoryConfig):
     """What the discoveries that grow a few labels share."""
 
     num_labels: int | None = Field(

@@ -1,4 +1,4 @@
-"""Options of commands that use labels given after embedding, or the groups of an earlier run."""
+"""Options of commands whose groups keep the ids of an earlier run."""
 
 from __future__ import annotations
 
@@ -11,19 +11,7 @@ from labelkit.config.base import StageConfig
 
 RESULT_NAME = r"^[a-z0-9][a-z0-9._-]{0,63}$"
 
-_LABELS_ONLY: JsonDict = {"panel": "Labels", "preset": False}
 _EARLIER: JsonDict = {"panel": "Earlier groups", "preset": False}
-
-
-class LabelsOption(StageConfig):
-    """A command that may use other labels than those of the store."""
-
-    labels: Path | None = Field(
-        None,
-        description="Labels that may be used: a result of `labelkit label`, or a CSV path,label; default: those of the "
-        "store that training may use.",
-        json_schema_extra=_LABELS_ONLY,
-    )
 
 
 class PreviousOption(StageConfig):

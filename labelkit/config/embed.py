@@ -10,7 +10,14 @@ from pydantic.config import JsonDict
 
 from labelkit.config.data import DataConfig
 from labelkit.config.memory import MemoryConfig
-from labelkit.config.mixins import DeviceOption, OverwriteOption, PrecisionOptions, StoreOutOption, ThreadsOption
+from labelkit.config.mixins import (
+    DeviceOption,
+    LabelsOption,
+    OverwriteOption,
+    PrecisionOptions,
+    StoreOutOption,
+    ThreadsOption,
+)
 from labelkit.config.model import ModelConfig
 
 _MODEL: JsonDict = {"panel": "Model"}
@@ -26,6 +33,7 @@ class EmbedConfig(
     ThreadsOption,
     PrecisionOptions,
     DeviceOption,
+    LabelsOption,
     DataConfig,
     ModelConfig,
     MemoryConfig,

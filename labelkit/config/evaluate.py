@@ -8,18 +8,18 @@ from typing import ClassVar, Literal
 from pydantic import Field, field_validator, model_validator
 from pydantic.config import JsonDict
 
-from labelkit.config.earlier import RESULT_NAME, LabelsOption
+from labelkit.config.earlier import RESULT_NAME
 from labelkit.config.gate import GateConfig
 from labelkit.config.index import ScoresConfig
 from labelkit.config.memory import MemoryConfig
-from labelkit.config.mixins import STORE, PerClassOption, ResamplesOptions, SplitOption, ThreadsOption
+from labelkit.config.mixins import STORE, LabelsOption, PerClassOption, ResamplesOptions, SplitOption, ThreadsOption
 
 _RUN: JsonDict = {"panel": "Run"}
 _STORE: JsonDict = {"panel": "Store", "preset": False}
 _OUTPUT: JsonDict = {"panel": "Output", "preset": False}
 
 
-class EvaluateAnswerConfig(SplitOption, GateConfig, ScoresConfig):
+class EvaluateAnswerConfig(SplitOption, GateConfig, LabelsOption, ScoresConfig):
     """``labelkit evaluate answer``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "answer")
@@ -121,7 +121,7 @@ class EvaluateLinearConfig(PerClassOption, GateConfig, LabelsOption, ScoresConfi
         return value
 
 
-class EvaluateRetrievalConfig(PerClassOption, GateConfig, ScoresConfig, MemoryConfig):
+class EvaluateRetrievalConfig(PerClassOption, GateConfig, LabelsOption, ScoresConfig, MemoryConfig):
     """``labelkit evaluate retrieval``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "retrieval")

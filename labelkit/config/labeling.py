@@ -8,9 +8,16 @@ from typing import ClassVar, Literal
 from pydantic import Field, model_validator
 from pydantic.config import JsonDict
 
-from labelkit.config.earlier import RESULT_NAME, LabelsOption
+from labelkit.config.earlier import RESULT_NAME
 from labelkit.config.index import IndexConfig
-from labelkit.config.mixins import STORE, IndexOption, OverwriteOption, SheetOption, StoredImagesOptions
+from labelkit.config.mixins import (
+    STORE,
+    AddedLabelsOption,
+    IndexOption,
+    OverwriteOption,
+    SheetOption,
+    StoredImagesOptions,
+)
 
 _STORE: JsonDict = {"panel": "Store", "preset": False}
 _RULE: JsonDict = {"panel": "Which"}
@@ -19,7 +26,7 @@ _LABELS: JsonDict = {"panel": "Labels", "preset": False}
 _OUTPUT: JsonDict = {"panel": "Output", "preset": False}
 
 
-class SuggestConfig(OverwriteOption, StoredImagesOptions, SheetOption, IndexOption, LabelsOption):
+class SuggestConfig(OverwriteOption, StoredImagesOptions, SheetOption, IndexOption, AddedLabelsOption):
     """``labelkit suggest``."""
 
     command: ClassVar[tuple[str, ...]] = ("suggest",)
@@ -43,9 +50,6 @@ class SuggestConfig(OverwriteOption, StoredImagesOptions, SheetOption, IndexOpti
         "cluster without a label; k-center: the image farthest from all labels; random: a fair sample, to check with.",
         json_schema_extra=_RULE,
     )
-    own_labels: bool = Field(
-        True, description="Without --labels: count the labels of the store as given.", json_schema_extra=_LABELS
-    )
     split: str = Field("all", description="Rows to choose from: a split's name, or all.", json_schema_extra=_RULE)
     duplicate_share: float = Field(
         0.005,
@@ -56,12 +60,6 @@ class SuggestConfig(OverwriteOption, StoredImagesOptions, SheetOption, IndexOpti
         json_schema_extra=_RULE,
     )
     seed: int = Field(0, ge=0, description="Seed of k-means and of random choices.", json_schema_extra=_RULE)
-
-    @model_validator(mode="after")
-    def _one_source_of_labels(self) -> SuggestConfig:
-        if self.labels is not None and not self.own_labels:
-            raise ValueError("--no-own-labels goes without --labels")
-        return self
 
 
 class LabelConfig(StoredImagesOptions, IndexConfig):
@@ -77,8 +75,13 @@ class LabelConfig(StoredImagesOptions, IndexConfig):
     )
     from_: Path | None = Field(
         None,
-        description="CSV path,label. Other columns and rows with an empty label are ignored. Without this option, "
-        "--csv writes the labels that are there.",
+        description="CSV with a column of paths and one of labels. Other columns and rows with an empty label are "
+        "ignored. Without this option, --csv writes the labels that are there.",
+        json_schema_extra=_LABELS,
+    )
+    label_column: str | None = Field(
+        None,
+        description="Column of the CSV of --from that holds the labels; default: label, class or category.",
         json_schema_extra=_LABELS,
     )
     labels: Path | None = Field(

@@ -23,6 +23,33 @@ class IndexOption(StageConfig):
     index: Path = Field(..., description="Store to read, NAME.h5.", json_schema_extra=STORE)
 
 
+class LabelsOption(StageConfig):
+    """A command that takes labels from a file or from a result of ``labelkit label``."""
+
+    labels: Path | None = Field(
+        None,
+        description="Labels: a CSV with a column of paths and one of labels; or a result of `labelkit label`, by its "
+        "name or, of another store, as OTHER.h5.results/NAME.h5. Default: those of the store.",
+        json_schema_extra=option("Labels", preset=False),
+    )
+    label_column: str | None = Field(
+        None,
+        description="Column of the CSV of --labels that holds the labels; default: label, class or category.",
+        json_schema_extra=option("Labels", preset=False),
+    )
+
+
+class AddedLabelsOption(LabelsOption):
+    """A command that learns from labels: those of the store, and those that are given."""
+
+    own_labels: bool = Field(
+        True,
+        description="Also use the labels of the store that training may use; those of --labels go first. A result of "
+        "this store says itself which of them it took.",
+        json_schema_extra=option("Labels", preset=False),
+    )
+
+
 class SplitOption(StageConfig):
     """A command that may use some rows of a store only."""
 

@@ -10,7 +10,7 @@ from pydantic import Field
 from pydantic.config import JsonDict
 
 from labelkit.config.earlier import RESULT_NAME
-from labelkit.config.mixins import IndexOption, StoredImagesOptions
+from labelkit.config.mixins import IndexOption, LabelsOption, StoredImagesOptions
 
 _STORE: JsonDict = {"panel": "Store", "preset": False}
 _PAGE: JsonDict = {"panel": "Page"}
@@ -20,7 +20,7 @@ _IMAGES: JsonDict = {"panel": "Images"}
 _BYTES = {"kB": 10**3, "MB": 10**6, "GB": 10**9}
 
 
-class ReportConfig(StoredImagesOptions, IndexOption):
+class ReportConfig(StoredImagesOptions, LabelsOption, IndexOption):
     """``labelkit report``."""
 
     command: ClassVar[tuple[str, ...]] = ("report",)

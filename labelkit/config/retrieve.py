@@ -12,7 +12,7 @@ from labelkit.config.base import flag
 from labelkit.config.earlier import RESULT_NAME
 from labelkit.config.index import IndexConfig
 from labelkit.config.memory import MemoryConfig
-from labelkit.config.mixins import DeviceOption, StoredImagesOptions
+from labelkit.config.mixins import DeviceOption, LabelsOption, StoredImagesOptions
 
 _IMAGES: JsonDict = {"panel": "Images"}
 _STORE: JsonDict = {"panel": "Store", "preset": False}
@@ -22,7 +22,7 @@ _SEARCH: JsonDict = {"panel": "Search"}
 _PATCHES: JsonDict = {"panel": "Patches"}
 
 
-class RetrieveConfig(DeviceOption, StoredImagesOptions, IndexConfig, MemoryConfig):
+class RetrieveConfig(DeviceOption, StoredImagesOptions, LabelsOption, IndexConfig, MemoryConfig):
     """``labelkit retrieve``."""
 
     command: ClassVar[tuple[str, ...]] = ("retrieve",)

@@ -62,7 +62,7 @@ def load_dataset(name_or_path: str, *, data_root: Path, download: bool = False) 
 
     Args:
         name_or_path: a key of ``DATASETS``, or the path of a folder or of a ``.csv`` file.
-        data_root: where named sets lie.
+        data_root: where named sets lie; paths of a CSV may be relative to it too.
         download: fetch a named set that is not there.
 
     Raises:
@@ -86,7 +86,7 @@ def load_dataset(name_or_path: str, *, data_root: Path, download: bool = False) 
             )
         from labelkit.data.tables import load_csv
 
-        return load_csv(path)
+        return load_csv(path, data_root=Path(data_root))
     near = difflib.get_close_matches(name_or_path, DATASETS, n=3, cutoff=0.5)
     names = f"Did you mean {' or '.join(near)}?" if near else f"Named sets: {', '.join(DATASETS)}."
     raise DatasetError(

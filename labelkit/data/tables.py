@@ -6,9 +6,10 @@ import csv
 import io
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -18,6 +19,26 @@ from labelkit.errors import DatasetError
 
 MAX_FAULTS_SHOWN: Final = 10
 _DIGITS_AT_ONCE: Final = 4000
+
+PATH_COLUMNS: Final = (
+    "path",
+    "image_path",
+    "file_path",
+    "filepath",
+    "filename",
+    "file_name",
+    "file",
+    "image",
+    "name",
+    "id",
+    "sample_id",
+    "path_escaped",
+)
+"""Headers of the column of paths, the first that is there; capitals do not matter."""
+LABEL_COLUMNS: Final = ("label", "labels", "class", "class_name", "category")
+"""Headers of the column of labels: ``label``, else the only one of the others that is there."""
+_DELIMITERS: Final = (",", ";", "\t")
+_HEADER_REMEDY: Final = "The first line must name the columns, such as path,label or path,label,split."
 
 
 def natural_key(name: str) -> tuple[tuple[int, int, str], ...]:
@@ -70,23 +91,23 @@ class _Faults:
         )
 
 
-def load_csv(path: Path) -> ImageDataset:
-    """List the images named in a CSV file with the columns ``path``, ``label`` and maybe ``split``.
+def load_csv(path: Path, *, data_root: Path | None = None) -> ImageDataset:
+    """List the images named in a CSV file with a column of paths, and maybe one of labels and a column ``split``.
 
-    Paths are relative to the folder of the CSV or absolute; that folder is the root of the sample
-    ids unless a path leads out of it, then the deepest folder that holds all images. An empty
-    label means unlabeled, an empty split none. Other columns are ignored. Class names are sorted
-    naturally (2 before 10), splits too, after train, val and test.
+    Paths are relative to the folder of the CSV, else to ``data_root``, or absolute. The root of the sample ids is the
+    folder of the CSV if all images are in it, else ``data_root`` if they are there, else the deepest folder that
+    holds all images. An empty label means unlabeled, an empty split none. Other columns are ignored. Class names are
+    sorted naturally (2 before 10), splits too, after train, val and test.
 
     Raises:
         DatasetError: every unreadable row, missing file or name used twice, with its line number.
     """
-    rows = _read_csv_rows(path)
-    folder = path.absolute().parent
-    files = [Path(os.path.normpath(folder / row.path)) for row in rows]
-    root = folder
-    if not all(file.is_relative_to(folder) for file in files):
-        root = Path(os.path.commonpath([os.path.dirname(file) for file in files]))  # noqa: PTH120 - str, for commonpath
+    table = _read_csv_rows(path, needs_labels=False)
+    rows = table.rows
+    folders = [path.absolute().parent, *([data_root.absolute()] if data_root is not None else [])]
+    files = [_file_of(row.path, folders) for row in rows]
+    homes = [folder for folder in folders if all(file.is_relative_to(folder) for file in files)]
+    root = homes[0] if homes else Path(os.path.commonpath([os.path.dirname(file) for file in files]))  # noqa: PTH120 - str
     faults = _Faults(str(path))
     line_of: dict[str, int] = {}
     by_id: dict[str, _CsvRow] = {}
@@ -123,13 +144,24 @@ def load_csv(path: Path) -> ImageDataset:
         chiral=False,
         photographic=True,
         source=FileSource(root, ids),
+        notes=() if table.label_column else (f"no labels: {table.label_fault}",),
     )
 
 
-def read_label_csv(path: Path) -> dict[str, str]:
-    """Read the labels that a CSV file with the columns ``path`` and ``label`` gives to images.
+def _file_of(written: str, folders: Sequence[Path]) -> Path:
+    """Return the file that a path names: below the first folder where it is there, else below the first of all."""
+    files = [Path(os.path.normpath(folder / written)) for folder in folders]
+    return next((file for file in files if is_there(file)), files[0])
+
+
+def read_label_csv(path: Path, label_column: str | None = None) -> dict[str, str]:
+    """Read the labels that a CSV file gives to images; see ``PATH_COLUMNS`` and ``LABEL_COLUMNS``.
 
     The images need not be there. Rows with an empty label are left out.
+
+    Args:
+        path: the file.
+        label_column: header of the column of labels; by default the usual one.
 
     Returns:
         label by path, both as they are written, in the order of the file.
@@ -139,9 +171,11 @@ def read_label_csv(path: Path) -> dict[str, str]:
     """
     found: dict[str, str] = {}
     faults = _Faults(str(path))
-    for row in _read_csv_rows(path):
+    for row in _read_csv_rows(path, label_column).rows:
         if not row.label:
             continue
+        if row.label == "-1":
+            faults.add(row.line, "label -1; leave the label empty if it is unknown")
         if found.setdefault(row.path, row.label) != row.label:
             faults.add(row.line, f"{row.path!r} is {found[row.path]!r} in an earlier line and {row.label!r} here")
     faults.raise_any()
@@ -150,7 +184,16 @@ def read_label_csv(path: Path) -> dict[str, str]:
     return found
 
 
-def _read_csv_rows(path: Path) -> list[_CsvRow]:
+@dataclass(frozen=True, slots=True)
+class _CsvTable:
+    """The rows of a CSV file; ``label_column`` is empty where there is none, for the reason in ``label_fault``."""
+
+    rows: list[_CsvRow]
+    label_column: str
+    label_fault: str
+
+
+def _read_csv_rows(path: Path, label_column: str | None = None, *, needs_labels: bool = True) -> _CsvTable:
     where = str(path)
     raw = read_table(path)
     try:
@@ -158,22 +201,17 @@ def _read_csv_rows(path: Path) -> list[_CsvRow]:
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         raise DatasetError(where, f"line {line} is not UTF-8", "Save the file as UTF-8.") from error
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
-    header_remedy = "The first line must be path,label or path,label,split."
-    try:
-        header = [column.strip().lower() for column in next(reader)]
-    except StopIteration:
-        raise DatasetError(where, "the file is empty", header_remedy) from None
-    except csv.Error as error:
-        raise DatasetError(where, f"line 1: {error}", header_remedy) from error
-    for column in ("path", "label"):
-        if column not in header:
-            raise DatasetError(where, f"line 1: no column {column!r}, found {', '.join(header)}", header_remedy)
-    repeated = [column for column in ("path", "label", "split") if header.count(column) > 1]
+    reader, header = _opened(text, where)
+    at_path = header.index(next(name for name in PATH_COLUMNS if name in header))
+    found, label_fault = _label_column(header, label_column)
+    if not found and needs_labels:
+        raise DatasetError(where, f"line 1: {label_fault}", "Name the column of labels with --label-column.")
+    used = [header[at_path], *([found] if found else []), "split"]
+    repeated = [column for column in used if header.count(column) > 1]
     if repeated:
-        raise DatasetError(where, f"line 1: column {repeated[0]!r} occurs twice", header_remedy)
-    at_path, at_label = header.index("path"), header.index("label")
-    at_split = header.index("split") if "split" in header else None
+        raise DatasetError(where, f"line 1: column {repeated[0]!r} occurs twice", _HEADER_REMEDY)
+    at_label = header.index(found) if found else None
+    at_split = header.index("split") if "split" in header and found != "split" else None
     faults = _Faults(where)
     rows: list[_CsvRow] = []
     while True:
@@ -191,9 +229,45 @@ def _read_csv_rows(path: Path) -> list[_CsvRow]:
         elif not fields[at_path].strip() or "\0" in fields[at_path]:
             faults.add(reader.line_num, "no path")
         else:
-            split = "" if at_split is None else fields[at_split].strip()
-            rows.append(_CsvRow(reader.line_num, fields[at_path], fields[at_label].strip(), split))
+            label, split = ("" if at is None else fields[at].strip() for at in (at_label, at_split))
+            rows.append(_CsvRow(reader.line_num, fields[at_path], label, split))
     faults.raise_any()
     if not rows:
-        raise DatasetError(where, "no images: only a header", header_remedy)
-    return rows
+        raise DatasetError(where, "no images: only a header", _HEADER_REMEDY)
+    return _CsvTable(rows, found, label_fault)
+
+
+def _opened(text: str, where: str) -> tuple[Any, list[str]]:
+    """Return a reader behind the header, and the names in it; columns are apart by commas, semicolons or tabs.
+
+    Raises:
+        DatasetError: there is no header, or no column of paths.
+    """
+    first: list[str] = []
+    for delimiter in _DELIMITERS:
+        reader = csv.reader(io.StringIO(text, newline=""), strict=True, delimiter=delimiter)
+        try:
+            header = [column.strip().lower() for column in next(reader)]
+        except StopIteration:
+            raise DatasetError(where, "the file is empty", _HEADER_REMEDY) from None
+        except csv.Error as error:
+            raise DatasetError(where, f"line 1: {error}", _HEADER_REMEDY) from error
+        if any(name in header for name in PATH_COLUMNS):
+            return reader, header
+        first = first or header
+    problem = f"line 1: no column of paths ({', '.join(PATH_COLUMNS[:-1])}), found {', '.join(first)}"
+    raise DatasetError(where, problem, _HEADER_REMEDY)
+
+
+def _label_column(header: Sequence[str], asked: str | None) -> tuple[str, str]:
+    """Return the column of labels, empty if there is none, and why there is none."""
+    shown = ", ".join(header)
+    if asked is not None:
+        name = asked.strip().lower()
+        return (name, "") if name in header else ("", f"no column {asked!r}, found {shown}")
+    usual = [name for name in LABEL_COLUMNS if name in header]
+    if "label" in usual or len(usual) == 1:
+        return usual[0], ""
+    if usual:
+        return "", f"{len(usual)} columns may hold the labels: {', '.join(usual)}"
+    return "", f"no column 'label' (or {', '.join(LABEL_COLUMNS[1:])}), found {shown}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -266,6 +266,29 @@ class EmbeddingStore:
         keys = self.model.differences(other.model)
         keys.extend(key for key in ("normalized", "dim") if getattr(self, key) != getattr(other, key))
         return keys
+
+    def relabeled(
+        self, labels: NDArray[np.int64], labeled: NDArray[np.bool_], class_names: Sequence[str]
+    ) -> EmbeddingStore:
+        """Return this store as it would be with other labels; the file stays as it is, and results still fit.
+
+        Args:
+            labels: (n,) int64, class, -1 = unlabeled.
+            labeled: (n,) bool, whether training may use the label.
+            class_names: those of the store, then others.
+
+        Raises:
+            ValueError: they do not fit the rows or each other.
+        """
+        if labels.shape != (self.n,) or labeled.shape != (self.n,):
+            raise ValueError(f"labels {labels.shape} and labeled {labeled.shape} for {self.n} rows")
+        if labels.max() >= len(class_names) or bool((labels[labeled] < 0).any()):
+            raise ValueError(f"labels up to {labels.max()} of {len(class_names)} classes, or none where labeled")
+        other = object.__new__(type(self))
+        old = np.isin(np.arange(len(class_names)), labels[labeled])
+        changed = {"labels": labels, "labeled": labeled, "class_names": tuple(class_names), "old_classes": old}
+        vars(other).update(vars(self) | changed)
+        return other
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("an EmbeddingStore cannot be pickled: call open_store in each process")

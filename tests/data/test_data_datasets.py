@@ -300,6 +300,34 @@ def test_csv_paths_that_lead_out_of_its_folder_move_the_root(tmp_path: Path) -> 
     assert dataset.source.read(1).decode(1).item(0) == 2
 
 
+def test_csv_paths_may_be_relative_to_the_data_root(tmp_path: Path) -> None:
+    put(tmp_path / "photos/x/a.png", 1)
+    put(tmp_path / "photos/b.png", 2)
+    (tmp_path / "lists").mkdir()
+    path = write_csv(tmp_path / "lists", "filename;class\nx/a.png;cat\nb.png;\n")
+    dataset = load(path, data_root=tmp_path / "photos")
+    assert dataset.root == tmp_path / "photos"
+    assert dataset.sample_ids == ("b.png", "x/a.png")
+    assert dataset.labels.tolist() == [-1, 0]
+
+
+@pytest.mark.parametrize(
+    ("header", "note"),
+    [
+        (
+            "path,kind,sort",
+            "no labels: no column 'label' (or labels, class, class_name, category), found path, kind, sort",
+        ),
+        ("path,class,category", "no labels: 2 columns may hold the labels: class, category"),
+    ],
+)
+def test_csv_without_a_clear_column_of_labels_lists_images_and_says_so(tmp_path: Path, header: str, note: str) -> None:
+    put(tmp_path / "a.png")
+    dataset = load(write_csv(tmp_path, f"{header}\na.png,x,y\n"))
+    assert dataset.labels.tolist() == [-1]
+    assert dataset.notes == (note,)
+
+
 def test_all_faults_of_a_csv_are_told_at_once_with_their_lines(tmp_path: Path) -> None:
     put(tmp_path / "a.png")
     (tmp_path / "folder").mkdir()
@@ -331,8 +359,7 @@ def test_no_more_than_ten_faults_are_listed(tmp_path: Path) -> None:
     [
         ("", "the file is empty"),
         ("path,label\n", "only a header"),
-        ("path,class\na.png,1\n", "no column 'label'"),
-        ("file,label\na.png,1\n", "no column 'path'"),
+        ("picture,label\na.png,1\n", "no column of paths"),
         ("path,label,label\na.png,1,2\n", "'label' occurs twice"),
         ('path,label\n"a.png,1\n', "line 2: unreadable"),
         ("path,label\na.png,-1\n", "line 2: label -1; leave the label empty"),

@@ -14,11 +14,46 @@ def test_labels_are_read_by_path_and_empty_ones_left_out(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
+    "text",
+    [
+        "\ufeffpath,label\na.png,cat\n",
+        "path;label\na.png;cat\n",
+        "path\tlabel\r\na.png\tcat\r\n",
+        "Filename,Class\na.png,cat\n",
+        "id,image,category\n7,a.png,cat\n",
+        "name,labels\na.png,cat\n",
+        "FILE;kind;class_name\na.png;x;cat\n",
+        "path,label,class\na.png,cat,other\n",
+    ],
+)
+def test_usual_columns_and_separators_are_understood(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "labels.csv"
+    path.write_text(text, encoding="utf-8", newline="")
+    assert read_label_csv(path) == {"a.png": "cat"}
+
+
+def test_the_column_that_is_named_counts(tmp_path: Path) -> None:
+    path = tmp_path / "labels.csv"
+    path.write_text("path,label,Kind,split\na.png,cat,pet,x\n")
+    assert read_label_csv(path, "kind") == {"a.png": "pet"}
+    assert read_label_csv(path, "split") == {"a.png": "x"}
+    with pytest.raises(DatasetError, match="no column 'sort', found path, label, kind, split"):
+        read_label_csv(path, "sort")
+
+
+@pytest.mark.parametrize(
     ("text", "message"),
     [
         ("path,label\na.png,cat\na.png,dog\n", "line 3: 'a.png' is 'cat' in an earlier line and 'dog' here"),
         ("path,label\na.png,\n", "no row has a label"),
-        ("path,class\na.png,cat\n", "no column 'label'"),
+        ("path,kind\na.png,cat\n", "no column 'label' (or labels, class, class_name, category), found path, kind"),
+        ("kind,label\na.png,cat\n", "no column of paths (path, image_path, "),
+        ("path,class,category\na.png,cat,x\n", "2 columns may hold the labels: class, category"),
+        ("a.png,cat\n", "no column of paths"),
+        ("", "the file is empty"),
+        ("\ufeff", "the file is empty"),
+        ("path,label\na.png,-1\n", "line 2: label -1; leave the label empty"),
+        ("path,label,label\na.png,cat,dog\n", "column 'label' occurs twice"),
     ],
 )
 def test_file_that_gives_no_clear_labels_is_refused(tmp_path: Path, text: str, message: str) -> None:

@@ -242,7 +242,7 @@ def _given_labels(
     Raises:
         DatasetError: images the store does not have, or none that it has no label for.
     """
-    given = labels_to_use(path, store, grouping.rows)
+    given = labels_to_use(path, store, grouping.rows, own_labels=False)
     number = {text: label for label, text in enumerate(class_names)}
     numbers = np.array([number.setdefault(text, len(number)) for text in given.class_names], dtype=np.int64)
     fresh = given.labeled & unlabeled

@@ -64,7 +64,7 @@ def discover_categories(config: DiscoverCategoriesConfig) -> SimpleResult:
         check_new_file(config.plot, overwrite=config.overwrite, option="--plot")
     store = open_store(config.index)
     rows = split_rows(store, config.split)
-    given = labels_to_use(config.labels, store, rows)
+    given = labels_to_use(config.labels, store, rows, label_column=config.label_column, own_labels=config.own_labels)
     labels = given.labels
     earlier = read_earlier(config, config.result or "categories")
     features = _features(config, store, rows)

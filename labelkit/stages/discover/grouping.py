@@ -40,6 +40,8 @@ def group_first(config: DiscoverAnswerConfig, num_clusters: int) -> tuple[Path, 
             num_clusters=num_clusters,
             result=config.grouping,
             labels=config.labels,
+            label_column=config.label_column,
+            own_labels=config.own_labels,
             seed=config.seed,
             overwrite=config.overwrite,
             max_memory=config.max_memory,
@@ -80,13 +82,13 @@ def read_grouping(store: EmbeddingStore, config: DiscoverAnswerConfig) -> tuple[
     rows = np.flatnonzero(np.asarray(ids) >= 0).astype(np.int64)
     if not len(rows):
         raise StoreError(result.where, "groups no row", "Make it again on this store.")
-    given = labels_to_use(config.labels, store, rows)
+    given = labels_to_use(config.labels, store, rows, label_column=config.label_column, own_labels=config.own_labels)
     class_names = given.class_names
     class_names += tuple(name for name in class_names_of(store, result) if name not in class_names)
     class_of_group = classes_of_groups(store, result, class_names)
     labels = given.labels
     source = given.source
-    if config.labels is None and "labeled" in result.arrays:
+    if config.labels is None and config.own_labels and "labeled" in result.arrays:
         # a row with a label is in the group of its class
         used = np.asarray(result.arrays["labeled"], dtype=bool)[rows]
         labels = np.where(used, class_of_group[np.asarray(ids, dtype=np.int64)[rows]], -1)

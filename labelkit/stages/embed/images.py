@@ -262,7 +262,10 @@ def _from_run(
         # a few may have been removed since; other images can share a name or two
         2 * present > len(used) or (not used and dataset.name == model.run_split["dataset"])
     )
-    if is_own:
+    if is_own and config.labels is not None:
+        current_progress().message(f"labels of {config.labels}, not those that {config.checkpoint} was trained with")
+        dataset, labeled, old = _as_asked(config)
+    elif is_own:
         _refuse_label_options(config)
         own_splits = has_own_splits(dataset) and not model.run_split.get("replaces_splits")
         if model.run_split.get("held_out") and not own_splits:

@@ -17,7 +17,7 @@ from labelkit.metrics.answers import class_of_answer
 from labelkit.stages.discover.answer import DECISIONS, GIVEN, KNOWN, NEW, UNSURE
 from labelkit.stages.discover.grouping import classes_of_groups
 from labelkit.stages.new_files import check_new_file
-from labelkit.stages.read.given_labels import class_names_of
+from labelkit.stages.read.given_labels import class_names_of, with_labels
 from labelkit.stages.read.rows import split_rows
 from labelkit.stages.result import Cell, SimpleResult, Table, jsonable
 from labelkit.store.embeddings import EmbeddingStore, open_store
@@ -36,7 +36,7 @@ def evaluate_answer(config: EvaluateAnswerConfig) -> SimpleResult:
     """
     if config.plot is not None:
         check_new_file(config.plot, overwrite=config.overwrite, option="--plot")
-    store = open_store(config.index)
+    store = with_labels(open_store(config.index), config.labels, config.label_column)
     result = read_result(store, config.answer or newest_name(store, "answer"))
     if result.kind != "answers":
         problem = f"is no answer but holds {result.kind} ({result.stage})"

@@ -147,7 +147,8 @@ def _truth(store: EmbeddingStore, config: EvaluateClusteringConfig) -> tuple[NDA
     Raises:
         StoreError: there are none.
     """
-    given = labels_to_use(config.labels, store, np.arange(store.n, dtype=np.int64))
+    rows, own = np.arange(store.n, dtype=np.int64), config.labels is None
+    given = labels_to_use(config.labels, store, rows, label_column=config.label_column, own_labels=own)
     truth = given.truth if config.labels is None else given.labels
     if not (truth >= 0).any():
         where = f"{store.path}:/labels" if config.labels is None else given.where

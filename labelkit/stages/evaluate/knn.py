@@ -32,7 +32,14 @@ def evaluate_knn(config: EvaluateKNNConfig) -> SimpleResult:
     """
     memory = Memory.of(config)
     splits = open_labeled_splits(
-        config.index, config.gallery, config.queries, config.labels, memory, linear=config.linear, leave_one_out=True
+        config.index,
+        config.gallery,
+        config.queries,
+        config.labels,
+        memory,
+        label_column=config.label_column,
+        linear=config.linear,
+        leave_one_out=True,
     )
     gallery, queries = splits.names
     if splits.leave_one_out:

@@ -34,7 +34,9 @@ def evaluate_linear(config: EvaluateLinearConfig) -> SimpleResult:
         StoreError: the store has no labels in one of the splits.
         ConfigError: no such split, or both are the same.
     """
-    splits = open_labeled_splits(config.index, config.gallery, config.queries, config.labels)
+    splits = open_labeled_splits(
+        config.index, config.gallery, config.queries, config.labels, label_column=config.label_column
+    )
     store = splits.store
     num_classes = len(splits.class_names)
     solver = config.solver

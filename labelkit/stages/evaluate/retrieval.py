@@ -19,6 +19,7 @@ from labelkit.metrics.retrieval import RetrievalScores, score_retrieval
 from labelkit.metrics.retrieval_blocks import least_bytes
 from labelkit.stages.memory import Memory, kmeans_bytes, nmi_bytes
 from labelkit.stages.progress import current_progress
+from labelkit.stages.read.given_labels import with_labels
 from labelkit.stages.read.rows import check_features, split_rows, unit_rows, zero_rows
 from labelkit.stages.result import Cell, SimpleResult, Table, jsonable
 from labelkit.store.commit import canonical_json
@@ -68,7 +69,7 @@ def evaluate_retrieval(config: EvaluateRetrievalConfig) -> SimpleResult:
         Mismatch: two stores that were not embedded alike.
         ConfigError: no such split, k too large, too little memory allowed.
     """
-    store = open_store(config.index)
+    store = with_labels(open_store(config.index), config.labels, config.label_column)
     names = list(store.class_names)
     asked, held = _sides(store, names, config)
     same = asked is held

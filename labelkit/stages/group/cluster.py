@@ -77,7 +77,11 @@ def cluster_store(config: ClusterConfig) -> SimpleResult:
 
         return cluster_balanced(config, store, rows)
     algorithm = config.command[1]
-    given = labels_to_use(config.labels, store, rows) if isinstance(config, SSKMeansConfig) else None
+    given = None
+    if isinstance(config, SSKMeansConfig):
+        given = labels_to_use(
+            config.labels, store, rows, label_column=config.label_column, own_labels=config.own_labels
+        )
     earlier = read_earlier(config, config.result or algorithm)
     started = time.monotonic()
     with current_progress().task(f"{algorithm}, {config.num_clusters} clusters", total=None):

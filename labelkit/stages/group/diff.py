@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from labelkit.algorithms.group_changes import GroupChanges, compare_groups
 from labelkit.config.labeling import DiffConfig
+from labelkit.data.path_rule import written_name
 from labelkit.errors import ConfigError, StoreError
 from labelkit.stages.group.stable_ids import Groups, read_groups, shared_rows
 from labelkit.stages.new_files import check_new_file
-from labelkit.stages.read.given_labels import written_name
 from labelkit.stages.result import Cell, SimpleResult, Table
 from labelkit.store.commit import commit_bytes
 from labelkit.store.embeddings import open_store

@@ -23,6 +23,8 @@ NO_PARAMETERS = (
     "result",
     "overwrite",
     "labels",
+    "label_column",
+    "own_labels",
     "previous",
     "previous_result",
     "keep_overlap",

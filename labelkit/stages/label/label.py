@@ -18,14 +18,8 @@ from labelkit.data.tables import natural_key
 from labelkit.errors import ConfigError, DatasetError, StoreError
 from labelkit.stages.pictures.files import indexed_images
 from labelkit.stages.progress import current_progress
-from labelkit.stages.read.given_labels import (
-    LABELS_KIND,
-    is_result,
-    labels_to_use,
-    read_labels,
-    read_placed_labels,
-    similar_names,
-)
+from labelkit.stages.read.given_labels import labels_to_use, similar_names
+from labelkit.stages.read.label_files import LABELS_KIND, LabeledImages, own_result, placed_csv, read_labels
 from labelkit.stages.result import Cell, SimpleResult, Table
 from labelkit.store.commit import commit_bytes
 from labelkit.store.embeddings import EmbeddingStore, open_store
@@ -136,10 +130,12 @@ def _base(config: LabelConfig, store: EmbeddingStore) -> _Labels:
         given = labels_to_use(None, store, rows)
         labels = given.labels if config.own_labels else np.full(store.n, -1, dtype=np.int64)
         return _Labels(labels, given.class_names, np.where(labels >= 0, 0, -1), 0, {})
-    if not is_result(config.labels, store):
-        raise ConfigError("--labels", f"{config.labels} is a file", "Give it with --from, or name an earlier result.")
+    name = own_result(config.labels, store)
+    if name is None:
+        problem = f"{config.labels} is no result of {store.path}"
+        raise ConfigError("--labels", problem, "Give a file with --from, or name an earlier result.")
     given = labels_to_use(config.labels, store, rows)
-    result = read_labels(store, config.labels.name)
+    result = read_labels(store, name)
     rounds, last = result.arrays.get("label_rounds"), result.params.get("round")
     if rounds is None or len(rounds) != store.n or not isinstance(last, int):
         raise StoreError(str(result.path), "does not say which round gave its labels", "Make it by `labelkit label`.")
@@ -152,7 +148,7 @@ def _merged(config: LabelConfig, path: Path, store: EmbeddingStore, base: _Label
     Raises:
         DatasetError: images get another label than they have, and it is not said which counts.
     """
-    texts = read_placed_labels(path, store, np.arange(store.n, dtype=np.int64))
+    texts = placed_csv(path, LabeledImages.of_store(store), config.label_column)
     fresh = sorted(set(texts.values()) - set(base.class_names), key=natural_key)
     slips = _slips(path, fresh, base.class_names)
     names = (*base.class_names, *fresh)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -23,12 +23,13 @@ from labelkit.algorithms.suggestion import (
 from labelkit.config.labeling import SuggestConfig
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.keyed_random import keyed_generator
+from labelkit.data.path_rule import written_name
 from labelkit.errors import ConfigError, DatasetError, StoreError
 from labelkit.stages.new_files import check_new_file
 from labelkit.stages.pictures.contact_sheet import Picture, write_contact_sheet
 from labelkit.stages.pictures.files import image_pixels, indexed_images
 from labelkit.stages.progress import current_progress
-from labelkit.stages.read.given_labels import GivenLabels, labels_to_use, written_name
+from labelkit.stages.read.given_labels import GivenLabels, labels_to_use
 from labelkit.stages.read.rows import check_features, split_rows, unit_rows
 from labelkit.stages.result import Cell, SimpleResult, Table
 from labelkit.store.commit import commit_bytes
@@ -81,9 +82,7 @@ def suggest_images(config: SuggestConfig) -> SimpleResult:
     _check_outputs(config)
     store = open_store(config.index)
     rows = split_rows(store, config.split)
-    given = labels_to_use(config.labels, store, rows)
-    if not config.own_labels:
-        given = replace(given, labels=np.full(len(rows), -1, dtype=np.int64))
+    given = labels_to_use(config.labels, store, rows, label_column=config.label_column, own_labels=config.own_labels)
     if given.labeled.all():
         raise DatasetError(given.where, "every image has a label: nothing is left to suggest", "Embed more images.")
     images = None if config.sheet is None else indexed_images(store, config.dataset, config.data_root)

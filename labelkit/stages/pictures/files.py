@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from labelkit.data.datasets import FileSource, ImageDataset
 from labelkit.data.decode import BadImage
 from labelkit.data.files import is_there
-from labelkit.data.registry import load_dataset
+from labelkit.data.registry import DATASETS, load_dataset
 from labelkit.errors import DatasetError, LabelkitError
 from labelkit.stages.read.locations import find_images
 from labelkit.store.embeddings import EmbeddingStore
@@ -67,6 +67,20 @@ def indexed_images(store: EmbeddingStore, dataset: str | None, data_root: Path) 
         raise DatasetError(
             place[0], f"the images of {store.path} cannot be listed: {error}", "Pass --dataset (and --data-root)."
         ) from error
+
+
+def image_folder(store: EmbeddingStore) -> Path | None:
+    """Return the folder that the ids of a store are relative to, if it was last seen on this machine and is there."""
+    place = find_images(store.content_digest)
+    if place is None or place[0] in DATASETS:
+        return None
+    path = Path(place[0])
+    if path.is_dir():
+        return path
+    try:
+        return load_dataset(place[0], data_root=place[1]).root
+    except LabelkitError:  # a list of images that moved
+        return None
 
 
 def image_pixels(images: ImageDataset, row: int) -> NDArray[np.uint8] | None:

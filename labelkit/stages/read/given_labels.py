@@ -6,26 +6,23 @@ The one place that answers this for ``cluster``, ``discover``, ``evaluate``, ``s
 from __future__ import annotations
 
 import difflib
-import hashlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.config.discover_few import DiscoverFewConfig
+from labelkit.data.datasets import ImageDataset
 from labelkit.data.splits import few_labels_split
-from labelkit.data.tables import natural_key, read_label_csv
-from labelkit.errors import ConfigError, DatasetError, StoreError
+from labelkit.data.tables import natural_key
+from labelkit.errors import ConfigError, DatasetError
+from labelkit.stages.progress import current_progress
+from labelkit.stages.read.label_files import LabeledImages, own_result, placed_labels, read_labels
 from labelkit.store.embeddings import EmbeddingStore
-from labelkit.store.results import Result, list_results, read_result
-from labelkit.store.schema import RESULT_NAME
-
-LABELS_KIND = "labels"
-
-_MOST_COMPARED = 20_000
-_SHOWN = 5
+from labelkit.store.results import Result
 
 
 @dataclass(frozen=True)
@@ -52,37 +49,112 @@ class GivenLabels:
         return self.labels >= 0
 
 
-def labels_to_use(option: Path | None, store: EmbeddingStore, rows: NDArray[np.int64]) -> GivenLabels:
+def labels_to_use(
+    option: Path | None,
+    store: EmbeddingStore,
+    rows: NDArray[np.int64],
+    *,
+    label_column: str | None = None,
+    own_labels: bool = True,
+) -> GivenLabels:
     """Return the labels of some rows that a command may use; there may be none.
 
+    A file, or a result of another store, adds to the labels of the store that training may use; where both have one,
+    the file's counts, and a message says of how many images they differ. A result of this store stands alone, since
+    ``labelkit label`` began it with the labels of the store, or was told not to.
+
     Args:
-        option: ``--labels``: the name of a result of ``labelkit label``, a CSV file, or None for the store's own.
+        option: ``--labels``: a CSV file, the name of a result of ``labelkit label``, the path of a result of another
+            store (OTHER.h5.results/NAME.h5), or None for the store's own.
         store: the store.
         rows: (m,) of it.
+        label_column: header of the column of labels of a CSV; None for the usual one.
+        own_labels: False leaves out the labels of the store.
 
     Raises:
-        DatasetError: a file cannot be used, or names images that are not among the rows.
+        DatasetError: a file cannot be used, or names images that are not in the store.
         StoreError: the result is not there, or holds something else.
-        ConfigError: the name is that of a file and of a result.
+        ConfigError: the name is that of a file and of a result, or a column is named where there is no CSV.
     """
     truth = np.full(len(rows), -1, dtype=np.int64)
     if store.labels is not None:
         truth = np.asarray(store.labels, dtype=np.int64)[rows]
+    own = np.full(len(rows), -1, dtype=np.int64)
+    if own_labels and store.labeled is not None:
+        usable = np.asarray(store.labeled, dtype=bool)[rows]
+        own[usable] = truth[usable]
+    names = tuple(store.class_names)
     if option is None:
-        labels = np.full(len(rows), -1, dtype=np.int64)
-        if store.labeled is not None:
-            usable = np.asarray(store.labeled, dtype=bool)[rows]
-            labels[usable] = truth[usable]
-        return GivenLabels(labels, truth, tuple(store.class_names), str(store.path), {})
-    if not is_result(option, store):
-        texts = read_placed_labels(option, store, rows)
-        labels, class_names = _numbered(texts, tuple(store.class_names), len(rows))
-        source: dict[str, object] = {"file": option.name, "sha256": hashlib.sha256(option.read_bytes()).hexdigest()}
-        return GivenLabels(labels, truth, class_names, str(option), source)
-    result = read_labels(store, option.name)
-    labels, class_names = _of_store(result, tuple(store.class_names))
-    source = {"result": result.name, "content_digest": result.content_digest}
-    return GivenLabels(labels[rows], truth, class_names, str(result.path), source)
+        if label_column is not None:
+            raise ConfigError("--label-column", "names a column of --labels FILE", "Give that too.")
+        return GivenLabels(own, truth, names, str(store.path), {} if own_labels else {"own_labels": False})
+    name = own_result(option, store)
+    if name is not None:
+        if label_column is not None:
+            raise ConfigError("--label-column", f"{option} is a result and has no columns", "Leave it out.")
+        result = read_labels(store, name)
+        labels, class_names = _of_store(result, names)
+        source: dict[str, object] = {"result": result.name, "content_digest": result.content_digest}
+        return GivenLabels(labels[rows], truth, class_names, str(result.path), source)
+    placed = placed_labels(option, LabeledImages.of_store(store), label_column)
+    every, class_names = numbered(placed.texts, names, store.n)
+    labels = every[rows]
+    outside = len(placed.texts) - int((labels >= 0).sum())
+    if outside:
+        current_progress().message(f"{placed.where}: {outside} labels are of images that are not used here")
+    source = placed.source | ({} if own_labels else {"own_labels": False})
+    return GivenLabels(merged(labels, own, placed.where, str(store.path)), truth, class_names, placed.where, source)
+
+
+def merged(labels: NDArray[np.int64], own: NDArray[np.int64], where: str, there: str) -> NDArray[np.int64]:
+    """Add labels of the store where others give none; where they differ, the others count, and this is said."""
+    differ = int(((labels >= 0) & (own >= 0) & (labels != own)).sum())
+    if differ:
+        current_progress().warning(f"{where}: {differ} images have another label in {there}; that of the file counts")
+    return np.where(labels >= 0, labels, own)
+
+
+def with_labels(store: EmbeddingStore, option: Path | None, label_column: str | None = None) -> EmbeddingStore:
+    """Return the store with the labels of ``--labels`` in place of its own where they give some.
+
+    For commands that show labels or judge by them. All known labels of the store stay.
+
+    Raises:
+        As ``labels_to_use``.
+    """
+    if option is None and label_column is None:
+        return store
+    rows = np.arange(store.n, dtype=np.int64)
+    given = labels_to_use(option, store, rows, label_column=label_column, own_labels=False)
+    own = given.truth
+    labels = merged(given.labels, own, given.where, str(store.path))
+    labeled = given.labeled if store.labeled is None else given.labeled | np.asarray(store.labeled, dtype=bool)
+    return store.relabeled(labels, labeled, given.class_names)
+
+
+def listing_with_labels(
+    dataset: ImageDataset, option: Path, label_column: str | None = None, *, own: Literal["drop", "hide", "keep"]
+) -> ImageDataset:
+    """Return a data set with the labels of ``--labels``; where both give one, that of the file counts.
+
+    Args:
+        dataset: the listing.
+        option: a CSV file, or a result by its path, STORE.h5.results/NAME.h5.
+        label_column: header of the column of labels of a CSV; None for the usual one.
+        own: what becomes of the labels of the data set: dropped, kept as truth that training must not use, or kept.
+
+    Raises:
+        As ``placed_labels``.
+    """
+    images = LabeledImages(dataset.name, dataset.sample_ids, None, dataset.root)
+    placed = placed_labels(option, images, label_column)
+    labels, class_names = numbered(placed.texts, () if own == "drop" else dataset.class_names, len(dataset))
+    given = labels >= 0
+    if own != "drop":
+        labels = merged(labels, dataset.labels, placed.where, dataset.name)
+    if own == "keep":
+        given |= dataset.given
+    return replace(dataset, labels=labels, given=given, class_names=class_names)
 
 
 def labeled_array(
@@ -105,55 +177,13 @@ def class_names_of(store: EmbeddingStore, result: Result) -> tuple[str, ...]:
     return (*names, *(name for name, is_new in told if not is_new and name not in names))
 
 
-def is_result(option: Path, store: EmbeddingStore) -> bool:
-    """Say whether ``--labels`` names a result beside the store and not a file.
-
-    Raises:
-        ConfigError: both are there.
-        DatasetError: neither is.
-    """
-    could_be = len(option.parts) == 1 and RESULT_NAME.fullmatch(option.name) is not None
-    is_there = could_be and option.name in list_results(store)
-    if is_there and option.exists():
-        raise ConfigError(
-            "--labels",
-            f"{option} is a file here and a result of {store.path}",
-            f"Give the file as {option.absolute()}, or rename it.",
-        )
-    if not is_there and not option.exists():
-        known = ", ".join(list_results(store)) or "none"
-        raise DatasetError(
-            str(option),
-            f"is neither a file nor a result of {store.path} (its results: {known})",
-            "Name a result of `labelkit label`, or a CSV path,label.",
-        )
-    return is_there
-
-
-def read_labels(store: EmbeddingStore, name: str) -> Result:
-    """Read a result of kind ``labels``.
-
-    Raises:
-        StoreError: there is none of this name, or it holds something else.
-    """
-    result = read_result(store, name)
-    missing = [key for key in ("labels", "labeled", "class_names") if key not in result.arrays]
-    if result.kind != LABELS_KIND or missing:
-        raise StoreError(
-            str(result.path),
-            f"holds {result.kind} ({result.stage}), no labels that were given",
-            "Name a result of `labelkit label`.",
-        )
-    return result
-
-
 def given_labels(config: DiscoverFewConfig, store: EmbeddingStore, rows: NDArray[np.int64]) -> GivenLabels:
     """Return the labels of some rows, at least one, or a draw of those of the store.
 
     Raises:
         DatasetError: there are none, a file names images that are not there, or too many are to be drawn.
     """
-    given = labels_to_use(config.labels, store, rows)
+    given = labels_to_use(config.labels, store, rows, label_column=config.label_column, own_labels=config.own_labels)
     if config.num_labels is not None:
         truth, class_names = given.truth, given.class_names
         if not (truth >= 0).any():
@@ -177,31 +207,6 @@ def given_labels(config: DiscoverFewConfig, store: EmbeddingStore, rows: NDArray
             + (", or draw some with --num-labels N to measure." if (given.truth >= 0).any() else "."),
         )
     return given
-
-
-def read_placed_labels(path: Path, store: EmbeddingStore, rows: NDArray[np.int64]) -> dict[int, str]:
-    """Read the labels that a CSV file gives to some rows of a store; label by place in ``rows``, as in the file.
-
-    Raises:
-        DatasetError: unreadable, or it names images that are not among the rows.
-    """
-    texts = read_label_csv(path)
-    place_of = {written_name(store.sample_ids[int(row)]): place for place, row in enumerate(rows)}
-    strangers = [name for name in texts if name not in place_of]
-    if strangers:
-        shown = [f"{name}{_near(name, place_of)}" for name in strangers[:_SHOWN]]
-        raise DatasetError(
-            str(path),
-            f"{len(strangers)} of {len(texts)} images are not among the rows of {store.path} that are used, "
-            f"first: {', '.join(shown)}",
-            "Paths are those of the store, relative to the data root (`sample_ids`, or the column `path` of a table).",
-        )
-    return {place_of[name]: text for name, text in texts.items()}
-
-
-def written_name(sample_id: str) -> str:
-    """Return a path as tables have it: bytes that are no text as backslash escapes."""
-    return sample_id.encode("utf-8", "backslashreplace").decode()
 
 
 def similar_names(name: str, known: Iterable[str]) -> str | None:
@@ -228,17 +233,7 @@ def similar_names(name: str, known: Iterable[str]) -> str | None:
     return next((other for other, text in others.items() if close and text == close[0]), None)
 
 
-def _near(name: str, known: Iterable[str]) -> str:
-    """Say which path may be meant, in brackets; empty if none is near."""
-    paths = list(known)
-    base = name.replace("\\", "/").rsplit("/", 1)[-1]
-    found = [path for path in paths if path.rsplit("/", 1)[-1] == base][:3]
-    if not found and len(paths) <= _MOST_COMPARED:
-        found = difflib.get_close_matches(name, paths, n=1, cutoff=0.8)
-    return f" (is it {' or '.join(found)}?)" if found else ""
-
-
-def _numbered(
+def numbered(
     texts: dict[int, str], class_names: tuple[str, ...], length: int
 ) -> tuple[NDArray[np.int64], tuple[str, ...]]:
     """Return classes by place, and the class names with the fresh ones at the end, in natural order."""

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from labelkit.algorithms.row_blocks import StoredRows
 from labelkit.errors import ConfigError, DatasetError, StoreError
 from labelkit.stages.memory import Memory, linear_probe_bytes, stored_rows, votes_bytes
-from labelkit.stages.read.given_labels import labels_to_use
+from labelkit.stages.read.given_labels import labels_to_use, with_labels
 from labelkit.stages.read.rows import split_rows, zero_rows
 from labelkit.store.embeddings import EmbeddingStore, open_store
 
@@ -56,6 +56,7 @@ def open_labeled_splits(
     labels: Path | None = None,
     memory: Memory | None = None,
     *,
+    label_column: str | None = None,
     linear: bool = False,
     leave_one_out: bool = False,
 ) -> LabeledSplits:
@@ -66,7 +67,8 @@ def open_labeled_splits(
         gallery: split whose labels are known.
         queries: split whose labels are to be found.
         labels: ``--labels``: only these labels of the gallery are known, and their rows are no queries; the splits may
-            then be the same.
+            then be the same. Where the store has no labels, they are those of all rows.
+        label_column: header of the column of labels of a CSV; None for the usual one.
         memory: bound on the votes of neighbors; None for no bound.
         linear: whether a classifier is trained besides, on a copy of the rows.
         leave_one_out: whether the splits may be the same, and are all rows where train and test are asked for and
@@ -78,6 +80,8 @@ def open_labeled_splits(
         ConfigError: no such split, both are the same, or they do not fit into the memory.
     """
     store = open_store(index)
+    if store.labels is None or not (np.asarray(store.labels) >= 0).any():
+        store, labels, label_column = with_labels(store, labels, label_column), None, None
     if leave_one_out and not store.split_names and (gallery, queries) == ("train", "test"):
         gallery = queries = "all"
     if gallery == queries and labels is None and not leave_one_out:
@@ -88,7 +92,8 @@ def open_labeled_splits(
         known, asked = _labeled_rows(store, gallery, "--gallery"), _labeled_rows(store, queries, "--queries")
         known_labels, class_names = np.asarray(store.labels, dtype=np.int64)[known], tuple(store.class_names)
     else:
-        given = labels_to_use(labels, store, np.arange(store.n, dtype=np.int64))
+        every = np.arange(store.n, dtype=np.int64)
+        given = labels_to_use(labels, store, every, label_column=label_column, own_labels=False)
         known = split_rows(store, gallery, option="--gallery")
         known = known[given.labeled[known]]
         if not len(known):

@@ -19,6 +19,7 @@ from labelkit.errors import ConfigError, DatasetError
 from labelkit.stages.new_files import check_new_file
 from labelkit.stages.pictures.files import indexed_images
 from labelkit.stages.progress import current_progress
+from labelkit.stages.read.given_labels import with_labels
 from labelkit.stages.report.curves import read_curves
 from labelkit.stages.report.findings import Copies, Suspects, find_copies, find_neighbors, find_suspects
 from labelkit.stages.report.groups import Grouping, choose_result, describe_groups, find_results
@@ -49,7 +50,7 @@ def write_report(config: ReportConfig) -> SimpleResult:
     """
     check_new_file(config.out, overwrite=config.overwrite)
     started = time.monotonic()
-    store = open_store(config.index)
+    store = with_labels(open_store(config.index), config.labels, config.label_column)
     candidates = find_results(store)
     chosen = choose_result(store, config.result, candidates)
     curves = read_curves(store.model, config.run)

@@ -23,6 +23,7 @@ from labelkit.stages.memory import Memory, index_bytes, search_bytes, stored_row
 from labelkit.stages.new_files import check_new_file
 from labelkit.stages.pictures.files import image_pixels, indexed_images
 from labelkit.stages.progress import current_progress
+from labelkit.stages.read.given_labels import with_labels
 from labelkit.stages.read.rows import zero_rows
 from labelkit.stages.result import Cell, SimpleResult, Table
 from labelkit.stages.retrieve.filters import chosen_rows, nothing_passes
@@ -94,7 +95,7 @@ def retrieve_images(config: RetrieveConfig) -> SimpleResult:
         loading = threading.Thread(target=import_module, args=("labelkit.stages.embed.queries",))
         loading.start()
     try:
-        store = open_store(config.index)
+        store = with_labels(open_store(config.index), config.labels, config.label_column)
         if config.k > store.n:
             raise ConfigError("-k", f"{config.k} hits from a store of {store.n} rows", "Ask for fewer.")
         gallery = _gallery(store, config)

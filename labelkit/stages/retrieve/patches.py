@@ -18,6 +18,7 @@ from labelkit.data.datasets import ImageDataset
 from labelkit.errors import ConfigError, Mismatch
 from labelkit.stages.pictures.files import image_pixels, indexed_images
 from labelkit.stages.progress import current_progress
+from labelkit.stages.read.given_labels import with_labels
 from labelkit.stages.result import Cell, SimpleResult, Table
 from labelkit.stages.retrieve.filters import chosen_rows, nothing_passes
 from labelkit.stages.retrieve.queries import is_store, query_images, row_label
@@ -83,7 +84,7 @@ def retrieve_patches(config: RetrieveConfig) -> SimpleResult:
         CheckpointError: the model of the store is not here, or another one was given.
         ConfigError: a place outside of the image, filters that leave none, files in the way.
     """
-    store = open_store(config.index)
+    store = with_labels(open_store(config.index), config.labels, config.label_column)
     patches = open_patches(store)
     query = query_patch(config, store, patches)
     chosen = chosen_rows(store, config)

@@ -123,7 +123,7 @@ def _from_store(store: EmbeddingStore, rows: NDArray[np.int64], index: Embedding
         names=tuple(store.sample_ids[row] for row in rows),
         embeddings=features,
         sha256=store.sha256[rows] if store.has_images else None,
-        labels=tuple(row_label(store, int(row)) for row in rows),
+        labels=tuple(row_label(index if own else store, int(row)) for row in rows),
         rows=rows if own else np.full(len(rows), -1, dtype=np.int64),
         skipped=skipped,
         images=None,

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.config.data import DataConfig
+from labelkit.config.mixins import LabelsOption
 from labelkit.config.train import RunConfig
 from labelkit.data.batch import DataInfo
 from labelkit.data.datasets import ImageDataset
@@ -28,6 +30,8 @@ from labelkit.data.subsets import (
     words_of_file,
 )
 from labelkit.errors import ConfigError, DatasetError
+from labelkit.stages.progress import current_progress
+from labelkit.stages.read.given_labels import listing_with_labels
 
 _HELD_OUT_SPLITS = ("test", "val", "valid", "validation")
 
@@ -113,6 +117,7 @@ def read_listing(config: DataConfig) -> tuple[ImageDataset, tuple[str, ...]]:
             that the set has not, or all of them.
     """
     dataset = load_dataset(config.dataset, data_root=config.data_root, download=config.download)
+    dataset = _with_labels_option(config, dataset)
     if config.holdout_classes is not None:
         with _asked_by("--holdout-classes"):
             chosen = choose_classes(config.holdout_classes, dataset.class_names)
@@ -133,6 +138,32 @@ def read_listing(config: DataConfig) -> tuple[ImageDataset, tuple[str, ...]]:
         raise ConfigError(option, "holds out no image, since each class keeps one", "Use a set with more images.")
     held_out = tuple(dataset.sample_ids[row] for row in rows)
     return with_holdout(dataset, held_out), held_out
+
+
+def _with_labels_option(config: DataConfig, dataset: ImageDataset) -> ImageDataset:
+    """Apply ``--labels`` of the commands that have it.
+
+    Raises:
+        ConfigError: labels are to be drawn besides, or a column is named and no file.
+        DatasetError: the file cannot be used.
+    """
+    if not isinstance(config, LabelsOption) or config.labels is None:
+        if isinstance(config, LabelsOption) and config.label_column is not None:
+            raise ConfigError("--label-column", "names a column of --labels FILE", "Give that too.")
+        return dataset
+    if config.label_split not in ("auto", "given", "none"):
+        problem = f"draws labels, and {config.labels} gives them"
+        raise ConfigError(f"--label-split {config.label_split}", problem, "Leave one of both out.")
+    own: Literal["drop", "hide", "keep"] = "keep"
+    if config.label_split == "none" or (config.label_split == "auto" and config.dataset in DATASETS):
+        own = "hide"
+    elif config.label_split == "auto" and Path(config.dataset).is_dir():
+        own = "drop"
+        if dataset.given.any():
+            current_progress().message(
+                f"labels from {config.labels}; names of folders are no classes (--label-split given takes both)"
+            )
+    return listing_with_labels(dataset, config.labels, config.label_column, own=own)
 
 
 def has_own_splits(dataset: ImageDataset) -> bool:
@@ -330,7 +361,9 @@ def choose_labels(config: DataConfig, dataset: ImageDataset) -> LabelSplit:
 def _kind_of_split(config: DataConfig, dataset: ImageDataset) -> str:
     """Resolve ``auto``, and refuse options of another kind."""
     kind: str = config.label_split
-    if kind == "auto":
+    if isinstance(config, LabelsOption) and config.labels is not None:
+        kind = "given"
+    elif kind == "auto":
         kind = "given" if not dataset.given.all() else config.full_label_split
         kind = "few-labels" if config.num_labels is not None else kind
     used = {

@@ -477,7 +477,7 @@ def test_output_that_would_do_harm_is_refused(
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("path,label\nnone.png,class-0\n", "1 of 1 images are not among the rows"),
+        ("path,label\nnone.png,class-0\n", "1 of 1 images are not among those of"),
         ("path,label\n0000.png,class-0\n", "training could use the label of every image"),
     ],
 )

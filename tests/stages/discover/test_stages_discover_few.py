@@ -215,9 +215,9 @@ def test_only_rows_of_the_split_are_used(make_store: Any) -> None:
 # --- where labels come from ----------------------------------------------------------------------
 
 
-def test_labels_of_a_file_replace_those_of_the_store(store: EmbeddingStore, tmp_path: Path) -> None:
+def test_labels_of_a_file_replace_those_of_the_store_if_asked(store: EmbeddingStore, tmp_path: Path) -> None:
     file = write_labels(tmp_path / "few.csv", {5: "class-0", 25: "class-1", 45: "class-2", 46: "class-2"})
-    told = snowball(store, labels=file, count=8)
+    told = snowball(store, labels=file, own_labels=False, count=8)
 
     labels = np.full(60, -1)
     labels[[5, 25, 45, 46]] = [0, 1, 2, 2]
@@ -227,6 +227,17 @@ def test_labels_of_a_file_replace_those_of_the_store(store: EmbeddingStore, tmp_
     assert result.arrays["discovered_rows"].tolist() == expected.indices.tolist()
     assert result.params["label_source"] == "file"
     assert str(tmp_path) not in str(result.params)
+
+
+def test_labels_of_a_file_add_to_those_of_the_store(store: EmbeddingStore, tmp_path: Path) -> None:
+    file = write_labels(tmp_path / "few.csv", {5: "class-0", 25: "class-1"})
+    told = snowball(store, labels=file, count=8)
+
+    labels = np.where(LABELED, TRUTH, -1)
+    labels[[5, 25]] = [0, 1]
+    expected = discover_confident(blob_rows(), labels, 8)
+    assert told["labels"] == (labels >= 0).sum() > 2
+    assert read_result(store, "snowball").arrays["discovered_rows"].tolist() == expected.indices.tolist()
 
 
 def test_a_store_without_labels_takes_its_classes_from_the_file(make_store: Any, tmp_path: Path) -> None:
@@ -320,7 +331,9 @@ def test_a_class_without_a_label_is_refused_or_skipped(labelkit: Any, make_store
 @pytest.mark.parametrize("command", ["snowball", "lmcs"])
 def test_one_class_only_is_refused(labelkit: Any, store: EmbeddingStore, tmp_path: Path, command: str) -> None:
     file = write_labels(tmp_path / "one.csv", {1: "class-1", 2: "class-1"})
-    answer = labelkit("discover", command, "--index", store.path, "--labels", file, "--missing-class", "skip")
+    answer = labelkit(
+        "discover", command, "--index", store.path, "--labels", file, "--no-own-labels", "--missing-class", "skip"
+    )
 
     assert answer.code == 3
     assert f"{file}: all 2 labels that may be used are of one class, 'class-1'" in answer.err
@@ -346,7 +359,9 @@ def test_unbalanced_labels_are_used_as_they_are_and_told_of(
 ) -> None:
     rows = {0: "class-0", 1: "class-0", 2: "class-0", 3: "class-0", 20: "class-1", 40: "class-2"}
     file = write_labels(tmp_path / "few.csv", rows)
-    answer = labelkit("discover", "snowball", "--index", store.path, "--labels", file, "--count", "12", "--json")
+    answer = labelkit(
+        "discover", "snowball", "--index", store.path, "--labels", file, "--no-own-labels", "--count", "12", "--json"
+    )
 
     assert answer.code == 0
     assert [row["quota"] for row in answer.json["per_class"]] == [8, 2, 2]
@@ -385,7 +400,7 @@ def test_labels_of_images_that_are_not_there_are_refused(labelkit: Any, store: E
     file = write_labels(tmp_path / "few.csv", {0: "class-0", 99: "class-1"})
     answer = labelkit("discover", "snowball", "--index", store.path, "--labels", file)
     assert answer.code == 3
-    assert "1 of 2 images are not among the rows" in answer.err
+    assert "1 of 2 images are not among those of" in answer.err
     assert "first: 0099.png" in answer.err
 
 

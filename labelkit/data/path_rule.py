@@ -1,0 +1,143 @@
+r"""The one rule by which a path in a CSV names an image, for every CSV with labels that is read.
+
+A path is
+
+1. relative to the data root: the id of the image, as labelkit writes it;
+2. relative to the folder of the CSV, or absolute, where it is known in which folder the images are;
+3. else the ending of exactly one id, from a ``/`` on.
+
+Letters with accents are equal however they are composed (NFC or NFD), and ``\`` may stand for ``/``.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import posixpath
+import unicodedata
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from labelkit.errors import DatasetError
+
+SHOWN = 5
+_MOST_COMPARED = 20_000
+
+
+@dataclass(frozen=True)
+class FoundPaths:
+    """Which image each path means.
+
+    Attributes:
+        places: place of the image among the ids, by path as it is written.
+        unknown: paths that name no image, as they are written.
+    """
+
+    places: dict[str, int]
+    unknown: list[str]
+
+
+def written_name(sample_id: str) -> str:
+    """Return a path as tables have it: bytes that are no text as backslash escapes."""
+    return sample_id.encode("utf-8", "backslashreplace").decode()
+
+
+def find_paths(
+    paths: Iterable[str],
+    sample_ids: Sequence[str],
+    *,
+    table: Path,
+    root: Path | None = None,
+    spellings: Mapping[str, int] | None = None,
+) -> FoundPaths:
+    """Return the images that paths of a table name, by the rule above.
+
+    Args:
+        paths: as they are written.
+        sample_ids: of all images.
+        table: the CSV that the paths stand in.
+        root: folder of the images; ``None``: not known.
+        spellings: further ways to write ids, with their places.
+
+    Raises:
+        DatasetError: a path names several images; lists them.
+    """
+    listed = list(paths)
+    ids = _Ids(sample_ids, spellings or {})
+    by_root = [ids.named(path) for path in listed]
+    by_table = [ids.beside(path, table, root) for path in listed]
+    if any(a and b and a != b for a, b in zip(by_root, by_table, strict=True)):
+        # one folder that all paths are relative to settles what single paths leave open
+        if all(by_root) and not all(by_table):
+            by_table = [[] for _ in listed]
+        elif all(by_table) and not all(by_root):
+            by_root = [[] for _ in listed]
+    places: dict[str, int] = {}
+    unknown: list[str] = []
+    ambiguous: list[str] = []
+    for path, first, second in zip(listed, by_root, by_table, strict=True):
+        found = sorted({*first, *second}) or ids.ending(path)
+        if len(found) == 1:
+            places[path] = found[0]
+        elif not found:
+            unknown.append(path)
+        else:
+            shown = ", ".join(written_name(sample_ids[place]) for place in found[:SHOWN])
+            ambiguous.append(f"{path}: {shown}" + (f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""))
+    if ambiguous:
+        more = f"\n  and {len(ambiguous) - SHOWN} more" if len(ambiguous) > SHOWN else ""
+        raise DatasetError(
+            str(table),
+            f"{len(ambiguous)} of {len(listed)} paths fit several images\n  " + "\n  ".join(ambiguous[:SHOWN]) + more,
+            "Write these paths from the folder of the images on.",
+        )
+    return FoundPaths(places, unknown)
+
+
+def near_paths(path: str, known: Sequence[str]) -> str:
+    """Say which image may be meant by a path that names none, in brackets; empty if none is near."""
+    base = path.replace("\\", "/").rsplit("/", 1)[-1]
+    found = [name for name in known if name.rsplit("/", 1)[-1] == base][:3]
+    if not found and len(known) <= _MOST_COMPARED:
+        found = difflib.get_close_matches(path, known, n=1, cutoff=0.8)
+    return f" (is it {' or '.join(found)}?)" if found else ""
+
+
+def _key(path: str) -> str:
+    """Return a path so that ways to write it that mean the same are equal."""
+    return unicodedata.normalize("NFC", posixpath.normpath(path.strip().replace("\\", "/")))
+
+
+class _Ids:
+    """Ids of images, to be found by whole path and by ending."""
+
+    def __init__(self, sample_ids: Sequence[str], spellings: Mapping[str, int]) -> None:
+        self._exact = {**spellings, **{written_name(name): place for place, name in enumerate(sample_ids)}}
+        self._by_key: dict[str, list[int]] = defaultdict(list)
+        self._by_base: dict[str, list[tuple[str, int]]] = defaultdict(list)
+        for place, name in enumerate(sample_ids):
+            key = _key(written_name(name))
+            self._by_key[key].append(place)
+            self._by_base[key.rsplit("/", 1)[-1]].append((key, place))
+
+    def named(self, path: str) -> list[int]:
+        """Places of the images of this id; several only if ids differ by nothing but the way letters are composed."""
+        place = self._exact.get(path)
+        return list(self._by_key.get(_key(path), ())) if place is None else [place]
+
+    def beside(self, path: str, table: Path, root: Path | None) -> list[int]:
+        """Places of the images at this path from the folder of the table on, or at this absolute path."""
+        if root is None:
+            return []
+        file = os.path.join(table.resolve().parent, path.strip().replace("\\", os.sep))  # noqa: PTH118 - as below
+        relative = os.path.relpath(file, root.resolve())  # names may be absolute, or lead out and in again
+        return [] if relative.startswith("..") else self.named(Path(relative).as_posix())
+
+    def ending(self, path: str) -> list[int]:
+        """Places of the images whose id ends in this path."""
+        key = _key(path)
+        if key.startswith(("..", "/")):
+            return []
+        return [place for name, place in self._by_base.get(key.rsplit("/", 1)[-1], ()) if name.endswith("/" + key)]

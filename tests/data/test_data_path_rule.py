@@ -1,0 +1,82 @@
+"""The one rule by which a path in a CSV names an image."""
+
+from __future__ import annotations
+
+import unicodedata
+from pathlib import Path
+
+import pytest
+from labelkit.data.path_rule import find_paths
+from labelkit.errors import DatasetError
+
+IDS = ["a/1.png", "a/2.png", "b/1.png", "b/deep/3.png", "top.png"]
+
+
+@pytest.mark.parametrize(
+    ("path", "place"),
+    [
+        ("a/1.png", 0),
+        ("./a/1.png", 0),
+        ("a\\1.png", 0),
+        (" a/2.png ", 1),
+        ("2.png", 1),
+        ("deep/3.png", 3),
+        ("3.png", 3),
+        ("top.png", 4),
+    ],
+)
+def test_an_id_or_a_unique_ending_is_understood(tmp_path: Path, path: str, place: int) -> None:
+    found = find_paths([path], IDS, table=tmp_path / "labels.csv")
+    assert (found.places, found.unknown) == ({path: place}, [])
+
+
+@pytest.mark.parametrize("path", ["ng.png", "deep", "c/1.png", "A/1.png", "../a/1.png", "x/a/1.png"])
+def test_half_names_and_other_folders_are_unknown(tmp_path: Path, path: str) -> None:
+    found = find_paths([path], IDS, table=tmp_path / "labels.csv")
+    assert (found.places, found.unknown) == ({}, [path])
+
+
+def test_an_ending_of_several_is_an_error_that_lists_them(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError) as caught:
+        find_paths(["1.png", "2.png"], IDS, table=tmp_path / "labels.csv")
+    assert caught.value.problem == "1 of 2 paths fit several images\n  1.png: a/1.png, b/1.png"
+
+
+def test_paths_may_begin_at_the_table_or_be_absolute(tmp_path: Path) -> None:
+    root = tmp_path / "photos"
+    (root / "a").mkdir(parents=True)
+    beside, below = tmp_path / "labels.csv", root / "b" / "labels.csv"
+    absolute = str(root / "a" / "1.png")
+
+    assert find_paths(["photos/a/1.png", absolute], IDS, table=beside, root=root).places == {
+        "photos/a/1.png": 0,
+        absolute: 0,
+    }
+    assert find_paths(["../a/1.png", "deep/3.png"], IDS, table=below, root=root).places == {
+        "../a/1.png": 0,
+        "deep/3.png": 3,
+    }
+
+
+def test_the_folder_that_fits_all_paths_settles_what_one_leaves_open(tmp_path: Path) -> None:
+    ids = ["1.png", "2.png", "a/1.png", "a/3.png"]
+    inside = tmp_path / "a" / "labels.csv"
+    inside.parent.mkdir()
+
+    assert find_paths(["1.png", "3.png"], ids, table=inside, root=tmp_path).places == {"1.png": 2, "3.png": 3}
+    assert find_paths(["1.png", "2.png"], ids, table=inside, root=tmp_path).places == {"1.png": 0, "2.png": 1}
+    with pytest.raises(DatasetError, match=r"1\.png: 1\.png, a/1\.png"):
+        find_paths(["1.png"], ids, table=inside, root=tmp_path)
+
+
+@pytest.mark.parametrize(("stored", "written"), [("NFC", "NFD"), ("NFD", "NFC")])
+def test_accents_are_equal_however_they_are_composed(tmp_path: Path, stored: str, written: str) -> None:
+    ids = [unicodedata.normalize(stored, name) for name in ("caf\u00e9/\u00fc.png", "cafe/u.png")]
+    path = unicodedata.normalize(written, "caf\u00e9/\u00fc.png")
+    found = find_paths([path, path.split("/")[1]], ids, table=tmp_path / "labels.csv")
+    assert list(found.places.values()) == [0, 0]
+
+
+def test_two_images_that_differ_only_in_how_accents_are_composed_are_told_apart(tmp_path: Path) -> None:
+    ids = [unicodedata.normalize(form, "\u00fc.png") for form in ("NFC", "NFD")]
+    assert list(find_paths(ids, ids, table=tmp_path / "labels.csv").places.values()) == [0, 1]
