@@ -243,13 +243,13 @@ def _opened(text: str, where: str) -> tuple[Any, list[str]]:
     Raises:
         DatasetError: there is no header, or no column of paths.
     """
+    if not text.strip():
+        raise DatasetError(where, "the file is empty", _HEADER_REMEDY)
     first: list[str] = []
     for delimiter in _DELIMITERS:
         reader = csv.reader(io.StringIO(text, newline=""), strict=True, delimiter=delimiter)
         try:
             header = [column.strip().lower() for column in next(reader)]
-        except StopIteration:
-            raise DatasetError(where, "the file is empty", _HEADER_REMEDY) from None
         except csv.Error as error:
             raise DatasetError(where, f"line 1: {error}", _HEADER_REMEDY) from error
         if any(name in header for name in PATH_COLUMNS):

@@ -178,11 +178,32 @@ CASES = {
     "CSV row with an open quote": Case(
         csv("path,label", 'ant/00.png,"ant', "ant/01.png,ant"), CSV, 3, ("unreadable", "unexpected end", "Each row is")
     ),
+    "path column missing": Case(
+        csv("picture,label", "ant/00.png,ant"), CSV, 3, ("line 1", "no column of paths", "The first line")
+    ),
     "label column missing": Case(
-        csv("path,class", "ant/00.png,ant"),
-        CSV,
+        csv("path,kind", "ant/00.png,ant", "ant/01.png,ant"), CSV, 3, ("no image has a label", "--supervised-weight 0")
+    ),
+    "label column unclear": Case(
+        csv("path,class,category", "ant/00.png,ant,pet"),
+        "suggest --index {index} --labels {table} --out {out}.csv",
         3,
-        ("line 1", "no column 'label', found path, class", "The first line"),
+        ("2 columns may hold the labels: class, category", "--label-column"),
+    ),
+    "labels of unknown files": Case(
+        csv("path,label", "ant/00.png,ant", "ant/99.png,ant"),
+        "suggest --index {index} --labels {table} --out {out}.csv",
+        3,
+        ("1 of 2 images are not among those of {index}, first: ant/99.png", "relative to the folder of the images"),
+    ),
+    "labels by a name in several folders": Case(
+        csv("path,label", "00.png,ant"),
+        "suggest --index {index} --labels {table} --out {out}.csv",
+        3,
+        ("1 of 1 paths fit several images", "00.png: ant/00.png, bee/00.png, cat/00.png, dog/00.png"),
+    ),
+    "an empty file of labels": Case(
+        csv(""), "suggest --index {index} --labels {table} --out {out}.csv", 3, ("{table}: the file is empty",)
     ),
     "CSV without any label": Case(
         csv("path,label", "ant/00.png,", "ant/01.png,"), CSV, 3, ("no image has a label", "--supervised-weight 0")
