@@ -12,9 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
+from labelkit.stages.pictures.captions import shortened
 from labelkit.store.commit import commit_bytes
 
 _CELL, _GAP, _TEXT = 112, 8, 30
+# captions stand as far from each other as two pictures and a gap more, so that two are never read as one
+_CAPTION = _CELL - _GAP
 _FRAMES = {"query": "#1f5fbf", "right": "#2e8b57", "wrong": "#c62828", "plain": "#cccccc"}
 
 
@@ -61,7 +64,7 @@ def write_contact_sheet(path: Path, rows: Sequence[Sequence[Picture]]) -> Path:
             elif picture.pixels is None:
                 text_top = top + _CELL // 2 - 13
             for i, line in enumerate(picture.lines[:2]):
-                draw.text((left, text_top + 13 * i), _shorten(draw, line, font), fill="black", font=font)
+                draw.text((left, text_top + 13 * i), shortened(line, font.getlength, _CAPTION), fill="black", font=font)
     buffer = io.BytesIO()
     sheet.save(buffer, format="PNG")
     commit_bytes(path, buffer.getvalue())
@@ -95,11 +98,3 @@ def _fit(pixels: NDArray[np.uint8]) -> Image.Image:
     cell = Image.new("RGB", (_CELL, _CELL), "white")
     cell.paste(resized, ((_CELL - size[0]) // 2, (_CELL - size[1]) // 2))
     return cell
-
-
-def _shorten(draw: ImageDraw.ImageDraw, line: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont) -> str:
-    # a line end in a file name cannot be drawn, and other control characters mean nothing here
-    line = "".join(character if character.isprintable() else "?" for character in line)
-    while len(line) > 4 and draw.textlength(line, font=font) > _CELL:
-        line = "…" + line[2:]
-    return line

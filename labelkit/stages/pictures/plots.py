@@ -12,13 +12,16 @@ from typing import Any, Literal
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
 from matplotlib.lines import Line2D
+from matplotlib.textpath import text_to_path
 from matplotlib.ticker import FormatStrFormatter, LogLocator, NullLocator
 from numpy.typing import NDArray
 
 from labelkit.algorithms.calibration import Reliability, RiskCoverage
 from labelkit.algorithms.class_number import ClassNumberChoice, CriterionCurve
 from labelkit.algorithms.prototypes import cosine_counts
+from labelkit.stages.pictures.captions import shortened
 from labelkit.store.commit import commit_bytes
 
 DPI = 120
@@ -28,6 +31,9 @@ _SHAPE = (5.2, 4.4)
 
 _PANEL, _PANEL_GAP, _PANEL_TEXT, _PANEL_HEAD, _PANEL_FOOT = 1.4, 0.12, 0.56, 0.42, 0.36
 """Side of one image of a grid, and what is left between and around, in inches."""
+
+_CAPTION = 7
+"""Size of the letters below an image of a grid, in points."""
 
 # A legend of more classes is larger than the map.
 _MAX_LEGEND = 30
@@ -125,7 +131,7 @@ class Panel:
         pixels: (h, w, c) float in [0, 1], c = 1 or 3; shown gray below a map.
         heat: (h', w') float, drawn over it; ``None`` = the image alone.
         limits: values of the darkest and the brightest color of the map.
-        lines: below it; at most three are seen.
+        lines: below it, without their middle if they are too wide; at most three are seen.
         arrows: over it.
     """
 
@@ -346,7 +352,17 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
         style = {"arrowstyle": "-|>", "color": "tab:red", "linewidth": 0.4 + 2 * arrow.weight, "alpha": 0.85}
         axes.annotate("", xy=arrow.end, xytext=arrow.start, arrowprops=style)
     for number, line in enumerate(panel.lines[:3]):
-        axes.text(0.5, -0.03 - 0.105 * number, line, ha="center", va="top", fontsize=7, parse_math=False)
+        # letters that are drawn end at whole pixels, so that small ones are up to a tenth wider
+        text = shortened(line, _points, 0.9 * 72 * _PANEL)
+        axes.text(0.5, -0.03 - 0.105 * number, text, ha="center", va="top", fontsize=_CAPTION, parse_math=False)
+
+
+def _points(text: str) -> float:
+    """Return how wide a caption is; missing letters are drawn as boxes, and measured so."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+        width, _, _ = text_to_path.get_text_width_height_descent(text, FontProperties(size=_CAPTION), ismath=False)
+        return float(width)
 
 
 def _draw_reliability(axes: Axes, curves: Mapping[str, Reliability]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -40,7 +39,6 @@ from labelkit.stages.show.images import DEFAULT_IMAGES, image_channels, shown_da
 _MAP_SIDE = 224
 # Matplotlib draws at most 2^16 pixels in a direction, and people look at far fewer.
 _LARGEST_SIDE = 30_000
-_LONGEST_NAME = 24
 _NOTE = (
     "Attention of the class token to the patches, blue to yellow: least to most in the maps of one image and block, "
     "as multiples of even attention below.\nentropy: of its spread, 1 = even; r: correlation with the student's map, "
@@ -365,7 +363,7 @@ def _draw(
 
     weak, strong = (_pixels(method, view) for view in sample.batch.views)
     first = [
-        Panel(weak, lines=(_short(sample.name), *([_short(sample.label)] if sample.label is not None else []))),
+        Panel(weak, lines=(sample.name, *([sample.label] if sample.label is not None else []))),
         Panel(strong),
     ]
     num_heads = next(iter(maps.values())).teacher.shape[1]
@@ -432,9 +430,3 @@ def _enlarged(found: Tensor) -> NDArray[np.float32]:
     enlarged = F.interpolate(found[:, None], size=(_MAP_SIDE, _MAP_SIDE), mode="bilinear", align_corners=False)
     values: NDArray[np.float32] = enlarged[0, 0].float().cpu().numpy()
     return values
-
-
-def _short(name: str | Path) -> str:
-    """The end of a name, in characters that can be drawn."""
-    text = "".join(character if character.isprintable() else "?" for character in str(name))
-    return text if len(text) <= _LONGEST_NAME else "…" + text[1 - _LONGEST_NAME :]

@@ -204,8 +204,7 @@ def _row(run: TrainedRun, name: str, label: str | None, batch: Batch, pairs: dic
     spec = run.method.network.input_spec
     mean, std = (torch.tensor(value)[:, None, None] for value in (spec.mean, spec.std))
     views = [(view[0].cpu() * std + mean).clamp(0, 1).permute(1, 2, 0).numpy() for view in batch.views]
-    text = "".join(character if character.isprintable() else "?" for character in name)[-24:]
-    panels = [Panel(views[0], lines=(text, *([label] if label is not None else []))), Panel(views[1])]
+    panels = [Panel(views[0], lines=(name, *([label] if label is not None else []))), Panel(views[1])]
     for pair in pairs.values():
         maps = [pair.first, pair.second, torch.where(pair.visible, pair.carried, torch.nan)]
         known = torch.cat([pair.first.flatten(), pair.second.flatten()])

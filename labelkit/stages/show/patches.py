@@ -66,14 +66,13 @@ def show_patches(config: ShowPatchesConfig) -> SimpleResult:
         best = int(similarity.argmax())
         place = [int(cell) for cell in found.cells[best]]
         view = _framed(pixels[number], (row, column), found.grid) if number == 0 else pixels[number]
-        text = "".join(character if character.isprintable() else "?" for character in name)[-24:]
         heat = similarity.reshape(found.grid)
         color = colors[start : start + len(similarity)].reshape(*found.grid, 3).astype(np.float32)
         start += len(similarity)
         lines = (f"most: {place[0]},{place[1]}, {similarity[best]:.3f}",)
         drawn.append(
             [
-                Panel(view, lines=(text, *([label] if label is not None else []))),
+                Panel(view, lines=(name, *([label] if label is not None else []))),
                 Panel(pixels[number], heat, limits, lines),
                 Panel(color),
             ]
