@@ -143,6 +143,15 @@ def closed_form(num_prototypes: int, dim: int) -> NDArray[np.float64] | None:
     return None
 
 
+def closed_form_is_least(num_prototypes: int, dim: int) -> bool:
+    """Whether :func:`closed_form` has the least loss of Eq. 5 for every t.
+
+    So have the simplex (c <= d + 1), d opposite pairs (c = 2d) and the regular polygon, which are universally optimal
+    (Cohn and Kumar, "Universally optimal distribution of points on spheres"). Opposite pairs beside a simplex have not.
+    """
+    return num_prototypes <= dim + 1 or num_prototypes == 2 * dim or dim == 2
+
+
 def spread_levels(t: float, sharpest_t: float | None) -> list[float]:
     """Return the sharpnesses that :func:`spread_prototypes` optimizes with, one after the other."""
     levels = [t]

@@ -12,6 +12,8 @@ from labelkit.config.mixins import OverwriteOption
 
 _OUTPUT: JsonDict = {"panel": "Output", "preset": False}
 
+SHARPEST_T = 32768.0
+
 
 class PrototypesConfig(OverwriteOption):
     """``labelkit prototypes``."""
@@ -27,7 +29,7 @@ class PrototypesConfig(OverwriteOption):
     )
     t: float = Field(2.0, gt=0, le=1e6, description="Sharpness of the loss (Eq. 5; 2 in the paper's code).")
     sharpest_t: float | None = Field(
-        32768.0,
+        SHARPEST_T,
         gt=0,
         le=1e9,
         description="Then sharpen the loss step by step up to this value, until the largest cosine counts; none: "

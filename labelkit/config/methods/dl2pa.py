@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from pydantic.config import JsonDict
 
 from labelkit.config.base import with_default
+from labelkit.config.prototypes import SHARPEST_T
 from labelkit.config.supervised import SupervisedTrainConfig
 
 _PROTOTYPES: JsonDict = {"panel": "Prototypes"}
@@ -39,14 +40,27 @@ class DL2PAConfig(SupervisedTrainConfig):
         json_schema_extra=_PROTOTYPES,
     )
 
+    sharpest_t: float | None = Field(
+        SHARPEST_T,
+        gt=0,
+        le=1e9,
+        description="Sharpen the loss of the prototypes step by step up to this value, until the largest cosine "
+        "counts. none: minimize the paper's loss (Eq. 5) itself, also where opposite pairs are the widest spread.",
+        json_schema_extra=_PROTOTYPES,
+    )
+
     reassign: bool = Field(
         True,
         description="Assign classes to prototypes anew during training. Otherwise each class keeps its first "
         "prototype.",
         json_schema_extra=_ASSIGNMENT,
     )
-    updates_per_epoch: int = Field(
-        1, ge=1, description="Assignments per epoch (the paper's tau').", json_schema_extra=_ASSIGNMENT
+    updates_per_epoch: float = Field(
+        1.0,
+        gt=0,
+        description="Assignments per epoch, tau' of the paper's Fig. 3b: 10 = ten times an epoch, 0.1 = every tenth "
+        "epoch.",
+        json_schema_extra=_ASSIGNMENT,
     )
     freeze_after: float | None = Field(
         None,
@@ -88,4 +102,6 @@ class DL2PAConfig(SupervisedTrainConfig):
             raise ValueError("reduction sum goes with loss inner-product")
         if self.prototypes_from is not None and self.prototypes != "uniform":
             raise ValueError("prototypes and prototypes_from exclude each other")
+        if self.sharpest_t != SHARPEST_T and (self.prototypes != "uniform" or self.prototypes_from is not None):
+            raise ValueError("sharpest_t is of prototypes uniform that are made now")
         return self

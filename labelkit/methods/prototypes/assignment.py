@@ -42,19 +42,20 @@ class AssignmentRecord:
         return {name: float(value) for name, value in asdict(self).items()}
 
 
-def is_due(state: TrainState, updates_per_epoch: int, last_epoch: float) -> bool:
+def is_due(state: TrainState, updates_per_epoch: float, last_epoch: float) -> bool:
     """Whether an assignment is to be made before the coming step.
 
     Every ``steps_per_epoch / updates_per_epoch`` steps (rounded down, at least 1), but not before the first one: with
     one update per epoch at the start of every epoch but the first, so that an epoch is scored and saved with the
-    assignment that it was trained with.
+    assignment that it was trained with; with a tenth of one, at the start of every tenth epoch.
 
     Args:
         state: where the run is.
-        updates_per_epoch: assignments per epoch.
+        updates_per_epoch: assignments per epoch, > 0; below 1, an assignment every ``1 / updates_per_epoch`` epochs.
         last_epoch: none from this epoch on.
     """
-    period = max(1, state.steps_per_epoch // updates_per_epoch)
+    # 1e-9: 3 / 0.1 may be a little less than 30
+    period = max(1, int(state.steps_per_epoch / updates_per_epoch + 1e-9))
     return state.step > 0 and state.step % period == 0 and state.epoch < last_epoch
 
 

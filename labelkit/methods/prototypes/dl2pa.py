@@ -13,9 +13,14 @@ Departures from the released code:
       labels of a mixed image
     - the past weighs 0.9 in a class mean; the code adds a tenth of the new one to 1.9 times the old one, so that the
       past weighs 0.95 there (``--class-mean-decay 0.95``)
-Departure from the paper: prototypes without a closed form are sharpened until the largest cosine counts, and do not
-minimize Eq. 5. ``labelkit prototypes --sharpest-t none`` leaves this out; ``--prototypes-from`` takes its file.
-The closed form for c = 2 d has exact opposites. The printed Eq. 7 is wrong and not used.
+Departures from the paper:
+    - prototypes without a closed form are sharpened until the largest cosine counts, and those of c <= 2 d classes may
+      be exact opposites; neither minimizes Eq. 5, which ``--sharpest-t none`` does
+    - the printed Eq. 7 is wrong and not used
+tau' of Fig. 3b is printed as a ratio, iterations between assignments over iterations of an epoch, and described as the
+number of assignments per epoch, the inverse. The description is followed, since the text says that 10 costs more than
+1: tau' = 10 is ``--updates-per-epoch 10``, tau' = 0.1 is ``--updates-per-epoch 0.1``, one in ten epochs. By the printed
+ratio, they are each other.
 Baselines are options: ``--no-reassign`` (fixed prototypes), ``--prototypes simplex --no-reassign`` (ETF), ``--loss
 cross-entropy --no-reassign`` (CE on fixed prototypes), ``--prototypes-from RUN`` (those of a learned classifier); the
 learned classifier is ``train softmax``.

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from labelkit.algorithms.prototypes import closed_form_is_least, uniformity
 from labelkit.config.methods.dl2pa import DL2PAConfig
+from labelkit.config.prototypes import SHARPEST_T
 from labelkit.engine.checkpoint import MODEL, load_checkpoint
 from labelkit.errors import CheckpointError, ConfigError
 from labelkit.methods.prototypes.files import load_or_make_prototypes
@@ -32,7 +35,14 @@ def starting_prototypes(config: DL2PAConfig, num_classes: int, dim: int, say: Ca
         )
     source = config.prototypes_from
     if source is None:
-        made = load_or_make_prototypes(num_classes, dim, seed=config.prototype_seed, say=say)
+        make = partial(load_or_make_prototypes, num_classes, dim, seed=config.prototype_seed, say=say)
+        made = make(sharpest_t=config.sharpest_t)
+        if made.source == "closed form" and config.sharpest_t is None and not closed_form_is_least(num_classes, dim):
+            # with opposite pairs it has not always the least loss, and no more has what one start leads to
+            found = make(method="optimize", sharpest_t=None)
+            made = min(made, found, key=lambda one: uniformity(one.vectors))
+        elif made.source == "closed form" and config.sharpest_t != SHARPEST_T:
+            say(f"--sharpest-t changes nothing: the best {num_classes} prototypes of {dim} dimensions are known")
         return torch.from_numpy(made.vectors)
     found = _learned_prototypes(source) if source.is_dir() else torch.from_numpy(read_prototypes(source).prototypes)
     if len(found) < num_classes or found.shape[1] != dim:

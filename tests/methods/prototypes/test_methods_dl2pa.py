@@ -10,7 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from labelkit.algorithms.prototypes import uniformity_gradient
 from labelkit.cli.main import main
+from labelkit.config.methods.dl2pa import DL2PAConfig
+from labelkit.config.presets import resolve
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.splits import given_split
 from labelkit.data.views.recipes import classification_view
@@ -19,6 +22,7 @@ from labelkit.engine.checkpoint import load_checkpoint
 from labelkit.engine.method import TrainState
 from labelkit.errors import ConfigError
 from labelkit.methods.prototypes.dl2pa import DL2PA
+from labelkit.methods.prototypes.source import starting_prototypes
 from labelkit.stages.train.prepare import PreparedData
 
 Make = Callable[..., Any]
@@ -81,6 +85,46 @@ def test_assignments_stop_when_they_are_to_be_frozen_or_fixed(make: Make, tmp_pa
     fixed = make("dl2pa", reassign=False, **options)
     fixed.trainer.fit()
     assert fixed.method.network.head.assignment.tolist() == list(range(10))
+
+
+def test_half_an_assignment_per_epoch_is_one_in_two_epochs(make: Make, tmp_path: Path) -> None:
+    options = {"embed_dim": 3, "epochs": 4, "reduction": "half-mean", "lr": 0.1}
+    make("dl2pa", tmp_path / "rare", updates_per_epoch=0.5, **options).trainer.fit()
+    lines = [json.loads(line) for line in (tmp_path / "rare" / "metrics.jsonl").read_text().splitlines()]
+    assert [line["epoch"] for line in lines if "assignment/objective" in line] == [2]  # counted from 0
+
+
+def made(count: int, dim: int, said: list[str], **options: Any) -> np.ndarray:
+    """Return the prototypes that a run starts with."""
+    config = resolve(DL2PAConfig, preset="digits", overrides={"dataset": "digits", **options}).config
+    rows: np.ndarray = starting_prototypes(config, count, dim, said.append).double().numpy()
+    return rows
+
+
+@pytest.mark.parametrize(("count", "dim"), [(20, 5), (30, 17)], ids=["no closed form", "one with opposites"])
+def test_prototypes_that_are_not_sharpened_minimize_the_paper_s_loss(count: int, dim: int) -> None:
+    said: list[str] = []
+    least, sharp = made(count, dim, said, sharpest_t=None), made(count, dim, said)
+    (loss, gradient), (sharp_loss, _) = uniformity_gradient(least), uniformity_gradient(sharp)
+
+    assert np.abs(gradient).max() < 1e-5  # at a minimum, to the digits of float32
+    assert loss < sharp_loss - 1e-4
+    largest, of_sharp = ((rows @ rows.T - 2 * np.eye(count)).max() for rows in (least, sharp))
+    assert largest > of_sharp + 1e-3
+    assert said == []
+
+
+def test_opposites_are_kept_where_one_start_leads_to_a_larger_loss() -> None:
+    assert np.array_equal(made(16, 12, [], sharpest_t=None), made(16, 12, []))
+
+
+def test_sharpening_that_could_do_nothing_is_told_or_refused() -> None:
+    said: list[str] = []
+    assert np.array_equal(made(10, 9, said, sharpest_t=None), made(10, 9, []))
+    assert said == ["--sharpest-t changes nothing: the best 10 prototypes of 9 dimensions are known"]
+    for other in ({"prototypes": "simplex"}, {"prototypes_from": "x.h5"}):
+        with pytest.raises(ConfigError, match="sharpest_t is of prototypes uniform"):
+            made(10, 9, [], sharpest_t=None, **other)
 
 
 def test_a_sum_grows_with_processes_and_accumulation_where_gradients_are_averaged(make: Make) -> None:

@@ -108,10 +108,18 @@ def test_a_mean_that_is_not_finite_is_refused_by_its_class() -> None:
 
 @pytest.mark.parametrize(
     ("updates", "due"),
-    [(1, [10, 20, 30]), (2, [5, 10, 15, 20, 25, 30]), (3, list(range(3, 31, 3))), (99, range(1, 31))],
+    [
+        (0.1, [100]),
+        (0.5, [20, 40, 60, 80, 100]),
+        (1, range(10, 101, 10)),
+        (2.5, range(4, 101, 4)),
+        (2, range(5, 101, 5)),
+        (3, range(3, 101, 3)),
+        (99, range(1, 101)),
+    ],
 )
-def test_assignments_come_evenly_and_never_before_the_first_step(updates: int, due: Any) -> None:
-    found = [step for step in range(31) if is_due(state(step=step, epoch=step // 10), updates, 99)]
+def test_assignments_come_evenly_and_never_before_the_first_step(updates: float, due: Any) -> None:
+    found = [step for step in range(101) if is_due(state(step=step, epoch=step // 10), updates, 99)]
     assert found == list(due)
 
 
