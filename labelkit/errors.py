@@ -2,6 +2,7 @@
 
     LabelkitError(where, problem, remedy)
     ├── ConfigError            2   an option, a preset or a config file
+    │   └── OutputExistsError      what is to be written is there already
     ├── InputError             3   what was given to read
     │   ├── DatasetError           images, labels, splits
     │   │   ├── DatasetAbsent, DatasetIncomplete
@@ -57,6 +58,10 @@ class ConfigError(LabelkitError):
     """An option, preset or config file that cannot be used."""
 
     exit_code = 2
+
+
+class OutputExistsError(ConfigError):
+    """A file, folder, store or result that is to be written is there already, and is not to be replaced."""
 
 
 class InputError(LabelkitError):
@@ -169,6 +174,26 @@ class Interrupted(BaseException):
         self.signum = signum
         self.exit_code = 128 + signum
         super().__init__(signum)
+
+
+def output_exists(
+    where: object, *options: str, state: str = "", instead: str = "", note: str = "", replaceable: bool = True
+) -> OutputExistsError:
+    """Return the error about an output that is there already, in the words that all commands use.
+
+    Args:
+        where: the file, folder, store or result.
+        options: which name another one; default: ``--out``.
+        state: what is known of it, as in "and has other content".
+        instead: what else can be done with it, as in "--resume to go on with that run".
+        note: a last sentence.
+        replaceable: whether ``--overwrite`` would replace it.
+    """
+    ways = [instead] if instead else []
+    ways += ["--overwrite to replace it"] if replaceable else []
+    ways += [f"another {option}" for option in options or ("--out",)]
+    listed = ways[0] if len(ways) == 1 else f"{', '.join(ways[:-1])}, or {ways[-1]}"
+    return OutputExistsError(str(where), f"already exists {state}".rstrip(), f"Pass {listed}. {note}".rstrip())
 
 
 def resource_error(error: OSError, where: str) -> ResourceError:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TextIO
 
 from labelkit.errors import Interrupted
+from labelkit.percent import Percent
 from labelkit.stages.result import Cell, StageResult, Table
 
 
@@ -151,13 +152,16 @@ def plain_table(table: Table) -> str:
 
 
 def cell_text(cell: Cell) -> str:
-    """Return a cell as text: four digits for floats, a dash for what is undefined, no control characters."""
+    """Return a cell as text: percent with one decimal, other floats with four digits, a dash for what is undefined.
+
+    Control characters are escaped.
+    """
     if cell is None:
         return "-"
     if isinstance(cell, bool):
         return "yes" if cell else "no"
     if isinstance(cell, float):
-        return "-" if math.isnan(cell) else f"{cell:.4g}"
+        return "-" if math.isnan(cell) else str(cell) if isinstance(cell, Percent) else f"{cell:.4g}"
     if isinstance(cell, int):
         return f"{cell:,}"
     text = printable(str(cell)).replace("\n", "\\n")

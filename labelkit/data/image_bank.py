@@ -16,6 +16,7 @@ from labelkit.data.decode import BadImage, Channels
 from labelkit.data.views.resizing import resize_images
 from labelkit.data.workers import Reader
 from labelkit.errors import DatasetError
+from labelkit.percent import percent
 
 SMALL_SIDE: Final = 64
 MAX_BAD_SHOWN: Final = 10
@@ -152,7 +153,7 @@ class ImageBank:
             shown.append(f"and {len(self.bad) - len(shown)} more")
         raise DatasetError(
             self.dataset.name,
-            f"{len(self.bad)} of {total} images cannot be read, allowed are {max_bad:.1%}\n  "
+            f"{len(self.bad)} of {total} images cannot be read, allowed are {percent(max_bad)} %\n  "
             + "\n  ".join(shown)
             + "\n",
             "Mend or remove them, or allow more with --max-bad.",

@@ -28,6 +28,7 @@ from labelkit.data.keyed_random import keyed_generator
 from labelkit.engine.method import FullPass, Method, TrainState
 from labelkit.engine.monitors.groups import MIN_COLLAPSED_STEPS
 from labelkit.errors import DivergenceError
+from labelkit.percent import percent
 
 GuardMode = Literal["none", "warn", "stop"]
 
@@ -148,7 +149,7 @@ class Guard:
         """Look at the part of the run, at its end, in which the learning rate is 0."""
         if self.mode != "none" and dead_share > MUCH_OF_THE_RUN:
             self.say(
-                f"warning: the learning rate is 0 in the last {100 * dead_share:.0f} % of the run, where nothing will "
+                f"warning: the learning rate is 0 in the last {percent(dead_share)} % of the run, where nothing will "
                 "change: train less long, or check the options that begin with --lr"
             )
 
@@ -232,7 +233,7 @@ class Guard:
             signs.append(Sign("rank", problem, _LESS, ends=False))
         elif self._shrinks(look):
             problem = (
-                f"features become alike: they differ by {100 * look.feature_spread:.0f} % of their length, in "
+                f"features become alike: they differ by {percent(look.feature_spread)} % of their length, in "
                 f"{look.effective_rank:.1f} directions, before training in {self.first_rank:.1f}"
             )
             signs.append(Sign("shrinking", f"{problem}: training collapses", _LESS, sure=True))
@@ -245,7 +246,7 @@ class Guard:
                 Sign("predictions", problem, "Raise --entropy-weight, lower --lr, or train longer.", ends=False)
             )
         if look.largest_cluster is not None and look.largest_cluster > ONE_CLUSTER:
-            problem = f"one cluster has {100 * look.largest_cluster:.1f} % of the images"
+            problem = f"one cluster has {percent(look.largest_cluster)} % of the images"
             signs.append(Sign("clusters", problem, "Check the images, lower --lr, or use fewer clusters."))
         return signs
 

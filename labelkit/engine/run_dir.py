@@ -23,7 +23,14 @@ from typing import IO, Any
 
 import yaml
 
-from labelkit.errors import BusyError, CheckpointError, CheckpointMismatch, ConfigError, resource_error
+from labelkit.errors import (
+    BusyError,
+    CheckpointError,
+    CheckpointMismatch,
+    ConfigError,
+    output_exists,
+    resource_error,
+)
 from labelkit.store.commit import commit_bytes, commit_json
 
 CONFIG, SPLIT, METRICS, SUMMARY, LOCK = "config.yaml", "split.json", "metrics.jsonl", "summary.json", ".lock"
@@ -55,7 +62,8 @@ class RunDir:
         """Make the folder or take it over, and lock it; nothing in it changes before ``begin``.
 
         Raises:
-            ConfigError: the folder exists and neither flag is given, or ``--resume`` finds no run.
+            OutputExistsError: the folder is there and neither flag is given.
+            ConfigError: ``--resume`` finds no run.
             BusyError: another process is writing here.
             ResourceError: the folder cannot be made.
         """
@@ -68,11 +76,7 @@ class RunDir:
             if resume and not present:
                 raise ConfigError(str(self.path), "there is no run to resume here", "Leave out --resume to start one.")
             if present and not (resume or overwrite):
-                raise ConfigError(
-                    str(self.path),
-                    "already exists",
-                    "Pass --resume to go on with that run, --overwrite to remove it first, or another --out.",
-                )
+                raise output_exists(self.path, instead="--resume to go on with that run")
             if present and not self._is_run():
                 raise ConfigError(str(self.path), "is not a run folder, so it is left alone", "Choose another --out.")
             if self.writes:

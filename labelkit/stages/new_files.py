@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from labelkit.errors import ConfigError
+from labelkit.errors import ConfigError, output_exists
 
 
 def check_new_file(path: Path, *, overwrite: bool, option: str = "--out") -> None:
@@ -16,11 +16,12 @@ def check_new_file(path: Path, *, overwrite: bool, option: str = "--out") -> Non
         option: that names it.
 
     Raises:
-        ConfigError: it exists and is not to be replaced, is a folder, or its folder is not there.
+        OutputExistsError: it is not to be replaced.
+        ConfigError: it is a folder, or its folder is not there.
     """
     if path.is_dir():
         raise ConfigError(option, f"{path} is a folder", "Give the name of a file.")
     if not path.resolve().parent.is_dir():
         raise ConfigError(option, f"the folder of {path} does not exist", "Make it first.")
     if path.exists() and not overwrite:
-        raise ConfigError(option, f"{path} already exists", f"Pass --overwrite to replace it, or another {option}.")
+        raise output_exists(path, option)

@@ -22,7 +22,7 @@ def make_prototypes(config: PrototypesConfig) -> SimpleResult:
 
     Raises:
         ConfigError: nowhere to draw.
-        StoreError: the file exists and has other content.
+        OutputExistsError: the file is there and has other content.
         ResourceError: no such device, the disk is full, ...
     """
     if config.plot is not None:

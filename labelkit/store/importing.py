@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.errors import Refused, StoreError, resource_error
+from labelkit.errors import Refused, output_exists, resource_error
 from labelkit.store import schema
 from labelkit.store.commit import temporary_name
 from labelkit.store.embeddings import ModelIdentity
@@ -151,7 +151,7 @@ def write_imported(
         overwrite: replace a file of this name.
 
     Raises:
-        StoreError: the file exists.
+        OutputExistsError: the file is there and is not to be replaced.
         ResourceError: the disk is full, ...
     """
     names = [name_bytes(name) for name in sample_ids]
@@ -182,7 +182,7 @@ def _install(out: Path, image: Image, *, overwrite: bool) -> None:
     try:
         install_image(image, out.parent / temporary_name(), out, replace=overwrite)
     except FileExistsError as error:
-        raise exists_error(out) from error
+        raise output_exists(out) from error
     except OSError as error:
         raise resource_error(error, str(out)) from error
 
@@ -211,11 +211,6 @@ def _datasets_of(columns: ImportedColumns) -> dict[str, NDArray[Any]]:
     if columns.splits is not None:
         datasets.update(splits=columns.splits, split_names=strings(columns.split_names))
     return datasets
-
-
-def exists_error(out: Path) -> StoreError:
-    """Return the error about an output that is there already."""
-    return StoreError(str(out), "already exists", "Pass --overwrite to replace it, or another --out.")
 
 
 def _rows_at_a_time(embeddings: NDArray[Any]) -> int:

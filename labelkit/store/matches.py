@@ -134,7 +134,7 @@ def write_matches(path: Path, found: MatchFile, *, overwrite: bool = False) -> s
         overwrite: replace other content. The same content written twice is no error.
 
     Raises:
-        StoreError: the file exists and has other content.
+        OutputExistsError: the file is there and has other content.
         ResourceError: the disk is full, no permission, ...
     """
     contents = _contents(

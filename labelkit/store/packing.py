@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.errors import Mismatch, Refused, StoreError, resource_error
+from labelkit.errors import Mismatch, Refused, StoreError, output_exists, resource_error
 from labelkit.store import schema
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.hdf5.reading import CheckedFile
@@ -60,7 +60,8 @@ def pack_store(store: EmbeddingStore, out: Path, *, allow_stale: bool = False, o
         overwrite: replace a file of other content. The same content written twice is no error.
 
     Raises:
-        StoreError: results cannot be used, all of them named; or the file exists and has other content.
+        StoreError: results cannot be used, all of them named.
+        OutputExistsError: the file is there and has other content.
         Mismatch: some are stale.
         Damaged: a block of rows is not as it was written.
         ResourceError: the disk is full, no permission, ...
@@ -124,17 +125,16 @@ def _check_same(out: Path, store: EmbeddingStore, results: dict[str, Result]) ->
     """Accept a file that holds the same already.
 
     Raises:
-        StoreError: it holds something else.
+        OutputExistsError: it holds something else.
     """
-    remedy, problem = "Pass --overwrite to replace it, or choose another --out.", "exists and has other content"
     try:
         there = open_store(out)
         packed = {name: read_result(there, name, allow_stale=True).content_digest for name in there.packed_results}
     except StoreError as error:
-        raise type(error)(str(out), f"{problem} ({error.problem})", remedy) from error
+        raise output_exists(out, state=f"and cannot be used ({error.problem})") from error
     wanted = {name: result.content_digest for name, result in results.items()}
     if there.content_digest != store.content_digest or packed != wanted:
-        raise StoreError(str(out), problem, remedy)
+        raise output_exists(out, state="and has other content")
 
 
 class _Packing:

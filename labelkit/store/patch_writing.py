@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.errors import Damaged, Mismatch, StoreError, resource_error
+from labelkit.errors import Damaged, Mismatch, StoreError, output_exists, resource_error
 from labelkit.store import schema
 from labelkit.store.commit import canonical_json, commit_json, fsync_folder
 from labelkit.store.digests import RESTORE
@@ -86,7 +86,7 @@ class PatchRun:
             overwrite: replace a finished set, and drop an unfinished run of another plan.
 
         Raises:
-            StoreError: a set of another plan exists, or the one that exists is damaged.
+            OutputExistsError: a set of another plan is there, or a damaged one.
             Mismatch: an unfinished run has another plan; names the keys.
             ResourceError: no permission, or not enough free space.
             BusyError: another process is publishing them.
@@ -192,11 +192,13 @@ class PatchRun:
     def _is_finished(self) -> bool:
         if self._overwrite or not (self._target / SET_NAME).exists():
             return False
-        listed = read_set_json(self._target)
+        try:
+            listed = read_set_json(self._target)
+        except StoreError as error:
+            raise output_exists(self._target, state=f"and cannot be used ({error.problem})") from error
         if listed.get("plan_digest") == self._parts.digest:
             return True
-        problem = "exists and was made from other images, another model or other options"
-        raise StoreError(str(self._target), problem, "Pass --overwrite to replace it, or choose another --out.")
+        raise output_exists(self._target, state="and was made from other images, another model or other options")
 
     def _plan_of_set(self) -> object:
         try:

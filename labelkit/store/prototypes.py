@@ -63,7 +63,7 @@ def write_prototypes(
         overwrite: replace other content. The same content written twice is no error.
 
     Raises:
-        StoreError: the file exists and has other content.
+        OutputExistsError: the file is there and has other content.
         ResourceError: the disk is full, no permission, ...
     """
     contents = Contents(datasets={"prototypes": prototypes.astype("<f4")})

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit import __version__
-from labelkit.errors import Mismatch, NotAStore, Refused, StoreError, resource_error
+from labelkit.errors import Mismatch, NotAStore, Refused, StoreError, output_exists, resource_error
 from labelkit.store import schema
 from labelkit.store.commit import canonical_json, commit_bytes, fsync_folder
 from labelkit.store.digests import RESTORE
@@ -105,7 +105,8 @@ def write_result(
         The file. The same result written twice is no error, whatever ``overwrite`` is.
 
     Raises:
-        StoreError: the name cannot be used, or is taken by a result with other content.
+        StoreError: the name cannot be used.
+        OutputExistsError: it is taken by a result with other content, or of another kind.
         ResourceError: the disk is full, no permission, ...
         ValueError: arrays do not fit the store or each other.
         TypeError: arrays or parameters of a type that cannot be stored.
@@ -141,8 +142,10 @@ def write_result(
 def _check_same_packed(store: EmbeddingStore, name: str, digest: str) -> None:
     with _opened(store, name) as packed:
         if packed.content_digest != digest:
-            remedy = "Choose another name with --result: a packed file does not change."
-            raise StoreError(packed.place(""), "a result of this name exists and has other content", remedy)
+            note = "A packed file does not change."
+            raise output_exists(
+                packed.place(""), "--result", state="and has other content", note=note, replaceable=False
+            )
 
 
 def _commit(path: Path, data: bytes, kind: str, digest: str, *, overwrite: bool) -> None:
@@ -266,12 +269,12 @@ def check_new_result(store: EmbeddingStore, name: str, *, overwrite: bool) -> No
     """Refuse a name before any work.
 
     Raises:
-        StoreError: it cannot be used, or a result has it and is not to be replaced.
+        StoreError: it is no name of a result.
+        OutputExistsError: a result has it and is not to be replaced.
     """
     path = _result_path(store, name)
     if name in list_results(store) and not overwrite:
-        remedy = "Pass --overwrite to replace it, or another name with --result."
-        raise StoreError(str(path), "a result of this name exists", remedy)
+        raise output_exists(path, "--result", replaceable=name not in store.packed_results)
 
 
 @contextmanager
@@ -321,22 +324,24 @@ def _is_there(path: Path, content_digest: str) -> bool:
     """Say whether the same result exists already.
 
     Raises:
-        StoreError: another one does.
+        OutputExistsError: another one does.
     """
     if not path.exists():
         return False
-    with open_file(path, schema.FORMAT_RESULT) as file:
-        if file.content_digest == content_digest:
-            return True
-    remedy = "Pass --overwrite to replace it, or another name with --result."
-    raise StoreError(str(path), "a result of this name exists and has other content", remedy)
+    try:
+        with open_file(path, schema.FORMAT_RESULT) as file:
+            if file.content_digest == content_digest:
+                return True
+    except StoreError as error:
+        raise output_exists(path, "--result", state=f"and cannot be used ({error.problem})") from error
+    raise output_exists(path, "--result", state="and has other content")
 
 
 def _refuse_other_kind(path: Path, kind: str) -> None:
     """Keep a result from being replaced by one of another kind, such as groups by the scores of groups.
 
     Raises:
-        StoreError: it would be. One that is damaged may be.
+        OutputExistsError: it would be. One that is damaged may be.
     """
     if not path.exists():
         return
@@ -346,9 +351,9 @@ def _refuse_other_kind(path: Path, kind: str) -> None:
     except StoreError:
         return
     if found != kind:
-        problem = f"holds {found.replace('_', ' ')} made by `{stage}`, which this command would lose"
-        remedy = "Choose another name with --result; what is read is chosen by another option (see --help)."
-        raise StoreError(str(path), problem, remedy)
+        state = f"and holds {found.replace('_', ' ')} made by `{stage}`, which this command would lose"
+        note = "What is read is chosen by another option (see --help)."
+        raise output_exists(path, "--result", state=state, note=note, replaceable=False)
 
 
 def _stored(name: str, value: ResultArray) -> NDArray[Any]:

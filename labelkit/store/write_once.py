@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from labelkit.errors import StoreError
+from labelkit.errors import StoreError, output_exists
 from labelkit.store.commit import commit_bytes
 from labelkit.store.hdf5.writing import Contents, Image
 from labelkit.store.opening import trust
@@ -21,19 +21,18 @@ def write_once(path: Path, contents: Contents, read_digest: Callable[[Path], str
         overwrite: replace other content.
 
     Raises:
-        StoreError: the file exists and has other content.
+        OutputExistsError: the file is there and has other content.
         ResourceError: the disk is full, no permission, ...
     """
     image = Image(contents)
     try:
         commit_bytes(path, image.to_bytes(), replace=overwrite)
     except FileExistsError as error:
-        remedy, problem = "Pass --overwrite to replace it, or another name with --out.", "exists and has other content"
         try:
             same = read_digest(path) == image.content_digest
         except StoreError as fault:
-            raise type(fault)(str(path), f"{problem} ({fault.problem})", remedy) from error
+            raise output_exists(path, state=f"and cannot be used ({fault.problem})") from error
         if not same:
-            raise StoreError(str(path), problem, remedy) from error
+            raise output_exists(path, state="and has other content") from error
     trust(path)
     return image.content_digest

@@ -18,7 +18,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from labelkit.errors import DatasetError, Mismatch, ResourceError, StoreError, resource_error
+from labelkit.errors import (
+    ConfigError,
+    DatasetError,
+    Mismatch,
+    ResourceError,
+    StoreError,
+    output_exists,
+    resource_error,
+)
+from labelkit.percent import percent
 from labelkit.store import schema
 from labelkit.store.digests import RESTORE, BlockDigester, rows_per_block
 from labelkit.store.embeddings import open_store
@@ -80,7 +89,7 @@ class EmbeddingRun:
             overwrite: replace a finished store, and drop an unfinished run of another plan.
 
         Raises:
-            StoreError: a store of another plan exists, or the one that exists is damaged.
+            OutputExistsError: a store of another plan is there, or a damaged one.
             Mismatch: an unfinished run has another plan; names the keys.
             ResourceError: no permission, or not enough free space.
             BusyError: another process is publishing this store.
@@ -193,7 +202,7 @@ class EmbeddingRun:
 
     def _is_finished(self) -> bool:
         if self.out.is_dir():
-            raise StoreError(str(self.out), "is a folder", "Choose another --out.")
+            raise ConfigError("--out", f"{self.out} is a folder", "Give the name of a file.")
         if self._overwrite or not self.out.exists():
             return False
         try:
@@ -203,12 +212,8 @@ class EmbeddingRun:
                 _ = store.embeddings, store.extras
                 return True
         except StoreError as error:
-            problem = f"exists and cannot be used ({error.problem})"
-            raise type(error)(
-                error.where, problem, "Pass --overwrite to replace it, or choose another --out."
-            ) from error
-        problem = "exists and was made from other images, another model or other options"
-        raise StoreError(str(self.out), problem, "Pass --overwrite to replace it, or choose another --out.")
+            raise output_exists(self.out, state=f"and cannot be used ({error.problem})") from error
+        raise output_exists(self.out, state="and was made from other images, another model or other options")
 
     def _plan_of_store(self) -> str | None:
         try:
@@ -341,8 +346,8 @@ class EmbeddingRun:
         faults = "; ".join(f"{self.plan.sample_ids[row]}: {skipped[row]}" for row in first)
         more = f"; and {len(skipped) - len(first)} more" if len(skipped) > len(first) else ""
         problem = (
-            f"{len(skipped)} of {total} images cannot be used ({len(skipped) / total:.1%} where {max_bad:.1%} are "
-            f"allowed): {faults}{more}"
+            f"{len(skipped)} of {total} images cannot be used ({percent(len(skipped) / total)} % where "
+            f"{percent(max_bad)} % are allowed): {faults}{more}"
         )
         remedy = (
             f"Repair them and delete {self._parts.folder}, or allow more with --max-bad; what was embedded is kept."
@@ -359,6 +364,5 @@ class EmbeddingRun:
             if isinstance(error, FileExistsError | FileNotFoundError) and self._plan_of_store() == self._parts.digest:
                 return  # another process published the same
             if isinstance(error, FileExistsError):
-                problem = "was made by another run meanwhile"
-                raise StoreError(str(self.out), problem, "Pass --overwrite to replace it.") from error
+                raise output_exists(self.out, state="and was made by another run meanwhile") from error
             raise resource_error(error, str(self.out)) from error

@@ -5,9 +5,11 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import signal
 from pathlib import Path
 
+import labelkit
 import numpy as np
 import pytest
 from labelkit.cli.console import (
@@ -24,6 +26,7 @@ from labelkit.cli.console import (
     write,
 )
 from labelkit.errors import Interrupted
+from labelkit.percent import percent, percent_range
 from labelkit.stages.result import SimpleResult, Table
 
 RESULT = SimpleResult(
@@ -102,6 +105,25 @@ def test_an_empty_table_has_its_headings() -> None:
 )
 def test_cells_are_short_and_readable(cell: str | int | float | None, text: str) -> None:
     assert cell_text(cell) == text
+
+
+@pytest.mark.parametrize(
+    ("share", "text"), [(1.0, "100.0"), (0.97149, "97.1"), (0.05, "5.0"), (0.0, "0.0"), (float("nan"), "-")]
+)
+def test_percent_has_one_decimal_in_tables_and_sentences(share: float, text: str) -> None:
+    assert cell_text(percent(share)) == text
+    assert f"{percent(0.97149)} %" == "97.1 %"
+    assert percent_range(0.8124, 1) == "81.2 - 100.0"
+
+
+def test_a_program_reads_all_digits_of_a_percent() -> None:
+    assert json.loads(json_text({"a": percent(0.97149)}))["a"] == pytest.approx(97.149, abs=1e-12)
+
+
+def test_no_text_of_the_package_formats_percent_in_a_way_of_its_own() -> None:
+    own = re.compile(r"\{100 \*|:\.\d%\}|:%\}")
+    source = Path(labelkit.__file__).parent
+    assert [str(path) for path in source.rglob("*.py") if own.search(path.read_text())] == []
 
 
 def test_a_name_cannot_drive_the_terminal() -> None:

@@ -142,7 +142,7 @@ def test_features_that_lose_their_directions_end_the_run_the_second_time_in_a_ro
     small = Look(feature_spread=0.2, effective_rank=13.9)
     guard.at_epoch_end(small, [1.0], 18)
     assert said == [
-        "warning: step 18: features become alike: they differ by 20 % of their length, in 13.9 directions, before "
+        "warning: step 18: features become alike: they differ by 20.0 % of their length, in 13.9 directions, before "
         "training in 40.0: training collapses. Lower --lr or the weights of added losses, or raise what keeps images "
         "apart (--entropy-weight)."
     ]
@@ -291,7 +291,7 @@ def test_a_schedule_that_ends_in_nothing_is_warned_of(make_trainer: Make) -> Non
     said: list[str] = []
     options = {"lr_schedule": "step", "lr_drop_epochs": (1,), "lr_drop_factor": 1e-12, "guard": "warn"}
     make_trainer(epochs=4, message=said.append, **options).fit()
-    assert [line for line in said if "the learning rate is 0 in the last 75 % of the run" in line]
+    assert [line for line in said if "the learning rate is 0 in the last 75.0 % of the run" in line]
 
 
 def test_equal_images_end_a_run_before_its_first_step(make_trainer: Make, bank: Any) -> None:

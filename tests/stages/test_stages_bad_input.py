@@ -222,7 +222,10 @@ CASES = {
     ),
     **{
         f"a {name} that is there": Case(
-            text("kept"), f"{line} {{bad}}", 2, (f"{line.split()[-1]}: {{bad}} already exists", "Pass --overwrite")
+            text("kept"),
+            f"{line} {{bad}}",
+            2,
+            ("{bad}: already exists. Pass --overwrite to replace it, or another " + line.split()[-1],),
         )
         for name, line in {
             "table of hits": "retrieve --index {index} --query-rows 0 --csv",
@@ -367,7 +370,7 @@ CASES = {
         a_file, PIXELS.replace("{out}", "{bad}/x") + " --dataset {photos}", 5, ("{bad}/x.h5", "is a file, not a folder")
     ),
     "a folder where a store is to be made": Case(
-        empty_folder, "embed --dataset {photos} --checkpoint {trained} --out {bad}", 3, ("{bad}: is a folder", "--out")
+        empty_folder, "embed --dataset {photos} --checkpoint {trained} --out {bad}", 2, ("--out: {bad} is a folder",)
     ),
     "a folder where a sheet is to be made": Case(
         empty_folder, "retrieve --index {index} " + QUERY + " --sheet {bad}", 2, ("{bad} is a folder", "name of a file")

@@ -12,7 +12,7 @@ import pytest
 from labelkit.algorithms.prototypes import measure_spread
 from labelkit.cli.main import main
 from labelkit.config.prototypes import PrototypesConfig
-from labelkit.errors import ConfigError, Damaged, StoreError
+from labelkit.errors import ConfigError, Damaged, OutputExistsError, StoreError
 from labelkit.methods.prototypes.files import Prototypes, cache_path, load_or_make_prototypes
 from labelkit.stages.prototypes import make_prototypes
 from labelkit.store.prototypes import read_prototypes, write_prototypes
@@ -95,7 +95,7 @@ def test_the_same_file_written_twice_is_no_error_and_another_one_is() -> None:
     assert Path("p.h5").read_bytes() == before
     assert made.made() == [Path("p.h5")]
     other = config.model_copy(update={"seed": 1})
-    with pytest.raises(StoreError, match="exists and has other content"):
+    with pytest.raises(OutputExistsError, match="exists and has other content"):
         make_prototypes(other)
     make_prototypes(other.model_copy(update={"overwrite": True}))
     assert Path("p.h5").read_bytes() != before
@@ -104,7 +104,7 @@ def test_the_same_file_written_twice_is_no_error_and_another_one_is() -> None:
 def test_a_file_in_the_way_that_is_something_else_is_not_replaced() -> None:
     Path("p.h5").write_text("mine")
 
-    with pytest.raises(StoreError, match="not an HDF5 file"):
+    with pytest.raises(OutputExistsError, match="not an HDF5 file"):
         make_prototypes(PrototypesConfig(embed_dim=4, num_classes=6, out=Path("p.h5")))
     assert Path("p.h5").read_text() == "mine"
 

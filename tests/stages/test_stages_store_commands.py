@@ -171,8 +171,9 @@ def test_every_command_reads_results_from_a_packed_store(labelkit: Labelkit, ind
     assert labelkit("cluster", "k-means", "--index", out, "--num-clusters", "3", "--result", "three").code == 0
     assert (tmp_path / "all.h5.results" / "three.h5").is_file()
     answer = labelkit("cluster", "k-means", "--index", out, "--num-clusters", "3", "--overwrite")
-    assert answer.code == 3
-    assert f"{out}:/results/k-means: a result of this name exists" in answer.err
+    assert answer.code == 2
+    told = "already exists and has other content. Pass another --result. A packed file does not change."
+    assert f"{out}:/results/k-means: {told}" in answer.err
     answer = labelkit("cluster", "sinkhorn", "--index", out, "--num-clusters", "4", "--prototypes", "k-means")
     assert answer.code == 0, answer.err
     assert labelkit("status", "--index", out, "--json").json["store"]["results"] == [

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from labelkit.errors import Damaged, NotAStore, Refused, StoreError
+from labelkit.errors import Damaged, NotAStore, OutputExistsError, Refused
 from labelkit.store.matches import (
     KeypointPart,
     Matches,
@@ -81,7 +81,7 @@ def test_no_matches_can_be_written(tmp_path: Path) -> None:
 def test_the_same_written_twice_is_no_error_and_another_is(tmp_path: Path) -> None:
     write_matches(tmp_path / "m.h5", some_file())
     write_matches(tmp_path / "m.h5", some_file())
-    with pytest.raises(StoreError, match="other content"):
+    with pytest.raises(OutputExistsError, match="other content"):
         write_matches(tmp_path / "m.h5", some_file(no_matches()))
     write_matches(tmp_path / "m.h5", some_file(no_matches()), overwrite=True)
 

@@ -10,7 +10,7 @@ import tracemalloc
 import h5py
 import numpy as np
 import pytest
-from labelkit.errors import Damaged, Mismatch, Refused, ResourceError, StoreError
+from labelkit.errors import Damaged, Mismatch, OutputExistsError, Refused, ResourceError, StoreError
 from labelkit.store import opening
 from labelkit.store.embeddings import open_store
 from labelkit.store.hdf5.writing import Image
@@ -95,7 +95,7 @@ def test_a_packed_result_is_never_replaced(store, tmp_path):
     packed = open_store(tmp_path / "all.h5")
     assert write(packed) == packed.path
     for overwrite in (False, True):
-        with pytest.raises(StoreError, match="exists and has other content") as caught:
+        with pytest.raises(OutputExistsError, match="exists and has other content") as caught:
             write(packed, params={"seed": 4}, overwrite=overwrite)
         assert caught.value.where == f"{packed.path}:/results/first"
     assert not (tmp_path / "all.h5.results").exists()
@@ -147,7 +147,7 @@ def test_packing_again_changes_nothing_and_other_content_is_kept(store, tmp_path
     assert pack_store(store, out).already_there
     assert (out.read_bytes(), out.stat().st_ino) == before
     write(store, "second")
-    with pytest.raises(StoreError, match="exists and has other content"):
+    with pytest.raises(OutputExistsError, match="exists and has other content"):
         pack_store(store, out)
     assert out.read_bytes() == before[0]
     assert pack_store(store, out, overwrite=True).results == ("first", "second")

@@ -12,7 +12,16 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from labelkit.errors import Damaged, Mismatch, NotAStore, Refused, ResourceError, StoreError, VersionError
+from labelkit.errors import (
+    Damaged,
+    Mismatch,
+    NotAStore,
+    OutputExistsError,
+    Refused,
+    ResourceError,
+    StoreError,
+    VersionError,
+)
 from labelkit.store import run_folder
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.patch_writing import PatchRun
@@ -356,7 +365,7 @@ def test_the_same_run_again_does_nothing_and_another_is_refused(tmp_path: Path) 
     before = bytes_of_all(tmp_path / "s.h5")
     make_both(tmp_path / "s.h5", make_patch_plan())
     assert bytes_of_all(tmp_path / "s.h5") == before
-    with pytest.raises(StoreError, match=r"other options.*--overwrite"):
+    with pytest.raises(OutputExistsError, match=r"other options.*--overwrite"):
         PatchRun.open(tmp_path / "s.h5", make_patch_plan(dtype="float32"))
     make_both(tmp_path / "s.h5", make_patch_plan(set_bytes=1 << 20), overwrite=True)
     assert len(bytes_of_all(tmp_path / "s.h5")) == 3

@@ -7,7 +7,7 @@ import json
 import h5py
 import numpy as np
 import pytest
-from labelkit.errors import Damaged, Mismatch, NotAStore, Refused, ResourceError, StoreError
+from labelkit.errors import Damaged, Mismatch, NotAStore, OutputExistsError, Refused, ResourceError, StoreError
 from labelkit.store.hdf5.writing import Image
 from labelkit.store.results import list_results, read_result, write_result
 from store_samples import contents_of, make_plan, make_store
@@ -89,7 +89,7 @@ def test_the_same_result_twice_is_no_error_and_has_the_same_bytes(store):
 
 def test_another_result_of_the_same_name_is_refused_unless_overwritten(store):
     write(store)
-    with pytest.raises(StoreError, match="--overwrite to replace it, or another name with --result"):
+    with pytest.raises(OutputExistsError, match="--overwrite to replace it, or another --result"):
         write(store, params={"seed": 4})
     assert read_result(store, "first").params == {"seed": 3}
     write(store, params={"seed": 4}, overwrite=True)
@@ -99,7 +99,7 @@ def test_another_result_of_the_same_name_is_refused_unless_overwritten(store):
 def test_groups_are_not_lost_to_scores_of_the_same_name(store):
     write(store)
     kind = read_result(store, "first").kind
-    with pytest.raises(StoreError, match=f"holds {kind} made by .* Choose another name with --result"):
+    with pytest.raises(OutputExistsError, match=f"holds {kind} made by .* Pass another --result"):
         write(store, kind="evaluation", overwrite=True)
     assert read_result(store, "first").kind == kind
 

@@ -13,7 +13,16 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-from labelkit.errors import BusyError, Damaged, DatasetError, Mismatch, ResourceError, StoreError
+from labelkit.errors import (
+    BusyError,
+    ConfigError,
+    Damaged,
+    DatasetError,
+    Mismatch,
+    OutputExistsError,
+    ResourceError,
+    StoreError,
+)
 from labelkit.store import run_folder, schema
 from labelkit.store.embeddings import open_store
 from labelkit.store.hdf5.writing import Image
@@ -341,7 +350,7 @@ def test_a_left_over_run_folder_of_the_same_plan_is_removed(tmp_path):
 
 def test_a_store_of_another_plan_is_kept_unless_overwritten(tmp_path):
     old = make_store(tmp_path / "s.h5").path.read_bytes()
-    with pytest.raises(StoreError, match="--overwrite"):
+    with pytest.raises(OutputExistsError, match="--overwrite"):
         EmbeddingRun.open(tmp_path / "s.h5", make_plan(metric="l2"))
     run = EmbeddingRun.open(tmp_path / "s.h5", make_plan(metric="l2"), overwrite=True)
     for part in run.pending_parts():
@@ -355,7 +364,7 @@ def test_a_damaged_store_does_not_count_as_done(tmp_path):
     path = make_store(tmp_path / "s.h5").path
     good = path.read_bytes()
     path.write_bytes(good[:-9])
-    with pytest.raises(Damaged, match="--overwrite"):
+    with pytest.raises(OutputExistsError, match=r"cannot be used .*--overwrite"):
         EmbeddingRun.open(path, make_plan())
     make_store(path, overwrite=True)
     assert path.read_bytes() == good
@@ -418,7 +427,7 @@ def test_a_file_in_place_of_the_folder_is_named(tmp_path):
 
 def test_a_folder_in_place_of_the_store_is_refused(tmp_path):
     (tmp_path / "s.h5").mkdir()
-    with pytest.raises(StoreError, match="is a folder"):
+    with pytest.raises(ConfigError, match="is a folder"):
         EmbeddingRun.open(tmp_path / "s.h5", make_plan(), overwrite=True)
 
 

@@ -11,6 +11,7 @@ from labelkit.engine.inputs import HeldOut
 from labelkit.engine.method import FullPass, Method, Monitor, ScoreTable, TrainState
 from labelkit.metrics.classification import top_k_accuracy
 from labelkit.models.inference import InferenceNetwork
+from labelkit.percent import percent
 
 
 class ClassificationMonitor(Monitor):
@@ -58,7 +59,7 @@ class ClassificationMonitor(Monitor):
 
     def describe(self, metrics: Mapping[str, float]) -> list[str]:
         """The accuracy."""
-        return [f"accuracy {100 * metrics['accuracy']:.1f}"] if "accuracy" in metrics else []
+        return [f"accuracy {percent(metrics['accuracy'])}"] if "accuracy" in metrics else []
 
     def table(self, metrics: Mapping[str, float]) -> ScoreTable | None:
         """Share of held-out images that are named rightly; the best epoch is chosen by these very images."""
@@ -68,7 +69,7 @@ class ClassificationMonitor(Monitor):
         return ScoreTable(
             "held-out images, accuracy in %: last epoch, best of all epochs, and among the five likeliest",
             ("top 1", "best", "top 5"),
-            tuple(100 * metrics[name] if name in metrics else None for name in names),
+            tuple(percent(metrics[name]) if name in metrics else None for name in names),
         )
 
     def extra_state(self) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from labelkit.data.keyed_random import keyed_generator
 from labelkit.engine.method import Method, Monitor, ScoreTable, TrainState
 from labelkit.errors import DivergenceError
 from labelkit.metrics.clustering import cluster_accuracy
+from labelkit.percent import percent
 
 # A network from scratch tells nothing apart in its first steps, and a small data set has few steps in an epoch.
 MIN_COLLAPSED_STEPS: Final = 200
@@ -26,18 +27,18 @@ class _CategoryMonitor(Monitor):
     def describe(self, metrics: Mapping[str, float]) -> list[str]:
         """Accuracies that are known, and the clusters in use."""
         names = [name for name in ("all", "old", "new") if not math.isnan(metrics.get(f"{name}_accuracy", math.nan))]
-        parts = [f"{name} {100 * metrics[f'{name}_accuracy']:.1f}" for name in names]
+        parts = [f"{name} {percent(metrics[f'{name}_accuracy'])}" for name in names]
         return [*parts, f"clusters {int(metrics['used_clusters'])}"] if "used_clusters" in metrics else parts
 
     def table(self, metrics: Mapping[str, float]) -> ScoreTable | None:
         """The same for the unlabeled training images whose truth is known."""
         if "all_accuracy" not in metrics:
             return None
-        percent = [100 * metrics[f"{name}_accuracy"] for name in ("all", "old", "new")]
+        accuracies = [percent(metrics[f"{name}_accuracy"]) for name in ("all", "old", "new")]
         return ScoreTable(
             "unlabeled training images, accuracy v2 in %",
             ("All", "Old", "New", "clusters"),
-            (*percent, int(metrics["used_clusters"])),
+            (*accuracies, int(metrics["used_clusters"])),
         )
 
 

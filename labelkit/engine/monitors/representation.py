@@ -13,6 +13,7 @@ from labelkit.engine.inputs import HeldOut
 from labelkit.engine.method import FullPass, Method, Monitor, ScoreTable, TrainState
 from labelkit.metrics.classification import top_k_accuracy
 from labelkit.metrics.clustering import adjusted_rand_index, majority_accuracy, normalized_mutual_information
+from labelkit.percent import percent
 
 MAX_TABLE = 50_000_000
 
@@ -76,7 +77,7 @@ class RepresentationMonitor(Monitor):
     def describe(self, metrics: Mapping[str, float]) -> list[str]:
         """Accuracies on held-out images, and NMI of the groups."""
         accuracies = [
-            f"{text} {100 * metrics[f'{name}_accuracy']:.1f}"
+            f"{text} {percent(metrics[f'{name}_accuracy'])}"
             for name, text in (("knn", "kNN"), ("linear", "linear"))
             if f"{name}_accuracy" in metrics
         ]
@@ -96,7 +97,7 @@ def representation_table(metrics: Mapping[str, float]) -> ScoreTable | None:
     """Features judged by held-out images, groups by the truth of training images; mean over the groupings."""
     if "knn_accuracy" not in metrics and "nmi" not in metrics:
         return None
-    accuracies = [100 * metrics[name] if name in metrics else None for name in ("knn_accuracy", "linear_accuracy")]
+    accuracies = [percent(metrics[name]) if name in metrics else None for name in ("knn_accuracy", "linear_accuracy")]
     groups = [metrics.get(name) for name in ("nmi", "ari", "majority_accuracy")]
     return ScoreTable(
         "held-out images: kNN and linear accuracy in %; groups against the truth: NMI, ARI, purity",

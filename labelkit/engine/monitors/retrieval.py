@@ -12,6 +12,7 @@ from labelkit.engine.inputs import HeldOut
 from labelkit.engine.method import FullPass, Method, Monitor, ScoreTable, TrainState
 from labelkit.engine.monitors.representation import describe_groups, group_scores, representation_table
 from labelkit.metrics.retrieval import map_at_r, recall_at_k
+from labelkit.percent import percent
 
 COLLAPSED = 0.02
 
@@ -63,7 +64,7 @@ class RetrievalMonitor(Monitor):
 
     def describe(self, metrics: Mapping[str, float]) -> list[str]:
         """Recall@1, and NMI of the groups."""
-        recall = [f"R@1 {100 * metrics['recall_at_1']:.1f}"] if "recall_at_1" in metrics else []
+        recall = [f"R@1 {percent(metrics['recall_at_1'])}"] if "recall_at_1" in metrics else []
         return recall + describe_groups(metrics)
 
     def table(self, metrics: Mapping[str, float]) -> ScoreTable | None:
@@ -74,7 +75,7 @@ class RetrievalMonitor(Monitor):
         return ScoreTable(
             "held-out images, in %: a match among the K nearest (R@K), mean average precision at R (MAP@R)",
             (*(f"R@{name.removeprefix('recall_at_')}" for name in recall), "MAP@R"),
-            (*(100 * metrics[name] for name in recall), 100 * metrics["map_at_r"]),
+            (*(percent(metrics[name]) for name in recall), percent(metrics["map_at_r"])),
         )
 
     def extra_state(self) -> dict[str, Any]:

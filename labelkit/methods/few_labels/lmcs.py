@@ -62,6 +62,7 @@ from labelkit.models.batch_norm import batch_statistics
 from labelkit.models.composition import ComposedNetwork
 from labelkit.models.ema import EMATeacher, StudentChain
 from labelkit.models.inference import InferenceNetwork
+from labelkit.percent import percent
 
 
 def lmcs_objective(
@@ -205,8 +206,8 @@ def find_critical(
     disputed = found.disagreement
     if disputed > config.disagree_stop:
         state.warn(
-            f"warning: nearest mean and soft label name different classes for {disputed:.0%} of the confined images: "
-            "labels stop growing"
+            f"warning: nearest mean and soft label name different classes for {percent(disputed)} % of the confined "
+            "images: labels stop growing"
         )
         return replace(found, indices=found.indices[:0], labels=found.labels[:0])
     if found.exhausted:

@@ -25,6 +25,7 @@ from labelkit.data.views.pairs import PairPlan, PairTransform
 from labelkit.data.views.spec import ViewSpec
 from labelkit.engine.inputs import RunInputs
 from labelkit.errors import StoreError
+from labelkit.percent import percent
 from labelkit.store.matches import Matches, read_matches
 
 # A part is the box of the keypoints that match, with a margin, not too small, and jittered.
@@ -222,7 +223,7 @@ def read_matched_images(path: Path, inputs: RunInputs) -> MatchedImages:
     sizes[rows[rows >= 0]] = found.image_sizes[rows >= 0]
     images = MatchedImages(replace(found.matches.take(kept), pairs=pairs[kept]), sizes, found.content_digest)
     inputs.say(
-        f"{len(kept)} matches; {images.coverage(np.arange(count)):.0%} of the images have a partner, the others follow "
-        "themselves"
+        f"{len(kept)} matches; {percent(images.coverage(np.arange(count)))} % of the images have a partner, the others "
+        "follow themselves"
     )
     return images

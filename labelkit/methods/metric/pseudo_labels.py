@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from labelkit.algorithms.clustering import kmeans
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import ConfigError, DatasetError, DivergenceError
+from labelkit.percent import percent
 
 MAX_ITERATIONS = 50
 MANY_SINGLES, MANY_MOVED = 0.3, 0.6
@@ -46,9 +47,9 @@ class ClusterRecord:
         """Return what a person should know."""
         found = []
         if self.singles > MANY_SINGLES:
-            found.append(f"{100 * self.singles:.0f} % of the clusters have one image: lower --num-clusters")
+            found.append(f"{percent(self.singles)} % of the clusters have one image: lower --num-clusters")
         if self.moved > MANY_MOVED:
-            found.append(f"{100 * self.moved:.0f} % of the images moved to another cluster: labels are not stable")
+            found.append(f"{percent(self.moved)} % of the images moved to another cluster: labels are not stable")
         return tuple(found)
 
 

@@ -24,6 +24,7 @@ from labelkit.errors import ConfigError, DatasetError
 from labelkit.losses.metric import MultiSimilarityLoss, collapsed_multi_similarity
 from labelkit.methods.metric.pseudo_labels import PseudoLabels
 from labelkit.models.metric_network import MetricNetwork
+from labelkit.percent import percent
 
 MANY_LONE = 0.3
 MAX_PIXELS = 32
@@ -76,7 +77,7 @@ def lone_classes(data: DataInfo) -> str | None:
     share = float((counts[counts > 0] == 1).mean()) if (counts > 0).any() else 0.0
     if share <= MANY_LONE:
         return None
-    return f"warning: {100 * share:.0f} % of the classes have one image: it is repeated, and has no other positives"
+    return f"warning: {percent(share)} % of the classes have one image: it is repeated, and has no other positives"
 
 
 def pseudo_labels(config: MetricLearningConfig, data: DataInfo) -> PseudoLabels:

@@ -17,6 +17,7 @@ from labelkit.losses.assembly import assembly_coherence, normalized_terms
 from labelkit.models.metric_network import MetricNetwork
 from labelkit.models.seeding import seeded_init
 from labelkit.models.spatial_assembly import Assembly, SpatialAssembly
+from labelkit.percent import percent
 
 LOOKED_AT = 64
 INACTIVE_DIAGONAL, INACTIVE_EFFECT, STATIC_VARIANCE, UNEVEN_ROWS = 0.97, 1e-2, 1e-3, 0.1
@@ -178,7 +179,7 @@ def _warnings(found: Mapping[str, float]) -> dict[str, str]:
     texts = {}
     if found["diagonal"] > INACTIVE_DIAGONAL or found["effect"] < INACTIVE_EFFECT:
         texts["inactive"] = (
-            f"the assembly does next to nothing ({100 * found['diagonal']:.0f} % stays in place, embeddings move by "
+            f"the assembly does next to nothing ({percent(found['diagonal'])} % stays in place, embeddings move by "
             f"{found['effect']:.2g}): lower the weights of its terms or --san-diagonal"
         )
     if found["variance"] < STATIC_VARIANCE:

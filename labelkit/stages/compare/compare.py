@@ -23,9 +23,11 @@ from labelkit.config.compare import CompareConfig
 from labelkit.config.data import DataConfig
 from labelkit.errors import ConfigError, DatasetError, InputError, LabelkitError
 from labelkit.methods.registry import METHODS
+from labelkit.percent import percent
 from labelkit.stages.compare.judges import JUDGES, embed_for_judges, judge_store
 from labelkit.stages.compare.runs import DataFacts, MethodRuns, RunFailed, Stopped, Workplace, method_config
-from labelkit.stages.evaluate.dense_result import mean_and_spread, percent
+from labelkit.stages.evaluate.dense_result import mean_and_spread, percent_and_spread
+from labelkit.stages.new_files import check_new_file
 from labelkit.stages.progress import Progress, current_progress
 from labelkit.stages.result import Cell, SimpleResult, Table, jsonable
 from labelkit.stages.train.prepare import has_own_splits, read_listing
@@ -137,10 +139,7 @@ def _chosen(methods: tuple[str, ...]) -> list[str]:
 def _check_out(config: CompareConfig) -> None:
     if config.out is None:
         return
-    if config.out.exists() and not config.overwrite:
-        raise ConfigError("--out", f"{config.out} already exists", "Pass --overwrite to replace it, or another --out.")
-    if not config.out.resolve().parent.is_dir():
-        raise ConfigError("--out", f"the folder of {config.out} does not exist", "Make it first.")
+    check_new_file(config.out, overwrite=config.overwrite)
 
 
 def _data(config: CompareConfig) -> tuple[DataFacts, dict[str, int]]:
@@ -279,7 +278,7 @@ def _trained(names: Sequence[str], config: CompareConfig, data: DataFacts, place
 def _say(progress: Progress, row: Row) -> None:
     scores = row.scores()
     names = [name for name in (*JUDGES, "own_accuracy") if name in scores]
-    shown = ", ".join(f"{name.replace('_', ' ')} {percent(scores[name])} %" for name in names)
+    shown = ", ".join(f"{name.replace('_', ' ')} {percent_and_spread(scores[name])} %" for name in names)
     if row.runs:
         progress.message(f"{row.name}: {shown}")
     for seed, reason in row.failures.items():
@@ -290,7 +289,7 @@ def _tables(config: CompareConfig, data: DataFacts, images: dict[str, int], rows
     lines: list[list[Cell]] = []
     for row in rows:
         scores = row.scores()
-        cells = [percent(scores[name]) if name in scores else None for name in (*JUDGES, "own_accuracy")]
+        cells = [percent_and_spread(scores[name]) if name in scores else None for name in (*JUDGES, "own_accuracy")]
         memory = row.mean("peak_memory_mib")
         lines.append(
             [
@@ -338,5 +337,5 @@ def length_text(row: Row) -> str | None:
         for name, value in sorted(first["length"].items(), key=lambda item: len(item[0]))
     )
     if first["share_of_preset"] < 1:
-        text += f" ({100 * first['share_of_preset']:.0f} %)"
+        text += f" ({percent(first['share_of_preset'])} %)"
     return text + (", over budget" if any(run["over_budget"] for run in row.runs) else "")

@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from labelkit.algorithms.calibration import risk_coverage
 from labelkit.config.discover import DiscoverAnswerConfig
 from labelkit.data.keyed_random import keyed_generator
-from labelkit.errors import ConfigError, DatasetError, StoreError
+from labelkit.errors import ConfigError, DatasetError, StoreError, output_exists
+from labelkit.percent import percent
 from labelkit.stages.discover.classify import Recipe, RowJudge, choose_recipe
 from labelkit.stages.discover.confidence import (
     Calibration,
@@ -223,11 +224,7 @@ def _check_outputs(config: DiscoverAnswerConfig, store: EmbeddingStore, table_pa
     if config.plot is not None:
         check_new_file(config.plot, overwrite=config.overwrite, option="--plot")
     if table_path.exists() and not config.overwrite:
-        raise ConfigError(
-            "--csv",
-            f"{table_path} already exists",
-            "Pass --overwrite to replace it, another --csv, or another name with --result.",
-        )
+        raise output_exists(table_path, "--csv", "--result")
 
 
 def _given_labels(
@@ -412,8 +409,8 @@ def _tables(counts: dict[str, int], cells: list[list[Cell]], calibration: Calibr
     evidence = calibration.evidence
     checked: list[Cell] = [
         evidence.num_labels,
-        100 * evidence.accuracy(new=False),
-        100 * evidence.accuracy(new=True),
+        percent(evidence.accuracy(new=False)),
+        percent(evidence.accuracy(new=True)),
         calibration.known,
         calibration.before.ece,
         calibration.after.ece,

@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 from labelkit.algorithms.critical_samples import CriticalDiscovery, CriticalReport
 from labelkit.algorithms.label_search import Count, Discovery
 from labelkit.config.discover_few import DiscoverFewConfig, DiscoverLMCSConfig, DiscoverSnowballConfig
-from labelkit.errors import ConfigError, DatasetError, Mismatch
+from labelkit.errors import ConfigError, DatasetError, Mismatch, output_exists
 from labelkit.methods.few_labels.searches import search_confident, search_critical
 from labelkit.metrics.discovered import DiscoveryErrors, discovery_errors
+from labelkit.percent import percent
 from labelkit.stages.discover.tables import FoundImage, found_table_text
 from labelkit.stages.memory import Memory, few_labels_bytes
 from labelkit.stages.progress import current_progress
@@ -160,11 +161,7 @@ def _check_table(config: DiscoverFewConfig, store: EmbeddingStore, path: Path) -
     if not path.absolute().parent.is_dir():
         raise ConfigError("--csv", f"the folder {path.parent} does not exist", "Make it first.")
     if path.exists() and not config.overwrite:
-        raise ConfigError(
-            "--csv",
-            f"{path} already exists",
-            "Pass --overwrite to replace it, another --csv, or another name with --result.",
-        )
+        raise output_exists(path, "--csv", "--result")
 
 
 def _check_classes(config: DiscoverFewConfig, given: GivenLabels) -> None:
@@ -365,7 +362,7 @@ def _tables(task: _Task, found: Discovery, errors: DiscoveryErrors | None) -> li
         row.append(f"{np.nanmin(near):.3g} - {np.nanmax(far):.3g}" if taken else None)
         if errors is not None:
             share = wrong_of.get(label)
-            row += [None, None] if share is None else [share.wrong, 100 * share.error]
+            row += [None, None] if share is None else [share.wrong, percent(share.error)]
         cells.append(row)
     tables = [Table("classes", columns, cells)]
     held = int(sizes.sum())
@@ -377,7 +374,7 @@ def _tables(task: _Task, found: Discovery, errors: DiscoveryErrors | None) -> li
         line: list[Cell] = [number, size, held]
         if errors is not None:
             share = wrong_in.get(number)
-            line += [None, None] if share is None else [share.wrong, 100 * share.error]
+            line += [None, None] if share is None else [share.wrong, percent(share.error)]
         rounds.append(line)
     tables.append(Table("rounds", ["round", "found", "labels then", *(["wrong", "error %"] if errors else [])], rounds))
     if errors is not None and errors.precision_of_first:
@@ -386,7 +383,7 @@ def _tables(task: _Task, found: Discovery, errors: DiscoveryErrors | None) -> li
             Table(
                 "right, in % of the first by rank",
                 [str(number) for number in first],
-                [[100 * share for share in first.values()]],
+                [[percent(share) for share in first.values()]],
             )
         )
     return tables

@@ -49,7 +49,7 @@ def embed_images(config: EmbedConfig) -> SimpleResult:
     Raises:
         DatasetError: no images, or too many that cannot be read.
         CheckpointError: the run or the weights cannot be used.
-        StoreError: the output exists and holds something else.
+        OutputExistsError: the output is there and holds something else.
         ConfigError: it does not fit into the memory.
     """
     order: NDArray[np.int64] | None = None

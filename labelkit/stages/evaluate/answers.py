@@ -14,6 +14,7 @@ from labelkit.algorithms.calibration import Reliability, RiskCoverage, reliabili
 from labelkit.config.evaluate import EvaluateAnswerConfig
 from labelkit.errors import StoreError
 from labelkit.metrics.answers import class_of_answer
+from labelkit.percent import percent
 from labelkit.stages.discover.answer import DECISIONS, GIVEN, KNOWN, NEW, UNSURE
 from labelkit.stages.discover.grouping import classes_of_groups
 from labelkit.stages.new_files import check_new_file
@@ -189,8 +190,8 @@ def _tables(judged: _Judged) -> list[Table]:
     answered, right = (judged.values[name] for name in ("answered_share", "accuracy_answered"))
     assert isinstance(answered, float)
     assert isinstance(right, float)
-    answers: list[Cell] = [judged.num_rows, 100 * answered, 100 * right]
-    answers += [*(100 * risk.accuracy_at(value) for value in _SHARES), risk.aurc]
+    answers: list[Cell] = [judged.num_rows, percent(answered), percent(right)]
+    answers += [*(percent(risk.accuracy_at(value)) for value in _SHARES), risk.aurc]
     errors: list[Cell] = [judged.before.ece, judged.after.ece]
     errors += [None if found is None else found.ece for found in judged.of_kinds.values()]
     filled = [entry for entry in judged.after.to_dict()["bins"] if entry["count"]]

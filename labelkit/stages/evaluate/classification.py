@@ -29,6 +29,7 @@ from labelkit.metrics.classification import (
     shot_groups,
     top_k_accuracy,
 )
+from labelkit.percent import percent, percent_range
 from labelkit.stages.progress import current_progress
 from labelkit.stages.read.networks import run_network
 from labelkit.stages.read.rows import split_rows
@@ -154,9 +155,9 @@ class _GroupScore:
 
     def cells(self) -> list[Cell]:
         """Return a row of the table, in %."""
-        low_high = None if self.interval is None else f"{100 * self.interval[0]:.2f} - {100 * self.interval[1]:.2f}"
-        top5 = None if self.top5_accuracy is None else 100 * self.top5_accuracy
-        rest: list[Cell] = [100 * self.accuracy, low_high, top5, 100 * self.balanced_accuracy]
+        low_high = None if self.interval is None else percent_range(*self.interval)
+        top5 = None if self.top5_accuracy is None else percent(self.top5_accuracy)
+        rest: list[Cell] = [percent(self.accuracy), low_high, top5, percent(self.balanced_accuracy)]
         return [self.classes, self.num_classes, self.images, *rest]
 
 
@@ -210,10 +211,10 @@ def _tables(
         tables.append(Table("taken for another class most often", ["true class", "named", "images"], shown))
     if config.per_class:
         table: list[list[Cell]] = [
-            [name, int(scored.train_counts[i]), int(matrix[i].sum()), 100 * float(per_class[i])]
+            [name, int(scored.train_counts[i]), int(matrix[i].sum()), percent(float(per_class[i]))]
             for i, name in enumerate(scored.class_names)
         ]
-        tables.append(Table("each class", ["class", "training images", "images", "accuracy"], table))
+        tables.append(Table("each class in %", ["class", "training images", "images", "accuracy"], table))
     return tuple(tables)
 
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from labelkit.config.dense import DenseConfig
 from labelkit.metrics.segmentation import SegmentationScores
+from labelkit.percent import percent
 from labelkit.stages.pictures.masks import MaskPicture, write_mask_sheet
 from labelkit.stages.result import Cell, Table, jsonable
 from labelkit.store.commit import commit_bytes
@@ -61,7 +62,7 @@ class MaskScores:
     def class_table(self) -> Table:
         """Return the table of the scores of every class in %."""
         rows: list[list[Cell]] = [
-            [name, 100 * float(self.iou[i]), 100 * float(self.accuracy[i])] for i, name in enumerate(self.names)
+            [name, percent(float(self.iou[i])), percent(float(self.accuracy[i]))] for i, name in enumerate(self.names)
         ]
         return Table("every class in %", ["class", "IoU", "accuracy"], rows)
 
@@ -87,11 +88,11 @@ def mean_and_spread(values: Sequence[float]) -> dict[str, object]:
     return {"mean": float(numbers.mean()), "sd": spread, "values": numbers.tolist()}
 
 
-def percent(score: dict[str, object]) -> str:
-    """Return ``12.34 ± 0.56`` of what ``mean_and_spread`` made, in %."""
+def percent_and_spread(score: dict[str, object]) -> str:
+    """Return ``12.3 ± 0.6`` of what ``mean_and_spread`` made, in %."""
     mean, spread = score["mean"], score["sd"]
     assert isinstance(mean, float)
-    return f"{100 * mean:.2f}" + (f" ± {100 * spread:.2f}" if isinstance(spread, float) else "")
+    return str(percent(mean)) + (f" ± {percent(spread)}" if isinstance(spread, float) else "")
 
 
 def class_means(scores: Sequence[SegmentationScores]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

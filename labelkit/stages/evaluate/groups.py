@@ -19,6 +19,7 @@ from labelkit.metrics.clustering import (
     cluster_accuracy,
     normalized_mutual_information,
 )
+from labelkit.percent import percent, percent_range
 from labelkit.stages.memory import Memory, grouping_scores_bytes
 from labelkit.stages.progress import current_progress
 from labelkit.stages.read.given_labels import labels_to_use
@@ -110,17 +111,17 @@ class _Scored:
 
     def accuracy_row(self) -> list[Cell]:
         score = self.accuracy
-        percent = [100 * value for value in (score.all_accuracy, score.old_accuracy, score.new_accuracy)]
-        return [*self.shown, self.rows, *percent, self.nmi, self.ari, score.used_clusters]
+        accuracies = [percent(value) for value in (score.all_accuracy, score.old_accuracy, score.new_accuracy)]
+        return [*self.shown, self.rows, *accuracies, self.nmi, self.ari, score.used_clusters]
 
     def error_row(self) -> list[Cell]:
         score = self.accuracy
         shares = (score.true_old, score.false_old, score.true_new, score.false_new)
-        return [*self.shown, *(100 * share for share in shares)]
+        return [*self.shown, *(percent(share) for share in shares)]
 
     def class_rows(self) -> list[list[Cell]]:
         return [
-            [*self.shown, row.name, "old" if row.old else "new", row.images, 100 * row.accuracy]
+            [*self.shown, row.name, "old" if row.old else "new", row.images, percent(row.accuracy)]
             for row in self.per_class
         ]
 
@@ -321,4 +322,4 @@ def _per_class(
 
 def _percent_range(interval: tuple[float, float]) -> str | None:
     low, high = interval
-    return None if math.isnan(low) else f"{100 * low:.2f} - {100 * high:.2f}"
+    return None if math.isnan(low) else percent_range(low, high)

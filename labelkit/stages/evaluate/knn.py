@@ -11,6 +11,7 @@ from labelkit.algorithms.feature_probes import knn_votes, linear_probe
 from labelkit.config.evaluate import EvaluateKNNConfig
 from labelkit.errors import ConfigError
 from labelkit.metrics.classification import per_class_accuracy, top_k_accuracy
+from labelkit.percent import percent
 from labelkit.stages.memory import Memory
 from labelkit.stages.progress import current_progress
 from labelkit.stages.read.labeled_splits import LabeledSplits, open_labeled_splits
@@ -79,7 +80,8 @@ def evaluate_knn(config: EvaluateKNNConfig) -> SimpleResult:
     columns = [name.removesuffix("_accuracy").replace("_", " ") for name in (*first, *linear)]
     rows: list[list[Cell]] = []
     for entry in by_k:
-        scores = [100 * value for key, value in entry.items() if key != "k"] + [100 * v for v in linear.values()]
+        scores = [percent(value) for key, value in entry.items() if key != "k"]
+        scores += [percent(value) for value in linear.values()]
         rows.append([gallery, queries, len(splits.queries), int(entry["k"]), *scores])
     title = "accuracy in %" + (", each row by all others (leave-one-out)" if splits.leave_one_out else "")
     table = Table(title, ["gallery", "queries", "rows", "k", *columns], rows)

@@ -13,7 +13,8 @@ from labelkit.algorithms.feature_probes import linear_probe, logistic_regression
 from labelkit.config.evaluate import EvaluateLinearConfig
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.metrics.classification import per_class_accuracy, top_k_accuracy
-from labelkit.stages.evaluate.dense_result import mean_and_spread, percent
+from labelkit.percent import percent
+from labelkit.stages.evaluate.dense_result import mean_and_spread, percent_and_spread
 from labelkit.stages.progress import current_progress
 from labelkit.stages.read.labeled_splits import LabeledSplits, open_labeled_splits
 from labelkit.stages.result import Cell, SimpleResult, Table, jsonable
@@ -87,11 +88,11 @@ def evaluate_linear(config: EvaluateLinearConfig) -> SimpleResult:
             overwrite=config.overwrite,
         )
         made = (path,)
-    best: list[Cell] = [percent(top1), None if top5 is None else percent(top5)]
+    best: list[Cell] = [percent_and_spread(top1), None if top5 is None else percent_and_spread(top5)]
     row: list[Cell] = [config.gallery, config.queries, len(splits.queries), solver, *best]
     tables = [Table("accuracy in %", ["gallery", "queries", "rows", "solver", "top 1", "top 5"], [row])]
     if config.per_class:
-        rows: list[list[Cell]] = [[name, 100 * value] for name, value in per_class.items()]
+        rows: list[list[Cell]] = [[name, percent(value)] for name, value in per_class.items()]
         tables.append(Table("every class in %", ["class", "accuracy"], rows))
     return SimpleResult(values, made, tuple(tables))
 

@@ -20,7 +20,7 @@ from labelkit.data.views.masked_images import resize_mask
 from labelkit.errors import ConfigError, DatasetError
 from labelkit.metrics.segmentation import SegmentationCounts, SegmentationScores, iou_matrix
 from labelkit.stages.evaluate.dense_input import DenseInput, choose_rows, open_dense
-from labelkit.stages.evaluate.dense_result import MaskScores, percent, write_asked
+from labelkit.stages.evaluate.dense_result import MaskScores, percent_and_spread, write_asked
 from labelkit.stages.evaluate.segmentation_head import WholeBatch, whole_batches
 from labelkit.stages.pictures.masks import MaskPicture
 from labelkit.stages.progress import current_progress
@@ -92,7 +92,7 @@ def evaluate_patch_clusters(config: EvaluatePatchClustersConfig) -> SimpleResult
     made = write_asked(config, values, pictures, names)
     row: list[Cell] = [
         given.network, f"{given.dataset.name}/{split}", len(rows), num_clusters,
-        percent(summary.mean_iou), percent(summary.pixel_accuracy),
+        percent_and_spread(summary.mean_iou), percent_and_spread(summary.pixel_accuracy),
     ]  # fmt: skip
     columns = ["network", "scored on", "images", "groups", "mean IoU", "pixels right"]
     tables = [Table(f"groups of patches in %: k-means, {config.seeds} seeds", columns, [row])]

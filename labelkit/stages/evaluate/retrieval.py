@@ -17,6 +17,7 @@ from labelkit.errors import ConfigError, Mismatch, StoreError
 from labelkit.metrics.clustering import normalized_mutual_information
 from labelkit.metrics.retrieval import RetrievalScores, score_retrieval
 from labelkit.metrics.retrieval_blocks import least_bytes
+from labelkit.percent import percent
 from labelkit.stages.memory import Memory, kmeans_bytes, nmi_bytes
 from labelkit.stages.progress import current_progress
 from labelkit.stages.read.given_labels import with_labels
@@ -339,10 +340,10 @@ def _tables(
     at_r = ["MAP@R", "R-precision"] if config.at_r else []
     at_k = [f"R@{k}" for k in config.k]
     columns = at_k + at_r
-    cells: list[Cell] = [100 * scores.recall_at[k] for k in config.k]
-    cells += [100 * scores.map_at_r, 100 * scores.mean_r_precision] if config.at_r else []
+    cells: list[Cell] = [percent(scores.recall_at[k]) for k in config.k]
+    cells += [percent(scores.map_at_r), percent(scores.mean_r_precision)] if config.at_r else []
     if nmi:
-        columns, cells = [*columns, "NMI"], [*cells, 100 * float(np.mean(nmi))]
+        columns, cells = [*columns, "NMI"], [*cells, percent(float(np.mean(nmi)))]
     who = f"{asked.what}, each row among the others" if asked is held else f"{_name(asked)} among {_name(held)}"
     counts: list[Cell] = [len(scores.query_rows), len(np.unique(scores.labels))]
     counts += [scores.num_lone, int(scores.tied.sum()), duplicates]
@@ -351,7 +352,7 @@ def _tables(
         Table("", ["queries", "classes", "no match to find", "tied at the first match", "file twice"], [counts]),
     ]
     if config.per_class:
-        shown: list[list[Cell]] = [[row[0], row[1], *(100 * value for value in row[2:])] for row in class_rows]
+        shown: list[list[Cell]] = [[row[0], row[1], *(percent(value) for value in row[2:])] for row in class_rows]
         tables.append(Table("means of each class in %", ["class", "queries", *at_k, *at_r], shown))
     return tuple(tables)
 

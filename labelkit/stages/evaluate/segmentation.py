@@ -13,7 +13,7 @@ from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import ConfigError, DatasetError
 from labelkit.metrics.segmentation import SegmentationCounts, SegmentationScores
 from labelkit.stages.evaluate.dense_input import DenseInput, choose_rows, open_dense
-from labelkit.stages.evaluate.dense_result import MaskScores, percent, write_asked
+from labelkit.stages.evaluate.dense_result import MaskScores, percent_and_spread, write_asked
 from labelkit.stages.evaluate.segmentation_head import FrozenNetwork, HeadPlan, predict_masks, train_head, whole_batches
 from labelkit.stages.pictures.masks import MaskPicture
 from labelkit.stages.progress import current_progress
@@ -65,7 +65,7 @@ def evaluate_segmentation(config: EvaluateSegmentationConfig) -> SimpleResult:
     made = write_asked(config, values, pictures, names)
     row: list[Cell] = [
         given.network, config.head, f"{given.dataset.name}/{rows.eval}", len(rows.eval_rows), lr,
-        percent(summary.mean_iou), percent(summary.pixel_accuracy),
+        percent_and_spread(summary.mean_iou), percent_and_spread(summary.pixel_accuracy),
     ]  # fmt: skip
     tables = [
         Table(

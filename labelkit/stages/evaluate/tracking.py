@@ -23,6 +23,7 @@ from labelkit.data.mask_files import IGNORE, read_pair
 from labelkit.data.views.masked_images import resize_mask
 from labelkit.errors import ConfigError, DatasetError
 from labelkit.metrics.segmentation import boundary_accuracy, region_similarity
+from labelkit.percent import percent
 from labelkit.stages.evaluate.dense_input import choose_rows, open_dense
 from labelkit.stages.evaluate.dense_result import write_asked
 from labelkit.stages.evaluate.segmentation_head import FrozenNetwork
@@ -88,7 +89,7 @@ def evaluate_tracking(config: EvaluateTrackingConfig) -> SimpleResult:
         },
     }
     made = write_asked(config, values, pictures, ("background",))
-    shown = [100 * value for value in ((region + boundary) / 2, region, boundary)]
+    shown = [percent(value) for value in ((region + boundary) / 2, region, boundary)]
     row: list[Cell] = [given.network, f"{given.dataset.name}/{split}", len(films), len(scores), *shown]
     columns = ["network", "scored on", "films", "objects", "J&F", "J", "F"]
     tables = [Table("tracking by label propagation, in %", columns, [row])]
@@ -101,8 +102,8 @@ def _film_table(scores: list[_ObjectScore]) -> Table:
     rows: list[list[Cell]] = []
     for film in dict.fromkeys(one.film for one in scores):
         own = [one for one in scores if one.film == film]
-        region, boundary = (100 * float(np.mean([getattr(one, key) for one in own])) for key in ("region", "boundary"))
-        rows.append([film, len(own), (region + boundary) / 2, region, boundary])
+        region, boundary = (float(np.mean([getattr(one, key) for one in own])) for key in ("region", "boundary"))
+        rows.append([film, len(own), percent((region + boundary) / 2), percent(region), percent(boundary)])
     return Table("every film in %", ["film", "objects", "J&F", "J", "F"], rows)
 
 

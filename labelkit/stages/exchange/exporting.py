@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.config.exchange import ExportConfig
-from labelkit.errors import ConfigError, StoreError
+from labelkit.errors import ConfigError, StoreError, output_exists
 from labelkit.stages.exchange.parquet import Values, check_parquet, write_parquet
 from labelkit.stages.result import SimpleResult, Table
 from labelkit.store.commit import canonical_json, commit_bytes, commit_file
@@ -67,7 +67,7 @@ def export_store(config: ExportConfig) -> SimpleResult:
     paths = (config.out, names_path) if kind == ".npy" else (config.out,)
     for path in paths:
         if path.exists() and not config.overwrite:
-            raise ConfigError("--out", f"{path} already exists", "Pass --overwrite to replace it, or another --out.")
+            raise output_exists(path)
     if kind == ".parquet":
         check_parquet()
     store = open_store(config.index)
@@ -87,9 +87,7 @@ def export_store(config: ExportConfig) -> SimpleResult:
         else:
             commit_file(config.out, writers[kind], replace=config.overwrite)
     except FileExistsError as error:
-        raise ConfigError(
-            "--out", f"{error.filename} already exists", "Pass --overwrite to replace it, or another --out."
-        ) from error
+        raise output_exists(error.filename) from error
     count = len(next(iter(export.columns.values()))) if export.columns else store.n
     escaped = any(name.endswith("_escaped") for name in export.columns) and kind != ".npz"
     values: dict[str, object] = {

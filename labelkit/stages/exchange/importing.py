@@ -19,7 +19,7 @@ from labelkit import __version__
 from labelkit.config.exchange import ImportConfig
 from labelkit.data.decode import BadImage, decode_image, read_image_file
 from labelkit.data.tables import natural_key
-from labelkit.errors import DatasetError, Mismatch, Refused
+from labelkit.errors import DatasetError, Mismatch, Refused, output_exists
 from labelkit.stages.progress import current_progress
 from labelkit.stages.read.locations import remember_images
 from labelkit.stages.result import SimpleResult, Table
@@ -32,7 +32,6 @@ from labelkit.store.importing import (
     ImportedColumns,
     ImportedImages,
     check_rows,
-    exists_error,
     imported_model,
     write_imported,
 )
@@ -54,7 +53,7 @@ def import_store(config: ImportConfig) -> SimpleResult:
     """
     started = time.monotonic()
     if config.out.exists() and not config.overwrite:
-        raise exists_error(config.out)
+        raise output_exists(config.out)
     with translated(config.out.parent):
         config.out.parent.mkdir(parents=True, exist_ok=True)
     with spooled(config.out.parent) as spool:

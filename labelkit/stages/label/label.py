@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from labelkit.config.labeling import LabelConfig
 from labelkit.data.datasets import FileSource
 from labelkit.data.tables import natural_key
-from labelkit.errors import ConfigError, DatasetError, StoreError
+from labelkit.errors import ConfigError, DatasetError, OutputExistsError, StoreError, output_exists
 from labelkit.stages.pictures.files import indexed_images
 from labelkit.stages.progress import current_progress
 from labelkit.stages.read.given_labels import labels_to_use, similar_names
@@ -116,10 +116,12 @@ def _write(config: LabelConfig, store: EmbeddingStore, name: str, final: _Labels
             stage="label",
             overwrite=config.overwrite,
         )
-    except StoreError as error:
+    except OutputExistsError as error:
         if config.labels is None and name in list_results(store):
-            remedy = f"Pass --labels {name} to add to it, --overwrite to replace it, or another name with --result."
-            raise StoreError(error.where, error.problem, remedy) from error
+            replaceable = name not in store.packed_results
+            raise output_exists(
+                error.where, "--result", instead=f"--labels {name} to add to it", replaceable=replaceable
+            ) from error
         raise
 
 
@@ -240,7 +242,7 @@ def _check_csv(config: LabelConfig, path: Path, store: EmbeddingStore) -> None:
     if not path.absolute().parent.is_dir():
         raise ConfigError("--csv", f"the folder {path.parent} does not exist", "Make it first.")
     if path.exists() and not config.overwrite:
-        raise ConfigError("--csv", f"{path} already exists", "Pass --overwrite to replace it, or another --csv.")
+        raise output_exists(path, "--csv")
 
 
 def _table(config: LabelConfig, path: Path, store: EmbeddingStore, final: _Labels) -> bytes:

@@ -69,7 +69,8 @@ def match_images_of_store(config: MatchConfig) -> SimpleResult:
     """Find matches and write them; what was found is in the user's cache, so that a stopped run goes on.
 
     Raises:
-        StoreError: the store cannot be used, or the output exists and holds something else.
+        StoreError: the store cannot be used.
+        OutputExistsError: the output is there and holds something else.
         ConfigError: fewer images than clusters, or nowhere to draw.
         DatasetError: the images are not there, or other ones than were embedded.
     """

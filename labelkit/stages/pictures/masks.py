@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from labelkit.data.mask_files import IGNORE
 from labelkit.metrics.segmentation import SegmentationCounts
+from labelkit.percent import percent
 from labelkit.stages.pictures.contact_sheet import Picture, write_contact_sheet
 
 _WHITE = np.array([255, 255, 255], dtype=np.uint8)
@@ -67,7 +68,7 @@ def write_mask_sheet(path: Path, pictures: Sequence[MaskPicture], names: Sequenc
         met |= set(np.unique(truth)) | set(np.unique(prediction))
         counts = SegmentationCounts(IGNORE)
         counts.add(prediction, truth)
-        right = f"{100 * counts.scores().pixel_accuracy:.0f} % of pixels right" if counts.counts.any() else "ignored"
+        right = f"{percent(counts.scores().pixel_accuracy)} % of pixels right" if counts.counts.any() else "ignored"
         rows.append(
             [
                 Picture(pixels, ("/".join(name.split("/")[-2:]),)),

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.algorithms.projection import principal_directions, principal_plane, tsne_plane
+from labelkit.percent import percent
 from labelkit.stages.progress import current_progress
 
 _STEPS = 65_535
@@ -38,10 +39,10 @@ def place_images(features: NDArray[np.float32], projection: Literal["pca", "tsne
             if rows.shape[1] > _TSNE_DIRECTIONS:
                 directions, shares = principal_directions(rows, _TSNE_DIRECTIONS)
                 rows = (rows - rows.mean(axis=0)) @ directions
-                words += f". Of {_TSNE_DIRECTIONS} principal directions ({100 * shares.sum():.0f} % of the variance)"
+                words += f". Of {_TSNE_DIRECTIONS} principal directions ({percent(shares.sum())} % of the variance)"
             return Places(_quantized(tsne_plane(rows, seed=seed)), words)
     points, shares_of_two = principal_plane(features)
-    first, second = (f"{100 * share:.0f} %" for share in shares_of_two)
+    first, second = (f"{percent(share)} %" for share in shares_of_two)
     words = f"PCA: the two directions in which the embeddings vary most ({first} and {second} of the variance)"
     return Places(_quantized(points), words)
 

@@ -35,6 +35,7 @@ from labelkit.config.paths import cache_folder
 from labelkit.config.retrieve import RetrieveConfig
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import ConfigError, LabelkitError
+from labelkit.percent import percent
 from labelkit.stages.progress import current_progress
 from labelkit.store.commit import canonical_json, commit_bytes, commit_json
 from labelkit.store.embeddings import EmbeddingStore
@@ -169,7 +170,7 @@ def indexed_search(store: EmbeddingStore, gallery: StoredRows, metric: Metric, c
     measured = _measured(path, settings, search, gallery, metric)
     if measured.recall < _WANTED_RECALL:
         progress.warning(
-            f"the {kind} index finds {100 * measured.recall:.1f} % of the {measured.k} nearest rows; "
+            f"the {kind} index finds {percent(measured.recall)} % of the {measured.k} nearest rows; "
             "raise --search-width" + (" or --rescore" if kind == "ivfpq" else "") + ", or use --search exact"
         )
     return FoundIndex(

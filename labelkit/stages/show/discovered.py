@@ -16,6 +16,7 @@ from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.registry import load_dataset
 from labelkit.data.tables import natural_key
 from labelkit.errors import ConfigError, DatasetError, NotAStore, StoreError
+from labelkit.percent import percent
 from labelkit.stages.discover.few import RESULT_KIND, SOURCES
 from labelkit.stages.discover.tables import FoundImage, read_found_table
 from labelkit.stages.new_files import check_new_file
@@ -271,7 +272,7 @@ def _write_map(
         if config.projection == "pca" or len(rows) < 2:
             points, both = principal_plane(features)
             shares = list(both)
-            axes = (f"first direction, {100 * both[0]:.0f} % of variance", f"second, {100 * both[1]:.0f} %")
+            axes = (f"first direction, {percent(both[0])} % of variance", f"second, {percent(both[1])} %")
         else:
             points = tsne_plane(features, seed=config.seed)
     place_of = {int(row): place for place, row in enumerate(rows)}

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from labelkit.algorithms.over_clustering import estimate_num_classes
 from labelkit.config.discover import DiscoverCategoriesConfig, DiscoverHeadConfig
-from labelkit.errors import ConfigError, StoreError
+from labelkit.errors import ConfigError, OutputExistsError, StoreError
 from labelkit.stages.discover.categories import discover_categories, discover_head
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.results import read_result
@@ -156,7 +156,7 @@ def test_the_same_command_again_is_no_error_and_another_one_is(blobs: EmbeddingS
     before = path.read_bytes()
 
     discover_categories(config)
-    with pytest.raises(StoreError, match="--overwrite"):
+    with pytest.raises(OutputExistsError, match="--overwrite"):
         discover_categories(config.model_copy(update={"max_classes": 6}))
 
     assert path.read_bytes() == before

@@ -458,7 +458,7 @@ def test_files_are_replaced_only_when_asked(labelkit: Any, store: EmbeddingStore
     labels = labelkit("discover", "snowball", "--index", store.path, "--labels", file, "--csv", file, "--overwrite")
 
     assert again.code == 2
-    assert "made.snowball.csv already exists. Pass --overwrite" in again.err
+    assert "made.snowball.csv: already exists. Pass --overwrite" in again.err
     assert labels.code == 2
     assert "is also the file of --labels" in labels.err
 

@@ -18,7 +18,7 @@ import pytest
 import torch
 from labelkit.config.embed import EmbedConfig
 from labelkit.data.registry import load_dataset
-from labelkit.errors import CheckpointError, ConfigError, DatasetError, StoreError
+from labelkit.errors import CheckpointError, ConfigError, DatasetError, OutputExistsError
 from labelkit.stages.embed.images import embed_images
 from labelkit.stages.progress import SilentProgress, Task, use_progress
 from labelkit.stages.read.networks import run_network
@@ -266,7 +266,7 @@ def test_another_store_in_the_way_stays_unless_overwrite_is_given(photos: Path, 
     before = index.read_bytes()
     options: dict[str, Any] = {"dataset": str(photos), "backbone": "pixels", "image_size": 8}
 
-    with pytest.raises(StoreError, match="--overwrite"):
+    with pytest.raises(OutputExistsError, match="--overwrite"):
         embed(index, **options)
 
     assert index.read_bytes() == before

@@ -145,9 +145,9 @@ def test_every_class_is_shown_when_asked(labelkit: Any, store: EmbeddingStore) -
     shown = labelkit(*words, "--per-class").out
     lines = [line.split() for line in shown[shown.index("accuracy of each class") :].splitlines()[2:5]]
     assert lines == [
-        ["guess", "all", "class-0", "old", "2", "100"],
-        ["guess", "all", "class-1", "old", "2", "50"],
-        ["guess", "all", "class-2", "new", "2", "100"],
+        ["guess", "all", "class-0", "old", "2", "100.0"],
+        ["guess", "all", "class-1", "old", "2", "50.0"],
+        ["guess", "all", "class-2", "new", "2", "100.0"],
     ]
 
 
@@ -218,7 +218,7 @@ def test_undefined_numbers_are_null_in_json_and_a_dash_in_the_table(labelkit: An
 
     assert answer.json["scores"][0]["new_accuracy"] is None
     assert "NaN" not in answer.out
-    assert shown.out.splitlines()[2].split()[:6] == ["guess", "all", "4", "100", "100", "-"]
+    assert shown.out.splitlines()[2].split()[:6] == ["guess", "all", "4", "100.0", "100.0", "-"]
 
 
 def test_scores_can_be_kept_beside_the_store(store: EmbeddingStore) -> None:

@@ -163,9 +163,9 @@ def test_classes_are_shown_one_by_one(labelkit: Any, make_store: Any) -> None:
     lines = [line.split() for line in answer.out.splitlines() if line.startswith("class-")]
     # first matches at places 2, 4, 3 of class 0; 3, 1, 1 of class 1; 1, 1 of class 2
     assert [line[:3] for line in lines] == [
-        ["class-0", "3", "0"],
-        ["class-1", "3", "66.67"],
-        ["class-2", "2", "100"],
+        ["class-0", "3", "0.0"],
+        ["class-1", "3", "66.7"],
+        ["class-2", "2", "100.0"],
     ]
 
 

@@ -182,8 +182,8 @@ def test_a_result_without_rows_is_no_table(labelkit: Any, tmp_path: Path, make_s
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
-        (("--out", "there.csv"), 2, "there.csv already exists"),
-        (("--out", "there.npy"), 2, "there.ids.csv already exists"),
+        (("--out", "there.csv"), 2, "there.csv: already exists"),
+        (("--out", "there.npy"), 2, "there.ids.csv: already exists"),
         (("--out", "x.txt"), 2, "must end in"),
         (("--out", "x.csv", "--what", "labels"), 3, "has no labels to write"),
         (("--out", "x.csv", "--what", "result"), 2, "go together"),

@@ -10,7 +10,7 @@ import pytest
 from labelkit.algorithms.clustering import kmeans, semi_supervised_kmeans, spherical_kmeans
 from labelkit.config.cluster import ClusterConfig, KMeansConfig, SphericalKMeansConfig, SSKMeansConfig
 from labelkit.data.keyed_random import keyed_generator
-from labelkit.errors import ConfigError, DatasetError, StoreError
+from labelkit.errors import ConfigError, DatasetError, OutputExistsError, StoreError
 from labelkit.stages.group.cluster import cluster_store
 from labelkit.stages.group.stable_ids import LastingIds
 from labelkit.store.embeddings import EmbeddingStore, open_store
@@ -133,7 +133,7 @@ def test_other_options_need_overwrite_or_another_name(blobs: EmbeddingStore) -> 
     path = cluster_store(KMeansConfig(index=blobs.path, num_clusters=3)).made()[0]
     before = path.read_bytes()
 
-    with pytest.raises(StoreError, match=r"--overwrite to replace it, or another name with --result"):
+    with pytest.raises(OutputExistsError, match=r"--overwrite to replace it, or another --result"):
         cluster_store(KMeansConfig(index=blobs.path, num_clusters=2))
 
     assert path.read_bytes() == before

@@ -15,7 +15,7 @@ from labelkit.config.discover import DiscoverCategoriesConfig
 from labelkit.config.evaluate import EvaluateClusteringConfig, EvaluateKNNConfig
 from labelkit.config.labeling import LabelConfig, SuggestConfig
 from labelkit.data.registry import load_dataset
-from labelkit.errors import ConfigError, DatasetError, StoreError
+from labelkit.errors import ConfigError, DatasetError, OutputExistsError, StoreError
 from labelkit.stages.discover.categories import discover_categories
 from labelkit.stages.evaluate.groups import evaluate_clustering
 from labelkit.stages.evaluate.knn import evaluate_knn
@@ -85,7 +85,7 @@ def test_a_later_round_adds_to_an_earlier_one(store: EmbeddingStore, tmp_path: P
 
 def test_a_second_first_round_says_how_to_add_to_the_one_there_is(store: EmbeddingStore, tmp_path: Path) -> None:
     label(store, write(tmp_path / "a.csv", "0000.png,class-0"))
-    with pytest.raises(StoreError) as caught:
+    with pytest.raises(OutputExistsError) as caught:
         label(store, write(tmp_path / "b.csv", "0013.png,class-1"))
 
     assert "--labels labels-1" in caught.value.remedy

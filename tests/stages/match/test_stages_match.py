@@ -203,5 +203,5 @@ def test_training_shows_partners(own: Path, labelkit: Any, tmp_path: Path) -> No
     )
     answer = labelkit(*run, *small, "--matches", own / "images-matches.h5", "--match-share", "1", "--json")
     assert answer.code == 0, answer.err
-    assert "4 matches; 80% of the images have a partner" in answer.err
+    assert "4 matches; 80.0 % of the images have a partner" in answer.err
     assert answer.json["metrics"]["matched"] > 0

@@ -1,0 +1,116 @@
+"""What is to be written and is there already: one exit code and one sentence, whatever is made."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from labelkit.errors import OutputExistsError, output_exists
+
+# what makes it, what asks for other content under the same name, the output, and the option that names another
+OUTPUTS = {
+    "store": (
+        "embed --dataset {photos} --backbone pixels --image-size 8 --out {tmp}/x.h5",
+        "embed --dataset {photos} --backbone pixels --image-size 4 --out {tmp}/x.h5",
+        "x.h5",
+        "--out",
+    ),
+    "imported store": (
+        "export --index {index} --out {tmp}/x.npy",
+        "import --source {tmp}/x.npy --out {index}",
+        "photos.h5",
+        "--out",
+    ),
+    "packed store": (
+        "pack --index {index} --out {tmp}/x.h5",
+        "pack --index {other} --out {tmp}/x.h5",
+        "x.h5",
+        "--out",
+    ),
+    "result": (
+        "cluster k-means --index {index} --num-clusters 2",
+        "cluster k-means --index {index} --num-clusters 3",
+        "photos.h5.results/k-means.h5",
+        "--result",
+    ),
+    "answer": (
+        "discover answer --index {index} --num-clusters 4 --result a",
+        "discover answer --index {index} --num-clusters 4 --result a",
+        "photos.a.csv",
+        "--result",
+    ),
+    "prototypes": (
+        "prototypes --num-classes 3 --embed-dim 2 --out {tmp}/x.h5",
+        "prototypes --num-classes 4 --embed-dim 2 --out {tmp}/x.h5",
+        "x.h5",
+        "--out",
+    ),
+    "table": (
+        "export --index {index} --out {tmp}/x.csv",
+        "export --index {index} --out {tmp}/x.csv",
+        "x.csv",
+        "--out",
+    ),
+    "page": (
+        "report --index {index} --out {tmp}/x.html",
+        "report --index {index} --out {tmp}/x.html",
+        "x.html",
+        "--out",
+    ),
+    "comparison": (
+        "export --index {index} --out {tmp}/x.csv",
+        "compare --dataset digits --methods supervised --out {tmp}/x.csv",
+        "x.csv",
+        "--out",
+    ),
+    "run": (
+        "train flipclass --align-blocks 1 --dataset {photos} {small} --out {tmp}/run",
+        "train flipclass --align-blocks 1 --dataset {photos} {small} --out {tmp}/run",
+        "run",
+        "--out",
+    ),
+}
+
+
+@pytest.mark.parametrize(("make", "again", "name", "option"), OUTPUTS.values(), ids=OUTPUTS.keys())
+def test_output_that_is_there_is_told_in_the_same_words_with_exit_code_2(
+    labelkit: Any,
+    tmp_path: Path,
+    index: Path,
+    photos: Path,
+    small: tuple[object, ...],
+    make: str,
+    again: str,
+    name: str,
+    option: str,
+) -> None:
+    names = {"tmp": tmp_path, "index": index, "photos": photos, "small": " ".join(map(str, small))}
+    if "{other}" in again:
+        other = "embed --dataset {photos} --backbone pixels --image-size 4 --out {tmp}/other.h5"
+        assert labelkit(*other.format(**names).split()).code == 0
+    made = labelkit(*make.format(**names).split())
+    assert made.code == 0, made.err
+    path = index.parent / name if name.startswith("photos.h5") else tmp_path / name
+    before = path.read_bytes() if path.is_file() else None
+
+    answer = labelkit(*again.format(**names, other=tmp_path / "other.h5").split())
+
+    assert answer.code == 2, answer.err
+    assert f"{path}: already exists" in answer.err
+    assert "--overwrite to replace it, " in answer.err
+    assert f"or another {option}." in answer.err
+    assert before is None or path.read_bytes() == before
+
+
+def test_the_sentence_lists_what_can_be_done() -> None:
+    told = output_exists("a.h5")
+    assert isinstance(told, OutputExistsError)
+    assert str(told) == "a.h5: already exists. Pass --overwrite to replace it, or another --out."
+    told = output_exists("a", "--csv", "--result", state="and has other content", instead="--resume to go on")
+    ways = "Pass --resume to go on, --overwrite to replace it, another --csv, or another --result."
+    assert str(told) == f"a: already exists and has other content. {ways}"
+    assert (
+        str(output_exists("a", replaceable=False, note="It stays."))
+        == "a: already exists. Pass another --out. It stays."
+    )
