@@ -28,6 +28,7 @@ ROWS = {
     "labels, cross-entropy": ["san", "--no-san", "--loss", "cross-entropy"],
     "labels, multi-similarity": ["san", "--no-san"],
     "labels, multi-similarity, SAN": ["san"],
+    "labels, multi-similarity, SAN, terms train all": ["san", "--term-gradients", "network"],
     "clusters, no SAN": ["san", "--mode", "unsupervised", "--no-san"],
     "clusters, SAN": ["san", "--mode", "unsupervised"],
 }
@@ -37,6 +38,7 @@ RIVALS = {
     "+ CCL + TAC": "+ CCL",
     "+ CCL + TAC + cross-image": "+ CCL + TAC",
     "labels, multi-similarity, SAN": "labels, multi-similarity",
+    "labels, multi-similarity, SAN, terms train all": "labels, multi-similarity, SAN",
     "clusters, SAN": "clusters, no SAN",
 }
 UNTRAINED = ["pixels", "untrained"]
