@@ -39,8 +39,8 @@ def starting_prototypes(config: DL2PAConfig, num_classes: int, dim: int, say: Ca
         made = make(sharpest_t=config.sharpest_t)
         if made.source == "closed form" and config.sharpest_t is None and not closed_form_is_least(num_classes, dim):
             # with opposite pairs it has not always the least loss, and no more has what one start leads to
-            found = make(method="optimize", sharpest_t=None)
-            made = min(made, found, key=lambda one: uniformity(one.vectors))
+            optimized = make(method="optimize", sharpest_t=None)
+            made = min(made, optimized, key=lambda one: uniformity(one.vectors))
         elif made.source == "closed form" and config.sharpest_t != SHARPEST_T:
             say(f"--sharpest-t changes nothing: the best {num_classes} prototypes of {dim} dimensions are known")
         return torch.from_numpy(made.vectors)
