@@ -33,6 +33,7 @@ class StageConfig(BaseModel):
     - ``"preset": False``: not allowed in presets and config files (``out``, ``resume``, ...);
     - ``"panel": "Data"``: the heading under which ``--help`` shows the option;
     - ``"short": "-k"``: a one-letter option beside the long one;
+    - ``"before": 1.0``: what runs did that were made before the option was there, so that they can be resumed;
     - ``"aliases": ["--store"]``: options of the shell that mean the same; keys of files stay as the field is named.
     """
 
@@ -126,6 +127,12 @@ def field_extra(field: FieldInfo, key: str) -> object:
     """Return ``json_schema_extra[key]`` of a field, or None."""
     extra = field.json_schema_extra
     return extra.get(key) if isinstance(extra, dict) else None
+
+
+def values_before(config_class: type[StageConfig]) -> dict[str, object]:
+    """Return, for each option that is younger than 0.1.0, the value that means what was done without it."""
+    found = {name: field_extra(field, "before") for name, field in config_class.model_fields.items()}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def aliases(field: FieldInfo) -> tuple[str, ...]:

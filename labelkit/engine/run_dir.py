@@ -222,13 +222,28 @@ def read_run_config(run: Path) -> tuple[str, dict[str, Any]]:
         raise CheckpointError(str(path), f"cannot be read: {error}", "Restore it.") from error
 
 
-def check_same_options(run: Path, method: str, options: Mapping[str, Any], *, allowed: frozenset[str]) -> None:
+def check_same_options(
+    run: Path,
+    method: str,
+    options: Mapping[str, Any],
+    *,
+    allowed: frozenset[str],
+    before: Mapping[str, object] | None = None,
+) -> None:
     """Compare the options of a resumed run with those that started it.
+
+    Args:
+        run: its folder.
+        method: its name.
+        options: of now.
+        allowed: options that may differ.
+        before: of options that a run of an earlier version lacks, the value that means the same.
 
     Raises:
         CheckpointMismatch: naming every option that differs.
     """
-    saved_method, saved = read_run_config(run)
+    saved_method, written = read_run_config(run)
+    saved = {**(before or {}), **written}
     if saved_method != method:
         raise CheckpointMismatch(
             str(run), f"is a run of {saved_method}, not of {method}", f"Use `labelkit train {saved_method} --resume`."
@@ -241,8 +256,10 @@ def check_same_options(run: Path, method: str, options: Mapping[str, Any], *, al
             continue
         differing.append(f"{key} is {options.get(key)!r}, was {saved.get(key)!r}")
     if differing:
+        # the file of the run cannot say what was no option then
+        younger = [f"--{key.replace('_', '-')} {value}" for key, value in (before or {}).items() if key not in written]
         raise CheckpointMismatch(
             str(run / CONFIG),
             "options differ from those of the run: " + "; ".join(differing),
-            f"Pass `--config {run / CONFIG}` to take them from the run.",
+            f"Pass `{' '.join([f'--config {run / CONFIG}', *younger])}` to take them from the run.",
         )

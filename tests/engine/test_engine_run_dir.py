@@ -222,6 +222,17 @@ def test_options_that_one_side_lacks_are_named(run: RunDir) -> None:
         )
 
 
+def test_a_run_of_before_an_option_goes_on_with_the_value_that_means_the_same(run: RunDir) -> None:
+    before = {"term_gradients": "network"}
+    check_same_options(run.path, "toy", {**OPTIONS, **before}, allowed=frozenset(), before=before)
+    with pytest.raises(CheckpointMismatch, match="term_gradients is 'predictor', was 'network'") as caught:
+        check_same_options(
+            run.path, "toy", {**OPTIONS, "term_gradients": "predictor"}, allowed=frozenset(), before=before
+        )
+    # the file alone would not do
+    assert "config.yaml --term-gradients network`" in caught.value.remedy
+
+
 def test_a_longer_run_may_resume_and_a_shorter_one_may_not(run: RunDir) -> None:
     check_same_options(run.path, "toy", {**OPTIONS, "epochs": 5}, allowed=frozenset())
     with pytest.raises(CheckpointMismatch, match="epochs is 3, was 4"):

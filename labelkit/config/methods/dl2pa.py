@@ -46,7 +46,7 @@ class DL2PAConfig(SupervisedTrainConfig):
         le=1e9,
         description="Sharpen the loss of the prototypes step by step up to this value, until the largest cosine "
         "counts. none: minimize the paper's loss (Eq. 5) itself, also where opposite pairs are the widest spread.",
-        json_schema_extra=_PROTOTYPES,
+        json_schema_extra={**_PROTOTYPES, "before": SHARPEST_T},
     )
 
     reassign: bool = Field(

@@ -96,7 +96,7 @@ class SANConfig(MetricLearningConfig):
         "predictor",
         description="What entropy, correlation and coherence train: the predictor of the weights (chapter), or also "
         "the network before it.",
-        json_schema_extra=_ASSEMBLY,
+        json_schema_extra={**_ASSEMBLY, "before": "network"},
     )
     coherence_border: Literal["zero", "mask", "roll"] = Field(
         "zero",

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from labelkit import __version__
-from labelkit.config.base import value_text
+from labelkit.config.base import value_text, values_before
 from labelkit.config.train import RunConfig
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.image_bank import ImageBank
@@ -84,7 +84,8 @@ def _train(method_name: str, config: RunConfig, runtime: Runtime, run: RunDir) -
     progress = current_progress()
     options = config.to_yaml_dict(operational=False)
     if config.resume:
-        check_same_options(run.path, method_name, options, allowed=config.resumable_fields)
+        before = values_before(type(config))
+        check_same_options(run.path, method_name, options, allowed=config.resumable_fields, before=before)
     checkpoint = load_checkpoint(run.path) if config.resume else None
     setup = _set_up(method_name, config, runtime, fresh=checkpoint is None)
     if config.resume and checkpoint is None:

@@ -269,3 +269,34 @@ def test_scores_of_the_summary_are_those_of_the_unlabeled_images(trained: Path, 
     assert summary["all_accuracy"] * 36 == pytest.approx(
         summary["old_accuracy"] * 12 + summary["new_accuracy"] * 24, abs=1e-6
     )
+
+
+def test_a_san_run_of_before_its_terms_had_an_option_is_refused_with_what_to_pass_and_then_goes_on(
+    labelkit: Any, photos: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    words = ["train", "san", "--dataset", photos, "--preset", "folder", "--holdout-classes", "none", "--holdout", "odd"]
+    words += [
+        "--batch-size",
+        "20",
+        "--epochs",
+        "2",
+        "--term-gradients",
+        "network",
+        "--eval-every-epochs",
+        "9",
+        "--out",
+        run,
+    ]
+    assert labelkit(*words, "--stop-after-steps", "1").code in (0, 130)
+    config = run / "config.yaml"
+    config.write_text(config.read_text().replace("term_gradients: network\n", ""))
+
+    refused = labelkit("train", "san", "--config", config, "--resume", "--out", run)
+
+    assert refused.code == 3
+    assert "term_gradients is 'predictor', was 'network'" in refused.err
+    advice = f"--config {config} --term-gradients network"
+    assert f"Pass `{advice}`" in refused.err
+    resumed = labelkit("train", "san", *advice.split(), "--resume", "--out", run)
+    assert resumed.code == 0, resumed.err
