@@ -1758,6 +1758,47 @@ def label(
 ) -> Result:
     """Bring labels back: add those of a CSV to what is known, as a result that other commands take by --labels."""
 
+@final
+class _Find:
+    @staticmethod
+    def duplicates(
+        *,
+        index: str | PathLike[str],
+        out: str | PathLike[str],
+        max_memory: str | None = ...,
+        sheet: str | PathLike[str] | None = ...,
+        bursts: bool = ...,
+        neighbors: int = ...,
+        split: str = ...,
+        columns: int = ...,
+        dataset: str | None = ...,
+        data_root: str | PathLike[str] = ...,
+        overwrite: bool = ...,
+        preset: str | PathLike[str] | None = None,
+        config: str | PathLike[str] | None = None,
+    ) -> Result:
+        """List pairs of images that are the same file, the same picture (saved again, resized, cropped a little), or a burst of one scene."""
+
+    @staticmethod
+    def odd(
+        *,
+        index: str | PathLike[str],
+        out: str | PathLike[str],
+        max_memory: str | None = ...,
+        sheet: str | PathLike[str] | None = ...,
+        neighbors: int = ...,
+        split: str = ...,
+        columns: int = ...,
+        dataset: str | None = ...,
+        data_root: str | PathLike[str] = ...,
+        overwrite: bool = ...,
+        preset: str | PathLike[str] | None = None,
+        config: str | PathLike[str] | None = None,
+    ) -> Result:
+        """List images that are unlike all others, blank, dark, bright, blurred, tiny, or of an odd shape, with reasons."""
+
+find: _Find
+
 def diff(
     *,
     index: str | PathLike[str],

@@ -40,6 +40,8 @@ discover lmcs --index digits.h5 --num-labels 20 --count 20
 suggest --index digits.h5 -n 4 --out next.csv
 label --index digits.h5 --from next.csv
 diff --index digits.h5 --result k-means --previous digits.h5 --previous-result ss-kmeans
+find duplicates --index digits.h5 --out duplicates.csv
+find odd --index digits.h5 --out odd.csv
 evaluate clustering --index digits.h5 --results k-means
 evaluate answer --index digits.h5
 evaluate knn --index digits.h5

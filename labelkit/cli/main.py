@@ -72,7 +72,7 @@ PANELS = {
     "First steps": ("list", "datasets", "config"),
     "Stages": ("train", "embed", "cluster", "discover", "evaluate", "compare", "retrieve", "prototypes", "match"),
     "Labels": ("suggest", "label", "diff"),
-    "Looking": ("report", "show", "status"),
+    "Looking": ("report", "show", "find", "status"),
     "Files": ("import", "export", "pack", "verify"),
     "This installation": ("doctor", "version"),
 }

@@ -41,14 +41,14 @@ class EncodedImage:
         """Size in bytes: of the file, or of the pixels."""
         return len(self._content) if isinstance(self._content, bytes) else self._content.nbytes
 
-    def decode(self, channels: Channels) -> NDArray[np.uint8]:
-        """Return (h, w, channels) uint8 pixels.
+    def decode(self, channels: Channels, *, least_side: int | None = None) -> NDArray[np.uint8]:
+        """Return (h, w, channels) uint8 pixels, smaller than they are if ``least_side`` allows the decoder that.
 
         Raises:
             BadImage: see :func:`labelkit.data.decode.decode_image`.
         """
         if isinstance(self._content, bytes):
-            return decode_image(self._content, channels)
+            return decode_image(self._content, channels, least_side=least_side)
         stored = self._content.shape[2]
         if channels == stored:
             return self._content.copy()

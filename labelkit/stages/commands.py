@@ -224,6 +224,26 @@ COMMANDS: dict[str, Command | Group] = {
         "label.label:label_images",
         summary="Bring labels back, beside a store.",
     ),
+    "find": Group(
+        "Find copies and odd images in a store.",
+        "labelkit find duplicates --index photos.h5 --out duplicates.csv",
+        {
+            "duplicates": Command(
+                "List pairs of images that are the same file, the same picture (saved again, resized, cropped a "
+                "little), or a burst of one scene.",
+                "labelkit find duplicates --index photos.h5 --out duplicates.csv --sheet duplicates.png",
+                "find:FindDuplicatesConfig",
+                "find.duplicates:find_duplicates",
+            ),
+            "odd": Command(
+                "List images that are unlike all others, blank, dark, bright, blurred, tiny, or of an odd shape, "
+                "with reasons.",
+                "labelkit find odd --index photos.h5 --out odd.csv --sheet odd.png",
+                "find:FindOddConfig",
+                "find.odd:find_odd",
+            ),
+        },
+    ),
     "diff": Command(
         "Compare two groupings: groups kept, split, merged, new or vanished, and images that moved.",
         "labelkit diff --index new.h5 --result k-means --previous old.h5",

@@ -53,6 +53,15 @@ def test_lossy_files_of_one_color_give_nearly_that_color(kind: str) -> None:
     assert np.abs(pixels.astype(int) - [200, 100, 50]).max() <= 4
 
 
+def test_jpeg_may_be_decoded_smaller_while_both_sides_stay_long_enough(photo: Image.Image) -> None:
+    large = photo.resize((400, 300), Image.Resampling.BICUBIC)
+    assert decode_image(encode(large, "JPEG"), 3, least_side=64).shape == (75, 100, 3)
+    assert decode_image(encode(large, "JPEG"), 1, least_side=151).shape == (300, 400, 1)
+    assert decode_image(encode(large, "PNG"), 3, least_side=64).shape == (300, 400, 3)
+    whole = np.asarray(large.resize((100, 75), Image.Resampling.BOX), dtype=int)
+    assert np.abs(decode_image(encode(large, "JPEG", quality=95), 3, least_side=64) - whole).mean() < 4
+
+
 def test_content_decides_and_not_the_suffix(photo: Image.Image, tmp_path: Path) -> None:
     path = tmp_path / "photo.jpg"
     path.write_bytes(encode(photo, "PNG"))

@@ -1,0 +1,134 @@
+"""Which images of a collection are odd: numbers of single images, and how far each is from what is usual."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+# A collection of fewer images does not say what is usual.
+FEWEST = 10
+# Deviations that make an image odd: of the distance to its neighbors, and of its sharpness.
+_UNLIKE, _BLURRED = 4.0, 4.5
+# Spreads that are taken at least, so that a collection of images all alike has no odd ones by rounding: of distances
+# as a share of their median and as a number, and of the logarithm of sharpness, where it means a factor of 2 in all.
+_LEAST_SHARE, _LEAST_DISTANCE, _LEAST_LOG = 0.1, 1e-4, 0.15
+# Gray values: contrast of an image with something on it; mean of one that is neither dark nor bright.
+_LEAST_CONTRAST, _DARKEST, _BRIGHTEST = 24.0, 30.0, 230.0
+# What an image has to be beside: this part of what is usual in the collection.
+_CONTRAST_PART, _BRIGHTNESS_PART, _SIDE_PART, _PIXELS_PART = 1 / 2, 1 / 3, 1 / 2, 1 / 16
+_LEAST_SIDE = 64
+_LONGEST = 2.0
+_MOST = 100.0
+# Variance of the Laplacian (4, -1, -1, -1, -1) of rounding errors, each of variance 1 / 12.
+_ROUNDING = 20 / 12
+# Added to sharpness before its logarithm is taken.
+_NO_SHARPNESS = 1e-2
+
+REASONS = ("unlike all others", "blank", "dark", "bright", "blurred", "tiny", "odd shape")
+
+
+@dataclass(frozen=True)
+class Tones:
+    """What the gray values of an image say.
+
+    Attributes:
+        brightness: their mean, 0 to 255.
+        contrast: from the darkest to the brightest, without 1 % at each end, 0 to 255.
+        sharpness: standard deviation of the Laplacian, less what rounding to whole gray values gives, over that of the
+            gray values plus 1.
+    """
+
+    brightness: float
+    contrast: float
+    sharpness: float
+
+
+def measure_tones(gray: NDArray[np.uint8]) -> Tones:
+    """Measure an image, (h, w) with both sides at least 1; sharpness is NaN below 3 pixels."""
+    values = gray.astype(np.float32)
+    low, high = np.quantile(values, (0.01, 0.99))
+    middle = 4 * values[1:-1, 1:-1]
+    laplacian = middle - values[:-2, 1:-1] - values[2:, 1:-1] - values[1:-1, :-2] - values[1:-1, 2:]
+    sharpness = float("nan")
+    if laplacian.size:
+        sharpness = max(0.0, float(laplacian.var()) - _ROUNDING) ** 0.5 / (float(values.std()) + 1)
+    return Tones(float(values.mean()), float(high - low), sharpness)
+
+
+def deviations(values: NDArray[np.float64], least_share: float = 0.0, least: float = 0.0) -> NDArray[np.float64]:
+    """How far each value is above the median, in standard deviations as the median absolute deviation tells them.
+
+    Args:
+        values: (n,); NaN is left out and stays NaN.
+        least_share: of the median, that a standard deviation is taken for at least.
+        least: number that it is taken for at least.
+    """
+    known = values[~np.isnan(values)]
+    if not len(known):
+        return values
+    median = float(np.median(known))
+    spread = 1.4826 * float(np.median(np.abs(known - median)))  # of a normal distribution
+    return (values - median) / max(spread, least_share * abs(median), least, np.finfo(np.float64).tiny)
+
+
+def unlikeness(distances: NDArray[np.float64]) -> NDArray[np.float64]:
+    """(n,) deviations of distances to a near neighbor, of which 4 make an image unlike all others; NaN = not known."""
+    return deviations(distances, _LEAST_SHARE, _LEAST_DISTANCE)
+
+
+def odd_scores(
+    distances: NDArray[np.float64],
+    tones: NDArray[np.float64] | None = None,
+    sizes: NDArray[np.int64] | None = None,
+) -> NDArray[np.float64]:
+    """How odd each image is, by each of ``REASONS``.
+
+    Args:
+        distances: (n,) to a near neighbor, NaN = not known.
+        tones: (n, 3) brightness, contrast and sharpness, NaN = not known.
+        sizes: (n, 2) height and width.
+
+    Returns:
+        (n, 7) float64: at least 1 where the reason holds, then how many times the limit is passed, at most 100; else 0.
+    """
+    count = len(distances)
+    scores = np.zeros((count, len(REASONS)))
+    judged = count >= FEWEST
+    if judged:
+        scores[:, 0] = _beyond(unlikeness(distances) / _UNLIKE)
+    if tones is not None:
+        brightness, contrast, sharpness = tones.T
+        usual_brightness, usual_contrast = (_median(values) for values in (brightness, contrast))
+        scores[:, 1] = _below(contrast, min(_LEAST_CONTRAST, _CONTRAST_PART * usual_contrast))
+        scores[:, 2] = _below(brightness, min(_DARKEST, _BRIGHTNESS_PART * usual_brightness))
+        scores[:, 3] = _below(255 - brightness, min(255 - _BRIGHTEST, _BRIGHTNESS_PART * (255 - usual_brightness)))
+        if judged:
+            sharp = np.where(scores[:, 1] > 0, np.nan, sharpness)  # nothing on a blank image is sharp
+            scores[:, 4] = _beyond(-deviations(np.log(sharp + _NO_SHARPNESS), least=_LEAST_LOG) / _BLURRED)
+    if sizes is not None and judged:
+        sides = sizes.astype(np.float64)
+        shorter, pixels = sides.min(axis=1), sides.prod(axis=1)
+        elongation = sides.max(axis=1) / shorter
+        scores[:, 5] = np.maximum(
+            _below(shorter, min(_LEAST_SIDE, _SIDE_PART * _median(shorter))),
+            _below(pixels, _PIXELS_PART * _median(pixels)),
+        )
+        scores[:, 6] = _beyond(elongation / (_LONGEST * _median(elongation)))
+    return scores
+
+
+def _median(values: NDArray[np.float64]) -> float:
+    known = values[~np.isnan(values)]
+    return float(np.median(known)) if len(known) else 0.0
+
+
+def _below(values: NDArray[np.float64], limit: float) -> NDArray[np.float64]:
+    if limit <= 0:
+        return np.zeros(len(values))
+    return np.where(values < limit, limit / np.maximum(values, limit / _MOST), 0.0)
+
+
+def _beyond(shares: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.where(shares >= 1, np.minimum(shares, _MOST), 0.0)

@@ -1,0 +1,248 @@
+"""Whether two pictures show the same pixels: re-saved, resized or cropped by a little, or another photo of the scene.
+
+Pictures are gray squares of 64 pixels, whatever their shape was. One is laid over the other by scale and shift along
+each axis, found from coarse to fine by the inverse compositional algorithm of S. Baker and I. Matthews, "Lucas-Kanade
+20 Years On: A Unifying Framework" (2004), for correlation instead of squared differences. Copies then agree in their
+fine structure everywhere; photos of one scene agree in much of it, but not where something moved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float32]
+
+SIDE = 64
+"""Pixels along a side of a picture."""
+
+# levels of the search and steps on each
+_STEPS = ((16, 6), (32, 4), (64, 3))
+# scale and shift (of half a side) that are looked for: pieces of at least 85 % of each side
+_LEAST_SCALE, _MOST_SCALE, _MOST_SHIFT = 0.85, 1.18, 0.18
+# correlations that a pair needs before, and after, it is aligned on the coarsest level
+_LEAST_BEFORE, _LEAST_GRAY, _LEAST_DETAIL = 0.3, 0.6, 0.25
+# pixels, as a share of a level, that have the structure of that level: if one picture was made smaller than the other,
+# which takes the finest part of its own pixels; and if both have about (this share) the same size
+_ENOUGH_PIXELS, _ENOUGH_ALIKE, _ALIKE_SIZE = 1.25, 0.85, 0.8
+# parts along a side; those with less than this share of the mean structure say nothing
+_PARTS, _LEAST_STRUCTURE = 4, 0.2
+_PAIRS_TOGETHER = 256
+# standard deviation, in gray values, below which a picture is taken for empty
+_EMPTY = 1e-3
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How far pairs of pictures agree once one is laid over the other.
+
+    Attributes:
+        levels: (p,) int64, pixels along a side at which they are compared: 16, 32 or 64.
+        gray: (p,) float32 in [-1, 1], correlation of the gray values.
+        detail: (p,) float32 in [-1, 1], correlation of what differs from a local mean. Pairs that are not alike
+            enough to be aligned have 0 in all three.
+        weakest: (p,) float32 in [-1, 1], the second lowest correlation of detail in the 16 parts of a picture.
+    """
+
+    levels: NDArray[np.int64]
+    gray: Floats
+    detail: Floats
+    weakest: Floats
+
+
+def coarse_rows(pictures: NDArray[np.uint8]) -> Floats:
+    """Return rows (n, 256) whose inner products are the correlations of pictures at 16 pixels; zero if one is empty.
+
+    Args:
+        pictures: (n, 64, 64).
+    """
+    rows = np.empty((len(pictures), 256), dtype=np.float32)
+    for start in range(0, len(pictures), _PAIRS_TOGETHER):
+        part = slice(start, start + _PAIRS_TOGETHER)
+        small = _shrunk(pictures[part], 16)
+        rows[part] = _normalized(small, np.ones_like(small)).reshape(len(small), -1)
+    return rows
+
+
+def compare_pictures(
+    pictures: NDArray[np.uint8],
+    shorter_sides: NDArray[np.integer],
+    pairs: NDArray[np.int64],
+    report: Callable[[int], None] = lambda done: None,
+) -> Agreement:
+    """Align the pictures of each pair and say how far they agree.
+
+    Args:
+        pictures: (n, 64, 64).
+        shorter_sides: (n,) pixels that the shorter side of each had in its file.
+        pairs: (p, 2) places among the pictures.
+        report: called with the number of pairs that are done since the last call.
+    """
+    levels = _levels(shorter_sides[pairs].reshape(len(pairs), 2))
+    gray, detail, weakest = (np.zeros(len(pairs), dtype=np.float32) for _ in range(3))
+    for start in range(0, len(pairs), _PAIRS_TOGETHER):
+        places = np.arange(start, min(start + _PAIRS_TOGETHER, len(pairs)))
+        places, boxes = _aligned(pictures, pairs, places)
+        for level in np.unique(levels[places]).tolist():
+            here = levels[places] == level
+            at = places[here]
+            first, second = (pictures[pairs[at, side]].astype(np.float32) for side in (0, 1))
+            gray[at], detail[at], weakest[at] = _agreement(first, second, boxes[here], level)
+        report(min(_PAIRS_TOGETHER, len(pairs) - start))
+    return Agreement(levels, gray, detail, weakest)
+
+
+def _levels(sides: NDArray[np.integer]) -> NDArray[np.int64]:
+    """(p,) levels at which pictures whose shorter sides are (p, 2) can be compared."""
+    smaller, larger = sides.min(axis=1), sides.max(axis=1)
+    enough = np.where(smaller >= _ALIKE_SIZE * larger, _ENOUGH_ALIKE, _ENOUGH_PIXELS)
+    return np.select([smaller >= enough * level for level in (64, 32)], [64, 32], 16).astype(np.int64)
+
+
+def _aligned(
+    pictures: NDArray[np.uint8], pairs: NDArray[np.int64], places: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], Floats]:
+    """Return the pairs that are somewhat alike, and where the second picture of each lies.
+
+    Returns:
+        (m,) places that are left, and (m, 4) scale and shift down, scale and shift across: what is at y in the first
+        picture is at ``scale * y + shift`` in the second, from -1 at one edge to 1 at the other.
+    """
+    boxes = np.tile(np.array([1, 0, 1, 0], dtype=np.float32), (len(places), 1))
+    for level, steps in _STEPS:
+        first, second = (_shrunk(pictures[pairs[places, side]], level) for side in (0, 1))
+        if level == _STEPS[0][0]:
+            whole = np.ones_like(first)
+            alike = _correlation(first, second, whole) >= _LEAST_BEFORE
+            places, boxes, first, second = places[alike], boxes[alike], first[alike], second[alike]
+        boxes = _refined(first, second, boxes, steps)
+        if level != SIDE:
+            moved, inside = _moved(second, boxes, _tent)
+            alike = _correlation(first, moved, inside) >= _LEAST_GRAY
+            alike &= _correlation(_detail(first), _detail(moved), inside) >= _LEAST_DETAIL
+            places, boxes = places[alike], boxes[alike]
+    return places, boxes
+
+
+def _refined(first: Floats, second: Floats, boxes: Floats, steps: int) -> Floats:
+    """Move the boxes so that the second pictures come to lie over the first; all (m, s, s) of one level."""
+    count, side = first.shape[:2]
+    at = (np.arange(side, dtype=np.float32) + np.float32(0.5)) / side * 2 - 1
+    template = _normalized(first, np.ones_like(first))
+    down = np.gradient(template, axis=1) * np.float32(side / 2)
+    across = np.gradient(template, axis=2) * np.float32(side / 2)
+    slopes = np.stack([down * at[:, None], down, across * at, across], axis=1)  # (m, 4, s, s)
+    # what brightness and contrast explain is no sign of a move
+    slopes -= slopes.mean(axis=(2, 3), keepdims=True)
+    slopes -= (slopes * template[:, None]).sum(axis=(2, 3), keepdims=True) * template[:, None]
+    flat = slopes.reshape(count, 4, side * side)
+    squares = flat @ flat.transpose(0, 2, 1)
+    # pictures without structure along an axis say nothing of moves along it
+    damping = np.float32(0.01 / 4) * np.trace(squares, axis1=1, axis2=2) + np.float32(1e-6)
+    solver = np.linalg.solve(squares + damping[:, None, None] * np.eye(4, dtype=np.float32), flat)
+    for _ in range(steps):
+        moved, inside = _moved(second, boxes, _tent)
+        mine, theirs = _normalized(first, inside), _normalized(moved, inside)
+        alike = np.maximum((mine * theirs).sum(axis=(1, 2), keepdims=True), np.float32(0.3))
+        error = (theirs / alike - mine).reshape(count, side * side, 1)
+        step = np.clip((solver @ error)[:, :, 0], -0.1, 0.1)
+        scales = boxes[:, ::2] / (1 + step[:, ::2])
+        shifts = boxes[:, 1::2] - scales * step[:, 1::2]
+        boxes = np.empty_like(boxes)
+        boxes[:, ::2] = np.clip(scales, _LEAST_SCALE, _MOST_SCALE)
+        boxes[:, 1::2] = np.clip(shifts, -_MOST_SHIFT, _MOST_SHIFT)
+    return boxes
+
+
+def _agreement(first: Floats, second: Floats, boxes: Floats, level: int) -> tuple[Floats, Floats, Floats]:
+    """Return correlations of gray values, of detail, and of detail in the part but one that agrees least."""
+    moved, inside = _moved(second, boxes, _cubic)
+    while first.shape[1] > level:
+        first, moved, inside = _halved(first), _halved(moved), np.floor(_halved(inside))
+    gray = _correlation(first, moved, inside)
+    mine, theirs = _detail(first) * inside, _detail(moved) * inside
+    detail = _correlation(mine, theirs, inside)
+
+    def parts(values: Floats) -> Floats:
+        cells = values.reshape(len(values), _PARTS, level // _PARTS, _PARTS, level // _PARTS)
+        sums: Floats = cells.sum(axis=(2, 4)).reshape(len(values), _PARTS * _PARTS)
+        return sums
+
+    structure = np.sqrt(parts(mine * mine) * parts(theirs * theirs))
+    each = parts(mine * theirs) / np.maximum(structure, np.float32(1e-6))
+    each[structure < _LEAST_STRUCTURE * structure.mean(axis=1, keepdims=True)] = 1
+    return gray, detail, np.sort(each, axis=1)[:, 1]
+
+
+def _moved(pictures: Floats, boxes: Floats, kernel: Callable[[Floats], Floats]) -> tuple[Floats, Floats]:
+    """Return pictures (m, s, s) as seen through their boxes, and 1 where that lies inside of them, else 0."""
+    side = pictures.shape[1]
+    at = (np.arange(side, dtype=np.float32) + np.float32(0.5)) / side * 2 - 1
+
+    def along(scale: Floats, shift: Floats) -> tuple[Floats, Floats]:
+        where = (scale[:, None] * at + shift[:, None] + 1) * np.float32(side / 2) - np.float32(0.5)  # (m, s) pixels
+        inside: Floats = ((where > -0.5) & (where < side - 0.5)).astype(np.float32)
+        distances = np.clip(where, 0, side - 1)[:, :, None] - np.arange(side, dtype=np.float32)
+        weights = kernel(distances.astype(np.float32, copy=False))
+        weights /= weights.sum(axis=2, keepdims=True)
+        return weights, inside
+
+    rows, rows_inside = along(boxes[:, 0], boxes[:, 1])
+    columns, columns_inside = along(boxes[:, 2], boxes[:, 3])
+    return rows @ pictures @ columns.transpose(0, 2, 1), rows_inside[:, :, None] * columns_inside[:, None, :]
+
+
+def _tent(distance: Floats) -> Floats:
+    """Weights of linear interpolation."""
+    weights: Floats = np.maximum(np.float32(0), 1 - np.abs(distance))
+    return weights
+
+
+def _cubic(distance: Floats) -> Floats:
+    """Weights of cubic interpolation (Catmull-Rom), which keeps more of the fine structure."""
+    x = np.abs(distance)
+    near, far = 1 + x * x * (1.5 * x - 2.5), 2 + x * (-4 + x * (2.5 - 0.5 * x))
+    return np.where(x < 1, near, np.where(x < 2, far, 0)).astype(np.float32)
+
+
+def _detail(pictures: Floats) -> Floats:
+    """Return what differs from the local mean: less a blur by (1, 4, 6, 4, 1) / 16 along each axis."""
+    smooth = pictures
+    for axis in (1, 2):
+        padded = np.pad(smooth, [(0, 0) if i != axis else (2, 2) for i in range(3)], mode="edge")
+        size = smooth.shape[axis]
+        pieces = (padded.take(range(start, start + size), axis=axis) for start in range(5))
+        weights = (np.float32(weight / 16) for weight in (1, 4, 6, 4, 1))
+        smooth = sum((weight * piece for weight, piece in zip(weights, pieces, strict=True)), np.zeros_like(smooth))
+    return pictures - smooth
+
+
+def _correlation(left: Floats, right: Floats, inside: Floats) -> Floats:
+    """(m,) correlations of pictures (m, s, s) where ``inside`` is 1; 0 if one is empty."""
+    product: Floats = (_normalized(left, inside) * _normalized(right, inside)).sum(axis=(1, 2))
+    return product
+
+
+def _normalized(pictures: Floats, inside: Floats) -> Floats:
+    """Return pictures of mean 0 and length 1 where ``inside`` is 1; 0 elsewhere, and where one is empty."""
+    count = np.maximum(inside.sum(axis=(1, 2), keepdims=True), 1)
+    centered = (pictures - (pictures * inside).sum(axis=(1, 2), keepdims=True) / count) * inside
+    lengths = np.sqrt((centered * centered).sum(axis=(1, 2), keepdims=True))
+    normalized: Floats = np.where(lengths > _EMPTY * np.sqrt(count), centered / np.maximum(lengths, _EMPTY), 0)
+    return normalized.astype(np.float32, copy=False)
+
+
+def _shrunk(pictures: NDArray[np.uint8], level: int) -> Floats:
+    small = pictures.astype(np.float32)
+    while small.shape[1] > level:
+        small = _halved(small)
+    return small
+
+
+def _halved(pictures: Floats) -> Floats:
+    count, height, width = pictures.shape
+    halved: Floats = pictures.reshape(count, height // 2, 2, width // 2, 2).mean(axis=(2, 4))
+    return halved

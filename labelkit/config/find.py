@@ -1,0 +1,53 @@
+"""Options of ``labelkit find``: images that come twice, and odd ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar
+
+from pydantic import Field
+
+from labelkit.config.base import option
+from labelkit.config.memory import MemoryConfig
+from labelkit.config.mixins import IndexOption, OverwriteOption, SheetOption, SplitOption, StoredImagesOptions
+
+_WHICH = option("Which")
+_OUTPUT = option("Output", preset=False)
+
+
+class FindConfig(OverwriteOption, StoredImagesOptions, SheetOption, MemoryConfig, SplitOption, IndexOption):
+    """A command that looks through the images of a store and lists what it finds."""
+
+    out: Path = Field(..., description="CSV to write.", json_schema_extra=_OUTPUT)
+    sheet: Path | None = Field(None, description="Also draw what is found to this PNG.", json_schema_extra=_OUTPUT)
+
+
+class FindDuplicatesConfig(FindConfig):
+    """``labelkit find duplicates``."""
+
+    command: ClassVar[tuple[str, ...]] = ("find", "duplicates")
+
+    bursts: bool = Field(
+        True, description="Also list different photos of one scene, as kind burst.", json_schema_extra=_WHICH
+    )
+    neighbors: int = Field(
+        10,
+        ge=1,
+        le=200,
+        description="Compare each image with this many nearest by embeddings, and this many nearest by pixels.",
+        json_schema_extra=_WHICH,
+    )
+
+
+class FindOddConfig(FindConfig):
+    """``labelkit find odd``."""
+
+    command: ClassVar[tuple[str, ...]] = ("find", "odd")
+
+    neighbors: int = Field(
+        5,
+        ge=1,
+        le=200,
+        description="An image is unlike all others if it is far from so many.",
+        json_schema_extra=_WHICH,
+    )

@@ -1,0 +1,300 @@
+"""``labelkit find``: copies and odd images of a folder of made-up photos, and what stands in the way."""
+
+from __future__ import annotations
+
+import csv
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from labelkit.config.embed import EmbedConfig
+from labelkit.config.exchange import ImportConfig
+from labelkit.config.find import FindDuplicatesConfig, FindOddConfig
+from labelkit.errors import ConfigError, DatasetError, StoreError
+from labelkit.stages.embed.images import embed_images
+from labelkit.stages.exchange.importing import import_store
+from labelkit.stages.find.duplicates import find_duplicates
+from labelkit.stages.find.odd import find_odd
+from PIL import Image, ImageFilter
+
+Labelkit = Callable[..., Any]
+
+SIZE = (160, 120)
+DIFFERENT = 24
+
+
+def photo(seed: int) -> Image.Image:
+    """A colored picture with structure at every scale."""
+    generator = np.random.default_rng(seed)
+    values = np.zeros((SIZE[1], SIZE[0], 3))
+    for cells in (3, 6, 12, 24, 48):
+        for channel in range(3):
+            noise = Image.fromarray(generator.normal(size=(cells, cells)).astype(np.float32))
+            values[:, :, channel] += np.asarray(noise.resize(SIZE, Image.Resampling.BICUBIC)) * (3 / cells) ** 0.5
+    return Image.fromarray(np.clip(128 + 35 * values, 0, 255).astype(np.uint8))
+
+
+def embed(folder: Path) -> Path:
+    index = folder.with_suffix(".h5")
+    embed_images(EmbedConfig(dataset=str(folder), out=index, backbone="pixels", image_size=16, label_split="none"))
+    return index
+
+
+def read(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """24 different photos of 160 x 120."""
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    for seed in range(DIFFERENT):
+        photo(seed).save(folder / f"{seed:02d}.png")
+    return folder
+
+
+@pytest.fixture
+def copied(photos: Path) -> Path:
+    """Four of them also as another file, saved again, of half the size, and cropped; two of one scene."""
+    shutil.copy(photos / "03.png", photos / "03-again.png")
+    photo(5).save(photos / "05-q55.jpg", quality=55)
+    photo(7).resize((80, 60), Image.Resampling.LANCZOS).save(photos / "07-half.jpg", quality=85)
+    photo(9).crop((8, 3, 160, 117)).save(photos / "09-crop.png")
+    moved = photo(11)
+    moved.paste(photo(100).crop((0, 0, 50, 50)), (60, 40))
+    moved.save(photos / "11-moved.png")
+    return photos
+
+
+COPIES = [
+    ("03-again.png", "03.png", "same file"),
+    ("05.png", "05-q55.jpg", "same picture"),
+    ("07.png", "07-half.jpg", "same picture"),
+    ("09.png", "09-crop.png", "same picture"),
+]
+BURST = ("11-moved.png", "11.png", "burst")
+
+
+# --- duplicates ---
+
+
+def test_copies_and_bursts_are_listed_with_the_better_image_first(copied: Path, tmp_path: Path) -> None:
+    out = tmp_path / "duplicates.csv"
+    result = find_duplicates(FindDuplicatesConfig(index=embed(copied), out=out))
+    rows = read(out)
+    assert [(row["image_a"], row["image_b"], row["kind"]) for row in rows[:4]] == COPIES
+    assert sorted((rows[4]["image_a"], rows[4]["image_b"])) == sorted(BURST[:2])
+    assert [row["kind"] for row in rows[4:]] == ["burst"]
+    assert [row["cluster"] for row in rows] == ["1", "2", "3", "4", "5"]
+    assert rows[0]["score"] == "1.0000"
+    assert all(0.85 <= float(row["score"]) <= 1 for row in rows[1:4])
+    values = result.to_json()
+    assert values["pairs"] == {"same_file": 1, "same_picture": 3, "burst": 1}
+    assert values["spare_images"] == 4
+    assert values["left_out"] == []
+
+
+def test_pairs_that_hang_together_have_one_number(photos: Path, tmp_path: Path) -> None:
+    photo(0).save(photos / "00-a.jpg", quality=80)
+    photo(0).resize((80, 60), Image.Resampling.LANCZOS).save(photos / "00-b.png")
+    shutil.copy(photos / "00-b.png", photos / "00-c.png")
+    result = find_duplicates(FindDuplicatesConfig(index=embed(photos), out=tmp_path / "duplicates.csv"))
+    clusters: Any = result.to_json()["clusters"]
+    assert [(one["cluster"], one["kind"], sorted(one["images"])) for one in clusters] == [
+        (1, "copies", ["00-a.jpg", "00-b.png", "00-c.png", "00.png"])
+    ]
+
+
+def test_bursts_can_be_left_out(copied: Path, tmp_path: Path) -> None:
+    out = tmp_path / "duplicates.csv"
+    find_duplicates(FindDuplicatesConfig(index=embed(copied), out=out, bursts=False))
+    assert [(row["image_a"], row["image_b"], row["kind"]) for row in read(out)] == COPIES
+
+
+def test_different_photos_give_an_empty_table_and_no_sheet(photos: Path, tmp_path: Path) -> None:
+    out, sheet = tmp_path / "duplicates.csv", tmp_path / "sheet.png"
+    result = find_duplicates(FindDuplicatesConfig(index=embed(photos), out=out, sheet=sheet))
+    assert out.read_text() == "image_a,image_b,kind,score,cluster\n"
+    assert not sheet.exists()
+    assert result.made() == [out]
+
+
+def test_one_file_many_times_is_one_pair_for_each_further_image(photos: Path, tmp_path: Path) -> None:
+    for number in range(30):
+        shutil.copy(photos / "00.png", photos / f"copy-{number:02d}.png")
+    out = tmp_path / "duplicates.csv"
+    find_duplicates(FindDuplicatesConfig(index=embed(photos), out=out))
+    rows = read(out)
+    assert {(row["image_a"], row["kind"], row["cluster"]) for row in rows} == {("00.png", "same file", "1")}
+    assert len(rows) == 30
+
+
+def test_pixels_find_copies_that_the_embeddings_miss(copied: Path, tmp_path: Path) -> None:
+    out = tmp_path / "duplicates.csv"
+    index = copied.with_suffix(".h5")
+    # four pixels: many embeddings have much the same direction
+    embed_images(EmbedConfig(dataset=str(copied), out=index, backbone="pixels", image_size=2, label_split="none"))
+    find_duplicates(FindDuplicatesConfig(index=index, out=out, neighbors=1, bursts=False))
+    assert [(row["image_a"], row["image_b"], row["kind"]) for row in read(out)] == COPIES
+
+
+def test_pixels_of_a_built_in_set_are_compared_too(tmp_path: Path) -> None:
+    index = tmp_path / "digits.h5"
+    embed_images(EmbedConfig(out=index, backbone="pixels", image_size=8, label_split="none", max_per_class=3))
+    values = find_duplicates(FindDuplicatesConfig(index=index, out=tmp_path / "duplicates.csv")).to_json()
+    assert (values["images"], values["left_out"]) == (30, [])
+
+
+def test_sheet_has_a_line_for_each_cluster(copied: Path, tmp_path: Path, labelkit: Labelkit) -> None:
+    index, out, sheet = embed(copied), tmp_path / "duplicates.csv", tmp_path / "duplicates.png"
+    answer = labelkit("find", "duplicates", "--index", index, "--out", out, "--sheet", sheet, "--json")
+    assert answer.code == 0, answer.err
+    assert answer.json["sheet"] == str(sheet)
+    with Image.open(sheet) as image:
+        assert image.size == (8 + 2 * 120, 8 + 5 * 150)
+
+
+# --- odd ---
+
+
+@pytest.fixture
+def with_odd(photos: Path) -> Path:
+    """The photos with an image for each reason."""
+    Image.new("RGB", SIZE, (120, 130, 110)).save(photos / "blank.png")
+    photo(30).point(lambda value: value // 10).save(photos / "dark.png")
+    photo(31).point(lambda value: 238 + value // 15).save(photos / "bright.png")
+    photo(32).filter(ImageFilter.GaussianBlur(8)).save(photos / "blurred.png")
+    photo(33).resize((40, 30), Image.Resampling.LANCZOS).save(photos / "tiny.png")
+    photo(34).resize((480, 60), Image.Resampling.LANCZOS).save(photos / "wide.png")
+    return photos
+
+
+def test_odd_images_are_listed_with_their_reasons(with_odd: Path, tmp_path: Path) -> None:
+    out, sheet = tmp_path / "odd.csv", tmp_path / "odd.png"
+    result = find_odd(FindOddConfig(index=embed(with_odd), out=out, sheet=sheet))
+    rows = {row["path"]: row for row in read(out)}
+    expected = {
+        "blank.png": "blank",
+        "dark.png": "dark",
+        "bright.png": "bright",
+        "blurred.png": "blurred",
+        "tiny.png": "tiny",
+        "wide.png": "odd shape",
+    }
+    assert {name: reason in rows[name]["reasons"].split("; ") for name, reason in expected.items()} == {
+        name: True for name in expected
+    }
+    assert [name for name in rows if name[0].isdigit()] == []
+    scores = [float(row["score"]) for row in rows.values()]
+    assert scores == sorted(scores, reverse=True)
+    assert min(scores) >= 1
+    assert (rows["wide.png"]["width"], rows["wide.png"]["height"]) == ("480", "60")
+    assert result.made() == [out, sheet]
+
+
+def test_row_far_from_all_others_is_unlike_them(tmp_path: Path) -> None:
+    angles = np.linspace(0, 2 * np.pi, 60, endpoint=False)
+    circle = np.stack([np.full(60, 10), np.cos(angles), np.sin(angles), np.zeros(60)], axis=1)
+    rows = np.append(circle, [[0, 0, 0, -8]], axis=0)
+    index = tmp_path / "rows.h5"
+    source = tmp_path / "rows.npy"
+    np.save(source, rows.astype(np.float32))
+    import_store(ImportConfig(source=source, model="other", out=index))
+    out = tmp_path / "odd.csv"
+    find_odd(FindOddConfig(index=index, out=out))
+    (row,) = read(out)
+    assert row["reasons"] == "unlike all others"
+    assert (row["brightness"], row["width"]) == ("", "")
+    assert float(row["unlike"]) >= 4
+    with pytest.raises(StoreError, match="imported without their images"):
+        find_duplicates(FindDuplicatesConfig(index=index, out=tmp_path / "duplicates.csv"))
+    with pytest.raises(StoreError, match="imported without their images"):
+        find_odd(FindOddConfig(index=index, out=tmp_path / "other.csv", sheet=tmp_path / "odd.png"))
+
+
+# --- what stands in the way ---
+
+
+@pytest.mark.parametrize("command", ["duplicates", "odd"])
+def test_file_that_is_there_is_refused_before_any_work(command: str, tmp_path: Path, labelkit: Labelkit) -> None:
+    out = tmp_path / "found.csv"
+    out.write_text("mine")
+    answer = labelkit("find", command, "--index", tmp_path / "no-store.h5", "--out", out)
+    assert answer.code == 2
+    assert "already exists" in answer.err
+    assert out.read_text() == "mine"
+
+
+@pytest.mark.parametrize("command", ["duplicates", "odd"])
+def test_images_that_moved_are_an_error_until_their_place_is_named(
+    command: str, copied: Path, tmp_path: Path, labelkit: Labelkit
+) -> None:
+    index, out = embed(copied), tmp_path / "found.csv"
+    moved = copied.rename(tmp_path / "elsewhere")
+    answer = labelkit("find", command, "--index", index, "--out", out)
+    assert answer.code == 3
+    assert "Pass --dataset" in answer.err
+    assert not out.exists()
+    assert labelkit("find", command, "--index", index, "--out", out, "--dataset", moved).code == 0
+
+
+def test_images_that_changed_or_are_gone_are_left_out_and_said(
+    copied: Path, tmp_path: Path, labelkit: Labelkit
+) -> None:
+    index, out = embed(copied), tmp_path / "duplicates.csv"
+    (copied / "05-q55.jpg").unlink()
+    photo(200).save(copied / "07.png")
+    answer = labelkit("find", "duplicates", "--index", index, "--out", out, "--json")
+    assert answer.code == 0
+    assert "2 of 28 images" in answer.err
+    assert answer.json["left_out"] == [
+        {"reason": reason, "images": 1} for reason in ("not in the data set", "not the image that was embedded")
+    ]
+    assert answer.json["pairs"] == {"same_file": 1, "same_picture": 1, "burst": 1}
+
+
+def test_images_that_all_changed_are_an_error(photos: Path, tmp_path: Path) -> None:
+    index = embed(photos)
+    for seed in range(DIFFERENT):
+        photo(200 + seed).save(photos / f"{seed:02d}.png")
+    with pytest.raises(DatasetError, match="none of the images"):
+        find_odd(FindOddConfig(index=index, out=tmp_path / "odd.csv"))
+
+
+def test_one_image_has_no_copy_and_is_not_odd(tmp_path: Path) -> None:
+    folder = tmp_path / "one"
+    folder.mkdir()
+    photo(0).save(folder / "one.png")
+    index = embed(folder)
+    find_duplicates(FindDuplicatesConfig(index=index, out=tmp_path / "duplicates.csv"))
+    find_odd(FindOddConfig(index=index, out=tmp_path / "odd.csv"))
+    assert read(tmp_path / "duplicates.csv") == []
+    assert read(tmp_path / "odd.csv") == []
+
+
+def test_images_all_of_one_color_are_no_copies_of_each_other(tmp_path: Path) -> None:
+    folder = tmp_path / "flat"
+    folder.mkdir()
+    for shade in range(100, 112):
+        Image.new("RGB", SIZE, (shade, shade, shade)).save(folder / f"{shade}.png")
+    index = embed(folder)
+    find_duplicates(FindDuplicatesConfig(index=index, out=tmp_path / "duplicates.csv"))
+    find_odd(FindOddConfig(index=index, out=tmp_path / "odd.csv"))
+    assert read(tmp_path / "duplicates.csv") == []
+    assert read(tmp_path / "odd.csv") == []
+
+
+def test_sheet_and_table_must_differ(photos: Path, tmp_path: Path) -> None:
+    out = tmp_path / "odd.png"
+    with pytest.raises(ConfigError, match="also the table"):
+        find_odd(FindOddConfig(index=embed(photos), out=out, sheet=out))
+
+
+def test_too_little_memory_is_refused(photos: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="too little"):
+        find_duplicates(FindDuplicatesConfig(index=embed(photos), out=tmp_path / "d.csv", max_memory="1MB"))
