@@ -48,6 +48,6 @@ class FindOddConfig(FindConfig):
         5,
         ge=1,
         le=200,
-        description="An image is unlike all others if it is far from so many.",
+        description="An image is unlike all others if this neighbor (5: the fifth nearest) is unusually far.",
         json_schema_extra=_WHICH,
     )
