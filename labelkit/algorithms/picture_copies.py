@@ -184,15 +184,17 @@ def _moved(pictures: Floats, boxes: Floats, kernel: Callable[[Floats], Floats]) 
 
     def along(scale: Floats, shift: Floats) -> tuple[Floats, Floats]:
         where = (scale[:, None] * at + shift[:, None] + 1) * np.float32(side / 2) - np.float32(0.5)  # (m, s) pixels
-        inside: Floats = ((where > -0.5) & (where < side - 0.5)).astype(np.float32)
+        within: Floats = ((where > -0.5) & (where < side - 0.5)).astype(np.float32)
         distances = np.clip(where, 0, side - 1)[:, :, None] - np.arange(side, dtype=np.float32)
         weights = kernel(distances.astype(np.float32, copy=False))
         weights /= weights.sum(axis=2, keepdims=True)
-        return weights, inside
+        return weights, within
 
     rows, rows_inside = along(boxes[:, 0], boxes[:, 1])
     columns, columns_inside = along(boxes[:, 2], boxes[:, 3])
-    return rows @ pictures @ columns.transpose(0, 2, 1), rows_inside[:, :, None] * columns_inside[:, None, :]
+    moved = np.asarray(rows @ pictures @ columns.transpose(0, 2, 1), dtype=np.float32)
+    inside: Floats = rows_inside[:, :, None] * columns_inside[:, None, :]
+    return moved, inside
 
 
 def _tent(distance: Floats) -> Floats:

@@ -14,12 +14,12 @@ from PIL import Image
 
 from labelkit.algorithms.picture_copies import SIDE, Agreement, coarse_rows, compare_pictures
 from labelkit.config.find import FindDuplicatesConfig
+from labelkit.data.path_rule import written_name
 from labelkit.stages.find.nearest import nearest_others
 from labelkit.stages.find.outputs import check_outputs, write_table
 from labelkit.stages.find.stored_images import StoredImages
 from labelkit.stages.memory import Memory
 from labelkit.stages.progress import current_progress
-from labelkit.stages.read.given_labels import written_name
 from labelkit.stages.read.rows import split_rows
 from labelkit.stages.result import Cell, SimpleResult, Table
 from labelkit.store.embeddings import EmbeddingStore, open_store
