@@ -8,6 +8,8 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.labelkit-ready
 LOWEST := .venv-lowest
 QUICK := -m pytest -n 2 --dist loadfile
+# Python keeps what it compiled, whatever it was told; to compile it again takes ten seconds in every process of the tests.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: demo test coverage test-lowest slow torture check docs bench clean
 

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import re
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from itertools import takewhile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from labelkit.store import opening
+from tests.warm_python import WarmPython
 
 os.environ.setdefault("TQDM_DISABLE", "1")
 # tests run side by side; threads that wait for each other would make them many times slower
@@ -56,3 +63,41 @@ def no_fsync() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", fsync)
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def built_once() -> Iterator[None]:
+    """Build the options of each command once, as most of the tests' command lines take longer to build than to run."""
+    from labelkit.cli import main
+    from typer.main import get_command
+
+    build = main.build_app
+
+    @cache
+    def built(words: tuple[str, ...] | None) -> Callable[..., Any]:
+        return get_command(build(words))
+
+    def build_app(arguments: Sequence[str]) -> Callable[..., Any]:
+        words = [argument for argument in arguments if not argument.startswith("-")]
+        named = tuple(takewhile(re.compile("[a-z0-9-]+").fullmatch, words[:3]))  # no path is a part of a command
+        return built(None if "_LABELKIT_COMPLETE" in os.environ else named)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(main, "build_app", build_app)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def warm_child() -> Iterator[None]:
+    """Fork the process that looks at a file, instead of starting it for each of hundreds."""
+    warm = WarmPython("labelkit.store.foreign.check")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(opening, "subprocess", warm)
+        yield
+    warm.close()
+
+
+@pytest.fixture
+def own_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the process that looks at a file be started as users start it."""
+    monkeypatch.setattr(opening, "subprocess", subprocess)

@@ -40,8 +40,9 @@ def test_help_tells_what_is_read_before_what_is_written_and_how_it_runs(
 ) -> None:
     assert main([*config_class.command, "--help"]) == 0
 
-    panels = re.findall(r"^╭─ (.*?) ─", capsys.readouterr().out, flags=re.MULTILINE)
-
+    shown = capsys.readouterr().out
+    assert f"Example: labelkit {' '.join(config_class.command)}" in " ".join(shown.split())
+    panels = re.findall(r"^╭─ (.*?) ─", shown, flags=re.MULTILINE)
     last = [name for name in ("Output", "Gate", "Run", "All commands") if name in panels]
     assert panels[0] == "Options"
     assert panels[-len(last) :] == last

@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -110,6 +111,7 @@ def test_every_method_has_a_preset_for_digits(name: str) -> None:
     assert "digits" in available_presets(METHODS[name].config)
 
 
+@cache
 def _config_reads(path: Path) -> set[str]:
     """Names of attributes that a file reads, but for those in checks of options."""
     tree = ast.parse(path.read_text())

@@ -9,15 +9,18 @@ import os
 import pickle
 import struct
 import zipfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from labelkit.errors import CheckpointDamaged, CheckpointError, CheckpointMismatch, CheckpointRefused
+from labelkit.models import weights
 from labelkit.models.pickle_reader import convert
 from labelkit.models.weights import fingerprint, load_weights_file, map_weights
 from safetensors.torch import save_file
+from tests.warm_python import WarmPython
 from torch import Tensor, nn
 
 
@@ -57,6 +60,19 @@ def entry(start: int, stop: int, shape: Any = None, dtype: str = "F32") -> dict[
     return {"dtype": dtype, "shape": [(stop - start) // 4] if shape is None else shape, "data_offsets": [start, stop]}
 
 
+@pytest.fixture(scope="module")
+def warm() -> Iterator[WarmPython]:
+    python = WarmPython("torch")
+    yield python
+    python.close()
+
+
+@pytest.fixture
+def warm_reader(warm: WarmPython, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fork the process that reads a pickle, instead of starting one that imports torch."""
+    monkeypatch.setattr(weights, "subprocess", warm)
+
+
 def test_safetensors_file_gives_its_tensors(tmp_path: Path) -> None:
     save_file(state(), tmp_path / "weights.safetensors", metadata={"format": "pt"})
 
@@ -83,6 +99,7 @@ def test_old_torch_file_that_is_no_archive_gives_its_tensors(tmp_path: Path) -> 
     assert_equal_states(load_weights_file(tmp_path / "out.safetensors"), state())
 
 
+@pytest.mark.usefixtures("warm_reader")
 def test_pickle_that_runs_code_is_refused_and_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trace = tmp_path / "executed"
     torch.save({"w": torch.ones(2), "x": Bomb(trace)}, tmp_path / "bad.pth")
@@ -126,6 +143,7 @@ def test_all_forbidden_names_are_listed(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.usefixtures("warm_reader")
 def test_memory_of_the_reader_is_bounded_by_the_size_of_the_file(tmp_path: Path) -> None:
     claimed = 2**31  # of four bytes each
 
@@ -184,6 +202,7 @@ def test_torn_torch_file_is_refused(tmp_path: Path, content: bytes) -> None:
     assert "weights_only" not in answer["error"]  # torch's advice to trust the file
 
 
+@pytest.mark.usefixtures("warm_reader")
 def test_truncated_torch_file_is_refused(tmp_path: Path) -> None:
     torch.save(state(), tmp_path / "weights.pth")
     content = (tmp_path / "weights.pth").read_bytes()
@@ -193,7 +212,11 @@ def test_truncated_torch_file_is_refused(tmp_path: Path) -> None:
         load_weights_file(tmp_path / "weights.pth")
 
 
-HEADERS: dict[str, tuple[bytes, type[CheckpointError]]] = {
+def _many() -> bytes:
+    return raw_safetensors({f"t{i}": entry(0, 0, [0]) for i in range(50_001)})
+
+
+HEADERS: dict[str, tuple[bytes | Callable[[], bytes], type[CheckpointError]]] = {
     "empty file": (b"", CheckpointDamaged),
     "length beyond file": (struct.pack("<Q", 1 << 60) + b"{}", CheckpointDamaged),
     "no json": (raw_safetensors(b"[[[["), CheckpointDamaged),
@@ -218,7 +241,7 @@ HEADERS: dict[str, tuple[bytes, type[CheckpointError]]] = {
     "unknown type": (raw_safetensors({"a": entry(0, 8, [2], "F33")}, bytes(8)), CheckpointRefused),
     "entry no object": (raw_safetensors({"a": 3}), CheckpointDamaged),
     "entry with more": (raw_safetensors({"a": {**entry(0, 4), "code": 1}}, bytes(4)), CheckpointDamaged),
-    "too many tensors": (raw_safetensors({f"t{i}": entry(0, 0, [0]) for i in range(50_001)}), CheckpointRefused),
+    "too many tensors": (_many, CheckpointRefused),
     "large header": (raw_safetensors(b" " * (16 * 2**20 + 1)), CheckpointRefused),
     "no tensors": (raw_safetensors({}), CheckpointError),
 }
@@ -227,7 +250,7 @@ HEADERS: dict[str, tuple[bytes, type[CheckpointError]]] = {
 @pytest.mark.parametrize("case", HEADERS)
 def test_crafted_safetensors_header_is_refused(tmp_path: Path, case: str) -> None:
     content, kind = HEADERS[case]
-    (tmp_path / "bad.safetensors").write_bytes(content)
+    (tmp_path / "bad.safetensors").write_bytes(content() if callable(content) else content)
 
     with pytest.raises(kind) as caught:
         load_weights_file(tmp_path / "bad.safetensors")

@@ -280,6 +280,7 @@ def test_a_file_of_another_process_meets_the_child_once(path, monkeypatch):
     assert len(calls) == 1
 
 
+@pytest.mark.usefixtures("own_process")
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
@@ -301,6 +302,7 @@ def rewritten(path):
     return path
 
 
+@pytest.mark.usefixtures("own_process")
 def test_a_crash_of_the_child_is_damage(path, monkeypatch, tmp_path):
     crash = tmp_path / "crash"
     crash.write_text("#!/bin/sh\nkill -SEGV $$\n")
@@ -309,6 +311,7 @@ def test_a_crash_of_the_child_is_damage(path, monkeypatch, tmp_path):
     assert refusal(rewritten(path), Damaged) == ": HDF5 crashed on it (signal 11)"
 
 
+@pytest.mark.usefixtures("own_process")
 @pytest.mark.parametrize("kind", ["result", "patches", "matches"])
 def test_results_patches_and_matches_of_another_process_meet_the_child_too(tmp_path, monkeypatch, kind):
     shutil.copy(FORMATS / "store-1.0.h5", tmp_path / "s.h5")
@@ -331,6 +334,7 @@ def test_results_patches_and_matches_of_another_process_meet_the_child_too(tmp_p
     assert caught.value.where == str(place)
 
 
+@pytest.mark.usefixtures("own_process")
 def test_a_hang_of_the_child_is_damage(path, monkeypatch, tmp_path):
     hang = tmp_path / "hang"
     hang.write_text("#!/bin/sh\nexec sleep 60\n")
@@ -341,11 +345,13 @@ def test_a_hang_of_the_child_is_damage(path, monkeypatch, tmp_path):
     assert "did not end within" in refusal(rewritten(path), Damaged)
 
 
+@pytest.mark.usefixtures("own_process")
 def test_the_child_ends_itself_when_its_time_is_over(path, monkeypatch):
     monkeypatch.setattr(opening, "_CHILD_SECONDS", 1e-4)
     assert "did not end within" in refusal(rewritten(path), Damaged)
 
 
+@pytest.mark.usefixtures("own_process")
 def test_the_child_has_a_memory_limit(path, monkeypatch):
     monkeypatch.setattr(opening, "_CHILD_BYTES", 1 << 20)
     large = rewritten(path)
@@ -356,6 +362,7 @@ def test_the_child_has_a_memory_limit(path, monkeypatch):
     assert "digest" not in str(refusal(large, Damaged))
 
 
+@pytest.mark.usefixtures("own_process")
 def test_the_child_imports_nothing_from_the_current_folder(path, monkeypatch, tmp_path):
     (tmp_path / "h5py.py").write_text("raise SystemExit('hostile')")
     monkeypatch.chdir(tmp_path)
