@@ -1,6 +1,6 @@
 """The tour of the README from Python: digits become a store, groups, classes, scores, and images to label next.
 
-Run it anywhere, or cell by cell (``# %%``); it writes into the folder ``tour`` and takes less than a minute. To be
+Run it anywhere, or cell by cell (``# %%``); it writes into the folder ``tour`` and takes about a minute. To be
 quick it groups the pixels themselves, and trains a network only at the end, for two passes.
 """
 
