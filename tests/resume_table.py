@@ -8,6 +8,7 @@ so that they are decoded while training, by 0, 1 or 2 workers. A run that nothin
 were stopped inside and at the end of each epoch (so in each phase), or killed with SIGKILL, and resumed, with
 another number of workers. Compared bit for bit: weights and buffers (pseudo-labels, prototypes, memories), optimizer,
 counters, tables (discovered.csv) and metrics.jsonl, but for the seconds. Two processes are what torchrun would start.
+They do not end like one: batch normalization and sums are over other parts of a batch, and small differences grow.
 """
 
 from __future__ import annotations

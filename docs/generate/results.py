@@ -290,12 +290,15 @@ def _resumed(record: Record) -> str:
     for row in record["rows"]:
         methods.setdefault(row["method"], []).append(row)
     rows = []
-    for method, stopped in methods.items():
+    for method, compared in methods.items():
+        stopped = [row for row in compared if row["cut"] != "none"]
+        # two processes that nothing stopped, against one
+        processes = ", ".join(row["result"].partition(";")[0] for row in compared if row["cut"] == "none")
         equal = sum(row["result"] == "equal" for row in stopped)
         cuts = ", ".join(dict.fromkeys(re.sub(r" \d+$", "", row["cut"]) for row in stopped))
-        rows.append([code(method), text(cuts), str(len(stopped)), str(equal)])
-    columns = ["Method", "Stopped", "Runs resumed", "Same bits as a run that was not stopped"]
-    return table(columns, rows, right=columns[2:])
+        rows.append([code(method), text(cuts), str(len(stopped)), str(equal), text(processes)])
+    counts = ["Runs resumed", "Same bits as a run that was not stopped"]
+    return table(["Method", "Stopped", *counts, "Two processes against one, not stopped"], rows, right=counts)
 
 
 def _neighbors(record: Record) -> str:

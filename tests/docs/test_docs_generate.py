@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +117,24 @@ def test_a_table_of_results_has_the_numbers_of_its_file(pages: dict[str, str]) -
         if line.startswith("| flipclass |")
     ]
     assert row.split("|")[2].strip() == cell
+
+
+def test_the_page_of_stopped_runs_counts_those_that_were_stopped(pages: dict[str, str]) -> None:
+    stopped: Counter[str] = Counter()
+    for row in json.loads((ROOT / SOURCE / "resume.json").read_text())["rows"]:
+        stopped[row["method"]] += row["cut"] != "none"  # two whole runs are compared, too
+    lines = [line for line in pages["results/resume.md"].splitlines() if line.startswith("| `")]
+    shown = [[cell.strip(" `") for cell in line.split("|")[1:5]] for line in lines]
+    # every one of them ended like a run that nothing stopped
+    assert {cells[0]: (int(cells[2]), int(cells[3])) for cells in shown} == {
+        method: (number, number) for method, number in stopped.items()
+    }
+
+
+@pytest.mark.parametrize("name", ["answer-cases", "label-next", "resume"])
+def test_a_page_without_deviations_promises_none(pages: dict[str, str], name: str) -> None:
+    assert "±" not in pages[f"results/{name}.md"]
+    assert "Each ± is" in pages["results/discovery.md"]
 
 
 def test_results_that_no_page_shows_are_refused(tmp_path: Path) -> None:
