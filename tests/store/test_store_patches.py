@@ -384,6 +384,20 @@ def test_too_little_space_is_told_before_anything_is_made(tmp_path: Path, monkey
     assert list(tmp_path.iterdir()) == []
 
 
+def test_publishing_takes_a_set_that_another_process_has_finished(tmp_path: Path) -> None:
+    plan = make_patch_plan()
+    make_store(tmp_path / "s.h5", bad=BAD)
+    store = open_store(tmp_path / "s.h5")
+    late, first = PatchRun.open(tmp_path / "s.h5", plan), PatchRun.open(tmp_path / "s.h5", plan)
+    for number in range(len(plan.pieces)):
+        first.write_piece(number, piece_of(plan, number))
+    first.publish(store)
+    made = bytes_of_all(tmp_path / "s.h5")
+    # its pieces are gone with the run folder
+    assert late.publish(store) == first.publish(store)
+    assert bytes_of_all(tmp_path / "s.h5") == made
+
+
 def test_numbers_too_large_for_half_precision_name_image_and_option(tmp_path: Path) -> None:
     plan = make_patch_plan()
     run = PatchRun.open(tmp_path / "s.h5", plan)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import multiprocessing
@@ -23,7 +24,7 @@ from labelkit.errors import (
     ResourceError,
     StoreError,
 )
-from labelkit.store import run_folder, schema
+from labelkit.store import parts, run_folder, schema
 from labelkit.store.embeddings import open_store
 from labelkit.store.hdf5.writing import Image
 from labelkit.store.plans import EmbeddingPlan, continue_plan
@@ -438,12 +439,46 @@ def test_too_little_space_is_found_before_the_work(tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=needed - 1))
     with pytest.raises(ResourceError, match="MB free where this run needs"):
         EmbeddingRun.open(tmp_path / "s.h5", plan)
+    assert list(tmp_path.iterdir()) == []  # no empty run folder
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=needed))
     write_part(EmbeddingRun.open(tmp_path / "s.h5", plan), 0)
     # What the parts have taken need not be free any more.
     written = (tmp_path / "s.h5.run" / "parts" / "000000.h5").stat().st_size
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=needed - written))
     assert EmbeddingRun.open(tmp_path / "s.h5", plan).pending_parts() == [1]
+
+
+def test_free_space_is_looked_at_before_the_plan_of_an_unfinished_run(tmp_path, monkeypatch):
+    write_part(EmbeddingRun.open(tmp_path / "s.h5", make_plan()), 0)
+    other = make_plan(metric="l2")
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=0))
+    with pytest.raises(ResourceError, match="MB free where this run needs"):
+        EmbeddingRun.open(tmp_path / "s.h5", other)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
+    with pytest.raises(Mismatch, match=r"differs in: .*metric"):
+        EmbeddingRun.open(tmp_path / "s.h5", other)
+
+
+def test_the_plan_of_a_run_that_goes_on_is_compared_once_and_under_the_lock(tmp_path, monkeypatch):
+    write_part(EmbeddingRun.open(tmp_path / "s.h5", make_plan()), 0)
+    held = []
+
+    @contextlib.contextmanager
+    def watched(folder):
+        with run_folder.locked(folder) as still_there:
+            held.append("lock")
+            yield still_there
+            held.append("free")
+
+    def compare(*plans):
+        held.append("compare")
+        run_folder.compare_plans(*plans)
+
+    monkeypatch.setattr(parts, "locked", watched)
+    monkeypatch.setattr(parts, "compare_plans", compare)
+    EmbeddingRun.open(tmp_path / "s.h5", make_plan())
+    assert held == ["lock", "compare", "free"]
 
 
 def test_the_estimate_is_near_the_truth(tmp_path):

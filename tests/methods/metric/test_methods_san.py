@@ -87,6 +87,11 @@ def test_terms_grow_between_two_moments() -> None:
     assert term_strength(at_once, 0) == 1
 
 
+def test_labels_of_one_class_are_a_fault_only_where_labels_are_learned_from() -> None:
+    for mode, learns in (("supervised", True), ("unsupervised", False)):
+        assert resolve(SANConfig, preset="digits", overrides={"mode": mode}).config.learns_from_labels is learns
+
+
 def test_terms_without_weight_are_left_out(make: Make) -> None:
     setup = make("san", entropy_weight=0, coherence_weight=0)
     logs = setup.method(next(setup.batches())).logs

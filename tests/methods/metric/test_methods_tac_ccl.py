@@ -14,6 +14,7 @@ import pytest
 import torch
 from labelkit.algorithms.homographies import between_views
 from labelkit.config.methods.tac_ccl import TACCCLConfig
+from labelkit.config.presets import available_presets, resolve
 from labelkit.engine.checkpoint import load_checkpoint
 from labelkit.errors import CheckpointMismatch, ConfigError
 from labelkit.methods.metric.matched_images import MatchedImages, MatchedPairing, part_box
@@ -190,3 +191,14 @@ def test_two_processes_give_the_clusters_of_one(tmp_path: Path) -> None:
     first, second = (run.tensors("model.safetensors") for run in found if run is not None)
     assert torch.equal(first["labels.cluster_ids"], second["labels.cluster_ids"])
     assert torch.equal(first["memory.rows"], second["memory.rows"])
+
+
+def test_presets_that_start_from_random_photos_pull_softly_and_late() -> None:
+    """With 0.1 and an early start embeddings became alike; digits, where they do not, are no photos."""
+    found = {name: resolve(TACCCLConfig, preset=name).config for name in available_presets(TACCCLConfig)}
+    scratch = {name for name, config in found.items() if not config.pretrained and name != "digits"}
+    assert scratch == {"omniglot", "cifar10_cpu", "sop_resnet18"}
+    for name in scratch:
+        config = found[name]
+        assert (config.ccl_weight, config.feature_weight) == (0.01, 0.003), name
+        assert config.ccl_start_epoch == 2 * config.refresh_epochs, name
