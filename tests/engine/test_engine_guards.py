@@ -136,23 +136,57 @@ def test_a_collapse_is_warned_of_the_second_time_and_ends_the_run_when_it_lasts(
         guard.at_epoch_end(ALIKE, [6.0], 400)
 
 
-def test_features_that_lose_their_directions_end_the_run_the_second_time_in_a_row() -> None:
-    guard, said = _guard()
+def _shown(guard: Guard, *looks: tuple[float, float]) -> None:
+    """Let a guard look at (spread, share of the directions before training) after each epoch of 18 steps."""
     guard.first_rank = 40.0
-    small = Look(feature_spread=0.2, effective_rank=13.9)
-    guard.at_epoch_end(small, [1.0], 18)
+    for epoch, (spread, share) in enumerate(looks, start=1):
+        guard.at_epoch_end(Look(feature_spread=spread, effective_rank=share * 40.0), [float(epoch)], 18 * epoch)
+
+
+# of TAC-CCL on Omniglot, seeds 0 to 2
+COLLAPSING = [[(0.233, 0.344), (0.218, 0.265)], [(0.156, 0.345), (0.183, 0.243)], [(0.183, 0.350), (0.184, 0.271)]]
+SLOW = [(0.220, 0.439), (0.247, 0.373), (0.249, 0.364), (0.296, 0.354), (0.346, 0.357), (0.399, 0.362), (0.297, 0.363)]
+
+
+@pytest.mark.parametrize("looks", COLLAPSING)
+def test_weights_that_make_features_alike_end_the_run_in_the_second_epoch(looks: list[tuple[float, float]]) -> None:
+    guard, said = _guard()
+    _shown(guard, looks[0])
+    assert said == []
+    with pytest.raises(DivergenceError, match="features become alike") as caught:
+        _shown(_guard()[0], *looks)
+    assert caught.value.where == "step 36"
+
+
+def test_features_that_spread_late_are_no_sign_with_room_to_spare() -> None:
+    guard, said = _guard()
+    _shown(guard, *SLOW)
+    # a tenth less would still be none
+    _shown(guard, *((spread, 0.9 * share) for spread, share in SLOW))
+    assert said == []
+
+
+def test_one_look_at_few_directions_is_warned_of_and_a_second_in_a_row_ends_the_run() -> None:
+    guard, said = _guard()
+    far, small, wide = (0.3, 0.2), (0.2, 0.3), (0.2, 0.41)
+    _shown(guard, wide, small)
     assert said == [
-        "warning: step 18: features become alike: they differ by 20.0 % of their length, in 13.9 directions, before "
+        "warning: step 36: features become alike: they differ by 20.0 % of their length, in 12.0 directions, before "
         "training in 40.0: training collapses. Lower --lr or the weights of added losses, or raise what keeps images "
         "apart (--entropy-weight)."
     ]
-    # far apart, or in as many directions: no sign, and the count starts anew
-    guard.at_epoch_end(Look(feature_spread=0.3, effective_rank=13.9), [2.0], 36)
-    guard.at_epoch_end(small, [3.0], 54)
-    guard.at_epoch_end(Look(feature_spread=0.2, effective_rank=14.0), [4.0], 72)
-    guard.at_epoch_end(small, [5.0], 90)
+    # far apart, or in more directions: the count starts anew
+    _shown(guard, far, small, wide, small)
     with pytest.raises(DivergenceError, match="features become alike"):
-        guard.at_epoch_end(small, [6.0], 108)
+        _shown(guard, small)
+
+
+def test_a_resumed_guard_knows_that_features_were_on_the_way() -> None:
+    guard, resumed = _guard()[0], _guard()[0]
+    _shown(guard, (0.2, 0.35))
+    resumed.load_extra_state(guard.extra_state())
+    with pytest.raises(DivergenceError, match="features become alike"):
+        _shown(resumed, (0.2, 0.3))
 
 
 def test_directions_are_compared_only_with_those_before_training() -> None:

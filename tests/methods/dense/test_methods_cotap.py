@@ -123,6 +123,23 @@ def test_ranking_of_whole_maps_is_the_loss_of_all_pairs_of_patches() -> None:
     )
 
 
+def test_whole_maps_of_14_by_14_patches_have_38416_similarities_in_one_ranking() -> None:
+    """The paper's size: 224 pixels in patches of 16; here 112 in patches of 8. Aligned cells are 49 by 49."""
+    shown = batch(size=2)
+    large = replace(shown, views=tuple(torch.nn.functional.interpolate(view, size=112) for view in shown.views))
+    sizes = {}
+    for views in ("same", "aligned"):
+        options = {"ranking_views": views, "filter": False, "image_size": 112, "num_local_views": 0, "roi_size": 7}
+        method = CoTAP(only("patch_ranking", **options), replace(INFO, image_size=112)).train()
+        ranked: list[Any] = []
+        method.objective.ranking.register_forward_pre_hook(lambda _, given, to=ranked: to.append(given))
+        method.training_step(large).loss.backward()
+        assert all(scores.shape == targets.shape for scores, targets in ranked)
+        sizes[views] = [len(scores[0]) for scores, _ in ranked]
+        assert bool(next(method.network.parameters()).grad.isfinite().all())
+    assert sizes == {"same": [(14 * 14) ** 2], "aligned": [(7 * 7) ** 2]}
+
+
 @pytest.mark.parametrize(
     "options",
     [
