@@ -42,7 +42,7 @@ def main() -> None:
     }
     for name, is_labeled in lists.items():
         with (options.folder / f"{name}.csv").open("w", newline="") as file:
-            writer = csv.writer(file)
+            writer = csv.writer(file, lineterminator="\n")
             writer.writerow(["path", "label"])
             writer.writerows([path, f"digit {d}" if is_labeled(d, place) else ""] for path, d, place in places)
 

@@ -53,7 +53,7 @@ def answer(suggested: Path, truth: dict[str, str]) -> None:
     with suggested.open(newline="") as file:
         rows = list(csv.DictReader(file))
     with suggested.open("w", newline="") as file:
-        writer = csv.DictWriter(file, rows[0].keys())
+        writer = csv.DictWriter(file, rows[0].keys(), lineterminator="\n")
         writer.writeheader()
         writer.writerows({**row, "label": truth[row["path"]]} for row in rows)
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import csv
+import re
 import sys
 from pathlib import Path
 from typing import Any
 
+import labelkit
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
@@ -230,3 +232,13 @@ def test_parquet_without_pyarrow_says_what_to_install(monkeypatch: pytest.Monkey
     with pytest.raises(ConfigError) as caught:
         parquet.check_parquet()
     assert 'pip install "labelkit[parquet]"' in caught.value.remedy
+
+
+def test_no_table_is_written_with_line_ends_of_windows() -> None:
+    root = Path(labelkit.__file__).parent
+    files = [*root.rglob("*.py"), *(root.parent / "examples").glob("*.py")]
+    writers = [
+        line for path in files for line in path.read_text().splitlines() if re.search(r"csv\.\w*[wW]riter\(", line)
+    ]
+    assert len(writers) > 5
+    assert [line for line in writers if 'lineterminator="\\n"' not in line] == []
