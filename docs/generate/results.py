@@ -229,6 +229,36 @@ def _cases(record: Record) -> str:
     return table(["Labels", *headings], cells, right=headings)
 
 
+def _planted_copies(record: Record) -> str:
+    """A row for each half of the originals: copies found of each kind; and what else was listed."""
+    kinds = list(record["halves"][0]["recall"])
+    rows = [
+        [f"{record['features']}, half {number}", str(half["planted"])]
+        + [f"{100 * half['recall'][kind]:.1f}" for kind in kinds]
+        for number, half in enumerate(record["halves"], 1)
+    ]
+    headings = ["Copies planted", *(f"{kind}: found (%)" for kind in kinds)]
+    pairs = [
+        ("photos", record["images"]),
+        ("pairs listed as the same picture", record["same_picture_pairs"]),
+        ("of these planted", record["planted_found"]),
+        ("bursts", record["burst_pairs"]),
+        ("CPU seconds to look, without embedding", record["seconds"]["find_cpu"]),
+    ]
+    listed = table(["What", "Number"], [[name, f"{value:,}"] for name, value in pairs], right=["Number"])
+    return f"{table(['Features', *headings], rows, right=headings)}\n\n{listed}"
+
+
+def _planted_odd(record: Record) -> str:
+    """A row for each reason: odd images planted and found."""
+    rows = [
+        [reason, str(number), f"{100 * record['recall'][reason]:.1f}"] for reason, number in record["planted"].items()
+    ]
+    columns = ["Reason", "Planted", "Found (%)"]
+    said = f"{record['others_listed']} of {record['images']:,} photos that were not planted are listed too."
+    return f"{table(columns, rows, right=columns[1:])}\n\n{said}"
+
+
 def _percent(scores: Record) -> Record:
     """Return shares in [0, 1] as percent; a spread may be larger than that."""
     found = {}
@@ -327,6 +357,8 @@ TOPICS = (
     _Topic("few-labels", "Few labels", "*_few_labels", "examples/compare_few_labels.py", _by_labels),
     _Topic("growing-labels", "Labels that grow", "digits_discovered", "examples/discover_few_labels.py", _grown),
     _Topic("label-next", "Images to label next", "digits_suggest", "examples/suggest_labels.py", _suggested),
+    _Topic("duplicates", "Copies found", "*_duplicates*", "examples/duplicate_cases.py", _planted_copies),
+    _Topic("odd", "Odd images found", "*_odd*", "examples/odd_cases.py", _planted_odd),
     _Topic("answers", "Known, new or unsure", "digits_answers*", "examples/answer_digits.py", _answered),
     _Topic("answer-cases", "Answers from few labels", "*_answer_cases", "examples/answer_cases.py", _cases),
     _Topic("prototypes", "Prototypes", "*_prototypes", "examples/compare_prototypes.py", _methods),

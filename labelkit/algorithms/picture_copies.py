@@ -30,7 +30,7 @@ _LEAST_BEFORE, _LEAST_GRAY, _LEAST_DETAIL = 0.3, 0.6, 0.25
 _ENOUGH_PIXELS, _ENOUGH_ALIKE, _ALIKE_SIZE = 1.25, 0.85, 0.8
 # parts along a side; those with less than this share of the mean structure say nothing
 _PARTS, _LEAST_STRUCTURE = 4, 0.2
-_PAIRS_TOGETHER = 256
+_PAIRS_TOGETHER = 128
 # standard deviation, in gray values, below which a picture is taken for empty
 _EMPTY = 1e-3
 

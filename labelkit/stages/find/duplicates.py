@@ -34,6 +34,8 @@ _BURST = {64: 0.50, 32: 0.70, 16: 0.80}
 # bytes per image: its picture, its coarse row, neighbors, and pairs with what is found of them
 _IMAGE_BYTES = SIDE * SIDE + 3 * 4 * 256
 _PAIR_BYTES = 80
+# pairs that are compared together, as measured
+_COMPARING_BYTES = 150 << 20
 _SHOWN = 10
 
 
@@ -75,7 +77,7 @@ def find_duplicates(config: FindDuplicatesConfig) -> SimpleResult:
     rows = split_rows(store, config.split)
     images = StoredImages.of(store, rows, config)
     memory = Memory.of(config)
-    beside = len(rows) * (_IMAGE_BYTES + 2 * config.neighbors * _PAIR_BYTES)
+    beside = _COMPARING_BYTES + len(rows) * (_IMAGE_BYTES + 2 * config.neighbors * _PAIR_BYTES)
     features = memory.rows(store, rows, beside=beside, what="finding duplicates")
     same_file = _same_files(np.asarray(store.sha256)[rows])
     places, pictures = _pictures(images, np.setdiff1d(np.arange(len(rows)), same_file[:, 1]))

@@ -1,0 +1,178 @@
+"""How many planted copies does `find duplicates` find, and how many pairs are none? In two halves of the originals.
+
+    python examples/duplicate_cases.py --dataset photos/ --out examples/results/photos_duplicates.json
+
+Takes photos of a folder, plants one copy each of some of them (drawn by seed; four kinds in turn) in a temporary
+folder, embeds all and looks for pairs. A copy is found if it is listed with its original as the same picture. Pairs
+of photos that were not planted count as wrong; those that the folder really holds twice have to be looked at, so
+their names are written. A copy of a photo that another pair names counts for neither. Default features are pixels.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import shlex
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+from labelkit.config.embed import EmbedConfig
+from labelkit.config.find import FindDuplicatesConfig
+from labelkit.data.registry import load_dataset
+from labelkit.stages.embed.images import embed_images
+from labelkit.stages.find.duplicates import find_duplicates
+from PIL import Image
+
+Edit = Callable[[Image.Image, np.random.Generator], Image.Image]
+HALVES = 2
+
+
+def cropped(image: Image.Image, generator: np.random.Generator) -> Image.Image:
+    """Cut 5 % off each side length, at a random place."""
+    width, height = (round(0.95 * side) for side in image.size)
+    left, top = generator.integers(image.width - width + 1), generator.integers(image.height - height + 1)
+    return image.crop((int(left), int(top), int(left) + width, int(top) + height))
+
+
+def halved(image: Image.Image, _: np.random.Generator) -> Image.Image:
+    """Shrink to half the size."""
+    return image.resize((image.width // 2, image.height // 2), Image.Resampling.LANCZOS)
+
+
+KINDS: dict[str, tuple[Edit, int]] = {
+    "JPEG quality 85": (lambda image, _: image, 85),
+    "JPEG quality 55": (lambda image, _: image, 55),
+    "half the size": (halved, 90),
+    "5 % cropped": (cropped, 90),
+}
+"""Each kind of copy: what is done, and the JPEG quality it is saved with."""
+
+
+def chosen_files(dataset: str, count: int, generator: np.random.Generator) -> list[Path]:
+    """Draw photos of a folder, at most ``count``."""
+    listed = load_dataset(dataset, data_root=Path("data"))
+    if listed.root is None:
+        raise SystemExit(f"{dataset}: give a folder of photos")
+    rows = np.sort(generator.permutation(len(listed))[:count])
+    return [listed.root / listed.sample_ids[row] for row in rows.tolist()]
+
+
+def link(files: Sequence[Path], folder: Path) -> list[str]:
+    """Link photos into a flat folder; returns their names there."""
+    folder.mkdir()
+    names = [f"{number:05d}{path.suffix}" for number, path in enumerate(files)]
+    for name, path in zip(names, files, strict=True):
+        (folder / name).symlink_to(path.resolve())
+    return names
+
+
+def embed(folder: Path, options: argparse.Namespace) -> tuple[Path, float]:
+    """Embed a folder; returns the store and the seconds it took."""
+    network = {"image_size": 16} if options.backbone == "pixels" else {"weights": options.weights}
+    started = time.monotonic()
+    index = folder.with_suffix(".h5")
+    embed_images(
+        EmbedConfig(dataset=str(folder), out=index, backbone=options.backbone, label_split="none", **network)  # type: ignore[arg-type]
+    )
+    return index, time.monotonic() - started
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Options that the scripts about ``find`` share."""
+    parser.add_argument("--dataset", required=True, help="folder of photos")
+    parser.add_argument("--name", default=None, help="of the photos, in the record; default: that of the folder")
+    parser.add_argument("--images", type=int, default=2000, help="photos of it to take, drawn by the seed")
+    parser.add_argument("--backbone", default="pixels", help="as for `labelkit embed`")
+    parser.add_argument("--weights", type=Path, default=None, help="file with weights of the backbone")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, default=None, help="JSON file to write")
+
+
+def write_record(options: argparse.Namespace, **results: object) -> None:
+    """Print the results, and write --out with the command."""
+    record = {
+        # weights and photos lie elsewhere on each machine
+        "command": shlex.join(["python", *(Path(word).name if "/" in word else word for word in sys.argv)]),
+        "dataset": options.name or Path(options.dataset).name,
+        "features": options.backbone,
+        "seed": options.seed,
+        **results,
+    }
+    print(json.dumps(record, indent=1))
+    if options.out is not None:
+        options.out.write_text(json.dumps(record, indent=1) + "\n")
+
+
+def main() -> None:
+    """Plant, look, count."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_options(parser)
+    parser.add_argument("--per-kind", type=int, default=100, help="copies of each kind, in each half")
+    options = parser.parse_args()
+    generator = np.random.default_rng(options.seed)
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch) / "photos"
+        files = chosen_files(options.dataset, options.images, generator)
+        names = link(files, folder)
+        originals = generator.permutation(len(files))[: HALVES * len(KINDS) * options.per_kind]
+        planted: dict[frozenset[str], tuple[str, int]] = {}
+        for number, original in enumerate(originals.tolist()):
+            kind = list(KINDS)[number % len(KINDS)]
+            edit, quality = KINDS[kind]
+            copy = f"copy-{number:05d}.jpg"
+            with Image.open(files[original]) as image:
+                edit(image.convert("RGB"), generator).save(folder / copy, quality=quality)
+            planted[frozenset((names[original], copy))] = kind, number // len(KINDS) % HALVES
+        index, embed_seconds = embed(folder, options)
+        started, busy = time.monotonic(), time.process_time()
+        out = Path(scratch) / "duplicates.csv"
+        find_duplicates(FindDuplicatesConfig(index=index, out=out))
+        seconds, cpu_seconds = time.monotonic() - started, time.process_time() - busy
+        with out.open(newline="") as file:
+            rows = list(csv.DictReader(file))
+    listed = {
+        kind: {frozenset((row["image_a"], row["image_b"])) for row in rows if row["kind"] == kind}
+        for kind in ("same file", "same picture", "burst")
+    }
+    path_of = dict(zip(names, files, strict=True))
+    unplanted = [sorted(pair) for pair in listed["same picture"] if not any(name.startswith("copy") for name in pair)]
+    of_copies = [
+        pair for pair in listed["same picture"] - planted.keys() if any(one.startswith("copy") for one in pair)
+    ]
+    halves = []
+    for half in range(HALVES):
+        mine = {pair: kind for pair, (kind, where) in planted.items() if where == half}
+        halves.append(
+            {
+                "planted": len(mine),
+                "recall": {
+                    kind: sum(pair in listed["same picture"] for pair, other in mine.items() if other == kind)
+                    / sum(other == kind for other in mine.values())
+                    for kind in KINDS
+                },
+                "called_burst": sum(pair in listed["burst"] for pair in mine),
+            }
+        )
+    found = len(planted.keys() & listed["same picture"])
+    write_record(
+        options,
+        images=len(files),
+        halves=halves,
+        same_picture_pairs=len(listed["same picture"]),
+        planted_found=found,
+        precision_at_least=found / max(1, len(listed["same picture"])),
+        unplanted_pairs=[["/".join(path_of[name].parts[-2:]) for name in pair] for pair in sorted(unplanted)],
+        pairs_of_copies_of_those=len(of_copies),
+        same_file_pairs=len(listed["same file"]),
+        burst_pairs=len(listed["burst"]),
+        seconds={"embed": round(embed_seconds, 1), "find": round(seconds, 1), "find_cpu": round(cpu_seconds, 1)},
+    )
+
+
+if __name__ == "__main__":
+    main()
