@@ -15,7 +15,7 @@ _DATA: JsonDict = {"panel": "Data"}
 class DataConfig(DatasetOptions):
     """Options that say what to read."""
 
-    #: What ``label_split`` auto means for a set whose labels are all given.
+    #: What ``label_split`` auto means for a named set whose labels are all given.
     full_label_split: ClassVar[Literal["gcd", "few-labels"]] = "gcd"
 
     download: bool = Field(
@@ -45,8 +45,8 @@ class DataConfig(DatasetOptions):
         "auto",
         description="Which labels training may use. gcd: --label-ratio of the images of the old classes; "
         "few-labels: --num-labels in equal parts; class-halves: the first half of the classes, the "
-        "rest held out; given: as the data says; none: no label. auto = few-labels with --num-labels; "
-        "given for a flat folder or a CSV with empty labels; else gcd.",
+        "rest held out; given: all labels there are; none: no label. auto = few-labels with --num-labels; gcd with its "
+        "options, and for named sets; given for your own folder or CSV.",
         json_schema_extra=_DATA,
     )
     num_old_classes: int | None = Field(

@@ -27,8 +27,8 @@ class FewLabelTrainConfig(BackboneRunConfig, StepTrainConfig):
     label_split: Literal["auto", "given", "gcd", "few-labels", "class-halves", "none"] = Field(
         "auto",
         description="Which labels may be used. few-labels: --num-labels in equal parts, drawn by --label-seed; given: "
-        "as the data says; auto = given for a CSV that leaves labels empty, else few-labels. The other rules as for "
-        "category discovery.",
+        "all labels there are; auto = few-labels with --num-labels and for named sets, given for your own folder or CSV. "
+        "The other rules as for category discovery.",
         json_schema_extra=_DATA,
     )
     num_classes: int | None = Field(
@@ -137,6 +137,8 @@ class TwoStreamOptions(StageConfig):
 
 class TwoStreamTrainConfig(FewLabelTrainConfig, TwoStreamOptions):
     """A classifier that sees labeled and unlabeled images in each batch."""
+
+    needs_unlabeled: ClassVar[bool] = True
 
 
 class MeanTeacherOptions(TwoStreamOptions):

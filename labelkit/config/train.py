@@ -128,6 +128,9 @@ class RunConfig(ThreadsOption, PrecisionOptions, DeviceOption, UpdateOptions, Da
     #: What the network says by itself: ``names`` of classes, ``groups`` without a name, or ``nothing``.
     own_output: ClassVar[Literal["names", "groups", "nothing"]] = "nothing"
 
+    #: Whether images without a label are what the method lives on, so that a run without any is refused.
+    needs_unlabeled: ClassVar[bool] = False
+
     @property
     def in_epochs(self) -> TrainConfig | None:
         """These options, if they count the length of the run in epochs."""

@@ -51,13 +51,19 @@ def walk_images(folder: Path) -> list[str]:
     return _walk(folder, Counter())
 
 
-def load_folder(root: Path, *, name: str | None = None) -> ImageDataset:
+def load_folder(root: Path, *, name: str | None = None, any_classes: bool = True) -> ImageDataset:
     """List a folder: class folders, or split folders with class folders, or images without labels.
 
     If every visible subfolder is called train, val (valid, validation) or test, they are splits.
     Otherwise, and below each split, the first folder level names the class, sorted as strings as
     ``torchvision.datasets.ImageFolder`` does; deeper folders do not matter. Images outside of class
     folders are unlabeled.
+
+    Args:
+        root: the folder.
+        name: of the data set; by default that of the folder.
+        any_classes: False takes folders for classes only if there are at least two, each of two images or more; a note
+            says so where they are not.
 
     Raises:
         DatasetError: no images, or a folder that cannot be listed.
@@ -80,6 +86,11 @@ def load_folder(root: Path, *, name: str | None = None) -> ImageDataset:
         folders = sample_id.split("/")[:-1]
         split_of.append(SPLIT_FOLDERS[folders.pop(0).lower()] if has_splits and folders else None)
         class_of.append(folders[0] if folders else None)
+    notes = [f"ignored: {_count_ignored(ignored)}"] if ignored else []
+    doubt = None if any_classes else _doubt_of_classes(class_of)
+    if doubt is not None:
+        class_of = [None] * len(ids)
+        notes.append(f"{doubt}, so that folders are taken for no classes (--label-split given takes them)")
     class_names = tuple(sorted_by_bytes({label for label in class_of if label is not None}))
     split_names = tuple(split for split in ("train", "val", "test") if split in split_of)
     labels = positions_of(class_of, class_names)
@@ -96,8 +107,17 @@ def load_folder(root: Path, *, name: str | None = None) -> ImageDataset:
         chiral=False,
         photographic=True,
         source=FileSource(root, tuple(ids)),
-        notes=(f"ignored: {_count_ignored(ignored)}",) if ignored else (),
+        notes=tuple(notes),
     )
+
+
+def _doubt_of_classes(class_of: list[str | None]) -> str | None:
+    """Say why folders are likely no classes; ``None`` if they may well be, or if there are none."""
+    sizes = Counter(name for name in class_of if name is not None)
+    if len(sizes) == 1:
+        return f"there is one folder, {next(iter(sizes))!r}"
+    single = sorted_by_bytes(name for name, size in sizes.items() if size == 1)
+    return f"{len(single)} of {len(sizes)} folders have one image, first: {single[0]!r}" if single else None
 
 
 def _count_ignored(ignored: Counter[str]) -> str:

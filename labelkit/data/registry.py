@@ -57,13 +57,16 @@ class DatasetSpec:
         return benchmark_classes(self.name).new_classes
 
 
-def load_dataset(name_or_path: str, *, data_root: Path, download: bool = False) -> ImageDataset:
+def load_dataset(
+    name_or_path: str, *, data_root: Path, download: bool = False, any_classes: bool = True
+) -> ImageDataset:
     """List a named data set, a folder of images or a CSV file.
 
     Args:
         name_or_path: a key of ``DATASETS``, or the path of a folder or of a ``.csv`` file.
         data_root: where named sets lie; paths of a CSV may be relative to it too.
         download: fetch a named set that is not there.
+        any_classes: False takes folders for classes only where they look like it; see ``load_folder``.
 
     Raises:
         DatasetError: nothing of this name, no images, faults in the files.
@@ -78,7 +81,7 @@ def load_dataset(name_or_path: str, *, data_root: Path, download: bool = False) 
 
         if has_masks(path):
             return load_mask_folder(path)
-        return load_folder(path)
+        return load_folder(path, any_classes=any_classes)
     if path.is_file():
         if path.suffix.lower() != ".csv":
             raise DatasetError(

@@ -30,6 +30,7 @@ from tests.copies import copy_store
 CLASSES, PER_CLASS = 4, 12
 # the smallest network there is; three steps per epoch
 SMALL = """
+label_split: gcd
 backbone: vit_nano_p8_32
 projector_hidden_dim: 16
 projection_dim: 8

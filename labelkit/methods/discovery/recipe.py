@@ -55,7 +55,8 @@ def check_discovery_data(config: ContrastiveTrainConfig, data: DataInfo) -> int:
         raise DatasetError(
             config.dataset,
             "every image is labeled, so there is nothing to discover",
-            "Use --label-split gcd or few-labels, or leave labels empty in the CSV.",
+            "Pass --label-split gcd to hide the labels of half of the classes and measure how they are found again; or "
+            "learn these classes with `labelkit train supervised`. In a CSV, empty labels are what is discovered.",
         )
     if labeled == 0 and config.supervised_weight > 0:
         raise DatasetError(

@@ -144,7 +144,7 @@ def _check_out(config: CompareConfig) -> None:
 
 def _data(config: CompareConfig) -> tuple[DataFacts, dict[str, int]]:
     """Return the common images, and their numbers."""
-    given = DataConfig(dataset=config.dataset, data_root=config.data_root)
+    given = DataConfig(dataset=config.dataset, data_root=config.data_root, label_split="given")
     listing, _ = read_listing(given)
     holdout = None if has_own_splits(listing) else config.holdout
     if holdout is not None:

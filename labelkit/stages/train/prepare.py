@@ -116,7 +116,11 @@ def read_listing(config: DataConfig) -> tuple[ImageDataset, tuple[str, ...]]:
         ConfigError: ``--holdout`` for a set that has splits, or of so few images that none would be held out; classes
             that the set has not, or all of them.
     """
-    dataset = load_dataset(config.dataset, data_root=config.data_root, download=config.download)
+    # whoever says how labels are split knows what the folders are
+    any_classes = config.label_split != "auto"
+    dataset = load_dataset(
+        config.dataset, data_root=config.data_root, download=config.download, any_classes=any_classes
+    )
     dataset = _with_labels_option(config, dataset)
     if config.holdout_classes is not None:
         with _asked_by("--holdout-classes"):
@@ -157,7 +161,7 @@ def _with_labels_option(config: DataConfig, dataset: ImageDataset) -> ImageDatas
     own: Literal["drop", "hide", "keep"] = "keep"
     if config.label_split == "none" or (config.label_split == "auto" and config.dataset in DATASETS):
         own = "hide"
-    elif config.label_split == "auto" and Path(config.dataset).is_dir():
+    elif config.label_split == "auto" and _is_own_folder(config):
         own = "drop"
         if dataset.given.any():
             current_progress().message(
@@ -249,6 +253,10 @@ def _prepare_one(config: DataConfig) -> PreparedData:
             )
         dataset = dataset.select(kept)
     split = choose_labels(config, dataset)
+    if config.label_split == "auto" and not _has_labels_option(config) and _is_own_folder(config):
+        if split.labeled.any():
+            names = len(np.unique(dataset.labels[split.labeled]))
+            current_progress().message(f"labels from folder names: {names} classes (--label-split none uses no label)")
     if split.kind == "class-halves":
         kept = np.flatnonzero(np.isin(dataset.labels, split.old_classes))
         dataset = dataset.select(kept)
@@ -361,11 +369,10 @@ def choose_labels(config: DataConfig, dataset: ImageDataset) -> LabelSplit:
 def _kind_of_split(config: DataConfig, dataset: ImageDataset) -> str:
     """Resolve ``auto``, and refuse options of another kind."""
     kind: str = config.label_split
-    if isinstance(config, LabelsOption) and config.labels is not None:
+    if _has_labels_option(config):
         kind = "given"
     elif kind == "auto":
-        kind = "given" if not dataset.given.all() else config.full_label_split
-        kind = "few-labels" if config.num_labels is not None else kind
+        kind = _automatic_split(config, dataset)
     used = {
         "num_old_classes": (config.num_old_classes, "gcd"),
         "old_classes": (config.old_classes, "gcd"),
@@ -378,6 +385,27 @@ def _kind_of_split(config: DataConfig, dataset: ImageDataset) -> str:
                 "--" + name.replace("_", "-"), f"has no meaning for --label-split {kind}", f"It goes with {owner}."
             )
     return kind
+
+
+def _automatic_split(config: DataConfig, dataset: ImageDataset) -> str:
+    """What ``auto`` means: the rule whose options are given; else all labels of one's own data, a draw in named sets."""
+    if config.num_labels is not None:
+        return "few-labels"
+    if not dataset.given.all():
+        return "given"
+    if config.dataset in DATASETS:
+        return config.full_label_split
+    asked = config.num_old_classes is not None or config.old_classes is not None
+    drawn = config.label_ratio != type(config).model_fields["label_ratio"].default
+    return "gcd" if asked or drawn else "given"
+
+
+def _has_labels_option(config: DataConfig) -> bool:
+    return isinstance(config, LabelsOption) and config.labels is not None
+
+
+def _is_own_folder(config: DataConfig) -> bool:
+    return config.dataset not in DATASETS and Path(config.dataset).expanduser().is_dir()
 
 
 def _choose_old_classes(config: DataConfig, dataset: ImageDataset, given: NDArray[np.bool_]) -> LabelSplit:

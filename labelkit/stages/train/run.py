@@ -25,7 +25,7 @@ from labelkit.engine.inputs import HeldOut, MonitorInputs, RunInputs
 from labelkit.engine.method import Method, count_parameters, trainable_names
 from labelkit.engine.run_dir import SPLIT, SUMMARY, RunDir, check_same_options
 from labelkit.engine.trainer import FitResult, Trainer
-from labelkit.errors import CheckpointDamaged, CheckpointMismatch, ConfigError, InputError, ResourceError
+from labelkit.errors import CheckpointDamaged, CheckpointMismatch, ConfigError, DatasetError, InputError, ResourceError
 from labelkit.methods.registry import METHODS
 from labelkit.models.weights import fingerprint
 from labelkit.stages.progress import current_progress
@@ -170,6 +170,13 @@ def _set_up(method_name: str, config: RunConfig, runtime: Runtime, *, fresh: boo
     """
     progress = current_progress()
     prepared = prepare_data(config)
+    if config.needs_unlabeled and not (prepared.labels < 0).any():
+        raise DatasetError(
+            config.main_dataset,
+            f"every image is labeled, so that {method_name} finds no unlabeled image to learn from",
+            "Pass --num-labels N to hide the others and measure how well N do; or learn from all labels with "
+            "`labelkit train supervised`. In a CSV, empty labels mean unlabeled.",
+        )
     info = prepared.info(config.view_size or 0)
     method = METHODS[method_name].load()(config if fresh else without_weights(config), info)
     if fresh and config.init_from is not None:
