@@ -27,8 +27,8 @@ class FewLabelTrainConfig(BackboneRunConfig, StepTrainConfig):
     label_split: Literal["auto", "given", "gcd", "few-labels", "class-halves", "none"] = Field(
         "auto",
         description="Which labels may be used. few-labels: --num-labels in equal parts, drawn by --label-seed; given: "
-        "all labels there are; auto = few-labels with --num-labels and for named sets, given for your own folder or CSV. "
-        "The other rules as for category discovery.",
+        "all labels there are; auto = few-labels with --num-labels and for named sets, given for your own folder or "
+        "CSV. The other rules as for category discovery.",
         json_schema_extra=_DATA,
     )
     num_classes: int | None = Field(

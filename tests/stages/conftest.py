@@ -30,7 +30,6 @@ from tests.copies import copy_store
 CLASSES, PER_CLASS = 4, 12
 # the smallest network there is; three steps per epoch
 SMALL = """
-label_split: gcd
 backbone: vit_nano_p8_32
 projector_hidden_dim: 16
 projection_dim: 8
@@ -121,7 +120,8 @@ def photos(tmp_path_factory: pytest.TempPathFactory, pictures: list[Image.Image]
 def trained(tmp_path_factory: pytest.TempPathFactory, photos: Path, small: tuple[str | Path, ...]) -> Path:
     """A run folder: FlipClass on the photos for one epoch. Tests must not change it."""
     out = tmp_path_factory.mktemp("runs") / "flipclass-photos"
-    answer = run_labelkit("train", "flipclass", "--dataset", photos, "--align-blocks", "1", *small, "--out", out, "-q")
+    words = ("train", "flipclass", "--dataset", photos, "--label-split", "gcd", "--align-blocks", "1")
+    answer = run_labelkit(*words, *small, "--out", out, "-q")
     assert answer.code == 0, answer.err
     return out
 

@@ -178,6 +178,18 @@ CASES = {
     "CSV row with an open quote": Case(
         csv("path,label", 'ant/00.png,"ant', "ant/01.png,ant"), CSV, 3, ("unreadable", "unexpected end", "Each row is")
     ),
+    "nothing to discover": Case(
+        nothing,
+        "train flipclass --dataset {photos} {small} --out {out}",
+        3,
+        ("every image is labeled, so there is nothing to discover", "--label-split gcd", "labelkit train supervised"),
+    ),
+    "nothing unlabeled to learn from": Case(
+        nothing,
+        "train mixmatch --dataset {photos} --out {out}",
+        3,
+        ("every image is labeled, so that mixmatch finds no unlabeled", "--num-labels N", "labelkit train supervised"),
+    ),
     "path column missing": Case(
         csv("picture,label", "ant/00.png,ant"), CSV, 3, ("line 1", "no column of paths", "The first line")
     ),
@@ -292,7 +304,7 @@ CASES = {
     "no hits": Case(nothing, "retrieve --index {index} --query {photos} -k 0", 2, ("k: must be >= 1 (value 0)",)),
     "resume with another method": Case(
         nothing,
-        "train simgcd --dataset {photos} {small} --out {trained} --resume",
+        "train simgcd --dataset {photos} --label-split gcd {small} --out {trained} --resume",
         3,
         ("{trained}: is a run of flipclass, not of simgcd", "labelkit train flipclass --resume"),
     ),
@@ -356,13 +368,13 @@ CASES = {
     ),
     "a file where a run is to be made": Case(
         a_file,
-        "train flipclass --dataset {photos} {small} --out {bad}",
+        "train flipclass --dataset {photos} --label-split gcd {small} --out {bad}",
         2,
         ("{bad}: is a file", "Choose another --out"),
     ),
     "run below a file": Case(
         a_file,
-        "train flipclass --dataset {photos} {small} --out {bad}/run",
+        "train flipclass --dataset {photos} --label-split gcd {small} --out {bad}/run",
         5,
         ("{bad}/run", "is a file, not a folder"),
     ),
@@ -499,7 +511,7 @@ def test_a_store_that_does_not_fit_is_not_there_and_comes_when_it_fits(labelkit:
 
 
 def test_a_full_disk_stops_training_and_the_last_checkpoint_serves_resume(labelkit: Any, place: Place) -> None:
-    command = words(TRAIN + " --dataset {photos} --epochs 2", place)
+    command = words(TRAIN + " --dataset {photos} --label-split gcd --epochs 2", place)
     assert labelkit(*command, "--stop-after-steps", 3, "-q").code == 0
     first = {name: tensor.clone() for name, tensor in run_network(place.out).network.state_dict().items()}
     checkpoints = snapshot(place.out / "checkpoints")

@@ -111,7 +111,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         network = ("--backbone", "vit_nano_p8_32", "--align-blocks", "1", "--teacher-warmup-epochs", "1")
         options = (*network, *small, "--augmentation", "digits", "--threads", "1")
         for words in (
-            ("train", "flipclass", "--dataset", str(photos), *options, "--out", "trained"),
+            ("train", "flipclass", "--dataset", str(photos), "--label-split", "gcd", *options, "--out", "trained"),
             ("embed", "--dataset", str(photos), "--checkpoint", "trained", "--out", "inputs/s.h5"),
             ("cluster", "k-means", "--index", "inputs/s.h5", "--num-clusters", "4"),
         ):

@@ -388,7 +388,7 @@ def _kind_of_split(config: DataConfig, dataset: ImageDataset) -> str:
 
 
 def _automatic_split(config: DataConfig, dataset: ImageDataset) -> str:
-    """What ``auto`` means: the rule whose options are given; else all labels of one's own data, a draw in named sets."""
+    """What ``auto`` means: the rule whose options are given; all labels of one's own data; a draw in named sets."""
     if config.num_labels is not None:
         return "few-labels"
     if not dataset.given.all():

@@ -169,6 +169,17 @@ def test_embed_takes_labels_and_folders_are_no_classes_then(labelkit: Labelkit, 
     assert "names of folders are no classes" in answer.err
 
 
+def test_embed_says_that_labels_are_from_folder_names_and_how_to_stop_it(
+    labelkit: Labelkit, photos: Path, tmp_path: Path
+) -> None:
+    line = "labels from folder names: 4 classes (--label-split none uses no label)"
+    assert line in embed(labelkit, photos, tmp_path / "a.h5").err
+    store = open_store(tmp_path / "a.h5")
+    assert store.labeled is not None
+    assert store.labeled.all()
+    assert "folder names" not in embed(labelkit, photos, tmp_path / "b.h5", "--label-split", "none").err
+
+
 def test_embed_keeps_folder_names_beside_labels_if_asked(labelkit: Labelkit, photos: Path, tmp_path: Path) -> None:
     path = write(tmp_path / "known.csv", "ant/01.png,x")
     answer = embed(labelkit, photos, tmp_path / "a.h5", "--labels", path, "--label-split", "given")

@@ -23,7 +23,7 @@ def simgcd(
 ) -> Path:
     """A run without an update. Tests must not change it."""
     out = tmp_path_factory.mktemp("runs") / "simgcd-photos"
-    answer = labelkit("train", "simgcd", "--dataset", photos, *small, "--out", out, "-q")
+    answer = labelkit("train", "simgcd", "--dataset", photos, "--label-split", "gcd", *small, "--out", out, "-q")
     assert answer.code == 0, answer.err
     return out
 
@@ -38,8 +38,8 @@ def convolutional(
     method_options = tmp_path_factory.mktemp("options") / "cnn.yaml"
     method_options.write_text("projector_hidden_dim: 16\nprojection_dim: 8\nepochs: 1\nbatch_size: 16\n")
     answer = labelkit(
-        "train", "gcd", "--dataset", photos, "--config", method_options, *options, "--out", out, "-q",
-        "--augmentation", "digits",
+        "train", "gcd", "--dataset", photos, "--label-split", "gcd", "--config", method_options, *options,
+        "--out", out, "-q", "--augmentation", "digits",
     )  # fmt: skip
     assert answer.code == 0, answer.err
     return out
@@ -122,7 +122,7 @@ def test_runs_without_an_update_have_two_maps_per_block(
     run = simgcd
     if mode == "none":
         run = tmp_path / "run"
-        words = ("--dataset", photos, "--align-mode", "none", *small, "--out", run, "-q")
+        words = ("--dataset", photos, "--label-split", "gcd", "--align-mode", "none", *small, "--out", run, "-q")
         assert labelkit("train", "flipclass", *words).code == 0
 
     answer = labelkit(
@@ -146,7 +146,8 @@ def test_gcd_and_growing_augmentation_are_shown(
         options_file = tmp_path / "gcd.yaml"
         options_file.write_text(Path(small[1]).read_text().replace("teacher_warmup_epochs: 1\n", ""))
         config = ("--config", options_file) if method == "gcd" else small
-        assert labelkit("train", method, "--dataset", photos, *config, *options, "--out", run, "-q").code == 0
+        data = ("--dataset", photos, "--label-split", "gcd")
+        assert labelkit("train", method, *data, *config, *options, "--out", run, "-q").code == 0
         answer = labelkit(
             "show", "attention", "--checkpoint", run, "--num-images", 1, "--out", tmp_path / f"{method}.png"
         )

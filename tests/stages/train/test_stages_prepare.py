@@ -37,8 +37,66 @@ def write_csv(path: Path, photos: Path, rows: list[tuple[str, str]], splits: lis
     return path
 
 
-def test_half_of_the_images_of_the_first_half_of_a_folders_classes_are_labeled(photos: Path) -> None:
-    prepared = prepare(photos)
+def test_own_data_keep_all_their_labels(photos: Path, tmp_path: Path) -> None:
+    table = write_csv(tmp_path / "list.csv", photos, [("ant/00.png", "x"), ("bee/00.png", "y"), ("cat/00.png", "x")])
+    for prepared in (prepare(photos), prepare(table)):
+        assert prepared.split.kind == "given"
+        assert (prepared.labels >= 0).all()
+        assert prepared.split.new_classes == ()
+
+
+def test_named_sets_keep_the_halves_of_the_benchmark() -> None:
+    prepared = prepare("digits")
+    assert prepared.split.kind == "gcd"
+    assert len(prepared.split.old_classes) == len(prepared.split.new_classes) == 5
+
+
+@pytest.mark.parametrize("options", [{"num_old_classes": 2}, {"old_classes": ("ant", "bee")}, {"label_ratio": 0.4}])
+def test_options_of_the_halves_ask_for_them(photos: Path, options: dict[str, Any]) -> None:
+    assert prepare(photos, **options).split.kind == "gcd"
+
+
+def folders(root: Path, photos: Path, sizes: dict[str, int]) -> Path:
+    """Make a folder with this number of images in each folder."""
+    for name, size in sizes.items():
+        for row in range(size):
+            (root / name).mkdir(parents=True, exist_ok=True)
+            shutil.copy(photos / "ant" / f"{row:02d}.png", root / name)
+    return root
+
+
+@pytest.mark.parametrize(
+    ("sizes", "note"),
+    [
+        ({"a": 3}, "there is one folder, 'a', so that folders are taken for no classes"),
+        (
+            {"a": 3, "b": 1, "c": 1},
+            "2 of 3 folders have one image, first: 'b', so that folders",
+        ),
+    ],
+)
+def test_folders_that_do_not_look_like_classes_are_none_unless_asked_for(
+    photos: Path, tmp_path: Path, sizes: dict[str, int], note: str
+) -> None:
+    root = folders(tmp_path / "mine", photos, sizes)
+
+    guessed = prepare(root)
+    assert guessed.dataset.class_names == ()
+    assert (guessed.labels == -1).all()
+    assert [text for text in guessed.dataset.notes if text.startswith(note)]
+    asked = prepare(root, label_split="given")
+    assert asked.dataset.class_names == tuple(sizes)
+    assert (asked.labels >= 0).all()
+
+
+def test_folders_of_several_images_are_classes(photos: Path, tmp_path: Path) -> None:
+    assert prepare(folders(tmp_path / "mine", photos, {"a": 2, "b": 2})).dataset.class_names == ("a", "b")
+    split = folders(tmp_path / "split", photos, {"train/a": 1, "test/a": 1, "train/b": 1, "test/b": 1})
+    assert prepare(split).dataset.class_names == ("a", "b")
+
+
+def test_half_of_the_images_of_the_first_half_of_a_folders_classes_are_labeled_if_asked(photos: Path) -> None:
+    prepared = prepare(photos, label_split="gcd")
 
     assert prepared.split.kind == "gcd"
     assert (prepared.split.old_classes, prepared.split.new_classes) == ((0, 1), (2, 3))
@@ -65,7 +123,8 @@ def test_the_share_of_labels_and_the_number_of_old_classes_are_options(photos: P
 
 
 def test_another_split_seed_labels_other_images_and_the_same_seed_the_same(photos: Path) -> None:
-    first, again, other = (prepare(photos, split_seed=seed).split.labeled for seed in (1, 1, 2))
+    options = {"label_split": "gcd"}
+    first, again, other = (prepare(photos, **options, split_seed=seed).split.labeled for seed in (1, 1, 2))
 
     np.testing.assert_array_equal(first, again)
     assert (first != other).any()
@@ -85,7 +144,7 @@ def test_empty_labels_of_a_csv_are_unlabeled_and_leave_the_number_of_classes_ope
 def test_a_csv_with_every_label_is_split_like_a_folder(photos: Path, tmp_path: Path) -> None:
     rows = [(f"{name}/{i:02d}.png", name) for name in ("ant", "bee", "cat", "dog") for i in range(4)]
 
-    prepared = prepare(write_csv(tmp_path / "all.csv", photos, rows))
+    prepared = prepare(write_csv(tmp_path / "all.csv", photos, rows), label_split="gcd")
 
     assert prepared.split.kind == "gcd"
     assert sum(labeled_per_class(prepared)) == 4
@@ -164,7 +223,7 @@ def test_a_class_without_a_labeled_image_is_named_in_a_warning(photos: Path) -> 
         ({"label_split": "few-labels", "num_labels": 3}, "--num-labels", "3 labels for 4 classes"),
         ({"label_split": "few-labels", "num_labels": 80}, "--num-labels", "class 'ant' has 12"),
         ({"label_split": "gcd", "num_labels": 8}, "--num-labels", "has no meaning for --label-split gcd"),
-        ({"label_seed": 8}, "--label-seed", "has no meaning for --label-split gcd"),
+        ({"label_seed": 8}, "--label-seed", "has no meaning for --label-split given"),
         ({"label_split": "given", "num_old_classes": 2}, "--num-old-classes", "has no meaning for --label-split given"),
         ({"imbalance_factor": 0.01}, "--imbalance-factor 0.01", "class 'cat' would be left without"),
         ({"split": "test"}, "--split", "has no split 'test'"),
@@ -241,7 +300,7 @@ def test_a_flat_folder_has_no_labels_to_choose_from(photos: Path) -> None:
 
 
 def test_a_method_can_be_built_again_from_what_a_run_saves(photos: Path) -> None:
-    prepared = prepare(photos)
+    prepared = prepare(photos, label_split="gcd")
     info = prepared.info(32)
 
     again = saved_info({**prepared.to_json(), "info": info_record(info)})

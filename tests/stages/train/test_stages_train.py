@@ -33,7 +33,9 @@ def train(labelkit: Any, photos: Path, small: tuple[str | Path, ...]) -> Any:
     """Return a function: further options to what training on the photos did."""
 
     def run(*words: object) -> Any:
-        return labelkit("train", "flipclass", "--dataset", photos, "--align-blocks", "1", *small, *words)
+        return labelkit(
+            "train", "flipclass", "--dataset", photos, "--label-split", "gcd", "--align-blocks", "1", *small, *words
+        )
 
     return run
 
