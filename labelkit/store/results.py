@@ -265,16 +265,47 @@ def newest_name(store: EmbeddingStore, name: str) -> str:
     return last
 
 
-def check_new_result(store: EmbeddingStore, name: str, *, overwrite: bool) -> None:
+def check_new_result(
+    store: EmbeddingStore,
+    name: str,
+    *,
+    overwrite: bool,
+    kind: str,
+    stage: str = "",
+    params: Mapping[str, Any] | None = None,
+) -> None:
     """Refuse a name before any work.
 
+    Args:
+        store: the store.
+        name: of the result that is to be written.
+        overwrite: whether a result of this name is to be replaced.
+        kind: of the result.
+        stage: the command that makes it.
+        params: those of its parameters that are known before the work. A result of this name that the same command
+            made with these is let pass, since the same work gives the same result, which is no error.
+
     Raises:
-        StoreError: it is no name of a result.
+        StoreError: it is no name of a result, or a result of another kind has it.
         OutputExistsError: a result has it and is not to be replaced.
     """
     path = _result_path(store, name)
-    if name in list_results(store) and not overwrite:
+    if name not in list_results(store):
+        return
+    if overwrite:
+        _refuse_other_kind(path, kind)
+    elif params is None or not _was_made_by(store, name, stage, params):
         raise output_exists(path, "--result", replaceable=name not in store.packed_results)
+
+
+def _was_made_by(store: EmbeddingStore, name: str, stage: str, params: Mapping[str, Any]) -> bool:
+    """Say whether a result is of the same command with the same options, as far as they are known."""
+    try:
+        found = read_result(store, name)
+    except StoreError:
+        return False
+    wanted = json.loads(canonical_json(dict(params)))
+    return found.stage == stage and all(key in found.params and found.params[key] == wanted[key] for key in wanted)
 
 
 @contextmanager

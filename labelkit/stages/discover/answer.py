@@ -81,7 +81,7 @@ def answer_images(config: DiscoverAnswerConfig) -> SimpleResult:
     name = config.result or ("answer" if config.overwrite else free_name(store, "answer"))
     table_path = config.csv or store.path.with_name(f"{store.path.stem}.{name}.csv")
     _check_outputs(config, store, table_path)
-    check_new_result(store, name, overwrite=config.overwrite)
+    check_new_result(store, name, overwrite=config.overwrite, kind="answers")
     grouped = group_first(config, config.num_clusters) if config.num_clusters is not None else ()
     grouping, given = read_grouping(store, config)
     unlabeled = given.labels < 0

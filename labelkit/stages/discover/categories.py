@@ -23,7 +23,7 @@ from labelkit.stages.read.given_labels import GivenLabels, labeled_array, labels
 from labelkit.stages.read.rows import split_rows
 from labelkit.stages.result import Cell, SimpleResult, Table
 from labelkit.store.embeddings import EmbeddingStore, open_store
-from labelkit.store.results import write_result
+from labelkit.store.results import check_new_result, write_result
 
 # Blocks of logits, in both precisions.
 _BLOCK_BYTES = 48 << 20
@@ -66,6 +66,9 @@ def discover_categories(config: DiscoverCategoriesConfig) -> SimpleResult:
     rows = split_rows(store, config.split)
     given = labels_to_use(config.labels, store, rows, label_column=config.label_column, own_labels=config.own_labels)
     labels = given.labels
+    options = ("criterion", "search", "num_draws", "max_rows", "num_inits", "seed", "split")
+    params = {name: getattr(config, name) for name in options}
+    _check_name(config, store, params)
     earlier = read_earlier(config, config.result or "categories")
     features = _features(config, store, rows)
     started = time.monotonic()
@@ -75,7 +78,6 @@ def discover_categories(config: DiscoverCategoriesConfig) -> SimpleResult:
     found = _assign(config, features, labels, judgement.choice.best)
     seconds = time.monotonic() - started
     evidence = judgement.to_json()
-    params = {name: getattr(config, name) for name in ("criterion", "search", "num_draws", "max_rows", "num_inits")}
     result = _write(
         store,
         config,
@@ -87,8 +89,6 @@ def discover_categories(config: DiscoverCategoriesConfig) -> SimpleResult:
             **params,
             "min_classes": judgement.searched[0],
             "max_classes": judgement.searched[1],
-            "seed": config.seed,
-            "split": config.split,
             "inertia": found.inertia,
             "iterations": found.iterations,
             **({"labels": given.source} if given.source else {}),
@@ -103,6 +103,21 @@ def discover_categories(config: DiscoverCategoriesConfig) -> SimpleResult:
 
     plot = write_class_number_plot(config.plot, judgement.choice)
     return SimpleResult({**result.values, "plot": plot}, (*result.paths, plot), result.shown)
+
+
+def _check_name(
+    config: DiscoverCategoriesConfig | DiscoverHeadConfig, store: EmbeddingStore, params: dict[str, object]
+) -> None:
+    """Find out before the work that the result cannot get its name."""
+    kind = config.command[1]
+    check_new_result(
+        store,
+        config.result or kind,
+        overwrite=config.overwrite,
+        kind="classes",
+        stage=f"discover {kind}",
+        params=params,
+    )
 
 
 def _assign(
@@ -158,6 +173,7 @@ def discover_head(config: DiscoverHeadConfig) -> SimpleResult:
             "is not there: the model had no classifier, or embed ran with --no-logits",
             "Embed with the checkpoint of a method that trains a classifier, or use `labelkit discover categories`.",
         )
+    _check_name(config, store, {"temperature": config.temperature})
     logits = store.extras["logits"]
     outputs = logits.shape[1]
     Memory.of(config).require(160 * store.n + _BLOCK_BYTES, f"classes of {store.n:,} rows")

@@ -25,7 +25,7 @@ from labelkit.stages.read.rows import check_features, split_rows
 from labelkit.stages.result import Cell, SimpleResult, Table, jsonable
 from labelkit.store.commit import commit_bytes
 from labelkit.store.embeddings import EmbeddingStore, open_store
-from labelkit.store.results import write_result
+from labelkit.store.results import check_new_result, write_result
 
 FoundT = TypeVar("FoundT", bound=Discovery)
 
@@ -136,6 +136,14 @@ def _prepare(config: DiscoverFewConfig, default_name: str) -> _Task:
     name = config.result or default_name
     table_path = config.csv or store.path.with_name(f"{store.path.stem}.{name}.csv")
     _check_table(config, store, table_path)
+    check_new_result(
+        store,
+        name,
+        overwrite=config.overwrite,
+        kind=RESULT_KIND,
+        stage=" ".join(config.command),
+        params=_params(config),
+    )
     rows = split_rows(store, config.split)
     given = given_labels(config, store, rows)
     _check_classes(config, given)
@@ -144,6 +152,10 @@ def _prepare(config: DiscoverFewConfig, default_name: str) -> _Task:
     if config.per_class is not None:
         count = [config.per_class if size else 0 for size in sizes.tolist()]
     return _Task(store, rows, given, count, table_path, name)
+
+
+def _params(config: DiscoverFewConfig) -> dict[str, object]:
+    return {key: value for key, value in config.to_yaml_dict(operational=False).items() if key != "max_memory"}
 
 
 def _check_table(config: DiscoverFewConfig, store: EmbeddingStore, path: Path) -> None:
@@ -307,7 +319,7 @@ def _write(
             **arrays,
         },
         params={
-            **{key: value for key, value in config.to_yaml_dict(operational=False).items() if key != "max_memory"},
+            **_params(config),
             "given": int((given.labels >= 0).sum()),
             "label_source": _label_source(config, given),
             **({"labels": given.source} if given.source else {}),

@@ -30,6 +30,7 @@ from labelkit.metrics.classification import (
     top_k_accuracy,
 )
 from labelkit.percent import percent, percent_range
+from labelkit.stages.new_files import check_new_file
 from labelkit.stages.progress import current_progress
 from labelkit.stages.read.networks import run_network
 from labelkit.stages.read.rows import split_rows
@@ -37,7 +38,7 @@ from labelkit.stages.result import Cell, SimpleResult, Table, jsonable
 from labelkit.stages.train.prepare import eval_images, prepare_data
 from labelkit.store.commit import canonical_json, commit_bytes
 from labelkit.store.embeddings import EmbeddingStore, open_store
-from labelkit.store.results import write_result
+from labelkit.store.results import check_new_result, write_result
 
 _HELD_OUT_SPLITS = ("test", "val", "valid", "validation")
 _CONFUSIONS_SHOWN = 10
@@ -73,9 +74,20 @@ def evaluate_classification(config: EvaluateClassificationConfig) -> SimpleResul
         ConfigError: nothing to score is given; no such split, or it was trained on.
         StoreError, CheckpointError: nothing to score, or classes that differ.
     """
+    if config.confusion is not None:
+        check_new_file(config.confusion, overwrite=config.overwrite, option="--confusion")
     store: EmbeddingStore | None = None
     if config.index is not None:
         store = open_store(config.index)
+        if config.result is not None:
+            check_new_result(
+                store,
+                config.result,
+                overwrite=config.overwrite,
+                kind="evaluation",
+                stage="evaluate classification",
+                params={"groups": config.groups, "seen_only": config.seen_only},
+            )
         scored = _from_store(store, config)
     elif config.checkpoint is not None:
         scored = _from_run(config, config.checkpoint)

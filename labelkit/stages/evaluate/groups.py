@@ -21,6 +21,7 @@ from labelkit.metrics.clustering import (
 )
 from labelkit.percent import percent, percent_range
 from labelkit.stages.memory import Memory, grouping_scores_bytes
+from labelkit.stages.new_files import check_kept_result
 from labelkit.stages.progress import current_progress
 from labelkit.stages.read.given_labels import labels_to_use
 from labelkit.stages.read.rows import split_rows
@@ -45,6 +46,7 @@ def evaluate_clustering(config: EvaluateClusteringConfig) -> SimpleResult:
         ConfigError: it does not fit into the memory.
     """
     store = open_store(config.index)
+    check_kept_result(config, store, "evaluation", protocol=config.protocol, rows=config.rows, split=config.split)
     truth, class_names = _truth(store, config)
     Memory.of(config).require(grouping_scores_bytes(store.n, len(class_names)), f"scoring {store.n:,} rows")
     groupings = _groupings(store, config)

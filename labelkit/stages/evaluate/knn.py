@@ -13,10 +13,12 @@ from labelkit.errors import ConfigError
 from labelkit.metrics.classification import per_class_accuracy, top_k_accuracy
 from labelkit.percent import percent
 from labelkit.stages.memory import Memory
+from labelkit.stages.new_files import check_kept_result
 from labelkit.stages.progress import current_progress
-from labelkit.stages.read.labeled_splits import LabeledSplits, open_labeled_splits
+from labelkit.stages.read.labeled_splits import LabeledSplits, choose_labeled_splits
 from labelkit.stages.result import Cell, SimpleResult, Table, jsonable
 from labelkit.store.commit import canonical_json
+from labelkit.store.embeddings import open_store
 from labelkit.store.results import write_result
 
 
@@ -32,8 +34,10 @@ def evaluate_knn(config: EvaluateKNNConfig) -> SimpleResult:
         ConfigError: no such split, or a single row or a linear classifier where both are the same.
     """
     memory = Memory.of(config)
-    splits = open_labeled_splits(
-        config.index,
+    store = open_store(config.index)
+    check_kept_result(config, store, "evaluation", k=list(config.k), linear=config.linear, seed=config.seed)
+    splits = choose_labeled_splits(
+        store,
         config.gallery,
         config.queries,
         config.labels,

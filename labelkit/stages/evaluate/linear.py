@@ -15,10 +15,12 @@ from labelkit.data.keyed_random import keyed_generator
 from labelkit.metrics.classification import per_class_accuracy, top_k_accuracy
 from labelkit.percent import percent
 from labelkit.stages.evaluate.dense_result import mean_and_spread, percent_and_spread
+from labelkit.stages.new_files import check_kept_result
 from labelkit.stages.progress import current_progress
-from labelkit.stages.read.labeled_splits import LabeledSplits, open_labeled_splits
+from labelkit.stages.read.labeled_splits import LabeledSplits, choose_labeled_splits
 from labelkit.stages.result import Cell, SimpleResult, Table, jsonable
 from labelkit.store.commit import canonical_json
+from labelkit.store.embeddings import open_store
 from labelkit.store.results import write_result
 
 _SMALL: Final = 20_000
@@ -35,8 +37,10 @@ def evaluate_linear(config: EvaluateLinearConfig) -> SimpleResult:
         StoreError: the store has no labels in one of the splits.
         ConfigError: no such split, or both are the same.
     """
-    splits = open_labeled_splits(
-        config.index, config.gallery, config.queries, config.labels, label_column=config.label_column
+    store = open_store(config.index)
+    check_kept_result(config, store, "evaluation", gallery=config.gallery, queries=config.queries)
+    splits = choose_labeled_splits(
+        store, config.gallery, config.queries, config.labels, label_column=config.label_column
     )
     store = splits.store
     num_classes = len(splits.class_names)

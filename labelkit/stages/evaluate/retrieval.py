@@ -19,6 +19,7 @@ from labelkit.metrics.retrieval import RetrievalScores, score_retrieval
 from labelkit.metrics.retrieval_blocks import least_bytes
 from labelkit.percent import percent
 from labelkit.stages.memory import Memory, kmeans_bytes, nmi_bytes
+from labelkit.stages.new_files import check_kept_result
 from labelkit.stages.progress import current_progress
 from labelkit.stages.read.given_labels import with_labels
 from labelkit.stages.read.rows import check_features, split_rows, unit_rows, zero_rows
@@ -71,6 +72,7 @@ def evaluate_retrieval(config: EvaluateRetrievalConfig) -> SimpleResult:
         ConfigError: no such split, k too large, too little memory allowed.
     """
     store = with_labels(open_store(config.index), config.labels, config.label_column)
+    check_kept_result(config, store, "evaluation", k=list(config.k), nmi_seeds=config.nmi_seeds, seed=config.seed)
     names = list(store.class_names)
     asked, held = _sides(store, names, config)
     same = asked is held

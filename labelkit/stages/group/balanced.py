@@ -31,7 +31,7 @@ from labelkit.stages.progress import current_progress
 from labelkit.stages.read.rows import check_directions, unit_rows
 from labelkit.stages.result import Cell, SimpleResult, Table
 from labelkit.store.embeddings import EmbeddingStore
-from labelkit.store.results import read_result, write_result
+from labelkit.store.results import check_new_result, read_result, write_result
 
 # Rounds before the last need not meet the sizes to every digit.
 _ROUND_TOLERANCE = 1e-4
@@ -69,7 +69,9 @@ def cluster_balanced(config: SinkhornConfig, store: EmbeddingStore, rows: NDArra
             f"{len(rows)} rows of {config.index}; the assignment takes at most {_EXACT_MOST_ROWS}",
             "Leave it out, or choose a smaller --split.",
         )
-    earlier = read_earlier(config, config.result or "sinkhorn")
+    name, params = config.result or "sinkhorn", _params(config)
+    check_new_result(store, name, overwrite=config.overwrite, kind="clusters", stage="cluster sinkhorn", params=params)
+    earlier = read_earlier(config, name)
     prior = _read_prior(config.prior, config.num_clusters, len(rows))
     memory = Memory.of(config)
     features = memory.rows(store, rows, beside=sinkhorn_bytes(config, len(rows), store.dim), what="sinkhorn", unit=True)
@@ -86,6 +88,10 @@ def cluster_balanced(config: SinkhornConfig, store: EmbeddingStore, rows: NDArra
             "raise --temperature"
         )
     return _write(config, store, rows, found, seconds, earlier)
+
+
+def _params(config: SinkhornConfig) -> dict[str, object]:
+    return {key: value for key, value in config.to_yaml_dict().items() if key not in NO_PARAMETERS}
 
 
 def _write(
@@ -111,7 +117,6 @@ def _write(
         "rounds": found.rounds,
         "passes": found.passes,
     }
-    params = {key: value for key, value in config.to_yaml_dict().items() if key not in NO_PARAMETERS}
     path = write_result(
         store,
         name,
@@ -125,7 +130,7 @@ def _write(
             "prior_shares": lasting.place(found.prior.numpy()),
             **lasting.arrays(),
         },
-        params={**params, **lasting.params(), **reached},
+        params={**_params(config), **lasting.params(), **reached},
         stage="cluster sinkhorn",
         overwrite=config.overwrite,
     )

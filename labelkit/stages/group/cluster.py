@@ -28,7 +28,7 @@ from labelkit.stages.read.given_labels import GivenLabels, labeled_array, labels
 from labelkit.stages.read.rows import check_directions, split_rows
 from labelkit.stages.result import Cell, SimpleResult, Table
 from labelkit.store.embeddings import EmbeddingStore, open_store
-from labelkit.store.results import write_result
+from labelkit.store.results import check_new_result, write_result
 
 _NO_PARAMETERS = (*NO_PARAMETERS, "patches", "max_patches")
 
@@ -77,16 +77,24 @@ def cluster_store(config: ClusterConfig) -> SimpleResult:
 
         return cluster_balanced(config, store, rows)
     algorithm = config.command[1]
+    name, params = config.result or algorithm, _params(config)
+    check_new_result(
+        store, name, overwrite=config.overwrite, kind="clusters", stage=f"cluster {algorithm}", params=params
+    )
     given = None
     if isinstance(config, SSKMeansConfig):
         given = labels_to_use(
             config.labels, store, rows, label_column=config.label_column, own_labels=config.own_labels
         )
-    earlier = read_earlier(config, config.result or algorithm)
+    earlier = read_earlier(config, name)
     started = time.monotonic()
     with current_progress().task(f"{algorithm}, {config.num_clusters} clusters", total=None):
         found = _run(config, store, rows, given)
     return _write(config, store, rows, given, found, earlier, time.monotonic() - started)
+
+
+def _params(config: ClusterConfig) -> dict[str, object]:
+    return {key: value for key, value in config.to_yaml_dict().items() if key not in _NO_PARAMETERS}
 
 
 def _write(
@@ -117,7 +125,7 @@ def _write(
         arrays["names"] = lasting.names(found.classes, given.class_names)
         arrays["new_classes"] = lasting.new_classes(found.classes).astype(np.uint8)
         arrays |= labeled_array(store, rows, given)
-    params = {key: value for key, value in config.to_yaml_dict().items() if key not in _NO_PARAMETERS}
+    params = _params(config)
     params |= {"labels": given.source} if given is not None and given.source else {}
     algorithm = config.command[1]
     name = config.result or algorithm

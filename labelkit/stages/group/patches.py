@@ -18,7 +18,7 @@ from labelkit.stages.read.rows import split_rows, unit_rows, zero_rows
 from labelkit.stages.result import Cell, SimpleResult, Table
 from labelkit.store.embeddings import EmbeddingStore
 from labelkit.store.patches import PatchBlock, PatchSet, open_patches
-from labelkit.store.results import write_result
+from labelkit.store.results import check_new_result, write_result
 
 _BLOCK_BYTES = 64 << 20
 
@@ -35,16 +35,17 @@ def cluster_patches(config: PatchClusterConfig, store: EmbeddingStore) -> Simple
     """
     patches = open_patches(store)
     rows = split_rows(store, config.split)
+    algorithm = config.command[1]
+    name, stage = config.result or f"{algorithm}-patches", f"cluster {algorithm}"
+    params = {key: value for key, value in config.to_yaml_dict().items() if key not in NO_PARAMETERS}
+    check_new_result(store, name, overwrite=config.overwrite, kind="patch_clusters", stage=stage, params=params)
     chosen = np.zeros(store.n, dtype=np.bool_)
     chosen[rows] = True
-    algorithm = config.command[1]
     started = time.monotonic()
     with current_progress().task(f"{algorithm} of patches, {config.num_clusters} clusters", total=None):
         found, ids, num_sampled = _run(config, patches, chosen)
     seconds = time.monotonic() - started
     sizes = np.bincount(ids[ids >= 0], minlength=config.num_clusters)
-    name = config.result or f"{algorithm}-patches"
-    params = {key: value for key, value in config.to_yaml_dict().items() if key not in NO_PARAMETERS}
     path = write_result(
         store,
         name,
@@ -57,7 +58,7 @@ def cluster_patches(config: PatchClusterConfig, store: EmbeddingStore) -> Simple
             "iterations": found.num_iterations,
             "sample": num_sampled,
         },
-        stage=f"cluster {algorithm}",
+        stage=stage,
         overwrite=config.overwrite,
     )
     values: dict[str, object] = {

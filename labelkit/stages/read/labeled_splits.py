@@ -16,7 +16,7 @@ from labelkit.errors import ConfigError, DatasetError, StoreError
 from labelkit.stages.memory import Memory, linear_probe_bytes, stored_rows, votes_bytes
 from labelkit.stages.read.given_labels import labels_to_use, with_labels
 from labelkit.stages.read.rows import split_rows, zero_rows
-from labelkit.store.embeddings import EmbeddingStore, open_store
+from labelkit.store.embeddings import EmbeddingStore
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,8 @@ class LabeledSplits:
         return len(self.own) == len(self.gallery) and bool((self.own >= 0).all())
 
 
-def open_labeled_splits(
-    index: Path,
+def choose_labeled_splits(
+    store: EmbeddingStore,
     gallery: str,
     queries: str,
     labels: Path | None = None,
@@ -63,7 +63,7 @@ def open_labeled_splits(
     """Choose the labeled rows of two splits.
 
     Args:
-        index: the store.
+        store: the store.
         gallery: split whose labels are known.
         queries: split whose labels are to be found.
         labels: ``--labels``: only these labels of the gallery are known, and their rows are no queries; the splits may
@@ -79,7 +79,6 @@ def open_labeled_splits(
         DatasetError: ``labels`` cannot be used, or gives none to the gallery.
         ConfigError: no such split, both are the same, or they do not fit into the memory.
     """
-    store = open_store(index)
     if store.labels is None or not (np.asarray(store.labels) >= 0).any():
         store, labels, label_column = with_labels(store, labels, label_column), None, None
     if leave_one_out and not store.split_names and (gallery, queries) == ("train", "test"):

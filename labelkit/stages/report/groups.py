@@ -5,6 +5,7 @@ Labels are looked at only to describe groups, never to choose their images.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +15,7 @@ from labelkit.errors import StoreError
 from labelkit.stages.progress import current_progress
 from labelkit.stages.report.images import ShownImages, shown_text
 from labelkit.store.embeddings import EmbeddingStore
-from labelkit.store.results import Result, list_results, read_result
+from labelkit.store.results import Result, list_results, newest_name, read_result
 
 _GROUPINGS = ("pseudo_labels", "cluster_ids")
 # the most telling first: names and a confidence for every image before bare numbers, groups of all images before some
@@ -119,7 +120,7 @@ def choose_result(store: EmbeddingStore, name: str | None, candidates: list[Cand
     """Return (result, why it was chosen), or ``None`` if none groups the rows.
 
     Without a name: discovered classes before clusters, and of one kind those with a confidence, then those with
-    names, then the first by name. Labels have no say.
+    names, then the first by name; of answers the newest. Labels have no say.
 
     Raises:
         StoreError: there is no result of this name, it cannot be used, or it does not group the rows.
@@ -130,7 +131,9 @@ def choose_result(store: EmbeddingStore, name: str | None, candidates: list[Cand
             raise StoreError(str(result.path), "does not group the rows", "Name a result of cluster or discover.")
         return result, "chosen by --result"
     usable = [one.result for one in candidates if one.result is not None and _ids(one.result) is not None]
-    usable = [result for result in usable if result.kind in _KINDS]
+    newest = newest_name(store, "answer")
+    older = [name for name in list_results(store) if name != newest and re.fullmatch(r"answer(-\d+)?", name)]
+    usable = [result for result in usable if result.kind in _KINDS and result.name not in older]
     if not usable:
         return None
     best = min(

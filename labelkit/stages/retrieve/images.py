@@ -20,7 +20,7 @@ from labelkit.config.retrieve import RetrieveConfig
 from labelkit.data.datasets import ImageDataset
 from labelkit.errors import ConfigError
 from labelkit.stages.memory import Memory, index_bytes, search_bytes, stored_rows
-from labelkit.stages.new_files import check_new_file
+from labelkit.stages.new_files import check_kept_result, check_new_file
 from labelkit.stages.pictures.files import image_pixels, indexed_images
 from labelkit.stages.progress import current_progress
 from labelkit.stages.read.given_labels import with_labels
@@ -98,6 +98,7 @@ def retrieve_images(config: RetrieveConfig) -> SimpleResult:
         store = with_labels(open_store(config.index), config.labels, config.label_column)
         if config.k > store.n:
             raise ConfigError("-k", f"{config.k} hits from a store of {store.n} rows", "Ask for fewer.")
+        check_kept_result(config, store, "neighbors", **_settings(config))
         gallery = _gallery(store, config)
     finally:
         if loading is not None:
@@ -302,6 +303,12 @@ def _index_table(index: FoundIndex, config: RetrieveConfig) -> Table:
     return Table(title, columns, [row])
 
 
+def _settings(config: RetrieveConfig) -> dict[str, object]:
+    settings = ("k", "label", "split", "path_pattern", "skip_duplicates", "search", "search_width", "rescore")
+    values = {name: getattr(config, name) for name in settings}
+    return {key: list(value) if isinstance(value, tuple) else value for key, value in values.items()}
+
+
 def _write_result(store: EmbeddingStore, queries: Queries, hits: list[list[_Hit]], config: RetrieveConfig) -> Path:
     """Write neighbors beside the store; a query that is no row of it has row -1 and its name."""
     assert config.result is not None
@@ -310,8 +317,6 @@ def _write_result(store: EmbeddingStore, queries: Queries, hits: list[list[_Hit]
     for q, found in enumerate(hits):
         neighbor_rows[q, : len(found)] = [hit.row for hit in found]
         scores[q, : len(found)] = [hit.score for hit in found]
-    settings = ("k", "label", "split", "path_pattern", "skip_duplicates", "search", "search_width", "rescore")
-    params = {name: getattr(config, name) for name in settings}
     return write_result(
         store,
         config.result,
@@ -322,7 +327,7 @@ def _write_result(store: EmbeddingStore, queries: Queries, hits: list[list[_Hit]
             "neighbor_rows": neighbor_rows,
             "scores": scores,
         },
-        params={key: list(value) if isinstance(value, tuple) else value for key, value in params.items()},
+        params=_settings(config),
         stage="retrieve",
         overwrite=config.overwrite,
         gallery_digest=store.content_digest,

@@ -193,7 +193,7 @@ def test_new_clusters_need_unlabeled_rows_to_start_from(make_store: Any) -> None
 
     cluster_store(SSKMeansConfig(index=store.path, num_clusters=3))
     with pytest.raises(ConfigError, match=r"only 1 unlabeled rows") as caught:
-        cluster_store(SSKMeansConfig(index=store.path, num_clusters=4))
+        cluster_store(SSKMeansConfig(index=store.path, num_clusters=4, overwrite=True))
 
     assert caught.value.remedy == "Choose at most 3."
 

@@ -176,7 +176,7 @@ def test_a_run_in_the_usual_place_is_found_without_a_note(
 def test_another_model_is_refused(
     labelkit: Any, embedded: Path, photos: Path, small: tuple[str | Path, ...], tmp_path: Path
 ) -> None:
-    words = ("--dataset", photos, "--align-blocks", "1", "--seed", "9", *small)
+    words = ("--dataset", photos, "--label-split", "gcd", "--align-blocks", "1", "--seed", "9", *small)
     assert labelkit("train", "flipclass", *words, "--out", tmp_path / "run", "-q").code == 0
     query = photos / "ant" / "00.png"
 
