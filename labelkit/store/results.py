@@ -286,8 +286,8 @@ def check_new_result(
             made with these is let pass, since the same work gives the same result, which is no error.
 
     Raises:
-        StoreError: it is no name of a result, or a result of another kind has it.
-        OutputExistsError: a result has it and is not to be replaced.
+        StoreError: it is no name of a result.
+        OutputExistsError: a result has it and is not to be replaced, or is of another kind.
     """
     path = _result_path(store, name)
     if name not in list_results(store):

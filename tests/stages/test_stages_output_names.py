@@ -82,7 +82,7 @@ def test_a_result_of_another_kind_is_never_replaced_and_this_is_said_before_the_
     words = (*command.split(), "--index", store.path, *COMMANDS[command], "--result", "taken", "--overwrite")
     answer = labelkit(*words)
 
-    assert answer.code == 3, answer.err
+    assert answer.code == 2, answer.err
     assert "which this command would lose" in answer.err
 
 
