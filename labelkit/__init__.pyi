@@ -12,6 +12,22 @@ from labelkit.store.frame import open_store as open_store
 
 __version__: str
 
+def start(
+    *,
+    photos: str | PathLike[str],
+    max_memory: str | None = ...,
+    labels: str | PathLike[str] | None = ...,
+    out: str | PathLike[str] | None = ...,
+    backbone: str = ...,
+    num_classes: int | None = ...,
+    min_confidence: float = ...,
+    seed: int = ...,
+    dry_run: bool = ...,
+    preset: str | PathLike[str] | None = None,
+    config: str | PathLike[str] | None = None,
+) -> Result:
+    """Turn a folder of photos and a few labels into a table of labels: embed, count the classes, answer, say what to label next, make a page."""
+
 @final
 class _Train:
     @staticmethod

@@ -11,7 +11,17 @@ from typing import Any
 from labelkit.cli.config import CONFIG_CLASSES
 from labelkit.cli.main import COMMANDS, PANELS, build_app
 from labelkit.cli.options import COMMON_PANEL
-from labelkit.config.base import StageConfig, allows_none, bounds, choices, is_switch, metavar, value_text
+from labelkit.config.base import (
+    StageConfig,
+    allows_none,
+    bounds,
+    choices,
+    field_extra,
+    is_switch,
+    metavar,
+    shell_name,
+    value_text,
+)
 from labelkit.door import python_name
 from typer.main import get_command
 
@@ -147,6 +157,8 @@ def _option_table(parameters: list[Any], config: type[StageConfig] | None) -> st
 def _row(parameter: Any, config: type[StageConfig] | None) -> list[str]:
     names = ", ".join(code(name) for name in (*parameter.opts, *parameter.secondary_opts))
     field = config.model_fields.get(parameter.name) if config else None
+    if field is not None and field_extra(field, "positional"):
+        names = code(shell_name(parameter.name, field))
     if field is None:
         words = re.sub(r"\\\[", "[", parameter.help or "")
         return [names, code(parameter.metavar or ""), "", text(words)]

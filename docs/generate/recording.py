@@ -16,8 +16,11 @@ import shlex
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+import numpy as np
 from labelkit.cli.main import main
 from labelkit.methods.registry import METHODS
+from PIL import Image
+from sklearn.datasets import load_digits
 from tests.short_runs import short_run
 
 from generate.json_keys import Keys, add_keys, keys
@@ -37,6 +40,7 @@ discover head --index features.h5
 discover answer --index digits.h5 --min-confidence 0.8
 discover snowball --index digits.h5 --num-labels 20 --count 20
 discover lmcs --index digits.h5 --num-labels 20 --count 20
+start --backbone pixels --num-classes 10 --labels known.csv photos
 suggest --index digits.h5 -n 4 --out next.csv
 label --index digits.h5 --from next.csv
 diff --index digits.h5 --result k-means --previous digits.h5 --previous-result ss-kmeans
@@ -87,6 +91,8 @@ def command_lines() -> Iterator[list[str]]:
     """Yield the command lines that are recorded, in an order in which each finds what it reads."""
     yield from map(train_line, METHODS)
     for line in _OTHERS.strip().splitlines():
+        if line.startswith("start"):
+            _write_photos(Path("photos"), Path("known.csv"))
         yield shlex.split(line)
         if line.startswith("suggest"):
             _answer(Path("next.csv"))
@@ -108,6 +114,18 @@ def record(lines: Iterable[list[str]]) -> Keys:
         command = " ".join(line[:2] if line[1:2] and not line[1].startswith("-") else line[:1])
         add_keys(keys(json.loads(printed.getvalue())), found.setdefault(command, {}))
     return found
+
+
+def _write_photos(folder: Path, labels: Path) -> None:
+    """Write a few digits as files, and labels of the first."""
+    digits = load_digits()
+    folder.mkdir()
+    lines = ["path,label"]
+    for number, (image, label) in enumerate(zip(digits.images[:30], digits.target, strict=False)):
+        name = f"{number:02d}.png"
+        Image.fromarray((image * 15).astype(np.uint8)).save(folder / name)
+        lines += [f"{name},{label}"] if number < 13 else []
+    labels.write_text("\n".join(lines) + "\n")
 
 
 def _answer(file: Path) -> None:

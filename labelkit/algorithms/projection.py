@@ -79,12 +79,26 @@ def principal_directions(x: ArrayLike, count: int) -> tuple[NDArray[np.float64],
     if rows.ndim != 2 or not len(rows) or not 1 <= count <= rows.shape[1]:
         raise ValueError(f"{count} directions of an array of shape {rows.shape}")
     rows = rows - rows.mean(axis=0)
-    variances, every = np.linalg.eigh(rows.T @ rows)
-    directions = every[:, ::-1][:, :count]
+    total = float(np.square(rows).sum())
+    variances, directions = _largest(rows @ rows.T if len(rows) < rows.shape[1] else rows.T @ rows, count)
+    if len(rows) < rows.shape[1]:
+        # few rows: the same directions from a smaller problem, unless some have no variance and are any directions
+        if len(variances) < count or variances[-1] <= 1e-9 * total:
+            variances, directions = _largest(rows.T @ rows, count)
+        else:
+            directions = rows.T @ (directions / np.sqrt(variances))
     tops = np.abs(directions).argmax(axis=0)
     directions = directions * np.where(directions[tops, np.arange(count)] < 0, -1, 1)
-    total = float(variances.sum())
-    return directions, variances[::-1][:count] / total if total > 0 else np.zeros(count)
+    return directions, variances / total if total > 0 else np.zeros(count)
+
+
+def _largest(matrix: NDArray[np.float64], count: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Largest eigenvalues of a symmetric matrix, falling, and their vectors as columns; at most as many as it has."""
+    from scipy.linalg import eigh
+
+    size = len(matrix)
+    values, vectors = eigh(matrix, subset_by_index=(size - min(count, size), size - 1))
+    return values[::-1], vectors[:, ::-1]
 
 
 def tsne_plane(x: ArrayLike, *, seed: int = 0) -> NDArray[np.float64]:

@@ -175,6 +175,15 @@ def _say_origins(collected: Collected[C]) -> None:
 
 
 def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
+    if field_extra(field, "positional"):
+        several = "tuple" in str(field.annotation)
+        place = typer.Argument(help=_help(field), metavar=name.upper(), show_default=False)
+        return inspect.Parameter(
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=None,
+            annotation=Annotated[list[str] | None if several else str | None, place],
+        )
     short = field_extra(field, "short")
     panel = field_extra(field, "panel")
     switch = is_switch(field.annotation)

@@ -34,6 +34,7 @@ class StageConfig(BaseModel):
     - ``"panel": "Data"``: the heading under which ``--help`` shows the option;
     - ``"short": "-k"``: a one-letter option beside the long one;
     - ``"before": 1.0``: what runs did that were made before the option was there, so that they can be resumed;
+    - ``"positional": True``: given without a flag, behind the command;
     - ``"aliases": ["--store"]``: options of the shell that mean the same; keys of files stay as the field is named.
     """
 
@@ -199,6 +200,11 @@ def flag(name: str) -> str:
     """Return the option of a field: ``num_clusters`` is ``--num-clusters``."""
     # a trailing underscore keeps a field apart from a word of Python
     return "--" + name.rstrip("_").replace("_", "-")
+
+
+def shell_name(name: str, field: FieldInfo) -> str:
+    """Return what the shell calls a field: its option, or ``PHOTOS`` if it is given without one."""
+    return name.upper() if field_extra(field, "positional") else flag(name)
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:

@@ -26,6 +26,7 @@ from labelkit.config.base import (
     parse_text,
     plain,
     preset_keys,
+    shell_name,
     value_text,
 )
 from labelkit.config.faults import Fault, faults_error
@@ -170,7 +171,8 @@ def finish(collected: Collected[C]) -> Resolved[C]:
     """
     faults = list(collected.faults)
     for name in collected.missing:
-        faults.append(Fault(flag(name), "missing", f"Give {flag(name)} a value."))
+        shown = shell_name(name, collected.config_class.model_fields[name])
+        faults.append(Fault(shown, "missing", f"Give {shown} a value."))
     if faults:
         raise faults_error(faults)
     try:

@@ -154,7 +154,7 @@ def _file_of(written: str, folders: Sequence[Path]) -> Path:
     return next((file for file in files if is_there(file)), files[0])
 
 
-def read_label_csv(path: Path, label_column: str | None = None) -> dict[str, str]:
+def read_label_csv(path: Path, label_column: str | None = None, *, empty_ok: bool = False) -> dict[str, str]:
     """Read the labels that a CSV file gives to images; see ``PATH_COLUMNS`` and ``LABEL_COLUMNS``.
 
     The images need not be there. Rows with an empty label are left out.
@@ -162,6 +162,7 @@ def read_label_csv(path: Path, label_column: str | None = None) -> dict[str, str
     Args:
         path: the file.
         label_column: header of the column of labels; by default the usual one.
+        empty_ok: whether no row may have a label.
 
     Returns:
         label by path, both as they are written, in the order of the file.
@@ -179,7 +180,7 @@ def read_label_csv(path: Path, label_column: str | None = None) -> dict[str, str
         if found.setdefault(row.path, row.label) != row.label:
             faults.add(row.line, f"{row.path!r} is {found[row.path]!r} in an earlier line and {row.label!r} here")
     faults.raise_any()
-    if not found:
+    if not found and not empty_ok:
         raise DatasetError(str(path), "no row has a label", "Fill in the column label of some rows.")
     return found
 

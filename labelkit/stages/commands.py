@@ -119,6 +119,16 @@ def _train_commands() -> dict[str, Command]:
 
 
 COMMANDS: dict[str, Command | Group] = {
+    "start": Command(
+        "Turn a folder of photos and a few labels into a table of labels: embed, count the classes, answer, say "
+        "what to label next, make a page.\n\n"
+        "Each step is a command of its own, and is shown. Call it again with more photos or labels: it goes on, and "
+        "groups keep their names.",
+        "labelkit start photos --labels known.csv",
+        "start:StartConfig",
+        "start.run:start",
+        summary="From a folder of photos to a table of labels, in one command.",
+    ),
     "train": Group(
         "Learn a representation with a method.", "labelkit train flipclass --dataset digits", _train_commands
     ),

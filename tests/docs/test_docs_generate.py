@@ -12,7 +12,7 @@ import pytest
 from labelkit import errors
 from labelkit.cli.config import CONFIG_CLASSES
 from labelkit.cli.main import EXIT_CODES, PANELS
-from labelkit.config.base import flag
+from labelkit.config.base import shell_name
 from labelkit.config.presets import available_presets
 from labelkit.data.registry import DATASETS
 from labelkit.methods.registry import METHODS
@@ -61,8 +61,8 @@ def test_commands_stand_in_the_order_of_help() -> None:
 @pytest.mark.parametrize("config", CONFIG_CLASSES, ids=lambda config: "-".join(config.command))
 def test_the_page_of_a_command_has_every_field_of_its_config(config: Any, pages: dict[str, str]) -> None:
     page = page_of(config.command, pages)
-    for name in config.model_fields:
-        assert f"`{flag(name)}`" in page
+    for name, field in config.model_fields.items():
+        assert f"`{shell_name(name, field)}`" in page
 
 
 def test_bounds_choices_and_defaults_stand_in_their_columns(pages: dict[str, str]) -> None:

@@ -1,0 +1,43 @@
+"""Options of ``labelkit start``: from a folder of photos to a table of labels."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar
+
+from pydantic import Field
+
+from labelkit.config.base import option
+from labelkit.config.memory import MemoryConfig
+
+
+class StartConfig(MemoryConfig):
+    """``labelkit start``."""
+
+    command: ClassVar[tuple[str, ...]] = ("start",)
+
+    photos: Path = Field(
+        ..., description="Folder of photos; folders in it are searched too.", json_schema_extra={"positional": True}
+    )
+    labels: Path | None = Field(
+        None,
+        description="CSV path,label of some photos. Labels of earlier calls, and those filled in in next.csv, are "
+        "kept. Default: none, which gives groups without names.",
+        json_schema_extra=option("Labels", preset=False),
+    )
+    out: Path | None = Field(
+        None, description="Folder to write; default: PHOTOS-labeled.", json_schema_extra=option("Output", preset=False)
+    )
+    backbone: str = Field(
+        "auto",
+        description="Network that describes the photos, by name: its published weights are fetched if they are not "
+        "here. auto: the best one at hand, nothing is fetched; pixels: no network.",
+    )
+    num_classes: int | None = Field(None, ge=2, description="Number of classes, if you know it; default: estimated.")
+    min_confidence: float = Field(0.8, ge=0, le=1, description="Below this confidence a photo is unsure.")
+    seed: int = Field(0, ge=0, description="Seed of all steps.", json_schema_extra=option("Run"))
+    dry_run: bool = Field(
+        False,
+        description="Say what would be done and how long it takes; write nothing.",
+        json_schema_extra=option("Run"),
+    )

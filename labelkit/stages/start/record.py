@@ -1,0 +1,97 @@
+"""What ``start`` has done in its folder: read before each step, written after it.
+
+A step is done if its command, and the digests of what it reads, are those that were noted, and its files are there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from labelkit.errors import StoreError
+from labelkit.store.commit import canonical_json, commit_json
+
+RECORD = "start.json"
+_VERSION = 1
+
+
+@dataclass
+class Record:
+    """``start.json``.
+
+    Attributes:
+        path: of the file.
+        rounds: for each its ``inputs`` (digest of photos, labels, options), ``photos`` (digest of the listing),
+            ``backbone``, ``store``, and the names of its results, ``groups`` and ``answer``.
+        steps: by name, what was done: ``command``, ``inputs`` (digest), ``files``, and ``values`` that are told.
+    """
+
+    path: Path
+    rounds: list[dict[str, Any]] = field(default_factory=list)
+    steps: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, folder: Path) -> Record:
+        """Read the record of a folder; an empty one if there is none.
+
+        Raises:
+            StoreError: the file is damaged, or of a later version.
+        """
+        path = folder / RECORD
+        try:
+            data = json.loads(path.read_bytes())
+        except FileNotFoundError:
+            return cls(path)
+        except (OSError, ValueError) as error:
+            raise StoreError(str(path), f"cannot be read: {error}", "Restore it, or choose another --out.") from error
+        if not isinstance(data, dict) or data.get("version") != _VERSION:
+            raise StoreError(str(path), "was not written by this version of labelkit", "Choose another --out.")
+        return cls(path, list(data["rounds"]), dict(data["steps"]))
+
+    def done(self, name: str, command: str, inputs: Mapping[str, object]) -> dict[str, Any] | None:
+        """Return the values of a step that was done just so; ``None`` if it has to be done."""
+        step = self.steps.get(name)
+        if step is None or step["command"] != command or step["inputs"] != digest(inputs):
+            return None
+        if not all((self.path.parent / file).exists() for file in step["files"]):
+            return None
+        values: dict[str, Any] = step["values"]
+        return values
+
+    def note(
+        self,
+        name: str,
+        command: str,
+        inputs: Mapping[str, object],
+        files: Sequence[Path],
+        values: Mapping[str, Any],
+    ) -> None:
+        """Write that a step is done.
+
+        Args:
+            name: of the step.
+            command: the command line that does it.
+            inputs: what it read.
+            files: what it made, below the folder.
+            values: what later steps use, as JSON has it.
+        """
+        made = [file.relative_to(self.path.parent).as_posix() for file in files]
+        self.steps[name] = {"command": command, "inputs": digest(inputs), "files": made, "values": dict(values)}
+        self.write()
+
+    def write(self) -> None:
+        """Replace the file.
+
+        Raises:
+            ResourceError: no room, no permission.
+        """
+        commit_json(self.path, {"version": _VERSION, "rounds": self.rounds, "steps": self.steps})
+
+
+def digest(value: object) -> str:
+    """SHA-256 of the canonical JSON of a value."""
+    return hashlib.sha256(canonical_json(value).encode()).hexdigest()

@@ -1,0 +1,306 @@
+"""From a folder of photos to a table of labels: embed, group, answer, suggest, report, each as its own command does.
+
+Photos, labels or options that change begin a round. A round has results of its own, so that an interrupted one goes on
+with the same files, and its groups keep the ids of the round before.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from labelkit.config.base import StageConfig, flag, value_text
+from labelkit.config.cluster import KMeansConfig, SSKMeansConfig
+from labelkit.config.discover import DiscoverAnswerConfig, DiscoverCategoriesConfig
+from labelkit.config.embed import EmbedConfig
+from labelkit.config.find import FindDuplicatesConfig, FindOddConfig
+from labelkit.config.labeling import SuggestConfig
+from labelkit.config.report import ReportConfig
+from labelkit.config.start import StartConfig
+from labelkit.data.datasets import ImageDataset
+from labelkit.data.registry import load_dataset
+from labelkit.errors import ConfigError, DatasetError, resource_error
+from labelkit.stages.commands import all_commands
+from labelkit.stages.progress import SilentProgress, current_progress, use_progress
+from labelkit.stages.result import Cell, SimpleResult, Table, jsonable
+from labelkit.stages.start.given import GIVEN, NEXT, collect_labels, given_csv
+from labelkit.stages.start.record import Record, digest
+from labelkit.stages.start.summary import LABELS, finish
+from labelkit.store.commit import commit_bytes
+
+REPORT, DUPLICATES, ODD = "report.html", "duplicates.csv", "odd.csv"
+
+_TIMED_PHOTOS = 16
+#: rows that the number of classes is chosen on, and random halves of them: enough for photos, and minutes less
+_MOST_ROWS, _DRAWS = 2_000, 5
+_OPTIONS = ("backbone", "num_classes", "min_confidence", "seed")
+
+
+@dataclass(frozen=True)
+class _Round:
+    """What one round works on.
+
+    Attributes:
+        folder: where everything is written.
+        record: its entry in ``start.json``.
+        before: the entry of the round before; ``None`` for the first.
+        labels: label by place of the photo.
+        num_photos: in the listing.
+    """
+
+    folder: Path
+    record: dict[str, Any]
+    before: dict[str, Any] | None
+    labels: dict[int, str]
+    num_photos: int
+
+    @property
+    def store(self) -> Path:
+        """Of its photos."""
+        return self.folder / str(self.record["store"])
+
+    @property
+    def given(self) -> Path | None:
+        """The file with the labels; ``None`` without any."""
+        return self.folder / GIVEN if self.labels else None
+
+
+def start(config: StartConfig) -> SimpleResult:
+    """Do all steps that are not done yet, and say what came of them.
+
+    Raises:
+        DatasetError: no photos, or labels that fit none.
+        ConfigError: the output is no folder, or lies among the photos; fewer classes than have labels.
+        ResourceError: no room, no permission.
+        LabelkitError: what a step cannot do; the steps before it are kept.
+    """
+    dataset = _photos(config.photos)
+    photos = config.photos.resolve()
+    folder = config.out or photos.with_name(f"{photos.name}-labeled")
+    _check_folder(folder, photos)
+    record = Record.read(folder)
+    labels = collect_labels(folder, config.labels, dataset)
+    if config.num_classes is not None and config.num_classes < len(set(labels.values())):
+        problem = f"{config.num_classes} is fewer than the {len(set(labels.values()))} classes that have labels"
+        raise ConfigError("--num-classes", problem, "Choose more, or leave it out.")
+    listing = _listing(dataset)
+    this = _round(config, record, folder, listing, labels, len(dataset))
+    steps = _steps(config, this)
+    progress = current_progress()
+    classes = f"{len(labels)} of them labeled, in {len(set(labels.values()))} classes"
+    progress.message(f"{len(dataset)} photos in {config.photos}, {classes if labels else 'none of them labeled'}")
+    for note in dataset.notes:
+        progress.message(note)
+    for number, (name, step) in enumerate(steps.items(), 1):
+        progress.message(f"{number}. {name}: {command_line(step)}")
+    minutes = None if _done(record, this, "embed", steps["embed"]) else _minutes(steps["embed"])
+    if minutes is not None:
+        progress.message(f"describing the photos takes about {minutes:.1f} minutes here; the other steps come on top")
+    if config.dry_run:
+        rows: list[list[Cell]] = [
+            [number, name, command_line(step)] for number, (name, step) in enumerate(steps.items(), 1)
+        ]
+        values: dict[str, object] = {
+            "photos": len(dataset),
+            "labeled": len(labels),
+            "embed_minutes": minutes,
+            "steps": [{"name": name, "command": command_line(step)} for name, step in steps.items()],
+        }
+        return SimpleResult(values, (), (Table("plan (nothing was written)", ["step", "what", "command"], rows),))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise resource_error(error, str(folder)) from error
+    if this.record not in record.rounds:
+        record.rounds.append(this.record)
+    record.write()
+    if labels:
+        commit_bytes(folder / GIVEN, given_csv(dataset, labels))
+    told = {name: _do(record, this, name, step) for name, step in steps.items()}
+    return finish(config, this.store, this.record, told, [folder / LABELS, folder / NEXT, folder / REPORT])
+
+
+def _photos(folder: Path) -> ImageDataset:
+    if not folder.is_dir():
+        problem = "is a file" if folder.exists() else "no such folder"
+        raise DatasetError(str(folder), problem, "Give a folder of photos.")
+    dataset = load_dataset(str(folder), data_root=Path("data"))
+    if len(dataset) < 2:
+        raise DatasetError(str(folder), "holds one photo only", "Groups need several: add photos.")
+    return dataset
+
+
+def _check_folder(folder: Path, photos: Path) -> None:
+    if folder.exists() and not folder.is_dir():
+        raise ConfigError("--out", f"{folder} is a file", "Name a folder.")
+    if photos in (folder.resolve(), *folder.resolve().parents):
+        raise ConfigError("--out", f"{folder} lies among the photos", "Name a folder outside of them.")
+
+
+def _listing(dataset: ImageDataset) -> str:
+    """Digest of names, sizes and times of all files: another one means other photos."""
+    assert dataset.root is not None
+    found: list[list[object]] = []
+    for name in dataset.sample_ids:
+        try:
+            status = (dataset.root / name).stat()
+        except OSError:  # embed will say why it cannot be read
+            found.append([name])
+        else:
+            found.append([name, status.st_size, status.st_mtime_ns])
+    return digest(found)
+
+
+def _round(
+    config: StartConfig, record: Record, folder: Path, listing: str, labels: dict[int, str], num_photos: int
+) -> _Round:
+    """The round that goes on, or a new one if photos, labels or options changed."""
+    options = {name: value for name, value in config.to_yaml_dict().items() if name in _OPTIONS}
+    inputs = digest({"photos": listing, "labels": sorted(labels.items()), **options})
+    if record.rounds and record.rounds[-1]["inputs"] == inputs:
+        *earlier, mine = record.rounds
+        return _Round(folder, mine, earlier[-1] if earlier else None, labels, num_photos)
+    number = len(record.rounds) + 1
+    before = record.rounds[-1] if record.rounds else None
+    suffix = "" if number == 1 else f"-{number}"
+    store = f"photos{suffix}.h5"
+    if before is not None and (before["photos"], before["backbone"]) == (listing, config.backbone):
+        store = before["store"]
+    # confidences can be checked where a class has two labels, and are wanted where a photo has none
+    can_answer = len(set(labels.values())) < len(labels) < num_photos
+    mine = {
+        "inputs": inputs,
+        "photos": listing,
+        "backbone": config.backbone,
+        "store": store,
+        "groups": f"groups{suffix}",
+        "answer": f"answer{suffix}" if can_answer else None,
+    }
+    return _Round(folder, mine, before, labels, num_photos)
+
+
+def _steps(config: StartConfig, this: _Round) -> dict[str, StageConfig]:
+    """The options of each step, by its name, in order."""
+    groups, answer = str(this.record["groups"]), this.record["answer"]
+    folder, given = this.folder, this.given
+    shared: dict[str, Any] = {"max_memory": config.max_memory, "seed": config.seed}
+    old_store = None if this.before is None else folder / str(this.before["store"])
+    reuse = None if old_store is None or old_store == this.store else (old_store,)
+    steps: dict[str, StageConfig] = {
+        "embed": EmbedConfig(
+            dataset=str(config.photos),
+            split="all",
+            label_split="none",
+            backbone=config.backbone,
+            pretrained=config.backbone not in ("auto", "pixels"),
+            batch_size=32,
+            reuse=reuse if this.before is not None and this.before["backbone"] == config.backbone else None,
+            out=this.store,
+            **shared,
+        )
+    }
+    earlier: dict[str, Any] = {}
+    if this.before is not None:
+        earlier = {"previous": old_store, "previous_result": this.before["groups"]}
+    named = {"index": this.store, "result": groups, "overwrite": True, **earlier, **shared}
+    if config.num_classes is None:
+        steps["groups"] = DiscoverCategoriesConfig(labels=given, max_rows=_MOST_ROWS, num_draws=_DRAWS, **named)
+    elif given is not None:
+        steps["groups"] = SSKMeansConfig(labels=given, num_clusters=config.num_classes, **named)
+    else:
+        steps["groups"] = KMeansConfig(num_clusters=config.num_classes, **named)
+    if answer is not None:
+        steps["answer"] = DiscoverAnswerConfig(
+            index=this.store,
+            labels=given,
+            grouping=groups,
+            result=str(answer),
+            min_confidence=config.min_confidence,
+            overwrite=True,
+            **shared,
+        )
+    if len(this.labels) < this.num_photos:
+        steps["suggest"] = SuggestConfig(
+            index=this.store,
+            labels=given,
+            result=str(answer or groups),
+            out=folder / NEXT,
+            dataset=str(config.photos),
+            overwrite=True,
+            seed=config.seed,
+        )
+    looked = {"index": this.store, "dataset": str(config.photos), "overwrite": True, "max_memory": config.max_memory}
+    steps["duplicates"] = FindDuplicatesConfig(out=folder / DUPLICATES, **looked)
+    steps["odd"] = FindOddConfig(out=folder / ODD, **looked)
+    steps["report"] = ReportConfig(
+        index=this.store,
+        result=str(answer or groups),
+        out=folder / REPORT,
+        projection="pca",
+        dataset=str(config.photos),
+        overwrite=True,
+        seed=config.seed,
+    )
+    return steps
+
+
+def command_line(config: StageConfig) -> str:
+    """Return the command that does a step, with the options that differ from the defaults."""
+    words = ["labelkit", *config.command]
+    for name, field in type(config).model_fields.items():
+        value = getattr(config, name)
+        if not field.is_required() and value == field.get_default(call_default_factory=True):
+            continue
+        if isinstance(value, bool):
+            words.append(flag(name) if value else f"--no-{flag(name)[2:]}")
+        else:
+            text = value_text(value, longest=None)
+            words += [flag(name), f"'{text}'" if " " in text else text]
+    return " ".join(words)
+
+
+def _inputs(this: _Round, name: str) -> dict[str, object]:
+    """What a step reads, beside its options: photos alone, or photos and labels."""
+    if name in ("embed", "duplicates", "odd"):
+        return {"photos": this.record["photos"]}
+    return {"round": this.record["inputs"]}
+
+
+def _key(this: _Round, name: str, config: StageConfig) -> tuple[str, str]:
+    """Name and command that a step is noted under; a store is taken whatever store its rows were copied from."""
+    return (this.store.name, "embed") if name == "embed" else (name, command_line(config))
+
+
+def _done(record: Record, this: _Round, name: str, config: StageConfig) -> dict[str, Any] | None:
+    return record.done(*_key(this, name, config), _inputs(this, name))
+
+
+def _do(record: Record, this: _Round, name: str, config: StageConfig) -> dict[str, Any]:
+    """Do a step, unless it is done; return what its command told."""
+    key, command = _key(this, name, config)
+    progress = current_progress()
+    found = _done(record, this, name, config)
+    if found is not None:
+        progress.message(f"{name}: done before")
+        return found
+    started = time.monotonic()
+    result, fault = all_commands()[config.command].run(config)
+    if fault is not None:
+        raise fault
+    values = jsonable(result.to_json())
+    assert isinstance(values, dict)
+    record.note(key, command, _inputs(this, name), [path for path in result.made() if path.exists()], values)
+    progress.message(f"{name}: {time.monotonic() - started:.0f} s")
+    return values
+
+
+def _minutes(config: StageConfig) -> float | None:
+    """Estimate how long the photos take, by a few of them."""
+    assert isinstance(config, EmbedConfig)
+    with use_progress(SilentProgress()):
+        short = config.model_copy(update={"dry_run": True, "batch_size": _TIMED_PHOTOS // 2, "reuse": None})
+        result, _ = all_commands()[config.command].run(short)
+    found = result.to_json()["estimated_minutes"]
+    return float(found) if isinstance(found, int | float) else None

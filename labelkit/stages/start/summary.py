@@ -1,0 +1,139 @@
+"""What ``start`` leaves in the end: the table of labels, and a few plain sentences."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from labelkit.config.start import StartConfig
+from labelkit.stages.progress import current_progress
+from labelkit.stages.result import SimpleResult, Table
+from labelkit.store.commit import commit_bytes
+from labelkit.store.embeddings import EmbeddingStore, open_store
+from labelkit.store.results import Result, read_result
+
+LABELS = "labels.csv"
+COLUMNS = ("path", "label", "kind", "confidence")
+"""Of ``labels.csv``. kind: given (your label), known (a class with labels), new (a group without a name), unsure (the
+label is a guess). confidence: chance that the label is right, in [0, 1]; empty where nothing is known of it."""
+
+
+def finish(
+    config: StartConfig,
+    path: Path,
+    this: Mapping[str, Any],
+    told: Mapping[str, Mapping[str, Any]],
+    made: Sequence[Path],
+) -> SimpleResult:
+    """Write the table of labels, and say what was found.
+
+    Args:
+        config: of the command.
+        path: the store.
+        this: entry of the round in ``start.json``.
+        told: what each step told, by its name.
+        made: files to name, the table first.
+    """
+    store = open_store(path)
+    result = read_result(store, str(this["answer"] or this["groups"]))
+    rows = _rows(store, result, this)
+    commit_bytes(made[0], _csv(rows))
+    counts = {kind: sum(row[2] == kind for row in rows) for kind in ("given", "known", "new", "unsure")}
+    sentences = _sentences(config, told, rows, counts, made)
+    for name, reason in store.skipped[:5]:
+        current_progress().warning(f"{name}: left out, {reason}")
+    values: dict[str, object] = {
+        "out": made[0].parent,
+        "store": path,
+        "labels": made[0],
+        "result": result.name,
+        "photos": len(rows),
+        "classes": len({row[1] for row in rows}),
+        "counts": counts,
+        "copies": told["duplicates"]["spare_images"],
+        "odd": told["odd"]["odd_images"],
+        "described_now": 0 if told["embed"]["already_done"] else len(rows) - told["embed"]["reused"],
+        "skipped": [{"path": name, "reason": reason} for name, reason in store.skipped],
+        "sentences": sentences,
+    }
+    there = tuple(file for file in made if file.exists())
+    return SimpleResult(values, (made[0].parent, *there), (Table("", ["what was found"], [[s] for s in sentences]),))
+
+
+def _rows(store: EmbeddingStore, result: Result, this: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:
+    """Path, label, kind and confidence of each photo, in the order of the store."""
+    arrays = result.arrays
+    ids = np.asarray(arrays[next(key for key in ("group_ids", "pseudo_labels", "cluster_ids") if key in arrays)])
+    names = list(arrays["names"]) if "names" in arrays else None
+    labels = [str(group) if names is None else names[int(group)] for group in ids]
+    if this["answer"] is not None:
+        kinds = [list(arrays["decision_names"])[int(kind)] for kind in arrays["decisions"]]
+        confidences = [f"{value:.4f}" for value in np.asarray(arrays["confidence"])]
+    else:
+        given = np.asarray(arrays["labeled"], dtype=bool) if "labeled" in arrays else np.zeros(store.n, dtype=bool)
+        kinds = ["given" if is_given else "new" for is_given in given]
+        confidences = ["1.0000" if is_given else "" for is_given in given]
+    return list(zip(store.sample_ids, labels, kinds, confidences, strict=True))
+
+
+def _csv(rows: Sequence[tuple[str, str, str, str]]) -> bytes:
+    buffer = io.StringIO(newline="")
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    writer.writerows(rows)
+    # bytes of a file name that are no text become backslash escapes
+    return buffer.getvalue().encode("utf-8", "backslashreplace")
+
+
+def _sentences(
+    config: StartConfig,
+    told: Mapping[str, Mapping[str, Any]],
+    rows: Sequence[tuple[str, str, str, str]],
+    counts: Mapping[str, int],
+    made: Sequence[Path],
+) -> list[str]:
+    table, following, page = made
+    said = [_classes_sentence(config, told["groups"], rows)]
+    answered = [float(row[3]) for row in rows if row[2] in ("known", "new") and row[3]]
+    unlabeled = len(rows) - counts["given"]
+    if "answer" in told:
+        right = round(sum(answered))
+        said.append(
+            f"{len(answered)} of {unlabeled} photos without a label are answered at confidence "
+            f"{config.min_confidence:g} or more ({counts['known']} known classes, {counts['new']} new groups); "
+            f"expect about {right} of these to be right. The other {counts['unsure']} are unsure."
+        )
+    elif counts["given"] == len(rows):
+        said.append("Every photo has a label already: nothing is left to answer.")
+    elif counts["given"]:
+        said.append("No class has two labels yet, so no confidence can be checked: photos are grouped, not answered.")
+    else:
+        said.append("No photo has a label yet: groups have numbers, and nothing says how sure they are.")
+    if "suggest" in told:
+        said.append(
+            f"Label next: the {len(told['suggest']['images'])} photos in {following}. Fill in its column label, and "
+            "call the same command again."
+        )
+    spare, odd = told["duplicates"]["spare_images"], told["odd"]["odd_images"]
+    if spare or odd:
+        said.append(
+            f"{spare} photos are copies of others ({made[0].parent / 'duplicates.csv'}), and {odd} are odd: blank, "
+            f"dark, blurred, tiny or unlike all others ({made[0].parent / 'odd.csv'})."
+        )
+    else:
+        said.append("No photo is a copy of another, and none is odd.")
+    said.append(f"The table is {table}, the page to look at is {page}.")
+    return said
+
+
+def _classes_sentence(config: StartConfig, groups: Mapping[str, Any], rows: Sequence[tuple[str, str, str, str]]) -> str:
+    used = len({row[1] for row in rows})
+    if config.num_classes is not None:
+        return f"{len(rows)} photos in {used} groups, as many as you asked for."
+    low, high = groups["interval"]
+    return f"{len(rows)} photos in {used} classes; between {low} and {high} fit nearly as well."

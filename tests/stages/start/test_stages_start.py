@@ -1,0 +1,215 @@
+"""``labelkit start``: from a folder to a table, again with more photos or labels, after a kill, and with bad input."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from labelkit.cli.main import main
+from labelkit.config.start import StartConfig
+from labelkit.stages.start import record as records
+from labelkit.stages.start.run import start
+from PIL import Image
+
+COLORS = {"red": (200, 40, 40), "green": (40, 200, 40), "blue": (40, 40, 200)}
+
+
+def add_photos(folder: Path, numbers: range, seed: int) -> None:
+    """Noisy squares of one color, named without it; photo i has color i mod 3."""
+    rng = np.random.default_rng(seed)
+    for i in numbers:
+        pixels = np.array(list(COLORS.values())[i % 3]) + rng.normal(0, 12, (16, 16, 3))
+        Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(folder / f"{i:03d}.png")
+
+
+def color(path: str) -> str:
+    return list(COLORS)[int(path[:3]) % 3]
+
+
+def write_labels(path: Path, numbers: list[int]) -> Path:
+    path.write_text("path,label\n" + "".join(f"{i:03d}.png,{color(f'{i:03d}.png')}\n" for i in numbers))
+    return path
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    add_photos(folder, range(30), seed=0)
+    return folder
+
+
+def run(photos: Path, **options: object) -> dict[str, object]:
+    return start(StartConfig(photos=photos, backbone="pixels", **options)).to_json()  # type: ignore[arg-type]
+
+
+def table(folder: Path) -> dict[str, dict[str, str]]:
+    with (folder / "labels.csv").open() as file:
+        return {row["path"]: row for row in csv.DictReader(file)}
+
+
+def test_photos_and_a_few_labels_become_a_table(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    known = write_labels(tmp_path / "known.csv", [0, 1, 3, 4, 6, 7])
+
+    assert main(["start", str(photos), "--labels", str(known), "--backbone", "pixels"]) == 0
+
+    folder = tmp_path / "photos-labeled"
+    rows = table(folder)
+    assert len(rows) == 30
+    assert {rows[f"{i:03d}.png"]["kind"] for i in (0, 1, 3, 4, 6, 7)} == {"given"}
+    assert {row["label"] for path, row in rows.items() if color(path) == "red"} == {"red"}
+    assert {row["label"] for path, row in rows.items() if color(path) == "green"} == {"green"}
+    assert len({row["label"] for path, row in rows.items() if color(path) == "blue"} & {"red", "green"}) == 0
+    assert (folder / "report.html").is_file()
+    assert (folder / "next.csv").read_text().startswith("path,label")
+    told = capsys.readouterr()
+    assert "30 photos in 3 classes" in told.out
+    assert "labelkit discover categories --index" in told.err
+
+
+def test_without_labels_photos_are_grouped(photos: Path, tmp_path: Path) -> None:
+    run(photos)
+
+    rows = table(tmp_path / "photos-labeled")
+    groups = {(color(path), row["label"]) for path, row in rows.items()}
+    assert len(groups) == 3
+    assert {row["kind"] for row in rows.values()} == {"new"}
+    assert {row["confidence"] for row in rows.values()} == {""}
+
+
+def test_second_call_finds_everything_done(photos: Path, tmp_path: Path) -> None:
+    run(photos, num_classes=3)
+    folder = tmp_path / "photos-labeled"
+    before = {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in folder.rglob("*") if path.is_file()}
+
+    run(photos, num_classes=3)
+
+    after = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    assert after == {path: data for path, (_, data) in before.items()}
+    store = folder / "photos.h5"
+    assert store.stat().st_mtime_ns == before[store][0]
+
+
+def test_labels_filled_in_in_the_suggestions_are_taken(photos: Path, tmp_path: Path) -> None:
+    run(photos, num_classes=3)
+    folder = tmp_path / "photos-labeled"
+    with (folder / "next.csv").open() as file:
+        suggested = [row["path"] for row in csv.DictReader(file)]
+    (folder / "next.csv").write_text("path,label\n" + "".join(f"{path},{color(path)}\n" for path in suggested))
+
+    run(photos, num_classes=3)
+
+    rows = table(folder)
+    assert all(rows[path]["kind"] == "given" for path in suggested)
+    assert all(row["label"] == color(path) for path, row in rows.items())
+
+
+def test_more_photos_go_on_and_groups_keep_their_names(photos: Path, tmp_path: Path) -> None:
+    run(photos, num_classes=3)
+    before = table(tmp_path / "photos-labeled")
+    add_photos(photos, range(30, 42), seed=1)
+
+    told = run(photos, num_classes=3)
+
+    after = table(tmp_path / "photos-labeled")
+    assert told["described_now"] == 12
+    assert len(after) == 42
+    assert {path: after[path]["label"] for path in before} == {path: row["label"] for path, row in before.items()}
+
+
+@pytest.mark.parametrize("step", [3, *(pytest.param(step, marks=pytest.mark.slow) for step in (1, 2, 4, 5, 6, 7))])
+def test_interrupted_after_any_step_it_ends_with_the_same_bytes(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    known = write_labels(tmp_path / "known.csv", [0, 1, 3, 4, 6, 7])
+    out = tmp_path / "out"
+    run(photos, labels=known, out=out, num_classes=3)
+    whole = {path.relative_to(out): path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    shutil.rmtree(out)
+    noted = records.Record.note
+    calls = []
+
+    def stop(self: records.Record, *given: object) -> None:
+        calls.append(given[0])
+        if len(calls) == step:
+            raise KeyboardInterrupt
+        noted(self, *given)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(records.Record, "note", stop)
+        with pytest.raises(KeyboardInterrupt):
+            run(photos, labels=known, out=out, num_classes=3)
+    run(photos, labels=known, out=out, num_classes=3)
+
+    again = {path.relative_to(out): path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    assert again.keys() == whole.keys()
+    for name, data in whole.items():
+        if name.name != "start.json":  # seconds of the steps
+            assert again[name] == data, name
+
+
+def test_dry_run_writes_nothing(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["start", str(photos), "--backbone", "pixels", "--dry-run", "--json"]) == 0
+
+    plan = json.loads(capsys.readouterr().out)
+    assert [step["name"] for step in plan["steps"]] == ["embed", "groups", "suggest", "duplicates", "odd", "report"]
+    assert not (tmp_path / "photos-labeled").exists()
+
+
+def test_all_photos_labeled_leaves_nothing_to_answer(photos: Path, tmp_path: Path) -> None:
+    known = write_labels(tmp_path / "known.csv", list(range(30)))
+
+    told = run(photos, labels=known)
+
+    assert "nothing is left to answer" in " ".join(told["sentences"])  # type: ignore[arg-type]
+    assert {row["kind"] for row in table(tmp_path / "photos-labeled").values()} == {"given"}
+
+
+def test_one_label_a_class_is_grouped_and_said(photos: Path, tmp_path: Path) -> None:
+    known = write_labels(tmp_path / "known.csv", [0, 1])
+
+    told = run(photos, labels=known, num_classes=3)
+
+    assert "No class has two labels yet" in " ".join(told["sentences"])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["missing"], 3, "no such folder"),
+        (["empty"], 3, "no images"),
+        (["single"], 3, "holds one photo only"),
+        (["photos", "--labels", "none.csv"], 3, "No such file"),
+        (["photos", "--labels", "strangers.csv"], 3, "2 of 2 images are not among those of the folder"),
+        (["photos", "--out", "photos/inside"], 2, "lies among the photos"),
+        (["photos", "--out", "known.csv"], 2, "is a file"),
+        (["photos", "--labels", "three.csv", "--num-classes", "2"], 2, "fewer than the 3 classes"),
+    ],
+)
+def test_bad_input_is_one_error_before_any_work(
+    photos: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: list[str],
+    code: int,
+    said: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "single").mkdir()
+    add_photos(tmp_path / "single", range(1), seed=0)
+    write_labels(tmp_path / "known.csv", [0])
+    write_labels(tmp_path / "three.csv", [0, 1, 2])
+    (tmp_path / "strangers.csv").write_text("path,label\nx.png,red\ny.png,red\n")
+
+    assert main(["start", *words, "--backbone", "pixels"]) == code
+
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "photos-labeled").exists()
