@@ -111,8 +111,8 @@ def test_the_loss_alone_finds_what_minimizes_it() -> None:
     ("count", "dim", "published", "refined", "loss"),
     [
         (100, 5, 0.763479, 0.6924, -2.795857),
-        (100, 10, 0.457278, 0.3422, -3.455158),
-        (100, 16, 0.326188, 0.2130, -3.714486),
+        pytest.param(100, 10, 0.457278, 0.3422, -3.455158, marks=pytest.mark.slow),
+        pytest.param(100, 16, 0.326188, 0.2130, -3.714486, marks=pytest.mark.slow),
     ],
 )
 def test_vectors_are_spread_better_than_the_published_ones(

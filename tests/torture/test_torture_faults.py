@@ -188,7 +188,7 @@ SUBJECTS = {
 }
 
 
-@sized(sample=3, full=100_000)
+@sized(sample=1, full=100_000)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", SUBJECTS)
 def test_a_fault_at_any_call_loses_nothing_and_the_same_again_ends_the_same(

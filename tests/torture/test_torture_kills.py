@@ -194,7 +194,7 @@ def _kill(place: Place, name: str, count: int, tmp_path: Path, tally: Tally) -> 
     assert killed >= count, f"killed only {killed} times"
 
 
-SAMPLE = {"embed": 3, "cluster": 1, "train softmax": 2}
+SAMPLE = {"embed": 1, "cluster": 1, "train softmax": 1}
 FULL = {"embed": 45, "embed --dense": 30}
 
 

@@ -17,6 +17,8 @@ from labelkit.stages.compare.runs import DataFacts, method_config
 from labelkit.stages.read.networks import run_network
 from labelkit.stages.train.run import dataset_label, run_folder, train_method
 
+ONE_OF_EACH_FAMILY = ("cotap", "flipclass", "lmcs", "san", "sela", "softmax", "supervised")
+
 
 def weights(run: Path) -> dict[str, Any]:
     return {name: tensor.numpy() for name, tensor in run_network(run).network.state_dict().items()}
@@ -176,7 +178,9 @@ def test_a_dry_run_tells_the_plan_and_writes_nothing(
     assert plan["config"]["epochs"] == 1
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    "method", [pytest.param(name, marks=[] if name in ONE_OF_EACH_FAMILY else pytest.mark.slow) for name in METHODS]
+)
 def test_a_dry_run_of_every_method_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str) -> None:
     monkeypatch.chdir(tmp_path)
     facts = DataFacts(num_classes=10, test_split="test", holdout=0.25)
