@@ -123,7 +123,7 @@ BASES = {
 }
 
 
-@sized(sample=40, full=2_500)
+@sized(sample=16, full=2_500)
 @pytest.mark.parametrize("base", BASES)
 def test_a_mutated_file_is_refused_or_read(
     tmp_path: Path, store: Path, opener: Worker, canary: Canary, tally: Tally, base: str, count: int

@@ -28,7 +28,7 @@ def loader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
 
 
 @pytest.mark.parametrize("environment", [{}, SWITCH], ids=["", "switch"])
-@sized(sample=8, full=1_000)
+@sized(sample=4, full=1_000)
 def test_a_malicious_file_is_refused_and_runs_nothing(
     tmp_path: Path, loader: Worker, tally: Tally, environment: dict[str, str], count: int
 ) -> None:
