@@ -61,7 +61,9 @@ def labels_to_use(
 
     A file, or a result of another store, adds to the labels of the store that training may use; where both have one,
     the file's counts, and a message says of how many images they differ. A result of this store stands alone, since
-    ``labelkit label`` began it with the labels of the store, or was told not to.
+    ``labelkit label`` began it with the labels of the store, or was told not to. If training may use no label of the
+    store, and none of its classes is among those given (its own are years or places, say), there is no truth here, and
+    the classes are those given.
 
     Args:
         option: ``--labels``: a CSV file, the name of a result of ``labelkit label``, the path of a result of another
@@ -93,17 +95,30 @@ def labels_to_use(
         if label_column is not None:
             raise ConfigError("--label-column", f"{option} is a result and has no columns", "Leave it out.")
         result = read_labels(store, name)
-        labels, class_names = _of_store(result, names)
+        labels, class_names, truth = _apart(*_of_store(result, names), truth, store)
         source: dict[str, object] = {"result": result.name, "content_digest": result.content_digest}
         return GivenLabels(labels[rows], truth, class_names, str(result.path), source)
     placed = placed_labels(option, LabeledImages.of_store(store), label_column)
-    every, class_names = numbered(placed.texts, names, store.n)
+    every, class_names, truth = _apart(*numbered(placed.texts, names, store.n), truth, store)
     labels = every[rows]
     outside = len(placed.texts) - int((labels >= 0).sum())
     if outside:
         current_progress().message(f"{placed.where}: {outside} labels are of images that are not used here")
     source = placed.source | ({} if own_labels else {"own_labels": False})
     return GivenLabels(merged(labels, own, placed.where, str(store.path)), truth, class_names, placed.where, source)
+
+
+def _apart(
+    labels: NDArray[np.int64], class_names: tuple[str, ...], truth: NDArray[np.int64], store: EmbeddingStore
+) -> tuple[NDArray[np.int64], tuple[str, ...], NDArray[np.int64]]:
+    """Drop truth and classes of a store that are of another kind than given labels, and must not be used either."""
+    used = np.unique(labels[labels >= 0])
+    usable = store.labeled is not None and bool(np.asarray(store.labeled).any())
+    if usable or not {class_names[label] for label in used.tolist()}.isdisjoint(store.class_names):
+        return labels, class_names, truth
+    place = np.full(len(class_names) + 1, -1, dtype=np.int64)  # the last for -1
+    place[used] = np.arange(len(used))
+    return place[labels], tuple(class_names[label] for label in used.tolist()), np.full_like(truth, -1)
 
 
 def merged(labels: NDArray[np.int64], own: NDArray[np.int64], where: str, there: str) -> NDArray[np.int64]:
@@ -117,7 +132,8 @@ def merged(labels: NDArray[np.int64], own: NDArray[np.int64], where: str, there:
 def with_labels(store: EmbeddingStore, option: Path | None, label_column: str | None = None) -> EmbeddingStore:
     """Return the store with the labels of ``--labels`` in place of its own where they give some.
 
-    For commands that show labels or judge by them. All known labels of the store stay.
+    For commands that show labels or judge by them. All known labels of the store stay, unless they are of another kind;
+    see ``labels_to_use``.
 
     Raises:
         As ``labels_to_use``.

@@ -67,7 +67,7 @@ def choose_labeled_splits(
         gallery: split whose labels are known.
         queries: split whose labels are to be found.
         labels: ``--labels``: only these labels of the gallery are known, and their rows are no queries; the splits may
-            then be the same. Where the store has no labels, they are those of all rows.
+            then be the same. Where the store has no labels of these classes, all rows are judged by them.
         label_column: header of the column of labels of a CSV; None for the usual one.
         memory: bound on the votes of neighbors; None for no bound.
         linear: whether a classifier is trained besides, on a copy of the rows.
@@ -79,7 +79,8 @@ def choose_labeled_splits(
         DatasetError: ``labels`` cannot be used, or gives none to the gallery.
         ConfigError: no such split, both are the same, or they do not fit into the memory.
     """
-    if store.labels is None or not (np.asarray(store.labels) >= 0).any():
+    every = np.arange(store.n, dtype=np.int64)
+    if not (labels_to_use(labels, store, every, label_column=label_column).truth >= 0).any():
         store, labels, label_column = with_labels(store, labels, label_column), None, None
     if leave_one_out and not store.split_names and (gallery, queries) == ("train", "test"):
         gallery = queries = "all"
@@ -91,7 +92,6 @@ def choose_labeled_splits(
         known, asked = _labeled_rows(store, gallery, "--gallery"), _labeled_rows(store, queries, "--queries")
         known_labels, class_names = np.asarray(store.labels, dtype=np.int64)[known], tuple(store.class_names)
     else:
-        every = np.arange(store.n, dtype=np.int64)
         given = labels_to_use(labels, store, every, label_column=label_column, own_labels=False)
         known = split_rows(store, gallery, option="--gallery")
         known = known[given.labeled[known]]

@@ -256,3 +256,22 @@ def test_a_result_of_labels_is_kept_with_where_another_stores_labels_are_from(
     assert answer.code == 0, answer.err
     source = read_result(second, "ss-kmeans").params["labels"]
     assert (source["store"], source["result"]) == ("5.h5", "labels-1")
+
+
+def test_classes_of_another_kind_that_must_not_be_used_do_not_mix_with_given_ones(
+    labelkit: Labelkit, plain: EmbeddingStore, tmp_path: Path
+) -> None:
+    lines = [f"{name}/{row:02d}.png,{kind}" for name, kind in (("ant", "six"), ("cat", "four")) for row in range(5)]
+    path = write(tmp_path / "legs.csv", *lines)
+    label_images(LabelConfig(index=plain.path, from_=path))
+
+    for option in (path, Path("labels-1")):
+        given = labels_to_use(option, plain, np.arange(plain.n))
+        assert given.class_names == ("four", "six")
+        assert (given.truth == -1).all()
+        assert [given.class_names[label] for label in given.labels[given.labeled]] == ["six"] * 5 + ["four"] * 5
+    found = labelkit("discover", "snowball", "--index", plain.path, "--labels", path)
+    assert found.code == 0, found.err
+    knn = labelkit("evaluate", "knn", "--index", plain.path, "-k", "3", "--labels", path, "--json")
+    assert knn.json["leave_one_out"] is True
+    assert set(knn.json["per_class"]) == {"four", "six"}
