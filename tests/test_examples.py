@@ -390,3 +390,19 @@ def test_suggested_labels_print_and_keep_their_scores(tmp_path: Path) -> None:
     assert [run["labels"] for run in runs] == [[10, 20]] * 4
     for classifier in ("logistic regression", "nearest label"):
         assert found["both", classifier]["accuracy"][0][1] > found["random", classifier]["accuracy"][0][1]
+
+
+@pytest.mark.slow
+def test_bundled_photos_are_sorted_in_one_command(tmp_path: Path) -> None:
+    photos, out = ROOT / "examples" / "photos", tmp_path / "labeled"
+
+    assert main(["start", str(photos), "--labels", str(photos / "labels.csv"), "--out", str(out)]) == 0
+
+    def column(path: Path, name: str) -> dict[str, str]:
+        with path.open(newline="") as file:
+            return {row["path"]: row[name] for row in csv.DictReader(file)}
+
+    truth, kinds = column(photos / "truth.csv", "label"), column(out / "labels.csv", "kind")
+    answered = {path: label for path, label in column(out / "labels.csv", "label").items() if kinds[path] == "known"}
+    assert len(answered) >= 60
+    assert sum(truth[path] == label for path, label in answered.items()) >= 0.9 * len(answered)

@@ -102,6 +102,7 @@ def write_table(path: Path, header: list[str], rows: list[list[object]]) -> None
 def write_photos() -> None:
     """The photos of which the README says "yours"."""
     write_digits(Path("photos"), str, range(10), 3)
+    Path("examples").symlink_to(ROOT / "examples")
 
 
 def write_omniglot() -> None:

@@ -16,6 +16,7 @@ from accelerate.utils import broadcast_object_list, gather_object
 from torch import Tensor, nn
 
 from labelkit.data.keyed_random import keyed_generator
+from labelkit.engine.allocator import keep_freed_memory
 from labelkit.engine.compute_device import compute_device
 from labelkit.errors import ResourceError
 
@@ -39,6 +40,8 @@ class Runtime:
         use_cpu = compute_device(device).type == "cpu"
         if precision == "fp16" and use_cpu:
             raise ResourceError("--precision fp16", "needs a GPU", "Use bf16 or float32 on a CPU.")
+        if use_cpu:
+            keep_freed_memory()
         if threads is not None:
             torch.set_num_threads(threads)
         mixed = {"float32": "no", "bf16": "bf16", "fp16": "fp16"}[precision]
