@@ -77,7 +77,9 @@ def embed(folder: Path, options: argparse.Namespace) -> tuple[Path, float]:
     started = time.monotonic()
     index = folder.with_suffix(".h5")
     embed_images(
-        EmbedConfig(dataset=str(folder), out=index, backbone=options.backbone, label_split="none", **network)  # type: ignore[arg-type]
+        EmbedConfig(
+            dataset=str(folder), out=index, backbone=options.backbone, label_split="none", batch_size=32, **network
+        )
     )
     return index, time.monotonic() - started
 

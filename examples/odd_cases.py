@@ -52,7 +52,7 @@ def main() -> None:
     add_options(parser)
     parser.add_argument("--strangers", required=True, help="folder of other photos")
     parser.add_argument("--num-strangers", type=int, default=4)
-    parser.add_argument("--per-kind", type=int, default=20, help="planted images of each other kind")
+    parser.add_argument("--per-kind", type=int, default=4, help="planted images of each other kind")
     options = parser.parse_args()
     generator = np.random.default_rng(options.seed)
     with tempfile.TemporaryDirectory() as scratch:

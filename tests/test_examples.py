@@ -19,6 +19,7 @@ from labelkit.methods.registry import METHODS
 from labelkit.stages.commands import Command
 from PIL import Image
 from tests.pages import PAGES, README, ROOT, code_blocks, command_lines
+from tests.textures import photo
 
 # What ``labelkit config`` resolves without running it; for the others only the options are looked at.
 STAGES = {config.command[0] for config in CONFIG_CLASSES}
@@ -222,6 +223,26 @@ def test_discovery_from_a_few_labels_prints_and_keeps_its_tables(tmp_path: Path)
     for name, row in kept["precision"].items():
         assert f"| {name} | {row['20']['mean']:.1f} ± 0.0 " in done.stdout
     assert kept["error"]["20"]["snowball, min"]["error"]["mean"] < kept["error"]["20"]["no discovery"]["error"]["mean"]
+
+
+@pytest.mark.slow
+def test_planted_copies_and_odd_images_are_found(tmp_path: Path) -> None:
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    for seed in range(60):
+        photo(seed).save(photos / f"{seed:02d}.png")
+    for name, words in (("duplicate", []), ("odd", ["--strangers", "photos", "--num-strangers", "1"])):
+        options = ["--dataset", "photos", "--per-kind", "2", "--out", f"{name}.json", *words]
+        done = run_example(tmp_path, f"{name}_cases.py", *options)
+        assert done.returncode == 0, done.stderr
+    copies = json.loads((tmp_path / "duplicate.json").read_text())
+    assert [set(half["recall"].values()) for half in copies["halves"]] == [{1.0}, {1.0}]
+    assert (copies["same_picture_pairs"], copies["planted_found"], copies["unplanted_pairs"]) == (16, 16, [])
+    odd = json.loads((tmp_path / "odd.json").read_text())
+    # the stranger is no stranger here
+    assert {reason for reason, recall in odd["recall"].items() if recall == 1} == set(odd["planted"]) - {
+        "unlike all others"
+    }
 
 
 def run_example(folder: Path, name: str, *words: object, **environment: str) -> subprocess.CompletedProcess[str]:

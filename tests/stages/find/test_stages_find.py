@@ -19,22 +19,11 @@ from labelkit.stages.exchange.importing import import_store
 from labelkit.stages.find.duplicates import find_duplicates
 from labelkit.stages.find.odd import find_odd
 from PIL import Image, ImageFilter
+from tests.textures import SIZE, photo
 
 Labelkit = Callable[..., Any]
 
-SIZE = (160, 120)
 DIFFERENT = 24
-
-
-def photo(seed: int) -> Image.Image:
-    """A colored picture with structure at every scale."""
-    generator = np.random.default_rng(seed)
-    values = np.zeros((SIZE[1], SIZE[0], 3))
-    for cells in (3, 6, 12, 24, 48):
-        for channel in range(3):
-            noise = Image.fromarray(generator.normal(size=(cells, cells)).astype(np.float32))
-            values[:, :, channel] += np.asarray(noise.resize(SIZE, Image.Resampling.BICUBIC)) * (3 / cells) ** 0.5
-    return Image.fromarray(np.clip(128 + 35 * values, 0, 255).astype(np.uint8))
 
 
 def embed(folder: Path) -> Path:
