@@ -79,24 +79,29 @@ def unlikeness(distances: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def odd_scores(
-    distances: NDArray[np.float64],
+    distances: NDArray[np.float64] | None = None,
     tones: NDArray[np.float64] | None = None,
     sizes: NDArray[np.int64] | None = None,
 ) -> NDArray[np.float64]:
     """How odd each image is, by each of ``REASONS``.
 
     Args:
-        distances: (n,) to a near neighbor, NaN = not known.
+        distances: (n,) to a near neighbor, NaN = not known; ``None``: not judged, as the others.
         tones: (n, 3) brightness, contrast and sharpness, NaN = not known.
         sizes: (n, 2) height and width.
 
     Returns:
         (n, 7) float64: at least 1 where the reason holds, then how many times the limit is passed, at most 100; else 0.
+
+    Raises:
+        ValueError: nothing is given.
     """
-    count = len(distances)
+    count = next((len(given) for given in (distances, tones, sizes) if given is not None), None)
+    if count is None:
+        raise ValueError("nothing is given that images could be judged by")
     scores = np.zeros((count, len(REASONS)))
     judged = count >= FEWEST
-    if judged:
+    if judged and distances is not None:
         scores[:, 0] = _beyond(unlikeness(distances) / _UNLIKE)
     if tones is not None:
         brightness, contrast, sharpness = tones.T

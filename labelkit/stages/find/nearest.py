@@ -13,13 +13,16 @@ from labelkit.stages.read.rows import zero_rows
 _QUERIES = 1024
 
 
-def nearest_others(rows: Rows, k: int, what: str) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+def nearest_others(
+    rows: Rows, k: int, what: str, among: NDArray[np.bool_] | None = None
+) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     """Return the k nearest other rows of each row by cosine, nearest first.
 
     Args:
         rows: (n, d) of any length.
         k: wanted; fewer if there are fewer rows.
         what: for the progress.
+        among: (n,) which rows may be neighbors; ``None``: all.
 
     Returns:
         cosines (n, k) float32 and places (n, k) int64; NaN and -1 for rows of zeros, which have no direction and are
@@ -27,21 +30,20 @@ def nearest_others(rows: Rows, k: int, what: str) -> tuple[NDArray[np.float32], 
     """
     cosines = np.full((len(rows), k), np.nan, dtype=np.float32)
     places = np.full((len(rows), k), -1, dtype=np.int64)
-    usable = np.flatnonzero(~zero_rows(rows))
-    number = min(k, len(usable) - 1)
+    directed = ~zero_rows(rows)
+    gallery = np.flatnonzero(directed if among is None else directed & among)
+    number = min(k, len(gallery) - 1)
     if number < 1:
         return cosines, places
-    if len(usable) < len(rows):
-        rows = rows.subset(usable) if isinstance(rows, StoredRows) else rows[usable]
-    search = ExactSearch(rows, metric="cosine")
-    with current_progress().task(what, total=len(usable)) as task:
-        for start in range(0, len(usable), _QUERIES):
-            own = np.arange(start, min(start + _QUERIES, len(usable)))
+    search = ExactSearch(rows.subset(gallery) if isinstance(rows, StoredRows) else rows[gallery], metric="cosine")
+    queries = np.flatnonzero(directed)
+    with current_progress().task(what, total=len(queries)) as task:
+        for start in range(0, len(queries), _QUERIES):
+            own = queries[start : start + _QUERIES]
             scores, found = search.search(rows[own], number + 1)
-            others = found != own[:, None]
-            others[others.all(axis=1), -1] = False  # among equal rows a row may not find itself
-            shape = (len(own), number)
-            cosines[usable[own], :number] = scores[others].reshape(shape)
-            places[usable[own], :number] = usable[found[others]].reshape(shape)
+            others = gallery[found] != own[:, None]
+            others[others.all(axis=1), -1] = False  # a row that is no neighbor, or not the first of equal ones
+            cosines[own, :number] = scores[others].reshape(len(own), number)
+            places[own, :number] = gallery[found[others]].reshape(len(own), number)
             task.advance(len(own))
     return cosines, places

@@ -50,11 +50,16 @@ def find_odd(config: FindOddConfig) -> SimpleResult:
     if len(rows) < FEWEST:
         current_progress().warning(f"{len(rows)} images do not say what is usual: none is compared with the others")
     features = Memory.of(config).rows(store, rows, beside=len(rows) * _ROW_BYTES, what="finding odd images")
-    cosines, _ = nearest_others(features, config.neighbors, "nearest embeddings")
-    distances = 1 - cosines[:, -1].astype(np.float64)
     tones = sizes = None
+    usual: NDArray[np.bool_] | None = None
     if images is not None:
         tones, sizes = _tones(images), np.asarray(store.image_sizes, dtype=np.int64)[rows]
+        # dark or blurred images lie together with whatever is strange, and would vouch for it
+        nothing_else = (odd_scores(tones=tones, sizes=sizes) == 0).all(axis=1)
+        if int(nothing_else.sum()) >= FEWEST:
+            usual = np.asarray(nothing_else, dtype=np.bool_)
+    cosines, _ = nearest_others(features, config.neighbors, "nearest embeddings", usual)
+    distances = 1 - cosines[:, -1].astype(np.float64)
     scores = odd_scores(distances, tones, sizes)
     highest = scores.max(axis=1)
     odd = np.flatnonzero(highest > 0)
