@@ -65,8 +65,8 @@ OUTPUTS = {
         "--out",
     ),
     "run": (
-        "train flipclass --align-blocks 1 --dataset {photos} {small} --out {tmp}/run",
-        "train flipclass --align-blocks 1 --dataset {photos} {small} --out {tmp}/run",
+        "train flipclass --align-blocks 1 --label-split gcd --dataset {photos} {small} --out {tmp}/run",
+        "train flipclass --align-blocks 1 --label-split gcd --dataset {photos} {small} --out {tmp}/run",
         "run",
         "--out",
     ),
