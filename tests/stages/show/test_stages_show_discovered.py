@@ -60,7 +60,7 @@ def frames(path: Path, color: tuple[int, int, int]) -> int:
 def test_sheet_has_a_line_per_class_with_right_and_wrong_marked(labelkit: Any, bare: Path, tmp_path: Path) -> None:
     labels = tmp_path / "few.csv"
     labels.write_text("path,label\nant/00.png,bee\nbee/00.png,ant\ncat/00.png,cat\ndog/00.png,dog\n")
-    discover_snowball(DiscoverSnowballConfig(index=bare, labels=labels, per_class=3))
+    discover_snowball(DiscoverSnowballConfig(index=bare, labels=labels, own_labels=False, per_class=3))
     answer = labelkit("show", "discovered", "--index", bare, "--out", tmp_path / "sheet.png", "--json")
 
     assert answer.code == 0, answer.err
