@@ -16,7 +16,7 @@ if sys.argv[1] == "kept":
     assert keep_freed_memory()
 torch.ones(1 << 24)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-for _ in range(4):
+for _ in range(40):
     torch.ones(1 << 24)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
@@ -29,4 +29,4 @@ def test_blocks_taken_again_are_not_mapped_anew() -> None:
         for how in ("mapped", "kept")
     }
 
-    assert faults["kept"] < faults["mapped"] / 2  # the heap may grow once
+    assert faults["kept"] < faults["mapped"] / 2  # the heap may grow at first
