@@ -45,7 +45,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def _options(folder: Path, out: Path, *more: str, epochs: int = 6) -> list[str]:
     return [
-        *("--dataset", str(folder), "--preset", "digits", "--batch-size", "16", "--epochs", str(epochs)),
+        *(
+            "--dataset",
+            str(folder),
+            "--label-split",
+            "gcd",
+            "--preset",
+            "digits",
+            "--batch-size",
+            "16",
+            "--epochs",
+            str(epochs),
+        ),
         *("--device", "cpu", "--threads", "1", "--log-every-steps", "1", "--out", str(out), *more),
     ]
 
