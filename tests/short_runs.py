@@ -5,6 +5,7 @@ Its kind of config decides; a method stands here only for what it alone has: gen
 
 from __future__ import annotations
 
+from labelkit.config.discovery import ContrastiveTrainConfig
 from labelkit.config.few_labels import FewLabelTrainConfig, TwoStreamTrainConfig
 from labelkit.config.metric_learning import MetricLearningConfig
 from labelkit.config.train import TrainConfig
@@ -35,6 +36,8 @@ def short_run(method: str, labels: int = 12) -> str:
     options |= {"epochs": 2} if issubclass(config, TrainConfig) else {"steps": 6, "eval-every-steps": 3}
     if issubclass(config, FewLabelTrainConfig):
         options |= {"num-labels": labels, "holdout": 0.25}
+    if issubclass(config, ContrastiveTrainConfig):  # one's own folder keeps all labels unless halves are asked for
+        options |= {"label-split": "gcd"}
     if issubclass(config, TwoStreamTrainConfig):
         options |= {"labeled-batch-size": 8}
     if issubclass(config, MetricLearningConfig):

@@ -7,7 +7,7 @@ import re
 import pytest
 from labelkit.cli.config import CONFIG_CLASSES
 from labelkit.cli.main import main
-from labelkit.config.base import StageConfig
+from labelkit.config.base import StageConfig, field_extra
 
 COMMANDS = [pytest.param(config_class, id=" ".join(config_class.command)) for config_class in CONFIG_CLASSES]
 # An option is also read alone: no text may go on with the one above it.
@@ -44,7 +44,8 @@ def test_help_tells_what_is_read_before_what_is_written_and_how_it_runs(
     assert f"Example: labelkit {' '.join(config_class.command)}" in " ".join(shown.split())
     panels = re.findall(r"^╭─ (.*?) ─", shown, flags=re.MULTILINE)
     last = [name for name in ("Output", "Gate", "Run", "All commands") if name in panels]
-    assert panels[0] == "Options"
+    positional = any(field_extra(field, "positional") for field in config_class.model_fields.values())
+    assert panels[: 1 + positional] == ["Arguments", "Options"][1 - positional :]
     assert panels[-len(last) :] == last
 
 

@@ -67,7 +67,8 @@ def _make(folder: Path, chance: random.Random) -> Path:
 def _commands(photos: Path, options: tuple[str, ...], out: Path) -> None:
     out.mkdir()
     store = str(out / "s.h5")
-    words = ("--dataset", str(photos), *options, "--batch-size", "4", "--part-rows", "8", "--threads", "1")
+    images = ("--dataset", str(photos), "--label-split", "gcd")
+    words = (*images, *options, "--batch-size", "4", "--part-rows", "8", "--threads", "1")
     assert main(["embed", *words, "--out", store, "-q"]) == 0
     assert main(["cluster", "k-means", "--index", store, "--num-clusters", "3", "-q"]) == 0
     assert main(["evaluate", "clustering", "--index", store, "--result", "scores", "--bootstrap", "0", "-q"]) == 0
