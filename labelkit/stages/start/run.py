@@ -236,6 +236,7 @@ def _steps(config: StartConfig, this: _Round) -> dict[str, StageConfig]:
     steps["odd"] = FindOddConfig(out=folder / ODD, **looked)
     steps["report"] = ReportConfig(
         index=this.store,
+        labels=given,
         result=str(answer or groups),
         out=folder / REPORT,
         projection="pca",
