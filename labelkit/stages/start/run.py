@@ -29,12 +29,15 @@ from labelkit.stages.start.given import GIVEN, NEXT, collect_labels, given_csv
 from labelkit.stages.start.record import Record, digest
 from labelkit.stages.start.summary import LABELS, finish
 from labelkit.store.commit import commit_bytes
+from labelkit.store.embeddings import open_store
 
 REPORT, DUPLICATES, ODD = "report.html", "duplicates.csv", "odd.csv"
 
 _TIMED_PHOTOS = 16
 #: rows that the number of classes is chosen on, and random halves of them: enough for photos, and minutes less
 _MOST_ROWS, _DRAWS = 2_000, 5
+#: share of photos that may be unreadable: they are listed, and the others are what the user came for
+_MOST_UNREADABLE = 0.5
 _OPTIONS = ("backbone", "num_classes", "min_confidence", "seed")
 
 
@@ -118,7 +121,13 @@ def start(config: StartConfig) -> SimpleResult:
     record.write()
     if labels:
         commit_bytes(folder / GIVEN, given_csv(dataset, labels))
-    told = {name: _do(record, this, name, step) for name, step in steps.items()}
+    told = {"embed": _do(record, this, "embed", steps["embed"])}
+    unread = {name for name, _ in open_store(this.store).skipped}
+    readable = {place: text for place, text in labels.items() if dataset.sample_ids[place] not in unread}
+    if len(readable) < len(labels):
+        progress.warning(f"{len(labels) - len(readable)} labels are of photos that cannot be read: they are left out")
+        commit_bytes(folder / GIVEN, given_csv(dataset, readable))
+    told |= {name: _do(record, this, name, step) for name, step in steps.items() if name != "embed"}
     return finish(config, this.store, this.record, told, [folder / LABELS, folder / NEXT, folder / REPORT])
 
 
@@ -196,6 +205,7 @@ def _steps(config: StartConfig, this: _Round) -> dict[str, StageConfig]:
             backbone=config.backbone,
             pretrained=config.backbone not in ("auto", "pixels"),
             batch_size=32,
+            max_bad=_MOST_UNREADABLE,
             reuse=reuse if this.before is not None and this.before["backbone"] == config.backbone else None,
             out=this.store,
             **shared,

@@ -154,6 +154,17 @@ def test_interrupted_after_any_step_it_ends_with_the_same_bytes(
             assert again[name] == data, name
 
 
+def test_photos_that_cannot_be_read_are_left_out_with_their_labels(photos: Path, tmp_path: Path) -> None:
+    known = write_labels(tmp_path / "known.csv", [0, 1, 3, 4, 6, 7])
+    (photos / "006.png").write_bytes(b"no image")
+
+    told = run(photos, labels=known, num_classes=3)
+
+    assert [bad["path"] for bad in told["skipped"]] == ["006.png"]  # type: ignore[attr-defined]
+    assert len(table(tmp_path / "photos-labeled")) == 29
+    assert told["counts"]["given"] == 5  # type: ignore[index]
+
+
 def test_dry_run_writes_nothing(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["start", str(photos), "--backbone", "pixels", "--dry-run", "--json"]) == 0
 
