@@ -254,6 +254,8 @@ def check_same_options(
             continue
         if key == "epochs" and options.get(key, 0) > saved.get(key, 0):
             continue
+        if key == "label_split" and "auto" in (saved.get(key), options.get(key)):
+            continue  # its meaning depends on version and data; the split that came of it is compared itself
         differing.append(f"{key} is {options.get(key)!r}, was {saved.get(key)!r}")
     if differing:
         # the file of the run cannot say what was no option then

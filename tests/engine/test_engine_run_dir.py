@@ -239,6 +239,18 @@ def test_a_longer_run_may_resume_and_a_shorter_one_may_not(run: RunDir) -> None:
         check_same_options(run.path, "toy", {**OPTIONS, "epochs": 3}, allowed=frozenset())
 
 
+@pytest.mark.parametrize(("was", "now"), [("auto", "gcd"), ("gcd", "auto")])
+def test_a_split_that_was_automatic_may_be_asked_for_by_name(run: RunDir, was: str, now: str) -> None:
+    run.extend("toy", {**OPTIONS, "label_split": was})
+    check_same_options(run.path, "toy", {**OPTIONS, "label_split": now}, allowed=frozenset())
+
+
+def test_a_split_of_another_name_is_refused(run: RunDir) -> None:
+    run.extend("toy", {**OPTIONS, "label_split": "given"})
+    with pytest.raises(CheckpointMismatch, match="label_split is 'gcd', was 'given'"):
+        check_same_options(run.path, "toy", {**OPTIONS, "label_split": "gcd"}, allowed=frozenset())
+
+
 def test_a_run_of_another_method_is_refused_by_name(run: RunDir) -> None:
     with pytest.raises(CheckpointMismatch, match="is a run of toy, not of flipclass"):
         check_same_options(run.path, "flipclass", OPTIONS, allowed=frozenset())
