@@ -198,7 +198,9 @@ def test_a_fault_between_fields_says_where_both_came_from(presets: Path) -> None
 
 def test_a_fault_between_fields_of_one_source_alone_is_none() -> None:
     # The preset's warm-up is longer than the default's epochs, but not than the option's.
-    assert resolve(TidepoolConfig, overrides={"warmup_epochs": 15, "epochs": 20}).config.warmup_epochs == 15
+    assert (
+        resolve(TidepoolConfig, preset="none", overrides={"warmup_epochs": 15, "epochs": 20}).config.warmup_epochs == 15
+    )
 
 
 def test_typed_values_of_python_callers_pass() -> None:
