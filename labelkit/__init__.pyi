@@ -28,6 +28,23 @@ def start(
 ) -> Result:
     """Turn a folder of photos and a few labels into a table of labels: embed, count the classes, answer, say what to label next, make a page."""
 
+def predict(
+    *,
+    new: Sequence[str | PathLike[str]] | str | PathLike[str],
+    from_: str | PathLike[str],
+    result: str | None = ...,
+    min_confidence: float | None = ...,
+    checkpoint: str | PathLike[str] | None = ...,
+    max_bad: float = ...,
+    format: Literal['table', 'csv', 'jsonl'] | None = ...,
+    out: str | PathLike[str] | None = ...,
+    device: Literal['auto', 'cpu', 'cuda', 'mps'] = ...,
+    overwrite: bool = ...,
+    preset: str | PathLike[str] | None = None,
+    config: str | PathLike[str] | None = None,
+) -> Result:
+    """Answer for new photos: class, group or unsure, with confidence, as `labelkit discover answer` did for those of the store."""
+
 @final
 class _Train:
     @staticmethod

@@ -41,6 +41,7 @@ discover answer --index digits.h5 --min-confidence 0.8
 discover snowball --index digits.h5 --num-labels 20 --count 20
 discover lmcs --index digits.h5 --num-labels 20 --count 20
 start --backbone pixels --num-classes 10 --labels known.csv photos
+predict --from photos-labeled photos
 suggest --index digits.h5 -n 4 --out next.csv
 label --index digits.h5 --from next.csv
 diff --index digits.h5 --result k-means --previous digits.h5 --previous-result ss-kmeans

@@ -94,7 +94,10 @@ def config_command(
     presets = available_presets(config_class, presets_folder)
     is_train = config_class.command[:1] == ("train",)
 
+    lists = [name for name, field in config_class.model_fields.items() if _is_list(field)]
+
     def command(**given: Any) -> None:
+        given |= {name: tuple(given[name] or ()) or None for name in lists}
         with speaking(json=given.pop("json"), quiet=given.pop("quiet"), verbose=given.pop("verbose")):
             config_file = given.pop("config")
             preset = given.pop("preset", None)
@@ -176,7 +179,7 @@ def _say_origins(collected: Collected[C]) -> None:
 
 def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
     if field_extra(field, "positional"):
-        several = "tuple" in str(field.annotation)
+        several = _is_list(field)
         place = typer.Argument(help=_help(field), metavar=name.upper(), show_default=False)
         return inspect.Parameter(
             name,
@@ -201,6 +204,11 @@ def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
     # A list, so that a value given twice is met here and not lost.
     kind: object = bool | None if switch else list[str] | None
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind, option])
+
+
+def _is_list(field: FieldInfo) -> bool:
+    """Return whether a field takes all words behind the command that belong to no option."""
+    return bool(field_extra(field, "positional")) and "tuple" in str(field.annotation)
 
 
 def _place(field: FieldInfo) -> int:

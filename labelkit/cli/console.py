@@ -57,6 +57,8 @@ def is_main_process() -> bool:
 def print_result(result: StageResult) -> None:
     """Print a result to stdout: tables and paths, one JSON object (``--json``), or only paths (``-q``).
 
+    A result may have a ``text`` that stands in place of its tables.
+
     All three name what was made: in lines ``made PATH``, under the key ``made`` unless it is nothing, as lines.
     """
     if not is_main_process():
@@ -68,6 +70,8 @@ def print_result(result: StageResult) -> None:
         write(json_text(result.to_json() | ({"made": made} if made else {})) + "\n")
     elif output.quiet:
         write("".join(f"{path}\n" for path in made))
+    elif text := getattr(result, "text", ""):
+        write(text)
     else:
         for number, table in enumerate(result.tables()):
             write("\n" if number else "")

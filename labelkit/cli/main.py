@@ -69,7 +69,7 @@ _OWN = {
 }
 
 PANELS = {
-    "First steps": ("start", "list", "datasets", "config"),
+    "First steps": ("start", "predict", "list", "datasets", "config"),
     "Stages": ("train", "embed", "cluster", "discover", "evaluate", "compare", "retrieve", "prototypes", "match"),
     "Labels": ("suggest", "label", "diff"),
     "Looking": ("report", "show", "find", "status"),

@@ -129,6 +129,15 @@ COMMANDS: dict[str, Command | Group] = {
         "start.run:start",
         summary="From a folder of photos to a table of labels, in one command.",
     ),
+    "predict": Command(
+        "Answer for new photos: class, group or unsure, with confidence, as `labelkit discover answer` did for "
+        "those of the store.\n\n"
+        "A photo that is in the store gets the answer, or the label, that it has there.",
+        "labelkit predict new.jpg --from photos-labeled",
+        "predict:PredictConfig",
+        "predict.photos:predict_photos",
+        summary="Name the class or group of new photos.",
+    ),
     "train": Group(
         "Learn a representation with a method.", "labelkit train flipclass --dataset digits", _train_commands
     ),

@@ -157,6 +157,7 @@ def make_store(tmp_path: Path) -> MakeStore:
         splits: Sequence[int] | None = None,
         split_names: Sequence[str] = (),
         logits: ArrayLike | None = None,
+        first_file: int = 0,
     ) -> EmbeddingStore:
         rows = np.asarray(embeddings, dtype=np.float32)
         n, dim = rows.shape
@@ -180,7 +181,8 @@ def make_store(tmp_path: Path) -> MakeStore:
         )
         run = EmbeddingRun.open(tmp_path / name, plan, overwrite=True)
         digests = np.zeros((n, 32), dtype=np.uint8)
-        digests[:, 0], digests[:, 1] = np.arange(n) % 256, np.arange(n) // 256
+        files = np.arange(n) + first_file
+        digests[:, 0], digests[:, 1] = files % 256, files // 256
         run.write_part(
             0,
             embeddings=rows,

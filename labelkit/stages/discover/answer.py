@@ -10,7 +10,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,16 +22,12 @@ from labelkit.config.discover import DiscoverAnswerConfig
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import ConfigError, DatasetError, StoreError, output_exists
 from labelkit.percent import percent
+from labelkit.stages.discover.calibrate import Calibration, calibrate, evidence_confidences
 from labelkit.stages.discover.classify import Recipe, RowJudge, choose_recipe
-from labelkit.stages.discover.confidence import (
-    Calibration,
-    Confidences,
-    calibrate,
-    confidences,
-    evidence_confidences,
-)
+from labelkit.stages.discover.confidence import Confidences, Temperatures, confidences
 from labelkit.stages.discover.grouping import group_first, read_grouping
 from labelkit.stages.discover.held_out import Evidence, Grouping, given_label_evidence, hidden_label_evidence
+from labelkit.stages.discover.rule import AnswerRule
 from labelkit.stages.new_files import check_new_file
 from labelkit.stages.progress import current_progress
 from labelkit.stages.read.given_labels import GivenLabels, labeled_array, labels_to_use
@@ -59,6 +55,7 @@ class _Answers:
         recipe: how classes were told apart.
         recipe_scores: share of hidden labels that each recipe named rightly.
         new_share: of the unlabeled rows, those named by a new group.
+        rule: that answers for other images; its shares are of the rows of the grouping.
     """
 
     found: Confidences
@@ -67,6 +64,7 @@ class _Answers:
     recipe: Recipe
     recipe_scores: dict[str, float]
     new_share: float
+    rule: AnswerRule
 
 
 def answer_images(config: DiscoverAnswerConfig) -> SimpleResult:
@@ -144,7 +142,8 @@ def _answer(config: DiscoverAnswerConfig, store: EmbeddingStore, grouping: Group
         )
     judge = RowJudge(grouping.features)
     recipe, scores = choose_recipe(judge, labels, keyed_generator(config.seed, "answer-recipe"))
-    shares = judge.shares(labels, recipe, *grouping.of_rows(labels))
+    groups = grouping.of_rows(labels)
+    shares = judge.shares(labels, recipe, *groups)
     new_share = float((grouping.class_of_group[shares.argmax(axis=1)] < 0)[unlabeled].mean())
     calibration_rows = np.zeros(len(grouping.rows), dtype=bool)
     evidence: Evidence | None
@@ -171,7 +170,10 @@ def _answer(config: DiscoverAnswerConfig, store: EmbeddingStore, grouping: Group
         )
     calibration = calibrate(evidence, config.coverage)
     found = confidences(shares, grouping.class_of_group, calibration)
-    return _Answers(found, calibration, calibration_rows, recipe, scores, new_share)
+    temperatures = Temperatures(calibration.known, calibration.new, calibration.threshold)
+    rule = judge.rule(labels, recipe, groups[0], grouping.class_of_group, shares)
+    rule = replace(rule, unit_rows=grouping.unit_rows, temperatures=temperatures)
+    return _Answers(found, calibration, calibration_rows, recipe, scores, new_share, rule)
 
 
 def _write(
@@ -374,7 +376,9 @@ def _arrays(
         column[grouping.rows] = values
         return column
 
-    found, group_ids = answers.found, answers.found.named.copy()
+    found, group_ids, rule = answers.found, answers.found.named.copy(), answers.rule
+    shares = np.zeros((store.n, rule.shares.shape[1]), dtype=np.float32)
+    shares[grouping.rows] = rule.shares
     for group, label in enumerate(grouping.class_of_group):
         if label >= 0:
             group_ids[usable == label] = group
@@ -390,6 +394,7 @@ def _arrays(
         "calibration_rows": full(answers.calibration_rows, 0, np.uint8),
         "names": grouping.names,
         "new_classes": (grouping.class_of_group < 0).astype(np.uint8),
+        **replace(rule, shares=shares).arrays(),
     }
 
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from labelkit.algorithms.calibration import group_means, group_scores, softmax
 from labelkit.algorithms.label_spreading import neighbor_graph, spread_labels
+from labelkit.stages.discover.rule import AnswerRule, LinearShares, nearness
 
 Doubles = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -28,6 +29,8 @@ _CLASSIFIER_SHARE: Final = 0.5
 #: Mean squared length of the rows that logistic regression sees, and its inverse regularization.
 _REGRESSION_SCALE: Final = 100.0
 _REGRESSION_C: Final = 10.0
+#: Temperature of the nearness to class means, for rows of length 1.
+_MEAN_TEMPERATURE: Final = 0.05
 _LEAST: Final = 1e-12
 _FOLDS: Final = 5
 
@@ -93,28 +96,83 @@ class RowJudge:
         if len(classes) == 1:
             return np.ones((len(labels), 1))
         if classifier == "nearest mean":
-            means = group_means(self.features[rows], columns, len(classes))
-            means *= np.sqrt(self._scale) / np.maximum(np.linalg.norm(means, axis=1, keepdims=True), _LEAST)
-            return softmax(group_scores(self.features, means), 0.05 * self._scale)
-        return self._regression(rows, columns)
+            return softmax(group_scores(self.features, self._means(rows, columns)), _MEAN_TEMPERATURE * self._scale)
+        fitted, basis, scale = self._regression(rows, columns)
+        moved = self.features - self._center
+        found: Doubles = fitted.predict_proba((moved if basis is None else moved @ basis) * scale).astype(np.float64)
+        return found
 
-    def _regression(self, rows: Ints, columns: Ints) -> Doubles:
-        """Shares by multinomial logistic regression on centered rows of mean length sqrt(_REGRESSION_SCALE)."""
+    def _means(self, rows: Ints, columns: Ints) -> Doubles:
+        """Mean of the rows of each class, as long as a typical row."""
+        means = group_means(self.features[rows], columns, int(columns.max()) + 1)
+        means *= np.sqrt(self._scale) / np.maximum(np.linalg.norm(means, axis=1, keepdims=True), _LEAST)
+        return means
+
+    def _regression(self, rows: Ints, columns: Ints) -> tuple[Any, NDArray[np.float32] | None, np.float32]:
+        """Fit multinomial logistic regression to centered rows of mean length sqrt(_REGRESSION_SCALE).
+
+        Returns:
+            The fit; the basis (d, b) that rows are projected on first, or ``None``; the scale that comes last.
+        """
         from sklearn.exceptions import ConvergenceWarning  # scikit-learn takes a second to load
         from sklearn.linear_model import LogisticRegression
 
-        known = self.features[rows] - self._center
-        moved = self.features - self._center
-        if len(rows) < moved.shape[1]:
+        known, basis = self.features[rows] - self._center, None
+        if len(rows) < known.shape[1]:
             # the solution lies in the span of the labeled rows, where it is found in fewer dimensions
             basis = np.linalg.qr(known.T).Q
-            known, moved = known @ basis, moved @ basis
+            known = known @ basis
         scale = np.float32(np.sqrt(_REGRESSION_SCALE) / self._spread)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # the shares hardly change any more by then
             fitted = LogisticRegression(C=_REGRESSION_C, max_iter=200).fit(known * scale, columns)
-        found: Doubles = fitted.predict_proba(moved * scale).astype(np.float64)
-        return found
+        return fitted, basis, scale
+
+    def classifier(self, labels: Ints, classes: Ints, classifier: str) -> LinearShares | None:
+        """Return what gives ``class_shares``, of the same arguments, to other images; ``None`` with ``none``."""
+        rows = np.flatnonzero(labels >= 0)
+        columns = np.searchsorted(classes, labels[rows])
+        if classifier == "none":
+            return None
+        if len(classes) == 1:
+            return LinearShares(np.zeros((1, self.features.shape[1]), dtype=np.float32), np.zeros(1))
+        if classifier == "nearest mean":
+            return nearness(self._means(rows, columns), _MEAN_TEMPERATURE * self._scale)
+        fitted, basis, scale = self._regression(rows, columns)
+        weights, biases = fitted.coef_, fitted.intercept_
+        if len(classes) == 2:  # scikit-learn has one row then, that of the second class
+            weights, biases = np.vstack([np.zeros_like(weights), weights]), np.append(0.0, biases)
+        weights = np.asarray(weights if basis is None else weights @ basis.T, dtype=np.float64) * scale
+        return LinearShares(weights.astype(np.float32), biases - weights @ self._center.astype(np.float64))
+
+    def rule(
+        self, labels: Ints, recipe: Recipe, group_ids: Ints | None, class_of_group: Ints, shares: Doubles
+    ) -> AnswerRule:
+        """Return the rule for other images, whose features are scaled as these rows are.
+
+        Args:
+            labels: (n,), -1 = none.
+            recipe: how classes are told apart.
+            group_ids: as for ``shares``.
+            class_of_group: (k,) class of each group, -1 = new.
+            shares: (n, k) of these rows, made with all of these.
+        """
+        classes = np.unique(labels[labels >= 0])
+        groups = None
+        if group_ids is not None:
+            means = group_means(self.features, group_ids, len(class_of_group))
+            groups = nearness(means, _GROUP_TEMPERATURE * self._scale)
+        return AnswerRule(
+            class_of_group=class_of_group,
+            unit_rows=False,
+            classifier=self.classifier(labels, classes, recipe.classifier),
+            class_columns=_columns(classes, class_of_group),
+            groups=groups,
+            classifier_share=_CLASSIFIER_SHARE,
+            alpha=recipe.alpha,
+            shares=shares.astype(np.float32),
+            temperatures=None,
+        )
 
     def shares(
         self,
@@ -139,7 +197,7 @@ class RowJudge:
             found = self.class_shares(labels, classes, recipe.classifier)
         columns, start = np.arange(len(classes)), found.copy()
         if group_ids is not None and class_of_group is not None:
-            columns = np.array([int(np.flatnonzero(class_of_group == label)[0]) for label in classes])
+            columns = _columns(classes, class_of_group)
             means = group_means(self.features, group_ids, len(class_of_group))
             start = softmax(group_scores(self.features, means), _GROUP_TEMPERATURE * self._scale)
             if recipe.classifier != "none":
@@ -155,9 +213,9 @@ class RowJudge:
         return spread_labels(self.graph, start, alpha=recipe.alpha, num_iterations=100 if recipe.alpha > 0.95 else 30)
 
 
-def log_shares(shares: Doubles) -> Doubles:
-    """Logarithms of shares, as scores that a temperature can sharpen; 0 counts as a very small share."""
-    return np.log(np.maximum(shares, _LEAST))
+def _columns(classes: Ints, class_of_group: Ints) -> Ints:
+    """Group of each class."""
+    return np.array([int(np.flatnonzero(class_of_group == label)[0]) for label in classes], dtype=np.int64)
 
 
 def choose_recipe(judge: RowJudge, labels: Ints, generator: np.random.Generator) -> tuple[Recipe, dict[str, float]]:

@@ -1,10 +1,6 @@
-"""From shares to a confidence that means what it says: a temperature each for known classes and new groups.
+"""From shares to a confidence: the softmax of their logarithms, at a temperature each for known and new answers.
 
-The confidence of an answer is the softmax of the logarithms of its shares at a fitted temperature. One number for each
-kind is all that some twenty labels can bear, and a probability is what ``--min-confidence`` asks for. Labels are not
-judged by a model that was fitted to them (``held_out``). Conformal prediction bounds errors without trusting the
-softmax, but only for classes with labels, since nothing true is known of new ones: it is a second condition
-(``--coverage``).
+How the temperatures are found is in ``calibrate``.
 """
 
 from __future__ import annotations
@@ -15,23 +11,24 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.algorithms.calibration import (
-    Reliability,
-    conformal_threshold,
-    fit_temperature,
-    named_probability,
-    reliability,
-    softmax,
-)
-from labelkit.errors import DatasetError
-from labelkit.stages.discover.classify import log_shares
-from labelkit.stages.discover.held_out import Evidence
+from labelkit.algorithms.calibration import named_probability, softmax
 
 _BLOCK_ROWS: Final = 1 << 15
-#: Answers of a kind that a temperature of its own needs.
-_FEWEST_ROWS: Final = 10
-#: Standard errors that temperatures are set to the cautious side.
-_CAUTION: Final = 0.5
+_LEAST: Final = 1e-12
+
+
+@dataclass(frozen=True)
+class Temperatures:
+    """What turns shares into confidences.
+
+    Attributes:
+        known, new: temperatures of answers that name a known class, or a new group.
+        threshold: of the conformal rule; ``None`` = not asked for.
+    """
+
+    known: float
+    new: float
+    threshold: float | None
 
 
 @dataclass(frozen=True)
@@ -55,63 +52,12 @@ class Confidences:
     is_single: NDArray[np.bool_]
 
 
-@dataclass(frozen=True)
-class Calibration:
-    """Temperatures and conformal threshold with what they rest on.
-
-    Attributes:
-        evidence: answers that are known to be right or wrong.
-        known, new: temperatures of answers that name a known class, or a new group.
-        threshold: of the conformal rule; ``None`` = not asked for.
-        before, after: reliability of shares and of confidences, on the evidence.
-    """
-
-    evidence: Evidence
-    known: float
-    new: float
-    threshold: float | None
-    before: Reliability
-    after: Reliability
+def log_shares(shares: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Logarithms of shares, as scores that a temperature can sharpen; 0 counts as a very small share."""
+    return np.log(np.maximum(shares, _LEAST))
 
 
-def calibrate(evidence: Evidence, coverage: float | None) -> Calibration:
-    """Fit the temperatures; a kind with few answers takes that of all.
-
-    Raises:
-        DatasetError: a coverage is asked for, and no label of a known class is among the evidence.
-    """
-    scores, named, correct, weights = evidence.scores, evidence.named, evidence.correct, evidence.weights
-    both = fit_temperature(scores, named, correct, weights=weights, caution=_CAUTION)
-    temperatures = []
-    for kind in (~evidence.named_new, evidence.named_new):
-        enough = kind.sum() >= _FEWEST_ROWS and weights[kind].any()
-        if not enough:
-            temperatures.append(both)
-            continue
-        temperatures.append(
-            fit_temperature(scores[kind], named[kind], correct[kind], weights=weights[kind], caution=_CAUTION)
-        )
-    known, new = temperatures
-    before = reliability(named_probability(scores, named, 1.0).confidence, correct, weights=weights)
-    stated = _named_probabilities(scores, named, evidence.named_new, known, new)[0]
-    after = reliability(stated, correct, weights=weights)
-    return Calibration(evidence, known, new, _threshold(evidence, known, coverage), before, after)
-
-
-def _threshold(evidence: Evidence, temperature: float, coverage: float | None) -> float | None:
-    if coverage is None:
-        return None
-    old = evidence.own >= 0
-    if not old.any():
-        raise DatasetError("--coverage", "no label of a known class to calibrate with", "Label such images.")
-    probabilities = softmax(evidence.scores[old], temperature)
-    nonconformity = 1 - probabilities[np.arange(int(old.sum())), evidence.own[old]]
-    weights = evidence.weights[old]
-    amounts = weights / weights.sum() * evidence.num_labels * float(old.mean())
-    return conformal_threshold(nonconformity, coverage, weights=amounts)
-
-
-def _named_probabilities(
+def named_probabilities(
     scores: NDArray[np.float64],
     named: NDArray[np.int64],
     is_new: NDArray[np.bool_],
@@ -128,34 +74,26 @@ def _named_probabilities(
     return confidence, margin, runner_up
 
 
-def evidence_confidences(calibration: Calibration) -> NDArray[np.float64]:
-    """Calibrated confidences of the evidence itself, (m,)."""
-    evidence = calibration.evidence
-    return _named_probabilities(
-        evidence.scores, evidence.named, evidence.named_new, calibration.known, calibration.new
-    )[0]
-
-
 def confidences(
-    shares: NDArray[np.float64], class_of_group: NDArray[np.int64], calibration: Calibration
+    shares: NDArray[np.float64], class_of_group: NDArray[np.int64], temperatures: Temperatures
 ) -> Confidences:
     """Turn the shares of all rows into answers, block by block.
 
     Args:
         shares: (n, k), rows sum to 1.
         class_of_group: (k,), -1 = new.
-        calibration: what was fitted.
+        temperatures: that make a confidence of shares.
     """
     parts: list[tuple[NDArray[np.generic], ...]] = []
     for start in range(0, len(shares), _BLOCK_ROWS):
         block = shares[start : start + _BLOCK_ROWS]
         scores, named = log_shares(block), block.argmax(axis=1).astype(np.int64)
-        confidence, margin, runner_up = _named_probabilities(
-            scores, named, class_of_group[named] < 0, calibration.known, calibration.new
+        confidence, margin, runner_up = named_probabilities(
+            scores, named, class_of_group[named] < 0, temperatures.known, temperatures.new
         )
         single = np.ones(len(named), dtype=bool)
-        if calibration.threshold is not None:
-            candidates = softmax(scores, calibration.known) >= 1 - calibration.threshold
+        if temperatures.threshold is not None:
+            candidates = softmax(scores, temperatures.known) >= 1 - temperatures.threshold
             single = (candidates.sum(axis=1) == 1) & candidates[np.arange(len(named)), named]
         parts.append((named, confidence, margin, runner_up, block[np.arange(len(named)), named], single))
     return Confidences(*(np.concatenate(column) for column in zip(*parts, strict=True)))

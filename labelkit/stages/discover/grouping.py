@@ -100,18 +100,19 @@ def read_grouping(store: EmbeddingStore, config: DiscoverAnswerConfig) -> tuple[
         held_out_bytes(len(rows), store.dim, len(result.arrays["names"]), config.num_inits),
         f"answers for {len(rows):,} rows of {store.dim} numbers",
     )
-    features = check_features(store, rows)
+    features, unit = check_features(store, rows), params.get("normalize") is not False
     grouping = Grouping(
         name=name,
         stage=result.stage,
         rows=rows,
-        features=features if params.get("normalize") is False else unit_rows(features),
+        features=unit_rows(features) if unit else features,
         group_ids=np.asarray(ids, dtype=np.int64)[rows],
         class_of_group=class_of_group,
         names=list(result.arrays["names"]),
         num_inits=config.num_inits,
         max_iter=iterations if isinstance(iterations, int) and iterations > 0 else 100,
         tol=float(tol) if isinstance(tol, int | float) and tol >= 0 else 1e-4,
+        unit_rows=unit,
     )
     return grouping, given
 

@@ -26,7 +26,8 @@ from labelkit.algorithms.calibration import leave_one_out_agreement
 from labelkit.algorithms.clustering import semi_supervised_kmeans
 from labelkit.algorithms.matching import match_clusters
 from labelkit.data.keyed_random import keyed_generator
-from labelkit.stages.discover.classify import Recipe, RowJudge, log_shares
+from labelkit.stages.discover.classify import Recipe, RowJudge
+from labelkit.stages.discover.confidence import log_shares
 from labelkit.stages.progress import current_progress
 
 _HIDDEN_CLASSES = 0.2
@@ -46,6 +47,7 @@ class Grouping:
         class_of_group: (k,) int64, class of the store, -1 = new.
         names: of the groups.
         num_inits, max_iter, tol: settings of the clusterings of rounds.
+        unit_rows: whether features are embeddings scaled to length 1.
     """
 
     name: str
@@ -58,6 +60,7 @@ class Grouping:
     num_inits: int
     max_iter: int
     tol: float
+    unit_rows: bool = True
 
     @property
     def has_new(self) -> bool:

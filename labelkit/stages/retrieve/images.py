@@ -104,7 +104,9 @@ def retrieve_images(config: RetrieveConfig) -> SimpleResult:
         if loading is not None:
             loading.join()
     if images is not None:
-        queries = embedded_images(images, store, config)
+        queries = embedded_images(
+            images, store, checkpoint=config.checkpoint, device=config.device, where=str(config.query)
+        )
     elif config.query is not None:
         queries = rows_of_other(store, config.query)
     else:

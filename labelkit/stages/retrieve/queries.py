@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.config.retrieve import RetrieveConfig
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.files import is_folder, is_there
 from labelkit.data.registry import load_dataset
@@ -138,8 +137,17 @@ def row_label(store: EmbeddingStore, row: int) -> str | None:
     return store.class_names[int(store.labels[row])]
 
 
-def embedded_images(images: ImageDataset, store: EmbeddingStore, config: RetrieveConfig) -> Queries:
+def embedded_images(
+    images: ImageDataset, store: EmbeddingStore, *, checkpoint: Path | None, device: str, where: str
+) -> Queries:
     """Queries that are images, embedded as the store was.
+
+    Args:
+        images: to be looked up.
+        store: whose model embeds them.
+        checkpoint: where the model is; default: where it was last seen.
+        device: where it runs.
+        where: how messages call the images.
 
     Raises:
         CheckpointError: the model of the store is not here.
@@ -150,8 +158,8 @@ def embedded_images(images: ImageDataset, store: EmbeddingStore, config: Retriev
     from labelkit.stages.embed.queries import embed_queries  # torch loads here
     from labelkit.stages.read.networks import recorded_network
 
-    model = recorded_network(store.model, config.checkpoint)
-    embedded, rows, bad = embed_queries(images, model, config.device)
+    model = recorded_network(store.model, checkpoint)
+    embedded, rows, bad = embed_queries(images, model, device)
     if store.metric == "cosine":
         zero = zero_rows(embedded)
         bad += [(int(row), _ZERO) for row in rows[zero]]
@@ -159,7 +167,7 @@ def embedded_images(images: ImageDataset, store: EmbeddingStore, config: Retriev
     skipped = tuple((images.sample_ids[row], reason) for row, reason in bad)
     if len(rows) == 0:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in skipped[:5])
-        raise DatasetError(str(config.query), f"gives no image to look up ({reasons})", "Give a JPEG or PNG file.")
+        raise DatasetError(where, f"gives no image to look up ({reasons})", "Give a JPEG or PNG file.")
     for name, reason in skipped:
         current_progress().warning(f"{name}: {reason}; left out")
     digests = [np.frombuffer(images.source.read(int(row)).sha256, dtype=np.uint8) for row in rows]

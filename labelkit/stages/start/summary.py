@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from labelkit.config.start import StartConfig
+from labelkit.stages.discover.stored_answers import stored_answers
 from labelkit.stages.progress import current_progress
 from labelkit.stages.result import SimpleResult, Table
 from labelkit.store.commit import commit_bytes
@@ -41,7 +42,7 @@ def finish(
     """
     store = open_store(path)
     result = read_result(store, str(this["answer"] or this["groups"]))
-    rows = _rows(store, result, this)
+    rows = _rows(store, result)
     commit_bytes(made[0], _csv(rows))
     counts = {kind: sum(row[2] == kind for row in rows) for kind in ("given", "known", "new", "unsure")}
     sentences = _sentences(config, told, rows, counts, made)
@@ -65,20 +66,11 @@ def finish(
     return SimpleResult(values, (made[0].parent, *there), (Table("", ["what was found"], [[s] for s in sentences]),))
 
 
-def _rows(store: EmbeddingStore, result: Result, this: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:
+def _rows(store: EmbeddingStore, result: Result) -> list[tuple[str, str, str, str]]:
     """Path, label, kind and confidence of each photo, in the order of the store."""
-    arrays = result.arrays
-    ids = np.asarray(arrays[next(key for key in ("group_ids", "pseudo_labels", "cluster_ids") if key in arrays)])
-    names = list(arrays["names"]) if "names" in arrays else None
-    labels = [str(group) if names is None else names[int(group)] for group in ids]
-    if this["answer"] is not None:
-        kinds = [list(arrays["decision_names"])[int(kind)] for kind in arrays["decisions"]]
-        confidences = [f"{value:.4f}" for value in np.asarray(arrays["confidence"])]
-    else:
-        given = np.asarray(arrays["labeled"], dtype=bool) if "labeled" in arrays else np.zeros(store.n, dtype=bool)
-        kinds = ["given" if is_given else "new" for is_given in given]
-        confidences = ["1.0000" if is_given else "" for is_given in given]
-    return list(zip(store.sample_ids, labels, kinds, confidences, strict=True))
+    found = stored_answers(result)
+    confidences = ["" if np.isnan(value) else f"{value:.4f}" for value in found.confidence]
+    return list(zip(store.sample_ids, found.labels, found.kinds, confidences, strict=True))
 
 
 def _csv(rows: Sequence[tuple[str, str, str, str]]) -> bytes:

@@ -1,0 +1,92 @@
+"""Fit the temperatures that make confidences mean what they say: one each for known classes and new groups.
+
+The confidence of an answer is the softmax of the logarithms of its shares at a fitted temperature. One number for each
+kind is all that some twenty labels can bear, and a probability is what ``--min-confidence`` asks for. Labels are not
+judged by a model that was fitted to them (``held_out``). Conformal prediction bounds errors without trusting the
+softmax, but only for classes with labels, since nothing true is known of new ones: it is a second condition
+(``--coverage``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelkit.algorithms.calibration import (
+    Reliability,
+    conformal_threshold,
+    fit_temperature,
+    named_probability,
+    reliability,
+    softmax,
+)
+from labelkit.errors import DatasetError
+from labelkit.stages.discover.confidence import Temperatures, named_probabilities
+from labelkit.stages.discover.held_out import Evidence
+
+#: Answers of a kind that a temperature of its own needs.
+_FEWEST_ROWS: Final = 10
+#: Standard errors that temperatures are set to the cautious side.
+_CAUTION: Final = 0.5
+
+
+@dataclass(frozen=True)
+class Calibration(Temperatures):
+    """Temperatures and conformal threshold with what they rest on.
+
+    Attributes:
+        evidence: answers that are known to be right or wrong.
+        before, after: reliability of shares and of confidences, on the evidence.
+    """
+
+    evidence: Evidence
+    before: Reliability
+    after: Reliability
+
+
+def calibrate(evidence: Evidence, coverage: float | None) -> Calibration:
+    """Fit the temperatures; a kind with few answers takes that of all.
+
+    Raises:
+        DatasetError: a coverage is asked for, and no label of a known class is among the evidence.
+    """
+    scores, named, correct, weights = evidence.scores, evidence.named, evidence.correct, evidence.weights
+    both = fit_temperature(scores, named, correct, weights=weights, caution=_CAUTION)
+    temperatures = []
+    for kind in (~evidence.named_new, evidence.named_new):
+        enough = kind.sum() >= _FEWEST_ROWS and weights[kind].any()
+        if not enough:
+            temperatures.append(both)
+            continue
+        temperatures.append(
+            fit_temperature(scores[kind], named[kind], correct[kind], weights=weights[kind], caution=_CAUTION)
+        )
+    known, new = temperatures
+    before = reliability(named_probability(scores, named, 1.0).confidence, correct, weights=weights)
+    stated = named_probabilities(scores, named, evidence.named_new, known, new)[0]
+    after = reliability(stated, correct, weights=weights)
+    return Calibration(known, new, _threshold(evidence, known, coverage), evidence, before, after)
+
+
+def _threshold(evidence: Evidence, temperature: float, coverage: float | None) -> float | None:
+    if coverage is None:
+        return None
+    old = evidence.own >= 0
+    if not old.any():
+        raise DatasetError("--coverage", "no label of a known class to calibrate with", "Label such images.")
+    probabilities = softmax(evidence.scores[old], temperature)
+    nonconformity = 1 - probabilities[np.arange(int(old.sum())), evidence.own[old]]
+    weights = evidence.weights[old]
+    amounts = weights / weights.sum() * evidence.num_labels * float(old.mean())
+    return conformal_threshold(nonconformity, coverage, weights=amounts)
+
+
+def evidence_confidences(calibration: Calibration) -> NDArray[np.float64]:
+    """Calibrated confidences of the evidence itself, (m,)."""
+    evidence = calibration.evidence
+    return named_probabilities(evidence.scores, evidence.named, evidence.named_new, calibration.known, calibration.new)[
+        0
+    ]

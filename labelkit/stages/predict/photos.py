@@ -1,0 +1,250 @@
+"""Answer for photos that are not in the store, by the rule that its answers were made with."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from importlib import import_module
+from pathlib import Path
+
+import numpy as np
+
+from labelkit.config.predict import PredictConfig
+from labelkit.data.datasets import FileSource, ImageDataset, sorted_by_bytes
+from labelkit.data.files import is_folder
+from labelkit.data.folders import walk_images
+from labelkit.errors import DatasetError
+from labelkit.percent import percent
+from labelkit.stages.discover.stored_answers import stored_answers
+from labelkit.stages.new_files import check_new_file
+from labelkit.stages.predict.sources import Source, open_source
+from labelkit.stages.result import Table
+from labelkit.stages.retrieve.queries import Queries, embedded_images, is_store, rows_of_other
+from labelkit.store.commit import commit_bytes
+
+COLUMNS = ("path", "label", "kind", "confidence", "note")
+"""Of the table. kind: given (your label), known (a class with labels), new (a group without a name), unsure (the label
+is a guess). confidence: chance that the label is right, in [0, 1]; empty where nothing is known of it."""
+
+_STANDARD_INPUT = Path("-")
+_BLOCK = 256
+_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The answer for one photo.
+
+    Attributes:
+        path: as it was given.
+        label: name of a class or group; of an unsure photo the best guess.
+        kind: see ``COLUMNS``.
+        confidence: in [0, 1]; ``None``: nothing is known of it.
+        note: what else to know; may be empty.
+    """
+
+    path: str
+    label: str
+    kind: str
+    confidence: float | None
+    note: str
+
+    def texts(self) -> list[str]:
+        """Return the row of the table."""
+        stated = "" if self.confidence is None else f"{self.confidence:.4f}"
+        return [self.path, self.label, self.kind, stated, self.note]
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """All answers.
+
+    Attributes:
+        values: for programs.
+        paths: files that were made.
+        table: for people.
+        text: what stands in place of the table; may be empty.
+        fault: more photos could not be read than are allowed.
+    """
+
+    values: dict[str, object]
+    paths: tuple[Path, ...]
+    table: Table
+    text: str
+    fault: DatasetError | None
+
+    def to_json(self) -> dict[str, object]:
+        """Return the values."""
+        return self.values
+
+    def made(self) -> list[Path]:
+        """Return the paths."""
+        return list(self.paths)
+
+    def tables(self) -> list[Table]:
+        """Return the table."""
+        return [self.table]
+
+
+def predict_photos(config: PredictConfig) -> Predictions:
+    """Answer for photos, for those in folders, and for the rows of stores.
+
+    Raises:
+        DatasetError: no photo, or none that can be read.
+        StoreError: what to answer by cannot be used.
+        CheckpointError: the model of the store is not here, or another one was given.
+        ConfigError: the source is neither folder nor store, or the file is in the way.
+    """
+    if config.out is not None:
+        check_new_file(config.out, overwrite=config.overwrite)
+    stores = [path for path in config.new if path != _STANDARD_INPUT and is_store(path)]
+    photos = list(dict.fromkeys(_photos(config, stores)))
+    if not photos and not stores:
+        raise DatasetError("standard input", "names no photo", "Write one path in a line.")
+    loading = threading.Thread(target=import_module, args=("labelkit.stages.embed.queries",))
+    if photos:
+        loading.start()  # another process checks the store meanwhile
+    try:
+        source = open_source(config.from_, config.result)
+        min_confidence = source.min_confidence if config.min_confidence is None else config.min_confidence
+        asked = [rows_of_other(source.store, path) for path in stores]
+    finally:
+        if photos:
+            loading.join()
+    if photos:
+        found = embedded_images(
+            _as_dataset(photos), source.store, checkpoint=config.checkpoint, device=config.device, where="predict"
+        )
+        asked.insert(0, found)
+    predictions = [line for queries in asked for line in _answers(source, queries, min_confidence)]
+    order = {str(path): place for place, path in enumerate(photos)}
+    predictions.sort(key=lambda line: order.get(line.path, len(order)))
+    skipped = [entry for queries in asked for entry in queries.skipped]
+    return _result(config, source, predictions, skipped, min_confidence)
+
+
+def _photos(config: PredictConfig, stores: list[Path]) -> Iterator[Path]:
+    """Yield the photos in the order that they were asked for, those of a folder by name.
+
+    Raises:
+        DatasetError: a folder has none, or cannot be listed.
+    """
+    for path in config.new:
+        if path in stores:
+            continue
+        given = [path] if path != _STANDARD_INPUT else [Path(line) for line in _lines() if line]
+        for entry in given:
+            if not is_folder(entry):
+                yield entry
+                continue
+            names = sorted_by_bytes(walk_images(entry))
+            if not names:
+                raise DatasetError(str(entry), "no images", "Give a folder of photos.")
+            yield from (entry / name for name in names)
+
+
+def _lines() -> list[str]:
+    """Lines of standard input; bytes that are no text stay what they are in file names."""
+    return [line.rstrip("\r\n") for line in io.TextIOWrapper(sys.stdin.buffer, "utf-8", "surrogateescape")]
+
+
+def _as_dataset(photos: list[Path]) -> ImageDataset:
+    """List photos, wherever they are; their ids are the paths as they were given."""
+    ids = tuple(sorted_by_bytes({str(photo) for photo in photos}))
+    none = np.full(len(ids), -1)
+    return ImageDataset(
+        name="photos",
+        root=Path(),
+        sample_ids=ids,
+        labels=none,
+        given=none >= 0,
+        class_names=(),
+        splits=none.astype(np.int16),
+        split_names=(),
+        in_channels=3,
+        chiral=False,
+        photographic=True,
+        source=FileSource(Path(), ids),
+    )
+
+
+def _answers(source: Source, queries: Queries, min_confidence: float) -> Iterator[Prediction]:
+    """Answer for embedded photos."""
+    stored = stored_answers(source.result, min_confidence)
+    row_of = source.rows_by_digest() if queries.sha256 is not None else {}
+    for start in range(0, len(queries.names), _BLOCK):
+        block = slice(start, start + _BLOCK)
+        found = source.rule.answer(queries.embeddings[block], source.store.embeddings)
+        for place, name in enumerate(queries.names[block]):
+            digest = b"" if queries.sha256 is None else queries.sha256[start + place].tobytes()
+            row = row_of.get(digest)
+            if row is not None and stored.kinds[row] != "left out":
+                note = f"same file as {source.store.sample_ids[row]}"
+                yield Prediction(name, stored.labels[row], stored.kinds[row], _number(stored.confidence[row]), note)
+                continue
+            kind = "new" if source.rule.class_of_group[found.named[place]] < 0 else "known"
+            # no confidence at all, as of groups, is not a small one
+            if not found.is_single[place] or found.confidence[place] < min_confidence:
+                kind = "unsure"
+            label = source.names[int(found.named[place])]
+            yield Prediction(name, label, kind, _number(found.confidence[place]), "")
+
+
+def _number(confidence: float) -> float | None:
+    return None if np.isnan(confidence) else float(confidence)
+
+
+def _result(
+    config: PredictConfig,
+    source: Source,
+    predictions: list[Prediction],
+    skipped: list[tuple[str, str]],
+    min_confidence: float,
+) -> Predictions:
+    """Write what was asked for, and say what was found."""
+    counts = Counter(line.kind for line in predictions)
+    values: dict[str, object] = {
+        "from": config.from_,
+        "store": source.store.path,
+        "result": source.result.name,
+        "min_confidence": min_confidence,
+        "counts": {kind: counts[kind] for kind in ("given", "known", "new", "unsure")},
+        "images": [asdict(line) for line in predictions],
+        "skipped": [{"path": name, "reason": reason} for name, reason in skipped],
+    }
+    table = Table("", COLUMNS, [line.texts() for line in predictions])
+    text = {"csv": _csv, "jsonl": _json_lines}.get(config.written_as, lambda lines: "")(predictions)
+    made: tuple[Path, ...] = ()
+    if config.out is not None:
+        commit_bytes(config.out, text.encode("utf-8", "backslashreplace"))
+        made, text = (config.out,), ""
+        table = Table("answers", list(counts), [list(counts.values())])
+    return Predictions(values, made, table, text, _too_many(config, len(predictions), skipped))
+
+
+def _too_many(config: PredictConfig, answered: int, skipped: list[tuple[str, str]]) -> DatasetError | None:
+    total = answered + len(skipped)
+    if len(skipped) <= config.max_bad * total:
+        return None
+    named = "; ".join(f"{name}: {reason}" for name, reason in skipped[:_SHOWN])
+    more = f"; and {len(skipped) - _SHOWN} more" if len(skipped) > _SHOWN else ""
+    problem = f"{len(skipped)} of {total} cannot be read ({percent(config.max_bad)} % are allowed): {named}{more}"
+    return DatasetError("photos", problem, "Repair or remove them, or raise --max-bad.")
+
+
+def _csv(predictions: list[Prediction]) -> str:
+    buffer = io.StringIO(newline="")
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    writer.writerows(line.texts() for line in predictions)
+    return buffer.getvalue()
+
+
+def _json_lines(predictions: list[Prediction]) -> str:
+    return "".join(json.dumps(asdict(line)) + "\n" for line in predictions)
