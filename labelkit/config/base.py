@@ -50,6 +50,9 @@ class StageConfig(BaseModel):
     command: ClassVar[tuple[str, ...]] = ()
     """The words after ``labelkit``, e.g. ``("train", "flipclass")``."""
 
+    retired_fields: ClassVar[frozenset[str]] = frozenset()
+    """Options of earlier versions that never acted: config files of old runs may name them."""
+
     comes_last: ClassVar[bool] = False
     """Whether the options that this class declares stand behind those of a class that inherits them."""
 

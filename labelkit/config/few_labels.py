@@ -23,6 +23,8 @@ class FewLabelTrainConfig(BackboneRunConfig, StepTrainConfig):
 
     full_label_split: ClassVar[Literal["gcd", "few-labels"]] = "few-labels"
     own_output: ClassVar[Literal["names", "groups", "nothing"]] = "names"
+    #: Where no consistency grows, these never acted.
+    retired_fields: ClassVar[frozenset[str]] = frozenset({"ema_decay_start", "ema_ramp"})
 
     label_split: Literal["auto", "given", "gcd", "few-labels", "class-halves", "none"] = Field(
         "auto",
@@ -42,7 +44,8 @@ class FewLabelTrainConfig(BackboneRunConfig, StepTrainConfig):
         None,
         ge=0,
         lt=1,
-        description="Dropout inside the backbone, if it has any; none: its own (convnet13: 0.5, for Mean Teacher).",
+        description="Dropout inside the backbone, above 0 only if it has any; none: its own (convnet13: 0.5, for Mean "
+        "Teacher).",
         json_schema_extra={"panel": "Model"},
     )
 
@@ -59,22 +62,12 @@ class FewLabelTrainConfig(BackboneRunConfig, StepTrainConfig):
         0.0, ge=0, description="Standard deviation of noise on the normalized pixels.", json_schema_extra=_VIEWS
     )
 
-    ema_decay_start: float = Field(
-        0.99,
-        ge=0,
-        lt=1,
-        description="Decay of the teacher's weights while the consistency grows.",
-        json_schema_extra=_AVERAGES,
-    )
     ema_decay: float = Field(
         0.999,
         ge=0,
         lt=1,
-        description="Decay of the teacher's weights once the consistency has grown.",
+        description="Decay of the teacher's weights, of Mean Teacher's once the consistency has grown.",
         json_schema_extra=_AVERAGES,
-    )
-    ema_ramp: Literal["step", "linear"] = Field(
-        "step", description="How the decay goes from --ema-decay-start to --ema-decay.", json_schema_extra=_AVERAGES
     )
     ema_horizon: bool = Field(
         True,
@@ -96,12 +89,6 @@ class FewLabelTrainConfig(BackboneRunConfig, StepTrainConfig):
         "does not depend on their number.",
         json_schema_extra=_AVERAGES,
     )
-
-    @model_validator(mode="after")
-    def _check_decays(self) -> FewLabelTrainConfig:
-        if self.ema_decay_start > self.ema_decay:
-            raise ValueError(f"ema_decay_start {self.ema_decay_start} is above ema_decay {self.ema_decay}")
-        return self
 
     @property
     def learns_from_labels(self) -> bool:
@@ -142,8 +129,18 @@ class TwoStreamTrainConfig(FewLabelTrainConfig, TwoStreamOptions):
 
 
 class MeanTeacherOptions(TwoStreamOptions):
-    """Loss of Mean Teacher."""
+    """Loss of Mean Teacher, and how its teacher slows down."""
 
+    ema_decay_start: float = Field(
+        0.99,
+        ge=0,
+        lt=1,
+        description="Decay of the teacher's weights while the consistency grows.",
+        json_schema_extra=_AVERAGES,
+    )
+    ema_ramp: Literal["step", "linear"] = Field(
+        "step", description="How the decay goes from --ema-decay-start to --ema-decay.", json_schema_extra=_AVERAGES
+    )
     consistency_weight: float = Field(
         100.0,
         ge=0,
@@ -175,3 +172,10 @@ class MeanTeacherOptions(TwoStreamOptions):
         description="Weight of the squared difference between the logits of two heads.",
         json_schema_extra=_LOSS,
     )
+
+    @model_validator(mode="after")
+    def _check_decays(self) -> MeanTeacherOptions:
+        ema_decay = getattr(self, "ema_decay", 1.0)  # of the run, which these are options of
+        if self.ema_decay_start > ema_decay:
+            raise ValueError(f"ema_decay_start {self.ema_decay_start} is above ema_decay {ema_decay}")
+        return self

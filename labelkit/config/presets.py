@@ -132,6 +132,8 @@ def collect(
     file_values: dict[str, object] = {}
     if config_file is not None:
         file_values = read_source(config_file, str(config_file), faults)
+        retired = config_class.retired_fields - config_class.model_fields.keys()
+        file_values = {key: value for key, value in file_values.items() if key not in retired}
     if dataset is None:
         dataset = _dataset_of(config_class, overrides, file_values)
 

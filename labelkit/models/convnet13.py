@@ -68,14 +68,15 @@ def convnet13(
     return StagedNetwork(stages, width)
 
 
-def set_dropout(module: nn.Module, share: float) -> None:
-    """Give every dropout layer inside another share.
+def set_dropout(module: nn.Module, share: float) -> int:
+    """Give every dropout layer inside another share; return how many there are.
 
     Raises:
         ValueError: outside [0, 1).
     """
     if not 0 <= share < 1:
         raise ValueError(f"dropout is {share}, must be in [0, 1)")
-    for layer in module.modules():
-        if isinstance(layer, nn.Dropout):
-            layer.p = share
+    layers = [layer for layer in module.modules() if isinstance(layer, nn.Dropout)]
+    for layer in layers:
+        layer.p = share
+    return len(layers)

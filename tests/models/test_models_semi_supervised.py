@@ -162,7 +162,7 @@ def test_dropout_can_be_switched_off() -> None:
     net, images = convnet13(4), torch.randn(4, 3, 12, 12)
     assert net(images).shape == (4, 4)
     assert not torch.equal(net(images), net(images))
-    set_dropout(net, 0.0)
+    assert set_dropout(net, 0.0) == 2
     assert torch.equal(net(images), net(images))
 
 

@@ -184,6 +184,10 @@ class LMCSConfig(TwoStreamTrainConfig, MixMatchOptions, FreeMatchOptions, Critic
 
     @model_validator(mode="after")
     def _check_master(self) -> LMCSConfig:
+        if self.student == "mixmatch" and 2 * self.labeled_batch_size != self.batch_size:
+            raise ValueError(
+                f"labeled_batch_size {self.labeled_batch_size} must be half of batch_size {self.batch_size} (mixmatch)"
+            )
         if self.guide == "average" and self.embed_with == "master":
             raise ValueError("embed_with master needs guide composed")
         if self.discrimination_weight != "auto" and self.discrimination_weight < 0:

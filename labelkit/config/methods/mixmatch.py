@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from pydantic import Field
+from pydantic import Field, model_validator
 from pydantic.config import JsonDict
 
 from labelkit.config.base import with_default
@@ -28,3 +28,11 @@ class MixMatchConfig(TwoStreamTrainConfig, MixMatchOptions):
         description="Labeled images of --batch-size: half of it.",
         json_schema_extra=_OPTIMIZATION,
     )
+
+    @model_validator(mode="after")
+    def _check_halves(self) -> MixMatchConfig:
+        if 2 * self.labeled_batch_size != self.batch_size:
+            raise ValueError(
+                f"labeled_batch_size {self.labeled_batch_size} must be half of batch_size {self.batch_size}"
+            )
+        return self

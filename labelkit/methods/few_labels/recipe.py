@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.config.few_labels import FewLabelTrainConfig
+from labelkit.config.few_labels import FewLabelTrainConfig, MeanTeacherOptions
 from labelkit.data.batch import DataInfo
 from labelkit.data.samplers import Stream, StreamSampler
 from labelkit.data.views.recipes import semi_supervised_views, test_view
@@ -80,6 +80,9 @@ def build_student(
         num_classes: c.
         num_heads: linear classifiers; the first one predicts.
         seed: of the initial values; default: the run's.
+
+    Raises:
+        ConfigError: dropout is asked for in a backbone without any.
     """
     network = ClassifierNetwork(
         config.backbone,
@@ -95,8 +98,8 @@ def build_student(
         std=config.pixel_std,
         seed=config.seed if seed is None else seed,
     )
-    if config.dropout is not None:
-        set_dropout(network.backbone, config.dropout)
+    if config.dropout is not None and not set_dropout(network.backbone, config.dropout) and config.dropout > 0:
+        raise ConfigError("--dropout", f"{config.backbone} has no dropout", "Leave it out, or choose convnet13.")
     if config.sync_bn and process_count() > 1:
         share_statistics(network)
     return network
@@ -193,9 +196,11 @@ def teacher_decay(config: FewLabelTrainConfig, phase_steps: int, ramp_steps: flo
     Args:
         config: the options.
         phase_steps: length of the phase.
-        ramp_steps: updates of the run with the lower decay.
+        ramp_steps: updates of the run with the lower decay, where the options have one.
     """
     high = horizon_decay(phase_steps, config.ema_decay) if config.ema_horizon else config.ema_decay
+    if not isinstance(config, MeanTeacherOptions):
+        return EMADecay(high, high, 0)
     return EMADecay(min(config.ema_decay_start, high), high, round(ramp_steps), config.ema_ramp)
 
 

@@ -85,7 +85,8 @@ def _train(method_name: str, config: RunConfig, runtime: Runtime, run: RunDir) -
     options = config.to_yaml_dict(operational=False)
     if config.resume:
         before = values_before(type(config))
-        check_same_options(run.path, method_name, options, allowed=config.resumable_fields, before=before)
+        allowed = config.resumable_fields | (config.retired_fields - options.keys())
+        check_same_options(run.path, method_name, options, allowed=allowed, before=before)
     checkpoint = load_checkpoint(run.path) if config.resume else None
     setup = _set_up(method_name, config, runtime, fresh=checkpoint is None)
     if config.resume and checkpoint is None:

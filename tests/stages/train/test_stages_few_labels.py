@@ -57,6 +57,34 @@ def test_what_cannot_be_grown_from_is_said_at_once(
     assert not (tmp_path / "run" / "config.yaml").exists()
 
 
+@pytest.mark.parametrize(
+    ("method", "options", "message"),
+    [
+        ("mixmatch", ["--labeled-batch-size", "20"], "must be half of batch_size 64"),
+        ("lmcs", ["--labeled-batch-size", "20"], "must be half of batch_size 64"),
+        ("supervised", ["--dropout", "0.5"], "wrn10_1 has no dropout"),
+        ("freematch", ["--ema-ramp", "linear"], "No such option"),  # one decay from start to end
+    ],
+)
+def test_options_that_cannot_act_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], method: str, options: list[str], message: str
+) -> None:
+    assert main(["train", method, "--device", "cpu", "--out", str(tmp_path / "run"), *options]) == 2
+    assert message in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize("by_file", [False, True])
+def test_a_run_of_when_there_was_an_option_that_never_acted_goes_on(tmp_path: Path, by_file: bool) -> None:
+    run = tmp_path / "run"
+    size = ["--steps", "4", "--batch-size", "16", "--labeled-batch-size", "6", "--max-per-class", "20"]
+    words = ["train", "freematch", *size, "--device", "cpu", "--out", str(run), "-q"]
+    assert main([*words, "--stop-after-steps", "2"]) == 0
+    with (run / "config.yaml").open("a") as file:
+        file.write("ema_decay_start: 0.9\nema_ramp: step\n")
+    assert main([*words, "--resume", *(["--config", str(run / "config.yaml")] if by_file else [])]) == 0
+    assert "ema_ramp" not in (run / "config.yaml").read_text()
+
+
 @pytest.mark.parametrize("method", ["supervised", "mean-teacher", "snowball"])
 @pytest.mark.parametrize(
     ("labels", "options", "message"),
