@@ -17,6 +17,8 @@ from labelkit.store import opening
 from tests.warm_python import WarmPython
 
 os.environ.setdefault("TQDM_DISABLE", "1")
+# an export takes seconds; the tests of it ask for it
+os.environ.setdefault("LABELKIT_ONNX", "0")
 # tests run side by side; threads that wait for each other would make them many times slower
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 

@@ -1,65 +1,60 @@
 """Arrays in, arrays out: clustering, discovery, assignment, prototypes, neighbors, calibration, attention.
 
-The names that need torch are imported on first use, so that the others stay quick to import.
+Names are imported on first use: some need torch, and one module should not cost all others.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from labelkit.algorithms.assignment import Assignment, assign
-from labelkit.algorithms.calibration import (
-    NamedProbability,
-    Reliability,
-    RiskCoverage,
-    conformal_threshold,
-    fit_temperature,
-    group_means,
-    group_scores,
-    leave_one_out_agreement,
-    named_probability,
-    reliability,
-    risk_coverage,
-    softmax,
-)
-from labelkit.algorithms.class_number import (
-    ClassNumberChoice,
-    CriterionCurve,
-    choose_num_classes,
-    class_numbers,
-)
-from labelkit.algorithms.clustering import (
-    Clustering,
-    SemiSupervisedClustering,
-    kmeans,
-    nearest_centroids,
-    semi_supervised_kmeans,
-    spherical_kmeans,
-)
-from labelkit.algorithms.clustering_path import Partition, kmeans_path
-from labelkit.algorithms.critical_samples import CriticalDiscovery, discover_critical
-from labelkit.algorithms.label_search import Discovery
-from labelkit.algorithms.matching import Matching, contingency, match_clusters, pair_agreement
-from labelkit.algorithms.neighbors import ApproximateSearch, ExactSearch, HNSWRecipe, IVFPQRecipe, build_index, knn
-from labelkit.algorithms.over_clustering import ClassNumber, bounded_integer_search, estimate_num_classes
-from labelkit.algorithms.prototypes import (
-    Spread,
-    measure_spread,
-    spread_prototypes,
-    uniformity,
-    uniformity_gradient,
-)
-from labelkit.algorithms.silhouette import pairwise_distances, silhouette_score, simplified_silhouette_score
-from labelkit.algorithms.snowball import discover_confident
-from labelkit.algorithms.sphere_bounds import max_cosine_bound, rms_cosine_bound
+from labelkit.lazy import names_of
 
 if TYPE_CHECKING:
+    from labelkit.algorithms.assignment import Assignment, assign
     from labelkit.algorithms.attention import alignment_energy, attention_entropy, attention_update, prior_energy
     from labelkit.algorithms.attention_maps import carry_map, map_correlation, map_entropy
+    from labelkit.algorithms.calibration import (
+        NamedProbability,
+        Reliability,
+        RiskCoverage,
+        conformal_threshold,
+        fit_temperature,
+        group_means,
+        group_scores,
+        leave_one_out_agreement,
+        named_probability,
+        reliability,
+        risk_coverage,
+        softmax,
+    )
+    from labelkit.algorithms.class_number import ClassNumberChoice, CriterionCurve, choose_num_classes, class_numbers
+    from labelkit.algorithms.clustering import (
+        Clustering,
+        SemiSupervisedClustering,
+        kmeans,
+        nearest_centroids,
+        semi_supervised_kmeans,
+        spherical_kmeans,
+    )
+    from labelkit.algorithms.clustering_path import Partition, kmeans_path
+    from labelkit.algorithms.critical_samples import CriticalDiscovery, discover_critical
     from labelkit.algorithms.feature_probes import knn_votes, linear_probe, logistic_regression
+    from labelkit.algorithms.label_search import Discovery
+    from labelkit.algorithms.matching import Matching, contingency, match_clusters, pair_agreement
+    from labelkit.algorithms.neighbors import ApproximateSearch, ExactSearch, HNSWRecipe, IVFPQRecipe, build_index, knn
+    from labelkit.algorithms.over_clustering import ClassNumber, bounded_integer_search, estimate_num_classes
+    from labelkit.algorithms.prototypes import (
+        Spread,
+        measure_spread,
+        spread_prototypes,
+        uniformity,
+        uniformity_gradient,
+    )
+    from labelkit.algorithms.silhouette import pairwise_distances, silhouette_score, simplified_silhouette_score
     from labelkit.algorithms.sinkhorn.batch import batch_assignments
     from labelkit.algorithms.sinkhorn.prior import balanced_labels, cluster_sizes, make_prior, order_prior
     from labelkit.algorithms.sinkhorn.scores import LinearScores
     from labelkit.algorithms.sinkhorn.solver import SinkhornResult, solve
+    from labelkit.algorithms.snowball import discover_confident
+    from labelkit.algorithms.sphere_bounds import max_cosine_bound, rms_cosine_bound
 
 __all__ = [
     "ApproximateSearch",
@@ -135,20 +130,113 @@ __all__ = [
     "uniformity_gradient",
 ]
 
-
-_NEED_TORCH = {
-    "attention": ("alignment_energy", "attention_entropy", "attention_update", "prior_energy"),
-    "attention_maps": ("carry_map", "map_correlation", "map_entropy"),
-    "feature_probes": ("knn_votes", "linear_probe", "logistic_regression"),
-    "sinkhorn.batch": ("batch_assignments",),
-    "sinkhorn.prior": ("balanced_labels", "cluster_sizes", "make_prior", "order_prior"),
-    "sinkhorn.scores": ("LinearScores",),
-    "sinkhorn.solver": ("SinkhornResult", "solve"),
-}
-
-
-def __getattr__(name: str) -> Any:
-    for module, names in _NEED_TORCH.items():
-        if name in names:
-            return getattr(import_module(f"labelkit.algorithms.{module}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = names_of(
+    __name__,
+    {
+        "assignment": (
+            "Assignment",
+            "assign",
+        ),
+        "attention": (
+            "alignment_energy",
+            "attention_entropy",
+            "attention_update",
+            "prior_energy",
+        ),
+        "attention_maps": (
+            "carry_map",
+            "map_correlation",
+            "map_entropy",
+        ),
+        "calibration": (
+            "NamedProbability",
+            "Reliability",
+            "RiskCoverage",
+            "conformal_threshold",
+            "fit_temperature",
+            "group_means",
+            "group_scores",
+            "leave_one_out_agreement",
+            "named_probability",
+            "reliability",
+            "risk_coverage",
+            "softmax",
+        ),
+        "class_number": (
+            "ClassNumberChoice",
+            "CriterionCurve",
+            "choose_num_classes",
+            "class_numbers",
+        ),
+        "clustering": (
+            "Clustering",
+            "SemiSupervisedClustering",
+            "kmeans",
+            "nearest_centroids",
+            "semi_supervised_kmeans",
+            "spherical_kmeans",
+        ),
+        "clustering_path": (
+            "Partition",
+            "kmeans_path",
+        ),
+        "critical_samples": (
+            "CriticalDiscovery",
+            "discover_critical",
+        ),
+        "feature_probes": (
+            "knn_votes",
+            "linear_probe",
+            "logistic_regression",
+        ),
+        "label_search": ("Discovery",),
+        "matching": (
+            "Matching",
+            "contingency",
+            "match_clusters",
+            "pair_agreement",
+        ),
+        "neighbors": (
+            "ApproximateSearch",
+            "ExactSearch",
+            "HNSWRecipe",
+            "IVFPQRecipe",
+            "build_index",
+            "knn",
+        ),
+        "over_clustering": (
+            "ClassNumber",
+            "bounded_integer_search",
+            "estimate_num_classes",
+        ),
+        "prototypes": (
+            "Spread",
+            "measure_spread",
+            "spread_prototypes",
+            "uniformity",
+            "uniformity_gradient",
+        ),
+        "silhouette": (
+            "pairwise_distances",
+            "silhouette_score",
+            "simplified_silhouette_score",
+        ),
+        "sinkhorn.batch": ("batch_assignments",),
+        "sinkhorn.prior": (
+            "balanced_labels",
+            "cluster_sizes",
+            "make_prior",
+            "order_prior",
+        ),
+        "sinkhorn.scores": ("LinearScores",),
+        "sinkhorn.solver": (
+            "SinkhornResult",
+            "solve",
+        ),
+        "snowball": ("discover_confident",),
+        "sphere_bounds": (
+            "max_cosine_bound",
+            "rms_cosine_bound",
+        ),
+    },
+)

@@ -12,11 +12,14 @@ import signal
 import stat
 import subprocess
 import sys
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
+from threading import Thread
 from typing import IO, BinaryIO
 
 from labelkit import errors
-from labelkit.errors import Damaged, NotAStore, StoreError, resource_error
+from labelkit.errors import Damaged, LabelkitError, NotAStore, StoreError, resource_error
 from labelkit.store.digests import RESTORE
 from labelkit.store.hdf5.reading import CheckedFile
 
@@ -168,3 +171,23 @@ def raise_verdict(answer: bytes, where: str) -> None:
         if not (isinstance(kind, type) and issubclass(kind, StoreError)):
             raise RuntimeError(f"the process that checks files answered {verdict['error']!r}")
         raise kind(where + verdict["where"], verdict["problem"], verdict["remedy"])
+
+
+def check_together(paths: Iterable[Path]) -> None:
+    """Check files that will be opened soon, each by a child process, at the same time.
+
+    What is wrong with one is said when it is opened.
+    """
+
+    def check(path: Path) -> None:
+        with suppress(LabelkitError), open_regular(path) as handle:
+            identity = _identity(os.fstat(handle.fileno()))
+            if identity not in _harmless:
+                _check_in_child(handle, str(path), None)
+                _harmless.add(identity)
+
+    threads = [Thread(target=check, args=(path,)) for path in paths]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count as numbers_from
@@ -258,7 +258,12 @@ def free_name(store: EmbeddingStore, name: str) -> str:
 
 def newest_name(store: EmbeddingStore, name: str) -> str:
     """Return the last of the names ``name``, ``name-2``, ... that a result of the store has; ``name`` if none has."""
-    taken, last = set(list_results(store)), name
+    return newest_of(list_results(store), name)
+
+
+def newest_of(names: Iterable[str], name: str) -> str:
+    """Return the last of ``name``, ``name-2``, ... that is among some names; ``name`` if none is."""
+    taken, last = set(names), name
     number = 2
     while (text := f"{name}-{number}") in taken:
         last, number = text, number + 1

@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from labelkit.data.center_crop import center_boxes, resized_boxes, resized_shape
 from labelkit.data.keyed_random import keyed_uniform
 from labelkit.data.views.multi_crop import overlapping_boxes
 from labelkit.data.views.pairs import PairPlan
@@ -56,18 +57,13 @@ def crop_boxes(
     u = keyed_uniform(seed, epoch, keys, view, purpose, count).astype(np.float64) if count else np.zeros((len(h), 0))
     if spec.area_range is not None:
         return _area_boxes(spec, h, w, u)
-    side = float(spec.resized_side)
-    # As torchvision: the longer side is truncated to whole pixels, offsets are whole pixels.
-    shorter = np.minimum(h, w)
-    rows, columns = np.floor(side * h / shorter + 1e-9), np.floor(side * w / shorter + 1e-9)
-    if spec.crop == "random":
-        top = np.floor(u[:, 0] * (rows - spec.size + 1))
-        left = np.floor(u[:, 1] * (columns - spec.size + 1))
-    else:
-        top, left = np.rint((rows - spec.size) / 2), np.rint((columns - spec.size) / 2)
-    step_y, step_x = h / rows, w / columns
-    edges = (left * step_x, top * step_y, (left + spec.size) * step_x, (top + spec.size) * step_y)
-    return np.stack(edges, axis=1)
+    if spec.crop == "center":
+        return center_boxes(spec.size, spec.resized_side, h, w)
+    rows, columns = resized_shape(spec.resized_side, h, w)
+    # as torchvision, offsets are whole pixels
+    top = np.floor(u[:, 0] * (rows - spec.size + 1))
+    left = np.floor(u[:, 1] * (columns - spec.size + 1))
+    return resized_boxes(spec.size, top, left, h / rows, w / columns)
 
 
 def boxes_of_views(

@@ -6,33 +6,19 @@ Embeddings of an image must not depend on whether it came from memory or from a 
 from __future__ import annotations
 
 import functools
-from typing import Final
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from PIL import Image
 from torch import Tensor
 
-from labelkit.data.views.spec import Interpolation, ViewSpec
-
-_RESAMPLING: Final = {"bicubic": Image.Resampling.BICUBIC, "bilinear": Image.Resampling.BILINEAR}
+from labelkit.data.center_crop import Interpolation, resize_part
+from labelkit.data.views.spec import ViewSpec
 
 
 def resize_box(image: NDArray[np.uint8], box: ArrayLike, spec: ViewSpec) -> NDArray[np.uint8]:
     """Resize a box of (h, w, c) uint8 to (size, size, c) uint8, antialiased."""
-    height, width, channels = image.shape
-    left, top, right, bottom = (float(edge) for edge in np.asarray(box))
-    # Sums of steps may pass the edge by a rounding error, which Pillow refuses.
-    edges = (max(left, 0.0), max(top, 0.0), min(right, float(width)), min(bottom, float(height)))
-    if edges == (0.0, 0.0, float(spec.size), float(spec.size)) and (width, height) == (spec.size, spec.size):
-        return image
-    single = channels == 1
-    picture = Image.fromarray(image[:, :, 0] if single else image)
-    resized = np.array(
-        picture.resize((spec.size, spec.size), _RESAMPLING[spec.interpolation], box=edges), dtype=np.uint8
-    )
-    return resized[:, :, None] if single else resized
+    return resize_part(image, box, spec.size, spec.interpolation)
 
 
 def resize_images(images: Tensor, rows: int, columns: int, interpolation: Interpolation) -> Tensor:

@@ -7,10 +7,10 @@ from typing import Literal
 
 from torch import Tensor
 
+from labelkit.data.center_crop import Interpolation, resized_side
 from labelkit.data.views.pairs import PairTransform
 from labelkit.data.views.random_augment import Pool
 
-Interpolation = Literal["bicubic", "bilinear"]
 Padding = Literal["zeros", "border", "reflection"]
 
 
@@ -150,8 +150,7 @@ class ViewSpec:
     @property
     def resized_side(self) -> int:
         """Shorter side before the square crop, in pixels."""
-        # The addend keeps 32 * (36 / 32) from falling below 36.
-        return int(self.size * self.resize_ratio + 1e-6)
+        return resized_side(self.size, self.resize_ratio)
 
     def drawn_as(self, number: int) -> int:
         """Return the view whose random numbers choose box and affine map of view ``number``."""

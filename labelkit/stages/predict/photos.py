@@ -10,7 +10,6 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +21,7 @@ from labelkit.data.folders import walk_images
 from labelkit.errors import DatasetError
 from labelkit.percent import percent
 from labelkit.stages.discover.stored_answers import stored_answers
+from labelkit.stages.embed.quick import load_ahead, may_be_quick
 from labelkit.stages.new_files import check_new_file
 from labelkit.stages.predict.sources import Source, open_source
 from labelkit.stages.result import Table
@@ -107,7 +107,8 @@ def predict_photos(config: PredictConfig) -> Predictions:
     photos = list(dict.fromkeys(_photos(config, stores)))
     if not photos and not stores:
         raise DatasetError("standard input", "names no photo", "Write one path in a line.")
-    loading = threading.Thread(target=import_module, args=("labelkit.stages.embed.queries",))
+    quick = may_be_quick(len(photos), config.checkpoint, config.device)
+    loading = threading.Thread(target=load_ahead, kwargs={"quick": quick})
     if photos:
         loading.start()  # another process checks the store meanwhile
     try:

@@ -12,7 +12,8 @@ import torch
 
 from labelkit.config.model import ModelConfig
 from labelkit.config.train import RunConfig
-from labelkit.data.views.spec import Interpolation, ViewSpec
+from labelkit.data.center_crop import Interpolation
+from labelkit.data.views.spec import ViewSpec
 from labelkit.engine.checkpoint import MODEL, STATE, LoadedCheckpoint, load_checkpoint, load_model_state
 from labelkit.engine.run_dir import CONFIG, SPLIT, read_run_config
 from labelkit.errors import CheckpointError, ConfigError, LabelkitError, Mismatch
@@ -20,6 +21,7 @@ from labelkit.methods.registry import METHODS
 from labelkit.models.inference import BackboneNetwork, InferenceNetwork, PixelNetwork
 from labelkit.models.published import TO_FETCH, best_at_hand, embedding_size, recorded_weights
 from labelkit.models.weights import fingerprint
+from labelkit.stages.embed.quick import DECODER
 from labelkit.stages.progress import current_progress
 from labelkit.stages.read.locations import find_model
 from labelkit.store.embeddings import ModelIdentity
@@ -89,7 +91,7 @@ def preprocess_record(network: InferenceNetwork, view: ViewSpec) -> dict[str, An
     """How an image becomes the network's input, as plain JSON."""
     spec = network.input_spec
     return {
-        "decoder": "labelkit-1",
+        "decoder": DECODER,
         "channels": spec.channels,
         "size": view.size,
         "resize_ratio": view.resize_ratio,

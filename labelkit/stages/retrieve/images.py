@@ -7,7 +7,6 @@ import io
 import threading
 import time
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Literal
 
@@ -19,6 +18,7 @@ from labelkit.algorithms.row_blocks import StoredRows
 from labelkit.config.retrieve import RetrieveConfig
 from labelkit.data.datasets import ImageDataset
 from labelkit.errors import ConfigError
+from labelkit.stages.embed.quick import load_ahead, may_be_quick
 from labelkit.stages.memory import Memory, index_bytes, search_bytes, stored_rows
 from labelkit.stages.new_files import check_kept_result, check_new_file
 from labelkit.stages.pictures.files import image_pixels, indexed_images
@@ -92,7 +92,8 @@ def retrieve_images(config: RetrieveConfig) -> SimpleResult:
     if config.query is not None and not is_store(config.query):
         images = query_images(config.query)
         # Another process checks the store meanwhile.
-        loading = threading.Thread(target=import_module, args=("labelkit.stages.embed.queries",))
+        quick = may_be_quick(len(images), config.checkpoint, config.device)
+        loading = threading.Thread(target=load_ahead, kwargs={"quick": quick})
         loading.start()
     try:
         store = with_labels(open_store(config.index), config.labels, config.label_column)

@@ -16,6 +16,7 @@ from labelkit.data.datasets import ImageDataset
 from labelkit.data.files import is_folder, is_there
 from labelkit.data.registry import load_dataset
 from labelkit.errors import ConfigError, DatasetError, Mismatch
+from labelkit.stages.embed.quick import may_be_quick, quick_embeddings
 from labelkit.stages.pictures.files import one_image
 from labelkit.stages.progress import current_progress
 from labelkit.stages.read.rows import check_features, zero_rows
@@ -155,11 +156,18 @@ def embedded_images(
         DatasetError: no image can be looked up.
         ResourceError: no such device.
     """
-    from labelkit.stages.embed.queries import embed_queries  # torch loads here
-    from labelkit.stages.read.networks import recorded_network
+    quick = may_be_quick(len(images), checkpoint, device)
+    found = quick_embeddings(images, store.model) if quick else None
+    if found is None:
+        from labelkit.stages.embed.onnx_export import keep_for_next_time  # torch loads here
+        from labelkit.stages.embed.queries import embed_queries
+        from labelkit.stages.read.networks import recorded_network
 
-    model = recorded_network(store.model, checkpoint)
-    embedded, rows, bad = embed_queries(images, model, device)
+        model = recorded_network(store.model, checkpoint)
+        found = embed_queries(images, model, device)
+        if quick:
+            keep_for_next_time(model.network.to("cpu"), store.model)
+    embedded, rows, bad = found
     if store.metric == "cosine":
         zero = zero_rows(embedded)
         bad += [(int(row), _ZERO) for row in rows[zero]]

@@ -1,0 +1,77 @@
+"""The center of an image, resized: how images are prepared that are not augmented; needs no torch."""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from PIL import Image
+
+Interpolation = Literal["bicubic", "bilinear"]
+
+_RESAMPLING: Final = {"bicubic": Image.Resampling.BICUBIC, "bilinear": Image.Resampling.BILINEAR}
+
+
+def resized_side(size: int, resize_ratio: float) -> int:
+    """Return the shorter side of an image before the square crop, in pixels."""
+    # The addend keeps 32 * (36 / 32) from falling below 36.
+    return int(size * resize_ratio + 1e-6)
+
+
+def center_boxes(size: int, side: int, heights: ArrayLike, widths: ArrayLike) -> NDArray[np.float64]:
+    """Return the part of each original that a center crop shows after the shorter side was resized.
+
+    Args:
+        size: of the square crop, pixels.
+        side: shorter side after resizing, pixels.
+        heights: (b,) heights of the originals, pixels.
+        widths: (b,) widths.
+
+    Returns:
+        (b, 4) float64 left, top, right, bottom in pixels of the originals.
+    """
+    h, w = np.asarray(heights, dtype=np.float64), np.asarray(widths, dtype=np.float64)
+    rows, columns = resized_shape(side, h, w)
+    return resized_boxes(size, np.rint((rows - size) / 2), np.rint((columns - size) / 2), h / rows, w / columns)
+
+
+def resized_shape(
+    side: int, heights: NDArray[np.float64], widths: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return rows and columns of images whose shorter side becomes ``side``; as torchvision, cut to whole pixels."""
+    shorter = np.minimum(heights, widths)
+    return np.floor(side * heights / shorter + 1e-9), np.floor(side * widths / shorter + 1e-9)
+
+
+def resized_boxes(
+    size: int,
+    top: NDArray[np.float64],
+    left: NDArray[np.float64],
+    step_y: NDArray[np.float64],
+    step_x: NDArray[np.float64],
+) -> NDArray[np.float64]:
+    """Return squares of resized images as boxes of the originals, (b, 4).
+
+    Args:
+        size: of the squares, pixels.
+        top: (b,) first row of each.
+        left: (b,) first column.
+        step_y: (b,) pixels of the original in one of the resized image, downwards.
+        step_x: (b,) likewise, to the right.
+    """
+    return np.stack((left * step_x, top * step_y, (left + size) * step_x, (top + size) * step_y), axis=1)
+
+
+def resize_part(image: NDArray[np.uint8], box: ArrayLike, size: int, interpolation: Interpolation) -> NDArray[np.uint8]:
+    """Resize a box of (h, w, c) uint8 to (size, size, c) uint8, antialiased."""
+    height, width, channels = image.shape
+    left, top, right, bottom = (float(edge) for edge in np.asarray(box))
+    # Sums of steps may pass the edge by a rounding error, which Pillow refuses.
+    edges = (max(left, 0.0), max(top, 0.0), min(right, float(width)), min(bottom, float(height)))
+    if edges == (0.0, 0.0, float(size), float(size)) and (width, height) == (size, size):
+        return image
+    single = channels == 1
+    picture = Image.fromarray(image[:, :, 0] if single else image)
+    resized = np.array(picture.resize((size, size), _RESAMPLING[interpolation], box=edges), dtype=np.uint8)
+    return resized[:, :, None] if single else resized
