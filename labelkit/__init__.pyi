@@ -1491,13 +1491,14 @@ def export(
     *,
     index: str | PathLike[str],
     out: str | PathLike[str],
-    what: Literal['embeddings', 'labels', 'result'] = ...,
+    what: Literal['embeddings', 'labels', 'result', 'model'] = ...,
+    checkpoint: str | PathLike[str] | None = ...,
     result: str | None = ...,
     overwrite: bool = ...,
     preset: str | PathLike[str] | None = None,
     config: str | PathLike[str] | None = None,
 ) -> Result:
-    """Write rows, labels or a result of a store for other programs: .npy, .npz, CSV or Parquet."""
+    """Write rows, labels or a result of a store for other programs: .npy, .npz, CSV or Parquet; or the network that made the rows, as ONNX."""
 
 @final
 class _Cluster:

@@ -18,7 +18,7 @@ _STORE = option("Store", preset=False)
 _OUTPUT = option("Output", preset=False)
 
 IMPORT_SUFFIXES = (".npy", ".npz", ".csv", ".h5", ".hdf5", ".hdf")
-EXPORT_SUFFIXES = (".npy", ".npz", ".csv", ".parquet")
+EXPORT_SUFFIXES = (".npy", ".npz", ".csv", ".parquet", ".onnx")
 IDS_SUFFIXES = (".csv", ".txt")
 
 
@@ -127,13 +127,18 @@ class ExportConfig(OverwriteOption, IndexOption):
     out: Path = Field(
         ...,
         description="File to write: .npy (and the names beside it, NAME.ids.csv), .npz, .csv, or .parquet (needs "
-        "labelkit[parquet]).",
+        "labelkit[parquet]); .onnx for --what model (needs labelkit[onnx]).",
         json_schema_extra=_OUTPUT,
     )
-    what: Literal["embeddings", "labels", "result"] = Field(
+    what: Literal["embeddings", "labels", "result", "model"] = Field(
         "embeddings",
         description="What to write. embeddings: rows with their names, labels and splits; labels: the same "
-        "without the rows; result: a result.",
+        "without the rows; result: a result; model: the network that made the rows.",
+        json_schema_extra=_STORE,
+    )
+    checkpoint: Path | None = Field(
+        None,
+        description="With --what model: run folder or weights file of the network. Default: where it was last seen.",
         json_schema_extra=_STORE,
     )
     result: str | None = Field(
@@ -152,4 +157,12 @@ class ExportConfig(OverwriteOption, IndexOption):
     def _result_is_named(self) -> ExportConfig:
         if (self.what == "result") != (self.result is not None):
             raise ValueError("--what result and --result NAME go together")
+        return self
+
+    @model_validator(mode="after")
+    def _model_is_onnx(self) -> ExportConfig:
+        if (self.what == "model") != (self.out.suffix.lower() == ".onnx"):
+            raise ValueError("--what model and --out NAME.onnx go together")
+        if self.checkpoint is not None and self.what != "model":
+            raise ValueError("--checkpoint goes with --what model")
         return self

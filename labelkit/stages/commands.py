@@ -156,7 +156,8 @@ COMMANDS: dict[str, Command | Group] = {
         summary="Make a store of rows from elsewhere.",
     ),
     "export": Command(
-        "Write rows, labels or a result of a store for other programs: .npy, .npz, CSV or Parquet.",
+        "Write rows, labels or a result of a store for other programs: .npy, .npz, CSV or Parquet; or the network "
+        "that made the rows, as ONNX.",
         "labelkit export --index digits.h5 --out digits.csv",
         "exchange:ExportConfig",
         "exchange.exporting:export_store",

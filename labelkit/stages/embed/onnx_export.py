@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from labelkit.errors import LabelkitError, ResourceError
+from labelkit.errors import LabelkitError
 from labelkit.models.inference import InferenceNetwork, PixelNetwork
 from labelkit.stages.embed.quick import OnnxNetwork, has_onnx, onnx_folder, onnx_name, onnx_record
 from labelkit.stages.progress import current_progress
@@ -73,11 +74,12 @@ class NotExported(Exception):  # noqa: N818 - a finding about one network
     """The network has no ONNX form that gives the same embeddings."""
 
 
-def onnx_bytes(network: InferenceNetwork) -> bytes:
+def onnx_bytes(network: InferenceNetwork, notes: Mapping[str, str] | None = None) -> bytes:
     """Return the network as an ONNX model: ``images`` (b, c, h, w), normalized, to ``embeddings`` (b, d).
 
     Args:
         network: on the CPU, in evaluation mode.
+        notes: metadata of the model.
 
     Raises:
         NotExported: torch cannot export it, or its embeddings differ.
@@ -108,6 +110,12 @@ def onnx_bytes(network: InferenceNetwork) -> bytes:
         finally:
             logger.setLevel(level)
         content = path.read_bytes()
+    if notes:
+        import onnx
+
+        proto = onnx.load_model_from_string(content)
+        onnx.helper.set_model_props(proto, dict(notes))
+        content = proto.SerializeToString()
     least = _least_cosine(network, OnnxNetwork(content))
     if not least >= LEAST_COSINE:
         raise NotExported(f"its embeddings differ from those of torch (cosine {least:.6f})")
@@ -132,15 +140,3 @@ def _cosines(left: NDArray[np.float32], right: NDArray[np.float32]) -> NDArray[n
     a, b = left.astype(np.float64), right.astype(np.float64)
     lengths = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
     return np.asarray((a * b).sum(axis=1) / np.maximum(lengths, 1e-300))
-
-
-def check_packages() -> None:
-    """Refuse to export where packages are missing.
-
-    Raises:
-        ResourceError: some are.
-    """
-    missing = missing_packages()
-    if missing:
-        problem = f"{', '.join(missing)} not installed"
-        raise ResourceError("onnx", problem, 'Install what is missing: `pip install "labelkit[onnx]"`.')

@@ -71,6 +71,10 @@ def export_store(config: ExportConfig) -> SimpleResult:
     if kind == ".parquet":
         check_parquet()
     store = open_store(config.index)
+    if config.what == "model":
+        from labelkit.stages.exchange.onnx_model import export_model  # torch loads here
+
+        return export_model(config, store)
     export = _result_export(store, config, kind) if config.result is not None else _store_export(store, config)
     writers: dict[str, Callable[[BinaryIO], None]] = {
         ".npy": lambda file: _write_npy(file, export),

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from labelkit.config.embed import EmbedConfig
+from labelkit.config.exchange import ExportConfig
 from labelkit.data.eval_loader import EvalLoader
 from labelkit.data.registry import load_dataset
 from labelkit.data.views.spec import Interpolation, Normalize, ViewSpec
@@ -20,6 +21,7 @@ from labelkit.models.inference import BackboneNetwork
 from labelkit.stages.embed.images import embed_images
 from labelkit.stages.embed.onnx_export import NotExported, keep_for_next_time, onnx_bytes
 from labelkit.stages.embed.quick import DECODER, onnx_record, prepared, quick_embeddings
+from labelkit.stages.exchange.exporting import export_store
 from labelkit.stages.read.networks import embedding_network, preprocess_record
 from labelkit.store.embeddings import open_store
 from PIL import Image
@@ -145,6 +147,7 @@ class _Unlike(BackboneNetwork):
         return found + torch.rand_like(found)
 
 
+@pytest.mark.slow
 def test_a_network_whose_copy_differs_is_not_kept_and_not_tried_again(
     use_kept: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -163,6 +166,34 @@ def test_a_network_whose_copy_differs_is_not_kept_and_not_tried_again(
     assert next((tmp_path / "onnx").iterdir()).stat().st_mtime_ns == before
     with pytest.raises(NotExported):
         onnx_bytes(network)
+
+
+@pytest.mark.slow
+def test_exported_network_gives_the_rows_of_the_store_to_another_program(
+    use_kept: tuple[Path, Path], photos: Path, tmp_path: Path
+) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    export_store(ExportConfig(index=use_kept[0], what="model", out=tmp_path / "net.onnx"))
+
+    session = onnxruntime.InferenceSession(str(tmp_path / "net.onnx"))
+    record = json.loads(session.get_modelmeta().custom_metadata_map["preprocess"])
+    dataset, store = load_dataset(str(photos), data_root=photos), open_store(use_kept[0])
+    images = np.stack([prepared(dataset, row, record) for row in range(len(dataset))])
+    (rows,) = session.run(["embeddings"], {"images": images})
+    np.testing.assert_allclose(rows, store.embeddings, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"what": "model", "out": Path("x.csv")}, "--what model and --out NAME.onnx go together"),
+        ({"what": "labels", "out": Path("x.onnx")}, "--what model and --out NAME.onnx go together"),
+        ({"out": Path("x.csv"), "checkpoint": Path("runs/x")}, "--checkpoint goes with --what model"),
+    ],
+)
+def test_only_a_model_is_written_as_onnx(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        ExportConfig(index=Path("s.h5"), **options)
 
 
 def test_record_of_preparation_is_understood(photos: Path) -> None:
