@@ -8,6 +8,7 @@ images by ``labelkit discover answer --num-clusters`` (the true number). Beside 
 with labels in all classes, scikit-learn's logistic regression and label spreading; with labels in half, semi-supervised
 k-means. Accuracy is All by one-to-one matching where classes have no labels. The last columns say what share of the
 images is answered at a confidence, and how many of these are right. Without ``--index``: the pixels of the digits.
+With ``--truth`` classes are those of a table, such as the kinds of the products that a store has.
 """
 
 from __future__ import annotations
@@ -18,12 +19,15 @@ import statistics
 import sys
 import tempfile
 import time
+import warnings
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import labelkit
 import numpy as np
 from labelkit.metrics.clustering import cluster_accuracy
+from labelkit.stages.read.given_labels import labels_to_use
 from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression
 from sklearn.semi_supervised import LabelSpreading
@@ -53,19 +57,44 @@ def accuracy_of_peers(
     unit = features / np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-12)
     found = {}
     for name, rows in (("logistic regression", features), ("logistic regression, unit rows", unit)):
-        fitted = LogisticRegression(max_iter=2000).fit(rows[known], labels[known])
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "The number of unique classes")
+            fitted = LogisticRegression(max_iter=2000).fit(rows[known], labels[known])
         found[name] = float((fitted.predict(rows[~known]) == truth[~known]).mean())
     spread = LabelSpreading(kernel="knn", n_neighbors=7, alpha=0.2, max_iter=100).fit(unit, labels)
     found["label spreading"] = float((spread.transduction_[~known] == truth[~known]).mean())
     return found
 
 
-def run_case(index: Path, folder: Path, per_class: int, share: float, seed: int) -> dict[str, Any]:
-    """Answer one case and score it."""
+@dataclass(frozen=True)
+class Rows:
+    """What the cases are cut from: a store, and the class of every row."""
+
+    index: Path
+    ids: list[str]
+    features: NDArray[np.float32]
+    truth: NDArray[np.int64]
+    names: list[str]
+
+
+def read_rows(index: Path, truth: Path | None) -> Rows:
+    """Read a store; classes are those of a table ``path,label`` if there is one, else its own."""
     with labelkit.open_store(index) as store:
-        truth = np.asarray(store.labels, dtype=np.int64)
-        ids, names = list(store.ids), list(store.class_names)
+        labels, names = np.asarray(store.labels, dtype=np.int64), list(store.class_names)
+        if truth is not None:
+            given = labels_to_use(truth, store, np.arange(store.n, dtype=np.int64), own_labels=False)
+            labels, names = given.labels, list(given.class_names)
+        if (labels < 0).any():
+            sys.exit(f"{truth or index}: {int((labels < 0).sum())} images have no label; cases need them all")
+        kept = np.unique(labels)
         features = np.asarray(store.embeddings, dtype=np.float32)
+        numbers = np.searchsorted(kept, labels).astype(np.int64)
+        return Rows(index, list(store.ids), features, numbers, [names[label] for label in kept])
+
+
+def run_case(rows: Rows, folder: Path, per_class: int, share: float, seed: int) -> dict[str, Any]:
+    """Answer one case and score it."""
+    index, ids, features, truth, names = rows.index, rows.ids, rows.features, rows.truth, rows.names
     labels = draw(truth, per_class, share, seed)
     unlabeled = labels < 0
     table = folder / "known.csv"
@@ -74,7 +103,7 @@ def run_case(index: Path, folder: Path, per_class: int, share: float, seed: int)
     num_classes = len(np.unique(truth))
     started = time.perf_counter()
     made = labelkit.discover.answer(
-        index=index, labels=table, num_clusters=num_classes, min_confidence=0.0, csv=folder / "answers.csv",
+        index=index, labels=table, own_labels=False, num_clusters=num_classes, min_confidence=0.0, csv=folder / "answers.csv",
         seed=seed, overwrite=True,
     )  # fmt: skip
     seconds = time.perf_counter() - started
@@ -110,12 +139,13 @@ def main() -> None:
     """Run the cases and print a line for each."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--index", type=Path, help="store with labels of all images; default: pixels of the digits")
+    parser.add_argument("--truth", type=Path, help="table path,label with the classes; default: labels of the store")
     parser.add_argument("--labels-per-class", type=int, nargs="+", default=LABELS_PER_CLASS)
     parser.add_argument("--shares", type=float, nargs="+", default=SHARES, help="of the classes that have labels")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--out", type=Path, help="JSON file to write")
     options = parser.parse_args()
-    rows = []
+    rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         index = folder / "cases.h5"
@@ -124,9 +154,10 @@ def main() -> None:
         else:
             with labelkit.open_store(options.index):
                 index.write_bytes(options.index.read_bytes())
+        stored = read_rows(index, options.truth)
         for share in options.shares:
             for per_class in options.labels_per_class:
-                cases = [run_case(index, folder, per_class, share, seed) for seed in range(options.seeds)]
+                cases = [run_case(stored, folder, per_class, share, seed) for seed in range(options.seeds)]
                 rows += cases
                 peers = [
                     key for key in cases[0] if key in ("ss-kmeans", "label spreading") or key.startswith("logistic")

@@ -125,6 +125,7 @@ class RowJudge:
         scale = np.float32(np.sqrt(_REGRESSION_SCALE) / self._spread)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # the shares hardly change any more by then
+            warnings.filterwarnings("ignore", "The number of unique classes")  # classes of one or two labels are usual
             fitted = LogisticRegression(C=_REGRESSION_C, max_iter=200).fit(known * scale, columns)
         return fitted, basis, scale
 
