@@ -22,26 +22,32 @@ class DiscoverCategoriesConfig(SplitOption, AddedLabelsOption, PreviousOption, I
 
     command: ClassVar[tuple[str, ...]] = ("discover", "categories")
 
-    criterion: Literal["auto", "label-free", "labeled", "heldout", "silhouette", "stability"] = Field(
+    criterion: Literal["auto", "all", "label-free", "labeled", "heldout", "silhouette", "stability"] = Field(
         "auto",
-        description="How to judge a number of classes. labeled and heldout need labels, silhouette and stability "
-        "do not; label-free: the last two; auto: all that the labels allow.",
+        description="How to judge a number of classes. auto: by the share of the images that look like classes with "
+        "labels, and by dense groups. The others try every number by k-means: labeled and heldout need labels, "
+        "silhouette and stability do not; label-free: the last two; all: all that the labels allow.",
     )
     min_classes: int | None = Field(None, ge=1, description="Fewest classes tried; default: those with labels, or 2.")
     max_classes: int | None = Field(
         None,
         ge=2,
-        description="Most classes tried; default: 1,000 or a tenth of the rows, whichever is less. Without this option "
-        "the range grows, up to 1,000 or half of the rows, while its end fits best.",
+        description="Most classes tried; default: 1,000 or a third of the rows, whichever is less. With k-means it is "
+        "a tenth, and the range grows, up to 1,000 or half of the rows, while its end fits best.",
     )
     search: Literal["path", "brent", "grid"] = Field(
         "path",
         description="path: k-means of every number, each started from its neighbor, on random halves of the rows; "
         "brent, grid: the published search of --criterion labeled, on all rows, over few numbers or every one.",
     )
-    num_draws: int = Field(8, ge=3, description="Random halves of the rows (and of the labels) that are drawn.")
+    num_draws: int = Field(
+        8, ge=3, description="Random halves of the rows (and of the labels) that are drawn; not with auto."
+    )
     max_rows: int = Field(
-        10_000, ge=20, description="Most rows used to choose the number, drawn at random. All rows get a class."
+        10_000,
+        ge=20,
+        description="Most rows used to choose the number, drawn at random; with auto at most 3,000. All rows get a "
+        "class.",
     )
     num_inits: int = Field(10, ge=1, description="Starts of the k-means that assigns; the lowest inertia wins.")
     seed: int = Field(0, ge=0, description="Seed of draws and starts.")

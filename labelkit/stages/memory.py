@@ -215,7 +215,7 @@ def class_number_bytes(num_rows: int, used: int, dim: int, num_classes: int, num
         num_classes: most that are tried.
         num_inits: starts of the k-means that assigns.
     """
-    exact = 3 * 8 * min(used, 4000) ** 2 // 4
+    exact = 4 * 4 * min(used, 4000) ** 2
     choosing = 10 * 4 * used * dim + 40 * used * num_classes + exact
     return max(choosing, kmeans_bytes(num_rows, dim, num_classes, num_inits)) + 60 * num_rows
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from labelkit.algorithms.class_number_belief import MOST_ROWS
 from labelkit.algorithms.clustering import kmeans
 from labelkit.algorithms.row_blocks import StoredRows, parts_of
 from labelkit.config.discover import DiscoverCategoriesConfig, DiscoverHeadConfig
@@ -151,6 +152,8 @@ def _assign(
 
 def _features(config: DiscoverCategoriesConfig, store: EmbeddingStore, rows: NDArray[np.int64]) -> StoredRows:
     used = min(len(rows), config.max_rows) if config.search == "path" else len(rows)
+    if config.criterion == "auto":
+        used = min(used, MOST_ROWS)
     most = config.max_classes or min(MOST_TRIED, max(2, used // 2))
     whole = 0 if config.search == "path" else 3 * 4 * len(rows) * store.dim
     beside = class_number_bytes(len(rows), used, store.dim, most, config.num_inits) + whole

@@ -24,6 +24,7 @@ from labelkit.algorithms.class_number import (
     most_classes,
     share_error,
 )
+from labelkit.algorithms.class_number_belief import MOST_ROWS, believe_num_classes, density_spread
 from labelkit.algorithms.over_clustering import estimate_num_classes
 from labelkit.algorithms.row_blocks import StoredRows
 from labelkit.config.discover import DiscoverCategoriesConfig
@@ -38,6 +39,8 @@ _LABELS_KEPT = 10
 _SHOWN_NAMES = 5
 # The range is widened up to here where its end fits best.
 MOST_TRIED = 1000
+# Above this spread of the logarithms, counts of dense groups disagree.
+_UNCLEAR = 0.8
 
 
 @dataclass(frozen=True)
@@ -90,6 +93,8 @@ class Judgement:
     def table(self) -> Table:
         """Return one row per criterion, and the choice."""
         choice = self.choice
+        believed = choice.criteria[-1].name == "density"
+        meaning = "holds the true one in nine of ten cases" if believed else "what is within one standard error of it"
         cells: list[list[Cell]] = []
         for curve in choice.criteria:
             place = curve.numbers.index(curve.best)
@@ -102,7 +107,7 @@ class Judgement:
             number = f"at {'least' if self.is_lower_bound else 'most'} {choice.best}"
         cells.append(["all together", number, low, high, max(choice.scores), None])
         return Table(
-            "how many classes? best number, and from - to: what is within one standard error of it",
+            f"how many classes? best number, and from - to: {meaning}",
             ["criterion", "classes", "from", "to", "score", "error"],
             cells,
         )
@@ -128,10 +133,12 @@ def judge_class_number(
         DatasetError: no labels for a criterion that needs them, or rows that repeat too much.
         ConfigError: bounds that leave no choice.
     """
+    if config.criterion == "auto":
+        return _by_belief(config, features, labels)
     classes, sizes = np.unique(labels[labels >= 0], return_counts=True)
     notes: list[str] = []
     if config.search == "path":
-        used = _rows_to_use(config, labels, classes)
+        used = _rows_to_use(config, labels, classes, config.max_rows)
         if len(used) < len(features):
             notes.append(
                 f"the number was chosen from {len(used)} of {len(features)} rows, drawn at random (--max-rows)"
@@ -164,6 +171,45 @@ def judge_class_number(
     if not (at_least or at_most):
         return judgement
     return replace(judgement, notes=(*notes, _note_of_end(config, judgement)))
+
+
+def _by_belief(config: DiscoverCategoriesConfig, features: StoredRows, labels: NDArray[np.int64]) -> Judgement:
+    """Choose by the share of the classes with labels, and by dense groups."""
+    classes = np.unique(labels[labels >= 0])
+    used = _rows_to_use(config, labels, classes, min(config.max_rows, MOST_ROWS))
+    rows = np.asarray(features[used])
+    low, high = _bounds(config, labels, len(used), _most_numbers(rows, labels), share=3)
+    with current_progress().task("number of classes", total=None):
+        choice = believe_num_classes(
+            rows,
+            labels[used],
+            class_numbers(low, high),
+            generator=keyed_generator(config.seed, "class number belief"),
+            num_rows=len(labels),
+            num_labels=int((labels >= 0).sum()),
+        )
+    if (labels >= 0).all():
+        return Judgement(choice, (low, high), len(used), (), False, False)
+    notes = []
+    if len(used) < len(labels):
+        notes.append(f"the number was chosen from {len(used)} of {len(labels)} rows, drawn at random")
+    counts = choice.criteria[-1].best_of_draws
+    if density_spread(counts) > _UNCLEAR:
+        notes.append(
+            f"dense groups are {', '.join(map(str, counts))}, by how small they may be: these features have groups at "
+            "several levels, or none"
+        )
+    if len(choice.criteria) == 1:
+        notes.append("two labels in each of two classes or more would narrow the interval")
+    at_least = choice.best == high and low < high
+    at_most = choice.best == low and low > max(2, len(classes)) and low < high
+    judgement = Judgement(choice, (low, high), len(used), tuple(notes), at_least, at_most)
+    return replace(judgement, notes=(*notes, _note_of_end(config, judgement))) if at_least or at_most else judgement
+
+
+def _most_numbers(rows: NDArray[np.float32], labels: NDArray[np.int64]) -> int:
+    """The most classes that rows can be put into: not more than there are different ones, nor half of the rows."""
+    return min(len(np.unique(rows, axis=0)), most_classes(len(rows)), most_clusters(labels >= 0, labels[labels >= 0]))
 
 
 def _by_path(
@@ -243,7 +289,7 @@ def _notes_of_labels(
     if "heldout" in criteria and single:
         some = ", ".join(single[:_SHOWN_NAMES]) + (", ..." if len(single) > _SHOWN_NAMES else "")
         return [f"heldout: {len(single)} of {len(sizes)} classes have one labeled row and none to hold out: {some}"]
-    if config.criterion == "auto" and len(sizes) and "heldout" not in criteria:
+    if config.criterion == "all" and len(sizes) and "heldout" not in criteria:
         return ["heldout is left out: no class has two labeled rows"]
     return []
 
@@ -279,9 +325,9 @@ def _notes_of_choice(
 
 def _criteria(config: DiscoverCategoriesConfig, where: str, sizes: NDArray[np.int64]) -> Sequence[Criterion]:
     """Return the criteria to use; ``sizes`` are the labeled rows of each class."""
-    if config.criterion == "label-free" or (config.criterion == "auto" and not len(sizes)):
+    if config.criterion == "label-free" or (config.criterion == "all" and not len(sizes)):
         return LABEL_FREE
-    if config.criterion == "auto":
+    if config.criterion == "all":
         return tuple(name for name in CRITERIA if name != "heldout" or sizes.max() > 1)
     if config.criterion in ("labeled", "heldout") and not len(sizes):
         raise DatasetError(
@@ -293,22 +339,22 @@ def _criteria(config: DiscoverCategoriesConfig, where: str, sizes: NDArray[np.in
         raise DatasetError(
             where,
             "no class has two labeled rows, so that no label can be held out",
-            "Label more images, or pass --criterion auto.",
+            "Label more images, or pass --criterion all.",
         )
     return (config.criterion,)
 
 
 def _rows_to_use(
-    config: DiscoverCategoriesConfig, labels: NDArray[np.int64], classes: NDArray[np.int64]
+    config: DiscoverCategoriesConfig, labels: NDArray[np.int64], classes: NDArray[np.int64], most: int
 ) -> NDArray[np.int64]:
-    """Draw at most ``max_rows`` rows, with some labeled ones of each class."""
-    if len(labels) <= config.max_rows:
+    """Draw at most ``most`` rows, with some labeled ones of each class."""
+    if len(labels) <= most:
         return np.arange(len(labels), dtype=np.int64)
-    kept = min(_LABELS_KEPT, config.max_rows // max(1, 2 * len(classes)))
+    kept = min(_LABELS_KEPT, most // max(1, 2 * len(classes)))
     if kept < 2:
         raise ConfigError(
             "--max-rows",
-            f"{config.max_rows} rows are too few for {len(classes)} classes with labels",
+            f"{most} rows are too few for {len(classes)} classes with labels",
             f"Choose at least {4 * len(classes)}.",
         )
     order = keyed_generator(config.seed, "class number").permutation(len(labels))
@@ -316,16 +362,20 @@ def _rows_to_use(
     chosen = np.zeros(len(labels), dtype=bool)
     chosen[np.concatenate([*first, np.empty(0, dtype=np.int64)])] = True
     others = order[~chosen[order]]
-    chosen[others[: config.max_rows - int(chosen.sum())]] = True
+    chosen[others[: most - int(chosen.sum())]] = True
     return np.flatnonzero(chosen)
 
 
-def _bounds(config: DiscoverCategoriesConfig, labels: NDArray[np.int64], num_rows: int, most: int) -> tuple[int, int]:
-    """Return the smallest and the largest number to try."""
+def _bounds(
+    config: DiscoverCategoriesConfig, labels: NDArray[np.int64], num_rows: int, most: int, share: int = 10
+) -> tuple[int, int]:
+    """Return the smallest and the largest number to try; by itself the largest is one in ``share`` rows."""
     num_old = len(np.unique(labels[labels >= 0]))
     low = max(config.min_classes or 0, num_old, 2)
     high = (
-        config.max_classes if config.max_classes is not None else min(most, max(low, min(MOST_TRIED, num_rows // 10)))
+        config.max_classes
+        if config.max_classes is not None
+        else min(most, max(low, min(MOST_TRIED, num_rows // share)))
     )
     for name, number in (("--min-classes", config.min_classes), ("--max-classes", config.max_classes)):
         if number is not None and number < num_old:

@@ -34,8 +34,6 @@ from labelkit.store.embeddings import open_store
 REPORT, DUPLICATES, ODD = "report.html", "duplicates.csv", "odd.csv"
 
 _TIMED_PHOTOS = 16
-#: rows that the number of classes is chosen on, and random halves of them: enough for photos, and minutes less
-_MOST_ROWS, _DRAWS = 2_000, 5
 #: share of photos that may be unreadable: they are listed, and the others are what the user came for
 _MOST_UNREADABLE = 0.5
 _OPTIONS = ("backbone", "num_classes", "min_confidence", "seed")
@@ -216,7 +214,7 @@ def _steps(config: StartConfig, this: _Round) -> dict[str, StageConfig]:
         earlier = {"previous": old_store, "previous_result": this.before["groups"]}
     named = {"index": this.store, "result": groups, "overwrite": True, **earlier, **shared}
     if config.num_classes is None:
-        steps["groups"] = DiscoverCategoriesConfig(labels=given, max_rows=_MOST_ROWS, num_draws=_DRAWS, **named)
+        steps["groups"] = DiscoverCategoriesConfig(labels=given, **named)
     elif given is not None:
         steps["groups"] = SSKMeansConfig(labels=given, num_clusters=config.num_classes, **named)
     else:

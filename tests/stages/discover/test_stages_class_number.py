@@ -58,6 +58,8 @@ class Listener(SilentProgress):
 
 
 def categories(store: EmbeddingStore, **options: Any) -> dict[str, Any]:
+    """By k-means of every number; the default is tested in test_stages_class_number_belief.py."""
+    options = {"criterion": "all", **options}
     return discover_categories(DiscoverCategoriesConfig(index=store.path, overwrite=True, **options)).to_json()
 
 
@@ -96,11 +98,11 @@ def test_rows_of_old_classes_keep_their_names_and_the_others_are_new(blobs: Embe
     assert [(row["new"], row["images"]) for row in result["classes"][3:]] == [(True, 20)] * 2
 
 
-@pytest.mark.parametrize("criterion", ["auto", "label-free", "silhouette", "stability"])
+@pytest.mark.parametrize("criterion", ["all", "label-free", "silhouette", "stability"])
 def test_a_store_without_labels_is_judged_by_how_its_rows_lie(unlabeled: EmbeddingStore, criterion: Any) -> None:
     result = categories(unlabeled, criterion=criterion)
 
-    names = LABEL_FREE if criterion in ("auto", "label-free") else (criterion,)
+    names = LABEL_FREE if criterion in ("all", "label-free") else (criterion,)
     assert [entry["name"] for entry in result["criteria"]] == list(names)
     assert result["num_classes"] == NUM_BLOBS
     ids = read_result(unlabeled, "categories").arrays["pseudo_labels"]
@@ -195,7 +197,7 @@ def bound(result: dict[str, Any]) -> tuple[int, bool, bool]:
 
 
 def test_a_choice_at_the_upper_end_of_the_range_is_a_lower_bound(labelkit: Any, unlabeled: EmbeddingStore) -> None:
-    words = ("discover", "categories", "--index", unlabeled.path, "--max-classes", "4")
+    words = ("discover", "categories", "--index", unlabeled.path, "--max-classes", "4", "--criterion", "all")
     answer = labelkit(*words, "--json")
 
     assert answer.code == 0
@@ -274,7 +276,7 @@ def test_published_search_goes_with_one_criterion(labelkit: Any, blobs: Embeddin
 
 
 def test_the_number_can_be_passed_on(labelkit: Any, unlabeled: EmbeddingStore) -> None:
-    words = ("discover", "categories", "--index", unlabeled.path)
+    words = ("discover", "categories", "--index", unlabeled.path, "--criterion", "all")
     assert labelkit(*words, "--json").json["num_classes"] == NUM_BLOBS
     table = labelkit(*words).out
     assert [line.split()[:4] for line in table.splitlines() if line.startswith("silhouette")] == [
@@ -286,6 +288,7 @@ def test_the_number_can_be_passed_on(labelkit: Any, unlabeled: EmbeddingStore) -
 def test_the_curves_are_drawn(labelkit: Any, blobs: EmbeddingStore, tmp_path: Path) -> None:
     drawn = tmp_path / "curve.png"
     words = ("discover", "categories", "--index", blobs.path, "--max-classes", "8", "--plot", drawn)
+    words = (*words, "--criterion", "all")
 
     answer = labelkit(*words, "-q")
     assert answer.out.split() == [str(blobs.path) + ".results/categories.h5", str(drawn)]

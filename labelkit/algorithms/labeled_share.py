@@ -1,0 +1,186 @@
+"""Estimate what share of the rows belongs to the classes that have labels, and so how many classes there are.
+
+Labels tell what a class looks like among these features. If some are hidden, their rows show how near a row of a known
+class lies to the labels that are left; if a class is hidden whole, its rows show the same of a class without labels.
+A row without a label is one or the other, so the mean score of all of them is a mixture of the two means, and its
+weight is the share that is sought ("adjusted count"). Where classes with labels are a chance selection of all, ``c``
+such classes with the share ``s`` of all rows say that there are about ``c / s``.
+
+Source:
+    the adjusted count: G. Forman, "Quantifying counts and costs via classification", Data Mining and Knowledge
+    Discovery 17 (2008). Scores, error and number of classes are ours.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from labelkit.algorithms.projection import principal_directions
+
+Doubles = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+#: Principal directions in which rows are compared.
+_DIRECTIONS: Final = 64
+#: Times that labels are hidden, share of the labels of a class, and most classes that are hidden whole in each.
+_ROUNDS: Final = 4
+_HIDDEN: Final = 0.2
+_CLASSES_HIDDEN: Final = 12
+#: Below this difference of the two means the share could be anything.
+_LEAST_SEPARATION: Final = 0.05
+
+
+@dataclass(frozen=True)
+class LabeledShare:
+    """The share of the rows without a label that belong to a class with labels.
+
+    Attributes:
+        share: the estimate; by chance it may lie a little outside of [0, 1].
+        error: its standard error over classes.
+        num_classes: classes with labels.
+        num_labels: rows with a label.
+        num_rows: all rows.
+        size_spread: standard deviation of the sizes of the classes with labels, as a share of their mean.
+    """
+
+    share: float
+    error: float
+    num_classes: int
+    num_labels: int
+    num_rows: int
+    size_spread: float
+
+
+def labeled_share(x: ArrayLike, labels: ArrayLike, *, generator: np.random.Generator) -> LabeledShare | None:
+    """Estimate the share of classes with labels among the rows without one.
+
+    Args:
+        x: (n, d) rows, n >= 2; compared by cosine after a projection.
+        labels: (n,) integers, -1 = none.
+        generator: of what is hidden.
+
+    Returns:
+        The estimate; ``None`` if it takes more labels: fewer than two classes, no class with two labels, or no row
+        without one.
+
+    Raises:
+        ValueError: shapes that do not fit.
+    """
+    rows, known = np.asarray(x, dtype=np.float32), np.asarray(labels, dtype=np.int64)
+    if rows.ndim != 2 or known.shape != (len(rows),):
+        raise ValueError(f"x {rows.shape} and labels {known.shape} do not fit together")
+    classes, counts = np.unique(known[known >= 0], return_counts=True)
+    free = np.flatnonzero(known < 0)
+    if len(classes) < 2 or counts.max() < 2 or not len(free):
+        return None
+    near = _Nearness(rows)
+    parts: list[tuple[Doubles, Ints]] = []
+    others: list[tuple[Doubles, Ints]] = []
+    looks: list[tuple[Doubles, Ints]] = []
+    for _ in range(_ROUNDS):
+        kept = _hide(known, classes, counts, generator)
+        hidden = np.flatnonzero((known >= 0) & (kept < 0))
+        parts.append((near.scores(hidden, kept)[0], known[hidden]))
+        looks.append(near.scores(free, kept))
+        for label in generator.permutation(classes)[:_CLASSES_HIDDEN]:
+            members = np.flatnonzero(known == label)
+            others.append((near.scores(members, np.where(kept == label, -1, kept))[0], known[members]))
+    own, own_class = (np.concatenate(column) for column in zip(*parts, strict=True))
+    other, other_class = (np.concatenate(column) for column in zip(*others, strict=True))
+    judge = _fit(own, own_class, other, other_class)
+    of_own, of_other = judge(own), judge(other)
+    means_own, means_other = _class_means(of_own, own_class), _class_means(of_other, other_class)
+    # labels of a class are as many as it is large, or equally many; rows of hidden classes were hidden equally often
+    high, low = float(of_own.mean()), float(means_other.mean())
+    separation = max(_LEAST_SEPARATION, high - low)
+    scored = [(judge(scores), nearest) for scores, nearest in looks]
+    share = float((np.mean([values.mean() for values, _ in scored]) - low) / separation)
+    errors = [
+        values.std(ddof=1) / np.sqrt(len(values)) if len(values) > 1 else 1.0 for values in (means_own, means_other)
+    ]
+    # the classes without labels vary as those with labels do: twice the variance
+    error = float(np.sqrt(2) * np.hypot(share * errors[0], (1 - share) * errors[1]) / separation)
+    sizes = np.zeros(len(classes))
+    for values, nearest in scored:
+        sizes += np.bincount(np.searchsorted(classes, nearest), values, minlength=len(classes)) / len(scored)
+    sizes += counts
+    spread = float(sizes.std() / sizes.mean())
+    return LabeledShare(share, error, len(classes), int(counts.sum()), len(rows), spread)
+
+
+def _hide(known: Ints, classes: Ints, counts: Ints, generator: np.random.Generator) -> Ints:
+    """Labels without a fifth of each class, at least one where two are there."""
+    kept = known.copy()
+    for label, count in zip(classes, counts, strict=True):
+        if count > 1:
+            rows = generator.permutation(np.flatnonzero(known == label))
+            kept[rows[: max(1, int(_HIDDEN * count))]] = -1
+    return kept
+
+
+class _Nearness:
+    """How near rows lie to labeled ones, as three numbers."""
+
+    def __init__(self, rows: NDArray[np.float32]) -> None:
+        if rows.shape[1] > _DIRECTIONS:
+            directions, _ = principal_directions(rows, _DIRECTIONS)
+            rows = (rows - rows.mean(axis=0)) @ directions.astype(np.float32)
+        unit = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), np.float32(1e-12))
+        self._cosines = unit @ unit.T
+        np.fill_diagonal(self._cosines, -np.inf)
+
+    def scores(self, rows: Ints, labels: Ints) -> tuple[Doubles, Ints]:
+        """Look from rows at labels.
+
+        Returns:
+            (m, 3) cosine to the nearest label, by how much it is nearer than that of another class, and the logarithm
+            of 1 + the number of rows that are nearer; and (m,) the class of the nearest.
+        """
+        kept = np.flatnonzero(labels >= 0)
+        cosines = self._cosines[np.ix_(rows, kept)]
+        classes = np.unique(labels[kept])
+        best = np.stack([cosines[:, labels[kept] == label].max(axis=1) for label in classes], axis=1)
+        best = np.maximum(best, -1)  # a row beside itself alone
+        order = np.sort(best, axis=1)
+        first = order[:, -1]
+        gap = first - (order[:, -2] if len(classes) > 1 else -1)
+        nearer = (self._cosines[rows] > first[:, None]).sum(axis=1)
+        return np.stack([first, gap, np.log1p(nearer)], axis=1).astype(np.float64), classes[best.argmax(axis=1)]
+
+
+class _Judge:
+    """Logistic regression on standardized scores."""
+
+    def __init__(self, scores: Doubles, is_own: Ints, weights: Doubles) -> None:
+        from sklearn.linear_model import LogisticRegression  # scikit-learn takes a second to load
+
+        self._mean, self._scale = scores.mean(axis=0), scores.std(axis=0) + 1e-9
+        self._fitted = LogisticRegression(C=1.0).fit(self._standard(scores), is_own, sample_weight=weights)
+
+    def _standard(self, scores: Doubles) -> Doubles:
+        return (scores - self._mean) / self._scale
+
+    def __call__(self, scores: Doubles) -> Doubles:
+        found: Doubles = self._fitted.predict_proba(self._standard(scores))[:, 1]
+        return found
+
+
+def _fit(own: Doubles, own_class: Ints, other: Doubles, other_class: Ints) -> _Judge:
+    """Tell rows of classes with labels from others; each class and each kind weighs the same."""
+    weights = np.concatenate([_class_weights(own_class), _class_weights(other_class)])
+    is_own = np.concatenate([np.ones(len(own), dtype=np.int64), np.zeros(len(other), dtype=np.int64)])
+    return _Judge(np.concatenate([own, other]), is_own, weights * len(weights))
+
+
+def _class_weights(classes: Ints) -> Doubles:
+    _, places, counts = np.unique(classes, return_inverse=True, return_counts=True)
+    return np.asarray(1 / counts[places] / len(counts), dtype=np.float64)
+
+
+def _class_means(values: Doubles, classes: Ints) -> Doubles:
+    _, places = np.unique(classes, return_inverse=True)
+    return np.asarray(np.bincount(places, values) / np.bincount(places), dtype=np.float64)

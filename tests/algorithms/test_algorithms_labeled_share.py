@@ -1,0 +1,63 @@
+"""The share of rows that belong to classes with labels."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from labelkit.algorithms.labeled_share import labeled_share
+from numpy.typing import NDArray
+
+
+def clouds(sizes: list[int], spread: float = 0.25, dim: int = 24) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    rng = np.random.default_rng(3)
+    truth = np.repeat(np.arange(len(sizes)), sizes)
+    centers = rng.normal(size=(len(sizes), dim))
+    return (centers[truth] + spread * rng.normal(size=(len(truth), dim))).astype(np.float32), truth
+
+
+def keep(truth: NDArray[np.int64], classes: int, per_class: int) -> NDArray[np.int64]:
+    labels = np.full(len(truth), -1)
+    for label in range(classes):
+        labels[np.flatnonzero(truth == label)[:per_class]] = label
+    return labels
+
+
+@pytest.mark.parametrize(("classes", "expected"), [(8, 35 * 8 / 435), (4, 35 * 4 / 460), (12, 1.0)])
+def test_the_share_is_that_of_the_classes_with_labels(classes: int, expected: float) -> None:
+    # twelve classes of 40, five labels in each of some of them: 35 rows of such a class have no label
+    rows, truth = clouds([40] * 12)
+    expected = 35 * classes / (480 - 5 * classes)
+
+    found = labeled_share(rows, keep(truth, classes, 5), generator=np.random.default_rng(0))
+
+    assert found is not None
+    assert found.share == pytest.approx(expected, abs=0.06)
+    assert (found.num_classes, found.num_labels, found.num_rows) == (classes, 5 * classes, 480)
+
+
+def test_sizes_that_differ_are_seen() -> None:
+    rows, truth = clouds([100, 20, 100, 20])
+    found = labeled_share(rows, keep(truth, 4, 5), generator=np.random.default_rng(0))
+    assert found is not None
+    # sizes 100 and 20: deviation 40 of a mean of 60
+    assert found.size_spread == pytest.approx(2 / 3, abs=0.05)
+
+
+def test_labels_that_say_nothing_have_a_large_error() -> None:
+    rows, truth = clouds([40] * 12)
+    random_labels = np.random.default_rng(1).permutation(keep(truth, 6, 5))
+    found = labeled_share(rows, random_labels, generator=np.random.default_rng(0))
+    good = labeled_share(rows, keep(truth, 6, 5), generator=np.random.default_rng(0))
+    assert found is not None and good is not None
+    assert found.error > 5 * good.error
+
+
+@pytest.mark.parametrize(("classes", "per_class"), [(1, 5), (4, 1), (0, 0), (4, 40)])
+def test_too_few_labels_or_no_row_without_one_tell_nothing(classes: int, per_class: int) -> None:
+    rows, truth = clouds([40] * 4)
+    assert labeled_share(rows, keep(truth, classes, per_class), generator=np.random.default_rng(0)) is None
+
+
+def test_shapes_must_fit() -> None:
+    with pytest.raises(ValueError, match="do not fit together"):
+        labeled_share(np.ones((3, 2)), np.zeros(4), generator=np.random.default_rng(0))
