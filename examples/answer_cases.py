@@ -103,8 +103,8 @@ def run_case(rows: Rows, folder: Path, per_class: int, share: float, seed: int) 
     num_classes = len(np.unique(truth))
     started = time.perf_counter()
     made = labelkit.discover.answer(
-        index=index, labels=table, own_labels=False, num_clusters=num_classes, min_confidence=0.0, csv=folder / "answers.csv",
-        seed=seed, overwrite=True,
+        index=index, labels=table, own_labels=False, num_clusters=num_classes, min_confidence=0.0,
+        csv=folder / "answers.csv", seed=seed, overwrite=True,
     )  # fmt: skip
     seconds = time.perf_counter() - started
     with labelkit.open_store(index) as store:

@@ -1,7 +1,7 @@
 """Is the number of classes right, and does its interval hold? Cases cut from stores whose labels are all known.
 
     python examples/class_number_cases.py --choose grocery.h5 cifar10.h5 omniglot-a.h5 \
-        --report kinds=grocery.h5:kinds.csv omniglot-b.h5 camvid.h5 digits --out examples/results/class_number_cases.json
+        --report kinds=grocery.h5:kinds.csv omniglot-b.h5 camvid.h5 digits --out class_number_cases.json
 
 A case is some of the classes of a store (2, 5, 10, ... or all), equally large or cut to a long tail, with labels in
 none, a third, half or all of them: 20 labels in all, or 5, 20 or 50 % of each class. Each store is for choosing the

@@ -1617,7 +1617,7 @@ class _Discover:
         labels: str | PathLike[str] | None = ...,
         label_column: str | None = ...,
         own_labels: bool = ...,
-        criterion: Literal['auto', 'label-free', 'labeled', 'heldout', 'silhouette', 'stability'] = ...,
+        criterion: Literal['auto', 'all', 'label-free', 'labeled', 'heldout', 'silhouette', 'stability'] = ...,
         min_classes: int | None = ...,
         max_classes: int | None = ...,
         search: Literal['path', 'brent', 'grid'] = ...,

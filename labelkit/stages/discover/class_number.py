@@ -99,7 +99,7 @@ class Judgement:
         for curve in choice.criteria:
             place = curve.numbers.index(curve.best)
             score, error = curve.scores[place], curve.errors[place]
-            cells.append([curve.name, curve.best, curve.low, curve.high, score, error])
+            cells.append([curve.name, curve.best, curve.low, curve.high, score, None if believed else error])
         low: Cell = None if self.is_upper_bound else choice.low
         high: Cell = None if self.is_lower_bound else choice.high
         number: Cell = choice.best

@@ -128,4 +128,4 @@ def _classes_sentence(config: StartConfig, groups: Mapping[str, Any], rows: Sequ
     if config.num_classes is not None:
         return f"{len(rows)} photos in {used} groups, as many as you asked for."
     low, high = groups["interval"]
-    return f"{len(rows)} photos in {used} classes; between {low} and {high} fit nearly as well."
+    return f"{len(rows)} photos in {used} classes; the true number is likely between {low} and {high}."
