@@ -162,7 +162,7 @@ class _Judge:
         self._fitted = LogisticRegression(C=1.0).fit(self._standard(scores), is_own, sample_weight=weights)
 
     def _standard(self, scores: Doubles) -> Doubles:
-        return (scores - self._mean) / self._scale
+        return np.asarray((scores - self._mean) / self._scale, dtype=np.float64)
 
     def __call__(self, scores: Doubles) -> Doubles:
         found: Doubles = self._fitted.predict_proba(self._standard(scores))[:, 1]

@@ -48,7 +48,8 @@ def test_labels_that_say_nothing_have_a_large_error() -> None:
     random_labels = np.random.default_rng(1).permutation(keep(truth, 6, 5))
     found = labeled_share(rows, random_labels, generator=np.random.default_rng(0))
     good = labeled_share(rows, keep(truth, 6, 5), generator=np.random.default_rng(0))
-    assert found is not None and good is not None
+    assert found is not None
+    assert good is not None
     assert found.error > 5 * good.error
 
 

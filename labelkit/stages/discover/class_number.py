@@ -341,7 +341,7 @@ def _criteria(config: DiscoverCategoriesConfig, where: str, sizes: NDArray[np.in
             "no class has two labeled rows, so that no label can be held out",
             "Label more images, or pass --criterion all.",
         )
-    return (config.criterion,)
+    return tuple(name for name in CRITERIA if name == config.criterion)
 
 
 def _rows_to_use(
