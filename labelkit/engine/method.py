@@ -327,6 +327,11 @@ class Method(nn.Module, ABC, Generic[ConfigT]):
         """After the last epoch of a phase, before the next one is asked for; returns metrics for the log."""
         return {}
 
+    @property
+    def takes_whole_runs(self) -> bool:
+        """Whether ``--init-from`` a run of the same network gives all of it; if not, ``take_parts`` is asked."""
+        return True
+
     def take_parts(self, tensors: Mapping[str, Tensor], where: str) -> str | None:
         """Take the tensors that fit from a run with a similar network; say which, or ``None`` if none fits.
 

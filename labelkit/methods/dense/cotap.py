@@ -144,6 +144,11 @@ class CoTAP(Method[CoTAPConfig]):
         self.teacher.update(self.network)
         self.objective.remember()
 
+    @property
+    def takes_whole_runs(self) -> bool:
+        """Unless the projector is to start anew."""
+        return self.config.projector_init == "checkpoint"
+
     def take_parts(self, tensors: Mapping[str, Tensor], where: str) -> str | None:
         """Backbones and projectors of both networks of a run of CoTAP, for a stage with another filter."""
         return take_dense_parts(self.network, self.target, tensors, where, self.config.projector_init == "checkpoint")

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from torch import Tensor
 
 from labelkit.config.train import RunConfig
 from labelkit.engine.checkpoint import MODEL, load_checkpoint, load_model_state
@@ -37,17 +40,24 @@ def initialize_from(method: Method[Any], source: Path) -> None:
     if checkpoint is None:
         raise CheckpointError(str(source), "holds no checkpoint", "Give the --out of a `labelkit train`.")
     tensors = checkpoint.tensors(MODEL)
-    try:
-        load_model_state(method, tensors, str(checkpoint.folder))
-        taken = "the whole network"
-    except CheckpointMismatch:
-        taken = method.take_parts(tensors, str(checkpoint.folder)) or ""
-        if not taken:
-            kept = {n.removeprefix(_BACKBONE): value for n, value in tensors.items() if n.startswith(_BACKBONE)}
-            load_model_state(backbone, kept, str(checkpoint.folder))
-            method.on_backbone_taken()
-            taken = "the backbone; the heads start anew"
+    where = str(checkpoint.folder)
+    taken = _take_whole(method, tensors, where) if method.takes_whole_runs else None
+    taken = taken or method.take_parts(tensors, where)
+    if taken is None:
+        kept = {n.removeprefix(_BACKBONE): value for n, value in tensors.items() if n.startswith(_BACKBONE)}
+        load_model_state(backbone, kept, where)
+        method.on_backbone_taken()
+        taken = "the backbone; the heads start anew"
     current_progress().message(f"started from {checkpoint.folder}: {taken}")
+
+
+def _take_whole(method: Method[Any], tensors: Mapping[str, Tensor], where: str) -> str | None:
+    """Take all tensors, if they are those of the method; say so."""
+    try:
+        load_model_state(method, tensors, where)
+    except CheckpointMismatch:
+        return None
+    return "the whole network"
 
 
 def without_weights(config: RunConfig) -> RunConfig:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from labelkit.errors import ConfigError, DivergenceError, Mismatch, StoreError
 from labelkit.losses.cotap import cotap_loss
 from labelkit.methods.dense.cotap import CoTAP
 from labelkit.methods.dense.neighbor_images import NeighborPairing, NeighborPlace, find_neighbors
+from labelkit.stages.train.initialize import initialize_from
 from labelkit.store.neighbors import read_neighbors
 
 TERMS = ("image_alignment", "patch_alignment", "image_concentration", "patch_ranking", "prototype_entropy")
@@ -261,6 +263,19 @@ def test_a_second_stage_takes_both_networks_of_a_first_one() -> None:
 
 def test_a_run_of_another_method_gives_its_backbone_alone() -> None:
     assert CoTAP(config(), INFO).take_parts({"network.backbone.net.cls_token": torch.zeros(1)}, "run") is None
+
+
+def test_a_projector_starts_anew_beside_a_run_of_the_same_network(make: Callable[..., Any], tmp_path: Path) -> None:
+    first = make("cotap", tmp_path / "run", stop_after_steps=1)
+    first.trainer.fit()
+    second = make("cotap", seed=1, projector_init="scratch").method
+    before = {name: value.clone() for name, value in second.network.projector.state_dict().items()}
+    initialize_from(second, tmp_path / "run")
+    for name, value in second.network.projector.state_dict().items():
+        assert torch.equal(value, before[name])
+        assert torch.equal(value, second.target.projector.state_dict()[name])
+    for name, value in second.network.backbone.state_dict().items():
+        assert torch.equal(value, first.method.network.backbone.state_dict()[name])
 
 
 # --- neighbors ---------------------------------------------------------------------------------------
