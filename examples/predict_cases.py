@@ -111,9 +111,8 @@ def run_case(
         [arrays["names"][group] for group in groups], np.asarray(arrays["new_classes"], dtype=bool)[groups], names
     )
     found["in the store"] = score(truth[held], inside, np.asarray(arrays["confidence"])[held], old)
-    unit = features / np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-12)
-    fitted = LogisticRegression(max_iter=2000).fit(unit[known], labels[known])
-    chances = fitted.predict_proba(unit[held])
+    fitted = LogisticRegression(max_iter=2000).fit(features[known], labels[known])
+    chances = fitted.predict_proba(features[held])
     peer = fitted.classes_[chances.argmax(axis=1)]
     found["logistic regression"] = score(truth[held], peer, chances.max(axis=1), old)
     return {"labels": per_class, "share": share, "seed": seed, **found}

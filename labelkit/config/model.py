@@ -32,7 +32,10 @@ class ModelConfig(CheckpointOptions):
         json_schema_extra=_MODEL,
     )
     weights: Path | None = Field(
-        None, description="With --backbone: take the weights of this file.", json_schema_extra=_MODEL
+        None,
+        description="Take the weights of this file. Without --backbone the network is guessed from their names and "
+        "shapes.",
+        json_schema_extra=_MODEL,
     )
     random_weights: bool = Field(
         False, description="With --backbone: an untrained network on purpose (a baseline).", json_schema_extra=_MODEL
@@ -55,14 +58,21 @@ class ModelConfig(CheckpointOptions):
             raise ValueError("--pretrained, --weights and --random-weights go with --backbone")
         if self.backbone == "pixels" and any(sources):
             raise ValueError("pixels has no weights")
+        if self.guesses and (self.random_weights or self.pretrained):
+            raise ValueError("choose one of --pretrained, --weights FILE, --random-weights")
         if self.takes_best:
-            if self.random_weights or self.weights is not None:
-                raise ValueError("--weights and --random-weights need a network: give --backbone (a name)")
-        elif self.backbone not in (None, "pixels") and sum(sources) != 1:
+            if self.random_weights:
+                raise ValueError("--random-weights needs a network: give --backbone (a name)")
+        elif self.backbone not in (None, "auto", "pixels") and sum(sources) != 1:
             raise ValueError("say where the weights come from: one of --pretrained, --weights FILE, --random-weights")
         return self
 
     @property
     def takes_best(self) -> bool:
         """Whether the best backbone at hand is asked for."""
-        return self.checkpoint is None and self.backbone in (None, "auto")
+        return self.checkpoint is None and self.weights is None and self.backbone in (None, "auto")
+
+    @property
+    def guesses(self) -> bool:
+        """Whether the network is to be found by its weights."""
+        return self.checkpoint is None and self.weights is not None and self.backbone in (None, "auto")

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from labelkit.errors import ConfigError
 from labelkit.models.convnets import CONVNETS
-from labelkit.models.layouts import from_efficientnet_pytorch
+from labelkit.models.layouts import from_efficientnet_pytorch, from_torchvision_mobilenet, is_torchvision_mobilenet
 from labelkit.models.patch_maps import as_feature_map, feature_map
 from labelkit.models.published import published_weights
 from labelkit.models.seeding import seeded_init
@@ -135,11 +135,24 @@ class Backbone(nn.Module):
         Raises:
             CheckpointError: the file cannot be read or does not fit; nothing was changed.
         """
-        convert = _Converter(self.net, self.info.in_channels)
-        self.load_report = map_weights(load_weights_file(path), self.net, where=str(path), convert=convert)
+        self.load_report = self.fit_weights(load_weights_file(path), str(path))
         self.source = source or path.name
         self.weights_sha256 = _sha256(path)
         return self.load_report
+
+    def fit_weights(self, state: Mapping[str, Tensor], where: str, *, translate: bool = True) -> LoadReport:
+        """Replace all weights by tensors, which are not noted as their source.
+
+        Args:
+            state: tensors by name.
+            where: the file, for messages.
+            translate: also take layouts that are known but not the network's own.
+
+        Raises:
+            CheckpointError: they do not fit; nothing was changed.
+        """
+        convert = _Converter(self.net, self.info.in_channels) if translate else None
+        return map_weights(state, self.net, where=where, convert=convert)
 
 
 def build_backbone(
@@ -355,8 +368,11 @@ class _Converter:
 
         from timm.models import adapt_input_conv
 
-        if "_conv_stem.weight" in state:
+        is_efficient = hasattr(self.net, "conv_stem")  # the class of EfficientNets and MobileNets
+        if is_efficient and "_conv_stem.weight" in state:
             state = from_efficientnet_pytorch(state, self.net)
+        elif is_efficient and is_torchvision_mobilenet(state):
+            state = from_torchvision_mobilenet(state, self.net)
         filter_fn = getattr(sys.modules[type(self.net).__module__], "checkpoint_filter_fn", None)
         if filter_fn is not None:
             options = {}

@@ -137,7 +137,8 @@ class ViewSpec:
             raise ValueError(f"noise is {self.noise}, must not be negative")
         if self.anchors and (not 0 < self.min_overlap < 1 or self.area_range is None):
             raise ValueError(f"min_overlap is {self.min_overlap}, must be in (0, 1), and a box be drawn")
-        if self.blur_kernel % 2 == 0 or self.blur_kernel // 2 >= self.size:
+        # a kernel that is not used may be wider than a tiny image
+        if self.blur_kernel % 2 == 0 or (self.blur_prob and self.blur_kernel // 2 >= self.size):
             raise ValueError(f"blur_kernel is {self.blur_kernel}, must be odd and below twice the size")
         if not (0 <= self.brightness_range[0] <= self.brightness_range[1]):
             raise ValueError(f"brightness_range is {self.brightness_range}, must be ordered and not negative")

@@ -18,6 +18,7 @@ from labelkit.engine.checkpoint import MODEL, STATE, LoadedCheckpoint, load_chec
 from labelkit.engine.run_dir import CONFIG, SPLIT, read_run_config
 from labelkit.errors import CheckpointError, ConfigError, LabelkitError, Mismatch
 from labelkit.methods.registry import METHODS
+from labelkit.models.guessing import guess_backbone
 from labelkit.models.inference import BackboneNetwork, InferenceNetwork, PixelNetwork
 from labelkit.models.published import TO_FETCH, best_at_hand, embedding_size, recorded_weights
 from labelkit.models.weights import fingerprint
@@ -125,6 +126,10 @@ def embedding_network(config: ModelConfig, in_channels: int) -> EmbeddingNetwork
     if config.backbone == "pixels":
         return pixel_network(config.image_size or 32, in_channels)
     name = _best_backbone(fetch=config.pretrained) if config.takes_best else str(config.backbone)
+    if config.guesses:
+        assert config.weights is not None
+        name = guess_backbone(config.weights)
+        current_progress().message(f"backbone {name}: what the weights fit (--backbone NAME: another)")
     network = BackboneNetwork(
         name,
         pretrained=config.pretrained or config.takes_best,

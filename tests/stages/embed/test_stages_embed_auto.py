@@ -10,10 +10,12 @@ from huggingface_hub import constants
 from labelkit.cli.main import main
 from labelkit.config.embed import EmbedConfig
 from labelkit.models import weight_packages
+from labelkit.models.backbones import build_backbone
 from labelkit.stages.read.networks import recorded_network
 from labelkit.store.embeddings import open_store
 from PIL import Image
 from pydantic import ValidationError
+from safetensors.torch import save_file
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +53,42 @@ def test_without_any_weights_one_error_names_both_ways(
     assert "--pretrained" in said
 
 
-@pytest.mark.parametrize("options", [{"weights": Path("w.pth")}, {"random_weights": True}])
-def test_own_and_random_weights_need_a_network(options: dict[str, object]) -> None:
-    with pytest.raises(ValidationError, match="give --backbone"):
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"random_weights": True}, "give --backbone"),
+        ({"weights": Path("w.pth"), "pretrained": True}, "choose one of --pretrained"),
+        ({"weights": Path("w.pth"), "random_weights": True}, "choose one of --pretrained"),
+    ],
+)
+def test_weights_come_from_one_place(options: dict[str, object], said: str) -> None:
+    with pytest.raises(ValidationError, match=said):
         EmbedConfig(out=Path("photos.h5"), **options)  # type: ignore[arg-type] # one of each
+
+
+@pytest.mark.slow
+def test_weights_alone_say_which_network_they_are_of(
+    pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], own_cache: Path
+) -> None:
+    path = tmp_path / "mine.safetensors"
+    save_file(build_backbone("vit_micro_p8_64", seed=0).net.state_dict(), path)
+    out = tmp_path / "photos.h5"
+
+    assert main(["embed", "--dataset", str(pictures), "--weights", str(path), "--out", str(out)]) == 0
+
+    assert "backbone vit_micro_p8_64: what the weights fit" in capsys.readouterr().err
+    model = open_store(out).model
+    assert (model.name, model.source) == ("vit_micro_p8_64", "mine.safetensors")
+    assert recorded_network(model, None).identity({}).differences(model) == []
+
+
+def test_one_pixel_is_the_mean_color(tmp_path: Path) -> None:
+    plain = tmp_path / "plain"
+    plain.mkdir()
+    Image.new("RGB", (40, 40), (255, 51, 0)).save(plain / "a.png")
+    out = tmp_path / "one.h5"
+
+    words = ["embed", "--dataset", str(plain), "--split", "all", "--backbone", "pixels", "--image-size", "1"]
+    assert main([*words, "--out", str(out)]) == 0
+
+    np.testing.assert_allclose(open_store(out).embeddings, [[1, 0.2, 0]], atol=1e-6)
