@@ -1,0 +1,281 @@
+"""Under which options others act, and values to try: what ``tests/option_effects.py`` cannot see from their types.
+
+A name stands for the option of every method that has it, ``method.option`` for that of one. The first line that names
+an option counts. ``{folder}`` is that of the test; ``prepare`` fills it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from pathlib import Path
+
+import numpy as np
+from labelkit.store.matches import MatchFile, join_matches, one_match, write_matches
+from PIL import Image
+from tests.resume_table import write_digits
+
+Options = dict[str, object]
+
+
+def _of(methods: str, names: str) -> str:
+    return " ".join(f"{method}.{name}" for method in methods.split() for name in names.split())
+
+
+_CLASSIFIERS = "softmax dl2pa"
+_FEW = "freematch lmcs mean-teacher mixmatch snowball supervised"
+_DISCOVERY = "flipclass gcd simgcd"
+_LISTED: Options = {"dataset": "{folder}/listed.csv", "holdout": None}
+_GCD: Options = {"label_split": "gcd"}
+_DRAWN: Options = {"label_split": "few-labels", "num_labels": 12}
+_SMALL: Options = {"batch_size": 4}
+_FREEMATCH = "fixed_threshold threshold_decay pseudo_label_weight fairness_weight"
+_MIXMATCH = "sharpening_temperature mixup_alpha unlabeled_weight unlabeled_ramp pairing"
+
+#: What makes short runs of some methods shorter.
+LESS: dict[str, Options] = {
+    "lmcs": {"max_per_class": 9}, "san": {"max_per_class": 6}, "tac-ccl": {"max_per_class": 6},
+}  # fmt: skip
+
+#: Why an option does nothing in a short run of the defaults; options under which it acts; the options that need them.
+CONTEXTS: list[tuple[str, Options, str]] = [
+    # data
+    ("splits that a file names; few labeled images", _LISTED | _SMALL, _of(_CLASSIFIERS, "split eval_split")),
+    ("splits that a file names", _LISTED, "split eval_split val_split"),
+    ("a split that decides", _LISTED | {"val_split": "val", "cap": 8}, "val_delta"),
+    (
+        "paths that are not beside their list",
+        {"dataset": "{folder}/lists/rooted.csv", "data_root": "{folder}"},
+        "data_root",
+    ),
+    (
+        "labels of some classes; few labeled images",
+        _GCD | _SMALL,
+        _of(_CLASSIFIERS, "num_old_classes old_classes label_ratio"),
+    ),
+    ("a class without a label", _GCD | {"num_labels": None}, _of(_FEW, "num_old_classes old_classes")),
+    ("a class without a label", _GCD | {"num_labels": None}, "missing_class"),
+    ("labels of all classes", _GCD | {"num_labels": None, "num_old_classes": 6}, _of(_FEW, "label_ratio")),
+    ("labels of some classes", _GCD, "num_old_classes old_classes label_ratio"),
+    ("a draw of labels; few labeled images", _DRAWN | _SMALL, _of(_CLASSIFIERS, "num_labels label_seed split_seed")),
+    ("a draw of labels", _DRAWN, "num_labels label_seed split_seed"),
+    ("no other held-out images", {"holdout": None}, "holdout_classes"),
+    ("an image that cannot be read", {"dataset": "{folder}/damaged", "max_bad": 0.5}, "max_bad strict"),
+    # updates
+    ("of sgd", {"optimizer": "sgd", "lr": 0.01}, "momentum nesterov"),
+    ("rates that drop", {"lr_schedule": "step", "lr_drop_epochs": (1,)}, "lr_drop_epochs lr_drop_factor"),
+    ("rates that fall", {"lr_schedule": "cosine"}, "lr_final_ratio lr_update lr_horizon"),
+    ("rates that rise and fall", {"lr_schedule": "ramps"}, "lr_ramp_up lr_ramp_down"),
+    (
+        "a loss that grows",
+        {"lr": 30.0, "optimizer": "sgd", "momentum": 0},
+        _of("flipclass simgcd freematch", "guard_loss_ratio"),
+    ),
+    (
+        "a loss that grows",
+        {"lr": 2.0, "optimizer": "sgd", "momentum": 0, "mode": "supervised", "loss": "cross-entropy"},
+        "san.guard_loss_ratio",
+    ),
+    (
+        "a loss that grows",
+        {"lr": 30.0, "optimizer": "sgd", "momentum": 0, "clip_grad_norm": None},
+        "cotap.guard_loss_ratio",
+    ),
+    ("a loss that grows", {"lr": 2.0, "optimizer": "sgd", "momentum": 0}, "guard_loss_ratio"),
+    # discovery
+    ("blocks that are frozen", {"train_stem": False}, "grad_from_block"),
+    ("a loss on keys", {"align_mode": "l2"}, "align_loss_blocks align_weight"),
+    ("targets that are sure", {"align_mode": "fixmatch"}, "fixmatch_threshold"),
+    # few labels
+    ("a backbone with dropout", {"backbone": "convnet13"}, "dropout"),
+    (
+        "decays that a short run reaches",
+        {"ema_horizon": False, "consistency_ramp": 0.5, "ema_decay": 0.6, "ema_decay_start": 0.1},
+        _of("mean-teacher snowball", "ema_decay ema_decay_start ema_ramp"),
+    ),
+    ("decays that a short run reaches", {"ema_horizon": False}, "ema_decay"),
+    ("a decay that a short run reaches", {"master_steps": 12}, "lmcs.master_decay"),
+    ("two heads", {"num_heads": 2}, "mean-teacher.head_weight snowball.head_weight"),
+    ("another student", {"trainer": "mixmatch", "labeled_batch_size": 8}, _of("snowball", _MIXMATCH)),
+    ("another student", {"trainer": "freematch"}, _of("snowball", _FREEMATCH)),
+    ("another student", {"student": "freematch"}, _of("lmcs", _FREEMATCH)),
+    ("the far ones of many images", {"select": "far", "far_cap": None}, "far_factor far_cap"),
+    ("a class with few candidates", {"cap": 8, "growth_factor": 8}, "refill"),
+    ("several networks", {"fusion": "distance", "cap": 8}, "fusion fusion_scale fusion_count"),
+    ("several discoveries", {"cap": 8}, _of("snowball", "growth_factor churn master_on master_decay")),
+    ("a loss on distances", {"discrimination": "ratio"}, "discrimination_weight num_centroids"),
+    ("no other limit", {"confine_cap": 1.0}, "confine_factor"),
+    # metric learning
+    ("no second views", {"tac": False}, "attention"),
+    ("images that match", {"matches": "{folder}/matches.h5"}, "match_share match_align match_mask match_sigma"),
+    ("views that may be mirrored", {"augmentation": "box"}, "mirror"),
+    ("statistics of an earlier run", {"init_from": "{folder}/earlier"}, "freeze_bn"),
+    ("classes by labels", {"mode": "supervised"}, "san.loss"),
+    ("class vectors", {"mode": "supervised", "loss": "proxy-anchor"}, "proxy_margin proxy_alpha proxy_lr_scale"),
+    ("a classifier", {"mode": "supervised", "loss": "cross-entropy"}, "class_temperature"),
+    (
+        "a memory",
+        {"memory": "momentum"},
+        _of("san", "memory_size memory_decay memory_loss memory_weight"),
+    ),
+    ("a memory that grows", {"memory": "momentum", "mode": "supervised"}, "memory_start_epochs"),
+    ("a memory that is not filled at once", {"memory_refill": False}, "memory_warmup_steps"),
+    # prototypes
+    ("more classes than dimensions", {"embed_dim": 3}, "dl2pa.prototypes prototype_seed sharpest_t"),
+    ("a mean", {"reduction": "half-mean"}, "dl2pa.loss"),
+    # dense
+    (
+        "held-out images",
+        {"holdout": 0.5, "knn_neighbors": 30},
+        _of("cotap", "eval_split knn_neighbors knn_temperature linear_monitor image_features branch"),
+    ),
+    ("a head of an earlier run", {"init_from": "{folder}/earlier"}, "projector_init"),
+    ("images of several objects", {"scene_dataset": "{folder}/listed.csv"}, "scene_split object_batch_size"),
+    ("a filter without a loss", {"prototype_entropy": 0}, "filter"),
+    ("learned rows", {"assign": "prototypes", "num_prototypes": 8}, "num_prototypes"),
+    ("targets above a threshold", {"ranking_loss": "ap-t"}, "ranking_threshold"),
+    # self-labelling
+    ("more clusters than images", {"num_clusters": (100,)}, "allow_empty"),
+    ("labels of an earlier run", {"labels_from": "{folder}/earlier"}, "rotation"),
+]
+
+#: Options that no short run in one process on a CPU can show, by the reason.
+UNSEEN = {
+    "how fast and with which memory, not what": "num_workers threads ranking_max_gib solver_memory_gib",
+    "where, not what": "device out",
+    "needs a network connection": "download",
+    "of several processes": "sync_bn prototype_gather",
+    "what becomes of a run that is there": "overwrite",
+    "needs 200 steps of a collapse": "collapse_patience_epochs",
+}
+
+#: Options of which every other value is refused here, which is their effect; those that are ignored would not be.
+REFUSED = " ".join(
+    [
+        "max_bad strict",  # the damaged image
+        "data_root weights prototypes_from",  # nothing there
+        "resume",  # no run there
+        "pretrained",  # of networks that nobody has trained
+        "dl2pa.prototypes",  # no simplex in so few dimensions
+        _of("mixmatch lmcs", "batch_size labeled_batch_size"),  # one is half of the other
+        _of(_FEW, "label_split holdout_classes num_classes"),  # a label of each class, and images without one
+        _of(_DISCOVERY, "label_split"),  # images without a label
+    ]
+)
+
+#: Values to try instead of those that follow from the type.
+VALUES: dict[str, list[object]] = {
+    "dataset": ["{folder}/fewer"],
+    "data_root": ["{folder}/other"],
+    "split": ["all"],
+    "eval_split": ["none"],
+    "val_split": ["val"],
+    "holdout": [0.4],
+    "holdout_classes": [("5",)],
+    "label_split": ["class-halves", "given", "none", "gcd"],
+    "old_classes": [("0", "3"), ("0-5",)],
+    "num_old_classes": [4, 6],
+    "num_labels": [18],
+    "max_per_class": [4, 5],
+    "max_bad": [0.001],
+    "batch_size": [12, 14],
+    "clip_grad_norm": [0.001],
+    "lr_drop_epochs": [(2,)],
+    "init_from": ["{folder}/earlier"],
+    "stop_after_steps": [1],
+    "checkpoint_every_minutes": [1e-6],
+    "keep_every_steps": [1],
+    "guard_loss_ratio": [1.000001],
+    "guard_min_spread": [0.99],
+    "backbone": ["smallcnn", "vit_tiny_patch16_224", "convnet_demo"],
+    "lmcs.backbone": ["wrn16_2"],
+    "unlabeled_ramp": [1.0],
+    "weights": ["{folder}/nothing.pth"],
+    "image_size": [24, 64],
+    "pixel_mean": [(0.2,)],
+    "pixel_std": [(0.2,)],
+    "num_classes": [7],
+    "prototypes_from": ["{folder}/nothing.h5"],
+    "teacher_warmup_epochs": [1],
+    "grad_from_block": [1],
+    "align_blocks": [(1,)],
+    "align_loss_blocks": [(1,)],
+    "fixmatch_threshold": [0.0],
+    "ema_decay": [0.3],
+    "ema_decay_start": [0.2],
+    "master_decay": [0.05],
+    "labeled_batch_size": [6, 3],
+    "missing_class": ["skip"],
+    "confine_factor": [1],
+    "far_factor": [1, 2],
+    "delta": ["quantile:0.05"],
+    "lmcs.beta": [0.01],
+    "discrimination_weight": [3.0],
+    "recall_ks": [(1, 2)],
+    "san_before": ["block3"],
+    "memory_size": [20],
+    "term_ramp": [(0.5, 0.9)],
+    "matches": ["{folder}/matches.h5"],
+    "transforms": [("crop",)],
+    "pair_crop_area": [(0.2, 0.5)],
+    "pair_zoom": [(0.5, 0.6)],
+    "sela.num_clusters": [(5,)],
+    "knn_temperature": [0.001, 100.0],
+    "solver_max_iterations": [1],
+    "prior": ["zipf:1"],
+    "optimization_epochs": [(0.5,)],
+    "labels_from": ["{folder}/earlier"],
+    "scene_dataset": ["{folder}/listed.csv"],
+    "scene_split": ["test"],
+    "object_batch_size": [4],
+    "neighbors": ["{folder}/run/found.h5"],
+    "filter_kernel": [5],
+    "projector_dims": [(32, 16)],
+    "global_scale": [(0.6, 0.9)],
+    "local_scale": [(0.2, 0.3)],
+    "min_overlap": [(0.3, 0.2)],
+}
+
+
+def prepare(folder: Path) -> None:
+    """Write images, and what contexts and values name."""
+    images = write_digits(folder / "digits")
+    listed, rooted = ["path,label,split"], ["path,label"]
+    for label in sorted(images.iterdir()):
+        for number, path in enumerate(sorted(label.iterdir())):
+            row = f"digits/{label.name}/{path.name},{label.name}"
+            listed.append(f"{row},{'train' if number < 8 else 'val' if number < 10 else 'test'}")
+            rooted.append(row)
+    (folder / "lists").mkdir()
+    (folder / "other").mkdir()
+    (folder / "listed.csv").write_text("\n".join(listed) + "\n")
+    (folder / "lists" / "rooted.csv").write_text("\n".join(rooted) + "\n")
+    shutil.copytree(images, folder / "damaged")
+    (folder / "damaged" / "0" / "000.png").write_bytes(b"no image")
+    shutil.copytree(images, folder / "fewer")
+    for label in (folder / "fewer").iterdir():
+        min(label.iterdir()).unlink()
+    _match(images, folder / "matches.h5")
+
+
+def _match(images: Path, target: Path) -> None:
+    """Let each image match some that come after it, in its class and in others."""
+    paths = sorted(images.rglob("*.png"))
+    corners = np.array([(-0.5, -0.5), (0.5, 0.5), (0.0, 0.2), (0.3, -0.2)])
+    turned = np.array([[1, 0.1, 0.1], [-0.1, 1, 0], [0, 0, 1.0]])
+    pairs = [(row, (row + step) % len(paths)) for row in range(len(paths)) for step in (1, 2, 3, 12, 24)]
+    found = MatchFile(
+        join_matches([one_match(*pair, turned, np.stack([corners, corners], axis=1)) for pair in pairs]),
+        tuple(str(path.relative_to(images)) for path in paths),
+        np.array([list(hashlib.sha256(path.read_bytes()).digest()) for path in paths], dtype=np.uint8),
+        np.array([_size(path) for path in paths], dtype=np.uint32),
+        np.full(len(paths), 50),
+        {},
+        "",
+    )
+    write_matches(target, found)
+
+
+def _size(path: Path) -> tuple[int, int]:
+    with Image.open(path) as image:
+        return image.height, image.width
