@@ -242,6 +242,17 @@ def test_planted_copies_and_odd_images_are_found(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.slow
+def test_rows_held_out_are_named_as_well_as_in_the_store(tmp_path: Path) -> None:
+    options = ["--seeds", "1", "--shares", "1.0", "--held-out", "200", "--out", "cases.json"]
+
+    done = run_example(tmp_path, "predict_cases.py", *options)
+
+    assert done.returncode == 0, done.stderr
+    (row,) = json.loads((tmp_path / "cases.json").read_text())["rows"]
+    assert row["predict"]["all"] > row["in the store"]["all"] - 0.03
+
+
 def run_example(folder: Path, name: str, *words: object, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run a script of examples/ in a folder, with its output there too."""
     names = os.environ | {

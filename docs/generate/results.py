@@ -229,6 +229,23 @@ def _cases(record: Record) -> str:
     return table(["Labels", *headings], cells, right=headings)
 
 
+def _predicted(record: Record) -> str:
+    """A row for each number of labels and way to name: means over the seeds."""
+    ways = [key for key in record["rows"][0] if key not in ("labels", "share", "seed")]
+    names = list(record["rows"][0][ways[0]])
+    rows: dict[tuple[float, int, str], list[Record]] = {}
+    for case in record["rows"]:
+        for way in ways:
+            rows.setdefault((case["share"], case["labels"], way), []).append(case[way])
+    cells = []
+    for (share, labels, way), cases in rows.items():
+        found = [[100 * case[name] for case in cases if case[name] is not None] for name in names]
+        means = [f"{statistics.mean(values):.1f}" if values else "" for values in found]
+        cells.append([f"{labels} a class, in {share:.0%} of the classes", way, *means])
+    headings = [f"{name} (%)" for name in names]
+    return table(["Labels", "Named by", *headings], cells, right=headings)
+
+
 def _planted_copies(record: Record) -> str:
     """A row for each half of the originals: copies found of each kind; and what else was listed."""
     kinds = list(record["halves"][0]["recall"])
@@ -361,6 +378,7 @@ TOPICS = (
     _Topic("odd", "Odd images found", "*_odd*", "examples/odd_cases.py", _planted_odd),
     _Topic("answers", "Known, new or unsure", "digits_answers*", "examples/answer_digits.py", _answered),
     _Topic("answer-cases", "Answers from few labels", "*_answer_cases", "examples/answer_cases.py", _cases),
+    _Topic("predict-cases", "New photos", "*_predict_cases", "examples/predict_cases.py", _predicted),
     _Topic("prototypes", "Prototypes", "*_prototypes", "examples/compare_prototypes.py", _methods),
     _Topic("spread", "Spread of prototypes", "prototype_spread", "examples/prototype_spread.py", _spread),
     _Topic("no-labels", "Without labels", "*_selflabel", "examples/compare_selflabel.py", _methods),
