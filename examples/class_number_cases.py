@@ -129,7 +129,7 @@ def judge(part: Rows, labels: NDArray[np.int64], *, with_rivals: bool) -> dict[s
     )  # fmt: skip
     row: dict[str, Any] = {"ours": found.best, "interval": [found.low, found.high]}
     row["seconds"] = round(time.perf_counter() - started, 2)
-    row |= {curve.name: curve.best for curve in found.criteria}
+    row |= {f"by {curve.name}": curve.best for curve in found.criteria}
     return row | (rivals(part.x, labels, high) if with_rivals else {})
 
 
@@ -139,7 +139,7 @@ def summary(rows: list[dict[str, Any]]) -> str:
     ends = np.array([row["interval"] for row in rows], dtype=float)
     held = ((ends[:, 0] <= truth) & (truth <= ends[:, 1])).mean()
     text = f"{len(rows)} cases: interval holds {held:.0%}, width {np.median(ends[:, 1] / ends[:, 0]):.1f}; error"
-    for name in ("ours", "share", "density", "published", "k-means"):
+    for name in ("ours", "by share", "by density", "published", "k-means"):
         if all(name in row for row in rows):
             error = np.abs(np.log(np.array([row[name] for row in rows]) / truth))
             text += f" {name} {np.median(error):.2f}"

@@ -27,6 +27,7 @@ ROWS = {
     "etf": ["dl2pa", "--prototypes", "simplex", "--no-reassign"],
     "fixed": ["dl2pa", "--no-reassign"],
     "dl2pa": ["dl2pa"],
+    "dl2pa, as Eq. 5": ["dl2pa", "--sharpest-t", "none"],
 }
 NUMBERS = {"accuracy": "last", "best_accuracy": "best"}
 

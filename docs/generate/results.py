@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import math
 import re
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -246,6 +247,29 @@ def _predicted(record: Record) -> str:
     return table(["Labels", "Named by", *headings], cells, right=headings)
 
 
+def _class_numbers(record: Record) -> str:
+    """A row for each kind of labels and half of the cases: how often the interval holds, its width, and the errors."""
+    names = {"ours": "ours", "by share": "share alone", "by density": "density alone"}
+    cells = []
+    for half, owner in (("choose", "chosen on"), ("report", "reported on")):
+        kinds: dict[tuple[float, str], list[Record]] = {}
+        for case in record[half]:
+            kinds.setdefault((case["share"], case["labels"]), []).append(case)
+        for (share, labels), cases in kinds.items():
+            held = statistics.mean(low <= case["classes"] <= high for case in cases for low, high in [case["interval"]])
+            width = statistics.median(high / low for case in cases for low, high in [case["interval"]])
+            errors = [
+                f"{statistics.median(abs(math.log(case[name] / case['classes'])) for case in cases):.2f}"
+                if all(name in case for case in cases)
+                else ""
+                for name in names
+            ]
+            given = f"{labels} in {share:.0%} of the classes" if share else "none"
+            cells.append([owner, given, str(len(cases)), f"{100 * held:.0f}", f"{width:.1f}", *errors])
+    headings = ["Cases", "Interval holds (%)", "High / low", *(f"Error, {name}" for name in names.values())]
+    return table(["Half", "Labels", *headings], cells, right=headings)
+
+
 def _planted_copies(record: Record) -> str:
     """A row for each half of the originals: copies found of each kind; and what else was listed."""
     kinds = list(record["halves"][0]["recall"])
@@ -379,6 +403,13 @@ TOPICS = (
     _Topic("answers", "Known, new or unsure", "digits_answers*", "examples/answer_digits.py", _answered),
     _Topic("answer-cases", "Answers from few labels", "*_answer_cases", "examples/answer_cases.py", _cases),
     _Topic("predict-cases", "New photos", "*_predict_cases", "examples/predict_cases.py", _predicted),
+    _Topic(
+        "class-number",
+        "How many classes",
+        "class_number_cases",
+        "examples/class_number_cases.py",
+        _class_numbers,
+    ),
     _Topic("prototypes", "Prototypes", "*_prototypes", "examples/compare_prototypes.py", _methods),
     _Topic("spread", "Spread of prototypes", "prototype_spread", "examples/prototype_spread.py", _spread),
     _Topic("no-labels", "Without labels", "*_selflabel", "examples/compare_selflabel.py", _methods),
