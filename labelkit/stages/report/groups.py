@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.errors import StoreError
+from labelkit.stages.discover.stored_answers import stored_answers
 from labelkit.stages.progress import current_progress
 from labelkit.stages.report.images import ShownImages, shown_text
 from labelkit.store.embeddings import EmbeddingStore
@@ -19,11 +20,11 @@ from labelkit.store.results import Result, list_results, newest_name, read_resul
 
 _GROUPINGS = ("pseudo_labels", "cluster_ids")
 # the most telling first: names and a confidence for every image before bare numbers, groups of all images before some
-_KINDS = ("classes", "clusters", "answers", "discovered")
+_KINDS = ("answers", "classes", "clusters", "discovered")
 _WHY = {
+    "answers": "it says what is known, new and unsure",
     "classes": "it names classes",
     "clusters": "there are no discovered classes",
-    "answers": "there is no grouping of all images",
     "discovered": "there is no grouping of all images",
 }
 
@@ -78,6 +79,23 @@ class Group:
 
 
 @dataclass(frozen=True)
+class Decided:
+    """What the answers of a result come to.
+
+    Attributes:
+        known, new, unsure: images without a label, by what they are called.
+        right: of the known and new ones, how many to expect right.
+        limit: confidence from which an image is answered.
+    """
+
+    known: int
+    new: int
+    unsure: int
+    right: int
+    limit: float
+
+
+@dataclass(frozen=True)
 class Grouping:
     """The groups that a page shows.
 
@@ -90,6 +108,7 @@ class Grouping:
         measure: what ``confidence`` is: ``confidence`` (stored by the command) or ``margin`` (computed here).
         runner_up: (m,) int64, the group whose mean is next nearest, -1 = none.
         ungrouped: images of the whole store in no group.
+        decided: what answers come to; ``None`` for other results.
     """
 
     result: Result
@@ -100,6 +119,7 @@ class Grouping:
     measure: str
     runner_up: NDArray[np.int64]
     ungrouped: int
+    decided: Decided | None
 
 
 def find_results(store: EmbeddingStore) -> list[Candidate]:
@@ -201,7 +221,17 @@ def describe_groups(
             )
         )
     ungrouped = int((every < 0).sum())
-    return Grouping(result, why, tuple(groups), shown_ids, confidence, measure, runner_up, ungrouped)
+    return Grouping(result, why, tuple(groups), shown_ids, confidence, measure, runner_up, ungrouped, _decided(result))
+
+
+def _decided(result: Result) -> Decided | None:
+    if result.kind != "answers":
+        return None
+    found = stored_answers(result)
+    sure = np.isin(found.kinds, ("known", "new")) & np.isfinite(found.confidence)
+    known, new, unsure = (found.kinds.count(kind) for kind in ("known", "new", "unsure"))
+    right = round(float(found.confidence[sure].sum()))
+    return Decided(known, new, unsure, right, float(str(result.params.get("min_confidence", 0))))
 
 
 def _ids(result: Result) -> NDArray[np.int64] | None:

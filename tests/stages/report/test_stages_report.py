@@ -123,7 +123,8 @@ def test_policy_allows_this_style_and_this_script_alone(page: str) -> None:
 def test_page_names_no_other_place(page: str) -> None:
     assert not re.search(r"(?i)https?://|\ssrc\s*=|url\(|@import|\sstyle\s*=|\son[a-z]+\s*=\s*[\"']", page)
     assert set(re.findall(r'href="([^"]*)"', page)) <= {
-        f"#{part}" for part in ("main", "overview", "map", "groups", "labels", "copies", "scores", "training")
+        f"#{part}"
+        for part in ("main", "overview", "map", "groups", "labels", "copies", "scores", "training", "details")
     }
 
 

@@ -66,7 +66,10 @@ def test_photos_and_a_few_labels_become_a_table(
     assert {row["label"] for path, row in rows.items() if color(path) == "red"} == {"red"}
     assert {row["label"] for path, row in rows.items() if color(path) == "green"} == {"green"}
     assert len({row["label"] for path, row in rows.items() if color(path) == "blue"} & {"red", "green"}) == 0
-    assert (folder / "report.html").is_file()
+    page = (folder / "report.html").read_text(encoding="utf-8")
+    assert "are answered at confidence 0.8 or more" in page
+    # digests come after what people look for
+    assert page.index('id="copies"') < page.index('id="details"') < page.index("digest</th>")
     assert (folder / "next.csv").read_text().startswith("path,label")
     told = capsys.readouterr()
     assert "30 photos in 3 classes" in told.out
