@@ -18,7 +18,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 # of these, some options still lack a context in which a short run shows them
-UNSETTLED = {"lmcs", "mixmatch", "san", "simgcd", "snowball", "tac-ccl"}
+UNSETTLED = {"lmcs", "san", "snowball"}
 
 
 @pytest.mark.slow
