@@ -152,8 +152,8 @@ def summary(rows: list[dict[str, Any]]) -> str:
 def main() -> None:
     """Run the cases, print a line for each kind of labels, and write all."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--choose", nargs="+", default=[], help="stores that the method was chosen on")
-    parser.add_argument("--report", nargs="+", default=["digits"], help="stores that it was not chosen on")
+    parser.add_argument("--choose", nargs="*", default=[], help="stores that the method was chosen on")
+    parser.add_argument("--report", nargs="*", default=["digits"], help="stores that it was not chosen on")
     parser.add_argument("--rivals", action="store_true", help="also the published estimate and k-means; takes longer")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--out", type=Path, help="JSON file to write")

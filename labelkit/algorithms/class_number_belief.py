@@ -7,11 +7,12 @@
       the more.
 
 Both are likelihoods of ``K``; their product, each number weighing as much as it is wide on a logarithmic scale, is
-what is believed. The choice is its peak. The interval leaves a twentieth out at either end.
+what is believed. The choice is its peak, or its middle where it is broad. The interval leaves a twentieth out at
+either end.
 
 Source:
     density: R. Campello, D. Moulavi and J. Sander, "Density-Based Clustering Based on Hierarchical Density Estimates"
-    (scikit-learn's HDBSCAN). The likelihoods are ours; their four constants were chosen on one half of the cases of
+    (scikit-learn's HDBSCAN). The likelihoods are ours; their constants were chosen on one half of the cases of
     ``examples/class_number_cases.py``, where the other half says how often the interval holds.
 """
 
@@ -40,6 +41,8 @@ _DENSITY_SPREAD: Final = 1.3
 _SHARE_ERROR: Final = 0.1
 _SIZE_PART: Final = 0.5
 _LEFT_OUT: Final = 0.05
+#: What counts as near the peak: a factor.
+_NEAR: Final = 1.15
 
 
 def believe_num_classes(
@@ -139,13 +142,20 @@ def _share_logs(numbers: NDArray[np.int64], found: LabeledShare, num_rows: int, 
 
 
 def _peak_and_ends(numbers: NDArray[np.int64], scores: Doubles) -> tuple[int, int, int]:
-    """The number of the largest score, and the ends of what holds all but a twentieth at either side."""
+    """The choice, and the ends of what holds all but a twentieth of what is believed at either side.
+
+    The choice is the peak where half of the belief is near it, else the middle: a broad belief may peak at an end.
+    """
     between = (numbers[1:] + numbers[:-1]) / 2
     widths = np.diff(np.log(np.concatenate([[numbers[0] - 0.5], between, [numbers[-1] + 0.5]])))
-    believed = np.cumsum(scores * widths)
-    believed /= believed[-1]
-    low, high = (int(numbers[np.searchsorted(believed, part)]) for part in (_LEFT_OUT, 1 - _LEFT_OUT))
-    best = int(numbers[scores.argmax()])
+    parts = scores * widths / (scores * widths).sum()
+    believed = np.cumsum(parts)
+    low, middle, high = (
+        int(numbers[min(np.searchsorted(believed, part), len(numbers) - 1)]) for part in (_LEFT_OUT, 0.5, 1 - _LEFT_OUT)
+    )
+    peak = int(numbers[scores.argmax()])
+    near = (numbers <= peak * _NEAR) & (numbers >= peak / _NEAR)
+    best = peak if parts[near].sum() >= 0.5 else middle
     return best, min(low, best), max(high, best)
 
 
