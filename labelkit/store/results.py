@@ -262,12 +262,16 @@ def newest_name(store: EmbeddingStore, name: str) -> str:
 
 
 def newest_of(names: Iterable[str], name: str) -> str:
-    """Return the last of ``name``, ``name-2``, ... that is among some names; ``name`` if none is."""
-    taken, last = set(names), name
-    number = 2
-    while (text := f"{name}-{number}") in taken:
-        last, number = text, number + 1
-    return last
+    """Return the last of ``name``, ``name-2``, ... that is among some names; ``name`` if none is.
+
+    Numbers may be missing: a store of later photos begins with ``answer-4``.
+    """
+    numbers = [1]
+    for one in names:
+        start, _, number = one.rpartition("-")
+        if start == name and number.isdecimal() and not number.startswith("0"):
+            numbers.append(int(number))
+    return name if max(numbers) == 1 else f"{name}-{max(numbers)}"
 
 
 def check_new_result(
