@@ -150,9 +150,8 @@ def _peak_and_ends(numbers: NDArray[np.int64], scores: Doubles) -> tuple[int, in
     widths = np.diff(np.log(np.concatenate([[numbers[0] - 0.5], between, [numbers[-1] + 0.5]])))
     parts = scores * widths / (scores * widths).sum()
     believed = np.cumsum(parts)
-    low, middle, high = (
-        int(numbers[min(np.searchsorted(believed, part), len(numbers) - 1)]) for part in (_LEFT_OUT, 0.5, 1 - _LEFT_OUT)
-    )
+    places = np.searchsorted(believed, (_LEFT_OUT, 0.5, 1 - _LEFT_OUT)).clip(max=len(numbers) - 1)
+    low, middle, high = numbers[places].tolist()
     peak = int(numbers[scores.argmax()])
     near = (numbers <= peak * _NEAR) & (numbers >= peak / _NEAR)
     best = peak if parts[near].sum() >= 0.5 else middle
