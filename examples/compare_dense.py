@@ -26,6 +26,7 @@ SCENES: dict[str, list[Any]] = {
     "3c: 3 + image concentration": ["--preset", "scene_objects_row6", "--patch-ranking", 0],
     "4: 1 + image concentration": ["--preset", "scene_objects_row4"],
     "5: 2 + CoTAP": ["--preset", "scene_objects_row5"],
+    "5w: 5 on whole maps": ["--preset", "scene_objects_row5", "--ranking-views", "same"],
     "6: 3c + CoTAP": ["--preset", "scene_objects_row6"],
     "7: 6 + filter": ["--preset", "scene_objects_row7"],
     "7b: 7 with BCE for CoTAP": ["--preset", "scene_objects_bce"],

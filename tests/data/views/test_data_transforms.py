@@ -429,7 +429,7 @@ def test_normalizing_subtracts_the_mean_and_divides_by_the_std() -> None:
         {"area_range": (0.5, 1.1)},
         {"zoom_range": (1.5, 1.0)},
         {"blur_kernel": 4},
-        {"blur_kernel": 99},
+        {"blur_kernel": 99, "blur_prob": 0.5},
         {"brightness_range": (-0.1, 1.0)},
         {"jitter": (0.0, 0.0, 0.0, 0.6)},
         {"shift_px": -1.0},
