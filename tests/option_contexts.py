@@ -42,7 +42,7 @@ CONTEXTS: list[tuple[str, Options, str]] = [
     # data
     ("splits that a file names; few labeled images", _LISTED | _SMALL, _of(_CLASSIFIERS, "split eval_split")),
     ("splits that a file names", _LISTED, "split eval_split val_split"),
-    ("a split that decides", _LISTED | {"val_split": "val", "cap": 8}, "val_delta"),
+    ("errors that move", _LISTED | {"val_split": "val", "cap": 8, "lr": 0.1, "optimizer": "sgd"}, "val_delta"),
     (
         "paths that are not beside their list",
         {"dataset": "{folder}/lists/rooted.csv", "data_root": "{folder}"},
@@ -94,6 +94,7 @@ CONTEXTS: list[tuple[str, Options, str]] = [
         _of("mean-teacher snowball", "ema_decay ema_decay_start ema_ramp"),
     ),
     ("decays that a short run reaches", {"ema_horizon": False}, "ema_decay"),
+    ("a decay that a short run reaches", {"ema_horizon": False, "cap": 8}, "snowball.master_decay"),
     ("a decay that a short run reaches", {"master_steps": 12}, "lmcs.master_decay"),
     ("two heads", {"num_heads": 2}, "mean-teacher.head_weight snowball.head_weight"),
     ("another student", {"trainer": "mixmatch", "labeled_batch_size": 8}, _of("snowball", _MIXMATCH)),
@@ -102,8 +103,9 @@ CONTEXTS: list[tuple[str, Options, str]] = [
     ("the far ones of many images", {"select": "far", "far_cap": None}, "far_factor far_cap"),
     ("a class with few candidates", {"cap": 8, "growth_factor": 8}, "refill"),
     ("several networks", {"fusion": "distance", "cap": 8}, "fusion fusion_scale fusion_count"),
-    ("several discoveries", {"cap": 8}, _of("snowball", "growth_factor churn master_on master_decay")),
+    ("several discoveries", {"cap": 8}, _of("snowball", "growth_factor churn master_on")),
     ("a loss on distances", {"discrimination": "ratio"}, "discrimination_weight num_centroids"),
+    ("growth that ends before the run", {"growth_limit": 2}, "final_phase"),
     ("no other limit", {"confine_cap": 1.0}, "confine_factor"),
     # metric learning
     ("no second views", {"tac": False}, "attention"),
@@ -208,6 +210,9 @@ VALUES: dict[str, list[object]] = {
     "missing_class": ["skip"],
     "confine_factor": [1],
     "far_factor": [1, 2],
+    "churn": [1.0, 0.0],
+    "val_delta": [100.0],
+    "max_steps": [6],
     "delta": ["quantile:0.05"],
     "lmcs.beta": [0.01],
     "discrimination_weight": [3.0],

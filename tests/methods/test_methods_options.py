@@ -17,13 +17,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-# of these, some options still lack a context in which a short run shows them
-UNSETTLED = {"lmcs", "san", "snowball"}
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("method", sorted(METHODS.keys() - UNSETTLED))
+@pytest.mark.parametrize("method", METHODS)
 def test_every_option_of_a_method_acts_or_is_refused(folder: Path, method: str) -> None:
     assert [(option, how) for option, what, how in effects(method, folder) if what == "does nothing"] == []
 
