@@ -12,8 +12,8 @@ either end.
 
 Source:
     density: R. Campello, D. Moulavi and J. Sander, "Density-Based Clustering Based on Hierarchical Density Estimates"
-    (scikit-learn's HDBSCAN). The likelihoods are ours; their constants were chosen on one half of the cases of
-    ``examples/class_number_cases.py``, where the other half says how often the interval holds.
+    (scikit-learn's HDBSCAN). The likelihoods are ours. Their constants were chosen on draws from the choosing half of
+    ``examples/class_number_cases.py``, but for those of density and ``_NEAR``, for which both halves were looked at.
 """
 
 from __future__ import annotations
