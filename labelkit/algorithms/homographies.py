@@ -16,6 +16,8 @@ import torch.nn.functional as F
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from labelkit.algorithms.precision import promote, without_autocast
+
 Padding = Literal["zeros", "border", "reflection"]
 Matrices = NDArray[np.float64]
 
@@ -150,7 +152,9 @@ def move_points(points: Tensor, homographies: Tensor) -> tuple[Tensor, Tensor]:
     Returns:
         ``(b, k, 2)`` where they arrive, meaningless behind the camera; ``(b, k)`` bool, whether that is in the view.
     """
-    moved = torch.cat((points, torch.ones_like(points[..., :1])), dim=-1) @ homographies.transpose(1, 2)
+    with without_autocast(points):  # half precision has steps of .004 at the edges
+        known, maps = promote(points), promote(homographies)
+        moved = torch.cat((known, torch.ones_like(known[..., :1])), dim=-1) @ maps.transpose(1, 2)
     depth = moved[..., 2:]
     arrived = moved[..., :2] / torch.where(depth > _LEAST_DEPTH, depth, 1.0)
     return arrived, (depth[..., 0] > _LEAST_DEPTH) & (arrived.abs() <= _EDGE).all(dim=-1)

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 import random
+import resource
+import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Literal, TypeVar
+from datetime import timedelta
+from typing import Any, Final, Literal, TypeVar
 
 import numpy as np
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
-from accelerate.utils import broadcast_object_list, gather_object
+from accelerate.utils import InitProcessGroupKwargs, broadcast_object_list, gather_object
 from torch import Tensor, nn
 
 from labelkit.data.keyed_random import keyed_generator
@@ -22,6 +25,9 @@ from labelkit.errors import ResourceError
 
 T = TypeVar("T", bound=nn.Module)
 Precision = Literal["float32", "bf16", "fp16"]
+# Processes wait for each other while one finds neighbors, scores or publishes, which takes hours of a large set. NCCL
+# gives up after ten minutes, gloo after thirty.
+LONGEST_WAIT: Final = timedelta(hours=24)
 
 
 class Runtime:
@@ -42,13 +48,17 @@ class Runtime:
             raise ResourceError("--precision fp16", "needs a GPU", "Use bf16 or float32 on a CPU.")
         if use_cpu:
             keep_freed_memory()
+        else:
+            # torch's own choice for convolutions, TF32, has ten bits: also in views, and under float32
+            torch.backends.cudnn.allow_tf32 = False
         if threads is not None:
             torch.set_num_threads(threads)
         mixed = {"float32": "no", "bf16": "bf16", "fp16": "fp16"}[precision]
         if process_count() == 1:
             # accelerate keeps device and precision for the life of the process; a notebook may want others
             AcceleratorState._reset_state(reset_partial_state=True)
-        self._accelerator = Accelerator(cpu=use_cpu, mixed_precision=mixed)
+        waits = InitProcessGroupKwargs(timeout=LONGEST_WAIT)
+        self._accelerator = Accelerator(cpu=use_cpu, mixed_precision=mixed, kwargs_handlers=[waits])
         self.device: torch.device = self._accelerator.device
         self.rank: int = self._accelerator.process_index
         self.world_size: int = self._accelerator.num_processes
@@ -57,6 +67,18 @@ class Runtime:
     def is_main(self) -> bool:
         """Whether this process writes files."""
         return self.rank == 0
+
+    def wait(self) -> None:
+        """Wait until the device has done all that it was asked for; a clock would else measure the asking alone."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    def peak_memory(self) -> int:
+        """Largest memory so far in bytes: of the GPU, or of this process."""
+        if self.device.type == "cuda":
+            return int(torch.cuda.max_memory_allocated(self.device))
+        unit = 1 if sys.platform == "darwin" else 1024
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
     def barrier(self) -> None:
         """Wait for all processes."""
@@ -208,11 +230,15 @@ def seed_step(seed: int, step: int, rank: int) -> None:
     random.seed(int(generator.integers(2**63 - 1)))
 
 
-def generator_states() -> dict[str, Tensor]:
-    """States of the global generators of torch, CUDA, NumPy and Python, for third-party code."""
+def generator_states(device: torch.device) -> dict[str, Tensor]:
+    """States of the global generators of torch, NumPy and Python, and of CUDA on such a device, for third-party code.
+
+    Args:
+        device: of the run; on a CPU, CUDA is not asked, which would take memory of the GPU.
+    """
     states = {"torch": torch.get_rng_state()}
-    if torch.cuda.is_available():
-        states["cuda"] = torch.cuda.get_rng_state()
+    if device.type == "cuda":
+        states["cuda"] = torch.cuda.get_rng_state(device)
     _, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
     states["numpy_keys"] = torch.from_numpy(np.asarray(keys).astype(np.int64))
     states["numpy_rest"] = torch.tensor([position, has_gauss, cached], dtype=torch.float64)
@@ -222,11 +248,11 @@ def generator_states() -> dict[str, Tensor]:
     return states
 
 
-def restore_generators(states: dict[str, Tensor]) -> None:
-    """Put back what ``generator_states`` gave."""
+def restore_generators(states: dict[str, Tensor], device: torch.device) -> None:
+    """Put back what ``generator_states`` gave, perhaps on another device."""
     torch.set_rng_state(states["torch"])
-    if "cuda" in states and torch.cuda.is_available():
-        torch.cuda.set_rng_state(states["cuda"])
+    if "cuda" in states and device.type == "cuda":
+        torch.cuda.set_rng_state(states["cuda"], device)
     position, has_gauss, cached = states["numpy_rest"].tolist()
     keys = states["numpy_keys"].numpy().astype(np.uint32)
     np.random.set_state(("MT19937", keys, int(position), int(has_gauss), cached))

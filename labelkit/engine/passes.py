@@ -69,9 +69,12 @@ class Passes:
         statistics = batch_statistics(self.method) if how.mode == "batch-statistics" else nullcontext()
         values: list[Tensor] = []
         visited: list[NDArray[np.int64]] = []
-        with torch.no_grad(), self.runtime.autocast(), statistics:
+        with torch.no_grad(), statistics:
             for batch in self._loader(rows, how):
-                values.append(network(batch.images).float().cpu())
+                # around the network alone: views in half precision do not fit into the float32 images they change
+                with self.runtime.autocast():
+                    seen = network(batch.images)
+                values.append(seen.float().cpu())
                 visited.append(batch.rows)
         self.method.train(was_training)
         if not values:

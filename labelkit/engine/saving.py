@@ -115,7 +115,7 @@ class RunParts:
             clock.step,
             model=self.method.state_dict(),
             training=moments,
-            per_rank=generator_states() | progress.means.tensors(),
+            per_rank=generator_states(self.runtime.device) | progress.means.tensors(),
             state=state,
             # one field: safetensors writes several in random order, and equal runs are to give equal bytes
             metadata={"labelkit": canonical_json(about)},
@@ -152,7 +152,7 @@ class RunParts:
         tensors = checkpoint.tensors(own if checkpoint.has(own) else rank_file(0))
         generators = progress.means.restore(tensors, state["summed"], self.runtime.device)
         if checkpoint.has(own):
-            restore_generators(generators)
+            restore_generators(generators, self.runtime.device)
         now, then = exactness(self.runtime), state["exactness"]
         for key in sorted(now.keys() | then.keys()):
             if now.get(key) != then.get(key):

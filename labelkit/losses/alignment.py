@@ -128,10 +128,11 @@ class DistributionAlignment(nn.Module):
     @torch.no_grad()
     def _follow(self, teacher_logits: Tensor, labels: Tensor) -> None:
         unlabeled = (labels < 0).to(self.shares.dtype)
-        u = F.softmax(promote(teacher_logits) / self.student_temperature, dim=1).to(self.shares.dtype)
-        # without unlabeled rows the mean is the old value, so that nothing moves
-        count = unlabeled.sum()
-        mean = torch.where(count > 0, unlabeled @ u / count.clamp(min=1), self.shares)
+        with without_autocast(teacher_logits):
+            u = F.softmax(promote(teacher_logits) / self.student_temperature, dim=1).to(self.shares.dtype)
+            # without unlabeled rows the mean is the old value, so that nothing moves
+            count = unlabeled.sum()
+            mean = torch.where(count > 0, unlabeled @ u / count.clamp(min=1), self.shares)
         self.shares.mul_(self.decay).add_(mean, alpha=1 - self.decay)
 
 

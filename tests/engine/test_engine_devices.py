@@ -3,12 +3,17 @@ from __future__ import annotations
 import random
 import subprocess
 import sys
+from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from accelerate.state import AcceleratorState
+from labelkit.engine import devices
 from labelkit.engine.devices import Runtime, generator_states, restore_generators, seed_step
 from labelkit.errors import ResourceError
 from safetensors.torch import load, save
@@ -31,6 +36,8 @@ for positions in ([[0, 1, 2, 3, 9, 8, 7], [6, 5, 4]], [list(range(10)), []], [[]
 runtime.close()
 """
 
+CPU = torch.device("cpu")
+
 
 def _draws() -> list[Any]:
     return [torch.rand(3).tolist(), np.random.rand(3).tolist(), np.random.randn(), random.random(), random.gauss(0, 1)]
@@ -38,9 +45,9 @@ def _draws() -> list[Any]:
 
 @pytest.fixture(autouse=True)
 def _keep_generators() -> Any:
-    states = generator_states()
+    states = generator_states(CPU)
     yield
-    restore_generators(states)
+    restore_generators(states, CPU)
 
 
 @pytest.mark.parametrize("half_a_pair", [False, True])
@@ -48,10 +55,10 @@ def test_global_generators_go_on_where_they_were(half_a_pair: bool) -> None:
     if half_a_pair:  # both keep the second of two normal numbers for the next call
         np.random.randn()
         random.gauss(0, 1)
-    states = load(save(generator_states()))  # as a checkpoint stores them
+    states = load(save(generator_states(CPU)))  # as a checkpoint stores them
     expected = _draws()
     _draws()
-    restore_generators(states)
+    restore_generators(states, CPU)
     assert _draws() == expected
 
 
@@ -137,3 +144,56 @@ def test_the_clock_alone_sets_every_global_generator() -> None:
         drawn.append((random.random(), np.random.random(), torch.rand(()).item()))
     assert drawn[0] == drawn[2]
     assert not set(drawn[0]) & set(drawn[1])
+
+
+def test_a_run_on_the_cpu_leaves_a_gpu_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def opened(*_: object) -> None:
+        raise AssertionError("a CUDA context was opened")
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    for name in ("get_rng_state", "set_rng_state", "_lazy_init"):
+        monkeypatch.setattr(torch.cuda, name, opened)
+    states = generator_states(CPU)
+    assert "cuda" not in states
+    restore_generators({**states, "cuda": torch.zeros(16, dtype=torch.uint8)}, CPU)  # of a run on a GPU
+
+
+def test_processes_wait_for_hours_for_the_one_that_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: dict[str, Any] = {}
+    for name, value in (("RANK", "0"), ("LOCAL_RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "localhost")):
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("MASTER_PORT", "29999")
+
+    def join(**options: Any) -> None:
+        asked.update(options)
+        raise InterruptedError
+
+    monkeypatch.setattr(torch.distributed, "init_process_group", join)
+    AcceleratorState._reset_state(reset_partial_state=True)
+    with pytest.raises(InterruptedError):
+        Runtime(device="cpu")
+    AcceleratorState._reset_state(reset_partial_state=True)
+    assert asked["timeout"] >= timedelta(hours=12)
+
+
+@pytest.fixture
+def on_cuda(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Runtime]:
+    """Return a function: options to a runtime that takes a GPU for being there."""
+    cuda = torch.device("cuda", 0)
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+    monkeypatch.setattr(devices, "compute_device", lambda device: cuda)
+    joined = SimpleNamespace(device=cuda, process_index=0, num_processes=1)
+    monkeypatch.setattr(devices, "Accelerator", lambda **options: joined)
+    return lambda **options: Runtime(device="cuda", **options)
+
+
+def test_single_precision_on_a_gpu_is_not_tf32(on_cuda: Callable[..., Runtime]) -> None:
+    on_cuda()
+    assert not torch.backends.cudnn.allow_tf32
+    assert not torch.backends.cuda.matmul.allow_tf32
+
+
+def test_memory_on_a_gpu_is_that_of_the_gpu(on_cuda: Callable[..., Runtime], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: 123 if device.type == "cuda" else 0)
+    assert on_cuda().peak_memory() == 123
+    assert Runtime.peak_memory(SimpleNamespace(device=CPU)) > 2**20  # type: ignore[arg-type] # all that it reads

@@ -7,13 +7,15 @@ import shutil
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from labelkit.engine.checkpoint import MODEL, load_checkpoint, load_model_state
-from labelkit.engine.method import Monitor
+from labelkit.engine.devices import Runtime
+from labelkit.engine.method import FullPass, Monitor
 from labelkit.engine.trainer import Trainer
 from labelkit.errors import CheckpointMismatch, ConfigError, DivergenceError, Interrupted
 
@@ -315,8 +317,6 @@ def test_a_batch_larger_than_an_epoch_is_refused(trainers: MakeTrainer, options:
 def test_phases_that_do_not_fill_the_run_are_a_programming_error(
     bank: Any, labels: Any, make_method: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from labelkit.engine.devices import Runtime
-
     method = make_method(epochs=3)
     phases = method.phases(bank.rows)
     monkeypatch.setattr(method, "phases", lambda rows: (*phases, *phases))
@@ -356,13 +356,24 @@ def test_training_lowers_the_loss(trainers: MakeTrainer) -> None:
 
 
 def test_bfloat16_trains(bank: Any, labels: Any, make_method: Callable[..., Any]) -> None:
-    from labelkit.engine.devices import Runtime
-
     method = make_method(epochs=8, dropout=0.0, augment=False)
     trainer = Trainer(method, bank, labels, method.config, Runtime(device="cpu", precision="bf16"))
     history = trainer.fit().history
     assert history[-1]["loss"] < history[0]["loss"]
     assert method.network.first.weight.dtype == torch.float32
+
+
+def test_a_pass_in_half_precision_prepares_images_in_single_precision(
+    bank: Any, labels: Any, make_method: Callable[..., Any]
+) -> None:
+    method = make_method()
+    view = replace(method.eval_view(), blur_prob=0.5, blur_kernel=3)  # some images of the batch are changed
+    seen = {}
+    for precision in ("float32", "bf16"):
+        runtime = Runtime(device="cpu", precision=precision)
+        trainer = Trainer(method, bank, labels, method.config, runtime)
+        seen[precision] = trainer.full_pass(lambda images: images.flatten(1), how=FullPass(view=view))
+    assert torch.equal(seen["bf16"], seen["float32"])
 
 
 # ---------------------------------------------------------------------- the best

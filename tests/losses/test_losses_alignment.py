@@ -142,3 +142,15 @@ def test_fixmatch_is_zero_and_differentiable_when_nothing_is_sure() -> None:
     assert loss.item() == 0
     assert kept.item() == 0
     assert student.grad is not None
+
+
+def test_the_running_mean_is_as_exact_under_autocast() -> None:
+    generator = torch.Generator().manual_seed(0)
+    teacher, labels = torch.randn(8, 3, generator=generator), torch.full((8,), -1)
+    shares = {}
+    for autocast in (False, True):
+        loss = DistributionAlignment(3, student_temperature=0.1)
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            loss(teacher, teacher, 0.05, labels)
+        shares[autocast] = loss.shares
+    assert torch.equal(shares[True], shares[False])

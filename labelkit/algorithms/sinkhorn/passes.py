@@ -37,6 +37,8 @@ def combine(values: Tensor, how: Literal["sum", "max"], reduce: Reduce | None) -
 
 # Above this |M| float32 is off by more than 3e-5 in the exponent: it is then taken in float64.
 _EXACT_EXPONENT = 512.0
+# Rows of a block on a GPU, of millions, that are added in float32.
+_ADDED_ROWS = 256
 # Logarithm of the largest entry of a row of the kernel: large, so that small entries are far from underflow.
 _HEADROOM = {torch.float32: 60.0, torch.float64: 300.0}
 # Range of u - u0 that products with the kernel bear; in place of the scores more cannot be, else u is absorbed earlier,
@@ -218,8 +220,10 @@ class Passes:
         scale = torch.reciprocal(rows, out=scratch.like(rows, self._dtype, "scale"))
         if self._weights is not None:
             scale *= self._weights[where].to(scale.device, scale.dtype)
-        part = torch.mv(exponentials.T, scale)
-        totals += part if part.device == totals.device else part.cpu()
+        if exponentials.device.type == "cpu":  # a block is as large as a cache
+            totals += torch.mv(exponentials.T, scale)
+        else:
+            totals += weighted_sum(exponentials, scale).cpu()
 
     def _evaluated(self, totals: Tensor, scale: Tensor | None = None, log_scale: float = 0.0) -> Evaluation:
         # numpy: after an operation on n numbers torch's own threads would wait busily beside the workers
@@ -448,6 +452,14 @@ class KernelPasses(Passes):
             return values.div_(values.sum(dim=1, keepdim=True))
 
         return self._kernel, soft
+
+
+def weighted_sum(rows: Tensor, weights: Tensor) -> Tensor:
+    """Return the (k,) float64 sum of (m, k) rows by (m,) weights; float32 adds a few hundred of them at most."""
+    m, k = rows.shape
+    whole = m // _ADDED_ROWS * _ADDED_ROWS
+    groups = rows[:whole].reshape(-1, _ADDED_ROWS, k).transpose(1, 2) @ weights[:whole].view(-1, _ADDED_ROWS, 1)
+    return groups.double().sum(dim=(0, 2)) + torch.mv(rows[whole:].T, weights[whole:]).double()
 
 
 def first_largest(values: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from labelkit.algorithms.precision import promote, without_autocast
 from labelkit.algorithms.regions import align_regions, covers_tokens, overlap_boxes, source_boxes, unit
 from labelkit.algorithms.sinkhorn.batch import batch_assignments
 from labelkit.config.methods.cotap import CoTAPConfig
@@ -339,8 +340,9 @@ class DenseObjective(nn.Module):
         if self.config.ranking_pairs == "random":
             shift = int(self._generator("image pairs", state).integers(1, b))
             return (torch.arange(b, device=images.device) + shift) % b
-        features = unit(images)
-        return (features @ features.T).fill_diagonal_(-torch.inf).argmax(dim=1)
+        with without_autocast(images):  # neighbors differ in digits that half precision does not have
+            features = unit(promote(images))
+            return (features @ features.T).fill_diagonal_(-torch.inf).argmax(dim=1)
 
     def _generator(self, purpose: str, state: TrainState | None) -> np.random.Generator:
         return keyed_generator(self.config.seed, f"cotap {purpose}", 0 if state is None else state.step, _process()[0])

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from labelkit.algorithms.attention_maps import keypoint_masks
 from labelkit.algorithms.homographies import as_square, between_views, move_points
+from labelkit.algorithms.precision import without_autocast
 from labelkit.config.methods.tac_ccl import TACCCLConfig
 from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.decode import BadImage
@@ -172,7 +173,8 @@ class PairGeometry:
         over, keypoints, present = self._tables
         is_linked, links = (batch.links >= 0)[:, None, None], batch.links.clamp(min=0)
         same = torch.eye(3, device=first.device)
-        homographies = torch.linalg.solve(second, torch.where(is_linked, over[links], same) @ first)
+        with without_autocast(first):  # a product in half precision moves points by .006, and fits into no solve
+            homographies = torch.linalg.solve(second, torch.where(is_linked, over[links], same) @ first)
         if not self._align:
             homographies = torch.where(is_linked, same, homographies)
         masks = []

@@ -36,6 +36,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from labelkit.algorithms.precision import promote, without_autocast
 from labelkit.config.methods.dl2pa import DL2PAConfig
 from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.keyed_random import keyed_generator
@@ -167,7 +168,8 @@ class DL2PA(Method[DL2PAConfig]):
         own = None if weights is None else weights[labels]
         head = self.network.head
         if self.config.loss == "cross-entropy":
-            logits = torch.nn.functional.linear(embeddings.float(), head.class_prototypes)
+            with without_autocast(embeddings):  # cosines of half precision have two digits
+                logits = torch.nn.functional.linear(promote(embeddings), head.class_prototypes)
             loss: Tensor = self.cross_entropy(logits, labels, own)
         else:
             loss = self.inner_product(embeddings, head.class_prototypes[labels], own)

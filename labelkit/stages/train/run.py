@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import platform
-import resource
 import sys
 import time
 from dataclasses import dataclass, replace
@@ -285,19 +284,21 @@ def _summarize(config: RunConfig, run: RunDir, setup: _Setup, trainer: Trainer, 
 def _plan(method_name: str, config: RunConfig) -> SimpleResult:
     """Build everything, time a few steps on real batches, write nothing."""
     runtime = Runtime(device=config.device, precision=config.precision, threads=config.threads)
-    before = _peak_memory(runtime)
+    before = runtime.peak_memory()
     setup = _set_up(method_name, config, runtime, fresh=True)
     steps = 4
     limited = config.model_copy(update={"stop_after_steps": 1, "tensorboard": False})
     trainer = _trainer(setup, limited, runtime, None)
     trainer.fit()
+    runtime.wait()
     started = time.perf_counter()
     trainer.config = config.model_copy(update={"stop_after_steps": 1 + steps, "tensorboard": False})
     finished = trainer.fit().step - 1
+    runtime.wait()
     seconds = (time.perf_counter() - started) / max(1, finished)
     total = trainer.total_steps()
     parameters, trained = count_parameters(setup.method)
-    memory = _peak_memory(runtime) - before
+    memory = runtime.peak_memory() - before
     values: dict[str, object] = {
         "method": method_name,
         "config": config.to_yaml_dict(),
@@ -322,11 +323,3 @@ def _plan(method_name: str, config: RunConfig) -> SimpleResult:
         Table("plan (nothing was written)", ["what", "value"], rows),
     )
     return SimpleResult(values, (), shown)
-
-
-def _peak_memory(runtime: Runtime) -> int:
-    """Largest memory so far in bytes: of the GPU, or of this process."""
-    if runtime.device.type == "cuda":
-        return int(torch.cuda.max_memory_allocated(runtime.device))
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 from labelkit.algorithms.sinkhorn.batch import batch_assignments
-from labelkit.algorithms.sinkhorn.passes import Reduce
+from labelkit.algorithms.sinkhorn.passes import Reduce, weighted_sum
 from labelkit.algorithms.sinkhorn.scores import LinearScores
 from labelkit.algorithms.sinkhorn.solver import SinkhornResult, solve
 from torch import Tensor
@@ -359,3 +359,12 @@ def test_batches_have_no_gradient() -> None:
 def test_batches_that_cannot_be_assigned_are_refused(scores: Tensor, options: dict[str, float], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         batch_assignments(scores, **options)  # type: ignore[arg-type] # on purpose
+
+
+@pytest.mark.parametrize("count", [0, 5, 256, 200_001])
+def test_sums_of_millions_of_rows_on_a_gpu_have_the_digits_of_single_precision(count: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    rows, weights = torch.rand(count, 3, generator=generator), torch.rand(count, generator=generator)
+    exact = (rows.double() * weights.double()[:, None]).sum(dim=0)
+    torch.testing.assert_close(weighted_sum(rows, weights), exact, rtol=5e-7, atol=0)
+    torch.testing.assert_close(weighted_sum(rows.T.contiguous().T, weights), exact, rtol=5e-7, atol=0)

@@ -225,6 +225,17 @@ def test_bfloat16_differs_from_single_precision_by_its_rounding_alone() -> None:
     assert all(p.grad.isfinite().all() for p in method.network.parameters() if p.grad is not None)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_nearest_images_are_found_in_single_precision_under_autocast(dtype: torch.dtype) -> None:
+    method = CoTAP(config(ranking_pairs="knn"), INFO)
+    images = torch.randn(64, 16, generator=torch.Generator().manual_seed(0)) * 0.05 + 1  # all alike
+    images = images.to(dtype)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = method.objective._partners(images, None)
+    exact = torch.nn.functional.normalize(images.double(), dim=1)
+    assert torch.equal(found, (exact @ exact.T).fill_diagonal_(-1).argmax(dim=1))
+
+
 def test_the_target_stays_where_its_decay_is_one() -> None:
     method = CoTAP(config(ema_start=1.0), INFO)
     before = {name: value.clone() for name, value in method.target.state_dict().items()}

@@ -15,10 +15,12 @@ import torch
 from labelkit.algorithms.homographies import between_views
 from labelkit.config.methods.tac_ccl import TACCCLConfig
 from labelkit.config.presets import available_presets, resolve
+from labelkit.data.batch import Batch, ViewGeometry
 from labelkit.engine.checkpoint import load_checkpoint
 from labelkit.errors import CheckpointMismatch, ConfigError
-from labelkit.methods.metric.matched_images import MatchedImages, MatchedPairing, part_box
+from labelkit.methods.metric.matched_images import MatchedImages, MatchedPairing, PairGeometry, part_box
 from labelkit.store.matches import Matches, join_matches, one_match
+from tests.fake_cuda import fake_cuda
 
 Make = Callable[..., Any]
 SAME = np.eye(3)
@@ -111,6 +113,37 @@ def test_second_views_show_partners_of_the_same_cluster(make: Make) -> None:
     assert batch.links is not None
     logs = setup.method(batch).logs
     assert 0 < float(logs["matched"]) <= 1
+
+
+@pytest.mark.parametrize("precision", [torch.float16, torch.bfloat16])
+def test_maps_between_partners_fit_together_under_cuda_autocast(make: Make, precision: torch.dtype) -> None:
+    matched = MatchedImages(_some_matches([(0, 1)]), np.full((64, 2), 8), "digest")
+    config = make("tac-ccl").config
+    with fake_cuda(precision) as cuda:
+        matrices = torch.eye(3, device=cuda)[:2].expand(4, 2, 3)
+        batch = Batch(
+            (), torch.zeros(4), torch.zeros(4), (ViewGeometry(matrices), ViewGeometry(matrices)),
+            torch.zeros(4, dtype=torch.int64, device=cuda),
+        )  # fmt: skip
+        geometry = PairGeometry(matched, config)
+        homographies, masks = geometry(batch, (2, 2))
+        assert masks is not None
+        assert {found.dtype for found in (homographies, *masks)} == {torch.float32}
+
+
+def test_maps_between_partners_are_as_exact_under_autocast(make: Make) -> None:
+    matched = MatchedImages(_some_matches([(0, 1)]), np.full((64, 2), 8), "digest")
+    matrices = torch.rand(4, 2, 3, generator=torch.Generator().manual_seed(0))
+    views = ViewGeometry(torch.eye(3)[:2].expand(4, 2, 3)), ViewGeometry(matrices)
+    batch = Batch((), torch.zeros(4), torch.zeros(4), views, torch.zeros(4, dtype=torch.int64))
+    geometry = PairGeometry(matched, make("tac-ccl").config)
+    expected, expected_masks = geometry(batch, (2, 2))
+    with torch.autocast("cpu", torch.bfloat16):
+        found, masks = geometry(batch, (2, 2))
+    assert masks is not None
+    assert expected_masks is not None
+    for ours, theirs in zip((found, *masks), (expected, *expected_masks), strict=True):
+        assert torch.equal(ours, theirs)
 
 
 def test_half_of_the_images_with_a_partner_are_shown_with_it() -> None:

@@ -282,3 +282,14 @@ def test_a_crop_flip_view_shifts_by_whole_pixels_and_shows_black_beyond() -> Non
         assert torch.allclose(shown, padded[0, :, 4 + y : 36 + y, 4 + x : 36 + x], atol=1e-4)
         shifts.add((x, y))
     assert {x for x, _ in shifts} == set(range(-4, 5))
+
+
+def test_cross_entropy_takes_cosines_in_single_precision_under_autocast(make: Make) -> None:
+    setup = make("dl2pa", embed_dim=5, loss="cross-entropy", reduction="half-mean")
+    setup.method.on_train_start(setup.trainer._state(log_now=False))
+    embeddings = torch.randn(4, 5, generator=torch.Generator().manual_seed(0)).bfloat16()
+    losses = []
+    for autocast in (False, True):
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            losses.append(setup.method._loss(embeddings, torch.arange(4), None))
+    assert torch.equal(*losses)

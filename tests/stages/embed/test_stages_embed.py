@@ -19,6 +19,7 @@ import torch
 from labelkit.config.embed import EmbedConfig
 from labelkit.data.registry import load_dataset
 from labelkit.errors import CheckpointError, ConfigError, DatasetError, OutputExistsError
+from labelkit.models.inference import PixelNetwork
 from labelkit.stages.embed.images import embed_images
 from labelkit.stages.progress import SilentProgress, Task, use_progress
 from labelkit.stages.read.networks import run_network
@@ -283,6 +284,7 @@ def test_a_killed_embed_goes_on_and_ends_with_the_same_bytes(
 import sys, time
 from pathlib import Path
 from labelkit.config.embed import EmbedConfig
+from labelkit.models.inference import PixelNetwork
 from labelkit.stages.embed.images import embed_images
 from labelkit.store.writing import EmbeddingRun
 write_part = EmbeddingRun.write_part
@@ -360,6 +362,24 @@ def test_a_dry_run_tells_the_plan_and_writes_nothing(
     assert plan["memory_mib"] > 0
     assert all(f"\n{name} " in shown for name in EmbedConfig.model_fields)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dry_run_does_not_count_the_start_of_the_device(
+    labelkit: Any, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    embed, started = PixelNetwork.embed, []
+
+    def slow_at_first(self: PixelNetwork, images: Any) -> Any:
+        if not started:
+            time.sleep(1.5)
+        started.append(len(images))
+        return embed(self, images)
+
+    monkeypatch.setattr(PixelNetwork, "embed", slow_at_first)
+    words = ("embed", "--dataset", photos, "--backbone", "pixels", "--out", tmp_path / "x.h5", "--dry-run", "--json")
+    plan = labelkit(*words, "--batch-size", 16).json
+    assert started == [16, 16, 16]
+    assert plan["estimated_minutes"] * 60 < 1.5  # two batches of three: above 2 if the start is counted
 
 
 # --- images that cannot be read ------------------------------------------------------------------
