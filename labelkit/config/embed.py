@@ -72,7 +72,12 @@ class EmbedConfig(
     patch_seed: int = Field(
         0, ge=0, description="Seed of the patches that --patches-per-image draws.", json_schema_extra=_PATCHES
     )
-    batch_size: int = Field(256, ge=1, description="Images per forward pass.", json_schema_extra=_RUN)
+    batch_size: int | None = Field(
+        None,
+        ge=1,
+        description="Images per forward pass; default: 16 on a CPU, 256 on a GPU, or as an unfinished run began.",
+        json_schema_extra=_RUN,
+    )
     part_rows: int = Field(1024, ge=1, description="Rows committed at a time.", json_schema_extra=_RUN)
     reuse: tuple[Path, ...] | None = Field(
         None,

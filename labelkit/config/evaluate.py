@@ -216,8 +216,11 @@ class EvaluateClassificationConfig(ThreadsOption, PerClassOption, ResamplesOptio
         description="Also write the confusion matrix to this CSV: a row per true class.",
         json_schema_extra=_OUTPUT,
     )
-    batch_size: int = Field(
-        256, ge=1, description="With --checkpoint: images per forward pass.", json_schema_extra=_RUN
+    batch_size: int | None = Field(
+        None,
+        ge=1,
+        description="With --checkpoint: images per forward pass; default: 16 on a CPU, 256 on a GPU.",
+        json_schema_extra=_RUN,
     )
     device: Literal["auto", "cpu", "cuda", "mps"] = Field(
         "auto", description="With --checkpoint: where to compute.", json_schema_extra=_RUN

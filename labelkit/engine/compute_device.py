@@ -1,4 +1,4 @@
-"""Which device to compute on."""
+"""Which device to compute on, and how many images at a time."""
 
 from __future__ import annotations
 
@@ -26,3 +26,11 @@ def compute_device(device: str) -> torch.device:
     if torch.cuda.is_available():
         return torch.device("cuda")
     return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+
+
+def images_at_once(device: torch.device) -> int:
+    """Return how many images to embed in a forward pass where nobody says.
+
+    A CPU is as fast with 16 as with 64, and takes less memory; a GPU wants many.
+    """
+    return 16 if device.type == "cpu" else 256

@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.errors import DatasetError
+from labelkit.errors import DatasetError, ResourceError, StoreError
 from labelkit.store import schema
 from labelkit.store.commit import canonical_json
-from labelkit.store.embeddings import ModelIdentity, differing_keys
+from labelkit.store.embeddings import ModelIdentity, differing_keys, open_store
 from labelkit.store.schema import name_bytes, name_fault, name_text
 
 _RESERVED = {"digests", "model", "skipped", "label_sets", "results", "preprocess", "numerics"}
@@ -294,6 +294,26 @@ def planned_reuse(out: str | os.PathLike[str], plan: EmbeddingPlan, stores: Sequ
     if stored is None or stored.sample_ids != plan.sample_ids or stored.reused_from != tuple(stores):
         return None
     return stored.reused
+
+
+def recorded_numerics(out: str | os.PathLike[str], *, overwrite: bool = False) -> Mapping[str, Any]:
+    """Return how an unfinished run computes, or a finished store was computed; empty where neither can be read.
+
+    Who asks again without saying how goes on so, whatever the defaults are by now.
+
+    Args:
+        out: the store to be made.
+        overwrite: a finished store is replaced, and does not count.
+    """
+    stored = _stored_plan(embedding_run_folder(Path(out)))
+    if stored is not None:
+        return stored.model.numerics
+    if overwrite or not Path(out).is_file():
+        return {}
+    try:
+        return open_store(out, verify=False).model.numerics
+    except (StoreError, ResourceError):  # EmbeddingRun.open says what is there
+        return {}
 
 
 def _stored_plan(folder: Path) -> EmbeddingPlan | None:

@@ -14,6 +14,7 @@ import pytest
 import torch
 from accelerate.state import AcceleratorState
 from labelkit.engine import devices
+from labelkit.engine.compute_device import images_at_once
 from labelkit.engine.devices import Runtime, generator_states, restore_generators, seed_step
 from labelkit.errors import ResourceError
 from safetensors.torch import load, save
@@ -197,3 +198,8 @@ def test_memory_on_a_gpu_is_that_of_the_gpu(on_cuda: Callable[..., Runtime], mon
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: 123 if device.type == "cuda" else 0)
     assert on_cuda().peak_memory() == 123
     assert Runtime.peak_memory(SimpleNamespace(device=CPU)) > 2**20  # type: ignore[arg-type] # all that it reads
+
+
+@pytest.mark.parametrize(("device", "images"), [("cpu", 16), ("cuda", 256), ("mps", 256)])
+def test_a_gpu_gets_more_images_at_once(device: str, images: int) -> None:
+    assert images_at_once(torch.device(device)) == images

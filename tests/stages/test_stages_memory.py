@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from labelkit.cli.main import main
+from labelkit.config.memory import size_bytes
 from labelkit.store.embeddings import ModelIdentity, open_store
 from labelkit.store.plans import EmbeddingPlan
 from labelkit.store.writing import EmbeddingRun
@@ -177,3 +178,17 @@ def test_embed_is_refused_before_the_first_image_or_is_not(
     else:
         assert code == 0
         assert open_store(out).n == 40
+
+
+@needs_proc
+@pytest.mark.slow
+@pytest.mark.parametrize("backbone", ["vit_small_patch16_224", "resnet50", "tf_efficientnet_lite0"])
+def test_the_peak_of_embed_stays_below_the_least_bound(backbone: str, tmp_path: Path) -> None:
+    network = ["--backbone", backbone, "--random-weights", "--threads", "1", "--device", "cpu"]
+    base = ["embed", "--dataset", "digits", "--max-images", "96", *network, "--out", str(tmp_path / "digits.h5"), "-q"]
+    command = [sys.executable, "-m", "labelkit", *base, "--max-memory", "1MiB"]
+    bound = subprocess.run(command, capture_output=True, text=True).stderr.split("Allow ")[1].split(",")[0]
+    most = size_bytes(bound) / 2**20
+    assert peak([*base, "--max-memory", bound]) <= most
+    if backbone == "vit_small_patch16_224":
+        assert peak([*base, "--overwrite"]) <= 1.2 * 1024

@@ -25,14 +25,14 @@ def color_channels(number: int) -> Channels:
     return 1 if number == 1 else 3
 
 
-def _embed(config: EmbedConfig, runtime: Runtime, model: EmbeddingNetwork, dataset: ImageDataset, count: int) -> None:
+def _embed(plan: EmbeddingPlan, runtime: Runtime, model: EmbeddingNetwork, dataset: ImageDataset, count: int) -> None:
     """Embed the first images, and wait until that is done."""
     spec = model.network.input_spec
     loader = EvalLoader(
         dataset,
         model.view,
         rows=np.arange(count, dtype=np.int64),
-        batch_size=config.batch_size,
+        batch_size=plan.batch_size,
         normalize=Normalize(spec.mean, spec.std),
         channels=color_channels(spec.channels),
         device=runtime.device,
@@ -52,10 +52,10 @@ def describe_plan(
     shape: tuple[int, int, int] | None,
 ) -> SimpleResult:
     """Time two batches on real images, after one that is not timed; write nothing."""
-    timed = min(len(dataset), 2 * config.batch_size)
-    _embed(config, runtime, model, dataset, min(timed, config.batch_size))  # a device starts up, and chooses kernels
+    timed = min(len(dataset), 2 * plan.batch_size)
+    _embed(plan, runtime, model, dataset, min(timed, plan.batch_size))  # a device starts up, and chooses kernels
     started = time.perf_counter()
-    _embed(config, runtime, model, dataset, timed)
+    _embed(plan, runtime, model, dataset, timed)
     seconds = (time.perf_counter() - started) / timed
     width = plan.dim * (2 if config.dtype == "float16" else 4)
     parameters = sum(p.numel() for p in model.network.parameters())
@@ -70,6 +70,7 @@ def describe_plan(
         "memory_mib": round(runtime.peak_memory() / 2**20),
         "estimated_minutes": round((len(dataset) - plan.num_reused) * seconds / 60, 2),
         "device": str(runtime.device),
+        "batch_size": plan.batch_size,
     }
     if shape is not None:
         patches = plan_patches(config, model.network, plan, shape)

@@ -20,6 +20,7 @@ from labelkit.data.datasets import FileSource, ImageDataset
 from labelkit.data.eval_loader import EvalLoader
 from labelkit.data.registry import load_dataset
 from labelkit.data.views.spec import Normalize
+from labelkit.engine.compute_device import images_at_once
 from labelkit.engine.devices import Runtime
 from labelkit.errors import ConfigError, DivergenceError, Interrupted
 from labelkit.models.inference import InferenceNetwork
@@ -36,7 +37,7 @@ from labelkit.stages.train.prepare import choose_images, has_own_splits, prepare
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.patch_writing import PatchRun
 from labelkit.store.patches import open_patches, patches_folder
-from labelkit.store.plans import EmbeddingPlan, continue_plan
+from labelkit.store.plans import EmbeddingPlan, continue_plan, recorded_numerics
 from labelkit.store.reuse import copy_rows
 from labelkit.store.writing import EmbeddingRun
 
@@ -64,7 +65,9 @@ def embed_images(config: EmbedConfig) -> SimpleResult:
     describe_weights(model.network)
     shape = patch_shape(model.network, model.view) if config.dense else None
     network = model.network.to(runtime.device)
-    plan = _plan(config, runtime, model, dataset, labeled, old_classes, with_logits=order is not None)
+    before = recorded_numerics(config.out, overwrite=config.overwrite)
+    batch_size = config.batch_size or int(before.get("batch_size") or images_at_once(runtime.device))
+    plan = _plan(config, runtime, model, batch_size, dataset, labeled, old_classes, with_logits=order is not None)
     reused = tuple(open_store(path) for path in config.reuse or ())
     if reused:
         plan = plan_reuse(config.out, plan, reused, dataset)
@@ -326,6 +329,7 @@ def _plan(
     config: EmbedConfig,
     runtime: Runtime,
     model: EmbeddingNetwork,
+    batch_size: int,
     dataset: ImageDataset,
     labeled: NDArray[np.bool_],
     old_classes: NDArray[np.bool_],
@@ -334,7 +338,7 @@ def _plan(
 ) -> EmbeddingPlan:
     has_labels = len(dataset.class_names) > 0
     network = model.network
-    part_rows = -(-config.part_rows // config.batch_size) * config.batch_size
+    part_rows = -(-config.part_rows // batch_size) * batch_size
     return EmbeddingPlan(
         sample_ids=dataset.sample_ids,
         labels=dataset.labels if has_labels else None,
@@ -343,11 +347,11 @@ def _plan(
         old_classes=old_classes.astype(np.uint8) if has_labels else None,
         splits=dataset.splits if dataset.split_names else None,
         split_names=dataset.split_names,
-        model=model.identity(numerics_record(runtime, config.precision, config.batch_size)),
+        model=model.identity(numerics_record(runtime, config.precision, batch_size)),
         dim=network.embed_dim,
         dtype=config.dtype,
         extras={"logits": network.num_outputs} if config.logits and with_logits else {},
-        batch_size=config.batch_size,
+        batch_size=batch_size,
         part_rows=part_rows,
         normalized=False,
         metric="cosine",
@@ -405,7 +409,7 @@ def _embed_rows(
         work.dataset,
         work.model.view,
         rows=rows,
-        batch_size=config.batch_size,
+        batch_size=plan.batch_size,
         normalize=Normalize(spec.mean, spec.std),
         channels=color_channels(spec.channels),
         device=runtime.device,

@@ -10,7 +10,7 @@ from labelkit.data.datasets import ImageDataset
 from labelkit.data.decode import Channels
 from labelkit.data.eval_loader import EvalLoader
 from labelkit.data.views.spec import Normalize
-from labelkit.engine.compute_device import compute_device
+from labelkit.engine.compute_device import compute_device, images_at_once
 from labelkit.errors import DatasetError
 from labelkit.stages.embed.patches import view_regions
 from labelkit.stages.read.networks import EmbeddingNetwork
@@ -31,7 +31,7 @@ def embed_queries(
     loader = EvalLoader(
         queries,
         model.view,
-        batch_size=32,
+        batch_size=images_at_once(place),
         normalize=Normalize(spec.mean, spec.std),
         channels=_channels(spec.channels),
         device=place,

@@ -18,6 +18,7 @@ from labelkit.data.eval_loader import EvalLoader
 from labelkit.data.image_bank import ImageBank
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.views.spec import Normalize
+from labelkit.engine.compute_device import images_at_once
 from labelkit.engine.devices import Runtime
 from labelkit.engine.run_dir import CONFIG, read_run_config
 from labelkit.errors import CheckpointError, CheckpointMismatch, ConfigError, StoreError
@@ -333,7 +334,7 @@ def _from_run(config: EvaluateClassificationConfig, checkpoint: Path) -> _Scored
         bank,
         model.view,
         rows=rows,
-        batch_size=config.batch_size,
+        batch_size=config.batch_size or images_at_once(runtime.device),
         normalize=Normalize(spec.mean, spec.std),
         num_workers=run_config.num_workers,
     )

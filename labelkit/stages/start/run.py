@@ -202,7 +202,6 @@ def _steps(config: StartConfig, this: _Round) -> dict[str, StageConfig]:
             label_split="none",
             backbone=config.backbone,
             pretrained=config.backbone not in ("auto", "pixels"),
-            batch_size=32,
             max_bad=_MOST_UNREADABLE,
             reuse=reuse if this.before is not None and this.before["backbone"] == config.backbone else None,
             out=this.store,

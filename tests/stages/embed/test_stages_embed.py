@@ -18,12 +18,14 @@ import pytest
 import torch
 from labelkit.config.embed import EmbedConfig
 from labelkit.data.registry import load_dataset
+from labelkit.engine.compute_device import compute_device, images_at_once
 from labelkit.errors import CheckpointError, ConfigError, DatasetError, OutputExistsError
 from labelkit.models.inference import PixelNetwork
 from labelkit.stages.embed.images import embed_images
 from labelkit.stages.progress import SilentProgress, Task, use_progress
 from labelkit.stages.read.networks import run_network
 from labelkit.store.embeddings import EmbeddingStore, open_store
+from labelkit.store.writing import EmbeddingRun
 from PIL import Image
 from safetensors.torch import save_file
 
@@ -327,8 +329,6 @@ embed_images(EmbedConfig(dataset=dataset, checkpoint=checkpoint, out=out, batch_
 def test_sigterm_keeps_the_finished_parts(
     labelkit: Any, photos: Path, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from labelkit.store.writing import EmbeddingRun
-
     write_part = EmbeddingRun.write_part
 
     def write_then_stop(self: EmbeddingRun, part: int, **values: Any) -> None:
@@ -347,6 +347,34 @@ def test_sigterm_keeps_the_finished_parts(
     assert resumed.json["rows"] == 48
 
 
+@pytest.mark.parametrize("finished", [True, False])
+def test_who_names_no_batch_size_goes_on_with_that_of_the_store(
+    finished: bool, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options: dict[str, Any] = {"dataset": str(photos), "backbone": "vit_nano_p8_32", "random_weights": True}
+    whole = embed(tmp_path / "whole.h5", **options, batch_size=6)
+    out = tmp_path / "x.h5"
+
+    def stop(run: EmbeddingRun, max_bad: float) -> None:
+        raise RuntimeError
+
+    if finished:
+        embed(out, **options, batch_size=6)
+    else:
+        with monkeypatch.context() as patched:
+            patched.setattr(EmbeddingRun, "publish", stop)
+            with pytest.raises(RuntimeError):
+                embed_images(EmbedConfig(out=out, **options, batch_size=6))
+    result = embed_images(EmbedConfig(out=out, device="cpu", **options)).to_json()
+
+    assert result["already_done"] is finished
+    assert out.read_bytes() == whole.path.read_bytes()
+    anew = embed(out, **options, overwrite=True, device="cpu")
+    assert anew.model.numerics["batch_size"] == 16
+    with pytest.raises(OutputExistsError):
+        embed(out, **options, batch_size=6)
+
+
 def test_a_dry_run_tells_the_plan_and_writes_nothing(
     labelkit: Any, photos: Path, trained: Path, tmp_path: Path
 ) -> None:
@@ -359,6 +387,7 @@ def test_a_dry_run_tells_the_plan_and_writes_nothing(
     assert plan["config"]["out"] == str(tmp_path / "x.h5")
     assert plan["parameters"] > 0
     assert plan["estimated_minutes"] >= 0
+    assert plan["batch_size"] == images_at_once(compute_device("auto"))
     assert plan["memory_mib"] > 0
     assert all(f"\n{name} " in shown for name in EmbedConfig.model_fields)
     assert list(tmp_path.iterdir()) == []
