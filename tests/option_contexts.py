@@ -144,7 +144,7 @@ CONTEXTS: list[tuple[str, Options, str]] = [
 #: Options that no short run in one process on a CPU can show, by the reason.
 UNSEEN = {
     "how fast and with which memory, not what": "num_workers threads ranking_max_gib solver_memory_gib",
-    "where, not what": "device out",
+    "where, not what": "device deterministic out",
     "needs a network connection": "download",
     "of several processes": "sync_bn prototype_gather",
     "what becomes of a run that is there": "overwrite",

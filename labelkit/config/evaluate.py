@@ -12,7 +12,15 @@ from labelkit.config.earlier import RESULT_NAME
 from labelkit.config.gate import GateConfig
 from labelkit.config.index import ScoresConfig
 from labelkit.config.memory import MemoryConfig
-from labelkit.config.mixins import STORE, LabelsOption, PerClassOption, ResamplesOptions, SplitOption, ThreadsOption
+from labelkit.config.mixins import (
+    STORE,
+    Device,
+    LabelsOption,
+    PerClassOption,
+    ResamplesOptions,
+    SplitOption,
+    ThreadsOption,
+)
 
 _RUN: JsonDict = {"panel": "Run"}
 _STORE: JsonDict = {"panel": "Store", "preset": False}
@@ -222,8 +230,10 @@ class EvaluateClassificationConfig(ThreadsOption, PerClassOption, ResamplesOptio
         description="With --checkpoint: images per forward pass; default: 16 on a CPU, 256 on a GPU.",
         json_schema_extra=_RUN,
     )
-    device: Literal["auto", "cpu", "cuda", "mps"] = Field(
-        "auto", description="With --checkpoint: where to compute.", json_schema_extra=_RUN
+    device: Device = Field(
+        "auto",
+        description="With --checkpoint: where to compute (auto, cpu, cuda, cuda:1, mps).",
+        json_schema_extra=_RUN,
     )
 
     @model_validator(mode="after")

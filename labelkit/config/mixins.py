@@ -7,14 +7,25 @@ own: ``backbone``, ``data``, ``earlier``, ``gate``, ``index``, ``memory``, ``mod
 from __future__ import annotations
 
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from labelkit.config.base import StageConfig, option
 
 STORE = option("Store", preset=False, aliases=("--store",))
 """Of every field ``index``: a store is called a store, and an index is a structure of fast search."""
+
+
+def _known_device(device: str) -> str:
+    kind, _, number = device.partition(":")
+    if kind not in ("auto", "cpu", "cuda", "mps") or (device != kind and not (kind == "cuda" and number.isdecimal())):
+        raise ValueError("must be one of auto, cpu, cuda, cuda:NUMBER, mps")
+    return device
+
+
+Device = Annotated[str, AfterValidator(_known_device)]
+"""A device to compute on; one of several GPUs has a number, from 0."""
 
 
 class IndexOption(StageConfig):
@@ -125,8 +136,10 @@ class DeviceOption(StageConfig):
 
     comes_last: ClassVar[bool] = True
 
-    device: Literal["auto", "cpu", "cuda", "mps"] = Field(
-        "auto", description="Where to compute.", json_schema_extra=option("Run")
+    device: Device = Field(
+        "auto",
+        description="Where to compute: auto (a GPU if there is one), cpu, cuda, cuda:1 (the second GPU), mps.",
+        json_schema_extra=option("Run"),
     )
 
 

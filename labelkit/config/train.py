@@ -57,7 +57,7 @@ class RunConfig(ThreadsOption, PrecisionOptions, DeviceOption, UpdateOptions, Da
         {
             "data_root", "download", "device", "num_workers", "threads",
             "log_every_steps", "checkpoint_every_minutes", "keep_every_steps", "tensorboard",
-            "guard", "guard_loss_ratio", "guard_min_spread",
+            "guard", "guard_loss_ratio", "guard_min_spread", "deterministic",
         }
     )  # fmt: skip
 
@@ -72,6 +72,12 @@ class RunConfig(ThreadsOption, PrecisionOptions, DeviceOption, UpdateOptions, Da
     )
     tensorboard: bool = Field(
         False, description="Write TensorBoard event files too (extra `tensorboard`).", json_schema_extra=_RUN
+    )
+    deterministic: bool = Field(
+        False,
+        description="On a GPU, use algorithms that give the same bits each time; refuse a run that has an operation "
+        "without one. On a CPU all runs are so.",
+        json_schema_extra=_RUN,
     )
     guard: Literal["none", "warn", "stop"] = Field(
         "stop",

@@ -8,16 +8,22 @@ from labelkit.errors import ResourceError
 
 
 def compute_device(device: str) -> torch.device:
-    """Return the device for ``auto``, ``cpu``, ``cuda`` or ``mps``; auto takes a GPU if there is one.
+    """Return the device for ``auto``, ``cpu``, ``cuda``, ``cuda:NUMBER`` or ``mps``; auto takes a GPU if there is one.
 
     Raises:
         ResourceError: the device is not there.
     """
-    if device == "cuda" and not torch.cuda.is_available():
+    wanted, _, number = device.partition(":")
+    if wanted == "cuda" and not torch.cuda.is_available():
         raise ResourceError(
-            "--device cuda",
+            f"--device {device}",
             "no CUDA device is visible to torch",
             "Use --device cpu, or install torch for your GPU.",
+        )
+    if number and int(number) >= torch.cuda.device_count():
+        there = torch.cuda.device_count()
+        raise ResourceError(
+            f"--device {device}", f"torch sees {there} GPUs, counted from 0", f"Use cuda:0 to cuda:{there - 1}."
         )
     if device == "mps" and not torch.backends.mps.is_available():
         raise ResourceError("--device mps", "no Metal device is visible to torch", "Use --device cpu.")

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import resource
 import sys
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
 from typing import Any, Final, Literal, TypeVar
 
@@ -34,23 +35,35 @@ class Runtime:
     """One process of a run: where it computes and how it speaks to the others.
 
     Args:
-        device: ``auto``, ``cpu``, ``cuda`` or ``mps``.
+        device: ``auto``, ``cpu``, ``cuda``, ``cuda:NUMBER`` or ``mps``.
         precision: compute type of the network; ``fp16`` needs a GPU.
         threads: CPU threads of torch; ``None`` leaves them.
+        deterministic: on a GPU, use algorithms that give the same bits each time; a CPU has no others.
 
     Raises:
-        ResourceError: the device is not there.
+        ResourceError: the device is not there, or cannot do what is asked for.
     """
 
-    def __init__(self, *, device: str = "auto", precision: Precision = "float32", threads: int | None = None) -> None:
-        use_cpu = compute_device(device).type == "cpu"
+    def __init__(
+        self,
+        *,
+        device: str = "auto",
+        precision: Precision = "float32",
+        threads: int | None = None,
+        deterministic: bool = False,
+    ) -> None:
+        chosen = compute_device(device)
+        use_cpu = chosen.type == "cpu"
+        if chosen.index is not None and process_count() > 1:
+            raise ResourceError(
+                f"--device {device}", f"is one GPU, and {process_count()} processes take one each", "Use --device cuda."
+            )
         if precision == "fp16" and use_cpu:
             raise ResourceError("--precision fp16", "needs a GPU", "Use bf16 or float32 on a CPU.")
         if use_cpu:
             keep_freed_memory()
         else:
-            # torch's own choice for convolutions, TF32, has ten bits: also in views, and under float32
-            torch.backends.cudnn.allow_tf32 = False
+            _set_up_gpu(chosen, deterministic=deterministic)
         if threads is not None:
             torch.set_num_threads(threads)
         mixed = {"float32": "no", "bf16": "bf16", "fp16": "fp16"}[precision]
@@ -59,7 +72,7 @@ class Runtime:
             AcceleratorState._reset_state(reset_partial_state=True)
         waits = InitProcessGroupKwargs(timeout=LONGEST_WAIT)
         self._accelerator = Accelerator(cpu=use_cpu, mixed_precision=mixed, kwargs_handlers=[waits])
-        self.device: torch.device = self._accelerator.device
+        self.device: torch.device = self._accelerator.device if chosen.index is None else chosen
         self.rank: int = self._accelerator.process_index
         self.world_size: int = self._accelerator.num_processes
 
@@ -212,6 +225,50 @@ class Runtime:
             self._accelerator.end_training()
             if torch.distributed.is_initialized():
                 torch.distributed.destroy_process_group()
+
+
+def _set_up_gpu(device: torch.device, *, deterministic: bool) -> None:
+    """Choose how a GPU computes, for this process.
+
+    Raises:
+        ResourceError: it cannot do the same twice.
+    """
+    if deterministic and device.type != "cuda":
+        raise ResourceError("--deterministic", f"torch has no such algorithms for {device.type}", "Use --device cpu.")
+    # torch's own choice for convolutions, TF32, has ten bits: also in views, and under float32
+    torch.backends.cudnn.allow_tf32 = False
+    if device.type != "cuda":
+        return
+    if device.index is not None:
+        torch.cuda.set_device(device)
+    torch.backends.cudnn.benchmark = False
+    torch.backends.cudnn.deterministic = deterministic
+    torch.use_deterministic_algorithms(deterministic)
+    # only uninitialized memory would be filled, at a cost
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined] # a property of the module
+    if deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when cuBLAS starts
+
+
+@contextmanager
+def named_nondeterminism() -> Iterator[None]:
+    """Say in an error of ours that an operation has no deterministic form.
+
+    Raises:
+        ResourceError: torch refused one.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        operation = re.match(r"(\w+) does not have a deterministic implementation", str(error))
+        if operation is None:
+            raise
+        raise ResourceError(
+            "--deterministic",
+            f"torch has no form of {operation[1]} for a GPU that gives the same bits each time",
+            "Leave it out (bits then differ a little from time to time), change the options that need the operation, "
+            "or use --device cpu.",
+        ) from error
 
 
 def process_count() -> int:

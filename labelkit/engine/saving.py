@@ -157,6 +157,8 @@ class RunParts:
         for key in sorted(now.keys() | then.keys()):
             if now.get(key) != then.get(key):
                 say(f"not bit-exact: {key} {now.get(key)}, was {then.get(key)}")
+        if now.get("deterministic") is False:
+            say("not bit-exact: a GPU adds in another order each time without --deterministic")
         return progress
 
 
@@ -169,4 +171,17 @@ def exactness(runtime: Runtime) -> dict[str, Any]:
         "machine": platform.machine(),
         "processes": runtime.world_size,
         "threads": torch.get_num_threads(),
+        **gpu_facts(runtime.device),
+    }
+
+
+def gpu_facts(device: torch.device) -> dict[str, Any]:
+    """Return what decides about the bits of a GPU; nothing for other devices."""
+    if device.type != "cuda":
+        return {}
+    return {
+        "gpu": torch.cuda.get_device_name(device),
+        "cuda": torch.version.cuda,
+        "cudnn": torch.backends.cudnn.version(),  # type: ignore[no-untyped-call] # torch does not say
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
     }

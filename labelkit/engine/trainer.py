@@ -20,7 +20,7 @@ from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.train_loader import TrainLoader
 from labelkit.data.views.spec import Normalize
 from labelkit.engine.checkpoint import CheckpointWriter, LoadedCheckpoint
-from labelkit.engine.devices import Runtime, seed_step
+from labelkit.engine.devices import Runtime, named_nondeterminism, seed_step
 from labelkit.engine.guards import Guard, check_weights, dead_share, first_rank, sample_rows, take_look, weight_norms
 from labelkit.engine.method import FullPass, Method, Monitor, Phase, TrainState
 from labelkit.engine.optim import build_optimizer, set_lr, set_weight_decay
@@ -156,7 +156,7 @@ class Trainer:
         """
         started = time.monotonic()
         history: list[dict[str, float]] = []
-        with self._signals.watching():
+        with self._signals.watching(), named_nondeterminism():
             if self.clock.step == 0:
                 self._guard_start()
                 if self.run is not None:

@@ -1,9 +1,10 @@
 from __future__ import annotations
 
+import os
 import random
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,9 +14,17 @@ import numpy as np
 import pytest
 import torch
 from accelerate.state import AcceleratorState
+from labelkit.config.mixins import DeviceOption
 from labelkit.engine import devices
 from labelkit.engine.compute_device import images_at_once
-from labelkit.engine.devices import Runtime, generator_states, restore_generators, seed_step
+from labelkit.engine.devices import (
+    Runtime,
+    generator_states,
+    named_nondeterminism,
+    restore_generators,
+    seed_step,
+)
+from labelkit.engine.saving import exactness
 from labelkit.errors import ResourceError
 from safetensors.torch import load, save
 
@@ -178,14 +187,18 @@ def test_processes_wait_for_hours_for_the_one_that_works(monkeypatch: pytest.Mon
 
 
 @pytest.fixture
-def on_cuda(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Runtime]:
+def on_cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Runtime]]:
     """Return a function: options to a runtime that takes a GPU for being there."""
-    cuda = torch.device("cuda", 0)
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
-    monkeypatch.setattr(devices, "compute_device", lambda device: cuda)
-    joined = SimpleNamespace(device=cuda, process_index=0, num_processes=1)
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    joined = SimpleNamespace(device=torch.device("cuda", 0), process_index=0, num_processes=1)
     monkeypatch.setattr(devices, "Accelerator", lambda **options: joined)
-    return lambda **options: Runtime(device="cuda", **options)
+    yield lambda device="cuda", **options: Runtime(device=device, **options)
+    torch.use_deterministic_algorithms(False)
 
 
 def test_single_precision_on_a_gpu_is_not_tf32(on_cuda: Callable[..., Runtime]) -> None:
@@ -203,3 +216,58 @@ def test_memory_on_a_gpu_is_that_of_the_gpu(on_cuda: Callable[..., Runtime], mon
 @pytest.mark.parametrize(("device", "images"), [("cpu", 16), ("cuda", 256), ("mps", 256)])
 def test_a_gpu_gets_more_images_at_once(device: str, images: int) -> None:
     assert images_at_once(torch.device(device)) == images
+
+
+def test_one_of_several_gpus_is_named_by_its_number(on_cuda: Callable[..., Runtime]) -> None:
+    assert on_cuda("cuda:1").device == torch.device("cuda", 1)
+    with pytest.raises(ResourceError, match=r"--device cuda:2: torch sees 2 GPUs.*Use cuda:0 to cuda:1"):
+        on_cuda("cuda:2")
+
+
+def test_processes_do_not_share_one_gpu(on_cuda: Callable[..., Runtime], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ResourceError, match="--device cuda:1: is one GPU, and 2 processes take one each"):
+        on_cuda("cuda:1")
+
+
+def test_a_gpu_is_told_to_do_the_same_twice(on_cuda: Callable[..., Runtime]) -> None:
+    on_cuda()
+    assert not torch.are_deterministic_algorithms_enabled()
+    assert "CUBLAS_WORKSPACE_CONFIG" not in os.environ
+    on_cuda(deterministic=True)
+    assert torch.are_deterministic_algorithms_enabled()
+    assert torch.backends.cudnn.deterministic
+    assert not torch.backends.cudnn.benchmark
+    assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+    on_cuda()  # another run of the same process
+    assert not torch.are_deterministic_algorithms_enabled()
+
+
+def test_a_resume_on_a_gpu_compares_what_decides_about_its_bits(
+    on_cuda: Callable[..., Runtime], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"GPU of {device}")
+    monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 91002)
+    runtime = on_cuda("cuda:1", deterministic=True)
+    facts = exactness(runtime)
+    assert (facts["gpu"], facts["cuda"], facts["deterministic"]) == ("GPU of cuda:1", torch.version.cuda, True)
+    assert facts["cudnn"] == 91002
+
+
+def test_a_resume_on_a_cpu_compares_nothing_of_a_gpu() -> None:
+    assert not exactness(Runtime(device="cpu")).keys() & {"gpu", "cuda", "cudnn", "deterministic"}
+
+
+def test_an_operation_that_differs_each_time_is_named(on_cuda: Callable[..., Runtime]) -> None:
+    on_cuda(deterministic=True)
+    with pytest.raises(ResourceError, match="--deterministic: torch has no form of put_ for a GPU"):
+        with named_nondeterminism():
+            torch.zeros(3).put_(torch.tensor([0, 0]), torch.ones(2))
+    with pytest.raises(RuntimeError, match="shape"), named_nondeterminism():
+        torch.zeros(3) @ torch.zeros(4, 4)
+
+
+@pytest.mark.parametrize("text", ["tpu", "cuda:", "cuda:x", "cpu:0", "cuda:-1", ""])
+def test_a_device_of_another_kind_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="must be one of auto, cpu, cuda, cuda:NUMBER, mps"):
+        DeviceOption(device=text)

@@ -23,6 +23,7 @@ from labelkit.engine.devices import Runtime
 from labelkit.engine.inputs import HeldOut, MonitorInputs, RunInputs
 from labelkit.engine.method import Method, count_parameters, trainable_names
 from labelkit.engine.run_dir import SPLIT, SUMMARY, RunDir, check_same_options
+from labelkit.engine.saving import gpu_facts
 from labelkit.engine.trainer import FitResult, Trainer
 from labelkit.errors import CheckpointDamaged, CheckpointMismatch, ConfigError, DatasetError, InputError, ResourceError
 from labelkit.methods.registry import METHODS
@@ -48,7 +49,7 @@ def train_method(config: RunConfig) -> SimpleResult:
     method_name = config.command[1]
     if config.dry_run:
         return _plan(method_name, config)
-    runtime = Runtime(device=config.device, precision=config.precision, threads=config.threads)
+    runtime = _runtime(config)
     out = run_folder(config)
     run = RunDir(out, writes=runtime.is_main)
     try:
@@ -65,6 +66,12 @@ def train_method(config: RunConfig) -> SimpleResult:
         run.close()
         if sys.exc_info()[0] is None:
             runtime.close()
+
+
+def _runtime(config: RunConfig) -> Runtime:
+    return Runtime(
+        device=config.device, precision=config.precision, threads=config.threads, deterministic=config.deterministic
+    )
 
 
 def run_folder(config: RunConfig) -> Path:
@@ -247,6 +254,7 @@ def _write_facts(run: RunDir, setup: _Setup, runtime: Runtime) -> None:
             "device": str(runtime.device),
             "processes": runtime.world_size,
             "threads": torch.get_num_threads(),
+            **gpu_facts(runtime.device),
             "trained": trainable_names(setup.method),
         },
     )
@@ -283,7 +291,7 @@ def _summarize(config: RunConfig, run: RunDir, setup: _Setup, trainer: Trainer, 
 
 def _plan(method_name: str, config: RunConfig) -> SimpleResult:
     """Build everything, time a few steps on real batches, write nothing."""
-    runtime = Runtime(device=config.device, precision=config.precision, threads=config.threads)
+    runtime = _runtime(config)
     before = runtime.peak_memory()
     setup = _set_up(method_name, config, runtime, fresh=True)
     steps = 4
