@@ -1505,7 +1505,8 @@ def import_(
 def export(
     *,
     index: str | PathLike[str],
-    out: str | PathLike[str],
+    out: str | PathLike[str] | None = ...,
+    format: Literal['npy', 'npz', 'csv', 'parquet', 'onnx'] | None = ...,
     what: Literal['embeddings', 'labels', 'result', 'model'] = ...,
     checkpoint: str | PathLike[str] | None = ...,
     result: str | None = ...,

@@ -124,11 +124,15 @@ class ExportConfig(OverwriteOption, IndexOption):
 
     command: ClassVar[tuple[str, ...]] = ("export",)
 
-    out: Path = Field(
-        ...,
+    out: Path | None = Field(
+        None,
         description="File to write: .npy (and the names beside it, NAME.ids.csv), .npz, .csv, or .parquet (needs "
-        "labelkit[parquet]); .onnx for --what model (needs labelkit[onnx]).",
+        "labelkit[parquet]); .onnx for --what model (needs labelkit[onnx]). Default: named like the store, beside it, "
+        "as --format says.",
         json_schema_extra=_OUTPUT,
+    )
+    format: Literal["npy", "npz", "csv", "parquet", "onnx"] | None = Field(
+        None, description="Format of the file; default: what the name of --out ends in.", json_schema_extra=_OUTPUT
     )
     what: Literal["embeddings", "labels", "result", "model"] = Field(
         "embeddings",
@@ -150,8 +154,16 @@ class ExportConfig(OverwriteOption, IndexOption):
 
     @field_validator("out")
     @classmethod
-    def _out_is_known(cls, path: Path) -> Path:
-        return _suffix(path, EXPORT_SUFFIXES)
+    def _out_is_known(cls, path: Path | None) -> Path | None:
+        return None if path is None else _suffix(path, EXPORT_SUFFIXES)
+
+    @model_validator(mode="after")
+    def _format_is_known(self) -> ExportConfig:
+        if self.out is None and self.format is None:
+            raise ValueError("give --out FILE, or --format for a file beside the store")
+        if self.out is not None and self.format is not None and self.kind != f".{self.format}":
+            raise ValueError(f"--format {self.format} and --out {self.out.name} are two formats")
+        return self
 
     @model_validator(mode="after")
     def _result_is_named(self) -> ExportConfig:
@@ -161,8 +173,21 @@ class ExportConfig(OverwriteOption, IndexOption):
 
     @model_validator(mode="after")
     def _model_is_onnx(self) -> ExportConfig:
-        if (self.what == "model") != (self.out.suffix.lower() == ".onnx"):
-            raise ValueError("--what model and --out NAME.onnx go together")
+        if (self.what == "model") != (self.kind == ".onnx"):
+            raise ValueError("--what model goes with --out NAME.onnx or --format onnx, and with no other format")
         if self.checkpoint is not None and self.what != "model":
             raise ValueError("--checkpoint goes with --what model")
         return self
+
+    @property
+    def kind(self) -> str:
+        """Suffix of the file, in lower case."""
+        return f".{self.format}" if self.out is None else self.out.suffix.lower()
+
+    @property
+    def file(self) -> Path:
+        """File to write: ``photos.npy``, ``photos.labels.csv``, ``photos.RESULT.csv`` beside ``photos.h5``."""
+        if self.out is not None:
+            return self.out
+        part = {"labels": ".labels", "result": f".{self.result}"}.get(self.what, "")
+        return self.index.with_name(f"{self.index.stem}{part}{self.kind}")

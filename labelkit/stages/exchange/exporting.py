@@ -62,9 +62,9 @@ def export_store(config: ExportConfig) -> SimpleResult:
         ResourceError: the disk is full, ...
     """
     started = time.monotonic()
-    kind = config.out.suffix.lower()
-    names_path = config.out.with_suffix(".ids.csv")
-    paths = (config.out, names_path) if kind == ".npy" else (config.out,)
+    kind, out = config.kind, config.file
+    names_path = out.with_suffix(".ids.csv")
+    paths = (out, names_path) if kind == ".npy" else (out,)
     for path in paths:
         if path.exists() and not config.overwrite:
             raise output_exists(path)
@@ -87,22 +87,22 @@ def export_store(config: ExportConfig) -> SimpleResult:
         if kind == ".npy":
             commit_bytes(names_path, _csv_lines(_Export(export.columns)), replace=config.overwrite)
         if kind == ".csv":
-            commit_bytes(config.out, _csv_lines(export), replace=config.overwrite)
+            commit_bytes(out, _csv_lines(export), replace=config.overwrite)
         else:
-            commit_file(config.out, writers[kind], replace=config.overwrite)
+            commit_file(out, writers[kind], replace=config.overwrite)
     except FileExistsError as error:
         raise output_exists(error.filename) from error
     count = len(next(iter(export.columns.values()))) if export.columns else store.n
     escaped = any(name.endswith("_escaped") for name in export.columns) and kind != ".npz"
     values: dict[str, object] = {
-        "path": config.out,
+        "path": out,
         "index": config.index,
         "what": config.what if config.result is None else f"result {config.result}",
         "rows": count,
         "dim": None if export.embeddings is None else store.dim,
         "columns": list(export.arrays) if kind == ".npz" else list(export.columns),
         "names_escaped": escaped,
-        "bytes": config.out.stat().st_size,
+        "bytes": out.stat().st_size,
         "seconds": round(time.monotonic() - started, 2),
     }
     if kind == ".npy":
@@ -110,7 +110,7 @@ def export_store(config: ExportConfig) -> SimpleResult:
     table = Table(
         "",
         ["what", "rows", "dim", "bytes", "path"],
-        [[str(values["what"]), count, None if export.embeddings is None else store.dim, values["bytes"], config.out]],  # type: ignore[list-item]  # bytes is a number
+        [[str(values["what"]), count, None if export.embeddings is None else store.dim, values["bytes"], out]],  # type: ignore[list-item]  # bytes is a number
     )
     return SimpleResult(values, paths, (table,))
 

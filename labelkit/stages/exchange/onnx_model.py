@@ -23,11 +23,11 @@ def export_model(config: ExportConfig, store: EmbeddingStore) -> SimpleResult:
         ConfigError: packages are missing, or the file is there.
         CheckpointError: the network is not here, or it has no ONNX form that gives the same embeddings.
     """
-    started = time.monotonic()
+    started, out = time.monotonic(), config.file
     missing = missing_packages()
     if missing:
         problem = f"writing ONNX needs {', '.join(missing)}, which is not installed"
-        raise ConfigError("--out", problem, 'pip install "labelkit[onnx]".')
+        raise ConfigError("--what model", problem, 'pip install "labelkit[onnx]".')
     model = store.model
     network = recorded_network(model, config.checkpoint).network
     notes = {
@@ -41,11 +41,11 @@ def export_model(config: ExportConfig, store: EmbeddingStore) -> SimpleResult:
     except NotExported as error:
         raise CheckpointError(model.name, f"cannot be written as ONNX: {error}", "Use it through labelkit.") from error
     try:
-        commit_bytes(config.out, content, replace=config.overwrite)
+        commit_bytes(out, content, replace=config.overwrite)
     except FileExistsError as error:
-        raise output_exists(config.out) from error
+        raise output_exists(out) from error
     values: dict[str, object] = {
-        "path": config.out,
+        "path": out,
         "index": config.index,
         "what": "model",
         "model": model.name,
@@ -53,7 +53,5 @@ def export_model(config: ExportConfig, store: EmbeddingStore) -> SimpleResult:
         "bytes": len(content),
         "seconds": round(time.monotonic() - started, 2),
     }
-    table = Table(
-        "", ["what", "model", "dim", "bytes", "path"], [["model", model.name, store.dim, len(content), config.out]]
-    )
-    return SimpleResult(values, (config.out,), (table,))
+    table = Table("", ["what", "model", "dim", "bytes", "path"], [["model", model.name, store.dim, len(content), out]])
+    return SimpleResult(values, (out,), (table,))

@@ -173,9 +173,9 @@ def test_exported_network_gives_the_rows_of_the_store_to_another_program(
     use_kept: tuple[Path, Path], photos: Path, tmp_path: Path
 ) -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
-    export_store(ExportConfig(index=use_kept[0], what="model", out=tmp_path / "net.onnx"))
+    export_store(ExportConfig(index=use_kept[0], what="model", format="onnx"))
 
-    session = onnxruntime.InferenceSession(str(tmp_path / "net.onnx"))
+    session = onnxruntime.InferenceSession(str(use_kept[0].with_suffix(".onnx")))
     record = json.loads(session.get_modelmeta().custom_metadata_map["preprocess"])
     dataset, store = load_dataset(str(photos), data_root=photos), open_store(use_kept[0])
     images = np.stack([prepared(dataset, row, record) for row in range(len(dataset))])
@@ -186,8 +186,9 @@ def test_exported_network_gives_the_rows_of_the_store_to_another_program(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"what": "model", "out": Path("x.csv")}, "--what model and --out NAME.onnx go together"),
-        ({"what": "labels", "out": Path("x.onnx")}, "--what model and --out NAME.onnx go together"),
+        ({"what": "model", "out": Path("x.csv")}, "--what model goes with"),
+        ({"what": "labels", "out": Path("x.onnx")}, "--what model goes with"),
+        ({"what": "model", "format": "csv"}, "--what model goes with"),
         ({"out": Path("x.csv"), "checkpoint": Path("runs/x")}, "--checkpoint goes with --what model"),
     ],
 )
