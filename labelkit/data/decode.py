@@ -10,6 +10,9 @@ import os
 import stat
 import threading
 import warnings
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
 from io import BytesIO
 from pathlib import Path
 from typing import Final, Literal
@@ -45,6 +48,10 @@ ALLOWED_FORMATS: Final = tuple(plugin.format for plugin in _PLUGINS)
 IMAGE_SUFFIXES: Final = frozenset(
     (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".avif")
 )
+#: photos of phones; Pillow reads them by the plugin of another package
+HEIF_SUFFIXES: Final = frozenset((".heic", ".heif", ".hif"))
+HEIF_REMEDY: Final = 'which pip install "labelkit[heic]" reads'
+_HEIF_BRANDS: Final = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
 MAX_PIXELS: Final = 64e6
 MAX_FILE_BYTES: Final = 1 << 30
 
@@ -71,6 +78,24 @@ class BadImage(Exception):  # noqa: N818 - a finding about one file, not an erro
     def __init__(self, reason: str) -> None:
         self.reason = reason
         super().__init__(reason)
+
+
+def image_suffixes() -> frozenset[str]:
+    """Suffixes, in lower case, of the files that can be decoded here; those of HEIC with pillow-heif alone."""
+    return IMAGE_SUFFIXES | HEIF_SUFFIXES if find_spec("pillow_heif") is not None else IMAGE_SUFFIXES
+
+
+@cache
+def _heif_format() -> str:
+    """Let Pillow open HEIC; return its name of the format.
+
+    Raises:
+        BadImage: pillow-heif is not installed.
+    """
+    if find_spec("pillow_heif") is None:
+        raise BadImage(f"HEIC, {HEIF_REMEDY}")
+    import_module("pillow_heif").register_heif_opener(thumbnails=False)
+    return "HEIF"
 
 
 def read_image_file(path: Path) -> bytes:
@@ -153,7 +178,9 @@ def _open_checked(content: bytes, max_pixels: float) -> Image.Image:
     with _open_lock, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         warnings.simplefilter("error", Image.DecompressionBombWarning)
-        image: Image.Image = Image.open(BytesIO(content), formats=ALLOWED_FORMATS)
+        is_heif = content[4:8] == b"ftyp" and content[8:12] in _HEIF_BRANDS
+        formats = (_heif_format(),) if is_heif else ALLOWED_FORMATS
+        image: Image.Image = Image.open(BytesIO(content), formats=formats)
     width, height = image.size
     if width < 1 or height < 1:
         raise BadImage("no pixels")

@@ -10,9 +10,10 @@ from typing import Final
 import numpy as np
 
 from labelkit.data.datasets import FileSource, ImageDataset, positions_of, sorted_by_bytes
-from labelkit.data.decode import IMAGE_SUFFIXES
+from labelkit.data.decode import HEIF_REMEDY, HEIF_SUFFIXES, image_suffixes
 from labelkit.errors import DatasetError
 
+_HEIC: Final = f"HEIC photos, {HEIF_REMEDY}"
 SPLIT_FOLDERS: Final = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
 
 
@@ -20,6 +21,7 @@ def _walk(folder: Path, ignored: Counter[str]) -> list[str]:
     """List image files below a folder as ``/``-separated relative names, links to folders not followed."""
     found: list[str] = []
     pending = [""]
+    suffixes = image_suffixes()
     while pending:
         prefix = pending.pop()
         try:
@@ -35,8 +37,8 @@ def _walk(folder: Path, ignored: Counter[str]) -> list[str]:
                 pending.append(f"{prefix}{entry.name}/")
             elif entry.is_symlink() and Path(entry.path).is_dir():  # false, not an error, where links go in a circle
                 ignored["links to folders"] += 1
-            elif Path(entry.name).suffix.lower() not in IMAGE_SUFFIXES:
-                ignored["with other suffixes"] += 1
+            elif (suffix := Path(entry.name).suffix.lower()) not in suffixes:
+                ignored[_HEIC if suffix in HEIF_SUFFIXES else "with other suffixes"] += 1
             else:
                 found.append(prefix + entry.name)
     return found
@@ -71,7 +73,7 @@ def load_folder(root: Path, *, name: str | None = None, any_classes: bool = True
     ignored: Counter[str] = Counter()
     ids = sorted_by_bytes(_walk(root, ignored))
     if not ids:
-        suffixes = " ".join(sorted(IMAGE_SUFFIXES))
+        suffixes = " ".join(sorted(image_suffixes()))
         seen = f" ({_count_ignored(ignored)})" if ignored else ""
         raise DatasetError(
             str(root),

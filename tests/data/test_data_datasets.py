@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from labelkit.data import decode
 from labelkit.data.datasets import ArraySource, ImageDataset
 from labelkit.data.decode import BadImage
 from labelkit.data.named import cifar
@@ -250,6 +251,17 @@ def test_a_folder_without_images_says_what_was_looked_for(tmp_path: Path) -> Non
     (tmp_path / "notes.txt").touch()
     with pytest.raises(DatasetError, match=r"no images \(1 with other suffixes\).*\.jpg.*class folders"):
         load(tmp_path)
+
+
+def test_heic_photos_are_counted_with_what_reads_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decode, "find_spec", lambda name: None)
+    for name in ("a.HEIC", "b.heif", "c.txt"):
+        (tmp_path / name).touch()
+
+    with pytest.raises(DatasetError) as caught:
+        load(tmp_path)
+    heic = '2 HEIC photos, which pip install "labelkit[heic]" reads'
+    assert caught.value.problem == f"no images ({heic}, 1 with other suffixes)"
 
 
 # --- CSV ---

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from labelkit.data import decode
 from labelkit.data.decode import BadImage, decode_image, read_image_file
 from PIL import Image
 
@@ -271,3 +272,27 @@ def test_listing_and_splitting_load_no_heavy_library() -> None:
         "assert not {'torch', 'sklearn', 'torchvision'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_heic_photo_is_turned_as_its_orientation_says(tmp_path: Path) -> None:
+    pillow_heif = pytest.importorskip("pillow_heif")
+    top_left = np.full((32, 64, 3), 255, dtype=np.uint8)
+    top_left[:16, :32] = 0
+    exif = Image.Exif()
+    exif[0x0112] = 6  # the stored left side is shown on top, the stored top at the right
+    file = tmp_path / "IMG_0001.HEIC"
+    pillow_heif.from_pillow(Image.fromarray(top_left)).save(file, exif=exif.tobytes(), quality=95)
+
+    shown = decode_image(file, 1)[..., 0]
+
+    assert shown.shape == (64, 32)
+    assert shown[:28, 20:].max() < 20
+    assert shown[36:].min() > 235
+
+
+def test_a_heic_photo_without_the_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    decode._heif_format.cache_clear()
+    monkeypatch.setattr(decode, "find_spec", lambda name: None)
+
+    with pytest.raises(BadImage, match=r'HEIC, which pip install "labelkit\[heic\]" reads'):
+        decode_image(b"\0\0\0\x18ftypheic\0\0\0\0mif1heic", 3)
