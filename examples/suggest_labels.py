@@ -1,10 +1,12 @@
-"""Which images to label? Digits, rounds of 10 labels up to 100, answered by the truth, over several seeds.
+"""Which images to label? Rounds of labels (digits: 10 up to 100), answered by the truth, over several seeds.
 
     python examples/suggest_labels.py --seeds 5 --out examples/results/digits_suggest.json
+    python examples/suggest_labels.py --features grocery.h5 --per-round 40 --rounds 5 --out grocery_suggest.json
 
 Features: pixels, and those of FlipClass trained with 20 labels of the digits 0 to 4 (``--features flipclass``: one
-training, seed 0, its labels not counted as given). After each round, a logistic regression and the nearest label are
-trained on the labels so far and asked for all other images; rows are scaled to length 1.
+training, seed 0, its labels not counted as given), or a store whose labels are all known. After each round, a logistic
+regression and the nearest label are trained on the labels so far and asked for all other images; rows are scaled to
+length 1. Beside them the share of the classes that have a label.
 """
 
 from __future__ import annotations
@@ -12,7 +14,10 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import shlex
+import shutil
 import statistics
+import sys
 import tempfile
 from pathlib import Path
 
@@ -32,13 +37,14 @@ from sklearn.linear_model import LogisticRegression
 
 STRATEGIES = ("random", "k-center", "typical", "coverage", "uncertainty", "both")
 FEW_LABELS = {"label_split": "gcd", "label_ratio": 0.0223, "split_seed": 0, "seed": 0}
-PER_ROUND = 10
 
 
 def make_store(folder: Path, features: str) -> Path:
-    """Embed the digits as pixels, or by a network trained with 20 labels."""
-    index = folder / f"{features}.h5"
-    if features == "pixels":
+    """Embed the digits as pixels, or by a network trained with 20 labels; or copy a store."""
+    index = folder / f"{Path(features).stem}.h5"
+    if features.endswith(".h5"):
+        shutil.copyfile(features, index)
+    elif features == "pixels":
         embed_images(EmbedConfig(out=index, backbone="pixels", image_size=8, label_split="none"))
     else:
         overrides = {**FEW_LABELS, "out": folder / "run"}
@@ -66,10 +72,11 @@ def accuracies(rows: np.ndarray, labels: np.ndarray, known: np.ndarray) -> dict[
     return {
         "logistic regression": float((network.predict(rows[asked]) == labels[asked]).mean()),
         "nearest label": float((labels[known][nearest] == labels[asked]).mean()),
+        "classes found": len(np.unique(labels[known])) / len(np.unique(labels)),
     }
 
 
-def simulate(index: Path, strategy: str, seed: int, rounds: int) -> list[dict[str, float]]:
+def simulate(index: Path, strategy: str, seed: int, rounds: int, per_round: int) -> list[dict[str, float]]:
     """Suggest, answer and bring back, round after round; the scores after each."""
     store = open_store(index)
     truth = np.asarray(store.labels)
@@ -85,7 +92,7 @@ def simulate(index: Path, strategy: str, seed: int, rounds: int) -> list[dict[st
                 index=index,
                 out=table,
                 overwrite=True,
-                num_images=PER_ROUND,
+                num_images=per_round,
                 strategy=first if before is None else strategy,
                 seed=1000 * seed + number,
                 labels=before,
@@ -114,23 +121,28 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--features", default="pixels,flipclass", help="comma-separated")
+    parser.add_argument("--features", default="pixels,flipclass", help="comma-separated; or stores")
+    parser.add_argument("--per-round", type=int, default=10, help="labels in each round")
     parser.add_argument("--strategies", default=",".join(STRATEGIES), help="comma-separated")
     parser.add_argument("--out", type=Path, default=None, help="JSON file to write")
     options = parser.parse_args()
+    names = [Path(word).name if word.endswith(".h5") else word for word in sys.argv[1:]]
+    command = shlex.join(["python", "examples/suggest_labels.py", *names])
     results = []
     with tempfile.TemporaryDirectory() as folder:
         for features in options.features.split(","):
             index = make_store(Path(folder), features)
             for strategy in options.strategies.split(","):
-                runs = [simulate(index, strategy, seed, options.rounds) for seed in range(options.seeds)]
-                for classifier in ("logistic regression", "nearest label"):
+                runs = [
+                    simulate(index, strategy, seed, options.rounds, options.per_round) for seed in range(options.seeds)
+                ]
+                for classifier in ("logistic regression", "nearest label", "classes found"):
                     found = [[100 * score[classifier] for score in run] for run in runs]
                     means = [statistics.mean(column) for column in zip(*found, strict=True)]
                     spread = [statistics.stdev(column) if len(runs) > 1 else 0.0 for column in zip(*found, strict=True)]
                     results.append(
                         {
-                            "features": features,
+                            "features": index.stem,
                             "strategy": strategy,
                             "classifier": classifier,
                             "labels": [score["labels"] for score in runs[0]],
@@ -138,9 +150,11 @@ def main() -> None:
                         }
                     )
                     shown = "  ".join(f"{mean:5.1f} ± {wide:3.1f}" for mean, wide in zip(means, spread, strict=True))
-                    print(f"{features:10} {strategy:12} {classifier:20} {shown}", flush=True)
+                    print(f"{index.stem:10} {strategy:12} {classifier:20} {shown}", flush=True)
     if options.out is not None:
-        options.out.write_text(json.dumps({"seeds": options.seeds, "runs": results}, indent=1) + "\n")
+        options.out.write_text(
+            json.dumps({"command": command, "seeds": options.seeds, "runs": results}, indent=1) + "\n"
+        )
 
 
 if __name__ == "__main__":

@@ -34,6 +34,8 @@ def predict(
     from_: str | PathLike[str],
     result: str | None = ...,
     min_confidence: float | None = ...,
+    labels: str | PathLike[str] | None = ...,
+    label_column: str | None = ...,
     checkpoint: str | PathLike[str] | None = ...,
     max_bad: float = ...,
     format: Literal['table', 'csv', 'jsonl'] | None = ...,

@@ -397,7 +397,7 @@ TOPICS = (
     ),
     _Topic("few-labels", "Few labels", "*_few_labels", "examples/compare_few_labels.py", _by_labels),
     _Topic("growing-labels", "Labels that grow", "digits_discovered", "examples/discover_few_labels.py", _grown),
-    _Topic("label-next", "Images to label next", "digits_suggest", "examples/suggest_labels.py", _suggested),
+    _Topic("label-next", "Images to label next", "*_suggest", "examples/suggest_labels.py", _suggested),
     _Topic("duplicates", "Copies found", "*_duplicates*", "examples/duplicate_cases.py", _planted_copies),
     _Topic("odd", "Odd images found", "*_odd*", "examples/odd_cases.py", _planted_odd),
     _Topic("answers", "Known, new or unsure", "digits_answers*", "examples/answer_digits.py", _answered),

@@ -44,6 +44,17 @@ class PredictConfig(OverwriteOption, DeviceOption):
         description="Below this confidence a photo is unsure. Default: as when the answers were made.",
         json_schema_extra=option("Answers"),
     )
+    labels: Path | None = Field(
+        None,
+        description="CSV of paths and labels of the new photos: says how many answers are right. Nothing is learned "
+        "from these labels.",
+        json_schema_extra=option("Labels", preset=False),
+    )
+    label_column: str | None = Field(
+        None,
+        description="Column of the CSV of --labels that holds the labels; default: label, class or category.",
+        json_schema_extra=option("Labels", preset=False),
+    )
     checkpoint: Path | None = Field(
         None,
         description="Run folder or weights file that the store was embedded with. Default: where it was last seen.",
@@ -73,6 +84,12 @@ class PredictConfig(OverwriteOption, DeviceOption):
         if new.count(Path("-")) > 1:
             raise ValueError("- can be read once only")
         return new
+
+    @model_validator(mode="after")
+    def _column_of_a_table(self) -> PredictConfig:
+        if self.label_column is not None and self.labels is None:
+            raise ValueError("--label-column names a column of --labels FILE")
+        return self
 
     @model_validator(mode="after")
     def _tables_are_shown(self) -> PredictConfig:

@@ -20,10 +20,12 @@ from labelkit.data.files import is_folder
 from labelkit.data.folders import walk_images
 from labelkit.errors import DatasetError
 from labelkit.percent import percent
-from labelkit.stages.discover.stored_answers import stored_answers
+from labelkit.stages.discover.stored_answers import new_groups, stored_answers
 from labelkit.stages.embed.quick import load_ahead, may_be_quick
 from labelkit.stages.new_files import check_new_file
 from labelkit.stages.predict.sources import Source, open_source
+from labelkit.stages.progress import current_progress
+from labelkit.stages.read.label_files import LabeledImages, placed_csv
 from labelkit.stages.result import Table
 from labelkit.stages.retrieve.queries import Queries, embedded_images, is_store, rows_of_other
 from labelkit.store.commit import commit_bytes
@@ -118,6 +120,7 @@ def predict_photos(config: PredictConfig) -> Predictions:
     finally:
         if photos:
             loading.join()
+    truth = _truth(config, [*map(str, photos), *(name for queries in asked for name in queries.names)])
     if photos:
         found = embedded_images(
             _as_dataset(photos), source.store, checkpoint=config.checkpoint, device=config.device, where="predict"
@@ -127,7 +130,19 @@ def predict_photos(config: PredictConfig) -> Predictions:
     order = {str(path): place for place, path in enumerate(photos)}
     predictions.sort(key=lambda line: order.get(line.path, len(order)))
     skipped = [entry for queries in asked for entry in queries.skipped]
-    return _result(config, source, predictions, skipped, min_confidence)
+    return _result(config, source, predictions, skipped, min_confidence, truth)
+
+
+def _truth(config: PredictConfig, names: list[str]) -> dict[str, str]:
+    """Return the given label of each new photo that has one, by name.
+
+    Raises:
+        DatasetError: the file cannot be used, or names photos that are not asked for.
+    """
+    if config.labels is None:
+        return {}
+    images = LabeledImages("this call", names, None, None)
+    return {names[place]: text for place, text in placed_csv(config.labels, images, config.label_column).items()}
 
 
 def _photos(config: PredictConfig, stores: list[Path]) -> Iterator[Path]:
@@ -207,6 +222,7 @@ def _result(
     predictions: list[Prediction],
     skipped: list[tuple[str, str]],
     min_confidence: float,
+    truth: dict[str, str],
 ) -> Predictions:
     """Write what was asked for, and say what was found."""
     counts = Counter(line.kind for line in predictions)
@@ -219,6 +235,8 @@ def _result(
         "images": [asdict(line) for line in predictions],
         "skipped": [{"path": name, "reason": reason} for name, reason in skipped],
     }
+    if truth:
+        values["judged"] = _judged(source, predictions, truth)
     table = Table("", COLUMNS, [line.texts() for line in predictions])
     text = {"csv": _csv, "jsonl": _json_lines}.get(config.written_as, lambda lines: "")(predictions)
     made: tuple[Path, ...] = ()
@@ -227,6 +245,36 @@ def _result(
         made, text = (config.out,), ""
         table = Table("answers", list(counts), [list(counts.values())])
     return Predictions(values, made, table, text, _too_many(config, len(predictions), skipped))
+
+
+def _judged(source: Source, predictions: list[Prediction], truth: dict[str, str]) -> dict[str, int]:
+    """Compare answers with given labels, say in a message how many are right, and return the numbers."""
+    new = new_groups(source.result)
+    known = {name for name, is_new in zip(source.names, new, strict=True) if not is_new}
+    unnamed = {name for name, is_new in zip(source.names, new, strict=True) if is_new}
+    mine = [line for line in predictions if line.path in truth and truth[line.path] in known]
+    others = [line for line in predictions if line.path in truth and truth[line.path] not in known]
+    sure = [line for line in mine if line.kind != "unsure"]
+    counts = {
+        "labels": len(mine),
+        "right": sum(line.label == truth[line.path] for line in mine),
+        "answered": len(sure),
+        "answered_right": sum(line.label == truth[line.path] for line in sure),
+        "of_new_classes": len(others),
+        "of_new_classes_in_new_groups": sum(line.label in unnamed for line in others),
+    }
+    said = []
+    if mine:
+        said.append(
+            f"of {len(mine)} photos with a label {counts['right']} are named right "
+            f"({percent(counts['right'] / len(mine))} %)"
+        )
+        said.append(f"of the {len(sure)} that are answered, {counts['answered_right']}")
+    if others:
+        inside = counts["of_new_classes_in_new_groups"]
+        said.append(f"of {len(others)} whose class has no name here, {inside} are in groups without a name")
+    current_progress().message("; ".join(said))
+    return counts
 
 
 def _too_many(config: PredictConfig, answered: int, skipped: list[tuple[str, str]]) -> DatasetError | None:

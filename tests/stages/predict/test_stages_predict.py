@@ -65,6 +65,40 @@ def lines_of(text: str) -> dict[str, dict[str, str]]:
     return {Path(row["path"]).name: row for row in csv.DictReader(io.StringIO(text))}
 
 
+def test_given_labels_of_new_photos_say_how_many_answers_are_right(
+    labelkit: Any, labeled: Path, new: Path, tmp_path: Path
+) -> None:
+    truth = tmp_path / "truth.csv"
+    truth.write_text("file,class\nred.png,red\ngreen.png,red\nblue.png,blue\n")  # the second is wrong on purpose
+
+    told = labelkit("predict", new, "--from", labeled / "labeled", "--labels", truth, "--min-confidence", 0, "--json")
+
+    assert told.json["judged"] == {
+        "labels": 2,
+        "right": 1,
+        "answered": 2,
+        "answered_right": 1,
+        "of_new_classes": 1,
+        "of_new_classes_in_new_groups": 1,
+    }
+    assert (
+        "of 2 photos with a label 1 are named right (50.0 %); of the 2 that are answered, 1; "
+        "of 1 whose class has no name here, 1 are in groups without a name"
+    ) in told.err
+
+
+def test_labels_of_photos_that_are_not_asked_for_are_an_error(
+    labelkit: Any, labeled: Path, new: Path, tmp_path: Path
+) -> None:
+    truth = tmp_path / "truth.csv"
+    truth.write_text("path,label\nelsewhere.png,red\n")
+
+    told = labelkit("predict", new, "--from", labeled / "labeled", "--labels", truth)
+
+    assert told.code == 3
+    assert "1 of 1 images are not among those of this call, first: elsewhere.png" in told.err
+
+
 def test_new_photos_get_the_class_or_group_of_those_like_them(labelkit: Any, labeled: Path, new: Path) -> None:
     told = labelkit("predict", new, "--from", labeled / "labeled", "--format", "csv", "--min-confidence", 0)
 
