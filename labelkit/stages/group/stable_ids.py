@@ -183,7 +183,7 @@ def lasting_ids(
     if not len(before):
         raise StoreError(
             str(earlier.result.path),
-            f"groups none of the images of {store.path} (compared by the SHA-256 of their files)",
+            f"groups none of the images of {store.path} (compared by the SHA-256 of their files; without files, by id)",
             "Name a store of mostly the same images, or leave out --previous.",
         )
     counts = np.zeros((earlier.num_ids, num_groups), dtype=np.int64)
@@ -231,18 +231,23 @@ def read_groups(store: EmbeddingStore, name: str) -> Groups:
 def shared_rows(before: EmbeddingStore, after: EmbeddingStore) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the rows of two stores that are the same image, pair by pair, by the SHA-256 of the files.
 
-    Of files with the same bytes in one store, the first by name is paired with the first of the other, and so on.
+    Of files with the same bytes in one store, the first by name is paired with the first of the other, and so on. Rows
+    of a store that knows no files, as imported ones, are paired by their ids.
     """
-    places: dict[bytes, list[int]] = defaultdict(list)
-    for row, digest in enumerate(np.asarray(before.sha256)):
-        places[digest.tobytes()].append(row)
-    used: dict[bytes, int] = defaultdict(int)
+    by_file = before.has_images and after.has_images
+    places: dict[str | bytes, list[int]] = defaultdict(list)
+    for row, key in enumerate(_keys(before, by_file)):
+        places[key].append(row)
+    used: dict[str | bytes, int] = defaultdict(int)
     pairs: list[tuple[int, int]] = []
-    for row, digest in enumerate(np.asarray(after.sha256)):
-        key = digest.tobytes()
+    for row, key in enumerate(_keys(after, by_file)):
         number = used[key]
         if number < len(places.get(key, ())):
             pairs.append((places[key][number], row))
             used[key] += 1
     found = np.array(pairs, dtype=np.int64).reshape(-1, 2)
     return found[:, 0], found[:, 1]
+
+
+def _keys(store: EmbeddingStore, by_file: bool) -> Sequence[str | bytes]:
+    return [digest.tobytes() for digest in np.asarray(store.sha256)] if by_file else store.sample_ids

@@ -12,9 +12,11 @@ import numpy as np
 import pytest
 from labelkit.config.cluster import KMeansConfig, SinkhornConfig, SphericalKMeansConfig, SSKMeansConfig
 from labelkit.config.discover import DiscoverHeadConfig
+from labelkit.config.exchange import ImportConfig
 from labelkit.config.labeling import DiffConfig
 from labelkit.errors import ConfigError, StoreError
 from labelkit.stages.discover.categories import discover_head
+from labelkit.stages.exchange.importing import import_store
 from labelkit.stages.group.cluster import cluster_store
 from labelkit.stages.group.diff import diff_groups
 from labelkit.store.embeddings import EmbeddingStore, open_store
@@ -172,6 +174,23 @@ def test_classes_of_a_classifier_keep_ids(make_named: MakeNamed) -> None:
 
     assert after[:8] == before
     assert set(after[8:]) == {3}
+
+
+def test_rows_without_files_are_the_same_by_id(tmp_path: Path) -> None:
+    corners = np.eye(3, dtype=np.float32).repeat(4, axis=0)
+    for name, rows in (("old", range(12)), ("new", range(11, -1, -1))):
+        ids = np.array([f"{row:02d}" for row in rows])
+        np.savez(tmp_path / f"{name}.npz", embeddings=corners[list(rows)], ids=ids)
+        import_store(ImportConfig(source=tmp_path / f"{name}.npz", model="m", out=tmp_path / f"{name}.h5"))
+    old, new = open_store(tmp_path / "old.h5"), open_store(tmp_path / "new.h5")
+
+    cluster(old, 3)
+    told = cluster(new, 3, old, seed=5)
+
+    before, after = (read_result(store, "k-means").arrays["cluster_ids"] for store in (old, new))
+    assert told["previous"]["shared_images"] == 12
+    assert list(old.sample_ids) == list(new.sample_ids)
+    assert before.tolist() == after.tolist()
 
 
 def test_a_run_without_shared_images_is_refused(make_named: MakeNamed) -> None:
