@@ -12,8 +12,8 @@ from it, or from a checkpoint of DINO, iBOT, Mugs or Leopart.
 
 Departures, where the text is open or would be read otherwise:
     - 4 ranks the aligned cells of an overlap (49 by 49 similarities), not whole maps (196 by 196 for images of 224
-      pixels); ``--ranking-views same`` ranks whole maps, of one view that both networks see. On generated scenes both are
-      equally good, and whole maps take twice the time (3 seeds, results/dense)
+      pixels); ``--ranking-views same`` ranks whole maps, of one view that both networks see. On generated scenes both
+      are equally good, and whole maps take twice the time (3 seeds)
     - the filter stands behind the last LayerNorm of the backbone, and its prototypes are scaled to a fixed length
     - the class token passes the filter as if its neighborhood were constant
     - 1, 3 and 5 are averaged over images of one object only, 2 and 4 over all images
