@@ -121,7 +121,8 @@ def as_square(matrices: Tensor) -> Tensor:
     """Return ``(b, 3, 3)`` of maps that are ``(b, 2, 3)`` or ``(b, 3, 3)``."""
     if matrices.shape[-2] == 3:
         return matrices
-    last = matrices.new_tensor([0.0, 0.0, 1.0]).expand(*matrices.shape[:-2], 1, 3)
+    last = matrices.new_zeros((*matrices.shape[:-2], 1, 3))
+    last[..., 2] = 1
     return torch.cat((matrices, last), dim=-2)
 
 
@@ -135,7 +136,8 @@ def between_views(first: Tensor, second: Tensor) -> Tensor:
     Returns:
         ``(b, 3, 3)``.
     """
-    joined: Tensor = torch.linalg.solve(as_square(second), as_square(first))
+    # maps of views can be inverted; to look whether they were waits for a GPU
+    joined: Tensor = torch.linalg.solve_ex(as_square(second), as_square(first)).result
     return joined
 
 

@@ -8,8 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+from labelkit.data.sending import send
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,10 +22,29 @@ class ViewGeometry:
     ``matrices``: (b, 2, 3) float32, the affine map from normalized coordinates of the view
     (x, y in [-1, 1], pixel centers as in ``grid_sample(align_corners=False)``) to normalized
     coordinates of the oriented original image; flips and rotations included. Of a view that follows another it is
-    (b, 3, 3), a homography.
+    (b, 3, 3), a homography. ``host``: the same on the CPU, for choices that must not wait for a GPU.
     """
 
     matrices: Tensor
+    host: NDArray[np.float32] | None = None
+
+    @property
+    def on_host(self) -> Tensor:
+        """The matrices on the CPU."""
+        return self.matrices.cpu() if self.host is None else torch.from_numpy(self.host)
+
+
+@dataclass(frozen=True, slots=True)
+class HostBatch:
+    """Labels and rows of a batch on the CPU, where they come from.
+
+    Attributes:
+        labels: (b,) int64, as in the batch.
+        sample_index: (b,) int64, likewise.
+    """
+
+    labels: NDArray[np.int64]
+    sample_index: NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +57,7 @@ class Batch:
         sample_index: (b,) int64, row of the data set.
         geometry: one entry per view.
         links: (b,) int64 where second views may show another image: the match used, -1 = the image itself.
+        host: what the CPU knows of it.
     """
 
     views: tuple[Tensor, ...]
@@ -42,6 +65,18 @@ class Batch:
     sample_index: Tensor
     geometry: tuple[ViewGeometry, ...]
     links: Tensor | None = None
+    host: HostBatch | None = None
+
+    @property
+    def on_host(self) -> HostBatch:
+        """Labels and rows on the CPU; those that the loader made need no copy, for which a GPU would be waited for."""
+        if self.host is not None:
+            return self.host
+        return HostBatch(self.labels.cpu().numpy(), self.sample_index.cpu().numpy())
+
+    def places(self, chosen: NDArray[np.bool_]) -> Tensor:
+        """Return where a mask of the host is true, (m,) int64 on the device of the batch."""
+        return send(np.flatnonzero(chosen), self.labels.device)
 
     @property
     def images(self) -> Tensor:

@@ -14,6 +14,7 @@ from labelkit.data.batch import check_rank
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.decode import Channels
 from labelkit.data.image_bank import ImageBank
+from labelkit.data.sending import send_tensor
 from labelkit.data.views.spec import Normalize, ViewSpec
 from labelkit.data.views.transforms import apply_views, finish_view
 from labelkit.data.workers import BatchPlan, Reader
@@ -129,7 +130,7 @@ class EvalLoader:
         )
         for rows, crops in zip(self._batches, self._reader.read(plans), strict=True):
             image, _ = finish_view(
-                crops.crops[0].to(self._device),
+                send_tensor(crops.crops[0], self._device),
                 crops.boxes[0],
                 crops.sizes,
                 self._view,

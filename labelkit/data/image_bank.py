@@ -13,6 +13,7 @@ from torch import Tensor
 
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.decode import BadImage, Channels
+from labelkit.data.sending import send
 from labelkit.data.views.resizing import resize_images
 from labelkit.data.workers import Reader
 from labelkit.errors import DatasetError
@@ -170,7 +171,7 @@ class ImageBank:
         slots = self._slots[rows]
         if bool((slots < 0).any()):
             raise ValueError(f"row {int(rows[slots < 0][0])} is not in the bank")
-        return self.images[torch.from_numpy(slots).to(self.device)]
+        return self.images[send(slots, self.device)]
 
 
 def _to_base_size(pixels: NDArray[np.uint8], base_size: int | None, memory_limit_bytes: int) -> Tensor:

@@ -102,9 +102,11 @@ def keyed_normal(
     """
     import torch
 
+    from labelkit.data.sending import send
+
     index = np.asarray(sample_index, dtype=np.int64)
     base = np.uint64(int.from_bytes(_digest("normal", seed, epoch, view, purpose)[:8], "little"))
-    state = torch.from_numpy(_splitmix64(index.view(np.uint64) ^ base).view(np.int64)).to(device)[:, None]
+    state = send(_splitmix64(index.view(np.uint64) ^ base).view(np.int64), torch.device(device))[:, None]
     pairs = -(-count // 2)
     steps = torch.arange(1, pairs + 1, device=device) * _signed(int(_GAMMA))
     bits = _splitmix64_torch(state + steps)

@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from labelkit.data.batch import Batch, check_rank
+from labelkit.data.batch import Batch, HostBatch, check_rank
 from labelkit.data.image_bank import ImageBank
 from labelkit.data.samplers import Sampler
+from labelkit.data.sending import send_all, send_tensor
 from labelkit.data.views.pairs import Pairing
 from labelkit.data.views.spec import Normalize, ViewSpec
 from labelkit.data.views.transforms import apply_views, finish_view
@@ -180,7 +180,7 @@ class TrainLoader:
             )
         finished = [
             finish_view(
-                crops.crops[view].to(self._bank.device),
+                send_tensor(crops.crops[view], self._bank.device),
                 crops.boxes[view],
                 crops.partner_sizes if spec.shows_partner else crops.sizes,
                 spec,
@@ -196,11 +196,7 @@ class TrainLoader:
         return self._batch(plan, tuple(view for view, _ in finished), tuple(geometry for _, geometry in finished))
 
     def _batch(self, plan: BatchPlan, views: tuple[Tensor, ...], geometry: tuple[Any, ...]) -> Batch:
-        device = self._bank.device
-        return Batch(
-            views=views,
-            labels=torch.from_numpy(self._labels[plan.rows]).to(device),
-            sample_index=torch.from_numpy(plan.rows.copy()).to(device),
-            geometry=geometry,
-            links=None if plan.pairs is None else torch.from_numpy(plan.pairs.links.copy()).to(device),
-        )
+        host = HostBatch(self._labels[plan.rows], plan.rows.copy())
+        links = [] if plan.pairs is None else [plan.pairs.links.copy()]
+        labels, rows, *sent = send_all((host.labels, host.sample_index, *links), self._bank.device)
+        return Batch(views, labels, rows, geometry, sent[0] if sent else None, host)

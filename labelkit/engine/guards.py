@@ -400,8 +400,9 @@ def _largest_cluster(groupings: Mapping[str, Tensor]) -> float | None:
 @torch.no_grad()
 def weight_norms(parameters: Iterable[Tensor]) -> list[float]:
     """Return the length of each tensor."""
-    norms = [parameter.detach().norm() for parameter in parameters]
-    found: list[float] = torch.stack([norm.float().cpu() for norm in norms]).tolist() if norms else []
+    norms = [parameter.detach().norm().float() for parameter in parameters]
+    # one copy for all: each would wait for the GPU
+    found: list[float] = torch.stack([norm.to(norms[0].device) for norm in norms]).tolist() if norms else []
     return found
 
 

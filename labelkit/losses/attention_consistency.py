@@ -51,7 +51,7 @@ class TransformedAttentionLoss(nn.Module):
         with without_autocast(first):
             first, second, maps = promote(first), promote(second), promote(homographies)
             loss = self._one_way(first, second, maps)
-            return 0.5 * (loss + self._one_way(second, first, torch.linalg.inv(maps))) if self.both else loss
+            return 0.5 * (loss + self._one_way(second, first, torch.linalg.inv_ex(maps).inverse)) if self.both else loss
 
     def _one_way(self, first: Tensor, second: Tensor, homographies: Tensor) -> Tensor:
         moved, visible = look_up(second[:, None], homographies, first.shape[-2:])

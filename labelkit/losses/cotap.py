@@ -26,6 +26,7 @@ def cotap_loss(
     margin: float = 0.5,
     implementation: Implementation = "auto",
     max_bytes: int = 2**30,
+    is_finite: bool = False,
 ) -> Tensor:
     r"""Penalize scores that rank items differently than the targets do, above all near the top.
 
@@ -45,6 +46,7 @@ def cotap_loss(
         implementation: ``fast``: O(n log n) time, O(n) memory; ``pairs``: the double sum; ``auto``: the double sum for
             few items. All agree to rounding, ties included.
         max_bytes: rows are worked on in groups that need about so much at most; changes nothing else.
+        is_finite: the caller knows that all numbers are; to look waits for a GPU.
 
     Returns:
         (b,) float32 (float64 for float64 scores), one loss per row.
@@ -57,6 +59,8 @@ def cotap_loss(
         are constants for the gradient.
     """
     _check(scores, targets, weights, margin, implementation)
+    if not is_finite and not (torch.isfinite(scores).all() and torch.isfinite(targets).all()):
+        raise ValueError("scores or targets are not finite")
     with without_autocast(scores):
         gamma = (targets.detach() - floor).clamp_min(0) if weights is None else weights.detach()
         loss: Tensor = _Ranking.apply(scores, targets.detach(), gamma, margin, implementation, max_bytes)
@@ -73,8 +77,6 @@ def _check(scores: Tensor, targets: Tensor, weights: Tensor | None, margin: floa
         raise ValueError(f"margin must be above 0, got {margin}")
     if implementation not in ("auto", "fast", "pairs"):
         raise ValueError(f"unknown implementation {implementation!r}")
-    if not (torch.isfinite(scores).all() and torch.isfinite(targets).all()):
-        raise ValueError("scores or targets are not finite")
 
 
 class _Ranking(Function):

@@ -45,6 +45,7 @@ class DenseRankingLoss(nn.Module):
         margin: of both ranking losses.
         implementation: of both ranking losses.
         max_bytes: of both ranking losses.
+        is_finite: see ``cotap_loss``.
 
     Shape:
         - scores: ``(b, n)`` float, gets gradients.
@@ -67,6 +68,7 @@ class DenseRankingLoss(nn.Module):
         margin: float = 0.5,
         implementation: Implementation = "auto",
         max_bytes: int = 2**30,
+        is_finite: bool = False,
     ) -> None:
         super().__init__()
         if kind not in ("cotap", "bce", "ap-t"):
@@ -77,6 +79,7 @@ class DenseRankingLoss(nn.Module):
         self.margin = margin
         self.implementation: Implementation = implementation
         self.max_bytes = max_bytes
+        self.is_finite = is_finite
 
     def forward(self, scores: Tensor, targets: Tensor) -> Tensor:
         """Return the mean."""
@@ -103,4 +106,5 @@ class DenseRankingLoss(nn.Module):
             margin=self.margin,
             implementation=self.implementation,
             max_bytes=self.max_bytes,
+            is_finite=self.is_finite,
         )

@@ -59,7 +59,7 @@ class AdaptiveThreshold(nn.Module):
             total: sum of a small tensor over processes.
         """
         surest, classes = probabilities.max(dim=1)
-        counts = torch.bincount(classes, minlength=probabilities.shape[1]).to(probabilities.dtype)
+        counts = _counts(classes, probabilities.shape[1]).to(probabilities.dtype)
         own = torch.cat([surest.sum()[None], probabilities.sum(0), counts, counts.sum()[None]])
         sums = total(own)
         means = sums[:-1] / sums[-1].clamp(min=1)
@@ -120,14 +120,20 @@ class FairnessLoss(nn.Module):
 
     def forward(self, logits: Tensor, kept: Tensor, class_shares: Tensor, predicted_shares: Tensor) -> Tensor:
         """Return the sum over classes."""
-        if not bool(kept.any()):
+        places = kept.nonzero().squeeze(1)  # the one time that a GPU is waited for
+        if not len(places):
             return promote(logits).sum() * 0
         with without_autocast(logits):
-            predictions = F.softmax(promote(logits[kept]), dim=1)
-            counts = torch.bincount(predictions.argmax(dim=1), minlength=logits.shape[1])
+            predictions = F.softmax(promote(logits[places]), dim=1)
+            counts = _counts(predictions.argmax(dim=1), logits.shape[1])
             expected = _normalized(class_shares, predicted_shares)
             found = _normalized(predictions.mean(dim=0), counts / counts.sum())
             return (expected * (found + 1e-12).log()).sum()
+
+
+def _counts(classes: Tensor, num_classes: int) -> Tensor:
+    """How often each class occurs, (c,) int64; ``bincount`` would wait for a GPU to learn the largest."""
+    return (classes[:, None] == torch.arange(num_classes, device=classes.device)).sum(dim=0)
 
 
 def _normalized(shares: Tensor, by: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ image with its own copy in the memory are left out before anything is mined, whi
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -29,8 +30,7 @@ def reference_pairs(labels: Tensor, reference_labels: Tensor, own: Tensor | None
     known = (labels >= 0)[:, None] & (reference_labels >= 0)
     same = labels[:, None] == reference_labels
     if own is not None:
-        rows = torch.nonzero(own >= 0).squeeze(1)
-        known = known.index_put((rows, own[rows]), torch.zeros((), dtype=torch.bool, device=known.device))
+        known = known & (torch.arange(len(reference_labels), device=own.device) != own[:, None])
     return known & same, known & ~same
 
 
@@ -52,6 +52,32 @@ def hard_pairs(similarities: Tensor, positive: Tensor, negative: Tensor, epsilon
     hardest = similarities.masked_fill(~negative, -torch.inf).amax(1, keepdim=True)
     easiest = similarities.masked_fill(~positive, torch.inf).amin(1, keepdim=True)
     return positive & (similarities - epsilon < hardest), negative & (similarities + epsilon > easiest)
+
+
+@dataclass(frozen=True, slots=True)
+class _Pairs:
+    """Anchors, references, and which of their pairs count.
+
+    Attributes:
+        anchors: (b, d) unit rows.
+        labels: (b,) int64.
+        reference: (r, d) unit rows.
+        reference_labels: (r,) int64.
+        positive: (b, r) bool, of one class.
+        negative: (b, r) bool, of different classes.
+    """
+
+    anchors: Tensor
+    labels: Tensor
+    reference: Tensor
+    reference_labels: Tensor
+    positive: Tensor
+    negative: Tensor
+
+    @property
+    def similarities(self) -> Tensor:
+        """(b, r) cosines."""
+        return self.anchors @ self.reference.T
 
 
 class MultiSimilarityLoss(nn.Module):
@@ -100,7 +126,21 @@ class MultiSimilarityLoss(nn.Module):
     ) -> Tensor:
         """Return the loss."""
         with without_autocast(embeddings):
-            return _pair_loss(self.loss, self.epsilon, embeddings, labels, reference, reference_labels, own)
+            pairs = _pairs(self.epsilon, embeddings, labels, reference, reference_labels, own)
+            return _by_library(self.loss, pairs) if embeddings.device.type == "cpu" else self.on_gpu(pairs)
+
+    def on_gpu(self, pairs: _Pairs) -> Tensor:
+        """Return the same to rounding; the library's lists of pairs have lengths for which a GPU would be waited."""
+        alpha, beta, base = self.loss.alpha, self.loss.beta, self.loss.base
+        sums = [
+            F.pad(values.masked_fill(~mask, -torch.inf), (1, 0)).logsumexp(dim=1) / sharpness
+            for values, mask, sharpness in (
+                (alpha * (base - pairs.similarities), pairs.positive, alpha),
+                (beta * (pairs.similarities - base), pairs.negative, beta),
+            )
+        ]
+        loss: Tensor = (sums[0] + sums[1]).mean()
+        return loss
 
 
 def collapsed_multi_similarity(
@@ -157,7 +197,16 @@ class MemoryContrastiveLoss(nn.Module):
     ) -> Tensor:
         """Return the loss."""
         with without_autocast(embeddings):
-            return _pair_loss(self.loss, None, embeddings, labels, reference, reference_labels, own)
+            pairs = _pairs(None, embeddings, labels, reference, reference_labels, own)
+            return _by_library(self.loss, pairs) if embeddings.device.type == "cpu" else self.on_gpu(pairs)
+
+    def on_gpu(self, pairs: _Pairs) -> Tensor:
+        """Return the same to rounding; the library's lists of pairs have lengths for which a GPU would be waited."""
+        attracted = (self.loss.pos_margin - pairs.similarities).relu() * pairs.positive
+        repelled = (pairs.similarities - self.loss.neg_margin).relu() * pairs.negative
+        means = [values.sum() / (values > 0).sum().clamp(min=1) for values in (attracted, repelled)]
+        loss: Tensor = means[0] + means[1]
+        return loss
 
 
 class ProxyAnchorLoss(nn.Module):
@@ -240,16 +289,15 @@ class NormalizedSoftmaxLoss(nn.Module):
             return loss
 
 
-def _pair_loss(
-    loss: nn.Module,
+def _pairs(
     epsilon: float | None,
     embeddings: Tensor,
     labels: Tensor,
     reference: Tensor | None,
     reference_labels: Tensor | None,
     own: Tensor | None,
-) -> Tensor:
-    """Choose pairs, and call the library's loss on them."""
+) -> _Pairs:
+    """Choose pairs."""
     anchors = F.normalize(promote(embeddings), dim=1)
     if reference is None:
         reference, reference_labels = anchors, labels
@@ -258,14 +306,20 @@ def _pair_loss(
         if reference_labels is None:
             raise ValueError("a reference needs reference_labels")
         reference = F.normalize(promote(reference), dim=1)
+    assert reference_labels is not None
     positive, negative = reference_pairs(labels, reference_labels, own)
     if epsilon is not None:
         with torch.no_grad():
             positive, negative = hard_pairs(anchors @ reference.T, positive, negative, epsilon)
-    pairs = (*torch.where(positive), *torch.where(negative))
-    if not any(len(part) for part in pairs):
-        return anchors.sum() * 0
+    return _Pairs(anchors, labels, reference, reference_labels, positive, negative)
+
+
+def _by_library(loss: nn.Module, pairs: _Pairs) -> Tensor:
+    """Call the library's loss on the pairs."""
+    found = (*torch.where(pairs.positive), *torch.where(pairs.negative))
+    if not any(len(part) for part in found):
+        return pairs.anchors.sum() * 0
     # the library takes a single pair for none; the same pair twice changes no sum over a mask and no mean
-    pairs = tuple(part.repeat(2) if len(part) == 1 else part for part in pairs)
-    value: Tensor = loss(anchors, labels, pairs, reference, reference_labels)
+    found = tuple(part.repeat(2) if len(part) == 1 else part for part in found)
+    value: Tensor = loss(pairs.anchors, pairs.labels, found, pairs.reference, pairs.reference_labels)
     return value

@@ -95,7 +95,7 @@ class StatisticsSum:
     def __init__(self, network: nn.Module) -> None:
         found = (layer for layer in network.modules() if isinstance(layer, _BatchNorm))
         self._layers = [layer for layer in found if layer.running_mean is not None]
-        # float64 on the CPU: some devices have none
+        # where the batches are, from the first one on
         self._sums = [torch.zeros(3, layer.num_features, dtype=torch.float64) for layer in self._layers]
 
     def __bool__(self) -> bool:
@@ -117,8 +117,9 @@ class StatisticsSum:
         def look(layer: nn.Module, inputs: tuple[Tensor]) -> None:
             values = inputs[0].float()
             variance, mean = torch.var_mean(values, [i for i in range(values.ndim) if i != 1])
-            rows = torch.stack([mean, variance, torch.ones_like(mean)]).cpu().double()
-            self._sums[number] += len(values) * rows
+            rows = torch.stack([mean, variance, torch.ones_like(mean)])
+            rows = rows.cpu().double() if rows.device.type == "mps" else rows.double()  # Metal has no float64
+            self._sums[number] = self._sums[number].to(rows.device) + len(values) * rows
 
         return look
 
@@ -131,7 +132,7 @@ class StatisticsSum:
         """
         if not self._layers:
             return
-        total = combine(torch.cat(self._sums, dim=1))
+        total = combine(torch.cat([sums.cpu() for sums in self._sums], dim=1))
         parts = torch.split(total, [layer.num_features for layer in self._layers], dim=1)
         for layer, (mean, variance, images) in zip(self._layers, parts, strict=True):
             if float(images[0]) == 0:

@@ -36,11 +36,18 @@ def follow(target: nn.Module, source: nn.Module, decay: float, *, buffers: Liter
         other: dict[str, Tensor] = dict(getattr(source, f"named_{kind}")())
         if own.keys() != other.keys():
             raise ValueError(f"student has other {kind} than the teacher: {sorted(own.keys() ^ other.keys())[:5]}")
-        for name, value in own.items():
-            if kind == "parameters" and value.is_floating_point():
-                value.lerp_(other[name].to(value), 1 - decay)
-            elif kind == "parameters" or buffers == "copy" or not value.is_floating_point():
-                value.copy_(other[name])
+        moved = [name for name, value in own.items() if kind == "parameters" and value.is_floating_point()]
+        taken = own.keys() if buffers == "copy" or kind == "parameters" else _counters(own)
+        # all at once: a GPU takes a hundred small tensors in a few launches
+        if moved:
+            torch._foreach_lerp_([own[n] for n in moved], [other[n].to(own[n]) for n in moved], 1 - decay)
+        rest = [name for name in taken if name not in set(moved)]
+        if rest:
+            torch._foreach_copy_([own[name] for name in rest], [other[name] for name in rest])
+
+
+def _counters(tensors: dict[str, Tensor]) -> list[str]:
+    return [name for name, value in tensors.items() if not value.is_floating_point()]
 
 
 class EMATeacher(nn.Module):
@@ -113,11 +120,16 @@ class StudentChain(nn.Module, Generic[T]):
         self.teacher: T = slow_copy(student)
         self.slow_master: T | None = slow_copy(student) if with_master else None
         self.has_master: Tensor = nn.Buffer(torch.zeros((), dtype=torch.bool))
+        # the same, without waiting for a GPU at every step; None: to be read
+        self._is_formed: bool | None = False
+        self.register_load_state_dict_post_hook(_read_again)  # type: ignore[no-untyped-call] # torch does not say
 
     @property
     def master(self) -> T | None:
         """The master if it is formed."""
-        return self.slow_master if bool(self.has_master) else None
+        if self._is_formed is None:
+            self._is_formed = bool(self.has_master)
+        return self.slow_master if self._is_formed else None
 
     @torch.no_grad()
     def restart(self, student: T) -> None:
@@ -135,6 +147,12 @@ class StudentChain(nn.Module, Generic[T]):
             raise ValueError("this chain was made without a master")
         self.slow_master.load_state_dict(self.teacher.state_dict())
         self.has_master.fill_(True)
+        self._is_formed = True
+
+    def forget_master(self) -> None:
+        """Go on without a master until another is formed."""
+        self.has_master.fill_(False)
+        self._is_formed = False
 
     def update(
         self,
@@ -157,3 +175,10 @@ class StudentChain(nn.Module, Generic[T]):
         follow(self.teacher, student, teacher_decay, buffers="counters" if teacher_runs else "copy")
         if self.master is not None:
             follow(self.master, self.teacher, master_decay, buffers="counters" if master_runs else "copy")
+
+
+def _read_again(chain: nn.Module, keys: object) -> None:
+    """After a checkpoint was loaded: what was known of its buffers no longer holds."""
+    del keys
+    assert isinstance(chain, StudentChain)
+    chain._is_formed = None

@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from labelkit.losses import metric
 from labelkit.losses.metric import (
     MemoryContrastiveLoss,
     MultiSimilarityLoss,
@@ -179,3 +180,28 @@ def test_losses_refuse_what_makes_no_sense() -> None:
         MultiSimilarityLoss(alpha=0)
     with pytest.raises(ValueError, match="reference_labels"):
         MultiSimilarityLoss()(six(), LABELS, six())
+
+
+@pytest.mark.parametrize("kind", ["mined", "all pairs", "contrastive", "no pair"])
+@pytest.mark.parametrize("memory", [False, True])
+def test_the_form_for_a_gpu_is_that_of_the_library(kind: str, memory: bool) -> None:
+    generator = torch.Generator().manual_seed(0)
+    embeddings = torch.randn(12, 5, generator=generator, dtype=torch.float64, requires_grad=True)
+    labels = torch.randint(-1, 3, (12,), generator=generator)
+    reference, reference_labels, own = None, None, None
+    if memory:
+        reference = torch.randn(30, 5, generator=generator, dtype=torch.float64)
+        reference_labels, own = torch.randint(-1, 3, (30,), generator=generator), torch.arange(12)
+    if kind == "no pair":
+        labels = torch.full((12,), -1)
+    loss = (
+        MemoryContrastiveLoss(0.2)
+        if kind == "contrastive"
+        else MultiSimilarityLoss(epsilon=None if kind == "all pairs" else 0.1)
+    )
+    epsilon = None if kind == "contrastive" else loss.epsilon
+    theirs = loss(embeddings, labels, reference, reference_labels, own)
+    ours = loss.on_gpu(metric._pairs(epsilon, embeddings, labels, reference, reference_labels, own))
+    torch.testing.assert_close(ours, theirs)
+    gradients = [torch.autograd.grad(value, embeddings, retain_graph=True)[0] for value in (ours, theirs)]
+    torch.testing.assert_close(*gradients)

@@ -21,6 +21,7 @@ def batch_assignments(
     num_iterations: int = 3,
     log_domain: bool = False,
     reduce: Reduce | None = None,
+    is_finite: bool = False,
 ) -> Tensor:
     """Soft balanced assignments of a batch by a few scaling iterations, as SwAV makes its targets.
 
@@ -34,6 +35,7 @@ def batch_assignments(
         num_iterations: at least 1.
         log_domain: for unbounded scores or small epsilon: logarithms throughout.
         reduce: combines small CPU float64 tensors over processes, whose batches may differ in size; None for one.
+        is_finite: with ``log_domain``, the caller knows that all scores are; to look waits for a GPU.
 
     Returns:
         (b, k) of the dtype and device of the scores; rows sum to 1.
@@ -51,6 +53,8 @@ def batch_assignments(
         raise ValueError(f"scores: float32 or float64 is needed, not {scores.dtype}")
     with torch.no_grad():
         logits = scores.detach() / epsilon
+        if is_finite and log_domain:
+            return _batch_in_log_domain(logits, num_iterations, reduce)
         finite = bool(torch.isfinite(logits).all())
         top = float(logits.max()) if len(logits) and finite else -math.inf
         extremes = combine(torch.tensor([top, 0.0 if finite else 1.0], dtype=torch.float64), "max", reduce)

@@ -11,6 +11,8 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from labelkit.data.sending import send_all
+
 GRAY_WEIGHTS: Final = (0.2989, 0.587, 0.114)
 
 _JITTER_ORDERS: Final = np.array(list(itertools.permutations(range(4))))
@@ -95,6 +97,7 @@ def jitter_colors(
     """Color jitter of some rows; each sample has its own factors and its own order."""
     orders = _JITTER_ORDERS[np.minimum((u[rows, 4] * 24).astype(np.int64), 23)]
     operations = (adjust_brightness, adjust_contrast, adjust_saturation, adjust_hue)
+    planned, arrays = [], []
     for position in range(4):
         for number, (operation, strength) in enumerate(zip(operations, strengths, strict=True)):
             chosen = rows[orders[:, position] == number]
@@ -102,6 +105,9 @@ def jitter_colors(
                 continue
             center, low = (0.0, -strength) if operation is adjust_hue else (1.0, max(0.0, 1 - strength))
             values = low + (center + strength - low) * u[chosen, number]
-            at = torch.from_numpy(chosen).to(images.device)
-            images[at] = operation(images[at], torch.from_numpy(values.astype(np.float32)).to(images.device))
+            planned.append(operation)
+            arrays += [chosen, values.astype(np.float32)]
+    sent = send_all(arrays, images.device)
+    for operation, at, amounts in zip(planned, sent[::2], sent[1::2], strict=True):
+        images[at] = operation(images[at], amounts)
     return images

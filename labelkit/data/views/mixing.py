@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from labelkit.data.batch import Batch
+from labelkit.data.sending import send, send_all
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ def mixup(batch: Batch, alpha: float, generator: np.random.Generator) -> MixedBa
     if alpha == 0:
         return MixedBatch(images, labels, labels, 1.0)
     share = float(generator.beta(alpha, alpha))
-    partner = torch.from_numpy(generator.permutation(len(images))).to(images.device)
+    partner = send(generator.permutation(len(images)), images.device)
     return MixedBatch(torch.lerp(images[partner], images, share), labels, labels[partner], share)
 
 
@@ -78,4 +79,4 @@ def row_shares(count: int, alpha: float, generator: np.random.Generator, device:
     drawn = generator.beta(alpha, alpha, count)
     shares = np.maximum(drawn, 1 - drawn).astype(np.float32)
     partners = generator.permutation(count)
-    return RowShares(torch.from_numpy(shares).to(device), torch.from_numpy(partners).to(device))
+    return RowShares(*send_all((shares, partners), device))

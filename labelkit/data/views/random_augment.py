@@ -15,6 +15,9 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from labelkit.data.sending import send, send_all
+from labelkit.data.views.colors import GRAY_WEIGHTS
+
 Pool = Literal["photo", "plain"]
 
 #: Rotation, degrees both ways; shear, tangent; shift, share of the side.
@@ -88,14 +91,17 @@ def change_tones(
     Returns:
         (b, c, h, w) float32 in [0, 1].
     """
+    planned, arrays = [], []
     for place in range(chosen.shape[1]):
         for number, name in enumerate(names):
             rows = np.flatnonzero(chosen[:, place] == number)
             if name == "identity" or name in _GEOMETRIC or not len(rows):
                 continue
-            at = torch.from_numpy(rows).to(images.device)
-            amounts = torch.from_numpy(strengths[rows, place].astype(np.float32)).to(images.device)
-            images[at] = _TONES[name](images[at], amounts[:, None, None, None]).clamp_(0, 1)
+            planned.append(_TONES[name])
+            arrays += [rows, strengths[rows, place].astype(np.float32)]
+    sent = send_all(arrays, images.device)
+    for operation, at, amounts in zip(planned, sent[::2], sent[1::2], strict=True):
+        images[at] = operation(images[at], amounts[:, None, None, None]).clamp_(0, 1)
     return images
 
 
@@ -108,7 +114,7 @@ def cut_out(images: Tensor, uniform: NDArray[np.float32], largest: float, fill: 
         largest: side of the largest square, share of the image's; smaller ones are as likely.
         fill: its value.
     """
-    draws = torch.from_numpy(uniform).to(images.device)
+    draws = send(uniform, images.device)
     height, width = images.shape[-2:]
     half = draws[:, 0, None] * largest * width / 2
 
@@ -128,7 +134,7 @@ def _blend(other: Tensor, images: Tensor, amounts: Tensor) -> Tensor:
 def _gray(images: Tensor) -> Tensor:
     if images.shape[1] == 1:
         return images
-    weights = images.new_tensor((0.2989, 0.587, 0.114))[:, None, None]
+    weights = send(np.array(GRAY_WEIGHTS, dtype=np.float32), images.device)[:, None, None]
     return (images * weights).sum(1, keepdim=True).expand_as(images)
 
 

@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from labelkit.data.center_crop import Interpolation, resize_part
+from labelkit.data.sending import send_tensor
 from labelkit.data.views.spec import ViewSpec
 
 
@@ -63,8 +64,8 @@ def _resize_part(
     if (rows, columns) == (height, width):
         return images[..., kept_rows, kept_columns].float()
     # Resizing is linear in each direction, so resize and crop are two small matrix products.
-    by_column = _resize_weights(width, columns, interpolation)[kept_columns].to(images.device)
-    by_row = _resize_weights(height, rows, interpolation)[kept_rows].to(images.device)
+    by_column = send_tensor(_resize_weights(width, columns, interpolation)[kept_columns], images.device)
+    by_row = send_tensor(_resize_weights(height, rows, interpolation)[kept_rows], images.device)
     # One flat product: a batched one of many small matrices is several times slower.
     across = _round_to_bytes(images.double().reshape(-1, width) @ by_column.T.contiguous())
     return _round_to_bytes(by_row @ across.view(*images.shape[:3], len(by_column))).float()

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
+import numpy as np
 from torch import Tensor
 
 from labelkit.data.center_crop import Interpolation, resized_side
+from labelkit.data.sending import send_all
 from labelkit.data.views.pairs import PairTransform
 from labelkit.data.views.random_augment import Pool
 
@@ -36,8 +38,8 @@ class Normalize:
         # Plain numbers for one channel and for equal ones: no tiny tensors to move to the device.
         if len(set(self.mean)) == 1 and len(set(self.std)) == 1:
             return (images - self.mean[0]) / self.std[0]
-        mean = images.new_tensor(self.mean)[:, None, None]
-        std = images.new_tensor(self.std)[:, None, None]
+        numbers = [np.array(values, dtype=np.float32)[:, None, None] for values in (self.mean, self.std)]
+        mean, std = send_all(numbers, images.device)
         return (images - mean) / std
 
 

@@ -18,12 +18,12 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from labelkit.data.batch import ViewGeometry
 from labelkit.data.keyed_random import keyed_normal, keyed_uniform
+from labelkit.data.sending import send, send_all
 from labelkit.data.views.boxes import box_matrices, boxes_of_views, paired_boxes
 from labelkit.data.views.colors import adjust_brightness, gaussian_blur, jitter_colors, rgb_to_gray, solarize
 from labelkit.data.views.pairs import PairPlan
@@ -55,31 +55,34 @@ def change_colors(images: Tensor, spec: ViewSpec, keys: ArrayLike, *, seed: int,
     if not (has_jitter or has_brightness or has_gray or spec.blur_prob or spec.solarize_prob):
         return _operate(images, spec, keys, seed=seed, epoch=epoch, view=view)
     u = keyed_uniform(seed, epoch, keys, view, "color", _COLOR_DRAWS)
-    device = images.device
 
     def rows_where(column: int, probability: float) -> NDArray[np.int64]:
         return np.flatnonzero(u[:, column] < probability)
 
-    def on_device(values: NDArray[np.float32]) -> Tensor:
-        return torch.from_numpy(np.ascontiguousarray(values, dtype=np.float32)).to(device)
+    def between(limits: tuple[float, float], drawn: NDArray[np.float32]) -> NDArray[np.float32]:
+        return np.asarray(limits[0] + (limits[1] - limits[0]) * drawn, dtype=np.float32)
 
+    blurred, solarized = rows_where(8, spec.blur_prob), rows_where(10, spec.solarize_prob)
+    factors, gray_rows, blur_rows, sigmas, solarize_rows = send_all(
+        (
+            between(spec.brightness_range, u[:, 6]),
+            rows_where(7, spec.gray_prob),
+            blurred,
+            between(spec.blur_sigma, u[blurred, 9]),
+            solarized,
+        ),
+        images.device,
+    )
     if has_jitter:
         images = jitter_colors(images, spec.jitter, u[:, 1:6], rows_where(0, spec.jitter_prob))
     if has_brightness:
-        low, high = spec.brightness_range
-        images = adjust_brightness(images, on_device(low + (high - low) * u[:, 6]))
+        images = adjust_brightness(images, factors)
     if has_gray:
-        rows = torch.from_numpy(rows_where(7, spec.gray_prob)).to(device)
-        images[rows] = rgb_to_gray(images[rows]).expand(-1, 3, -1, -1)
-    chosen = rows_where(8, spec.blur_prob)
-    if len(chosen):
-        low, high = spec.blur_sigma
-        rows = torch.from_numpy(chosen).to(device)
-        images[rows] = gaussian_blur(images[rows], on_device(low + (high - low) * u[chosen, 9]), spec.blur_kernel)
-    chosen = rows_where(10, spec.solarize_prob)
-    if len(chosen):
-        rows = torch.from_numpy(chosen).to(device)
-        images[rows] = solarize(images[rows], spec.solarize_threshold)
+        images[gray_rows] = rgb_to_gray(images[gray_rows]).expand(-1, 3, -1, -1)
+    if len(blurred):
+        images[blur_rows] = gaussian_blur(images[blur_rows], sigmas, spec.blur_kernel)
+    if len(solarized):
+        images[solarize_rows] = solarize(images[solarize_rows], spec.solarize_threshold)
     return _operate(images, spec, keys, seed=seed, epoch=epoch, view=view)
 
 
@@ -138,13 +141,15 @@ def apply_views(
         inner = view_matrices(spec, rows, seed=seed, epoch=epoch, view=number, whole=whole)
         total = compose(box_matrices(boxes, heights, widths), inner)
         shown = partners if spec.shows_partner and partners is not None else images
+        matrices = total.astype(np.float32)
+        theta = send(matrices, images.device)
         if spec.has_random_box or spec.has_warp or pairs is not None:
-            pixels = warp(shown, total, spec)
+            pixels = warp(shown, theta, spec)
         else:
             pixels = _mirror(resize_center(shown, spec), inner)
         pixels = change_colors(pixels, spec, rows, seed=seed, epoch=epoch, view=number)
         made.append(add_noise(normalize(pixels), spec, rows, seed=seed, epoch=epoch, view=number))
-        geometries.append(ViewGeometry(torch.from_numpy(total.astype(np.float32)).to(images.device)))
+        geometries.append(ViewGeometry(theta, matrices))
     return tuple(made), tuple(geometries)
 
 
@@ -177,17 +182,18 @@ def finish_view(
     """
     whole = None if pairs is None else pairs.links >= 0
     inner = view_matrices(spec, keys, seed=seed, epoch=epoch, view=view, whole=whole)
-    pixels = warp(crops, inner, spec) if spec.has_warp else _mirror(crops.float().div_(255), inner)
+    total = compose(box_matrices(boxes, sizes[:, 0], sizes[:, 1]), inner).astype(np.float32)
+    moves, theta = send_all((inner.astype(np.float32), total), crops.device)
+    pixels = warp(crops, moves, spec) if spec.has_warp else _mirror(crops.float().div_(255), inner)
     pixels = change_colors(pixels, spec, keys, seed=seed, epoch=epoch, view=view)
-    total = compose(box_matrices(boxes, sizes[:, 0], sizes[:, 1]), inner)
     finished = add_noise(normalize(pixels), spec, keys, seed=seed, epoch=epoch, view=view)
-    return finished, ViewGeometry(torch.from_numpy(total.astype(np.float32)).to(crops.device))
+    return finished, ViewGeometry(theta, total)
 
 
 def _mirror(images: Tensor, matrices: NDArray[np.float64]) -> Tensor:
     """Flip the images whose affine map is a mirror; exact, unlike an interpolation."""
     rows = np.flatnonzero(matrices[:, 0, 0] < 0)
     if len(rows):
-        at = torch.from_numpy(rows).to(images.device)
+        at = send(rows, images.device)
         images[at] = images[at].flip(-1)
     return images

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from labelkit.data.keyed_random import keyed_uniform
+from labelkit.data.sending import send
 from labelkit.data.views.pairs import pair_homographies
 from labelkit.data.views.random_augment import choose_operations, geometric_matrices
 from labelkit.data.views.spec import ViewSpec
@@ -103,19 +104,19 @@ def compose(outer: NDArray[np.float64], inner: NDArray[np.float64]) -> NDArray[n
     return np.concatenate((linear, offset), axis=2)
 
 
-def warp(images: Tensor, matrices: NDArray[np.float64], spec: ViewSpec) -> Tensor:
+def warp(images: Tensor, matrices: NDArray[np.float64] | Tensor, spec: ViewSpec) -> Tensor:
     """Look up each pixel of the view in its image.
 
     Args:
         images: (b, c, h, w) uint8, or float32 in ``[0, 1]``.
-        matrices: (b, 2, 3) or (b, 3, 3), from the view to the image.
+        matrices: (b, 2, 3) or (b, 3, 3), from the view to the image; a tensor is float32 on the device of the images.
         spec: size, interpolation and padding.
 
     Returns:
         (b, c, size, size) float32 in ``[0, 1]``.
     """
     values = images.float().div_(255) if images.dtype == torch.uint8 else images
-    theta = torch.from_numpy(matrices.astype(np.float32)).to(images.device)
+    theta = matrices if isinstance(matrices, Tensor) else send(matrices.astype(np.float32), images.device)
     # As affine_grid, without its matrix product, which costs as much as the sampling.
     centers = (torch.arange(spec.size, device=images.device, dtype=torch.float32) + 0.5) * (2 / spec.size) - 1
     along_x = centers[None, None, :, None] * theta[:, None, None, :, 0]

@@ -131,8 +131,8 @@ class CoTAP(Method[CoTAPConfig]):
 
     def training_step(self, batch: Batch) -> StepOutput:
         """Return the weighted sum of the terms."""
-        is_object = batch.sample_index < self._num_objects
-        output: StepOutput = self.objective(batch, self.network, self.target, is_object, self._state)
+        objects = batch.places(batch.on_host.sample_index < self._num_objects)
+        output: StepOutput = self.objective(batch, self.network, self.target, objects, self._state)
         problem = collapse(output.logs)
         if problem is not None and self._state is not None and problem.split(":")[-1] not in self._notes:
             self._notes.append(problem.split(":")[-1])  # once is enough, the log has every number

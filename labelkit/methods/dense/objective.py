@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from labelkit.algorithms.precision import promote, without_autocast
@@ -21,6 +22,7 @@ from labelkit.algorithms.sinkhorn.batch import batch_assignments
 from labelkit.config.methods.cotap import CoTAPConfig
 from labelkit.data.batch import Batch
 from labelkit.data.keyed_random import keyed_generator
+from labelkit.data.sending import send, send_all
 from labelkit.engine.gathering import gather_batch
 from labelkit.engine.method import StepOutput, TrainState
 from labelkit.errors import DivergenceError
@@ -58,13 +60,15 @@ class Aligned:
         online: (b, g, g, p) unit features of the student's view.
         target: (b, g, g, p) of the teacher's view, the same places.
         boxes: (b, 4) overlap in pixels of the teacher's view.
-        valid: (b,) bool, the overlap has enough tokens in both views.
+        valid: (b,) bool on the CPU, the overlap has enough tokens in both views.
+        places: (v,) int64, where it has.
     """
 
     online: Tensor
     target: Tensor
     boxes: Tensor
-    valid: Tensor
+    valid: NDArray[np.bool_]
+    places: Tensor
 
 
 class DenseObjective(nn.Module):
@@ -92,11 +96,13 @@ class DenseObjective(nn.Module):
             floor=config.ranking_floor,
             margin=config.ranking_margin,
             max_bytes=int(config.ranking_max_gib * 2**30),
+            is_finite=True,  # see ``_check_finite``
         )
         self.entropy = PrototypeEntropyLoss(config.prototype_temperature)
         self.queue: Tensor = nn.Buffer(torch.zeros(config.sk_queue, config.projector_dims[1]))
         self.queued: Tensor = nn.Buffer(torch.zeros((), dtype=torch.int64))
         self._newest: Tensor | None = None
+        self._full = False  # the queue was seen to be
 
     @property
     def needs_images(self) -> bool:
@@ -109,7 +115,7 @@ class DenseObjective(nn.Module):
         return self.needs_images or self.config.patch_alignment > 0
 
     def forward(
-        self, batch: Batch, student: DenseNetwork, teacher: DenseNetwork, is_object: Tensor, state: TrainState | None
+        self, batch: Batch, student: DenseNetwork, teacher: DenseNetwork, objects: Tensor, state: TrainState | None
     ) -> StepOutput:
         """Return the loss, with gradients for the student alone, and what to log.
 
@@ -117,18 +123,18 @@ class DenseObjective(nn.Module):
             batch: two large views, the small ones, and with a pull toward neighbors a view of each one's neighbor.
             student: in training mode.
             teacher: in evaluation mode.
-            is_object: (b,) bool, images of one object.
+            objects: (o,) int64, places in the batch of images of one object.
             state: where the run is; ``None`` outside of one.
         """
         config, views = self.config, batch.views
         shown = views[: 2 + config.num_local_views] if self.needs_small_views else views[:2]
         with torch.no_grad():
-            large = [*views[:2], *([views[-1][is_object]] if config.image_concentration else [])]
-            target = self._branch(teacher, large, is_object, num_maps=2)
+            large = [*views[:2], *([views[-1][objects]] if config.image_concentration else [])]
+            target = self._branch(teacher, large, objects, len(batch.labels), num_maps=2)
         online = Branch()
         if self.needs_small_views or config.patch_ranking:
             maps = len(shown) if config.patch_alignment else 2
-            online = self._branch(student, shown, is_object, num_maps=maps)
+            online = self._branch(student, shown, objects, len(batch.labels), num_maps=maps)
         self._check_finite((*online.images, *online.patches, *target.images, *target.patches), state)
 
         terms: dict[str, Tensor] = {}
@@ -141,7 +147,7 @@ class DenseObjective(nn.Module):
         if config.patch_ranking:
             terms["patch_ranking"] = self._patch_ranking(aligned, online, target, state, logs)
         if config.prototype_entropy:
-            terms["prototype_entropy"] = self._prototype_entropy(student, target.tokens[0], is_object, state, logs)
+            terms["prototype_entropy"] = self._prototype_entropy(student, target.tokens[0], objects, state, logs)
         if state is not None and state.log_now:
             logs |= diagnostics.of_features(
                 [patches.flatten(0, 2) for patches in online.patches[:1]],
@@ -162,13 +168,16 @@ class DenseObjective(nn.Module):
 
     # ------------------------------------------------------------------ networks
 
-    def _branch(self, network: DenseNetwork, views: Sequence[Tensor], rows: Tensor, *, num_maps: int) -> Branch:
+    def _branch(
+        self, network: DenseNetwork, views: Sequence[Tensor], objects: Tensor, count: int, *, num_maps: int
+    ) -> Branch:
         """Run views of one size together.
 
         Args:
             network: student or teacher.
             views: (b, c, h, w) each, or of the images of one object alone.
-            rows: (b,) bool, images of one object.
+            objects: (o,) int64, places in the batch of images of one object.
+            count: images of the batch.
             num_maps: views whose patches are projected.
         """
         branch, needs_maps = Branch(), self.config.patch_alignment > 0 or self.config.patch_ranking > 0
@@ -181,8 +190,8 @@ class DenseObjective(nn.Module):
             parts = _cut(network.filtered(tokens), lengths)
             branch.filtered.extend(parts)
             if self.needs_images:
-                objects = [part.image if len(part.image) != len(rows) else part.image[rows] for part in parts]
-                branch.images.extend(_slices(network.project(torch.cat(objects)), [len(part) for part in objects]))
+                images = [part.image if len(part.image) != count else part.image[objects] for part in parts]
+                branch.images.extend(_slices(network.project(torch.cat(images)), [len(part) for part in images]))
             if needs_maps and first < num_maps:
                 maps = [part.patches for part in parts[: num_maps - first]]
                 branch.patches.extend(_slices(network.project(torch.cat(maps)), lengths[: len(maps)]))
@@ -203,7 +212,9 @@ class DenseObjective(nn.Module):
             epsilon=self.config.sk_epsilon,
             num_iterations=self.config.sk_iterations,
             log_domain=True,
-            reduce=None if state is None else state.combine,
+            # alone, an exchange would be a copy to the CPU and back
+            reduce=None if state is None or _process()[1] == 1 else state.combine,
+            is_finite=True,  # the projections are, and vectors of unit length are added
         )
 
     # ------------------------------------------------------------------ images
@@ -234,9 +245,14 @@ class DenseObjective(nn.Module):
         self._newest = target.images[0].detach()
         return terms
 
+    def _is_full(self) -> bool:
+        """Whether the queue is; it stays so, so that a GPU is asked no more."""
+        self._full = self._full or int(self.queued) == len(self.queue)
+        return self._full
+
     def _image_assignments(self, projections: Tensor, teacher: DenseNetwork, state: TrainState | None) -> Tensor:
         rows, count = projections, len(projections)
-        if len(self.queue) and int(self.queued) == len(self.queue):
+        if len(self.queue) and self._is_full():
             rank, processes = _process()
             rows = torch.cat((projections, self.queue[rank::processes].to(projections)))
         with torch.no_grad():
@@ -251,20 +267,27 @@ class DenseObjective(nn.Module):
             pairs = [(v, a) for a in (0, 1) for v in range(len(online.patches)) if v != a]
         else:
             pairs = list(GLOBAL_PAIRS) if config.patch_ranking and config.ranking_views == "aligned" else []
-        boxes = [source_boxes(view.matrices) for view in batch.geometry]
-        found = {}
+        # on the CPU, where matrices come from: which overlaps count decides about lengths, so a GPU would be waited for
+        boxes = [source_boxes(view.on_host) for view in batch.geometry]
+        arrays: list[NDArray[np.generic]] = []
         for v, a in pairs:
             inside = [overlap_boxes(boxes[i], boxes[j], self._sizes[i]) for i, j in ((v, a), (a, v))]
             valid = [covers_tokens(box, self._patch_size, config.min_roi_tokens) for box in inside]
             both = valid[0] & valid[1]
             # a place to look at where nothing may be used
             whole = [inside[k].new_tensor([0, 0, self._sizes[i], self._sizes[i]]) for k, i in enumerate((v, a))]
-            chosen = [torch.where(both[:, None], box, full) for box, full in zip(inside, whole, strict=True)]
+            chosen = [torch.where(both[:, None], box, full).numpy() for box, full in zip(inside, whole, strict=True)]
+            arrays += [*chosen, both.numpy(), np.flatnonzero(both.numpy())]
+        sent = send_all(arrays, batch.labels.device)
+        found = {}
+        for number, (v, a) in enumerate(pairs):
+            ours, theirs, _, places = sent[4 * number : 4 * number + 4]
             found[v, a] = Aligned(
-                unit(align_regions(online.patches[v], chosen[0], config.roi_size, self._patch_size)),
-                unit(align_regions(target.patches[a], chosen[1], config.roi_size, self._patch_size)),
-                chosen[1],
-                both,
+                unit(align_regions(online.patches[v], ours, config.roi_size, self._patch_size)),
+                unit(align_regions(target.patches[a], theirs, config.roi_size, self._patch_size)),
+                theirs,
+                np.asarray(arrays[4 * number + 2], dtype=np.bool_),
+                places,
             )
         return found
 
@@ -284,12 +307,12 @@ class DenseObjective(nn.Module):
         losses = []
         for (_, a), pair in aligned.items():
             if a in whole:
-                cells = align_regions(whole[a], pair.boxes, self.config.roi_size, self._patch_size)[pair.valid]
+                cells = align_regions(whole[a], pair.boxes, self.config.roi_size, self._patch_size)[pair.places]
                 assigned = (cells / cells.sum(dim=-1, keepdim=True)).flatten(0, 2)
             else:
-                logits = teacher.assignment_logits(pair.target[pair.valid].flatten(0, 2))
+                logits = teacher.assignment_logits(pair.target[pair.places].flatten(0, 2))
                 assigned = self._assignments(logits, state)
-            losses.append(self.assignment(student.assignment_logits(pair.online[pair.valid].flatten(0, 2)), assigned))
+            losses.append(self.assignment(student.assignment_logits(pair.online[pair.places].flatten(0, 2)), assigned))
         return torch.stack(losses).mean()
 
     def _patch_ranking(
@@ -304,24 +327,25 @@ class DenseObjective(nn.Module):
         scores: list[Tensor] = []
         wanted: list[Tensor] = []
         for a, b in GLOBAL_PAIRS:
+            valid = np.ones(len(partners), dtype=np.bool_)
             if self.config.ranking_views == "same":
                 ours, theirs = online.patches[a], self._target_features(target, a)
-                valid = torch.ones_like(partners, dtype=torch.bool)
             else:
                 pair = aligned[a, b]
                 ours, theirs, valid = pair.online, pair.target, pair.valid & pair.valid[partners]
                 if self.config.ranking_targets == "backbone":
                     whole = self._target_features(target, b)
                     theirs = unit(align_regions(whole, pair.boxes, self.config.roi_size, self._patch_size))
+            first, second = send_all((np.flatnonzero(valid), partners[valid]), ours.device)
             for features, made in ((ours, scores), (theirs, wanted)):
                 flat = features.flatten(1, 2)
-                made.append(patch_similarity(flat[valid], flat[partners[valid]]).flatten(1))
+                made.append(patch_similarity(flat[first], flat[second]).flatten(1))
         p, q = torch.cat(scores), torch.cat(wanted)
         if self.config.ranking_subsample is not None and self.config.ranking_subsample < p.shape[1]:
             drawn = self._generator("patch pairs", state).choice(
                 p.shape[1], self.config.ranking_subsample, replace=False
             )
-            chosen = torch.from_numpy(drawn).to(p.device)
+            chosen = send(drawn, p.device)
             p, q = p[:, chosen], q[:, chosen]
         if state is not None and state.log_now:
             logs |= diagnostics.of_ranking(p, q, self.config.ranking_floor, self.config.ranking_margin)
@@ -334,15 +358,16 @@ class DenseObjective(nn.Module):
             return target.patches[view]
         return unit(target.tokens[view].patches)
 
-    def _partners(self, images: Tensor, state: TrainState | None) -> Tensor:
-        """(b,) another image of the batch for each."""
+    def _partners(self, images: Tensor, state: TrainState | None) -> NDArray[np.int64]:
+        """(b,) another image of the batch for each, on the CPU."""
         b = len(images)
         if self.config.ranking_pairs == "random":
             shift = int(self._generator("image pairs", state).integers(1, b))
-            return (torch.arange(b, device=images.device) + shift) % b
+            return np.asarray((np.arange(b) + shift) % b, dtype=np.int64)
         with without_autocast(images):  # neighbors differ in digits that half precision does not have
             features = unit(promote(images))
-            return (features @ features.T).fill_diagonal_(-torch.inf).argmax(dim=1)
+            nearest = (features @ features.T).fill_diagonal_(-torch.inf).argmax(dim=1)
+        return np.asarray(nearest.cpu().numpy(), dtype=np.int64)
 
     def _generator(self, purpose: str, state: TrainState | None) -> np.random.Generator:
         return keyed_generator(self.config.seed, f"cotap {purpose}", 0 if state is None else state.step, _process()[0])
@@ -351,12 +376,12 @@ class DenseObjective(nn.Module):
         self,
         student: DenseNetwork,
         tokens: Tokens,
-        is_object: Tensor,
+        objects: Tensor,
         state: TrainState | None,
         logs: dict[str, Tensor],
     ) -> Tensor:
         assert student.filter is not None  # the config sees to it
-        maps = tokens.patches[is_object].float().permute(0, 3, 1, 2)
+        maps = tokens.patches[objects].float().permute(0, 3, 1, 2)
         pooled = F.adaptive_avg_pool2d(maps, student.filter.kernel).permute(0, 2, 3, 1).flatten(1)
         if self.config.prototype_gather:
             pooled = gather_batch(pooled)

@@ -30,7 +30,13 @@ from labelkit.losses.freematch import AdaptiveThreshold, FairnessLoss, PseudoLab
 from labelkit.losses.mean_teacher import SquaredConsistency
 from labelkit.methods.few_labels.averaged_student import ObjectiveStudent
 from labelkit.methods.few_labels.recipe import student_views
-from labelkit.methods.few_labels.students import StudentClock, StudentNetworks, StudentObjective, logits_of
+from labelkit.methods.few_labels.students import (
+    StudentClock,
+    StudentNetworks,
+    StudentObjective,
+    labeled_and_others,
+    logits_of,
+)
 from labelkit.models.batch_norm import batch_statistics
 
 
@@ -95,10 +101,10 @@ class FreeMatchObjective(StudentObjective):
             advice: (u, k) another network's probabilities for the weak views of the unlabeled rows, averaged with the
                 student's.
         """
-        student, labeled = networks.student, batch.labels >= 0
+        student, (labeled, unlabeled) = networks.student, labeled_and_others(batch)
         weak, strong = batch.views[0], batch.views[1]
-        count, others = int(labeled.sum()), int((~labeled).sum())
-        logits = logits_of(student, torch.cat([weak[labeled], weak[~labeled], strong[~labeled]]))[0]
+        count, others = len(labeled), len(unlabeled)
+        logits = logits_of(student, torch.cat([weak[labeled], weak[unlabeled], strong[unlabeled]]))[0]
         own, weak_logits, strong_logits = torch.split(logits, [count, others, others])
         mean_count = max(clock.mean_count(count), 1.0)
         cross_entropy = self.label_loss(own, batch.labels[labeled]) * (count / mean_count)

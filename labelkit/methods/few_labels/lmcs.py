@@ -57,7 +57,13 @@ from labelkit.methods.few_labels.recipe import (
     teacher_decay,
 )
 from labelkit.methods.few_labels.searches import search_critical
-from labelkit.methods.few_labels.students import StudentClock, StudentNetwork, StudentNetworks, logits_of
+from labelkit.methods.few_labels.students import (
+    StudentClock,
+    StudentNetwork,
+    StudentNetworks,
+    labeled_and_others,
+    logits_of,
+)
 from labelkit.models.batch_norm import batch_statistics
 from labelkit.models.composition import ComposedNetwork
 from labelkit.models.ema import EMATeacher, StudentChain
@@ -287,13 +293,13 @@ class LMCS(Method[LMCSConfig]):
 
     def training_step(self, batch: Batch) -> StepOutput:
         """Return the loss of the objective, and the difference to the guide."""
-        config, others = self.config, batch.labels < 0
+        config, (_, others) = self.config, labeled_and_others(batch)
         networks = StudentNetworks(self.network, self.chain.teacher)
         clock = StudentClock.of(self._state)
         weight = config.guidance_weight * config.unlabeled_weight
         weight *= min(1.0, clock.step / (config.unlabeled_ramp * config.steps)) if config.unlabeled_ramp else 1.0
         wanted = config.guidance == "guess" or (config.guidance == "consistency" and weight > 0)
-        if not (wanted and self.guide.is_ready and bool(others.any())):
+        if not (wanted and self.guide.is_ready and len(others)):
             return self.objective(batch, networks, clock)
         said = self.guide.logits(batch.views[0][others], batch.sample_index[others])
         if config.guidance == "guess":

@@ -73,7 +73,7 @@ class MeanTeacherObjective(StudentObjective):
         """Return the loss, gradients for the student alone."""
         labels = batch.labels
         labeled = labels >= 0
-        count = int(labeled.sum())
+        count = int((batch.on_host.labels >= 0).sum())
         heads = logits_of(networks.student, batch.views[0])
         mean_count = max(clock.mean_count(count), 1.0)
         norm = len(labels) if self._class_norm == "batch" else mean_count

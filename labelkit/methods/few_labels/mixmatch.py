@@ -37,6 +37,7 @@ from labelkit.methods.few_labels.students import (
     StudentNetwork,
     StudentNetworks,
     StudentObjective,
+    labeled_and_others,
     logits_of,
 )
 from labelkit.models.batch_norm import batch_statistics
@@ -126,9 +127,9 @@ class MixMatchObjective(StudentObjective):
         Raises:
             ValueError: another mix of rows.
         """
-        student, labeled = networks.student, batch.labels >= 0
+        student, (labeled, unlabeled) = networks.student, labeled_and_others(batch)
         first, second = batch.views[0], batch.views[1]
-        images, others = first[labeled], (first[~labeled], second[~labeled])
+        images, others = first[labeled], (first[unlabeled], second[unlabeled])
         rows = len(images)
         if len(others[0]) not in (0, rows):
             raise ValueError(f"{rows} labeled rows beside {len(others[0])} others, must be as many")

@@ -177,6 +177,7 @@ class Snowball(Method[SnowballConfig]):
         self._planned = 0  # later phases decided on so far
         self._started = 0  # step at which the networks were new
         self._exhausted = False
+        self._fresh: tuple[int, bool] | None = None  # of which phase, and whether it began with new networks
         self._errors: list[float | None] = [None, None]  # by validation: of the last phase, and generation
 
     def attach(self, inputs: RunInputs) -> None:
@@ -227,7 +228,7 @@ class Snowball(Method[SnowballConfig]):
             fresh = build_student(config, self.data, self.num_classes, num_heads=config.num_heads, seed=seed)
             self.network.load_state_dict(fresh.state_dict())
             self.chain.restart(self.network)
-            self.chain.has_master.fill_(False)
+            self.chain.forget_master()
             state.reset_optimizer()
             self._started = state.step
         elif state.phase and config.master and self.chain.master is None:
@@ -291,8 +292,12 @@ class Snowball(Method[SnowballConfig]):
 
     def _is_fresh(self, state: TrainState) -> bool:
         """Whether the running phase began with new networks."""
-        later = int(self.growth.generation) > 1 and int(self.growth.iteration) == 1
-        return state.phase > 0 and self.config.reinit == "generation" and later
+        if state.phase == 0 or self.config.reinit != "generation":
+            return False
+        if self._fresh is None or self._fresh[0] != state.phase:  # growth moves between phases alone
+            later = int(self.growth.generation) > 1 and int(self.growth.iteration) == 1
+            self._fresh = state.phase, later
+        return self._fresh[1]
 
     def headline(self) -> StudentNetwork:
         """The master if there is one, else the teacher."""

@@ -174,12 +174,12 @@ class PairGeometry:
         is_linked, links = (batch.links >= 0)[:, None, None], batch.links.clamp(min=0)
         same = torch.eye(3, device=first.device)
         with without_autocast(first):  # a product in half precision moves points by .006, and fits into no solve
-            homographies = torch.linalg.solve(second, torch.where(is_linked, over[links], same) @ first)
+            homographies = torch.linalg.solve_ex(second, torch.where(is_linked, over[links], same) @ first).result
         if not self._align:
             homographies = torch.where(is_linked, same, homographies)
         masks = []
         for side, matrices in enumerate((first, second)):
-            points, inside = move_points(keypoints[links, :, side], torch.linalg.inv(matrices))
+            points, inside = move_points(keypoints[links, :, side], torch.linalg.inv_ex(matrices).inverse)
             mask = keypoint_masks(points, inside & present[links], size, sigma=self._sigma, clip=self._clip)
             masks.append(torch.where(is_linked, mask, 1.0))
         return homographies, (masks[0], masks[1])

@@ -51,6 +51,9 @@ class MemoryBank(nn.Module):
         self.embeddings: Tensor = nn.Buffer(torch.zeros(size, embed_dim))
         self.rows: Tensor = nn.Buffer(torch.full((size,), -1, dtype=torch.int64))
         self.position: Tensor = nn.Buffer(torch.zeros((), dtype=torch.int64))
+        # filled entries, which are the first ones, without waiting for a GPU at every step; None: to be read
+        self._filled: int | None = 0
+        self.register_load_state_dict_post_hook(_read_again)  # type: ignore[no-untyped-call] # torch does not say
 
     def __len__(self) -> int:
         """Return q."""
@@ -73,12 +76,12 @@ class MemoryBank(nn.Module):
         self.embeddings[own] = embeddings.detach().to(self.embeddings.dtype)
         self.rows[own] = rows
         self.position.copy_((self.position + len(rows)) % len(self))
+        if self._filled is None:  # this batch included
+            self._filled = int((self.rows >= 0).sum())
+        else:
+            self._filled = min(self._filled + len(rows), len(self))
         # copies: the next batch overwrites entries that this one's backward pass still needs
-        filled = self.rows >= 0
-        if bool(filled.all()):
-            return MemoryView(self.embeddings.clone(), self.rows.clone(), own)
-        place = filled.cumsum(0) - 1
-        return MemoryView(self.embeddings[filled], self.rows[filled], place[own])
+        return MemoryView(self.embeddings[: self._filled].clone(), self.rows[: self._filled].clone(), own)
 
     @torch.no_grad()
     def refill(self, embeddings: Tensor, rows: Tensor) -> None:
@@ -93,3 +96,11 @@ class MemoryBank(nn.Module):
         self.embeddings[: len(rows)] = embeddings.to(self.embeddings)
         self.rows[: len(rows)] = rows.to(self.rows.device)
         self.position.fill_(len(rows) % len(self))
+        self._filled = len(rows)
+
+
+def _read_again(bank: nn.Module, keys: object) -> None:
+    """After a checkpoint was loaded: what was known of its buffers no longer holds."""
+    del keys
+    assert isinstance(bank, MemoryBank)
+    bank._filled = None

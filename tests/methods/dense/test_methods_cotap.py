@@ -233,7 +233,7 @@ def test_nearest_images_are_found_in_single_precision_under_autocast(dtype: torc
     with torch.autocast("cpu", dtype=torch.bfloat16):
         found = method.objective._partners(images, None)
     exact = torch.nn.functional.normalize(images.double(), dim=1)
-    assert torch.equal(found, (exact @ exact.T).fill_diagonal_(-1).argmax(dim=1))
+    assert found.tolist() == (exact @ exact.T).fill_diagonal_(-1).argmax(dim=1).tolist()
 
 
 def test_the_target_stays_where_its_decay_is_one() -> None:
