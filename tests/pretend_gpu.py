@@ -42,7 +42,8 @@ aten = torch.ops.aten
 #: Operations that a host waits for, whatever they are given.
 _WAITS = {
     "_linalg_check_errors", "_local_scalar_dense", "bincount", "equal", "masked_select", "nonzero",
-    "unique_consecutive", "unique_dim", "_unique2", "linalg_eigh", "_linalg_eigh", "_linalg_svd", "linalg_lstsq", "histc",
+    "unique_consecutive", "unique_dim", "_unique2", "linalg_eigh", "_linalg_eigh", "_linalg_svd",
+    "linalg_lstsq", "histc",
 }  # fmt: skip
 #: Operations whose order of additions differs from time to time (``torch.use_deterministic_algorithms``).
 _UNORDERED = {

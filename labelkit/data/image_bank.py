@@ -13,7 +13,7 @@ from torch import Tensor
 
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.decode import BadImage, Channels
-from labelkit.data.sending import send
+from labelkit.data.sending import send, send_tensor
 from labelkit.data.views.resizing import resize_images
 from labelkit.data.workers import Reader
 from labelkit.errors import DatasetError
@@ -21,6 +21,7 @@ from labelkit.percent import percent
 
 SMALL_SIDE: Final = 64
 MAX_BAD_SHOWN: Final = 10
+GPU_SHARE: Final = 0.25  # of its free memory, that images may take
 _READ_CHUNK: Final = 64
 
 
@@ -47,7 +48,8 @@ class ImageBank:
         rows: int64, rows that can be read, increasing.
         listed_rows: int64, ``rows`` and the bad ones.
         bad: reason of each row that cannot be read.
-        images: (len(listed_rows), channels, h, w) uint8 on ``device``, bad ones black; or ``None``.
+        images: (len(listed_rows), channels, h, w) uint8, bad ones black; or ``None``. They are on ``device``, or on the
+            CPU if they would take more than a quarter of a GPU's free memory; batches are the same.
         image_size: height and width of the originals if all are equal, else ``None``.
 
     Raises:
@@ -80,7 +82,8 @@ class ImageBank:
         self.rows = self.listed_rows[[row not in self.bad for row in self.listed_rows.tolist()]]
         self.images: Tensor | None = None
         if pixels is not None:
-            self.images = _to_base_size(pixels, base_size, memory_limit_bytes).to(self.device)
+            images = _to_base_size(pixels, base_size, memory_limit_bytes)
+            self.images = images.to(self.device) if _has_room(self.device, images.nbytes) else images
         self._reader: tuple[int, Reader] | None = None
         self._slots = np.full(len(dataset), -1, dtype=np.int64)
         self._slots[self.listed_rows] = np.arange(len(self.listed_rows))
@@ -171,7 +174,14 @@ class ImageBank:
         slots = self._slots[rows]
         if bool((slots < 0).any()):
             raise ValueError(f"row {int(rows[slots < 0][0])} is not in the bank")
+        if self.images.device != self.device:  # a GPU without room for them
+            return send_tensor(self.images[torch.from_numpy(slots)], self.device)
         return self.images[send(slots, self.device)]
+
+
+def _has_room(device: torch.device, size: int) -> bool:
+    """Whether that many bytes leave a GPU enough for a network."""
+    return device.type != "cuda" or size <= torch.cuda.mem_get_info(device)[0] * GPU_SHARE
 
 
 def _to_base_size(pixels: NDArray[np.uint8], base_size: int | None, memory_limit_bytes: int) -> Tensor:

@@ -73,6 +73,7 @@ class Runtime:
         waits = InitProcessGroupKwargs(timeout=LONGEST_WAIT)
         self._accelerator = Accelerator(cpu=use_cpu, mixed_precision=mixed, kwargs_handlers=[waits])
         self.device: torch.device = self._accelerator.device if chosen.index is None else chosen
+        self._is_half = precision != "float32"
         self.rank: int = self._accelerator.process_index
         self.world_size: int = self._accelerator.num_processes
 
@@ -104,6 +105,11 @@ class Runtime:
         shared = [text]
         broadcast_object_list(shared)
         return shared[0]
+
+    @property
+    def is_slow_to_ask(self) -> bool:
+        """Whether an exchange between processes makes them wait for their GPUs."""
+        return self.world_size > 1 and self.device.type == "cuda"
 
     def any_of(self, flags: Sequence[bool]) -> list[bool]:
         """For each flag, whether it is set on any process; one exchange for all."""
@@ -161,6 +167,9 @@ class Runtime:
     def prepare(self, module: T) -> T:
         """Move to the device; under a process group, wrap so that gradients are averaged."""
         module = module.to(self.device)
+        if self.device.type == "cuda" and self._is_half:
+            # half-precision convolutions of NVIDIA's work on channels that are last; others would be copied each time
+            module = module.to(memory_format=torch.channels_last)
         if self.world_size == 1:
             return module
         # torch's own mark for what a process need not be sent at every step

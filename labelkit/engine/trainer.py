@@ -6,7 +6,7 @@ import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 import torch
@@ -31,6 +31,9 @@ from labelkit.engine.saving import Clock, Progress, RunParts
 from labelkit.engine.schedules import LearningRate
 from labelkit.engine.signals import SignalWatch
 from labelkit.errors import ConfigError, DivergenceError, Interrupted
+
+#: Steps between two times that processes with GPUs ask each other whether to stop or to save.
+ASK_EVERY: Final = 8
 
 
 class Report(Protocol):
@@ -322,8 +325,11 @@ class Trainer:
     def _stop_or_save(self, *, end_of_epoch: bool) -> bool:
         """Write a checkpoint when one is due; True if the run is to stop here without an error."""
         due = self._signals.checkpoint or time.monotonic() - self._last_save > 60 * self.config.checkpoint_every_minutes
-        # processes see signals and clocks at slightly different steps: they decide together
-        asked, due = self.runtime.any_of([self._signals.stop is not None, due])
+        if self.runtime.is_slow_to_ask and self.clock.step % ASK_EVERY and not end_of_epoch:
+            asked = due = False  # all count the same steps, so that none asks alone
+        else:
+            # processes see signals and clocks at slightly different steps: they decide together
+            asked, due = self.runtime.any_of([self._signals.stop is not None, due])
         if asked or self._stop_reached():
             self._check_sound()
             self.save(best=False)

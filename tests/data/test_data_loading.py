@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from labelkit.data import image_bank
 from labelkit.data.batch import Batch
 from labelkit.data.datasets import ArraySource, ImageDataset
 from labelkit.data.eval_loader import EvalLoader
@@ -511,3 +512,18 @@ def test_passes_share_what_reads_images_but_not_at_the_same_time(folder: Path) -
     images += [batch.images for batch in first]
     for found in (images, images_between):
         assert all(torch.equal(a, b) for a, b in zip(whole, found, strict=True))
+
+
+def test_images_that_a_gpu_has_no_room_for_stay_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda = torch.device("cuda", 0)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (4000, 10_000))
+    assert image_bank._has_room(cuda, 1000)
+    assert not image_bank._has_room(cuda, 1001)
+    assert image_bank._has_room(torch.device("cpu"), 10**15)
+    bank = ImageBank(load_dataset("digits", data_root=Path("data")).select(np.arange(8)), channels=1)
+    expected = bank.gather(np.array([3, 1]))
+    bank.device = cuda
+    sent = []
+    monkeypatch.setattr(image_bank, "send_tensor", lambda values, device: sent.append(device) or values)
+    assert torch.equal(bank.gather(np.array([3, 1])), expected)
+    assert sent == [cuda]

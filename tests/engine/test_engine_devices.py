@@ -271,3 +271,17 @@ def test_an_operation_that_differs_each_time_is_named(on_cuda: Callable[..., Run
 def test_a_device_of_another_kind_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="must be one of auto, cpu, cuda, cuda:NUMBER, mps"):
         DeviceOption(device=text)
+
+
+@pytest.mark.parametrize(("precision", "last"), [("float32", False), ("bf16", True), ("fp16", True)])
+def test_half_precision_on_a_gpu_has_channels_last(
+    on_cuda: Callable[..., Runtime], monkeypatch: pytest.MonkeyPatch, precision: str, last: bool
+) -> None:
+    module = torch.nn.Conv2d(3, 4, 3)
+    move = torch.nn.Module.to
+    monkeypatch.setattr(
+        torch.nn.Module, "to", lambda self, *where, **how: self if where else move(self, **how)
+    )  # there is no GPU to move it to
+    prepared = on_cuda(precision=precision).prepare(module)
+    assert prepared.weight.is_contiguous(memory_format=torch.channels_last) == last
+    assert on_cuda(precision="float32").prepare(torch.nn.Conv2d(3, 4, 3)).weight.is_contiguous()

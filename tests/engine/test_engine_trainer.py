@@ -503,3 +503,13 @@ def test_tensorboard_gets_the_same_numbers(tmp_path: Path, trainers: MakeTrainer
     events.Reload()
     logged = [(event.step, event.value) for event in events.Scalars("epoch/loss")]
     assert logged == [(line["step"], pytest.approx(line["loss"])) for line in _metrics(tmp_path / "run")]
+
+
+def test_processes_with_gpus_ask_each_other_seldom(trainers: MakeTrainer, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    trainer = trainers(batch_size=4, epochs=2)  # 16 steps an epoch
+    any_of = trainer.runtime.any_of
+    monkeypatch.setattr(Runtime, "is_slow_to_ask", True)
+    trainer.runtime.any_of = lambda flags: asked.append(trainer.clock.step) or any_of(flags)
+    trainer.fit()
+    assert asked == [8, 16, 24, 32]
