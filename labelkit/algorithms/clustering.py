@@ -37,6 +37,8 @@ from labelkit.algorithms.row_blocks import (
 
 # Distances held while drawing starting centroids for several restarts together: 64 MB in float32.
 _SEED_NUMBERS = 1 << 24
+# Rounds of classes that change places; two are rare.
+_MOST_EXCHANGES = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +156,7 @@ def semi_supervised_kmeans(
     num_inits: int = 10,
     max_iter: int = 100,
     tol: float = 1e-4,
+    exchange: bool = False,
 ) -> SemiSupervisedClustering:
     """Partition unlabeled rows while labeled rows stay with their class.
 
@@ -172,6 +175,11 @@ def semi_supervised_kmeans(
     of the unlabeled rows, less the centroids that match the classes best. It is kept if its inertia
     is lower.
 
+    A few labeled rows weigh little: a class may end with the rows of another, and its own rows as a
+    cluster without labels. ``exchange`` gives the classes, after the restarts, those centroids that
+    their labeled rows are nearest to in sum (one each), iterates again, and repeats this while the
+    inertia falls.
+
     Args:
         unlabeled: (n_u, d) rows, used as they are: normalize before, if wanted.
         labeled: (n_l, d) rows; n_l may be 0, which is k-means.
@@ -182,6 +190,7 @@ def semi_supervised_kmeans(
         num_inits: restarts; the one of lowest inertia is kept, the first of equals.
         max_iter: assignments per restart, at most.
         tol: stop when ``(sum of centroid shifts)^2 < tol``, in squared units of the rows.
+        exchange: let classes change places with other clusters in the end, which is not in the source.
 
     Returns:
         The partition of lowest inertia seen, over all iterations of all restarts.
@@ -235,6 +244,8 @@ def semi_supervised_kmeans(
         if num_classes and num_clusters <= len(rows) and (sizes == 1).any():
             run = _lloyd(problem, _start_at_means(problem, class_means, generator, num_inits))
             best = run if run.inertia < best.inertia else best
+    if exchange and num_classes:
+        best = _exchanged(problem, class_means, best)
     class_of_cluster = np.full(num_clusters, -1, dtype=np.int64)
     class_of_cluster[:num_classes] = classes
     return SemiSupervisedClustering(
@@ -245,6 +256,25 @@ def semi_supervised_kmeans(
         inertia=best.inertia,
         num_iterations=best.num_iterations,
     )
+
+
+def _exchanged(problem: _Problem, class_means: NDArray[np.float64], best: Clustering) -> Clustering:
+    """Give each class the centroid that its labeled rows are nearest to, one each, as long as the inertia falls."""
+    from scipy.optimize import linear_sum_assignment
+
+    num_classes = len(class_means)
+    for _ in range(_MOST_EXCHANGES):
+        centroids = best.centroids
+        # up to what does not depend on the centroid, the squared distances of the labeled rows of a class
+        apart = (centroids**2).sum(axis=1) - 2 * class_means @ centroids.T
+        _, taken = linear_sum_assignment(problem.fixed_counts[:num_classes, None] * apart)
+        if (taken == np.arange(num_classes)).all():
+            break
+        run = _lloyd(problem, np.concatenate([centroids[taken], np.delete(centroids, taken, axis=0)]))
+        if run.inertia >= best.inertia:
+            break
+        best = run
+    return best
 
 
 def _start_at_means(

@@ -4,8 +4,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from labelkit.algorithms.clustering import kmeans, nearest_centroids, semi_supervised_kmeans, spherical_kmeans
+from labelkit.algorithms.clustering import (
+    SemiSupervisedClustering,
+    kmeans,
+    nearest_centroids,
+    semi_supervised_kmeans,
+    spherical_kmeans,
+)
 from numpy.typing import NDArray
+from scipy.optimize import linear_sum_assignment
 from sklearn.cluster import KMeans
 from sklearn.datasets import load_digits
 from threadpoolctl import threadpool_limits
@@ -404,3 +411,29 @@ def test_a_row_far_from_all_others_stays_a_group_of_its_own(rng: np.random.Gener
     rows = np.concatenate([rng.normal(size=(40, 3)), [[1000.0, 0, 0]]])
     found = semi_supervised_kmeans(rows[10:], rows[:10], np.zeros(10, int), 2, generator=np.random.default_rng(0))
     assert np.bincount(found.unlabeled_ids).tolist() == [30, 1]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_classes_that_change_places_lower_the_inertia_and_lie_at_their_labels(
+    digits: tuple[Array, Array], seed: int
+) -> None:
+    rows, labels = digits
+    rows = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    rng = np.random.default_rng(seed)
+    known = np.concatenate([rng.permutation(np.flatnonzero(labels == label))[:5] for label in range(0, 10, 2)])
+    free = np.setdiff1d(np.arange(len(rows)), known)
+
+    def grouped(exchange: bool) -> SemiSupervisedClustering:
+        generator = np.random.default_rng(seed)
+        return semi_supervised_kmeans(
+            rows[free], rows[known], labels[known], 14, generator=generator, num_inits=3, exchange=exchange
+        )
+
+    plain, exchanged = grouped(False), grouped(True)
+    apart = ((rows[known][:, None] - exchanged.centroids) ** 2).sum(axis=2)
+    cost = np.stack([apart[labels[known] == label].sum(axis=0) for label in range(0, 10, 2)])
+
+    assert exchanged.inertia <= plain.inertia
+    # no other choice of one centroid for each class is nearer to the labeled rows
+    best = cost[linear_sum_assignment(cost)].sum()
+    assert np.trace(cost[:, :5]) == pytest.approx(best)
