@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import ClassVar
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from labelkit.config.base import option
 from labelkit.config.memory import MemoryConfig
@@ -25,6 +25,11 @@ class StartConfig(MemoryConfig):
         "kept. Default: none, which gives groups without names.",
         json_schema_extra=option("Labels", preset=False),
     )
+    label_column: str | None = Field(
+        None,
+        description="Column of the CSV of --labels that holds the labels; default: label, class or category.",
+        json_schema_extra=option("Labels", preset=False),
+    )
     out: Path | None = Field(
         None, description="Folder to write; default: PHOTOS-labeled.", json_schema_extra=option("Output", preset=False)
     )
@@ -41,3 +46,9 @@ class StartConfig(MemoryConfig):
         description="Say what would be done and how long it takes; write nothing.",
         json_schema_extra=option("Run"),
     )
+
+    @model_validator(mode="after")
+    def _column_of_a_table(self) -> StartConfig:
+        if self.label_column is not None and self.labels is None:
+            raise ValueError("--label-column names a column of --labels FILE")
+        return self

@@ -15,13 +15,16 @@ from labelkit.stages.read.label_files import LabeledImages, placed_csv
 GIVEN, NEXT = "given.csv", "next.csv"
 
 
-def collect_labels(folder: Path, labels: Path | None, dataset: ImageDataset) -> dict[int, str]:
+def collect_labels(
+    folder: Path, labels: Path | None, dataset: ImageDataset, label_column: str | None = None
+) -> dict[int, str]:
     """Return the label of each photo that has one, by place in the listing; later sources win.
 
     Args:
         folder: of ``start``; may not exist.
         labels: a CSV of the user; ``None`` for none.
         dataset: the photos.
+        label_column: header of the column of labels in the CSV of the user; ``None`` for the usual one.
 
     Raises:
         DatasetError: a file cannot be used, or names photos that are not there.
@@ -41,7 +44,7 @@ def collect_labels(folder: Path, labels: Path | None, dataset: ImageDataset) -> 
     if gone:
         current_progress().warning(f"{gone} labels are of photos that are gone: they are left out")
     if labels is not None:
-        fresh = placed_csv(labels, images)
+        fresh = placed_csv(labels, images, label_column)
         changed = sum(known.get(place, text) != text for place, text in fresh.items())
         if changed:
             current_progress().warning(f"{labels}: {changed} photos had another label before; the new one is taken")

@@ -82,7 +82,7 @@ def start(config: StartConfig) -> SimpleResult:
     folder = config.out or photos.with_name(f"{photos.name}-labeled")
     _check_folder(folder, photos)
     record = Record.read(folder)
-    labels = collect_labels(folder, config.labels, dataset)
+    labels = collect_labels(folder, config.labels, dataset, config.label_column)
     if config.num_classes is not None and config.num_classes < len(set(labels.values())):
         problem = f"{config.num_classes} is fewer than the {len(set(labels.values()))} classes that have labels"
         raise ConfigError("--num-classes", problem, "Choose more, or leave it out.")

@@ -95,10 +95,12 @@ def _sentences(
     unlabeled = len(rows) - counts["given"]
     if "answer" in told:
         right = round(sum(answered))
+        guesses = [float(row[3]) for row in rows if row[2] == "unsure" and row[3]]
         said.append(
             f"{len(answered)} of {unlabeled} photos without a label are answered at confidence "
             f"{config.min_confidence:g} or more ({counts['known']} known classes, {counts['new']} new groups); "
-            f"expect about {right} of these to be right. The other {counts['unsure']} are unsure."
+            f"expect about {right} of these to be right. The other {counts['unsure']} are unsure: about "
+            f"{round(sum(guesses))} of the guesses for them are right."
         )
     elif counts["given"] == len(rows):
         said.append("Every photo has a label already: nothing is left to answer.")
@@ -111,16 +113,20 @@ def _sentences(
             f"Label next: the {len(told['suggest']['images'])} photos in {following}. Fill in its column label, and "
             "call the same command again."
         )
-    spare, odd = told["duplicates"]["spare_images"], told["odd"]["odd_images"]
-    if spare or odd:
-        said.append(
-            f"{spare} photos are copies of others ({made[0].parent / 'duplicates.csv'}), and {odd} are odd: blank, "
-            f"dark, blurred, tiny or unlike all others ({made[0].parent / 'odd.csv'})."
-        )
-    else:
-        said.append("No photo is a copy of another, and none is odd.")
+    said.append(_findings_sentence(told, made[0].parent))
     said.append(f"The table is {table}, the page to look at is {page}.")
     return said
+
+
+def _findings_sentence(told: Mapping[str, Mapping[str, Any]], folder: Path) -> str:
+    spare, odd = told["duplicates"]["spare_images"], told["odd"]["odd_images"]
+    bursts = told["duplicates"]["pairs"]["burst"]
+    if not (spare or bursts or odd):
+        return "No photo is a copy of another, and none is odd."
+    return (
+        f"{spare} photos are copies of others, {bursts} pairs show the same scene ({folder / 'duplicates.csv'}), and "
+        f"{odd} photos are odd: blank, dark, blurred, tiny or unlike all others ({folder / 'odd.csv'})."
+    )
 
 
 def _classes_sentence(config: StartConfig, groups: Mapping[str, Any], rows: Sequence[tuple[str, str, str, str]]) -> str:
@@ -128,4 +134,5 @@ def _classes_sentence(config: StartConfig, groups: Mapping[str, Any], rows: Sequ
     if config.num_classes is not None:
         return f"{len(rows)} photos in {used} groups, as many as you asked for."
     low, high = groups["interval"]
-    return f"{len(rows)} photos in {used} classes; the true number is likely between {low} and {high}."
+    more = ", or larger if you labeled the most frequent classes" if any(row[2] == "given" for row in rows) else ""
+    return f"{len(rows)} photos in {used} classes; the true number is likely between {low} and {high}{more}."

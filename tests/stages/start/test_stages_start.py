@@ -76,6 +76,24 @@ def test_photos_and_a_few_labels_become_a_table(
     assert "labelkit discover categories --index" in told.err
 
 
+def test_labels_may_stand_in_a_column_of_another_name(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    known = tmp_path / "known.csv"
+    known.write_text("file;product\n" + "".join(f"{i:03d}.png;{color(f'{i:03d}.png')}\n" for i in (0, 1, 3, 4)))
+
+    assert main(["start", str(photos), "--labels", str(known), "--backbone", "pixels", "--dry-run"]) == 3
+    assert "--label-column" in capsys.readouterr().err
+    words = ["start", str(photos), "--labels", str(known), "--label-column", "product", "--backbone", "pixels"]
+    assert main([*words, "--num-classes", "3"]) == 0
+
+    rows = table(tmp_path / "photos-labeled")
+    assert [rows[f"{i:03d}.png"]["label"] for i in (0, 1, 3, 4)] == ["red", "green", "red", "green"]
+    unsure = [float(row["confidence"]) for row in rows.values() if row["kind"] == "unsure"]
+    told = capsys.readouterr().out
+    assert not unsure or f"about {round(sum(unsure))} of the guesses for them are right" in " ".join(told.split())
+
+
 def test_without_labels_photos_are_grouped(photos: Path, tmp_path: Path) -> None:
     run(photos)
 
