@@ -17,6 +17,7 @@ def start(
     photos: str | PathLike[str],
     max_memory: str | None = ...,
     labels: str | PathLike[str] | None = ...,
+    label_column: str | None = ...,
     out: str | PathLike[str] | None = ...,
     backbone: str = ...,
     num_classes: int | None = ...,
