@@ -5,8 +5,8 @@
 
 A case is some of the classes of a store (2, 5, 10, ... or all), equally large or cut to a long tail, with labels in
 none, a third, half or all of them: 20 labels in all, or 5, 20 or 50 % of each class. Each store is for choosing the
-method or for reporting, never both. A store is PATH, or NAME=PATH:TABLE with classes from a table ``path,label``;
-``digits`` are the pixels of the digits.
+method or for reporting, never both. A store is PATH, or NAME=PATH:TABLE with classes from a table ``path,label``, and
+rows that are not in it are left out; ``digits`` are the pixels of the digits.
 
 The lines say how often the interval holds the true number, its width (high / low, the median), and the median of
 |log(estimate / truth)|: for ours, for each of its two kinds of evidence alone, with ``--rivals`` for the published
@@ -63,7 +63,8 @@ def read(word: str) -> Rows:
                 truth = labels_to_use(Path(table), store, np.arange(store.n, dtype=np.int64), own_labels=False).labels
     x = np.asarray(x, dtype=np.float32)
     unit = x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12)
-    return Rows(name or Path(path).stem, unit, np.unique(truth, return_inverse=True)[1])
+    known = truth >= 0
+    return Rows(name or Path(path).stem, unit[known], np.unique(truth[known], return_inverse=True)[1])
 
 
 def cut(rows: Rows, num_classes: int, tail: bool, rng: np.random.Generator) -> Rows:

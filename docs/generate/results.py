@@ -270,6 +270,65 @@ def _class_numbers(record: Record) -> str:
     return table(["Half", "Labels", *headings], cells, right=headings)
 
 
+def _groupings(record: Record) -> str:
+    """Tables: each method on both halves, least sizes among odd rows, and levels."""
+    measures = ("all", "old", "new", "nmi")
+    cells = []
+    for labels in ("none", "half"):
+        names = dict.fromkeys(row["method"] for row in record["choose"] if row["labels"] == labels)
+        means = {
+            (half, name): [row for row in record[half] if row["method"] == name and row["labels"] == labels]
+            for half in ("choose", "report")
+            for name in names
+        }
+        for name in sorted(names, key=lambda one: -statistics.mean(row["all"] for row in means["report", one])):
+            shown = [
+                f"{statistics.mean(row[key] for row in means[half, name]):.1f}" if key in means[half, name][0] else ""
+                for half in ("choose", "report")
+                for key in measures
+            ]
+            cells.append([labels, name, *shown])
+    headings = [
+        f"{key.title() if key != 'nmi' else 'NMI'}, {half}" for half in ("chosen on", "reported on") for key in measures
+    ]
+    compared = table(["Labels in classes", "Method (%)", *headings], cells, right=headings)
+    odd: dict[tuple[str, str, int], list[Record]] = {}
+    for row in record["odd"]:
+        odd.setdefault((row["labels"], row["method"], row["min_size"]), []).append(row)
+    cells = [
+        [labels, name, str(least)]
+        + [f"{statistics.mean(row[key] for row in rows):.1f}" for key in ("all", "odd_groups", "single", "groups")]
+        for (labels, name, least), rows in odd.items()
+    ]
+    headings = ["Least size", "All (%)", "Groups mostly of odd rows", "Groups of one row", "Groups"]
+    planted = table(["Labels in classes", "Method", *headings], cells, right=headings)
+    cells = [
+        [
+            *(str(row[name]) for name in ("set", "table", "labels", "seed", "classes")),
+            *(f"{row[name]:.1f}" for name in ("nmi", "nmi_of_true_classes")),
+            ", ".join(map(str, row["chosen"])),
+        ]
+        for row in record["levels"]
+    ]
+    headings = [
+        "Seed",
+        "Coarse classes",
+        "NMI (%)",
+        "NMI of true classes, joined (%)",
+        "Numbers that `--levels 3` chooses",
+    ]
+    levels = table(["Rows", "Coarse classes of", "Labels in classes", *headings], cells, right=headings)
+    return "\n\n".join(
+        [
+            compared,
+            "Ten odd rows of another set among the rows, on the half to choose on:",
+            planted,
+            "Coarse levels:",
+            levels,
+        ]
+    )
+
+
 def _planted_copies(record: Record) -> str:
     """A row for each half of the originals: copies found of each kind; and what else was listed."""
     kinds = list(record["halves"][0]["recall"])
@@ -410,6 +469,7 @@ TOPICS = (
         "examples/class_number_cases.py",
         _class_numbers,
     ),
+    _Topic("groups", "Groups of images", "group_cases", "examples/group_cases.py", _groupings),
     _Topic("prototypes", "Prototypes", "*_prototypes", "examples/compare_prototypes.py", _methods),
     _Topic("spread", "Spread of prototypes", "prototype_spread", "examples/prototype_spread.py", _spread),
     _Topic("no-labels", "Without labels", "*_selflabel", "examples/compare_selflabel.py", _methods),

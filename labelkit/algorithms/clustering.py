@@ -227,7 +227,7 @@ def semi_supervised_kmeans(
     squares = squared_norms(rows)
     total_square = float(np.concatenate([squares, squared_norms(fixed_rows)]).sum())
     sums = np.zeros((num_clusters, rows.shape[1]))
-    sums[:num_classes] = _sum_rows(fixed_rows, labeled_ids, num_classes)
+    sums[:num_classes] = sum_rows(fixed_rows, labeled_ids, num_classes)
     counts = np.bincount(labeled_ids, minlength=num_clusters)
     class_means = sums[:num_classes] / counts[:num_classes, None]
 
@@ -399,7 +399,7 @@ def _as_type(rows: Rows, dtype: np.dtype[np.floating]) -> Rows:
     return rows.astype(dtype, copy=False)
 
 
-def _sum_rows(rows: Rows, cluster_ids: NDArray[np.int64], num_clusters: int) -> NDArray[np.float64]:
+def sum_rows(rows: Rows, cluster_ids: NDArray[np.int64], num_clusters: int) -> NDArray[np.float64]:
     """Return the sum of the rows of each cluster, (k, d)."""
     from scipy.sparse import csc_array
 
@@ -454,7 +454,7 @@ def _lloyd(problem: _Problem, centroids: NDArray[np.float64]) -> Clustering:
     best: Clustering | None = None
     for iteration in range(1, problem.max_iter + 1):
         ids = _nearest(rows, lengths, centroids)
-        sums = problem.fixed_sums + _sum_rows(rows, ids, num_clusters)
+        sums = problem.fixed_sums + sum_rows(rows, ids, num_clusters)
         counts = problem.fixed_counts + np.bincount(ids, minlength=num_clusters)
         inertia = _inertia(problem.total_square, sums, counts, centroids)
         moved = _move(problem, ids, sums, counts, centroids)

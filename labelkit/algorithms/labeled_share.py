@@ -32,6 +32,8 @@ _HIDDEN: Final = 0.2
 _CLASSES_HIDDEN: Final = 12
 #: Below this difference of the two means the share could be anything.
 _LEAST_SEPARATION: Final = 0.05
+#: Fewer labels do not tell chance from agreement.
+_FEWEST_LABELS: Final = 10
 
 
 @dataclass(frozen=True)
@@ -112,6 +114,48 @@ def labeled_share(x: ArrayLike, labels: ArrayLike, *, generator: np.random.Gener
     return LabeledShare(share, error, len(classes), int(counts.sum()), len(rows), spread)
 
 
+@dataclass(frozen=True)
+class LabelAgreement:
+    """Whether near rows have the same label.
+
+    Attributes:
+        share: of the rows whose nearest other row with a label has the same one.
+        by_chance: that share if labels were drawn at random.
+        num_labels: rows looked at.
+    """
+
+    share: float
+    by_chance: float
+    num_labels: int
+
+    @property
+    def is_chance(self) -> bool:
+        """Whether the share is less than two standard errors above that of chance."""
+        error = float(np.sqrt(self.by_chance * (1 - self.by_chance) / self.num_labels))
+        return self.share < self.by_chance + 2 * error
+
+
+def label_agreement(x: ArrayLike, labels: ArrayLike) -> LabelAgreement | None:
+    """Compare the label of each row with that of its nearest other row with one.
+
+    Args:
+        x: (n, d) rows; compared by cosine after a projection.
+        labels: (n,) integers, -1 = none.
+
+    Returns:
+        The agreement; ``None`` below ten labels, or if one class has all of them.
+    """
+    known = np.asarray(labels, dtype=np.int64)
+    places = np.flatnonzero(known >= 0)
+    _, counts = np.unique(known[places], return_counts=True)
+    if len(places) < _FEWEST_LABELS or len(counts) < 2:
+        return None
+    cosines = _Nearness(np.asarray(x, dtype=np.float32)).between(places)
+    same = known[places] == known[places][cosines.argmax(axis=1)]
+    by_chance = float((counts * (counts - 1)).sum() / (len(places) * (len(places) - 1)))
+    return LabelAgreement(float(same.mean()), by_chance, len(places))
+
+
 def _hide(known: Ints, classes: Ints, counts: Ints, generator: np.random.Generator) -> Ints:
     """Labels without a fifth of each class, at least one where two are there."""
     kept = known.copy()
@@ -132,6 +176,10 @@ class _Nearness:
         unit = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), np.float32(1e-12))
         self._cosines = unit @ unit.T
         np.fill_diagonal(self._cosines, -np.inf)
+
+    def between(self, rows: Ints) -> NDArray[np.float32]:
+        """Cosines of all pairs of some rows, -inf of a row with itself."""
+        return np.asarray(self._cosines[np.ix_(rows, rows)], dtype=np.float32)
 
     def scores(self, rows: Ints, labels: Ints) -> tuple[Doubles, Ints]:
         """Look from rows at labels.

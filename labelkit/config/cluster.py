@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from labelkit.config.earlier import RESULT_NAME, PreviousOption
 from labelkit.config.index import IndexConfig
 from labelkit.config.memory import MemoryConfig
-from labelkit.config.mixins import AddedLabelsOption, NormalizeOption, SplitOption
+from labelkit.config.mixins import AddedLabelsOption, MinSizeOption, NormalizeOption, SplitOption
 
 
 class ClusterConfig(SplitOption, PreviousOption, IndexConfig, MemoryConfig):
@@ -22,7 +22,7 @@ class ClusterConfig(SplitOption, PreviousOption, IndexConfig, MemoryConfig):
     seed: int = Field(0, ge=0, description="Seed of the starts.")
 
 
-class PatchClusterConfig(ClusterConfig):
+class PatchClusterConfig(MinSizeOption, ClusterConfig):
     """A clustering of rows, or of patches."""
 
     patches: bool = Field(
@@ -34,6 +34,12 @@ class PatchClusterConfig(ClusterConfig):
         description="With --patches: most patches that centroids are made from, drawn by --seed. All patches get "
         "a group.",
     )
+
+    @model_validator(mode="after")
+    def _patches_may_be_alone(self) -> PatchClusterConfig:
+        if self.patches and self.min_size > 1:
+            raise ValueError("--min-size is for groups of images; leave it out with --patches")
+        return self
 
 
 class KMeansConfig(NormalizeOption, PatchClusterConfig):
@@ -48,7 +54,7 @@ class SphericalKMeansConfig(PatchClusterConfig):
     command: ClassVar[tuple[str, ...]] = ("cluster", "spherical-k-means")
 
 
-class SSKMeansConfig(NormalizeOption, AddedLabelsOption, ClusterConfig):
+class SSKMeansConfig(NormalizeOption, AddedLabelsOption, MinSizeOption, ClusterConfig):
     """``labelkit cluster ss-kmeans``."""
 
     command: ClassVar[tuple[str, ...]] = ("cluster", "ss-kmeans")

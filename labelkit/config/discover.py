@@ -11,13 +11,16 @@ from pydantic.config import JsonDict
 from labelkit.config.earlier import RESULT_NAME, PreviousOption
 from labelkit.config.index import IndexConfig
 from labelkit.config.memory import MemoryConfig
-from labelkit.config.mixins import AddedLabelsOption, SplitOption, TableOption
+from labelkit.config.mixins import AddedLabelsOption, MinSizeOption, SplitOption, TableOption
 
+_MIN_SIZE = str(MinSizeOption.model_fields["min_size"].description)
 _STORE: JsonDict = {"panel": "Store", "preset": False}
 _OUTPUT: JsonDict = {"panel": "Output", "preset": False}
 
 
-class DiscoverCategoriesConfig(SplitOption, AddedLabelsOption, PreviousOption, IndexConfig, MemoryConfig):
+class DiscoverCategoriesConfig(
+    SplitOption, AddedLabelsOption, MinSizeOption, PreviousOption, IndexConfig, MemoryConfig
+):
     """``labelkit discover categories``."""
 
     command: ClassVar[tuple[str, ...]] = ("discover", "categories")
@@ -27,6 +30,21 @@ class DiscoverCategoriesConfig(SplitOption, AddedLabelsOption, PreviousOption, I
         description="How to judge a number of classes. auto: by the share of the images that look like classes with "
         "labels, and by dense groups. The others try every number by k-means: labeled and heldout need labels, "
         "silhouette and stability do not; label-free: the last two; all: all that the labels allow.",
+    )
+    num_classes: int | None = Field(
+        None, ge=1, description="Classes to make, if their number is known; default: it is estimated."
+    )
+    grouping: Literal["tree", "k-means"] = Field(
+        "tree",
+        description="How rows are put into classes. tree: near rows are joined step by step, in directions that "
+        "labels show to matter; k-means: k-means that keeps the rows of a class with labels together.",
+    )
+    min_size: int = Field(2, ge=1, description=_MIN_SIZE)
+    levels: int = Field(
+        1,
+        ge=1,
+        le=5,
+        description="Levels of classes. 1: classes alone; 2: also groups of similar classes; 3: also groups of these.",
     )
     min_classes: int | None = Field(None, ge=1, description="Fewest classes tried; default: those with labels, or 2.")
     max_classes: int | None = Field(
@@ -49,14 +67,29 @@ class DiscoverCategoriesConfig(SplitOption, AddedLabelsOption, PreviousOption, I
         description="Most rows used to choose the number, drawn at random; with auto at most 3,000. All rows get a "
         "class.",
     )
-    num_inits: int = Field(10, ge=1, description="Starts of the k-means that assigns; the lowest inertia wins.")
+    num_inits: int = Field(
+        10, ge=1, description="Starts of the k-means of --grouping k-means; the lowest inertia wins."
+    )
     seed: int = Field(0, ge=0, description="Seed of draws and starts.")
-    plot: Path | None = Field(None, description="Also draw the curves to this PNG.", json_schema_extra=_OUTPUT)
+    plot: Path | None = Field(
+        None, description="Also draw the curves, and with --levels the tree, to this PNG.", json_schema_extra=_OUTPUT
+    )
 
     @model_validator(mode="after")
     def _published_search_has_one_criterion(self) -> DiscoverCategoriesConfig:
         if self.search != "path" and self.criterion != "labeled":
             raise ValueError(f"--search {self.search} is the published search of --criterion labeled; pass that too")
+        return self
+
+    @model_validator(mode="after")
+    def _a_known_number_is_not_searched(self) -> DiscoverCategoriesConfig:
+        if self.plot is not None and self.num_classes is not None and self.levels == 1:
+            raise ValueError("--plot has nothing to draw with --num-classes alone; pass --levels too, or leave it out")
+        for name in ("min_classes", "max_classes"):
+            if self.num_classes is not None and getattr(self, name) is not None:
+                raise ValueError(
+                    f"--{name.replace('_', '-')} is for a number that is estimated; leave out --num-classes"
+                )
         return self
 
 

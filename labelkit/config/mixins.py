@@ -77,6 +77,17 @@ class NormalizeOption(StageConfig):
     normalize: bool = Field(True, description="Scale every row to length 1 first.")
 
 
+class MinSizeOption(StageConfig):
+    """A command that makes groups of rows."""
+
+    min_size: int = Field(
+        1,
+        ge=1,
+        description="Least rows of a group. Smaller ones are set aside while the others are grouped again, and join "
+        "the nearest one. Groups with a label are kept.",
+    )
+
+
 class DatasetOptions(StageConfig):
     """A command that reads the images of a data set."""
 

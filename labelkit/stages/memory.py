@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from labelkit.algorithms.group_tree import MOST_LEAVES
 from labelkit.algorithms.row_blocks import BLOCK_NUMBERS, StoredRows
 from labelkit.config.cluster import SinkhornConfig
 from labelkit.config.memory import MemoryConfig
@@ -218,6 +219,12 @@ def class_number_bytes(num_rows: int, used: int, dim: int, num_classes: int, num
     exact = 4 * 4 * min(used, 4000) ** 2
     choosing = 10 * 4 * used * dim + 40 * used * num_classes + exact
     return max(choosing, kmeans_bytes(num_rows, dim, num_classes, num_inits)) + 60 * num_rows
+
+
+def tree_bytes(num_rows: int, num_classes: int) -> int:
+    """What a tree of groups takes: all pairs of its leaves, and rows in the numbers that they are compared in."""
+    leaves = (num_rows if num_rows <= MOST_LEAVES else MOST_LEAVES) + num_classes
+    return 5 * 8 * leaves**2 + 4 * 4 * num_rows * 128 + 60 * num_rows
 
 
 def held_out_bytes(num_rows: int, dim: int, num_groups: int, num_inits: int) -> int:

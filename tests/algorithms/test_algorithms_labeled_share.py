@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from labelkit.algorithms.labeled_share import labeled_share
+from labelkit.algorithms.labeled_share import label_agreement, labeled_share
 from numpy.typing import NDArray
 
 
@@ -62,3 +62,24 @@ def test_too_few_labels_or_no_row_without_one_tell_nothing(classes: int, per_cla
 def test_shapes_must_fit() -> None:
     with pytest.raises(ValueError, match="do not fit together"):
         labeled_share(np.ones((3, 2)), np.zeros(4), generator=np.random.default_rng(0))
+
+
+def test_labels_agree_where_classes_are_apart_and_by_chance_where_they_are_drawn(rng: np.random.Generator) -> None:
+    truth = np.repeat(np.arange(4), 25)
+    x = 5 * np.eye(4)[truth] + rng.normal(0, 0.3, (100, 4))
+    labels = np.where(np.arange(100) % 25 < 10, truth, -1)
+    drawn = np.where(labels >= 0, rng.permutation(100) % 4, -1)
+
+    right, wrong = label_agreement(x, labels), label_agreement(x, drawn)
+
+    assert right is not None
+    assert wrong is not None
+    # 40 labels, ten of each class: nine of the other 39 have the same
+    assert (right.share, right.by_chance, right.is_chance) == (1.0, pytest.approx(9 / 39), False)
+    assert wrong.is_chance
+
+
+def test_one_class_or_few_labels_show_no_agreement(rng: np.random.Generator) -> None:
+    x = rng.normal(size=(30, 3))
+    assert label_agreement(x, np.where(np.arange(30) < 20, 0, -1)) is None
+    assert label_agreement(x, np.where(np.arange(30) < 9, np.arange(30) % 2, -1)) is None

@@ -384,6 +384,7 @@ def _arrays(
             group_ids[usable == label] = group
     is_given = decisions == GIVEN
     return {
+        **grouping.levels,
         "pseudo_labels": full(np.where(decisions == UNSURE, -1, group_ids), -1, np.int64),
         "group_ids": full(group_ids, -1, np.int64),
         "confidence": full(np.where(is_given, 1, found.confidence), 0, np.float32),

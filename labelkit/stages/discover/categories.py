@@ -4,28 +4,35 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from labelkit.algorithms.class_number import ClassNumberChoice
 from labelkit.algorithms.class_number_belief import MOST_ROWS
-from labelkit.algorithms.clustering import kmeans
+from labelkit.algorithms.group_levels import GroupLevels
 from labelkit.algorithms.row_blocks import StoredRows, parts_of
 from labelkit.config.discover import DiscoverCategoriesConfig, DiscoverHeadConfig
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import StoreError
 from labelkit.stages.discover.class_number import MOST_TRIED, judge_class_number
-from labelkit.stages.group.cluster import semi_supervised_cluster
+from labelkit.stages.discover.coarse_classes import CoarseClasses
+from labelkit.stages.discover.made_groups import GroupingRule, make_groups
 from labelkit.stages.group.stable_ids import Groups, lasting_ids, read_earlier
-from labelkit.stages.memory import Memory, class_number_bytes
+from labelkit.stages.memory import Memory, class_number_bytes, tree_bytes
 from labelkit.stages.new_files import check_new_file
 from labelkit.stages.progress import current_progress
 from labelkit.stages.read.given_labels import GivenLabels, labeled_array, labels_to_use
 from labelkit.stages.read.rows import split_rows
 from labelkit.stages.result import Cell, SimpleResult, Table
 from labelkit.store.embeddings import EmbeddingStore, open_store
-from labelkit.store.results import check_new_result, write_result
+from labelkit.store.results import Result, check_new_result, read_result, write_result
 
+_PARAMETERS = (
+    *("criterion", "search", "num_draws", "max_rows", "num_inits", "seed", "split"),
+    *("grouping", "min_size", "levels"),
+)
 # Blocks of logits, in both precisions.
 _BLOCK_BYTES = 48 << 20
 
@@ -40,7 +47,7 @@ class _Classes:
         centroids: (k, d), if there are any.
         confidence: (n,) float32, if there is one.
         inertia: sum of squared distances to the centroids.
-        iterations: of the best start.
+        levels: classes of classes, if they are asked for.
     """
 
     ids: NDArray[np.int64]
@@ -48,18 +55,18 @@ class _Classes:
     centroids: NDArray[np.floating] | None = None
     confidence: NDArray[np.float32] | None = None
     inertia: float = 0.0
-    iterations: int = 0
+    levels: GroupLevels | None = None
 
 
 def discover_categories(config: DiscoverCategoriesConfig) -> SimpleResult:
-    """Choose the number of classes, then assign every row: by semi-supervised k-means, without labels by k-means.
+    """Choose the number of classes, unless it is given, then put every row into one: by a tree, or by k-means.
 
     Rows are scaled to length 1.
 
     Raises:
         StoreError: the store cannot be used.
         DatasetError: it has no labels that may be used, and the criterion needs some.
-        ConfigError: bounds that leave no choice, or nowhere to draw.
+        ConfigError: bounds that leave no choice, more classes than rows, or nowhere to draw.
     """
     if config.plot is not None:
         check_new_file(config.plot, overwrite=config.overwrite, option="--plot")
@@ -67,8 +74,8 @@ def discover_categories(config: DiscoverCategoriesConfig) -> SimpleResult:
     rows = split_rows(store, config.split)
     given = labels_to_use(config.labels, store, rows, label_column=config.label_column, own_labels=config.own_labels)
     labels = given.labels
-    options = ("criterion", "search", "num_draws", "max_rows", "num_inits", "seed", "split")
-    params = {name: getattr(config, name) for name in options}
+    params = {name: getattr(config, name) for name in _PARAMETERS}
+    params |= {} if config.num_classes is None else {"num_classes": config.num_classes}
     _check_name(config, store, params)
     earlier = read_earlier(config, config.result or "categories")
     features = _features(config, store, rows)
@@ -78,6 +85,11 @@ def discover_categories(config: DiscoverCategoriesConfig) -> SimpleResult:
         current_progress().message(note)
     found = _assign(config, features, labels, judgement.choice.best)
     seconds = time.monotonic() - started
+    if len(found.labels) < judgement.choice.best:
+        current_progress().message(
+            f"{len(found.labels)} classes instead of {judgement.choice.best}: there are no more with --min-size "
+            f"{config.min_size} or more images"
+        )
     evidence = judgement.to_json()
     result = _write(
         store,
@@ -91,7 +103,6 @@ def discover_categories(config: DiscoverCategoriesConfig) -> SimpleResult:
             "min_classes": judgement.searched[0],
             "max_classes": judgement.searched[1],
             "inertia": found.inertia,
-            "iterations": found.iterations,
             **({"labels": given.source} if given.source else {}),
             **evidence,
         },
@@ -100,10 +111,22 @@ def discover_categories(config: DiscoverCategoriesConfig) -> SimpleResult:
     )
     if config.plot is None:
         return result
-    from labelkit.stages.pictures.plots import write_class_number_plot  # matplotlib loads only where something is drawn
-
-    plot = write_class_number_plot(config.plot, judgement.choice)
+    plot = _draw(config.plot, judgement.choice, read_result(store, str(result.values["result"])), found.levels)
     return SimpleResult({**result.values, "plot": plot}, (*result.paths, plot), result.shown)
+
+
+def _draw(path: Path, choice: ClassNumberChoice, made: Result, levels: GroupLevels | None) -> Path:
+    """Draw how the number was chosen and, if there are levels, the tree of the classes."""
+    from labelkit.stages.pictures.plots import DrawnTree, write_class_number_plot  # matplotlib takes a second to load
+
+    if levels is None:
+        return write_class_number_plot(path, choice)
+    ids = np.asarray(made.arrays["pseudo_labels"])
+    sizes = np.bincount(ids[ids >= 0], minlength=len(made.arrays["names"]))
+    leaves = np.asarray(made.arrays["tree_classes"])
+    names = [made.arrays["names"][leaf] for leaf in leaves]
+    tree = DrawnTree(levels.unions, levels.costs, names, sizes[leaves], levels.numbers)
+    return write_class_number_plot(path, choice, tree)
 
 
 def _check_name(
@@ -124,30 +147,12 @@ def _check_name(
 def _assign(
     config: DiscoverCategoriesConfig, features: StoredRows, labels: NDArray[np.int64], num_classes: int
 ) -> _Classes:
-    """Give every row one of so many classes."""
-    generator = keyed_generator(config.seed, "cluster")
-    labeled = labels >= 0
+    """Give every row one of so many classes, and put these into classes of classes."""
+    rule = GroupingRule(config.grouping, config.min_size, num_inits=config.num_inits)
     with current_progress().task(f"assigning rows to {num_classes} classes", total=None):
-        if labeled.any():
-            ids, centroids, inertia, iterations, classes = semi_supervised_cluster(
-                features,
-                labeled,
-                labels[labeled],
-                num_classes,
-                generator=generator,
-                num_inits=config.num_inits,
-                max_iter=100,
-                tol=1e-4,
-            )
-            return _Classes(ids, classes, centroids, inertia=inertia, iterations=iterations)
-        found = kmeans(features, num_classes, generator=generator, num_inits=config.num_inits)
-        return _Classes(
-            found.cluster_ids,
-            np.full(num_classes, -1, dtype=np.int64),
-            found.centroids,
-            inertia=found.inertia,
-            iterations=found.num_iterations,
-        )
+        made = make_groups(features, labels, num_classes, rule, generator=keyed_generator(config.seed, "cluster"))
+        levels = made.levels(config.levels - 1) if config.levels > 1 else None
+    return _Classes(made.ids, made.labels, made.centroids, inertia=made.inertia, levels=levels)
 
 
 def _features(config: DiscoverCategoriesConfig, store: EmbeddingStore, rows: NDArray[np.int64]) -> StoredRows:
@@ -157,6 +162,8 @@ def _features(config: DiscoverCategoriesConfig, store: EmbeddingStore, rows: NDA
     most = config.max_classes or min(MOST_TRIED, max(2, used // 2))
     whole = 0 if config.search == "path" else 3 * 4 * len(rows) * store.dim
     beside = class_number_bytes(len(rows), used, store.dim, most, config.num_inits) + whole
+    if config.grouping == "tree":
+        beside = max(beside, tree_bytes(len(rows), most))
     remedy = "lower --max-rows or --max-classes"
     return Memory.of(config).rows(
         store, rows, beside=beside, what="choosing the number of classes", unit=True, remedy=remedy
@@ -232,6 +239,9 @@ def _write(
         arrays["centroids"] = lasting.place(found.centroids.astype(np.float32))
     if found.confidence is not None:
         arrays["confidence"] = found.confidence
+    coarse = None if found.levels is None else CoarseClasses(found.levels, lasting, names)
+    if coarse is not None:
+        arrays |= coarse.arrays()
     kind = config.command[1]
     name = config.result or kind
     path = write_result(
@@ -259,6 +269,12 @@ def _write(
             {"id": row[0], "name": row[1], "new": row[2] == "new", "images": row[3], "labeled": row[4]} for row in cells
         ],
     }
+    columns = ["id", "name", "kind", "images", "labeled"]
     tables = [] if table is None else [table]
-    tables.append(Table("classes", ["id", "name", "kind", "images", "labeled"], cells))
+    if coarse is not None:
+        values["levels"] = coarse.to_json(sizes)
+        tables.append(coarse.table(sizes))
+        columns += coarse.columns
+        cells = [[*row, *coarse.cells(int(str(row[0])))] for row in cells]
+    tables.append(Table("classes", columns, cells))
     return SimpleResult(values, (path,), tuple(tables))

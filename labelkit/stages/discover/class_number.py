@@ -25,11 +25,13 @@ from labelkit.algorithms.class_number import (
     share_error,
 )
 from labelkit.algorithms.class_number_belief import MOST_ROWS, believe_num_classes, density_spread
+from labelkit.algorithms.labeled_share import label_agreement
 from labelkit.algorithms.over_clustering import estimate_num_classes
 from labelkit.algorithms.row_blocks import StoredRows
 from labelkit.config.discover import DiscoverCategoriesConfig
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import ConfigError, DatasetError
+from labelkit.percent import percent
 from labelkit.stages.group.cluster import most_clusters
 from labelkit.stages.progress import current_progress
 from labelkit.stages.result import Cell, Table
@@ -90,9 +92,11 @@ class Judgement:
             "notes": list(self.notes),
         }
 
-    def table(self) -> Table:
-        """Return one row per criterion, and the choice."""
+    def table(self) -> Table | None:
+        """Return one row per criterion, and the choice; ``None`` if the number was given."""
         choice = self.choice
+        if not choice.criteria:
+            return None
         believed = choice.criteria[-1].name == "density"
         meaning = "holds the true one in nine of ten cases" if believed else "what is within one standard error of it"
         cells: list[list[Cell]] = []
@@ -133,6 +137,8 @@ def judge_class_number(
         DatasetError: no labels for a criterion that needs them, or rows that repeat too much.
         ConfigError: bounds that leave no choice.
     """
+    if config.num_classes is not None:
+        return _given(config, config.num_classes, labels)
     if config.criterion == "auto":
         return _by_belief(config, features, labels)
     classes, sizes = np.unique(labels[labels >= 0], return_counts=True)
@@ -173,11 +179,29 @@ def judge_class_number(
     return replace(judgement, notes=(*notes, _note_of_end(config, judgement)))
 
 
+def _given(config: DiscoverCategoriesConfig, number: int, labels: NDArray[np.int64]) -> Judgement:
+    """Take a number that is known."""
+    least, most = len(np.unique(labels[labels >= 0])), most_clusters(labels >= 0, labels[labels >= 0])
+    if number < least:
+        raise ConfigError("--num-classes", f"{number} is fewer than the {least} classes with labels", "Raise it.")
+    if number > most:
+        problem = f"{number} classes, but {config.index} has {len(labels)} rows, {int((labels >= 0).sum())} labeled"
+        raise ConfigError("--num-classes", problem, f"Choose at most {most}.")
+    choice = ClassNumberChoice(number, number, number, (number,), (1.0,), ())
+    return Judgement(choice, (number, number), len(labels), ("the number of classes was given",), False, False)
+
+
 def _by_belief(config: DiscoverCategoriesConfig, features: StoredRows, labels: NDArray[np.int64]) -> Judgement:
     """Choose by the share of the classes with labels, and by dense groups."""
     classes = np.unique(labels[labels >= 0])
     used = _rows_to_use(config, labels, classes, min(config.max_rows, MOST_ROWS))
     rows = np.asarray(features[used])
+    if (labels < 0).any() and (rows == rows[0]).all():
+        raise DatasetError(
+            str(config.index),
+            f"the {len(labels)} rows are all equal, so that nothing tells classes apart",
+            "Embed different images, or use another backbone.",
+        )
     low, high = _bounds(config, labels, len(used), _most_numbers(rows, labels), share=3)
     with current_progress().task("number of classes", total=None):
         choice = believe_num_classes(
@@ -198,6 +222,12 @@ def _by_belief(config: DiscoverCategoriesConfig, features: StoredRows, labels: N
         notes.append(
             f"dense groups are {', '.join(map(str, counts))}, by how small they may be: these features have groups at "
             "several levels, or none"
+        )
+    agreement = label_agreement(rows, labels[used])
+    if agreement is not None and agreement.is_chance:
+        notes.append(
+            f"labels contradict the images: the nearest labeled image has the same label in {percent(agreement.share)} "
+            f"of cases, and in {percent(agreement.by_chance)} if labels were drawn at random"
         )
     if len(choice.criteria) == 1:
         notes.append("two labels in each of two classes or more would narrow the interval")

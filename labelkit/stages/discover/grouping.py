@@ -12,9 +12,11 @@ from numpy.typing import NDArray
 from labelkit.config.cluster import SSKMeansConfig
 from labelkit.config.discover import DiscoverAnswerConfig
 from labelkit.errors import Mismatch, StoreError
+from labelkit.stages.discover.coarse_classes import LEVEL_ARRAYS
 from labelkit.stages.discover.held_out import Grouping
+from labelkit.stages.discover.made_groups import GroupingRule
 from labelkit.stages.group.cluster import cluster_store
-from labelkit.stages.memory import Memory, held_out_bytes
+from labelkit.stages.memory import Memory, held_out_bytes, tree_bytes
 from labelkit.stages.progress import current_progress
 from labelkit.stages.read.given_labels import GivenLabels, class_names_of, labels_to_use
 from labelkit.stages.read.rows import check_features, unit_rows
@@ -95,9 +97,10 @@ def read_grouping(store: EmbeddingStore, config: DiscoverAnswerConfig) -> tuple[
         source = dict(result.params.get("labels") or {})
     given = replace(given, labels=labels, class_names=class_names, source=source)
     params = result.params
-    iterations, tol = params.get("max_iterations"), params.get("tolerance")
+    num_groups = len(result.arrays["names"])
+    tree = tree_bytes(len(rows), num_groups) if params.get("grouping") == "tree" else 0
     Memory.of(config).require(
-        held_out_bytes(len(rows), store.dim, len(result.arrays["names"]), config.num_inits),
+        held_out_bytes(len(rows), store.dim, num_groups, config.num_inits) + tree,
         f"answers for {len(rows):,} rows of {store.dim} numbers",
     )
     features, unit = check_features(store, rows), params.get("normalize") is not False
@@ -109,12 +112,24 @@ def read_grouping(store: EmbeddingStore, config: DiscoverAnswerConfig) -> tuple[
         group_ids=np.asarray(ids, dtype=np.int64)[rows],
         class_of_group=class_of_group,
         names=list(result.arrays["names"]),
-        num_inits=config.num_inits,
-        max_iter=iterations if isinstance(iterations, int) and iterations > 0 else 100,
-        tol=float(tol) if isinstance(tol, int | float) and tol >= 0 else 1e-4,
+        rule=_rule(result, config.num_inits),
         unit_rows=unit,
+        levels={name: np.asarray(result.arrays[name]) for name in LEVEL_ARRAYS if name in result.arrays},
     )
     return grouping, given
+
+
+def _rule(result: Result, num_inits: int) -> GroupingRule:
+    """How groups are made again as in a result."""
+    params = result.params
+    iterations, tol, least = params.get("max_iterations"), params.get("tolerance"), params.get("min_size")
+    return GroupingRule(
+        "tree" if params.get("grouping") == "tree" else "k-means",
+        least if isinstance(least, int) and least > 0 else 1,
+        num_inits=num_inits,
+        max_iter=iterations if isinstance(iterations, int) and iterations > 0 else 100,
+        tol=float(tol) if isinstance(tol, int | float) and tol >= 0 else 1e-4,
+    )
 
 
 def classes_of_groups(store: EmbeddingStore, result: Result, class_names: Sequence[str]) -> NDArray[np.int64]:

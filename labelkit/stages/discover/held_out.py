@@ -17,18 +17,19 @@ that made the features if that was trained with them, and not from the number of
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.algorithms.calibration import leave_one_out_agreement
-from labelkit.algorithms.clustering import semi_supervised_kmeans
 from labelkit.algorithms.matching import match_clusters
 from labelkit.algorithms.projection import principal_directions
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.stages.discover.classify import Recipe, RowJudge
 from labelkit.stages.discover.confidence import log_shares
+from labelkit.stages.discover.made_groups import GroupingRule, make_groups
 from labelkit.stages.progress import current_progress
 
 _HIDDEN_CLASSES = 0.2
@@ -50,8 +51,9 @@ class Grouping:
         group_ids: (n,) int64 in ``[0, k)``, as the result has them.
         class_of_group: (k,) int64, class of the store, -1 = new.
         names: of the groups.
-        num_inits, max_iter, tol: settings of the clusterings of rounds.
+        rule: how rounds make their groups: as the result did.
         unit_rows: whether features are embeddings scaled to length 1.
+        levels: what the result keeps of levels above its groups, by the name of the array.
     """
 
     name: str
@@ -61,10 +63,9 @@ class Grouping:
     group_ids: NDArray[np.int64]
     class_of_group: NDArray[np.int64]
     names: list[str]
-    num_inits: int
-    max_iter: int
-    tol: float
+    rule: GroupingRule
     unit_rows: bool = True
+    levels: Mapping[str, NDArray[np.generic]] = field(default_factory=dict)
 
     @property
     def has_new(self) -> bool:
@@ -185,7 +186,7 @@ def hidden_label_evidence(
     Each round hides ``share`` of the labels of every class that has two or more (at least one, and one is kept), and
     a fifth of the classes whole (at least one) if there are new groups at all and another class is left. All classes
     take their turn. A class with one label is never tested; it is hidden with the others. With new groups, each round
-    makes its own groups by semi-supervised k-means.
+    makes its own groups, as those of the result were made.
 
     Args:
         judge: the rows.
@@ -265,19 +266,8 @@ def _groups_without(
     free = kept < 0
     num_classes = len(np.unique(kept[~free]))
     num_groups = min(num_classes + int(free.sum()), max(len(grouping.names), num_classes))
-    found = semi_supervised_kmeans(
-        features[free],
-        features[~free],
-        kept[~free],
-        num_groups,
-        generator=generator,
-        num_inits=grouping.num_inits,
-        max_iter=grouping.max_iter,
-        tol=grouping.tol,
-    )
-    group_ids = np.empty(len(features), dtype=np.int64)
-    group_ids[free], group_ids[~free] = found.unlabeled_ids, found.labeled_ids
-    return group_ids, found.class_of_cluster
+    made = make_groups(features, kept, num_groups, grouping.rule, generator=generator)
+    return made.ids, made.labels
 
 
 def given_label_evidence(grouping: Grouping, shares: NDArray[np.float64], labels: NDArray[np.int64]) -> Evidence:

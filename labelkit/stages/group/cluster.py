@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.algorithms.clustering import kmeans, semi_supervised_kmeans, spherical_kmeans
+from labelkit.algorithms.clustering import kmeans, nearest_centroids, semi_supervised_kmeans, spherical_kmeans
 from labelkit.algorithms.row_blocks import StoredRows
+from labelkit.algorithms.small_groups import set_aside_small
 from labelkit.config.cluster import (
     ClusterConfig,
     KMeansConfig,
@@ -25,7 +26,7 @@ from labelkit.stages.group.stable_ids import NO_PARAMETERS, Groups, lasting_ids,
 from labelkit.stages.memory import Memory, kmeans_bytes
 from labelkit.stages.progress import current_progress
 from labelkit.stages.read.given_labels import GivenLabels, labeled_array, labels_to_use
-from labelkit.stages.read.rows import check_directions, split_rows
+from labelkit.stages.read.rows import check_directions, split_rows, unit_rows
 from labelkit.stages.result import Cell, SimpleResult, Table
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.results import check_new_result, write_result
@@ -43,6 +44,7 @@ class _Clusters:
         inertia: sum of squared distances.
         iterations: of the best start.
         classes: (k,) int64, class of each group, -1 = none; ``None`` without labels.
+        set_aside: rows of groups that were too small.
     """
 
     ids: NDArray[np.int64]
@@ -50,6 +52,7 @@ class _Clusters:
     inertia: float
     iterations: int
     classes: NDArray[np.int64] | None
+    set_aside: int = 0
 
 
 def cluster_store(config: ClusterConfig) -> SimpleResult:
@@ -111,7 +114,7 @@ def _write(
     if found.classes is not None and given is not None:
         classes = [given.class_names[label] if label >= 0 else None for label in found.classes.tolist()]
     lasting = lasting_ids(
-        earlier, store, rows, found.ids, config.num_clusters, keep_overlap=config.keep_overlap, classes=classes
+        earlier, store, rows, found.ids, len(found.centroids), keep_overlap=config.keep_overlap, classes=classes
     )
     cluster_ids = lasting.ids[found.ids]
     full = np.full(store.n, -1, dtype=np.int64)
@@ -150,23 +153,27 @@ def _write(
         "iterations": found.iterations,
         "seconds": round(seconds, 3),
         "sizes": sizes.tolist(),
+        "set_aside": found.set_aside,
         **lasting.to_json(),
     }
+    if len(found.centroids) < config.num_clusters:
+        current_progress().message(
+            f"{len(found.centroids)} groups instead of {config.num_clusters}: there are no more of --min-size rows"
+        )
     used = sizes[~lasting.retired]
     if (single := int((used == 1).sum())) and config.num_clusters < len(rows):
         current_progress().message(
             f"{single} of {config.num_clusters} groups have one image, like nothing else here or one too many: look at "
-            "it before you call it a class, or choose fewer --num-clusters"
+            "it before you call it a class, pass --min-size 2, or choose fewer --num-clusters"
         )
     columns = ["result", "clusters", "rows", "smallest", "largest", "inertia", "seconds", "path"]
-    row: list[Cell] = [name, config.num_clusters, len(rows), int(used.min()), int(used.max())]
+    row: list[Cell] = [name, len(found.centroids), len(rows), int(used.min()), int(used.max())]
     shown = Table("", columns, [[*row, found.inertia, round(seconds, 2), path]])
     return SimpleResult(values, (path,), (shown,))
 
 
 def _run(config: ClusterConfig, store: EmbeddingStore, rows: NDArray[np.int64], given: GivenLabels | None) -> _Clusters:
     """Group the rows as the config says."""
-    generator = keyed_generator(config.seed, "cluster")
     features = Memory.of(config).rows(
         store,
         rows,
@@ -185,10 +192,24 @@ def _run(config: ClusterConfig, store: EmbeddingStore, rows: NDArray[np.int64], 
                 f"only {int((~labeled).sum())} unlabeled rows to start from",
                 f"Choose at most {most}.",
             )
+    elif isinstance(config, SphericalKMeansConfig):
+        check_directions(store, rows, features)
+    assert isinstance(config, KMeansConfig | SphericalKMeansConfig | SSKMeansConfig)
+    if config.min_size == 1:
+        return _once(config, features, given)
+    return _without_small(config, features, given)
+
+
+def _once(config: ClusterConfig, features: StoredRows, given: GivenLabels | None) -> _Clusters:
+    """Group all rows."""
+    generator = keyed_generator(config.seed, "cluster")
+    if isinstance(config, SSKMeansConfig):
+        assert given is not None
+        labels = given.labels[given.labeled]
         return _Clusters(
             *semi_supervised_cluster(
                 features,
-                labeled,
+                given.labeled,
                 labels,
                 config.num_clusters,
                 generator=generator,
@@ -197,14 +218,53 @@ def _run(config: ClusterConfig, store: EmbeddingStore, rows: NDArray[np.int64], 
                 tol=config.tolerance,
             )
         )
-    common = {"num_inits": config.num_inits, "max_iter": config.max_iterations, "tol": config.tolerance}
-    if isinstance(config, SphericalKMeansConfig):
-        check_directions(store, rows, features)
-        clustering = spherical_kmeans(features, config.num_clusters, generator=generator, **common)  # type: ignore[arg-type] # one dict for ints and a float
-    else:
-        assert isinstance(config, KMeansConfig)
-        clustering = kmeans(features, config.num_clusters, generator=generator, **common)  # type: ignore[arg-type] # as above
-    return _Clusters(clustering.cluster_ids, clustering.centroids, clustering.inertia, clustering.num_iterations, None)
+    algorithm = spherical_kmeans if isinstance(config, SphericalKMeansConfig) else kmeans
+    found = algorithm(
+        features,
+        config.num_clusters,
+        generator=generator,
+        num_inits=config.num_inits,
+        max_iter=config.max_iterations,
+        tol=config.tolerance,
+    )
+    return _Clusters(found.cluster_ids, found.centroids, found.inertia, found.num_iterations, None)
+
+
+def _without_small(
+    config: KMeansConfig | SphericalKMeansConfig | SSKMeansConfig, features: StoredRows, given: GivenLabels | None
+) -> _Clusters:
+    """Group rows again without those of small groups; these join the nearest group and do not move its centroid."""
+    last: list[_Clusters] = []
+
+    def part(places: NDArray[np.int64]) -> StoredRows:
+        return features if len(places) == len(features) else features.subset(places)
+
+    def run(places: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        some = None if given is None else replace(given, labels=given.labels[places])
+        last[:] = [_once(config, part(places), some)]
+        return last[0].ids, last[0].centroids
+
+    named = None if given is None else np.unique(given.labels[given.labeled])
+
+    def nearest(places: NDArray[np.int64], centroids: NDArray[np.floating]) -> NDArray[np.int64]:
+        # few rows, so that a copy of them does no harm
+        some = features[places]
+        return nearest_centroids(unit_rows(some) if isinstance(config, SphericalKMeansConfig) else some, centroids)
+
+    ids, moved = set_aside_small(
+        run,
+        nearest,
+        len(features),
+        min_size=config.min_size,
+        num_named=0 if named is None else len(named),
+        always=None if given is None else given.labeled,
+    )
+    found = last[0]
+    used = np.union1d(ids, np.arange(0 if named is None else len(named)))
+    classes = None if found.classes is None else found.classes[used]
+    return _Clusters(
+        np.searchsorted(used, ids), found.centroids[used], found.inertia, found.iterations, classes, len(moved)
+    )
 
 
 def _check_labels(given: GivenLabels, num_clusters: int) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:

@@ -79,6 +79,23 @@ class Group:
 
 
 @dataclass(frozen=True)
+class Branch:
+    """Groups that are similar, as the result says.
+
+    Attributes:
+        level: 2 = right above the groups.
+        size: images of the whole store in it.
+        groups: their places among the groups of the page, the largest first.
+        branches: what it holds a level below; none at level 2.
+    """
+
+    level: int
+    size: int
+    groups: tuple[int, ...]
+    branches: tuple[Branch, ...]
+
+
+@dataclass(frozen=True)
 class Decided:
     """What the answers of a result come to.
 
@@ -109,6 +126,8 @@ class Grouping:
         runner_up: (m,) int64, the group whose mean is next nearest, -1 = none.
         ungrouped: images of the whole store in no group.
         decided: what answers come to; ``None`` for other results.
+        branches: the groups of groups of the coarsest level, the largest first; none if the result has no levels.
+        level_numbers: groups at each level, the finest first, these groups included.
     """
 
     result: Result
@@ -120,6 +139,8 @@ class Grouping:
     runner_up: NDArray[np.int64]
     ungrouped: int
     decided: Decided | None
+    branches: tuple[Branch, ...] = ()
+    level_numbers: tuple[int, ...] = ()
 
 
 def find_results(store: EmbeddingStore) -> list[Candidate]:
@@ -221,7 +242,45 @@ def describe_groups(
             )
         )
     ungrouped = int((every < 0).sum())
-    return Grouping(result, why, tuple(groups), shown_ids, confidence, measure, runner_up, ungrouped, _decided(result))
+    decided, branches = _decided(result), _branches(result, order, sizes)
+    numbers = () if not branches else (len(order), *_level_numbers(result, order))
+    why_and_ids = (result, why, tuple(groups), shown_ids, confidence, measure, runner_up, ungrouped)
+    return Grouping(*why_and_ids, decided, branches, numbers)
+
+
+def _level_numbers(result: Result, order: list[int]) -> list[int]:
+    parents = np.asarray(result.arrays["level_parents"], dtype=np.int64)
+    return [len(set(level[order].tolist())) for level in parents]
+
+
+def _branches(result: Result, order: list[int], sizes: NDArray[np.int64]) -> tuple[Branch, ...]:
+    """Groups of groups, the coarsest ones; none without levels, or if a group is not in them.
+
+    Args:
+        result: with or without ``level_parents``.
+        order: group of the result that each group of the page is.
+        sizes: images of each group of the result.
+    """
+    parents = np.asarray(result.arrays.get("level_parents", np.zeros((0, 0))), dtype=np.int64)
+    if not len(parents) or parents.shape[1] <= max(order) or (parents[:, order] < 0).any():
+        return ()
+
+    def inside(level: int, places: list[int]) -> tuple[Branch, ...]:
+        found: dict[int, list[int]] = {}
+        for place in places:
+            found.setdefault(int(parents[level, order[place]]), []).append(place)
+        made = [
+            Branch(
+                level=level + 2,
+                size=sum(int(sizes[order[place]]) for place in members),
+                groups=tuple(members),
+                branches=inside(level - 1, members) if level else (),
+            )
+            for members in found.values()
+        ]
+        return tuple(sorted(made, key=lambda branch: -branch.size))
+
+    return inside(len(parents) - 1, list(range(len(order))))
 
 
 def _decided(result: Result) -> Decided | None:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from labelkit.config.base import StageConfig, flag, value_text
-from labelkit.config.cluster import KMeansConfig, SSKMeansConfig
 from labelkit.config.discover import DiscoverAnswerConfig, DiscoverCategoriesConfig
 from labelkit.config.embed import EmbedConfig
 from labelkit.config.find import FindDuplicatesConfig, FindOddConfig
@@ -211,13 +210,8 @@ def _steps(config: StartConfig, this: _Round) -> dict[str, StageConfig]:
     earlier: dict[str, Any] = {}
     if this.before is not None:
         earlier = {"previous": old_store, "previous_result": this.before["groups"]}
-    named = {"index": this.store, "result": groups, "overwrite": True, **earlier, **shared}
-    if config.num_classes is None:
-        steps["groups"] = DiscoverCategoriesConfig(labels=given, **named)
-    elif given is not None:
-        steps["groups"] = SSKMeansConfig(labels=given, num_clusters=config.num_classes, **named)
-    else:
-        steps["groups"] = KMeansConfig(num_clusters=config.num_classes, **named)
+    named = {"index": this.store, "result": groups, "overwrite": True, "levels": 2, **earlier, **shared}
+    steps["groups"] = DiscoverCategoriesConfig(labels=given, num_classes=config.num_classes, **named)
     if answer is not None:
         steps["answer"] = DiscoverAnswerConfig(
             index=this.store,

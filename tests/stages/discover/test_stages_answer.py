@@ -20,6 +20,7 @@ from labelkit.stages.discover.categories import discover_head
 from labelkit.stages.discover.classify import DEFAULT, RowJudge
 from labelkit.stages.discover.confidence import Confidences
 from labelkit.stages.discover.held_out import Evidence, Grouping, given_label_evidence, hidden_label_evidence
+from labelkit.stages.discover.made_groups import GroupingRule
 from labelkit.stages.evaluate.answers import evaluate_answer
 from labelkit.stages.group.cluster import cluster_store
 from labelkit.store.embeddings import EmbeddingStore, open_store
@@ -67,7 +68,16 @@ def grouping_of(features: NDArray[np.float64], group_ids: list[int], class_of_gr
     rows = np.arange(len(features))
     names = [f"group-{i}" for i in range(len(class_of_group))]
     ids, classes = np.array(group_ids, dtype=np.int64), np.array(class_of_group, dtype=np.int64)
-    return Grouping("made", "cluster ss-kmeans", rows, features.astype(np.float32), ids, classes, names, 3, 50, 1e-4)
+    return Grouping(
+        "made",
+        "cluster ss-kmeans",
+        rows,
+        features.astype(np.float32),
+        ids,
+        classes,
+        names,
+        GroupingRule("k-means", 1, 3, 50),
+    )
 
 
 def evidence_of(grouping: Grouping, labels: NDArray[np.int64], **options: Any) -> Evidence | None:

@@ -1,0 +1,265 @@
+"""A tree of groups: rows join into groups, and these into larger ones, the pair first whose union costs least.
+
+The cost of a union is Ward's: by how much the sum of squared distances to the means grows. Rows with labels of one
+class are one group from the start, and groups with different labels never join. A number of groups, or their least
+size, says where the tree is cut. A single odd row costs little to join, so it seldom stays alone, and nothing makes
+groups equally large.
+
+Of many rows, 2,000 small groups by k-means take the place of rows.
+
+Sources:
+    J. Ward, "Hierarchical Grouping to Optimize an Objective Function" (1963); the order of the unions is found by
+    chains of nearest groups, F. Murtagh, "A Survey of Recent Advances in Hierarchical Clustering Algorithms" (1983).
+    Rows are compared in ``group_space``. The labels are ours.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from labelkit.algorithms.clustering import kmeans, nearest_centroids
+from labelkit.algorithms.group_space import class_space, near_space
+from labelkit.algorithms.row_blocks import StoredRows, checked_rows
+
+Doubles = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+MOST_LEAVES: Final = 3000
+"""Up to so many rows, each is a leaf."""
+_SMALL_GROUPS: Final = 2000
+_DRAWN: Final = 20_000
+_ITERATIONS: Final = 10
+
+
+@dataclass(frozen=True)
+class GroupTree:
+    """Unions of m leaves, the cheapest first.
+
+    Attributes:
+        leaves: (n,) leaf of each row: first one for each class with labels, in their order, then the others.
+        places: (m, d) mean of each leaf, in the numbers that it was compared in.
+        sizes: (m + s,) rows of each leaf, then of each union.
+        unions: (s, 2) of leaves, or of unions: union i is number m + i.
+        costs: (s,) of the unions; they never fall.
+        labels: (c,) the classes with labels.
+    """
+
+    leaves: Ints
+    places: Doubles
+    sizes: Ints
+    unions: Ints
+    costs: Doubles
+    labels: Ints
+
+    @property
+    def fewest(self) -> int:
+        """The fewest groups that it can be cut into."""
+        return len(self.places) - len(self.unions)
+
+    @property
+    def most(self) -> int:
+        """The most groups that it can be cut into."""
+        return len(self.places)
+
+    def cut(self, num_groups: int, *, min_size: int = 1) -> tuple[Ints, int]:
+        """Cut the tree.
+
+        Args:
+            num_groups: in [fewest, most].
+            min_size: groups of fewer rows without a label do not count: the tree is cut further until enough others
+                are there, or there cannot be more. Their rows go to the group whose mean is nearest.
+
+        Returns:
+            ((n,) groups: class by class, then the others, the largest first; their number).
+
+        Raises:
+            ValueError: a number out of range.
+        """
+        if not self.fewest <= num_groups <= self.most or min_size < 1:
+            raise ValueError(f"cannot cut {self.most} leaves into {num_groups} groups of {min_size} rows or more")
+        first = self._undone(num_groups, min_size)
+        roots = self._roots(first)
+        groups, of_leaf = np.unique(roots, return_inverse=True)
+        of_leaf = of_leaf.astype(np.int64)
+        sizes = self.sizes[groups]
+        has_label = np.zeros(len(groups), dtype=bool)
+        has_label[of_leaf[: len(self.labels)]] = True
+        counts = has_label | (sizes >= min_size)
+        if not counts.any():
+            counts[sizes.argmax()] = True
+        if not counts.all():
+            weights = self.sizes[: self.most].astype(np.float64)
+            means = np.zeros((len(groups), self.places.shape[1]))
+            np.add.at(means, of_leaf, self.places * weights[:, None])
+            means /= np.bincount(of_leaf, weights)[:, None]
+            kept = np.flatnonzero(counts)
+            nearest = kept[nearest_centroids(means, means[kept])]
+            of_leaf = np.where(counts, np.arange(len(groups)), nearest)[of_leaf]
+        order = self._ordered(of_leaf)
+        return order[of_leaf][self.leaves], int(order.max()) + 1
+
+    def _ordered(self, of_leaf: Ints) -> Ints:
+        """New number of each group: class by class, then by falling size; -1 = not there."""
+        sizes = np.bincount(of_leaf, self.sizes[: self.most])
+        own = of_leaf[: len(self.labels)]
+        others = np.setdiff1d(of_leaf, own)
+        order = np.full(len(sizes), -1, dtype=np.int64)
+        order[own] = np.arange(len(own))
+        order[others[np.argsort(-sizes[others], kind="stable")]] = len(own) + np.arange(len(others))
+        return order
+
+    def _undone(self, num_groups: int, min_size: int) -> int:
+        """The first union to undo, so that enough groups of that size are there, or as many as there can be."""
+        has_label = np.zeros(len(self.sizes), dtype=bool)
+        has_label[: len(self.labels)] = True
+        for number, pair in enumerate(self.unions):
+            has_label[self.most + number] = has_label[pair].any()
+        counts = (has_label | (self.sizes >= min_size)).astype(np.int64)
+        top = np.ones(len(self.sizes), dtype=bool)
+        top[self.unions.ravel()] = False
+        gained = counts[self.unions].sum(axis=1) - counts[self.most :]
+        # entry i: groups that count if the last i unions are undone
+        reached = int(counts[top].sum()) + np.concatenate([[0], np.cumsum(gained[::-1])])
+        enough = np.flatnonzero(reached >= num_groups)
+        return len(self.unions) - int(enough[0] if len(enough) else reached.argmax())
+
+    def _roots(self, first: int) -> Ints:
+        """(m,) leaf or union that each leaf belongs to without the unions from ``first`` on."""
+        own = np.arange(len(self.sizes), dtype=np.int64)
+        for number in range(first - 1, -1, -1):
+            own[self.unions[number]] = own[self.most + number]
+        return own[: self.most]
+
+
+def group_tree(
+    x: ArrayLike | StoredRows, labels: ArrayLike | None = None, *, generator: np.random.Generator
+) -> GroupTree:
+    """Join rows into groups.
+
+    Args:
+        x: (n, d) rows, n >= 1; only their directions from the mean count.
+        labels: (n,) integers, -1 = none; ``None``: no labels at all.
+        generator: of what is drawn where there are many rows.
+
+    Raises:
+        ValueError: shapes that do not fit, NaN or infinity.
+    """
+    rows = checked_rows(x, "x")
+    known = np.full(len(rows), -1, dtype=np.int64) if labels is None else np.asarray(labels, dtype=np.int64)
+    if known.shape != (len(rows),) or not len(rows):
+        raise ValueError(f"x {rows.shape} and labels {known.shape} do not fit together, or are empty")
+    places = class_space(rows, known, generator=generator)
+    small = np.arange(len(rows), dtype=np.int64)
+    if len(rows) > MOST_LEAVES:
+        small, places = _small_groups(places, generator)
+    places = near_space(places)
+    classes, of_class = np.unique(known, return_inverse=True)
+    if classes[0] < 0:
+        classes, of_class = classes[1:], of_class - 1
+    free, of_free = np.unique(small[known < 0], return_inverse=True)
+    leaves = of_class.astype(np.int64)
+    leaves[known < 0] = len(classes) + of_free
+    count = len(classes) + len(free)
+    sizes = np.bincount(leaves, minlength=count)
+    # a row lies where its small group does
+    sums = np.zeros((count, places.shape[1]))
+    np.add.at(sums, leaves, places[small].astype(np.float64))
+    means = sums / sizes[:, None]
+    pairs, costs = _join(means, sizes.astype(np.float64), len(classes))
+    unions, all_sizes = _numbered(pairs, sizes)
+    return GroupTree(leaves, means, all_sizes, unions, costs, classes)
+
+
+def ward_unions(places: ArrayLike, weights: ArrayLike) -> tuple[Ints, Doubles]:
+    """Join places, the pair first whose union costs least.
+
+    Args:
+        places: (m, d).
+        weights: (m,) > 0.
+
+    Returns:
+        (m - 1, 2) unions, numbered as in :class:`GroupTree`, and their costs (m - 1,).
+    """
+    points, mass = np.asarray(places, dtype=np.float64), np.asarray(weights, dtype=np.float64)
+    pairs, costs = _join(points, mass, 0)
+    return _numbered(pairs, np.ones(len(points), dtype=np.int64))[0], costs
+
+
+def _small_groups(places: NDArray[np.float32], generator: np.random.Generator) -> tuple[Ints, NDArray[np.float32]]:
+    """(n,) small group of each row, and their centroids."""
+    drawn = places[generator.permutation(len(places))[:_DRAWN]]
+    start = drawn[: min(_SMALL_GROUPS, len(drawn))]  # dense places are drawn more often
+    found = kmeans(drawn, len(start), generator=generator, init_centroids=start, max_iter=_ITERATIONS)
+    ids = nearest_centroids(places, found.centroids)
+    used, small = np.unique(ids, return_inverse=True)
+    return small.astype(np.int64), np.asarray(found.centroids[used], dtype=np.float32)
+
+
+def _join(places: Doubles, weights: Doubles, num_classes: int) -> tuple[Ints, Doubles]:
+    """Return the pairs of leaves whose groups are joined, by rising cost, and these; classes are the first leaves."""
+    mass = weights.copy()
+    squares = np.square(places).sum(axis=1)
+    costs = np.maximum(squares[:, None] + squares - 2 * places @ places.T, 0)
+    costs *= mass[:, None] * mass / (mass[:, None] + mass)
+    np.fill_diagonal(costs, np.inf)
+    own = np.arange(len(places)) < num_classes
+    costs[np.ix_(own, own)] = np.inf
+    there = np.ones(len(places), dtype=bool)
+    pairs: list[tuple[int, int]] = []
+    heights: list[float] = []
+    chain: list[int] = []
+    while True:
+        if not chain:
+            free = np.flatnonzero(there & ~own)
+            if not len(free):
+                break
+            chain = [int(free[0])]
+        last = chain[-1]
+        near = int(costs[last].argmin())
+        if len(chain) > 1 and costs[last, chain[-2]] <= costs[last, near]:
+            near = chain[-2]
+        cost = float(costs[last, near])
+        if not np.isfinite(cost):
+            break  # one group is left
+        if len(chain) < 2 or near != chain[-2]:
+            chain.append(near)
+            continue
+        del chain[-2:]
+        kept, gone = (last, near) if own[last] else (near, last)
+        joined = (mass[kept] + mass) * costs[kept] + (mass[gone] + mass) * costs[gone] - mass * cost
+        joined /= mass[kept] + mass[gone] + mass
+        joined[[kept, gone]] = np.inf
+        if own[kept]:
+            joined[own] = np.inf
+        costs[kept], costs[:, kept] = joined, joined
+        costs[gone], costs[:, gone] = np.inf, np.inf
+        there[gone] = False
+        mass[kept] += mass[gone]
+        pairs.append((kept, gone))
+        heights.append(cost)
+    order = np.argsort(heights, kind="stable")
+    return np.array(pairs, dtype=np.int64).reshape(-1, 2)[order], np.array(heights, dtype=np.float64)[order]
+
+
+def _numbered(pairs: Ints, sizes: Ints) -> tuple[Ints, Ints]:
+    """Unions by the number of what they join, and the sizes of leaves and unions."""
+    count = len(sizes)
+    number = np.arange(count + len(pairs), dtype=np.int64)  # of the union that a leaf or union is in by now
+    unions = np.empty_like(pairs)
+    all_sizes = np.concatenate([sizes, np.zeros(len(pairs), dtype=np.int64)])
+
+    def top(one: int) -> int:
+        while number[one] != one:
+            number[one] = number[number[one]]
+            one = int(number[one])
+        return one
+
+    for place, (one, other) in enumerate(pairs.tolist()):
+        unions[place] = top(one), top(other)
+        number[unions[place]] = count + place
+        all_sizes[count + place] = all_sizes[unions[place]].sum()
+    return unions, all_sizes
