@@ -14,9 +14,9 @@ from labelkit.config.mixins import (
     DeviceOption,
     LabelsOption,
     OverwriteOption,
-    PrecisionOptions,
     StoreOutOption,
     ThreadsOption,
+    WorkersOption,
 )
 from labelkit.config.model import ModelConfig
 
@@ -31,7 +31,7 @@ class EmbedConfig(
     OverwriteOption,
     StoreOutOption,
     ThreadsOption,
-    PrecisionOptions,
+    WorkersOption,
     DeviceOption,
     LabelsOption,
     DataConfig,
@@ -76,6 +76,19 @@ class EmbedConfig(
         None,
         ge=1,
         description="Images per forward pass; default: 16 on a CPU, 256 on a GPU, or as an unfinished run began.",
+        json_schema_extra=_RUN,
+    )
+    precision: Literal["auto", "float32", "bf16", "fp16"] = Field(
+        "float32",
+        description="Compute type of the network. auto: bf16 on a CPU that multiplies in it if 64 images agree, else "
+        "float32. They agree if their cosines are above 0.999 and 99 % have the same nearest image.",
+        json_schema_extra=_RUN,
+    )
+    runtime: Literal["auto", "torch", "onnx"] = Field(
+        "auto",
+        description="What computes the network. onnx: ONNX Runtime, in float32 on a CPU. auto: that for networks with "
+        "depthwise convolutions, such as EfficientNet, and 200 images or more, unless --max-memory is set; else torch. "
+        "An unfinished run goes on as it began.",
         json_schema_extra=_RUN,
     )
     part_rows: int = Field(1024, ge=1, description="Rows committed at a time.", json_schema_extra=_RUN)

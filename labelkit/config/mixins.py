@@ -154,20 +154,27 @@ class DeviceOption(StageConfig):
     )
 
 
-class PrecisionOptions(StageConfig):
-    """A command that runs a network over many images."""
+class WorkersOption(StageConfig):
+    """A command that reads many images."""
 
     comes_last: ClassVar[bool] = True
 
-    precision: Literal["float32", "bf16", "fp16"] = Field(
-        "float32", description="Compute type of the network.", json_schema_extra=option("Run")
-    )
     num_workers: int = Field(
         0,
         ge=0,
         le=256,
         description="Processes that decode images; small sets need none.",
         json_schema_extra=option("Run"),
+    )
+
+
+class PrecisionOptions(WorkersOption):
+    """A command that trains a network."""
+
+    comes_last: ClassVar[bool] = True
+
+    precision: Literal["float32", "bf16", "fp16"] = Field(
+        "float32", description="Compute type of the network.", json_schema_extra=option("Run")
     )
 
 

@@ -12,15 +12,15 @@ from labelkit.store.embeddings import EmbeddingStore, differing_keys
 from labelkit.store.plans import EmbeddingPlan
 
 # What only the last bits of a row depend on, as they do on its batch.
-_LAST_BITS = {"batch_size", "threads", "torch"}
+_LAST_BITS = {"batch_size", "threads", "torch", "onnxruntime", "trial"}
 
 
 def check_reusable(store: EmbeddingStore, plan: EmbeddingPlan) -> None:
     """Refuse a store whose rows are not what the plan would make of the same images.
 
     The weights, what is taken of the network, the preprocessing, the type of computing and of the rows, the kind of
-    device, and further outputs have to agree; where the model came from, batch size, threads and torch's version
-    need not.
+    device, and further outputs have to agree; where the model came from, batch size, threads and what computed it
+    (torch or ONNX Runtime, and of which version) need not.
 
     Raises:
         Mismatch: names the keys that differ.

@@ -16,7 +16,7 @@ import torch
 from accelerate.state import AcceleratorState
 from labelkit.config.mixins import DeviceOption
 from labelkit.engine import devices
-from labelkit.engine.compute_device import images_at_once
+from labelkit.engine.compute_device import has_native_bf16, images_at_once
 from labelkit.engine.devices import (
     Runtime,
     generator_states,
@@ -285,3 +285,28 @@ def test_half_precision_on_a_gpu_has_channels_last(
     prepared = on_cuda(precision=precision).prepare(module)
     assert prepared.weight.is_contiguous(memory_format=torch.channels_last) == last
     assert on_cuda(precision="float32").prepare(torch.nn.Conv2d(3, 4, 3)).weight.is_contiguous()
+
+
+@pytest.mark.parametrize(
+    ("told", "native"),
+    [
+        ("processor : 0\nflags : fpu avx512f avx512_bf16\n", True),
+        ("flags : fpu avx2 amx_bf16 amx_tile\n", True),
+        ("flags : fpu avx2 avx512f\nbugs : avx512_bf16\n", False),
+        ("Features : fp asimd bf16 i8mm\n", True),
+        ("", False),
+    ],
+)
+def test_bf16_is_native_where_the_system_lists_it(told: str, native: bool, tmp_path: Path) -> None:
+    (tmp_path / "cpuinfo").write_text(told)
+
+    assert has_native_bf16(tmp_path / "cpuinfo") is native
+    assert not has_native_bf16(tmp_path / "missing")
+
+
+def test_bf16_can_be_told_later() -> None:
+    runtime = Runtime(device="cpu")
+    runtime.use_bf16()
+
+    with runtime.autocast():
+        assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.bfloat16

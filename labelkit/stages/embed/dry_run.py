@@ -10,22 +10,25 @@ import torch
 from labelkit.config.base import value_text
 from labelkit.config.embed import EmbedConfig
 from labelkit.data.datasets import ImageDataset
-from labelkit.data.decode import Channels
 from labelkit.data.eval_loader import EvalLoader
 from labelkit.data.views.spec import Normalize
 from labelkit.engine.devices import Runtime
+from labelkit.stages.embed.computing import Computing, color_channels
 from labelkit.stages.embed.patches import plan_patches
+from labelkit.stages.embed.quick import OnnxNetwork, quick_network
 from labelkit.stages.read.networks import EmbeddingNetwork
 from labelkit.stages.result import SimpleResult, Table
 from labelkit.store.plans import EmbeddingPlan
 
 
-def color_channels(number: int) -> Channels:
-    """Return the channels that images are decoded with, from those of a network's input."""
-    return 1 if number == 1 else 3
-
-
-def _embed(plan: EmbeddingPlan, runtime: Runtime, model: EmbeddingNetwork, dataset: ImageDataset, count: int) -> None:
+def _embed(
+    plan: EmbeddingPlan,
+    runtime: Runtime,
+    model: EmbeddingNetwork,
+    quick: OnnxNetwork | None,
+    dataset: ImageDataset,
+    count: int,
+) -> None:
     """Embed the first images, and wait until that is done."""
     spec = model.network.input_spec
     loader = EvalLoader(
@@ -39,23 +42,31 @@ def _embed(plan: EmbeddingPlan, runtime: Runtime, model: EmbeddingNetwork, datas
     )
     for batch in loader:
         with torch.inference_mode(), runtime.autocast():
-            model.network.embed(batch.images).float().cpu()
+            if quick is not None:
+                quick.embed(batch.images.contiguous().numpy())
+            else:
+                model.network.embed(batch.images).float().cpu()
     runtime.wait()
 
 
 def describe_plan(
     config: EmbedConfig,
     runtime: Runtime,
+    computing: Computing,
     model: EmbeddingNetwork,
     dataset: ImageDataset,
     plan: EmbeddingPlan,
     shape: tuple[int, int, int] | None,
 ) -> SimpleResult:
-    """Time two batches on real images, after one that is not timed; write nothing."""
+    """Time two batches on real images, after one that is not timed; write nothing.
+
+    A network that is to be computed by ONNX Runtime, and was not exported yet, is timed by torch, which takes longer.
+    """
+    quick = quick_network(plan.model, threads=torch.get_num_threads()) if computing.runtime == "onnx" else None
     timed = min(len(dataset), 2 * plan.batch_size)
-    _embed(plan, runtime, model, dataset, min(timed, plan.batch_size))  # a device starts up, and chooses kernels
+    _embed(plan, runtime, model, quick, dataset, min(timed, plan.batch_size))  # a device starts up, and chooses kernels
     started = time.perf_counter()
-    _embed(plan, runtime, model, dataset, timed)
+    _embed(plan, runtime, model, quick, dataset, timed)
     seconds = (time.perf_counter() - started) / timed
     width = plan.dim * (2 if config.dtype == "float16" else 4)
     parameters = sum(p.numel() for p in model.network.parameters())
@@ -71,6 +82,8 @@ def describe_plan(
         "estimated_minutes": round((len(dataset) - plan.num_reused) * seconds / 60, 2),
         "device": str(runtime.device),
         "batch_size": plan.batch_size,
+        "precision": computing.precision,
+        "runtime": computing.runtime,
     }
     if shape is not None:
         patches = plan_patches(config, model.network, plan, shape)

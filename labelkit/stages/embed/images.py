@@ -20,24 +20,25 @@ from labelkit.data.datasets import FileSource, ImageDataset
 from labelkit.data.eval_loader import EvalLoader
 from labelkit.data.registry import load_dataset
 from labelkit.data.views.spec import Normalize
-from labelkit.engine.compute_device import images_at_once
 from labelkit.engine.devices import Runtime
 from labelkit.errors import ConfigError, DivergenceError, Interrupted
 from labelkit.models.inference import InferenceNetwork
-from labelkit.stages.embed.dry_run import color_channels, describe_plan
+from labelkit.stages.embed.computing import Computing, choose_computing, color_channels, onnx_network
+from labelkit.stages.embed.dry_run import describe_plan
 from labelkit.stages.embed.memory import check_embed_memory
 from labelkit.stages.embed.patches import PatchCollector, patch_shape, patch_summary, plan_patches
+from labelkit.stages.embed.quick import OnnxNetwork
 from labelkit.stages.embed.reuse import plan_reuse
 from labelkit.stages.progress import Task, current_progress
 from labelkit.stages.read.locations import remember_images, remember_model
-from labelkit.stages.read.networks import EmbeddingNetwork, embedding_network, numerics_record
+from labelkit.stages.read.networks import EmbeddingNetwork, embedding_network
 from labelkit.stages.result import Cell, SimpleResult, Table
 from labelkit.stages.train.initialize import describe_weights
 from labelkit.stages.train.prepare import choose_images, has_own_splits, prepare_data, with_holdout
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.patch_writing import PatchRun
 from labelkit.store.patches import open_patches, patches_folder
-from labelkit.store.plans import EmbeddingPlan, continue_plan, recorded_numerics
+from labelkit.store.plans import EmbeddingPlan, continue_plan
 from labelkit.store.reuse import copy_rows
 from labelkit.store.writing import EmbeddingRun
 
@@ -61,18 +62,19 @@ def embed_images(config: EmbedConfig) -> SimpleResult:
         model = embedding_network(config, 3)
         dataset, labeled, old_classes, order = _from_run(config, model)
     dataset, labeled = _some_images(config, dataset, labeled)
-    runtime = Runtime(device=config.device, precision=config.precision, threads=config.threads)
+    precision = "float32" if config.precision == "auto" else config.precision
+    runtime = Runtime(device=config.device, precision=precision, threads=config.threads)
     describe_weights(model.network)
     shape = patch_shape(model.network, model.view) if config.dense else None
     network = model.network.to(runtime.device)
-    before = recorded_numerics(config.out, overwrite=config.overwrite)
-    batch_size = config.batch_size or int(before.get("batch_size") or images_at_once(runtime.device))
-    plan = _plan(config, runtime, model, batch_size, dataset, labeled, old_classes, with_logits=order is not None)
+    with_logits = config.logits and order is not None
+    computing = choose_computing(config, runtime, model, dataset, with_logits=with_logits)
+    plan = _plan(config, model, computing, dataset, labeled, old_classes, with_logits=with_logits)
     reused = tuple(open_store(path) for path in config.reuse or ())
     if reused:
         plan = plan_reuse(config.out, plan, reused, dataset)
     if config.dry_run:
-        return describe_plan(config, runtime, model, dataset, plan, shape)
+        return describe_plan(config, runtime, computing, model, dataset, plan, shape)
     progress = current_progress()
     for note in dataset.notes:
         progress.message(note)
@@ -86,7 +88,8 @@ def embed_images(config: EmbedConfig) -> SimpleResult:
         PatchRun.check(config.out, patch_plan, overwrite=config.overwrite)
     run = EmbeddingRun.open(config.out, plan, overwrite=config.overwrite)
     patches = None if patch_plan is None else PatchRun.open(config.out, patch_plan, overwrite=config.overwrite)
-    work = _Work(run, patches, dataset, model, network, runtime, config, order, reused)
+    quick = onnx_network(network, plan.model) if computing.runtime == "onnx" and not run.already_done else None
+    work = _Work(run, patches, dataset, model, network, quick, runtime, config, order, reused)
     embedded_now = _embed_pending(work)
     store = _published(work)
     for warning in [*run.warnings, *(patches.warnings if patches is not None else [])]:
@@ -106,6 +109,7 @@ class _Work:
         run: makes the store.
         patches: makes patches; ``None``: none are wanted.
         dataset, model, network, runtime, config: what is embedded how; the network is on its device.
+        quick: the network by ONNX Runtime; ``None``: torch computes it.
         order: columns of the classifier; ``None``: its output is left out.
         reused: stores that rows are copied from.
     """
@@ -115,6 +119,7 @@ class _Work:
     dataset: ImageDataset
     model: EmbeddingNetwork
     network: InferenceNetwork
+    quick: OnnxNetwork | None
     runtime: Runtime
     config: EmbedConfig
     order: NDArray[np.int64] | None
@@ -327,9 +332,8 @@ def _refuse_label_options(config: EmbedConfig) -> None:
 
 def _plan(
     config: EmbedConfig,
-    runtime: Runtime,
     model: EmbeddingNetwork,
-    batch_size: int,
+    computing: Computing,
     dataset: ImageDataset,
     labeled: NDArray[np.bool_],
     old_classes: NDArray[np.bool_],
@@ -338,6 +342,7 @@ def _plan(
 ) -> EmbeddingPlan:
     has_labels = len(dataset.class_names) > 0
     network = model.network
+    batch_size = computing.batch_size
     part_rows = -(-config.part_rows // batch_size) * batch_size
     return EmbeddingPlan(
         sample_ids=dataset.sample_ids,
@@ -347,10 +352,10 @@ def _plan(
         old_classes=old_classes.astype(np.uint8) if has_labels else None,
         splits=dataset.splits if dataset.split_names else None,
         split_names=dataset.split_names,
-        model=model.identity(numerics_record(runtime, config.precision, batch_size)),
+        model=model.identity(computing.numerics),
         dim=network.embed_dim,
         dtype=config.dtype,
-        extras={"logits": network.num_outputs} if config.logits and with_logits else {},
+        extras={"logits": network.num_outputs} if with_logits else {},
         batch_size=batch_size,
         part_rows=part_rows,
         normalized=False,
@@ -420,7 +425,9 @@ def _embed_rows(
         if stop:
             raise Interrupted(stop[0])
         with torch.inference_mode(), runtime.autocast():
-            if collector is None:
+            if work.quick is not None:
+                features, maps = torch.from_numpy(work.quick.embed(batch.images.contiguous().numpy())), None
+            elif collector is None:
                 features, maps = network.embed(batch.images), None
             else:
                 features, maps = network.embed_with_patches(batch.images)

@@ -35,13 +35,16 @@ class OnnxNetwork:
 
     Args:
         content: of the file, or its path.
+        threads: of the processor; ``None``: as many as it has cores.
     """
 
-    def __init__(self, content: bytes | Path) -> None:
+    def __init__(self, content: bytes | Path, threads: int | None = None) -> None:
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 3
+        if threads is not None:
+            options.intra_op_num_threads = threads
         model = content if isinstance(content, bytes) else str(content)
         self._session: Any = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
         self._input = self._session.get_inputs()[0].name
@@ -55,6 +58,13 @@ class OnnxNetwork:
 def has_onnx() -> bool:
     """Whether the run time is installed, and ``$LABELKIT_ONNX`` is not 0."""
     return os.environ.get("LABELKIT_ONNX") != "0" and find_spec("onnxruntime") is not None
+
+
+def onnx_version() -> str:
+    """Version of the run time."""
+    import onnxruntime
+
+    return str(onnxruntime.__version__)
 
 
 def onnx_folder() -> Path:
@@ -77,13 +87,18 @@ def onnx_record(model: ModelIdentity) -> dict[str, Any] | None:
     return record if isinstance(record, dict) else None
 
 
-def quick_network(model: ModelIdentity) -> OnnxNetwork | None:
-    """Return the network of a store out of the cache; ``None``: it is not there, or no run time is."""
+def quick_network(model: ModelIdentity, threads: int | None = None) -> OnnxNetwork | None:
+    """Return the network of a store out of the cache; ``None``: it is not there, or no run time is.
+
+    Args:
+        model: what the store recorded of it.
+        threads: of the processor; ``None``: as many as it has cores.
+    """
     record = onnx_record(model) if has_onnx() else None
     path = onnx_folder() / f"{onnx_name(model)}.onnx"
     if record is None or "sha256" not in record or not path.is_file() or sha256_file(path) != record["sha256"]:
         return None
-    return OnnxNetwork(path)
+    return OnnxNetwork(path, threads)
 
 
 def may_be_quick(count: int, checkpoint: Path | None, device: str) -> bool:
