@@ -253,6 +253,28 @@ def test_rows_held_out_are_named_as_well_as_in_the_store(tmp_path: Path) -> None
     assert row["predict"]["all"] > row["in the store"]["all"] - 0.03
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_the_check_of_a_gpu_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    def check(*words: object) -> dict[str, Any]:
+        run_example(tmp_path, "gpu_check.py", "--stand-in", "--out", "check.json", *words)
+        pieces: dict[str, Any] = json.loads((tmp_path / "check.json").read_text())["pieces"]
+        return pieces
+
+    assert len(check("--pieces", 2)) == 2
+    pieces = check("--parts", "runs", "fast")
+    assert {name: piece.get("error") for name, piece in pieces.items() if piece["state"] != "done"} == {}
+    assert pieces["runs/softmax resumed"]["result"]["same"] is True
+    assert {name.partition("/")[0] for name in pieces} == {"runs", "fast"}
+    # a row that takes longer than a piece may: stopped with a checkpoint, and gone on with
+    rows = ["--parts", "rows", "--pieces", 1]
+    assert check(*rows, "--minutes", 0.12)["rows/softmax, long tail"]["state"] == "unfinished"
+    row = check(*rows)["rows/softmax, long tail"]
+    assert (row["state"], row["attempts"], row["result"]["published"]) == ("done", 2, 72.8)
+    listed = run_example(tmp_path, "gpu_check.py", "--stand-in", "--out", "check.json", "--list")
+    assert {line.split()[0] for line in listed.stdout.splitlines()} == {"done"}
+
+
 def run_example(folder: Path, name: str, *words: object, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run a script of examples/ in a folder, with its output there too."""
     names = os.environ | {

@@ -1,0 +1,601 @@
+"""What nobody has seen yet: labelkit on a GPU. One command, unattended, in pieces that go on where they stopped.
+
+    python examples/gpu_check.py --out gpu_check.json
+    python examples/gpu_check.py --out gpu_check.json --cifar10 data --parts runs fast rows
+    python examples/gpu_check.py --out gpu_check.json --list
+
+Every piece runs in a process of its own for at most ``--minutes`` (8); the JSON is written after each, and the same
+command again does what is left. ``--pieces N`` ends after N of them.
+
+- **runs**: tests with the mark ``gpu``; 20 steps of every method in float32, bf16, fp16; stopped and resumed with
+  ``--deterministic``, bit for bit; memory told by ``--dry-run`` beside the peak; embeddings, neighbors, balanced
+  assignments and cotap's loss beside those of the CPU; two processes on one GPU by gloo.
+- **fast**: the trainer beside a bare loop of PyTorch; ``embed`` beside a bare forward pass; cotap's loss beside the
+  double sum; balanced assignments beside the matrix form; exact search beside ``torch.mm``.
+- **rows**: published rows on CIFAR-10, with ``--cifar10`` (the folder of named sets, or ``download``). A row that needs
+  hours is trained piece by piece.
+
+``--stand-in`` tries all of it on the CPU with tiny sizes; its numbers say nothing. It is one long file, so that it can
+be taken to a machine with a GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import json
+import os
+import platform
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from labelkit.algorithms.neighbors import knn
+from labelkit.algorithms.sinkhorn.scores import LinearScores
+from labelkit.algorithms.sinkhorn.solver import solve
+from labelkit.cli.main import main as labelkit
+from labelkit.losses.cotap import cotap_loss
+from labelkit.methods.registry import METHODS
+from labelkit.models.backbones import build_backbone
+from labelkit.store.embeddings import open_store
+from PIL import Image
+
+STOPPED = 143  # the exit code after SIGTERM
+STEPS = 20
+GRACE = 90  # seconds to write a checkpoint
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The options."""
+
+    device: str
+    work: Path
+    stand_in: bool
+    cifar10: str | None
+
+    def sized(self, full: int, tiny: int) -> int:
+        """Return a size: of the check, or of the stand-in."""
+        return tiny if self.stand_in else full
+
+
+@dataclass(frozen=True)
+class Row:
+    """A published number: method, options, what is published, and the name of our metric."""
+
+    name: str
+    words: str
+    metric: str
+    published: float | None  # None: to be looked up in the paper
+
+
+ROWS = (
+    *(
+        Row(f"dl2pa, long tail, seed {seed}", f"dl2pa --preset cifar10_lt --seed {seed}", "accuracy", 76.9)
+        for seed in range(3)
+    ),
+    Row("etf, long tail", "dl2pa --preset cifar10_lt --prototypes simplex --no-reassign", "accuracy", 76.5),
+    Row("softmax, long tail", "softmax --preset cifar10_lt", "accuracy", 72.8),
+    Row("snowball, 250 labels", "snowball --preset cifar10_resnet26", "accuracy", 88.4),
+    Row("mean teacher, 250 labels", "mean-teacher --preset cifar10_resnet26", "accuracy", 50.1),
+    Row("mixmatch, 250 labels", "mixmatch --preset cifar10", "accuracy", None),
+    Row("freematch, 250 labels", "freematch --preset cifar10", "accuracy", None),
+    Row("mixmatch, 100 labels", "mixmatch --preset cifar10 --num-labels 100", "accuracy", 80.4),
+    Row("lmcs, 100 labels", "lmcs --preset cifar10 --num-labels 100", "accuracy", 87.2),
+    Row("sela, alexnet", "sela --preset cifar10", "knn_accuracy", 77.6),
+)
+
+Result = dict[str, Any]
+
+
+# ---------------------------------------------------------------------- helpers
+
+
+def command(*words: object, may_stop: bool = False) -> Result:
+    """Run a labelkit command in this process; return its JSON.
+
+    Raises:
+        RuntimeError: it failed; ``may_stop`` lets it stop on request.
+    """
+    said, errors = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(errors):
+        code = labelkit([*map(str, words), "--json"])
+    if code == STOPPED and may_stop:
+        raise InterruptedError
+    if code != 0:
+        raise RuntimeError(f"exit code {code}: {errors.getvalue()[-2000:]}")
+    result: Result = json.loads(said.getvalue())
+    return result
+
+
+def timed(work: Callable[[], object], device: str, *, repeats: int = 3) -> float:
+    """Seconds of a piece of work, the least of some; the first one, which starts kernels, is not counted."""
+    seconds = []
+    for _ in range(repeats + 1):
+        wait(device)
+        started = time.perf_counter()
+        work()
+        wait(device)
+        seconds.append(time.perf_counter() - started)
+    return min(seconds[1:])
+
+
+def wait(device: str) -> None:
+    """Wait until the device has done all that it was asked for."""
+    if device.startswith("cuda"):
+        torch.cuda.synchronize(device)
+
+
+def peak_mib(device: str) -> int | None:
+    """Largest memory of the GPU so far."""
+    return round(torch.cuda.max_memory_allocated(device) / 2**20) if device.startswith("cuda") else None
+
+
+def pictures(folder: Path, count: int, side: int) -> Path:
+    """Write smooth pictures in ten classes, once."""
+    if not (folder / "done").exists():
+        shutil.rmtree(folder, ignore_errors=True)
+        generator = np.random.default_rng(0)
+        for number in range(count):
+            place = folder / "images" / f"class {number % 10}"
+            place.mkdir(parents=True, exist_ok=True)
+            few = Image.fromarray(generator.integers(0, 256, (8, 8, 3), dtype=np.uint8))
+            few.resize((side, side), Image.Resampling.BICUBIC).save(place / f"{number}.jpg")
+        (folder / "done").touch()
+    return folder / "images"
+
+
+def compared(name: str, ours: torch.Tensor, theirs: torch.Tensor, tolerance: float) -> Result:
+    """How far two results differ, over the largest number; raises if that is more than said."""
+    a, b = ours.detach().cpu().double(), theirs.detach().cpu().double()
+    found = float((a - b).abs().max() / b.abs().max().clamp(min=1e-30))
+    if not found <= tolerance:
+        raise RuntimeError(f"{name}: differs by {found:.2g}, stated {tolerance:g}")
+    return {"difference": found, "tolerance": tolerance}
+
+
+# ---------------------------------------------------------------------- part 2: does it run
+
+
+def gpu_tests(asked: Asked) -> Result:
+    """The tests that need CUDA."""
+    tests = Path(__file__).parents[1] / "tests"
+    if not tests.is_dir():
+        return {"skipped": "no tests beside this script"}
+    chosen = [str(tests / "data" / "views")] if asked.stand_in else [str(tests)]
+    words = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", "-m", "gpu", *chosen]
+    done = subprocess.run(words, cwd=tests.parent, capture_output=True, text=True, check=False)
+    if done.returncode not in (0, 5):
+        raise RuntimeError(done.stdout[-2000:])
+    return {"said": done.stdout.strip().splitlines()[-1]}
+
+
+def training(method: str, asked: Asked, out: Path, *words: object) -> Result:
+    """Some steps on the bundled digits; the losses that were logged."""
+    line = ["train", method, "--dataset", "digits", "--preset", "digits", "--device", asked.device, "--out", out]
+    made = command(*line, "--log-every-steps", 1, *words)
+    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    losses = [line["loss"] for line in lines if "loss" in line]
+    if not losses or not all(np.isfinite(losses)):
+        raise RuntimeError(f"losses {losses[:3]} ... {losses[-3:]}")
+    return {"fingerprint": made["weights_fingerprint"], "first_loss": losses[0], "last_loss": losses[-1]}
+
+
+def some_steps(method: str, precision: str) -> Callable[[Asked], Result]:
+    """Return a piece: steps of a method in a precision."""
+
+    def work(asked: Asked) -> Result:
+        with fresh(asked) as folder:
+            words = ["--precision", precision, "--stop-after-steps", asked.sized(STEPS, 3)]
+            return {**training(method, asked, folder / "run", *words), "peak_mib": peak_mib(asked.device)}
+
+    return work
+
+
+def same_bits(method: str) -> Callable[[Asked], Result]:
+    """Return a piece: a run that is stopped and resumed beside one that is not."""
+
+    def work(asked: Asked) -> Result:
+        steps = asked.sized(STEPS, 4)
+        with fresh(asked) as folder:
+            told = ["--deterministic", "--stop-after-steps"]
+            whole = training(method, asked, folder / "whole", *told, steps)
+            training(method, asked, folder / "cut", *told, steps // 2)
+            resumed = training(method, asked, folder / "cut", *told, steps, "--resume")
+        if whole["fingerprint"] != resumed["fingerprint"]:
+            raise RuntimeError("a resumed run has other weights than one that was not stopped")
+        return {"same": True, "steps": steps}
+
+    return work
+
+
+def told_memory(asked: Asked) -> Result:
+    """Memory that the plan of a run tells beside the peak of the run."""
+    images = pictures(asked.work / "small", asked.sized(10_000, 40), 32)
+    size = ["--image-size", 32, "--batch-size", asked.sized(512, 8), "--epochs", 1, "--lr-warmup-epochs", 0]
+    line = ["train", "softmax", "--dataset", images, "--backbone", "resnet32_cifar", "--device", asked.device, *size]
+    plan = command(*line, "--dry-run")
+    if asked.device.startswith("cuda"):
+        torch.cuda.reset_peak_memory_stats(asked.device)
+    with fresh(asked) as folder:
+        command(*line, "--out", folder / "run")
+    return {"told_mib": plan["memory_mib"], "peak_mib": peak_mib(asked.device)}
+
+
+def equal_embeddings(asked: Asked) -> Result:
+    """Embeddings of the device and of the CPU."""
+    images = pictures(asked.work / "small", asked.sized(10_000, 40), 32)
+    rows = []
+    with fresh(asked) as folder:
+        for number, device in enumerate((asked.device, "cpu")):
+            line = ["embed", "--dataset", images, "--backbone", "resnet32_cifar", "--random-weights"]
+            line += ["--device", device, "--max-images", asked.sized(1000, 20), "--out", folder / f"{number}.h5"]
+            command(*line)
+            rows.append(torch.from_numpy(np.array(open_store(folder / f"{number}.h5").embeddings)))
+    return compared("embeddings", rows[0], rows[1], 1e-4)
+
+
+def equal_sums(asked: Asked) -> Result:
+    """Balanced assignments, cotap's loss and its gradient on the device and on the CPU."""
+    generator = torch.Generator().manual_seed(0)
+    n, k, d = asked.sized(100_000, 500), asked.sized(1000, 8), 64
+    features, weight = torch.randn(n, d, generator=generator), torch.randn(k, d, generator=generator) / 8
+    potentials = [solve(LinearScores(features.to(x), weight.to(x)), 5.0).potentials for x in (asked.device, "cpu")]
+    rows, items = 2, asked.sized(2401, 50)
+    scores, targets = (torch.rand(rows, items, generator=generator) for _ in range(2))
+    losses, gradients = [], []
+    for device in (asked.device, "cpu"):
+        own = scores.to(device).requires_grad_()
+        loss = cotap_loss(own, targets.to(device), implementation="fast")
+        loss.sum().backward()
+        losses.append(loss)
+        gradients.append(own.grad)
+    return {
+        "sinkhorn": compared("sinkhorn", potentials[0], potentials[1], 1e-3),
+        "cotap": compared("cotap", losses[0], losses[1], 1e-5),
+        "cotap_gradient": compared("cotap's gradient", gradients[0], gradients[1], 1e-4),
+    }
+
+
+TWO = """
+import sys, torch.distributed
+torch.distributed.init_process_group("gloo")
+from labelkit.cli.main import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def two_processes(asked: Asked) -> Result:
+    """Two processes on one device; they speak by gloo, since NCCL wants a GPU for each."""
+    with fresh(asked) as folder:
+        script = folder / "two.py"
+        script.write_text(TWO)
+        launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
+        line = ["train", "simgcd", "--dataset", "digits", "--preset", "digits", "--device", asked.device]
+        line += ["--stop-after-steps", str(asked.sized(STEPS, 3)), "--out", str(folder / "run"), "-q"]
+        done = subprocess.run([*launcher, *line], capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise RuntimeError(done.stderr[-2000:])
+    return {"processes": 2}
+
+
+# ---------------------------------------------------------------------- part 3: is it fast
+
+
+def trainer_speed(backbone: str, side: int, batch: int) -> Callable[[Asked], Result]:
+    """Return a piece: images a second of the trainer beside a bare loop on images that lie on the device."""
+
+    def work(asked: Asked) -> Result:
+        count, size = asked.sized(20_000, 40), asked.sized(batch, 8)
+        images = pictures(asked.work / f"side {side}", count, side)
+        line = [
+            "train",
+            "softmax",
+            "--dataset",
+            images,
+            "--backbone",
+            backbone,
+            "--image-size",
+            32,
+            "--epochs",
+            3,
+            "--lr-warmup-epochs",
+            0,
+        ]
+        line += ["--batch-size", size, "--augmentation", "crop-flip", "--eval-split", "none", "--guard", "none"]
+        line += ["--lr", 0.1, "--device", asked.device, "--num-workers", asked.sized(12, 0) if side > 64 else 0]
+        with fresh(asked) as folder:
+            command(*line, "--out", folder / "run")
+            lines = [json.loads(text) for text in (folder / "run" / "metrics.jsonl").read_text().splitlines()]
+        epochs = [line["seconds"] for line in lines if "seconds" in line]
+        ours = (count // size) * size / min(epochs[1:])
+        bare = bare_speed(backbone, size, asked.device, asked.sized(100, 2))
+        return {"images_per_second": round(ours), "bare": round(bare), "ratio": round(ours / bare, 3)}
+
+    return work
+
+
+def bare_speed(backbone: str, batch: int, device: str, steps: int) -> float:
+    """Images a second of forward, backward and SGD, with a crop and a flip of whole batches."""
+    network = build_backbone(backbone, pretrained=False, weights=None, in_channels=3, image_size=32, seed=0).to(device)
+    head = torch.nn.Linear(network.info.feature_dim, 10).to(device)
+    weights = [*network.parameters(), *head.parameters()]
+    optimizer = torch.optim.SGD(weights, lr=0.01, momentum=0.9, weight_decay=5e-4)
+    images, labels = torch.rand(batch, 3, 32, 32, device=device), torch.arange(batch, device=device) % 10
+
+    def run() -> None:
+        for step in range(steps):
+            view = F.pad(images, (4, 4, 4, 4))[:, :, step % 8 : step % 8 + 32, :32].flip(-1)
+            F.cross_entropy(head(network(view)), labels).backward()
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+
+    return batch * steps / timed(run, device, repeats=1)
+
+
+def embed_speed(asked: Asked) -> Result:
+    """Images a second of ``embed`` beside the forward pass alone, ViT-B/16 at 224 in bf16."""
+    name, side = ("vit_mini_p4_32", 32) if asked.stand_in else ("vit_base_patch16_224", 224)
+    count, batch = asked.sized(49_152, 40), asked.sized(256, 8)
+    images = pictures(asked.work / f"embed {side}", count, side)
+    with fresh(asked) as folder:
+        line = ["embed", "--dataset", images, "--backbone", name, "--random-weights", "--precision", "bf16"]
+        line += ["--batch-size", batch, "--num-workers", asked.sized(14, 0), "--device", asked.device]
+        made = command(*line, "--out", folder / "x.h5")
+    network = build_backbone(name, pretrained=False, weights=None, in_channels=3, image_size=side, seed=0)
+    network = network.eval().to(asked.device)
+    pixels = torch.rand(batch, 3, side, side, device=asked.device)
+
+    def forward() -> None:
+        with torch.inference_mode(), torch.autocast(asked.device.partition(":")[0], torch.bfloat16):
+            network(pixels)
+
+    bare = batch / timed(forward, asked.device)
+    ours = made["images_per_second"]
+    return {"images_per_second": ours, "bare": round(bare, 1), "ratio": round(ours / bare, 3)}
+
+
+def cotap_speed(items: int) -> Callable[[Asked], Result]:
+    """Return a piece: seconds of cotap's loss with its gradient beside the double sum."""
+
+    def work(asked: Asked) -> Result:
+        n = asked.sized(items, 60)
+        generator = torch.Generator().manual_seed(0)
+        scores, targets = (torch.rand(1, n, generator=generator).to(asked.device) for _ in range(2))
+        seconds = {}
+        for kind in ("fast", "pairs"):
+
+            def run(kind: Any = kind) -> None:
+                own = scores.clone().requires_grad_()
+                cotap_loss(own, targets, implementation=kind).sum().backward()
+
+            seconds[kind] = timed(run, asked.device)
+        return {"items": n, **seconds}
+
+    return work
+
+
+def sinkhorn_speed(asked: Asked) -> Result:
+    """Seconds of 1.28 M x 3,000 balanced assignments beside the matrix form of SeLa's code, for as many passes."""
+    n, k, lam = asked.sized(1_281_167, 400), asked.sized(3000, 8), 5.0
+    scores = torch.randn(n, k, device=asked.device)
+    wait(asked.device)
+    started = time.perf_counter()
+    found = solve(scores, lam, solver="sinkhorn")
+    ours = time.perf_counter() - started
+    plan = torch.softmax(scores, dim=1).pow_(lam)
+    del scores
+    r, c = torch.full((k,), 1 / k, device=asked.device), torch.full((n,), 1 / n, device=asked.device)
+    beta = c
+
+    def matrix_form() -> None:
+        b = beta
+        for _ in range(found.num_iterations):
+            b = c / (plan @ (r / (b @ plan)))
+
+    theirs = timed(matrix_form, asked.device, repeats=1)
+    return {"seconds": ours, "matrix_form": theirs, "passes": found.num_iterations}
+
+
+def search_speed(asked: Asked) -> Result:
+    """Seconds of exact search on the CPU (as labelkit does it) beside ``torch.mm`` and ``topk`` on the device."""
+    q, g, d = asked.sized(10_000, 50), asked.sized(1_000_000, 200), asked.sized(128, 8)
+    generator = torch.Generator().manual_seed(0)
+    queries, gallery = (F.normalize(torch.randn(n, d, generator=generator), dim=1) for n in (q, g))
+    started = time.perf_counter()
+    _, places = knn(queries.numpy(), gallery.numpy(), 10)
+    ours = time.perf_counter() - started
+    asking, asked_of = queries.to(asked.device), gallery.to(asked.device)
+    found = [torch.mm(part, asked_of.T).topk(10).indices for part in asking.split(1000)]
+    agree = float((torch.cat(found).cpu() == torch.from_numpy(places)).double().mean())
+    mm = timed(lambda: [torch.mm(part, asked_of.T).topk(10) for part in asking.split(1000)], asked.device)
+    return {"cpu_seconds": ours, "mm_seconds": mm, "same_places": agree}
+
+
+# ---------------------------------------------------------------------- part 4: published rows
+
+
+def published(row: Row) -> Callable[[Asked], Result]:
+    """Return a piece: some minutes of a run; the piece is asked for again until the run has ended."""
+
+    def work(asked: Asked) -> Result:
+        out = asked.work / "rows" / row.name.replace(",", "").replace(" ", "-")
+        method, *words = row.words.split()
+        if asked.stand_in:
+            preset, words = words.index("--preset"), [*words]
+            words[preset + 1] = "digits"
+        data = ["--dataset", "digits" if asked.stand_in else "cifar10"]
+        if not asked.stand_in and asked.cifar10 != "download":
+            data += ["--data-root", asked.cifar10]
+        elif not asked.stand_in:
+            data += ["--download"]
+        begun = ["--resume"] if (out / "config.yaml").exists() else []
+        line = ["train", method, *data, *words, "--device", asked.device, "--out", out, *begun]
+        made = command(*line, may_stop=True)
+        if not made["finished"]:
+            raise InterruptedError
+        measured = made["metrics"].get(row.metric)
+        return {
+            "command": " ".join(["labelkit", *map(str, line)]),
+            "metric": row.metric,
+            "published": row.published,
+            "measured": None if measured is None else round(100 * measured, 2),
+            "seconds_of_last_piece": made["seconds"],
+        }
+
+    return work
+
+
+# ---------------------------------------------------------------------- the list, and its runs
+
+
+@contextlib.contextmanager
+def fresh(asked: Asked) -> Iterator[Path]:
+    """A folder that is removed again."""
+    asked.work.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=asked.work) as folder:
+        yield Path(folder)
+
+
+def pieces(asked: Asked) -> dict[str, Callable[[Asked], Result]]:
+    """Everything there is to do, by name: PART/WHAT."""
+    methods = ["softmax"] if asked.stand_in else list(METHODS)
+    precisions = ("float32", "bf16") if asked.device == "cpu" else ("float32", "bf16", "fp16")
+    found: dict[str, Callable[[Asked], Result]] = {"runs/tests": gpu_tests}
+    for method in methods:
+        found |= {f"runs/{method} {precision}": some_steps(method, precision) for precision in precisions}
+    found |= {f"runs/{method} resumed": same_bits(method) for method in methods}
+    found |= {"runs/memory": told_memory, "runs/embed": equal_embeddings, "runs/sums": equal_sums}
+    found |= {"runs/two processes": two_processes}
+    small, wide = ("resnet20_cifar", "wrn10_1") if asked.stand_in else ("resnet32_cifar", "wrn28_2")
+    found |= {
+        f"fast/train {small}, memory": trainer_speed(small, 32, 128),
+        f"fast/train {wide}, memory": trainer_speed(wide, 32, 128),
+        f"fast/train {small}, files": trainer_speed(small, 72, 128),
+        "fast/embed": embed_speed,
+        "fast/cotap 2401": cotap_speed(2401),
+        "fast/cotap 38416": cotap_speed(38_416),
+        "fast/sinkhorn": sinkhorn_speed,
+        "fast/search": search_speed,
+    }
+    rows = [row for row in ROWS if row.name == "softmax, long tail"] if asked.stand_in else ROWS
+    return found | {f"rows/{row.name}": published(row) for row in rows}
+
+
+def carry_out(name: str, asked: Asked, out: Path) -> int:
+    """Do one piece in this process; write what came of it."""
+    started = time.monotonic()
+    try:
+        found = {"state": "done", "result": pieces(asked)[name](asked)}
+    except InterruptedError:
+        found = {"state": "unfinished"}
+    except Exception as error:  # whatever a GPU may show
+        found = {"state": "failed", "error": "".join(traceback.format_exception(error))[-4000:]}
+    found["seconds"] = round(time.monotonic() - started, 1)
+    out.write_text(json.dumps(found))
+    return 0
+
+
+def start(name: str, options: argparse.Namespace) -> Result:
+    """Do one piece in a process of its own, for so many minutes at most."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "piece.json"
+        words = [sys.executable, str(Path(__file__).resolve()), "--piece", name, "--out", str(out)]
+        words += ["--device", options.device, "--work", str(options.work)]
+        words += ["--cifar10", options.cifar10] if options.cifar10 else []
+        words += ["--stand-in"] if options.stand_in else []
+        child = subprocess.Popen(words, start_new_session=True)
+        try:
+            child.wait(60 * options.minutes)
+        except subprocess.TimeoutExpired:
+            child.send_signal(signal.SIGTERM)  # training writes a checkpoint
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(GRACE)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)  # also processes that it started
+            child.wait()
+        if out.exists():
+            found: Result = json.loads(out.read_text())
+            return found
+    late = name.startswith("rows/")  # it goes on from its last checkpoint
+    return {"state": "unfinished" if late else "failed", "error": f"no result (exit code {child.returncode})"}
+
+
+def about(options: argparse.Namespace) -> Result:
+    """What the numbers are of."""
+    gpu = options.device.startswith("cuda")
+    return {
+        "stand_in": options.stand_in,
+        "device": options.device,
+        "gpu": torch.cuda.get_device_name(options.device) if gpu else None,
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda if gpu else None,
+        "cpus": os.cpu_count(),
+        "python": platform.python_version(),
+    }
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Do what is left, piece by piece; 1 if something failed."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--out", type=Path, required=True, help="JSON of all pieces; it is gone on with")
+    parser.add_argument("--parts", nargs="+", default=["runs", "fast", "rows"], choices=["runs", "fast", "rows"])
+    parser.add_argument("--cifar10", help="folder of named sets with CIFAR-10, or download; without it no rows")
+    parser.add_argument("--device", default=None, help="default: cuda")
+    parser.add_argument("--minutes", type=float, default=8, help="longest time of a piece")
+    parser.add_argument("--pieces", type=int, default=None, help="end after this number of pieces")
+    parser.add_argument("--again", action="store_true", help="do failed pieces once more")
+    parser.add_argument("--work", type=Path, default=Path("gpu_check"), help="folder for runs and pictures")
+    parser.add_argument("--stand-in", action="store_true", help="try everything on the CPU, with tiny sizes")
+    parser.add_argument("--list", action="store_true", help="show the pieces and their state")
+    parser.add_argument("--piece", help=argparse.SUPPRESS)
+    options = parser.parse_args(argv)
+    options.device = options.device or ("cpu" if options.stand_in else "cuda")
+    options.work = options.work.resolve()
+    asked = Asked(options.device, options.work, options.stand_in, options.cifar10)
+    if options.piece:
+        return carry_out(options.piece, asked, options.out)
+    if options.device.startswith("cuda") and not torch.cuda.is_available():
+        parser.error("torch sees no GPU; --stand-in tries the script on the CPU")
+    kept: Result = json.loads(options.out.read_text()) if options.out.exists() else {"pieces": {}}
+    wanted = [name for name in pieces(asked) if name.partition("/")[0] in options.parts]
+    if not (options.cifar10 or options.stand_in):
+        wanted = [name for name in wanted if not name.startswith("rows/")]
+    again = {name for name in wanted if options.again and kept["pieces"].get(name, {}).get("state") == "failed"}
+    done = 0
+    while not options.list:
+        states = {name: kept["pieces"].get(name, {}).get("state") for name in wanted}
+        left = [name for name in wanted if states[name] not in ("done", "failed") or name in again]
+        if not left or (options.pieces is not None and done == options.pieces):
+            break
+        before = kept["pieces"].get(left[0], {})
+        found = start(left[0], options)
+        found["attempts"] = before.get("attempts", 0) + 1
+        kept = {"about": about(options), "pieces": {**kept["pieces"], left[0]: found}}
+        written = options.out.with_name(options.out.name + ".new")
+        written.write_text(json.dumps(kept, indent=1))
+        written.replace(options.out)
+        done += 1
+        print(f"{found['state']:10} {found.get('seconds', '-'):>7} s  {left[0]}", flush=True)
+        again.discard(left[0])  # once more, not for ever
+    states = {name: kept["pieces"].get(name, {}).get("state", "-") for name in wanted}
+    for name, state in states.items() if options.list else ():
+        print(f"{state:10} {name}")
+    return 1 if "failed" in states.values() else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
