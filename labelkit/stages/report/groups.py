@@ -294,7 +294,9 @@ def _decided(result: Result) -> Decided | None:
 
 
 def _ids(result: Result) -> NDArray[np.int64] | None:
-    key = next((key for key in _GROUPINGS if key in result.arrays), None)
+    # of answers the best guess of every image; their pseudo-labels leave out what is unsure
+    keys = ("group_ids", *_GROUPINGS) if result.kind == "answers" else _GROUPINGS
+    key = next((key for key in keys if key in result.arrays), None)
     return None if key is None else np.asarray(result.arrays[key], dtype=np.int64)
 
 

@@ -293,6 +293,27 @@ def test_stored_confidence_is_used_and_images_without_a_group_have_none(make_sto
     assert np.isnan(found.confidence[3])
 
 
+def test_an_unsure_answer_stands_in_the_group_of_its_best_guess(make_store: Any) -> None:
+    store = make_store(np.eye(4))
+    arrays = {
+        "pseudo_labels": np.array([0, 0, -1, -1]),
+        "group_ids": np.array([0, 0, 1, 1]),
+        "names": ["a", "new-1"],
+        "new_classes": np.array([0, 1], dtype=np.uint8),
+        "confidence": np.array([0.9, 0.8, 0.4, 0.3], dtype=np.float32),
+        "decisions": np.array([1, 1, 3, 3]),
+        "decision_names": ["given", "known", "new", "unsure"],
+    }
+    write_result(store, "made", kind="answers", arrays=arrays, params={"min_confidence": 0.8}, stage="test")
+    found = describe_groups(store, choose_images(store, 10, 0), read_result(store, "made"), "", 1)
+    assert found is not None
+
+    assert [(group.name, group.size) for group in found.groups] == [("a", 2), ("new-1", 2)]
+    assert found.ungrouped == 0
+    assert found.decided is not None
+    assert found.decided.unsure == 2
+
+
 def test_classes_come_before_clusters_and_the_name_that_was_asked_for_before_all(index: Path) -> None:
     cluster_store(KMeansConfig(index=index, num_clusters=3))
     discover_head(DiscoverHeadConfig(index=index))
