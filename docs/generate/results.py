@@ -247,6 +247,35 @@ def _predicted(record: Record) -> str:
     return table(["Labels", "Named by", *headings], cells, right=headings)
 
 
+def _frozen(record: Record) -> str:
+    """A row for each store and way to change its rows."""
+    headings = ["R@1 (%)", "MAP@R (%)", "R-precision (%)"]
+    rows = [
+        [row["store"], f"{row['images']:,}", row["rows"]]
+        + [f"{row[key]:.1f}" for key in ("recall_at_1", "map_at_r", "r_precision")]
+        for row in record["rows"]
+    ]
+    return table(["Store", "Images", "Rows", *headings], rows, right=["Images", *headings])
+
+
+def _stable(record: Record) -> str:
+    """A row for each store: means over the seeds."""
+    names = {
+        "kept": "labels kept (%)",
+        "answered_kept": "of those answered (%)",
+        "kept_without_previous": "kept without --previous (%)",
+        "new_before": "new groups before",
+        "new_after": "after",
+    }
+    cells = []
+    for store in dict.fromkeys(row["store"] for row in record["rows"]):
+        mine = [row for row in record["rows"] if row["store"] == store]
+        means = {key: statistics.mean(row[key] for row in mine) for key in names}
+        shown = [f"{100 * means[key]:.1f}" if "%" in names[key] else f"{means[key]:.1f}" for key in names]
+        cells.append([store, f"{mine[0]['photos']:,} + {mine[0]['added']:,}", *shown])
+    return table(["Store", "Photos", *names.values()], cells, right=list(names.values()))
+
+
 def _class_numbers(record: Record) -> str:
     """A row for each kind of labels and half of the cases: how often the interval holds, its width, and the errors."""
     names = {"ours": "ours", "by share": "share alone", "by density": "density alone"}
@@ -462,6 +491,8 @@ TOPICS = (
     _Topic("answers", "Known, new or unsure", "digits_answers*", "examples/answer_digits.py", _answered),
     _Topic("answer-cases", "Answers from few labels", "*_answer_cases", "examples/answer_cases.py", _cases),
     _Topic("predict-cases", "New photos", "*_predict_cases", "examples/predict_cases.py", _predicted),
+    _Topic("stability", "Photos added", "*stability_cases", "examples/stability_cases.py", _stable),
+    _Topic("frozen", "Frozen features for retrieval", "frozen_features", "examples/frozen_retrieval.py", _frozen),
     _Topic(
         "class-number",
         "How many classes",
