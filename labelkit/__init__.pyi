@@ -1590,6 +1590,7 @@ class _Cluster:
         labels: str | PathLike[str] | None = ...,
         label_column: str | None = ...,
         own_labels: bool = ...,
+        exchange: bool = ...,
         split: str = ...,
         normalize: bool = ...,
         preset: str | PathLike[str] | None = None,

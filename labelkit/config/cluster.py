@@ -60,6 +60,11 @@ class SSKMeansConfig(NormalizeOption, AddedLabelsOption, MinSizeOption, ClusterC
     command: ClassVar[tuple[str, ...]] = ("cluster", "ss-kmeans")
 
     max_iterations: int = Field(100, ge=1, description="Most iterations of one start (benchmark: 200).")
+    exchange: bool = Field(
+        True,
+        description="In the end, give each class with labels the group that its labeled images are nearest to, if the "
+        "inertia falls by it. Off: as published; a class with few labels may get the images of another one.",
+    )
 
 
 class SinkhornConfig(ClusterConfig):

@@ -216,6 +216,7 @@ def _once(config: ClusterConfig, features: StoredRows, given: GivenLabels | None
                 num_inits=config.num_inits,
                 max_iter=config.max_iterations,
                 tol=config.tolerance,
+                exchange=config.exchange,
             )
         )
     algorithm = spherical_kmeans if isinstance(config, SphericalKMeansConfig) else kmeans
@@ -304,6 +305,7 @@ def semi_supervised_cluster(
     num_inits: int,
     max_iter: int,
     tol: float,
+    exchange: bool = True,
 ) -> tuple[NDArray[np.int64], NDArray[np.float32], float, int, NDArray[np.int64]]:
     """Semi-supervised k-means over all rows: (ids, centroids, inertia, iterations, class of each cluster or -1)."""
     free, fixed = np.flatnonzero(~labeled), np.flatnonzero(labeled)
@@ -316,6 +318,7 @@ def semi_supervised_cluster(
         num_inits=num_inits,
         max_iter=max_iter,
         tol=tol,
+        exchange=exchange,
     )
     cluster_ids = np.empty(len(features), dtype=np.int64)
     cluster_ids[~labeled] = found.unlabeled_ids

@@ -17,6 +17,7 @@ from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.results import list_results, read_result
 from numpy.typing import NDArray
 from pydantic import ValidationError
+from sklearn.datasets import load_digits
 
 CONFIGS = (KMeansConfig, SphericalKMeansConfig, SSKMeansConfig)
 
@@ -85,6 +86,28 @@ def test_ss_kmeans_is_the_algorithm_and_names_its_clusters(blobs: EmbeddingStore
     assert stored.arrays["new_classes"].tolist() == [False, False, True]
     # blobs are far apart, so every row is where its class is
     np.testing.assert_array_equal(stored.arrays["cluster_ids"], blobs.labels)
+
+
+@pytest.mark.parametrize("exchange", [True, False])
+def test_classes_change_places_in_ss_kmeans_unless_told_not_to(make_store: Any, exchange: bool) -> None:
+    bundle = load_digits()
+    labeled = np.zeros(len(bundle.target), dtype=bool)
+    labeled[np.concatenate([np.flatnonzero(bundle.target == label)[:2] for label in range(5)])] = True
+    store = make_store(bundle.data, labels=bundle.target, labeled=labeled)
+    rows = unit(store.embeddings)
+    expected = semi_supervised_kmeans(
+        rows[~labeled],
+        rows[labeled],
+        bundle.target[labeled],
+        14,
+        generator=keyed_generator(0, "cluster"),
+        exchange=exchange,
+    )
+
+    cluster_store(SSKMeansConfig(index=store.path, num_clusters=14, exchange=exchange))
+
+    stored = read_result(store, "ss-kmeans").arrays["cluster_ids"]
+    np.testing.assert_array_equal(stored[~labeled], expected.unlabeled_ids)
 
 
 def test_new_clusters_are_numbered_in_order() -> None:
