@@ -121,7 +121,7 @@ class LabelAgreement:
     Attributes:
         share: of the rows whose nearest other row with a label has the same one.
         by_chance: that share if labels were drawn at random.
-        num_labels: rows looked at.
+        num_labels: rows looked at, those of classes with two labels or more.
     """
 
     share: float
@@ -143,17 +143,19 @@ def label_agreement(x: ArrayLike, labels: ArrayLike) -> LabelAgreement | None:
         labels: (n,) integers, -1 = none.
 
     Returns:
-        The agreement; ``None`` below ten labels, or if one class has all of them.
+        The agreement; ``None`` below ten labels in classes with two or more, or if one class has all labels.
     """
     known = np.asarray(labels, dtype=np.int64)
     places = np.flatnonzero(known >= 0)
-    _, counts = np.unique(known[places], return_counts=True)
-    if len(places) < _FEWEST_LABELS or len(counts) < 2:
+    _, own, counts = np.unique(known[places], return_inverse=True, return_counts=True)
+    others = counts[own] - 1  # with the same label
+    asked = np.flatnonzero(others > 0)
+    if len(asked) < _FEWEST_LABELS or len(counts) < 2:
         return None
     cosines = _Nearness(np.asarray(x, dtype=np.float32)).between(places)
     same = known[places] == known[places][cosines.argmax(axis=1)]
-    by_chance = float((counts * (counts - 1)).sum() / (len(places) * (len(places) - 1)))
-    return LabelAgreement(float(same.mean()), by_chance, len(places))
+    by_chance = float(others[asked].mean() / (len(places) - 1))
+    return LabelAgreement(float(same[asked].mean()), by_chance, len(asked))
 
 
 def _hide(known: Ints, classes: Ints, counts: Ints, generator: np.random.Generator) -> Ints:

@@ -83,3 +83,17 @@ def test_one_class_or_few_labels_show_no_agreement(rng: np.random.Generator) -> 
     x = rng.normal(size=(30, 3))
     assert label_agreement(x, np.where(np.arange(30) < 20, 0, -1)) is None
     assert label_agreement(x, np.where(np.arange(30) < 9, np.arange(30) % 2, -1)) is None
+
+
+def test_classes_with_one_label_say_nothing_of_agreement(rng: np.random.Generator) -> None:
+    x = np.repeat(np.eye(6)[:2] * 5, 6, axis=0) + rng.normal(0, 0.1, (12, 6))
+    x = np.concatenate([x, rng.normal(size=(20, 6))])
+    labels = np.array([0] * 6 + [1] * 6 + list(range(2, 22)))
+
+    found = label_agreement(x, labels)
+
+    assert found is not None
+    assert found.num_labels == 12
+    # five of the other 31 labels are the same
+    assert found.by_chance == pytest.approx(5 / 31)
+    assert label_agreement(x, np.arange(32)) is None

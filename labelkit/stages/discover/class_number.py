@@ -227,7 +227,7 @@ def _by_belief(config: DiscoverCategoriesConfig, features: StoredRows, labels: N
     if agreement is not None and agreement.is_chance:
         notes.append(
             f"labels contradict the images: the nearest labeled image has the same label in {percent(agreement.share)} "
-            f"of cases, and in {percent(agreement.by_chance)} if labels were drawn at random"
+            f"% of cases, and in {percent(agreement.by_chance)} % if labels were drawn at random"
         )
     if len(choice.criteria) == 1:
         notes.append("two labels in each of two classes or more would narrow the interval")

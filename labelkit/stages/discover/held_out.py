@@ -267,7 +267,9 @@ def _groups_without(
     num_classes = len(np.unique(kept[~free]))
     num_groups = min(num_classes + int(free.sum()), max(len(grouping.names), num_classes))
     made = make_groups(features, kept, num_groups, grouping.rule, generator=generator)
-    return made.ids, made.labels
+    # as many shares in every round: groups that a round cannot make are empty
+    empty = max(0, num_groups - len(made.labels))
+    return made.ids, np.concatenate([made.labels, np.full(empty, -1, dtype=np.int64)])
 
 
 def given_label_evidence(grouping: Grouping, shares: NDArray[np.float64], labels: NDArray[np.int64]) -> Evidence:

@@ -110,6 +110,19 @@ def test_rounds_of_an_answer_group_as_the_result_did(families: EmbeddingStore) -
     assert sum(answered["counts"].values()) == 105
 
 
+def test_rounds_with_fewer_groups_of_the_least_size_are_joined_with_the_others(make_store: Any) -> None:
+    # no structure: how many groups have four rows depends on the labels that a round keeps
+    rng = np.random.default_rng(0)
+    labels = [place % 6 for place in range(60)]
+    labeled = [int(place < 24 and place % 6 < 4) for place in range(60)]
+    store = make_store(rng.normal(size=(60, 8)), labels=labels, labeled=labeled, old_classes=[1] * 4 + [0] * 2)
+    categories(store, num_classes=14, min_size=4)
+
+    answered = answer_images(DiscoverAnswerConfig(index=store.path, grouping="categories")).to_json()
+
+    assert sum(answered["counts"].values()) == 44
+
+
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
