@@ -1473,6 +1473,7 @@ def embed(
     batch_size: int | None = ...,
     precision: Literal['auto', 'float32', 'bf16', 'fp16'] = ...,
     runtime: Literal['auto', 'torch', 'onnx'] = ...,
+    fast_decode: bool = ...,
     part_rows: int = ...,
     reuse: Sequence[str | PathLike[str]] | str | PathLike[str] | None = ...,
     dry_run: bool = ...,

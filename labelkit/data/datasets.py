@@ -16,7 +16,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from labelkit.data.decode import Channels, decode_image, read_image_file
+from labelkit.data.decode import Channels, decode_reduced, read_image_file
 from labelkit.errors import DatasetError
 
 
@@ -47,8 +47,21 @@ class EncodedImage:
         Raises:
             BadImage: see :func:`labelkit.data.decode.decode_image`.
         """
+        return self.decode_reduced(channels, least_side)[0]
+
+    def decode_reduced(self, channels: Channels, least_side: int | None) -> tuple[NDArray[np.uint8], tuple[int, int]]:
+        """Return pixels as ``decode`` does, and height and width of the image in full.
+
+        Raises:
+            BadImage: see :func:`labelkit.data.decode.decode_image`.
+        """
         if isinstance(self._content, bytes):
-            return decode_image(self._content, channels, least_side=least_side)
+            return decode_reduced(self._content, channels, least_side=least_side)
+        return self._stored(channels), (self._content.shape[0], self._content.shape[1])
+
+    def _stored(self, channels: Channels) -> NDArray[np.uint8]:
+        """Pixels that were never encoded."""
+        assert not isinstance(self._content, bytes)
         stored = self._content.shape[2]
         if channels == stored:
             return self._content.copy()

@@ -65,6 +65,14 @@ _TRANSPOSE: Final = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
+_TURNS: Final = frozenset(
+    (
+        Image.Transpose.TRANSPOSE,
+        Image.Transpose.ROTATE_270,
+        Image.Transpose.TRANSVERSE,
+        Image.Transpose.ROTATE_90,
+    )
+)
 _BITS_PER_SAMPLE_TAG: Final = 258
 _PHOTOMETRIC_TAG: Final = 262
 
@@ -150,6 +158,13 @@ def decode_image(
         BadImage: not a regular file, not an allowed format, too large, truncated or damaged, float
             or 32-bit pixels.
     """
+    return decode_reduced(source, channels, max_pixels=max_pixels, least_side=least_side)[0]
+
+
+def decode_reduced(
+    source: Path | bytes, channels: Channels, *, max_pixels: float = MAX_PIXELS, least_side: int | None
+) -> tuple[NDArray[np.uint8], tuple[int, int]]:
+    """Decode as ``decode_image``; return the pixels, and height and width that the image has in full."""
     content = read_image_file(source) if isinstance(source, Path) else source
     if not content:
         raise BadImage("empty file")
@@ -216,14 +231,18 @@ def decode_mask(content: bytes, *, max_pixels: float = MAX_PIXELS) -> NDArray[np
         raise _bad_image(error, max_pixels) from error
 
 
-def _decode(content: bytes, channels: Channels, max_pixels: float, least_side: int | None) -> NDArray[np.uint8]:
+def _decode(
+    content: bytes, channels: Channels, max_pixels: float, least_side: int | None
+) -> tuple[NDArray[np.uint8], tuple[int, int]]:
     with _open_checked(content, max_pixels) as image:
         if image.mode == "F":
             raise BadImage("float pixels have no fixed range")
         if image.mode == "I":
             raise BadImage("32-bit pixels have no fixed range")
+        full = image.size
         if least_side is not None:
             image.draft(None, (least_side, least_side))
+        shrunk = image.size != full
         image.load()
         # After load(): PNG may store the tag behind the pixels, and TIFF is turned by Pillow itself.
         orientation = _TRANSPOSE.get(image.getexif().get(_ORIENTATION_TAG, 1))
@@ -232,7 +251,10 @@ def _decode(content: bytes, channels: Channels, max_pixels: float, least_side: i
         if orientation is not None:
             pixels = pixels.transpose(orientation)
         array = np.array(pixels.convert("L" if channels == 1 else "RGB"), dtype=np.uint8)
-    return array.reshape(array.shape[0], array.shape[1], channels)
+    height, width = array.shape[:2]
+    if shrunk:
+        width, height = full[::-1] if orientation in _TURNS else full
+    return array.reshape(array.shape[0], array.shape[1], channels), (height, width)
 
 
 def _scale_16_bit(image: Image.Image) -> Image.Image:

@@ -61,6 +61,8 @@ class EvalLoader:
         identify: also return digests and sizes of what was read.
         seed: of a view with randomness; without one the view must have none.
         epoch: the other key of its random numbers.
+        fast_decode: let the JPEG decoder shrink images to sides at least twice what the view needs; images in memory
+            are as they are.
         join_single: a last batch of one image joins the one before (for batch statistics).
 
     Raises:
@@ -83,6 +85,7 @@ class EvalLoader:
         identify: bool = False,
         seed: int | None = None,
         epoch: int = 0,
+        fast_decode: bool = False,
         join_single: bool = False,
     ) -> None:
         check_rank(rank, world_size)
@@ -104,6 +107,7 @@ class EvalLoader:
         self._normalize = normalize
         self._identify = identify
         self._seed, self._epoch = seed or 0, epoch
+        self._least_side = 2 * view.resized_side if fast_decode else None
         batches = [self._rows[start : start + batch_size] for start in range(0, len(self._rows), batch_size)]
         if join_single and len(batches) > 1 and len(batches[-1]) == 1:
             batches[-2:] = [np.concatenate(batches[-2:])]
@@ -126,7 +130,8 @@ class EvalLoader:
             return
         assert self._reader is not None
         plans = (
-            BatchPlan(rows, rows, self._seed, self._epoch, (self._view,), self._identify) for rows in self._batches
+            BatchPlan(rows, rows, self._seed, self._epoch, (self._view,), self._identify, least_side=self._least_side)
+            for rows in self._batches
         )
         for rows, crops in zip(self._batches, self._reader.read(plans), strict=True):
             image, _ = finish_view(

@@ -38,6 +38,7 @@ class BatchPlan:
     views: tuple[ViewSpec, ...]
     identify: bool = False
     pairs: PairPlan | None = None
+    least_side: int | None = None  # to which a decoder may shrink
 
 
 @dataclass(slots=True)
@@ -74,12 +75,13 @@ class _CropDataset(Dataset[Crops]):
                 if plan.identify:
                     sha256[i] = np.frombuffer(encoded.sha256, dtype=np.uint8)
                     file_sizes[i] = encoded.size
-                image = encoded.decode(c)
+                image, full = encoded.decode_reduced(c, plan.least_side)
             except BadImage as error:
                 # Reported, not raised: an exception loses its type on the way out of a worker.
                 bad.append((row, error.reason))
                 continue
-            sizes[i] = partner_sizes[i] = image.shape[:2]
+            sizes[i] = partner_sizes[i] = full
+            shrink = round(full[0] / image.shape[0])  # a power of 2
             partner = image
             if plan.pairs is not None and plan.pairs.rows[i] != row:
                 try:
@@ -91,7 +93,7 @@ class _CropDataset(Dataset[Crops]):
             pairs = None if plan.pairs is None else plan.pairs.take(i)
             chosen = boxes_of_views(
                 plan.views,
-                ([image.shape[0]], [image.shape[1]]),
+                ([full[0]], [full[1]]),
                 ([partner.shape[0]], [partner.shape[1]]),
                 plan.keys[i : i + 1],
                 seed=plan.seed,
@@ -100,7 +102,7 @@ class _CropDataset(Dataset[Crops]):
             for view, spec in enumerate(plan.views):
                 shown = partner if spec.shows_partner else image
                 boxes[view][i] = paired_boxes(chosen[view], pairs, view, [shown.shape[0]], [shown.shape[1]])[0]
-                crops[view][i] = resize_box(shown, boxes[view][i], spec)
+                crops[view][i] = resize_box(shown, boxes[view][i] / shrink, spec)
         # Copied by NumPy: in a thread of its own, torch would start a second team of threads.
         tensors = tuple(torch.from_numpy(np.ascontiguousarray(crop.transpose(0, 3, 1, 2))) for crop in crops)
         return Crops(tensors, boxes, sizes, partner_sizes, bad, sha256, file_sizes)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from labelkit.data import decode
-from labelkit.data.decode import BadImage, decode_image, read_image_file
+from labelkit.data.decode import BadImage, decode_image, decode_reduced, read_image_file
 from PIL import Image
 
 
@@ -61,6 +61,18 @@ def test_jpeg_may_be_decoded_smaller_while_both_sides_stay_long_enough(photo: Im
     assert decode_image(encode(large, "PNG"), 3, least_side=64).shape == (300, 400, 3)
     whole = np.asarray(large.resize((100, 75), Image.Resampling.BOX), dtype=int)
     assert np.abs(decode_image(encode(large, "JPEG", quality=95), 3, least_side=64) - whole).mean() < 4
+
+
+@pytest.mark.parametrize("orientation", [1, 3, 6, 8])
+def test_a_smaller_decoding_tells_the_full_size_as_it_is_shown(photo: Image.Image, orientation: int) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    content = encode(photo.resize((401, 300), Image.Resampling.BICUBIC), "JPEG", exif=exif)
+    for kept in (None, 64, 200):
+        pixels, full = decode_reduced(content, 3, least_side=kept)
+        assert full == decode_image(content, 3).shape[:2]
+        assert [round(a / b) for a, b in zip(full, pixels.shape[:2], strict=True)] == [4 if kept == 64 else 1] * 2
+    assert decode_reduced(encode(photo, "PNG"), 3, least_side=1)[1] == (photo.height, photo.width)
 
 
 def test_content_decides_and_not_the_suffix(photo: Image.Image, tmp_path: Path) -> None:

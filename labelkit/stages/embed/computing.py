@@ -93,6 +93,8 @@ def choose_computing(
     numerics = numerics_record(runtime, precision, batch_size)
     if trial is not None:
         numerics[_TRIAL] = trial
+    if config.fast_decode:
+        numerics["fast_decode"] = True
     if name == "onnx":
         numerics[_ONNX] = onnx_version()
     return Computing(precision, name, batch_size, numerics)

@@ -39,6 +39,7 @@ def _embed(
         normalize=Normalize(spec.mean, spec.std),
         channels=color_channels(spec.channels),
         device=runtime.device,
+        fast_decode="fast_decode" in plan.model.numerics,
     )
     for batch in loader:
         with torch.inference_mode(), runtime.autocast():

@@ -420,6 +420,7 @@ def _embed_rows(
         device=runtime.device,
         num_workers=config.num_workers,
         identify=True,
+        fast_decode=config.fast_decode,
     )
     for batch in loader if len(rows) else ():
         if stop:

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 import torch
 from labelkit.config.embed import EmbedConfig
-from labelkit.errors import ConfigError
+from labelkit.errors import ConfigError, Mismatch, OutputExistsError
 from labelkit.models.inference import BackboneNetwork
 from labelkit.stages.embed import computing
 from labelkit.stages.embed.computing import _is_depthwise, agreement
 from labelkit.stages.embed.images import embed_images
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.writing import EmbeddingRun
+from PIL import Image
 
 NANO: dict[str, Any] = {"backbone": "vit_nano_p8_32", "random_weights": True, "device": "cpu", "threads": 1}
 
@@ -176,3 +177,40 @@ def test_many_images_of_a_depthwise_network_are_computed_by_onnx_alike_and_resum
     assert (by_onnx.path.read_bytes(), by_torch.path.read_bytes()) == before
     copied = embed(tmp_path / "copied.h5", photos, **lite0, reuse=by_torch.path)
     assert np.asarray(copied.embeddings).tobytes() == np.asarray(by_torch.embeddings).tobytes()
+
+
+# ---- decoding
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two small and two large photos; the network needs 32 pixels."""
+    folder = tmp_path_factory.mktemp("mixed")
+    rng = np.random.default_rng(0)
+    for i, side in enumerate((100, 120, 400, 900)):
+        coarse = Image.fromarray(rng.integers(0, 256, (6, 8, 3), dtype=np.uint8))
+        coarse.resize((side * 4 // 3, side), Image.Resampling.BICUBIC).save(folder / f"{i}.jpg", quality=95)
+    return folder
+
+
+def test_fast_decoding_is_near_the_whole_one_and_keeps_sizes_and_small_photos(mixed: Path, tmp_path: Path) -> None:
+    whole, fast = embed(tmp_path / "whole.h5", mixed), embed(tmp_path / "fast.h5", mixed, fast_decode=True)
+
+    a, b = (np.asarray(store.embeddings, dtype=np.float64) for store in (whole, fast))
+    cosine = (a * b).sum(axis=1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)
+    assert (a[:2] == b[:2]).all()
+    assert (a[2:] != b[2:]).any(axis=1).all()
+    assert cosine.min() > 0.999
+    assert fast.image_sizes.tolist() == whole.image_sizes.tolist()
+    assert fast.model.numerics["fast_decode"] is True
+    assert "fast_decode" not in whole.model.numerics
+    assert fast.model.differences(whole.model) == []
+
+
+def test_both_decodings_do_not_mix(mixed: Path, tmp_path: Path) -> None:
+    whole = embed(tmp_path / "whole.h5", mixed)
+
+    with pytest.raises(OutputExistsError):
+        embed(whole.path, mixed, fast_decode=True)
+    with pytest.raises(Mismatch, match="fast_decode"):
+        embed(tmp_path / "x.h5", mixed, fast_decode=True, reuse=whole.path)
