@@ -193,12 +193,12 @@ def training(method: str, asked: Asked, out: Path, *words: object) -> Result:
     return {"fingerprint": made["weights_fingerprint"], "first_loss": losses[0], "last_loss": losses[-1]}
 
 
-def some_steps(method: str, precision: str) -> Callable[[Asked], Result]:
-    """Return a piece: steps of a method in a precision."""
+def some_steps(method: str, precision: str, *others: str) -> Callable[[Asked], Result]:
+    """Return a piece: steps of a method in a precision, perhaps with other options."""
 
     def work(asked: Asked) -> Result:
         with fresh(asked) as folder:
-            words = ["--precision", precision, "--stop-after-steps", asked.sized(STEPS, 3)]
+            words = ["--precision", precision, "--stop-after-steps", asked.sized(STEPS, 3), *others]
             return {**training(method, asked, folder / "run", *words), "peak_mib": peak_mib(asked.device)}
 
     return work
@@ -476,6 +476,9 @@ def pieces(asked: Asked) -> dict[str, Callable[[Asked], Result]]:
     found: dict[str, Callable[[Asked], Result]] = {"runs/tests": gpu_tests}
     for method in methods:
         found |= {f"runs/{method} {precision}": some_steps(method, precision) for precision in precisions}
+    if not asked.stand_in:  # on a CPU a compiler takes minutes
+        whole = [method for method in methods if METHODS[method].load().runs_whole_backbone]
+        found |= {f"runs/{method} compiled": some_steps(method, "bf16", "--compile") for method in whole}
     found |= {f"runs/{method} resumed": same_bits(method) for method in methods}
     found |= {"runs/memory": told_memory, "runs/embed": equal_embeddings, "runs/sums": equal_sums}
     found |= {"runs/two processes": two_processes}

@@ -145,6 +145,7 @@ CONTEXTS: list[tuple[str, Options, str]] = [
 UNSEEN = {
     "how fast and with which memory, not what": "num_workers threads ranking_max_gib solver_memory_gib",
     "where, not what": "device deterministic out",
+    "needs a compiler and minutes; test_methods_compile.py has it": "compile",
     "needs a network connection": "download",
     "of several processes": "sync_bn prototype_gather",
     "what becomes of a run that is there": "overwrite",

@@ -58,6 +58,7 @@ class RunConfig(ThreadsOption, PrecisionOptions, DeviceOption, UpdateOptions, Da
             "data_root", "download", "device", "num_workers", "threads",
             "log_every_steps", "checkpoint_every_minutes", "keep_every_steps", "tensorboard",
             "guard", "guard_loss_ratio", "guard_min_spread", "deterministic",
+            "compile",
         }
     )  # fmt: skip
 
@@ -77,6 +78,12 @@ class RunConfig(ThreadsOption, PrecisionOptions, DeviceOption, UpdateOptions, Da
         False,
         description="On a GPU, use algorithms that give the same bits each time; refuse a run that has an operation "
         "without one. On a CPU all runs are so.",
+        json_schema_extra=_RUN,
+    )
+    compile: bool = Field(
+        False,
+        description="Compile the backbone by torch.compile: some minutes at the first step, then faster on most GPUs. "
+        "Numbers differ in their last digits. Not for methods that look inside the backbone.",
         json_schema_extra=_RUN,
     )
     guard: Literal["none", "warn", "stop"] = Field(

@@ -23,6 +23,7 @@ from labelkit.data.keyed_random import keyed_generator
 from labelkit.engine.allocator import keep_freed_memory
 from labelkit.engine.compute_device import compute_device
 from labelkit.errors import ResourceError
+from labelkit.models.backbones import Backbone
 
 T = TypeVar("T", bound=nn.Module)
 Precision = Literal["float32", "bf16", "fp16"]
@@ -74,6 +75,7 @@ class Runtime:
         self._uses_bf16 = False
         self._accelerator = Accelerator(cpu=use_cpu, mixed_precision=mixed, kwargs_handlers=[waits])
         self.device: torch.device = self._accelerator.device if chosen.index is None else chosen
+        self.compiles = False
         self._is_half = precision != "float32"
         self.rank: int = self._accelerator.process_index
         self.world_size: int = self._accelerator.num_processes
@@ -177,6 +179,15 @@ class Runtime:
         module._ddp_params_and_buffers_to_ignore = list(getattr(module, "equal_buffers", ()))  # type: ignore[assignment] # not annotated there
         prepared: T = self._accelerator.prepare_model(module)
         return prepared
+
+    def compile(self, module: nn.Module) -> None:
+        """Let the backbones of a module be compiled when they are first run."""
+        # student, teacher and master, in training, in evaluation and by statistics of the batch
+        torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, 64)
+        for part in module.modules():
+            if isinstance(part, Backbone):
+                part.compile()
+        self.compiles = True
 
     def share_statistics(self, module: nn.Module) -> None:
         """Give every process the main one's running statistics of batch normalization, in place.

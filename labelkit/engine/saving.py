@@ -171,6 +171,7 @@ def exactness(runtime: Runtime) -> dict[str, Any]:
         "machine": platform.machine(),
         "processes": runtime.world_size,
         "threads": torch.get_num_threads(),
+        **({"compiled": True} if runtime.compiles else {}),
         **gpu_facts(runtime.device),
     }
 

@@ -105,6 +105,8 @@ class Trainer:
         self.progress = Progress()
         self.phases = method.phases(bank.rows)
         self.lr = self._learning_rate()
+        if config.compile:
+            runtime.compile(method)
         # the wrapper that averages gradients holds the same parameters, so one optimizer serves both
         self.wrapped = runtime.prepare(method)
         self.optimizer = build_optimizer(

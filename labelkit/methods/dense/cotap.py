@@ -52,6 +52,7 @@ from labelkit.models.weights import fingerprint
 class CoTAP(Method[CoTAPConfig]):
     """Needs no label; with scenes alone, only the terms on patches."""
 
+    runs_whole_backbone = False
     network: DenseNetwork
     #: Where neighbors are kept, if anywhere.
     neighbor_place: NeighborPlace | None = None

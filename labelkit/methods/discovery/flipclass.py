@@ -47,6 +47,7 @@ from labelkit.models.paired_attention import KeyUpdate
 class FlipClass(Method[FlipClassConfig]):
     """A weak-view teacher whose keys follow the strong-view student's queries; one network."""
 
+    runs_whole_backbone = False
     network: DiscoveryNetwork
 
     def __init__(self, config: FlipClassConfig, data: DataInfo) -> None:

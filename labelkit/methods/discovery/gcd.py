@@ -33,6 +33,7 @@ from labelkit.models.contrastive_network import ContrastiveNetwork
 class GCD(Method[GCDConfig]):
     """Two views of one network in a wide contrastive space; no classifier."""
 
+    runs_whole_backbone = False
     network: ContrastiveNetwork
 
     def __init__(self, config: GCDConfig, data: DataInfo) -> None:

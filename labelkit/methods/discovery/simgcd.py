@@ -38,6 +38,7 @@ from labelkit.models.discovery_network import DiscoveryNetwork
 class SimGCD(Method[SimGCDConfig]):
     """Two views of one network, symmetric self-distillation."""
 
+    runs_whole_backbone = False
     network: DiscoveryNetwork
 
     def __init__(self, config: SimGCDConfig, data: DataInfo) -> None:

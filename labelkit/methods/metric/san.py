@@ -61,6 +61,7 @@ from labelkit.models.seeding import seeded_init
 class SAN(Method[SANConfig]):
     """A network that moves features about before it looks at them; with labels or clusters."""
 
+    runs_whole_backbone = False
     network: MetricNetwork
 
     def __init__(self, config: SANConfig, data: DataInfo) -> None:

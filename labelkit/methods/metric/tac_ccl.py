@@ -52,6 +52,7 @@ FLAT_ATTENTION = 1e-3
 class TACCCL(Method[TACCCLConfig]):
     """One network, clusters as labels, a memory, and pairs of views; needs no labels."""
 
+    runs_whole_backbone = False
     may_collapse = True
     network: MetricNetwork
 

@@ -47,6 +47,10 @@ def train_method(config: RunConfig) -> SimpleResult:
         Interrupted: a signal asked to stop; a checkpoint was written.
     """
     method_name = config.command[1]
+    if config.compile and not METHODS[method_name].load().runs_whole_backbone:
+        raise ConfigError(
+            "--compile", f"{method_name} looks inside the backbone, which is not run as a whole", "Leave it out."
+        )
     if config.dry_run:
         return _plan(method_name, config)
     runtime = _runtime(config)

@@ -1,0 +1,64 @@
+"""``--compile``: backbones are compiled where they are run as a whole, and methods that look inside refuse it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from labelkit.cli.main import main
+from labelkit.methods.registry import METHODS
+from torch import nn
+
+Make = Callable[..., Any]
+WHOLE = [name for name, spec in METHODS.items() if spec.load().runs_whole_backbone]
+
+
+@pytest.fixture
+def graphs(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The graphs that were compiled; they are run as they are, since a compiler would take minutes."""
+    found: list[Any] = []
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        found.append(graph)
+        return graph.forward
+
+    compile_one = nn.Module.compile
+    monkeypatch.setattr(nn.Module, "compile", lambda self: compile_one(self, backend=backend))
+    torch._dynamo.reset()
+    yield found
+    torch._dynamo.reset()
+
+
+def _assert_same_run(make: Make, graphs: list[Any], name: str) -> None:
+    plain = make(name)
+    plain.trainer.fit()
+    assert graphs == []
+    compiled = make(name, compile=True)
+    compiled.trainer.fit()
+    assert len(graphs) > 0
+    for key, value in plain.method.state_dict().items():
+        torch.testing.assert_close(compiled.method.state_dict()[key], value, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.timeout(120)
+def test_a_compiled_backbone_trains_to_the_same_weights(make: Make, graphs: list[Any]) -> None:
+    _assert_same_run(make, graphs, "softmax")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", WHOLE)
+def test_every_method_that_takes_the_option_compiles(make: Make, graphs: list[Any], name: str) -> None:
+    _assert_same_run(make, graphs, name)
+
+
+@pytest.mark.parametrize("name", sorted(METHODS.keys() - set(WHOLE)))
+def test_a_method_that_looks_inside_the_backbone_refuses(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["train", name, "--dataset", "digits", "--preset", "digits", "--compile", "--out", str(tmp_path / "run")]
+    assert main(words) == 2
+    assert f"--compile: {name} looks inside the backbone" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
