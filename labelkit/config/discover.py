@@ -111,15 +111,15 @@ class DiscoverAnswerConfig(TableOption, AddedLabelsOption, IndexConfig, MemoryCo
     grouping: str | None = Field(
         None,
         pattern=RESULT_NAME,
-        description="Result that groups the rows: one of discover head, cluster ss-kmeans, discover categories; "
+        description="Result that groups the rows: one of discover head, discover categories, cluster ss-kmeans; "
         "default: the first of these that is there.",
         json_schema_extra=_STORE,
     )
     num_clusters: int | None = Field(
         None,
         ge=1,
-        description="First group the rows into this number of groups, by semi-supervised k-means. The result is "
-        "named by --grouping, else ss-kmeans. Default: take a result that is there.",
+        description="First group the rows into this number of groups, as discover categories does. The result is "
+        "named by --grouping, else categories. Default: take a result that is there.",
         json_schema_extra=_STORE,
     )
     plot: Path | None = Field(

@@ -9,13 +9,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.config.cluster import SSKMeansConfig
-from labelkit.config.discover import DiscoverAnswerConfig
+from labelkit.config.discover import DiscoverAnswerConfig, DiscoverCategoriesConfig
 from labelkit.errors import Mismatch, StoreError
+from labelkit.stages.discover.categories import discover_categories
 from labelkit.stages.discover.coarse_classes import LEVEL_ARRAYS
 from labelkit.stages.discover.held_out import Grouping
 from labelkit.stages.discover.made_groups import GroupingRule
-from labelkit.stages.group.cluster import cluster_store
 from labelkit.stages.memory import Memory, held_out_bytes, tree_bytes
 from labelkit.stages.progress import current_progress
 from labelkit.stages.read.given_labels import GivenLabels, class_names_of, labels_to_use
@@ -23,11 +22,11 @@ from labelkit.stages.read.rows import check_features, unit_rows
 from labelkit.store.embeddings import EmbeddingStore
 from labelkit.store.results import Result, list_results, read_result
 
-_PREFERRED = ("head", "ss-kmeans", "categories")
+_PREFERRED = ("head", "categories", "ss-kmeans")
 
 
 def group_first(config: DiscoverAnswerConfig, num_clusters: int) -> tuple[Path, ...]:
-    """Group the rows of the store by semi-supervised k-means, as ``labelkit cluster ss-kmeans`` does.
+    """Group the rows of the store by a tree, as ``labelkit discover categories --num-classes`` does.
 
     Returns:
         The file of the result, named by ``config.grouping``.
@@ -36,10 +35,10 @@ def group_first(config: DiscoverAnswerConfig, num_clusters: int) -> tuple[Path, 
         StoreError: the store has no labels that may be used, or such a result already.
         ConfigError: more clusters than rows, or fewer than classes.
     """
-    made = cluster_store(
-        SSKMeansConfig(
+    made = discover_categories(
+        DiscoverCategoriesConfig(
             index=config.index,
-            num_clusters=num_clusters,
+            num_classes=num_clusters,
             result=config.grouping,
             labels=config.labels,
             label_column=config.label_column,
@@ -49,7 +48,7 @@ def group_first(config: DiscoverAnswerConfig, num_clusters: int) -> tuple[Path, 
             max_memory=config.max_memory,
         )
     )
-    return made.paths
+    return tuple(made.made())
 
 
 def read_grouping(store: EmbeddingStore, config: DiscoverAnswerConfig) -> tuple[Grouping, GivenLabels]:
@@ -62,7 +61,7 @@ def read_grouping(store: EmbeddingStore, config: DiscoverAnswerConfig) -> tuple[
     there = list_results(store)
     name = config.grouping or next((name for name in _PREFERRED if name in there), None)
     if config.num_clusters is not None:
-        name = config.grouping or "ss-kmeans"
+        name = config.grouping or "categories"
     if name is None:
         remedy = "Pass --num-clusters, or run `labelkit discover categories` on it first, without a number."
         if "logits" in store.extras:

@@ -12,11 +12,11 @@ import h5py
 import numpy as np
 import pytest
 from labelkit.config.cluster import SSKMeansConfig
-from labelkit.config.discover import DiscoverAnswerConfig, DiscoverHeadConfig
+from labelkit.config.discover import DiscoverAnswerConfig, DiscoverCategoriesConfig, DiscoverHeadConfig
 from labelkit.config.evaluate import EvaluateAnswerConfig
 from labelkit.errors import ConfigError, DatasetError, LabelkitError, Mismatch, Refused, StoreError
 from labelkit.stages.discover.answer import _csv_text, answer_images
-from labelkit.stages.discover.categories import discover_head
+from labelkit.stages.discover.categories import discover_categories, discover_head
 from labelkit.stages.discover.classify import DEFAULT, RowJudge
 from labelkit.stages.discover.confidence import Confidences
 from labelkit.stages.discover.held_out import Evidence, Grouping, given_label_evidence, hidden_label_evidence
@@ -100,9 +100,9 @@ def test_far_blobs_are_answered_by_name_or_as_a_new_group(build: Build) -> None:
     assert all(0.5 <= float(row["confidence"]) <= 1 and row["runner_up"] != row["label_or_group"] for row in rows)
 
 
-def test_grouping_first_answers_as_clustering_and_answering_do(build: Build) -> None:
+def test_grouping_first_answers_as_discovering_and_answering_do(build: Build) -> None:
     one, two = build(0.3), build(0.3, name="two.h5")
-    cluster_store(SSKMeansConfig(index=one.path, num_clusters=CLASSES, result="groups", seed=5))
+    discover_categories(DiscoverCategoriesConfig(index=one.path, num_classes=CLASSES, result="groups", seed=5))
     answer(one, grouping="groups", seed=5)
 
     made = answer_images(DiscoverAnswerConfig(index=two.path, num_clusters=CLASSES, grouping="groups", seed=5)).paths
