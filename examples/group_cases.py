@@ -272,9 +272,8 @@ def judge_levels(sets: list[Rows], tables: list[str], seeds: int) -> list[dict[s
                     about = {"set": rows.name, "table": coarse.name, "labels": given, "seed": seed, "classes": number}
                     nmi = normalized_mutual_information(coarse.truth, ids)
                     best = normalized_mutual_information(coarse.truth, groups_at(ideal.unions, k, number)[rows.truth])
-                    found.append(
-                        {**about, "nmi": 100 * nmi, "nmi_of_true_classes": 100 * best, "chosen": levels.numbers}
-                    )
+                    row = {**about, "nmi": round(100 * nmi, 1), "nmi_of_true_classes": round(100 * best, 1)}
+                    found.append(row | {"chosen": levels.numbers})
     return found
 
 

@@ -24,8 +24,9 @@ from labelkit.algorithms.row_blocks import Rows, parts_of
 
 Floats = NDArray[np.float32]
 
-_DIRECTIONS: Final = 128
-_MOST_ROWS: Final = 20_000
+MOST_DIRECTIONS: Final = 128
+MOST_SAMPLED: Final = 20_000
+"""Of more rows, so many are drawn to find the directions."""
 _NEIGHBORS: Final = 10
 _USUAL: Final = 7
 """The distance to this neighbor is the one usual around a row."""
@@ -45,9 +46,9 @@ def class_space(rows: Rows, labels: NDArray[np.int64], *, generator: np.random.G
     Returns:
         (n, at most 128) rows of length 1; zeros where a row is the mean of all.
     """
-    drawn = rows[:] if len(rows) <= _MOST_ROWS else rows[np.sort(generator.permutation(len(rows))[:_MOST_ROWS])]
+    drawn = rows[:] if len(rows) <= MOST_SAMPLED else rows[np.sort(generator.permutation(len(rows))[:MOST_SAMPLED])]
     mean = drawn.mean(axis=0, dtype=np.float64)
-    directions, _ = principal_directions(drawn, min(_DIRECTIONS, drawn.shape[1]))
+    directions, _ = principal_directions(drawn, min(MOST_DIRECTIONS, drawn.shape[1]))
     places = np.empty((len(rows), directions.shape[1]), dtype=np.float32)
     for where, part in parts_of(rows):
         places[where] = (part - mean) @ directions

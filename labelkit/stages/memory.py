@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from labelkit.algorithms.group_space import MOST_DIRECTIONS, MOST_SAMPLED
 from labelkit.algorithms.group_tree import MOST_LEAVES
 from labelkit.algorithms.row_blocks import BLOCK_NUMBERS, StoredRows
 from labelkit.config.cluster import SinkhornConfig
@@ -221,10 +222,11 @@ def class_number_bytes(num_rows: int, used: int, dim: int, num_classes: int, num
     return max(choosing, kmeans_bytes(num_rows, dim, num_classes, num_inits)) + 60 * num_rows
 
 
-def tree_bytes(num_rows: int, num_classes: int) -> int:
-    """What a tree of groups takes: all pairs of its leaves, and rows in the numbers that they are compared in."""
-    leaves = (num_rows if num_rows <= MOST_LEAVES else MOST_LEAVES) + num_classes
-    return 5 * 8 * leaves**2 + 4 * 4 * num_rows * 128 + 60 * num_rows
+def tree_bytes(num_rows: int, dim: int, num_classes: int) -> int:
+    """What a tree of groups takes: a sample for its directions, rows along these, and all pairs of its leaves."""
+    leaves = min(num_rows, MOST_LEAVES) + num_classes
+    sample = min(num_rows, MOST_SAMPLED) * dim * (4 + 8 + 8) + 3 * 8 * dim**2
+    return max(sample, 5 * 8 * leaves**2) + 4 * 4 * num_rows * min(dim, MOST_DIRECTIONS) + 60 * num_rows
 
 
 def held_out_bytes(num_rows: int, dim: int, num_groups: int, num_inits: int) -> int:

@@ -163,7 +163,7 @@ def _features(config: DiscoverCategoriesConfig, store: EmbeddingStore, rows: NDA
     whole = 0 if config.search == "path" else 3 * 4 * len(rows) * store.dim
     beside = class_number_bytes(len(rows), used, store.dim, most, config.num_inits) + whole
     if config.grouping == "tree":
-        beside = max(beside, tree_bytes(len(rows), most))
+        beside = max(beside, tree_bytes(len(rows), store.dim, most))
     remedy = "lower --max-rows or --max-classes"
     return Memory.of(config).rows(
         store, rows, beside=beside, what="choosing the number of classes", unit=True, remedy=remedy

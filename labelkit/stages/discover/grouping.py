@@ -97,7 +97,7 @@ def read_grouping(store: EmbeddingStore, config: DiscoverAnswerConfig) -> tuple[
     given = replace(given, labels=labels, class_names=class_names, source=source)
     params = result.params
     num_groups = len(result.arrays["names"])
-    tree = tree_bytes(len(rows), num_groups) if params.get("grouping") == "tree" else 0
+    tree = tree_bytes(len(rows), store.dim, num_groups) if params.get("grouping") == "tree" else 0
     Memory.of(config).require(
         held_out_bytes(len(rows), store.dim, num_groups, config.num_inits) + tree,
         f"answers for {len(rows):,} rows of {store.dim} numbers",
