@@ -187,5 +187,39 @@ def look_up(
     centers = cell_centers(height, width, homographies).expand(len(maps), -1, -1)
     places, inside = move_points(centers, homographies)
     grid = places.reshape(-1, height, width, 2).to(maps.dtype)
+    if padding == "border" and maps.device.type != "cpu" and torch.are_deterministic_algorithms_enabled():
+        return gathered(maps, grid), inside.reshape(-1, height, width)
     found = F.grid_sample(maps, grid, mode="bilinear", padding_mode=padding, align_corners=False)
     return found, inside.reshape(-1, height, width)
+
+
+def gathered(maps: Tensor, grid: Tensor) -> Tensor:
+    """Return ``grid_sample(maps, grid)``, bilinear with the border continued, by lookups.
+
+    Its gradient on a GPU adds in a fixed order where deterministic algorithms are asked for; that of ``grid_sample``
+    has no such form.
+
+    Args:
+        maps: ``(b, c, h, w)``.
+        grid: ``(b, height, width, 2)``.
+
+    Returns:
+        ``(b, c, height, width)``.
+    """
+    b, c, h, w = maps.shape
+    sides = grid.new_zeros(2)
+    sides[0], sides[1] = w, h
+    places = (((grid + 1) * sides - 1) / 2).clamp(min=0).minimum(sides - 1)
+    low = places.floor()
+    share = (places - low)[:, None]
+    first = low.long()
+    flat = maps.flatten(2)
+    found = maps.new_zeros((b, c, *grid.shape[1:3]))
+    for right in (0, 1):
+        for down in (0, 1):
+            x, y = (first[..., 0] + right).clamp(max=w - 1), (first[..., 1] + down).clamp(max=h - 1)
+            part = share[..., 0] if right else 1 - share[..., 0]
+            weight = part * (share[..., 1] if down else 1 - share[..., 1])
+            looked = flat.gather(2, (y * w + x).reshape(b, 1, -1).expand(b, c, -1))
+            found = found + weight * looked.reshape(b, c, *grid.shape[1:3])
+    return found

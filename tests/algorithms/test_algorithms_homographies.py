@@ -11,6 +11,7 @@ from labelkit.algorithms.attention_maps import keypoint_masks
 from labelkit.algorithms.homographies import (
     between_views,
     crop_homographies,
+    gathered,
     look_up,
     mirrored,
     move_points,
@@ -146,3 +147,15 @@ def test_a_keypoint_lies_where_the_formula_says() -> None:
     # (-0.5, 0.25) at 7 x 7 is column 1.25, row 3.875
     mask = keypoint_masks(points((-0.5, 0.25)), torch.ones(1, 1, dtype=torch.bool), (7, 7))[0]
     assert float(mask[4, 1]) == pytest.approx(math.exp(-(0.25**2 + 0.125**2) / 2))
+
+
+def test_lookups_with_a_fixed_order_of_additions_are_those_of_grid_sample() -> None:
+    generator = torch.Generator().manual_seed(0)
+    maps = torch.randn(3, 2, 5, 4, dtype=torch.float64, generator=generator, requires_grad=True)
+    grid = 3 * torch.rand(3, 6, 7, 2, dtype=torch.float64, generator=generator) - 1.5  # beyond the border too
+    expected = torch.nn.functional.grid_sample(maps, grid, padding_mode="border", align_corners=False)
+    found = gathered(maps, grid)
+    torch.testing.assert_close(found, expected)
+    upstream = torch.randn(expected.shape, dtype=torch.float64, generator=generator)
+    gradients = [torch.autograd.grad(value, maps, upstream)[0] for value in (found, expected)]
+    torch.testing.assert_close(*gradients)

@@ -5,6 +5,7 @@ They are buffers, so that a checkpoint carries them. Every process has the same 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -91,13 +92,23 @@ class PseudoLabels(nn.Module):
         """Whether there was no clustering yet."""
         return int(self.epoch) < 0
 
-    def renew(self, points: Tensor, embeddings: Tensor, epoch: int) -> ClusterRecord:
-        """Cluster the images.
+    def renew(
+        self,
+        points: Tensor,
+        embeddings: Tensor,
+        epoch: int,
+        *,
+        is_main: bool = True,
+        total: Callable[[Tensor], Tensor] = lambda value: value,
+    ) -> ClusterRecord:
+        """Cluster the images, on the main process; the others are told.
 
         Args:
             points: (m, p) float, what is clustered, of ``rows``.
             embeddings: (m, d) float, what centroids are means of; may be the points.
             epoch: at whose start this happens.
+            is_main: whether this is the main process.
+            total: sum of a tensor over processes.
 
         Raises:
             ConfigError: more clusters than images.
@@ -107,14 +118,18 @@ class PseudoLabels(nn.Module):
         k, rows = self.num_clusters, self.rows
         if k > len(rows):
             raise ConfigError("--num-clusters", f"{k} clusters for {len(rows)} images", "Lower it.")
-        found = kmeans(
-            points.numpy(),
-            k,
-            generator=keyed_generator(self.seed, "pseudo-labels", epoch),
-            num_inits=3 if k <= 1000 else 1,
-            max_iter=MAX_ITERATIONS,
-        )
-        counts = np.bincount(found.cluster_ids, minlength=k)
+        ids, inertia = torch.zeros(len(rows), dtype=torch.int64), torch.zeros((), dtype=torch.float64)
+        if is_main:  # all at once would share out the processor among as many equal runs
+            found = kmeans(
+                points.numpy(),
+                k,
+                generator=keyed_generator(self.seed, "pseudo-labels", epoch),
+                num_inits=3 if k <= 1000 else 1,
+                max_iter=MAX_ITERATIONS,
+            )
+            ids, inertia = torch.from_numpy(found.cluster_ids), torch.tensor(found.inertia, dtype=torch.float64)
+        ids, inertia = total(ids), total(inertia)
+        counts = np.bincount(ids.numpy(), minlength=k)
         if not counts.all() and not self.is_first:
             raise DivergenceError(
                 f"epoch {epoch}",
@@ -128,9 +143,8 @@ class PseudoLabels(nn.Module):
                 f"{int((counts == 0).sum())} of {k} clusters stay empty: of {len(rows)} images too many are equal",
                 "Lower --num-clusters, or remove duplicates.",
             )
-        ids = torch.from_numpy(found.cluster_ids)
         before = self.cluster_ids.cpu()[torch.from_numpy(rows)]
-        moved = 0.0 if self.is_first else share_moved(before.numpy(), found.cluster_ids)
+        moved = 0.0 if self.is_first else share_moved(before.numpy(), ids.numpy())
         sums = torch.zeros(k, embeddings.shape[1], dtype=torch.float64).index_add_(0, ids, embeddings.double())
         self.centroids.copy_((sums / torch.from_numpy(counts)[:, None]).float())
         self.cluster_ids.fill_(-1)
@@ -142,7 +156,7 @@ class PseudoLabels(nn.Module):
             max_count=int(counts.max()),
             singles=float((counts == 1).mean()),
             moved=moved,
-            inertia=float(found.inertia) / len(rows),
+            inertia=float(inertia) / len(rows),
         )
 
 

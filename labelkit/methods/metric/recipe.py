@@ -124,7 +124,9 @@ def renew_pseudo_labels(
         points = state.embed(network.features, rows, how)
     elif labels.is_first and config.first_clustering == "pixels":
         points = state.embed(unit_pixels, rows)
-    record = labels.renew(points, embeddings, state.epoch)
+    record = labels.renew(
+        points, embeddings, state.epoch, is_main=state.is_main, total=lambda value: state.combine(value, "sum")
+    )
     state.log("pseudo-labels", record.to_dict())
     for warning in record.warnings():
         state.warn(f"warning: {warning}")

@@ -291,3 +291,16 @@ def test_two_processes_train_to_the_end(tmp_path: Path, options: tuple[str, ...]
     )
     assert done.returncode == 0, done.stderr
     assert '"finished": true' in done.stdout
+
+
+def test_the_main_process_clusters_and_the_others_are_told() -> None:
+    generator = torch.Generator().manual_seed(0)
+    points = torch.randn(20, 2, generator=generator)
+    sums: list[torch.Tensor] = []
+    main, other = (PseudoLabels(20, 3, 2, refresh_epochs=1, seed=0) for _ in range(2))
+    first = main.renew(points, points, 0, total=lambda value: sums.append(value) or value)
+    # what the other has is added to that
+    second = other.renew(points, points, 0, is_main=False, total=lambda value: value + sums.pop(0))
+    assert torch.equal(other.cluster_ids, main.cluster_ids)
+    assert torch.equal(other.centroids, main.centroids)
+    assert second == first
