@@ -25,14 +25,13 @@ from labelkit.algorithms.class_number import (
     share_error,
 )
 from labelkit.algorithms.class_number_belief import MOST_ROWS, believe_num_classes, density_spread
-from labelkit.algorithms.labeled_share import label_agreement
 from labelkit.algorithms.over_clustering import estimate_num_classes
 from labelkit.algorithms.row_blocks import StoredRows
 from labelkit.config.discover import DiscoverCategoriesConfig
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import ConfigError, DatasetError
-from labelkit.percent import percent
 from labelkit.stages.group.cluster import most_clusters
+from labelkit.stages.group.contradiction import contradiction
 from labelkit.stages.progress import current_progress
 from labelkit.stages.result import Cell, Table
 
@@ -223,12 +222,8 @@ def _by_belief(config: DiscoverCategoriesConfig, features: StoredRows, labels: N
             f"dense groups are {', '.join(map(str, counts))}, by how small they may be: these features have groups at "
             "several levels, or none"
         )
-    agreement = label_agreement(rows, labels[used])
-    if agreement is not None and agreement.is_chance:
-        notes.append(
-            f"labels contradict the images: the nearest labeled image has the same label in {percent(agreement.share)} "
-            f"% of cases, and in {percent(agreement.by_chance)} % if labels were drawn at random"
-        )
+    wrong = contradiction(lambda places: features[places], labels, config.seed)
+    notes += [wrong] if wrong is not None else []
     if len(choice.criteria) == 1:
         notes.append("two labels in each of two classes or more would narrow the interval")
     at_least = choice.best == high and low < high

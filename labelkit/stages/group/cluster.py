@@ -21,6 +21,7 @@ from labelkit.config.cluster import (
 )
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import ConfigError, DatasetError
+from labelkit.stages.group.contradiction import contradiction
 from labelkit.stages.group.patches import cluster_patches
 from labelkit.stages.group.stable_ids import NO_PARAMETERS, Groups, lasting_ids, read_earlier
 from labelkit.stages.memory import Memory, kmeans_bytes
@@ -161,6 +162,10 @@ def _write(
             f"{len(found.centroids)} groups instead of {config.num_clusters}: there are no more of --min-size rows"
         )
     used = sizes[~lasting.retired]
+    if empty := int((used == 0).sum()):
+        current_progress().warning(
+            f"{empty} of {len(used)} groups are empty: {config.index} has only {len(used) - empty} different rows"
+        )
     if (single := int((used == 1).sum())) and config.num_clusters < len(rows):
         current_progress().message(
             f"{single} of {config.num_clusters} groups have one image, like nothing else here or one too many: look at "
@@ -192,6 +197,8 @@ def _run(config: ClusterConfig, store: EmbeddingStore, rows: NDArray[np.int64], 
                 f"only {int((~labeled).sum())} unlabeled rows to start from",
                 f"Choose at most {most}.",
             )
+        if (wrong := contradiction(lambda places: features[places], given.labels, config.seed)) is not None:
+            current_progress().warning(wrong)
     elif isinstance(config, SphericalKMeansConfig):
         check_directions(store, rows, features)
     assert isinstance(config, KMeansConfig | SphericalKMeansConfig | SSKMeansConfig)

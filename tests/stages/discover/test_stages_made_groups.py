@@ -201,8 +201,8 @@ def test_labels_at_random_are_said_to_contradict_the_images(make_store: Any) -> 
     assert made["num_classes"] >= 6
 
 
-def test_not_a_number_is_refused(make_store: Any) -> None:
-    rows = np.eye(6)
-    rows[2, 2] = np.nan
-    with pytest.raises((StoreError, ValueError), match=r"NaN|finite"):
-        categories(make_store(rows), num_classes=2)
+@pytest.mark.parametrize("options", [{}, {"num_classes": 6}, {"num_classes": 6, "grouping": "k-means"}])
+def test_not_a_number_is_refused(families: EmbeddingStore, spoil: Any, options: dict[str, Any]) -> None:
+    spoil(families, 7)
+    with pytest.raises(StoreError, match="finite"):
+        categories(families, **options)

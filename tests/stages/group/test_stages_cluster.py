@@ -294,3 +294,52 @@ def test_fewer_groups_are_made_if_there_are_no_more_of_the_least_size(blobs: Emb
 def test_patches_have_no_least_size() -> None:
     with pytest.raises(ValidationError, match="leave it out with --patches"):
         KMeansConfig(index=Path("x.h5"), num_clusters=2, patches=True, min_size=2)
+
+
+# ---- bad input
+
+
+@pytest.mark.parametrize(("rows", "sizes"), [(np.ones((9, 3)), [0, 0, 9]), (np.eye(2).repeat(5, axis=0), [0, 5, 5])])
+@pytest.mark.parametrize("command", ["k-means", "spherical-k-means"])
+def test_fewer_different_rows_than_groups_are_said(
+    labelkit: Any, make_store: Any, rows: NDArray[Any], sizes: list[int], command: str
+) -> None:
+    store = make_store(rows)
+
+    answer = labelkit("cluster", command, "--index", store.path, "--num-clusters", 3, "--json")
+
+    assert sorted(answer.json["sizes"]) == sizes
+    assert f"has only {3 - sizes.count(0)} different rows" in answer.err
+
+
+def test_labels_at_random_are_said_to_contradict_the_images(labelkit: Any, make_store: Any) -> None:
+    rng = np.random.default_rng(5)
+    rows = np.repeat(4 * rng.normal(size=(8, 16)), 20, axis=0) + rng.normal(size=(160, 16))
+    truth, drawn = np.repeat(np.arange(8), 20), rng.integers(0, 6, 160)
+    labeled = [1, 0] * 80
+
+    said = []
+    for labels, classes in ((truth, 8), (drawn, 6)):
+        store = make_store(rows, labels=labels.tolist(), labeled=labeled, old_classes=[1] * classes)
+        words = ("--index", store.path, "--num-clusters", 8, "--overwrite")
+        said.append("labels contradict the images" in labelkit("cluster", "ss-kmeans", *words).err)
+
+    assert said == [False, True]
+
+
+def test_one_class_with_all_labels_is_one_group_beside_new_ones(make_store: Any) -> None:
+    rng = np.random.default_rng(1)
+    rows = np.repeat(np.eye(6)[:3] * 5, 20, axis=0) + rng.normal(0, 0.1, (60, 6))
+    store = make_store(rows, labels=[0] * 20 + [1] * 40, labeled=[1] * 20 + [0] * 40, old_classes=[1, 0])
+
+    made = cluster_store(SSKMeansConfig(index=store.path, num_clusters=3)).to_json()
+
+    assert made["sizes"] == [20, 20, 20]
+    assert read_result(store, "ss-kmeans").arrays["new_classes"].tolist() == [0, 1, 1]
+
+
+@pytest.mark.parametrize("config_class", CONFIGS)
+def test_not_a_number_is_refused(config_class: Any, blobs: EmbeddingStore, spoil: Any) -> None:
+    spoil(blobs, 7)
+    with pytest.raises(StoreError, match="finite"):
+        cluster_store(config_class(index=blobs.path, num_clusters=3))
