@@ -444,6 +444,17 @@ def _load(record: Record) -> str:
     return table(columns, rows, right=columns[1:4])
 
 
+def _speed(record: Record) -> str:
+    columns = ["Compared", "ours (s)", "other (s)", "Ratio", "from", "to", "Wanted", "Kept"]
+    rows = [
+        [text(row["name"])]
+        + [f"{row[name]:,.2f}" for name in ("ours_s", "peer_s", "ratio", "ratio_min", "ratio_max")]
+        + [text(row["wanted"]), "yes" if row["ok"] else "no"]
+        for row in record["rows"]
+    ]
+    return table(columns, rows, right=columns[1:6])
+
+
 def _resumed(record: Record) -> str:
     methods: dict[str, list[Record]] = {}
     for row in record["rows"]:
@@ -521,6 +532,7 @@ TOPICS = (
         "The votes of the nearest neighbors among pixels; `examples/ci_gate.sh` compares new features with it.",
     ),
     _Topic("large-stores", "Large stores", "load", "tests/benchmarks/bench_load.py", _load),
+    _Topic("photo-speed", "Speed on photographs", "photo_speed", "tests/benchmarks/bench_photos.py", _speed),
     _Topic("resume", "Stopped and resumed", "resume", "tests/resume_table.py", _resumed),
 )
 """The pages, in the order of the navigation."""

@@ -1,0 +1,204 @@
+"""Time ``embed`` on the photographs of the demo against a plain loop, ``predict`` from nothing, and the allocator.
+
+Decoding, network and store are part of a turn; imports are part of a cold start only. Rows in bf16 are there where the
+processor multiplies in it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from labelkit.config.embed import EmbedConfig
+from labelkit.models.inference import BackboneNetwork
+from labelkit.stages.read.networks import embedding_network
+from PIL import Image
+from tests.benchmarks.measure import Row, Wanted, compare, seconds, with_check
+
+SEEDS = {"weights": 0, "noise": 0}
+PHOTOS = Path(__file__).parents[2] / "examples" / "photos"
+REPETITIONS, COLD_REPETITIONS = 3, 10
+VIT = "vit_small_patch16_224"
+VIT_PHOTOS = 48
+LARGE_PHOTOS, LARGE_SIDE, NOISE = 24, 3024, 12.0
+COLD_TIMM = """
+import sys, timm, torch
+from PIL import Image
+model = timm.create_model(sys.argv[1], num_classes=0).eval()
+model.load_state_dict(torch.load(sys.argv[2], weights_only=True))
+transform = timm.data.create_transform(**timm.data.resolve_model_data_config(model))
+with torch.inference_mode():
+    model(transform(Image.open(sys.argv[3]).convert("RGB"))[None])
+"""
+
+
+@contextmanager
+def side(name: str, **options: Any) -> Iterator[Callable[[], float]]:
+    """A process that works whenever the function is called, which returns its seconds."""
+    text = json.dumps({**options, "torch_threads": torch.get_num_threads()})
+    command = [sys.executable, "-m", "tests.benchmarks.photo_sides", name, text]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        asked, answers = process.stdin, process.stdout
+
+        def turn() -> float:
+            asked.write("\n")
+            asked.flush()
+            return float(answers.readline())
+
+        yield turn
+        asked.close()
+
+
+def has_bf16() -> bool:
+    """Whether the processor multiplies in bf16."""
+    try:
+        flags = Path("/proc/cpuinfo").read_text().split()
+    except OSError:
+        return False
+    return "avx512_bf16" in flags or "amx_bf16" in flags
+
+
+def rows() -> Iterator[Row]:
+    """Compare seconds of whole passes."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        cache, os.environ["LABELKIT_CACHE"] = os.environ.get("LABELKIT_CACHE"), str(folder / "cache")
+        try:
+            yield from _embed_rows(folder)
+            yield _large_row(folder)
+            yield from _cold_rows(folder)
+        finally:
+            del os.environ["LABELKIT_CACHE"]
+            if cache is not None:
+                os.environ["LABELKIT_CACHE"] = cache
+    yield from _training_rows()
+
+
+def _embed_rows(folder: Path) -> Iterator[Row]:
+    lite0 = {"backbone": "auto"}
+    vit = {"backbone": VIT, "random_weights": True, "max_images": VIT_PHOTOS}
+    yield _embed_row(folder, "Lite0 float32", lite0, 2.3, 0.99999)
+    if has_bf16():
+        yield _embed_row(folder, "Lite0 bf16", {**lite0, "precision": "bf16"}, 4, 0.99)
+    yield _embed_row(folder, "ViT-S/16 float32", vit, None, 0.99999)
+    if has_bf16():
+        yield _embed_row(folder, "ViT-S/16 bf16", {**vit, "precision": "bf16"}, 1.8, 0.99)
+
+
+def _embed_row(folder: Path, what: str, options: dict[str, Any], least: float | None, cosine: float) -> Row:
+    config = EmbedConfig.model_validate({**options, "seed": SEEDS["weights"], "out": folder / "x.h5"})
+    weights, name = _saved(config, folder)
+    place = Path(tempfile.mkdtemp(dir=folder))
+    own, other = place / "own.npy", place / "other.npy"
+    options = {"max_images": 240, **options}
+    common = {"dataset": str(PHOTOS), "max_images": options["max_images"]}
+    threads = torch.get_num_threads()
+    ours = side("embed", **{**common, **options}, seed=SEEDS["weights"], threads=threads, device="cpu", rows=str(own))
+    peer = side("loop", **common, backbone=name, weights=str(weights), rows=str(other))
+    with ours as our_turn, peer as peer_turn:
+        row = compare(
+            f"embed {common['max_images']} photos, {what}: images/s / DataLoader loop with timm in float32",
+            our_turn,
+            peer_turn,
+            wanted=Wanted("") if least is None else Wanted(">=", least),
+            repetitions=REPETITIONS,
+        )
+    least_cosine = float(_cosines(np.load(own), np.load(other)).min())
+    return with_check(row, f"rows (cosine {least_cosine:.6f})", least_cosine >= cosine)
+
+
+def _large_row(folder: Path) -> Row:
+    """Photos as a phone takes them; those of the demo are 160 pixels wide, so they are enlarged, with noise."""
+    generator = np.random.default_rng(SEEDS["noise"])
+    (folder / "large").mkdir()
+    listed = sorted(PHOTOS.glob("*.jpg"))
+    for path in listed[:: len(listed) // LARGE_PHOTOS]:
+        image = Image.open(path).convert("RGB").resize((LARGE_SIDE * 4 // 3, LARGE_SIDE), Image.Resampling.LANCZOS)
+        noisy = np.asarray(image, dtype=np.float32) + generator.normal(0, NOISE, (LARGE_SIDE, LARGE_SIDE * 4 // 3, 3))
+        Image.fromarray(noisy.clip(0, 255).astype(np.uint8)).save(folder / "large" / path.name, quality=90)
+    own, other = folder / "fast.npy", folder / "whole.npy"
+    options = {
+        "dataset": str(folder / "large"),
+        "label_split": "none",
+        "runtime": "onnx",
+        "device": "cpu",
+        "threads": torch.get_num_threads(),
+    }
+    ours = side("embed", **options, fast_decode=True, rows=str(own))
+    with ours as our_turn, side("embed", **options, rows=str(other)) as peer_turn:
+        row = compare(
+            f"embed {LARGE_PHOTOS} photos of 12 megapixels, Lite0: --fast-decode, times as fast / decoded whole",
+            our_turn,
+            peer_turn,
+            wanted=Wanted(""),
+            repetitions=REPETITIONS,
+        )
+    least_cosine = float(_cosines(np.load(own), np.load(other)).min())
+    return with_check(row, f"rows (cosine {least_cosine:.6f})", least_cosine >= 0.999)
+
+
+def _saved(config: EmbedConfig, folder: Path) -> tuple[Path, str]:
+    """Weights as timm reads them, and the name of their network."""
+    network = embedding_network(config, 3).network
+    assert isinstance(network, BackboneNetwork)
+    path = folder / "weights.pt"
+    torch.save(network.backbone.net.state_dict(), path)
+    return path, str(network.identity["name"]).partition(".")[0]
+
+
+def _cosines(left: np.ndarray[Any, Any], right: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    a, b = left.astype(np.float64), right.astype(np.float64)
+    return np.asarray((a * b).sum(axis=1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1))
+
+
+def _cold_rows(folder: Path) -> Iterator[Row]:
+    """From the start of a process to its end."""
+    script = str(Path(sys.executable).with_name("labelkit"))
+    made, photo = folder / "made", sorted(PHOTOS.glob("*.jpg"))[0]
+    new = folder / "new.jpg"
+    new.write_bytes(photo.read_bytes() + b"\0")  # not the file that has an answer
+    environment = {**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())}
+
+    def run(*command: str) -> None:
+        subprocess.run(command, check=True, capture_output=True, env=environment)
+
+    run(script, "start", str(PHOTOS), "--labels", str(PHOTOS / "labels.csv"), "--out", str(made))
+    predict = (script, "predict", str(new), "--from", str(made), "--device", "cpu")
+    weights, name = _saved(EmbedConfig.model_validate({"out": folder / "x.h5"}), folder)
+    peers = {
+        "python -c 'import torch'": (sys.executable, "-c", "import torch"),
+        "a script with timm": (sys.executable, "-c", COLD_TIMM, name, str(weights), str(new)),
+    }
+    for what, peer in peers.items():
+        yield compare(
+            f"predict one photo from nothing, Lite0 / {what}",
+            seconds(lambda: run(*predict)),
+            seconds(lambda peer=peer: run(*peer)),  # type: ignore[misc] # mypy wants no default here
+            wanted=Wanted("<=", 1),
+            repetitions=COLD_REPETITIONS,
+            warmups=2,
+        )
+
+
+def _training_rows() -> Iterator[Row]:
+    for backbone, batch, steps in (("resnet18", 32, 2), ("vit_tiny_patch16_224", 32, 2)):
+        options = {"backbone": backbone, "batch": batch, "steps": steps}
+        with side("train", **options, keep=True) as our_turn, side("train", **options, keep=False) as peer_turn:
+            yield compare(
+                f"training step, {backbone} 224 px, b {batch}: freed memory kept, times as fast / glibc's own way",
+                our_turn,
+                peer_turn,
+                wanted=Wanted(""),
+                repetitions=REPETITIONS,
+            )
