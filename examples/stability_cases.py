@@ -70,8 +70,8 @@ def run_case(
     mine = [ids[row] for row in first if labels[row] < 0]
     sure = [name for name in mine if before[name][1] in ("known", "new")]
 
-    def share(rows: list[str], other: dict[str, tuple[str, str, float]]) -> float:
-        return statistics.mean(before[name][0] == other[name][0] for name in rows) if rows else float("nan")
+    def share(rows: list[str], other: dict[str, tuple[str, str, float]]) -> float | None:
+        return statistics.mean(before[name][0] == other[name][0] for name in rows) if rows else None
 
     moved = [name for name in mine if before[name][0] != after[name][0]]
     true_name = {ids[row]: names[truth[row]] for row in range(len(truth))}
@@ -114,7 +114,11 @@ def main() -> None:
                 place.mkdir()
                 cases.append({"store": index.stem, **run_case(place, features, truth, names, seed)})
             rows += cases
-            told = [f"{heading} {statistics.mean(case[key] for case in cases):.3g}" for key, heading in SHOWN.items()]
+            told = [
+                f"{heading} {statistics.mean(values):.3g}"
+                for key, heading in SHOWN.items()
+                if (values := [case[key] for case in cases if case[key] is not None])
+            ]
             print(f"{index.stem}: {', '.join(told)}", flush=True)
     if options.out is not None:
         words = [Path(word).name if word.endswith(".h5") else word for word in sys.argv[1:]]

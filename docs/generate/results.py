@@ -270,8 +270,9 @@ def _stable(record: Record) -> str:
     cells = []
     for store in dict.fromkeys(row["store"] for row in record["rows"]):
         mine = [row for row in record["rows"] if row["store"] == store]
-        means = {key: statistics.mean(row[key] for row in mine) for key in names}
-        shown = [f"{100 * means[key]:.1f}" if "%" in names[key] else f"{means[key]:.1f}" for key in names]
+        found = {key: [row[key] for row in mine if row[key] is not None] for key in names}
+        scale = {key: 100 if "%" in heading else 1 for key, heading in names.items()}
+        shown = [f"{scale[key] * statistics.mean(found[key]):.1f}" if found[key] else "" for key in names]
         cells.append([store, f"{mine[0]['photos']:,} + {mine[0]['added']:,}", *shown])
     return table(["Store", "Photos", *names.values()], cells, right=list(names.values()))
 
