@@ -34,18 +34,23 @@ class IndexOption(StageConfig):
     index: Path = Field(..., description="Store to read, NAME.h5.", json_schema_extra=STORE)
 
 
-class LabelsOption(StageConfig):
+class LabelColumnOption(StageConfig):
+    """A command that reads labels from a CSV."""
+
+    label_column: str | None = Field(
+        None,
+        description="Column of the CSV of --labels that holds the labels; default: label, class or category.",
+        json_schema_extra=option("Labels", preset=False),
+    )
+
+
+class LabelsOption(LabelColumnOption):
     """A command that takes labels from a file or from a result of ``labelkit label``."""
 
     labels: Path | None = Field(
         None,
         description="Labels: a CSV with a column of paths and one of labels; or a result of `labelkit label`, by its "
         "name or, of another store, as OTHER.h5.results/NAME.h5. Default: those of the store.",
-        json_schema_extra=option("Labels", preset=False),
-    )
-    label_column: str | None = Field(
-        None,
-        description="Column of the CSV of --labels that holds the labels; default: label, class or category.",
         json_schema_extra=option("Labels", preset=False),
     )
 

@@ -9,12 +9,12 @@ from pydantic import Field, field_validator, model_validator
 
 from labelkit.config.base import option
 from labelkit.config.earlier import RESULT_NAME
-from labelkit.config.mixins import DeviceOption, OverwriteOption
+from labelkit.config.mixins import DeviceOption, LabelColumnOption, OverwriteOption
 
 _FORMAT_OF_SUFFIX = {".jsonl": "jsonl", ".ndjson": "jsonl"}
 
 
-class PredictConfig(OverwriteOption, DeviceOption):
+class PredictConfig(LabelColumnOption, OverwriteOption, DeviceOption):
     """``labelkit predict``."""
 
     command: ClassVar[tuple[str, ...]] = ("predict",)
@@ -48,11 +48,6 @@ class PredictConfig(OverwriteOption, DeviceOption):
         None,
         description="CSV of paths and labels of the new photos: says how many answers are right. Nothing is learned "
         "from these labels.",
-        json_schema_extra=option("Labels", preset=False),
-    )
-    label_column: str | None = Field(
-        None,
-        description="Column of the CSV of --labels that holds the labels; default: label, class or category.",
         json_schema_extra=option("Labels", preset=False),
     )
     checkpoint: Path | None = Field(

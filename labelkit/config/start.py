@@ -9,9 +9,10 @@ from pydantic import Field, model_validator
 
 from labelkit.config.base import option
 from labelkit.config.memory import MemoryConfig
+from labelkit.config.mixins import LabelColumnOption
 
 
-class StartConfig(MemoryConfig):
+class StartConfig(LabelColumnOption, MemoryConfig):
     """``labelkit start``."""
 
     command: ClassVar[tuple[str, ...]] = ("start",)
@@ -23,11 +24,6 @@ class StartConfig(MemoryConfig):
         None,
         description="CSV path,label of some photos. Labels of earlier calls, and those filled in in next.csv, are "
         "kept. Default: none, which gives groups without names.",
-        json_schema_extra=option("Labels", preset=False),
-    )
-    label_column: str | None = Field(
-        None,
-        description="Column of the CSV of --labels that holds the labels; default: label, class or category.",
         json_schema_extra=option("Labels", preset=False),
     )
     out: Path | None = Field(
