@@ -23,6 +23,7 @@ from labelkit.engine.compute_device import has_native_bf16, images_at_once
 from labelkit.engine.devices import Precision, Runtime
 from labelkit.errors import ConfigError
 from labelkit.models.inference import InferenceNetwork
+from labelkit.percent import percent
 from labelkit.stages.embed.onnx_export import keep_for_next_time, missing_packages
 from labelkit.stages.embed.quick import OnnxNetwork, has_onnx, onnx_record, onnx_version, quick_network
 from labelkit.stages.progress import current_progress
@@ -176,7 +177,7 @@ def _tried(
     agrees = found["cosine"] > LEAST_COSINE and found["neighbors"] >= LEAST_NEIGHBORS
     current_progress().message(
         f"precision {'bf16' if agrees else 'float32'}: in bf16, embeddings of {len(exact)} images have a cosine of at "
-        f"least {found['cosine']:.4f} to those in float32, and {found['neighbors']:.1%} have the same nearest neighbor"
+        f"least {found['cosine']:.4f} to those in float32, and {percent(found['neighbors'])} % have the same nearest neighbor"
     )
     return "bf16" if agrees else "float32", found
 
