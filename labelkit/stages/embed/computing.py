@@ -177,7 +177,8 @@ def _tried(
     agrees = found["cosine"] > LEAST_COSINE and found["neighbors"] >= LEAST_NEIGHBORS
     current_progress().message(
         f"precision {'bf16' if agrees else 'float32'}: in bf16, embeddings of {len(exact)} images have a cosine of at "
-        f"least {found['cosine']:.4f} to those in float32, and {percent(found['neighbors'])} % have the same nearest neighbor"
+        f"least {found['cosine']:.4f} to those in float32, and {percent(found['neighbors'])} % have the same nearest "
+        "neighbor"
     )
     return "bf16" if agrees else "float32", found
 
