@@ -124,7 +124,8 @@ def _findings_sentence(told: Mapping[str, Mapping[str, Any]], folder: Path) -> s
     if not (spare or bursts or odd):
         return "No photo is a copy of another, and none is odd."
     return (
-        f"{spare} photos are copies of others, {bursts} pairs show the same scene ({folder / 'duplicates.csv'}), and "
+        f"{spare} photos are copies of others, {bursts} {'pair shows' if bursts == 1 else 'pairs show'} the same scene "
+        f"({folder / 'duplicates.csv'}), and "
         f"{odd} photos are odd: blank, dark, blurred, tiny or unlike all others ({folder / 'odd.csv'})."
     )
 
