@@ -93,8 +93,8 @@ class EmbedConfig(
     )
     fast_decode: bool = Field(
         False,
-        description="Let the JPEG decoder shrink large photos, to sides at least twice what the network needs: several "
-        "times as fast. Cosines to embeddings of the whole photos are above 0.999.",
+        description="Let the JPEG decoder shrink large photos, to sides at least twice what the network needs, which "
+        "is faster. Cosines to embeddings of the whole photos are above 0.999.",
         json_schema_extra=_RUN,
     )
     part_rows: int = Field(1024, ge=1, description="Rows committed at a time.", json_schema_extra=_RUN)
