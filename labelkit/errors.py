@@ -207,6 +207,7 @@ def resource_error(error: OSError, where: str) -> ResourceError:
         errno.ENOENT: ("the folder does not exist or vanished", "Make it and run the same command again."),
         errno.EISDIR: ("is a folder where a file is to be written", "Choose another name."),
         errno.ENOTDIR: ("a part of this path is a file, not a folder", "Choose another place."),
+        errno.ENAMETOOLONG: ("the name is longer than this system allows", "Choose a shorter one."),
         errno.EFBIG: ("the file would be larger than this system allows", "Choose another place."),
         errno.EIO: ("the disk reported an error", "Check the disk; what was committed before is still there."),
     }

@@ -29,7 +29,15 @@ from labelkit.stages.commands import Command, Group
 
 PROGRAM = "labelkit"
 _COMPLETION_VARIABLE = "_LABELKIT_COMPLETE"
-_FULL_OR_FORBIDDEN = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.EFBIG}
+_FULL_OR_FORBIDDEN = {
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EACCES,
+    errno.EPERM,
+    errno.EROFS,
+    errno.EFBIG,
+    errno.ENAMETOOLONG,
+}
 
 EXIT_CODES = {
     0: "done",

@@ -35,6 +35,7 @@ class StageConfig(BaseModel):
     - ``"short": "-k"``: a one-letter option beside the long one;
     - ``"before": 1.0``: what runs did that were made before the option was there, so that they can be resumed;
     - ``"positional": True``: given without a flag, behind the command;
+    - ``"makes": "csv"``: names an output of this kind; see ``labelkit.stages.new_files``;
     - ``"aliases": ["--store"]``: options of the shell that mean the same; keys of files stay as the field is named.
     """
 
@@ -94,7 +95,12 @@ class StageConfig(BaseModel):
 
 
 def option(
-    panel: str | None = None, *, preset: bool = True, short: str | None = None, aliases: tuple[str, ...] = ()
+    panel: str | None = None,
+    *,
+    preset: bool = True,
+    short: str | None = None,
+    aliases: tuple[str, ...] = (),
+    makes: str | None = None,
 ) -> JsonDict:
     """Return the ``json_schema_extra`` of a field.
 
@@ -103,6 +109,7 @@ def option(
         preset: False keeps it out of presets and config files.
         short: a one-letter option beside the long one, e.g. ``-k``.
         aliases: options of the shell that mean the same, e.g. ``--store``.
+        makes: the kind of output that it names.
     """
     extra: JsonDict = {"preset": preset}
     if panel is not None:
@@ -111,6 +118,8 @@ def option(
         extra["short"] = short
     if aliases:
         extra["aliases"] = list(aliases)
+    if makes is not None:
+        extra["makes"] = makes
     return extra
 
 

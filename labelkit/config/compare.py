@@ -75,9 +75,11 @@ class CompareConfig(OverwriteOption, DeviceOption, DatasetOptions):
         None,
         description="Keep runs, stores and scores in this folder; the same command goes on with what is there. "
         "Default: they vanish.",
-        json_schema_extra=_OUTPUT,
+        json_schema_extra={**_OUTPUT, "makes": "folder"},
     )
-    out: Path | None = Field(None, description="Also write everything as JSON.", json_schema_extra=_OUTPUT)
+    out: Path | None = Field(
+        None, description="Also write everything as JSON.", json_schema_extra={**_OUTPUT, "makes": "json"}
+    )
     jobs: int = Field(
         1,
         ge=1,

@@ -42,10 +42,14 @@ class DenseConfig(OverwriteOption, ThreadsOption, DeviceOption, DatasetOptions, 
     )
     batch_size: int = Field(64, ge=1, description="Images per forward pass.", json_schema_extra=_RUN)
     out: Path | None = Field(
-        None, description="Also write everything as JSON: scores, protocol, network, data.", json_schema_extra=_OUT
+        None,
+        description="Also write everything as JSON: scores, protocol, network, data.",
+        json_schema_extra={**_OUT, "makes": "json"},
     )
     sheet: Path | None = Field(
-        None, description="Also draw predicted masks beside the true ones to this PNG.", json_schema_extra=_OUT
+        None,
+        description="Also draw predicted masks beside the true ones to this PNG.",
+        json_schema_extra={**_OUT, "makes": "png"},
     )
     num_pictures: int = Field(6, ge=1, le=100, description="Images on the sheet.", json_schema_extra=_OUT)
 

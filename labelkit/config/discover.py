@@ -72,7 +72,9 @@ class DiscoverCategoriesConfig(
     )
     seed: int = Field(0, ge=0, description="Seed of draws and starts.")
     plot: Path | None = Field(
-        None, description="Also draw the curves, and with --levels the tree, to this PNG.", json_schema_extra=_OUTPUT
+        None,
+        description="Also draw the curves, and with --levels the tree, to this PNG.",
+        json_schema_extra={**_OUTPUT, "makes": "png"},
     )
 
     @model_validator(mode="after")
@@ -123,7 +125,9 @@ class DiscoverAnswerConfig(TableOption, AddedLabelsOption, IndexConfig, MemoryCo
         json_schema_extra=_STORE,
     )
     plot: Path | None = Field(
-        None, description="Also draw the reliability of the calibration to this PNG.", json_schema_extra=_OUTPUT
+        None,
+        description="Also draw the reliability of the calibration to this PNG.",
+        json_schema_extra={**_OUTPUT, "makes": "png"},
     )
     min_confidence: float = Field(0.8, ge=0, le=1, description="Below this confidence an image is unsure.")
     coverage: float | None = Field(

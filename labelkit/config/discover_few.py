@@ -130,12 +130,14 @@ class ShowDiscoveredConfig(OverwriteOption, StoredImagesOptions, SheetOption):
         json_schema_extra=_STORE,
     )
     out: Path | None = Field(
-        None, description="Contact sheet to write, PNG: a block per class, best rank first.", json_schema_extra=_OUTPUT
+        None,
+        description="Contact sheet to write, PNG: a block per class, best rank first.",
+        json_schema_extra={**_OUTPUT, "makes": "png"},
     )
     map: Path | None = Field(
         None,
         description="2-D map to write, PNG: labeled, discovered and other images after each round.",
-        json_schema_extra=_OUTPUT,
+        json_schema_extra={**_OUTPUT, "makes": "png"},
     )
     num_images: int = Field(10, ge=1, description="Images of each class on the sheet.", json_schema_extra=_IMAGES)
     classes: tuple[str, ...] | None = Field(

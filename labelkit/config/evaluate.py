@@ -40,7 +40,9 @@ class EvaluateAnswerConfig(SplitOption, GateConfig, LabelsOption, ScoresConfig):
     )
     bins: int = Field(10, ge=1, le=1000, description="Bins of the reliability table.")
     plot: Path | None = Field(
-        None, description="Also draw reliability and risk-coverage to this PNG.", json_schema_extra=_OUTPUT
+        None,
+        description="Also draw reliability and risk-coverage to this PNG.",
+        json_schema_extra={**_OUTPUT, "makes": "png"},
     )
 
 
@@ -222,7 +224,7 @@ class EvaluateClassificationConfig(ThreadsOption, PerClassOption, ResamplesOptio
     confusion: Path | None = Field(
         None,
         description="Also write the confusion matrix to this CSV: a row per true class.",
-        json_schema_extra=_OUTPUT,
+        json_schema_extra={**_OUTPUT, "makes": "csv"},
     )
     batch_size: int | None = Field(
         None,

@@ -129,7 +129,7 @@ class ExportConfig(OverwriteOption, IndexOption):
         description="File to write: .npy (and the names beside it, NAME.ids.csv), .npz, .csv, or .parquet (needs "
         "labelkit[parquet]); .onnx for --what model (needs labelkit[onnx]). Default: named like the store, beside it, "
         "as --format says.",
-        json_schema_extra=_OUTPUT,
+        json_schema_extra={**_OUTPUT, "makes": "export"},
     )
     format: Literal["npy", "npz", "csv", "parquet", "onnx"] | None = Field(
         None, description="Format of the file; default: what the name of --out ends in.", json_schema_extra=_OUTPUT

@@ -18,8 +18,10 @@ _OUTPUT = option("Output", preset=False)
 class FindConfig(OverwriteOption, StoredImagesOptions, SheetOption, MemoryConfig, SplitOption, IndexOption):
     """A command that looks through the images of a store and lists what it finds."""
 
-    out: Path = Field(..., description="CSV to write.", json_schema_extra=_OUTPUT)
-    sheet: Path | None = Field(None, description="Also draw what is found to this PNG.", json_schema_extra=_OUTPUT)
+    out: Path = Field(..., description="CSV to write.", json_schema_extra={**_OUTPUT, "makes": "csv"})
+    sheet: Path | None = Field(
+        None, description="Also draw what is found to this PNG.", json_schema_extra={**_OUTPUT, "makes": "png"}
+    )
 
 
 class FindDuplicatesConfig(FindConfig):

@@ -38,8 +38,12 @@ class SuggestConfig(OverwriteOption, StoredImagesOptions, SheetOption, IndexOpti
         "images are unsure.",
         json_schema_extra=_STORE,
     )
-    out: Path = Field(..., description="CSV to write: path,label,score,reason,guess.", json_schema_extra=_OUTPUT)
-    sheet: Path | None = Field(None, description="Also draw the images to this PNG.", json_schema_extra=_OUTPUT)
+    out: Path = Field(
+        ..., description="CSV to write: path,label,score,reason,guess.", json_schema_extra={**_OUTPUT, "makes": "csv"}
+    )
+    sheet: Path | None = Field(
+        None, description="Also draw the images to this PNG.", json_schema_extra={**_OUTPUT, "makes": "png"}
+    )
     num_images: int = Field(
         20, ge=1, description="Images to suggest.", json_schema_extra={"panel": "Which", "short": "-n"}
     )
@@ -103,7 +107,7 @@ class LabelConfig(StoredImagesOptions, IndexConfig):
     csv: Path | None = Field(
         None,
         description="Also write all images, with these labels or none, to a CSV that `train --dataset` reads.",
-        json_schema_extra=_OUTPUT,
+        json_schema_extra={**_OUTPUT, "makes": "csv"},
     )
     dataset: str | None = Field(
         None,
@@ -143,7 +147,7 @@ class DiffConfig(OverwriteOption):
     csv: Path | None = Field(
         None,
         description="Also write a CSV with a line per image: path, both groups, and what became of it.",
-        json_schema_extra=_OUTPUT,
+        json_schema_extra={**_OUTPUT, "makes": "csv"},
     )
     main_share: float = Field(
         0.5,

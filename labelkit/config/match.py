@@ -61,7 +61,9 @@ class MatchConfig(OverwriteOption, StoredImagesOptions):
     threads: int | None = Field(
         None, ge=1, description="Images worked on at a time; default: one per CPU core.", json_schema_extra=_RUN
     )
-    out: Path | None = Field(None, description="File to write; default: INDEX-matches.h5.", json_schema_extra=_OUTPUT)
+    out: Path | None = Field(
+        None, description="File to write; default: INDEX-matches.h5.", json_schema_extra={**_OUTPUT, "makes": "matches"}
+    )
     sheet: Path | None = Field(
-        None, description="Also draw some of the matches to this PNG.", json_schema_extra=_OUTPUT
+        None, description="Also draw some of the matches to this PNG.", json_schema_extra={**_OUTPUT, "makes": "png"}
     )

@@ -226,7 +226,7 @@ class TableOption(StageConfig):
     csv: Path | None = Field(
         None,
         description="Table to write; default: INDEX.RESULT.csv beside the store.",
-        json_schema_extra=option("Output", preset=False),
+        json_schema_extra=option("Output", preset=False, makes="csv"),
     )
 
 
@@ -235,7 +235,9 @@ class StoreOutOption(StageConfig):
 
     comes_last: ClassVar[bool] = True
 
-    out: Path = Field(..., description="Store to write, NAME.h5.", json_schema_extra=option("Output", preset=False))
+    out: Path = Field(
+        ..., description="Store to write, NAME.h5.", json_schema_extra=option("Output", preset=False, makes="store")
+    )
 
 
 class OverwriteOption(StageConfig):

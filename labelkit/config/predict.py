@@ -70,7 +70,9 @@ class PredictConfig(LabelColumnOption, OverwriteOption, DeviceOption):
         json_schema_extra=option("Output"),
     )
     out: Path | None = Field(
-        None, description="File to write; default: the screen.", json_schema_extra=option("Output", preset=False)
+        None,
+        description="File to write; default: the screen.",
+        json_schema_extra=option("Output", preset=False, makes="answers"),
     )
 
     @field_validator("new")

@@ -41,6 +41,10 @@ class PrototypesConfig(OverwriteOption):
     device: Literal["cpu", "cuda"] = Field("cpu", description="Where to compute; cuda pays from about 2,000 classes.")
     cache: bool = Field(True, description="Look in the user's cache first, and keep new prototypes there.")
     out: Path | None = Field(
-        None, description="File to write; default: prototypes-CLASSESxDIM.h5.", json_schema_extra=_OUTPUT
+        None,
+        description="File to write; default: prototypes-CLASSESxDIM.h5.",
+        json_schema_extra={**_OUTPUT, "makes": "prototypes"},
     )
-    plot: Path | None = Field(None, description="Also draw the cosines to this PNG.", json_schema_extra=_OUTPUT)
+    plot: Path | None = Field(
+        None, description="Also draw the cosines to this PNG.", json_schema_extra={**_OUTPUT, "makes": "png"}
+    )

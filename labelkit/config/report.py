@@ -36,7 +36,7 @@ class ReportConfig(StoredImagesOptions, LabelsOption, IndexOption):
         description="Run folder of the network, for its curves; default: where the model of the store was last seen.",
         json_schema_extra=_STORE,
     )
-    out: Path = Field(..., description="Page to write, NAME.html.", json_schema_extra=_PAGE_ONLY)
+    out: Path = Field(..., description="Page to write, NAME.html.", json_schema_extra={**_PAGE_ONLY, "makes": "html"})
     overwrite: bool = Field(False, description="Replace the page in --out.", json_schema_extra=_PAGE_ONLY)
     max_size: str = Field(
         "60MB",

@@ -112,8 +112,12 @@ class RetrieveConfig(DeviceOption, StoredImagesOptions, LabelsOption, IndexConfi
         description="ivfpq: bytes per row, a divisor of the dimensions; default: the largest up to a quarter of them.",
         json_schema_extra=_SEARCH,
     )
-    csv: Path | None = Field(None, description="Also write the hits to this CSV.", json_schema_extra=_OUTPUT)
-    sheet: Path | None = Field(None, description="Also draw query and hits to this PNG.", json_schema_extra=_OUTPUT)
+    csv: Path | None = Field(
+        None, description="Also write the hits to this CSV.", json_schema_extra={**_OUTPUT, "makes": "csv"}
+    )
+    sheet: Path | None = Field(
+        None, description="Also draw query and hits to this PNG.", json_schema_extra={**_OUTPUT, "makes": "png"}
+    )
     dataset: str | None = Field(
         None,
         description="For --sheet: data set with the images, if they moved since embed read them.",

@@ -22,7 +22,7 @@ _PATCHES: JsonDict = {"panel": "Patches"}
 class PictureConfig(OverwriteOption):
     """A command that draws one picture."""
 
-    out: Path = Field(..., description="PNG to write.", json_schema_extra=_OUTPUT)
+    out: Path = Field(..., description="PNG to write.", json_schema_extra={**_OUTPUT, "makes": "png"})
 
 
 class ShowImagesConfig(DeviceOption, CheckpointOptions, PictureConfig):

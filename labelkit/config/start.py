@@ -27,7 +27,9 @@ class StartConfig(LabelColumnOption, MemoryConfig):
         json_schema_extra=option("Labels", preset=False),
     )
     out: Path | None = Field(
-        None, description="Folder to write; default: PHOTOS-labeled.", json_schema_extra=option("Output", preset=False)
+        None,
+        description="Folder to write; default: PHOTOS-labeled.",
+        json_schema_extra=option("Output", preset=False, makes="folder"),
     )
     backbone: str = Field(
         "auto",

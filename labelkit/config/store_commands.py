@@ -38,7 +38,11 @@ class PackConfig(OverwriteOption, IndexOption):
 
     command: ClassVar[tuple[str, ...]] = ("pack",)
 
-    out: Path = Field(..., description="File to write, with the store and all its results.", json_schema_extra=_OUTPUT)
+    out: Path = Field(
+        ...,
+        description="File to write, with the store and all its results.",
+        json_schema_extra={**_OUTPUT, "makes": "store"},
+    )
     allow_stale: bool = Field(
         False, description="Also pack results of other content than the store has now.", json_schema_extra=_STORE
     )

@@ -115,7 +115,9 @@ class RunConfig(ThreadsOption, PrecisionOptions, DeviceOption, UpdateOptions, Da
         json_schema_extra=_RUN_ONLY,
     )
     out: Path | None = Field(
-        None, description="Run folder to make; default: runs/METHOD-DATASET.", json_schema_extra=_RUN_ONLY
+        None,
+        description="Run folder to make; default: runs/METHOD-DATASET.",
+        json_schema_extra={**_RUN_ONLY, "makes": "folder"},
     )
     init_from: Path | None = Field(
         None,

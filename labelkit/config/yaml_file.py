@@ -11,6 +11,7 @@ from typing import Any
 
 from labelkit.config.faults import Fault, faults_error
 from labelkit.errors import ConfigError
+from labelkit.reading import open_regular
 
 _MAX_BYTES = 65536
 _MAX_DEPTH = 16
@@ -56,7 +57,7 @@ def read_text(path: Path) -> str:
     """
     where = str(path)
     try:
-        with path.expanduser().open("rb") as file:
+        with open_regular(path.expanduser()) as file:
             content = file.read(_MAX_BYTES + 1)
     except FileNotFoundError as error:
         raise ConfigError(where, "there is no such file", "Check the name.") from error

@@ -7,7 +7,6 @@ made. Every file is decoded to its end, since headers of truncated files look he
 from __future__ import annotations
 
 import os
-import stat
 import threading
 import warnings
 from functools import cache
@@ -32,6 +31,8 @@ from PIL import (
     UnidentifiedImageError,
     WebPImagePlugin,
 )
+
+from labelkit.reading import NotRegularError, open_regular
 
 Channels = Literal[1, 3]
 
@@ -113,16 +114,12 @@ def read_image_file(path: Path) -> bytes:
         BadImage: no regular file (a FIFO would block for ever), empty, above 1 GiB, unreadable.
     """
     try:
-        # O_NONBLOCK: opening a FIFO must not wait for a writer.
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
-        with os.fdopen(descriptor, "rb") as file:
-            info = os.fstat(descriptor)
-            if not stat.S_ISREG(info.st_mode):
-                raise BadImage("not a regular file")
-            if info.st_size > MAX_FILE_BYTES:
-                raise BadImage(f"file of {info.st_size:,} bytes is above the limit of {MAX_FILE_BYTES:,}")
+        with open_regular(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            if size > MAX_FILE_BYTES:
+                raise BadImage(f"file of {size:,} bytes is above the limit of {MAX_FILE_BYTES:,}")
             content = file.read(MAX_FILE_BYTES + 1)
-    except IsADirectoryError as error:
+    except (IsADirectoryError, NotRegularError) as error:
         raise BadImage("not a regular file") from error
     except FileNotFoundError as error:
         raise BadImage("the file is gone") from error

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import stat
 from pathlib import Path
 from typing import Final
 
 from labelkit.errors import DatasetError
+from labelkit.reading import NotRegularError, open_regular
 
 MAX_TABLE_BYTES: Final = 1 << 30
 
@@ -35,14 +35,12 @@ def read_table(path: Path) -> bytes:
     """
     where = str(path)
     try:
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
-        with os.fdopen(descriptor, "rb") as file:
-            info = os.fstat(descriptor)
-            if not stat.S_ISREG(info.st_mode):
-                raise DatasetError(where, "is not a regular file", "Write the table to a file first.")
-            if info.st_size > MAX_TABLE_BYTES:
+        with open_regular(path) as file:
+            if os.fstat(file.fileno()).st_size > MAX_TABLE_BYTES:
                 raise DatasetError(where, f"larger than {MAX_TABLE_BYTES:,} bytes", "Split it.")
             return file.read(MAX_TABLE_BYTES)
+    except NotRegularError as error:
+        raise DatasetError(where, "is not a regular file", "Write the table to a file first.") from error
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise DatasetError(where, f"cannot be read: {reason}", "Check its name and permissions.") from error

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from labelkit.data.files import is_file, is_there
 from labelkit.errors import DatasetError
+from labelkit.reading import read_bytes
 
 MAX_BYTES = 64 << 20
 
@@ -34,7 +35,7 @@ def read_numbers(path: Path) -> NDArray[np.float64]:
             if not isinstance(values, np.ndarray) or values.ndim != 1 or values.dtype.kind not in "fiu":
                 raise DatasetError(where, "holds no one-dimensional array of numbers", remedy)
             return np.array(values, dtype=np.float64)
-        words = path.read_text(encoding="utf-8").replace(",", " ").split()
+        words = read_bytes(path, MAX_BYTES).decode().replace(",", " ").split()
         return np.array([float(word) for word in words], dtype=np.float64)
     except (OSError, EOFError) as error:
         raise DatasetError(where, f"cannot be read: {getattr(error, 'strerror', None) or error}", remedy) from error

@@ -11,9 +11,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from labelkit.data.files import MAX_TABLE_BYTES
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.splits import checked_labels, class_title
 from labelkit.errors import DatasetError
+from labelkit.reading import read_bytes
 
 
 def holdout_rows(labels: ArrayLike, share: float, *, seed: int = 0) -> NDArray[np.int64]:
@@ -77,7 +79,7 @@ def words_of_file(words: Sequence[str], class_names: Sequence[str]) -> Sequence[
         return words
     path = Path(words[0]).expanduser()
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = read_bytes(path, MAX_TABLE_BYTES).decode().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise DatasetError(
             "split", f"{path} cannot be read ({error})", "Give a text file with a class in each line."

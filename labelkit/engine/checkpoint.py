@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import json
 import math
+import re
 import secrets
 import shutil
 from collections.abc import Callable, Mapping
@@ -29,10 +29,13 @@ from safetensors.torch import save as save_safetensors
 from torch import Tensor, nn
 
 from labelkit.errors import CheckpointDamaged, CheckpointError, CheckpointMismatch, ResourceError, resource_error
-from labelkit.store.commit import canonical_json, commit_bytes, commit_folder, commit_json, fsync_folder, sha256_file
+from labelkit.reading import MAX_RECORD_BYTES, read_bytes, read_object, sha256_file
+from labelkit.store.commit import canonical_json, commit_bytes, commit_folder, commit_json, fsync_folder
 
 FORMAT = "labelkit.checkpoint"
 FORMAT_VERSION = "1.0"
+_STEP = re.compile(r"step-\d+")
+_POINTER_KEYS = {"checkpoint": str, "state_sha256": str}
 MODEL, TRAINING, STATE = "model.safetensors", "training.safetensors", "state.json"
 
 
@@ -58,7 +61,7 @@ class LoadedCheckpoint:
     def tensors(self, name: str) -> dict[str, Tensor]:
         """Read one of its files; its digest was checked when the checkpoint was opened."""
         try:
-            return load_safetensors((self.folder / name).read_bytes())
+            return load_safetensors(read_bytes(self.folder / name))
         except (OSError, SafetensorError) as error:
             raise CheckpointDamaged(str(self.folder / name), f"cannot be read: {error}", "Restore it.") from error
 
@@ -126,7 +129,7 @@ class CheckpointWriter:
                         raise
                     raise resource_error(error, str(final)) from error
         if self.rank == 0:
-            pointer = {"checkpoint": final.name, "state_sha256": _sha256((final / STATE).read_bytes())}
+            pointer = {"checkpoint": final.name, "state_sha256": _sha256(read_bytes(final / STATE))}
             known = read_pointer(self.folder, "best")
             # Before last.json: a resume begins after the step that it names, and would never say again that this one
             # is the best. A checkpoint saved again has another state, so that what names it has to be written again.
@@ -161,7 +164,7 @@ class CheckpointWriter:
             if self.rank == 0:
                 files = {}
                 for path in sorted(temporary.iterdir()):
-                    data = path.read_bytes()
+                    data = read_bytes(path)
                     files[path.name] = {"sha256": _sha256(data), "size": len(data)}
                 header = {"format": FORMAT, "format_version": FORMAT_VERSION, "files": files}
                 commit_bytes(temporary / STATE, _seal(_to_json({**state, **header})))
@@ -200,11 +203,10 @@ class CheckpointWriter:
 def read_pointer(folder: Path, which: str) -> dict[str, str] | None:
     """Content of ``last.json`` or ``best.json``; ``None`` if it is absent or torn."""
     try:
-        pointer = json.loads((folder / f"{which}.json").read_bytes())
+        pointer = read_object(folder / f"{which}.json", _POINTER_KEYS, MAX_RECORD_BYTES)
     except (OSError, ValueError):
         return None
-    valid = isinstance(pointer, dict) and {"checkpoint", "state_sha256"} <= pointer.keys()
-    return pointer if valid and Path(pointer["checkpoint"]).name == pointer["checkpoint"] else None
+    return pointer if _STEP.fullmatch(pointer["checkpoint"]) else None
 
 
 def verify_checkpoint(folder: Path) -> dict[str, Any]:
@@ -228,11 +230,11 @@ def read_state(folder: Path) -> dict[str, Any]:
         CheckpointError: it is of another format.
     """
     try:
-        state = json.loads((folder / STATE).read_bytes())
+        state = read_object(folder / STATE, {"files": dict, "format_version": (str, int, float)})
         files = {name: (recorded["size"], recorded["sha256"]) for name, recorded in state["files"].items()}
         version = str(state["format_version"])
         sealed = state.pop("sha256")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointDamaged(str(folder / STATE), f"cannot be read: {error}", "Restore it.") from error
     if sealed != _sha256(canonical_json(state).encode()):
         raise CheckpointDamaged(str(folder / STATE), "bytes differ from what was written", "Restore it from a copy.")
@@ -264,12 +266,15 @@ def file_faults(folder: Path, state: Mapping[str, Any]) -> list[CheckpointDamage
     return faults
 
 
-def load_checkpoint(run: Path, which: str = "last") -> LoadedCheckpoint | None:
+def load_checkpoint(
+    run: Path, which: str = "last", say: Callable[[str], None] = lambda text: None
+) -> LoadedCheckpoint | None:
     """Open a run's checkpoint after checking every byte of it; on damage of the last, the next older one.
 
     Args:
         run: run folder, its ``checkpoints`` folder, or one checkpoint.
         which: ``last`` or ``best``.
+        say: shows a line: what was passed over, and which checkpoint is taken instead.
 
     Returns:
         The checkpoint, or ``None`` if the run has none yet.
@@ -304,14 +309,18 @@ def load_checkpoint(run: Path, which: str = "last") -> LoadedCheckpoint | None:
         older = [path for path in steps if path.name < pointer["checkpoint"]]
         steps = [announced, *older, *(path for path in steps if path.name > pointer["checkpoint"])]
     elif (folder / "last.json").exists():
-        warnings.append(f"{folder / 'last.json'}: is damaged")
+        warnings.append(f"{folder / 'last.json'}: names no checkpoint of this folder")
     if not steps:
         return None
     for candidate in steps:
         try:
-            return LoadedCheckpoint(candidate, verify_checkpoint(candidate), tuple(warnings))
+            loaded = LoadedCheckpoint(candidate, verify_checkpoint(candidate), tuple(warnings))
         except CheckpointDamaged as error:
             warnings.append(f"{error}")
+        else:
+            if warnings:
+                say(f"{'; '.join(warnings)}. {candidate.name} is taken instead")
+            return loaded
     raise CheckpointDamaged(
         str(folder),
         "no checkpoint verifies: " + "; ".join(warnings),
@@ -330,7 +339,7 @@ def _announced(folder: Path, pointer: Mapping[str, str]) -> Path:
 def _is_meant(checkpoint: Path, pointer: Mapping[str, str]) -> bool:
     """Say whether a pointer was written for the checkpoint in this folder."""
     try:
-        return _sha256((checkpoint / STATE).read_bytes()) == pointer["state_sha256"]
+        return _sha256(read_bytes(checkpoint / STATE)) == pointer["state_sha256"]
     except OSError:
         return False
 

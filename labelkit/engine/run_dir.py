@@ -15,7 +15,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import shutil
+import re
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,17 +25,26 @@ import yaml
 
 from labelkit.errors import (
     BusyError,
+    CheckpointDamaged,
     CheckpointError,
     CheckpointMismatch,
     ConfigError,
     output_exists,
     resource_error,
 )
+from labelkit.reading import check_keys, open_regular, read_bytes, read_object
 from labelkit.store.commit import commit_bytes, commit_json
 
 CONFIG, SPLIT, METRICS, SUMMARY, LOCK = "config.yaml", "split.json", "metrics.jsonl", "summary.json", ".lock"
 _COMMAND = "# labelkit train "
+_OWN = re.compile(
+    r"(config\.yaml|(environment|split|skipped|summary)\.json|metrics\.jsonl|\.lock|discovered\.csv|neighbors\.h5)"
+    r"|\.tmp-[^/]+|tensorboard(/events\.out\.tfevents\.[^/]+)?|checkpoints(/(last|best)\.json|/\.tmp-[^/]+)?"
+    r"|checkpoints/(step-\d+|\.(tmp|trash)-[^/]+)(/((model|training|rank-\d+)\.safetensors|state\.json|\.tmp-[^/]+))?"
+)
 _LOCK_SECONDS = 0.2
+_MOST_CONFIG_BYTES = 1 << 20
+_MOST_SAMPLES = 1 << 32
 
 
 class RunDir:
@@ -77,8 +86,12 @@ class RunDir:
                 raise ConfigError(str(self.path), "there is no run to resume here", "Leave out --resume to start one.")
             if present and not (resume or overwrite):
                 raise output_exists(self.path, instead="--resume to go on with that run")
-            if present and not self._is_run():
+            if present and not _is_run(self.path):
                 raise ConfigError(str(self.path), "is not a run folder, so it is left alone", "Choose another --out.")
+            if present and overwrite and (foreign := _foreign(self.path)):
+                more = f" and {len(foreign) - 3} more" if len(foreign) > 3 else ""
+                problem = f"holds what no training wrote: {', '.join(foreign[:3])}{more}"
+                raise ConfigError(str(self.path), problem, "Move it away, or choose another --out.")
             if self.writes:
                 self.path.mkdir(parents=True, exist_ok=True)
                 self._take_lock()
@@ -137,23 +150,19 @@ class RunDir:
                 raise BusyError(str(self.path), problem, "Wait for it, or choose another --out.") from error
             return
 
-    def _is_run(self) -> bool:
-        # many a folder has a config.yaml; --overwrite must not empty it
-        try:
-            with (self.path / CONFIG).open("rb") as file:
-                return file.readline().startswith(_COMMAND.encode())
-        except FileNotFoundError:
-            return False
-
     def _clear(self) -> None:
-        # the options last: they are what makes the rest a run, should this process die here
-        for entry in sorted(self.path.iterdir(), key=lambda entry: entry.name == CONFIG):
-            if entry.name == LOCK:
-                continue
-            if entry.is_dir() and not entry.is_symlink():
-                shutil.rmtree(entry)
-            else:
-                entry.unlink()
+        """Remove all files of a run, the options last: they make the rest a run, should this process die here."""
+        options = self.path / CONFIG
+        for folder, folders, files in os.walk(self.path, topdown=False):
+            for name in [*folders, *files]:
+                path = Path(folder, name)
+                if path in (options, self.path / LOCK) or not _is_own(path, self.path):
+                    continue
+                if path.is_dir():
+                    path.rmdir()
+                else:
+                    path.unlink()
+        options.unlink(missing_ok=True)
 
     def write_text(self, name: str, text: str) -> None:
         """Commit a small text file."""
@@ -193,6 +202,30 @@ class RunDir:
                 file.truncate(length)
 
 
+def _is_own(path: Path, run: Path) -> bool:
+    return not path.is_symlink() and _OWN.fullmatch(path.relative_to(run).as_posix()) is not None
+
+
+def _foreign(run: Path) -> list[str]:
+    """Return what is in a run folder and no training writes, sorted; a link is such a thing."""
+    found = [Path(folder, name) for folder, folders, files in os.walk(run) for name in (*folders, *files)]
+    return sorted(path.relative_to(run).as_posix() for path in found if not _is_own(path, run))
+
+
+def is_file_of_run(path: Path) -> bool:
+    """Whether a file is one that training wrote, so that nothing else may replace it."""
+    return any(_is_own(path, run) and _is_run(run) for run in list(path.parents)[:3])
+
+
+def _is_run(folder: Path) -> bool:
+    # many a folder has a config.yaml
+    try:
+        with open_regular(folder / CONFIG) as file:
+            return file.readline().startswith(_COMMAND.encode())
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+
+
 def _plain(value: Any) -> Any:
     """Round to what JSON can hold: NaN and infinities become null."""
     if isinstance(value, Mapping):
@@ -214,12 +247,37 @@ def read_run_config(run: Path) -> tuple[str, dict[str, Any]]:
             str(run), f"is no run folder: it has no {CONFIG}", "Give the --out of a `labelkit train`."
         )
     try:
-        text = path.read_text()
+        text = read_bytes(path, _MOST_CONFIG_BYTES).decode()
         # the first line is the command: "# labelkit train METHOD --config config.yaml"
         method = text.partition("\n")[0].split()[3]
         return method, dict(yaml.safe_load(text))
-    except (OSError, yaml.YAMLError, UnicodeDecodeError, IndexError, ValueError, TypeError) as error:
+    except (OSError, yaml.YAMLError, IndexError, ValueError, TypeError, RecursionError) as error:
         raise CheckpointError(str(path), f"cannot be read: {error}", "Restore it.") from error
+
+
+_SPLIT_KEYS = {"dataset": str, "dataset_digest": str, "class_names": list, "split": dict, "info": dict}
+_SPLIT_LISTS = ("labeled", "old_classes")
+_INFO_KEYS = {"num_samples": int, "num_old_classes": int, "class_names": list, "class_order": list}
+
+
+def read_split(run: Path) -> dict[str, Any]:
+    """Return ``split.json`` of a run folder: what it was trained on, and which labels could be used.
+
+    Raises:
+        CheckpointDamaged: it is missing, or not what training writes.
+    """
+    path = run / SPLIT
+    try:
+        found = read_object(path, _SPLIT_KEYS)
+        check_keys(found["split"], dict.fromkeys(_SPLIT_LISTS, list))
+        check_keys(found["info"], _INFO_KEYS)
+        if not 0 <= len(found["split"]["labeled"]) <= found["info"]["num_samples"] <= _MOST_SAMPLES:
+            raise ValueError("the counts of images differ")
+        if not set(found["split"]["old_classes"]) <= set(range(len(found["class_names"]))):
+            raise ValueError("old_classes are no classes")
+    except (OSError, ValueError, TypeError) as error:
+        raise CheckpointDamaged(str(path), f"cannot be read: {error}", "Restore it.") from error
+    return found
 
 
 def check_same_options(

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from labelkit.engine.checkpoint import STATE, file_faults, read_pointer, read_state
-from labelkit.engine.run_dir import CONFIG, LOCK, METRICS, SPLIT, SUMMARY, read_run_config
+from labelkit.engine.run_dir import CONFIG, LOCK, METRICS, SPLIT, SUMMARY, read_run_config, read_split
 from labelkit.errors import CheckpointDamaged, CheckpointError, resource_error
+from labelkit.reading import open_regular, parse_json, read_json, sha256_file
 from labelkit.store.run_folder import is_locked
 
 _TAIL_BYTES = 1 << 16
@@ -77,7 +76,7 @@ def checkpoint_status(folder: Path) -> CheckpointStatus:
     status = CheckpointStatus(folder)
     try:
         state = read_state(folder)
-        status.state_sha256 = hashlib.sha256((folder / STATE).read_bytes()).hexdigest()
+        status.state_sha256 = sha256_file(folder / STATE)
     except CheckpointError as error:
         status.faults.append(error)
         return status
@@ -110,8 +109,7 @@ def training_status(run: Path, report: Callable[[int], None] = lambda count: Non
     try:
         status.is_running = is_locked(run / LOCK)
         status.is_finished = (run / SUMMARY).is_file()
-        for name in (SPLIT, SUMMARY):
-            _check_json(run / name, status)
+        _check_json(run, status)
         _read_metrics(run / METRICS, status)
     except OSError as error:
         raise resource_error(error, str(run)) from error
@@ -152,28 +150,32 @@ def look_at_checkpoints(
             status.faults.append(CheckpointDamaged(str(place), problem, _RESTORE))
 
 
-def _check_json(path: Path, status: TrainingStatus) -> None:
-    if not path.is_file():
-        return
-    try:
-        json.loads(path.read_bytes())
-    except (ValueError, RecursionError):
-        status.faults.append(CheckpointDamaged(str(path), "is not JSON", _RESTORE))
+def _check_json(run: Path, status: TrainingStatus) -> None:
+    if (run / SPLIT).exists():
+        try:
+            read_split(run)
+        except CheckpointDamaged as error:
+            status.faults.append(error)
+    if (run / SUMMARY).exists():
+        try:
+            read_json(run / SUMMARY)
+        except (OSError, ValueError):
+            status.faults.append(CheckpointDamaged(str(run / SUMMARY), "is not JSON", _RESTORE))
 
 
 def _read_metrics(path: Path, status: TrainingStatus) -> None:
     """Take the last whole line; what follows it was torn by a kill, which a resume drops."""
-    if not path.is_file():
+    if not path.exists():
         return
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         status.metrics_bytes = file.seek(0, 2)
         file.seek(max(0, status.metrics_bytes - _TAIL_BYTES))
         lines = file.read().split(b"\n")[:-1]
     if not lines:
         return
     try:
-        record = json.loads(lines[-1])
-    except (ValueError, RecursionError):
+        record = parse_json(lines[-1])
+    except ValueError:
         record = None
     if isinstance(record, dict):
         status.last_record = record

@@ -133,8 +133,6 @@ class RunParts:
             CheckpointMismatch: parameters differ in name or shape.
         """
         where, state = str(checkpoint.folder), checkpoint.state
-        for warning in checkpoint.warnings:
-            say(f"passed over a damaged checkpoint: {warning}")
         load_model_state(self.method, checkpoint.tensors(MODEL), where)
         load_named_optimizer_state(
             self.optimizer, self.method, checkpoint.tensors(TRAINING), state["optimizer_scalars"], where=where

@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import fnmatch
-import hashlib
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
@@ -26,6 +25,7 @@ from labelkit.models.published import published_weights
 from labelkit.models.seeding import seeded_init
 from labelkit.models.vit import SMALL_VITS, build_small_vit
 from labelkit.models.weights import LoadReport, load_weights_file, map_weights
+from labelkit.reading import sha256_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +137,7 @@ class Backbone(nn.Module):
         """
         self.load_report = self.fit_weights(load_weights_file(path), str(path))
         self.source = source or path.name
-        self.weights_sha256 = _sha256(path)
+        self.weights_sha256 = sha256_file(path)
         return self.load_report
 
     def fit_weights(self, state: Mapping[str, Tensor], where: str, *, translate: bool = True) -> LoadReport:
@@ -385,8 +385,3 @@ class _Converter:
             if name in state and name in target and state[name].shape[1] == 3 and target[name].shape[1] == 1:
                 state[name] = adapt_input_conv(self.in_channels, state[name])
         return state
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -5,12 +5,12 @@ Each file is compared with a digest that is written here before anything of it i
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
 from labelkit.errors import CheckpointRefused
+from labelkit.reading import sha256_file
 
 SCHEME = "pip:"
 """What the source of such weights starts with, in a store."""
@@ -56,8 +56,7 @@ class WeightsPackage:
         Raises:
             CheckpointRefused: it is another file.
         """
-        with path.open("rb") as file:
-            found = hashlib.file_digest(file, "sha256").hexdigest()
+        found = sha256_file(path)
         if found != self.sha256:
             problem = (
                 f"is not the file that {self.name} 0.1.0 holds (SHA-256 {found[:12]}..., not {self.sha256[:12]}...)"

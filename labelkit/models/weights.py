@@ -25,6 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from labelkit.errors import CheckpointDamaged, CheckpointError, CheckpointMismatch, CheckpointRefused, resource_error
+from labelkit.reading import open_regular
 
 MAX_HEADER_BYTES = 16 * 2**20
 MAX_TENSORS = 50_000
@@ -83,7 +84,7 @@ def load_weights_file(path: str | Path) -> dict[str, Tensor]:
     if not path.is_file():
         raise CheckpointError(str(path), "not a regular file", "Give a weights file.")
     try:
-        with path.open("rb"):
+        with open_regular(path):
             pass
     except OSError as error:
         raise CheckpointError(str(path), f"cannot be read: {error.strerror}", "Check its permissions.") from error
@@ -205,7 +206,7 @@ def _read_safetensors(path: Path, where: str) -> dict[str, Tensor]:
 def _check_safetensors(path: Path, where: str) -> None:
     """Header and sizes must agree with the file byte for byte; see STORE section 7."""
     size = path.stat().st_size
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         length = int.from_bytes(file.read(8), "little")
         if size < 10 or length > size - 8:
             raise CheckpointDamaged(where, "is no complete safetensors file", "Get the file again.")

@@ -54,7 +54,9 @@ class Command:
         """
         from labelkit.config.gate import GateConfig
         from labelkit.stages.evaluate.gate import Gate
+        from labelkit.stages.new_files import check_outputs
 
+        check_outputs(config)
         stage: Callable[[StageConfig], StageResult] = _load("labelkit.stages", self.stage)
         if isinstance(config, GateConfig):
             gate = Gate(config)

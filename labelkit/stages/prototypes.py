@@ -11,7 +11,6 @@ from labelkit.algorithms.prototypes import Spread, measure_spread, spread_levels
 from labelkit.algorithms.sphere_bounds import max_cosine_bound, rms_cosine_bound
 from labelkit.config.prototypes import PrototypesConfig
 from labelkit.methods.prototypes.files import Prototypes, load_or_make_prototypes
-from labelkit.stages.new_files import check_new_file
 from labelkit.stages.progress import current_progress
 from labelkit.stages.result import Cell, SimpleResult, Table
 from labelkit.store.prototypes import write_prototypes
@@ -25,8 +24,6 @@ def make_prototypes(config: PrototypesConfig) -> SimpleResult:
         OutputExistsError: the file is there and has other content.
         ResourceError: no such device, the disk is full, ...
     """
-    if config.plot is not None:
-        check_new_file(config.plot, overwrite=config.overwrite, option="--plot")
     progress = current_progress()
     levels = spread_levels(config.t, config.sharpest_t)
     started = time.monotonic()

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
         commit_folder,
         commit_json,
         fsync_folder,
-        sha256_file,
     )
     from labelkit.store.embeddings import EmbeddingStore, ModelIdentity, open_store
     from labelkit.store.fingerprint import weights_fingerprint
@@ -67,7 +66,6 @@ __all__ = [
     "read_matches",
     "read_prototypes",
     "read_result",
-    "sha256_file",
     "verify_file",
     "verify_images",
     "verify_patches",
@@ -85,7 +83,6 @@ __getattr__ = names_of(
             "commit_folder",
             "commit_json",
             "fsync_folder",
-            "sha256_file",
         ),
         "embeddings": (
             "EmbeddingStore",

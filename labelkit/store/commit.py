@@ -60,16 +60,6 @@ def fsync_folder(path: str | os.PathLike[str]) -> None:
         raise resource_error(error, os.fspath(path)) from error
 
 
-def sha256_file(path: str | os.PathLike[str]) -> str:
-    """Return the SHA-256 of a file as 64 hexadecimal digits.
-
-    Raises:
-        OSError: the file cannot be read.
-    """
-    with Path(path).open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def create_temporary(folder: Path, name: str) -> int:
     """Create a new file for writing in ``folder``, with the usual permissions, and return its descriptor.
 

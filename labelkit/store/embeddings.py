@@ -6,7 +6,6 @@ The format is described in ``labelkit.store.schema``; stores are made by ``label
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 
 from labelkit.algorithms.mapped import map_of, release
 from labelkit.errors import Damaged, Mismatch, NotAStore, Refused
+from labelkit.reading import parse_json
 from labelkit.store import schema
 from labelkit.store.commit import canonical_json
 from labelkit.store.digests import RESTORE, verify_block
@@ -386,8 +386,8 @@ def read_model(file: CheckedFile) -> ModelIdentity:
 
     def values(name: str) -> dict[str, Any]:
         try:
-            found = json.loads(text(name))
-        except (ValueError, RecursionError) as error:
+            found = parse_json(text(name))
+        except ValueError as error:
             raise Refused(file.place(f"model@{name}"), "is not JSON", RESTORE) from error
         if not isinstance(found, dict):
             raise Refused(file.place(f"model@{name}"), "is not a JSON object", RESTORE)

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from labelkit import __version__
 from labelkit.errors import Refused
+from labelkit.reading import parse_json
 from labelkit.store import schema
 from labelkit.store.commit import canonical_json, commit_bytes
 from labelkit.store.digests import RESTORE
@@ -315,8 +316,8 @@ def _check_values(file: CheckedFile, matches: Matches, num_images: int) -> None:
 
 def _recipe(file: CheckedFile) -> dict[str, Any]:
     try:
-        recipe = json.loads(file.read_text("", "recipe") or "{}")
-    except (ValueError, RecursionError) as error:
+        recipe = parse_json(file.read_text("", "recipe") or "{}")
+    except ValueError as error:
         raise Refused(file.place(""), "recipe is not JSON", RESTORE) from error
     if not isinstance(recipe, dict):
         raise Refused(file.place(""), "recipe is no object", RESTORE)

@@ -5,7 +5,6 @@ The format is described in ``labelkit.store.schema``.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 
 from labelkit import __version__
 from labelkit.errors import Refused
+from labelkit.reading import parse_json
 from labelkit.store import schema
 from labelkit.store.commit import canonical_json, commit_bytes
 from labelkit.store.digests import RESTORE
@@ -91,8 +91,8 @@ def read_neighbors(path: Path) -> NeighborFile:
 
 def _recipe(file: CheckedFile) -> dict[str, Any]:
     try:
-        recipe = json.loads(file.read_text("", "recipe") or "{}")
-    except (ValueError, RecursionError) as error:
+        recipe = parse_json(file.read_text("", "recipe") or "{}")
+    except ValueError as error:
         raise Refused(file.place(""), "recipe is not JSON", RESTORE) from error
     if not isinstance(recipe, Mapping):
         raise Refused(file.place(""), "recipe is no object", RESTORE)

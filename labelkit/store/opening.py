@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import stat
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -18,7 +17,7 @@ from pathlib import Path
 from threading import Thread
 from typing import IO, BinaryIO
 
-from labelkit import errors
+from labelkit import errors, reading
 from labelkit.errors import Damaged, LabelkitError, NotAStore, StoreError, resource_error
 from labelkit.store.digests import RESTORE
 from labelkit.store.hdf5.reading import CheckedFile
@@ -78,15 +77,13 @@ def open_regular(path: Path) -> BinaryIO:
         ResourceError: the system does not let us read it.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+        return reading.open_regular(path, buffering=0)
+    except (reading.NotRegularError, IsADirectoryError) as error:
+        raise NotAStore(str(path), "not a regular file", "Give a file written by labelkit.") from error
     except (FileNotFoundError, NotADirectoryError) as error:
         raise NotAStore(str(path), "there is no such file", "Check the name.") from error
     except OSError as error:
         raise resource_error(error, str(path)) from error
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise NotAStore(str(path), "not a regular file", "Give a file written by labelkit.")
-    return os.fdopen(descriptor, "rb", buffering=0)
 
 
 def _check_in_child(handle: BinaryIO, where: str, file_format: str | None) -> None:

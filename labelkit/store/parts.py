@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.errors import Damaged, Mismatch, StoreError, resource_error
+from labelkit.reading import read_bytes
 from labelkit.store import schema
 from labelkit.store.commit import commit_bytes, commit_json
 from labelkit.store.digests import RESTORE
@@ -140,7 +141,7 @@ class Parts(Generic[Held]):
         for name, data in files.items():
             path = self.folder / name
             with translated(path):
-                current = path.read_bytes() if path.exists() else None
+                current = read_bytes(path) if path.exists() else None
             if current != data:
                 commit_bytes(path, data)
         if loaded is None:
@@ -258,7 +259,7 @@ def open_part(path: Path) -> CheckedFile:
         StoreError: it is damaged.
         OSError: it cannot be read.
     """
-    raw = path.read_bytes()
+    raw = read_bytes(path)
     data, digest = raw[: -schema.PART_DIGEST_BYTES], raw[-schema.PART_DIGEST_BYTES :]
     if hashlib.sha256(data).digest() != digest:
         raise Damaged(str(path), "digest differs, the file was changed or the disk is failing", RESTORE)

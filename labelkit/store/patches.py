@@ -6,7 +6,6 @@ The format is described in ``labelkit.store.schema``; the files are made by ``la
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.errors import Damaged, Mismatch, NotAStore, Refused, VersionError
+from labelkit.reading import parse_json
 from labelkit.store import schema
 from labelkit.store.commit import canonical_json
 from labelkit.store.digests import RESTORE, verify_block
@@ -105,8 +105,8 @@ def read_set_json(folder: Path) -> dict[str, Any]:
     if len(raw) > schema.SET_JSON_BYTES:
         raise Refused(str(path), f"is larger than {schema.SET_JSON_BYTES >> 20} MiB", _REMAKE)
     try:
-        loaded = json.loads(raw)
-    except (ValueError, RecursionError) as error:
+        loaded = parse_json(raw)
+    except ValueError as error:
         raise Damaged(str(path), "is not JSON, the file was changed or the disk is failing", _REMAKE) from error
     if not isinstance(loaded, dict) or loaded.get("format") != schema.FORMAT_PATCHES:
         raise NotAStore(str(path), "is not a set of patches", _REMAKE)

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.errors import DatasetError, ResourceError, StoreError
+from labelkit.reading import read_bytes, read_object
 from labelkit.store import schema
 from labelkit.store.commit import canonical_json
 from labelkit.store.embeddings import ModelIdentity, differing_keys, open_store
@@ -319,9 +320,9 @@ def recorded_numerics(out: str | os.PathLike[str], *, overwrite: bool = False) -
 def _stored_plan(folder: Path) -> EmbeddingPlan | None:
     """Return the plan of an unfinished run, or ``None`` where there is none that can be read."""
     try:
-        loaded = json.loads((folder / "plan.json").read_bytes())
-        columns = json.loads((folder / "columns.json").read_bytes())
-        names = (folder / "files").read_bytes()
+        loaded = read_object(folder / "plan.json")
+        columns = read_object(folder / "columns.json")
+        names = read_bytes(folder / "files")
         model = {key: value for key, value in loaded["model"].items() if key != "preprocess_digest"}
         foreign = ("format", "format_version", "files", "columns", "reuse")
         own = {key: value for key, value in loaded.items() if key not in foreign}

@@ -5,7 +5,6 @@ The format is described in ``labelkit.store.schema``.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 
 from labelkit import __version__
 from labelkit.errors import Refused
+from labelkit.reading import parse_json
 from labelkit.store import schema
 from labelkit.store.commit import canonical_json
 from labelkit.store.digests import RESTORE
@@ -92,8 +92,8 @@ def read_prototypes(path: Path) -> PrototypeFile:
             raise Refused(str(path), "has no prototypes", RESTORE)
         prototypes = file.read("prototypes")
         try:
-            recipe = json.loads(file.read_text("", "recipe") or "{}")
-        except (ValueError, RecursionError) as error:
+            recipe = parse_json(file.read_text("", "recipe") or "{}")
+        except ValueError as error:
             raise Refused(str(path), "recipe is not JSON", RESTORE) from error
         lengths = np.linalg.norm(prototypes.astype(np.float64), axis=1)
         if not isinstance(recipe, dict) or not np.all(np.abs(lengths - 1) <= _LENGTH_TOLERANCE):

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from labelkit import __version__
 from labelkit.errors import Mismatch, NotAStore, Refused, StoreError, output_exists, resource_error
+from labelkit.reading import parse_json
 from labelkit.store import schema
 from labelkit.store.commit import canonical_json, commit_bytes, fsync_folder
 from labelkit.store.digests import RESTORE
@@ -72,7 +73,7 @@ class Result:
     @property
     def metrics(self) -> dict[str, Any]:
         """The metrics as an object; empty if there are none."""
-        found = json.loads(self.arrays.get("metrics", "{}"))
+        found = parse_json(self.arrays.get("metrics", "{}"))
         return found if isinstance(found, dict) else {}
 
 
@@ -212,9 +213,9 @@ def parse_result(file: CheckedFile, path: Path, name: str, rows: int | None, *, 
         raise Mismatch(where, problem, RESTORE)
     arrays = _read_arrays(file, found, own_gallery=gallery_digest in ("", root.get("store_digest")))
     try:
-        params = json.loads(file.read_text("", "params"))
-        json.loads(arrays.get("metrics", "{}"))
-    except (ValueError, RecursionError) as error:
+        params = parse_json(file.read_text("", "params"))
+        parse_json(arrays.get("metrics", "{}"))
+    except ValueError as error:
         raise Refused(where, "params or metrics are not JSON", RESTORE) from error
     if not isinstance(params, dict):
         raise Refused(where, "params is not a JSON object", RESTORE)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import os
 import shutil
 import time
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from labelkit.errors import BusyError, Damaged, Mismatch, ResourceError, resource_error
+from labelkit.reading import open_regular, read_json
 from labelkit.store.commit import create_temporary, fsync_folder, install
 from labelkit.store.embeddings import differing_keys
 from labelkit.store.hdf5.writing import Image
@@ -36,7 +36,7 @@ def read_plan(folder: Path) -> dict[str, Any] | None:
     """
     path = folder / "plan.json"
     try:
-        loaded = json.loads(path.read_bytes())
+        loaded = read_json(path)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -148,7 +148,7 @@ def is_locked(lock: Path) -> bool:
     """
     if fcntl is None or not lock.is_file():
         return False
-    with translated(lock), lock.open("rb") as file:
+    with translated(lock), open_regular(lock) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:

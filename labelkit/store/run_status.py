@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from labelkit.errors import Damaged, Mismatch, StoreError, resource_error
+from labelkit.reading import read_bytes
 from labelkit.store import schema
 from labelkit.store.digests import RESTORE
 from labelkit.store.hdf5.reading import CheckedFile
@@ -222,7 +223,7 @@ def _no_plan(folder: Path) -> Damaged:
 def _listed_names(folder: Path, plan: dict[str, Any]) -> tuple[list[str], StoreError | None]:
     path = folder / "files"
     try:
-        raw = path.read_bytes()
+        raw = read_bytes(path)
     except FileNotFoundError:
         return [], Damaged(str(path), "is missing, the plan names it", _FRESH)
     except OSError as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import stat
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.errors import Damaged, LabelkitError, Mismatch, NotAStore, Refused, StoreError
+from labelkit.reading import sha256_file
 from labelkit.store import schema
 from labelkit.store.digests import RESTORE
 from labelkit.store.embeddings import EmbeddingStore, ModelIdentity, open_store
@@ -311,8 +311,7 @@ def _compare_image(found: VerifiedImages, name: str, size: int | None, digest: b
         if size is not None and status.st_size != size:
             found.changed.append((name, f"{status.st_size} bytes, was {size}"))
             return
-        with path.open("rb") as file:
-            same = hashlib.file_digest(file, "sha256").digest() == digest
+        same = bytes.fromhex(sha256_file(path)) == digest
     except (FileNotFoundError, NotADirectoryError):
         found.missing.append(name)
     except OSError as error:

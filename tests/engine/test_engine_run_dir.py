@@ -85,6 +85,43 @@ def test_overwrite_removes_nothing_before_the_new_run_begins(run: RunDir) -> Non
     assert (run.path / "metrics.jsonl").exists()
 
 
+@pytest.mark.parametrize("name", ["thesis.tex", "checkpoints/notes.txt", "checkpoints/step-00000001/mine.npy", "old/x"])
+@pytest.mark.parametrize("linked", [False, True], ids=["as it is", "through a link"])
+def test_overwrite_refuses_a_folder_with_files_that_no_training_wrote(run: RunDir, name: str, linked: bool) -> None:
+    path = run.path / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("mine")
+    run.close()
+    given = run.path
+    if linked:
+        given = run.path.with_name("link")
+        given.symlink_to(run.path)
+    with pytest.raises(ConfigError, match="holds what no training wrote"):
+        RunDir(given).open(resume=False, overwrite=True)
+    assert path.read_text() == "mine"
+
+
+def test_overwrite_follows_no_link_inside_a_run(run: RunDir, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "last.json").write_text("mine")
+    run.checkpoints.rmdir()
+    run.checkpoints.symlink_to(tmp_path / "elsewhere")
+    run.close()
+    with pytest.raises(ConfigError, match="checkpoints"):
+        RunDir(run.path).open(resume=False, overwrite=True)
+    assert (tmp_path / "elsewhere" / "last.json").read_text() == "mine"
+
+
+def test_what_comes_into_a_run_while_it_is_replaced_stays(run: RunDir) -> None:
+    run.close()
+    again = RunDir(run.path)
+    again.open(resume=False, overwrite=True)
+    (run.path / "thesis.tex").write_text("mine")
+    again.begin("toy", {"lr": 0.2})
+    again.close()
+    assert (run.path / "thesis.tex").read_text() == "mine"
+
+
 @pytest.mark.parametrize("name", ["thesis.tex", "config.yaml", ".lock"])
 @pytest.mark.parametrize("flags", [{"resume": True, "overwrite": False}, {"resume": False, "overwrite": True}])
 def test_a_folder_that_is_no_run_is_left_alone(tmp_path: Path, name: str, flags: dict[str, bool]) -> None:

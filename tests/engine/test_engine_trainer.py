@@ -240,9 +240,13 @@ def test_a_damaged_last_checkpoint_costs_an_epoch_and_a_message(tmp_path: Path, 
     model = tmp_path / "cut" / "checkpoints" / "step-00000009" / MODEL
     model.write_bytes(model.read_bytes()[:-1])
     messages: list[str] = []
-    resumed = _resume(trainers(tmp_path / "cut", epochs=3, message=messages.append))
+    resumed = trainers(tmp_path / "cut", epochs=3)
+    checkpoint = load_checkpoint(tmp_path / "cut", say=messages.append)
+    assert checkpoint is not None
+    resumed.restore(checkpoint)
     assert resumed.clock.step == 8
     assert "step-00000009" in messages[0]
+    assert "step-00000008 is taken instead" in messages[0]
     resumed.fit()
     _assert_same_end(tmp_path / "whole", whole, tmp_path / "cut", resumed)
 

@@ -237,7 +237,11 @@ CASES = {
             text("kept"),
             f"{line} {{bad}}",
             2,
-            ("{bad}: already exists. Pass --overwrite to replace it, or another " + line.split()[-1],),
+            (
+                "{bad}: already exists. Pass --overwrite to replace it, or another --csv"
+                if line.endswith("--csv")
+                else line.split()[-1] + ": {bad} is a table, where a picture is to be written",
+            ),
         )
         for name, line in {
             "table of hits": "retrieve --index {index} --query-rows 0 --csv",

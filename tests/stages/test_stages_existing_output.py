@@ -58,11 +58,11 @@ OUTPUTS = {
         "x.html",
         "--out",
     ),
-    "comparison": (
-        "export --index {index} --out {tmp}/x.csv",
-        "compare --dataset digits --methods supervised --out {tmp}/x.csv",
+    "hits": (
+        "retrieve --index {index} --query-rows 0 --csv {tmp}/x.csv",
+        "retrieve --index {index} --query-rows 0 --csv {tmp}/x.csv",
         "x.csv",
-        "--out",
+        "--csv",
     ),
     "run": (
         "train flipclass --align-blocks 1 --label-split gcd --dataset {photos} {small} --out {tmp}/run",

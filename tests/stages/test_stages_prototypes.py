@@ -12,7 +12,7 @@ import pytest
 from labelkit.algorithms.prototypes import measure_spread
 from labelkit.cli.main import main
 from labelkit.config.prototypes import PrototypesConfig
-from labelkit.errors import ConfigError, Damaged, OutputExistsError, StoreError
+from labelkit.errors import Damaged, OutputExistsError, StoreError
 from labelkit.methods.prototypes.files import Prototypes, cache_path, load_or_make_prototypes
 from labelkit.stages.prototypes import make_prototypes
 from labelkit.store.prototypes import read_prototypes, write_prototypes
@@ -107,12 +107,6 @@ def test_a_file_in_the_way_that_is_something_else_is_not_replaced() -> None:
     with pytest.raises(OutputExistsError, match="not an HDF5 file"):
         make_prototypes(PrototypesConfig(embed_dim=4, num_classes=6, out=Path("p.h5")))
     assert Path("p.h5").read_text() == "mine"
-
-
-def test_a_plot_has_somewhere_to_go_before_anything_is_made() -> None:
-    with pytest.raises(ConfigError, match="does not exist"):
-        make_prototypes(PrototypesConfig(embed_dim=4, num_classes=6, plot=Path("none/p.png")))
-    assert not Path("prototypes-6x4.h5").exists()
 
 
 def test_what_was_optimized_is_read_from_the_cache_the_next_time(cache: Path) -> None:

@@ -10,7 +10,8 @@ import stat
 
 import pytest
 from labelkit.errors import ResourceError
-from labelkit.store.commit import canonical_json, commit_bytes, commit_folder, commit_json, fsync_folder, sha256_file
+from labelkit.reading import sha256_file
+from labelkit.store.commit import canonical_json, commit_bytes, commit_folder, commit_json, fsync_folder
 
 
 def test_canonical_json_has_sorted_keys_and_no_spaces():

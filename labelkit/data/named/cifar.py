@@ -21,6 +21,7 @@ from labelkit.data.datasets import ArraySource, ImageDataset
 from labelkit.data.folders import load_folder
 from labelkit.data.named.layouts import Layout, refuse_elsewhere
 from labelkit.errors import DatasetAbsent, DatasetError, DatasetIncomplete
+from labelkit.reading import read_bytes
 
 
 @dataclass(frozen=True)
@@ -220,7 +221,7 @@ def _planes_to_images(planes: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 def _read_bytes(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return read_bytes(path)
     except OSError as error:
         raise _cifar_fault(path, f"cannot be read: {error.strerror}") from error
 

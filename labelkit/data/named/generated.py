@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from labelkit.config.paths import cache_folder
 from labelkit.data.datasets import EncodedImage, ImageDataset, sorted_by_bytes
 from labelkit.data.named import scenes
+from labelkit.reading import read_bytes
 
 SEED: Final = 0
 _BLOCK: Final = 100
@@ -167,7 +168,7 @@ def _read_block(source: int, split: int, block: int) -> Block:
     """Return a block of images from the cache, or draw it and keep it there."""
     path = cache_folder() / f"scenes-{_VERSION}" / f"{SEED}-{scenes.SPLITS[split]}-{source}-{block:04d}.bin"
     with contextlib.suppress(OSError):
-        content = path.read_bytes()
+        content = read_bytes(path)
         body = content[_DIGEST_BYTES:]
         if len(body) == 4 * _PIXELS * _BLOCK and hashlib.sha256(body).digest() == content[:_DIGEST_BYTES]:
             values = np.frombuffer(body, dtype=np.uint8)

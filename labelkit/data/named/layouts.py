@@ -18,6 +18,7 @@ from labelkit.data.datasets import FileSource, ImageDataset
 from labelkit.data.decode import IMAGE_SUFFIXES
 from labelkit.data.mask_files import FileMasks, table_of
 from labelkit.errors import DatasetAbsent, DatasetError, DatasetIncomplete
+from labelkit.reading import read_bytes
 
 MAX_NAMES_SHOWN: Final = 3
 # A search for a misplaced set must not walk through another one of a million files.
@@ -392,7 +393,7 @@ def read_lines(path: Path) -> list[str]:
         DatasetError: unreadable, or not UTF-8.
     """
     try:
-        return [line.rstrip() for line in path.read_text(encoding="utf-8").splitlines()]
+        return [line.rstrip() for line in read_bytes(path).decode().splitlines()]
     except OSError as error:
         raise DatasetError(str(path), f"cannot be read: {error.strerror}", "Unpack it again.") from error
     except UnicodeDecodeError as error:

@@ -44,7 +44,9 @@ def starting_prototypes(config: DL2PAConfig, num_classes: int, dim: int, say: Ca
         elif made.source == "closed form" and config.sharpest_t != SHARPEST_T:
             say(f"--sharpest-t changes nothing: the best {num_classes} prototypes of {dim} dimensions are known")
         return torch.from_numpy(made.vectors)
-    found = _learned_prototypes(source) if source.is_dir() else torch.from_numpy(read_prototypes(source).prototypes)
+    found = (
+        _learned_prototypes(source, say) if source.is_dir() else torch.from_numpy(read_prototypes(source).prototypes)
+    )
     if len(found) < num_classes or found.shape[1] != dim:
         raise ConfigError(
             "--prototypes-from",
@@ -54,9 +56,9 @@ def starting_prototypes(config: DL2PAConfig, num_classes: int, dim: int, say: Ca
     return torch.nn.functional.normalize(found[:num_classes].float(), dim=1)
 
 
-def _learned_prototypes(run: Path) -> Tensor:
+def _learned_prototypes(run: Path, say: Callable[[str], None]) -> Tensor:
     """Class vectors of a run of ``softmax``."""
-    checkpoint = load_checkpoint(run)
+    checkpoint = load_checkpoint(run, say=say)
     tensors = {} if checkpoint is None else checkpoint.tensors(MODEL)
     found = next((tensors[name] for name in _LEARNED if name in tensors), None)
     if found is None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from labelkit.engine.checkpoint import MODEL, load_checkpoint, load_model_state
 from labelkit.engine.inputs import RunInputs
-from labelkit.engine.run_dir import SPLIT
-from labelkit.errors import CheckpointDamaged, CheckpointError, CheckpointMismatch
+from labelkit.engine.run_dir import read_split
+from labelkit.errors import CheckpointError, CheckpointMismatch
 from labelkit.methods.sela.self_labels import SelfLabels
 
 _LABELS = "labels."
@@ -26,16 +25,13 @@ def take_labels(labels: SelfLabels, source: Path, inputs: RunInputs) -> None:
         CheckpointError: there is no run with pseudo-labels.
         CheckpointMismatch: it was trained on other images, or has other heads.
     """
-    checkpoint = load_checkpoint(source)
+    checkpoint = load_checkpoint(source, say=inputs.say)
     if checkpoint is None:
         raise CheckpointError(str(source), "holds no checkpoint", "Give the --out of a `labelkit train sela`.")
     found = {name: value for name, value in checkpoint.tensors(MODEL).items() if name.startswith(_LABELS)}
     if not found:
         raise CheckpointError(str(source), "has no pseudo-labels", "Give the --out of a `labelkit train sela`.")
-    try:
-        saved = json.loads((source / SPLIT).read_bytes())
-    except (OSError, ValueError) as error:
-        raise CheckpointDamaged(str(source / SPLIT), f"cannot be read: {error}", "Restore it.") from error
+    saved = read_split(source)
     if saved.get("dataset_digest") != inputs.digest():
         raise CheckpointMismatch(
             str(source), "was trained on other images", "Give the data options that it was trained with."

@@ -6,7 +6,6 @@ held-out images through each network. Pixels and untrained networks are rows too
 
 from __future__ import annotations
 
-import json
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -25,9 +24,16 @@ from labelkit.errors import ConfigError, DatasetError, InputError, LabelkitError
 from labelkit.methods.registry import METHODS
 from labelkit.percent import percent
 from labelkit.stages.compare.judges import JUDGES, embed_for_judges, judge_store
-from labelkit.stages.compare.runs import DataFacts, MethodRuns, RunFailed, Stopped, Workplace, method_config
+from labelkit.stages.compare.runs import (
+    DataFacts,
+    MethodRuns,
+    RunFailed,
+    Stopped,
+    Workplace,
+    kept_record,
+    method_config,
+)
 from labelkit.stages.evaluate.dense_result import mean_and_spread, percent_and_spread
-from labelkit.stages.new_files import check_new_file
 from labelkit.stages.progress import Progress, current_progress
 from labelkit.stages.result import Cell, SimpleResult, Table, jsonable
 from labelkit.stages.train.prepare import has_own_splits, read_listing
@@ -103,7 +109,6 @@ def compare_methods(config: CompareConfig) -> SimpleResult:
         Interrupted: a signal asked to stop; what is finished is in ``--keep``.
     """
     names = _chosen(config.methods)
-    _check_out(config)
     data, images = _data(config)
     with _workplace(config) as folder:
         rows = _references(names, config, data, folder)
@@ -134,12 +139,6 @@ def _chosen(methods: tuple[str, ...]) -> list[str]:
             hint = f"Did you mean `{guess}`? " if guess else ""
             raise ConfigError("--methods", f"there is no method {name!r}", f"{hint}Known: {', '.join(METHODS)}.")
     return list(dict.fromkeys(methods or METHODS))
-
-
-def _check_out(config: CompareConfig) -> None:
-    if config.out is None:
-        return
-    check_new_file(config.out, overwrite=config.overwrite)
 
 
 def _data(config: CompareConfig) -> tuple[DataFacts, dict[str, int]]:
@@ -187,7 +186,7 @@ def _workplace(config: CompareConfig) -> Iterator[Path]:
             config.keep.mkdir(parents=True, exist_ok=True)
         held.enter_context(locked(config.keep))
         if about.exists():
-            then = json.loads(about.read_bytes())
+            then = kept_record(about)
             differing = [
                 f"--{name.replace('_', '-')} {value_text(then.get(name))} (now {value_text(now[name])})"
                 for name in now
@@ -228,7 +227,7 @@ def _references(names: Sequence[str], config: CompareConfig, data: DataFacts, fo
                     embed_for_judges(config, store, data.holdout, **seeded)
                     found = judge_store(store, data.test_split, neighbors=config.neighbors, seed=seed, own="nothing")
                     commit_json(record, {"method": label, "seed": seed, "scores": found})
-                row.runs.append(json.loads(record.read_bytes()))
+                row.runs.append(kept_record(record))
             except LabelkitError as error:
                 row.failures[seed] = str(error)
                 break

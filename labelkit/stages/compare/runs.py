@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import shutil
@@ -21,8 +20,9 @@ import yaml
 from labelkit.config.compare import CompareConfig
 from labelkit.config.presets import resolve
 from labelkit.config.train import RunConfig
-from labelkit.errors import LabelkitError
+from labelkit.errors import InputError, LabelkitError
 from labelkit.methods.registry import METHODS
+from labelkit.reading import parse_object, read_bytes, read_object
 from labelkit.stages.compare.judges import embed_for_judges, judge_store
 from labelkit.stages.train.run import train_method
 from labelkit.store.commit import commit_bytes, commit_json
@@ -143,8 +143,7 @@ class MethodRuns:
         """
         record = self.place.folder / f"{self.name}-s{seed}.json"
         if record.exists():
-            found: dict[str, Any] = json.loads(record.read_bytes())
-            return found
+            return kept_record(record)
         try:
             values = self._train_and_judge(seed)
         except LabelkitError as error:
@@ -167,7 +166,7 @@ class MethodRuns:
                     raise
                 seconds = self.time_limit / min(1.0, done)
             else:
-                summary: dict[str, Any] = json.loads((run / "summary.json").read_bytes())
+                summary = kept_record(run / "summary.json")
                 seconds = summary["seconds"]
                 if is_last_try or seconds <= _SLACK * self.config.budget_seconds:
                     break
@@ -202,8 +201,7 @@ class MethodRuns:
     def _length(self) -> dict[str, Any]:
         """Return the share of the preset's length that fits, by the time of a few steps; kept for all seeds."""
         if self.length_file.exists():
-            found: dict[str, Any] = json.loads(self.length_file.read_bytes())
-            return found
+            return kept_record(self.length_file)
         config = method_config(self.name, self.config, self.data, 0).model_copy(update={"dry_run": True})
         with self.place.one_at_a_time:
             self._check_stop()
@@ -247,13 +245,25 @@ class MethodRuns:
             raise Stopped
 
 
+def kept_record(path: Path) -> dict[str, Any]:
+    """Return what a comparison or a run of it wrote.
+
+    Raises:
+        InputError: the file is damaged.
+    """
+    try:
+        return read_object(path)
+    except (OSError, ValueError) as error:
+        raise InputError(str(path), f"cannot be read: {error}", "Remove it, and it is made again.") from error
+
+
 def steps_logged(run: Path) -> int:
     """Return the last step that a run logged; 0 if it logged none."""
     log = run / "metrics.jsonl"
-    lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+    lines = read_bytes(log).splitlines() if log.exists() else []
     for line in reversed(lines):
-        with contextlib.suppress(ValueError, TypeError, KeyError):  # a line that was cut when it was stopped
-            return int(json.loads(line)["step"])
+        with contextlib.suppress(ValueError):  # a line that was cut when it was stopped
+            return int(parse_object(line, {"step": int})["step"])
     return 0
 
 
@@ -314,7 +324,7 @@ def peak_of_running(pid: int) -> float:
 
 def _reason(said: Path, code: int) -> str:
     """Return the error that a process ended with."""
-    text = said.read_text(errors="replace").strip()
+    text = read_bytes(said).decode(errors="replace").strip()
     at = text.rfind("error: ")
     if at >= 0 and (at == 0 or text[at - 1] == "\n"):
         return text[at + len("error: ") :]

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from labelkit.algorithms.calibration import risk_coverage
 from labelkit.config.discover import DiscoverAnswerConfig
 from labelkit.data.keyed_random import keyed_generator
-from labelkit.errors import ConfigError, DatasetError, StoreError, output_exists
+from labelkit.errors import DatasetError, StoreError
 from labelkit.percent import percent
 from labelkit.stages.discover.calibrate import Calibration, calibrate, evidence_confidences
 from labelkit.stages.discover.classify import Recipe, RowJudge, choose_recipe
@@ -28,7 +28,7 @@ from labelkit.stages.discover.confidence import Confidences, Temperatures, confi
 from labelkit.stages.discover.grouping import group_first, read_grouping
 from labelkit.stages.discover.held_out import Evidence, Grouping, given_label_evidence, hidden_label_evidence
 from labelkit.stages.discover.rule import AnswerRule
-from labelkit.stages.new_files import check_new_file
+from labelkit.stages.new_files import check_output
 from labelkit.stages.progress import current_progress
 from labelkit.stages.read.given_labels import GivenLabels, labeled_array, labels_to_use
 from labelkit.stages.result import Cell, SimpleResult, Table, jsonable
@@ -78,7 +78,7 @@ def answer_images(config: DiscoverAnswerConfig) -> SimpleResult:
     store = open_store(config.index)
     name = config.result or ("answer" if config.overwrite else free_name(store, "answer"))
     table_path = config.csv or store.path.with_name(f"{store.path.stem}.{name}.csv")
-    _check_outputs(config, store, table_path)
+    check_output(config, table_path, "csv", "--csv", "--result")
     check_new_result(store, name, overwrite=config.overwrite, kind="answers")
     grouped = group_first(config, config.num_clusters) if config.num_clusters is not None else ()
     grouping, given = read_grouping(store, config)
@@ -204,29 +204,6 @@ def _write(
         stage="discover answer",
         overwrite=config.overwrite,
     )
-
-
-def _check_outputs(config: DiscoverAnswerConfig, store: EmbeddingStore, table_path: Path) -> None:
-    """Refuse to write over the store, or over a table without being asked.
-
-    Raises:
-        ConfigError: one of them would happen.
-    """
-    for option, path in (("--csv", table_path), ("--plot", config.plot)):
-        if path is None:
-            continue
-        if path.resolve() == store.path.resolve() or path.suffix == ".h5":
-            raise ConfigError(option, f"{path} is a store, or named like one", "Choose another name.")
-        if not path.absolute().parent.is_dir():
-            raise ConfigError(option, f"the folder {path.parent} does not exist", "Make it first.")
-        if path.is_dir():
-            raise ConfigError(option, f"{path} is a folder", "Name a file.")
-    if config.plot is not None and config.plot.resolve() == table_path.resolve():
-        raise ConfigError("--plot", f"{config.plot} is also the table", "Choose another name.")
-    if config.plot is not None:
-        check_new_file(config.plot, overwrite=config.overwrite, option="--plot")
-    if table_path.exists() and not config.overwrite:
-        raise output_exists(table_path, "--csv", "--result")
 
 
 def _given_labels(

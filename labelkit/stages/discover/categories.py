@@ -21,7 +21,6 @@ from labelkit.stages.discover.coarse_classes import CoarseClasses
 from labelkit.stages.discover.made_groups import GroupingRule, make_groups
 from labelkit.stages.group.stable_ids import Groups, lasting_ids, read_earlier
 from labelkit.stages.memory import Memory, class_number_bytes, tree_bytes
-from labelkit.stages.new_files import check_new_file
 from labelkit.stages.progress import current_progress
 from labelkit.stages.read.given_labels import GivenLabels, labeled_array, labels_to_use
 from labelkit.stages.read.rows import split_rows
@@ -68,8 +67,6 @@ def discover_categories(config: DiscoverCategoriesConfig) -> SimpleResult:
         DatasetError: it has no labels that may be used, and the criterion needs some.
         ConfigError: bounds that leave no choice, more classes than rows, or nowhere to draw.
     """
-    if config.plot is not None:
-        check_new_file(config.plot, overwrite=config.overwrite, option="--plot")
     store = open_store(config.index)
     rows = split_rows(store, config.split)
     given = labels_to_use(config.labels, store, rows, label_column=config.label_column, own_labels=config.own_labels)

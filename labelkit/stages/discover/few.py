@@ -13,12 +13,13 @@ from numpy.typing import NDArray
 from labelkit.algorithms.critical_samples import CriticalDiscovery, CriticalReport
 from labelkit.algorithms.label_search import Count, Discovery
 from labelkit.config.discover_few import DiscoverFewConfig, DiscoverLMCSConfig, DiscoverSnowballConfig
-from labelkit.errors import ConfigError, DatasetError, Mismatch, output_exists
+from labelkit.errors import DatasetError, Mismatch
 from labelkit.methods.few_labels.searches import search_confident, search_critical
 from labelkit.metrics.discovered import DiscoveryErrors, discovery_errors
 from labelkit.percent import percent
 from labelkit.stages.discover.tables import FoundImage, found_table_text
 from labelkit.stages.memory import Memory, few_labels_bytes
+from labelkit.stages.new_files import check_output
 from labelkit.stages.progress import current_progress
 from labelkit.stages.read.given_labels import GivenLabels, given_labels
 from labelkit.stages.read.rows import check_features, split_rows
@@ -135,7 +136,7 @@ def _prepare(config: DiscoverFewConfig, default_name: str) -> _Task:
     store = open_store(config.index)
     name = config.result or default_name
     table_path = config.csv or store.path.with_name(f"{store.path.stem}.{name}.csv")
-    _check_table(config, store, table_path)
+    check_output(config, table_path, "csv", "--csv", "--result")
     check_new_result(
         store,
         name,
@@ -156,24 +157,6 @@ def _prepare(config: DiscoverFewConfig, default_name: str) -> _Task:
 
 def _params(config: DiscoverFewConfig) -> dict[str, object]:
     return {key: value for key, value in config.to_yaml_dict(operational=False).items() if key != "max_memory"}
-
-
-def _check_table(config: DiscoverFewConfig, store: EmbeddingStore, path: Path) -> None:
-    """Find out before the work is done that the table cannot be written.
-
-    Raises:
-        ConfigError: it would replace the store, the labels that are read, or a file without being asked.
-    """
-    if path.suffix == ".h5":
-        raise ConfigError("--csv", f"{path} is named like a store", "Choose another name.")
-    if config.labels is not None and path.resolve() == config.labels.resolve():
-        raise ConfigError("--csv", f"{path} is also the file of --labels", "Choose another name.")
-    if path.is_dir():
-        raise ConfigError("--csv", f"{path} is a folder", "Name a file.")
-    if not path.absolute().parent.is_dir():
-        raise ConfigError("--csv", f"the folder {path.parent} does not exist", "Make it first.")
-    if path.exists() and not config.overwrite:
-        raise output_exists(path, "--csv", "--result")
 
 
 def _check_classes(config: DiscoverFewConfig, given: GivenLabels) -> None:

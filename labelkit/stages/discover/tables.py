@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from labelkit.errors import ConfigError, DatasetError
+from labelkit.reading import open_regular
 
 TABLE_COLUMNS = ("path", "label", "score", "rank", "round")
 _GENERATION = "generation"
@@ -61,7 +62,7 @@ def read_found_table(path: Path, generation: int | None = None) -> list[FoundIma
     """
     where = str(path)
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
+        with io.TextIOWrapper(open_regular(path), encoding="utf-8-sig", newline="") as file:
             reader = csv.DictReader(file, strict=True)
             columns = list(reader.fieldnames or [])
             rows = list(reader)

@@ -16,9 +16,10 @@ from torch import Tensor, nn
 
 from labelkit.errors import LabelkitError
 from labelkit.models.inference import InferenceNetwork, PixelNetwork
+from labelkit.reading import read_bytes, sha256_file
 from labelkit.stages.embed.quick import OnnxNetwork, has_onnx, onnx_folder, onnx_name, onnx_record
 from labelkit.stages.progress import current_progress
-from labelkit.store.commit import commit_bytes, commit_json, sha256_file
+from labelkit.store.commit import commit_bytes, commit_json
 from labelkit.store.embeddings import ModelIdentity
 
 LEAST_COSINE = 0.99999
@@ -109,7 +110,7 @@ def onnx_bytes(network: InferenceNetwork, notes: Mapping[str, str] | None = None
             raise NotExported(str(error).partition("\n")[0]) from error
         finally:
             logger.setLevel(level)
-        content = path.read_bytes()
+        content = read_bytes(path)
     if notes:
         import onnx
 

@@ -7,7 +7,6 @@ the same pixels as elsewhere.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from importlib import import_module
 from importlib.util import find_spec
@@ -21,7 +20,9 @@ from labelkit.config.paths import cache_folder
 from labelkit.data.center_crop import center_boxes, resize_part, resized_side
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.decode import BadImage, Channels
-from labelkit.store.commit import canonical_json, sha256_file
+from labelkit.reading import read_record, sha256_file
+from labelkit.stages.progress import current_progress
+from labelkit.store.commit import canonical_json
 from labelkit.store.embeddings import ModelIdentity
 
 DECODER: Final = "labelkit-1"
@@ -81,10 +82,10 @@ def onnx_name(model: ModelIdentity) -> str:
 def onnx_record(model: ModelIdentity) -> dict[str, Any] | None:
     """Return what is noted of a network: ``sha256`` of its file, or ``failed``; ``None``: it was never exported."""
     try:
-        record = json.loads((onnx_folder() / f"{onnx_name(model)}.json").read_bytes())
-    except (OSError, ValueError):
+        return read_record(onnx_folder(), f"{onnx_name(model)}.json", {})
+    except ValueError as error:
+        current_progress().warning(f"{error}; the network is exported again")
         return None
-    return record if isinstance(record, dict) else None
 
 
 def quick_network(model: ModelIdentity, threads: int | None = None) -> OnnxNetwork | None:

@@ -17,7 +17,7 @@ from labelkit.metrics.answers import class_of_answer
 from labelkit.percent import percent
 from labelkit.stages.discover.answer import DECISIONS, GIVEN, KNOWN, NEW, UNSURE
 from labelkit.stages.discover.grouping import classes_of_groups
-from labelkit.stages.new_files import check_kept_result, check_new_file
+from labelkit.stages.new_files import check_kept_result
 from labelkit.stages.read.given_labels import class_names_of, with_labels
 from labelkit.stages.read.rows import split_rows
 from labelkit.stages.result import Cell, SimpleResult, Table, jsonable
@@ -35,8 +35,6 @@ def evaluate_answer(config: EvaluateAnswerConfig) -> SimpleResult:
         StoreError: the store has no truth for the rows answered, or the result is no answer.
         ConfigError: the picture cannot be written, or there is one.
     """
-    if config.plot is not None:
-        check_new_file(config.plot, overwrite=config.overwrite, option="--plot")
     store = with_labels(open_store(config.index), config.labels, config.label_column)
     result = read_result(store, config.answer or newest_name(store, "answer"))
     check_kept_result(config, store, "evaluation", answer=result.name, split=config.split, bins=config.bins)

@@ -31,7 +31,6 @@ from labelkit.metrics.classification import (
     top_k_accuracy,
 )
 from labelkit.percent import percent, percent_range
-from labelkit.stages.new_files import check_new_file
 from labelkit.stages.progress import current_progress
 from labelkit.stages.read.networks import run_network
 from labelkit.stages.read.rows import split_rows
@@ -75,8 +74,6 @@ def evaluate_classification(config: EvaluateClassificationConfig) -> SimpleResul
         ConfigError: nothing to score is given; no such split, or it was trained on.
         StoreError, CheckpointError: nothing to score, or classes that differ.
     """
-    if config.confusion is not None:
-        check_new_file(config.confusion, overwrite=config.overwrite, option="--confusion")
     store: EmbeddingStore | None = None
     if config.index is not None:
         store = open_store(config.index)

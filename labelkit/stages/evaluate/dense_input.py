@@ -18,7 +18,6 @@ from labelkit.errors import ConfigError, DatasetError
 from labelkit.models.pixel_patches import PixelPatchNetwork
 from labelkit.models.weights import fingerprint
 from labelkit.stages.evaluate.segmentation_head import FrozenNetwork
-from labelkit.stages.new_files import check_new_file
 from labelkit.stages.read.networks import EmbeddingNetwork, embedding_network
 
 _PIXEL_SIZE = 64
@@ -53,9 +52,6 @@ def open_dense(config: DenseConfig, *, classes: bool) -> DenseInput:
         DatasetError: the set is not there, has no masks, or has masks of the other kind.
         CheckpointError: the network cannot be loaded.
     """
-    for path, option in ((config.out, "--out"), (config.sheet, "--sheet")):
-        if path is not None:
-            check_new_file(path, overwrite=config.overwrite, option=option)
     dataset = load_dataset(config.dataset, data_root=config.data_root)
     if dataset.masks is None:
         raise DatasetError(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -11,6 +10,7 @@ from pathlib import Path
 from labelkit.config.base import nearest
 from labelkit.config.gate import GateConfig, parse_limits, score_direction
 from labelkit.errors import ConfigError, GateError, InputError, LabelkitError
+from labelkit.reading import read_json
 from labelkit.stages.result import Cell, SimpleResult, StageResult, Table
 
 _MAX_BASELINE_BYTES = 64 << 20
@@ -153,8 +153,8 @@ def _read_baseline(path: Path) -> dict[str, float]:
             raise InputError(str(path), "there is no such file", remedy)
         if path.stat().st_size > _MAX_BASELINE_BYTES:
             raise InputError(str(path), "is too large for the output of an evaluate command", remedy)
-        values = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
+        values = read_json(path)
+    except (OSError, ValueError) as error:
         raise InputError(str(path), f"cannot be read as JSON: {error}", remedy) from error
     scores: dict[str, float] = {}
     if isinstance(values, dict):

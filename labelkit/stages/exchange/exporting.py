@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from labelkit.config.exchange import ExportConfig
 from labelkit.errors import ConfigError, StoreError, output_exists
 from labelkit.stages.exchange.parquet import Values, check_parquet, write_parquet
+from labelkit.stages.new_files import check_output
 from labelkit.stages.result import SimpleResult, Table
 from labelkit.store.commit import canonical_json, commit_bytes, commit_file
 from labelkit.store.embeddings import EmbeddingStore, open_store
@@ -65,9 +66,9 @@ def export_store(config: ExportConfig) -> SimpleResult:
     kind, out = config.kind, config.file
     names_path = out.with_suffix(".ids.csv")
     paths = (out, names_path) if kind == ".npy" else (out,)
-    for path in paths:
-        if path.exists() and not config.overwrite:
-            raise output_exists(path)
+    check_output(config, out, "export")
+    if kind == ".npy":
+        check_output(config, names_path, "csv")
     if kind == ".parquet":
         check_parquet()
     store = open_store(config.index)

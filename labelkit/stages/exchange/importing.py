@@ -20,10 +20,10 @@ from labelkit.config.exchange import ImportConfig
 from labelkit.data.decode import BadImage, decode_image, read_image_file
 from labelkit.data.tables import natural_key
 from labelkit.errors import DatasetError, Mismatch, Refused, output_exists
+from labelkit.reading import sha256_file
 from labelkit.stages.progress import current_progress
 from labelkit.stages.read.locations import remember_images
 from labelkit.stages.result import SimpleResult, Table
-from labelkit.store.commit import sha256_file
 from labelkit.store.embeddings import open_store
 from labelkit.store.foreign.arrays import Column, ForeignRows, read_npy, read_npz, spooled
 from labelkit.store.foreign.hdf5 import read_hdf5

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from labelkit.config.store_commands import PackConfig
-from labelkit.errors import ConfigError
 from labelkit.stages.progress import current_progress
 from labelkit.stages.result import Cell, SimpleResult, Table
 from labelkit.store.embeddings import open_store
@@ -20,8 +19,6 @@ def pack_results(config: PackConfig) -> SimpleResult:
         ResourceError: the disk is full, no permission, ...
     """
     store = open_store(config.index)
-    if config.out.exists() and config.out.samefile(config.index):
-        raise ConfigError("--out", f"{config.out} is the store itself", "Give another file.")
     packed = pack_store(store, config.out, allow_stale=config.allow_stale, overwrite=config.overwrite)
     progress = current_progress()
     if packed.already_there:

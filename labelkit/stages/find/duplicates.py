@@ -16,7 +16,7 @@ from labelkit.algorithms.picture_copies import SIDE, Agreement, coarse_rows, com
 from labelkit.config.find import FindDuplicatesConfig
 from labelkit.data.path_rule import written_name
 from labelkit.stages.find.nearest import nearest_others
-from labelkit.stages.find.outputs import check_outputs, write_table
+from labelkit.stages.find.outputs import write_table
 from labelkit.stages.find.stored_images import StoredImages
 from labelkit.stages.memory import Memory
 from labelkit.stages.progress import current_progress
@@ -72,7 +72,6 @@ def find_duplicates(config: FindDuplicatesConfig) -> SimpleResult:
         DatasetError: its images are not where they were.
         ConfigError: files that would be overwritten, or too little memory.
     """
-    check_outputs(config)
     store = open_store(config.index)
     rows = split_rows(store, config.split)
     images = StoredImages.of(store, rows, config)

@@ -13,7 +13,7 @@ from labelkit.algorithms.oddness import FEWEST, REASONS, measure_tones, odd_scor
 from labelkit.config.find import FindOddConfig
 from labelkit.data.path_rule import written_name
 from labelkit.stages.find.nearest import nearest_others
-from labelkit.stages.find.outputs import check_outputs, write_table
+from labelkit.stages.find.outputs import write_table
 from labelkit.stages.find.stored_images import StoredImages
 from labelkit.stages.memory import Memory
 from labelkit.stages.progress import current_progress
@@ -39,7 +39,6 @@ def find_odd(config: FindOddConfig) -> SimpleResult:
         DatasetError: its images are not where they were.
         ConfigError: files that would be overwritten, or too little memory.
     """
-    check_outputs(config)
     store = open_store(config.index)
     rows = split_rows(store, config.split)
     images: StoredImages | None = None

@@ -25,6 +25,7 @@ from labelkit.config.cluster import SinkhornConfig
 from labelkit.data.files import is_file
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import ConfigError, InputError, StoreError
+from labelkit.reading import read_bytes
 from labelkit.stages.group.stable_ids import NO_PARAMETERS, Groups, lasting_ids, read_earlier
 from labelkit.stages.memory import KERNEL_BYTES, Memory, sinkhorn_bytes
 from labelkit.stages.progress import current_progress
@@ -255,7 +256,7 @@ def _read_prior(spec: str, num_clusters: int, num_rows: int) -> Tensor:
     try:
         if path.stat().st_size > _LARGEST_PRIOR_BYTES:
             raise InputError(spec, "is too large for a list of shares", remedy)
-        text = path.read_text(encoding="utf-8")
+        text = read_bytes(path).decode()
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(spec, "cannot be read as text", remedy) from error
     numbers = []

@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 from labelkit.algorithms.group_changes import GroupChanges, compare_groups
 from labelkit.config.labeling import DiffConfig
 from labelkit.data.path_rule import written_name
-from labelkit.errors import ConfigError, StoreError
+from labelkit.errors import StoreError
 from labelkit.stages.group.stable_ids import Groups, read_groups, shared_rows
-from labelkit.stages.new_files import check_new_file
 from labelkit.stages.result import Cell, SimpleResult, Table
 from labelkit.store.commit import commit_bytes
 from labelkit.store.embeddings import open_store
@@ -63,10 +62,6 @@ def diff_groups(config: DiffConfig) -> SimpleResult:
         StoreError: a store or a result cannot be used, or no image is in both.
         ConfigError: the CSV would be overwritten.
     """
-    if config.csv is not None:
-        if config.csv.suffix == ".h5":
-            raise ConfigError("--csv", f"{config.csv} is named like a store", "Choose another name.")
-        check_new_file(config.csv, overwrite=config.overwrite, option="--csv")
     later = _side(read_groups(open_store(config.index), config.result))
     previous_store = open_store(config.previous or config.index)
     earlier = _side(read_groups(previous_store, config.previous_result or config.result))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import hashlib
 import io
 import os
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from labelkit.config.labeling import LabelConfig
 from labelkit.data.datasets import FileSource
 from labelkit.data.tables import natural_key
 from labelkit.errors import ConfigError, DatasetError, OutputExistsError, StoreError, output_exists
+from labelkit.reading import sha256_file
 from labelkit.stages.pictures.files import indexed_images
 from labelkit.stages.progress import current_progress
 from labelkit.stages.read.given_labels import labels_to_use, similar_names
@@ -69,8 +69,6 @@ def label_images(config: LabelConfig) -> SimpleResult:
     """
     store = open_store(config.index)
     base = _base(config, store)
-    if config.csv is not None:
-        _check_csv(config, config.csv, store)
     values: dict[str, object] = {"index": config.index}
     made: list[Path] = []
     tables: list[Table] = []
@@ -181,7 +179,7 @@ def _merged(config: LabelConfig, path: Path, store: EmbeddingStore, base: _Label
     told: dict[str, object] = {
         "round": base.round + 1,
         "by": config.by,
-        "csv_sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+        "csv_sha256": sha256_file(path),
         "base": base.source or ("store" if config.own_labels else "none"),
         "labels_before": int((base.labels >= 0).sum()),
         "added": added,
@@ -225,24 +223,6 @@ def _conflict_tables(told: dict[str, object]) -> list[Table]:
     kept = "the new label counts" if told["conflict_rule"] == "new" else "the old label stays"
     rows: list[list[Cell]] = [[one["path"], one["old"], one["new"]] for one in conflicts]
     return [Table(f"another label than before: {kept}", ["path", "old", "new"], rows)]
-
-
-def _check_csv(config: LabelConfig, path: Path, store: EmbeddingStore) -> None:
-    """Find out before anything is written that the CSV cannot be.
-
-    Raises:
-        ConfigError: it would replace what is read, a store, or a file without being asked.
-    """
-    if path.suffix == ".h5" or path.resolve() == store.path.resolve():
-        raise ConfigError("--csv", f"{path} is named like a store", "Choose another name.")
-    if config.from_ is not None and path.resolve() == config.from_.resolve():
-        raise ConfigError("--csv", f"{path} is also the file of --from", "Choose another name.")
-    if path.is_dir():
-        raise ConfigError("--csv", f"{path} is a folder", "Name a file.")
-    if not path.absolute().parent.is_dir():
-        raise ConfigError("--csv", f"the folder {path.parent} does not exist", "Make it first.")
-    if path.exists() and not config.overwrite:
-        raise output_exists(path, "--csv")
 
 
 def _table(config: LabelConfig, path: Path, store: EmbeddingStore, final: _Labels) -> bytes:

@@ -25,7 +25,6 @@ from labelkit.data.datasets import ImageDataset
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.path_rule import written_name
 from labelkit.errors import ConfigError, DatasetError, StoreError
-from labelkit.stages.new_files import check_new_file
 from labelkit.stages.pictures.contact_sheet import Picture, write_contact_sheet
 from labelkit.stages.pictures.files import image_pixels, indexed_images
 from labelkit.stages.progress import current_progress
@@ -79,7 +78,6 @@ def suggest_images(config: SuggestConfig) -> SimpleResult:
         DatasetError: labels cannot be used, or every image has one.
         ConfigError: files that would be overwritten, or a strategy that needs labels or a result where there are none.
     """
-    _check_outputs(config)
     store = open_store(config.index)
     rows = split_rows(store, config.split)
     given = labels_to_use(config.labels, store, rows, label_column=config.label_column, own_labels=config.own_labels)
@@ -135,24 +133,6 @@ def suggest_images(config: SuggestConfig) -> SimpleResult:
     title = f"{len(names)} images to label" + (f", the first {_SHOWN}" if len(names) > _SHOWN else "")
     tables = (Table(title, ["path", "score", "reason", "guess"], cells[:_SHOWN]),)
     return SimpleResult(values, tuple(made), tables)
-
-
-def _check_outputs(config: SuggestConfig) -> None:
-    """Find out before anything is read that the files cannot be written.
-
-    Raises:
-        ConfigError: they are there, or are the store or the labels.
-    """
-    for option, path in (("--out", config.out), ("--sheet", config.sheet)):
-        if path is None:
-            continue
-        if path.suffix == ".h5" or path.resolve() == config.index.resolve():
-            raise ConfigError(option, f"{path} is named like a store", "Choose another name.")
-        if config.labels is not None and path.resolve() == config.labels.resolve():
-            raise ConfigError(option, f"{path} is also the file of --labels", "Choose another name.")
-        check_new_file(path, overwrite=config.overwrite, option=option)
-    if config.sheet is not None and config.sheet.resolve() == config.out.resolve():
-        raise ConfigError("--sheet", f"{config.sheet} is also the table", "Choose another name.")
 
 
 def _doubt(

@@ -27,7 +27,7 @@ from labelkit.data.datasets import ImageDataset
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import ConfigError, DatasetError
 from labelkit.stages.match.keypoints import KeypointReader, MatchingOptions, try_pairs
-from labelkit.stages.new_files import check_new_file
+from labelkit.stages.new_files import check_output
 from labelkit.stages.pictures.files import indexed_images
 from labelkit.stages.pictures.matches import write_match_sheet
 from labelkit.stages.progress import current_progress
@@ -74,8 +74,8 @@ def match_images_of_store(config: MatchConfig) -> SimpleResult:
         ConfigError: fewer images than clusters, or nowhere to draw.
         DatasetError: the images are not there, or other ones than were embedded.
     """
-    if config.sheet is not None:
-        check_new_file(config.sheet, overwrite=config.overwrite, option="--sheet")
+    out = config.out or config.index.with_name(f"{config.index.stem}-matches.h5")
+    check_output(config, out, "matches")
     store = open_store(config.index)
     rows = split_rows(store, config.split)
     if len(rows) < 2:
@@ -85,7 +85,6 @@ def match_images_of_store(config: MatchConfig) -> SimpleResult:
     compared = _compare(config, store, rows, images, dataset_rows)
     _say_of_keypoints(store, rows, compared)
     kept = best_partners(compared.found, config.partners)
-    out = config.out or config.index.with_name(f"{config.index.stem}-matches.h5")
     digest = _write(config, store, rows, compared, kept, out)
     values: dict[str, object] = {
         "path": out,

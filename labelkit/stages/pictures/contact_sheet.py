@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from labelkit.stages.pictures.captions import shortened
-from labelkit.store.commit import commit_bytes
+from labelkit.stages.pictures.png import write_png
 
 _CELL, _GAP, _TEXT = 112, 8, 30
 # captions stand as far from each other as two pictures and a gap more, so that two are never read as one
@@ -65,9 +64,7 @@ def write_contact_sheet(path: Path, rows: Sequence[Sequence[Picture]]) -> Path:
                 text_top = top + _CELL // 2 - 13
             for i, line in enumerate(picture.lines[:2]):
                 draw.text((left, text_top + 13 * i), shortened(line, font.getlength, _CAPTION), fill="black", font=font)
-    buffer = io.BytesIO()
-    sheet.save(buffer, format="PNG")
-    commit_bytes(path, buffer.getvalue())
+    write_png(path, sheet)
     return path
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +9,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from labelkit.data.datasets import ImageDataset
-from labelkit.store.commit import commit_bytes
+from labelkit.stages.pictures.png import write_png
 from labelkit.store.matches import Matches
 
 _SIDE, _GAP, _TEXT, _MOST = 192, 8, 16, 12
@@ -40,7 +39,5 @@ def write_match_sheet(path: Path, matches: Matches, images: ImageDataset, datase
         for (x0, y0), (x1, y1) in zip(*places, strict=True):
             draw.line((x0, y0, x1, y1), fill="#2ca02c")
         draw.text((_GAP, top + _SIDE + 1), f"{int(matches.inliers[number])} inliers", fill="black", font=font)
-    buffer = io.BytesIO()
-    sheet.save(buffer, format="PNG")
-    commit_bytes(path, buffer.getvalue(), replace=True)
+    write_png(path, sheet)
     return path

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from labelkit.algorithms.calibration import Reliability, RiskCoverage
 from labelkit.algorithms.class_number import ClassNumberChoice, CriterionCurve
 from labelkit.algorithms.prototypes import cosine_counts
+from labelkit.stages.new_files import PNG_MARK
 from labelkit.stages.pictures.captions import shortened
 from labelkit.store.commit import commit_bytes
 
@@ -357,8 +358,8 @@ def write_figure(path: Path, figure: Figure) -> Path:
     with warnings.catch_warnings():
         # names of files and runs may have characters that the font lacks; they become boxes
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
-        # Without this the file would name the version that drew it.
-        figure.savefig(buffer, format="png", dpi=DPI, metadata={"Software": None})
+        # matplotlib would name the version that drew it
+        figure.savefig(buffer, format="png", dpi=DPI, metadata={"Software": PNG_MARK})
     commit_bytes(path, buffer.getvalue())
     return path
 

@@ -22,7 +22,6 @@ from labelkit.errors import DatasetError
 from labelkit.percent import percent
 from labelkit.stages.discover.stored_answers import new_groups, stored_answers
 from labelkit.stages.embed.quick import load_ahead, may_be_quick
-from labelkit.stages.new_files import check_new_file
 from labelkit.stages.predict.sources import Source, open_source
 from labelkit.stages.progress import current_progress
 from labelkit.stages.read.label_files import LabeledImages, placed_csv
@@ -103,8 +102,6 @@ def predict_photos(config: PredictConfig) -> Predictions:
         CheckpointError: the model of the store is not here, or another one was given.
         ConfigError: the source is neither folder nor store, or the file is in the way.
     """
-    if config.out is not None:
-        check_new_file(config.out, overwrite=config.overwrite)
     stores = [path for path in config.new if path != _STANDARD_INPUT and is_store(path)]
     photos = list(dict.fromkeys(_photos(config, stores)))
     if not photos and not stores:

@@ -6,7 +6,6 @@ another store is taken by the digests of the image files where both stores know 
 
 from __future__ import annotations
 
-import hashlib
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 from labelkit.data.path_rule import SHOWN, find_paths, near_paths, written_name
 from labelkit.data.tables import read_label_csv
 from labelkit.errors import ConfigError, DatasetError, StoreError
+from labelkit.reading import sha256_file
 from labelkit.stages.pictures.files import image_folder
 from labelkit.stages.progress import current_progress
 from labelkit.store.embeddings import EmbeddingStore, open_store
@@ -129,9 +129,7 @@ def placed_labels(option: Path, images: LabeledImages, label_column: str | None 
         remedy = "Give a CSV, or a result as STORE.h5.results/NAME.h5."
         raise DatasetError(str(option), "is no result that lies beside its store", remedy)
     texts = placed_csv(option, images, label_column)
-    return PlacedLabels(
-        texts, str(option), {"file": option.name, "sha256": hashlib.sha256(option.read_bytes()).hexdigest()}
-    )
+    return PlacedLabels(texts, str(option), {"file": option.name, "sha256": sha256_file(option)})
 
 
 def placed_csv(path: Path, images: LabeledImages, label_column: str | None = None) -> dict[int, str]:

@@ -6,14 +6,16 @@ These records only say where to look; what is found there is checked before it i
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from labelkit.config.paths import cache_folder
 from labelkit.errors import LabelkitError
+from labelkit.reading import read_record
 from labelkit.stages.progress import current_progress
 from labelkit.store.commit import commit_json
+
+_KEYS: dict[str, dict[str, type]] = {"models": {"path": str}, "images": {"dataset": str, "data_root": str}}
 
 
 def remember_model(fingerprint: str, path: Path) -> None:
@@ -51,7 +53,7 @@ def _write(kind: str, key: str, record: dict[str, str]) -> None:
 
 def _read(kind: str, key: str) -> dict[str, Any] | None:
     try:
-        record = json.loads((cache_folder() / kind / f"{key}.json").read_bytes())
-    except (OSError, ValueError):
+        return read_record(cache_folder() / kind, f"{key}.json", _KEYS[kind])
+    except ValueError as error:
+        current_progress().warning(f"{error}; it is not used, and is written anew by the next embed")
         return None
-    return record if isinstance(record, dict) and all(isinstance(v, str) for v in record.values()) else None

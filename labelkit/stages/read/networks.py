@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ from labelkit.config.train import RunConfig
 from labelkit.data.center_crop import Interpolation
 from labelkit.data.views.spec import ViewSpec
 from labelkit.engine.checkpoint import MODEL, STATE, LoadedCheckpoint, load_checkpoint, load_model_state
-from labelkit.engine.run_dir import CONFIG, SPLIT, read_run_config
+from labelkit.engine.run_dir import CONFIG, SPLIT, read_run_config, read_split
 from labelkit.errors import CheckpointError, ConfigError, LabelkitError, Mismatch
 from labelkit.methods.registry import METHODS
 from labelkit.models.guessing import guess_backbone
@@ -218,11 +217,11 @@ def load_run(checkpoint: Path, which: str = "last") -> TrainedRun:
             f"was trained with {method_name!r}, which this labelkit does not know",
             "Upgrade labelkit.",
         )
-    loaded = load_checkpoint(checkpoint, which)
+    loaded = load_checkpoint(checkpoint, which, current_progress().warning)
     if loaded is None:
         raise CheckpointError(str(run), "has no checkpoint yet", "Resume it: `labelkit train ... --resume`.")
     try:
-        saved = json.loads((run / SPLIT).read_bytes())
+        saved = read_split(run)
         info = saved_info(saved)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(str(run / SPLIT), f"cannot be read: {error}", "Restore it.") from error

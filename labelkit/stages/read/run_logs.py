@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 
 from labelkit.engine.run_dir import METRICS, read_run_config
 from labelkit.errors import CheckpointError
+from labelkit.reading import parse_json, read_bytes
 
 _CLOCK = ("epoch", "step", "kind")
 # what is drawn unless names are asked for
@@ -55,7 +55,7 @@ def read_log(folder: Path, name: str) -> Logged:
     read_run_config(folder)
     path = folder / METRICS
     try:
-        lines = path.read_bytes().splitlines(keepends=True)
+        lines = read_bytes(path).splitlines(keepends=True)
     except FileNotFoundError:
         lines = []
     except OSError as error:
@@ -81,7 +81,7 @@ def read_log(folder: Path, name: str) -> Logged:
 
 def _record(line: bytes, path: Path, number: int) -> dict[str, Any]:
     try:
-        record = json.loads(line)
+        record = parse_json(line)
         whole = all(isinstance(record[key], int) for key in ("epoch", "step"))
         numbers = all(value is None or isinstance(value, int | float) for k, value in record.items() if k != "kind")
     except (ValueError, KeyError, TypeError, AttributeError):

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from labelkit.config.report import ReportConfig
 from labelkit.data.datasets import ImageDataset
 from labelkit.errors import ConfigError, DatasetError
-from labelkit.stages.new_files import check_new_file
 from labelkit.stages.pictures.files import indexed_images
 from labelkit.stages.progress import current_progress
 from labelkit.stages.read.given_labels import with_labels
@@ -48,7 +47,6 @@ def write_report(config: ReportConfig) -> SimpleResult:
         DatasetError: the images in ``dataset`` cannot be listed.
         ConfigError: the page exists, its folder does not, or it cannot be as small as asked for.
     """
-    check_new_file(config.out, overwrite=config.overwrite)
     started = time.monotonic()
     store = with_labels(open_store(config.index), config.labels, config.label_column)
     candidates = find_results(store)

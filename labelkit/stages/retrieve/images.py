@@ -20,7 +20,7 @@ from labelkit.data.datasets import ImageDataset
 from labelkit.errors import ConfigError
 from labelkit.stages.embed.quick import load_ahead, may_be_quick
 from labelkit.stages.memory import Memory, index_bytes, search_bytes, stored_rows
-from labelkit.stages.new_files import check_kept_result, check_new_file
+from labelkit.stages.new_files import check_kept_result
 from labelkit.stages.pictures.files import image_pixels, indexed_images
 from labelkit.stages.progress import current_progress
 from labelkit.stages.read.given_labels import with_labels
@@ -82,7 +82,6 @@ def retrieve_images(config: RetrieveConfig) -> SimpleResult:
         CheckpointError: the model of the store is not here, or another one was given.
         ConfigError: more hits asked for than the store has rows, filters that leave none, files in the way.
     """
-    _check_outputs(config)
     if config.patch is not None or config.pixel is not None:
         from labelkit.stages.retrieve.patches import retrieve_patches  # for this kind of query alone
 
@@ -116,17 +115,6 @@ def retrieve_images(config: RetrieveConfig) -> SimpleResult:
         raise ConfigError("-k", f"{config.k} hits from {len(gallery.rows)} rows that are not zero", "Ask for fewer.")
     hits, index, seconds = _search(store, gallery, queries, config)
     return _result(store, queries, hits, index, seconds, config)
-
-
-def _check_outputs(config: RetrieveConfig) -> None:
-    """Find out before the work is done that a file cannot be written.
-
-    Raises:
-        ConfigError: its folder is not there, it is one, or it exists and is not to be replaced.
-    """
-    for option, path in (("--csv", config.csv), ("--sheet", config.sheet)):
-        if path is not None:
-            check_new_file(path, overwrite=config.overwrite, option=option)
 
 
 def _gallery(store: EmbeddingStore, config: RetrieveConfig) -> _Gallery:

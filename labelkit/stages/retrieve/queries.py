@@ -16,6 +16,7 @@ from labelkit.data.datasets import ImageDataset
 from labelkit.data.files import is_folder, is_there
 from labelkit.data.registry import load_dataset
 from labelkit.errors import ConfigError, DatasetError, Mismatch
+from labelkit.reading import open_regular
 from labelkit.stages.embed.quick import may_be_quick, quick_embeddings
 from labelkit.stages.pictures.files import one_image
 from labelkit.stages.progress import current_progress
@@ -58,7 +59,7 @@ def is_store(path: Path) -> bool:
     try:
         if not path.is_file():
             return False
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             return file.read(len(_HDF5_SIGNATURE)) == _HDF5_SIGNATURE
     except OSError:
         return False

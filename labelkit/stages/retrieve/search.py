@@ -8,7 +8,6 @@ The line says what the index is of and the SHA-256 of the rest; a file that does
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -36,6 +35,7 @@ from labelkit.config.retrieve import RetrieveConfig
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import ConfigError, LabelkitError
 from labelkit.percent import percent
+from labelkit.reading import parse_json, read_record
 from labelkit.stages.progress import current_progress
 from labelkit.store.commit import canonical_json, commit_bytes, commit_json
 from labelkit.store.embeddings import EmbeddingStore
@@ -44,6 +44,7 @@ from labelkit.store.opening import open_regular
 Kind = Literal["hnsw", "ivfpq"]
 
 _MAX_HEADER = 1 << 16
+_MEASURED: dict[str, type] = {"recall": float, "k": int, "rows": int, "exact_ms": float, "index_ms": float}
 _SAMPLE_ROWS, _SAMPLE_K, _TIMED_ROWS = 200, 10, 20
 _WANTED_RECALL = 0.95
 # If fewer rows than this pass a filter, looking at each of them is as quick as any index, and exact.
@@ -237,7 +238,7 @@ def _load(
                 raise ValueError("it belongs to another user")
             content = file.read()
         line, end, index = content[:_MAX_HEADER].partition(b"\n")
-        header = json.loads(line) if end else None
+        header = parse_json(line) if end else None
         if not isinstance(header, dict):
             raise ValueError("it has no header")
         payload = memoryview(content)[len(line) + 1 :]
@@ -277,16 +278,13 @@ def _measured(
     digest = hashlib.sha256(canonical_json(settings).encode()).hexdigest()
     record = path.with_name(f"{path.stem}-{digest[:16]}.json")
     try:
-        values = json.loads(record.read_bytes())
-        return Measured(
-            float(values["recall"]),
-            int(values["k"]),
-            int(values["rows"]),
-            float(values["exact_ms"]),
-            float(values["index_ms"]),
-        )
-    except (OSError, ValueError, KeyError, TypeError):
-        found = measure(search, gallery, metric)
+        values = read_record(record.parent, record.name, _MEASURED)
+    except ValueError as error:
+        values = None
+        current_progress().warning(f"{error}; the recall is measured again")
+    if values is not None:
+        return Measured(**{key: values[key] for key in _MEASURED})
+    found = measure(search, gallery, metric)
     try:
         commit_json(record, asdict(found))
     except (OSError, LabelkitError) as error:

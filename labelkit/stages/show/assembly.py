@@ -20,7 +20,6 @@ from labelkit.engine.devices import Runtime
 from labelkit.errors import CheckpointError, DatasetError
 from labelkit.models.metric_network import MetricNetwork
 from labelkit.models.spatial_assembly import Assembly
-from labelkit.stages.new_files import check_new_file
 from labelkit.stages.pictures.files import one_image
 from labelkit.stages.progress import current_progress
 from labelkit.stages.read.networks import TrainedRun, load_run
@@ -86,7 +85,6 @@ def show_assembly(config: ShowAssemblyConfig) -> SimpleResult:
         CheckpointError: the run cannot be used, or its network has no assembly.
         DatasetError: the images are not there or cannot be read.
     """
-    check_new_file(config.out, overwrite=config.overwrite)
     run = load_run(config.checkpoint, config.which)
     network = run.method.network
     if not isinstance(network, MetricNetwork) or network.assembly is None or network.assembly.kind == "identity":

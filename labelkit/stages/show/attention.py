@@ -28,7 +28,6 @@ from labelkit.models.attention_maps import BlockAttention, attention_maps
 from labelkit.models.backbones import Backbone
 from labelkit.models.paired_attention import check_blocks
 from labelkit.models.vit import UnsupportedBackboneError, check_vision_transformer
-from labelkit.stages.new_files import check_new_file
 from labelkit.stages.pictures.files import one_image
 from labelkit.stages.progress import current_progress
 from labelkit.stages.read.networks import TrainedRun, load_run
@@ -85,7 +84,6 @@ def show_attention(config: ShowAttentionConfig) -> SimpleResult:
         CheckpointError: the run cannot be used, or its network has no attention to show.
         DatasetError: the images are not there or cannot be read.
     """
-    check_new_file(config.out, overwrite=config.overwrite)
     run = load_run(config.checkpoint, config.which)
     if isinstance(run.config, TACCCLConfig):
         from labelkit.stages.show.gates import show_gates  # for this method alone

@@ -11,7 +11,6 @@ import numpy as np
 
 from labelkit.config.show import ShowCurvesConfig
 from labelkit.errors import ConfigError
-from labelkit.stages.new_files import check_new_file
 from labelkit.stages.progress import current_progress
 from labelkit.stages.read.run_logs import MAIN_METRICS, Logged, Series, read_log
 from labelkit.stages.result import Cell, SimpleResult, Table
@@ -26,7 +25,6 @@ def show_curves(config: ShowCurvesConfig) -> SimpleResult:
         CheckpointError: a folder is no run, or its log is missing, empty or damaged.
         ConfigError: a name that no run logged, or a picture that exists and may not be replaced.
     """
-    check_new_file(config.out, overwrite=config.overwrite)
     runs = [read_log(folder, name) for folder, name in zip(config.run, _run_names(config.run), strict=True)]
     names = _choose(config.metrics, runs)
     if config.over == "epoch":

@@ -19,7 +19,6 @@ from labelkit.errors import ConfigError, DatasetError, NotAStore, StoreError
 from labelkit.percent import percent
 from labelkit.stages.discover.few import RESULT_KIND, SOURCES
 from labelkit.stages.discover.tables import FoundImage, read_found_table
-from labelkit.stages.new_files import check_new_file
 from labelkit.stages.pictures.contact_sheet import Picture, write_contact_sheet
 from labelkit.stages.pictures.files import image_pixels, indexed_images
 from labelkit.stages.pictures.plots import MapPanel, write_map_plot
@@ -108,11 +107,6 @@ def _check_request(config: ShowDiscoveredConfig) -> None:
         raise ConfigError(
             "--dataset", "missing: without a store it is not known where the images are", "Pass it, or --index."
         )
-    for option, path in (("--out", config.out), ("--map", config.map)):
-        if path is not None:
-            check_new_file(path, overwrite=config.overwrite, option=option)
-    if config.out is not None and config.map is not None and config.out.resolve() == config.map.resolve():
-        raise ConfigError("--map", f"{config.map} is also the contact sheet", "Choose another name.")
 
 
 def _images(config: ShowDiscoveredConfig, store: EmbeddingStore | None) -> ImageDataset:

@@ -14,7 +14,6 @@ from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.views.resizing import resize_box
 from labelkit.data.views.spec import ViewSpec
 from labelkit.errors import ConfigError, DatasetError
-from labelkit.stages.new_files import check_new_file
 from labelkit.stages.pictures.files import image_pixels, indexed_images
 from labelkit.stages.read.rows import unit_rows
 from labelkit.stages.result import Cell, SimpleResult, Table
@@ -40,7 +39,6 @@ def show_patches(config: ShowPatchesConfig) -> SimpleResult:
         ConfigError: a row or patch that is not there, or a picture that is and may not be replaced.
         DatasetError: the images are not there or cannot be read.
     """
-    check_new_file(config.out, overwrite=config.overwrite)
     store = open_store(config.index)
     patches = open_patches(store)
     if patches.is_sampled:

@@ -15,7 +15,6 @@ from labelkit.data.views.spec import Normalize
 from labelkit.engine.compute_device import compute_device
 from labelkit.errors import CheckpointError, DatasetError
 from labelkit.models.dense_network import DenseNetwork
-from labelkit.stages.new_files import check_new_file
 from labelkit.stages.pictures.files import one_image
 from labelkit.stages.read.networks import TrainedRun, load_run
 from labelkit.stages.result import Cell, SimpleResult, Table
@@ -35,7 +34,6 @@ def show_prototypes(config: ShowPrototypesConfig) -> SimpleResult:
         CheckpointError: the run cannot be used, or its network has no such filter.
         DatasetError: the images are not there or cannot be read.
     """
-    check_new_file(config.out, overwrite=config.overwrite)
     run = load_run(config.checkpoint, config.which)
     network = run.method.headline()
     if not isinstance(network, DenseNetwork) or network.filter is None:

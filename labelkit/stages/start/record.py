@@ -6,13 +6,13 @@ A step is done if its command, and the digests of what it reads, are those that 
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from labelkit.errors import StoreError
+from labelkit.reading import read_object
 from labelkit.store.commit import canonical_json, commit_json
 
 RECORD = "start.json"
@@ -43,7 +43,7 @@ class Record:
         """
         path = folder / RECORD
         try:
-            data = json.loads(path.read_bytes())
+            data = read_object(path, {"version": int, "rounds": list, "steps": dict})
         except FileNotFoundError:
             return cls(path)
         except (OSError, ValueError) as error:

@@ -36,7 +36,7 @@ def initialize_from(method: Method[Any], source: Path) -> None:
         method.on_backbone_taken()
         describe_weights(method.network)
         return
-    checkpoint = load_checkpoint(source)
+    checkpoint = load_checkpoint(source, say=current_progress().warning)
     if checkpoint is None:
         raise CheckpointError(str(source), "holds no checkpoint", "Give the --out of a `labelkit train`.")
     tensors = checkpoint.tensors(MODEL)

@@ -22,12 +22,13 @@ from labelkit.engine.checkpoint import load_checkpoint
 from labelkit.engine.devices import Runtime
 from labelkit.engine.inputs import HeldOut, MonitorInputs, RunInputs
 from labelkit.engine.method import Method, count_parameters, trainable_names
-from labelkit.engine.run_dir import SPLIT, SUMMARY, RunDir, check_same_options
+from labelkit.engine.run_dir import SPLIT, SUMMARY, RunDir, check_same_options, read_split
 from labelkit.engine.saving import gpu_facts
 from labelkit.engine.trainer import FitResult, Trainer
-from labelkit.errors import CheckpointDamaged, CheckpointMismatch, ConfigError, DatasetError, InputError, ResourceError
+from labelkit.errors import CheckpointMismatch, ConfigError, DatasetError, InputError, ResourceError
 from labelkit.methods.registry import METHODS
 from labelkit.models.weights import fingerprint
+from labelkit.reading import read_object
 from labelkit.stages.progress import current_progress
 from labelkit.stages.result import SimpleResult, Table, jsonable
 from labelkit.stages.train.initialize import describe_weights, initialize_from, without_weights
@@ -97,7 +98,7 @@ def _train(method_name: str, config: RunConfig, runtime: Runtime, run: RunDir) -
         before = values_before(type(config))
         allowed = config.resumable_fields | (config.retired_fields - options.keys())
         check_same_options(run.path, method_name, options, allowed=allowed, before=before)
-    checkpoint = load_checkpoint(run.path) if config.resume else None
+    checkpoint = load_checkpoint(run.path, say=progress.warning) if config.resume else None
     setup = _set_up(method_name, config, runtime, fresh=checkpoint is None)
     if config.resume and checkpoint is None:
         progress.message(f"{run.path} has no checkpoint yet: starting from the first epoch")
@@ -143,12 +144,9 @@ def _check_same_data(run: RunDir, prepared: PreparedData) -> None:
     Raises:
         CheckpointMismatch: naming the first thing that differs.
     """
-    try:
-        saved = json.loads((run.path / SPLIT).read_bytes())
-    except FileNotFoundError:  # killed before it was written, so nothing was trained on it either
+    if not (run.path / SPLIT).exists():  # killed before it was written, so nothing was trained on it either
         return
-    except (OSError, ValueError) as error:
-        raise CheckpointDamaged(str(run.path / SPLIT), f"cannot be read: {error}", "Restore it.") from error
+    saved = read_split(run.path)
     now = json.loads(canonical_json(prepared.to_json()))
     if saved.get("dataset_digest") == now["dataset_digest"] and saved.get("split") == now["split"]:
         return
@@ -279,7 +277,7 @@ def _summarize(config: RunConfig, run: RunDir, setup: _Setup, trainer: Trainer, 
         "skipped": len(setup.bank.bad),
         "metrics": dict(fit.metrics),
         "weights_fingerprint": fingerprint(setup.method.headline()),
-        "checkpoint": json.loads(last.read_text())["checkpoint"] if last.exists() else None,
+        "checkpoint": read_object(last, {"checkpoint": str})["checkpoint"] if last.exists() else None,
     }
     if fit.finished:
         run.write_json(SUMMARY, jsonable(values))

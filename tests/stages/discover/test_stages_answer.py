@@ -14,7 +14,7 @@ import pytest
 from labelkit.config.cluster import SSKMeansConfig
 from labelkit.config.discover import DiscoverAnswerConfig, DiscoverCategoriesConfig, DiscoverHeadConfig
 from labelkit.config.evaluate import EvaluateAnswerConfig
-from labelkit.errors import ConfigError, DatasetError, LabelkitError, Mismatch, Refused, StoreError
+from labelkit.errors import DatasetError, LabelkitError, Mismatch, Refused, StoreError
 from labelkit.stages.discover.answer import _csv_text, answer_images
 from labelkit.stages.discover.categories import discover_categories, discover_head
 from labelkit.stages.discover.classify import DEFAULT, RowJudge
@@ -463,25 +463,6 @@ def test_store_that_cannot_be_answered_from_says_why(
     assert message in str(caught.value)
     assert caught.value.remedy
     assert not store.path.with_name("made.answer.csv").exists()
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"csv": "made.h5"}, "is a store, or named like one"),
-        ({"csv": "nowhere/answer.csv"}, "does not exist"),
-        ({"plot": "."}, "is a folder"),
-        ({"plot": "made.answer.csv"}, "is also the table"),
-    ],
-)
-def test_output_that_would_do_harm_is_refused(
-    build: Build, tmp_path: Path, options: dict[str, str], message: str
-) -> None:
-    store = build()
-    before = store.path.read_bytes()
-    with pytest.raises(ConfigError, match=message):
-        answer(store, overwrite=True, **{key: tmp_path / value for key, value in options.items()})
-    assert store.path.read_bytes() == before
 
 
 @pytest.mark.parametrize(

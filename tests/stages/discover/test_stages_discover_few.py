@@ -460,7 +460,7 @@ def test_files_are_replaced_only_when_asked(labelkit: Any, store: EmbeddingStore
     assert again.code == 2
     assert "made.snowball.csv: already exists. Pass --overwrite" in again.err
     assert labels.code == 2
-    assert "is also the file of --labels" in labels.err
+    assert "is also --labels, which is read" in labels.err
 
 
 def test_a_discovery_is_scored_as_a_grouping_only_by_name(labelkit: Any, store: EmbeddingStore) -> None:

@@ -218,7 +218,7 @@ def test_a_result_without_rows_is_no_table(labelkit: Any, tmp_path: Path, make_s
         (("--out", "x.csv", "--what", "labels"), 3, "has no labels to write"),
         (("--out", "x.csv", "--what", "result"), 2, "go together"),
         (("--out", "x.csv", "--what", "result", "--result", "other"), 3, "there is no result 'other'"),
-        (("--out", "missing/x.csv"), 5, "the folder does not exist"),
+        (("--out", "missing/x.csv"), 2, "the folder of missing/x.csv does not exist"),
     ],
 )
 def test_what_cannot_be_written_is_said(

@@ -302,6 +302,9 @@ def test_a_store_that_is_there_is_replaced_only_when_told(labelkit: Any, tmp_pat
     words = ("--source", tmp_path / "x.npy", "--out", tmp_path / "s.h5")
     assert labelkit("import", *words).code == 2
     assert (tmp_path / "s.h5").read_bytes() == b"mine"
+    assert labelkit("import", *words, "--overwrite").code == 2
+    (tmp_path / "s.h5").unlink()
+    assert labelkit("import", *words).code == 0
     assert labelkit("import", *words, "--overwrite").code == 0
 
 

@@ -278,12 +278,6 @@ def test_images_all_of_one_color_are_no_copies_of_each_other(tmp_path: Path) -> 
     assert read(tmp_path / "odd.csv") == []
 
 
-def test_sheet_and_table_must_differ(photos: Path, tmp_path: Path) -> None:
-    out = tmp_path / "odd.png"
-    with pytest.raises(ConfigError, match="also the table"):
-        find_odd(FindOddConfig(index=embed(photos), out=out, sheet=out))
-
-
 def test_too_little_memory_is_refused(photos: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="too little"):
         find_duplicates(FindDuplicatesConfig(index=embed(photos), out=tmp_path / "d.csv", max_memory="1MB"))

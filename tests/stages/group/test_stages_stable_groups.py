@@ -14,7 +14,7 @@ from labelkit.config.cluster import KMeansConfig, SinkhornConfig, SphericalKMean
 from labelkit.config.discover import DiscoverHeadConfig
 from labelkit.config.exchange import ImportConfig
 from labelkit.config.labeling import DiffConfig
-from labelkit.errors import ConfigError, StoreError
+from labelkit.errors import StoreError
 from labelkit.stages.discover.categories import discover_head
 from labelkit.stages.exchange.importing import import_store
 from labelkit.stages.group.cluster import cluster_store
@@ -244,15 +244,6 @@ def test_a_difference_names_groups_and_images(make_named: MakeNamed, tmp_path: P
         "e1": "added",
         "c3": "stayed",
     }
-
-
-def test_a_difference_is_not_written_over_a_file(make_named: MakeNamed, tmp_path: Path) -> None:
-    store = make_named("old.h5", images("ab"))
-    put(store, {name: 0 for name in store.sample_ids})
-    (tmp_path / "d.csv").write_text("mine")
-
-    with pytest.raises(ConfigError, match="already exists"):
-        diff(store, store, csv=tmp_path / "d.csv")
 
 
 def test_two_results_are_needed() -> None:

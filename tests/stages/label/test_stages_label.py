@@ -270,15 +270,6 @@ def test_the_table_to_train_with_is_a_data_set(index: Path, photos: Path, tmp_pa
     assert given == ["ant", "wasp"]
 
 
-def test_nothing_is_written_over(store: EmbeddingStore, tmp_path: Path) -> None:
-    out = tmp_path / "next.csv"
-    suggest(store, out)
-    with pytest.raises(ConfigError, match="already exists"):
-        suggest(store, out)
-    with pytest.raises(ConfigError, match="named like a store"):
-        suggest(store, tmp_path / "made.h5", overwrite=True)
-
-
 def test_a_sheet_shows_the_images(labelkit: Labelkit, index: Path, tmp_path: Path) -> None:
     from PIL import Image
 

@@ -503,7 +503,8 @@ def test_what_is_there_is_not_replaced_unasked(labelkit: Any, pixels: Path, tmp_
 
     assert labelkit("report", "--index", pixels, "--out", out, *PCA).code == 2
     assert out.read_text() == "mine"
-    assert labelkit("report", "--index", pixels, "--out", out, *PCA, "--overwrite").code == 0
+    assert labelkit("report", "--index", pixels, "--out", out, *PCA, "--overwrite").code == 2
+    assert out.read_text() == "mine"
 
 
 @pytest.mark.parametrize(

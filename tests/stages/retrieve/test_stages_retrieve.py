@@ -344,7 +344,6 @@ def test_torch_is_not_loaded_without_an_image(embedded: Path, words: tuple[str, 
         ({"query_rows": (0,), "label": ("emu",)}, r"no class 'emu' \(it has: ant, bee, cat, dog\)"),
         ({"query_rows": (0,), "split": ("val",)}, "no split 'val'"),
         ({"query_rows": (0,), "path_pattern": "x*"}, "no row of .* passes"),
-        ({"query_rows": (0,), "csv": Path("/nowhere/x.csv")}, "the folder of .* does not exist"),
         ({"query_rows": (0,), "search": "ivfpq"}, "IVF-PQ needs 256 rows"),
     ],
 )

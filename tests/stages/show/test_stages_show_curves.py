@@ -96,7 +96,7 @@ BAD = {
     "no such run": (("--run", "{tmp}/none"), 3, "{tmp}/none: does not exist"),
     "no run": (("--run", "{tmp}"), 3, "{tmp}: is no run folder"),
     "twice": (("--run", "{run},{run}"), 2, "--run: {run} is given twice"),
-    "picture exists": (("--out", "{run}/config.yaml"), 2, "already exists. Pass --overwrite"),
+    "picture exists": (("--out", "{run}/config.yaml"), 2, "{run}/config.yaml is a file of a training run"),
 }
 
 

@@ -201,7 +201,7 @@ def test_a_map_of_many_classes_is_drawn(tmp_path: Path, rng: np.random.Generator
         ),
         (["--out", "{folder}/s.png", "--table", "{table}"], 2, "--dataset: missing: without a store"),
         (["--out", "{folder}/s.png", "--table", "{table}", "--index", "{store}"], 3, "1 of 1 images are not in"),
-        (["--out", "{folder}/s.png", "--map", "{folder}/s.png", "--index", "{store}"], 2, "is also the contact sheet"),
+        (["--out", "{folder}/s.png", "--map", "{folder}/s.png", "--index", "{store}"], 2, "is also --map"),
         (["--out", "{folder}", "--index", "{store}"], 2, "--out: {folder} is a folder"),
         (["--map", "{folder}/no/m.png", "--index", "{store}"], 2, "--map: the folder of"),
     ],
@@ -244,7 +244,7 @@ def test_pictures_are_replaced_only_when_asked(labelkit: Any, store: Path, found
     picture.write_bytes(b"mine")
     answer = labelkit("show", "discovered", "--index", store, "--map", picture)
     assert answer.code == 2
-    assert "Pass --overwrite to replace it, or another --map" in answer.err
+    assert "where a picture is to be written" in answer.err
     assert picture.read_bytes() == b"mine"
 
 

@@ -1,0 +1,175 @@
+"""Read files that somebody else wrote: regular files only, without waiting, within limits.
+
+Everything that labelkit opens for reading is opened here, except images' folders and its own parts of a package: a
+named pipe is refused instead of waited for, and JSON has a limit of size and depth, and only finite numbers.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import math
+import os
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+MAX_JSON_BYTES = 1 << 30
+MAX_RECORD_BYTES = 1 << 20
+_MAX_DEPTH = 64
+_CHUNK_BYTES = 1 << 20
+
+
+class NotRegularError(OSError):
+    """A pipe, a device, a socket: what is never read."""
+
+
+def open_regular(path: str | os.PathLike[str], *, buffering: int = -1) -> BinaryIO:
+    """Open a regular file for reading; never waits, as opening a named pipe would.
+
+    Raises:
+        OSError: there is none, it is not a regular file, or the system does not let us read it.
+    """
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    try:
+        mode = os.fstat(descriptor).st_mode
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, "is a folder", os.fspath(path))
+        if not stat.S_ISREG(mode):
+            raise NotRegularError(errno.EINVAL, "is not a regular file", os.fspath(path))
+        return os.fdopen(descriptor, "rb", buffering=buffering)
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def read_bytes(path: str | os.PathLike[str], limit: int | None = None) -> bytes:
+    """Return the content of a regular file.
+
+    Args:
+        path: of the file.
+        limit: most bytes; ``None``: any number.
+
+    Raises:
+        OSError: it cannot be read, or is larger.
+    """
+    with open_regular(path) as file:
+        content = file.read(-1 if limit is None else limit + 1)
+    if limit is not None and len(content) > limit:
+        raise OSError(errno.EFBIG, f"larger than {limit:,} bytes", os.fspath(path))
+    return content
+
+
+def sha256_file(path: str | os.PathLike[str]) -> str:
+    """Return the SHA-256 of a regular file as 64 hexadecimal digits.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    digest = hashlib.sha256()
+    with open_regular(path) as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Return what JSON means.
+
+    Raises:
+        ValueError: it is no JSON, is nested more than 64 deep, or has a number that is not finite.
+    """
+    try:
+        value = json.loads(text, parse_float=_finite, parse_constant=_finite)
+    except RecursionError:
+        raise ValueError(f"nested more than {_MAX_DEPTH} deep") from None
+    level, depth = [value], 0
+    while level:
+        if depth > _MAX_DEPTH:
+            raise ValueError(f"nested more than {_MAX_DEPTH} deep")
+        inside = [item.values() if isinstance(item, dict) else item for item in level if isinstance(item, dict | list)]
+        level = [item for items in inside for item in items if isinstance(item, dict | list)]
+        depth += 1
+    return value
+
+
+def parse_object(text: str | bytes, keys: Mapping[str, type | tuple[type, ...]] | None = None) -> dict[str, Any]:
+    """Return a JSON object.
+
+    Args:
+        text: the JSON.
+        keys: those that it must have, with the types of their values; ``float`` takes whole numbers, too.
+
+    Raises:
+        ValueError: it is no such object.
+    """
+    value = parse_json(text)
+    if not isinstance(value, dict):
+        raise ValueError("is not a JSON object")
+    check_keys(value, keys or {})
+    return value
+
+
+def check_keys(value: Mapping[str, Any], keys: Mapping[str, type | tuple[type, ...]]) -> None:
+    """Check that an object has some keys, with values of some types; ``float`` takes whole numbers, too.
+
+    Raises:
+        ValueError: one is missing, or of another type.
+    """
+    for key, kind in keys.items():
+        kinds = kind if isinstance(kind, tuple) else (kind,)
+        kinds += (int,) if float in kinds else ()
+        if key not in value:
+            raise ValueError(f"{key} is missing")
+        if not isinstance(value[key], kinds) or (isinstance(value[key], bool) and bool not in kinds):
+            raise ValueError(f"{key} is a {type(value[key]).__name__}")
+
+
+def read_json(path: str | os.PathLike[str], limit: int = MAX_JSON_BYTES) -> Any:
+    """Return what a file of JSON means.
+
+    Raises:
+        OSError: it cannot be read, or is too large.
+        ValueError: see ``parse_json``.
+    """
+    return parse_json(read_bytes(path, limit))
+
+
+def read_object(
+    path: str | os.PathLike[str],
+    keys: Mapping[str, type | tuple[type, ...]] | None = None,
+    limit: int = MAX_JSON_BYTES,
+) -> dict[str, Any]:
+    """Return the JSON object in a file; see ``parse_object``.
+
+    Raises:
+        OSError: it cannot be read, or is too large.
+        ValueError: it is no such object.
+    """
+    return parse_object(read_bytes(path, limit), keys)
+
+
+def read_record(folder: Path, name: str, keys: Mapping[str, type | tuple[type, ...]]) -> dict[str, Any] | None:
+    """Return a small record of a cache; ``None``: there is none.
+
+    Raises:
+        ValueError: it is damaged; whoever made it makes it again, and says so.
+    """
+    path = folder / name
+    try:
+        return read_object(path, keys, MAX_RECORD_BYTES)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged: {error}") from error
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"the number {text[:20]} is not finite")
+    return value
