@@ -214,7 +214,7 @@ BAD = {
     "no such data set": (("--dataset", "digitz"), 3, "Did you mean digits"),
     "no such run": (("--checkpoint", "{tmp}/run"), 3, "{tmp}/run: does not exist. Train first"),
     "no run": (("--checkpoint", "{tmp}"), 3, "{tmp}: is no run folder"),
-    "picture exists": (("--out", "{tmp}/text.png"), 2, "{tmp}/text.png is something else, where a picture is to be written"),
+    "picture exists": (("--out", "{tmp}/text.png"), 2, "{tmp}/text.png is something else, where a picture is"),
     "picture is a folder": (("--out", "{tmp}", "--overwrite"), 2, "--out: {tmp} is a folder"),
     "no folder": (("--out", "{tmp}/none/a.png"), 2, "the folder of {tmp}/none/a.png does not exist"),
     "picture too large": (("--rows", ",".join(["1"] * 200)), 2, "200 images and 2 blocks make a picture of"),
