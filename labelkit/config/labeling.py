@@ -24,6 +24,7 @@ _RULE: JsonDict = {"panel": "Which"}
 _IMAGES: JsonDict = {"panel": "Images"}
 _LABELS: JsonDict = {"panel": "Labels", "preset": False}
 _OUTPUT: JsonDict = {"panel": "Output", "preset": False}
+_SERVE: JsonDict = {"panel": "In the browser", "preset": False}
 
 
 class SuggestConfig(OverwriteOption, StoredImagesOptions, SheetOption, IndexOption, AddedLabelsOption):
@@ -115,10 +116,41 @@ class LabelConfig(StoredImagesOptions, IndexConfig):
         json_schema_extra=_IMAGES,
     )
 
+    serve: bool = Field(
+        False,
+        description="Label in the browser: show groups and images on a page of this machine, and keep each action at "
+        "once as a round of the result. Goes on with the newest result made so. Needs labelkit[serve].",
+        json_schema_extra=_SERVE,
+    )
+    grouping: str | None = Field(
+        None,
+        pattern=RESULT_NAME,
+        description="With --serve: result of cluster or discover whose groups are shown; default: as in report.",
+        json_schema_extra=_SERVE,
+    )
+    open: bool = Field(True, description="With --serve: open the page in the browser.", json_schema_extra=_SERVE)
+    host: str = Field(
+        "127.0.0.1",
+        description="With --serve: address to listen on. With any other than this one, everybody in the network who "
+        "has the link sees all images and changes labels, and others can read along: there is no TLS. Put a proxy "
+        "with TLS before it.",
+        json_schema_extra=_SERVE,
+    )
+    port: int = Field(
+        0, ge=0, le=65_535, description="With --serve: port to listen on; 0: a free one.", json_schema_extra=_SERVE
+    )
+
     @model_validator(mode="after")
     def _something_to_do(self) -> LabelConfig:
+        if self.serve:
+            if self.csv is not None:
+                raise ValueError("--serve goes without --csv: write the CSV after it")
+            return self
+        told = [name for name in ("grouping", "open", "host", "port") if name in self.model_fields_set]
+        if told:
+            raise ValueError(f"--{told[0]} goes with --serve")
         if self.from_ is None and self.csv is None:
-            raise ValueError("give labels with --from FILE, or a file to write with --csv FILE")
+            raise ValueError("give labels with --from FILE, a file to write with --csv FILE, or --serve")
         if self.from_ is None and self.result is not None:
             raise ValueError("--result goes with --from: without new labels no result is made; name one with --labels")
         if self.labels is not None and not self.own_labels:

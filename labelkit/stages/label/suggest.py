@@ -35,6 +35,7 @@ from labelkit.store.commit import commit_bytes
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.results import read_result
 
+_Choice = tuple[NDArray[np.int64], NDArray[np.float64], list[str]]  # places, scores, reasons
 COLUMNS = ("path", "label", "score", "reason", "guess")
 _SHOWN = 20
 
@@ -57,12 +58,61 @@ class _Doubt:
 
 
 @dataclass(frozen=True)
-class _Chosen:
-    """Places among the rows in use, with scores and reasons."""
+class Suggested:
+    """Images to label next, the most useful first.
+
+    Attributes:
+        places: (k,) int64 among the rows in use.
+        scores: (k,) what the strategy goes by; NaN where chance decides.
+        reasons: k, in words.
+        guesses: k names of the likely class or group; empty where none is known.
+        uncertainty_from: ``labels``, or the result that says which images are unsure; None if that does not count.
+    """
 
     places: NDArray[np.int64]
     scores: NDArray[np.float64]
     reasons: list[str]
+    guesses: list[str]
+    uncertainty_from: str | None
+
+
+def suggested_rows(
+    config: SuggestConfig, store: EmbeddingStore, rows: NDArray[np.int64], given: GivenLabels
+) -> Suggested:
+    """Choose among some rows of a store.
+
+    Args:
+        config: strategy, result, number, seed; its files are not looked at.
+        store: the store.
+        rows: (m,) to choose from.
+        given: their labels.
+
+    Raises:
+        DatasetError: every image has a label, or is a near duplicate of one that has.
+        ConfigError: a strategy that needs labels or a result where there are none.
+        StoreError: the result cannot be used.
+    """
+    if given.labeled.all():
+        raise DatasetError(given.where, "every image has a label: nothing is left to suggest", "Embed more images.")
+    features = unit_rows(check_features(store, rows))
+    doubt = _doubt(config, store, rows, features, given)
+    if doubt.uncertainty is None and config.strategy == "uncertainty":
+        raise ConfigError(
+            "--strategy",
+            "uncertainty needs labels of two classes, or --result with groups",
+            "Use --strategy coverage for the first labels.",
+        )
+    with current_progress().task("choosing images", total=None):
+        places, scores, reasons = _choose(config, features, given, doubt)
+    if not len(places):
+        raise DatasetError(
+            given.where,
+            "every image has a label, or is a near duplicate of one that has",
+            "Lower --duplicate-share, or embed more images.",
+        )
+    weighted = config.strategy == "both" and doubt.uncertainty is not None
+    source = doubt.source if weighted or config.strategy == "uncertainty" else None
+    return Suggested(places, scores, reasons, [doubt.guesses[place] for place in places.tolist()], source)
 
 
 def suggest_images(config: SuggestConfig) -> SimpleResult:
@@ -81,43 +131,25 @@ def suggest_images(config: SuggestConfig) -> SimpleResult:
     store = open_store(config.index)
     rows = split_rows(store, config.split)
     given = labels_to_use(config.labels, store, rows, label_column=config.label_column, own_labels=config.own_labels)
-    if given.labeled.all():
-        raise DatasetError(given.where, "every image has a label: nothing is left to suggest", "Embed more images.")
     images = None if config.sheet is None else indexed_images(store, config.dataset, config.data_root)
-    features = unit_rows(check_features(store, rows))
-    doubt = _doubt(config, store, rows, features, given)
-    if doubt.uncertainty is None and config.strategy == "uncertainty":
-        raise ConfigError(
-            "--strategy",
-            "uncertainty needs labels of two classes, or --result with groups",
-            "Use --strategy coverage for the first labels.",
-        )
-    with current_progress().task("choosing images", total=None):
-        chosen = _choose(config, features, given, doubt)
-    if not len(chosen.places):
-        raise DatasetError(
-            given.where,
-            "every image has a label, or is a near duplicate of one that has",
-            "Lower --duplicate-share, or embed more images.",
-        )
+    chosen = suggested_rows(config, store, rows, given)
     if len(chosen.places) < config.num_images:
         current_progress().warning(
             f"{len(chosen.places)} of {config.num_images} images: all others have a label, or are near duplicates of "
             "these and of labeled ones (--duplicate-share)"
         )
     names = [store.sample_ids[int(row)] for row in rows[chosen.places]]
-    guesses = [doubt.guesses[place] for place in chosen.places.tolist()]
+    guesses = chosen.guesses
     commit_bytes(config.out, _table(names, chosen, guesses))
     made = [config.out]
     if config.sheet is not None and images is not None:
         made.append(_draw(config, config.sheet, images, names, guesses))
-    weighted = config.strategy == "both" and doubt.uncertainty is not None
     values: dict[str, object] = {
         "index": config.index,
         "csv": config.out,
         "sheet": config.sheet,
         "strategy": config.strategy,
-        "uncertainty_from": doubt.source if weighted or config.strategy == "uncertainty" else None,
+        "uncertainty_from": chosen.uncertainty_from,
         "rows": len(rows),
         "labels": int(given.labeled.sum()),
         "asked": config.num_images,
@@ -193,24 +225,24 @@ def _doubt_of_result(
     return _Doubt(1 - sure, guesses, [f"confidence {value:.2f}" for value in sure.tolist()], name)
 
 
-def _choose(config: SuggestConfig, features: NDArray[np.float32], given: GivenLabels, doubt: _Doubt) -> _Chosen:
+def _choose(config: SuggestConfig, features: NDArray[np.float32], given: GivenLabels, doubt: _Doubt) -> _Choice:
     generator = keyed_generator(config.seed, "suggest")
     candidates = Candidates(features, config.duplicate_share)
     labeled, count = np.flatnonzero(given.labeled), config.num_images
     candidates.close(labeled)
     if config.strategy == "typical":
         places, scores, sizes = choose_typical(features, count, labeled, candidates, generator=generator)
-        return _Chosen(places, scores, [f"typical of a cluster of {size}" for size in sizes.tolist()])
+        return (places, scores, [f"typical of a cluster of {size}" for size in sizes.tolist()])
     if config.strategy == "k-center":
         places, scores = choose_farthest(features, count, labeled, candidates)
-        return _Chosen(places, scores, ["far from all labels"] * len(places))
+        return (places, scores, ["far from all labels"] * len(places))
     if config.strategy == "random":
         places = choose_best(generator.random(len(features)), count, candidates)
-        return _Chosen(places, np.full(len(places), np.nan), ["drawn by chance"] * len(places))
+        return (places, np.full(len(places), np.nan), ["drawn by chance"] * len(places))
     if config.strategy == "uncertainty":
         assert doubt.uncertainty is not None
         places = choose_best(doubt.uncertainty, count, candidates)
-        return _Chosen(places, doubt.uncertainty[places], [doubt.doubts[place] for place in places.tolist()])
+        return (places, doubt.uncertainty[places], [doubt.doubts[place] for place in places.tolist()])
     weights = doubt.uncertainty if config.strategy == "both" else None
     places, scores = choose_covering(features, count, labeled, candidates, generator=generator, weights=weights)
     served = np.bincount(
@@ -219,10 +251,10 @@ def _choose(config: SuggestConfig, features: NDArray[np.float32], given: GivenLa
     reasons = [f"nearest to {number} image{'' if number == 1 else 's'}" for number in served.tolist()]
     if weights is not None:
         reasons = [f"{reason}; {doubt.doubts[place]}" for reason, place in zip(reasons, places.tolist(), strict=True)]
-    return _Chosen(places, scores, reasons)
+    return (places, scores, reasons)
 
 
-def _table(names: list[str], chosen: _Chosen, guesses: list[str]) -> bytes:
+def _table(names: list[str], chosen: Suggested, guesses: list[str]) -> bytes:
     buffer = io.StringIO(newline="")
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(COLUMNS)

@@ -18,7 +18,7 @@ from labelkit.data.datasets import ImageDataset
 from labelkit.errors import ConfigError, DatasetError
 from labelkit.stages.pictures.files import indexed_images
 from labelkit.stages.progress import current_progress
-from labelkit.stages.read.given_labels import with_labels
+from labelkit.stages.read.given_labels import labels_to_use, with_labels
 from labelkit.stages.report.curves import read_curves
 from labelkit.stages.report.findings import Copies, Suspects, find_copies, find_neighbors, find_suspects
 from labelkit.stages.report.groups import Grouping, choose_result, describe_groups, find_results
@@ -28,6 +28,7 @@ from labelkit.stages.report.page import PageContents, render_page
 from labelkit.stages.report.places import place_images
 from labelkit.stages.report.scores import Scores, score_groupings
 from labelkit.stages.report.thumbnails import LOSSLESS, TILES, Thumbnails, make_thumbnails
+from labelkit.stages.report.work import likely_groups, start_work
 from labelkit.stages.result import Cell, SimpleResult, Table
 from labelkit.store.commit import commit_bytes
 from labelkit.store.embeddings import EmbeddingStore, open_store
@@ -63,6 +64,8 @@ def write_report(config: ReportConfig) -> SimpleResult:
     if grouping is not None and store.labels is not None and (np.asarray(store.labels) >= 0).any():
         scores = score_groupings(store, candidates, grouping.result, config.seed)
     every = np.arange(len(images))
+    ids = np.full(len(images), -1, dtype=np.int64) if grouping is None else grouping.ids
+    choices = likely_groups(images.features, ids, 0 if grouping is None else len(grouping.groups))
     page = PageContents(
         title=shown_text(store.path.name),
         images=images,
@@ -83,6 +86,7 @@ def write_report(config: ReportConfig) -> SimpleResult:
         thumbnails=_no_thumbnails(len(images)),
         images_note=note,
         max_size=config.max_size,
+        start=start_work(store, images, grouping, labels_to_use(None, store, images.rows), choices, config.seed),
     )
     order = _order(images, grouping, suspects, copies)
     page = replace(page, thumbnails=_thumbnails(config, store, images, source, order, len(render_page(page))))

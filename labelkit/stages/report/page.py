@@ -28,9 +28,13 @@ from labelkit.stages.report.overview import Overview
 from labelkit.stages.report.places import Places
 from labelkit.stages.report.scores import Scores
 from labelkit.stages.report.thumbnails import COLUMNS, LOSSLESS, TILES, Thumbnails
+from labelkit.stages.report.work import WorkStart, work_data
 
 _FOLDER = Path(__file__).parent / "page"
-_SCRIPTS = ("data.js", "tiles.js", "panel.js", "groups.js", "map.js", "main.js")
+_STYLES = ("report.css", "work.css")
+_WORK = ("work_grid.js", "work_keep.js", "work.js", "work_one.js")
+_SCRIPTS = ("data.js", "tiles.js", "panel.js", "groups.js", "work_state.js", "map.js", *_WORK, "main.js", "end.js")
+_LABEL_SCRIPTS = ("data.js", "tiles.js", "panel.js", "work_state.js", "map.js", *_WORK, "end.js")
 _NONE = 65_535
 # columns of a table that still can be read
 _WIDEST_TABLE = 40
@@ -60,6 +64,7 @@ class PageContents:
         thumbnails: of the images.
         images_note: why there are no images at all, or empty.
         max_size: that was asked for.
+        start: what labeling in the page begins with.
     """
 
     title: str
@@ -81,24 +86,13 @@ class PageContents:
     thumbnails: Thumbnails
     images_note: str
     max_size: str
+    start: WorkStart
 
 
 def render_page(page: PageContents) -> bytes:
     """Return the file; the same contents give the same bytes."""
-    environment = Environment(
-        loader=FileSystemLoader(_FOLDER),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.filters["number"] = lambda value: f"{value:,}"
-    environment.filters["percent"] = lambda value: f"{value:.1f}"
-    environment.filters["short"] = lambda value: f"{value:.4g}"
-    style = (_FOLDER / "report.css").read_text(encoding="utf-8")
-    script = "\n".join((_FOLDER / name).read_text(encoding="utf-8") for name in _SCRIPTS)
-    script = f"(function () {{\n'use strict';\n{script}}})();\n"
+    environment = _environment()
+    style, script = _texts(_STYLES), _script(_SCRIPTS)
     html = environment.get_template("report.html.j2").render(
         page=page,
         version=__version__,
@@ -114,6 +108,46 @@ def render_page(page: PageContents) -> bytes:
         lossless=LOSSLESS,
     )
     return html.encode("utf-8")
+
+
+def render_label_page(title: str) -> tuple[bytes, str]:
+    """Return the page of ``labelkit label --serve``, which asks its server for everything, and its policy.
+
+    Args:
+        title: name of the store.
+    """
+    style, script = _texts(_STYLES), _script(_LABEL_SCRIPTS)
+    html = (
+        _environment()
+        .get_template("label.html.j2")
+        .render(title=shown_text(title), version=__version__, style=Markup(style), script=Markup(script))
+    )
+    policy = _policy(style, script, "connect-src 'self'; frame-ancestors 'none'")
+    return html.encode("utf-8"), policy
+
+
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(_FOLDER),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters["number"] = lambda value: f"{value:,}"
+    environment.filters["percent"] = lambda value: f"{value:.1f}"
+    environment.filters["short"] = lambda value: f"{value:.4g}"
+    return environment
+
+
+def _texts(names: tuple[str, ...]) -> str:
+    return "\n".join((_FOLDER / name).read_text(encoding="utf-8") for name in names)
+
+
+def _script(names: tuple[str, ...]) -> str:
+    # asynchronous, since a page may have to ask for its data
+    return f"(async function () {{\n'use strict';\n{_texts(names)}}})();\n"
 
 
 def script_safe_json(value: Mapping[str, Any]) -> str:
@@ -145,18 +179,20 @@ def page_data(page: PageContents) -> dict[str, Any]:
         "side": page.thumbnails.side,
         "tilesPerSheet": TILES,
         "tilesPerRow": COLUMNS,
+        "work": work_data(page.start),
         "columns": {
-            "group": _column(nobody if grouping is None else grouping.ids, "<i4"),
-            "runnerUp": _column(nobody if grouping is None else grouping.runner_up, "<i4"),
-            "confidence": _column(np.full(len(nobody), np.nan) if grouping is None else grouping.confidence, "<f4"),
-            "label": _column(page.images.labels, "<i4"),
-            "usable": _column(page.usable, "|u1"),
-            "split": _column(page.splits, "<i2"),
-            "point": _column(page.places.points, "<u2"),
-            "tile": _column(page.thumbnails.tiles, "<i4"),
-            "tileSize": _column(page.thumbnails.sizes, "|u1"),
-            "neighbor": _column(np.where(near.images < 0, _NONE, near.images), "<u2"),
-            "score": _column(np.rint(steps), "<u2"),
+            "group": column(nobody if grouping is None else grouping.ids, "<i4"),
+            "runnerUp": column(nobody if grouping is None else grouping.runner_up, "<i4"),
+            "confidence": column(np.full(len(nobody), np.nan) if grouping is None else grouping.confidence, "<f4"),
+            "label": column(page.images.labels, "<i4"),
+            "usable": column(page.usable, "|u1"),
+            "split": column(page.splits, "<i2"),
+            "point": column(page.places.points, "<u2"),
+            "tile": column(page.thumbnails.tiles, "<i4"),
+            "tileSize": column(page.thumbnails.sizes, "|u1"),
+            "neighbor": column(np.where(near.images < 0, _NONE, near.images), "<u2"),
+            "score": column(np.rint(steps), "<u2"),
+            "choice": column(page.start.choices, "<i2"),
         },
     }
 
@@ -165,6 +201,7 @@ def _groups(grouping: Grouping) -> list[dict[str, Any]]:
     return [
         {
             "name": group.name,
+            "known": group.new is False,
             "size": group.size,
             "shown": group.shown,
             "major": group.counts[0][0] if group.counts else -1,
@@ -175,16 +212,17 @@ def _groups(grouping: Grouping) -> list[dict[str, Any]]:
     ]
 
 
-def _column(values: NDArray[Any], kind: str) -> str:
+def column(values: NDArray[Any], kind: str) -> str:
+    """Return numbers of a little-endian type, such as ``<i4``, as base64."""
     return base64.b64encode(np.ascontiguousarray(values).astype(kind).tobytes()).decode("ascii")
 
 
-def _policy(style: str, script: str) -> str:
+def _policy(style: str, script: str, more: str = "img-src data:") -> str:
     def digest(text: str) -> str:
         return "'sha256-" + base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode("ascii") + "'"
 
     return (
-        f"default-src 'none'; script-src {digest(script)}; style-src {digest(style)}; img-src data:; "
+        f"default-src 'none'; script-src {digest(script)}; style-src {digest(style)}; {more}; "
         "base-uri 'none'; form-action 'none'"
     )
 

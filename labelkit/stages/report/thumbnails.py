@@ -69,7 +69,7 @@ class Thumbnails:
 
 
 @dataclass(frozen=True)
-class _Pictures:
+class Pictures:
     """Images of a page as files: row of the data set (-1 = not there) and expected digest of each."""
 
     source: ImageDataset | None
@@ -111,7 +111,7 @@ def make_thumbnails(
         order: all images, those that are shown together side by side, the most important first.
         max_bytes: of all sheets in base64 together.
     """
-    pictures = _Pictures(source, rows, sha256)
+    pictures = Pictures(source, rows, sha256)
     room = max_bytes * 3 // 4
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         sizes = _sizes_to_try(image_sizes)
@@ -139,7 +139,7 @@ def _sizes_to_try(image_sizes: NDArray[np.uint32]) -> list[tuple[int, int]]:
     return sizes
 
 
-def _sample(pictures: _Pictures, order: Sequence[int], side: int, pool: ThreadPoolExecutor) -> list[Image.Image]:
+def _sample(pictures: Pictures, order: Sequence[int], side: int, pool: ThreadPoolExecutor) -> list[Image.Image]:
     """Some images, evenly spread over the order, that can be read."""
     places = np.unique(np.linspace(0, len(order) - 1, min(_SAMPLE, len(order))).astype(np.int64))
     read = pool.map(lambda place: pictures.read(order[place], side), places.tolist())
@@ -165,7 +165,7 @@ def _choose(
 
 
 def _make(
-    pictures: _Pictures, order: Sequence[int], side: int, quality: int, pool: ThreadPoolExecutor, task: Task
+    pictures: Pictures, order: Sequence[int], side: int, quality: int, pool: ThreadPoolExecutor, task: Task
 ) -> Thumbnails:
     count = len(pictures.rows)
     tiles, sizes = np.full(count, -1, dtype=np.int32), np.zeros((count, 2), dtype=np.uint8)

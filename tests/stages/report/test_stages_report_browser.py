@@ -15,25 +15,15 @@ from labelkit.config.report import ReportConfig
 from labelkit.stages.embed.images import embed_images
 from labelkit.stages.group.cluster import cluster_store
 from labelkit.stages.report.build import write_report
+from tests.stages.browsing import NARROW, Opened, chromium
 
 pytestmark = pytest.mark.slow
-
-WIDE, NARROW = {"width": 1300, "height": 900}, {"width": 400, "height": 800}
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     """A Chromium of this machine, without a window."""
-    driver = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    names = ("chromium", "chromium-browser", "google-chrome")
-    program = next((found for name in names if (found := shutil.which(name))), None)
-    if program is None:
-        pytest.skip(f"no browser here: none of {', '.join(names)}")
-    with driver.sync_playwright() as playwright:
-        # inside a container Chromium cannot make its sandbox; the page is our own
-        opened = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
-        yield opened
-        opened.close()
+    yield from chromium()
 
 
 @pytest.fixture(scope="module")
@@ -47,21 +37,6 @@ def report(tmp_path_factory: pytest.TempPathFactory, photos: Path) -> Path:
     cluster_store(KMeansConfig(index=index, num_clusters=4))
     write_report(ReportConfig(index=index, out=out, projection="pca"))
     return out
-
-
-class Opened:
-    """A page and what it said and asked for."""
-
-    def __init__(self, browser: Any, path: Path, **options: Any) -> None:
-        self.context = browser.new_context(**({"viewport": WIDE} | options))
-        self.page = self.context.new_page()
-        self.said: list[str] = []
-        self.asked: list[str] = []
-        self.page.on("console", lambda message: self.said.append(message.text))
-        self.page.on("pageerror", lambda error: self.said.append(str(error)))
-        self.page.on("request", lambda request: self.asked.append(request.url))
-        self.page.goto(path.as_uri())
-        self.page.wait_for_selector("html[data-painted]")
 
 
 @pytest.fixture
@@ -199,7 +174,8 @@ def test_parts_have_headings_names_and_captions(open_page: Any) -> None:
     assert all(after - before <= 1 for before, after in pairwise(levels))
     unnamed = page.eval_on_selector_all(
         "button, select, input",
-        "all => all.filter(one => !(one.ariaLabel || one.textContent || one.labels?.length)).length",
+        """all => all.filter(one => !(one.ariaLabel || one.textContent || one.labels?.length
+            || one.hasAttribute('aria-labelledby'))).length""",
     )
     assert unnamed == 0
 

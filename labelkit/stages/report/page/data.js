@@ -1,6 +1,23 @@
-// What the page holds, read once: JSON, and columns of little-endian numbers in base64.
-const data = JSON.parse(document.getElementById('data').textContent);
+// What the page holds, read once from the file or from the server: JSON, and columns of little-endian numbers in base64.
+const data = await readData();
 const NONE = 65535;
+
+async function readData() {
+  const here = document.getElementById('data').textContent;
+  if (here) return JSON.parse(here);
+  const problem = document.getElementById('problem');
+  const response = await fetch('/api/session', { headers: authorized() }).catch(() => null);
+  const told = response ? await response.json() : { problem: 'The server does not answer. Start it again.' };
+  problem.textContent = response && response.ok ? '' : told.problem;
+  problem.hidden = Boolean(response && response.ok);
+  // nothing goes on without data
+  return response && response.ok ? told : new Promise(() => {});
+}
+
+// The token stands behind the # of the link: a browser sends it to nobody by itself, and it is in no log.
+function authorized() {
+  return { Authorization: 'Bearer ' + location.hash.slice(1) };
+}
 
 function bytes(text) {
   const raw = atob(text);
@@ -21,11 +38,12 @@ const columns = {
   tileSize: new Uint8Array(bytes(data.columns.tileSize)),
   neighbor: new Uint16Array(bytes(data.columns.neighbor)),
   score: new Uint16Array(bytes(data.columns.score)),
+  choice: new Int16Array(bytes(data.columns.choice)),
 };
 
 function groupName(image) {
-  const group = columns.group[image];
-  return group < 0 ? '' : data.groups[group].name;
+  const group = work.group[image];
+  return group < 0 ? '' : shownGroup(group);
 }
 
 function className(image) {
@@ -33,7 +51,8 @@ function className(image) {
   return label < 0 ? '' : data.classes[label];
 }
 
-function neighborsOf(image) {
+async function neighborsOf(image) {
+  if (data.work.mode === 'server') return (await readLike(image)).slice(0, NEIGHBORS);
   const found = [];
   for (let i = image * data.neighbors; i < (image + 1) * data.neighbors; i++) {
     if (columns.neighbor[i] === NONE) continue;
@@ -41,6 +60,24 @@ function neighborsOf(image) {
     found.push({ image: columns.neighbor[i], score: data.scoreRange[0] + share * (data.scoreRange[1] - data.scoreRange[0]) });
   }
   return found;
+}
+
+const NEIGHBORS = 12;
+
+async function readLike(image) {
+  const response = await fetch('/api/like/' + image, { headers: authorized() });
+  return response.ok ? (await response.json()).images : [];
+}
+
+// The images most like one: those the server finds, or in a file the neighbors and their neighbors.
+async function likeImages(image) {
+  if (data.work.mode === 'server') return (await readLike(image)).map((one) => one.image);
+  const found = new Set([image]);
+  for (const from of [image, ...(await neighborsOf(image)).map((one) => one.image)]) {
+    for (const near of await neighborsOf(from)) found.add(near.image);
+  }
+  found.delete(image);
+  return [...found];
 }
 
 // Texts reach the page as text nodes and attributes only, never as markup.

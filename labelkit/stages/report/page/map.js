@@ -7,6 +7,7 @@ const map = {
   by: document.getElementById('map-by'),
   names: document.getElementById('map-names'),
   width: 0, height: 0, ratio: 1,
+  labels: [],
   zoom: 1, left: 0, top: 0,  // left and top: of what is seen, in the unit square
   at: -1, only: new Set(), cells: null,
 };
@@ -14,12 +15,22 @@ const SHAPES = 7, COLORS = 12, MARGIN = 14, CELL = 24, MOST_NAMES = 40;
 
 function keyOf(image) {
   const by = map.by.value;
+  if (by === 'group') return work.group[image];
+  if (by === 'work') return map.labels[image];
   return by === 'none' ? 0 : columns[by][image];
+}
+
+// Labels change while the page is worked on: their numbers are looked up once for each drawing.
+function readLabels() {
+  if (map.by.value !== 'work') return;
+  const number = new Map(work.classes.map((name, place) => [name, place]));
+  map.labels = Array.from({ length: data.n }, (_, image) => number.get(labelOf(image)) ?? -1);
 }
 
 function keyNames() {
   const by = map.by.value;
-  if (by === 'group') return data.groups.map((group) => group.name);
+  if (by === 'group') return work.groupNames.map((name, group) => shownGroup(group));
+  if (by === 'work') return work.classes;
   return by === 'label' ? data.classes : by === 'split' ? data.splits : ['all images'];
 }
 
@@ -62,6 +73,7 @@ function fitCanvas() {
 
 function drawMap() {
   if (!map.width) return;
+  readLabels();
   const pen = map.canvas.getContext('2d');
   pen.setTransform(map.ratio, 0, 0, map.ratio, 0, 0);
   pen.clearRect(0, 0, map.width, map.height);
@@ -107,7 +119,7 @@ function drawNeighborLines(pen) {
   const [x, y] = onCanvas(panel.chosen);
   pen.strokeStyle = cssColor('--accent');
   pen.lineWidth = 1;
-  for (const { image } of neighborsOf(panel.chosen)) {
+  for (const { image } of panel.near) {
     const [u, v] = onCanvas(image);
     pen.beginPath();
     pen.moveTo(x, y);
@@ -161,6 +173,7 @@ function swatch(key) {
 
 function drawLegend() {
   map.legend.replaceChildren();
+  readLabels();
   if (map.by.value === 'none') return;
   const counts = new Map();
   for (let i = 0; i < data.n; i++) counts.set(keyOf(i), (counts.get(keyOf(i)) || 0) + 1);
@@ -296,6 +309,7 @@ document.getElementById('map-all').addEventListener('click', () => zoomTo(1, map
 map.by.addEventListener('change', () => { map.only.clear(); drawLegend(); drawMap(); });
 map.names.addEventListener('change', drawMap);
 document.addEventListener('chosen', drawMap);
+document.addEventListener('worked', () => { drawLegend(); drawMap(); });
 document.addEventListener('recolor', () => { drawLegend(); drawMap(); });
 new ResizeObserver(() => { fitCanvas(); drawMap(); }).observe(map.canvas);
 fitCanvas();

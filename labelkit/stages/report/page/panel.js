@@ -7,12 +7,13 @@ const panel = {
   close: document.getElementById('panel-close'),
   back: document.getElementById('panel-back'),
   chosen: -1,
+  near: [],
   before: [],
   opener: null,
 };
 
 function facts(image) {
-  const rows = [['group', groupName(image)]];
+  const rows = [['label', labelOf(image)], ['group', groupName(image)]];
   const value = columns.confidence[image];
   if (Number.isFinite(value)) rows.push([data.measure, value.toFixed(3)]);
   if (columns.runnerUp[image] >= 0) rows.push(['next group', data.groups[columns.runnerUp[image]].name]);
@@ -25,14 +26,17 @@ function facts(image) {
   return list;
 }
 
-function choose(image, opener, isBack) {
+async function choose(image, opener, isBack) {
   if (!isBack && panel.chosen >= 0 && panel.chosen !== image) panel.before.push(panel.chosen);
   if (opener && !panel.box.contains(opener)) panel.opener = opener;
   const hadFocus = panel.body.contains(document.activeElement);
   panel.chosen = image;
-  const near = neighborsOf(image);
+  const near = await neighborsOf(image);
+  if (panel.chosen !== image) return;  // another one was chosen meanwhile
+  panel.near = near;
   const heading = element('h3', { tabindex: '-1', id: 'panel-name' }, element('bdi', {}, data.names[image]));
   const large = element('div', { class: 'large', role: 'img', 'aria-label': 'Picture of ' + data.names[image] }, picture(image, true));
+  showLarge(image, large);
   const box = element('div', { class: 'tiles', role: 'group', 'aria-label': 'Nearest images' });
   const same = near.filter((one) => columns.label[one.image] >= 0 && columns.label[one.image] === columns.label[image]).length;
   const known = near.filter((one) => columns.label[one.image] >= 0).length;
@@ -79,11 +83,11 @@ document.addEventListener('click', (event) => {
   if (found) choose(Number(found.dataset.image), found, false);
 });
 document.addEventListener('keydown', (event) => {
-  if (event.key === 'Escape') closePanel();
+  if (event.key === 'Escape' && !document.querySelector('dialog[open]')) closePanel();
 });
 panel.close.addEventListener('click', closePanel);
-panel.back.addEventListener('click', () => {
-  choose(panel.before.pop(), null, true);
+panel.back.addEventListener('click', async () => {
+  await choose(panel.before.pop(), null, true);
   document.getElementById('panel-name').focus();
 });
 

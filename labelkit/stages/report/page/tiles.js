@@ -1,19 +1,27 @@
 // Tiles: an image as a canvas, drawn from its sheet when it comes into view; rows of them are walked with arrows.
-const SHEETS_KEPT = 40;
+const SHEETS_KEPT = data.work.mode === 'server' ? 2000 : 40;
 const sheets = new Map();
 
 function sheet(number) {
   let found = sheets.get(number);
   if (found) sheets.delete(number);
-  else {
-    const picture = new Image();
-    picture.src = 'data:image/webp;base64,' + document.getElementById('sheet-' + number).textContent;
-    found = picture.decode().then(() => picture);
-  }
+  else found = data.work.mode === 'server' ? readPicture('/api/thumbnails/' + number) : readSheet(number);
   sheets.set(number, found);
   // the least recently used goes first: decoded pixels are many times larger than the file
   if (sheets.size > SHEETS_KEPT) sheets.delete(sheets.keys().next().value);
   return found;
+}
+
+function readSheet(number) {
+  const picture = new Image();
+  picture.src = 'data:image/webp;base64,' + document.getElementById('sheet-' + number).textContent;
+  return picture.decode().then(() => picture);
+}
+
+// Pictures of a server are asked for with the token; there is none where the server has none.
+async function readPicture(path) {
+  const response = await fetch(path, { headers: authorized() }).catch(() => null);
+  return response && response.ok ? createImageBitmap(await response.blob()) : null;
 }
 
 function hasPicture(image) {
@@ -27,6 +35,7 @@ function paint(canvas) {
   const place = tile % data.tilesPerSheet;
   const x = data.side * (place % data.tilesPerRow), y = data.side * Math.floor(place / data.tilesPerRow);
   return sheet(Math.floor(tile / data.tilesPerSheet)).then((picture) => {
+    if (!picture) { canvas.replaceWith(element('span', { class: 'gone' }, 'no picture')); return; }
     canvas.getContext('2d').drawImage(picture, x, y, canvas.width, canvas.height, 0, 0, canvas.width, canvas.height);
   });
 }
@@ -48,6 +57,16 @@ function picture(image, now) {
   if (now) paint(canvas);
   else inView.observe(canvas);
   return canvas;
+}
+
+// The picture as large as there is one: that of the file, or the whole image from the server.
+async function showLarge(image, box) {
+  if (data.work.mode !== 'server') return;
+  const large = await readPicture('/api/images/' + image);
+  if (!large || !box.isConnected) return;
+  const canvas = element('canvas', { width: large.width, height: large.height, 'aria-hidden': 'true' });
+  canvas.getContext('2d').drawImage(large, 0, 0);
+  box.replaceChildren(canvas);
 }
 
 function describe(image) {

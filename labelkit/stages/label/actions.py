@@ -1,0 +1,233 @@
+"""What a person does while labeling, as small steps that can be checked, applied, and taken back.
+
+The page turns every action (naming a group, merging two, marking an image as wrong) into steps of five kinds. The
+server knows these steps only, so that what an action means is written down once, in the page.
+
+    {"do": "label",  "rows": [3, 4], "name": "umbrella"}   the images themselves get a label; name null takes it away
+    {"do": "not",    "rows": [3], "name": "umbrella", "value": true}   the images are not of this class
+    {"do": "reject", "rows": [3], "value": true}           the images get no label at all: blurred, not wanted
+    {"do": "group",  "rows": [3, 4], "group": 2}           the images go into a group; -1: into none
+    {"do": "name",   "group": 2, "name": "umbrella"}       all images of a group get its name; name null takes it away
+    {"do": "make",   "group": 7, "name": "part of new-3"}  a new group, with the next number
+
+A label of the image itself goes before the name of its group. A rejected image has no label.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+MOST_LETTERS = 200
+MOST_STEPS = 2_000
+_KEYS = {
+    "label": {"do", "rows", "name"},
+    "not": {"do", "rows", "name", "value"},
+    "reject": {"do", "rows", "value"},
+    "group": {"do", "rows", "group"},
+    "name": {"do", "group", "name"},
+    "make": {"do", "group", "name"},
+}
+
+
+class BadStep(ValueError):  # noqa: N818 - what it is, as the page calls it
+    """A step that cannot be done; the text says why."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step, checked.
+
+    Attributes:
+        do: its kind, see the top of this file.
+        rows: of the store, without repeats.
+        group: number of a group; -1 = none.
+        name: of a class or group; None takes a name away.
+        value: whether a mark is set.
+    """
+
+    do: str
+    rows: tuple[int, ...] = ()
+    group: int = -1
+    name: str | None = None
+    value: bool = True
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the step as the page writes it."""
+        whole = {"do": self.do, "rows": list(self.rows), "group": self.group, "name": self.name, "value": self.value}
+        return {key: whole[key] for key in ("do", "rows", "group", "name", "value") if key in _KEYS[self.do]}
+
+
+def read_steps(raw: object, num_rows: int) -> list[Step]:
+    """Check steps that came from outside.
+
+    Args:
+        raw: what JSON gave.
+        num_rows: n of the store.
+
+    Raises:
+        BadStep: it is no list of steps, a row or name cannot be, ...
+    """
+    if not isinstance(raw, list) or not raw or len(raw) > MOST_STEPS:
+        raise BadStep(f"an action is a list of 1 to {MOST_STEPS} steps")
+    return [_step(one, num_rows) for one in raw]
+
+
+def _step(raw: object, num_rows: int) -> Step:
+    if not isinstance(raw, dict) or not isinstance(raw.get("do"), str) or raw["do"] not in _KEYS:
+        raise BadStep(f"a step is an object whose `do` is one of {', '.join(_KEYS)}")
+    do = raw["do"]
+    if set(raw) != _KEYS[do]:
+        raise BadStep(f"a step {do!r} has the keys {', '.join(sorted(_KEYS[do]))}")
+    rows: tuple[int, ...] = ()
+    if "rows" in raw:
+        listed = raw["rows"]
+        if not isinstance(listed, list) or not listed or not all(type(row) is int for row in listed):
+            raise BadStep("rows is a list of whole numbers, at least one")
+        if min(listed) < 0 or max(listed) >= num_rows:
+            raise BadStep(f"rows are from 0 to {num_rows - 1}")
+        rows = tuple(dict.fromkeys(listed))
+    group = raw.get("group", -1)
+    if type(group) is not int or not -1 <= group <= num_rows + MOST_STEPS * num_rows:
+        raise BadStep("group is the number of a group, or -1")
+    value = raw.get("value", True)
+    if type(value) is not bool:
+        raise BadStep("value is true or false")
+    name = raw.get("name")
+    if name is not None or do in ("not", "make"):
+        name = checked_name(name)
+    return Step(do, rows, group, name, value)
+
+
+def checked_name(name: object) -> str:
+    """Return a name of a class without spaces around it.
+
+    Raises:
+        BadStep: it is empty, too long, or holds characters that cannot be shown.
+    """
+    if not isinstance(name, str) or not name.strip():
+        raise BadStep("a name is a text that is not empty")
+    name = name.strip()
+    if len(name) > MOST_LETTERS:
+        raise BadStep(f"a name has at most {MOST_LETTERS} letters, this one has {len(name):,}")
+    if not name.isprintable():
+        raise BadStep("a name holds no line ends and no characters that cannot be shown")
+    return name
+
+
+@dataclass
+class Work:
+    """What is known of n images while they are labeled.
+
+    Attributes:
+        classes: names of the classes, in the order in which they came.
+        hand: (n,) int64 class that the image itself got, -1 = none.
+        rejected: (n,) bool, whether the image is to get no label.
+        groups: (n,) int64 group, -1 = none.
+        group_names: how groups are called until they are named.
+        named: class of each group that was named, -1 = not named.
+        refused: (row, class) of images that are not of a class.
+    """
+
+    classes: list[str]
+    hand: NDArray[np.int64]
+    rejected: NDArray[np.bool_]
+    groups: NDArray[np.int64]
+    group_names: list[str]
+    named: list[int]
+    refused: set[tuple[int, int]] = field(default_factory=set)
+
+    def __len__(self) -> int:
+        """Return n."""
+        return len(self.hand)
+
+    def labels(self) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """Return ((n,) int64 class of each image, -1 = none; (n,) bool, whether it is the name of its group)."""
+        of_group = np.array([*self.named, -1], dtype=np.int64)[self.groups]  # the last for -1
+        for row, label in self.refused:
+            if of_group[row] == label:
+                of_group[row] = -1
+        labels = np.where(self.hand >= 0, self.hand, of_group)
+        labels[self.rejected] = -1
+        return labels, (self.hand < 0) & (labels >= 0)
+
+    def check(self, steps: Sequence[Step]) -> None:
+        """Find out whether steps can be done, before any is.
+
+        Raises:
+            BadStep: a group is not there, or a new one has not the next number.
+        """
+        count = len(self.named)
+        for step in steps:
+            if step.do == "make":
+                if step.group != count:
+                    raise BadStep(f"the next group has number {count}")
+                count += 1
+            elif step.group >= count or (step.do == "name" and step.group < 0):
+                raise BadStep(f"there is no group {step.group}")
+
+    def apply(self, steps: Sequence[Step]) -> list[Step]:
+        """Do steps; return those that take them back, in the order in which they are to be done.
+
+        Raises:
+            BadStep: see ``check``; nothing was done.
+        """
+        self.check(steps)
+        back: list[Step] = []
+        for step in steps:
+            back[:0] = self._apply(step)
+        return back
+
+    def _apply(self, step: Step) -> list[Step]:
+        rows = np.array(step.rows, dtype=np.int64)
+        if step.do == "make":
+            assert step.name is not None
+            self.group_names.append(step.name)
+            self.named.append(-1)
+            return []  # an empty group is not shown
+        if step.do == "name":
+            before = self.named[step.group]
+            self.named[step.group] = self._class(step.name)
+            return [Step("name", group=step.group, name=self._name(before))]
+        if step.do == "label":
+            back = [Step("label", rows=part, name=self._name(old)) for old, part in _parts(rows, self.hand[rows])]
+            self.hand[rows] = self._class(step.name)
+            return back
+        if step.do == "group":
+            back = [Step("group", rows=part, group=old) for old, part in _parts(rows, self.groups[rows])]
+            self.groups[rows] = step.group
+            return back
+        if step.do == "reject":
+            changed = rows[self.rejected[rows] != step.value]
+            self.rejected[changed] = step.value
+            return [Step("reject", rows=tuple(changed.tolist()), value=not step.value)] if len(changed) else []
+        label = self._class(step.name)
+        marks = [row for row in step.rows if ((row, label) in self.refused) != step.value]
+        for row in marks:
+            (self.refused.add if step.value else self.refused.discard)((row, label))
+        return [Step("not", rows=tuple(marks), name=step.name, value=not step.value)] if marks else []
+
+    def _class(self, name: str | None) -> int:
+        if name is None:
+            return -1
+        if name not in self.classes:
+            self.classes.append(name)
+        return self.classes.index(name)
+
+    def _name(self, label: int) -> str | None:
+        return None if label < 0 else self.classes[label]
+
+
+def _parts(rows: NDArray[np.int64], values: NDArray[np.int64]) -> list[tuple[int, tuple[int, ...]]]:
+    """Return (value, rows that have it) for each value."""
+    return [(int(value), tuple(rows[values == value].tolist())) for value in np.unique(values)]
+
+
+def touched(steps: Sequence[Step]) -> tuple[set[int], set[int]]:
+    """Return (rows, groups) that steps change. Moving an image into a group does not change the group."""
+    rows = {row for step in steps for row in step.rows}
+    return rows, {step.group for step in steps if step.do in ("name", "make")}

@@ -1,0 +1,134 @@
+// Where the work is kept: in the browser until it is saved (a file), or on the disk at once (a server).
+const keeper = { log: [], undone: new Set(), seen: 0, client: Math.random().toString(36).slice(2), busy: Promise.resolve() };
+const isServed = data.work.mode === 'server';
+const KEEP_KEY = 'labelkit-work-' + data.work.key;
+
+// An action: shown when it is kept. Says what was done; tells whether it was.
+async function act(kind, steps, words) {
+  if (!steps.length) return false;
+  if (!isServed) keptHere(kind, steps, 0);
+  else if (!await ask('act', { kind, steps })) return false;
+  say(words);
+  refresh();
+  return true;
+}
+
+async function undo() {
+  const last = [...keeper.log].reverse().find((one) => !one.undoes && one.client === keeper.client && !keeper.undone.has(one.round));
+  if (!last) { say('Nothing to take back.'); return; }
+  if (!isServed) keptHere('undo', last.back, last.round);
+  else if (!await ask('undo', { round: last.round })) return;
+  say('Taken back: ' + last.kind + '.');
+  refresh();
+}
+
+function keptHere(kind, steps, undoes) {
+  const round = keeper.log.length + 1;
+  const done = { round, kind, steps, undoes, client: keeper.client, back: apply(steps) };
+  keeper.log.push(done);
+  if (undoes) keeper.undone.add(undoes);
+  keep();
+  return done;
+}
+
+function keep() {
+  const log = keeper.log.map(({ kind, steps, undoes }) => ({ kind, steps, undoes }));
+  // a browser may keep nothing for files, or not as much: the page says so
+  try { localStorage.setItem(KEEP_KEY, JSON.stringify(log)); } catch (error) { warn('This browser keeps nothing of this page: save before you close it.'); }
+}
+
+function restoreKept() {
+  let log = [];
+  try { log = JSON.parse(localStorage.getItem(KEEP_KEY)) || []; } catch (error) { return; }
+  for (const { kind, steps, undoes } of log) keptHere(kind, steps, undoes);
+  if (log.length) say(log.length + ' actions from before are here again.');
+}
+
+function takeIn(actions) {
+  for (const done of actions) {
+    if (done.round <= keeper.seen) continue;
+    apply(done.steps);
+    keeper.log.push(done);
+    if (done.undoes) keeper.undone.add(done.undoes);
+    keeper.seen = done.round;
+  }
+}
+
+// One line of the table: quotes as CSV has them.
+function csvField(text) {
+  return /[",\r\n]/.test(text) ? '"' + text.replaceAll('"', '""') + '"' : text;
+}
+
+function labelsCsv() {
+  const lines = ['path,label,how'];
+  for (let i = 0; i < data.n; i++) {
+    const label = labelOf(i);
+    if (label) lines.push([data.work.paths[i] || data.names[i], label, work.hand[i] ? 'image' : 'group'].map(csvField).join(','));
+  }
+  return lines.join('\n') + '\n';
+}
+
+function save() {
+  const link = element('a', { download: 'labels.csv' });
+  link.href = URL.createObjectURL(new Blob([labelsCsv()], { type: 'text/csv' }));
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 10000);
+  say('labels.csv saved. Take it in with: labelkit label --from labels.csv');
+}
+
+// The server. One question after the other, so that answers come in order; an answer holds all that is new.
+function ask(path, body) {
+  const answer = keeper.busy.then(() => askNow(path, body));
+  keeper.busy = answer.catch(() => null);
+  return answer;
+}
+
+async function askNow(path, body) {
+  let response, told;
+  try {
+    response = await fetch('/api/' + path, { method: 'POST', headers: { ...authorized(), 'Content-Type': 'application/json' }, body: JSON.stringify({ ...body, client: keeper.client, seen: keeper.seen }) });
+    told = await response.json();
+  } catch (error) {
+    warn('The server does not answer: nothing was changed. Start it again, and reload this page.');
+    return false;
+  }
+  if (response.ok) { warn(''); takeIn(told.actions); return true; }
+  if (response.status === 409) return settleConflict(path, body, told);
+  warn(told.problem);
+  return false;
+}
+
+// Nobody wins silently: their change is shown, and the person says which one counts.
+async function settleConflict(path, body, told) {
+  takeIn(told.actions);
+  refresh();
+  if (await askConflict(told)) return askNow(path, body);
+  say('Theirs stays.');
+  return false;
+}
+
+async function changes() {
+  const response = await fetch('/api/changes?since=' + keeper.seen, { headers: authorized() });
+  if (!response.ok) throw new Error((await response.json()).problem);
+  return (await response.json()).actions;
+}
+
+function follow() {
+  keeper.log = data.work.state.log;
+  keeper.seen = data.work.state.round;
+  for (const done of keeper.log) if (done.undoes) keeper.undone.add(done.undoes);
+  setInterval(async () => {
+    if (document.hidden) return;
+    try {
+      await keeper.busy;
+      const news = (await changes()).filter((one) => one.round > keeper.seen);
+      if (!news.length) return;
+      takeIn(news);
+      const others = news.filter((one) => one.client !== keeper.client).length;
+      if (others) say(others + ' changes by somebody else.');
+      refresh();
+    } catch (error) {
+      warn('The server does not answer. What was shown as done is on the disk; start it again, and reload this page.');
+    }
+  }, 2000);
+}
