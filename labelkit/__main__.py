@@ -1,6 +1,26 @@
 """``python -m labelkit`` is ``labelkit``."""
 
-from labelkit.cli.main import run
+# The C module below ``signal``: that one takes longer to load than people take to change their mind.
+import _signal  # type: ignore[import-not-found]  # of CPython itself
+
+if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
+    _signal.signal(_signal.SIGINT, _signal.SIG_DFL)  # Ctrl-C ends the process without a traceback while Python loads
+
+from labelkit.cli.process import end, prepare
+from labelkit.errors import Interrupted
+
+
+def run() -> None:
+    """Be the console script ``labelkit``; the streams come before all that opens files."""
+    prepare()
+    from labelkit.cli.main import main
+
+    try:
+        code = main()
+    except Interrupted as interrupted:  # between two lines of ours
+        code = interrupted.exit_code
+    end(code)
+
 
 if __name__ == "__main__":
     run()

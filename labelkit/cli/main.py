@@ -11,11 +11,9 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from types import FrameType
 from typing import Annotated
 
 import typer
@@ -23,6 +21,7 @@ import typer
 from labelkit import __version__
 from labelkit.cli.console import Output, print_error, use_output, write
 from labelkit.cli.options import HELP_SETTINGS, is_named, listed, new_group, words_below
+from labelkit.cli.process import signals_interrupt
 from labelkit.errors import Interrupted, LabelkitError, ResourceError, resource_error
 from labelkit.stages.commands import COMMANDS as _STAGES
 from labelkit.stages.commands import Command, Group
@@ -48,6 +47,7 @@ EXIT_CODES = {
     5: "disk full, no permission, no such device",
     6: "another run holds the output",
     10: "a limit that was asked for is not kept",
+    129: "the terminal went away (SIGHUP)",
     130: "interrupted (Ctrl-C)",
     143: "terminated (SIGTERM)",
 }
@@ -163,7 +163,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run_app(build: Callable[[], typer.Typer], arguments: Sequence[str]) -> int:
     """Build an app, run it, and turn whatever happens into an exit code."""
-    with use_output(Output()) as output, _signals_interrupt():
+    with use_output(Output()) as output, signals_interrupt():
         try:
             try:
                 build()(args=list(arguments), prog_name=PROGRAM)
@@ -184,14 +184,9 @@ def run_app(build: Callable[[], typer.Typer], arguments: Sequence[str]) -> int:
             known = _as_resource_error(error)
             if known is not None:
                 return _fail(known, output)
-            traceback.print_exc()
+            write(traceback.format_exc(), sys.stderr)
             print_error(f"this is a bug in labelkit {__version__}; please report it with the lines above")
             return 1
-
-
-def run() -> None:
-    """Be the console script ``labelkit``."""
-    sys.exit(main())
 
 
 def _print_version(shown: bool) -> None:
@@ -210,7 +205,7 @@ def _common(
 
 def _fail(error: LabelkitError, output: Output) -> int:
     if output.verbose:
-        traceback.print_exception(error)
+        write("".join(traceback.format_exception(error)), sys.stderr)
     print_error(str(error))
     return error.exit_code
 
@@ -227,14 +222,8 @@ def _as_resource_error(error: Exception) -> ResourceError | None:
 
 
 def _after_interrupt(interrupted: Interrupted) -> None:
-    if interrupted.signum == signal.SIGPIPE:
-        # The reader is gone; Python would complain when it flushes stdout at exit.
-        try:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        except (OSError, ValueError):  # stdout is no real file, as under test
-            return
-        return
-    print_error(f"stopped by {signal.Signals(interrupted.signum).name}")
+    if interrupted.signum != signal.SIGPIPE:  # the reader that went away wants no words
+        print_error(f"stopped by {signal.Signals(interrupted.signum).name}")
 
 
 def _code_number(code: object) -> int:
@@ -242,27 +231,3 @@ def _code_number(code: object) -> int:
         return code or 0
     print_error(str(code))  # a library's sys.exit("reason")
     return 1
-
-
-@contextmanager
-def _signals_interrupt() -> Iterator[None]:
-    """Let SIGINT and SIGTERM raise :class:`Interrupted` in this process."""
-    process = os.getpid()
-
-    def interrupt(signum: int, frame: FrameType | None) -> None:
-        if os.getpid() != process:  # a forked data-loading process dies as it would without us
-            signal.signal(signum, signal.SIG_DFL)
-            os.kill(os.getpid(), signum)
-            return
-        raise Interrupted(signum)
-
-    try:
-        before = {signum: signal.signal(signum, interrupt) for signum in (signal.SIGINT, signal.SIGTERM)}
-    except ValueError:  # not in the main thread: signals are somebody else's
-        yield
-        return
-    try:
-        yield
-    finally:
-        for signum, handler in before.items():
-            signal.signal(signum, handler)

@@ -13,7 +13,7 @@ class SignalWatch:
     """Remembers signals until the training looks.
 
     Attributes:
-        stop: SIGINT or SIGTERM, if one came: stop after the running step.
+        stop: SIGINT, SIGTERM or SIGHUP, if one came: stop after the running step.
         checkpoint: SIGUSR1 came: write a checkpoint.
     """
 
@@ -32,6 +32,8 @@ class SignalWatch:
             self.checkpoint = True
 
         wanted: dict[int, Any] = {signal.SIGINT: stop, signal.SIGTERM: stop}
+        if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+            wanted[signal.SIGHUP] = stop
         if hasattr(signal, "SIGUSR1"):
             wanted[signal.SIGUSR1] = checkpoint
         try:

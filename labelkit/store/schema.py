@@ -139,6 +139,7 @@ Run folder, ``NAME.h5.run/``, while a store is being made; gone once the store h
                      format labelkit.part, followed by the 32 bytes of its SHA-256, so that damage is
                      found before HDF5 reads it. Datasets as in a store, ``skipped/rows`` (m,) int64
                      instead of ``skipped/sample_ids``; attributes ``part`` and ``plan_digest``
+    parts/000042.begun  the rows of a part so far, a few seconds old at most; gone once the part is there
     lock             held by the one process that publishes
     publish-*.tmp    the store being assembled
 

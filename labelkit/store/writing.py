@@ -166,6 +166,22 @@ class EmbeddingRun:
         datasets["skipped/reasons"] = strings(reasons[row][:_REASON_CHARACTERS] for row in sorted(reasons))
         self._parts.commit(part, datasets)
 
+    def keep_begun(self, part: int, columns: Mapping[str, NDArray[Any]]) -> None:
+        """Keep what is made of a part that is not done; what it holds is for the caller to know.
+
+        Raises:
+            ResourceError: the disk is full, ...
+        """
+        self._parts.keep(part, columns)
+
+    def begun(self, part: int) -> dict[str, NDArray[Any]] | None:
+        """Return what was kept of a part, ``None`` if there is nothing that can be used.
+
+        Raises:
+            ResourceError: it cannot be read.
+        """
+        return self._parts.kept(part)
+
     def publish(self, max_bad: float = 0.01) -> Path:
         """Put the parts together; the store appears complete under its name, and the run folder goes.
 

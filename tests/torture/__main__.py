@@ -21,6 +21,8 @@ ROWS = {
     "f": "weights",
     "g": "images",
     "h": "listings",
+    "i": "inputs",
+    "j": "stops",
 }
 
 

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import signal
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -21,10 +17,11 @@ from labelkit.data.eval_loader import EvalLoader
 from labelkit.data.registry import load_dataset
 from labelkit.data.views.spec import Normalize
 from labelkit.engine.devices import Runtime
-from labelkit.errors import ConfigError, DivergenceError, Interrupted
+from labelkit.errors import ConfigError, DivergenceError
 from labelkit.models.inference import InferenceNetwork
 from labelkit.stages.embed.computing import Computing, choose_computing, color_channels, onnx_network
 from labelkit.stages.embed.dry_run import describe_plan
+from labelkit.stages.embed.journal import Journal
 from labelkit.stages.embed.memory import check_embed_memory
 from labelkit.stages.embed.patches import PatchCollector, patch_shape, patch_summary, plan_patches
 from labelkit.stages.embed.quick import OnnxNetwork
@@ -136,11 +133,9 @@ def _embed_pending(work: _Work) -> int:
     embedded = 0
     if parts:
         total = sum(end - start for start, end in ranges.values())
-        with current_progress().task("embed", total=total) as task, _stop_between_batches() as stop:
+        with current_progress().task("embed", total=total) as task:
             for k in parts:
-                if stop:  # a part whose rows are all copied has no batch to stop at
-                    raise Interrupted(stop[0])
-                embedded += _embed_part(work, k, k in rows_missing, k in patches_missing, task, stop)
+                embedded += _embed_part(work, k, k in rows_missing, k in patches_missing, task)
     return embedded
 
 
@@ -364,7 +359,7 @@ def _plan(
     )
 
 
-def _embed_part(work: _Work, k: int, with_rows: bool, with_patches: bool, task: Task, stop: list[int]) -> int:
+def _embed_part(work: _Work, k: int, with_rows: bool, with_patches: bool, task: Task) -> int:
     """Make a part: embed its images, but copy rows that other stores have; return how many were embedded.
 
     The images that are left are batched anew within the part, so that its bytes follow from the plan alone.
@@ -381,7 +376,7 @@ def _embed_part(work: _Work, k: int, with_rows: bool, with_patches: bool, task: 
         is_copied = run.plan.reused[start:end, 0] >= 0
         rows, copied = rows[~is_copied], rows[is_copied]
         task.advance(len(copied))
-    columns, skipped = _embed_rows(work, rows, collector, task, stop)
+    columns, skipped = _embed_rows(work, k, rows, collector, task)
     if not with_rows:
         return len(rows)
     if len(copied):
@@ -397,9 +392,12 @@ def _embed_part(work: _Work, k: int, with_rows: bool, with_patches: bool, task: 
 
 
 def _embed_rows(
-    work: _Work, rows: NDArray[np.int64], collector: PatchCollector | None, task: Task, stop: list[int]
+    work: _Work, part: int, rows: NDArray[np.int64], collector: PatchCollector | None, task: Task
 ) -> tuple[dict[str, NDArray[Any]], list[tuple[int, str]]]:
-    """Embed some rows of the data set; return columns of those that can be read, and the others with reasons."""
+    """Embed some rows of a part; return columns of those that can be read, and the others with reasons.
+
+    What is there is kept every few seconds, and found again when the same command is given after a kill.
+    """
     runtime, config, network, order = work.runtime, work.config, work.network, work.order
     spec, plan = network.input_spec, work.run.plan
     found: dict[str, list[NDArray[Any]]] = {
@@ -409,7 +407,10 @@ def _embed_rows(
         "image_sizes": [np.zeros((0, 2), dtype=np.uint32)],
         **{name: [np.zeros((0, width), dtype=np.float32)] for name, width in (plan.extras or {}).items()},
     }
-    skipped: list[tuple[int, str]] = []
+    journal = Journal(work.run, work.patches, part, collector)
+    done, skipped = journal.restore(found, rows)
+    task.advance(done)
+    rows = rows[done:]
     loader = EvalLoader(
         work.dataset,
         work.model.view,
@@ -423,8 +424,6 @@ def _embed_rows(
         fast_decode=config.fast_decode,
     )
     for batch in loader if len(rows) else ():
-        if stop:
-            raise Interrupted(stop[0])
         with torch.inference_mode(), runtime.autocast():
             if work.quick is not None:
                 features, maps = torch.from_numpy(work.quick.embed(batch.images.contiguous().numpy())), None
@@ -454,23 +453,6 @@ def _embed_rows(
         if collector is not None and maps is not None:
             collector.add(batch, keep, maps, config.dataset)
         task.advance(len(batch.rows))
+        done += len(batch.rows)
+        journal.keep(done, found, skipped)
     return {name: np.concatenate(pieces) for name, pieces in found.items()}, skipped
-
-
-@contextmanager
-def _stop_between_batches() -> Iterator[list[int]]:
-    """Turn SIGINT and SIGTERM into a note that is read between batches."""
-    noted: list[int] = []
-
-    def note(number: int, frame: FrameType | None) -> None:
-        noted.append(number)
-
-    try:
-        before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
-    except ValueError:  # not the main thread: whoever runs us there owns the signals
-        before = {}
-    try:
-        yield noted
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -1,0 +1,124 @@
+"""Closed and broken streams; signals at any moment of any command: the right exit code, soon, and no traceback."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from torture_tally import FULL_SECONDS, Tally, sized
+
+ROW = "j  closed, full and broken streams; SIGTERM, SIGINT, SIGHUP at five moments of twelve commands"
+
+LINES = ("--help", "list methods", "version", "export --help", "status --index no.h5", "nosuch", "list datasets --json")
+STREAMS = (">&-", "2>&-", "<&-", ">&- 2>&- <&-", "2>/dev/full", "| true")
+SECONDS = 2.0
+# a machine that does other things; a command that writes a checkpoint first
+SPARE = float(os.environ.get("TORTURE_SPARE_SECONDS", "4"))
+ENVIRONMENT = {**os.environ, "TQDM_DISABLE": "1", "LABELKIT_ONNX": "0"}
+PYTHON = [sys.executable, "-m", "labelkit"]
+
+
+@sized(sample=4, full=1_000)
+def test_streams_change_no_exit_code(tmp_path: Path, tally: Tally, count: int) -> None:
+    tries = [(line, stream) for stream in STREAMS for line in LINES]
+    for line, stream in tries[:: -(-len(tries) // count)]:
+        with tally.attempt(f"{line} {stream}"):
+            whole = subprocess.run([*PYTHON, *line.split()], cwd=tmp_path, capture_output=True, check=False)
+            command = f"{sys.executable} -m labelkit {line} {stream}; exit ${{PIPESTATUS[0]}}"
+            done = subprocess.run(["bash", "-c", command], cwd=tmp_path, capture_output=True, check=False)
+            broken = stream == "| true" and whole.stdout
+            assert done.returncode == (141 if broken else whole.returncode)
+            assert b"Traceback" not in done.stderr
+
+
+VIT = ("--backbone", "vit_small_patch16_224", "--random-weights")
+STORE = ("--index", "big.h5")
+COMMANDS: dict[str, tuple[str, ...]] = {
+    "embed": ("embed", "--dataset", "photos", *VIT, "--out", "e.h5"),
+    "embed --dense": ("embed", "--dataset", "photos", *VIT, "--dense", "--out", "d.h5"),
+    "train": (
+        *("train", "simgcd", "--dataset", "photos", *VIT, "--label-split", "gcd"),
+        *("--epochs", "9", "--batch-size", "8", "--out", "run"),
+    ),
+    "cluster k-means": ("cluster", "k-means", *STORE, "--num-clusters", "400", "--num-inits", "20"),
+    "cluster sinkhorn": ("cluster", "sinkhorn", *STORE, "--num-clusters", "400"),
+    "cluster ss-kmeans": ("cluster", "ss-kmeans", *STORE, "--num-clusters", "200"),
+    "discover categories": ("discover", "categories", *STORE, "--max-classes", "60"),
+    "evaluate retrieval": ("evaluate", "retrieval", *STORE),
+    "retrieve": ("retrieve", *STORE, "--query-rows", "0", "--search", "hnsw"),
+    "match": ("match", "--index", "p.h5", "--num-clusters", "4", "--out", "m.h5"),
+    "prototypes": ("prototypes", "--num-classes", "400", "--embed-dim", "64", "--out", "q.h5"),
+    "report": ("report", *STORE, "--out", "r.html"),
+}
+MOMENTS = (0.05, 0.6, 3.0, 6.0, 12.0)
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Photos, their store, and a store of 60,000 rows."""
+    root = tmp_path_factory.mktemp("place")
+    chance = np.random.default_rng(0)
+    for name in ("ant", "bee", "cat", "dog"):
+        (root / "photos" / name).mkdir(parents=True)
+        for i in range(60):
+            values = chance.integers(0, 256, (96, 96, 3), dtype=np.uint8)
+            Image.fromarray(values).save(root / "photos" / name / f"{i:02d}.png")
+    n = 60_000
+    centers = 8 * chance.normal(size=(200, 64))
+    rows = (centers[chance.integers(0, 200, n)] + chance.normal(size=(n, 64))).astype(np.float32)
+    np.save(root / "x.npy", rows)
+    lines = [f"r{i}.png,{f'c{i % 20}' if i % 10 == 0 else ''}" for i in range(n)]
+    (root / "ids.csv").write_text("path,label\n" + "\n".join(lines) + "\n")
+    for words in (
+        ("import", "--source", "x.npy", "--ids", "ids.csv", "--out", "big.h5"),
+        ("embed", "--dataset", "photos", "--backbone", "pixels", "--out", "p.h5"),
+    ):
+        subprocess.run([*PYTHON, *words, "-q"], cwd=root, check=True, env=ENVIRONMENT)
+    return root
+
+
+def _stop(place: Path, words: tuple[str, ...], number: signal.Signals, after: float) -> tuple[int, float, str] | None:
+    """Start a command and stop it; ``None``: it had ended before."""
+    with (place / "err").open("wb") as err:
+        process = subprocess.Popen(
+            [*PYTHON, *words, "--overwrite"], cwd=place, env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=err
+        )
+        try:
+            process.wait(after)
+        except subprocess.TimeoutExpired:
+            process.send_signal(number)
+            began = time.monotonic()
+            code = process.wait(120)
+            return code, time.monotonic() - began, (place / "err").read_text()
+    return None
+
+
+@pytest.mark.torture
+@pytest.mark.timeout(FULL_SECONDS)
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_signal_is_answered_soon(
+    place: Path, tally: Tally, name: str, record_property: pytest.RecordProperty
+) -> None:
+    took = []
+    for number in SIGNALS:
+        for after in MOMENTS:
+            with tally.attempt(f"{name}, {number.name} after {after} s"):
+                found = _stop(place, COMMANDS[name], number, after)
+                if found is None:
+                    continue
+                code, seconds, said = found
+                took.append(seconds)
+                # before Python has loaded, the system's own way of ending
+                assert code in (128 + number, -number), said[-500:]
+                assert after <= MOMENTS[0] or "Traceback" not in said
+                assert seconds < SECONDS + SPARE
+    if took:
+        sys.stderr.write(f"{name}: median {np.median(took):.2f} s, largest {max(took):.2f} s of {len(took)}\n")
