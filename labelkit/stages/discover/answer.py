@@ -43,6 +43,9 @@ KNOWN, NEW, UNSURE, GIVEN, LEFT_OUT = range(len(DECISIONS))
 
 _FEW_LABELS = 10
 
+_MOST_NEW = 0.95
+"""Share of the images that groups alone can say to be of new classes."""
+
 
 @dataclass(frozen=True)
 class _Answers:
@@ -54,7 +57,7 @@ class _Answers:
         calibration_rows: (n,) bool, rows whose given label it used.
         recipe: how classes were told apart.
         recipe_scores: share of hidden labels that each recipe named rightly.
-        new_share: of the unlabeled rows, those named by a new group.
+        new_share: of the unlabeled rows, those taken to be of new classes.
         rule: that answers for other images; its shares are of the rows of the grouping.
     """
 
@@ -144,7 +147,7 @@ def _answer(config: DiscoverAnswerConfig, store: EmbeddingStore, grouping: Group
     recipe, scores = choose_recipe(judge, labels, keyed_generator(config.seed, "answer-recipe"))
     groups = grouping.of_rows(labels)
     shares = judge.shares(labels, recipe, *groups)
-    new_share = float((grouping.class_of_group[shares.argmax(axis=1)] < 0)[unlabeled].mean())
+    new_share = _new_share(grouping, shares, unlabeled)
     calibration_rows = np.zeros(len(grouping.rows), dtype=bool)
     evidence: Evidence | None
     if config.calibration_labels is not None:
@@ -174,6 +177,17 @@ def _answer(config: DiscoverAnswerConfig, store: EmbeddingStore, grouping: Group
     rule = judge.rule(labels, recipe, groups[0], grouping.class_of_group, shares)
     rule = replace(rule, unit_rows=grouping.unit_rows, temperatures=temperatures)
     return _Answers(found, calibration, calibration_rows, recipe, scores, new_share, rule)
+
+
+def _new_share(grouping: Grouping, shares: NDArray[np.float64], unlabeled: NDArray[np.bool_]) -> float:
+    """Share of the unlabeled rows taken to be of new classes.
+
+    That of the rows named by a new group, or what the new groups would have if all were equally large, if that is more:
+    which images are called known by mistake is not known, but that there are some shows in the groups.
+    """
+    is_new = grouping.class_of_group < 0
+    named = float(is_new[shares.argmax(axis=1)][unlabeled].mean())
+    return max(named, min(_MOST_NEW, float(is_new.mean()) * len(unlabeled) / int(unlabeled.sum())))
 
 
 def _write(

@@ -29,8 +29,10 @@ from labelkit.stages.discover.held_out import Evidence
 
 #: Answers of a kind that a temperature of its own needs.
 _FEWEST_ROWS: Final = 10
-#: Standard errors that temperatures are set to the cautious side.
+#: Standard errors that temperatures are set to the cautious side. With new groups, where less is known: the upper end
+#: of nine of ten.
 _CAUTION: Final = 0.5
+_CAUTION_WITH_NEW: Final = 1.28
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,8 @@ def calibrate(evidence: Evidence, coverage: float | None) -> Calibration:
         DatasetError: a coverage is asked for, and no label of a known class is among the evidence.
     """
     scores, named, correct, weights = evidence.scores, evidence.named, evidence.correct, evidence.weights
-    both = fit_temperature(scores, named, correct, weights=weights, caution=_CAUTION)
+    caution = _CAUTION_WITH_NEW if evidence.named_new.any() or (evidence.own < 0).any() else _CAUTION
+    both = fit_temperature(scores, named, correct, weights=weights, caution=caution)
     temperatures = []
     for kind in (~evidence.named_new, evidence.named_new):
         enough = kind.sum() >= _FEWEST_ROWS and weights[kind].any()
@@ -62,7 +65,7 @@ def calibrate(evidence: Evidence, coverage: float | None) -> Calibration:
             temperatures.append(both)
             continue
         temperatures.append(
-            fit_temperature(scores[kind], named[kind], correct[kind], weights=weights[kind], caution=_CAUTION)
+            fit_temperature(scores[kind], named[kind], correct[kind], weights=weights[kind], caution=caution)
         )
     known, new = temperatures
     before = reliability(named_probability(scores, named, 1.0).confidence, correct, weights=weights)

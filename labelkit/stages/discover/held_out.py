@@ -11,6 +11,12 @@ errors have opposite signs: by one-to-one matching of all of them, in which a ro
 rows alone. A row gets the mean of both verdicts. On digits with 20 to 100 labels the mean over rows came within 0.05
 of the true accuracy, where the first was too high by up to 0.08 and the second too low by as much.
 
+Three things make labels that are hidden look easier than classes that nobody has named, and are set right:
+    - a class fights for its group with all classes without labels, of which only those hidden are seen. Where its rows
+      can be less than half of their group, by its labels in it and the mean size of a group, a verdict counts less.
+    - while classes are hidden, fewer known ones are there to be taken for: rows called known weigh more by that.
+    - images called known by mistake are missing from the share that is named new: see ``hidden_label_evidence``.
+
 What is held out from what: hidden labels are held out from classifier, groups and spreading, but not from the network
 that made the features if that was trained with them, and not from the number of groups, which stays as it is.
 """
@@ -91,8 +97,8 @@ class Evidence:
         scores: (m, k) float64, logarithms of the shares.
         named: (m,) int64, the group named.
         named_new: (m,) whether that is a new one.
-        correct: (m,) float64, 1 = the class was named, or the new group is the one of the row's class, 0 = not,
-            0.5 = the two judges of new groups differ.
+        correct: (m,) float64 in [0, 1], 1 = the class was named, or the new group is the one of the row's class, 0 =
+            not; between: the two judges of new groups differ, or the class may be a small part of its group.
         own: (m,) int64, the group of the row's class; -1 for a class without labels.
         weights: (m,) float64, sum to ``num_labels``.
         num_labels: distinct labels behind the rows.
@@ -122,36 +128,53 @@ class _Collector:
     correct: list[NDArray[np.float64]]
     own: list[NDArray[np.int64]]
     sources: list[NDArray[np.int64]]
+    weights: list[NDArray[np.float64]]
 
     def add(
         self,
-        scores: NDArray[np.float64],
-        named: NDArray[np.int64],
+        shares: NDArray[np.float64],
+        rows: NDArray[np.int64],
         class_of_group: NDArray[np.int64],
         classes: NDArray[np.int64],
-        sources: NDArray[np.int64],
+        num_known: int,
     ) -> None:
-        """Judge rows of the classes given; ``sources`` tells which label each row stands for."""
+        """Judge rows, which are of the classes given.
+
+        Args:
+            shares: (n, k) of all rows.
+            rows: (m,) that are judged.
+            class_of_group: (k,) class of each group, -1 = new.
+            classes: (m,) of the rows.
+            num_known: classes that have labels when none is hidden.
+        """
+        everywhere = shares.argmax(axis=1)
+        scores, named = log_shares(shares[rows]), everywhere[rows]
         group_of_class = {int(label): group for group, label in enumerate(class_of_group) if label >= 0}
         own = np.array([group_of_class.get(int(label), -1) for label in classes], dtype=np.int64)
         verdict = (named == own).astype(np.float64)
         new = own < 0
         if new.any():
-            verdict[new] = _judge_new(np.where(class_of_group[named[new]] < 0, named[new], -1), classes[new])
+            groups = np.where(class_of_group[named[new]] < 0, named[new], -1)
+            sizes = np.bincount(everywhere, minlength=len(class_of_group))
+            verdict[new] = _judge_new(groups, classes[new]) * _may_own(groups, classes[new], sizes)
         self.scores.append(scores)
         self.named.append(named)
         self.named_new.append(class_of_group[named] < 0)
         self.correct.append(verdict)
         self.own.append(own)
-        self.sources.append(sources)
+        self.sources.append(rows)
+        taken = new & (class_of_group[named] >= 0)
+        self.weights.append(np.where(taken, num_known / max(len(group_of_class), 1), 1.0))
 
     def finish(self, new_share: float) -> Evidence:
         """Return all rows; those of new classes together weigh ``new_share``."""
         own, sources = np.concatenate(self.own), np.concatenate(self.sources)
+        weights = np.concatenate(self.weights)
         new = own < 0
         num_labels = len(np.unique(sources))
         share = new_share if new.any() and not new.all() else float(new.all())
-        weights = np.where(new, share / max(int(new.sum()), 1), (1 - share) / max(int((~new).sum()), 1)) * num_labels
+        for kind, amount in ((new, share), (~new, 1 - share)):
+            weights[kind] *= amount * num_labels / max(float(weights[kind].sum()), 1.0)
         correct, named_new = np.concatenate(self.correct), np.concatenate(self.named_new)
         return Evidence(
             np.concatenate(self.scores), np.concatenate(self.named), named_new, correct, own, weights, num_labels
@@ -168,6 +191,27 @@ def _judge_new(group_ids: NDArray[np.int64], classes: NDArray[np.int64]) -> NDAr
         by_others = verdict[inside]
         verdict[inside] = np.where(np.isnan(by_others), by_matching, (by_matching + by_others) / 2)
     return verdict
+
+
+def _may_own(
+    group_ids: NDArray[np.int64], classes: NDArray[np.int64], group_sizes: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """How likely no unseen class has more rows in the group of a row than its own, (m,) in [0, 1].
+
+    The rows of the class in the group are reckoned from the part of its labels there, as if it were as large as a group
+    is in the mean. Twice their share of the group, at most 1: with less than half, another class can have more.
+
+    Args:
+        group_ids: (m,), -1 = in no new group.
+        classes: (m,) of the same rows.
+        group_sizes: (k,) rows of each group.
+    """
+    likely = np.ones(len(group_ids))
+    for place in np.flatnonzero(group_ids >= 0):
+        own = classes == classes[place]
+        there = np.mean(group_ids[own] == group_ids[place]) * group_sizes.mean()
+        likely[place] = min(1.0, 2 * there / group_sizes[group_ids[place]])
+    return likely
 
 
 def hidden_label_evidence(
@@ -206,7 +250,7 @@ def hidden_label_evidence(
     if not (counts > 1).any():
         return None
     turn = keyed_generator(seed, "calibration-classes").permutation(classes)
-    collector = _Collector([], [], [], [], [], [])
+    collector = _Collector([], [], [], [], [], [], [])
     rows_of_groups = _on_main_directions(judge.features) if grouping.has_new else judge.features
     with current_progress().task("rounds with hidden labels", total=num_rounds) as task:
         for number in range(num_rounds):
@@ -217,8 +261,7 @@ def hidden_label_evidence(
             group_ids, class_of_group = _groups_without(rows_of_groups, grouping, kept, generator)
             shares = judge.shares(kept, recipe, group_ids, class_of_group)
             rows = np.flatnonzero(tested)
-            scores = log_shares(shares[rows])
-            collector.add(scores, scores.argmax(axis=1), class_of_group, labels[rows], rows)
+            collector.add(shares, rows, class_of_group, labels[rows], len(classes))
             task.advance(1)
     return collector.finish(new_share)
 
@@ -285,7 +328,6 @@ def given_label_evidence(grouping: Grouping, shares: NDArray[np.float64], labels
         The evidence, every row with weight 1.
     """
     rows = np.flatnonzero(labels >= 0)
-    scores = log_shares(shares[rows])
-    collector = _Collector([], [], [], [], [], [])
-    collector.add(scores, scores.argmax(axis=1), grouping.class_of_group, labels[rows], rows)
+    collector = _Collector([], [], [], [], [], [], [])
+    collector.add(shares, rows, grouping.class_of_group, labels[rows], int((grouping.class_of_group >= 0).sum()))
     return collector.finish(float((collector.own[0] < 0).mean()))

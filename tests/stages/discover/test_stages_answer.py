@@ -19,7 +19,13 @@ from labelkit.stages.discover.answer import _csv_text, answer_images
 from labelkit.stages.discover.categories import discover_categories, discover_head
 from labelkit.stages.discover.classify import DEFAULT, RowJudge
 from labelkit.stages.discover.confidence import Confidences
-from labelkit.stages.discover.held_out import Evidence, Grouping, given_label_evidence, hidden_label_evidence
+from labelkit.stages.discover.held_out import (
+    Evidence,
+    Grouping,
+    _judge_new,
+    given_label_evidence,
+    hidden_label_evidence,
+)
 from labelkit.stages.discover.made_groups import GroupingRule
 from labelkit.stages.evaluate.answers import evaluate_answer
 from labelkit.stages.group.cluster import cluster_store
@@ -218,6 +224,36 @@ def test_given_labels_judge_the_grouping_itself() -> None:
     assert found.weights.tolist() == pytest.approx([1] * 6)
 
 
+def test_class_that_may_be_a_small_part_of_its_group_counts_less() -> None:
+    # 2 of 4 labels of class 7 are in the large group 1: perhaps 10 of its 40 rows, if classes have 20 rows each
+    features = np.arange(60.0)[:, None]
+    grouping = grouping_of(features, [0] * 15 + [1] * 40 + [2] * 5, [0, -1, -1])
+    labels = np.full(60, -1)
+    labels[[0, 15, 16, 55, 56]] = [0, 7, 7, 7, 7]
+
+    found = given_label_evidence(grouping, np.eye(3)[grouping.group_ids], labels)
+
+    verdicts = _judge_new(np.array([1, 1, 2, 2]), np.full(4, 7))
+    assert verdicts.max() == 0.5
+    assert found.correct.tolist() == pytest.approx([1, *(verdicts * [0.5, 0.5, 1, 1])])
+
+
+def test_rows_called_known_weigh_more_by_the_classes_that_were_hidden(rng: np.random.Generator) -> None:
+    # class 2 lies on class 0: hidden whole, its rows are called known
+    features = np.eye(3)[[0, 1, 0, 2]].repeat(15, axis=0) + rng.normal(0, 0.05, (60, 3))
+    labels = np.where(np.arange(60) < 45, np.where(np.arange(60) % 15 < 5, np.arange(60) // 15, -1), -1)
+    grouping = grouping_of(features, [i // 15 for i in range(60)], [0, 1, 2, -1])
+
+    found = evidence_of(grouping, labels, new_share=0.5, share=0.4, num_rounds=6)
+
+    assert found is not None
+    new = found.own < 0
+    kinds = [found.weights[new & (found.named_new == kind)] for kind in (False, True)]
+    assert all(len(np.unique(kind.round(9))) == 1 for kind in kinds)
+    # two of three classes are left in each round
+    assert kinds[0][0] == pytest.approx(1.5 * kinds[1][0])
+
+
 def test_given_labels_are_used_instead_of_those_of_the_store(build: Build, tmp_path: Path) -> None:
     store = build()
     path = tmp_path / "checked.csv"
@@ -267,7 +303,7 @@ def test_head_is_answered_through_the_features_and_says_that_its_network_saw_the
 
 def test_clustering_scores_leave_answers_out_unless_they_are_named(labelkit: Any, build: Build) -> None:
     store = build()
-    answer(store)
+    answer(store, min_confidence=0.5)
     words = ("evaluate", "clustering", "--index", store.path, "--json")
     assert [score["result"] for score in labelkit(*words).json["scores"]] == ["ss-kmeans"]
     assert [score["result"] for score in labelkit(*words, "--results", "answer").json["scores"]] == ["answer"]
