@@ -22,7 +22,7 @@ from PIL import Image
 from torture_processes import Worker
 from torture_tally import FULL_SECONDS, Tally, tree
 
-ROW = "a  kill -9 of embed, train, cluster, discover, evaluate at random moments"
+ROW = "a  kill -9 of embed, train, cluster, discover, evaluate, start at random moments"
 
 KILLED = -9
 # of each output, before it is left to end
@@ -40,6 +40,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "discover snowball": ("discover", "snowball", *STORE, "--labels", "few.csv", "--per-class", "2"),
     "discover lmcs": ("discover", "lmcs", *STORE, "--labels", "few.csv", "--per-class", "2"),
     "evaluate": ("evaluate", "clustering", *STORE, "--result", "scores"),
+    "start": ("start", "{photos}", "--backbone", "pixels", "--labels", "few.csv", "--out", "made"),
 }
 
 
@@ -144,7 +145,7 @@ def _final(folder: Path) -> dict[str, Any]:
         path = Path(name)
         if name == "log" or path.name in (".lock", "lock") or path.name.startswith(".tmp-"):
             continue
-        is_text = name.startswith("run/") and path.suffix in (".json", ".jsonl")
+        is_text = name.startswith(("run/", "made/")) and path.suffix in (".json", ".jsonl")
         found[name] = [_without_times(json.loads(line)) for line in data.splitlines()] if is_text else data
     return found
 
