@@ -85,6 +85,9 @@ def start(config: StartConfig) -> SimpleResult:
     if config.num_classes is not None and config.num_classes < len(set(labels.values())):
         problem = f"{config.num_classes} is fewer than the {len(set(labels.values()))} classes that have labels"
         raise ConfigError("--num-classes", problem, "Choose more, or leave it out.")
+    if len(labels) == len(dataset) and len(set(labels.values())) == 1:
+        problem = f"all {len(dataset)} photos have the label {labels[0]!r}: nothing tells classes apart"
+        raise DatasetError(str(config.photos), problem, "Leave labels out, or add other photos.")
     listing = _listing(dataset)
     this = _round(config, record, folder, listing, labels, len(dataset))
     steps = _steps(config, this)
@@ -211,7 +214,9 @@ def _steps(config: StartConfig, this: _Round) -> dict[str, StageConfig]:
     if this.before is not None:
         earlier = {"previous": old_store, "previous_result": this.before["groups"]}
     named = {"index": this.store, "result": groups, "overwrite": True, "levels": 2, **earlier, **shared}
-    steps["groups"] = DiscoverCategoriesConfig(labels=given, num_classes=config.num_classes, **named)
+    # where all photos have a label, the classes are known
+    known = len(set(this.labels.values())) if len(this.labels) == this.num_photos else None
+    steps["groups"] = DiscoverCategoriesConfig(labels=given, num_classes=config.num_classes or known, **named)
     if answer is not None:
         steps["answer"] = DiscoverAnswerConfig(
             index=this.store,

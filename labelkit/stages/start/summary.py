@@ -134,6 +134,8 @@ def _classes_sentence(config: StartConfig, groups: Mapping[str, Any], rows: Sequ
     used = len({row[1] for row in rows})
     if config.num_classes is not None:
         return f"{len(rows)} photos in {used} groups, as many as you asked for."
+    if all(row[2] == "given" for row in rows):
+        return f"{len(rows)} photos in {used} classes, as you labeled them."
     low, high = groups["interval"]
     more = ", or larger if you labeled the most frequent classes" if any(row[2] == "given" for row in rows) else ""
     return f"{len(rows)} photos in {used} classes; the true number is likely between {low} and {high}{more}."

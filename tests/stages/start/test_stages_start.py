@@ -199,7 +199,8 @@ def test_all_photos_labeled_leaves_nothing_to_answer(photos: Path, tmp_path: Pat
 
     told = run(photos, labels=known)
 
-    assert "nothing is left to answer" in " ".join(told["sentences"])  # type: ignore[arg-type]
+    said = " ".join(told["sentences"])  # type: ignore[arg-type]
+    assert "30 photos in 3 classes, as you labeled them. Every photo has a label already: nothing is left" in said
     assert {row["kind"] for row in table(tmp_path / "photos-labeled").values()} == {"given"}
 
 
@@ -222,6 +223,7 @@ def test_one_label_a_class_is_grouped_and_said(photos: Path, tmp_path: Path) -> 
         (["photos", "--out", "photos/inside"], 2, "lies among the photos"),
         (["photos", "--out", "known.csv"], 2, "is a file"),
         (["photos", "--labels", "three.csv", "--num-classes", "2"], 2, "fewer than the 3 classes"),
+        (["photos", "--labels", "same.csv"], 3, "all 30 photos have the label 'thing'"),
     ],
 )
 def test_bad_input_is_one_error_before_any_work(
@@ -239,6 +241,8 @@ def test_bad_input_is_one_error_before_any_work(
     add_photos(tmp_path / "single", range(1), seed=0)
     write_labels(tmp_path / "known.csv", [0])
     write_labels(tmp_path / "three.csv", [0, 1, 2])
+    same = [f"{path.name},thing\n" for path in sorted(photos.iterdir())]
+    (tmp_path / "same.csv").write_text("path,label\n" + "".join(same))
     (tmp_path / "strangers.csv").write_text("path,label\nx.png,red\ny.png,red\n")
 
     assert main(["start", *words, "--backbone", "pixels"]) == code
