@@ -13,10 +13,12 @@ from PIL import Image
 from labelkit.config.labeling import LabelConfig
 from labelkit.data.datasets import ImageDataset
 from labelkit.errors import DatasetError, output_exists
+from labelkit.stages.label.actions import Work, labels_to_learn
 from labelkit.stages.label.rounds import added_labels, beginning
-from labelkit.stages.label.session import Session, continued, is_session
+from labelkit.stages.label.session import Done, Session, continued, is_session
 from labelkit.stages.pictures.files import indexed_images
 from labelkit.stages.progress import current_progress
+from labelkit.stages.read.given_labels import GivenLabels
 from labelkit.stages.report.groups import Grouping, choose_result, describe_groups, find_results
 from labelkit.stages.report.images import ShownImages, choose_images
 from labelkit.stages.report.page import column
@@ -54,13 +56,16 @@ class Browsed:
 
     def data(self, session: Session) -> dict[str, Any]:
         """Return what the script of the page reads, in the form of a report."""
-        n, work = self.store.n, session.work
+        n = self.store.n
+        work, log, last_round = session.snapshot()
         grouping = self.grouping
         nothing = np.full(n, -1)
         sizes = np.asarray(self.store.image_sizes, dtype=np.float64)
         scale = np.minimum(1.0, THUMBNAIL / np.maximum(sizes.max(axis=1, initial=1), 1))[:, None]
         choices = likely_groups(self.images.features, work.groups, len(work.group_names))
-        start = start_work(self.store, self.images, grouping, session.given(), choices, seed=0)
+        start = start_work(
+            self.store, self.images, grouping, _learned(work, self.images, session.name), choices, seed=0
+        )
         return {
             "n": n,
             "names": self.images.names,
@@ -74,7 +79,7 @@ class Browsed:
             "side": THUMBNAIL,
             "tilesPerSheet": 1,
             "tilesPerRow": COLUMNS,
-            "work": {**work_data(start), "mode": "server", "state": _state(session), "note": self.note},
+            "work": {**work_data(start), "mode": "server", "state": _state(work, log, last_round), "note": self.note},
             "columns": {
                 "group": column(work.groups, "<i4"),
                 "runnerUp": column(nothing, "<i4"),
@@ -122,8 +127,13 @@ def webp(picture: Image.Image) -> bytes:
     return buffer.getvalue()
 
 
-def _state(session: Session) -> dict[str, Any]:
-    work = session.work
+def _learned(work: Work, images: ShownImages, where: str) -> GivenLabels:
+    """The labels that suggestions go by: an image that only has the name of its group may be suggested."""
+    learned = labels_to_learn(work, images.features)
+    return GivenLabels(learned, np.full(len(work), -1, dtype=np.int64), tuple(work.classes), where, {})
+
+
+def _state(work: Work, log: list[Done], last_round: int) -> dict[str, Any]:
     return {
         "classes": work.classes,
         "groups": column(work.groups, "<i4"),
@@ -132,8 +142,8 @@ def _state(session: Session) -> dict[str, Any]:
         "groupNames": work.group_names,
         "groupLabels": work.named,
         "refused": sorted([row, label] for row, label in work.refused),
-        "round": session.round,
-        "log": [done.to_json() for done in session.log],
+        "round": last_round,
+        "log": [done.to_json() for done in log],
     }
 
 

@@ -18,7 +18,7 @@ function likelyNames(image) {
   for (let i = 0; i < data.work.perImage; i++) {
     const group = columns.choice[image * data.work.perImage + i];
     if (group < 0) continue;
-    const name = work.groupLabels[group] || (data.groups[group].known ? data.groups[group].name : '');
+    const name = work.groupLabels[group] || (isKnown(group) ? work.groupNames[group] : '');
     if (name && !found.includes(name) && !isRefused(image, name)) found.push(name);
   }
   for (const name of knownNames()) if (found.length < ANSWERS && !found.includes(name) && !isRefused(image, name)) found.push(name);
