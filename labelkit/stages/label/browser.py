@@ -24,7 +24,7 @@ from labelkit.stages.report.images import ShownImages, choose_images
 from labelkit.stages.report.page import column
 from labelkit.stages.report.places import place_images
 from labelkit.stages.report.thumbnails import COLUMNS, Pictures
-from labelkit.stages.report.work import likely_groups, start_work, work_data
+from labelkit.stages.report.work import likely_groups, start_work, suggested_images, work_data
 from labelkit.store.embeddings import EmbeddingStore
 from labelkit.store.results import list_results, read_result
 
@@ -63,9 +63,7 @@ class Browsed:
         sizes = np.asarray(self.store.image_sizes, dtype=np.float64)
         scale = np.minimum(1.0, THUMBNAIL / np.maximum(sizes.max(axis=1, initial=1), 1))[:, None]
         choices = likely_groups(self.images.features, work.groups, len(work.group_names))
-        start = start_work(
-            self.store, self.images, grouping, _learned(work, self.images, session.name), choices, seed=0
-        )
+        start = start_work(self.store, self.images, grouping, choices)
         return {
             "n": n,
             "names": self.images.names,
@@ -95,6 +93,13 @@ class Browsed:
                 "choice": column(start.choices, "<i2"),
             },
         }
+
+    def suggested(self, session: Session) -> list[list[Any]]:
+        """Return [row, reason] of the images to look at next, by the labels so far, the most useful first."""
+        work, _, _ = session.snapshot()
+        given = _learned(work, self.images, session.name)
+        found = suggested_images(self.store, self.images, self.grouping, given, seed=0)
+        return [[row, reason] for row, reason in found if work.hand[row] < 0 and not work.rejected[row]]
 
     def like(self, row: int) -> list[dict[str, Any]]:
         """Return the images nearest to one, nearest first, with their scores."""

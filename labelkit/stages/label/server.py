@@ -147,6 +147,7 @@ class LabelServer:
                 Route("/", self.page),
                 Route("/api/session", self.data),
                 Route("/api/changes", self.changes),
+                Route("/api/suggested", self.suggested),
                 Route("/api/act", self.act, methods=["POST"]),
                 Route("/api/undo", self.undo, methods=["POST"]),
                 Route("/api/ask", self.ask, methods=["POST"]),
@@ -172,6 +173,11 @@ class LabelServer:
                 return json.dumps(found, allow_nan=False).encode()
 
         return Response(await run_in_threadpool(made), media_type="application/json", headers=_HEADERS)
+
+    async def suggested(self, request: Request) -> Response:
+        """Return the images to look at next, by the labels so far."""
+        found = await run_in_threadpool(self.browsed.suggested, self.session)
+        return JSONResponse({"suggested": found}, headers=_HEADERS)
 
     async def changes(self, request: Request) -> Response:
         """Return the actions after a round."""
@@ -203,7 +209,7 @@ class LabelServer:
             who = {"by": self.by, "client": _text(told["client"], "client"), "seen": seen}
             await run_in_threadpool(do, told, who)
         except BadStep as error:
-            return _refuse(400, str(error))
+            return _refuse(413 if isinstance(error.__cause__, ClientDisconnect) else 400, str(error))
         except Conflict as conflict:
             return self._told(seen, 409, theirs=conflict.theirs, rows=conflict.rows, groups=conflict.groups)
         except LabelkitError as error:
@@ -216,7 +222,7 @@ class LabelServer:
             told = await _body(request, ("client", "seen"))
             self.asking.start(by=self.by, client=_text(told["client"], "client"))
         except BadStep as error:
-            return _refuse(400, str(error))
+            return _refuse(413 if isinstance(error.__cause__, ClientDisconnect) else 400, str(error))
         return self._told(_number(told["seen"], "seen"))
 
     def _told(self, since: int, status: int = 200, **more: Any) -> JSONResponse:

@@ -7,8 +7,6 @@ import io
 import re
 import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -27,6 +25,7 @@ from labelkit.store.opening import trust
 from labelkit.store.results import read_result, results_folder
 from tests.copies import copy_store
 from tests.stages.browsing import NARROW, Opened, chromium
+from tests.stages.label.serving import Serving
 
 pytestmark = pytest.mark.slow
 
@@ -54,30 +53,6 @@ def report(made: Path) -> Path:
     out = made.with_name("report.html")
     write_report(ReportConfig(index=made, out=out, projection="pca"))
     return out
-
-
-class Serving:
-    """A server as a process of its own."""
-
-    def __init__(self, index: Path, *options: str) -> None:
-        words = [sys.executable, "-m", "labelkit", "label", "--index", str(index), "--serve", "--no-open", *options]
-        self.process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
-        assert self.process.stderr is not None
-        told = ""
-        while "http://" not in told:
-            line = self.process.stderr.readline()
-            assert line, told
-            told += line
-        found = re.search(r"http://\S+", told)
-        assert found is not None
-        self.link = found[0]
-
-    def stop(self, signum: int = signal.SIGINT) -> int:
-        self.process.send_signal(signum)
-        code = self.process.wait(20)
-        assert self.process.stderr is not None
-        self.process.stderr.close()
-        return code
 
 
 @pytest.fixture
