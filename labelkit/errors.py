@@ -167,6 +167,10 @@ class GateError(LabelkitError):
     exit_code = 10
 
 
+BROKEN_PIPE_SIGNAL = 13
+"""Number of SIGPIPE, which Windows does not name."""
+
+
 class Interrupted(BaseException):
     """A signal asked the command to stop; ``exit_code`` is 128 + its number."""
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
-from labelkit.errors import Interrupted
+from labelkit.errors import BROKEN_PIPE_SIGNAL, Interrupted
 from labelkit.percent import Percent
 from labelkit.stages.result import Cell, StageResult, Table
 
@@ -127,7 +126,7 @@ def write(text: str, stream: TextIO | None = None) -> None:
             stream.buffer.write(content)
         stream.flush()
     except BrokenPipeError as error:
-        raise Interrupted(signal.SIGPIPE) from error
+        raise Interrupted(BROKEN_PIPE_SIGNAL) from error
 
 
 def json_text(value: object) -> str:

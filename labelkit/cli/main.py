@@ -22,7 +22,7 @@ from labelkit import __version__
 from labelkit.cli.console import Output, print_error, use_output, write
 from labelkit.cli.options import HELP_SETTINGS, is_named, listed, new_group, words_below
 from labelkit.cli.process import signals_interrupt
-from labelkit.errors import Interrupted, LabelkitError, ResourceError, resource_error
+from labelkit.errors import BROKEN_PIPE_SIGNAL, Interrupted, LabelkitError, ResourceError, resource_error
 from labelkit.stages.commands import COMMANDS as _STAGES
 from labelkit.stages.commands import Command, Group
 
@@ -176,8 +176,8 @@ def run_app(build: Callable[[], typer.Typer], arguments: Sequence[str]) -> int:
             _after_interrupt(interrupted)
             return interrupted.exit_code
         except BrokenPipeError:
-            _after_interrupt(Interrupted(signal.SIGPIPE))
-            return 128 + signal.SIGPIPE
+            _after_interrupt(Interrupted(BROKEN_PIPE_SIGNAL))
+            return 128 + BROKEN_PIPE_SIGNAL
         except LabelkitError as error:
             return _fail(error, output)
         except Exception as error:
@@ -217,12 +217,16 @@ def _as_resource_error(error: Exception) -> ResourceError | None:
         return resource_error(error, os.fsdecode(where) if isinstance(where, str | bytes) else str(where))
     # torch's own class, without importing torch.
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
-        return ResourceError("memory", "there is not enough", "Lower --batch-size or the size of the images.")
+        return ResourceError(
+            "memory",
+            "there is not enough",
+            "Ask for less at a time, such as a smaller batch, number or image, or use a machine with more.",
+        )
     return None
 
 
 def _after_interrupt(interrupted: Interrupted) -> None:
-    if interrupted.signum != signal.SIGPIPE:  # the reader that went away wants no words
+    if interrupted.signum != BROKEN_PIPE_SIGNAL:  # the reader that went away wants no words
         print_error(f"stopped by {signal.Signals(interrupted.signum).name}")
 
 

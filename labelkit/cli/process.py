@@ -11,11 +11,11 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import FrameType
 from typing import Any, NoReturn, TextIO
 
-from labelkit.errors import Interrupted
+from labelkit.errors import BROKEN_PIPE_SIGNAL, Interrupted
 
 GRACE_SECONDS = 0.8
 """How long a command may take to clean up before its process ends at once; what is committed is whole either way."""
@@ -54,7 +54,7 @@ class _Pipe(io.FileIO):
         try:
             return super().write(data)
         except BrokenPipeError as error:
-            raise Interrupted(signal.SIGPIPE) from error
+            raise Interrupted(BROKEN_PIPE_SIGNAL) from error
 
 
 class _Messages(_Pipe):
@@ -109,20 +109,30 @@ def signals_interrupt() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():  # signals are somebody else's
         yield
         return
+    before = {signum: signal.getsignal(signum) for signum in wanted}
+    # on Windows no pipe can be waited for: Ctrl-C is answered between two lines of Python
+    with nullcontext() if os.name == "nt" else _watched(interrupt, seen):
+        try:
+            for signum in wanted:
+                signal.signal(signum, interrupt)
+            yield
+        finally:
+            for signum, handler in before.items():
+                signal.signal(signum, handler)
+
+
+@contextmanager
+def _watched(handler: object, seen: list[int]) -> Iterator[None]:
+    """Let a thread hear of signals beside the main one."""
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
-    watch = threading.Thread(target=_watch, args=(reader, interrupt, seen), name="labelkit-signals", daemon=True)
+    watch = threading.Thread(target=_watch, args=(reader, handler, seen), name="labelkit-signals", daemon=True)
     watch.start()
     _writers.add(writer)
     woken_before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-    before = {signum: signal.getsignal(signum) for signum in wanted}
     try:
-        for signum in wanted:
-            signal.signal(signum, interrupt)
         yield
     finally:
-        for signum, handler in before.items():
-            signal.signal(signum, handler)
         signal.set_wakeup_fd(woken_before)
         _writers.discard(writer)
         os.close(writer)  # the thread reads the end of the file, and ends

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import random
 import re
-import resource
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
@@ -22,6 +20,7 @@ from torch import Tensor, nn
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.engine.allocator import keep_freed_memory
 from labelkit.engine.compute_device import compute_device
+from labelkit.engine.host_memory import peak_resident_bytes
 from labelkit.errors import ResourceError
 from labelkit.models.backbones import Backbone
 
@@ -94,8 +93,7 @@ class Runtime:
         """Largest memory so far in bytes: of the GPU, or of this process."""
         if self.device.type == "cuda":
             return int(torch.cuda.max_memory_allocated(self.device))
-        unit = 1 if sys.platform == "darwin" else 1024
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+        return peak_resident_bytes()
 
     def barrier(self) -> None:
         """Wait for all processes."""

@@ -12,7 +12,6 @@ checkpoints/      see checkpoint.py
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import re
@@ -34,6 +33,7 @@ from labelkit.errors import (
 )
 from labelkit.reading import check_keys, open_regular, read_bytes, read_object
 from labelkit.store.commit import commit_bytes, commit_json
+from labelkit.store.locks import try_lock
 
 CONFIG, SPLIT, METRICS, SUMMARY, LOCK = "config.yaml", "split.json", "metrics.jsonl", "summary.json", ".lock"
 _COMMAND = "# labelkit train "
@@ -136,19 +136,15 @@ class RunDir:
     def _take_lock(self) -> None:
         self._lock = (self.path / LOCK).open("ab")
         deadline = time.monotonic() + _LOCK_SECONDS
-        while True:
-            try:
-                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                # `labelkit status` holds it for a moment to see whether it is free
-                if time.monotonic() < deadline:
-                    time.sleep(0.02)
-                    continue
-                self._lock.close()
-                self._lock = None
-                problem = "another process is training into this folder"
-                raise BusyError(str(self.path), problem, "Wait for it, or choose another --out.") from error
-            return
+        while not try_lock(self._lock.fileno()):
+            # `labelkit status` holds it for a moment to see whether it is free
+            if time.monotonic() < deadline:
+                time.sleep(0.02)
+                continue
+            self._lock.close()
+            self._lock = None
+            problem = "another process is training into this folder"
+            raise BusyError(str(self.path), problem, "Wait for it, or choose another --out.")
 
     def _clear(self) -> None:
         """Remove all files of a run, the options last: they make the rest a run, should this process die here."""

@@ -10,8 +10,8 @@ from typing import Any
 from labelkit.engine.checkpoint import STATE, file_faults, read_pointer, read_state
 from labelkit.engine.run_dir import CONFIG, LOCK, METRICS, SPLIT, SUMMARY, read_run_config, read_split
 from labelkit.errors import CheckpointDamaged, CheckpointError, resource_error
-from labelkit.reading import open_regular, parse_json, read_json, sha256_file
-from labelkit.store.run_folder import is_locked
+from labelkit.reading import NotRegularError, open_regular, parse_json, read_json, sha256_file
+from labelkit.store.locks import is_locked
 
 _TAIL_BYTES = 1 << 16
 _RESTORE = "Restore it from a copy."
@@ -111,6 +111,8 @@ def training_status(run: Path, report: Callable[[int], None] = lambda count: Non
         status.is_finished = (run / SUMMARY).is_file()
         _check_json(run, status)
         _read_metrics(run / METRICS, status)
+    except NotRegularError:
+        status.faults.append(CheckpointDamaged(str(run / METRICS), "is not a regular file", _RESTORE))
     except OSError as error:
         raise resource_error(error, str(run)) from error
     look_at_checkpoints(run / "checkpoints", status, report)

@@ -7,11 +7,7 @@ The sizes per row were measured at the peak of processes that ran at several siz
 from __future__ import annotations
 
 import math
-import os
-import resource
-import sys
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +17,7 @@ from labelkit.algorithms.group_tree import MOST_LEAVES
 from labelkit.algorithms.row_blocks import BLOCK_NUMBERS, StoredRows
 from labelkit.config.cluster import SinkhornConfig
 from labelkit.config.memory import MemoryConfig
+from labelkit.engine.host_memory import resident_bytes
 from labelkit.errors import ConfigError
 from labelkit.store.embeddings import EmbeddingStore
 
@@ -36,15 +33,6 @@ KERNEL_BYTES = 1 << 30
 """Most that balanced assignment keeps of its scores, when there is room for it."""
 # Segments of rows that are read ahead, as they come and as tensors.
 _SEGMENTS_BYTES = 4 << 25
-
-
-def resident_bytes() -> int:
-    """Memory that this process holds now; where the system does not tell, the most that it ever held."""
-    try:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except OSError:
-        unit = 1 if sys.platform == "darwin" else 1024
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 @dataclass(frozen=True)

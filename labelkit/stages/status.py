@@ -61,7 +61,13 @@ def _look_at_store(out: Path) -> SimpleResult:
         tables.append(_skipped_table(skipped))
     values: dict[str, object] = {
         "index": out,
-        "state": "finished" if store and not run and not dense else "damaged" if fault else "unfinished",
+        "state": "finished"
+        if store and not run and not dense
+        else "damaged"
+        if fault
+        else "running"
+        if any(status is not None and (status.num_processes or status.is_publishing) for status in (run, dense))
+        else "unfinished",
         "store": None if store is None else _store_record(store),
         "patches": None if patches is None else _patch_record(patches),
         "run": None if run is None else _run_record(run),
@@ -127,7 +133,7 @@ def _run_tables(title: str, status: RunStatus, unit: str) -> list[Table]:
         ["skipped", len(status.skipped)],
         [f"damaged {unit}", ", ".join(name for name, _ in status.damaged) or "none"],
         ["put aside as damaged", ", ".join(status.set_aside) or "none"],
-        ["a process holds the lock", status.is_publishing],
+        ["state", _state_text(status)],
         ["last one", None if status.last_part_at is None else f"{_time_text(_age(status))} ago"],
         ["estimated rest", _rest_text(status, left)],
     ]
@@ -149,11 +155,18 @@ def _run_record(status: RunStatus) -> dict[str, object]:
         "skipped": [{"image": name, "reason": reason} for name, reason in status.skipped],
         "damaged": [{"part": name, **_fault_record(error)} for name, error in status.damaged],
         "set_aside": status.set_aside,
+        "processes": status.num_processes,
         "lock_held": status.is_publishing,
         "seconds_since_last_part": None if status.last_part_at is None else round(_age(status), 1),
         "seconds_left": None if status.seconds_left is None else round(status.seconds_left, 1),
         "faults": [_fault_record(error) for error in status.faults],
     }
+
+
+def _state_text(status: RunStatus) -> str:
+    if status.num_processes:
+        return f"running, {status.num_processes} process{'es' if status.num_processes > 1 else ''}"
+    return "running, putting the parts together" if status.is_publishing else "stopped"
 
 
 def _age(status: RunStatus) -> float:

@@ -22,6 +22,7 @@ from labelkit.errors import resource_error
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _COPY_BYTES = 1 << 22
+_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)
 
 
 def canonical_json(obj: object) -> str:
@@ -35,6 +36,9 @@ def canonical_json(obj: object) -> str:
         TypeError: something in it has no JSON form.
     """
     text = json.dumps(obj, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
+    # a name that is UTF-8 is that text, also where the locale of Python knows no such characters
+    with contextlib.suppress(UnicodeEncodeError):  # half a character, which stands for no byte
+        text = text.encode("utf-8", "surrogateescape").decode("utf-8", "surrogateescape")
     return _SURROGATE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
@@ -105,8 +109,8 @@ def install(temporary: Path, path: Path, *, replace: bool) -> None:
             path.hardlink_to(temporary)
         except FileExistsError:
             raise
-        except OSError as error:
-            if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK):
+        except (OSError, NotImplementedError, AttributeError) as error:
+            if isinstance(error, OSError) and error.errno not in _NO_LINKS:
                 raise
             # No hard links here. Between the look and the rename another writer may come in; that one
             # holds no lock of ours, and both files are complete.

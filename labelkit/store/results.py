@@ -186,7 +186,7 @@ def read_result(store: EmbeddingStore, name: str, *, allow_stale: bool = False) 
         stale = file.attributes[""].get("store_digest") != store.content_digest
         if stale and not allow_stale:
             problem = f"made from other content than {store.path} has now"
-            raise Mismatch(file.place(""), problem, "Make it again, or pass --allow-stale to look at it.")
+            raise Mismatch(file.place(""), problem, "Make it again with --overwrite.")
         path = store.path if name in store.packed_results else _result_path(store, name)
         return parse_result(file, path, name, None if stale else store.n, stale=stale)
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
+import secrets
 import shutil
 import time
 from collections.abc import Iterator
@@ -12,19 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from labelkit.errors import BusyError, Damaged, Mismatch, ResourceError, resource_error
-from labelkit.reading import open_regular, read_json
+from labelkit.reading import NotRegularError, read_json
 from labelkit.store.commit import create_temporary, fsync_folder, install
 from labelkit.store.embeddings import differing_keys
 from labelkit.store.hdf5.writing import Image
+from labelkit.store.locks import is_locked, try_lock
 from labelkit.store.opening import trust
 
-try:
-    import fcntl
-except ImportError:  # Windows: no lock; publishing is harmless when two do it
-    fcntl = None  # type: ignore[assignment]  # the absent module is the value
-
 LOCK_SECONDS = 2.0
-_NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)
+_WORKER_SECONDS = 60.0
 
 
 def read_plan(folder: Path) -> dict[str, Any] | None:
@@ -39,10 +35,10 @@ def read_plan(folder: Path) -> dict[str, Any] | None:
         loaded = read_json(path)
     except FileNotFoundError:
         return None
+    except (NotRegularError, ValueError):
+        loaded = None
     except OSError as error:
         raise resource_error(error, str(path)) from error
-    except ValueError:
-        loaded = None
     if not isinstance(loaded, dict):
         problem = "is not a plan, the file was changed or the disk is failing"
         raise Damaged(str(path), problem, "Delete the run folder.")
@@ -140,23 +136,35 @@ def locked(folder: Path) -> Iterator[bool]:
         os.close(descriptor)
 
 
-def is_locked(lock: Path) -> bool:
-    """Say whether a process holds a lock file; nothing is written, and a process that wants it just now waits.
+@contextlib.contextmanager
+def working(folder: Path) -> Iterator[None]:
+    """Be counted as a process that makes parts, until the block ends or the process does.
 
     Raises:
-        ResourceError: the file cannot be opened.
+        ResourceError: the file cannot be made.
     """
-    if fcntl is None or not lock.is_file():
-        return False
-    with translated(lock), open_regular(lock) as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        except OSError as error:
-            if error.errno not in _NO_LOCKS:
-                raise
-    return False
+    path = folder / f"worker-{os.getpid()}-{secrets.token_hex(4)}.lock"
+    with translated(folder):
+        for left in folder.glob("worker-*.lock"):
+            if not is_locked(left) and time.time() - left.stat().st_mtime > _WORKER_SECONDS:
+                left.unlink(missing_ok=True)  # of a process that was killed
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+    try:
+        try_lock(descriptor)
+        yield
+    finally:
+        os.close(descriptor)
+        with contextlib.suppress(OSError):
+            path.unlink(missing_ok=True)
+
+
+def count_workers(folder: Path) -> int:
+    """Return how many processes make parts of a run now."""
+    found = 0
+    for path in folder.glob("worker-*.lock"):
+        with contextlib.suppress(OSError):  # it ended just now
+            found += is_locked(path)
+    return found
 
 
 def _is_same_file(descriptor: int, path: Path) -> bool:
@@ -167,24 +175,13 @@ def _is_same_file(descriptor: int, path: Path) -> bool:
 
 
 def _wait_for_lock(descriptor: int, folder: Path) -> None:
-    if fcntl is None:
-        return
     deadline = time.monotonic() + LOCK_SECONDS
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
+    with translated(folder):
+        while not try_lock(descriptor):
             if time.monotonic() > deadline:
                 problem = "another process is working on this output"
-                raise BusyError(str(folder), problem, "Wait for it to end, or choose another --out.") from error
+                raise BusyError(str(folder), problem, "Wait for it to end, or choose another --out.")
             time.sleep(0.02)
-        except OSError as error:
-            # Some network file systems have no locks; publishing is harmless without.
-            if error.errno not in _NO_LOCKS:
-                raise resource_error(error, str(folder)) from error
-            return
-        else:
-            return
 
 
 def clear(folder: Path, *, keep_lock: bool = False) -> None:

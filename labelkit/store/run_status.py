@@ -18,6 +18,7 @@ from labelkit.reading import read_bytes
 from labelkit.store import schema
 from labelkit.store.digests import RESTORE
 from labelkit.store.hdf5.reading import CheckedFile
+from labelkit.store.locks import is_locked
 from labelkit.store.parts import check_owner, open_part, part_name
 from labelkit.store.plans import (
     embedding_run_folder,
@@ -26,7 +27,7 @@ from labelkit.store.plans import (
     piece_ranges,
     plan_digest,
 )
-from labelkit.store.run_folder import is_locked, read_plan
+from labelkit.store.run_folder import count_workers, read_plan, translated
 from labelkit.store.schema import name_text
 
 _FRESH = "Delete the run folder, or repeat the command with --overwrite."
@@ -51,6 +52,7 @@ class RunStatus:
         set_aside: names of damaged parts that the run has renamed already.
         faults: what is wrong with the rest of the folder.
         is_publishing: whether a process holds the lock, as one does while it begins and while it puts parts together.
+        num_processes: how many make parts of it now.
         last_part_at: when the newest part was committed, in seconds since 1970; ``None`` if there is none.
         seconds_left: estimate for the parts that are missing; ``None`` without two parts to judge by.
     """
@@ -66,6 +68,7 @@ class RunStatus:
     set_aside: list[str] = field(default_factory=list)
     faults: list[StoreError] = field(default_factory=list)
     is_publishing: bool = False
+    num_processes: int = 0
     last_part_at: float | None = None
     seconds_left: float | None = None
 
@@ -182,7 +185,9 @@ def _look_at_parts(
         status.set_aside = sorted(name for name in present if name.endswith(".bad"))
     except OSError as error:
         raise resource_error(error, str(folder)) from error
-    status.is_publishing = is_locked(status.folder / "lock")
+    with translated(status.folder):
+        status.is_publishing = is_locked(status.folder / "lock")
+    status.num_processes = count_workers(status.folder)
     status.last_part_at = max(times, default=None)
     pace = _seconds_per_part(times)
     status.seconds_left = None if pace is None else pace * (status.planned_parts - status.done_parts)

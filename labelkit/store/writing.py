@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -36,7 +37,7 @@ from labelkit.store.hdf5.writing import Contents, Image, Stream, strings
 from labelkit.store.opening import open_file
 from labelkit.store.parts import Parts, cast_finite
 from labelkit.store.plans import EmbeddingPlan, embedding_run_folder
-from labelkit.store.run_folder import install_image
+from labelkit.store.run_folder import install_image, working
 from labelkit.store.schema import is_utf8, name_bytes
 
 _REASON_CHARACTERS = 500
@@ -165,6 +166,10 @@ class EmbeddingRun:
         datasets["skipped/rows"] = np.array(sorted(reasons), dtype="<i8")
         datasets["skipped/reasons"] = strings(reasons[row][:_REASON_CHARACTERS] for row in sorted(reasons))
         self._parts.commit(part, datasets)
+
+    def working(self) -> AbstractContextManager[None]:
+        """Return what lets `labelkit status` count this process while it makes parts."""
+        return nullcontext() if self.already_done else working(self._parts.folder)
 
     def keep_begun(self, part: int, columns: Mapping[str, NDArray[Any]]) -> None:
         """Keep what is made of a part that is not done; what it holds is for the caller to know.

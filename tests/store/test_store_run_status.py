@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from labelkit.errors import Damaged, Mismatch
 from labelkit.store import run_folder
 from labelkit.store.patch_writing import PatchRun, Piece
 from labelkit.store.plans import PatchPlan
+from labelkit.store.run_folder import count_workers, working
 from labelkit.store.run_status import embedding_status, patches_status
 from labelkit.store.writing import EmbeddingRun
 from store_samples import NOT_UTF8, make_plan, make_store, write_part
@@ -153,3 +155,17 @@ def test_pieces_of_patches_are_counted(run, per_image):
     piece = run.out.with_name(run.out.name + ".patches.run") / "parts" / "000002-000.h5"
     piece.write_bytes(piece.read_bytes()[:-1])
     assert [name for name, _ in patches_status(run.out).damaged] == ["000002-000.h5"]
+
+
+def test_processes_that_make_parts_are_counted_while_they_live(tmp_path: Path) -> None:
+    folder = tmp_path / "s.h5.run"
+    folder.mkdir()
+    assert count_workers(folder) == 0
+    with working(folder), working(folder):
+        assert count_workers(folder) == 2
+    assert count_workers(folder) == 0
+    (folder / "worker-1-ab.lock").touch()  # of one that was killed
+    assert count_workers(folder) == 0
+    os.utime(folder / "worker-1-ab.lock", (0, 0))
+    with working(folder):
+        assert [path.name for path in folder.glob("worker-1-*")] == []

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
 import yaml
 
 from labelkit.config.compare import CompareConfig
@@ -284,16 +285,14 @@ def run_process(
         TooSlow: it took longer than ``limit``; likewise.
     """
     deadline = time.monotonic() + limit
-    peak = 0.0
+    peak = cpu_seconds = 0.0
     with said.open("wb") as errors:
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors, env=environment)
         asked = False
         while True:
             peak = max(peak, peak_of_running(process.pid))
-            # wait4, since Popen does not tell what one process took
-            pid, status, usage = os.wait4(process.pid, os.WNOHANG)
-            if pid:
-                process.returncode = os.waitstatus_to_exitcode(status)
+            cpu_seconds = max(cpu_seconds, _cpu_seconds(process.pid))
+            if process.poll() is not None:
                 break
             if not asked and (stop.is_set() or time.monotonic() > deadline):
                 process.terminate()
@@ -303,23 +302,30 @@ def run_process(
         raise Stopped
     if asked:
         raise TooSlow(f"not done after {limit:.0f} s, so it was stopped")
-    unit = 2**20 if sys.platform == "darwin" else 2**10
-    cost = {
-        "cpu_seconds": round(usage.ru_utime + usage.ru_stime, 2),
-        # what the system counts in the end includes this process, of which the other is a copy at first
-        "peak_memory_mib": round(peak or usage.ru_maxrss / unit, 1),
-    }
+    cost = {"cpu_seconds": round(cpu_seconds, 2), "peak_memory_mib": round(peak, 1)}
     return cost, process.returncode
 
 
-def peak_of_running(pid: int) -> float:
-    """Return the most memory that a process had resident so far, in MiB; 0 where the system does not tell."""
+def _cpu_seconds(pid: int) -> float:
+    """Return the processor time that a process took so far; 0 if it is gone."""
     try:
-        status = Path(f"/proc/{pid}/status").read_text()
-    except OSError:
+        times = psutil.Process(pid).cpu_times()
+    except psutil.Error:
         return 0.0
-    found = re.search(r"^VmHWM:\s+(\d+) kB$", status, flags=re.MULTILINE)
-    return int(found[1]) / 2**10 if found else 0.0
+    return float(times.user + times.system)
+
+
+def peak_of_running(pid: int) -> float:
+    """Return the most memory that a process had resident so far, in MiB; where the system tells only that, now."""
+    with contextlib.suppress(OSError):
+        found = re.search(r"^VmHWM:\s+(\d+) kB$", Path(f"/proc/{pid}/status").read_text(), flags=re.MULTILINE)
+        if found:
+            return int(found[1]) / 2**10
+    try:
+        memory = psutil.Process(pid).memory_info()
+    except psutil.Error:
+        return 0.0
+    return float(getattr(memory, "peak_wset", memory.rss)) / 2**20
 
 
 def _reason(said: Path, code: int) -> str:

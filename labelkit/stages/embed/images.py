@@ -87,7 +87,8 @@ def embed_images(config: EmbedConfig) -> SimpleResult:
     patches = None if patch_plan is None else PatchRun.open(config.out, patch_plan, overwrite=config.overwrite)
     quick = onnx_network(network, plan.model) if computing.runtime == "onnx" and not run.already_done else None
     work = _Work(run, patches, dataset, model, network, quick, runtime, config, order, reused)
-    embedded_now = _embed_pending(work)
+    with run.working():
+        embedded_now = _embed_pending(work)
     store = _published(work)
     for warning in [*run.warnings, *(patches.warnings if patches is not None else [])]:
         progress.warning(warning)

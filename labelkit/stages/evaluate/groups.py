@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from labelkit.config.evaluate import EvaluateClusteringConfig
 from labelkit.data.keyed_random import keyed_generator
-from labelkit.errors import StoreError
+from labelkit.errors import Mismatch, StoreError
 from labelkit.metrics.bootstrap import accuracy_intervals
 from labelkit.metrics.clustering import (
     ClusterAccuracy,
@@ -246,13 +246,17 @@ def _tables(config: EvaluateClusteringConfig, scored: list[_Scored], *, held_out
 def _groupings(store: EmbeddingStore, config: EvaluateClusteringConfig) -> list[tuple[Result, NDArray[np.int64]]]:
     names = config.results or tuple(list_results(store))
     found: list[tuple[Result, NDArray[np.int64]]] = []
+    unusable: list[str] = []
     for name in names:
         try:
             result = read_result(store, name, allow_stale=config.allow_stale)
         except StoreError as error:
+            if config.results and isinstance(error, Mismatch):
+                raise Mismatch(error.where, error.problem, "Make it again, or pass --allow-stale.") from error
             if config.results:
                 raise
             current_progress().warning(str(error))
+            unusable.append(name)
             continue
         if result.kind in ("answers", "discovered") and not config.results:
             # Unsure rows have no group there: they would stand beside groupings of all rows and seem better.
@@ -262,6 +266,10 @@ def _groupings(store: EmbeddingStore, config: EvaluateClusteringConfig) -> list[
             found.append((result, np.asarray(result.arrays[key], dtype=np.int64)))
         elif config.results:
             raise StoreError(result.where, "does not group the rows", "Name a result of cluster or discover.")
+    if not found and unusable:
+        problem = f"its results cannot be used: {', '.join(unusable)}"
+        remedy = "Make them again with --overwrite, or pass --allow-stale to score results of other content."
+        raise StoreError(str(store.path), problem, remedy)
     if not found:
         raise StoreError(
             str(store.path),

@@ -28,7 +28,7 @@ from labelkit.stages.report.page import PageContents, render_page
 from labelkit.stages.report.places import place_images
 from labelkit.stages.report.scores import Scores, score_groupings
 from labelkit.stages.report.thumbnails import LOSSLESS, TILES, Thumbnails, make_thumbnails
-from labelkit.stages.report.work import likely_groups, start_work, suggested_images
+from labelkit.stages.report.work import likely_groups, start_work
 from labelkit.stages.result import Cell, SimpleResult, Table
 from labelkit.store.commit import commit_bytes
 from labelkit.store.embeddings import EmbeddingStore, open_store
@@ -59,14 +59,13 @@ def write_report(config: ReportConfig) -> SimpleResult:
     with current_progress().task(f"neighbors of {len(images):,} images", total=None):
         neighbors = find_neighbors(images, config.neighbors, store.metric)
     suspects = find_suspects(images.labels, neighbors)
-    copies = find_copies(images, np.asarray(store.sha256)[images.rows], neighbors)
+    copies = find_copies(images, _file_digests(store, images.rows), neighbors)
     scores: Scores | str | None = None
     if grouping is not None and store.labels is not None and (np.asarray(store.labels) >= 0).any():
         scores = score_groupings(store, candidates, grouping.result, config.seed)
     every = np.arange(len(images))
     ids = np.full(len(images), -1, dtype=np.int64) if grouping is None else grouping.ids
     choices = likely_groups(images.features, ids, 0 if grouping is None else len(grouping.groups))
-    suggested = suggested_images(store, images, grouping, labels_to_use(None, store, images.rows), config.seed)
     page = PageContents(
         title=shown_text(store.path.name),
         images=images,
@@ -87,7 +86,7 @@ def write_report(config: ReportConfig) -> SimpleResult:
         thumbnails=_no_thumbnails(len(images)),
         images_note=note,
         max_size=config.max_size,
-        start=start_work(store, images, grouping, choices, suggested),
+        start=start_work(store, images, grouping, labels_to_use(None, store, images.rows), choices, config.seed),
     )
     order = _order(images, grouping, suspects, copies)
     page = replace(page, thumbnails=_thumbnails(config, store, images, source, order, len(render_page(page))))
@@ -100,6 +99,14 @@ def write_report(config: ReportConfig) -> SimpleResult:
 
 def _source(config: ReportConfig, store: EmbeddingStore) -> tuple[ImageDataset | None, str]:
     """Return the images, or nothing and the reason; images that were named have to be there."""
+    if not store.has_images:
+        if config.dataset is not None:
+            raise DatasetError(
+                str(store.path),
+                "was imported without images, so that none can be compared with it",
+                "Leave out --dataset, or import the rows again with --images.",
+            )
+        return None, "the rows were imported without their images"
     try:
         return indexed_images(store, config.dataset, config.data_root), ""
     except DatasetError as error:
@@ -126,14 +133,23 @@ def _thumbnails(
         )
     place = {} if source is None else {name: row for row, name in enumerate(source.sample_ids)}
     rows = np.array([place.get(store.sample_ids[int(row)], -1) for row in images.rows], dtype=np.int64)
-    sha256, sizes = np.asarray(store.sha256)[images.rows], np.asarray(store.image_sizes)[images.rows]
-    made = make_thumbnails(source, rows, sha256, sizes, order, room)
+    known = np.asarray(store.image_sizes)[images.rows] if store.has_images else np.zeros((len(rows), 2), np.uint32)
+    made = make_thumbnails(source, rows, _file_digests(store, images.rows), known, order, room)
     if made.missing and source is not None:
         reasons = ", ".join(f"{count} {reason}" for reason, count in made.missing.items())
         current_progress().warning(f"{sum(made.missing.values())} images are shown as placeholders: {reasons}")
     if made.left_out:
         current_progress().warning(f"{made.left_out} images have no thumbnail: they do not fit {config.max_size}")
     return made
+
+
+def _file_digests(store: EmbeddingStore, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
+    """Return (m, 32) digests of image files; where none are known, each row has one of its own."""
+    if store.has_images:
+        return np.asarray(store.sha256)[rows]
+    own = np.zeros((len(rows), 4), dtype="<u8")
+    own[:, 0] = np.arange(len(rows))
+    return own.view(np.uint8)
 
 
 def _no_thumbnails(count: int) -> Thumbnails:

@@ -552,3 +552,38 @@ def test_levels_are_a_tree_whose_branches_hold_every_group_once(bare: Path, tmp_
 
 def test_a_result_without_levels_has_no_tree(page: str) -> None:
     assert "<h3>Levels</h3>" not in page
+
+
+def test_a_store_that_was_imported_without_images_gets_a_page_without_pictures(
+    labelkit: Any, tmp_path: Path, rng: np.random.Generator
+) -> None:
+    np.save(tmp_path / "x.npy", rng.normal(size=(30, 6)).astype(np.float32))
+    store, out = tmp_path / "s.h5", tmp_path / "page.html"
+    assert labelkit("import", "--source", tmp_path / "x.npy", "--out", store).code == 0
+    answer = labelkit("report", "--index", store, "--out", out, *PCA)
+    assert answer.code == 0, answer.err
+    assert "imported without their images" in out.read_text()
+    answer = labelkit("report", "--index", store, "--out", out, "--dataset", tmp_path, "--overwrite", *PCA)
+    assert answer.code == 3
+    assert "Leave out --dataset" in answer.err
+
+
+def test_stale_results_are_named_where_nothing_else_can_be_scored(
+    labelkit: Any, tmp_path: Path, rng: np.random.Generator
+) -> None:
+    store, ids = tmp_path / "s.h5", tmp_path / "ids.csv"
+    ids.write_text("path,label\n" + "".join(f"{i}.png,c{i % 2}\n" for i in range(30)))
+    for overwrite in ((), ("--overwrite",)):
+        np.save(tmp_path / "x.npy", rng.normal(size=(30, 6)).astype(np.float32))
+        words = ("import", "--source", tmp_path / "x.npy", "--ids", ids, "--out", store)
+        assert labelkit(*words, *overwrite).code == 0
+        if not overwrite:
+            assert labelkit("cluster", "k-means", "--index", store, "--num-clusters", 2).code == 0
+    answer = labelkit("evaluate", "clustering", "--index", store, "--rows", "all")
+    assert answer.code == 3
+    assert "its results cannot be used: k-means" in answer.err
+    answer = labelkit(
+        "export", "--index", store, "--what", "result", "--result", "k-means", "--out", tmp_path / "r.csv"
+    )
+    assert answer.code == 3
+    assert "--allow-stale" not in answer.err

@@ -1,0 +1,83 @@
+"""Systems that lack what Linux has, and other locales: the tour still runs, and digests are the same."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+HIDE = """
+import os, pathlib, sys
+import psutil  # which has a part for each system
+for name in ("fcntl", "resource", "termios", "pwd", "grp", "syslog"):
+    sys.modules[name] = None
+for name in ("posix_fallocate", "link", "getuid", "mkfifo", "wait4"):
+    if hasattr(os, name):
+        delattr(os, name)
+real = pathlib.Path.read_text
+def read_text(self, *given, **named):
+    if str(self).startswith("/proc"):
+        raise FileNotFoundError(2, "hidden", str(self))
+    return real(self, *given, **named)
+pathlib.Path.read_text = read_text
+from labelkit.cli.main import main
+for line in filter(None, sys.stdin.read().splitlines()):
+    code = main(line.split())
+    assert code == 0, (line, code)
+"""
+IMAGES = "--dataset {photos} --device cpu --threads 1"
+TOUR = """
+embed {images} --backbone pixels --image-size 8 --out s.h5 -q
+cluster k-means --index s.h5 --num-clusters 4 -q
+evaluate clustering --index s.h5 --rows all -q
+status --index s.h5 -q
+verify --index s.h5 -q
+export --index s.h5 --out s.csv -q
+retrieve --index s.h5 --query-rows 0 --csv hits.csv -q
+"""
+LONGER = """
+train flipclass {images} --label-split gcd --align-blocks 1 {small} --out run -q
+train flipclass {images} --label-split gcd --align-blocks 1 {small} --epochs 2 --out run --resume -q
+embed {images} --checkpoint run --dense --out d.h5 -q
+status --run run -q
+report --index s.h5 --out page.html -q
+compare --dataset digits --methods simgcd --budget 5s --max-per-class 10 -q
+"""
+
+
+@pytest.mark.parametrize("lines", [TOUR, pytest.param(TOUR + LONGER, marks=pytest.mark.slow)], ids=["short", "long"])
+def test_the_tour_runs_without_what_only_posix_has(
+    photos: Path, small: tuple[object, ...], tmp_path: Path, lines: str
+) -> None:
+    images = IMAGES.format(photos=photos)
+    text = lines.format(images=images, small=" ".join(map(str, small)))
+    done = subprocess.run(
+        [sys.executable, "-c", HIDE], input=text, cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+LOCALES = (
+    {"LC_ALL": "C.UTF-8"},
+    {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+    {"LC_ALL": "en_US.ISO-8859-1", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems take no such names, or have no such locales")
+def test_a_store_does_not_depend_on_the_locale(tmp_path: Path) -> None:
+    for folder in (b"ant", "k\u00e4fer".encode(), b"b\xff", b"kz"):
+        (tmp_path / "photos" / os.fsdecode(folder)).mkdir(parents=True)
+        for i in range(2):
+            picture = Image.fromarray(np.full((8, 8), 40 * i, np.uint8))
+            picture.save(tmp_path / "photos" / os.fsdecode(folder) / f"{i}.png")
+    words = ["embed", "--dataset", "photos", "--backbone", "pixels", "--image-size", "4", "-q", "--out"]
+    for number, locale in enumerate(LOCALES):
+        command = [sys.executable, "-m", "labelkit", *words, f"{number}.h5"]
+        subprocess.run(command, cwd=tmp_path, env={**os.environ, **locale}, check=True, capture_output=True)
+    assert len({(tmp_path / f"{number}.h5").read_bytes() for number in range(len(LOCALES))}) == 1
