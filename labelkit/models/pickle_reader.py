@@ -3,8 +3,8 @@
     python pickle_reader.py CHECKPOINT OUT.safetensors
 
 Prints one JSON object: {} when OUT holds every tensor, else {"refused": [global names]} or
-{"error": text}. Imports nothing of labelkit, so that hostile bytes meet an almost empty process
-with bounded memory. Called by `labelkit.models.weights`.
+{"error": text}. Imports nothing of labelkit but what confines it, so that hostile bytes meet an almost empty
+process with bounded memory. Called by `labelkit.models.weights`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
+from labelkit.sandbox import confine
 
 DTYPES = {
     torch.float64: "F64",
@@ -131,4 +133,5 @@ def convert(path: Path, out: Path) -> dict[str, Any]:
 if __name__ == "__main__":
     source = Path(sys.argv[1])
     limit_memory(source.stat().st_size)
+    confine(read=[source], write=[Path(sys.argv[2]).parent])
     sys.stdout.write(json.dumps(convert(source, Path(sys.argv[2]))))

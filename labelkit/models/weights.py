@@ -273,6 +273,8 @@ def _read_pickle(path: Path) -> dict[str, Tensor]:
     # What the switch turns off is what we rely on; no device but the CPU is needed.
     environment = {key: value for key, value in os.environ.items() if not key.startswith("TORCH_FORCE_")}
     environment |= {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+    # the child imports what this process would
+    environment["PYTHONPATH"] = os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path)
     seconds = 120 + 20 * size / 2**30
     try:
         with tempfile.TemporaryDirectory(prefix="labelkit-") as folder:

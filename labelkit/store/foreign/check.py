@@ -16,6 +16,7 @@ import sys
 from collections.abc import Callable
 
 from labelkit.errors import Damaged, StoreError
+from labelkit.sandbox import confine
 from labelkit.store.hdf5.reading import CheckedFile
 
 
@@ -49,6 +50,7 @@ def main() -> None:
     """Check standard input and write the verdict to standard output."""
     name, seconds, size = sys.argv[1], float(sys.argv[2]), int(sys.argv[3])
     limit(seconds, size)
+    confine()
     handle = os.fdopen(0, "rb", buffering=0, closefd=False)
 
     def check() -> None:

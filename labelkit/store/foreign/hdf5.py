@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.errors import ConfigError, Damaged, NotAStore, Refused, resource_error
+from labelkit.sandbox import confine
 from labelkit.store import schema
 from labelkit.store.foreign.arrays import (
     USUAL_NAMES,
@@ -240,6 +241,7 @@ def main() -> None:
     """Copy the arrays of the file on standard input to standard output; the verdict goes to standard error."""
     wanted, seconds, size = json.loads(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
     limit(seconds, size)
+    confine()
     source = os.fdopen(0, "rb", buffering=0, closefd=False)
     output = os.fdopen(1, "wb", closefd=False)
 
