@@ -2,7 +2,7 @@
 # share of branches it runs;
 # test-lowest: the same, with the lowest versions of the dependencies that are allowed, in an environment of its own;
 # check: what CI checks beside the tests; docs: the site, into build/docs; a broken link fails; slow: trained results,
-# examples; torture: kills, full disks, damaged and hostile files, with a table of counts; bench: speed against named peers.
+# examples; lock: the tested versions; torture: kills, full disks, damaged and hostile files, with a table of counts; bench: speed against named peers.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -12,7 +12,7 @@ QUICK := -m pytest -n 2 --dist loadfile
 # Python keeps what it compiled, whatever it was told; to compile it again takes ten seconds in every process of the tests.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test coverage test-lowest slow torture check docs bench clean
+.PHONY: demo test coverage test-lowest slow torture check docs lock bench clean
 
 $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -56,6 +56,14 @@ check: $(READY)
 
 docs: $(READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+# The versions that the tests have just run with, each with its hashes: pip install --require-hashes -r requirements.lock
+lock: $(READY)
+	$(BIN)/python -m pip install --quiet uv
+	mkdir -p build
+	$(BIN)/python -m pip list --exclude-editable --format=freeze > build/tested.txt
+	$(BIN)/uv pip compile --quiet --no-header --no-annotate --generate-hashes --python $(BIN)/python \
+		--constraint build/tested.txt --extra dev --output-file requirements.lock pyproject.toml
 
 bench: $(READY)
 	$(BIN)/python -m tests.benchmarks

@@ -17,9 +17,10 @@ from typing import Any, NoReturn, TextIO
 
 from labelkit.errors import BROKEN_PIPE_SIGNAL, Interrupted
 
-GRACE_SECONDS = 0.8
+GRACE_SECONDS = 0.7
 """How long a command may take to clean up before its process ends at once; what is committed is whole either way."""
 
+_EXIT_SECONDS = 0.3
 _writers: set[int] = set()
 
 ENDING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
@@ -78,7 +79,7 @@ def end(code: int) -> NoReturn:
     except (OSError, Interrupted):
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is left would be tried again, and be an error then
     if code in {128 + number for number in ENDING}:
-        timer = threading.Timer(GRACE_SECONDS, os._exit, (code,))
+        timer = threading.Timer(_EXIT_SECONDS, os._exit, (code,))
         timer.daemon = True
         timer.start()
     sys.exit(code)
