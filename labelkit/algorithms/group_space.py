@@ -14,13 +14,14 @@ Sources:
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from labelkit.algorithms.projection import principal_directions
-from labelkit.algorithms.row_blocks import Rows, parts_of
+from labelkit.algorithms.row_blocks import Rows, blocks, parts_of
 
 Floats = NDArray[np.float32]
 
@@ -35,27 +36,58 @@ _STAYING: Final = 0.5
 """What a row keeps of itself in a step."""
 
 
-def class_space(rows: Rows, labels: NDArray[np.int64], *, generator: np.random.Generator) -> Floats:
-    """Steps 1 and 2.
+@dataclass(frozen=True)
+class ClassSpace:
+    """Steps 1 and 2, as learned from some rows.
+
+    Attributes:
+        mean: (d,) of the rows.
+        directions: (d, e) in which they vary most, e at most 128.
+        scales: (e, e), or ``None`` without labels.
+    """
+
+    mean: NDArray[np.float64]
+    directions: NDArray[np.float64]
+    scales: NDArray[np.float64] | None
+
+    def place(self, rows: Rows) -> Floats:
+        """Place rows, (n, d).
+
+        Returns:
+            (n, e) rows of length 1; zeros where a row is the mean of all.
+        """
+        places = self._along(rows)
+        if self.scales is not None:
+            for block in blocks(*places.shape):
+                places[block] = places[block] @ self.scales
+        return _unit(places)
+
+    def _along(self, rows: Rows) -> Floats:
+        places = np.empty((len(rows), self.directions.shape[1]), dtype=np.float32)
+        for where, part in parts_of(rows):
+            places[where] = (part - self.mean) @ self.directions
+        return places
+
+    def scaled(self, rows: Rows, labels: NDArray[np.int64]) -> ClassSpace:
+        """The same space, scaled so that some labeled rows, (m, d), vary equally within their classes."""
+        return replace(self, scales=_within_class_scales(self._along(rows), labels))
+
+
+def class_space(rows: Rows, labels: NDArray[np.int64], *, generator: np.random.Generator) -> ClassSpace:
+    """Learn steps 1 and 2.
 
     Args:
         rows: (n, d), n >= 1.
         labels: (n,), -1 = none.
         generator: draws the rows that directions are made from, where there are many.
-
-    Returns:
-        (n, at most 128) rows of length 1; zeros where a row is the mean of all.
     """
     drawn = rows[:] if len(rows) <= MOST_SAMPLED else rows[np.sort(generator.permutation(len(rows))[:MOST_SAMPLED])]
-    mean = drawn.mean(axis=0, dtype=np.float64)
     directions, _ = principal_directions(drawn, min(MOST_DIRECTIONS, drawn.shape[1]))
-    places = np.empty((len(rows), directions.shape[1]), dtype=np.float32)
-    for where, part in parts_of(rows):
-        places[where] = (part - mean) @ directions
-    scales = _within_class_scales(places, labels)
-    if scales is not None:
-        places = (places @ scales).astype(np.float32)
-    return _unit(places)
+    space = ClassSpace(drawn.mean(axis=0, dtype=np.float64), directions, None)
+    known = np.flatnonzero(labels >= 0)
+    known = known[generator.permutation(len(known))[:MOST_SAMPLED]] if len(known) > MOST_SAMPLED else known
+    known = np.sort(known)
+    return space.scaled(rows[known], labels[known]) if len(known) else space
 
 
 def near_space(places: Floats) -> Floats:

@@ -22,8 +22,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from labelkit.algorithms.clustering import kmeans, nearest_centroids
-from labelkit.algorithms.group_space import class_space, near_space
-from labelkit.algorithms.row_blocks import StoredRows, checked_rows
+from labelkit.algorithms.group_space import ClassSpace, class_space, near_space
+from labelkit.algorithms.row_blocks import Rows, StoredRows, checked_rows, parts_of
 
 Doubles = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -152,10 +152,11 @@ def group_tree(
     known = np.full(len(rows), -1, dtype=np.int64) if labels is None else np.asarray(labels, dtype=np.int64)
     if known.shape != (len(rows),) or not len(rows):
         raise ValueError(f"x {rows.shape} and labels {known.shape} do not fit together, or are empty")
-    places = class_space(rows, known, generator=generator)
-    small = np.arange(len(rows), dtype=np.int64)
+    space = class_space(rows, known, generator=generator)
     if len(rows) > MOST_LEAVES:
-        small, places = _small_groups(places, generator)
+        small, places = _small_groups(rows, space, generator)
+    else:
+        small, places = np.arange(len(rows), dtype=np.int64), space.place(rows)
     places = near_space(places)
     classes, of_class = np.unique(known, return_inverse=True)
     if classes[0] < 0:
@@ -166,8 +167,10 @@ def group_tree(
     count = len(classes) + len(free)
     sizes = np.bincount(leaves, minlength=count)
     # a row lies where its small group does
+    pairs_there, rows_of_pair = np.unique(leaves * len(places) + small, return_counts=True)
+    of_leaf, of_place = np.divmod(pairs_there, len(places))
     sums = np.zeros((count, places.shape[1]))
-    np.add.at(sums, leaves, places[small].astype(np.float64))
+    np.add.at(sums, of_leaf, places[of_place].astype(np.float64) * rows_of_pair[:, None])
     means = sums / sizes[:, None]
     pairs, costs = _join(means, sizes.astype(np.float64), len(classes))
     unions, all_sizes = _numbered(pairs, sizes)
@@ -189,12 +192,16 @@ def ward_unions(places: ArrayLike, weights: ArrayLike) -> tuple[Ints, Doubles]:
     return _numbered(pairs, np.ones(len(points), dtype=np.int64))[0], costs
 
 
-def _small_groups(places: NDArray[np.float32], generator: np.random.Generator) -> tuple[Ints, NDArray[np.float32]]:
-    """(n,) small group of each row, and their centroids."""
-    drawn = places[generator.permutation(len(places))[:_DRAWN]]
+def _small_groups(rows: Rows, space: ClassSpace, generator: np.random.Generator) -> tuple[Ints, NDArray[np.float32]]:
+    """(n,) small group of each row, and their centroids; rows are placed block by block."""
+    order = generator.permutation(len(rows))[:_DRAWN]
+    in_order = np.sort(order)
+    drawn = space.place(rows[in_order])[np.searchsorted(in_order, order)]
     start = drawn[: min(_SMALL_GROUPS, len(drawn))]  # dense places are drawn more often
     found = kmeans(drawn, len(start), generator=generator, init_centroids=start, max_iter=_ITERATIONS)
-    ids = nearest_centroids(places, found.centroids)
+    ids = np.empty(len(rows), dtype=np.int64)
+    for where, part in parts_of(rows):
+        ids[where] = nearest_centroids(space.place(part), found.centroids)
     used, small = np.unique(ids, return_inverse=True)
     return small.astype(np.int64), np.asarray(found.centroids[used], dtype=np.float32)
 

@@ -19,6 +19,8 @@ Floats = NDArray[np.floating[Any]]
 # Numbers per temporary block: 8 MB in float64, so that a block stays in the cache.
 BLOCK_NUMBERS = 1 << 20
 _SHORTEST = 1e-12
+# Chosen rows of a file that are read before its pages are given back.
+_ROWS_AT_ONCE = 256
 
 
 class StoredRows:
@@ -69,14 +71,20 @@ class StoredRows:
 
     def _read(self, where: slice | NDArray[np.int64]) -> NDArray[np.float32]:
         place = where if self._chosen is None else self._chosen[where]
-        rows = np.array(self._source[place], dtype=np.float32)
-        if self._map is not None and rows.size:
-            if isinstance(place, slice):
-                part = self._source[place]
-            else:
-                part = self._source[int(place.min()) : int(place.max()) + 1]
-            release(part, self._map)
-        return rows
+        if self._map is None:
+            return np.array(self._source[place], dtype=np.float32)
+        if isinstance(place, slice):
+            rows = np.array(self._source[place], dtype=np.float32)
+            if rows.size:
+                release(self._source[place], self._map)
+            return rows
+        # the system reads far more around a row than the row: not all of it at once
+        rows = np.empty((place.size, self.shape[1]), dtype=np.float32)
+        for start in range(0, place.size, _ROWS_AT_ONCE):
+            few = place.ravel()[start : start + _ROWS_AT_ONCE]
+            rows[start : start + _ROWS_AT_ONCE] = self._source[few]
+            release(self._source[int(few.min()) : int(few.max()) + 1], self._map)
+        return rows.reshape(*place.shape, self.shape[1])
 
     def divided(self, divisors: Floats) -> StoredRows:
         """The same rows, each divided by a number, (n,), in its precision.

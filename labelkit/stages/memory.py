@@ -213,8 +213,9 @@ def class_number_bytes(num_rows: int, used: int, dim: int, num_classes: int, num
 def tree_bytes(num_rows: int, dim: int, num_classes: int) -> int:
     """What a tree of groups takes: a sample for its directions, rows along these, and all pairs of its leaves."""
     leaves = min(num_rows, MOST_LEAVES) + num_classes
-    sample = min(num_rows, MOST_SAMPLED) * dim * (4 + 8 + 8) + 3 * 8 * dim**2
-    return max(sample, 5 * 8 * leaves**2) + 4 * 4 * num_rows * min(dim, MOST_DIRECTIONS) + 60 * num_rows
+    sampled = min(num_rows, MOST_SAMPLED)
+    sample = sampled * dim * (4 + 8 + 8) + 3 * 8 * dim**2 + 4 * 4 * sampled * min(dim, MOST_DIRECTIONS)
+    return max(sample, 5 * 8 * leaves**2) + 60 * num_rows + _BLOCK_BYTES
 
 
 def held_out_bytes(num_rows: int, dim: int, num_groups: int, num_inits: int) -> int:

@@ -167,6 +167,29 @@ def test_of_many_rows_small_groups_take_the_place(rng: np.random.Generator, monk
     assert set(groups[:3]) == {0}
 
 
+def test_leaves_of_small_groups_are_the_means_of_their_rows(
+    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, truth = blobs([30, 20, 10], rng)
+    labels = np.where((np.array(truth) == 0) & (np.arange(60) < 6), 7, -1)
+    monkeypatch.setattr(module, "MOST_LEAVES", 20)
+    monkeypatch.setattr(module, "_SMALL_GROUPS", 8)
+    monkeypatch.setattr(module, "near_space", lambda places: places)
+    placed: list[NDArray[np.float32]] = []
+    grouped = module._small_groups
+
+    def watched(*words: object) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        small, places = grouped(*words)  # type: ignore[arg-type] # as they come
+        placed.append(places[small])
+        return small, places
+
+    monkeypatch.setattr(module, "_small_groups", watched)
+    tree = grow(x, labels)
+    expected = [placed[0][tree.leaves == leaf].astype(np.float64).mean(axis=0) for leaf in range(tree.most)]
+    np.testing.assert_allclose(tree.places, expected, rtol=1e-6, atol=1e-9)
+    np.testing.assert_array_equal(tree.sizes[: tree.most], np.bincount(tree.leaves))
+
+
 @pytest.mark.parametrize("rows", [np.ones((5, 3)), np.array([[0.0, 1], [0, 1], [2, 0], [2, 0]])])
 def test_equal_rows_are_together(rows: NDArray[np.float64]) -> None:
     groups, _ = grow(rows).cut(min(2, len(np.unique(rows, axis=0))))

@@ -85,8 +85,12 @@ def make_groups(
             problem = f"{num_groups} classes: a tree of {len(labels):,} rows is made of {tree.most:,} small groups"
             raise ConfigError("--num-classes", problem, "Choose fewer, or pass --grouping k-means.")
         ids, count = tree.cut(max(num_groups, tree.fewest), min_size=rule.min_size)
-        places = _means(tree.places[tree.leaves].astype(np.float32), ids, count)
-        return _made(features, ids, tree.labels, places)
+        of_leaf = np.empty(tree.most, dtype=np.int64)
+        of_leaf[tree.leaves] = ids
+        weights = tree.sizes[: tree.most].astype(np.float64)
+        places = np.zeros((count, tree.places.shape[1]))
+        np.add.at(places, of_leaf, tree.places * weights[:, None])
+        return _made(features, ids, tree.labels, places / np.bincount(of_leaf, weights)[:, None])
     ids, classes, centroids = _by_kmeans(features, labels, num_groups, rule, generator)
     made = _made(features, ids, classes, centroids)
     return replace(made, places=made.centroids)
