@@ -30,6 +30,10 @@ _DIRECTIONS: Final = 64
 _ROUNDS: Final = 4
 _HIDDEN: Final = 0.2
 _CLASSES_HIDDEN: Final = 12
+#: Rows around a row.
+_AROUND: Final = 10
+#: Means of classes have at least this deviation, as if one class more had shown it: few classes may agree by chance.
+_USUAL_DEVIATION: Final = 0.12
 #: Below this difference of the two means the share could be anything.
 _LEAST_SEPARATION: Final = 0.05
 #: Fewer labels do not tell chance from agreement.
@@ -42,7 +46,8 @@ class LabeledShare:
 
     Attributes:
         share: the estimate; by chance it may lie a little outside of [0, 1].
-        error: its standard error over classes.
+        own_error: standard error over classes, as a share, of how rows of classes with labels score.
+        other_error: likewise of rows of other classes.
         num_classes: classes with labels.
         num_labels: rows with a label.
         num_rows: all rows.
@@ -50,11 +55,20 @@ class LabeledShare:
     """
 
     share: float
-    error: float
+    own_error: float
+    other_error: float
     num_classes: int
     num_labels: int
     num_rows: int
     size_spread: float
+
+    def error(self, share: ArrayLike) -> Doubles:
+        """Standard error of the estimate where this is the true share.
+
+        The classes without labels vary as those with labels do, which doubles the variance.
+        """
+        part = np.clip(np.asarray(share, dtype=np.float64), 0, 1)
+        return np.asarray(np.sqrt(2) * np.hypot(part * self.own_error, (1 - part) * self.other_error), dtype=np.float64)
 
 
 def labeled_share(x: ArrayLike, labels: ArrayLike, *, generator: np.random.Generator) -> LabeledShare | None:
@@ -79,7 +93,7 @@ def labeled_share(x: ArrayLike, labels: ArrayLike, *, generator: np.random.Gener
     free = np.flatnonzero(known < 0)
     if len(classes) < 2 or counts.max() < 2 or not len(free):
         return None
-    near = _Nearness(rows)
+    near = _Nearness(rows, len(classes))
     parts: list[tuple[Doubles, Ints]] = []
     others: list[tuple[Doubles, Ints]] = []
     looks: list[tuple[Doubles, Ints]] = []
@@ -101,17 +115,13 @@ def labeled_share(x: ArrayLike, labels: ArrayLike, *, generator: np.random.Gener
     separation = max(_LEAST_SEPARATION, high - low)
     scored = [(judge(scores), nearest) for scores, nearest in looks]
     share = float((np.mean([values.mean() for values, _ in scored]) - low) / separation)
-    errors = [
-        values.std(ddof=1) / np.sqrt(len(values)) if len(values) > 1 else 1.0 for values in (means_own, means_other)
-    ]
-    # the classes without labels vary as those with labels do: twice the variance
-    error = float(np.sqrt(2) * np.hypot(share * errors[0], (1 - share) * errors[1]) / separation)
     sizes = np.zeros(len(classes))
     for values, nearest in scored:
         sizes += np.bincount(np.searchsorted(classes, nearest), values, minlength=len(classes)) / len(scored)
     sizes += counts
     spread = float(sizes.std() / sizes.mean())
-    return LabeledShare(share, error, len(classes), int(counts.sum()), len(rows), spread)
+    own_error, other_error = (_error_of_mean(values) / separation for values in (means_own, means_other))
+    return LabeledShare(share, own_error, other_error, len(classes), int(counts.sum()), len(rows), spread)
 
 
 @dataclass(frozen=True)
@@ -152,7 +162,7 @@ def label_agreement(x: ArrayLike, labels: ArrayLike) -> LabelAgreement | None:
     asked = np.flatnonzero(others > 0)
     if len(asked) < _FEWEST_LABELS or len(counts) < 2:
         return None
-    cosines = _Nearness(np.asarray(x, dtype=np.float32)).between(places)
+    cosines = _Nearness(np.asarray(x, dtype=np.float32), len(counts)).between(places)
     same = known[places] == known[places][cosines.argmax(axis=1)]
     by_chance = float(others[asked].mean() / (len(places) - 1))
     return LabelAgreement(float(same[asked].mean()), by_chance, len(asked))
@@ -171,13 +181,17 @@ def _hide(known: Ints, classes: Ints, counts: Ints, generator: np.random.Generat
 class _Nearness:
     """How near rows lie to labeled ones, as three numbers."""
 
-    def __init__(self, rows: NDArray[np.float32]) -> None:
+    def __init__(self, rows: NDArray[np.float32], num_classes: int) -> None:
+        # with one of two classes hidden there is no other one to compare with
+        self._compares = num_classes > 2
         if rows.shape[1] > _DIRECTIONS:
             directions, _ = principal_directions(rows, _DIRECTIONS)
             rows = (rows - rows.mean(axis=0)) @ directions.astype(np.float32)
         unit = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), np.float32(1e-12))
         self._cosines = unit @ unit.T
         np.fill_diagonal(self._cosines, -np.inf)
+        width = min(_AROUND, len(rows) - 1)
+        self._around = np.argpartition(-self._cosines, width - 1, axis=1)[:, :width]
 
     def between(self, rows: Ints) -> NDArray[np.float32]:
         """Cosines of all pairs of some rows, -inf of a row with itself."""
@@ -187,19 +201,25 @@ class _Nearness:
         """Look from rows at labels.
 
         Returns:
-            (m, 3) cosine to the nearest label, by how much it is nearer than that of another class, and the logarithm
-            of 1 + the number of rows that are nearer; and (m,) the class of the nearest.
+            (m, 5) cosine to the nearest label, the logarithm of 1 + the number of rows that are nearer, the means of
+            both over the rows around, and by how much the nearest label is nearer than that of another class; and (m,)
+            the class of the nearest. With labels of fewer than three classes in all (m, 4), without the last.
         """
         kept = np.flatnonzero(labels >= 0)
-        cosines = self._cosines[np.ix_(rows, kept)]
-        classes = np.unique(labels[kept])
-        best = np.stack([cosines[:, labels[kept] == label].max(axis=1) for label in classes], axis=1)
+        kept = kept[np.argsort(labels[kept], kind="stable")]
+        classes, starts = np.unique(labels[kept], return_index=True)
+        looking, places = np.unique(np.concatenate([rows, self._around[rows].ravel()]), return_inverse=True)
+        best = np.maximum.reduceat(self._cosines[np.ix_(looking, kept)], starts, axis=1)
         best = np.maximum(best, -1)  # a row beside itself alone
-        order = np.sort(best, axis=1)
-        first = order[:, -1]
-        gap = first - (order[:, -2] if len(classes) > 1 else -1)
-        nearer = (self._cosines[rows] > first[:, None]).sum(axis=1)
-        return np.stack([first, gap, np.log1p(nearer)], axis=1).astype(np.float64), classes[best.argmax(axis=1)]
+        first = best.max(axis=1)
+        nearer = np.log1p((self._cosines[looking] > first[:, None]).sum(axis=1))
+        near = np.stack([first, nearer], axis=1)
+        own, around = places[: len(rows)], places[len(rows) :].reshape(len(rows), -1)
+        columns = [near[own], near[around].mean(axis=1)]
+        if self._compares:
+            second = np.partition(best[own], -2, axis=1)[:, -2]
+            columns.append((first[own] - second)[:, None])
+        return np.concatenate(columns, axis=1).astype(np.float64), classes[best[own].argmax(axis=1)]
 
 
 class _Judge:
@@ -229,6 +249,12 @@ def _fit(own: Doubles, own_class: Ints, other: Doubles, other_class: Ints) -> _J
 def _class_weights(classes: Ints) -> Doubles:
     _, places, counts = np.unique(classes, return_inverse=True, return_counts=True)
     return np.asarray(1 / counts[places] / len(counts), dtype=np.float64)
+
+
+def _error_of_mean(values: Doubles) -> float:
+    """Standard error of the mean of some classes."""
+    squares = _USUAL_DEVIATION**2 + float(np.square(values - values.mean()).sum())
+    return float(np.sqrt(squares) / len(values))
 
 
 def _class_means(values: Doubles, classes: Ints) -> Doubles:

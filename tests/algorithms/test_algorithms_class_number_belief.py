@@ -21,8 +21,9 @@ def test_clear_groups_are_counted(number: int) -> None:
     assert dense_group_counts(rows) == (number,) * 5
     choice = believe_num_classes(rows, np.full(len(rows), -1), range(2, 100), generator=np.random.default_rng(0))
     assert choice.best == number
-    # all sizes agree, so log K has the error of 0.5: 90 % lie within 1.645 of it, but nothing lies below 2
-    assert choice.high == pytest.approx(number * np.exp(1.645 * 0.5), rel=0.3)
+    # all sizes agree, so log K has the error of 0.55: 96 % lie within 2.05 of it, but nothing lies below 2
+    assert choice.low == pytest.approx(max(2, number * np.exp(-2.05 * 0.55)), abs=1)
+    assert choice.high == pytest.approx(number * np.exp(2.05 * 0.55), rel=0.3)
     assert [curve.name for curve in choice.criteria] == ["density"]
 
 
@@ -53,7 +54,7 @@ def test_noise_never_gets_a_narrow_interval() -> None:
 def test_a_sample_is_judged_by_the_numbers_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     # 5 classes have labels, all of the rows without a label would be half of the whole: ten classes, however
     # many labels the sample kept
-    found = LabeledShare(0.5, 0.01, 5, 50, 300, 0.0)
+    found = LabeledShare(0.5, 0.01, 0.01, 5, 50, 300, 0.0)
     monkeypatch.setattr("labelkit.algorithms.class_number_belief.labeled_share", lambda *_, **__: found)
     rows, _ = clouds(10, 30)
     choice = believe_num_classes(
@@ -70,3 +71,24 @@ def test_a_sample_is_judged_by_the_numbers_of_the_whole(monkeypatch: pytest.Monk
 def test_there_must_be_a_number() -> None:
     with pytest.raises(ValueError, match="empty"):
         believe_num_classes(np.ones((4, 2)), np.full(4, -1), [], generator=np.random.default_rng(0))
+
+
+def test_the_interval_is_the_shortest_that_holds_enough() -> None:
+    rows, _ = clouds(12)
+    choice = believe_num_classes(rows, np.full(len(rows), -1), range(2, 100), generator=np.random.default_rng(0))
+    numbers, scores = np.array(choice.numbers), np.array(choice.scores)
+    upper = np.log(np.append((numbers[1:] + numbers[:-1]) / 2, numbers[-1] + 0.5))
+    lower = np.append(np.log(numbers[0] - 0.5), upper[:-1])
+    parts = scores * (upper - lower)
+
+    def held(start: int, end: int) -> float:
+        return float(parts[start : end + 1].sum() / parts.sum())
+
+    # every pair of ends
+    enough = [
+        (upper[end] - lower[start], int(numbers[start]), int(numbers[end]))
+        for start in range(len(numbers))
+        for end in range(start, len(numbers))
+        if held(start, end) >= 0.96
+    ]
+    assert (choice.low, choice.high) == min(enough)[1:]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from labelkit.algorithms.labeled_share import label_agreement, labeled_share
+from labelkit.algorithms.labeled_share import LabeledShare, label_agreement, labeled_share
 from numpy.typing import NDArray
 
 
@@ -50,7 +50,22 @@ def test_labels_that_say_nothing_have_a_large_error() -> None:
     good = labeled_share(rows, keep(truth, 6, 5), generator=np.random.default_rng(0))
     assert found is not None
     assert good is not None
-    assert found.error > 5 * good.error
+    assert found.error(0.5) > 3 * good.error(0.5)
+
+
+def test_one_class_hidden_of_two_is_no_reason_to_see_no_other_class() -> None:
+    # with one of two classes hidden, no label of another class is there to be nearer than
+    rows, truth = clouds([40] * 5, spread=0.8)
+    found = labeled_share(rows, keep(truth, 2, 8), generator=np.random.default_rng(0))
+    assert found is not None
+    assert found.share == pytest.approx(64 / 184, abs=0.1)
+
+
+def test_the_error_mixes_that_of_both_kinds_of_classes() -> None:
+    found = LabeledShare(0.5, 0.1, 0.3, 5, 50, 300, 0.0)
+    # all rows are of classes with labels, none is, half are; twice the variance of each
+    assert found.error([1.0, 0.0, 1.5, -1.0]) == pytest.approx(np.sqrt(2) * np.array([0.1, 0.3, 0.1, 0.3]))
+    assert found.error(0.5) == pytest.approx(np.sqrt(2 * (0.05**2 + 0.15**2)))
 
 
 @pytest.mark.parametrize(("classes", "per_class"), [(1, 5), (4, 1), (0, 0), (4, 40)])

@@ -201,7 +201,15 @@ def _by_belief(config: DiscoverCategoriesConfig, features: StoredRows, labels: N
             f"the {len(labels)} rows are all equal, so that nothing tells classes apart",
             "Embed different images, or use another backbone.",
         )
-    low, high = _bounds(config, labels, len(used), _most_numbers(rows, labels), share=3)
+    if len(classes) == 1 and (labels >= 0).all():
+        raise DatasetError(
+            str(config.index),
+            f"all {len(labels)} rows have a label of the same class, so that there is nothing to discover",
+            "Add images without a label, or pass --no-own-labels.",
+        )
+    different = len(np.unique(rows, axis=0))
+    most = min(different, most_classes(len(rows)), most_clusters(labels >= 0, labels[labels >= 0]))
+    low, high = _bounds(config, labels, len(used), most, share=3)
     with current_progress().task("number of classes", total=None):
         choice = believe_num_classes(
             rows,
@@ -226,15 +234,12 @@ def _by_belief(config: DiscoverCategoriesConfig, features: StoredRows, labels: N
     notes += [wrong] if wrong is not None else []
     if len(choice.criteria) == 1:
         notes.append("two labels in each of two classes or more would narrow the interval")
-    at_least = choice.best == high and low < high
+    # a single number is an answer if the rows allow no other one, or if it was asked for
+    is_open = low < high or (config.max_classes is None and high < different)
+    at_least = choice.best == high and is_open
     at_most = choice.best == low and low > max(2, len(classes)) and low < high
     judgement = Judgement(choice, (low, high), len(used), tuple(notes), at_least, at_most)
     return replace(judgement, notes=(*notes, _note_of_end(config, judgement))) if at_least or at_most else judgement
-
-
-def _most_numbers(rows: NDArray[np.float32], labels: NDArray[np.int64]) -> int:
-    """The most classes that rows can be put into: not more than there are different ones, nor half of the rows."""
-    return min(len(np.unique(rows, axis=0)), most_classes(len(rows)), most_clusters(labels >= 0, labels[labels >= 0]))
 
 
 def _by_path(

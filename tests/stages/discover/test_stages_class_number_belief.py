@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from labelkit.config.discover import DiscoverCategoriesConfig
+from labelkit.errors import DatasetError
 from labelkit.stages.discover.categories import discover_categories
 from labelkit.store.embeddings import EmbeddingStore
 
@@ -54,6 +55,20 @@ def test_a_choice_at_an_end_that_was_asked_for_is_a_bound(stored: EmbeddingStore
     below, above = categories(stored, max_classes=8), categories(stored, min_classes=30)
     assert (below["num_classes"], below["is_lower_bound"]) == (8, True)
     assert (above["num_classes"], above["is_upper_bound"]) == (30, True)
+
+
+def test_a_few_images_are_at_least_two_classes_and_two_different_ones_are_two(make_store: Any) -> None:
+    few = categories(make_store(np.random.default_rng(0).normal(size=(6, 8))))
+    assert (few["num_classes"], few["is_lower_bound"]) == (2, True)
+    two = categories(make_store(np.repeat(np.eye(2, 8), 20, axis=0)))
+    assert (two["num_classes"], two["interval"], two["is_lower_bound"]) == (2, [2, 2], False)
+
+
+def test_one_class_with_all_labels_is_refused(make_store: Any) -> None:
+    rows = np.random.default_rng(0).normal(size=(40, 8))
+    store = make_store(rows, labels=[0] * 40, labeled=[1] * 40, old_classes=[1])
+    with pytest.raises(DatasetError, match="all 40 rows have a label of the same class"):
+        categories(store)
 
 
 def test_a_sample_gives_the_same_number(stored: EmbeddingStore) -> None:
