@@ -9,8 +9,12 @@ method or for reporting, never both. A store is PATH, or NAME=PATH:TABLE with cl
 rows that are not in it are left out; ``digits`` are the pixels of the digits.
 
 The lines say how often the interval holds the true number, its width (high / low, the median), and the median of
-|log(estimate / truth)|: for ours, for each of its two kinds of evidence alone, with ``--rivals`` for the published
-estimate (needs labels) and for k-means judged by silhouette and stability (does not), on the same rows.
+|log(estimate / truth)|: for ours, for each of its two kinds of evidence alone, and with ``--rivals`` for what
+``class_number_rivals.py`` has written: other estimates on the same rows. These have no interval. To compare, each gets
+[estimate / f, estimate * f], with the f that holds 90 % of the cases to choose on with such labels.
+
+Labels are drawn. Other cases show what comes of labels that are not: those of the largest classes, of classes
+that are similar, or of the most typical images.
 """
 
 from __future__ import annotations
@@ -26,18 +30,20 @@ from typing import Any
 
 import labelkit
 import numpy as np
-from labelkit.algorithms.class_number import LABEL_FREE, choose_num_classes, class_numbers
+from labelkit.algorithms.class_number import class_numbers
 from labelkit.algorithms.class_number_belief import believe_num_classes
-from labelkit.algorithms.over_clustering import estimate_num_classes
 from labelkit.stages.read.given_labels import labels_to_use
 from numpy.typing import NDArray
 from sklearn.datasets import load_digits
 
 CLASS_COUNTS = (2, 5, 10, 20, 40, 80)
 MOST_ROWS = 1500
+BY_CHOICE = "labels that are chosen"
 SHARES = (0.0, 0.34, 0.5, 1.0)
 LABELS = ("20", "5 %", "20 %", "50 %")
 NOISE = "noise"
+CHOSEN = ("by chance", "largest classes", "similar classes", "typical images")
+NO_ESTIMATE = ("ours", "set", "classes", "tail", "share", "labels", "rows", "seed", "interval", "seconds")
 
 
 @dataclass(frozen=True)
@@ -95,6 +101,26 @@ def draw_labels(truth: NDArray[np.int64], share: float, amount: str, rng: np.ran
     return labels
 
 
+def choose_labels(part: Rows, how: str, rng: np.random.Generator) -> NDArray[np.int64]:
+    """20 % of the labels of half of the classes, -1 = none: drawn, or as people choose them."""
+    truth, classes = part.truth, np.unique(part.truth)
+    means = np.stack([part.x[truth == label].mean(axis=0) for label in classes])
+    order = rng.permutation(classes)
+    if how == "largest classes":
+        order = order[np.argsort(-np.bincount(truth)[order], kind="stable")]
+    elif how == "similar classes":
+        places = np.searchsorted(classes, order)
+        order = order[np.argsort(np.square(means[places] - means[places[0]]).sum(axis=1), kind="stable")]
+    labels = np.full(len(truth), -1)
+    for label in order[: max(2, round(len(classes) / 2))]:
+        members = rng.permutation(np.flatnonzero(truth == label))
+        if how == "typical images":
+            far = np.square(part.x[members] - means[np.searchsorted(classes, label)]).sum(axis=1)
+            members = members[np.argsort(far, kind="stable")]
+        labels[members[: max(2, round(0.2 * len(members)))]] = label
+    return labels
+
+
 def cases(sets: list[Rows], seed: int) -> Iterator[tuple[dict[str, Any], Rows, NDArray[np.int64]]]:
     """Yield what each case is, its rows and its labels."""
     for place, rows in enumerate(sets):
@@ -110,44 +136,69 @@ def cases(sets: list[Rows], seed: int) -> Iterator[tuple[dict[str, Any], Rows, N
                         yield {**about, "labels": amount, "rows": len(part.x)}, part, labels
 
 
-def rivals(x: NDArray[np.float32], labels: NDArray[np.int64], high: int) -> dict[str, Any]:
-    """The published estimate where there are labels, else k-means judged by silhouette and stability."""
-    least = max(2, len(np.unique(labels[labels >= 0])))
-    if (labels >= 0).any():
-        found = estimate_num_classes(x, labels, labels >= 0, k_min=least, k_max=high, seed=0, num_inits=1)
-        return {"published": found.num_classes}
-    judged = choose_num_classes(x, class_numbers(2, min(high, len(x) // 10)), LABEL_FREE, num_draws=3)
-    return {"k-means": judged.best, "k-means interval": [judged.low, judged.high]}
+def key_of(about: dict[str, Any]) -> str:
+    """One word for a case."""
+    return " ".join(str(about[name]) for name in ("set", "classes", "tail", "share", "labels", "seed"))
 
 
-def judge(part: Rows, labels: NDArray[np.int64], *, with_rivals: bool) -> dict[str, Any]:
+def judge(part: Rows, labels: NDArray[np.int64]) -> dict[str, Any]:
     """Estimate, interval and seconds of one case."""
     least = max(2, len(np.unique(labels[labels >= 0])))
     high = max(least + 1, len(part.x) // 3)
-    started = time.perf_counter()
+    started = time.process_time()
     found = believe_num_classes(
         part.x, labels, class_numbers(least, high), generator=np.random.default_rng(0)
     )  # fmt: skip
     row: dict[str, Any] = {"ours": found.best, "interval": [found.low, found.high]}
-    row["seconds"] = round(time.perf_counter() - started, 2)
-    row |= {f"by {curve.name}": curve.best for curve in found.criteria}
-    return row | (rivals(part.x, labels, high) if with_rivals else {})
+    row["seconds"] = round(time.process_time() - started, 2)
+    return row | {f"by {curve.name}": curve.best for curve in found.criteria}
 
 
-def summary(rows: list[dict[str, Any]]) -> str:
-    """Cover, width and error of all columns that every row has."""
-    truth = np.array([row["classes"] for row in rows], dtype=float)
-    ends = np.array([row["interval"] for row in rows], dtype=float)
-    held = ((ends[:, 0] <= truth) & (truth <= ends[:, 1])).mean()
-    text = f"{len(rows)} cases: interval holds {held:.0%}, width {np.median(ends[:, 1] / ends[:, 0]):.1f}; error"
-    for name in ("ours", "by share", "by density", "published", "k-means"):
-        if all(name in row for row in rows):
-            error = np.abs(np.log(np.array([row[name] for row in rows]) / truth))
-            text += f" {name} {np.median(error):.2f}"
-    if all("k-means interval" in row for row in rows):
-        ends = np.array([row["k-means interval"] for row in rows], dtype=float)
-        text += f" (its interval holds {((ends[:, 0] <= truth) & (truth <= ends[:, 1])).mean():.0%})"
-    return text
+def rivals_of(
+    about: dict[str, Any], labels: NDArray[np.int64], found: dict[str, dict[str, list[float]]]
+) -> dict[str, int]:
+    """What others say of a case: at least as many classes as have labels."""
+    least = max(2, len(np.unique(labels[labels >= 0])))
+    without = found.get(key_of({**about, "share": 0.0, "labels": "none"}), {})
+    return {name: max(least, int(number)) for name, (number, _) in (without | found.get(key_of(about), {})).items()}
+
+
+def error(row: dict[str, Any], name: str) -> float:
+    """|log(estimate / truth)|."""
+    return float(abs(np.log(row[name] / row["classes"])))
+
+
+def summary(choose: list[dict[str, Any]], report: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """How often intervals hold, their median width, and median errors: a row for each kind of labels and estimate.
+
+    Estimates without an interval get [estimate / f, estimate * f] with the f that holds 90 % of the cases to choose on.
+    """
+    lines = []
+    for share in SHARES:
+        halves = {"choose": choose, "report": report}
+        halves = {half: [row for row in rows if row["share"] == share] for half, rows in halves.items()}
+        every = [row for rows in halves.values() for row in rows]
+        for name in ("ours", *(name for name in every[0] if name not in NO_ESTIMATE)):
+            if not all(name in row for row in every):
+                continue
+            errors = {half: np.array([error(row, name) for row in rows]) for half, rows in halves.items()}
+            reach = float(np.quantile(errors["choose"], 0.9)) if len(errors["choose"]) else float("nan")
+            line: dict[str, Any] = {"share": share, "name": name}
+            for half, rows in halves.items():
+                held, width = (errors[half] <= reach + 1e-9).mean(), np.exp(2 * reach)
+                if name == "ours":
+                    ends = np.array([row["interval"] for row in rows], dtype=float)
+                    truth = np.array([row["classes"] for row in rows])
+                    held = ((ends[:, 0] <= truth) & (truth <= ends[:, 1])).mean()
+                    width = np.median(ends[:, 1] / ends[:, 0])
+                line[half] = {
+                    "cases": len(rows),
+                    "held": round(float(held), 3),
+                    "width": round(float(width), 2),
+                    "error": round(float(np.median(errors[half])), 3),
+                }
+            lines.append(line)
+    return lines
 
 
 def main() -> None:
@@ -155,29 +206,50 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--choose", nargs="*", default=[], help="stores that the method was chosen on")
     parser.add_argument("--report", nargs="*", default=["digits"], help="stores that it was not chosen on")
-    parser.add_argument("--rivals", action="store_true", help="also the published estimate and k-means; takes longer")
+    parser.add_argument("--rivals", type=Path, help="JSON file of class_number_rivals.py, to compare with")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--out", type=Path, help="JSON file to write")
     options = parser.parse_args()
     record: dict[str, Any] = {"command": "python " + " ".join(sys.argv), "seeds": options.seeds}
+    others = json.loads(options.rivals.read_text()) if options.rivals else {}
     for half in ("choose", "report"):
         sets = [read(word) for word in getattr(options, half)]
-        found = []
+        record[half] = []
         for seed in range(options.seeds):
             for about, part, labels in cases(sets, seed):
-                found.append({**about, "seed": seed, **judge(part, labels, with_rivals=options.rivals)})
-        record[half] = found
-        for share in SHARES:
-            for amount in LABELS if share else ("none",):
-                rows = [row for row in found if row["share"] == share and row["labels"] == amount]
-                if rows:
-                    print(f"{half}: labels in {share:.0%} of the classes ({amount}): {summary(rows)}", flush=True)
+                row = {**about, "seed": seed}
+                row |= judge(part, labels) | rivals_of(row, labels, others.get(half, {}))
+                record[half].append(row)
+    record["summary"] = summary(record["choose"], record["report"])
+    for line in record["summary"]:
+        shown = [
+            f"{half} {line[half]['held']:.0%}, width {line[half]['width']:.1f}, error {line[half]['error']:.2f}"
+            for half in ("choose", "report")
+        ]
+        print(f"labels in {line['share']:.0%} of the classes, {line['name']}: {'; '.join(shown)}")
+    record[BY_CHOICE] = []
+    for how in CHOSEN:
+        rows = []
+        for half in ("choose", "report"):
+            for about, part, _ in cases([read(word) for word in getattr(options, half)], seed=0):
+                if about["labels"] == "none" and about["classes"] > 3:
+                    labels = choose_labels(part, how, np.random.default_rng([about["classes"], about["tail"]]))
+                    rows.append({**about, "half": half, "labels": how, "share": 0.5, **judge(part, labels)})
+        record[BY_CHOICE] += rows
+        held = np.mean([row["interval"][0] <= row["classes"] <= row["interval"][1] for row in rows])
+        low = np.mean([row["interval"][1] < row["classes"] for row in rows])
+        width = np.median([row["interval"][1] / row["interval"][0] for row in rows])
+        ratio = np.exp(np.median([np.log(row["ours"] / row["classes"]) for row in rows]))
+        print(
+            f"labels {how}, {len(rows)} cases: holds {held:.0%}, too low {low:.0%}, width {width:.1f}, "
+            f"estimate / truth {ratio:.2f}"
+        )
     rng = np.random.default_rng(0)
     record[NOISE] = []
     for dim in (16, 64, 384):
         x = rng.normal(size=(1000, dim)).astype(np.float32)
         part = Rows(NOISE, x / np.linalg.norm(x, axis=1, keepdims=True), np.zeros(1000, dtype=np.int64))
-        row = judge(part, np.full(1000, -1), with_rivals=False)
+        row = judge(part, np.full(1000, -1))
         record[NOISE].append({"dim": dim, **row})
         print(f"noise of {dim} dimensions: {row['ours']}, interval {row['interval'][0]} to {row['interval'][1]}")
     if options.out is not None:

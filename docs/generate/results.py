@@ -278,26 +278,58 @@ def _stable(record: Record) -> str:
 
 
 def _class_numbers(record: Record) -> str:
-    """A row for each kind of labels and half of the cases: how often the interval holds, its width, and the errors."""
-    names = {"ours": "ours", "by share": "share alone", "by density": "density alone"}
+    """Tables: estimates beside each other, ours by kind of labels, and labels that are chosen."""
+    measures = {"held": "holds (%)", "width": "high / low", "error": "error"}
+    scale = {"held": 100, "width": 1, "error": 1}
     cells = []
+    for line in record["summary"]:
+        shown = [
+            f"{scale[key] * line[half][key]:.{digits}f}"
+            for half in ("choose", "report")
+            for key, digits in zip(measures, (0, 1, 2), strict=True)
+        ]
+        cells.append([f"{line['share']:.0%}", line["name"], *shown])
+    headings = [f"{name}, {half}" for half in ("chosen on", "reported on") for name in measures.values()]
+    compared = table(["Classes with labels", "Estimate", *headings], cells, right=headings)
+    kinds: dict[tuple[str, str, str], list[Record]] = {}
     for half, owner in (("choose", "chosen on"), ("report", "reported on")):
-        kinds: dict[tuple[float, str], list[Record]] = {}
         for case in record[half]:
-            kinds.setdefault((case["share"], case["labels"]), []).append(case)
-        for (share, labels), cases in kinds.items():
-            held = statistics.mean(low <= case["classes"] <= high for case in cases for low, high in [case["interval"]])
-            width = statistics.median(high / low for case in cases for low, high in [case["interval"]])
-            errors = [
-                f"{statistics.median(abs(math.log(case[name] / case['classes'])) for case in cases):.2f}"
-                if all(name in case for case in cases)
-                else ""
-                for name in names
+            kinds.setdefault((owner, f"{case['share']:.0%}", case["labels"]), []).append(case)
+    by_labels = table(
+        ["Half", "Classes with labels", "Labels", *_OF_INTERVALS],
+        [[*kind, *_of_intervals(cases)] for kind, cases in kinds.items()],
+        right=_OF_INTERVALS,
+    )
+    ways: dict[str, list[Record]] = {}
+    for case in record["labels that are chosen"]:
+        ways.setdefault(f"{case['labels']}, {'long tail' if case['tail'] else 'equally large'}", []).append(case)
+    chosen = table(
+        ["Labels in half of the classes", *_OF_INTERVALS, "Too low (%)", "Estimate / truth"],
+        [
+            [
+                way,
+                *_of_intervals(cases),
+                f"{100 * statistics.mean(case['interval'][1] < case['classes'] for case in cases):.0f}",
+                f"{statistics.median(case['ours'] / case['classes'] for case in cases):.2f}",
             ]
-            given = f"{labels} in {share:.0%} of the classes" if share else "none"
-            cells.append([owner, given, str(len(cases)), f"{100 * held:.0f}", f"{width:.1f}", *errors])
-    headings = ["Cases", "Interval holds (%)", "High / low", *(f"Error, {name}" for name in names.values())]
-    return table(["Half", "Labels", *headings], cells, right=headings)
+            for way, cases in ways.items()
+        ],
+        right=[*_OF_INTERVALS, "Too low (%)", "Estimate / truth"],
+    )
+    return "\n\n".join(
+        [compared, "Ours, by labels:", by_labels, "Labels that are not drawn by chance, both halves:", chosen]
+    )
+
+
+_OF_INTERVALS = ("Cases", "Interval holds (%)", "High / low", "Error", "Time (CPU s)")
+
+
+def _of_intervals(cases: Sequence[Record]) -> list[str]:
+    held = statistics.mean(low <= case["classes"] <= high for case in cases for low, high in [case["interval"]])
+    width = statistics.median(high / low for case in cases for low, high in [case["interval"]])
+    error = statistics.median(abs(math.log(case["ours"] / case["classes"])) for case in cases)
+    seconds = statistics.median(case["seconds"] for case in cases)
+    return [str(len(cases)), f"{100 * held:.0f}", f"{width:.1f}", f"{error:.2f}", f"{seconds:.1f}"]
 
 
 def _groupings(record: Record) -> str:
