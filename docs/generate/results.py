@@ -450,6 +450,20 @@ def _suggested(record: Record) -> str:
     return table(["Features", "Strategy", "Classifier", *headings], rows, right=headings)
 
 
+def _worked(record: Record) -> str:
+    """A row for each way to label: right labels of the whole table, mean and range of the seeds."""
+    headings = [f"{number} actions (%)" for number in record["actions"]]
+    rows = []
+    for way in dict.fromkeys(run["way"] for run in record["runs"]):
+        for kind, words in (("right", "as named"), ("again", "asked again")):
+            shares = [[100 * n / record["images"] for n in run[kind]] for run in record["runs"] if run["way"] == way]
+            cells = [
+                f"{statistics.mean(one):.1f} ({min(one):.1f} to {max(one):.1f})" for one in zip(*shares, strict=True)
+            ]
+            rows.append([way, words, *cells])
+    return table(["Way", "Images of named groups", *headings], rows, right=headings)
+
+
 def _spread(record: Record) -> str:
     names = ("max_cosine", "uniformity")
     headings = [f"{MEASURES[name].heading}{owner}" for name in names for owner in (", published", ", ours")]
@@ -530,6 +544,7 @@ TOPICS = (
     _Topic("few-labels", "Few labels", "*_few_labels", "examples/compare_few_labels.py", _by_labels),
     _Topic("growing-labels", "Labels that grow", "digits_discovered", "examples/discover_few_labels.py", _grown),
     _Topic("label-next", "Images to label next", "*_suggest", "examples/suggest_labels.py", _suggested),
+    _Topic("label-person", "What an action is worth", "*_label_person", "examples/label_person.py", _worked),
     _Topic("duplicates", "Copies found", "*_duplicates*", "examples/duplicate_cases.py", _planted_copies),
     _Topic("odd", "Odd images found", "*_odd*", "examples/odd_cases.py", _planted_odd),
     _Topic("answers", "Known, new or unsure", "digits_answers*", "examples/answer_digits.py", _answered),

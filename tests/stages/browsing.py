@@ -39,4 +39,4 @@ class Opened:
         self.page.on("pageerror", lambda error: self.said.append(str(error)))
         self.page.on("request", lambda request: self.asked.append(request.url))
         self.page.goto(url.as_uri() if isinstance(url, Path) else url)
-        self.page.wait_for_selector(wait)
+        self.page.wait_for_selector(wait, timeout=30_000)

@@ -24,6 +24,8 @@ from numpy.typing import NDArray
 
 MOST_LETTERS = 200
 MOST_STEPS = 2_000
+#: images of a named group that stand for it, those nearest to its mean
+TYPICAL = 12
 _KEYS = {
     "label": {"do", "rows", "name"},
     "not": {"do", "rows", "name", "value"},
@@ -159,8 +161,10 @@ class Work:
         """Find out whether steps can be done, before any is.
 
         Raises:
-            BadStep: a group is not there, or a new one has not the next number.
+            BadStep: a group is not there, a new one has not the next number, or nothing goes into it.
         """
+        if all(step.do == "make" for step in steps):
+            raise BadStep("a new group comes with its images")
         count = len(self.named)
         for step in steps:
             if step.do == "make":
@@ -231,3 +235,26 @@ def touched(steps: Sequence[Step]) -> tuple[set[int], set[int]]:
     """Return (rows, groups) that steps change. Moving an image into a group does not change the group."""
     rows = {row for step in steps for row in step.rows}
     return rows, {step.group for step in steps if step.do in ("name", "make")}
+
+
+def labels_to_learn(work: Work, features: NDArray[np.float32]) -> NDArray[np.int64]:
+    """Return the labels to learn from, (n,) int64, -1 = none: single images, and the most typical of named groups.
+
+    All images of a named group would be too many: what the groups got wrong would be learned as right.
+
+    Args:
+        work: what is known.
+        features: (n, d), as distances are meant.
+    """
+    learned = np.where(work.rejected, -1, work.hand)
+    labels, by_group = work.labels()
+    for group, label in enumerate(work.named):
+        if label < 0:
+            continue
+        members = np.flatnonzero(by_group & (work.groups == group) & (labels == label))
+        if not len(members):
+            continue
+        rows = features[members].astype(np.float64)
+        far = ((rows - rows.mean(axis=0)) ** 2).sum(axis=1)
+        learned[members[np.argsort(far, kind="stable")[:TYPICAL]]] = label
+    return learned

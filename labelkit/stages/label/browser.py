@@ -13,16 +13,18 @@ from PIL import Image
 from labelkit.config.labeling import LabelConfig
 from labelkit.data.datasets import ImageDataset
 from labelkit.errors import DatasetError, output_exists
+from labelkit.stages.label.actions import Work, labels_to_learn
 from labelkit.stages.label.rounds import added_labels, beginning
-from labelkit.stages.label.session import Session, continued, is_session
+from labelkit.stages.label.session import Done, Session, continued, is_session
 from labelkit.stages.pictures.files import indexed_images
 from labelkit.stages.progress import current_progress
+from labelkit.stages.read.given_labels import GivenLabels
 from labelkit.stages.report.groups import Grouping, choose_result, describe_groups, find_results
 from labelkit.stages.report.images import ShownImages, choose_images
 from labelkit.stages.report.page import column
 from labelkit.stages.report.places import place_images
 from labelkit.stages.report.thumbnails import COLUMNS, Pictures
-from labelkit.stages.report.work import likely_groups, start_work, work_data
+from labelkit.stages.report.work import likely_groups, start_work, suggested_images, work_data
 from labelkit.store.embeddings import EmbeddingStore
 from labelkit.store.results import list_results, read_result
 
@@ -54,13 +56,14 @@ class Browsed:
 
     def data(self, session: Session) -> dict[str, Any]:
         """Return what the script of the page reads, in the form of a report."""
-        n, work = self.store.n, session.work
+        n = self.store.n
+        work, log, last_round = session.snapshot()
         grouping = self.grouping
         nothing = np.full(n, -1)
         sizes = np.asarray(self.store.image_sizes, dtype=np.float64)
         scale = np.minimum(1.0, THUMBNAIL / np.maximum(sizes.max(axis=1, initial=1), 1))[:, None]
         choices = likely_groups(self.images.features, work.groups, len(work.group_names))
-        start = start_work(self.store, self.images, grouping, session.given(), choices, seed=0)
+        start = start_work(self.store, self.images, grouping, choices)
         return {
             "n": n,
             "names": self.images.names,
@@ -74,7 +77,7 @@ class Browsed:
             "side": THUMBNAIL,
             "tilesPerSheet": 1,
             "tilesPerRow": COLUMNS,
-            "work": {**work_data(start), "mode": "server", "state": _state(session), "note": self.note},
+            "work": {**work_data(start), "mode": "server", "state": _state(work, log, last_round), "note": self.note},
             "columns": {
                 "group": column(work.groups, "<i4"),
                 "runnerUp": column(nothing, "<i4"),
@@ -90,6 +93,13 @@ class Browsed:
                 "choice": column(start.choices, "<i2"),
             },
         }
+
+    def suggested(self, session: Session) -> list[list[Any]]:
+        """Return [row, reason] of the images to look at next, by the labels so far, the most useful first."""
+        work, _, _ = session.snapshot()
+        given = _learned(work, self.images, session.name)
+        found = suggested_images(self.store, self.images, self.grouping, given, seed=0)
+        return [[row, reason] for row, reason in found if work.hand[row] < 0 and not work.rejected[row]]
 
     def like(self, row: int) -> list[dict[str, Any]]:
         """Return the images nearest to one, nearest first, with their scores."""
@@ -122,8 +132,13 @@ def webp(picture: Image.Image) -> bytes:
     return buffer.getvalue()
 
 
-def _state(session: Session) -> dict[str, Any]:
-    work = session.work
+def _learned(work: Work, images: ShownImages, where: str) -> GivenLabels:
+    """The labels that suggestions go by: an image that only has the name of its group may be suggested."""
+    learned = labels_to_learn(work, images.features)
+    return GivenLabels(learned, np.full(len(work), -1, dtype=np.int64), tuple(work.classes), where, {})
+
+
+def _state(work: Work, log: list[Done], last_round: int) -> dict[str, Any]:
     return {
         "classes": work.classes,
         "groups": column(work.groups, "<i4"),
@@ -132,8 +147,8 @@ def _state(session: Session) -> dict[str, Any]:
         "groupNames": work.group_names,
         "groupLabels": work.named,
         "refused": sorted([row, label] for row, label in work.refused),
-        "round": session.round,
-        "log": [done.to_json() for done in session.log],
+        "round": last_round,
+        "log": [done.to_json() for done in log],
     }
 
 

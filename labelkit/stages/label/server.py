@@ -27,6 +27,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from labelkit.errors import LabelkitError, ResourceError
 from labelkit.stages.label.actions import BadStep
+from labelkit.stages.label.asking import Asking
 from labelkit.stages.label.browser import LARGE, THUMBNAIL, Browsed
 from labelkit.stages.label.session import Conflict, Done, Session
 from labelkit.stages.report.page import render_label_page
@@ -134,6 +135,7 @@ class LabelServer:
 
     def __init__(self, session: Session, browsed: Browsed, *, by: str = "") -> None:
         self.session, self.browsed, self.by = session, browsed, by
+        self.asking = Asking(session, browsed)
         self._page, self._policy = render_label_page(browsed.store.path.name)
         self._thumbnail = lru_cache(_KEPT_PICTURES)(lambda row: browsed.picture(row, THUMBNAIL))
         self._data = threading.Lock()
@@ -145,8 +147,10 @@ class LabelServer:
                 Route("/", self.page),
                 Route("/api/session", self.data),
                 Route("/api/changes", self.changes),
+                Route("/api/suggested", self.suggested),
                 Route("/api/act", self.act, methods=["POST"]),
                 Route("/api/undo", self.undo, methods=["POST"]),
+                Route("/api/ask", self.ask, methods=["POST"]),
                 Route("/api/thumbnails/{row:int}", self.thumbnail),
                 Route("/api/images/{row:int}", self.large),
                 Route("/api/like/{row:int}", self.like),
@@ -164,16 +168,23 @@ class LabelServer:
 
         def made() -> bytes:
             with self._data:
-                return json.dumps(self.browsed.data(self.session), allow_nan=False).encode()
+                found = self.browsed.data(self.session)
+                found["work"]["asked"] = self.asking.asked.to_json()
+                return json.dumps(found, allow_nan=False).encode()
 
         return Response(await run_in_threadpool(made), media_type="application/json", headers=_HEADERS)
+
+    async def suggested(self, request: Request) -> Response:
+        """Return the images to look at next, by the labels so far."""
+        found = await run_in_threadpool(self.browsed.suggested, self.session)
+        return JSONResponse({"suggested": found}, headers=_HEADERS)
 
     async def changes(self, request: Request) -> Response:
         """Return the actions after a round."""
         since = request.query_params.get("since", "")
         if not since.isdecimal() or len(since) > 12:
             return _refuse(400, "since is the number of a round")
-        return _told(self.session.since(int(since)))
+        return self._told(int(since))
 
     async def act(self, request: Request) -> Response:
         """Do an action."""
@@ -193,23 +204,33 @@ class LabelServer:
         self, request: Request, keys: tuple[str, ...], do: Callable[[dict[str, Any], dict[str, Any]], Done]
     ) -> Response:
         try:
-            told = json.loads(await request.body())
-            if not isinstance(told, dict) or set(told) != {*keys, "client", "seen"}:
-                raise BadStep(f"an object with {', '.join((*keys, 'client', 'seen'))}")
+            told = await _body(request, (*keys, "client", "seen"))
             seen = _number(told["seen"], "seen")
             who = {"by": self.by, "client": _text(told["client"], "client"), "seen": seen}
             await run_in_threadpool(do, told, who)
-        except ClientDisconnect:
-            return _refuse(413, f"a request has at most {MOST_BYTES:,} bytes")
-        except (BadStep, ValueError, RecursionError) as error:
-            return _refuse(400, str(error))
+        except BadStep as error:
+            return _refuse(413 if isinstance(error.__cause__, ClientDisconnect) else 400, str(error))
         except Conflict as conflict:
-            news = self.session.since(seen)
-            told = {"theirs": conflict.theirs, "rows": conflict.rows, "groups": conflict.groups}
-            return _told(news, 409, **told)
+            return self._told(seen, 409, theirs=conflict.theirs, rows=conflict.rows, groups=conflict.groups)
         except LabelkitError as error:
             return _refuse(507 if isinstance(error, ResourceError) else 500, f"Nothing was changed: {error}")
-        return _told(self.session.since(seen))
+        return self._told(seen)
+
+    async def ask(self, request: Request) -> Response:
+        """Ask again, in the background."""
+        try:
+            told = await _body(request, ("client", "seen"))
+            self.asking.start(by=self.by, client=_text(told["client"], "client"))
+        except BadStep as error:
+            return _refuse(413 if isinstance(error.__cause__, ClientDisconnect) else 400, str(error))
+        return self._told(_number(told["seen"], "seen"))
+
+    def _told(self, since: int, status: int = 200, **more: Any) -> JSONResponse:
+        """What is new since a round: actions, and where a question is."""
+        actions = [done.to_json() for done in self.session.since(since)]
+        return JSONResponse(
+            {"actions": actions, "asked": self.asking.asked.to_json(), **more}, status, headers=_HEADERS
+        )
 
     async def thumbnail(self, request: Request) -> Response:
         """Return a small picture of a row."""
@@ -241,8 +262,21 @@ async def _missing(request: Request, error: Exception) -> Response:
     return _refuse(getattr(error, "status_code", 404), "there is nothing of this name")
 
 
-def _told(actions: list[Done], status: int = 200, **more: Any) -> JSONResponse:
-    return JSONResponse({"actions": [done.to_json() for done in actions], **more}, status, headers=_HEADERS)
+async def _body(request: Request, keys: tuple[str, ...]) -> dict[str, Any]:
+    """Return the object that a request brings.
+
+    Raises:
+        BadStep: it brings something else.
+    """
+    try:
+        told = json.loads(await request.body())
+    except ClientDisconnect as error:
+        raise BadStep(f"a request has at most {MOST_BYTES:,} bytes") from error
+    except (ValueError, RecursionError) as error:
+        raise BadStep(str(error)) from error
+    if not isinstance(told, dict) or set(told) != set(keys):
+        raise BadStep(f"an object with {', '.join(keys)}")
+    return told
 
 
 def _text(value: object, key: str) -> str:

@@ -48,6 +48,8 @@ def serve_labels(config: LabelConfig) -> SimpleResult:
         except Interrupted as interrupted:
             if interrupted.signum != signal.SIGINT:
                 raise
+        finally:
+            server.asking.stop()
     return _summary(config, session)
 
 

@@ -9,20 +9,21 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.errors import Mismatch, StoreError
 from labelkit.stages.label.actions import BadStep, Step, Work, read_steps, touched
-from labelkit.stages.read.given_labels import GivenLabels
 from labelkit.stages.read.label_files import LABELS_KIND
 from labelkit.store.embeddings import EmbeddingStore
 from labelkit.store.results import Result, results_folder, write_result
+
+T = TypeVar("T")
 
 STAGE = "label"
 #: actions whose way back is kept in the file
@@ -153,13 +154,6 @@ class Session:
         """Names of groups that are names of classes, as the result that made them says."""
         return {str(name) for name in self._params.get("known", [])}
 
-    def given(self) -> GivenLabels:
-        """Return the labels so far, as other commands take them."""
-        with self._lock:
-            labels, _ = self.work.labels()
-            classes = tuple(self.work.classes)
-        return GivenLabels(labels, np.full(self.store.n, -1, dtype=np.int64), classes, self.name, {})
-
     @property
     def round(self) -> int:
         """The last round."""
@@ -189,6 +183,32 @@ class Session:
         with self._lock:
             return self._commit(kind, steps, by=by, client=client, seen=seen)
 
+    def act_on(self, kind: str, plan: Callable[[Work], list[Step]], *, by: str, client: str) -> Done | None:
+        """Do what a function makes of the state as it is now; None if that is nothing.
+
+        Args:
+            kind: what is done, for the history.
+            plan: returns the steps.
+            by: who.
+            client: which page.
+
+        Raises:
+            LabelkitError: it cannot be written; nothing was changed.
+        """
+        with self._lock:
+            steps = tuple(plan(self.work))
+            return self._commit(kind, steps, by=by, client=client, seen=self.round) if steps else None
+
+    def read(self, look: Callable[[Work], T]) -> T:
+        """Return what a function sees of the state, while nobody changes it."""
+        with self._lock:
+            return look(self.work)
+
+    def snapshot(self) -> tuple[Work, list[Done], int]:
+        """Return (a copy of the state, the actions, the last round)."""
+        with self._lock:
+            return copied(self.work), list(self.log), self.round
+
     def undo(self, number: int, *, by: str, client: str, seen: int) -> Done:
         """Take an action back, as an action of its own.
 
@@ -209,6 +229,8 @@ class Session:
         before, _ = self.work.labels()
         num_classes = len(self.work.classes)
         back = tuple(self.work.apply(steps))
+        if not back:
+            raise BadStep("nothing would change")
         done = Done(self.round + 1, kind, by, client, int(time.time()), steps, back, undoes)
         after, _ = self.work.labels()
         rounds = np.where(after == before, self._rounds, np.where(after >= 0, done.round, -1))
@@ -283,6 +305,20 @@ class Session:
             {**done.to_json(), "back": [step.to_json() for step in done.back] if place >= last else []}
             for place, done in enumerate(self.log)
         ]
+
+
+def copied(work: Work) -> Work:
+    """Return a state that does not change with the other."""
+    return replace(
+        work,
+        classes=list(work.classes),
+        hand=work.hand.copy(),
+        rejected=work.rejected.copy(),
+        groups=work.groups.copy(),
+        group_names=list(work.group_names),
+        named=list(work.named),
+        refused=set(work.refused),
+    )
 
 
 def _stamp(path: Path) -> tuple[int, int, int]:

@@ -28,7 +28,7 @@ from labelkit.stages.report.page import PageContents, render_page
 from labelkit.stages.report.places import place_images
 from labelkit.stages.report.scores import Scores, score_groupings
 from labelkit.stages.report.thumbnails import LOSSLESS, TILES, Thumbnails, make_thumbnails
-from labelkit.stages.report.work import likely_groups, start_work
+from labelkit.stages.report.work import likely_groups, start_work, suggested_images
 from labelkit.stages.result import Cell, SimpleResult, Table
 from labelkit.store.commit import commit_bytes
 from labelkit.store.embeddings import EmbeddingStore, open_store
@@ -66,6 +66,7 @@ def write_report(config: ReportConfig) -> SimpleResult:
     every = np.arange(len(images))
     ids = np.full(len(images), -1, dtype=np.int64) if grouping is None else grouping.ids
     choices = likely_groups(images.features, ids, 0 if grouping is None else len(grouping.groups))
+    suggested = suggested_images(store, images, grouping, labels_to_use(None, store, images.rows), config.seed)
     page = PageContents(
         title=shown_text(store.path.name),
         images=images,
@@ -86,7 +87,7 @@ def write_report(config: ReportConfig) -> SimpleResult:
         thumbnails=_no_thumbnails(len(images)),
         images_note=note,
         max_size=config.max_size,
-        start=start_work(store, images, grouping, labels_to_use(None, store, images.rows), choices, config.seed),
+        start=start_work(store, images, grouping, choices, suggested),
     )
     order = _order(images, grouping, suspects, copies)
     page = replace(page, thumbnails=_thumbnails(config, store, images, source, order, len(render_page(page))))

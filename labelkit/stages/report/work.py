@@ -50,9 +50,8 @@ def start_work(
     store: EmbeddingStore,
     images: ShownImages,
     grouping: Grouping | None,
-    given: GivenLabels,
     choices: NDArray[np.int16],
-    seed: int,
+    suggested: tuple[tuple[int, str], ...] = (),
 ) -> WorkStart:
     """Return what labeling in a page begins with.
 
@@ -60,9 +59,8 @@ def start_work(
         store: the store.
         images: those of the page.
         grouping: groups, or None.
-        given: labels of the images of the page.
         choices: likely groups of each, see ``likely_groups``.
-        seed: of what is suggested.
+        suggested: see ``suggested_images``; none where the page asks a server for them.
     """
     ids = [store.sample_ids[int(row)] for row in images.rows]
     paths = {place: written_name(name) for place, name in enumerate(ids) if written_name(name) != images.names[place]}
@@ -71,7 +69,7 @@ def start_work(
         key=store.content_digest[:16] + ("" if grouping is None else grouping.result.content_digest[:16]),
         paths=paths,
         choices=choices,
-        suggested=_suggested(store, images, grouping, given, seed),
+        suggested=suggested,
         calibrated=calibrated,
         doubtful=grouping.decided.limit if grouping is not None and grouping.decided is not None else _DOUBTFUL_MARGIN,
     )
@@ -116,9 +114,18 @@ def likely_groups(features: NDArray[np.float32], ids: NDArray[np.int64], count: 
     return found
 
 
-def _suggested(
+def suggested_images(
     store: EmbeddingStore, images: ShownImages, grouping: Grouping | None, given: GivenLabels, seed: int
 ) -> tuple[tuple[int, str], ...]:
+    """Return (image, reason) of those to look at first, the most useful first; none if every image has a label.
+
+    Args:
+        store: the store.
+        images: those of the page.
+        grouping: groups, or None.
+        given: labels of the images of the page.
+        seed: of what is suggested.
+    """
     result = None if grouping is None or len(grouping.groups) < 2 else grouping.result.name
     config = SuggestConfig(index=store.path, result=result, out=Path("next.csv"), num_images=SUGGESTED, seed=seed)
     try:

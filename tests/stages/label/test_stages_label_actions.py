@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from labelkit.stages.label.actions import BadStep, Work, read_steps, touched
+from labelkit.stages.label.actions import BadStep, Work, labels_to_learn, read_steps, touched
+from labelkit.stages.label.asking import differences, new_places
 
 N = 6
 
@@ -139,3 +140,51 @@ def test_moving_images_into_a_group_does_not_touch_the_group(work: Work) -> None
     steps = read_steps([{"do": "group", "rows": [1, 2], "group": 1}, {"do": "name", "group": 0, "name": "a"}], N)
 
     assert touched(steps) == ({1, 2}, {0})
+
+
+def test_learning_takes_single_images_and_the_most_typical_of_named_groups() -> None:
+    """Group 0 lies on a line, with its mean at 10: the last two of fourteen images are the farthest from it."""
+    line = [10.0] * 12 + [5.0, 15.0]
+    work = Work(
+        classes=["cup", "umbrella"],
+        hand=np.array([-1] * 13 + [-1, 0, 0]),
+        rejected=np.array([False] * 15 + [True]),
+        groups=np.array([0] * 14 + [-1, -1]),
+        group_names=["new-1"],
+        named=[1],
+    )
+
+    learned = labels_to_learn(work, np.array([[value] for value in [*line, 0.0, 0.0]], dtype=np.float32))
+
+    assert learned.tolist() == [1] * 12 + [-1, -1, 0, -1]
+
+
+def test_a_new_answer_moves_only_what_nobody_decided(work: Work) -> None:
+    do(work, {"do": "name", "group": 1, "name": "dog"}, {"do": "reject", "rows": [2], "value": True})
+    do(work, {"do": "not", "rows": [5], "name": "dog", "value": True})
+    # images 2 (rejected), 3 and 4 (in a named group) stay, and 5 is no dog
+    steps = new_places(work, np.array([1, 1, 1, 0, 0, 1]), ["new-1", "dog"])
+
+    assert [step.to_json() for step in steps] == [
+        {"do": "make", "group": 2, "name": "dog"},
+        {"do": "group", "rows": [0, 1], "group": 2},
+    ]
+    before = copy.deepcopy(work)
+    work.apply(steps)
+    assert differences(before, work) == {
+        "moved": 2,
+        "groups": [
+            {"name": "new-1", "before": 3, "after": 1, "came": 0, "left": 2},
+            {"name": "dog", "before": 0, "after": 2, "came": 2, "left": 0},
+        ],
+    }
+
+
+def test_a_new_group_that_is_called_as_before_keeps_its_number(work: Work) -> None:
+    steps = new_places(work, np.array([-1, 1, 1, 0, 1, 0]), ["new-2", "new-1"])
+
+    assert names(work)[0] == "cup"
+    assert [step.to_json() for step in steps] == [
+        {"do": "group", "rows": [5], "group": 1},
+        {"do": "group", "rows": [4], "group": 0},
+    ]

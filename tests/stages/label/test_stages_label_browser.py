@@ -7,8 +7,6 @@ import io
 import re
 import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -27,6 +25,7 @@ from labelkit.store.opening import trust
 from labelkit.store.results import read_result, results_folder
 from tests.copies import copy_store
 from tests.stages.browsing import NARROW, Opened, chromium
+from tests.stages.label.serving import Serving
 
 pytestmark = pytest.mark.slow
 
@@ -54,30 +53,6 @@ def report(made: Path) -> Path:
     out = made.with_name("report.html")
     write_report(ReportConfig(index=made, out=out, projection="pca"))
     return out
-
-
-class Serving:
-    """A server as a process of its own."""
-
-    def __init__(self, index: Path, *options: str) -> None:
-        words = [sys.executable, "-m", "labelkit", "label", "--index", str(index), "--serve", "--no-open", *options]
-        self.process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
-        assert self.process.stderr is not None
-        told = ""
-        while "http://" not in told:
-            line = self.process.stderr.readline()
-            assert line, told
-            told += line
-        found = re.search(r"http://\S+", told)
-        assert found is not None
-        self.link = found[0]
-
-    def stop(self, signum: int = signal.SIGINT) -> int:
-        self.process.send_signal(signum)
-        code = self.process.wait(20)
-        assert self.process.stderr is not None
-        self.process.stderr.close()
-        return code
 
 
 @pytest.fixture
@@ -300,6 +275,24 @@ def test_all_like_an_image_are_shown_and_labeled_together(page: Any) -> None:
     assert list(saved(page).values()) == ["cat"] * 3
 
 
+def test_a_line_drawn_on_the_map_chooses_the_images_inside(page: Any) -> None:
+    box = page.locator("#map-canvas")
+    box.scroll_into_view_if_needed()
+    page.locator("#map-lasso").click()
+    at = box.bounding_box()
+    left, top, right, bottom = at["x"] + 2, at["y"] + 2, at["x"] + at["width"] - 2, at["y"] + at["height"] - 2
+    page.mouse.move(left, top)
+    page.mouse.down()
+    for x, y in ((right, top), (right, bottom), (left, bottom), (left, top)):
+        page.mouse.move(x, y)
+    page.mouse.up()
+    said(page, "48 images inside the line are chosen")
+    page.keyboard.press("r")
+    said(page, "48 images rejected")
+
+    assert page.locator("#map-lasso").get_attribute("aria-pressed") == "false"
+
+
 def test_help_says_all_keys(page: Any) -> None:
     page.keyboard.press("?")
     page.locator("#work-help[open]").wait_for()
@@ -387,6 +380,28 @@ def test_a_conflict_between_two_tabs_is_shown(served: Serving, open_page: Callab
     said(other, "Group named parasol")
 
     one.locator("#work-classes bdi", has_text="parasol").wait_for(timeout=6000)
+
+
+def test_asking_again_learns_from_the_labels_and_leaves_what_was_decided(
+    served: Serving, index: Path, open_page: Callable[..., Any]
+) -> None:
+    page = open_page(served.link)
+    name_group(page, "umbrella")
+    decided = page.locator("#work-classes .count").first.inner_text()
+    page.locator("#work-name").fill("dog")
+    page.keyboard.press("Enter")
+    said(page, "Group named dog")
+    page.keyboard.press("Escape")
+    page.locator("[data-work=f]").click()
+    page.locator("#work-asked[open]").wait_for(timeout=60_000)
+    page.keyboard.press("Escape")
+    kinds = [one["kind"] for one in read_result(open_store(index), "labels-1").params["actions"]]
+
+    assert page.locator("#work-classes .entry", has_text="umbrella").locator(".count").inner_text() == decided
+    assert kinds == ["name", "name", "ask again"]
+    assert "expected right" in progress(page)
+    page.keyboard.press("u")
+    said(page, "Taken back: ask again")
 
 
 def test_a_page_with_a_wrong_token_says_so(served: Serving, browser: Any) -> None:

@@ -92,6 +92,15 @@ def test_a_session_goes_on_where_it_was_and_undo_still_works(store: EmbeddingSto
     assert [done.kind for done in opened(store).log] == ["test", "test", "undo", "undo"]
 
 
+def test_an_action_that_changes_nothing_is_no_round(store: EmbeddingStore) -> None:
+    session = opened(store)
+
+    for step in ({"do": "reject", "rows": [3], "value": False}, {"do": "make", "group": 3, "name": "empty"}):
+        with pytest.raises(BadStep, match=r"nothing would change|comes with its images"):
+            act(session, step)
+    assert (session.round, len(session.work.named)) == (0, 3)
+
+
 def test_an_action_is_taken_back_once(store: EmbeddingStore) -> None:
     session = opened(store)
     act(session, {"do": "label", "rows": [5], "name": "dog"})

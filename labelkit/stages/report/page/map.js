@@ -262,9 +262,66 @@ function move(dx, dy) {
   drawMap();
 }
 
+// A line around images: with the button, or while Shift is held.
+const lasso = { button: document.getElementById('map-lasso'), line: null };
+
+function isLasso(event) {
+  return event.shiftKey || lasso.button.getAttribute('aria-pressed') === 'true';
+}
+
+function drawLasso() {
+  const pen = map.canvas.getContext('2d');
+  pen.strokeStyle = cssColor('--accent');
+  pen.lineWidth = 2;
+  pen.beginPath();
+  for (const [x, y] of lasso.line) pen.lineTo(x, y);
+  pen.stroke();
+}
+
+function isInside(x, y, line) {
+  let inside = false;
+  for (let i = 0, j = line.length - 1; i < line.length; j = i++) {
+    const [ax, ay] = line[i], [bx, by] = line[j];
+    if ((ay > y) !== (by > y) && x < (bx - ax) * (y - ay) / (by - ay) + ax) inside = !inside;
+  }
+  return inside;
+}
+
+function endLasso() {
+  const { line } = lasso;
+  lasso.line = null;
+  lasso.button.setAttribute('aria-pressed', 'false');
+  map.canvas.classList.remove('drawing');
+  drawMap();
+  const found = [];
+  for (let i = 0; i < data.n; i++) {
+    if (map.only.size && !map.only.has(keyOf(i))) continue;
+    const [x, y] = onCanvas(i);
+    if (isInside(x, y, line)) found.push(i);
+  }
+  showDrawn(found);
+}
+
+lasso.button.addEventListener('click', () => {
+  const on = lasso.button.getAttribute('aria-pressed') !== 'true';
+  lasso.button.setAttribute('aria-pressed', String(on));
+  map.canvas.classList.toggle('drawing', on);
+});
+map.canvas.addEventListener('pointerup', () => { if (lasso.line) { drag.moved = true; endLasso(); } });
+
 const drag = { from: null, moved: false };
+map.canvas.addEventListener('pointerdown', (event) => {
+  if (!isLasso(event)) return;
+  lasso.line = [[event.offsetX, event.offsetY]];
+  map.canvas.setPointerCapture(event.pointerId);
+});
 map.canvas.addEventListener('pointerdown', (event) => { drag.from = [event.offsetX, event.offsetY]; drag.moved = false; });
 map.canvas.addEventListener('pointermove', (event) => {
+  if (lasso.line) {
+    lasso.line.push([event.offsetX, event.offsetY]);
+    drawLasso();
+    return;
+  }
   if (drag.from && event.buttons && map.zoom > 1) {
     const [x, y] = drag.from;
     if (drag.moved || Math.hypot(event.offsetX - x, event.offsetY - y) > 4) {

@@ -2,9 +2,9 @@
 const ui = {
   groups: document.getElementById('work-groups'), classes: document.getElementById('work-classes'), names: document.getElementById('work-names'),
   title: document.getElementById('work-view'), name: document.getElementById('work-name'), form: document.getElementById('work-name-form'),
-  progress: document.getElementById('work-progress'), chosen: document.getElementById('work-chosen'), say: document.getElementById('work-say'),
+  progress: document.getElementById('work-progress'), asking: document.getElementById('work-asking'), chosen: document.getElementById('work-chosen'), say: document.getElementById('work-say'),
   warning: document.getElementById('work-warning'), groupButtons: document.getElementById('work-group-buttons'),
-  view: { kind: 'all' }, counts: null,
+  view: { kind: 'all' }, counts: null, nameOf: -1,
 };
 
 function say(words) { ui.say.textContent = ui.say.textContent === words ? words + ' ' : words; }
@@ -61,9 +61,19 @@ function drawLists() {
   if (focused >= 0) [...document.querySelectorAll('#work .entry')][focused]?.focus();
 }
 
+// Whether a group is called like a class, so that its name is a likely answer.
+function isKnown(group) {
+  return Boolean(data.groups[group]?.known) || work.classes.includes(work.groupNames[group]);
+}
+
+function likelyName(image) {
+  const group = work.group[image];
+  return labelOf(image) || (group >= 0 && isKnown(group) ? work.groupNames[group] : '');
+}
+
 // Names that may be meant: classes with labels, and groups that are called like a class.
 function knownNames() {
-  const fromGroups = data.groups.filter((group) => group.known).map((group) => group.name);
+  const fromGroups = work.groupNames.filter((name, group) => isKnown(group));
   return [...new Set([...work.classes, ...fromGroups])].sort((a, b) => a.localeCompare(b, 'en', { numeric: true }));
 }
 
@@ -74,9 +84,10 @@ function drawHead() {
   const titles = { all: 'All images', doubtful: 'Doubtful images, least sure first', out: 'Images in no group', rejected: 'Rejected images', class: 'Class ' + view.name };
   ui.title.textContent = (isGroup ? groupWords(view.id).replace(/^g/, 'G') : view.title || titles[view.kind]) + ' (' + size.toLocaleString('en') + ')';
   ui.form.hidden = ui.groupButtons.hidden = !isGroup;
-  if (isGroup && document.activeElement !== ui.name) {
-    const known = data.groups[view.id] && data.groups[view.id].known;
-    ui.name.value = work.groupLabels[view.id] || (known ? work.groupNames[view.id] : '');
+  // what is being typed stays, unless it was for another group
+  if (isGroup && (document.activeElement !== ui.name || ui.nameOf !== view.id)) {
+    ui.nameOf = view.id;
+    ui.name.value = work.groupLabels[view.id] || (isKnown(view.id) ? work.groupNames[view.id] : '');
   }
   const named = groupOrder().filter((id) => work.groupLabels[id]).length;
   const right = expectedRight();
@@ -195,7 +206,7 @@ async function notThis() {
   const steps = [];
   const byName = new Map();
   for (const row of rows) {
-    const name = labelOf(row) || (work.group[row] >= 0 && data.groups[work.group[row]]?.known ? work.groupNames[work.group[row]] : '');
+    const name = likelyName(row);
     if (name) byName.set(name, [...(byName.get(name) || []), row]);
   }
   for (const [name, some] of byName) steps.push({ do: 'not', rows: some, name, value: true });
@@ -215,8 +226,7 @@ async function rejectImages() {
 async function confirmImages() {
   const byName = new Map();
   for (const row of targets()) {
-    const group = work.group[row];
-    const name = labelOf(row) || (group >= 0 && data.groups[group]?.known ? work.groupNames[group] : '');
+    const name = likelyName(row);
     if (name && !work.hand[row]) byName.set(name, [...(byName.get(name) || []), row]);
   }
   const steps = [...byName].map(([name, rows]) => ({ do: 'label', rows, name }));
@@ -235,6 +245,18 @@ async function alike() {
   say(images(found.length) + ' like ' + data.names[image] + '.');
 }
 
+// The images inside a line drawn on the map.
+function showDrawn(found) {
+  if (!found.length) { say('No image is inside the line.'); return; }
+  show({ kind: 'list', title: 'Images inside the line', images: found });
+  chooseRange(0, found.length - 1);
+  markActive();
+  tellChosen();
+  document.getElementById('work').scrollIntoView();
+  grid.box.focus();
+  say(images(found.length) + ' inside the line are chosen.');
+}
+
 function nextGroup(step) {
   const order = groupOrder();
   if (!order.length) return;
@@ -246,7 +268,7 @@ function nextGroup(step) {
 const KEYS = {
   n: () => { if (ui.view.kind === 'group') { ui.name.focus(); ui.name.select(); } },
   l: () => labelImages(''), m: moveImages, x: notThis, r: rejectImages, c: confirmImages, a: alike, p: splitOff,
-  g: mergeGroup, d: dissolveGroup, u: undo, s: save, o: () => openOne(), j: () => nextGroup(1), k: () => nextGroup(-1), '?': () => askIn(dialog('help')),
+  g: mergeGroup, d: dissolveGroup, u: undo, s: save, o: () => openOne(), f: askAgain, j: () => nextGroup(1), k: () => nextGroup(-1), '?': () => askIn(dialog('help')),
 };
 
 document.addEventListener('keydown', (event) => {
@@ -273,5 +295,7 @@ function openWork() {
   const first = groupOrder()[0];
   ui.view = first === undefined ? { kind: 'all' } : { kind: 'group', id: first };
   refresh(true);
+  // what is worth most comes first (examples/label_person.py)
+  if (!ui.counts.hand) say('Begin with the images that tell the most: One by one.');
   if (isServed) follow();
 }

@@ -1,5 +1,6 @@
 // Where the work is kept: in the browser until it is saved (a file), or on the disk at once (a server).
-const keeper = { log: [], undone: new Set(), seen: 0, client: Math.random().toString(36).slice(2), busy: Promise.resolve() };
+const keeper = { log: [], undone: new Set(), seen: 0, client: Math.random().toString(36).slice(2), busy: Promise.resolve(),
+  asked: { number: 0, state: 'idle' } };
 const isServed = data.work.mode === 'server';
 const KEEP_KEY = 'labelkit-work-' + data.work.key;
 
@@ -92,7 +93,7 @@ async function askNow(path, body) {
     warn('The server does not answer: nothing was changed. Start it again, and reload this page.');
     return false;
   }
-  if (response.ok) { warn(''); takeIn(told.actions); return true; }
+  if (response.ok) { warn(''); takeIn(told.actions); tellAsked(told.asked); return true; }
   if (response.status === 409) return settleConflict(path, body, told);
   warn(told.problem);
   return false;
@@ -109,13 +110,16 @@ async function settleConflict(path, body, told) {
 
 async function changes() {
   const response = await fetch('/api/changes?since=' + keeper.seen, { headers: authorized() });
-  if (!response.ok) throw new Error((await response.json()).problem);
-  return (await response.json()).actions;
+  const told = await response.json();
+  if (!response.ok) throw new Error(told.problem);
+  tellAsked(told.asked);
+  return told.actions;
 }
 
 function follow() {
   keeper.log = data.work.state.log;
   keeper.seen = data.work.state.round;
+  keeper.asked = data.work.asked;
   for (const done of keeper.log) if (done.undoes) keeper.undone.add(done.undoes);
   setInterval(async () => {
     if (document.hidden) return;
@@ -131,4 +135,39 @@ function follow() {
       warn('The server does not answer. What was shown as done is on the disk; start it again, and reload this page.');
     }
   }, 2000);
+}
+
+// Ask again: the commands run on the server; the page says what runs, and shows what changed.
+async function askAgain() {
+  if (!isServed) { say('Asking again needs the server: labelkit label --index STORE --serve.'); return; }
+  if (await ask('ask', {})) say('Asking again with the labels so far.');
+}
+
+async function tellAsked(asked) {
+  const { number, state } = keeper.asked;
+  keeper.asked = asked;
+  ui.asking.textContent = asked.state === 'running' ? 'Asking again: ' + asked.step + ' …' : '';
+  if (asked.number === number && asked.state === state) return;
+  if (asked.state === 'failed') warn('Asking again failed: ' + asked.step);
+  if (asked.state !== 'done') return;
+  const before = expectedRight();
+  const fresh = await (await fetch('/api/session', { headers: authorized() })).json();
+  data.work = fresh.work;
+  data.measure = fresh.measure;
+  data.groups = fresh.groups;
+  columns.confidence.set(new Float32Array(bytes(fresh.columns.confidence)));
+  columns.choice = new Int16Array(bytes(fresh.columns.choice));
+  takeIn(await changes());
+  refresh();
+  showChanged(asked.changed, before);
+}
+
+function showChanged({ moved, groups }, before) {
+  const after = expectedRight();
+  dialog('asked-text').textContent = images(moved) + ' went to another group. What you decided stayed as it is.'
+    + (after && before && after !== before ? ' Before: ' + before + '; now: ' + after + '.' : after ? ' ' + after.replace(/^e/, 'E') + '.' : '');
+  dialog('asked-rows').replaceChildren(...groups.map((one) => element('tr', {}, element('th', { scope: 'row' }, element('bdi', {}, one.name)),
+    ...[one.before, one.after, one.came, one.left].map((value) => element('td', { class: 'num' }, value)))));
+  say('Asked again: ' + images(moved) + ' went to another group.');
+  if (!document.querySelector('dialog[open]')) askIn(dialog('asked'));
 }

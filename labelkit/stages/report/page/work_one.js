@@ -4,8 +4,9 @@ const one = { box: document.getElementById('work-one'), picture: document.getEle
   say: document.getElementById('work-one-say'), queue: [], at: 0, answers: [] };
 const ANSWERS = 5;
 
-function openOne() {
-  one.queue = data.work.suggested.map(([image, why]) => ({ image, why })).filter(({ image }) => !work.rejected[image]);
+async function openOne() {
+  const left = one.queue.some(({ image }) => !work.hand[image] && !work.rejected[image]);
+  if (!left) one.queue = (await suggestedNow()).map(([image, why]) => ({ image, why })).filter(({ image }) => !work.rejected[image]);
   if (!one.queue.length) one.queue = membersOfView({ kind: 'doubtful' }).slice(0, 30).map((image) => ({ image, why: 'doubtful' }));
   if (!one.queue.length) { say('Nothing is suggested: every image has a label, or is like one that has.'); return; }
   one.at = Math.max(0, one.queue.findIndex(({ image }) => !work.hand[image]));
@@ -13,12 +14,22 @@ function openOne() {
   drawOne();
 }
 
+// A server suggests by the labels so far; a file holds what was suggested when it was made.
+async function suggestedNow() {
+  if (!isServed) return data.work.suggested;
+  say('Choosing images to look at …');
+  const response = await fetch('/api/suggested', { headers: authorized() }).catch(() => null);
+  if (!response || !response.ok) { warn('The server does not answer. Start it again, and reload this page.'); return []; }
+  say('');
+  return (await response.json()).suggested;
+}
+
 function likelyNames(image) {
   const found = [];
   for (let i = 0; i < data.work.perImage; i++) {
     const group = columns.choice[image * data.work.perImage + i];
     if (group < 0) continue;
-    const name = work.groupLabels[group] || (data.groups[group].known ? data.groups[group].name : '');
+    const name = work.groupLabels[group] || (isKnown(group) ? work.groupNames[group] : '');
     if (name && !found.includes(name) && !isRefused(image, name)) found.push(name);
   }
   for (const name of knownNames()) if (found.length < ANSWERS && !found.includes(name) && !isRefused(image, name)) found.push(name);

@@ -1,0 +1,220 @@
+"""What is an action worth? A simulated person labels in four ways; right labels of the table after so many actions.
+
+    python examples/label_person.py --index grocery.h5 --out examples/results/grocery_label_person.json
+
+The person answers by the truth and slips in 3 of 100 answers. An action is one label, one name of a group, one group
+passed over, one image marked as wrong, or the key that takes the marked ones out.
+
+    random        label images drawn by chance
+    suggested     label the images that `labelkit suggest` names, asked anew after every 10
+    groups        name the groups of `discover categories`, the largest first, by 12 of their images (a group in which
+                  no class has 9 of these is passed over); then the suggested images
+    fine groups   the same with more groups than classes: the square root of the number of images
+    fine, marked  the same, and of the 24 images nearest to the mean of each group mark those that are wrong
+
+Images without a label count by the class that logistic regression gives them. It learns from the labels of single
+images and, of each named group, of the images that `labelkit label --serve` learns from. Suggestions go by these labels
+too, so that an image that only has the name of its group may be suggested. "again": the same, and images that only have
+the name of their group count by the regression, too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import shutil
+import statistics
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from labelkit.config.discover import DiscoverCategoriesConfig
+from labelkit.config.labeling import SuggestConfig
+from labelkit.errors import DatasetError
+from labelkit.stages.discover.categories import discover_categories
+from labelkit.stages.discover.classify import RowJudge
+from labelkit.stages.label.actions import Step, Work, labels_to_learn
+from labelkit.stages.label.suggest import suggested_rows
+from labelkit.stages.read.given_labels import GivenLabels
+from labelkit.stages.read.rows import check_features, unit_rows
+from labelkit.store.embeddings import EmbeddingStore, open_store
+from labelkit.store.results import read_result
+
+WAYS = ("random", "suggested", "groups", "fine groups", "fine, marked")
+CHECKED = (10, 20, 50, 100, 200)
+SLIPS, SHOWN, AGREE, LOOKED_AT, PER_ROUND = 0.03, 12, 0.75, 24, 10
+
+
+class Person:
+    """One person at one store, in one way.
+
+    Args:
+        store: with all labels, which only the answers look at.
+        features: (n, d) of length 1.
+        groups: (n,) group of each image.
+        seed: of slips and chance.
+    """
+
+    def __init__(self, store: EmbeddingStore, features: np.ndarray, groups: np.ndarray, seed: int) -> None:
+        self.store, self.features, self.groups, self.seed = store, features, groups, seed
+        self.truth = np.asarray(store.labels, dtype=np.int64)
+        self.chance = np.random.default_rng(seed)
+        count = int(groups.max()) + 1
+        none = np.full(store.n, -1, dtype=np.int64)
+        names = [f"group {number}" for number in range(count)]
+        self.work = Work(list(store.class_names), none, np.zeros(store.n, bool), groups.copy(), names, [-1] * count)
+        self.order = {number: self._nearest(number) for number in range(count)}
+
+    def _nearest(self, group: int) -> np.ndarray:
+        """Images of a group, nearest to its mean first."""
+        members = np.flatnonzero(self.groups == group)
+        mean = self.features[members].mean(axis=0)
+        return members[np.argsort(-(self.features[members] @ mean), kind="stable")]
+
+    def says(self, label: int) -> str:
+        """What the person answers where a class is right."""
+        if self.chance.random() < SLIPS:
+            label = int(self.chance.choice(np.delete(np.arange(len(self.store.class_names)), label)))
+        return self.store.class_names[label]
+
+    def label(self, image: int) -> None:
+        """One action: a label of an image."""
+        self.work.apply([Step("label", rows=(image,), name=self.says(int(self.truth[image])))])
+
+    def actions(self, way: str) -> Iterator[None]:
+        """Work, and stop for a moment after every action."""
+        if way == "random":
+            for image in self.chance.permutation(self.store.n):
+                self.label(int(image))
+                yield
+        if "fine" in way or way == "groups":
+            sizes = np.bincount(self.groups)
+            for group in np.argsort(-sizes, kind="stable").tolist():
+                yield from self._group(group, marking="marked" in way)
+        while True:
+            images = self._suggested()
+            for image in images:
+                self.label(image)
+                yield
+            if not images:
+                return
+
+    def _group(self, group: int, *, marking: bool) -> Iterator[None]:
+        shown = self.truth[self.order[group][:SHOWN]]
+        label, times = Counter(shown.tolist()).most_common(1)[0]
+        if times < AGREE * len(shown):
+            yield  # passed over
+            return
+        name = self.says(label)
+        self.work.apply([Step("name", group=group, name=name)])
+        yield
+        if not marking:
+            return
+        named = self.store.class_names.index(name)
+        looked = self.order[group][:LOOKED_AT]
+        wrong = [int(row) for row in looked if (self.truth[row] != named) != (self.chance.random() < SLIPS)]
+        if len(wrong) > len(looked) / 2:  # it was the name that was wrong
+            self.work.apply([Step("name", group=group, name=self.store.class_names[label])])
+            yield
+            return
+        for _ in wrong:
+            yield
+        if wrong:
+            self.work.apply([Step("not", rows=tuple(wrong), name=name), Step("group", rows=tuple(wrong), group=-1)])
+            yield
+
+    def _suggested(self) -> list[int]:
+        given = GivenLabels(
+            labels_to_learn(self.work, self.features), np.full(self.store.n, -1), tuple(self.work.classes), "labels", {}
+        )
+        rows = np.arange(self.store.n)
+        config = SuggestConfig(index=self.store.path, out=Path("next.csv"), num_images=PER_ROUND, seed=self.seed)
+        try:
+            return [int(row) for row in suggested_rows(config, self.store, rows, given).places]
+        except DatasetError:  # nothing is left
+            return []
+
+    def right(self, judge: RowJudge) -> tuple[int, int]:
+        """Right labels of the whole table, with the names of groups and without."""
+        labels, by_group = self.work.labels()
+        learned = labels_to_learn(self.work, self.features)
+        classes = np.unique(learned[learned >= 0])
+        if not len(classes):
+            return 0, 0
+        guess = classes[judge.class_shares(learned, classes, "logistic regression").argmax(axis=1)]
+        with_names = np.where(labels >= 0, labels, guess)
+        return int((with_names == self.truth).sum()), int((np.where(by_group, guess, with_names) == self.truth).sum())
+
+
+def simulate(person: Person, way: str, judge: RowJudge) -> list[tuple[int, int]]:
+    """Right labels after each number of ``CHECKED`` actions."""
+    found, done = [], 0
+    for _ in person.actions(way):
+        done += 1
+        if done in CHECKED:
+            found.append(person.right(judge))
+        if done == CHECKED[-1]:
+            break
+    return found + [person.right(judge)] * (len(CHECKED) - len(found))
+
+
+def main() -> None:
+    """Run all ways with all seeds."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--index", type=Path, required=True, help="store whose labels are all known")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        index = Path(shutil.copyfile(options.index, Path(folder) / options.index.name))
+        store = open_store(index)
+        features = unit_rows(check_features(store, np.arange(store.n)))
+        judge = RowJudge(features)
+        for seed in range(options.seeds):
+            grouped = {}
+            for number in (None, round(store.n**0.5)):
+                made = discover_categories(
+                    DiscoverCategoriesConfig(
+                        index=index,
+                        result=f"groups-{number or 'found'}-{seed}",
+                        own_labels=False,
+                        num_classes=number,
+                        seed=seed,
+                    )
+                )
+                result = read_result(store, str(made.values["result"]))
+                grouped[number is not None] = np.asarray(result.arrays["pseudo_labels"])
+            for way in WAYS:
+                groups = grouped["fine" in way]
+                found = simulate(Person(store, features, groups, seed), way, judge)
+                right, again = ([one[place] for one in found] for place in (0, 1))
+                rows.append({"way": way, "seed": seed, "groups": int(groups.max()) + 1, "right": right, "again": again})
+                print(json.dumps(rows[-1]), flush=True)
+    table = [
+        {
+            "way": way,
+            **{
+                f"{kind} after {count} %": round(
+                    100 * statistics.mean(row[kind][place] for row in rows if row["way"] == way) / store.n, 1
+                )
+                for kind in ("right", "again")
+                for place, count in enumerate(CHECKED)
+            },
+        }
+        for way in WAYS
+    ]
+    words = ["--index", options.index.name, "--seeds", str(options.seeds), "--out", str(options.out)]
+    command = shlex.join(["python", "examples/label_person.py", *words])
+    told = {"command": command, "store": options.index.name, "images": store.n, "classes": len(store.class_names)}
+    if options.out is not None:
+        options.out.write_text(json.dumps({**told, "actions": CHECKED, "runs": rows, "mean": table}, indent=1) + "\n")
+    for line in table:
+        print(line)
+
+
+if __name__ == "__main__":
+    main()
