@@ -125,6 +125,8 @@ def convert(path: Path, out: Path) -> dict[str, Any]:
         flatten(value, "", 0, tensors)
         check(tensors, path.stat().st_size)
         write(tensors, out)
+    except OSError as error:
+        return {"errno": error.errno}  # of the disk that is written to, not of the file
     except Exception as error:
         return {"error": str(error) or type(error).__name__}
     return {}

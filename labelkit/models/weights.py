@@ -296,6 +296,8 @@ def _read_pickle(path: Path) -> dict[str, Tensor]:
             f"its reader stopped (exit {child.returncode}): damaged, or it needs more memory than its size justifies"
         )
         raise CheckpointRefused(where, problem, "Get the file again.")
+    if isinstance(answer.get("errno"), int):
+        raise resource_error(OSError(answer["errno"], os.strerror(answer["errno"])), tempfile.gettempdir())
     if "refused" in answer:
         names = ", ".join(map(str, answer["refused"][:10]))
         raise CheckpointRefused(where, f"holds more than tensors and was not read: {names}", _resave())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import hashlib
 import json
 import os
@@ -436,3 +437,9 @@ def test_fingerprint_reads_views_in_c_order_and_every_type() -> None:
     assert fingerprint({"w": matrix.T}) == fingerprint({"w": matrix.T.contiguous()})
     types = [torch.float64, torch.float16, torch.bfloat16, torch.int8, torch.bool, torch.complex64]
     assert len({fingerprint({"w": matrix.to(dtype)}) for dtype in types}) == len(types)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no disk that is always full")
+def test_a_full_temporary_folder_is_no_fault_of_the_file(tmp_path: Path) -> None:
+    torch.save({"weight": torch.zeros(100, 100)}, tmp_path / "w.pth")
+    assert convert(tmp_path / "w.pth", Path("/dev/full")) == {"errno": errno.ENOSPC}

@@ -18,7 +18,7 @@ from labelkit.store.patch_writing import PatchRun
 from labelkit.store.schema import name_text
 from labelkit.store.writing import EmbeddingRun
 
-SECONDS = 10.0
+SECONDS = 5.0
 
 
 class Journal:
