@@ -176,27 +176,26 @@ def summary(choose: list[dict[str, Any]], report: list[dict[str, Any]]) -> list[
     lines = []
     for share in SHARES:
         halves = {"choose": choose, "report": report}
-        halves = {half: [row for row in rows if row["share"] == share] for half, rows in halves.items()}
+        halves = {half: [row for row in rows if row["share"] == share] for half, rows in halves.items() if rows}
         every = [row for rows in halves.values() for row in rows]
         for name in ("ours", *(name for name in every[0] if name not in NO_ESTIMATE)):
             if not all(name in row for row in every):
                 continue
             errors = {half: np.array([error(row, name) for row in rows]) for half, rows in halves.items()}
-            reach = float(np.quantile(errors["choose"], 0.9)) if len(errors["choose"]) else float("nan")
             line: dict[str, Any] = {"share": share, "name": name}
             for half, rows in halves.items():
-                held, width = (errors[half] <= reach + 1e-9).mean(), np.exp(2 * reach)
+                line[half] = {"cases": len(rows), "error": round(float(np.median(errors[half])), 3)}
                 if name == "ours":
                     ends = np.array([row["interval"] for row in rows], dtype=float)
                     truth = np.array([row["classes"] for row in rows])
                     held = ((ends[:, 0] <= truth) & (truth <= ends[:, 1])).mean()
                     width = np.median(ends[:, 1] / ends[:, 0])
-                line[half] = {
-                    "cases": len(rows),
-                    "held": round(float(held), 3),
-                    "width": round(float(width), 2),
-                    "error": round(float(np.median(errors[half])), 3),
-                }
+                elif choose:
+                    reach = float(np.quantile(errors["choose"], 0.9))
+                    held, width = (errors[half] <= reach + 1e-9).mean(), np.exp(2 * reach)
+                else:
+                    continue
+                line[half] |= {"held": round(float(held), 3), "width": round(float(width), 2)}
             lines.append(line)
     return lines
 
@@ -223,8 +222,11 @@ def main() -> None:
     record["summary"] = summary(record["choose"], record["report"])
     for line in record["summary"]:
         shown = [
-            f"{half} {line[half]['held']:.0%}, width {line[half]['width']:.1f}, error {line[half]['error']:.2f}"
-            for half in ("choose", "report")
+            f"{half}, {found['cases']} cases: "
+            + (f"holds {found['held']:.0%}, width {found['width']:.1f}, " if "held" in found else "")
+            + f"error {found['error']:.2f}"
+            for half, found in line.items()
+            if isinstance(found, dict)
         ]
         print(f"labels in {line['share']:.0%} of the classes, {line['name']}: {'; '.join(shown)}")
     record[BY_CHOICE] = []
