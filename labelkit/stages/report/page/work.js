@@ -295,7 +295,7 @@ function openWork() {
   const first = groupOrder()[0];
   ui.view = first === undefined ? { kind: 'all' } : { kind: 'group', id: first };
   refresh(true);
-  // what is worth most comes first (examples/label_person.py)
-  if (!ui.counts.hand) say('Begin with the images that tell the most: One by one.');
   if (isServed) follow();
+  // what is worth most comes first (examples/label_person.py)
+  if (!keeper.log.length) say('Begin with the images that tell the most: One by one.');
 }
