@@ -1446,6 +1446,22 @@ class _Train:
 
 train: _Train
 
+def reproduce(
+    *,
+    table: str | None = ...,
+    all: bool = ...,
+    row: Sequence[str] | str | None = ...,
+    seeds: int = ...,
+    data_root: str | PathLike[str] = ...,
+    device: str = ...,
+    smoke: bool = ...,
+    dry_run: bool = ...,
+    out: str | PathLike[str] = ...,
+    preset: str | PathLike[str] | None = None,
+    config: str | PathLike[str] | None = None,
+) -> Result:
+    """Run the rows of a published table with several seeds, and set what was measured beside what was published."""
+
 def embed(
     *,
     out: str | PathLike[str],

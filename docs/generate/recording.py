@@ -28,6 +28,14 @@ from generate.json_keys import Keys, add_keys, keys
 _DIGITS = "--dataset digits --max-per-class 12"
 _FEW = "--holdout 0.25 --split all --label-split few-labels --num-labels 20"
 _OBJECTS = "--dataset digit_scenes --max-images 6"
+_TABLE = """
+source: softmax
+place: Table 1
+title: digits
+values: {top 1: metrics.accuracy}
+commands: ["train {method} --dataset digits --max-per-class 12 --epochs 1 --batch-size 16"]
+rows: [{name: softmax, published: 90, method: softmax}]
+"""
 _OTHERS = f"""
 embed {_DIGITS} {_FEW} --backbone pixels --image-size 8 --out digits.h5
 embed {_DIGITS} --checkpoint runs/flipclass --out features.h5
@@ -40,6 +48,7 @@ discover head --index features.h5
 discover answer --index digits.h5 --min-confidence 0.8
 discover snowball --index digits.h5 --num-labels 20 --count 20
 discover lmcs --index digits.h5 --num-labels 20 --count 20
+reproduce --seeds 2 --out reproduced table.yaml
 start --backbone pixels --num-classes 10 --labels known.csv photos
 predict --from photos-labeled photos
 suggest --index digits.h5 -n 4 --out next.csv
@@ -78,6 +87,7 @@ list methods
 list datasets
 list backbones --pattern vit_nano*
 list presets
+list tables
 doctor
 version
 """
@@ -92,6 +102,8 @@ def command_lines() -> Iterator[list[str]]:
     """Yield the command lines that are recorded, in an order in which each finds what it reads."""
     yield from map(train_line, METHODS)
     for line in _OTHERS.strip().splitlines():
+        if line.startswith("reproduce"):
+            Path("table.yaml").write_text(_TABLE)
         if line.startswith("start"):
             _write_photos(Path("photos"), Path("known.csv"))
         yield shlex.split(line)

@@ -75,6 +75,29 @@ def list_presets(json: JsonOption = False, quiet: QuietOption = False, verbose: 
         _print_rows("presets", ("for", "name", "command"), rows, json=json, quiet=quiet, name_column=1)
 
 
+def list_tables(json: JsonOption = False, quiet: QuietOption = False, verbose: VerboseOption = False) -> None:
+    """List the published tables that `labelkit reproduce` runs, and those that it does not.
+
+    Example: labelkit list tables
+    """
+    from labelkit.stages.reproduce.tables import available_tables, left_out, read_table
+
+    with speaking(json=json, quiet=quiet, verbose=verbose):
+        tables = [read_table(name) for name in available_tables()]
+        if quiet and not json:
+            for table in tables:
+                print_line(table.name)
+            return
+        rows = [(table.name, table.source, table.place, len(table.rows), table.title) for table in tables]
+        missing = [(entry["source"], entry["place"], entry["reason"]) for entry in left_out()]
+        columns, why = ("name", "source", "place", "rows", "title"), ("source", "place", "reason")
+        values: dict[str, object] = {
+            "tables": [dict(zip(columns, row, strict=True)) for row in rows],
+            "left_out": [dict(zip(why, row, strict=True)) for row in missing],
+        }
+        print_result(SimpleResult(values, shown=(Table("", columns, rows), Table("left out", why, missing))))
+
+
 def build_app(words: Sequence[str] | None) -> typer.Typer:
     """Build ``labelkit list`` as far as the words after it need."""
     return new_group(
@@ -83,6 +106,7 @@ def build_app(words: Sequence[str] | None) -> typer.Typer:
             "datasets": list_datasets,
             "backbones": list_backbones,
             "presets": list_presets,
+            "tables": list_tables,
         },
         words,
     )

@@ -70,7 +70,9 @@ _OWN = {
         example="labelkit config train flipclass --dataset digits",
     ),
     "list": _Own(
-        "List methods, data sets, backbones or presets.", "labelkit.cli.list", example="labelkit list methods"
+        "List methods, data sets, backbones, presets or published tables.",
+        "labelkit.cli.list",
+        example="labelkit list methods",
     ),
     "doctor": _Own("Check this installation.", "labelkit.cli.doctor", "doctor"),
     "version": _Own("Print versions.", "labelkit.cli.version", "version"),
@@ -78,7 +80,18 @@ _OWN = {
 
 PANELS = {
     "First steps": ("start", "predict", "list", "datasets", "config"),
-    "Stages": ("train", "embed", "cluster", "discover", "evaluate", "compare", "retrieve", "prototypes", "match"),
+    "Stages": (
+        "train",
+        "embed",
+        "cluster",
+        "discover",
+        "evaluate",
+        "compare",
+        "reproduce",
+        "retrieve",
+        "prototypes",
+        "match",
+    ),
     "Labels": ("suggest", "label", "diff"),
     "Looking": ("report", "show", "find", "status"),
     "Files": ("import", "export", "pack", "verify"),

@@ -143,6 +143,14 @@ COMMANDS: dict[str, Command | Group] = {
     "train": Group(
         "Learn a representation with a method.", "labelkit train flipclass --dataset digits", _train_commands
     ),
+    "reproduce": Command(
+        "Run the rows of a published table with several seeds, and set what was measured beside what was published.\n\n"
+        "What is done is not done again; a training that was stopped goes on. Rows whose data are missing are named.",
+        'labelkit reproduce dl2pa-6 --row "dl2pa CIFAR-10 0.01" --dry-run',
+        "reproduce:ReproduceConfig",
+        "reproduce.running:reproduce",
+        summary="Run a published table, and compare.",
+    ),
     "embed": Command(
         "Embed every image of a data set with a trained backbone.",
         "labelkit embed --dataset digits --checkpoint runs/flipclass-digits --out digits.h5",

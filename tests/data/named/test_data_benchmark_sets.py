@@ -10,17 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from labelkit.data.datasets import ImageDataset
-from labelkit.data.named.aircraft import load_aircraft
-from labelkit.data.named.cars import load_cars
-from labelkit.data.named.cub import load_cub
-from labelkit.data.named.herbarium import load_herbarium
-from labelkit.data.named.imagenet import IMAGENET_1K, IMAGENET_100, load_imagenet
-from labelkit.data.named.layouts import Count
-from labelkit.data.registry import load_dataset
-from labelkit.data.splits import gcd_split
-from labelkit.errors import DatasetAbsent, DatasetError, DatasetIncomplete
-
-from miniature_sets import (
+from labelkit.data.miniature_sets import (
     CAR_CLASSES,
     CUB_CLASSES,
     VARIANTS,
@@ -33,6 +23,15 @@ from miniature_sets import (
     write_herbarium,
     write_imagenet,
 )
+from labelkit.data.named.aircraft import load_aircraft
+from labelkit.data.named.cars import load_cars
+from labelkit.data.named.cub import load_cub
+from labelkit.data.named.herbarium import load_herbarium
+from labelkit.data.named.imagenet import IMAGENET_1K, IMAGENET_100, load_imagenet
+from labelkit.data.named.layouts import Count
+from labelkit.data.registry import load_dataset
+from labelkit.data.splits import gcd_split
+from labelkit.errors import DatasetAbsent, DatasetError, DatasetIncomplete
 
 WNIDS = ("n01440764", "n01443537", "n01484850")
 
@@ -246,7 +245,7 @@ def test_a_variant_that_one_list_lacks_is_named(tmp_path: Path, file: str) -> No
 def test_an_image_in_both_lists_is_refused(tmp_path: Path) -> None:
     write_aircraft(tmp_path / "fgvc-aircraft-2013b")
     path = tmp_path / "fgvc-aircraft-2013b/data/images_variant_test.txt"
-    path.write_text(path.read_text().replace("50 ", "91 "))
+    path.write_text(path.read_text().replace("5000 ", "91 "))
     with pytest.raises(DatasetError, match=r"names data/images/91\.jpg 2 times"):
         load("aircraft", tmp_path)
 

@@ -8,11 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from labelkit.data.miniature_sets import write_davis
 from labelkit.stages.evaluate.patch_clusters import match_by_iou
 from labelkit.stages.evaluate.tracking import frame_size
 from PIL import Image
-
-from miniature_sets import write_davis
 
 SIDE, PATCH = 16, 4
 COLORS = np.array([[20, 20, 20], [230, 40, 40], [40, 220, 60]], dtype=np.uint8)

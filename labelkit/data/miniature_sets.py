@@ -1,15 +1,21 @@
-"""The named data sets in their official layouts, with a few tiny images: what tests read instead of gigabytes."""
+"""The named data sets in their official layouts, with a few tiny images.
+
+What tests read instead of gigabytes, and ``labelkit reproduce --smoke`` instead of the data of a table. Images are flat
+colors or a few columns: nothing can be learned from them.
+"""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Final
 
 import numpy as np
-from labelkit.data.named.benchmark_classes import benchmark_classes
 from PIL import Image
-from scipy.io import savemat
+
+from labelkit.data.matlab import write_matlab
+from labelkit.data.named.benchmark_classes import benchmark_classes
 
 
 def jpeg(value: int = 0) -> bytes:
@@ -23,6 +29,7 @@ GRAY = jpeg(128)
 
 
 def put(path: Path, content: bytes | str = GRAY) -> None:
+    """Write a file, and the folders above it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content.encode() if isinstance(content, str) else content)
 
@@ -44,7 +51,7 @@ def write_cub(root: Path, classes: Sequence[str] = CUB_CLASSES) -> list[str]:
     put(root / "train_test_split.txt", "".join(f"{i} {int('0009' not in path)}\n" for i, path in numbered))
     put(root / "classes.txt", "".join(f"{i} {name}\n" for name, i in label.items()))
     for i, path in numbered:
-        put(root / "images" / path, jpeg(20 * i))
+        put(root / "images" / path, jpeg(20 * i % 256))
     return [f"images/{path}" for path in paths]
 
 
@@ -52,42 +59,50 @@ CAR_CLASSES = ("AM General Hummer SUV 2000", "Acura RL Sedan 2012")
 
 
 def write_annotations(path: Path, rows: Sequence[tuple[str, int]], *, labels: bool = True) -> None:
+    """Write a list of Stanford Cars: file and class of each image."""
     fields = [(name, object) for name in ("bbox_x1", "class", "fname") if labels or name != "class"]
     table = np.empty(len(rows), dtype=fields)
     for i, (file, label) in enumerate(rows):
         table[i] = (39, label, file) if labels else (39, file)
     path.parent.mkdir(parents=True, exist_ok=True)
-    savemat(path, {"annotations": table})
+    write_matlab(path, {"annotations": table})
 
 
-def write_cars(root: Path, *, test_labels: str = "cars_test_annos_withlabels.mat") -> None:
-    """Four images for training, two for testing, of two classes."""
-    train = [("00001.jpg", 2), ("00002.jpg", 1), ("00003.jpg", 2), ("00004.jpg", 1)]
-    test = [("00001.jpg", 1), ("00002.jpg", 2)]
+def write_cars(
+    root: Path,
+    *,
+    test_labels: str = "cars_test_annos_withlabels.mat",
+    classes: Sequence[str] = CAR_CLASSES,
+) -> None:
+    """Two images of each class for training, the last class first, one for testing."""
+    count = len(classes)
+    train = [(f"{i + 1:05d}.jpg", count - i % count) for i in range(2 * count)]
+    test = [(f"{i + 1:05d}.jpg", i + 1) for i in range(count)]
     write_annotations(root / "devkit/cars_train_annos.mat", train)
     write_annotations(root / test_labels, test)
-    savemat(root / "devkit/cars_meta.mat", {"class_names": np.array([CAR_CLASSES], dtype=object)})
+    write_matlab(root / "devkit/cars_meta.mat", {"class_names": np.array([classes], dtype=object)})
     for folder, rows in (("cars_train", train), ("cars_test", test)):
         for file, label in rows:
-            put(root / folder / file, jpeg(60 * label))
+            put(root / folder / file, jpeg(60 * label % 256))
 
 
 VARIANTS = ("707-320", "A300B4", "Cessna 172", "DR-400")
 
 
-def write_aircraft(root: Path) -> list[str]:
+def write_aircraft(root: Path, variants: Sequence[str] = VARIANTS) -> list[str]:
     """Two images of each variant for training, one for testing; variants.txt in another order than sorted.
 
     Returns:
         sample ids of the training images in the order of their list.
     """
-    train = [(f"{9 - i}{number}", name) for i, name in enumerate(VARIANTS) for number in (2, 1)]
-    test = [(f"5{i}", name) for i, name in enumerate(VARIANTS)]
+    last = len(variants)
+    train = [(f"{last + 5 - i}{number}", name) for i, name in enumerate(variants) for number in (2, 1)]
+    test = [(f"500{i}", name) for i, name in enumerate(variants)]
     put(root / "data/images_variant_trainval.txt", "".join(f"{image} {name}\n" for image, name in train))
     put(root / "data/images_variant_test.txt", "".join(f"{image} {name}\n" for image, name in test))
-    put(root / "data/variants.txt", "".join(f"{name}\n" for name in reversed(VARIANTS)))
-    for image, _ in train + test:
-        put(root / f"data/images/{image}.jpg")
+    put(root / "data/variants.txt", "".join(f"{name}\n" for name in reversed(variants)))
+    for i, (image, _) in enumerate(train + test):
+        put(root / f"data/images/{image}.jpg", jpeg(20 * i % 256))
     return [f"data/images/{image}.jpg" for image, _ in train]
 
 
@@ -115,24 +130,26 @@ def write_herbarium(root: Path, classes: Sequence[str] = ("1", "10", "2")) -> No
 def write_svhn(root: Path, *, train: int = 6, test: int = 4) -> None:
     """Image i is gray i * 10 with its first row white; labels count down from 10, which is the digit 0."""
     for split, count in (("train", train), ("test", test)):
-        pixels = np.stack([np.full((32, 32, 3), 10 * i, np.uint8) for i in range(count)], axis=3)
+        pixels = np.stack([np.full((32, 32, 3), 10 * i % 256, np.uint8) for i in range(count)], axis=3)
         pixels[0] = 255
         root.mkdir(parents=True, exist_ok=True)
-        savemat(root / f"{split}_32x32.mat", {"X": pixels, "y": (10 - np.arange(count) % 10)[:, None].astype(np.uint8)})
+        write_matlab(
+            root / f"{split}_32x32.mat", {"X": pixels, "y": (10 - np.arange(count) % 10)[:, None].astype(np.uint8)}
+        )
 
 
 STL_CLASSES = ("airplane", "bird", "car")
 
 
-def write_stl10(root: Path, *, unlabeled: int = 0) -> None:
+def write_stl10(root: Path, *, train: int = 5, test: int = 3, unlabeled: int = 0) -> None:
     """Image i of a split has red i in its first column, green 7 in its first row, blue 9 everywhere."""
     root.mkdir(parents=True, exist_ok=True)
     put(root / "class_names.txt", "".join(f"{name}\n" for name in STL_CLASSES))
-    for split, count in (("train", 5), ("test", 3), ("unlabeled", unlabeled)):
+    for split, count in (("train", train), ("test", test), ("unlabeled", unlabeled)):
         if not count:
             continue
         images = np.zeros((count, 96, 96, 3), np.uint8)
-        images[:, :, 0, 0] = np.arange(1, count + 1)[:, None]
+        images[:, :, 0, 0] = np.arange(1, count + 1)[:, None] % 256
         images[:, 0, :, 1] = 7
         images[..., 2] = 9
         images.transpose(0, 3, 2, 1).tofile(root / f"{split}_X.bin")
@@ -164,31 +181,33 @@ def write_imagenet_lt(lists: Path, images: Path, names: Sequence[str]) -> None:
         put(lists / f"ImageNet_LT_{split}.txt", "".join(f"{path} {label}\n" for path, label in rows))
 
 
-def write_online_products(root: Path) -> None:
-    """Two classes for training, one for testing, two images each."""
-    header, kinds = "image_id class_id super_class_id path\n", ("chair", "lamp", "sofa")
+def write_online_products(root: Path, kinds: Sequence[str] = ("chair", "lamp", "sofa")) -> None:
+    """Two images of each class: the last of three classes for testing, the others for training."""
+    header = "image_id class_id super_class_id path\n"
     rows = [
         (2 * i + j + 1, i + 1, f"{kind}_final/{111 * (i + 1)}_{j}.JPG") for i, kind in enumerate(kinds) for j in (0, 1)
     ]
-    put(root / "Ebay_train.txt", header + "".join(f"{image} {label} 1 {path}\n" for image, label, path in rows[:4]))
-    put(root / "Ebay_test.txt", header + "".join(f"{image} {label} 1 {path}\n" for image, label, path in rows[4:]))
+    cut = 2 * (len(kinds) * 2 // 3)
+    put(root / "Ebay_train.txt", header + "".join(f"{image} {label} 1 {path}\n" for image, label, path in rows[:cut]))
+    put(root / "Ebay_test.txt", header + "".join(f"{image} {label} 1 {path}\n" for image, label, path in rows[cut:]))
     for image, _, path in rows:
-        put(root / path, jpeg(30 * image))
+        put(root / path, jpeg(30 * image % 256))
 
 
-def write_in_shop(root: Path) -> Path:
-    """One item for training, another as query and gallery.
+def write_in_shop(root: Path, *, items: int = 1) -> Path:
+    """Some items for training, two images each, as many others as query and gallery, two images each.
 
     Returns:
         the list.
     """
-    rows = [(f"img/WOMEN/Tees/id_00000002/{i}.jpg", "id_00000002", "train") for i in range(2)]
-    rows += [(f"img/WOMEN/Tees/id_00000001/{i}.jpg", "id_00000001", "query") for i in range(2)]
-    rows += [(f"img/WOMEN/Tees/id_00000001/{i}.jpg", "id_00000001", "gallery") for i in (2, 3)]
+    tested, trained = ([f"id_{2 * i + part:08d}" for i in range(items)] for part in (1, 2))
+    rows = [(f"img/WOMEN/Tees/{item}/{i}.jpg", item, "train") for item in trained for i in range(2)]
+    for part, numbers in (("query", (0, 1)), ("gallery", (2, 3))):
+        rows += [(f"img/WOMEN/Tees/{item}/{i}.jpg", item, part) for item in tested for i in numbers]
     table = "".join(f"{path:<40} {item} {part}\n" for path, item, part in rows)
     put(root / "Eval/list_eval_partition.txt", f"{len(rows)}\nimage_name item_id evaluation_status\n{table}")
     for i, (path, _, _) in enumerate(rows):
-        put(root / "Img" / path, jpeg(30 * i))
+        put(root / "Img" / path, jpeg(30 * i % 256))
     return root / "Eval/list_eval_partition.txt"
 
 
@@ -272,3 +291,65 @@ def write_davis(root: Path, *, size: tuple[int, int] = (64, 48), num_frames: int
                 colored.save(truth, "PNG")
                 put(root / f"JPEGImages/480p/{film}/{i:05d}.jpg", image.getvalue())
                 put(root / f"Annotations/480p/{film}/{i:05d}.png", truth.getvalue())
+
+
+def write_cifar(root: Path, *, num_classes: int, train: int = 6, test: int = 2) -> None:
+    """The binary files of CIFAR-10 (in ``root``) or CIFAR-100; images are columns whose places tell their class."""
+    for files, per_class in ((("data_batch_{}.bin", 5), train), (("test_batch.bin", 1), test)):
+        if num_classes == 100:
+            files = ("train.bin" if files[1] == 5 else "test.bin", 1)
+        labels = np.tile(np.arange(num_classes, dtype=np.uint8), per_class)
+        pixels = np.zeros((len(labels), 3, 32, 32), np.uint8)
+        pixels[np.arange(len(labels)), :, :, labels % 32] = 200
+        pixels[:, 1] += labels[:, None, None] // 32 * 60
+        heads = labels[:, None] if num_classes == 10 else np.stack([labels // 5, labels], axis=1)
+        rows = np.concatenate([heads, pixels.reshape(len(labels), -1)], axis=1)
+        for number, part in enumerate(np.array_split(rows, files[1]), start=1):
+            put(root / files[0].format(number), part.tobytes())
+    names = "batches.meta.txt" if num_classes == 10 else "fine_label_names.txt"
+    put(root / names, "".join(f"class_{i}\n" for i in range(num_classes)))
+
+
+def _numbered(count: int) -> list[str]:
+    return [f"class_{i:04d}" for i in range(count)]
+
+
+def write_folders(root: Path, *, num_classes: int = 20) -> None:
+    """Class folders in train/ and val/, as anybody's own images are: four images of each class and one."""
+    for split, count in (("train", 4), ("val", 1)):
+        for label in range(num_classes):
+            for i in range(count):
+                put(root / split / f"class_{label:04d}" / f"{i}.jpg", jpeg((12 * label + i) % 256))
+
+
+MINIATURES: Final[Mapping[str, Callable[[Path], object]]] = {
+    "cifar10": lambda root: write_cifar(root / "cifar-10-batches-bin", num_classes=10, train=20),
+    "cifar100": lambda root: write_cifar(root / "cifar-100-binary", num_classes=100, train=4, test=1),
+    "svhn": lambda root: write_svhn(root / "svhn", train=200, test=20),
+    "stl10": lambda root: write_stl10(root / "stl10_binary", train=60, test=20),
+    "cub": lambda root: write_cub(root / "CUB_200_2011", [f"{i + 1:03d}.Bird_{i + 1}" for i in range(200)]),
+    "scars": lambda root: write_cars(root / "stanford_cars", classes=_numbered(196)),
+    "aircraft": lambda root: write_aircraft(root / "fgvc-aircraft-2013b", _numbered(100)),
+    "sop": lambda root: write_online_products(root / "Stanford_Online_Products", _numbered(330)),
+    "in_shop": lambda root: write_in_shop(root / "In-shop Clothes Retrieval Benchmark", items=8),
+}
+"""What writes the miniature of a named data set into a data root."""
+
+
+def make_miniature(name: str, data_root: Path) -> str:
+    """Write the miniature of a named data set, unless it is there.
+
+    Sets whose number of images is checked (ImageNet, Herbarium 19) are stood in for by class folders.
+
+    Args:
+        name: of the data set.
+        data_root: where named sets lie.
+
+    Returns:
+        what ``--dataset`` says.
+    """
+    place, done, write = data_root / name, data_root / f".{name}", MINIATURES.get(name)
+    if not done.exists():
+        write_folders(place) if write is None else write(data_root)
+        done.write_text("")
+    return str(place) if write is None else name

@@ -1,0 +1,307 @@
+"""Run the rows of published tables, each command once, and set what was measured beside what was published."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import shlex
+import statistics
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from labelkit.config.reproduce import ReproduceConfig
+from labelkit.data.registry import DATASETS, load_dataset
+from labelkit.errors import ConfigError, DatasetError, LabelkitError, OutputExistsError, StoreError, resource_error
+from labelkit.reading import read_json
+from labelkit.stages.progress import current_progress
+from labelkit.stages.reproduce.tables import PublishedTable, Row, available_tables, read_table
+from labelkit.stages.result import Cell, SimpleResult, Table
+from labelkit.store.commit import commit_bytes
+
+RESULT = "table.json"
+_MAX_RECORD = 1 << 24
+
+
+@dataclass
+class _Outcome:
+    """What came of a row.
+
+    Attributes:
+        state: ``done``, ``planned``, ``no data`` or ``failed``.
+        reason: why it is not done.
+        measured: the values of each seed.
+    """
+
+    state: str
+    reason: str = ""
+    measured: list[dict[str, float]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class ReproducedResult(SimpleResult):
+    """Tables beside their published numbers.
+
+    Attributes:
+        fault: a row that failed, after all others were run.
+    """
+
+    fault: LabelkitError | None = None
+
+
+def reproduce(config: ReproduceConfig) -> SimpleResult:
+    """Run what is not done yet, row by row.
+
+    Raises:
+        ConfigError: no such table or row, or a folder that other commands wrote.
+        DatasetError: the data of no row are there.
+    """
+    names = list(available_tables()) if config.all else [str(config.table)]
+    tables = [(table, _rows(table, config.row)) for table in map(read_table, names)]
+    progress = current_progress()
+    datasets = {row.dataset for _, rows in tables for row in rows}
+    missing = (
+        {}
+        if config.smoke
+        else {name: fault for name in sorted(datasets) if (fault := _missing(name, config.data_root))}
+    )
+    if missing and missing.keys() == datasets and not config.dry_run:
+        first = next(iter(missing.values()))
+        raise DatasetError("reproduce", f"the data of no row are there: {first}", "Or try the rows with --smoke.")
+    for fault in missing.values():
+        progress.warning(f"rows left out: {fault}")
+    shown, values = [], []
+    faults: list[LabelkitError] = []
+    with progress.task("rows", total=sum(len(rows) for _, rows in tables)) as task:
+        for table, rows in tables:
+            folder = config.out / table.name
+            outcomes = []
+            for row in rows:
+                absent = missing.get(row.dataset, "")
+                outcome = _Outcome("no data", absent)
+                if config.dry_run or not absent:
+                    outcome = _run_row(config, table, row, folder, faults)
+                outcomes.append(replace(outcome, state="no data", reason=absent) if absent else outcome)
+                task.advance(1, table=table.name)
+            record = _record(config, table, rows, outcomes)
+            values.append(record)
+            shown.append(_shown(record))
+            if not config.dry_run:
+                commit_bytes(folder / RESULT, (json.dumps(record, indent=1) + "\n").encode())
+    states = [row["state"] for record in values for row in record["rows"]]
+    counts = {state: states.count(state) for state in sorted(set(states))}
+    made = () if config.dry_run else tuple(config.out / table.name / RESULT for table, _ in tables)
+    failed: LabelkitError | None = None
+    if faults:
+        failed = type(faults[0])(
+            "reproduce",
+            f"{len(faults)} of {len(states)} rows failed, first: {faults[0]}",
+            "Mend it, and run the same command again.",
+        )
+    return ReproducedResult({"tables": values, "rows": counts}, made, tuple(shown), failed)
+
+
+def _rows(table: PublishedTable, wanted: Sequence[str] | None) -> list[Row]:
+    if wanted is None:
+        return list(table.rows)
+    chosen = []
+    for text in wanted:
+        fitting = [row for row in table.rows if row.name == text] or [r for r in table.rows if text in r.name]
+        if len(fitting) != 1:
+            names = ", ".join(repr(row.name) for row in fitting or table.rows)
+            raise ConfigError("--row", f"{text!r} fits {len(fitting)} rows of {table.name}", f"Choose of {names}.")
+        chosen += fitting
+    return chosen
+
+
+def _run_row(
+    config: ReproduceConfig, table: PublishedTable, row: Row, folder: Path, faults: list[LabelkitError]
+) -> _Outcome:
+    progress = current_progress()
+    root, dataset = config.data_root, row.dataset
+    if config.smoke:
+        from labelkit.data.miniature_sets import make_miniature
+
+        root = config.out / "smoke-data"
+        dataset = dataset if config.dry_run or dataset in ("", "digits") else make_miniature(dataset, root)
+    outcome = _Outcome("planned" if config.dry_run else "done")
+    for seed in range(1 if config.smoke else config.seeds):
+        here = folder / ("smoke" if config.smoke else "") / _file_name(row.name) / f"seed-{seed}"
+        output: dict[str, Any] = {}
+        try:
+            for number, words in enumerate(row.commands, 1):
+                command = _complete(config, table, words, dataset, root, here, seed)
+                if config.dry_run:
+                    progress.message(f"{table.name}, {row.name}: labelkit {shlex.join(command)}")
+                else:
+                    output = _run(command, here, number)
+            if not config.dry_run:
+                outcome.measured.append(table.of(output))
+        except LabelkitError as error:
+            progress.warning(f"{table.name}, {row.name}: {error}")
+            faults.append(error)
+            return _Outcome("failed", str(error), outcome.measured)
+    return outcome
+
+
+def _missing(dataset: str, root: Path) -> str:
+    """Say what is missing of a data set, where it comes from, and how large it is; empty: nothing."""
+    if not dataset:
+        return ""
+    try:
+        load_dataset(dataset, data_root=root)
+    except DatasetError as error:
+        spec = DATASETS.get(dataset)
+        counts = {} if spec is None else spec.num_images
+        return f"{dataset} ({', '.join(f'{count} {split}' for split, count in counts.items())} images): {error}"
+    return ""
+
+
+def _complete(
+    config: ReproduceConfig,
+    table: PublishedTable,
+    words: Sequence[str],
+    dataset: str,
+    root: Path,
+    here: Path,
+    seed: int,
+) -> list[str]:
+    """A command with all that is not in the table: where, which data, which seed."""
+    filled = [word.format(here=here, seed=seed, data_root=root) for word in words]
+    if filled[0] != "train":
+        return filled
+    if config.smoke:
+        short = table.smoke.get("all", {}) | table.smoke.get(filled[1], {})
+        filled = _with_options(filled, {**short, "dataset": dataset})
+    return [
+        *filled,
+        "--data-root",
+        str(root),
+        "--device",
+        config.device,
+        "--seed",
+        str(seed),
+        "--out",
+        str(here / "run"),
+    ]
+
+
+def _with_options(words: Sequence[str], options: dict[str, str]) -> list[str]:
+    """Put options into a command, in place of those it has; an empty value is a switch, None of an option drops it."""
+    kept, at = [], 0
+    while at < len(words):
+        word, name = words[at], words[at].removeprefix("--")
+        at += 1
+        takes_value = at < len(words) and not words[at].startswith("--")
+        if word.startswith("--") and name in options:
+            at += takes_value
+            continue
+        kept.append(word)
+    for name, value in options.items():
+        kept += [f"--{name}", value] if value else [f"--{name}"]
+    return kept
+
+
+def _run(command: list[str], here: Path, number: int) -> dict[str, Any]:
+    """Run a command and keep its JSON; one that ran before is not run again.
+
+    Raises:
+        OutputExistsError: the place holds the output of another command.
+        LabelkitError: the command failed.
+    """
+    record = here / f"step-{number}.json"
+    if record.exists():
+        try:
+            found = read_json(record, _MAX_RECORD)
+        except (OSError, ValueError) as error:
+            raise StoreError(str(record), f"cannot be read: {error}", "Delete it, to run its command again.") from error
+        if not isinstance(found, dict) or found.get("command") != command:
+            raise OutputExistsError(str(here), "holds the output of another command", "Choose another --out.")
+        return dict(found["output"])
+    try:
+        here.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise resource_error(error, str(here)) from error
+    begun = command[0] == "train" and (here / "run" / "config.yaml").exists()
+    words = [*command, "--resume"] if begun else command
+    current_progress().message(f"labelkit {shlex.join(words)}")
+    process = subprocess.Popen([sys.executable, "-m", "labelkit", *words, "--json"], stdout=subprocess.PIPE)
+    try:
+        out, _ = process.communicate()
+    except BaseException:
+        process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(30)
+        raise
+    if process.returncode:
+        raise StoreError(
+            f"labelkit {shlex.join(words)}", f"ended with exit code {process.returncode}", "See its message."
+        )
+    output = json.loads(out)
+    commit_bytes(record, (json.dumps({"command": command, "output": output}, indent=1) + "\n").encode())
+    return dict(output)
+
+
+def _file_name(text: str) -> str:
+    return re.sub(r"[^\w.-]+", "-", text).strip("-.")
+
+
+def _numbers(table: PublishedTable, row: Row, outcome: _Outcome, *, smoke: bool) -> list[dict[str, Any]]:
+    """What was published and measured of each value of a row; a few steps measure nothing."""
+    numbers = []
+    for name, published in row.published.items():
+        found = [] if smoke else [values[name] for values in outcome.measured]
+        mean = statistics.mean(found) if found else None
+        numbers.append(
+            {
+                "name": name,
+                "published": published,
+                "mean": mean,
+                "deviation": statistics.stdev(found) if len(found) > 1 else None,
+                "difference": None if mean is None else mean - published,
+                "seeds": found,
+            }
+        )
+    return numbers
+
+
+def _record(
+    config: ReproduceConfig, table: PublishedTable, rows: Sequence[Row], outcomes: Sequence[_Outcome]
+) -> dict[str, Any]:
+    return {
+        "table": table.name,
+        "source": table.source,
+        "place": table.place,
+        "title": table.title,
+        "unit": table.unit,
+        "smoke": config.smoke,
+        "seeds": 1 if config.smoke else config.seeds,
+        "rows": [
+            {
+                "name": row.name,
+                "state": outcome.state,
+                "reason": outcome.reason,
+                "values": _numbers(table, row, outcome, smoke=config.smoke),
+            }
+            for row, outcome in zip(rows, outcomes, strict=True)
+        ],
+    }
+
+
+def _shown(record: dict[str, Any]) -> Table:
+    lines: list[list[Cell]] = [
+        [
+            row["name"],
+            value["name"],
+            *(value[key] for key in ("published", "mean", "deviation", "difference")),
+            row["state"],
+        ]
+        for row in record["rows"]
+        for value in row["values"]
+    ]
+    title = f"{record['table']}: {record['source']}, {record['place']}: {record['title']} ({record['unit']})"
+    return Table(title, ["row", "value", "published", "measured", "deviation", "difference", "state"], lines)

@@ -1,0 +1,224 @@
+"""``labelkit reproduce``: tables are read, rows run once, numbers stand beside what was published."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from labelkit.cli.main import main
+from labelkit.config.reproduce import ReproduceConfig
+from labelkit.data.miniature_sets import MINIATURES, make_miniature
+from labelkit.data.registry import load_dataset
+from labelkit.errors import ConfigError
+from labelkit.stages.reproduce import running
+from labelkit.stages.reproduce.running import reproduce
+from labelkit.stages.reproduce.tables import PublishedTable, available_tables, left_out, read_table
+
+TABLE = """
+source: softmax
+place: Table 1
+title: digits
+values: {top 1: metrics.accuracy, top 5: metrics.top5_accuracy}
+commands:
+  - train {method} --dataset {dataset} --epochs 1 {options}
+smoke:
+  all: {epochs: "2"}
+  softmax: {max-per-class: "4"}
+rows:
+  - {name: "first", published: 50.0, method: softmax, dataset: digits, options: ""}
+  - {name: "second row", published: {top 1: 60.0, top 5: 90.0}, method: dl2pa, dataset: cifar10, options: "--lr 1"}
+"""
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    path = tmp_path / "mine.yaml"
+    path.write_text(TABLE)
+    return path
+
+
+class Commands:
+    """Stands in for processes: notes the commands and says what they would have printed."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.run: list[list[str]] = []
+        self.code = 0
+        monkeypatch.setattr(running.subprocess, "Popen", self._open)
+
+    def _open(self, words: list[str], **options: Any) -> Commands:
+        self.run.append(words[3:])
+        return self
+
+    @property
+    def returncode(self) -> int:
+        return self.code
+
+    def communicate(self) -> tuple[bytes, None]:
+        accuracy = 0.4 + 0.1 * int(self.run[-1][self.run[-1].index("--seed") + 1])
+        return json.dumps({"metrics": {"accuracy": accuracy, "top5_accuracy": 0.9}}).encode(), None
+
+
+def first_rows(table: PublishedTable) -> list[str]:
+    """A row of each method."""
+    return list({row.commands[0][1]: row.name for row in table.rows}.values())
+
+
+@pytest.mark.parametrize("name", available_tables())
+def test_commands_of_a_table_are_valid(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table = read_table(name)
+    for smoke in (False, True):
+        config = ReproduceConfig(table=name, smoke=smoke)
+        for row in table.rows:
+            if row.name not in first_rows(table):
+                continue
+            for words in row.commands:
+                command = running._complete(config, table, words, row.dataset, tmp_path, tmp_path / "here", 0)
+                assert main(["config", *command]) == 0, capsys.readouterr().err
+
+
+def test_tables_that_are_left_out_are_no_tables() -> None:
+    places = {(read_table(name).source, read_table(name).place) for name in available_tables()}
+    assert all(entry["reason"] and (entry["source"], entry["place"]) not in places for entry in left_out())
+
+
+@pytest.mark.parametrize("name", [*MINIATURES, "imagenet_1k"])
+def test_miniatures_are_read_as_the_data_sets(name: str, tmp_path: Path) -> None:
+    assert len(load_dataset(make_miniature(name, tmp_path), data_root=tmp_path)) >= 20
+    assert make_miniature(name, tmp_path) == make_miniature(name, tmp_path)
+
+
+def test_rows_run_once_and_stand_beside_what_was_published(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands = Commands(monkeypatch)
+    config = ReproduceConfig(table=str(table), row=("first",), seeds=3, out=tmp_path / "out")
+
+    done = reproduce(config).to_json()
+
+    assert [words[0] for words in commands.run] == ["train"] * 3
+    assert commands.run[1][-9:] == [
+        "--data-root", "data", "--device", "auto", "--seed", "1",
+        "--out", str(tmp_path / "out/mine/first/seed-1/run"), "--json",
+    ]  # fmt: skip
+    assert done["rows"] == {"done": 1}
+    row = json.loads((tmp_path / "out/mine/table.json").read_text())["rows"][0]
+    (value,) = row["values"]
+    assert (value["name"], value["published"]) == ("top 1", 50.0)
+    assert value["mean"] == pytest.approx(50)
+    assert value["deviation"] == pytest.approx(10)
+    assert value["difference"] == pytest.approx(0)
+    reproduce(config)
+    assert len(commands.run) == 3
+
+
+def test_a_training_that_was_stopped_goes_on(table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    commands = Commands(monkeypatch)
+    (tmp_path / "out/mine/first/seed-0/run").mkdir(parents=True)
+    (tmp_path / "out/mine/first/seed-0/run/config.yaml").write_text("")
+
+    reproduce(ReproduceConfig(table=str(table), row=("first",), seeds=1, out=tmp_path / "out"))
+
+    assert commands.run[0][-2:] == ["--resume", "--json"]
+
+
+def test_rows_without_data_are_named_and_the_others_run(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Commands(monkeypatch)
+
+    result = reproduce(ReproduceConfig(table=str(table), seeds=1, data_root=tmp_path, out=tmp_path / "out"))
+
+    assert result.to_json()["rows"] == {"done": 1, "no data": 1}
+    reason = json.loads((tmp_path / "out/mine/table.json").read_text())["rows"][1]["reason"]
+    assert "cifar10 (50,000 train, 10,000 test images): cifar10: not found" in reason
+
+
+def test_dry_run_lists_commands_and_missing_data(
+    table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["reproduce", str(table), "--seeds", "1", "--data-root", str(tmp_path), "--out", str(tmp_path / "out")]
+
+    assert main([*words, "--dry-run", "--json"]) == 0
+
+    captured = capsys.readouterr()
+    assert [row["state"] for row in json.loads(captured.out)["tables"][0]["rows"]] == ["planned", "no data"]
+    assert captured.err.count("labelkit train") == 2
+    assert captured.err.count("rows left out: cifar10") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_row_that_fails_does_not_stop_the_others(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands = Commands(monkeypatch)
+    commands.code = 4
+    table.write_text(TABLE.replace("cifar10", "digits"))
+
+    result = reproduce(ReproduceConfig(table=str(table), seeds=1, out=tmp_path / "out"))
+
+    assert result.to_json()["rows"] == {"failed": 2}
+    assert len(commands.run) == 2
+    assert "2 of 2 rows failed" in str(result.fault)
+
+
+def test_smoke_runs_short_on_made_up_images(table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    commands = Commands(monkeypatch)
+
+    reproduce(ReproduceConfig(table=str(table), smoke=True, out=tmp_path / "out"))
+
+    first, second = (" ".join(words) for words in commands.run)
+    assert "--epochs 2 --max-per-class 4 --dataset digits" in first
+    assert "--lr 1 --epochs 2 --dataset cifar10 --data-root" in second
+    assert "--epochs 1" not in first
+    assert (tmp_path / "out/smoke-data/cifar-10-batches-bin").is_dir()
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        ([], 2, "name a table, or pass --all"),
+        (["dl2pa-6", "--all"], 2, "name a table, or pass --all"),
+        (["dl2pa-99"], 2, "there is no table 'dl2pa-99'"),
+        (["missing.yaml"], 2, "No such file"),
+        (["dl2pa-6", "--row", "dl2pa"], 2, "fits 9 rows"),
+        (["dl2pa-6", "--data-root", "nowhere"], 3, "the data of no row are there"),
+    ],
+)
+def test_bad_input_is_one_error(
+    words: list[str],
+    code: int,
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["reproduce", *words]) == code
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("published: 50.0, ", "", "published"),
+        ('options: ""', "factor: 1", "the commands want"),
+        ("second row", "first", "rows of the same name"),
+        ("top 5: 90.0", "top 9: 90.0", "values does not name"),
+        ("rows:", "lines:", "rows"),
+        ("source: softmax", "source: [", ""),
+    ],
+)
+def test_a_file_that_is_no_table_is_refused(table: Path, old: str, new: str, said: str) -> None:
+    table.write_text(TABLE.replace(old, new))
+    with pytest.raises(ConfigError, match="is not a table") as caught:
+        read_table(str(table))
+    assert said in str(caught.value)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_every_row_of_every_table_runs_for_a_few_steps(tmp_path: Path) -> None:
+    result = reproduce(ReproduceConfig(all=True, smoke=True, device="cpu", out=tmp_path))
+    assert set(result.to_json()["rows"]) == {"done"}  # type: ignore[call-overload]
