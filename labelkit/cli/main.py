@@ -49,6 +49,7 @@ EXIT_CODES = {
     10: "a limit that was asked for is not kept",
     129: "the terminal went away (SIGHUP)",
     130: "interrupted (Ctrl-C)",
+    141: "the reader of the output went away, as with `| head`",
     143: "terminated (SIGTERM)",
 }
 
