@@ -354,7 +354,7 @@ def test_what_the_system_refuses_is_a_resource_error(capsys: pytest.CaptureFixtu
 
 def test_too_little_memory_is_a_resource_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert raising(MemoryError()) == 5
-    assert "batch-size" in capsys.readouterr().err
+    assert "a smaller batch" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("error", [KeyError("x"), OSError(errno.EBADF, "bad"), EOFError(), ValueError("shape")])

