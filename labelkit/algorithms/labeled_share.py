@@ -89,9 +89,10 @@ def labeled_share(x: ArrayLike, labels: ArrayLike, *, generator: np.random.Gener
     rows, known = np.asarray(x, dtype=np.float32), np.asarray(labels, dtype=np.int64)
     if rows.ndim != 2 or known.shape != (len(rows),):
         raise ValueError(f"x {rows.shape} and labels {known.shape} do not fit together")
+    known = _tested(known)
     classes, counts = np.unique(known[known >= 0], return_counts=True)
     free = np.flatnonzero(known < 0)
-    if len(classes) < 2 or counts.max() < 2 or not len(free):
+    if len(classes) < 2 or not len(free):
         return None
     near = _Nearness(rows, len(classes))
     parts: list[tuple[Doubles, Ints]] = []
@@ -166,6 +167,15 @@ def label_agreement(x: ArrayLike, labels: ArrayLike) -> LabelAgreement | None:
     same = known[places] == known[places][cosines.argmax(axis=1)]
     by_chance = float(others[asked].mean() / (len(places) - 1))
     return LabelAgreement(float(same[asked].mean()), by_chance, len(asked))
+
+
+def _tested(known: Ints) -> Ints:
+    """Labels of classes with two or more.
+
+    A single one cannot be hidden and looked for; and it was often chosen because many rows are near it.
+    """
+    classes, counts = np.unique(known[known >= 0], return_counts=True)
+    return np.where(np.isin(known, classes[counts > 1]), known, -1)
 
 
 def _hide(known: Ints, classes: Ints, counts: Ints, generator: np.random.Generator) -> Ints:

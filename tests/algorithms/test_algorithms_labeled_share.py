@@ -35,6 +35,21 @@ def test_the_share_is_that_of_the_classes_with_labels(classes: int, expected: fl
     assert (found.num_classes, found.num_labels, found.num_rows) == (classes, 5 * classes, 480)
 
 
+def test_single_labels_do_not_take_part() -> None:
+    rows, truth = clouds([40] * 12)
+    labels = keep(truth, 6, 5)
+    # the image that most others are near to, of each of three more classes
+    for label in (6, 7, 8):
+        members = np.flatnonzero(truth == label)
+        labels[members[np.linalg.norm(rows[members] - rows[members].mean(axis=0), axis=1).argmin()]] = label
+
+    found = labeled_share(rows, labels, generator=np.random.default_rng(0))
+
+    assert found is not None
+    assert (found.num_classes, found.num_labels) == (6, 30)
+    assert found.share == pytest.approx(35 * 6 / 450, abs=0.06)
+
+
 def test_sizes_that_differ_are_seen() -> None:
     rows, truth = clouds([100, 20, 100, 20])
     found = labeled_share(rows, keep(truth, 4, 5), generator=np.random.default_rng(0))
