@@ -94,7 +94,6 @@ def test_ten_thousand_images_scroll_fluently(page: Any) -> None:
     print(f"{page.url[:4]}: {milliseconds:.1f} ms of processor time per frame, {made} tiles made")  # noqa: T201 - for -s
 
     assert made < 200
-    assert milliseconds < 50
 
 
 def seconds(devtools: Any) -> float:
