@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ from labelkit.config.cluster import SSKMeansConfig
 from labelkit.config.discover import DiscoverAnswerConfig, DiscoverCategoriesConfig, DiscoverHeadConfig
 from labelkit.config.evaluate import EvaluateAnswerConfig
 from labelkit.errors import DatasetError, LabelkitError, Mismatch, Refused, StoreError
-from labelkit.stages.discover.answer import _csv_text, answer_images
+from labelkit.stages.discover.answer import _csv_text, _new_share, answer_images
+from labelkit.stages.discover.calibrate import calibrate
 from labelkit.stages.discover.categories import discover_categories, discover_head
 from labelkit.stages.discover.classify import DEFAULT, RowJudge
 from labelkit.stages.discover.confidence import Confidences
@@ -252,6 +254,26 @@ def test_rows_called_known_weigh_more_by_the_classes_that_were_hidden(rng: np.ra
     assert all(len(np.unique(kind.round(9))) == 1 for kind in kinds)
     # two of three classes are left in each round
     assert kinds[0][0] == pytest.approx(1.5 * kinds[1][0])
+
+
+def test_images_called_known_by_mistake_are_missed_by_the_groups() -> None:
+    grouping = grouping_of(np.arange(8.0)[:, None], [0, 0, 1, 1, 2, 2, 3, 3], [0, 1, -1, -1])
+    unlabeled = np.arange(8) >= 2
+
+    # one of six is named new; two of four groups are new, which is 4 of 8 images, none of them labeled
+    named = np.eye(4)[[0, 0, 0, 1, 1, 1, 0, 2]]
+
+    assert _new_share(grouping, named, unlabeled) == pytest.approx(4 / 6)
+    assert _new_share(grouping, np.eye(4)[[0, 1, 2, 2, 3, 3, 3, 3]], unlabeled) == 1
+
+
+def test_confidences_are_more_cautious_where_classes_have_no_labels() -> None:
+    scores = np.log(np.array([[0.8, 0.2], [0.7, 0.3], [0.9, 0.1], [0.6, 0.4]] * 5))
+    named, correct = np.zeros(20, dtype=np.int64), np.array([1.0, 1, 1, 0] * 5)
+    old, new = np.zeros(20, dtype=np.int64), np.full(20, -1)
+    without = Evidence(scores, named, np.zeros(20, dtype=bool), correct, old, np.ones(20), 20)
+
+    assert calibrate(replace(without, own=new), None).known > calibrate(without, None).known
 
 
 def test_given_labels_are_used_instead_of_those_of_the_store(build: Build, tmp_path: Path) -> None:
