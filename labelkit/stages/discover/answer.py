@@ -144,7 +144,9 @@ def _answer(config: DiscoverAnswerConfig, store: EmbeddingStore, grouping: Group
             "Embed a data set with labels, pass some with --labels, or give some with --calibration-labels FILE.",
         )
     judge = RowJudge(grouping.features)
-    recipe, scores = choose_recipe(judge, labels, keyed_generator(config.seed, "answer-recipe"))
+    has_new_groups = bool((grouping.class_of_group < 0).any())
+    generator = keyed_generator(config.seed, "answer-recipe")
+    recipe, scores = choose_recipe(judge, labels, generator, has_new_groups=has_new_groups)
     groups = grouping.of_rows(labels)
     shares = judge.shares(labels, recipe, *groups)
     new_share = _new_share(grouping, shares, unlabeled)

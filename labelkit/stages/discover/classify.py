@@ -219,15 +219,20 @@ def _columns(classes: Ints, class_of_group: Ints) -> Ints:
     return np.array([int(np.flatnonzero(class_of_group == label)[0]) for label in classes], dtype=np.int64)
 
 
-def choose_recipe(judge: RowJudge, labels: Ints, generator: np.random.Generator) -> tuple[Recipe, dict[str, float]]:
+def choose_recipe(
+    judge: RowJudge, labels: Ints, generator: np.random.Generator, *, has_new_groups: bool
+) -> tuple[Recipe, dict[str, float]]:
     """Choose a recipe by labels that are hidden from it in turn.
 
     Another one than the default is taken if it names more of the hidden labels rightly by more than one standard error.
+    Where there are new groups, one without a classifier is not tried: hidden labels are all of known classes, and do
+    not show that spread labels flow into new groups as well.
 
     Args:
         judge: the rows.
         labels: (n,), -1 = none.
         generator: of the folds.
+        has_new_groups: whether a group has no class.
 
     Returns:
         The recipe, and the share of hidden labels that each recipe named rightly; empty where none can be hidden.
@@ -241,13 +246,14 @@ def choose_recipe(judge: RowJudge, labels: Ints, generator: np.random.Generator)
         if count > 1:
             rows = generator.permutation(np.flatnonzero(labels == label))
             fold[rows] = (np.arange(count) + generator.integers(num_folds)) % num_folds
-    right: dict[Recipe, list[NDArray[np.bool_]]] = {recipe: [] for recipe in RECIPES}
+    tried = [recipe for recipe in RECIPES if recipe.classifier != "none" or not has_new_groups]
+    right: dict[Recipe, list[NDArray[np.bool_]]] = {recipe: [] for recipe in tried}
     for number in range(num_folds):
         hidden = fold == number
         kept = np.where(hidden, -1, labels)
         remaining = np.unique(kept[kept >= 0])
         found: dict[str, Doubles] = {}
-        for recipe in RECIPES:
+        for recipe in tried:
             if recipe.classifier not in found:
                 found[recipe.classifier] = judge.class_shares(kept, remaining, recipe.classifier)
             shares = judge.shares(kept, recipe, found=found[recipe.classifier])

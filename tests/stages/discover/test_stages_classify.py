@@ -27,7 +27,7 @@ def test_the_chosen_recipe_is_at_least_as_good_as_logistic_regression(per_class:
     for seed in range(2):
         features, truth, labels = digits_with_labels(per_class, seed)
         judge, unlabeled = RowJudge(features), labels < 0
-        recipe, scores = choose_recipe(judge, labels, np.random.default_rng(seed))
+        recipe, scores = choose_recipe(judge, labels, np.random.default_rng(seed), has_new_groups=False)
         ours = judge.shares(labels, recipe).argmax(axis=1)
         peer = LogisticRegression(max_iter=1000).fit(features[~unlabeled], labels[~unlabeled]).predict(features)
         gains.append((ours[unlabeled] == truth[unlabeled]).mean() - (peer[unlabeled] == truth[unlabeled]).mean())
@@ -39,7 +39,21 @@ def test_one_label_a_class_leaves_the_default(rng: np.random.Generator) -> None:
     labels = np.full(30, -1)
     labels[:3] = [0, 1, 2]
 
-    assert choose_recipe(RowJudge(rng.normal(size=(30, 4)).astype(np.float32)), labels, rng) == (DEFAULT, {})
+    judge = RowJudge(rng.normal(size=(30, 4)).astype(np.float32))
+
+    assert choose_recipe(judge, labels, rng, has_new_groups=False) == (DEFAULT, {})
+
+
+def test_labels_alone_are_not_spread_into_new_groups() -> None:
+    features, _, labels = digits_with_labels(3, 2)
+    judge = RowJudge(features)
+
+    spread, _ = choose_recipe(judge, labels, np.random.default_rng(0), has_new_groups=False)
+    recipe, scores = choose_recipe(judge, labels, np.random.default_rng(0), has_new_groups=True)
+
+    assert spread.classifier == "none"
+    assert recipe.classifier != "none"
+    assert not any(name.startswith("label spreading") for name in scores)
 
 
 def test_labeled_rows_keep_their_class_without_spreading(rng: np.random.Generator) -> None:
