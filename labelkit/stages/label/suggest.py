@@ -49,12 +49,14 @@ class _Doubt:
         guesses: name of the likely class or group of each row; empty where none is known.
         doubts: why a row is unsure, in words; empty where nothing is known.
         source: where this is from: ``labels``, a result, or ``none``.
+        wrong: (n,) chance in [0, 1] that the guess is wrong; None without confidences of a result.
     """
 
     uncertainty: NDArray[np.float64] | None
     guesses: list[str]
     doubts: list[str]
     source: str
+    wrong: NDArray[np.float64] | None = None
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,8 @@ class Suggested:
         reasons: k, in words.
         guesses: k names of the likely class or group; empty where none is known.
         uncertainty_from: ``labels``, or the result that says which images are unsure; None if that does not count.
+        like_them: other images without a label that are nearer to one of these than to all labeled ones.
+        like_them_wrong: how many guesses for those are expected to be wrong; None without confidences of a result.
     """
 
     places: NDArray[np.int64]
@@ -74,6 +78,8 @@ class Suggested:
     reasons: list[str]
     guesses: list[str]
     uncertainty_from: str | None
+    like_them: int
+    like_them_wrong: float | None
 
 
 def suggested_rows(
@@ -112,7 +118,12 @@ def suggested_rows(
         )
     weighted = config.strategy == "both" and doubt.uncertainty is not None
     source = doubt.source if weighted or config.strategy == "uncertainty" else None
-    return Suggested(places, scores, reasons, [doubt.guesses[place] for place in places.tolist()], source)
+    guesses = [doubt.guesses[place] for place in places.tolist()]
+    labeled = np.flatnonzero(given.labeled)
+    like_them = nearest_places(features, features[np.concatenate([labeled, places])]) >= len(labeled)
+    like_them[labeled] = like_them[places] = False
+    wrong = None if doubt.wrong is None else float(doubt.wrong[like_them].sum())
+    return Suggested(places, scores, reasons, guesses, source, int(like_them.sum()), wrong)
 
 
 def suggest_images(config: SuggestConfig) -> SimpleResult:
@@ -120,8 +131,9 @@ def suggest_images(config: SuggestConfig) -> SimpleResult:
 
     Rows are scaled to length 1. ``score`` is what the strategy goes by: for ``coverage`` and ``both``, by how much an
     image lowers the mean (weighted) squared distance of an image to the nearest labeled one; the typicality; the
-    distance to the nearest label; the uncertainty; for ``random``, none. Truth that training may not use is not looked
-    at.
+    distance to the nearest label; the uncertainty; for ``random``, none. ``like_them`` counts the other images without
+    a label that are nearer to a suggested one than to all labeled ones, and ``like_them_wrong`` how many guesses for
+    these the confidences of the result say to be wrong. Truth that training may not use is not looked at.
 
     Raises:
         StoreError: the store or the result cannot be used.
@@ -153,6 +165,8 @@ def suggest_images(config: SuggestConfig) -> SimpleResult:
         "rows": len(rows),
         "labels": int(given.labeled.sum()),
         "asked": config.num_images,
+        "like_them": chosen.like_them,
+        "like_them_wrong": chosen.like_them_wrong,
         "images": [
             {"path": name, "score": float(score), "reason": reason, "guess": guess or None}
             for name, score, reason, guess in zip(names, chosen.scores, chosen.reasons, guesses, strict=True)
@@ -222,7 +236,7 @@ def _doubt_of_result(
         doubts = [f"{names[first]} or {names[second]}?" for first, second in pairs]
         return _Doubt(claims.uncertainty, guesses, doubts, name)
     sure = np.clip(np.asarray(confidence, dtype=np.float64)[rows], 0, 1)
-    return _Doubt(1 - sure, guesses, [f"confidence {value:.2f}" for value in sure.tolist()], name)
+    return _Doubt(1 - sure, guesses, [f"confidence {value:.2f}" for value in sure.tolist()], name, 1 - sure)
 
 
 def _choose(config: SuggestConfig, features: NDArray[np.float32], given: GivenLabels, doubt: _Doubt) -> _Choice:

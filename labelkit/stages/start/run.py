@@ -92,7 +92,8 @@ def start(config: StartConfig) -> SimpleResult:
     this = _round(config, record, folder, listing, labels, len(dataset))
     steps = _steps(config, this)
     progress = current_progress()
-    classes = f"{len(labels)} of them labeled, in {len(set(labels.values()))} classes"
+    named = len(set(labels.values()))
+    classes = f"{len(labels)} of them labeled, in {named} {'class' if named == 1 else 'classes'}"
     progress.message(f"{len(dataset)} photos in {config.photos}, {classes if labels else 'none of them labeled'}")
     for note in dataset.notes:
         progress.message(note)

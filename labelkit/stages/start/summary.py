@@ -109,13 +109,19 @@ def _sentences(
     else:
         said.append("No photo has a label yet: groups have numbers, and nothing says how sure they are.")
     if "suggest" in told:
-        said.append(
-            f"Label next: the {len(told['suggest']['images'])} photos in {following}. Fill in its column label, and "
-            "call the same command again."
-        )
+        said.append(_next_sentence(told["suggest"], following))
     said.append(_findings_sentence(told, made[0].parent))
     said.append(f"The table is {table}, the page to look at is {page}.")
     return said
+
+
+def _next_sentence(suggested: Mapping[str, Any], following: Path) -> str:
+    said = f"Label next: the {len(suggested['images'])} photos in {following}"
+    like_them, wrong = suggested["like_them"], suggested["like_them_wrong"]
+    if like_them and suggested["labels"]:
+        said += f". {like_them} others look more like them than like any labeled photo"
+        said += "" if wrong is None else f", and about {round(wrong)} of the guesses for these are wrong now"
+    return f"{said}. Fill in its column label, and call the same command again."
 
 
 def _findings_sentence(told: Mapping[str, Mapping[str, Any]], folder: Path) -> str:
@@ -123,10 +129,12 @@ def _findings_sentence(told: Mapping[str, Mapping[str, Any]], folder: Path) -> s
     bursts = told["duplicates"]["pairs"]["burst"]
     if not (spare or bursts or odd):
         return "No photo is a copy of another, and none is odd."
+    copies = "photo is a copy of another" if spare == 1 else "photos are copies of others"
+    scenes = "pair shows" if bursts == 1 else "pairs show"
+    strange = "photo is" if odd == 1 else "photos are"
     return (
-        f"{spare} photos are copies of others, {bursts} {'pair shows' if bursts == 1 else 'pairs show'} the same scene "
-        f"({folder / 'duplicates.csv'}), and "
-        f"{odd} photos are odd: blank, dark, blurred, tiny or unlike all others ({folder / 'odd.csv'})."
+        f"{spare} {copies}, {bursts} {scenes} the same scene ({folder / 'duplicates.csv'}), and {odd} {strange} odd: "
+        f"blank, dark, blurred, tiny or unlike all others ({folder / 'odd.csv'})."
     )
 
 

@@ -182,6 +182,24 @@ def test_confidence_of_a_result_is_what_is_uncertain(store: EmbeddingStore, tmp_
     assert [image["guess"] for image in told["images"]] == ["c", "c", "c"]
 
 
+def test_suggestions_say_how_many_images_they_stand_for(store: EmbeddingStore, tmp_path: Path) -> None:
+    from labelkit.store.results import write_result
+
+    confidence = np.linspace(0.5, 1, store.n).astype(np.float32)
+    ids = np.repeat([0, 1, 2], PER_BLOB)
+    arrays: dict[str, Any] = {"cluster_ids": ids, "confidence": confidence, "names": ["a", "b", "c"]}
+    write_result(store, "groups", kind="clusters", arrays=arrays, params={}, stage="test")
+    known = write(tmp_path / "known.csv", "0000.png,a", "0012.png,b")
+    told = suggest(store, tmp_path / "a.csv", labels=known, result="groups", num_images=1)
+    plain = suggest(store, tmp_path / "b.csv", labels=known, num_images=1)
+
+    (chosen,) = (int(image["path"][:4]) for image in told["images"])
+    others = [row for row in range(24, 36) if row != chosen]
+    assert told["like_them"] == plain["like_them"] == len(others)
+    assert told["like_them_wrong"] == pytest.approx((1 - confidence[others].astype(np.float64)).sum())
+    assert plain["like_them_wrong"] is None
+
+
 def test_labeled_images_and_near_duplicates_are_not_suggested(make_store: Any, tmp_path: Path) -> None:
     store = make_store([[1, 0], [1, 1e-4], [0, 1], [1e-4, 1], [1, 1]], labels=[0] * 5, labeled=[1, 0, 0, 0, 0])
     told = suggest(store, tmp_path / "a.csv", num_images=5)

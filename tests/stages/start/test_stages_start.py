@@ -209,7 +209,9 @@ def test_one_label_a_class_is_grouped_and_said(photos: Path, tmp_path: Path) -> 
 
     told = run(photos, labels=known, num_classes=3)
 
-    assert "No class has two labels yet" in " ".join(told["sentences"])  # type: ignore[arg-type]
+    said = " ".join(told["sentences"])  # type: ignore[arg-type]
+    assert "No class has two labels yet" in said
+    assert "others look more like them than like any labeled photo. Fill in" in said
 
 
 @pytest.mark.parametrize(
