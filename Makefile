@@ -1,8 +1,8 @@
 # demo: from 240 bundled photos and 24 labels to a table and a page; test: the quick suite; coverage: the same, and the
 # share of branches it runs;
 # test-lowest: the same, with the lowest versions of the dependencies that are allowed, in an environment of its own;
-# check: what CI checks beside the tests; docs: the site, into build/docs; a broken link fails; slow: trained results,
-# examples; lock: the tested versions; torture: kills, full disks, damaged and hostile files, with a table of counts; bench: speed against named peers.
+# check: what CI checks beside the tests, and known weaknesses of the locked versions; docs: the site, into build/docs; a broken link fails; slow: trained results,
+# examples; lock: the tested versions; sbom: the same as CycloneDX; torture: kills, full disks, damaged and hostile files, with a table of counts; bench: speed against named peers.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -12,7 +12,7 @@ QUICK := -m pytest -n 2 --dist loadfile
 # Python keeps what it compiled, whatever it was told; to compile it again takes ten seconds in every process of the tests.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test coverage test-lowest slow torture check docs lock bench clean
+.PHONY: demo test coverage test-lowest slow torture check docs lock sbom bench clean
 
 $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -53,6 +53,7 @@ check: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m tests.audit
 
 docs: $(READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
@@ -64,6 +65,12 @@ lock: $(READY)
 	$(BIN)/python -m pip list --exclude-editable --format=freeze > build/tested.txt
 	$(BIN)/uv pip compile --quiet --no-header --no-annotate --generate-hashes --python $(BIN)/python \
 		--constraint build/tested.txt --extra dev --output-file requirements.lock pyproject.toml
+
+# What a wheel of these versions is made of, in the form of CycloneDX; it is published beside the wheel.
+sbom: $(READY)
+	mkdir -p build
+	$(BIN)/cyclonedx-py requirements requirements.lock --pyproject pyproject.toml --mc-type library \
+		--output-reproducible --output-file build/labelkit.cdx.json
 
 bench: $(READY)
 	$(BIN)/python -m tests.benchmarks

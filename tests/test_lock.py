@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+import sys
 import tomllib
 from pathlib import Path
 
+import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from tests import audit
+from tests.audit import told
 
 ROOT = Path(__file__).parents[1]
 
@@ -24,3 +28,31 @@ def test_the_lock_has_every_dependency_in_a_version_that_is_allowed() -> None:
         if requirement.name != "labelkit":
             assert requirement.specifier.contains(locked[canonicalize_name(requirement.name)]), line
     assert len(re.findall(r"^\S+==.* \\\n    --hash=sha256:", text, re.MULTILINE)) == len(locked)
+
+
+def _package(name: str, *faults: str) -> dict[str, object]:
+    return {"name": name, "version": "1.0", "vulns": [{"id": fault, "fix_versions": ["1.1"]} for fault in faults]}
+
+
+def test_the_audit_fails_for_a_known_weakness_alone() -> None:
+    skipped: dict[str, object] = {"name": "b", "skip_reason": "not found on the index"}
+    assert told({"dependencies": [_package("a"), skipped]}) == (
+        "audit: 1 of 2 packages audited, 0 with known weaknesses",
+        0,
+    )
+    assert told({"dependencies": [skipped]}) == (
+        "audit: the index answered for none of 1 packages; nothing was audited",
+        0,
+    )
+    text, code = told({"dependencies": [_package("a", "CVE-1", "CVE-2"), skipped]})
+    assert text.splitlines()[1:] == ["  a 1.0: CVE-1, mended in 1.1", "  a 1.0: CVE-2, mended in 1.1"]
+    assert code == 1
+
+
+def test_an_index_that_does_not_answer_is_told_and_no_failure(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failing = [sys.executable, "-c", "import sys; sys.exit('ConnectionError: no such host')"]
+    monkeypatch.setattr(audit, "COMMAND", failing)
+    assert audit.main() == 0
+    assert "does not answer (ConnectionError: no such host); nothing was audited" in capsys.readouterr().out

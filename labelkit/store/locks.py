@@ -1,26 +1,16 @@
-"""Locks of files that the system releases when their process ends, however it ends; on POSIX systems and on Windows."""
+"""Locks of files that the system releases when their process ends, however it ends; portalocker asks the system."""
 
 from __future__ import annotations
 
 import errno
-import os
-from contextlib import suppress
-from importlib import import_module
 from pathlib import Path
-from typing import Any
+
+import portalocker
+from portalocker import LockFlags
 
 from labelkit.reading import open_regular
 
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)
-
-
-def _module(name: str) -> Any:
-    with suppress(ImportError):
-        return import_module(name)
-    return None
-
-
-_fcntl, _msvcrt = _module("fcntl"), _module("msvcrt")
 
 
 def try_lock(descriptor: int) -> bool:
@@ -31,7 +21,7 @@ def try_lock(descriptor: int) -> bool:
     Raises:
         OSError: the system reports a failure.
     """
-    return _locked(descriptor, shared=False)
+    return _locked(descriptor, LockFlags.EXCLUSIVE)
 
 
 def is_locked(path: Path) -> bool:
@@ -43,24 +33,18 @@ def is_locked(path: Path) -> bool:
     if not path.is_file():
         return False
     with open_regular(path) as file:
-        return not _locked(file.fileno(), shared=True)
+        return not _locked(file.fileno(), LockFlags.SHARED)
 
 
-def _locked(descriptor: int, *, shared: bool) -> bool:
-    if _fcntl is not None:
-        try:
-            _fcntl.flock(descriptor, (_fcntl.LOCK_SH if shared else _fcntl.LOCK_EX) | _fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        except OSError as error:
-            if error.errno not in _NO_LOCKS:
-                raise
-    elif _msvcrt is not None:
-        os.lseek(descriptor, 0, os.SEEK_SET)
-        try:
-            _msvcrt.locking(descriptor, _msvcrt.LK_NBLCK, 1)
-        except OSError:
-            return False
-        if shared:
-            _msvcrt.locking(descriptor, _msvcrt.LK_UNLCK, 1)
+def _locked(descriptor: int, kind: LockFlags) -> bool:
+    try:
+        portalocker.lock(descriptor, kind | LockFlags.NON_BLOCKING)
+    except portalocker.AlreadyLocked:
+        return False
+    except portalocker.LockException as error:
+        cause = error.__cause__
+        if not isinstance(cause, OSError):
+            raise OSError(errno.EIO, f"cannot be locked: {error}") from error
+        if cause.errno not in _NO_LOCKS:
+            raise cause from None
     return True

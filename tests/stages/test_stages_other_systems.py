@@ -13,7 +13,7 @@ from PIL import Image
 
 HIDE = """
 import os, pathlib, sys
-import psutil  # which has a part for each system
+import portalocker, psutil  # which have a part for each system
 for name in ("fcntl", "resource", "termios", "pwd", "grp", "syslog"):
     sys.modules[name] = None
 for name in ("posix_fallocate", "link", "getuid", "mkfifo", "wait4"):
