@@ -262,10 +262,12 @@ class ApproximateSearch:
         self.rows = _as_rows(gallery, "gallery", metric)
         try:
             self._index: Any = faiss.deserialize_index(index)
-        except RuntimeError as error:
+        except (RuntimeError, MemoryError) as error:  # a changed size may ask for more than there is
             raise ValueError(f"faiss cannot read the index: {error}") from error
         if (self._index.ntotal, self._index.d) != self.rows.shape:
             raise ValueError(f"the index has {self._index.ntotal} rows, the gallery has {self.rows.shape}")
+        if isinstance(self._index, faiss.IndexIVF) and not _lists_each_row_once(self._index):
+            raise ValueError("the lists of the index do not hold each row of the gallery once")
         self._is_graph = isinstance(self._index, faiss.IndexHNSW)
         self._width = width
         self._num_rescored = num_rescored
@@ -308,6 +310,20 @@ def _serialized(index: Any) -> NDArray[np.uint8]:
     import faiss
 
     return np.asarray(faiss.serialize_index(index), dtype=np.uint8)
+
+
+def _lists_each_row_once(index: Any) -> bool:
+    """Look into the lists of an IVF index: the numbers in them are used as they are when rows are fetched."""
+    import faiss
+
+    lists = index.invlists
+    found = [
+        faiss.rev_swig_ptr(lists.get_ids(i), lists.list_size(i))
+        for i in range(index.nlist)
+        if lists.list_size(i)  # an empty list has no numbers to point to
+    ]
+    ids = np.sort(np.concatenate(found)) if found else np.empty(0, dtype=np.int64)
+    return np.array_equal(ids, np.arange(index.ntotal))
 
 
 def _known(metric: Metric) -> Metric:

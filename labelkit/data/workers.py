@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
-from multiprocessing import get_all_start_methods, get_context, parent_process
+from multiprocessing import get_all_start_methods, get_context, parent_process, resource_tracker
 from multiprocessing.connection import wait
 from multiprocessing.context import BaseContext
+from multiprocessing.forkserver import ensure_running
 from threading import Thread
 from typing import Any, TypeVar
 
@@ -145,6 +147,13 @@ def _worker_context() -> BaseContext:
         return get_context("spawn")
     context = get_context("forkserver")
     context.set_forkserver_preload([__name__])
+    # Ctrl-C in a terminal reaches all processes. While one imports, it is a traceback; the main one ends the others.
+    resource_tracker.ensure_running()  # it lets the signal through again when it has started, so it goes first
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return context
 
 

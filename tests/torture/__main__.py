@@ -23,6 +23,7 @@ ROWS = {
     "h": "listings",
     "i": "inputs",
     "j": "stops",
+    "k": "systems",
 }
 
 

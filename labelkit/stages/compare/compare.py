@@ -20,7 +20,7 @@ import numpy as np
 from labelkit.config.base import nearest, value_text
 from labelkit.config.compare import CompareConfig
 from labelkit.config.data import DataConfig
-from labelkit.errors import ConfigError, DatasetError, InputError, LabelkitError
+from labelkit.errors import ConfigError, DatasetError, InputError, LabelkitError, ResourceError
 from labelkit.methods.registry import METHODS
 from labelkit.percent import percent
 from labelkit.stages.compare.judges import JUDGES, embed_for_judges, judge_store
@@ -106,6 +106,7 @@ def compare_methods(config: CompareConfig) -> SimpleResult:
         ConfigError: no such method, options that do not fit, a folder with runs of other options.
         DatasetError: images without the labels that judging needs.
         InputError: not a single run finished.
+        ResourceError: the folder for runs is full, ...
         Interrupted: a signal asked to stop; what is finished is in ``--keep``.
     """
     names = _chosen(config.methods)
@@ -229,6 +230,9 @@ def _references(names: Sequence[str], config: CompareConfig, data: DataFacts, fo
                     commit_json(record, {"method": label, "seed": seed, "scores": found})
                 row.runs.append(kept_record(record))
             except LabelkitError as error:
+                # pixels need next to nothing: where they cannot be kept, nothing can
+                if label == _PIXELS and isinstance(error, ResourceError):
+                    raise
                 row.failures[seed] = str(error)
                 break
             finally:

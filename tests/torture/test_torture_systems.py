@@ -1,0 +1,443 @@
+"""Clocks that jump, slow file systems, full temporary folders, other disks, forged caches, bombs, other versions."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from labelkit.algorithms.neighbors import ApproximateSearch, HNSWRecipe, IVFPQRecipe, build_index
+from labelkit.cli.main import main
+from torture_systems import RUNNER, TOUR, TRAIN, begin_tour, layer, prepare, tour
+from torture_tally import FULL_SECONDS, Tally, sized
+
+ROW = "k  clocks that jump, delays, full TMPDIR, other mounts, forged indexes, bombs, groups, versions"
+
+ROOT = Path(__file__).parents[2]
+QUICK = TOUR.strip().splitlines()[0] + "\n"
+# seconds that are added in turn at each look at the wall clock
+CLOCKS = {"in turn": "0,-86400,31536000", "a day back": "-86400", "a year on": "31536000", "1970": "-1700000000"}
+
+
+def _files(folder: Path) -> dict[str, bytes]:
+    """All that the tour made but what says how long it took."""
+    made = {str(path.relative_to(folder)): path for path in sorted(folder.rglob("*")) if path.is_file()}
+    timed = ("run/", "made/start.json")
+    kept = {name: path for name, path in made.items() if path.name not in ("lock", ".lock")}
+    return {name: path.read_bytes() for name, path in kept.items() if not name.startswith(timed)}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, bytes]]:
+    """What the tours make where nothing is in their way, by their lines; filled on demand."""
+    return {}
+
+
+def _expected(whole: dict[str, dict[str, bytes]], folder: Path, lines: str) -> dict[str, bytes]:
+    if lines not in whole:
+        codes, err = tour(prepare(folder / "whole"), lines, {}, folder / "cache-whole")
+        assert all(code.startswith("0 ") for code in codes), err
+        whole[lines] = _files(folder / "whole")
+    return whole[lines]
+
+
+def _lines(count: int) -> str:
+    return QUICK if count == 1 else TOUR + TRAIN
+
+
+@pytest.fixture(scope="module")
+def layers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The layers between a process and the system."""
+    if sys.platform != "linux":
+        pytest.skip("the layers are for Linux")
+    folder = tmp_path_factory.mktemp("layers")
+    found = {name: layer(f"{name}.c", folder) for name in ("clock", "delay")}
+    if None in found.values():
+        pytest.skip("there is no C compiler")
+    return {name: path for name, path in found.items() if path is not None}
+
+
+@sized(sample=1, full=len(CLOCKS))
+def test_a_clock_that_jumps_changes_nothing(
+    tmp_path: Path, tally: Tally, whole: dict[str, dict[str, bytes]], layers: dict[str, Path], count: int
+) -> None:
+    expected = _expected(whole, tmp_path, _lines(count))
+    for name in list(CLOCKS)[:count]:
+        with tally.attempt(name):
+            environment = {"LD_PRELOAD": str(layers["clock"]), "CLOCK_STEPS": CLOCKS[name]}
+            codes, err = tour(prepare(tmp_path / name), _lines(count), environment, tmp_path / f"cache {name}")
+            assert [code for code in codes if not code.startswith("0 ")] == [], err[-1500:]
+            assert len(codes) == len(_lines(count).split("\n")) - _lines(count).split("\n").count("")
+            assert _files(tmp_path / name) == expected
+
+
+@sized(sample=1, full=5)
+def test_calls_that_take_long_change_nothing_also_with_two_writers(
+    tmp_path: Path, tally: Tally, whole: dict[str, dict[str, bytes]], layers: dict[str, Path], count: int
+) -> None:
+    expected = _expected(whole, tmp_path, QUICK)
+    for seed in range(count):
+        folder = prepare(tmp_path / f"{seed}")
+        environment = {"LD_PRELOAD": str(layers["delay"]), "DELAY_MS": "30", "DELAY_SEED": str(seed)}
+        with tally.attempt(f"seed {seed}"):
+            both = [begin_tour(folder, QUICK, environment, tmp_path / "cache") for _ in range(2)]
+            said = [process.communicate(timeout=600) for process in both]
+            codes = [out.split("code ")[1].split()[0] for out, _ in said]
+            # the other one may be at work, or have ended
+            assert "0" in codes, said
+            assert set(codes) <= {"0", "2", "6"}, said
+            assert _files(folder) == expected
+
+
+@pytest.mark.torture
+@pytest.mark.timeout(FULL_SECONDS)
+def test_a_tour_on_a_slow_file_system_ends_the_same(
+    tmp_path: Path, tally: Tally, whole: dict[str, dict[str, bytes]], layers: dict[str, Path]
+) -> None:
+    expected = _expected(whole, tmp_path, _lines(2))
+    with tally.attempt("all commands"):
+        environment = {"LD_PRELOAD": str(layers["delay"]), "DELAY_MS": "10", "DELAY_SEED": "0"}
+        codes, err = tour(prepare(tmp_path / "slow"), _lines(2), environment, tmp_path / "cache-slow")
+        assert [code for code in codes if not code.startswith("0 ")] == [], err[-1500:]
+        assert _files(tmp_path / "slow") == expected
+
+
+@contextlib.contextmanager
+def _disk(folder: Path, size: str) -> Iterator[Path]:
+    """A file system in memory; the test is skipped where none can be mounted."""
+    folder.mkdir()
+    try:
+        command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
+        subprocess.run(command, check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"mounting is not allowed here: {error}")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True, capture_output=True)
+
+
+@sized(sample=1, full=2)
+def test_outputs_may_lie_on_another_disk_than_the_cache_and_temporary_files(
+    tmp_path: Path, tally: Tally, whole: dict[str, dict[str, bytes]], count: int
+) -> None:
+    expected = _expected(whole, tmp_path, _lines(count))
+    with _disk(tmp_path / "disk", "500m") as disk, tally.attempt("tmpfs"):
+        codes, err = tour(prepare(disk / "here"), _lines(count), {"TMPDIR": str(tmp_path)}, tmp_path / "cache-disk")
+        assert [code for code in codes if not code.startswith("0 ")] == [], err[-1500:]
+        assert _files(disk / "here") == expected
+
+
+WEIGHTS = "embed --dataset photos --backbone resnet18 --weights w.pt --out p.h5 -q\n"
+COMPARE = "compare --dataset digits --methods simgcd --budget 1s --max-per-class 10 -q\n"
+
+
+@sized(sample=1, full=2)
+def test_a_full_temporary_folder_is_told_as_what_it_is(tmp_path: Path, tally: Tally, count: int) -> None:
+    import timm
+
+    folder = prepare(tmp_path / "here")
+    torch.save(timm.create_model("resnet18", pretrained=False).state_dict(), folder / "w.pt")
+    with _disk(tmp_path / "small", "16k") as small:
+        for line in (WEIGHTS, COMPARE)[:count]:
+            with tally.attempt(line):
+                codes, err = tour(folder, line, {"TMPDIR": str(small)}, tmp_path / "cache-small")
+                assert codes == [f"5 {line.strip()}"], err
+                assert "the disk is full" in err or "MB free where" in err
+                assert not list(small.iterdir())
+
+
+INDEXES = {"hnsw": HNSWRecipe(num_links=8, build_width=20), "ivfpq": IVFPQRecipe(num_lists=8, num_bytes=4)}
+
+
+def _changed(content: bytes, chance: np.random.Generator) -> bytes:
+    found = bytearray(content)
+    way = chance.integers(4)
+    at = int(chance.integers(len(found) - 8))
+    if way == 0:
+        return bytes(found[:at])
+    if way == 1:
+        found[int(chance.integers(min(300, len(found))))] = int(chance.integers(256))
+    elif way == 2:
+        values = (0, 3, 1 << 31, 1 << 33, (1 << 64) - 1)
+        found[at : at + 8] = values[int(chance.integers(len(values)))].to_bytes(8, "little")
+    else:
+        for place in chance.integers(len(found), size=3):
+            found[place] ^= 1 << int(chance.integers(8))
+    return bytes(found)
+
+
+def _searched(content: bytes, rows: np.ndarray[Any, Any]) -> int:
+    """Search an index in a fork; return its exit code: 0 searched, 3 refused, 5 out of memory."""
+    process = os.fork()
+    if process == 0:
+        import resource
+
+        code = 1
+        try:
+            signal.alarm(60)
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+            resource.setrlimit(resource.RLIMIT_AS, (16 << 30, 16 << 30))
+            search = ApproximateSearch(np.frombuffer(content, dtype=np.uint8), rows, width=8)
+            scores, found = search.search(rows[:5], 4)
+            code = 0 if found.max() < len(rows) and len(scores) == 5 else 1
+        except ValueError:
+            code = 3
+        except MemoryError:
+            code = 5
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="faiss meets them in a fork, within limits")
+@sized(sample=20, full=1_000)
+@pytest.mark.parametrize("kind", INDEXES)
+def test_a_forged_index_is_refused_or_searched(tally: Tally, kind: str, count: int) -> None:
+    chance = np.random.default_rng(0)
+    rows = chance.normal(size=(400, 16)).astype(np.float32)
+    content = build_index(rows, INDEXES[kind]).tobytes()
+    for number in range(count):
+        with tally.attempt(f"{kind}, change {number}"):
+            assert _searched(_changed(content, chance), rows) in (0, 3)
+
+
+def test_a_forged_index_with_its_digest_is_built_again(
+    tmp_path: Path, tally: Tally, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LABELKIT_CACHE", str(tmp_path / "cache"))
+    np.save("x.npy", np.random.default_rng(0).normal(size=(300, 8)).astype(np.float32))
+    words = ["retrieve", "--index", "x.h5", "--query-rows", "0", "--search", "ivfpq", "--overwrite", "-q", "--csv"]
+    assert main(["import", "--source", "x.npy", "--out", "x.h5", "-q"]) == 0
+    assert main([*words, "whole.csv"]) == 0
+    (path,) = (tmp_path / "cache" / "indexes").glob("*.index")
+    line, _, content = path.read_bytes().partition(b"\n")
+    ids = np.arange(300, dtype=np.int64)
+    at = next(i for i in range(len(content) - 8) if content[i : i + 8] == ids[-1:].tobytes())
+    forged = content[:at] + (1 << 40).to_bytes(8, "little") + content[at + 8 :]
+    header = {**json.loads(line), "sha256": hashlib.sha256(forged).hexdigest()}
+    path.write_bytes(json.dumps(header).encode() + b"\n" + forged)
+    capsys.readouterr()
+    with tally.attempt("a row that is not there"):
+        assert main([*words, "again.csv"]) == 0
+        assert "the index is built again" in capsys.readouterr().err
+        assert Path("again.csv").read_bytes() == Path("whole.csv").read_bytes()
+
+
+def _npz(path: Path, member: str, shape: tuple[int, ...], descr: str, method: int) -> None:
+    """Write zeros, many of them in few bytes."""
+    with zipfile.ZipFile(path, "w", method) as archive:
+        if member != "embeddings":
+            with archive.open("embeddings.npy", "w") as file:
+                np.lib.format.write_array(file, np.ones((4, 2), np.float32))
+        with archive.open(f"{member}.npy", "w", force_zip64=True) as file:
+            header = {"descr": descr, "fortran_order": False, "shape": shape}
+            np.lib.format.write_array_header_1_0(file, header)
+            left = int(np.prod(shape)) * np.dtype(descr).itemsize
+            while left > 0:
+                file.write(bytes(min(left, 1 << 22)))
+                left -= 1 << 22
+
+
+BOMBS = {
+    "rows": ("embeddings", (1 << 20, 64), "<f4", zipfile.ZIP_DEFLATED),
+    "rows, bzip2": ("embeddings", (1 << 20, 64), "<f4", zipfile.ZIP_BZIP2),
+    "rows, lzma": ("embeddings", (1 << 20, 64), "<f4", zipfile.ZIP_LZMA),
+    "labels": ("labels", (1 << 25,), "<i8", zipfile.ZIP_DEFLATED),
+    "names": ("ids", (4,), "<U16777216", zipfile.ZIP_DEFLATED),
+}
+
+
+@sized(sample=1, full=len(BOMBS))
+def test_a_small_archive_does_not_become_a_large_one(
+    tmp_path: Path, tally: Tally, capsys: pytest.CaptureFixture[str], count: int
+) -> None:
+    for name in list(BOMBS)[-count:]:
+        _npz(tmp_path / "bomb.npz", *BOMBS[name])
+        with tally.attempt(name):
+            assert (tmp_path / "bomb.npz").stat().st_size < 1 << 20
+            assert main(["import", "--source", str(tmp_path / "bomb.npz"), "--out", str(tmp_path / "b.h5")]) == 3
+            assert "bytes declared" in capsys.readouterr().err
+            assert not list(tmp_path.glob("b.h5*"))
+
+
+HOSTILE = {
+    "a result by a path up": lambda file: _link(file, "../../evil"),
+    "a result by an absolute path": lambda file: _link(file, "/tmp/evil"),
+    "a soft link": lambda file: file["results"].__setitem__("soft", h5py.SoftLink("/embeddings")),
+    "a link to another file": lambda file: file["results"].__setitem__("ext", h5py.ExternalLink("/etc/passwd", "/")),
+    "a result that is the store": lambda file: file["results"].__setitem__("self", file["/"]),
+    "a changed value": lambda file: file["embeddings"].__setitem__((0, 0), 7.0),
+    "a changed result": lambda file: file["results/k-means/cluster_ids"].__setitem__(0, 3),
+    "another digest": lambda file: file.attrs.__setitem__("content_digest", "0" * 64),
+    "more results than a store has": lambda file: [file["results"].create_group(f"r{i}") for i in range(5000)],
+    "a huge empty array": lambda file: file["results"].create_dataset("big", (1 << 40,), "f4", chunks=(1 << 20,)),
+    "a name of 300 letters": lambda file: file["results"].create_group("x" * 300),
+}
+
+
+def _link(file: h5py.File, name: str) -> None:
+    place = file["results"].id
+    source = file["results/k-means"].id
+    # h5py takes slashes for groups; the library takes them so too, which makes groups called ..
+    h5py.h5o.link(source, place, name.lstrip("/").encode(), lcpl=_intermediate())
+
+
+def _intermediate() -> Any:
+    made = h5py.h5p.create(h5py.h5p.LINK_CREATE)
+    made.set_create_intermediate_group(True)
+    return made
+
+
+RESULT = ("--what", "result", "--result", "k-means")
+
+
+@sized(sample=2, full=len(HOSTILE))
+def test_a_hostile_pack_is_refused_or_read_as_what_it_says(
+    tmp_path: Path, tally: Tally, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    monkeypatch.chdir(prepare(tmp_path / "here"))
+    for words in (QUICK, "cluster k-means --index s.h5 --num-clusters 4 -q", "pack --index s.h5 --out p.h5 -q"):
+        assert main(words.split()) == 0
+    content = Path("p.h5").read_bytes()
+    assert main(["export", *RESULT, "--index", "p.h5", "--out", "whole.csv", "-q"]) == 0
+    before = {str(path) for path in tmp_path.rglob("*")}
+    for name in list(HOSTILE)[:count]:
+        Path("h.h5").write_bytes(content)
+        with h5py.File("h.h5", "r+") as file:
+            HOSTILE[name](file)
+        with tally.attempt(name):
+            codes = {main([*words.split(), "-q", "--index", "h.h5"]) for words in ("verify", "status")}
+            codes.add(main(["export", *RESULT, "--index", "h.h5", "--out", "e.csv", "-q"]))
+            assert codes <= {0, 3}
+            # what is no result is not read; what is one is as it was packed
+            if 3 not in codes:
+                assert Path("e.csv").read_bytes() == Path("whole.csv").read_bytes()
+        for left in ("h.h5", "e.csv"):
+            Path(left).unlink(missing_ok=True)
+        assert {str(path) for path in tmp_path.rglob("*")} <= before
+
+
+GROUPS = {
+    "embed": "embed --dataset photos --backbone vit_small_patch16_224 --random-weights --num-workers 2 --out g.h5",
+    "train": "train simgcd --dataset photos --label-split gcd --backbone vit_small_patch16_224 --random-weights "
+    "--epochs 9 --batch-size 8 --num-workers 2 --out g",
+    "compare": "compare --dataset digits --methods simgcd --budget 60s --max-per-class 10",
+    "start": "start photos --backbone vit_small_patch16_224 --random-weights --out gs",
+}
+
+
+@pytest.mark.torture
+@pytest.mark.timeout(FULL_SECONDS)
+@pytest.mark.parametrize("name", GROUPS)
+def test_ctrl_c_in_a_terminal_reaches_all_processes_and_leaves_none(tmp_path: Path, tally: Tally, name: str) -> None:
+    folder = prepare(tmp_path / "here")
+    for after in (0.5, 3.0, 6.0, 9.0, 15.0):
+        command = [sys.executable, "-m", "labelkit", *GROUPS[name].split(), "--overwrite"]
+        with tally.attempt(f"{name} after {after} s"), (tmp_path / "err").open("wb") as err:
+            process = subprocess.Popen(
+                command, cwd=folder, stdout=subprocess.DEVNULL, stderr=err, start_new_session=True
+            )
+            try:
+                process.wait(after)
+                continue  # it had ended before
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGINT)
+            code = process.wait(120)
+            said = (tmp_path / "err").read_text()
+            assert code in (130, -signal.SIGINT), said[-1500:]
+            assert "KeyboardInterrupt" not in said, said[-1500:]
+            deadline = time.monotonic() + 20
+            while _group_lives(process.pid) and time.monotonic() < deadline:
+                time.sleep(0.1)
+            assert not _group_lives(process.pid)
+
+
+def _group_lives(group: int) -> bool:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(group, 0)
+        return True
+    return False
+
+
+START = """
+import os, signal, sys, time
+signal.signal(signal.SIGINT, lambda *given: None)
+from labelkit.data import workers
+process = workers._worker_context().Process(target=time.sleep, args=(0,))
+process.start()
+time.sleep(0.2)
+os.killpg(0, signal.SIGINT)
+process.join()
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="there are no process groups")
+def test_ctrl_c_while_the_process_of_the_workers_starts_is_no_traceback(tally: Tally) -> None:
+    with tally.attempt("0.2 s after its start"):
+        command = [sys.executable, "-c", START]
+        done = subprocess.run(command, capture_output=True, text=True, start_new_session=True, check=False)
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+# of 22 November 2026: stores and runs are of the formats that there are now
+EARLIER = "56cb33e"
+EACH_READS = (
+    "verify --index {0}.h5 -q",
+    "status --index {0}.h5 -q",
+    "cluster sinkhorn --index {0}.h5 --num-clusters 4 --result {1} -q",
+    "report --index {0}.h5 --out {0}{1}.html -q",
+    "retrieve --index {0}.h5 --query-rows 0 --search hnsw --csv {0}{1}.csv -q",
+)
+
+
+@pytest.mark.torture
+@pytest.mark.timeout(FULL_SECONDS)
+def test_two_versions_read_and_write_one_store(tmp_path: Path, tally: Tally) -> None:
+    packed = subprocess.run(["git", "archive", EARLIER, "labelkit"], cwd=ROOT, capture_output=True, check=False)
+    if packed.returncode:
+        pytest.skip("the history of the project is not here")
+    (tmp_path / "before").mkdir()
+    subprocess.run(["tar", "-x"], cwd=tmp_path / "before", input=packed.stdout, check=True)
+    folder = prepare(tmp_path / "here")
+    versions = {"before": {"PYTHONPATH": str(tmp_path / "before")}, "now": {"PYTHONPATH": str(ROOT)}}
+    embed = QUICK.strip().replace("s.h5", "{}.h5")
+    for writer, reader in (("before", "now"), ("now", "before")):
+        lines = embed.format(writer) + f"\ncluster k-means --index {writer}.h5 --num-clusters 4 -q\n"
+        codes, err = tour(folder, lines, versions[writer], tmp_path / "cache")
+        assert [code[0] for code in codes] == ["0", "0"], err
+        for one in (reader, writer):
+            lines = "\n".join(line.format(writer, one) for line in EACH_READS) + "\n"
+            codes, err = tour(folder, lines, versions[one], tmp_path / "cache")
+            for line in lines.strip().splitlines():
+                with tally.attempt(f"{line} by {one}, written by {writer}"):
+                    assert f"0 {line}" in codes, err
+    line = embed.format("both") + "\n"
+    both = [begin_tour(folder, line, environment, tmp_path / "cache") for environment in versions.values()]
+    said = [process.communicate(timeout=600) for process in both]
+    with tally.attempt("both at the same time"):
+        codes = [out.split("code ")[1].split()[0] for out, _ in said]
+        assert "0" in codes, said
+        assert set(codes) <= {"0", "2", "3", "6"}, said
+        for environment in versions.values():
+            assert tour(folder, "verify --index both.h5 -q\n", environment, tmp_path / "cache")[0][0].startswith("0 ")
+
+
+def test_the_tour_is_run_as_the_package_is(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", RUNNER]
+    done = subprocess.run(command, input="version -q\n", capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert "code 0 version -q" in done.stdout
