@@ -24,7 +24,11 @@ _RULE: JsonDict = {"panel": "Which"}
 _IMAGES: JsonDict = {"panel": "Images"}
 _LABELS: JsonDict = {"panel": "Labels", "preset": False}
 _OUTPUT: JsonDict = {"panel": "Output", "preset": False}
+_SET: JsonDict = {"panel": "For other programs", "preset": False}
 _SERVE: JsonDict = {"panel": "In the browser", "preset": False}
+
+SET_FILES = {"coco": ".json", "atlas": ".parquet"}
+"""Formats of ``--export`` that are one file; the others are a folder."""
 
 
 class SuggestConfig(OverwriteOption, StoredImagesOptions, SheetOption, IndexOption, AddedLabelsOption):
@@ -112,8 +116,26 @@ class LabelConfig(StoredImagesOptions, IndexConfig):
     )
     dataset: str | None = Field(
         None,
-        description="With --csv: data set with the images, if they moved since embed read them.",
+        description="With --csv, --export or --serve: data set with the images, if they moved since embed read them.",
         json_schema_extra=_IMAGES,
+    )
+
+    export: Literal["imagefolder", "huggingface", "fiftyone", "coco", "atlas"] | None = Field(
+        None,
+        description="Also write a label set for another program. imagefolder: a folder per class, images with a label "
+        "only; huggingface: images and metadata.csv; fiftyone: data/ and labels.json; coco: .json with a box as large "
+        "as the image; atlas: .parquet with label, confidence and place on the map (needs labelkit[parquet]).",
+        json_schema_extra=_SET,
+    )
+    out: Path | None = Field(
+        None,
+        description="With --export: folder to make, or file for coco (.json) and atlas (.parquet).",
+        json_schema_extra={**_SET, "makes": "folder"},
+    )
+    link: bool = Field(
+        False,
+        description="With --export and a folder: symbolic links to the images, no copies.",
+        json_schema_extra=_SET,
     )
 
     serve: bool = Field(
@@ -125,7 +147,8 @@ class LabelConfig(StoredImagesOptions, IndexConfig):
     grouping: str | None = Field(
         None,
         pattern=RESULT_NAME,
-        description="With --serve: result of cluster or discover whose groups are shown; default: as in report.",
+        description="With --serve or --export atlas: result of cluster or discover whose groups are shown; default: as "
+        "in report.",
         json_schema_extra=_SERVE,
     )
     open: bool = Field(True, description="With --serve: open the page in the browser.", json_schema_extra=_SERVE)
@@ -143,18 +166,32 @@ class LabelConfig(StoredImagesOptions, IndexConfig):
     @model_validator(mode="after")
     def _something_to_do(self) -> LabelConfig:
         if self.serve:
-            if self.csv is not None:
-                raise ValueError("--serve goes without --csv: write the CSV after it")
+            for name in ("csv", "export", "out", "link"):
+                if name in self.model_fields_set:
+                    raise ValueError(f"--serve goes without --{name}: write labels after it")
             return self
-        told = [name for name in ("grouping", "open", "host", "port") if name in self.model_fields_set]
+        told = [name for name in ("open", "host", "port") if name in self.model_fields_set]
         if told:
             raise ValueError(f"--{told[0]} goes with --serve")
-        if self.from_ is None and self.csv is None:
-            raise ValueError("give labels with --from FILE, a file to write with --csv FILE, or --serve")
+        if self.grouping is not None and self.export != "atlas":
+            raise ValueError("--grouping goes with --serve or --export atlas")
+        if self.from_ is None and self.csv is None and self.export is None:
+            raise ValueError("give labels with --from FILE, what to write with --csv or --export, or --serve")
         if self.from_ is None and self.result is not None:
             raise ValueError("--result goes with --from: without new labels no result is made; name one with --labels")
         if self.labels is not None and not self.own_labels:
             raise ValueError("--no-own-labels goes without --labels")
+        return self
+
+    @model_validator(mode="after")
+    def _set_is_whole(self) -> LabelConfig:
+        if (self.export is None) != (self.out is None):
+            raise ValueError("--export and --out go together")
+        suffix = SET_FILES.get(self.export or "")
+        if self.out is not None and suffix is not None and self.out.suffix.lower() != suffix:
+            raise ValueError(f"--export {self.export} writes a file: --out must end in {suffix}")
+        if self.link and (self.export is None or suffix is not None):
+            raise ValueError("--link goes with --export imagefolder, huggingface or fiftyone")
         return self
 
 

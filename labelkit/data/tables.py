@@ -19,6 +19,7 @@ from labelkit.errors import DatasetError
 
 MAX_FAULTS_SHOWN: Final = 10
 _DIGITS_AT_ONCE: Final = 4000
+_MOST_SHOWN: Final = 200
 
 PATH_COLUMNS: Final = (
     "path",
@@ -256,7 +257,9 @@ def _opened(text: str, where: str) -> tuple[Any, list[str]]:
         if any(name in header for name in PATH_COLUMNS):
             return reader, header
         first = first or header
-    problem = f"line 1: no column of paths ({', '.join(PATH_COLUMNS[:-1])}), found {', '.join(first)}"
+    listed = ", ".join(first)
+    shown = listed if len(listed) <= _MOST_SHOWN else f"{listed[:_MOST_SHOWN]}... ({len(listed):,} letters)"
+    problem = f"line 1: no column of paths ({', '.join(PATH_COLUMNS[:-1])}), found {shown}"
     raise DatasetError(where, problem, _HEADER_REMEDY)
 
 

@@ -13,6 +13,7 @@ from labelkit.config.labeling import LabelConfig
 from labelkit.data.datasets import FileSource
 from labelkit.errors import DatasetError, OutputExistsError, output_exists
 from labelkit.stages.label.rounds import Labels, added_labels, beginning
+from labelkit.stages.label.sets import check_set, write_set
 from labelkit.stages.pictures.files import indexed_images
 from labelkit.stages.progress import current_progress
 from labelkit.stages.read.label_files import LABELS_KIND
@@ -23,7 +24,7 @@ from labelkit.store.results import list_results, write_result
 
 
 def label_images(config: LabelConfig) -> SimpleResult:
-    """Add the labels of a CSV to those there are, and write them as a result; or write them as a CSV to train with.
+    """Add the labels of a CSV to those there are, and write them as a result; or write them as a CSV or a label set.
 
     The result, kind ``labels``, holds ``labels`` (n,) int64, ``labeled`` (n,) uint8, ``class_names`` and
     ``label_rounds`` (n,) int64: the round that gave each label, 0 = came with the store, -1 = none.
@@ -37,6 +38,7 @@ def label_images(config: LabelConfig) -> SimpleResult:
         from labelkit.stages.label.serving import serve_labels  # what shows pages loads only for them
 
         return serve_labels(config)
+    check_set(config)
     store = open_store(config.index)
     base = beginning(config, store)
     values: dict[str, object] = {"index": config.index}
@@ -65,6 +67,11 @@ def label_images(config: LabelConfig) -> SimpleResult:
         commit_bytes(config.csv, _table(config, config.csv, store, final))
         made.append(config.csv)
         values["csv"] = config.csv
+    if config.export is not None and config.out is not None:
+        count = write_set(config, store, final)
+        values |= {"export": config.export, "out": config.out, "exported": count}
+        made.append(config.out)
+        tables.append(Table("label set", ["format", "images", "path"], [[config.export, count, config.out]]))
     return SimpleResult(values, tuple(made), tuple(tables))
 
 
