@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import secrets
 import shutil
 import time
@@ -21,6 +22,7 @@ from labelkit.store.opening import trust
 
 LOCK_SECONDS = 2.0
 _WORKER_SECONDS = 60.0
+_LEFT_SECONDS = 60.0
 
 
 def read_plan(folder: Path) -> dict[str, Any] | None:
@@ -167,6 +169,18 @@ def count_workers(folder: Path) -> int:
     return found
 
 
+def remove_leftovers(folder: Path) -> None:
+    """Remove temporary files of writers that were killed: their process is gone, and a minute has passed."""
+    import psutil  # servers need it, what only opens a store does not
+
+    for left in folder.glob(".tmp-*"):
+        found = re.fullmatch(r"\.tmp-(\d+)-[0-9a-f]{16}", left.name)
+        with contextlib.suppress(OSError):  # another one removes it just now
+            old = time.time() - left.stat().st_mtime > _LEFT_SECONDS
+            if found is not None and old and not psutil.pid_exists(int(found[1])):
+                left.unlink(missing_ok=True)
+
+
 def _is_same_file(descriptor: int, path: Path) -> bool:
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())
@@ -180,7 +194,7 @@ def _wait_for_lock(descriptor: int, folder: Path) -> None:
         while not try_lock(descriptor):
             if time.monotonic() > deadline:
                 problem = "another process is working on this output"
-                raise BusyError(str(folder), problem, "Wait for it to end, or choose another --out.")
+                raise BusyError(str(folder), problem, "Wait for it to end, or choose another output.")
             time.sleep(0.02)
 
 

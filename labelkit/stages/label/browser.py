@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from labelkit.algorithms.group_tree import group_tree
 from labelkit.config.labeling import LabelConfig
 from labelkit.data.datasets import ImageDataset
 from labelkit.errors import DatasetError, output_exists
@@ -116,6 +117,21 @@ class Browsed:
         rows = rows[np.argsort(-near[rows], kind="stable")]
         sign = -1 if self.store.metric == "l2" else 1
         return [{"image": int(one), "score": sign * float(near[one])} for one in rows if np.isfinite(near[one])]
+
+    def parts(self, session: Session, group: int) -> list[list[int]]:
+        """Return the rows of the two parts of a group where the tree of its images parts last, the larger first.
+
+        A group of one image is one part; rows that were rejected stay where they are.
+        """
+        rows = session.read(lambda work: np.flatnonzero((work.groups == group) & ~work.rejected))
+        if len(rows) < 2:
+            return [rows.tolist()]
+        tree = group_tree(self.images.features[rows], generator=np.random.default_rng(0))
+        if tree.most < 2:  # thousands of equal images
+            return [rows.tolist()]
+        ids, _ = tree.cut(2)
+        found = [rows[ids == part].tolist() for part in np.unique(ids)]
+        return sorted(found, key=lambda part: (-len(part), part))
 
     def picture(self, row: int, side: int) -> bytes | str:
         """Return a row's image as WebP with sides of at most ``side``, or why there is none."""

@@ -154,6 +154,7 @@ class LabelServer:
                 Route("/api/thumbnails/{row:int}", self.thumbnail),
                 Route("/api/images/{row:int}", self.large),
                 Route("/api/like/{row:int}", self.like),
+                Route("/api/parts/{group:int}", self.parts),
             ],
             exception_handlers={404: _missing, 405: _missing},
         )
@@ -256,6 +257,16 @@ class LabelServer:
         if row >= self.session.store.n:
             return _refuse(404, f"rows are from 0 to {self.session.store.n - 1}")
         return JSONResponse({"images": await run_in_threadpool(self.browsed.like, row)}, headers=_HEADERS)
+
+    async def parts(self, request: Request) -> Response:
+        """Return the rows of the two parts of a group."""
+        group = request.path_params["group"]
+        count = self.session.read(lambda work: len(work.named))
+        if group >= count:
+            return _refuse(404, f"there is no group {group}")
+        return JSONResponse(
+            {"parts": await run_in_threadpool(self.browsed.parts, self.session, group)}, headers=_HEADERS
+        )
 
 
 async def _missing(request: Request, error: Exception) -> Response:

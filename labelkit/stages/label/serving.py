@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
+from pathlib import Path
 
 import numpy as np
 
 from labelkit.config.labeling import LabelConfig
-from labelkit.errors import ConfigError, Interrupted
+from labelkit.errors import BusyError, ConfigError, Interrupted
 from labelkit.stages.label.browser import open_browsed, open_session
 from labelkit.stages.label.session import Session
 from labelkit.stages.progress import current_progress
 from labelkit.stages.result import Cell, SimpleResult, Table
 from labelkit.store.embeddings import open_store
 from labelkit.store.results import results_folder
-from labelkit.store.run_folder import locked
+from labelkit.store.run_folder import locked, remove_leftovers
 
 
 def serve_labels(config: LabelConfig) -> SimpleResult:
@@ -33,7 +35,8 @@ def serve_labels(config: LabelConfig) -> SimpleResult:
         raise ConfigError("--serve", problem, 'pip install "labelkit[serve]"') from error
     store = open_store(config.index)
     results_folder(store.path).mkdir(exist_ok=True)
-    with locked(results_folder(store.path)):
+    with contextlib.ExitStack() as held:
+        _hold(held, results_folder(store.path))
         browsed = open_browsed(config, store)
         session = open_session(config, store, browsed.grouping)
         server = LabelServer(session, browsed, by=config.by)
@@ -51,6 +54,20 @@ def serve_labels(config: LabelConfig) -> SimpleResult:
         finally:
             server.asking.stop()
     return _summary(config, session)
+
+
+def _hold(held: contextlib.ExitStack, folder: Path) -> None:
+    """Take the lock of a folder of results, and remove what servers left that were killed.
+
+    Raises:
+        BusyError: another server works on this store.
+    """
+    try:
+        held.enter_context(locked(folder))
+    except BusyError as error:
+        problem = "another `labelkit label --serve` works on this store"
+        raise BusyError(str(folder), problem, "Use its link, or end it with Ctrl-C first.") from error
+    remove_leftovers(folder)
 
 
 def _summary(config: LabelConfig, session: Session) -> SimpleResult:

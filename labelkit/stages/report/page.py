@@ -32,7 +32,7 @@ from labelkit.stages.report.work import WorkStart, work_data
 
 _FOLDER = Path(__file__).parent / "page"
 _STYLES = ("report.css", "work.css")
-_WORK = ("work_grid.js", "work_keep.js", "work.js", "work_one.js")
+_WORK = ("work_grid.js", "work_keep.js", "work.js", "work_one.js", "work_take.js")
 _SCRIPTS = ("data.js", "tiles.js", "panel.js", "groups.js", "work_state.js", "map.js", *_WORK, "main.js", "end.js")
 _LABEL_SCRIPTS = ("data.js", "tiles.js", "panel.js", "work_state.js", "map.js", *_WORK, "end.js")
 _NONE = 65_535

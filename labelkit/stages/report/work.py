@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from labelkit.algorithms.calibration import group_means
 from labelkit.config.labeling import SuggestConfig
 from labelkit.data.path_rule import written_name
+from labelkit.data.tables import LABEL_COLUMNS, PATH_COLUMNS
 from labelkit.errors import DatasetError
 from labelkit.stages.label.actions import MOST_LETTERS
 from labelkit.stages.label.suggest import suggested_rows
@@ -86,6 +87,8 @@ def work_data(start: WorkStart) -> dict[str, Any]:
         "calibrated": start.calibrated,
         "doubtful": start.doubtful,
         "mostLetters": MOST_LETTERS,
+        "pathColumns": PATH_COLUMNS,
+        "labelColumns": LABEL_COLUMNS,
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import http.client
 import io
 import json
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from labelkit.config.cluster import KMeansConfig
 from labelkit.config.embed import EmbedConfig
@@ -291,3 +293,25 @@ def test_the_command_line_says_what_goes_with_what(labelkit: Any, index: Path) -
     assert "--serve goes without --csv" in both.err
     assert "--port goes with --serve" in alone.err
     assert re.search(r"or\s+--serve", nothing.err)
+
+
+def test_a_group_parts_where_the_tree_of_its_images_does(client: Client) -> None:
+    status, _, body = client.ask("GET", "/api/parts/0")
+    session = json.loads(client.ask("GET", "/api/session")[2])
+    groups = np.frombuffer(base64.b64decode(session["work"]["state"]["groups"]), dtype="<i4")
+    large, small = json.loads(body)["parts"]
+    rows = np.asarray(client.store.embeddings, dtype=np.float64)
+
+    def inertia(part: list[int]) -> float:
+        return float(((rows[part] - rows[part].mean(axis=0)) ** 2).sum())
+
+    assert status == 200
+    assert sorted(large + small) == np.flatnonzero(groups == 0).tolist()
+    assert len(large) >= len(small) >= 1
+    assert inertia(large) + inertia(small) < inertia(large + small)
+
+
+@pytest.mark.parametrize(("path", "status"), [("/api/parts/99", 404), ("/api/parts/-1", 404), ("/api/parts/x", 404)])
+def test_a_group_that_is_not_there_has_no_parts(client: Client, path: str, status: int) -> None:
+    assert client.ask("GET", path)[0] == status
+    assert client.ask("GET", "/api/parts/0", Authorization=None)[0] == 401

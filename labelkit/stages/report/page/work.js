@@ -186,6 +186,21 @@ async function splitOff() {
   if (await act('split', [{ do: 'make', group: id, name }, { do: 'group', rows, group: id }], images(rows.length) + ' are a group of their own now.')) show({ kind: 'group', id });
 }
 
+// In two, where the tree of its images parts last; the smaller part is a new group.
+async function splitByTree() {
+  if (ui.view.kind !== 'group') return;
+  if (!isServed) { say('Splitting by the tree needs the server: labelkit label --index STORE --serve.'); return; }
+  const { id } = ui.view;
+  const response = await fetch('/api/parts/' + id, { headers: authorized() }).catch(() => null);
+  if (!response) { warn('The server does not answer. Start it again, and reload this page.'); return; }
+  const told = await response.json();
+  if (!response.ok) { warn(told.problem); return; }
+  if (told.parts.length < 2) { say('These images cannot be split.'); return; }
+  const [large, small] = told.parts, made = work.groupNames.length;
+  const name = 'part of ' + shownGroup(id).slice(0, 100);
+  await act('split', [{ do: 'make', group: made, name }, { do: 'group', rows: small, group: made }], 'Split: ' + images(large.length) + ' stay, ' + images(small.length) + ' are ' + name + '.');
+}
+
 // Actions on images: those chosen, or the one where the focus is.
 async function labelImages(name) {
   const rows = targets();
@@ -268,7 +283,7 @@ function nextGroup(step) {
 const KEYS = {
   n: () => { if (ui.view.kind === 'group') { ui.name.focus(); ui.name.select(); } },
   l: () => labelImages(''), m: moveImages, x: notThis, r: rejectImages, c: confirmImages, a: alike, p: splitOff,
-  g: mergeGroup, d: dissolveGroup, u: undo, s: save, o: () => openOne(), f: askAgain, j: () => nextGroup(1), k: () => nextGroup(-1), '?': () => askIn(dialog('help')),
+  g: mergeGroup, d: dissolveGroup, u: undo, s: save, i: () => take.field.click(), t: splitByTree, o: () => openOne(), f: askAgain, j: () => nextGroup(1), k: () => nextGroup(-1), '?': () => askIn(dialog('help')),
 };
 
 document.addEventListener('keydown', (event) => {

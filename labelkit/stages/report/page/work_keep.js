@@ -1,6 +1,16 @@
 // Where the work is kept: in the browser until it is saved (a file), or on the disk at once (a server).
-const keeper = { log: [], undone: new Set(), seen: 0, client: Math.random().toString(36).slice(2), busy: Promise.resolve(),
+const keeper = { log: [], undone: new Set(), seen: 0, client: clientName(), busy: Promise.resolve(),
   asked: { number: 0, state: 'idle' } };
+// A page that is loaded again is the same page: it can take back what it did. A copy of a tab is another one.
+function clientName() {
+  const again = performance.getEntriesByType('navigation')[0]?.type === 'reload';
+  let name = '';
+  try { name = (again && sessionStorage.getItem('labelkit-client')) || ''; } catch (error) { /* then it is a new one */ }
+  name = name || Math.random().toString(36).slice(2);
+  try { sessionStorage.setItem('labelkit-client', name); } catch (error) { /* as above */ }
+  return name;
+}
+
 const isServed = data.work.mode === 'server';
 const KEEP_KEY = 'labelkit-work-' + data.work.key;
 
