@@ -56,7 +56,8 @@ def session(page: Any, truth: dict[str, str], out: Path) -> int:
     page.screenshot(path=out / "label-asked.jpg", type="jpeg", quality=60)
     page.keyboard.press("Escape")
     actions += 1
-    for number in range(40):
+    shown = False
+    for _ in range(40):
         title = page.locator("#work-view").inner_text()
         left = page.locator("#work-groups .dot.none").count()
         tiles = page.locator("#work-grid .work-tile")
@@ -68,7 +69,8 @@ def session(page: Any, truth: dict[str, str], out: Path) -> int:
         for place in wrong:
             page.locator(f"#work-grid [data-place='{place}']").click()
             actions += 1
-        if number == 0:
+        if wrong and not shown:
+            shown = True
             page.screenshot(path=out / "label-groups.jpg", type="jpeg", quality=60)
         if wrong:
             page.keyboard.press("x")

@@ -185,9 +185,14 @@ def test_the_theme_of_the_system_is_followed_and_can_be_chosen(page: Any, scheme
     assert (sum(channels(page, "body", "backgroundColor")) < 3 * 100) == (not is_dark)
 
 
-def test_paper_shows_groups_and_classes_and_nothing_to_press(page: Any) -> None:
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_paper_shows_groups_and_classes_and_nothing_to_press(page: Any, scheme: str) -> None:
+    page.emulate_media(color_scheme=scheme)
     name_group(page, "umbrella")
     page.emulate_media(media="print")
+    page.wait_for_timeout(500)  # colors fade
+    backs = [channels(page, one, "backgroundColor") for one in ("body", ".entry[aria-pressed=true]")]
+    assert [back for back in backs if sum(back) < 3 * 200] == []
 
     assert page.locator("#work-classes .entry", has_text="umbrella").is_visible()
     assert "images labeled" in progress(page)

@@ -40,7 +40,7 @@ function groupOrder() {
 }
 
 function entry(view, text, size, mark) {
-  const made = element('button', { type: 'button', class: 'entry', 'aria-pressed': String(sameView(view, ui.view)) }, mark || null,
+  const made = element('button', { type: 'button', class: 'entry', title: text, 'aria-pressed': String(sameView(view, ui.view)) }, mark || null,
     element('bdi', {}, text), element('span', { class: 'count' }, size.toLocaleString('en')));
   made.addEventListener('click', () => show(view));
   return made;
