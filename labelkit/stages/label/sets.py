@@ -46,6 +46,10 @@ _SHOWN = 5
 _MOST_BYTES = 255
 _PLACES = 65_535
 #: without it, datasets takes folders called train or test, and files named like them, for splits
+#: what pandas takes for a missing value in a CSV, however it is quoted
+_NO_VALUES = frozenset(
+    "#N/A|#N/A N/A|#NA|-1.#IND|-1.#QNAN|-NaN|-nan|1.#IND|1.#QNAN|<NA>|N/A|NA|NULL|NaN|None|n/a|nan|null".split("|")
+)
 _README = "---\nconfigs:\n- config_name: default\n  data_files:\n  - split: train\n    path: '**'\n---\n"
 
 
@@ -103,7 +107,7 @@ def write_set(config: LabelConfig, store: EmbeddingStore, final: Labels) -> int:
 
     Raises:
         DatasetError: images are not files, missing or changed.
-        ConfigError: a class cannot be a folder.
+        ConfigError: a class cannot be a folder, or would be read as no label.
         StoreError: sizes of the images are not known.
         ResourceError: the disk is full, ...
     """
@@ -277,6 +281,10 @@ def _is_folder_name(name: str) -> bool:
 
 
 def _huggingface(found: _Set) -> tuple[list[str], dict[str, str]]:
+    lost = sorted({name for name in map(found.name, range(len(found.ids))) if name in _NO_VALUES})
+    if lost:
+        problem = f"datasets reads {', '.join(map(repr, lost))} in metadata.csv as no label"
+        raise ConfigError("--export huggingface", problem, "Rename them, or use another format.")
     buffer = io.StringIO(newline="")
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(["file_name", "label"])
