@@ -48,7 +48,7 @@ def class_of_ids(store: Path) -> list[tuple[str, str]]:
 def write(out: Path, rows: list[tuple[str, str]]) -> None:
     """Write a table ``path,label``."""
     with out.open("w", newline="") as lines:
-        writer = csv.writer(lines)
+        writer = csv.writer(lines, lineterminator="\n")
         writer.writerow(("path", "label"))
         writer.writerows(rows)
 
