@@ -277,6 +277,37 @@ def _stable(record: Record) -> str:
     return table(["Store", "Photos", *names.values()], cells, right=list(names.values()))
 
 
+def _rounds(record: Record) -> str:
+    """A row for each call of ``start``: means over the seeds, with the range of what is right."""
+    headings = ["Labels", "Classes", "Right (%)", "of logistic regression", "Answered at 0.8 (%)", "of these right (%)"]
+    headings += ["of logistic regression, answered (%)", "right (%)", "Labels kept (%)"]
+    cells = []
+    for call in dict.fromkeys(row["call"] for row in record["rows"]):
+        mine = [row for row in record["rows"] if row["call"] == call]
+        shown = [f"{statistics.mean(row['labels'] for row in mine):.0f} in "]
+        shown[0] += f"{statistics.mean(row['named_classes'] for row in mine):.0f} classes"
+        shown.append(
+            f"{statistics.mean(row['classes'] for row in mine):.0f} "
+            f"({min(row['low'] for row in mine)} to {max(row['high'] for row in mine)})"
+        )
+        right = [100 * row["right"] for row in mine]
+        shown.append(f"{statistics.mean(right):.1f} ({min(right):.1f} to {max(right):.1f})")
+        peers = [row["peer"] for row in mine if row["peer"] is not None]
+        shown.append(f"{100 * statistics.mean(peer['right'] for peer in peers):.1f}" if peers else "")
+        photos = [row["photos"] - row["labels"] for row in mine]
+        for found in (mine, peers):
+            answered = [row["answered"] for row in found]
+            share = [100 * number / of for number, of in zip(answered, photos, strict=False)]
+            shown.append(f"{statistics.mean(share):.1f}" if found else "")
+            shown.append(
+                f"{100 * sum(row['answered_right'] for row in found) / sum(answered):.0f}" if sum(answered) else ""
+            )
+        kept = [100 * row["kept"] for row in mine if row["kept"] is not None]
+        shown.append(f"{statistics.mean(kept):.0f}" if kept else "")
+        cells.append([call, *shown])
+    return table(["Call", *headings], cells, right=headings)
+
+
 def _class_numbers(record: Record) -> str:
     """Tables: estimates beside each other, ours by kind of labels, and labels that are chosen."""
     measures = {"held": "holds (%)", "width": "high / low", "error": "error"}
@@ -551,6 +582,7 @@ TOPICS = (
     _Topic("answer-cases", "Answers from few labels", "*_answer_cases", "examples/answer_cases.py", _cases),
     _Topic("predict-cases", "New photos", "*_predict_cases", "examples/predict_cases.py", _predicted),
     _Topic("stability", "Photos added", "*stability_cases", "examples/stability_cases.py", _stable),
+    _Topic("start-rounds", "Called again and again", "*_start_rounds", "examples/start_rounds.py", _rounds),
     _Topic("frozen", "Frozen features for retrieval", "frozen_features", "examples/frozen_retrieval.py", _frozen),
     _Topic(
         "class-number",
