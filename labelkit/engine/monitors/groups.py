@@ -72,21 +72,27 @@ class ClusteringMonitor(_CategoryMonitor):
         self._seed = seed
 
     def __call__(self, method: Method[Any], state: TrainState) -> Mapping[str, float]:
-        """Cluster all images, score the unlabeled ones whose truth is known."""
+        """Cluster all images on the main process, score the unlabeled ones whose truth is known."""
         features = torch.nn.functional.normalize(state.embed(method.network.embed, self._rows), dim=1).numpy()
         labeled = self._labels >= 0
-        generator = keyed_generator(self._seed, "monitor")
-        if labeled.any():
-            cluster_ids = semi_supervised_kmeans(
-                features[~labeled], features[labeled], self._labels[labeled], self._num_clusters, generator=generator
-            ).unlabeled_ids
-        else:
-            cluster_ids = kmeans(features, self._num_clusters, generator=generator).cluster_ids
+        found = torch.zeros(int((~labeled).sum()), dtype=torch.int64)
+        if state.is_main:  # all at once would share out the processor among as many equal runs
+            found = torch.from_numpy(self._cluster(features, labeled).astype(np.int64))
+        cluster_ids = state.combine(found, "sum").numpy()
         metrics = {
             "used_clusters": float(len(np.unique(cluster_ids))),
             "feature_concentration": float(np.linalg.norm(features.mean(axis=0))),
         }
         return metrics | accuracy_metrics(self._truth[~labeled], cluster_ids, self._old_classes)
+
+    def _cluster(self, features: NDArray[np.float32], labeled: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """Groups of the rows without a label."""
+        generator = keyed_generator(self._seed, "monitor")
+        if not labeled.any():
+            return kmeans(features, self._num_clusters, generator=generator).cluster_ids
+        return semi_supervised_kmeans(
+            features[~labeled], features[labeled], self._labels[labeled], self._num_clusters, generator=generator
+        ).unlabeled_ids
 
 
 def accuracy_metrics(

@@ -285,8 +285,11 @@ class MasterTraining:
                 f"step {self.state.step}", "features of the master are not finite", "Lower --lr or --master-lr."
             )
         wanted = min(self.rules.num_centroids, len(rows))
-        found = kmeans(features.numpy(), wanted, generator=generator, num_inits=1, max_iter=20)
-        places = torch.from_numpy(np.unique(np.asarray(found.centroids, dtype=np.float32), axis=0))
+        centroids = torch.zeros(wanted, features.shape[1])
+        if self.state.is_main:  # all at once would share out the processor among as many equal runs
+            found = kmeans(features.numpy(), wanted, generator=generator, num_inits=1, max_iter=20)
+            centroids = torch.from_numpy(np.asarray(found.centroids, dtype=np.float32))
+        places = torch.from_numpy(np.unique(self.state.combine(centroids, "sum").numpy(), axis=0))
         if len(places) < 2:
             self.state.warn("warning: master features form a single cluster, so that they are not kept apart")
         elif not is_trained:

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 from labelkit.engine.method import TrainState
-from labelkit.engine.monitors.groups import MIN_COLLAPSED_STEPS, DiscoveryMonitor
+from labelkit.engine.monitors import groups
+from labelkit.engine.monitors.groups import MIN_COLLAPSED_STEPS, ClusteringMonitor, DiscoveryMonitor
 from labelkit.engine.monitors.retrieval import RetrievalMonitor
 from labelkit.errors import DivergenceError
 from numpy.typing import ArrayLike
@@ -156,3 +157,29 @@ def test_embeddings_that_are_alike_are_warned_of_the_second_time() -> None:
         resumed(method, state)  # type: ignore[arg-type] # what it asks for
     assert len(said) == 1
     assert "all embeddings are alike" in said[0]
+
+
+@pytest.mark.parametrize("num_labeled", [0, 4])
+def test_one_process_clusters_for_all(monkeypatch: pytest.MonkeyPatch, num_labeled: int) -> None:
+    rng = np.random.default_rng(0)
+    truth = np.repeat(np.arange(4), 8)
+    features = torch.from_numpy(np.eye(4, 6)[truth] + 0.05 * rng.normal(size=(32, 6)))
+    labels = np.where(np.arange(32) % 16 < num_labeled, truth, -1)
+    sent: list[Tensor] = []
+
+    def measure(*, is_main: bool) -> Mapping[str, float]:
+        def combine(value: Tensor, operation: str) -> Tensor:
+            assert operation == "sum"
+            sent.append(value)
+            return value if is_main else value + sent[0]
+
+        state: Any = SimpleNamespace(embed=lambda network, rows: features, is_main=is_main, combine=combine)
+        monitor = ClusteringMonitor(np.arange(32), labels, truth, np.array(OLD), num_clusters=4, seed=0)
+        return monitor(SimpleNamespace(network=SimpleNamespace(embed=None)), state)  # type: ignore[arg-type] # as above
+
+    main = measure(is_main=True)
+    assert main["all_accuracy"] == 1
+    for name in ("kmeans", "semi_supervised_kmeans"):
+        monkeypatch.setattr(groups, name, None)
+    assert measure(is_main=False) == main
+    assert not sent[1].any()

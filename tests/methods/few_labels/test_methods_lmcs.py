@@ -18,6 +18,7 @@ import torch
 from labelkit.engine.checkpoint import load_checkpoint
 from labelkit.engine.inputs import MonitorInputs
 from labelkit.errors import ConfigError
+from labelkit.methods.few_labels import composition
 from labelkit.methods.few_labels.composition import MasterDiet, MasterRules, MasterTraining
 from labelkit.methods.few_labels.growth import GrowthRules
 from labelkit.methods.few_labels.lmcs import find_critical
@@ -147,6 +148,31 @@ def test_training_a_master_changes_the_composition_and_nothing_else(make: Make) 
     assert 1e-4 <= record.eta <= 1e-1
     assert record.centroids == 4
     assert record.discrimination > 0
+
+
+def test_one_process_clusters_the_masters_features_for_all(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    setup = make("lmcs", epochs=1)
+    master, sent = setup.method.guide.master, []
+
+    def places(*, is_main: bool) -> Tensor:
+        state = setup.trainer._state(log_now=False)
+
+        def combine(value: Tensor, operation: str) -> Tensor:
+            sent.append(value)
+            return value if is_main else value + sent[0]
+
+        state.is_main, state.combine = is_main, combine
+        training = MasterTraining(master, rules(), diet(setup), state, 7)
+        training._place_centroids(np.random.default_rng(0))
+        found = training._centroids.places
+        assert found is not None
+        return found
+
+    main = places(is_main=True)
+    assert len(main) == 4
+    monkeypatch.setattr(composition, "kmeans", None)
+    assert torch.equal(places(is_main=False), main)
+    assert not sent[1].any()
 
 
 def test_a_master_is_the_same_when_it_is_trained_again_and_its_draws_are_its_own(make: Make) -> None:
