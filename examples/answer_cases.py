@@ -138,6 +138,8 @@ def run_case(rows: Rows, folder: Path, per_class: int, share: float, seed: int) 
         row["ss-kmeans"] = peer.all_accuracy
         matched = scores.mapping
         right = np.where(is_new[named], (matched[named] == truth) & ~old_classes[truth], class_of_group[named] == truth)
+    row["named right"] = float(right[unlabeled].mean())
+    row["expected from"], row["expected to"] = (made["expected_right"][end] for end in ("from", "to"))
     for limit in LIMITS:
         sure = unlabeled & (confidence >= limit)
         row[f"answered at {limit}"] = float(sure.sum() / unlabeled.sum())

@@ -228,8 +228,9 @@ def fit_temperature(
         named: (n,) integers in ``[0, k)``.
         correct: (n,) bool, or shares in [0, 1].
         weights: (n,) numbers >= 0 that sum to the number of independent observations; by default all 1.
-        caution: z >= 0; return the largest T whose loss is at most :math:`z^2 / 2` above the smallest, the upper end
-            of a one-sided interval. Few observations then give low confidences instead of wrong high ones.
+        caution: z; return the largest T whose loss is at most :math:`z^2 / 2` above the smallest, the upper end of a
+            one-sided interval. Few observations then give low confidences instead of wrong high ones. Below 0, the
+            smallest such T.
 
     Returns:
         T, between a thousandth and a thousand times the spread of the scores; 1 if all scores of a row are equal in
@@ -265,17 +266,18 @@ def fit_temperature(
     likeliest = float(found.x) if found.fun <= loss(grid[best]) else float(grid[best])
     if caution == 0:
         return math.exp(likeliest)
-    return math.exp(_last_below(loss, likeliest, float(grid[-1]), loss(likeliest) + caution**2 / 2))
+    end = float(grid[-1] if caution > 0 else grid[0])
+    return math.exp(_last_below(loss, likeliest, end, loss(likeliest) + caution**2 / 2))
 
 
-def _last_below(loss: Callable[[float], float], low: float, high: float, limit: float) -> float:
-    """Largest point above ``low`` up to which the loss stays within a limit, or ``high``; by bisection."""
-    if loss(high) <= limit:
-        return high
+def _last_below(loss: Callable[[float], float], near: float, far: float, limit: float) -> float:
+    """Point farthest from ``near`` up to which the loss stays within a limit, or ``far``; by bisection."""
+    if loss(far) <= limit:
+        return far
     for _ in range(40):
-        middle = (low + high) / 2
-        low, high = (middle, high) if loss(middle) <= limit else (low, middle)
-    return low
+        middle = (near + far) / 2
+        near, far = (middle, far) if loss(middle) <= limit else (near, middle)
+    return near
 
 
 def reliability(

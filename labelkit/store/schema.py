@@ -72,6 +72,7 @@ Result, ``NAME.h5.results/RESULT.h5``: the same rules. RESULT matches ``[a-z0-9]
 
     cluster_ids, pseudo_labels   (n,) int64, -1 = none
     confidence                   (n,) float32
+    expected_low, expected_high  (n,) float32 in [0, 1]: summed, the ends of the range of how many answers are right
     centroids, prototypes        (k, d) float32
     names, new_classes           (k,) string; (k,) uint8, 1 = not among the labeled classes
     patch_cluster_ids            (t,) int32, -1 = none: kind ``patch_clusters``, patches in the order of the set
@@ -231,6 +232,8 @@ RESULT_COLUMNS: dict[str, tuple[str, ...]] = {
     "cluster_ids": ("n",),
     "pseudo_labels": ("n",),
     "confidence": ("n",),
+    "expected_low": ("n",),
+    "expected_high": ("n",),
     "centroids": ("k", "d"),
     "prototypes": ("k", "d"),
     "names": ("k",),
@@ -300,6 +303,8 @@ COLUMN_TYPES: dict[str, tuple[str, ...]] = {
     "pseudo_labels": ("i8",),
     "patch_cluster_ids": ("i4",),
     "confidence": ("f4",),
+    "expected_low": ("f4",),
+    "expected_high": ("f4",),
     "centroids": ("f4",),
     "prototypes": ("f4",),
     "names": ("S",),

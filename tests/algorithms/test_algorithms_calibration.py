@@ -70,6 +70,22 @@ def test_temperature_that_the_data_were_drawn_with_is_found_again(
     assert fit_temperature(scores, named, correct) == pytest.approx(true_temperature, rel=0.05)
 
 
+def test_caution_is_the_end_of_an_interval_on_either_side(rng: np.random.Generator) -> None:
+    scores, named, correct = drawn(rng, 200, 0.7)
+    low, likeliest, high = (fit_temperature(scores, named, correct, caution=side) for side in (-2, 0, 2))
+    assert low < likeliest < high
+    # the binary likelihood of Platt's targets, written out
+    right, wrong = correct.sum(), (~correct).sum()
+    targets = np.where(correct, (right + 1) / (right + 2), 1 / (wrong + 2))
+
+    def loss(temperature: float) -> float:
+        chance = named_probability(scores, named, temperature).confidence
+        return -float((targets * np.log(chance) + (1 - targets) * np.log1p(-chance)).sum())
+
+    for end in (low, high):
+        assert loss(end) - loss(likeliest) == pytest.approx(2, rel=1e-3)
+
+
 def test_scores_scaled_by_a_factor_need_the_temperature_scaled_by_it(rng: np.random.Generator) -> None:
     scores, named, correct = drawn(rng, 300, 0.7)
     assert fit_temperature(1000 * scores, named, correct) == pytest.approx(

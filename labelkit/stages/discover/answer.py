@@ -53,6 +53,7 @@ class _Answers:
 
     Attributes:
         found: names and confidences of all rows.
+        expected: (n, 2) float64 in [0, 1], chances to be right that add up to the ends of the range of how many are.
         calibration: on labels that were hidden or given.
         calibration_rows: (n,) bool, rows whose given label it used.
         recipe: how classes were told apart.
@@ -62,6 +63,7 @@ class _Answers:
     """
 
     found: Confidences
+    expected: NDArray[np.float64]
     calibration: Calibration
     calibration_rows: NDArray[np.bool_]
     recipe: Recipe
@@ -102,7 +104,9 @@ def answer_images(config: DiscoverAnswerConfig) -> SimpleResult:
     _say(config, answers, store, found.confidence[unlabeled], decisions[unlabeled])
     counts = {DECISIONS[kind]: int((decisions == kind).sum()) for kind in (KNOWN, NEW, UNSURE)}
     summary = _summary(config, answers, store)
-    metrics = {"counts": counts, "calibration": summary}
+    low, high = answers.expected[unlabeled].mean(axis=0).tolist()
+    expected = {"from": low, "to": high}
+    metrics = {"counts": counts, "expected_right": expected, "calibration": summary}
     arrays = _arrays(store, grouping, answers, decisions, given.labels)
     arrays |= labeled_array(store, grouping.rows, given)
     path = _write(config, store, name, {**arrays, "metrics": jsonable(metrics)}, grouping, given.source, answers)
@@ -124,10 +128,11 @@ def answer_images(config: DiscoverAnswerConfig) -> SimpleResult:
         "rows": int(unlabeled.sum()),
         "min_confidence": config.min_confidence,
         "counts": counts,
+        "expected_right": expected,
         "calibration": summary,
         "groups": [{"name": c[0], "kind": c[1], "images": c[2], "sure": c[3], "mean_confidence": c[4]} for c in cells],
     }
-    return SimpleResult(values, tuple(made), _tables(counts, cells, answers.calibration))
+    return SimpleResult(values, tuple(made), _tables(counts, (low, high), cells, answers.calibration))
 
 
 def _answer(config: DiscoverAnswerConfig, store: EmbeddingStore, grouping: Grouping, given: GivenLabels) -> _Answers:
@@ -178,7 +183,11 @@ def _answer(config: DiscoverAnswerConfig, store: EmbeddingStore, grouping: Group
     temperatures = Temperatures(calibration.known, calibration.new, calibration.threshold)
     rule = judge.rule(labels, recipe, groups[0], grouping.class_of_group, shares)
     rule = replace(rule, unit_rows=grouping.unit_rows, temperatures=temperatures)
-    return _Answers(found, calibration, calibration_rows, recipe, scores, new_share, rule)
+    ends = [
+        confidences(shares, grouping.class_of_group, side).confidence for side in (calibration.lower, calibration.upper)
+    ]
+    expected = np.stack(ends, axis=1)
+    return _Answers(found, expected, calibration, calibration_rows, recipe, scores, new_share, rule)
 
 
 def _new_share(grouping: Grouping, shares: NDArray[np.float64], unlabeled: NDArray[np.bool_]) -> float:
@@ -381,6 +390,8 @@ def _arrays(
         "pseudo_labels": full(np.where(decisions == UNSURE, -1, group_ids), -1, np.int64),
         "group_ids": full(group_ids, -1, np.int64),
         "confidence": full(np.where(is_given, 1, found.confidence), 0, np.float32),
+        "expected_low": full(np.where(is_given, 1, answers.expected[:, 0]), 0, np.float32),
+        "expected_high": full(np.where(is_given, 1, answers.expected[:, 1]), 0, np.float32),
         "uncalibrated_confidence": full(np.where(is_given, 1, found.uncalibrated), 0, np.float32),
         "margin": full(np.where(is_given, 1, found.margin), 0, np.float32),
         "decisions": full(decisions, LEFT_OUT, np.uint8),
@@ -404,7 +415,9 @@ def _group_cells(
     return cells
 
 
-def _tables(counts: dict[str, int], cells: list[list[Cell]], calibration: Calibration) -> tuple[Table, ...]:
+def _tables(
+    counts: dict[str, int], expected: tuple[float, float], cells: list[list[Cell]], calibration: Calibration
+) -> tuple[Table, ...]:
     evidence = calibration.evidence
     checked: list[Cell] = [
         evidence.num_labels,
@@ -421,5 +434,9 @@ def _tables(counts: dict[str, int], cells: list[list[Cell]], calibration: Calibr
             ["labels", "known right %", "new right %", "temperature", "ECE before", "ECE after"],
             [checked],
         ),
-        Table("answers", list(counts), [list(counts.values())]),
+        Table(
+            "answers",
+            [*counts, "expected right %, from", "to"],
+            [[*counts.values(), *(percent(share) for share in expected)]],
+        ),
     )

@@ -33,6 +33,8 @@ _FEWEST_ROWS: Final = 10
 #: of nine of ten.
 _CAUTION: Final = 0.5
 _CAUTION_WITH_NEW: Final = 1.28
+#: Standard errors to either side, between which the share of all answers that is right is expected.
+_RANGE: Final = 2.0
 
 
 @dataclass(frozen=True)
@@ -42,11 +44,14 @@ class Calibration(Temperatures):
     Attributes:
         evidence: answers that are known to be right or wrong.
         before, after: reliability of shares and of confidences, on the evidence.
+        lower, upper: temperatures whose confidences add up to the ends of the range of how many answers are right.
     """
 
     evidence: Evidence
     before: Reliability
     after: Reliability
+    lower: Temperatures
+    upper: Temperatures
 
 
 def calibrate(evidence: Evidence, coverage: float | None) -> Calibration:
@@ -57,21 +62,25 @@ def calibrate(evidence: Evidence, coverage: float | None) -> Calibration:
     """
     scores, named, correct, weights = evidence.scores, evidence.named, evidence.correct, evidence.weights
     caution = _CAUTION_WITH_NEW if evidence.named_new.any() or (evidence.own < 0).any() else _CAUTION
-    both = fit_temperature(scores, named, correct, weights=weights, caution=caution)
-    temperatures = []
-    for kind in (~evidence.named_new, evidence.named_new):
-        enough = kind.sum() >= _FEWEST_ROWS and weights[kind].any()
-        if not enough:
-            temperatures.append(both)
-            continue
-        temperatures.append(
-            fit_temperature(scores[kind], named[kind], correct[kind], weights=weights[kind], caution=caution)
-        )
-    known, new = temperatures
+    known, new = _temperatures(evidence, caution)
     before = reliability(named_probability(scores, named, 1.0).confidence, correct, weights=weights)
     stated = named_probabilities(scores, named, evidence.named_new, known, new)[0]
     after = reliability(stated, correct, weights=weights)
-    return Calibration(known, new, _threshold(evidence, known, coverage), evidence, before, after)
+    lower, upper = (Temperatures(*_temperatures(evidence, side), threshold=None) for side in (_RANGE, -_RANGE))
+    return Calibration(known, new, _threshold(evidence, known, coverage), evidence, before, after, lower, upper)
+
+
+def _temperatures(evidence: Evidence, caution: float) -> tuple[float, float]:
+    """Of answers that name a known class, and of those that name a new group."""
+    scores, named, correct, weights = evidence.scores, evidence.named, evidence.correct, evidence.weights
+    both = fit_temperature(scores, named, correct, weights=weights, caution=caution)
+    found = []
+    for kind in (~evidence.named_new, evidence.named_new):
+        if kind.sum() < _FEWEST_ROWS or not weights[kind].any():
+            found.append(both)
+            continue
+        found.append(fit_temperature(scores[kind], named[kind], correct[kind], weights=weights[kind], caution=caution))
+    return found[0], found[1]
 
 
 def _threshold(evidence: Evidence, temperature: float, coverage: float | None) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,11 +19,21 @@ class StoredAnswers:
         labels: n names of classes or groups; of an unsure row the best guess, of one left out the empty text.
         kinds: n words: given, known, new, unsure, or left out.
         confidence: (n,) float64 in [0, 1]; not a number where nothing is known of it.
+        expected: (n, 2) float64 in [0, 1], chances to be right that add up to the ends of the range of how many are;
+            ``None`` of groups, and of answers of an earlier version.
     """
 
     labels: list[str]
     kinds: list[str]
     confidence: NDArray[np.float64]
+    expected: NDArray[np.float64] | None = None
+
+    def expected_right(self, kinds: Collection[str]) -> tuple[int, int] | None:
+        """Return between how many labels of these kinds are expected to be right; ``None``: not known."""
+        if self.expected is None:
+            return None
+        low, high = self.expected[np.isin(self.kinds, list(kinds))].sum(axis=0).tolist()
+        return round(low), round(high)
 
 
 def stored_answers(result: Result, min_confidence: float | None = None) -> StoredAnswers:
@@ -42,14 +53,23 @@ def stored_answers(result: Result, min_confidence: float | None = None) -> Store
         kinds[ids < 0] = "left out"
         return StoredAnswers(labels, kinds.tolist(), np.where(given, 1.0, np.nan))
     confidence = np.asarray(arrays["confidence"], dtype=np.float64)
+    expected = expected_chances(result)
     decided = np.array(arrays["decision_names"])[arrays["decisions"]]
     before = float(result.params["min_confidence"])
     if min_confidence is None or min_confidence == before:
-        return StoredAnswers(labels, decided.tolist(), confidence)
+        return StoredAnswers(labels, decided.tolist(), confidence, expected)
     # one that was unsure in spite of its confidence stays so, whatever limit is asked for
     kept = np.isin(decided, ("given", "left out")) | ((decided == "unsure") & (confidence >= before))
     kinds[confidence < min_confidence] = "unsure"
-    return StoredAnswers(labels, np.where(kept, decided, kinds).tolist(), confidence)
+    return StoredAnswers(labels, np.where(kept, decided, kinds).tolist(), confidence, expected)
+
+
+def expected_chances(result: Result) -> NDArray[np.float64] | None:
+    """Return the chances to be right of ``StoredAnswers.expected``."""
+    if "expected_low" not in result.arrays:
+        return None
+    ends = [np.asarray(result.arrays[f"expected_{end}"], dtype=np.float64) for end in ("low", "high")]
+    return np.stack(ends, axis=1)
 
 
 def group_names(result: Result) -> list[str]:

@@ -22,7 +22,7 @@ from labelkit.stages.progress import current_progress
 from labelkit.stages.read.given_labels import GivenLabels
 from labelkit.stages.report.groups import Grouping, choose_result, describe_groups, find_results
 from labelkit.stages.report.images import ShownImages, choose_images
-from labelkit.stages.report.page import column
+from labelkit.stages.report.page import column, expected_column
 from labelkit.stages.report.places import place_images
 from labelkit.stages.report.thumbnails import COLUMNS, Pictures
 from labelkit.stages.report.work import likely_groups, start_work, suggested_images, work_data
@@ -83,6 +83,8 @@ class Browsed:
                 "group": column(work.groups, "<i4"),
                 "runnerUp": column(nothing, "<i4"),
                 "confidence": column(np.full(n, np.nan) if grouping is None else grouping.confidence, "<f4"),
+                "expectedLow": expected_column(grouping, 0),
+                "expectedHigh": expected_column(grouping, 1),
                 "label": column(nothing, "<i4"),
                 "usable": column(np.zeros(n), "|u1"),
                 "split": column(nothing, "<i2"),

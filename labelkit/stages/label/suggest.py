@@ -25,6 +25,7 @@ from labelkit.data.datasets import ImageDataset
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.path_rule import written_name
 from labelkit.errors import ConfigError, DatasetError, StoreError
+from labelkit.stages.discover.stored_answers import expected_chances
 from labelkit.stages.pictures.contact_sheet import Picture, write_contact_sheet
 from labelkit.stages.pictures.files import image_pixels, indexed_images
 from labelkit.stages.progress import current_progress
@@ -70,7 +71,8 @@ class Suggested:
         guesses: k names of the likely class or group; empty where none is known.
         uncertainty_from: ``labels``, or the result that says which images are unsure; None if that does not count.
         like_them: other images without a label that are nearer to one of these than to all labeled ones.
-        like_them_wrong: how many guesses for those are expected to be wrong; None without confidences of a result.
+        like_them_wrong: how many guesses for those are expected to be wrong, by the middle of the range of the result;
+            None without confidences of a result.
     """
 
     places: NDArray[np.int64]
@@ -236,7 +238,9 @@ def _doubt_of_result(
         doubts = [f"{names[first]} or {names[second]}?" for first, second in pairs]
         return _Doubt(claims.uncertainty, guesses, doubts, name)
     sure = np.clip(np.asarray(confidence, dtype=np.float64)[rows], 0, 1)
-    return _Doubt(1 - sure, guesses, [f"confidence {value:.2f}" for value in sure.tolist()], name, 1 - sure)
+    chances = expected_chances(result)
+    right = sure if chances is None else chances[rows].mean(axis=1)
+    return _Doubt(1 - sure, guesses, [f"confidence {value:.2f}" for value in sure.tolist()], name, 1 - right)
 
 
 def _choose(config: SuggestConfig, features: NDArray[np.float32], given: GivenLabels, doubt: _Doubt) -> _Choice:

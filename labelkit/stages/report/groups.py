@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.errors import StoreError
-from labelkit.stages.discover.stored_answers import stored_answers
+from labelkit.stages.discover.stored_answers import expected_chances, stored_answers
 from labelkit.stages.progress import current_progress
 from labelkit.stages.report.images import ShownImages, shown_text
 from labelkit.store.embeddings import EmbeddingStore
@@ -102,6 +102,7 @@ class Decided:
     Attributes:
         known, new, unsure: images without a label, by what they are called.
         right: of the known and new ones, how many to expect right.
+        guesses: between how many of the unsure ones to expect right; ``None``: not known.
         limit: confidence from which an image is answered.
     """
 
@@ -109,6 +110,7 @@ class Decided:
     new: int
     unsure: int
     right: int
+    guesses: tuple[int, int] | None
     limit: float
 
 
@@ -122,6 +124,8 @@ class Grouping:
         groups: k groups; empty ones are left out.
         ids: (m,) int64, group of each image of the page, -1 = none.
         confidence: (m,) float32 in [0, 1], or a margin in [-1, 1]; NaN where there is none.
+        expected: (m, 2) float32 in [0, 1], chances to be right that add up to the ends of the range of how many groups
+            of images are; ``None`` if the result has none.
         measure: what ``confidence`` is: ``confidence`` (stored by the command) or ``margin`` (computed here).
         runner_up: (m,) int64, the group whose mean is next nearest, -1 = none.
         ungrouped: images of the whole store in no group.
@@ -141,6 +145,7 @@ class Grouping:
     decided: Decided | None
     branches: tuple[Branch, ...] = ()
     level_numbers: tuple[int, ...] = ()
+    expected: NDArray[np.float32] | None = None
 
 
 def find_results(store: EmbeddingStore) -> list[Candidate]:
@@ -245,7 +250,9 @@ def describe_groups(
     decided, branches = _decided(result), _branches(result, order, sizes)
     numbers = () if not branches else (len(order), *_level_numbers(result, order))
     why_and_ids = (result, why, tuple(groups), shown_ids, confidence, measure, runner_up, ungrouped)
-    return Grouping(*why_and_ids, decided, branches, numbers)
+    chances = expected_chances(result)
+    expected = None if chances is None else chances[images.rows].astype(np.float32)
+    return Grouping(*why_and_ids, decided, branches, numbers, expected)
 
 
 def _level_numbers(result: Result, order: list[int]) -> list[int]:
@@ -290,7 +297,8 @@ def _decided(result: Result) -> Decided | None:
     sure = np.isin(found.kinds, ("known", "new")) & np.isfinite(found.confidence)
     known, new, unsure = (found.kinds.count(kind) for kind in ("known", "new", "unsure"))
     right = round(float(found.confidence[sure].sum()))
-    return Decided(known, new, unsure, right, float(str(result.params.get("min_confidence", 0))))
+    guesses = found.expected_right(("unsure",))
+    return Decided(known, new, unsure, right, guesses, float(str(result.params.get("min_confidence", 0))))
 
 
 def _ids(result: Result) -> NDArray[np.int64] | None:

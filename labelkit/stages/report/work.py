@@ -35,7 +35,6 @@ class WorkStart:
         paths: names of images as a table of labels has them, where the page shows other ones.
         choices: (m, c) int16 likely groups of each image, the likeliest first, -1 = none.
         suggested: (image, reason), the most useful first.
-        calibrated: whether confidences are chances of being right.
         doubtful: confidence below which an image is doubtful.
     """
 
@@ -43,7 +42,6 @@ class WorkStart:
     paths: dict[int, str]
     choices: NDArray[np.int16]
     suggested: tuple[tuple[int, str], ...]
-    calibrated: bool
     doubtful: float
 
 
@@ -65,13 +63,11 @@ def start_work(
     """
     ids = [store.sample_ids[int(row)] for row in images.rows]
     paths = {place: written_name(name) for place, name in enumerate(ids) if written_name(name) != images.names[place]}
-    calibrated = grouping is not None and grouping.decided is not None
     return WorkStart(
         key=store.content_digest[:16] + ("" if grouping is None else grouping.result.content_digest[:16]),
         paths=paths,
         choices=choices,
         suggested=suggested,
-        calibrated=calibrated,
         doubtful=grouping.decided.limit if grouping is not None and grouping.decided is not None else _DOUBTFUL_MARGIN,
     )
 
@@ -84,7 +80,6 @@ def work_data(start: WorkStart) -> dict[str, Any]:
         "paths": {str(place): name for place, name in start.paths.items()},
         "perImage": start.choices.shape[1],
         "suggested": [list(one) for one in start.suggested],
-        "calibrated": start.calibrated,
         "doubtful": start.doubtful,
         "mostLetters": MOST_LETTERS,
         "pathColumns": PATH_COLUMNS,

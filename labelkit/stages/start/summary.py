@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from labelkit.config.start import StartConfig
-from labelkit.stages.discover.stored_answers import stored_answers
+from labelkit.stages.discover.stored_answers import StoredAnswers, stored_answers
 from labelkit.stages.progress import current_progress
 from labelkit.stages.result import SimpleResult, Table
 from labelkit.store.commit import commit_bytes
 from labelkit.store.embeddings import EmbeddingStore, open_store
-from labelkit.store.results import Result, read_result
+from labelkit.store.results import read_result
 
 LABELS = "labels.csv"
 COLUMNS = ("path", "label", "kind", "confidence")
@@ -42,10 +42,11 @@ def finish(
     """
     store = open_store(path)
     result = read_result(store, str(this["answer"] or this["groups"]))
-    rows = _rows(store, result)
+    found = stored_answers(result)
+    rows = _rows(store, found)
     commit_bytes(made[0], _csv(rows))
     counts = {kind: sum(row[2] == kind for row in rows) for kind in ("given", "known", "new", "unsure")}
-    sentences = _sentences(config, told, rows, counts, made)
+    sentences = _sentences(config, told, rows, counts, found.expected_right(("unsure",)), made)
     for name, reason in store.skipped[:5]:
         current_progress().warning(f"{name}: left out, {reason}")
     values: dict[str, object] = {
@@ -66,9 +67,8 @@ def finish(
     return SimpleResult(values, (made[0].parent, *there), (Table("", ["what was found"], [[s] for s in sentences]),))
 
 
-def _rows(store: EmbeddingStore, result: Result) -> list[tuple[str, str, str, str]]:
+def _rows(store: EmbeddingStore, found: StoredAnswers) -> list[tuple[str, str, str, str]]:
     """Path, label, kind and confidence of each photo, in the order of the store."""
-    found = stored_answers(result)
     confidences = ["" if np.isnan(value) else f"{value:.4f}" for value in found.confidence]
     return list(zip(store.sample_ids, found.labels, found.kinds, confidences, strict=True))
 
@@ -87,6 +87,7 @@ def _sentences(
     told: Mapping[str, Mapping[str, Any]],
     rows: Sequence[tuple[str, str, str, str]],
     counts: Mapping[str, int],
+    guesses: tuple[int, int] | None,
     made: Sequence[Path],
 ) -> list[str]:
     table, following, page = made
@@ -95,12 +96,12 @@ def _sentences(
     unlabeled = len(rows) - counts["given"]
     if "answer" in told:
         right = round(sum(answered))
-        guesses = [float(row[3]) for row in rows if row[2] == "unsure" and row[3]]
         said.append(
             f"{len(answered)} of {unlabeled} photos without a label are answered at confidence "
             f"{config.min_confidence:g} or more ({counts['known']} known classes, {counts['new']} new groups); "
-            f"expect about {right} of these to be right. The other {counts['unsure']} are unsure: about "
-            f"{round(sum(guesses))} of the guesses for them are right."
+            f"expect about {right} of these to be right. The other {counts['unsure']} are unsure"
+            + ("" if guesses is None else f": likely {guesses[0]} to {guesses[1]} of the guesses for them are right")
+            + "."
         )
     elif counts["given"] == len(rows):
         said.append("Every photo has a label already: nothing is left to answer.")

@@ -139,6 +139,23 @@ def test_result_holds_a_decision_for_every_row(build: Build) -> None:
     assert (arrays["group_ids"] >= 0).all()
 
 
+def test_the_share_expected_right_is_a_range_around_the_confidences(build: Build) -> None:
+    store = build()
+    told = answer(store)
+    arrays = read_result(store, "answer").arrays
+    given = arrays["decisions"] == arrays["decision_names"].index("given")
+    low, high = arrays["expected_low"], arrays["expected_high"]
+    assert (low[given] == 1).all()
+    assert (high[given] == 1).all()
+    # the lower end is more cautious than what single images are told
+    assert (low <= arrays["confidence"]).all()
+    assert (low[~given] < high[~given]).all()
+    assert told["expected_right"] == {
+        "from": pytest.approx(low[~given].mean(), abs=1e-6),
+        "to": pytest.approx(high[~given].mean(), abs=1e-6),
+    }
+
+
 def test_truth_that_training_may_not_use_changes_nothing(build: Build, rng: np.random.Generator) -> None:
     store = build(0.3)
     answer(store)

@@ -399,7 +399,10 @@ def test_asking_again_learns_from_the_labels_and_leaves_what_was_decided(
 
     assert page.locator("#work-classes .entry", has_text="umbrella").locator(".count").inner_text() == decided
     assert kinds == ["name", "name", "ask again"]
-    assert "expected right" in progress(page)
+    arrays = read_result(open_store(index), "answer").arrays
+    low, high = (float(100 * arrays[f"expected_{end}"].mean()) for end in ("low", "high"))
+    assert 0 < low < high
+    assert f"expected right: {low:.0f} to {high:.0f} %" in progress(page)
     page.keyboard.press("u")
     said(page, "Taken back: ask again")
 

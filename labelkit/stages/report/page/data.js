@@ -30,6 +30,8 @@ const columns = {
   group: new Int32Array(bytes(data.columns.group)),
   runnerUp: new Int32Array(bytes(data.columns.runnerUp)),
   confidence: new Float32Array(bytes(data.columns.confidence)),
+  expectedLow: new Float32Array(bytes(data.columns.expectedLow)),
+  expectedHigh: new Float32Array(bytes(data.columns.expectedHigh)),
   label: new Int32Array(bytes(data.columns.label)),
   usable: new Uint8Array(bytes(data.columns.usable)),
   split: new Int16Array(bytes(data.columns.split)),

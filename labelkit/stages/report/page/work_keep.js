@@ -166,6 +166,8 @@ async function tellAsked(asked) {
   data.measure = fresh.measure;
   data.groups = fresh.groups;
   columns.confidence.set(new Float32Array(bytes(fresh.columns.confidence)));
+  columns.expectedLow = new Float32Array(bytes(fresh.columns.expectedLow));
+  columns.expectedHigh = new Float32Array(bytes(fresh.columns.expectedHigh));
   columns.choice = new Int16Array(bytes(fresh.columns.choice));
   takeIn(await changes());
   refresh();

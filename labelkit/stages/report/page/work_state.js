@@ -127,23 +127,22 @@ function count() {
   return found;
 }
 
-// Expected share of right labels if each image keeps its likely answer: hand labels count as right, others by their
-// calibrated confidence; the range is that of a sum of independent draws (1.96 standard deviations).
+// Expected share of right labels if each image keeps its likely answer, as a range: hand labels count as right, others by
+// the chances at either end of what the hidden labels leave possible.
 function expectedRight() {
-  if (!data.work.calibrated) return '';
-  let mean = 0, variance = 0, n = 0;
+  if (!columns.expectedLow.length) return '';
+  let low = 0, high = 0, n = 0;
   for (let i = 0; i < data.n; i++) {
     if (work.rejected[i]) continue;
     n++;
-    if (work.hand[i]) { mean++; continue; }
-    const p = Number.isFinite(columns.confidence[i]) && work.group[i] >= 0 ? Math.min(1, Math.max(0, columns.confidence[i])) : 0;
-    mean += p;
-    variance += p * (1 - p);
+    if (work.hand[i]) { low++; high++; continue; }
+    if (work.group[i] < 0) continue;
+    low += columns.expectedLow[i];
+    high += columns.expectedHigh[i];
   }
   if (!n) return '';
-  const half = 1.96 * Math.sqrt(variance);
-  const share = (value) => Math.round(100 * Math.min(1, Math.max(0, value / n)));
-  return 'expected right: ' + share(mean - half) + ' to ' + share(mean + half) + ' %';
+  const share = (value) => Math.round(100 * value / n);
+  return 'expected right: ' + share(low) + ' to ' + share(high) + ' %';
 }
 
 // A name that is likely a slip of another: the same letters and digits, or (from four letters on) one or two letters apart.
