@@ -30,12 +30,14 @@ from labelkit.config.base import (
 )
 from labelkit.config.faults import Fault, faults_error
 from labelkit.config.presets import DEFAULT_ORIGIN, Collected, available_presets, collect, finish
+from labelkit.errors import ConfigError
 from labelkit.stages.commands import Command as StageCommand
 
 C = TypeVar("C", bound=StageConfig)
 
 _WIDEST_METAVAR = 20
 _LAST_PANELS = ("Output", "Gate", "Run")
+_STORE_OF_OTHERS = "store_of_others"
 _COMMON = ("preset", "config", "set", "json", "quiet", "verbose")
 
 
@@ -101,6 +103,8 @@ def config_command(
         with speaking(json=given.pop("json"), quiet=given.pop("quiet"), verbose=given.pop("verbose")):
             config_file = given.pop("config")
             preset = given.pop("preset", None)
+            if "index" not in config_class.model_fields and given.pop(_STORE_OF_OTHERS, None):
+                raise _takes_no_rows(config_class)
             overrides, origins = _overrides(given)
             collected = collect(
                 config_class,
@@ -116,12 +120,30 @@ def config_command(
     parameters = [_parameter(name, field) for name, field in fields]
     if is_train or presets:
         parameters.append(_preset_parameter(config_class, presets, is_train))
+    if is_train and "index" not in config_class.model_fields:
+        parameters.append(_store_of_others())
     parameters += _COMMON_PARAMETERS
     command.__doc__ = escape_markup(text)
     command.__name__ = "_".join(config_class.command).replace("-", "_") or "command"
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # read by inspect.signature
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return command
+
+
+def _store_of_others() -> inspect.Parameter:
+    """The option of other methods that a person may try here; hidden, and refused with their names."""
+    place = typer.Option("--index", "--store", hidden=True)
+    return inspect.Parameter(
+        _STORE_OF_OTHERS, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[str | None, place]
+    )
+
+
+def _takes_no_rows(config_class: type[StageConfig]) -> ConfigError:
+    from labelkit.methods.registry import METHODS
+
+    names = [name for name, spec in METHODS.items() if "index" in spec.config.model_fields]
+    problem = f"{config_class.command[1]} trains on images alone, and not on the rows of a store"
+    return ConfigError("--index", problem, f"Methods that do: {', '.join(names)}.")
 
 
 def escape_markup(text: str) -> str:

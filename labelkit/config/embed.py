@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 from pydantic import Field, model_validator
 from pydantic.config import JsonDict
 
+from labelkit.config.base import flag, option
 from labelkit.config.data import DataConfig
 from labelkit.config.memory import MemoryConfig
 from labelkit.config.mixins import (
@@ -26,6 +27,9 @@ _RUN_ONLY: JsonDict = {"panel": "Run", "preset": False}
 _IMAGES: JsonDict = {"panel": "Images"}
 _PATCHES: JsonDict = {"panel": "Patches"}
 
+#: Options that act with ``--index``.
+_OF_ROWS = frozenset({"index", "checkpoint", "which", "out", "overwrite", "device", "threads", "dtype", "logits"})
+
 
 class EmbedConfig(
     OverwriteOption,
@@ -42,6 +46,12 @@ class EmbedConfig(
 
     command: ClassVar[tuple[str, ...]] = ("embed",)
 
+    index: Path | None = Field(
+        None,
+        description="With --checkpoint of a run on rows (`labelkit train METHOD --index`): embed the rows of this "
+        "store, NAME.h5, again, and no images.",
+        json_schema_extra=option("Store", preset=False, aliases=("--store",)),
+    )
     stride: int = Field(1, ge=1, description="Take every n-th of the chosen images; 1: all.", json_schema_extra=_IMAGES)
     max_images: int | None = Field(
         None,
@@ -108,6 +118,17 @@ class EmbedConfig(
     dry_run: bool = Field(
         False, description="Show configuration, counts, memory and time; write nothing.", json_schema_extra=_RUN_ONLY
     )
+
+    @model_validator(mode="after")
+    def _rows_need_a_run(self) -> EmbedConfig:
+        if self.index is None:
+            return self
+        if self.checkpoint is None:
+            raise ValueError("index needs --checkpoint, a run that was trained on rows of a store")
+        for name, field in type(self).model_fields.items():
+            if name not in _OF_ROWS and getattr(self, name) != field.default:
+                raise ValueError(f"{flag(name)} has no meaning with --index, whose rows are no images: leave it out")
+        return self
 
     @model_validator(mode="after")
     def _patches_need_dense(self) -> EmbedConfig:

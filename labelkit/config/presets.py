@@ -36,6 +36,7 @@ from labelkit.errors import ConfigError
 C = TypeVar("C", bound=StageConfig)
 
 _FOLDER_PRESET = "folder"
+_STORE_PRESET = "index"
 _TABLE_SUFFIXES = {".csv", ".tsv"}
 DEFAULT_ORIGIN = "default"
 
@@ -91,7 +92,7 @@ def resolve(
     Args:
         config_class: the class to make.
         preset: name of a preset or a YAML file; ``none`` for no preset at all. Without it a method's
-            preset named like the data set is used if there is one (``folder`` for a path).
+            preset named like the data set is used if there is one (``folder`` for a path, ``index`` for a store).
         dataset: the data set that chooses the preset; None takes it from the other sources.
         config_file: a YAML mapping, stronger than the preset.
         overrides: values of options, stronger than everything else; texts or typed values.
@@ -136,12 +137,13 @@ def collect(
         file_values = {key: value for key, value in file_values.items() if key not in retired}
     if dataset is None:
         dataset = _dataset_of(config_class, overrides, file_values)
+    of_store = any(source.get("index") not in (None, "none") for source in (overrides, file_values))
 
     preset_values: dict[str, object] = {}
     preset_path: Path | None = None
     preset_name = ""
     try:
-        preset_path = _choose_preset(config_class, preset, dataset, folder)
+        preset_path = _choose_preset(config_class, preset, dataset, folder, of_store=of_store)
     except ConfigError as error:
         faults.append(Fault(error.where, error.problem, error.remedy))
     if preset_path is not None:
@@ -251,7 +253,7 @@ def _dataset_of(
 
 
 def _choose_preset(
-    config_class: type[StageConfig], preset: str | None, dataset: str | None, folder: Path | None
+    config_class: type[StageConfig], preset: str | None, dataset: str | None, folder: Path | None, *, of_store: bool
 ) -> Path | None:
     available = available_presets(config_class, folder)
     if preset is not None:
@@ -268,6 +270,8 @@ def _choose_preset(
         raise ConfigError("--preset", f"unknown preset (value {value_text(preset)})", f"{hint}Available: {names}.")
     if config_class.command[:1] != ("train",) or dataset is None:
         return None
+    if of_store:
+        return available.get(_STORE_PRESET)
     if dataset in available:
         return available[dataset]
     return available.get(_FOLDER_PRESET) if _is_path(dataset) else None

@@ -101,6 +101,8 @@ class DataInfo:
         chiral: mirrored images mean something else (digits, text), so no horizontal flip.
         photographic: color augmentation makes sense.
         num_objects: rows of images of one object, which come first; the others are scenes. ``None`` = all.
+        row_dim: numbers in a row of the store that is trained on; ``None``: images are.
+        row_center: (row_dim,) float32 mean of these rows, each brought to length 1; ``None`` where a checkpoint has it.
     """
 
     num_samples: int
@@ -114,6 +116,8 @@ class DataInfo:
     chiral: bool = False
     photographic: bool = True
     num_objects: int | None = None
+    row_dim: int | None = None
+    row_center: NDArray[np.float32] | None = None
 
 
 def check_rank(rank: int, world_size: int) -> None:

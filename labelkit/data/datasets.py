@@ -158,6 +158,7 @@ class ImageDataset:
         masks: reads the mask of a row, as large as its image; ``None`` if the set has none.
         mask_classes: what the values of a mask mean; empty if they number the objects of a film, whose frames are
             the images of one folder.
+        content: digest of what stands for the images, where they are rows of a store; part of the identity.
 
     Raises:
         ValueError: lengths differ, ids unsorted or not unique, indices out of range.
@@ -179,6 +180,7 @@ class ImageDataset:
     draw_order: NDArray[np.int64] | None = field(default=None, repr=False)
     masks: MaskSource | None = field(default=None, repr=False)
     mask_classes: tuple[str, ...] = ()
+    content: str = ""
 
     def __post_init__(self) -> None:
         n = len(self.sample_ids)
@@ -248,7 +250,7 @@ class ImageDataset:
         return rows
 
     def digest(self) -> str:
-        """Return SHA-256 (hex) over names, labels and class names: the identity of the listing."""
+        """Return SHA-256 (hex) over names, labels and class names, and content: the identity of the listing."""
         digest = hashlib.sha256()
         for names in (self.sample_ids, self.class_names):
             digest.update(len(names).to_bytes(8, "little"))
@@ -258,6 +260,7 @@ class ImageDataset:
                 digest.update(raw)
         digest.update(self.labels.astype("<i8").tobytes())
         digest.update(np.packbits(self.given).tobytes())
+        digest.update(self.content.encode())
         return digest.hexdigest()
 
 

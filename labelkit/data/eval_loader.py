@@ -16,7 +16,7 @@ from labelkit.data.decode import Channels
 from labelkit.data.image_bank import ImageBank
 from labelkit.data.sending import send_tensor
 from labelkit.data.views.spec import Normalize, ViewSpec
-from labelkit.data.views.transforms import apply_views, finish_view
+from labelkit.data.views.transforms import finish_view
 from labelkit.data.workers import BatchPlan, Reader
 
 
@@ -150,8 +150,8 @@ class EvalLoader:
             yield self._labeled_with(EvalBatch(image, rows, crops.bad), crops.sha256, crops.file_sizes, sizes)
 
     def _from_memory(self, bank: ImageBank, rows: NDArray[np.int64]) -> EvalBatch:
-        (image,), _ = apply_views(
-            bank.gather(rows), rows, (self._view,), seed=self._seed, epoch=self._epoch, normalize=self._normalize
+        (image,), _ = bank.make_views(
+            rows, rows, (self._view,), seed=self._seed, epoch=self._epoch, normalize=self._normalize
         )
         bad = [(row, bank.bad[row]) for row in rows.tolist() if row in bank.bad]
         batch = EvalBatch(image, rows, bad)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
@@ -11,15 +13,21 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from labelkit.data.batch import ViewGeometry
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.decode import BadImage, Channels
 from labelkit.data.sending import send, send_tensor
+from labelkit.data.views.pairs import PairPlan
 from labelkit.data.views.resizing import resize_images
+from labelkit.data.views.spec import Normalize, ViewSpec
+from labelkit.data.views.transforms import apply_views
 from labelkit.data.workers import Reader
 from labelkit.errors import DatasetError
 from labelkit.percent import percent
 
 SMALL_SIDE: Final = 64
+# Grid sampling does not average; beyond this it would skip pixels.
+MAX_SHRINK_IN_MEMORY: Final = 1.5
 MAX_BAD_SHOWN: Final = 10
 GPU_SHARE: Final = 0.25  # of its free memory, that images may take
 _READ_CHUNK: Final = 64
@@ -177,6 +185,45 @@ class ImageBank:
         if self.images.device != self.device:  # a GPU without room for them
             return send_tensor(self.images[torch.from_numpy(slots)], self.device)
         return self.images[send(slots, self.device)]
+
+    def check_views(self, views: Sequence[ViewSpec]) -> None:
+        """Refuse views that images in memory are too large for.
+
+        Raises:
+            ValueError: a view would skip pixels.
+        """
+        if self.images is None:
+            return
+        side = min(self.images.shape[-2:])
+        for spec in views:
+            largest = side if spec.area_range is None else side * math.sqrt(spec.area_range[1])
+            if largest > MAX_SHRINK_IN_MEMORY * spec.size:
+                raise ValueError(
+                    f"images of {side} pixels in memory for a view of {spec.size}; give the bank a base_size"
+                )
+
+    def make_views(
+        self,
+        rows: NDArray[np.int64],
+        keys: NDArray[np.int64],
+        views: Sequence[ViewSpec],
+        *,
+        seed: int,
+        epoch: int,
+        normalize: Normalize,
+        pairs: PairPlan | None = None,
+    ) -> tuple[tuple[Tensor, ...], tuple[ViewGeometry, ...]]:
+        """Make all views of some images in memory; see :func:`labelkit.data.views.transforms.apply_views`."""
+        return apply_views(
+            self.gather(rows),
+            keys,
+            views,
+            seed=seed,
+            epoch=epoch,
+            normalize=normalize,
+            pairs=pairs,
+            partners=None if pairs is None else self.gather(pairs.rows),
+        )
 
 
 def _has_room(device: torch.device, size: int) -> bool:

@@ -6,7 +6,6 @@ work is batched there. Other images are decoded by ``workers``, which cut and re
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
@@ -20,12 +19,10 @@ from labelkit.data.samplers import Sampler
 from labelkit.data.sending import send_all, send_tensor
 from labelkit.data.views.pairs import Pairing
 from labelkit.data.views.spec import Normalize, ViewSpec
-from labelkit.data.views.transforms import apply_views, finish_view
+from labelkit.data.views.transforms import finish_view
 from labelkit.data.workers import BatchPlan, Crops, Reader
 from labelkit.errors import ConfigError, DatasetError
 
-# Grid sampling does not average; beyond this it would skip pixels.
-MAX_SHRINK_IN_MEMORY: Final = 1.5
 _OCCURRENCE_SHIFT: Final = 40
 
 Views = Sequence[ViewSpec] | Callable[[int], Sequence[ViewSpec]]
@@ -122,14 +119,7 @@ class TrainLoader:
 
     def _views_at(self, epoch: int) -> tuple[ViewSpec, ...]:
         views = tuple(self._views(epoch) if callable(self._views) else self._views)
-        if self._bank.images is not None:
-            side = min(self._bank.images.shape[-2:])
-            for spec in views:
-                largest = side if spec.area_range is None else side * math.sqrt(spec.area_range[1])
-                if largest > MAX_SHRINK_IN_MEMORY * spec.size:
-                    raise ValueError(
-                        f"images of {side} pixels in memory for a view of {spec.size}; give the bank a base_size"
-                    )
+        self._bank.check_views(views)
         return views
 
     def epoch(self, epoch: int, start_step: int = 0) -> Iterator[Batch]:
@@ -156,15 +146,14 @@ class TrainLoader:
 
         if self._reader is None:
             for plan in plans():
-                made, geometry = apply_views(
-                    self._bank.gather(plan.rows),
+                made, geometry = self._bank.make_views(
+                    plan.rows,
                     plan.keys,
                     views,
                     seed=self._seed,
                     epoch=epoch,
                     normalize=self._normalize,
                     pairs=plan.pairs,
-                    partners=None if plan.pairs is None else self._bank.gather(plan.pairs.rows),
                 )
                 yield self._batch(plan, made, geometry)
             return

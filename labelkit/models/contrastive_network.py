@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Unpack
 
+import torch
 from torch import Tensor
 
 from labelkit.models.heads import CosineClassifier, Projector
@@ -43,7 +44,9 @@ class ContrastiveNetwork(BackboneNetwork):
         **options: Unpack[BackboneOptions],
     ) -> None:
         super().__init__(backbone, seed=seed, **options)
-        freeze_backbone(self.backbone.net, grad_from_block, train_stem, linear_probe)
+        self._of_rows = options.get("rows") is not None
+        if not self._of_rows:
+            freeze_backbone(self.backbone.net, grad_from_block, train_stem, linear_probe)
         with seeded_init(seed + 1):
             # DINO's head: a narrow place, then cosines to many directions
             self.projector = Projector(self.backbone.info.feature_dim, hidden_dim, bottleneck_dim)
@@ -53,8 +56,11 @@ class ContrastiveNetwork(BackboneNetwork):
 
     def forward_pair(self, first: Tensor, second: Tensor) -> Tensor:
         """Two views (b, c, h, w) of the same images to projections (2b, head_dim), rows 0..b-1 of ``first``."""
-        features = paired_forward(
-            self.backbone.net, first, second, grad_from_block=self._grad_from_block, train_stem=self._train_stem
-        )
+        if self._of_rows:
+            features = self.backbone(torch.cat([first, second]))
+        else:
+            features = paired_forward(
+                self.backbone.net, first, second, grad_from_block=self._grad_from_block, train_stem=self._train_stem
+            )
         projections: Tensor = self.directions(self.projector(features))
         return projections

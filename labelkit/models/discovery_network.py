@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Unpack
 
+import torch
 from torch import Tensor
 
 from labelkit.models.heads import CosineClassifier, Projector
@@ -41,7 +42,9 @@ class DiscoveryNetwork(BackboneNetwork):
         **options: Unpack[BackboneOptions],
     ) -> None:
         super().__init__(backbone, seed=seed, **options)
-        freeze_backbone(self.backbone.net, grad_from_block, train_stem, linear_probe)
+        self._of_rows = options.get("rows") is not None
+        if not self._of_rows:
+            freeze_backbone(self.backbone.net, grad_from_block, train_stem, linear_probe)
         dim = self.backbone.info.feature_dim
         with seeded_init(seed + 1):
             self.projector = Projector(dim, projector_hidden_dim, projection_dim)
@@ -90,6 +93,9 @@ class DiscoveryNetwork(BackboneNetwork):
         Returns:
             projections (2b, p), logits (2b, c); rows 0..b-1 belong to ``first``.
         """
+        if self._of_rows:
+            features = self.backbone(torch.cat([first, second]))
+            return self.projector(features), self.classifier(features)
         features = paired_forward(
             self.backbone.net,
             first,

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from labelkit.models.backbones import build_backbone
 from labelkit.models.patch_maps import no_feature_map
+from labelkit.models.row_layers import RowShape, build_row_backbone
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +101,7 @@ class BackboneOptions(TypedDict, total=False):
         pretrained: take the hub's weights; by default no.
         weights: take those of this file.
         mean, std: of images in [0, 1], one value per channel or one for all; ``None``, the default: the backbone's.
+        rows: rows of a store are embedded and no images, so that a small network stands in the backbone's place.
     """
 
     in_channels: int
@@ -108,6 +110,7 @@ class BackboneOptions(TypedDict, total=False):
     weights: Path | None
     mean: tuple[float, ...] | None
     std: tuple[float, ...] | None
+    rows: RowShape | None
 
 
 class BackboneNetwork(InferenceNetwork):
@@ -139,7 +142,11 @@ class BackboneNetwork(InferenceNetwork):
     ) -> None:
         super().__init__()
         mean, std = options.pop("mean", None), options.pop("std", None)
-        self.backbone = build_backbone(name, seed=seed, **options, **(constructor or {}))
+        rows = options.pop("rows", None)
+        if rows is None:
+            self.backbone = build_backbone(name, seed=seed, **options, **(constructor or {}))
+        else:
+            self.backbone = build_row_backbone(rows, seed)
         info = self.backbone.info
         self._mean, self._std = per_channel("mean", mean, info.mean), per_channel("std", std, info.std)
 

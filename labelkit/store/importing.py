@@ -6,7 +6,7 @@ digests and for the store.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -131,6 +131,7 @@ def write_imported(
     images: ImportedImages | None,
     created_by: str,
     recipe: dict[str, Any],
+    extras: Mapping[str, NDArray[np.float32]] | None = None,
     overwrite: bool = False,
 ) -> None:
     """Write a store, complete or not at all.
@@ -148,6 +149,7 @@ def write_imported(
         images: of the image files; ``None``: not known, and the store says so.
         created_by: program and version.
         recipe: what was imported and how; its digest becomes ``plan_digest``.
+        extras: further outputs of the model by name, (n, w), in the order of the store.
         overwrite: replace a file of this name.
 
     Raises:
@@ -173,6 +175,7 @@ def write_imported(
     if images is not None:
         contents.datasets.update(sha256=images.sha256, file_sizes=images.file_sizes, image_sizes=images.image_sizes)
     contents.datasets.update(_datasets_of(columns))
+    contents.datasets.update(extras or {})
     needed = embeddings.size * kind.itemsize + len(names) * (max(map(len, names)) + 64) + (64 << 10)
     check_space(out.with_name(out.name + ".run"), needed, out, "the store")
     _install(out, Image(contents), overwrite=overwrite)

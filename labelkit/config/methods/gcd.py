@@ -7,9 +7,10 @@ from typing import ClassVar
 from pydantic import Field
 
 from labelkit.config.discovery import ContrastiveTrainConfig
+from labelkit.config.rows import RowOptions
 
 
-class GCDConfig(ContrastiveTrainConfig):
+class GCDConfig(RowOptions, ContrastiveTrainConfig):
     """``labelkit train gcd``; defaults are those of the released code."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "gcd")

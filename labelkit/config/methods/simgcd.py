@@ -7,9 +7,10 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from labelkit.config.discovery import DiscoveryTrainConfig
+from labelkit.config.rows import RowOptions
 
 
-class SimGCDConfig(DiscoveryTrainConfig):
+class SimGCDConfig(RowOptions, DiscoveryTrainConfig):
     """``labelkit train simgcd``; defaults are those of the released code."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "simgcd")

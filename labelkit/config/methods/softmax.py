@@ -8,12 +8,13 @@ from pydantic import Field
 from pydantic.config import JsonDict
 
 from labelkit.config.base import with_default
+from labelkit.config.rows import RowOptions
 from labelkit.config.supervised import SupervisedTrainConfig
 
 _LOSS: JsonDict = {"panel": "Loss"}
 
 
-class SoftmaxConfig(SupervisedTrainConfig):
+class SoftmaxConfig(RowOptions, SupervisedTrainConfig):
     """``labelkit train softmax``."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "softmax")

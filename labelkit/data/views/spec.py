@@ -44,6 +44,28 @@ class Normalize:
 
 
 @dataclass(frozen=True, slots=True)
+class RowView:
+    """How one view of a row of a store is made; every default leaves the row as it is.
+
+    Attributes:
+        noise: mean length of the random step that moves a row of length 1.
+        dropout: share of its numbers that are set to 0.
+        mix: largest share of a neighbor that is mixed in, uniform from 0.
+
+    Raises:
+        ValueError: a number out of its range.
+    """
+
+    noise: float = 0.0
+    dropout: float = 0.0
+    mix: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.noise < 0 or not 0 <= self.dropout < 1 or not 0 <= self.mix <= 1:
+            raise ValueError(f"noise must not be negative, dropout be in [0, 1) and mix in [0, 1]: {self}")
+
+
+@dataclass(frozen=True, slots=True)
 class ViewSpec:
     """How one view of an image is made; every default leaves the image as it is.
 
@@ -81,6 +103,7 @@ class ViewSpec:
         min_overlap: that part, as a share of the image's area.
         mirror_as: number of the view that decides whether this one is mirrored; default: itself.
         partner: show the other image of a pair, as views do that follow another.
+        row: of a row of a store, which has none of the above.
 
     Raises:
         ValueError: a number out of its range.
@@ -117,6 +140,7 @@ class ViewSpec:
     min_overlap: float = 0.0
     mirror_as: int | None = None
     partner: bool = False
+    row: RowView | None = None
 
     def __post_init__(self) -> None:
         for name in ("hflip", "jitter_prob", "gray_prob", "blur_prob", "solarize_prob"):

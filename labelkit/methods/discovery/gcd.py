@@ -27,6 +27,7 @@ from labelkit.engine.method import Method, Monitor, Phase, StepOutput
 from labelkit.engine.monitors.groups import ClusteringMonitor
 from labelkit.losses.contrastive import InfoNCELoss, SupConLoss
 from labelkit.methods.discovery.recipe import check_discovery_data, old_class_mask
+from labelkit.methods.rows import row_shape, row_views
 from labelkit.models.contrastive_network import ContrastiveNetwork
 
 
@@ -51,6 +52,7 @@ class GCD(Method[GCDConfig]):
             hidden_dim=config.projector_hidden_dim,
             bottleneck_dim=config.projection_dim,
             head_dim=config.head_dim,
+            rows=row_shape(config, data),
             seed=config.seed,
         )
         self.contrast = InfoNCELoss(config.contrastive_temperature)
@@ -58,7 +60,9 @@ class GCD(Method[GCDConfig]):
 
     def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
         """One phase: two views of SimGCD's transform, half of a batch labeled in expectation."""
-        view = simgcd_view(self.network.input_spec.size, self.config.augmentation, chiral=self.data.chiral)
+        size, domain = self.network.input_spec.size, self.config.augmentation
+        of_rows = row_views(self.config, self.data)
+        view = of_rows[1] if of_rows else simgcd_view(size, domain, chiral=self.data.chiral)
         sampler = BalancedSampler(self.data.labels >= 0, seed=self.config.seed, rows=rows)
         return (Phase(self.config.epochs, (view, view), sampler),)
 

@@ -19,6 +19,7 @@ from labelkit.engine.inputs import MonitorInputs
 from labelkit.engine.monitors.groups import DiscoveryMonitor
 from labelkit.errors import ConfigError, DatasetError
 from labelkit.losses.discovery import DiscoveryLoss
+from labelkit.methods.rows import row_shape
 from labelkit.models.discovery_network import DiscoveryNetwork
 
 
@@ -94,6 +95,7 @@ def build_discovery_network(config: DiscoveryTrainConfig, data: DataInfo, num_cl
         linear_probe=config.linear_probe,
         projector_hidden_dim=config.projector_hidden_dim,
         projection_dim=config.projection_dim,
+        rows=row_shape(config, data),
         seed=config.seed,
     )
 

@@ -32,6 +32,7 @@ from labelkit.methods.discovery.recipe import (
     discovery_monitor,
     unused_classes,
 )
+from labelkit.methods.rows import row_views
 from labelkit.models.discovery_network import DiscoveryNetwork
 
 
@@ -57,7 +58,10 @@ class SimGCD(Method[SimGCDConfig]):
     def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
         """One phase: two views, half of a batch labeled in expectation."""
         size, domain, chiral = self.network.input_spec.size, self.config.augmentation, self.data.chiral
-        if self.config.views == "simgcd":
+        of_rows = row_views(self.config, self.data)
+        if of_rows is not None:
+            views = (of_rows[1], of_rows[1])
+        elif self.config.views == "simgcd":
             views = (simgcd_view(size, domain, chiral=chiral), simgcd_view(size, domain, chiral=chiral))
         else:
             views = (weak_view(size, domain, chiral=chiral), strong_view(size, domain, chiral=chiral))

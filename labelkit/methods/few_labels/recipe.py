@@ -20,6 +20,7 @@ from labelkit.engine.schedules import EMADecay, PhaseLearningRate, horizon_decay
 from labelkit.errors import ConfigError, DatasetError
 from labelkit.methods.few_labels.recalibration import recalibrate_bn
 from labelkit.methods.few_labels.students import StudentNetwork
+from labelkit.methods.rows import row_shape, row_views
 from labelkit.models.batch_norm import share_statistics
 from labelkit.models.classifier_network import ClassifierNetwork
 from labelkit.models.convnet13 import set_dropout
@@ -96,6 +97,7 @@ def build_student(
         weights=config.weights,
         mean=config.pixel_mean,
         std=config.pixel_std,
+        rows=row_shape(config, data),
         seed=config.seed if seed is None else seed,
     )
     if config.dropout is not None and not set_dropout(network.backbone, config.dropout) and config.dropout > 0:
@@ -107,6 +109,9 @@ def build_student(
 
 def student_views(config: FewLabelTrainConfig, data: DataInfo, size: int) -> tuple[ViewSpec, ViewSpec]:
     """Return the weak and the strong training view."""
+    of_rows = row_views(config, data)
+    if of_rows is not None:
+        return of_rows
     if config.augmentation == "none":
         weak = strong = ViewSpec(size)
     else:

@@ -17,6 +17,7 @@ from labelkit.data.views.spec import ViewSpec
 from labelkit.engine.method import TrainState
 from labelkit.errors import ConfigError, DatasetError
 from labelkit.losses.prototype import balancing_weights
+from labelkit.methods.rows import row_shape, row_views
 from labelkit.models.classifier_network import ClassifierNetwork
 
 HeadT = TypeVar("HeadT", bound=nn.Module)
@@ -61,6 +62,7 @@ def build_classifier(
         weights=config.weights,
         mean=config.pixel_mean,
         std=config.pixel_std,
+        rows=row_shape(config, data),
         seed=config.seed,
     )
 
@@ -72,7 +74,8 @@ def labeled_rows(rows: NDArray[np.int64], data: DataInfo) -> NDArray[np.int64]:
 
 def train_view(config: SupervisedTrainConfig, data: DataInfo, size: int) -> ViewSpec:
     """How an image is prepared for training."""
-    return classification_view(size, config.augmentation, chiral=data.chiral)
+    of_rows = row_views(config, data)
+    return of_rows[1] if of_rows else classification_view(size, config.augmentation, chiral=data.chiral)
 
 
 def eval_view(config: SupervisedTrainConfig, size: int) -> ViewSpec:

@@ -17,21 +17,22 @@ from labelkit.data.eval_loader import EvalLoader
 from labelkit.data.registry import load_dataset
 from labelkit.data.views.spec import Normalize
 from labelkit.engine.devices import Runtime
-from labelkit.errors import ConfigError, DivergenceError
+from labelkit.errors import DivergenceError
 from labelkit.models.inference import InferenceNetwork
 from labelkit.stages.embed.computing import Computing, choose_computing, color_channels, onnx_network
 from labelkit.stages.embed.dry_run import describe_plan
 from labelkit.stages.embed.journal import Journal
+from labelkit.stages.embed.listing import as_asked, of_run
 from labelkit.stages.embed.memory import check_embed_memory
 from labelkit.stages.embed.patches import PatchCollector, patch_shape, patch_summary, plan_patches
 from labelkit.stages.embed.quick import OnnxNetwork
 from labelkit.stages.embed.reuse import plan_reuse
+from labelkit.stages.embed.stored_rows import embed_rows
 from labelkit.stages.progress import Task, current_progress
 from labelkit.stages.read.locations import remember_images, remember_model
 from labelkit.stages.read.networks import EmbeddingNetwork, embedding_network
 from labelkit.stages.result import Cell, SimpleResult, Table
 from labelkit.stages.train.initialize import describe_weights
-from labelkit.stages.train.prepare import choose_images, has_own_splits, prepare_data, with_holdout
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.patch_writing import PatchRun
 from labelkit.store.patches import open_patches, patches_folder
@@ -51,13 +52,17 @@ def embed_images(config: EmbedConfig) -> SimpleResult:
         OutputExistsError: the output is there and holds something else.
         ConfigError: it does not fit into the memory.
     """
+    if config.index is not None:
+        return embed_rows(config)
     order: NDArray[np.int64] | None = None
     if config.checkpoint is None:
-        dataset, labeled, old_classes = _as_asked(config)
+        dataset, labeled, old_classes = as_asked(config)
         model = embedding_network(config, dataset.in_channels)
     else:
         model = embedding_network(config, 3)
-        dataset, labeled, old_classes, order = _from_run(config, model)
+        assert model.run_split is not None
+        dataset = load_dataset(config.dataset, data_root=config.data_root, download=config.download)
+        dataset, labeled, old_classes, order = of_run(config, model.run_split, model.network.num_outputs, dataset)
     dataset, labeled = _some_images(config, dataset, labeled)
     precision = "float32" if config.precision == "auto" else config.precision
     runtime = Runtime(device=config.device, precision=precision, threads=config.threads)
@@ -235,95 +240,6 @@ def _listed_as(dataset: ImageDataset, plan: EmbeddingPlan) -> ImageDataset:
         splits=plan.splits if plan.splits is not None else np.full(n, -1, dtype=np.int16),
         source=FileSource(dataset.root, tuple(plan.sample_ids)),
     )
-
-
-def _as_asked(config: EmbedConfig) -> tuple[ImageDataset, NDArray[np.bool_], NDArray[np.bool_]]:
-    """Images, labeled rows and old classes as ``--label-split`` says."""
-    prepared = prepare_data(config)
-    split = prepared.split
-    for warning in split.warnings:
-        current_progress().warning(warning)
-    old = np.zeros(len(prepared.dataset.class_names), dtype=bool)
-    old[list(split.old_classes)] = split.labeled.any()
-    return prepared.dataset, split.labeled, old
-
-
-def _from_run(
-    config: EmbedConfig, model: EmbeddingNetwork
-) -> tuple[ImageDataset, NDArray[np.bool_], NDArray[np.bool_], NDArray[np.int64] | None]:
-    """Images, labeled rows, old classes, and the order of the classifier's columns (``None``: leave them out).
-
-    Of the data set that the run was trained on, known by the images it had labels for, the store calls usable what
-    training used. Another data set gets its labels as ``--label-split`` says.
-    """
-    assert model.run_split is not None
-    saved = model.run_split["split"]
-    trained_names = [model.run_split["class_names"][label] for label in saved["old_classes"]]
-    dataset = load_dataset(config.dataset, data_root=config.data_root, download=config.download)
-    used = set(saved["labeled"])
-    present = len(used.intersection(dataset.sample_ids))
-    is_own = set(trained_names) <= set(dataset.class_names) and (
-        # a few may have been removed since; other images can share a name or two
-        2 * present > len(used) or (not used and dataset.name == model.run_split["dataset"])
-    )
-    if is_own and config.labels is not None:
-        current_progress().message(f"labels of {config.labels}, not those that {config.checkpoint} was trained with")
-        dataset, labeled, old = _as_asked(config)
-    elif is_own:
-        _refuse_label_options(config)
-        own_splits = has_own_splits(dataset) and not model.run_split.get("replaces_splits")
-        if model.run_split.get("held_out") and not own_splits:
-            dataset = with_holdout(dataset, model.run_split["held_out"])
-        dataset = choose_images(config, dataset)
-        old = np.isin(dataset.class_names, trained_names)
-        labeled = np.array([sample_id in used for sample_id in dataset.sample_ids], dtype=bool)
-        labeled &= (dataset.labels >= 0) & old[dataset.labels] if len(old) else False
-    else:
-        current_progress().message(
-            f"{config.dataset} is not what the run was trained on ({model.run_split['dataset']}): "
-            "labels as --label-split says"
-        )
-        dataset, labeled, old = _as_asked(config)
-    if not model.network.num_outputs:
-        return dataset, labeled, old, None
-    names = [name for name, is_old in zip(dataset.class_names, old, strict=True) if is_old]
-    if set(names) != set(trained_names):
-        if config.logits:
-            current_progress().message(
-                "the run's classifier knows other classes than have labels here: its output is not stored"
-            )
-        return dataset, labeled, old, None
-    # old classes ascending, then the anonymous columns: what readers of a store rely on
-    columns = [trained_names.index(name) for name in names]
-    order = np.array([*columns, *range(len(columns), model.network.num_outputs)], dtype=np.int64)
-    return dataset, labeled, old, order
-
-
-def _refuse_label_options(config: EmbedConfig) -> None:
-    """Refuse options that the run's own split leaves no room for.
-
-    Raises:
-        ConfigError: one is set.
-    """
-    fields = (
-        "label_split",
-        "num_old_classes",
-        "old_classes",
-        "label_ratio",
-        "num_labels",
-        "imbalance_factor",
-        "split_seed",
-        "holdout",
-        "holdout_classes",
-    )
-    for name in fields:
-        if getattr(config, name) != type(config).model_fields[name].default:
-            raise ConfigError(
-                "--" + name.replace("_", "-"),
-                f"has no meaning here: {config.dataset} is what {config.checkpoint} was trained on, so the split of "
-                "that run is used",
-                "Leave it out.",
-            )
 
 
 def _plan(

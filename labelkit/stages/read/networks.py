@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,12 +19,14 @@ from labelkit.engine.run_dir import CONFIG, SPLIT, read_run_config, read_split
 from labelkit.errors import CheckpointError, ConfigError, LabelkitError, Mismatch
 from labelkit.methods.registry import METHODS
 from labelkit.models.guessing import guess_backbone
+from labelkit.models.headed import HeadedNetwork
 from labelkit.models.inference import BackboneNetwork, InferenceNetwork, PixelNetwork
 from labelkit.models.published import TO_FETCH, best_at_hand, embedding_size, recorded_weights
 from labelkit.models.weights import fingerprint
 from labelkit.stages.embed.quick import DECODER
 from labelkit.stages.progress import current_progress
 from labelkit.stages.read.locations import find_model
+from labelkit.stages.read.row_data import recorded_rows
 from labelkit.store.embeddings import ModelIdentity
 
 if TYPE_CHECKING:
@@ -42,6 +45,7 @@ class EmbeddingNetwork:
         weights_sha256: digest of the weights file; empty if there is none.
         location: where the weights are on this machine, if they are in a file.
         run_split: ``split.json`` of the run, if it is one.
+        weights: fingerprint of all weights, where they are not those of ``network`` alone.
     """
 
     network: InferenceNetwork
@@ -50,12 +54,13 @@ class EmbeddingNetwork:
     weights_sha256: str = ""
     location: Path | None = None
     run_split: Mapping[str, Any] | None = None
+    weights: str = ""
 
     def identity(self, numerics: Mapping[str, Any]) -> ModelIdentity:
         """What a store records of it."""
         return ModelIdentity(
             **self.network.identity,
-            weights_fingerprint=fingerprint(self.network),
+            weights_fingerprint=self.weights or fingerprint(self.network),
             weights_file_sha256=self.weights_sha256,
             source=self.source,
             preprocess=preprocess_record(self.network, self.view),
@@ -176,14 +181,37 @@ def run_network(checkpoint: Path, which: str = "last") -> EmbeddingNetwork:
         CheckpointError: it is neither, or it is damaged.
     """
     run = load_run(checkpoint, which)
+    network, view = run.method.headline(), run.method.eval_view()
+    rows, weights = recorded_rows(run.saved, str(run.folder / SPLIT)), ""
+    if rows is not None:
+        try:
+            base = recorded_network(rows, None)
+        except CheckpointError as error:
+            problem = f"was trained on rows of a store, and what made them is needed for images: {error.problem}"
+            raise CheckpointError(
+                str(checkpoint), problem, "Embed rows of such a store instead: `labelkit embed --index STORE.h5`."
+            ) from error
+        weights = headed_fingerprint(rows, network)
+        network, view = HeadedNetwork(base.network, network).eval(), base.view
     return EmbeddingNetwork(
-        run.method.headline(),
-        run.method.eval_view(),
+        network,
+        view,
         source=run.source,
         weights_sha256=run.checkpoint.state["files"][MODEL]["sha256"],
         location=run.checkpoint.folder.resolve(),
         run_split=run.saved,
+        weights=weights,
     )
+
+
+def headed_fingerprint(rows: ModelIdentity, head: InferenceNetwork) -> str:
+    """Return the fingerprint of what made the rows and a head together; empty if the former is not known.
+
+    It is the same whether images went through both, or rows of a store through the head.
+    """
+    if not rows.weights_fingerprint:
+        return ""
+    return hashlib.sha256(f"{rows.weights_fingerprint} {fingerprint(head)}".encode()).hexdigest()
 
 
 def load_run(checkpoint: Path, which: str = "last") -> TrainedRun:

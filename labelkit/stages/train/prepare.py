@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from labelkit.config.data import DataConfig
 from labelkit.config.mixins import LabelsOption
+from labelkit.config.rows import RowOptions
 from labelkit.config.train import RunConfig
 from labelkit.data.batch import DataInfo
 from labelkit.data.datasets import ImageDataset
@@ -32,6 +33,7 @@ from labelkit.data.subsets import (
 from labelkit.errors import ConfigError, DatasetError
 from labelkit.stages.progress import current_progress
 from labelkit.stages.read.given_labels import listing_with_labels
+from labelkit.stages.read.row_data import RowData
 
 _HELD_OUT_SPLITS = ("test", "val", "valid", "validation")
 
@@ -49,6 +51,7 @@ class PreparedData:
         replaces_splits: they are test, and the others train, whatever splits the set has.
         num_objects: rows of images of one object, which come first, the others being scenes; ``None`` = all.
         objects_digest: identity of the listing of these images; empty if it is that of ``dataset``.
+        rows: the store, if its rows are trained on and no images.
     """
 
     dataset: ImageDataset
@@ -59,6 +62,7 @@ class PreparedData:
     replaces_splits: bool = False
     num_objects: int | None = None
     objects_digest: str = ""
+    rows: RowData | None = None
 
     def counts(self) -> dict[str, int]:
         """Numbers of images and classes."""
@@ -94,6 +98,8 @@ class PreparedData:
             chiral=self.dataset.chiral,
             photographic=self.dataset.photographic,
             num_objects=self.num_objects,
+            row_dim=None if self.rows is None else self.rows.store.dim,
+            row_center=None if self.rows is None else self.rows.of_listing(self.dataset).mean(axis=0),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -105,10 +111,22 @@ class PreparedData:
             "split": self.split.to_json(self.dataset.sample_ids),
             "held_out": list(self.held_out),
             "replaces_splits": self.replaces_splits,
+            **({} if self.rows is None else {"rows": self.rows.record()}),
         }
 
 
-def read_listing(config: DataConfig) -> tuple[ImageDataset, tuple[str, ...]]:
+def rows_of(config: DataConfig) -> RowData | None:
+    """Open the store whose rows are trained on; ``None``: images are.
+
+    Raises:
+        StoreError: it cannot be used.
+    """
+    if not isinstance(config, RowOptions) or config.index is None:
+        return None
+    return RowData.of(config.index)
+
+
+def read_listing(config: DataConfig, stored: RowData | None = None) -> tuple[ImageDataset, tuple[str, ...]]:
     """List the data set and apply ``--holdout`` or ``--holdout-classes``; the listing, and the names set apart.
 
     Raises:
@@ -116,11 +134,14 @@ def read_listing(config: DataConfig) -> tuple[ImageDataset, tuple[str, ...]]:
         ConfigError: ``--holdout`` for a set that has splits, or of so few images that none would be held out; classes
             that the set has not, or all of them.
     """
-    # whoever says how labels are split knows what the folders are
-    any_classes = config.label_split != "auto"
-    dataset = load_dataset(
-        config.dataset, data_root=config.data_root, download=config.download, any_classes=any_classes
-    )
+    if stored is not None:
+        dataset = stored.listing()
+    else:
+        # whoever says how labels are split knows what the folders are
+        any_classes = config.label_split != "auto"
+        dataset = load_dataset(
+            config.dataset, data_root=config.data_root, download=config.download, any_classes=any_classes
+        )
     dataset = _with_labels_option(config, dataset)
     if config.holdout_classes is not None:
         with _asked_by("--holdout-classes"):
@@ -237,7 +258,8 @@ def _with_scenes(objects: PreparedData, scenes: ImageDataset) -> PreparedData:
 
 
 def _prepare_one(config: DataConfig) -> PreparedData:
-    listing, held_out = read_listing(config)
+    stored = rows_of(config)
+    listing, held_out = read_listing(config, stored)
     dataset = choose_images(config, listing)
     if len(dataset.sample_ids) == 0:
         raise DatasetError(config.dataset, f"split {config.split} holds no image", "Choose another --split.")
@@ -264,7 +286,7 @@ def _prepare_one(config: DataConfig) -> PreparedData:
             split.kind, split.labeled[kept], split.old_classes, split.new_classes, split.params, split.warnings
         )
     labels = split.training_labels(dataset.labels)
-    return PreparedData(dataset, split, labels, listing, held_out, config.holdout_classes is not None)
+    return PreparedData(dataset, split, labels, listing, held_out, config.holdout_classes is not None, rows=stored)
 
 
 def eval_images(config: RunConfig, prepared: PreparedData) -> ImageDataset | None:
@@ -336,7 +358,11 @@ def choose_labels(config: DataConfig, dataset: ImageDataset) -> LabelSplit:
     labels, given, num_classes = dataset.labels, dataset.given, len(dataset.class_names)
     if "train" in dataset.split_names:
         # labels of test images are for testing, also when train and test are embedded together
-        given = given & np.isin(dataset.splits, [dataset.split_names.index("train"), -1])
+        in_training = np.isin(dataset.splits, [dataset.split_names.index("train"), -1])
+        outside = int((given & ~in_training).sum())
+        if outside and _has_labels_option(config):
+            current_progress().message(f"{outside:,} labels of images outside of split train are for testing, not used")
+        given = given & in_training
     kind = _kind_of_split(config, dataset)
     if kind == "none":
         return no_labels_split(labels, num_classes)
@@ -480,4 +506,4 @@ def saved_info(saved: Mapping[str, Any]) -> DataInfo:
 
 def info_record(info: DataInfo) -> dict[str, Any]:
     """The part of ``DataInfo`` that a run saves."""
-    return {key: value for key, value in asdict(info).items() if key != "labels"}
+    return {key: value for key, value in asdict(info).items() if key not in ("labels", "row_center")}

@@ -15,6 +15,7 @@ import torch
 
 from labelkit import __version__
 from labelkit.config.base import value_text, values_before
+from labelkit.config.rows import RowOptions
 from labelkit.config.train import RunConfig
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.image_bank import ImageBank
@@ -153,7 +154,7 @@ def _check_same_data(run: RunDir, prepared: PreparedData) -> None:
     then, images = saved.get("split", {}).get("num_samples"), now["split"]["num_samples"]
     raise CheckpointMismatch(
         str(run.path),
-        f"the data are no longer those of the run ({images} images, {then} when it began; or other labels)",
+        f"the data are no longer those of the run ({images} images, {then} when it began; or other labels or rows)",
         "Put them back as they were, or start a new run (--init-from takes the weights along).",
     )
 
@@ -193,7 +194,9 @@ def _set_up(method_name: str, config: RunConfig, runtime: Runtime, *, fresh: boo
     else:
         describe_weights(method.network)
 
-    def bank_of(dataset: ImageDataset) -> ImageBank:
+    def bank_of(dataset: ImageDataset, num_neighbors: int = 0) -> ImageBank:
+        if prepared.rows is not None:
+            return prepared.rows.bank(dataset, num_neighbors=num_neighbors, device=runtime.device)
         size = method.network.input_spec.size
         bank = ImageBank(dataset, channels=dataset.in_channels, base_size=size, device=runtime.device)
         bank.check(config.bad_limit)
@@ -220,7 +223,8 @@ def _set_up(method_name: str, config: RunConfig, runtime: Runtime, *, fresh: boo
         progress.message(note)
     judging = eval_images(config, prepared)
     held_out = None if judging is None else HeldOut(bank_of(judging), judging.labels)
-    return _Setup(prepared, bank_of(prepared.dataset), method, held_out)
+    num_neighbors = config.row_neighbors if isinstance(config, RowOptions) and config.row_mix > 0 else 0
+    return _Setup(prepared, bank_of(prepared.dataset, num_neighbors), method, held_out)
 
 
 def _trainer(setup: _Setup, config: RunConfig, runtime: Runtime, run: RunDir | None) -> Trainer:

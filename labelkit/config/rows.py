@@ -1,0 +1,100 @@
+"""Training on the rows of a store instead of images: which store, what head, and how rows are changed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, ClassVar
+
+from pydantic import Field, model_validator
+
+from labelkit.config.base import flag, option
+from labelkit.config.mixins import LabelsOption
+
+_STORE = option("Store", aliases=("--store",))
+_ROWS = option("Store")
+
+#: Options that say how images are read and seen, and mean nothing for rows.
+_OF_IMAGES = (
+    "data_root", "download", "max_bad", "strict",
+    "backbone", "pretrained", "weights", "image_size", "pixel_mean", "pixel_std",
+    "augmentation", "shift_px", "noise", "dropout", "views", "grad_from_block", "train_stem", "linear_probe",
+)  # fmt: skip
+
+
+class RowOptions(LabelsOption):
+    """A method that can also train a small network, the head, on the rows of a store."""
+
+    index: Path | None = Field(
+        None,
+        description="Train a small network on the rows of this store, NAME.h5, instead of images: in seconds, without "
+        "a GPU. Preset index then has the defaults. Default: images of --dataset.",
+        json_schema_extra=_STORE,
+    )
+    head_layers: int = Field(
+        2,
+        ge=1,
+        le=3,
+        description="With --index: linear layers of the network. It adds what it learns to the row, and begins "
+        "with nothing.",
+        json_schema_extra={**_ROWS, "before": 2},
+    )
+    head_width: int | None = Field(
+        256,
+        ge=1,
+        description="With --index: width between the layers; none: that of a row.",
+        json_schema_extra={**_ROWS, "before": 256},
+    )
+    row_noise: float = Field(
+        0.3,
+        ge=0,
+        description="With --index: length of the random step that moves a row on the sphere; rows have length 1.",
+        json_schema_extra={**_ROWS, "before": 0.3},
+    )
+    row_dropout: float = Field(
+        0.1,
+        ge=0,
+        lt=1,
+        description="With --index: share of the numbers of a row that are set to 0.",
+        json_schema_extra={**_ROWS, "before": 0.1},
+    )
+    row_mix: float = Field(
+        0.9,
+        ge=0,
+        le=1,
+        description="With --index: largest share of one of its nearest rows that is mixed into a row.",
+        json_schema_extra={**_ROWS, "before": 0.9},
+    )
+    row_neighbors: int = Field(
+        10,
+        ge=1,
+        description="With --index: nearest rows that --row-mix draws from.",
+        json_schema_extra={**_ROWS, "before": 10},
+    )
+
+    #: Options of images that rows make use of all the same.
+    row_uses: ClassVar[frozenset[str]] = frozenset()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _is_called_after_store(cls, values: Any) -> Any:
+        """Let the run be called after the store, and messages too."""
+        if isinstance(values, dict) and values.get("index") not in (None, "none") and "dataset" not in values:
+            return {**values, "dataset": str(values["index"])}
+        return values
+
+    @model_validator(mode="after")
+    def _rows_or_images(self) -> RowOptions:
+        if self.index is None:
+            for name, field in RowOptions.model_fields.items():
+                if name not in LabelsOption.model_fields and getattr(self, name) != field.default:
+                    raise ValueError(f"{flag(name)} goes with --index, and images are trained on: leave it out")
+            return self
+        if str(getattr(self, "dataset", "")) != str(self.index):
+            raise ValueError("index and dataset exclude each other: give the store, or images")
+        for name in _OF_IMAGES:
+            fields = type(self).model_fields
+            if name in fields and name not in self.row_uses and getattr(self, name) != fields[name].default:
+                raise ValueError(f"{flag(name)} has no meaning with --index, whose rows are no images: leave it out")
+        if self.head_layers == 1 and self.head_width != RowOptions.model_fields["head_width"].default:
+            raise ValueError("head_width has no meaning with head_layers 1, which has nothing in between")
+        return self

@@ -1,0 +1,104 @@
+"""A small network on rows of a store, where an image network has its backbone.
+
+It adds to each row what its layers make of it. They begin with nothing, so that training starts from the rows as they
+are, and weight decay draws back to them.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from labelkit.models.backbones import Backbone, BackboneInfo
+from labelkit.models.seeding import seeded_init
+
+
+@dataclass(frozen=True)
+class RowShape:
+    """What the network is made for.
+
+    Attributes:
+        dim: numbers in a row, d.
+        layers: linear layers, 1 to 3.
+        width: between them; ``None``: d.
+        center: (d,) float32 mean of the rows, each brought to length 1; ``None``: zeros, for a checkpoint to fill.
+    """
+
+    dim: int
+    layers: int
+    width: int | None = None
+    center: Tensor | None = None
+
+
+class RowLayers(nn.Module):
+    """Rows brought to length 1 and centered, plus what the layers make of them.
+
+    Args:
+        shape: see `RowShape`.
+
+    Shape:
+        - rows: ``(b, d)`` float of any length; a row of zeros stays where the center puts it.
+        - returns: ``(b, d)`` float. Before training it is the centered row, times the root of d.
+
+    Raises:
+        ValueError: other than 1 to 3 layers, or a width below 1.
+    """
+
+    center: Tensor
+
+    def __init__(self, shape: RowShape) -> None:
+        super().__init__()
+        width = shape.dim if shape.width is None else shape.width
+        if not 1 <= shape.layers <= 3 or min(width, shape.dim) < 1:
+            raise ValueError(f"needs 1 to 3 layers of positive width, got {shape}")
+        self.register_buffer("center", torch.zeros(shape.dim) if shape.center is None else shape.center.clone())
+        widths = [shape.dim, *[width] * (shape.layers - 1), shape.dim]
+        self.layers = nn.ModuleList(nn.Linear(before, after) for before, after in itertools.pairwise(widths))
+        last = self.layers[-1]
+        assert isinstance(last, nn.Linear)
+        nn.init.zeros_(last.weight)
+        nn.init.zeros_(last.bias)
+
+    def forward_features(self, rows: Tensor) -> Tensor:
+        """Rows (b, d) to features (b, d)."""
+        # about 1 in size, as layers expect it
+        centered = (F.normalize(rows, dim=1) - self.center) * rows.shape[1] ** 0.5
+        hidden = centered
+        for number, layer in enumerate(self.layers):
+            hidden = layer(F.gelu(hidden) if number else hidden)
+        features: Tensor = centered + hidden
+        return features
+
+    def forward_head(self, features: Tensor, *, pre_logits: bool) -> Tensor:
+        """Return the features: there is nothing to pool."""
+        del pre_logits
+        return features
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """Rows (b, d) to features (b, d)."""
+        return self.forward_features(rows)
+
+
+def build_row_backbone(shape: RowShape, seed: int) -> Backbone:
+    """Return the network in the place of a backbone: its image is a row, of one pixel with d channels."""
+    with seeded_init(seed):
+        layers = RowLayers(shape)
+    name = f"head-{shape.layers}x{shape.width or shape.dim}"
+    info = BackboneInfo(
+        name=name,
+        feature_dim=shape.dim,
+        image_size=1,
+        in_channels=shape.dim,
+        mean=(0.0,) * shape.dim,
+        std=(1.0,) * shape.dim,
+        num_prefix_tokens=0,
+        depth=0,
+        interpolation="bicubic",
+        crop_pct=1.0,
+        pooling="none",
+    )
+    return Backbone(layers, info)

@@ -1,0 +1,138 @@
+"""What is embedded, with which labels: as the options say, or as the run did that is embedded with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelkit.config.embed import EmbedConfig
+from labelkit.data.datasets import ImageDataset
+from labelkit.errors import ConfigError
+from labelkit.stages.progress import current_progress
+from labelkit.stages.train.prepare import choose_images, has_own_splits, prepare_data, with_holdout
+
+
+def as_asked(config: EmbedConfig) -> tuple[ImageDataset, NDArray[np.bool_], NDArray[np.bool_]]:
+    """Images, labeled rows and old classes as ``--label-split`` says."""
+    prepared = prepare_data(config)
+    split = prepared.split
+    for warning in split.warnings:
+        current_progress().warning(warning)
+    old = np.zeros(len(prepared.dataset.class_names), dtype=bool)
+    old[list(split.old_classes)] = split.labeled.any()
+    return prepared.dataset, split.labeled, old
+
+
+def of_run(
+    config: EmbedConfig, run_split: Mapping[str, Any], num_outputs: int, dataset: ImageDataset
+) -> tuple[ImageDataset, NDArray[np.bool_], NDArray[np.bool_], NDArray[np.int64] | None]:
+    """Images, labeled rows, old classes, and the order of the classifier's columns (``None``: leave them out).
+
+    Of the data set that the run was trained on, known by the images it had labels for, the store calls usable what
+    training used. Another data set gets its labels as ``--label-split`` says.
+
+    Args:
+        config: the options.
+        run_split: ``split.json`` of the run.
+        num_outputs: columns of its classifier.
+        dataset: the whole listing.
+    """
+    is_own = is_of_run(run_split, dataset)
+    if is_own and config.labels is not None:
+        current_progress().message(f"labels of {config.labels}, not those that {config.checkpoint} was trained with")
+        dataset, labeled, old = as_asked(config)
+    elif is_own:
+        _refuse_label_options(config)
+        own_splits = has_own_splits(dataset) and not run_split.get("replaces_splits")
+        if run_split.get("held_out") and not own_splits:
+            dataset = with_holdout(dataset, run_split["held_out"])
+        dataset = choose_images(config, dataset)
+        labeled, old = used_labels(run_split, dataset)
+    else:
+        current_progress().message(
+            f"{config.dataset} is not what the run was trained on ({run_split['dataset']}): "
+            "labels as --label-split says"
+        )
+        dataset, labeled, old = as_asked(config)
+    order = class_columns(run_split, num_outputs, dataset, old, wanted=config.logits)
+    return dataset, labeled, old, order
+
+
+def is_of_run(run_split: Mapping[str, Any], dataset: ImageDataset) -> bool:
+    """Return whether a data set is what a run was trained on, known by the images it had labels for."""
+    used = set(run_split["split"]["labeled"])
+    present = len(used.intersection(dataset.sample_ids))
+    return set(_trained_names(run_split)) <= set(dataset.class_names) and (
+        # a few may have been removed since; other images can share a name or two
+        2 * present > len(used) or (not used and dataset.name == run_split["dataset"])
+    )
+
+
+def used_labels(run_split: Mapping[str, Any], dataset: ImageDataset) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Return (n,) whether a run used the label of an image, and (k,) whether it knew the class."""
+    old = np.isin(dataset.class_names, _trained_names(run_split))
+    used = set(run_split["split"]["labeled"])
+    labeled = np.array([sample_id in used for sample_id in dataset.sample_ids], dtype=bool)
+    labeled &= (dataset.labels >= 0) & old[dataset.labels] if len(old) else False
+    return labeled, old
+
+
+def class_columns(
+    run_split: Mapping[str, Any], num_outputs: int, dataset: ImageDataset, old: NDArray[np.bool_], *, wanted: bool
+) -> NDArray[np.int64] | None:
+    """Return the order of a classifier's columns that readers of a store rely on; ``None``: leave its output out.
+
+    Args:
+        run_split: ``split.json`` of the run.
+        num_outputs: columns of the classifier; 0: there is none.
+        dataset: what is embedded.
+        old: (k,) its classes with labels.
+        wanted: say why the output is left out.
+    """
+    if not num_outputs:
+        return None
+    trained_names = _trained_names(run_split)
+    names = [name for name, is_old in zip(dataset.class_names, old, strict=True) if is_old]
+    if set(names) != set(trained_names):
+        if wanted:
+            current_progress().message(
+                "the run's classifier knows other classes than have labels here: its output is not stored"
+            )
+        return None
+    # old classes ascending, then the anonymous columns
+    columns = [trained_names.index(name) for name in names]
+    return np.array([*columns, *range(len(columns), num_outputs)], dtype=np.int64)
+
+
+def _trained_names(run_split: Mapping[str, Any]) -> list[str]:
+    return [run_split["class_names"][label] for label in run_split["split"]["old_classes"]]
+
+
+def _refuse_label_options(config: EmbedConfig) -> None:
+    """Refuse options that the run's own split leaves no room for.
+
+    Raises:
+        ConfigError: one is set.
+    """
+    fields = (
+        "label_split",
+        "num_old_classes",
+        "old_classes",
+        "label_ratio",
+        "num_labels",
+        "imbalance_factor",
+        "split_seed",
+        "holdout",
+        "holdout_classes",
+    )
+    for name in fields:
+        if getattr(config, name) != type(config).model_fields[name].default:
+            raise ConfigError(
+                "--" + name.replace("_", "-"),
+                f"has no meaning here: {config.dataset} is what {config.checkpoint} was trained on, so the split of "
+                "that run is used",
+                "Leave it out.",
+            )

@@ -1,0 +1,114 @@
+"""Views of rows: how far each change moves a row, and what decides about its random numbers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from labelkit.data.datasets import ArraySource, ImageDataset
+from labelkit.data.row_bank import RowBank
+from labelkit.data.views.rows import change_rows
+from labelkit.data.views.spec import Normalize, RowView, ViewSpec
+
+KEYS = np.arange(500)
+PLAIN = Normalize((0.0,), (1.0,))
+
+
+def unit_rows(count: int, dim: int) -> torch.Tensor:
+    return F.normalize(torch.randn(count, dim, generator=torch.Generator().manual_seed(0)), dim=1)
+
+
+def changed(rows: torch.Tensor, how: RowView, neighbors: torch.Tensor | None = None, view: int = 0) -> torch.Tensor:
+    return change_rows(rows, neighbors, how, KEYS[: len(rows)], seed=1, epoch=2, view=view)
+
+
+@pytest.mark.parametrize("how", [RowView(), RowView(noise=0.5), RowView(dropout=0.5)])
+def test_rows_keep_length_1(how: RowView) -> None:
+    assert torch.allclose(changed(unit_rows(500, 32), how).norm(dim=1), torch.ones(500), atol=1e-5)
+
+
+def test_without_a_change_rows_stay_as_they_are() -> None:
+    rows = unit_rows(20, 8)
+    assert torch.allclose(changed(rows, RowView()), rows, atol=1e-6)
+
+
+def test_noise_of_length_s_turns_a_row_by_the_angle_whose_tangent_is_s() -> None:
+    # in many dimensions noise is orthogonal to the row, so that the cosine is 1 / sqrt(1 + s^2)
+    rows = unit_rows(500, 2000)
+    cosines = (changed(rows, RowView(noise=0.75)) * rows).sum(dim=1)
+    assert cosines.mean().item() == pytest.approx(0.8, abs=0.005)
+
+
+def test_dropout_sets_its_share_of_the_numbers_to_0() -> None:
+    dropped = changed(unit_rows(500, 400), RowView(dropout=0.3)) == 0
+    assert dropped.float().mean().item() == pytest.approx(0.3, abs=0.005)
+
+
+def test_mixing_stays_between_the_row_and_one_of_its_neighbors() -> None:
+    rows = torch.eye(3)[[0, 0, 0, 0]].repeat(50, 1)
+    neighbors = torch.eye(3)[[1, 2]].expand(200, 2, 3)
+    mixed = change_rows(rows, neighbors, RowView(mix=0.5), KEYS[:200], seed=1, epoch=2, view=0)
+
+    first, second = mixed[:, 1] > 0, mixed[:, 2] > 0
+    assert (first ^ second).all()
+    assert 60 < int(first.sum()) < 140
+    share = (mixed[:, 1] + mixed[:, 2]) / mixed.sum(dim=1)
+    assert share.max().item() <= 0.5
+    assert share.mean().item() == pytest.approx(0.25, abs=0.03)
+
+
+@pytest.mark.parametrize("how", [RowView(noise=0.5), RowView(dropout=0.5), RowView(mix=0.5)])
+def test_numbers_follow_from_sample_and_view_and_not_from_the_company(how: RowView) -> None:
+    rows, neighbors = unit_rows(6, 16), unit_rows(18, 16).reshape(6, 3, 16)
+    together = change_rows(rows, neighbors, how, KEYS[:6], seed=1, epoch=2, view=0)
+    alone = change_rows(rows[4:5], neighbors[4:5], how, KEYS[4:5], seed=1, epoch=2, view=0)
+    assert torch.equal(together[4:5], alone)
+    assert not torch.equal(changed(rows, how, neighbors), changed(rows, how, neighbors, view=1))
+
+
+@pytest.mark.parametrize("wrong", [{"noise": -0.1}, {"dropout": 1.0}, {"mix": 1.5}])
+def test_a_view_out_of_its_range_is_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="must not be negative"):
+        replace(RowView(), **wrong)
+
+
+def bank(rows: torch.Tensor, num_neighbors: int) -> RowBank:
+    n = len(rows)
+    dataset = ImageDataset(
+        name="rows",
+        root=None,
+        sample_ids=tuple(f"{row:03d}" for row in range(n)),
+        labels=np.full(n, -1),
+        given=np.zeros(n, dtype=bool),
+        class_names=(),
+        splits=np.full(n, -1),
+        split_names=(),
+        in_channels=1,
+        chiral=True,
+        photographic=False,
+        source=ArraySource(np.zeros((n, 1, 1, 1), dtype=np.uint8)),
+    )
+    return RowBank(dataset, rows.numpy(), num_neighbors=num_neighbors)
+
+
+def test_a_bank_mixes_in_the_nearest_rows_alone() -> None:
+    # two pairs of close rows on orthogonal axes
+    rows = F.normalize(torch.tensor([[1, 0.1, 0, 0], [1, -0.1, 0, 0], [0, 0, 1, 0.1], [0, 0, 1, -0.1]]), dim=1)
+    views = (ViewSpec(1, row=RowView(mix=1.0)), ViewSpec(1))
+    places = np.array([0, 2])
+    (mixed, plain), geometry = bank(rows, 1).make_views(places, places, views, seed=0, epoch=0, normalize=PLAIN)
+
+    assert geometry == ()
+    assert torch.equal(plain, rows[[0, 2]])
+    assert mixed[0, 2:].abs().max().item() == 0
+    assert mixed[1, :2].abs().max().item() == 0
+
+
+def test_a_bank_of_few_rows_takes_all_others_as_neighbors() -> None:
+    made = bank(unit_rows(3, 4), 10)
+    views = (ViewSpec(1, row=RowView(mix=0.5)),)
+    (mixed,), _ = made.make_views(np.arange(3), np.arange(3), views, seed=0, epoch=0, normalize=PLAIN)
+    assert mixed.shape == (3, 4)
