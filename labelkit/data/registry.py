@@ -57,6 +57,21 @@ class DatasetSpec:
         return benchmark_classes(self.name).new_classes
 
 
+def check_dataset(name_or_path: str) -> None:
+    """Look whether there is such a data set, without reading anything.
+
+    Raises:
+        DatasetError: no named set, and no folder or file that exists.
+    """
+    if name_or_path in DATASETS or Path(name_or_path).expanduser().exists():
+        return
+    near = difflib.get_close_matches(name_or_path, DATASETS, n=3, cutoff=0.5)
+    names = f"Did you mean {' or '.join(near)}?" if near else f"Named sets: {', '.join(DATASETS)}."
+    raise DatasetError(
+        name_or_path, "no data set of this name and no such folder or CSV", f"{names} Or a folder or CSV."
+    )
+
+
 def load_dataset(
     name_or_path: str, *, data_root: Path, download: bool = False, any_classes: bool = True
 ) -> ImageDataset:
@@ -74,6 +89,7 @@ def load_dataset(
     spec = DATASETS.get(name_or_path)
     if spec is not None:
         return spec.load(Path(data_root), download)
+    check_dataset(name_or_path)
     path = Path(name_or_path).expanduser()
     if path.is_dir():
         from labelkit.data.folders import load_folder
@@ -82,19 +98,13 @@ def load_dataset(
         if has_masks(path):
             return load_mask_folder(path)
         return load_folder(path, any_classes=any_classes)
-    if path.is_file():
-        if path.suffix.lower() != ".csv":
-            raise DatasetError(
-                name_or_path, "a data set file must be a CSV", "Give a folder of images or a .csv with path,label."
-            )
-        from labelkit.data.tables import load_csv
+    if path.suffix.lower() != ".csv" or not path.is_file():
+        raise DatasetError(
+            name_or_path, "a data set file must be a CSV", "Give a folder of images or a .csv with path,label."
+        )
+    from labelkit.data.tables import load_csv
 
-        return load_csv(path, data_root=Path(data_root))
-    near = difflib.get_close_matches(name_or_path, DATASETS, n=3, cutoff=0.5)
-    names = f"Did you mean {' or '.join(near)}?" if near else f"Named sets: {', '.join(DATASETS)}."
-    raise DatasetError(
-        name_or_path, "no data set of this name and no such folder or CSV", f"{names} Or a folder or CSV."
-    )
+    return load_csv(path, data_root=Path(data_root))
 
 
 def _listed(target: str, *, counted: str | None = None) -> Load:

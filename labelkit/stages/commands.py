@@ -54,14 +54,16 @@ class Command:
         """
         from labelkit.config.gate import GateConfig
         from labelkit.stages.evaluate.gate import Gate
+        from labelkit.stages.input_files import check_inputs
         from labelkit.stages.new_files import check_outputs
 
         check_outputs(config)
+        gate = Gate(config) if isinstance(config, GateConfig) else None
+        check_inputs(config)
         stage: Callable[[StageConfig], StageResult] = _load("labelkit.stages", self.stage)
-        if isinstance(config, GateConfig):
-            gate = Gate(config)
-            return gate.judge(stage(config))
         result = stage(config)
+        if gate is not None:
+            return gate.judge(result)
         return result, getattr(result, "fault", None)
 
 
