@@ -21,6 +21,7 @@ GRACE_SECONDS = 0.7
 """How long a command may take to clean up before its process ends at once; what is committed is whole either way."""
 
 _EXIT_SECONDS = 0.3
+_AGAIN_SECONDS = 0.02
 _writers: set[int] = set()
 
 ENDING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
@@ -90,10 +91,13 @@ def signals_interrupt() -> Iterator[None]:
     """Let SIGINT, SIGTERM and SIGHUP raise :class:`Interrupted`; a process that does not end soon is ended.
 
     A second signal ends the process at once. Whoever has taken a signal over, as training does to write a checkpoint,
-    is given its time by the first one, and this is said.
+    is given its time by the first one, and this is said. While a module is imported, nothing is raised: libraries run
+    Python inside C++ then, where an exception aborts the process or is lost. It is raised as soon as the import ends.
     """
     process = os.getpid()
     seen: list[int] = []
+    late: list[int] = []
+    imports = _imports(sys._getframe())
 
     def interrupt(signum: int, frame: FrameType | None) -> None:
         if os.getpid() != process:  # a forked data-loading process dies as it would without us
@@ -101,8 +105,16 @@ def signals_interrupt() -> Iterator[None]:
             os.kill(os.getpid(), signum)
             return
         if seen:
-            _end_now(signum)
+            if os.name == "nt":  # elsewhere a thread sees to it
+                _end_now(signum)
+            return
+        if _imports(frame) > imports:
+            if os.name == "nt":  # nobody would ask again
+                _end_now(signum)
+            late.append(signum)
+            return
         seen.append(signum)
+        late.clear()
         raise Interrupted(signum)
 
     # `nohup` ignores SIGHUP, and so do we then
@@ -112,22 +124,23 @@ def signals_interrupt() -> Iterator[None]:
         return
     before = {signum: signal.getsignal(signum) for signum in wanted}
     # on Windows no pipe can be waited for: Ctrl-C is answered between two lines of Python
-    with nullcontext() if os.name == "nt" else _watched(interrupt, seen):
+    with nullcontext() if os.name == "nt" else _watched(interrupt, seen, late):
         try:
             for signum in wanted:
                 signal.signal(signum, interrupt)
             yield
         finally:
+            late.clear()
             for signum, handler in before.items():
                 signal.signal(signum, handler)
 
 
 @contextmanager
-def _watched(handler: object, seen: list[int]) -> Iterator[None]:
+def _watched(handler: object, seen: list[int], late: list[int]) -> Iterator[None]:
     """Let a thread hear of signals beside the main one."""
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
-    watch = threading.Thread(target=_watch, args=(reader, handler, seen), name="labelkit-signals", daemon=True)
+    watch = threading.Thread(target=_watch, args=(reader, handler, seen, late), name="labelkit-signals", daemon=True)
     watch.start()
     _writers.add(writer)
     woken_before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
@@ -152,23 +165,47 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget)
 
 
-def _watch(reader: int, handler: object, seen: list[int]) -> None:
-    """Wait for signals beside the main thread, which may be inside a long call of a library."""
-    count, last, deadline = 0, 0, float("inf")
+def _imports(frame: FrameType | None) -> int:
+    """Count the lines of Python's import system under way."""
+    count = 0
+    while frame is not None:
+        count += frame.f_code.co_filename.startswith("<frozen importlib.")
+        frame = frame.f_back
+    return count
+
+
+def _watch(reader: int, handler: object, seen: list[int], late: list[int]) -> None:
+    """Wait for signals beside the main thread, which may be inside a long call of a library.
+
+    A signal that came during an import is sent again to the main thread until the import is over.
+    """
+    main = threading.main_thread().ident
+    assert main is not None
+    count, again, last, deadline = 0, False, 0, float("inf")
     try:
         while True:
-            wait = None if deadline == float("inf") else max(0.0, deadline - time.monotonic())
+            wait = None if deadline == float("inf") else min(_AGAIN_SECONDS, max(0.0, deadline - time.monotonic()))
             ready, _, _ = select.select([reader], [], [], wait)
             if not ready:
-                _end_now(last)
+                if time.monotonic() >= deadline:
+                    _end_now(last)
+                if late:
+                    again = True
+                    signal.pthread_kill(main, late[0])  # it ends a wait of the main thread, too
+                continue
             numbers = os.read(reader, 512)
             if not numbers:
                 return
             for number in numbers:
                 if number not in ENDING:
                     continue
+                if again:  # from here
+                    again = False
+                    continue
                 last = number
                 count += 1
+                if (seen or late) and count > 1:
+                    _end_now(number)
                 if seen or signal.getsignal(number) is handler or count > 1:
                     deadline = min(deadline, time.monotonic() + GRACE_SECONDS)
                 else:

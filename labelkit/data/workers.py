@@ -146,7 +146,7 @@ def _worker_context() -> BaseContext:
     if "forkserver" not in get_all_start_methods():
         return get_context("spawn")
     context = get_context("forkserver")
-    context.set_forkserver_preload([__name__])
+    context.set_forkserver_preload(["labelkit.data.worker_start"])
     # Ctrl-C in a terminal reaches all processes. While one imports, it is a traceback; the main one ends the others.
     resource_tracker.ensure_running()  # it lets the signal through again when it has started, so it goes first
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})

@@ -322,7 +322,11 @@ class EmbeddingStore:
 
 def _packed_results(file: CheckedFile) -> tuple[str, ...]:
     names = [path.removeprefix("results/") for path in file.groups if path.startswith("results/")]
-    return tuple(sorted(name for name in names if schema.RESULT_NAME.fullmatch(name)))
+    names = sorted({name.split("/")[0] for name in names})
+    for name in names:
+        if not schema.RESULT_NAME.fullmatch(name):
+            raise Refused(file.place(f"results/{name}"), f"{name[:80]!r} cannot be the name of a result", RESTORE)
+    return tuple(names)
 
 
 def _check_label_sets(file: CheckedFile, rows: int, verify: bool) -> None:

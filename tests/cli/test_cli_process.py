@@ -112,3 +112,49 @@ def test_sighup_is_ignored_where_the_shell_said_so() -> None:
     time.sleep(1.5)
     assert busy.process.poll() is None
     assert busy.ends(signal.SIGTERM)[0] == 143
+
+
+HELD = """
+import os, signal, time
+try:  # as C++ around Python does, where it does not abort
+    os.kill(os.getpid(), {number})
+    until = time.monotonic() + 0.2
+    while time.monotonic() < until:
+        pass
+except BaseException:
+    print("lost", flush=True)
+print("imported", flush=True)
+"""
+IMPORTING = """
+import sys, time
+from labelkit.cli.process import signals_interrupt
+from labelkit.errors import Interrupted
+try:
+    with signals_interrupt():
+        import held
+        time.sleep(60)
+except Interrupted as interrupted:
+    print("raised")
+    sys.exit(interrupted.exit_code)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_that_comes_during_an_import_is_raised_after_it(tmp_path: Path, number: signal.Signals) -> None:
+    (tmp_path / "held.py").write_text(HELD.format(number=int(number)))
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
+    done = subprocess.run(
+        [sys.executable, "-c", IMPORTING], capture_output=True, text=True, env=environment, check=False, timeout=60
+    )
+    assert done.stdout.split() == ["imported", "raised"]
+    assert done.returncode == 128 + number
+
+
+def test_a_signal_while_torch_imports_from_c_plus_plus_does_not_abort(tmp_path: Path) -> None:
+    script = Path(__file__).parents[1] / "torture" / "torture_imports.py"
+    words = ["prototypes", "--num-classes", "3", "--embed-dim", "4", "--out", str(tmp_path / "p.h5")]
+    line = [sys.executable, str(script), str(int(signal.SIGTERM)), "3", *words]
+    done = subprocess.run(line, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 143, done.stderr
+    assert "stopped by SIGTERM" in done.stderr
+    assert not list(tmp_path.iterdir())

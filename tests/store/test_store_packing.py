@@ -290,7 +290,6 @@ def test_a_bomb_among_packed_results_is_refused(packed):
 def test_a_group_that_is_no_result_is_refused_when_it_is_read(packed):
     with h5py.File(packed, "r+") as file:
         file.create_group("results/empty")
-        file.create_group("results/Not A Name")
     store = open_store(unknown(packed))
     assert store.packed_results == ("empty", "first")
     with pytest.raises(StoreError, match=r"expected format labelkit\.result, found nothing") as caught:
@@ -312,3 +311,15 @@ def test_a_store_replaced_while_it_is_open_is_noticed(packed, tmp_path):
     make_store(tmp_path / "other.h5", make_plan(metric="l2")).path.replace(packed)
     with pytest.raises(Mismatch, match="replaced"):
         read_result(store, "first")
+
+
+@pytest.mark.parametrize("name", ["..", ".hidden", "Upper", "x" * 65])
+def test_a_packed_result_that_no_command_could_name_is_refused(store, tmp_path, name):
+    write(store)
+    pack_store(store, tmp_path / "all.h5")
+    with h5py.File(tmp_path / "all.h5", "r+") as file:
+        # h5py itself would take a name with dots for a path
+        h5py.h5g.create(file["results"].id, name.encode(), gcpl=None)
+    with pytest.raises(Refused, match="cannot be the name of a result") as caught:
+        open_store(tmp_path / "all.h5")
+    assert caught.value.where == f"{tmp_path / 'all.h5'}:/results/{name}"

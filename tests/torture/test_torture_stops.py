@@ -38,18 +38,18 @@ def test_streams_change_no_exit_code(tmp_path: Path, tally: Tally, count: int) -
             assert b"Traceback" not in done.stderr
 
 
-VIT = ("--backbone", "vit_small_patch16_224", "--random-weights")
+VIT = ("--backbone", "vit_small_patch16_224")
 STORE = ("--index", "big.h5")
 COMMANDS: dict[str, tuple[str, ...]] = {
-    "embed": ("embed", "--dataset", "photos", *VIT, "--out", "e.h5"),
-    "embed --dense": ("embed", "--dataset", "photos", *VIT, "--dense", "--out", "d.h5"),
+    "embed": ("embed", "--dataset", "photos", *VIT, "--random-weights", "--out", "e.h5"),
+    "embed --dense": ("embed", "--dataset", "photos", *VIT, "--random-weights", "--dense", "--out", "d.h5"),
     "train": (
-        *("train", "simgcd", "--dataset", "photos", *VIT, "--label-split", "gcd"),
+        *("train", "simgcd", "--dataset", "photos", *VIT, "--no-pretrained", "--label-split", "gcd"),
         *("--epochs", "9", "--batch-size", "8", "--out", "run"),
     ),
     "cluster k-means": ("cluster", "k-means", *STORE, "--num-clusters", "400", "--num-inits", "20"),
     "cluster sinkhorn": ("cluster", "sinkhorn", *STORE, "--num-clusters", "400"),
-    "cluster ss-kmeans": ("cluster", "ss-kmeans", *STORE, "--num-clusters", "200"),
+    "cluster ss-kmeans": ("cluster", "ss-kmeans", *STORE, "--labels", "ids.csv", "--num-clusters", "200"),
     "discover categories": ("discover", "categories", *STORE, "--max-classes", "60"),
     "evaluate retrieval": ("evaluate", "retrieval", *STORE),
     "retrieve": ("retrieve", *STORE, "--query-rows", "0", "--search", "hnsw"),
@@ -64,6 +64,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Photos, their store, and a store of 60,000 rows."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup commands ignore it, as they should
     root = tmp_path_factory.mktemp("place")
     chance = np.random.default_rng(0)
     for name in ("ant", "bee", "cat", "dog"):
@@ -86,19 +87,43 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _stop(place: Path, words: tuple[str, ...], number: signal.Signals, after: float) -> tuple[int, float, str] | None:
-    """Start a command and stop it; ``None``: it had ended before."""
+    """Start a command and stop it; ``None``: it had done its work before."""
     with (place / "err").open("wb") as err:
         process = subprocess.Popen(
             [*PYTHON, *words, "--overwrite"], cwd=place, env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=err
         )
         try:
-            process.wait(after)
+            code = process.wait(after)
+            assert code == 0, (place / "err").read_text()[-500:]  # else nothing is tried
         except subprocess.TimeoutExpired:
             process.send_signal(number)
             began = time.monotonic()
             code = process.wait(120)
             return code, time.monotonic() - began, (place / "err").read_text()
     return None
+
+
+IMPORTS = (2, 3, 5, 8, 11)
+"""During which of the imports that C++ of torch makes a command gets a signal."""
+
+
+@pytest.mark.torture
+@pytest.mark.timeout(FULL_SECONDS)
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_signal_while_torch_imports_aborts_no_command(place: Path, tally: Tally, name: str) -> None:
+    script = str(Path(__file__).with_name("torture_imports.py"))
+    for at in IMPORTS:
+        number = SIGNALS[at % len(SIGNALS)]
+        line = [sys.executable, script, str(int(number)), str(at), *COMMANDS[name], "--overwrite"]
+        try:
+            done = subprocess.run(line, cwd=place, env=ENVIRONMENT, capture_output=True, check=False, timeout=60)
+        except subprocess.TimeoutExpired:
+            break  # it works, without such an import
+        if done.returncode == 0:
+            break
+        with tally.attempt(f"{name}, {number.name} at import {at}"):
+            assert done.returncode == 128 + number, done.stderr[-500:]
+            assert b"Traceback" not in done.stderr
 
 
 @pytest.mark.torture

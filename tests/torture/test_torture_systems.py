@@ -334,7 +334,7 @@ def test_a_hostile_pack_is_refused_or_read_as_what_it_says(
 
 GROUPS = {
     "embed": "embed --dataset photos --backbone vit_small_patch16_224 --random-weights --num-workers 2 --out g.h5",
-    "train": "train simgcd --dataset photos --label-split gcd --backbone vit_small_patch16_224 --random-weights "
+    "train": "train simgcd --dataset photos --label-split gcd --backbone vit_small_patch16_224 --no-pretrained "
     "--epochs 9 --batch-size 8 --num-workers 2 --out g",
     "compare": "compare --dataset digits --methods simgcd --budget 60s --max-per-class 10",
     "start": "start photos --backbone vit_small_patch16_224 --random-weights --out gs",
@@ -353,8 +353,9 @@ def test_ctrl_c_in_a_terminal_reaches_all_processes_and_leaves_none(tmp_path: Pa
                 command, cwd=folder, stdout=subprocess.DEVNULL, stderr=err, start_new_session=True
             )
             try:
-                process.wait(after)
-                continue  # it had ended before
+                code = process.wait(after)
+                assert code == 0, (tmp_path / "err").read_text()[-500:]  # else nothing is tried
+                continue
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGINT)
             code = process.wait(120)
@@ -391,6 +392,26 @@ def test_ctrl_c_while_the_process_of_the_workers_starts_is_no_traceback(tally: T
         command = [sys.executable, "-c", START]
         done = subprocess.run(command, capture_output=True, text=True, start_new_session=True, check=False)
         assert (done.returncode, done.stderr) == (0, "")
+
+
+GONE = """
+import _multiprocessing, os
+from labelkit.data import workers
+context = workers._worker_context()
+semaphore = context.Semaphore()
+_multiprocessing.sem_unlink(semaphore._semlock.name)
+process = context.Process(target=print, args=(semaphore,))
+process.start()
+process.join()
+os._exit(process.exitcode)  # the semaphore is not to be taken away again
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="there are no process groups")
+def test_a_worker_whose_main_process_is_gone_before_it_began_shows_no_traceback(tally: Tally) -> None:
+    with tally.attempt("its semaphores are gone"):
+        done = subprocess.run([sys.executable, "-c", GONE], capture_output=True, text=True, check=False)
+        assert (done.returncode, "Traceback" in done.stderr) == (1, False), done.stderr
 
 
 # of 22 November 2026: stores and runs are of the formats that there are now
