@@ -270,8 +270,8 @@ def _choose_preset(
         raise ConfigError("--preset", f"unknown preset (value {value_text(preset)})", f"{hint}Available: {names}.")
     if config_class.command[:1] != ("train",) or dataset is None:
         return None
-    if of_store:
-        return available.get(_STORE_PRESET)
+    if of_store and _STORE_PRESET in available:
+        return available[_STORE_PRESET]
     if dataset in available:
         return available[dataset]
     return available.get(_FOLDER_PRESET) if _is_path(dataset) else None
