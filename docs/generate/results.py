@@ -230,6 +230,24 @@ def _cases(record: Record) -> str:
     return table(["Labels", *headings], cells, right=headings)
 
 
+def _heads(record: Record) -> str:
+    """A row for each number of labels: heads, then what works on the rows as they are, mean and spread over seeds."""
+    rows: dict[tuple[float, int], list[Record]] = {}
+    for case in record["rows"]:
+        rows.setdefault((case["share"], case["labels"]), []).append(case)
+    keys = dict.fromkeys(key for case in record["rows"] for key in case if key not in ("labels", "share", "seed"))
+    peers = ["logistic regression", "label spreading", "ss-kmeans", "ours"]
+    heads = [key for key in keys if key not in peers and not key.endswith("seconds")]
+    names = [*heads, *(key for key in peers if key in keys)]
+    cells = []
+    for (share, labels), cases in rows.items():
+        found = [[100 * case[name] for case in cases if name in case] for name in names]
+        scores = [f"{statistics.mean(v):.1f} ± {statistics.pstdev(v):.1f}" if v else "" for v in found]
+        cells.append([f"{labels} a class, in {share:.0%} of the classes", *scores])
+    headings = [f"{'discover answer' if name == 'ours' else name} (%)" for name in names]
+    return table(["Labels", *headings], cells, right=headings)
+
+
 def _predicted(record: Record) -> str:
     """A row for each number of labels and way to name: means over the seeds."""
     ways = [key for key in record["rows"][0] if key not in ("labels", "share", "seed")]
@@ -580,6 +598,7 @@ TOPICS = (
     _Topic("odd", "Odd images found", "*_odd*", "examples/odd_cases.py", _planted_odd),
     _Topic("answers", "Known, new or unsure", "digits_answers*", "examples/answer_digits.py", _answered),
     _Topic("answer-cases", "Answers from few labels", "*_answer_cases", "examples/answer_cases.py", _cases),
+    _Topic("head-cases", "Heads on stores", "*_head_cases", "examples/head_cases.py", _heads),
     _Topic("predict-cases", "New photos", "*_predict_cases", "examples/predict_cases.py", _predicted),
     _Topic("stability", "Photos added", "*stability_cases", "examples/stability_cases.py", _stable),
     _Topic("start-rounds", "Called again and again", "*_start_rounds", "examples/start_rounds.py", _rounds),

@@ -10,6 +10,7 @@ from pydantic.config import JsonDict
 
 from labelkit.config.base import with_default
 from labelkit.config.prototypes import SHARPEST_T
+from labelkit.config.rows import RowOptions
 from labelkit.config.supervised import SupervisedTrainConfig
 
 _PROTOTYPES: JsonDict = {"panel": "Prototypes"}
@@ -17,7 +18,7 @@ _ASSIGNMENT: JsonDict = {"panel": "Assignment"}
 _LOSS: JsonDict = {"panel": "Loss"}
 
 
-class DL2PAConfig(SupervisedTrainConfig):
+class DL2PAConfig(RowOptions, SupervisedTrainConfig):
     """``labelkit train dl2pa``; defaults are those of the released code for CIFAR-100."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "dl2pa")

@@ -9,12 +9,13 @@ from pydantic.config import JsonDict
 
 from labelkit.config.base import with_default
 from labelkit.config.few_labels import TwoStreamTrainConfig
+from labelkit.config.rows import RowOptions
 from labelkit.config.student_options import FreeMatchOptions
 
 _OPTIMIZATION: JsonDict = {"panel": "Optimization"}
 
 
-class FreeMatchConfig(TwoStreamTrainConfig, FreeMatchOptions):
+class FreeMatchConfig(RowOptions, TwoStreamTrainConfig, FreeMatchOptions):
     """``labelkit train freematch``; defaults are those of the published code for CIFAR-10."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "freematch")

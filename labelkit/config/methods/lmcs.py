@@ -9,6 +9,7 @@ from pydantic.config import JsonDict
 
 from labelkit.config.few_labels import TwoStreamTrainConfig
 from labelkit.config.label_search import CriticalSearchOptions, GrowthOptions
+from labelkit.config.rows import RowOptions
 from labelkit.config.student_options import FreeMatchOptions, MixMatchOptions
 
 _OPTIMIZATION: JsonDict = {"panel": "Optimization"}
@@ -20,7 +21,9 @@ _SEARCH: JsonDict = {"panel": "Discovery"}
 _STOP: JsonDict = {"panel": "Stop"}
 
 
-class LMCSConfig(TwoStreamTrainConfig, MixMatchOptions, FreeMatchOptions, CriticalSearchOptions, GrowthOptions):
+class LMCSConfig(
+    RowOptions, TwoStreamTrainConfig, MixMatchOptions, FreeMatchOptions, CriticalSearchOptions, GrowthOptions
+):
     """``labelkit train lmcs``; defaults are those of the dissertation where it gives one."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "lmcs")

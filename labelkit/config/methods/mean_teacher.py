@@ -6,9 +6,10 @@ from typing import ClassVar
 
 from labelkit.config.base import with_default
 from labelkit.config.few_labels import MeanTeacherOptions, TwoStreamTrainConfig
+from labelkit.config.rows import RowOptions
 
 
-class MeanTeacherConfig(TwoStreamTrainConfig, MeanTeacherOptions):
+class MeanTeacherConfig(RowOptions, TwoStreamTrainConfig, MeanTeacherOptions):
     """``labelkit train mean-teacher``; defaults are those of the released code for ConvNet-13."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "mean-teacher")

@@ -9,12 +9,13 @@ from pydantic.config import JsonDict
 
 from labelkit.config.base import with_default
 from labelkit.config.few_labels import TwoStreamTrainConfig
+from labelkit.config.rows import RowOptions
 from labelkit.config.student_options import MixMatchOptions
 
 _OPTIMIZATION: JsonDict = {"panel": "Optimization"}
 
 
-class MixMatchConfig(TwoStreamTrainConfig, MixMatchOptions):
+class MixMatchConfig(RowOptions, TwoStreamTrainConfig, MixMatchOptions):
     """``labelkit train mixmatch``; defaults are those of the released code for CIFAR-10."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "mixmatch")

@@ -9,6 +9,7 @@ from pydantic.config import JsonDict
 
 from labelkit.config.few_labels import MeanTeacherOptions, TwoStreamTrainConfig
 from labelkit.config.label_search import ConfidentSearchOptions, GrowthOptions
+from labelkit.config.rows import RowOptions
 from labelkit.config.student_options import FreeMatchOptions, MixMatchOptions
 
 _GROWTH: JsonDict = {"panel": "Growth"}
@@ -20,7 +21,13 @@ _OPTIMIZATION: JsonDict = {"panel": "Optimization"}
 
 
 class SnowballConfig(
-    TwoStreamTrainConfig, MeanTeacherOptions, MixMatchOptions, FreeMatchOptions, ConfidentSearchOptions, GrowthOptions
+    RowOptions,
+    TwoStreamTrainConfig,
+    MeanTeacherOptions,
+    MixMatchOptions,
+    FreeMatchOptions,
+    ConfidentSearchOptions,
+    GrowthOptions,
 ):
     """``labelkit train snowball``; defaults are those of the dissertation where it gives one."""
 

@@ -8,9 +8,10 @@ from pydantic import Field
 
 from labelkit.config.base import with_default
 from labelkit.config.few_labels import FewLabelTrainConfig
+from labelkit.config.rows import RowOptions
 
 
-class SupervisedConfig(FewLabelTrainConfig):
+class SupervisedConfig(RowOptions, FewLabelTrainConfig):
     """``labelkit train supervised``; options as for ``train mean-teacher``."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "supervised")

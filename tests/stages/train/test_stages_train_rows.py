@@ -20,10 +20,18 @@ from tests.stages.conftest import Labelkit, MakeStore, copy_store, run_labelkit
 
 BATCHES = ("--batch-size", 8, "--threads", 1, "--device", "cpu")
 SHORT = ("--epochs", 3, *BATCHES)
+STEPS = ("--num-labels", 12, "--steps", 6, "--eval-every-steps", 3, *BATCHES, "--labeled-batch-size", 4)
 HEADS = {
-    "softmax": (),
-    "simgcd": ("--label-split", "gcd", "--projector-hidden-dim", 16, "--projection-dim", 8),
-    "gcd": ("--label-split", "gcd", "--projector-hidden-dim", 16, "--projection-dim", 8, "--head-dim", 16),
+    "softmax": SHORT,
+    "dl2pa": SHORT,
+    "supervised": STEPS[:-2],
+    "snowball": (*STEPS, "--later-steps", 3, "--cap", 2),
+    "lmcs": (*STEPS, "--first-blocks", 1, "--generation-blocks", 1, "--master-steps", 2),
+    "freematch": STEPS,
+    "mean-teacher": STEPS,
+    "mixmatch": STEPS,
+    "simgcd": (*SHORT, "--label-split", "gcd", "--projector-hidden-dim", 16, "--projection-dim", 8),
+    "gcd": (*SHORT, "--label-split", "gcd", "--projector-hidden-dim", 16, "--projection-dim", 8, "--head-dim", 16),
 }
 
 
@@ -58,7 +66,7 @@ def test_a_head_trains_on_the_rows_of_a_store_and_makes_rows_of_a_new_one(
     labelkit: Labelkit, tmp_path: Path, pixels: Path, method: str
 ) -> None:
     out = tmp_path / "run"
-    answer = labelkit("train", method, "--index", pixels, *SHORT, *HEADS[method], "--out", out, "--json")
+    answer = labelkit("train", method, "--index", pixels, *HEADS[method], "--out", out, "--json")
     assert answer.code == 0, answer.err
     assert answer.json["samples"]["images"] == 48
     assert answer.json["dataset"] == str(pixels)
@@ -145,7 +153,7 @@ def test_seeds_change_the_head_and_one_seed_repeats_it(labelkit: Labelkit, tmp_p
 def test_a_head_stopped_and_resumed_has_the_same_bits(
     labelkit: Labelkit, tmp_path: Path, pixels: Path, method: str
 ) -> None:
-    words = ("train", method, "--index", pixels, *SHORT, *HEADS[method], "--json")
+    words = ("train", method, "--index", pixels, *HEADS[method], "--json")
     whole = labelkit(*words, "--out", tmp_path / "whole").json
     assert labelkit(*words, "--out", tmp_path / "cut", "--stop-after-steps", 5).code == 0
     resumed = labelkit(*words, "--out", tmp_path / "cut", "--resume")
