@@ -9,6 +9,7 @@ from pydantic.config import JsonDict
 
 from labelkit.config.backbone import BackboneOptions
 from labelkit.config.base import with_default
+from labelkit.config.reuse import ReuseOptions
 from labelkit.config.train import LabelKind, TrainConfig
 
 _MODEL: JsonDict = {"panel": "Model"}
@@ -16,7 +17,7 @@ _LOSS: JsonDict = {"panel": "Loss"}
 _VIEWS: JsonDict = {"panel": "Views"}
 
 
-class ContrastiveTrainConfig(BackboneOptions, TrainConfig):
+class ContrastiveTrainConfig(ReuseOptions, BackboneOptions, TrainConfig):
     """Backbone, projector, contrastive losses and views of a category-discovery method.
 
     Defaults are those of the released code of GCD and SimGCD, which agree, unless the description says otherwise.

@@ -28,6 +28,21 @@ def size_bytes(text: str) -> int:
     return size
 
 
+def checked_size(value: object) -> object:
+    """Return a size as it is kept, with its unit; what is no text or number is left to be refused.
+
+    Raises:
+        ValueError: it is no size, or none above 0.
+    """
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        value = repr(value)
+    if isinstance(value, str) and value.strip().lower() not in ("none", "null"):
+        size_bytes(value)
+        if value.strip()[-1].isdigit():
+            return f"{value.strip()}GiB"
+    return value
+
+
 class MemoryConfig(StageConfig):
     """A command that keeps to a bound on memory."""
 
@@ -41,13 +56,7 @@ class MemoryConfig(StageConfig):
     @field_validator("max_memory", mode="before")
     @classmethod
     def _size(cls, value: object) -> object:
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            value = repr(value)
-        if isinstance(value, str) and value.strip().lower() not in ("none", "null"):
-            size_bytes(value)
-            if value.strip()[-1].isdigit():
-                return f"{value.strip()}GiB"
-        return value
+        return checked_size(value)
 
     @property
     def max_memory_bytes(self) -> int | None:

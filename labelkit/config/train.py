@@ -58,7 +58,7 @@ class RunConfig(ThreadsOption, PrecisionOptions, DeviceOption, UpdateOptions, Da
             "data_root", "download", "device", "num_workers", "threads",
             "log_every_steps", "checkpoint_every_minutes", "keep_every_steps", "tensorboard",
             "guard", "guard_loss_ratio", "guard_min_spread", "deterministic",
-            "compile",
+            "compile", "max_disk",
         }
     )  # fmt: skip
 

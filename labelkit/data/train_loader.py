@@ -15,13 +15,13 @@ from torch import Tensor
 
 from labelkit.data.batch import Batch, HostBatch, check_rank
 from labelkit.data.image_bank import ImageBank
+from labelkit.data.planned_views import planned_views
 from labelkit.data.samplers import Sampler
-from labelkit.data.sending import send_all, send_tensor
+from labelkit.data.sending import send_all
 from labelkit.data.views.pairs import Pairing
 from labelkit.data.views.spec import Normalize, ViewSpec
-from labelkit.data.views.transforms import finish_view
-from labelkit.data.workers import BatchPlan, Crops, Reader
-from labelkit.errors import ConfigError, DatasetError
+from labelkit.data.workers import BatchPlan, Reader
+from labelkit.errors import ConfigError
 
 _OCCURRENCE_SHIFT: Final = 40
 
@@ -144,45 +144,8 @@ class TrainLoader:
                     pairs = self._pairing.plan(rows[batch], keys[batch], seed=self._seed, epoch=epoch)
                 yield BatchPlan(rows[batch], keys[batch], self._seed, epoch, views, pairs=pairs)
 
-        if self._reader is None:
-            for plan in plans():
-                made, geometry = self._bank.make_views(
-                    plan.rows,
-                    plan.keys,
-                    views,
-                    seed=self._seed,
-                    epoch=epoch,
-                    normalize=self._normalize,
-                    pairs=plan.pairs,
-                )
-                yield self._batch(plan, made, geometry)
-            return
-        # The workers pull plans ahead of time, so each pass over them needs its own iterator.
-        for plan, crops in zip(plans(), self._reader.read(plans()), strict=True):
-            yield self._finish(plan, crops)
-
-    def _finish(self, plan: BatchPlan, crops: Crops) -> Batch:
-        if crops.bad:
-            row, reason = crops.bad[0]
-            raise DatasetError(
-                self._bank.dataset.sample_ids[row], f"could be read before training, now: {reason}", "Restore the file."
-            )
-        finished = [
-            finish_view(
-                send_tensor(crops.crops[view], self._bank.device),
-                crops.boxes[view],
-                crops.partner_sizes if spec.shows_partner else crops.sizes,
-                spec,
-                plan.keys,
-                seed=self._seed,
-                epoch=plan.epoch,
-                view=view,
-                normalize=self._normalize,
-                pairs=plan.pairs,
-            )
-            for view, spec in enumerate(plan.views)
-        ]
-        return self._batch(plan, tuple(view for view, _ in finished), tuple(geometry for _, geometry in finished))
+        for plan, made, geometry in planned_views(self._bank, plans, self._normalize, self._reader):
+            yield self._batch(plan, made, geometry)
 
     def _batch(self, plan: BatchPlan, views: tuple[Tensor, ...], geometry: tuple[Any, ...]) -> Batch:
         host = HostBatch(self._labels[plan.rows], plan.rows.copy())

@@ -349,7 +349,7 @@ def take_look(method: Method[Any], state: TrainState, rows: NDArray[np.int64]) -
         features = network.embed(images)
         return torch.cat([features.float(), network.classify(features).float()], dim=1)
 
-    table = state.embed(both, rows)
+    table = state.embed(both, rows, FullPass(by_network=True))
     features, scores = table[:, : network.embed_dim], table[:, network.embed_dim :]
     cosines = [mean_cosine(vectors) for vectors in network.class_vectors().values() if len(vectors) > 1]
     return Look(

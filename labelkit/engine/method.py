@@ -23,6 +23,7 @@ from labelkit.data.samplers import Sampler
 from labelkit.data.views.pairs import Pairing
 from labelkit.data.views.spec import ViewSpec
 from labelkit.engine.inputs import MonitorInputs, RunInputs
+from labelkit.models.frozen_part import FrozenPart
 from labelkit.models.inference import InferenceNetwork
 from labelkit.models.paired_attention import KeyUpdate
 
@@ -85,6 +86,7 @@ class FullPass:
             Neighbors of an image decide its batch statistics, so files sorted by class must not stay together.
         batch_size: images of a batch; default: up to 512. Batches are the same for any number of processes.
         bank: other images than the ones trained on.
+        by_network: images are looked at through ``network.embed`` alone, which may get what was kept of them.
     """
 
     mode: PassMode = "eval"
@@ -92,6 +94,7 @@ class FullPass:
     order: Literal["rows", "fixed", "new"] = "rows"
     batch_size: int | None = None
     bank: ImageBank | None = None
+    by_network: bool = False
 
 
 def _nothing(*values: object) -> None:
@@ -291,6 +294,17 @@ class Method(nn.Module, ABC, Generic[ConfigT]):
     def judged(self) -> Mapping[str, InferenceNetwork]:
         """Return further networks to judge, by name, beside the headline; default: none."""
         return {}
+
+    def reuse_frozen(self) -> FrozenPart | None:
+        """Let training steps take what the frozen part of the network makes of views, and not images.
+
+        Returns:
+            What is kept of each view; ``None``: the method has no such part.
+
+        Raises:
+            ConfigError: with these options nothing is frozen, or it changes from pass to pass.
+        """
+        return None
 
     def key_update(self) -> tuple[KeyUpdate, tuple[int, ...]] | None:
         """Return how the teacher's keys move in training, and in which blocks; ``None``: they do not."""

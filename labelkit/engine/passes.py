@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +15,7 @@ from torch import Tensor
 from labelkit.config.train import RunConfig
 from labelkit.data.eval_loader import EvalLoader
 from labelkit.data.image_bank import ImageBank
+from labelkit.data.kept_bank import KeptBank
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.views.spec import Normalize
 from labelkit.engine.devices import Runtime
@@ -32,6 +33,7 @@ class Passes:
         config: sizes of batches, worker processes, seed.
         runtime: device and processes.
         step: updates finished, by which new numbers are drawn.
+        kept: what the frozen part of the network made of the training images, if that is at hand.
     """
 
     method: Method[Any]
@@ -39,6 +41,7 @@ class Passes:
     config: RunConfig
     runtime: Runtime
     step: int
+    kept: KeptBank | None = None
 
     def full(
         self,
@@ -70,16 +73,32 @@ class Passes:
         values: list[Tensor] = []
         visited: list[NDArray[np.int64]] = []
         with torch.no_grad(), statistics:
-            for batch in self._loader(rows, how):
+            for images, some in self._batches(rows, how):
                 # around the network alone: views in half precision do not fit into the float32 images they change
                 with self.runtime.autocast():
-                    seen = network(batch.images)
+                    seen = network(images)
                 values.append(seen.float().cpu())
-                visited.append(batch.rows)
+                visited.append(some)
         self.method.train(was_training)
         if not values:
             return torch.zeros((0, 0)), np.zeros(0, dtype=np.int64)
         return torch.cat(values), np.concatenate(visited)
+
+    def _batches(self, rows: NDArray[np.int64] | None, how: FullPass) -> Iterator[tuple[Tensor, NDArray[np.int64]]]:
+        """Yield this process's share of the batches: images, or what is kept of them, and their rows."""
+        plain = how.mode == "eval" and how.view is None and how.bank is None and how.order == "rows"
+        if self.kept is None or not (how.by_network and plain):
+            yield from ((batch.images, batch.rows) for batch in self._loader(rows, how))
+            return
+        rows = self.bank.rows if rows is None else rows
+        size = how.batch_size or self._batch_size
+        for start in range(self.runtime.rank * size, len(rows), self.runtime.world_size * size):
+            some = rows[start : start + size]
+            yield self.kept.unchanged(some), some
+
+    @property
+    def _batch_size(self) -> int:
+        return max(1, min(512, 2 * self.config.batch_size))
 
     def _loader(self, rows: NDArray[np.int64] | None, how: FullPass) -> EvalLoader:
         """Return this process's share of the batches."""
@@ -95,7 +114,7 @@ class Passes:
             bank,
             how.view or self.method.eval_view(),
             rows=rows,
-            batch_size=how.batch_size or max(1, min(512, 2 * self.config.batch_size)),
+            batch_size=how.batch_size or self._batch_size,
             normalize=Normalize(spec.mean, spec.std),
             num_workers=self.config.num_workers,
             rank=self.runtime.rank,

@@ -16,6 +16,7 @@ from torch import Tensor
 from labelkit.config.train import RunConfig
 from labelkit.data.batch import Batch
 from labelkit.data.image_bank import ImageBank
+from labelkit.data.kept_bank import KeptBank
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.train_loader import TrainLoader
 from labelkit.data.views.spec import Normalize
@@ -102,6 +103,7 @@ class Trainer:
         self.report = report
         self.message = message
         self.metadata = dict(metadata or {})
+        self._kept: KeptBank | None = None
         self.progress = Progress()
         self.phases = method.phases(bank.rows)
         self.lr = self._learning_rate()
@@ -134,6 +136,10 @@ class Trainer:
         if planned != counted.epochs:
             raise ValueError(f"phases have {planned} epochs where the configuration has {counted.epochs}")
         return LearningRate.of(counted)
+
+    def train_on(self, kept: KeptBank) -> None:
+        """Let the network get what its frozen part made of views, and not images, where that was kept."""
+        self._kept, self._running = kept, None
 
     def _checkpoint_writer(self, run: RunDir) -> CheckpointWriter:
         return CheckpointWriter(
@@ -403,7 +409,7 @@ class Trainer:
     def _loader_of(self, phase: Phase, first_epoch: int) -> TrainLoader:
         spec = self.method.network.input_spec
         return TrainLoader(
-            self.bank,
+            self.bank if self._kept is None else self._kept,
             phase.views,
             phase.sampler,
             self.labels if phase.labels is None else phase.labels,
@@ -458,7 +464,7 @@ class Trainer:
         self._log.event(kind, self.clock.epoch, self.clock.step, values)
 
     def _passes(self) -> Passes:
-        return Passes(self.method, self.bank, self.config, self.runtime, self.clock.step)
+        return Passes(self.method, self.bank, self.config, self.runtime, self.clock.step, self._kept)
 
     def full_pass(
         self,

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Unpack
 
-import torch
 from torch import Tensor
 
 from labelkit.models.heads import CosineClassifier, Projector
-from labelkit.models.inference import BackboneNetwork, BackboneOptions
-from labelkit.models.paired_attention import KeyUpdate, freeze_backbone, paired_forward
+from labelkit.models.inference import BackboneOptions
+from labelkit.models.paired_attention import KeyUpdate
+from labelkit.models.paired_network import PairedNetwork
 from labelkit.models.seeding import seeded_init
 
 
-class DiscoveryNetwork(BackboneNetwork):
+class DiscoveryNetwork(PairedNetwork):
     """A vision transformer with a contrastive projector and a classifier over old and new classes.
 
     Args:
@@ -25,8 +25,6 @@ class DiscoveryNetwork(BackboneNetwork):
         seed: of all initial values.
         options: see `BackboneOptions`.
     """
-
-    crops = False
 
     def __init__(
         self,
@@ -41,16 +39,18 @@ class DiscoveryNetwork(BackboneNetwork):
         seed: int,
         **options: Unpack[BackboneOptions],
     ) -> None:
-        super().__init__(backbone, seed=seed, **options)
-        self._of_rows = options.get("rows") is not None
-        if not self._of_rows:
-            freeze_backbone(self.backbone.net, grad_from_block, train_stem, linear_probe)
+        super().__init__(
+            backbone,
+            grad_from_block=grad_from_block,
+            train_stem=train_stem,
+            linear_probe=linear_probe,
+            seed=seed,
+            **options,
+        )
         dim = self.backbone.info.feature_dim
         with seeded_init(seed + 1):
             self.projector = Projector(dim, projector_hidden_dim, projection_dim)
             self.classifier = CosineClassifier(dim, num_classes)
-        self._grad_from_block = self.backbone.info.depth if linear_probe else grad_from_block
-        self._train_stem = train_stem
 
     @property
     def num_outputs(self) -> int:
@@ -81,8 +81,8 @@ class DiscoveryNetwork(BackboneNetwork):
         """Two views of the same images to projections and logits of both.
 
         Args:
-            first: one view of each image, (b, c, h, w).
-            second: the other, (b, c, h, w).
+            first: one view of each image, (b, c, h, w); after ``reuse_frozen``, what is kept of it.
+            second: the other, likewise.
             update: how the first view's keys move toward the second view's queries; None = not at all.
             align_blocks: where.
             record: filled with energies per block if given.
@@ -93,17 +93,11 @@ class DiscoveryNetwork(BackboneNetwork):
         Returns:
             projections (2b, p), logits (2b, c); rows 0..b-1 belong to ``first``.
         """
-        if self._of_rows:
-            features = self.backbone(torch.cat([first, second]))
-            return self.projector(features), self.classifier(features)
-        features = paired_forward(
-            self.backbone.net,
+        features = self.features_of_pair(
             first,
             second,
             update=update,
             align_blocks=align_blocks,
-            grad_from_block=self._grad_from_block,
-            train_stem=self._train_stem,
             record=record,
             record_blocks=record_blocks,
             collect=collect,

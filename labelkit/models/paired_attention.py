@@ -25,14 +25,18 @@ from labelkit.algorithms.attention import (
     prior_energy,
 )
 from labelkit.errors import ConfigError
+from labelkit.models.frozen_part import FrozenPart
 from labelkit.models.vit import (
     UnsupportedBackboneError,
     attend,
     check_vision_transformer,
     class_attention,
+    class_token_block,
     embed_tokens,
     has_key_norm,
     key_projection,
+    pools_class_token,
+    queries_of,
     split_qkv,
 )
 
@@ -102,6 +106,7 @@ def paired_forward(
     record_blocks: Collection[int] | None = None,
     collect: dict[int, tuple[Tensor, Tensor]] | None = None,
     collect_blocks: Collection[int] = (),
+    kept: FrozenPart | None = None,
 ) -> Tensor:
     """Return the pooled features of both views, the teacher's keys moved in the aligned blocks.
 
@@ -127,6 +132,7 @@ def paired_forward(
         collect: filled in place, by block index, with the teacher's keys and the student's queries,
             both ``(b, heads, t, head width)``, with their gradients, before any update.
         collect_blocks: which blocks to collect.
+        kept: the views are what `labelkit.models.frozen_part` made of images, and not images.
 
     Returns:
         ``(2b, f)`` features, teacher rows first.
@@ -137,20 +143,21 @@ def paired_forward(
         UnsupportedBackboneError: another kind of network or attention, or the update in token
             space in a block that norms its keys.
     """
-    if weak.shape != strong.shape:
+    if kept is None and weak.shape != strong.shape:
         raise ValueError(f"views must have one shape, got {tuple(weak.shape)} and {tuple(strong.shape)}")
+    if kept is not None and kept.pooled:
+        return torch.cat([weak, strong]).float()
     net: Any = vit
     wanted = align_blocks if update is not None and vit.training else ()
     watched: Collection[int] = ()
     if record is not None:
         watched = wanted if record_blocks is None else record_blocks
     grad = torch.is_grad_enabled()
-    images = torch.cat([weak, strong])
     as_a_whole = (train_stem and grad_from_block == 0) or (not train_stem and grad_from_block >= _num_blocks(vit))
     gathered: Collection[int] = collect_blocks if collect is not None else ()
-    if as_a_whole and not wanted and not watched and not gathered:
+    if kept is None and as_a_whole and not wanted and not watched and not gathered:
         with torch.set_grad_enabled(grad and train_stem):
-            whole: Tensor = net.forward_head(net.forward_features(images), pre_logits=True)
+            whole: Tensor = net.forward_head(net.forward_features(torch.cat([weak, strong])), pre_logits=True)
         return whole
 
     depth = _depth(vit)
@@ -159,20 +166,41 @@ def paired_forward(
     special = {*aligned, *recorded, *check_blocks(gathered, depth, "collect_blocks")}
     check_vision_transformer(vit, tuple(sorted(special)))
     settings = update or KeyUpdate()
-    with torch.set_grad_enabled(grad and train_stem):
-        tokens = embed_tokens(vit, images)
-    for index, block in enumerate(net.blocks):
+
+    def special_block(index: int, tokens: Tensor, others: Tensor | None = None) -> Tensor:
+        log: BlockLog | None = {} if record is not None and index in recorded else None
+        pair: list[Tensor] | None = [] if index in gathered else None
+        move = index in aligned
+        made = paired_block(vit, index, tokens, settings, move=move, log=log, pair=pair, others=others)
+        if collect is not None and pair is not None:
+            collect[index] = (pair[0], pair[1])
+        if record is not None and log is not None:
+            record[index] = log
+        return made
+
+    if kept is None:
+        first = 0
+        with torch.set_grad_enabled(grad and train_stem):
+            tokens = embed_tokens(vit, torch.cat([weak, strong]))
+    else:
+        first = kept.blocks[1][-1]
+        students = {block: strong[:, place].float() for place, block in enumerate(kept.blocks[1])}
+        teachers = weak[:, 0].float()
+        with torch.no_grad():
+            for index in range(kept.blocks[0][0], first):
+                # the student's tokens are kept where the teacher looks at them
+                others = students.get(index)
+                teachers = net.blocks[index](teachers) if others is None else special_block(index, teachers, others)
+        tokens = torch.cat([teachers, students[first]])
+    ends_early = depth - 1 not in special and pools_class_token(vit)
+    for index in range(first, depth):
         with torch.set_grad_enabled(grad and index >= grad_from_block):
             if index in special:
-                log: BlockLog | None = {} if record is not None and index in recorded else None
-                pair: list[Tensor] | None = [] if index in gathered else None
-                tokens = paired_block(vit, index, tokens, settings, move=index in aligned, log=log, pair=pair)
-                if collect is not None and pair is not None:
-                    collect[index] = (pair[0], pair[1])
-                if record is not None and log is not None:
-                    record[index] = log
+                tokens = special_block(index, tokens)
+            elif ends_early and index == depth - 1:
+                tokens = class_token_block(vit, tokens)
             else:
-                tokens = block(tokens)
+                tokens = net.blocks[index](tokens)
     with torch.set_grad_enabled(grad and (train_stem or grad_from_block < depth)):
         features: Tensor = net.forward_head(net.norm(tokens), pre_logits=True)
     return features
@@ -269,6 +297,7 @@ def paired_block(
     log: BlockLog | None = None,
     pair: list[Tensor] | None = None,
     attention: list[Tensor] | None = None,
+    others: Tensor | None = None,
 ) -> Tensor:
     """Run timm's ``Block`` with the first half's keys moved toward the second half's queries.
 
@@ -281,6 +310,7 @@ def paired_block(
         log: filled with the energies as in ``record`` of `paired_forward`.
         pair: filled with the teacher's keys before the move and the student's queries.
         attention: filled with what the class tokens attend to after the move, ``(2b, h, t)``, without gradients.
+        others: ``(b, t, f)``, the student's tokens; then ``tokens`` are the teacher's alone, and so is what returns.
 
     Returns:
         ``(2b, t, f)``.
@@ -289,12 +319,13 @@ def paired_block(
     block: Any = net.blocks[index]
     normed = block.norm1(tokens)
     queries, keys, values = split_qkv(block.attn, normed)
-    half = len(keys) // 2
+    half = len(keys) // 2 if others is None else len(keys)
+    student_queries = queries[half:] if others is None else queries_of(block.attn, block.norm1(others))
     if pair is not None:
-        pair.extend((keys[:half], queries[half:]))
+        pair.extend((keys[:half], student_queries))
     prefix = net.num_prefix_tokens if update.tokens == "patch" else 0
     beta = update.beta_for(keys.shape[-1])
-    teacher_keys, student_queries = keys[:half, :, prefix:], queries[half:, :, prefix:]
+    teacher_keys, student_queries = keys[:half, :, prefix:], student_queries[:, :, prefix:]
     moved = teacher_keys
     if move:
         moved = attention_update(

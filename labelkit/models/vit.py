@@ -115,6 +115,23 @@ def split_qkv(attention: nn.Module, tokens: Tensor) -> tuple[Tensor, Tensor, Ten
     return attn.q_norm(queries), attn.k_norm(keys), values
 
 
+def queries_of(attention: nn.Module, tokens: Tensor) -> Tensor:
+    """Return the queries alone that `split_qkv` would, (b, h, t, d)."""
+    attn: Any = attention
+    normed: Tensor = attn.q_norm(_projected(attn, tokens, 0, 1)[0])
+    return normed
+
+
+def _projected(attn: Any, tokens: Tensor, first: int, count: int) -> Tensor:
+    """Return some of the thirds of what the projection gives, from the first on: (count, b, h, t, d), not normed."""
+    width = len(attn.qkv.weight) // 3
+    part = slice(first * width, (first + count) * width)
+    bias = None if attn.qkv.bias is None else attn.qkv.bias[part]
+    made = nn.functional.linear(tokens, attn.qkv.weight[part], bias)
+    b, t, _ = tokens.shape
+    return made.reshape(b, t, count, attn.num_heads, -1).permute(2, 0, 3, 1, 4)
+
+
 def key_projection(attention: nn.Module) -> Tensor:
     """Return the weight of the key projection, (h d, f), one output per row; detached."""
     attn: Any = attention
@@ -152,6 +169,41 @@ def attend(attention: nn.Module, tokens: Tensor, queries: Tensor, keys: Tensor, 
         mixed = mixed * gate(tokens).sigmoid()
     out: Tensor = attn.proj_drop(attn.proj(mixed))
     return out
+
+
+def pools_class_token(vit: nn.Module) -> bool:
+    """Tell whether only the class token leaves the network, and its last block is plain: see `class_token_block`."""
+    from timm.layers.attention import Attention
+    from timm.models.vision_transformer import Block
+
+    net: Any = vit
+    last = net.blocks[-1]
+    plain = type(last).forward is Block.forward and type(last.attn).forward is Attention.forward
+    return plain and getattr(net, "global_pool", "") == "token" and getattr(net, "attn_pool", None) is None
+
+
+def class_token_block(vit: nn.Module, tokens: Tensor) -> Tensor:
+    """Run the last block for the class token alone, to which all tokens are keys and values.
+
+    The other tokens would be dropped behind it, so that five sixths of the block's work are for nothing.
+
+    Args:
+        vit: a network that `pools_class_token` is true of.
+        tokens: ``(b, t, f)``.
+
+    Returns:
+        ``(b, 1, f)``, the first token that the block gives, up to rounding.
+    """
+    net: Any = vit
+    block: Any = net.blocks[-1]
+    attn = block.attn
+    normed = block.norm1(tokens)
+    own = normed[:, :1]
+    keys, values = _projected(attn, normed, 1, 2)
+    attended = attend(attn, own, queries_of(attn, own), attn.k_norm(keys), values)
+    out = tokens[:, :1] + block.drop_path1(block.ls1(attended))
+    final: Tensor = out + block.drop_path2(block.ls2(block.mlp(block.norm2(out))))
+    return final
 
 
 def class_attention(queries: Tensor, keys: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from labelkit.algorithms.clustering import kmeans, semi_supervised_kmeans
 from labelkit.data.keyed_random import keyed_generator
-from labelkit.engine.method import Method, Monitor, ScoreTable, TrainState
+from labelkit.engine.method import FullPass, Method, Monitor, ScoreTable, TrainState
 from labelkit.errors import DivergenceError
 from labelkit.metrics.clustering import cluster_accuracy
 from labelkit.percent import percent
@@ -73,7 +73,9 @@ class ClusteringMonitor(_CategoryMonitor):
 
     def __call__(self, method: Method[Any], state: TrainState) -> Mapping[str, float]:
         """Cluster all images on the main process, score the unlabeled ones whose truth is known."""
-        features = torch.nn.functional.normalize(state.embed(method.network.embed, self._rows), dim=1).numpy()
+        features = torch.nn.functional.normalize(
+            state.embed(method.network.embed, self._rows, FullPass(by_network=True)), dim=1
+        ).numpy()
         labeled = self._labels >= 0
         found = torch.zeros(int((~labeled).sum()), dtype=torch.int64)
         if state.is_main:  # all at once would share out the processor among as many equal runs
@@ -155,7 +157,7 @@ class DiscoveryMonitor(_CategoryMonitor):
             unit = torch.nn.functional.normalize(features.float(), dim=-1)
             return torch.cat([logits.float(), unit], dim=1)
 
-        table = state.embed(network, self._rows)
+        table = state.embed(network, self._rows, FullPass(by_network=True))
         logits, unit = table[:, : method.network.num_outputs], table[:, method.network.num_outputs :]
         pseudo_labels = logits.argmax(dim=1).numpy()
         shares = np.bincount(pseudo_labels, minlength=method.network.num_outputs) / max(1, len(pseudo_labels))

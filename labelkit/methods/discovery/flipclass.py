@@ -41,6 +41,7 @@ from labelkit.methods.discovery.recipe import (
     unused_classes,
 )
 from labelkit.models.discovery_network import DiscoveryNetwork
+from labelkit.models.frozen_part import FrozenPart
 from labelkit.models.paired_attention import KeyUpdate
 
 
@@ -167,6 +168,22 @@ class FlipClass(Method[FlipClassConfig]):
             loss, kept = self.confident(student, teacher, self._teacher_temperature)
             return loss, {"kept": kept}
         return None, {}
+
+    def reuse_frozen(self) -> FrozenPart:
+        """The teacher's blocks before the first whose keys move, and the student's before the first that is trained."""
+        if self.config.log_energy == "all":
+            problem = "energies of all blocks need all tokens, and frozen blocks keep few"
+            raise ConfigError("--log-energy all", problem, "Use --log-energy aligned, or leave out --reuse-frozen.")
+        if self.config.align_mode == "sda":
+            problem = "sda's views grow stronger from epoch to epoch, so that none can be kept"
+            raise ConfigError("--reuse-frozen", problem, "Leave it out, or choose another --align-mode.")
+        if self.pull is not None and self.config.linear_probe:
+            problem = f"--align-mode {self.config.align_mode} looks into blocks that a linear probe freezes"
+            raise ConfigError("--reuse-frozen", problem, "Leave out one of the three.")
+        part = self.network.reuse_frozen(self.config.align_blocks if self._update is not None else ())
+        there = {*part.blocks[1], *range(part.blocks[1][-1], self.network.backbone.info.depth)}
+        self._record_blocks = tuple(block for block in self._record_blocks if block in there)
+        return part
 
     def key_update(self) -> tuple[KeyUpdate, tuple[int, ...]] | None:
         """The update of step 2, unless a rival stands in its place."""

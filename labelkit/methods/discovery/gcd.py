@@ -29,6 +29,7 @@ from labelkit.losses.contrastive import InfoNCELoss, SupConLoss
 from labelkit.methods.discovery.recipe import check_discovery_data, old_class_mask
 from labelkit.methods.rows import row_shape, row_views
 from labelkit.models.contrastive_network import ContrastiveNetwork
+from labelkit.models.frozen_part import FrozenPart
 
 
 class GCD(Method[GCDConfig]):
@@ -78,6 +79,10 @@ class GCD(Method[GCDConfig]):
         """Weight decay on everything, as in the released code."""
         trained = [parameter for parameter in self.parameters() if parameter.requires_grad]
         yield {"params": trained, "weight_decay": self.config.weight_decay}
+
+    def reuse_frozen(self) -> FrozenPart:
+        """The blocks before the first one that is trained."""
+        return self.network.reuse_frozen()
 
     def monitor(self, inputs: MonitorInputs) -> Monitor:
         """Groups of all images by k-means that keeps the labels, one for each class."""

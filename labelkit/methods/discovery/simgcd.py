@@ -34,6 +34,7 @@ from labelkit.methods.discovery.recipe import (
 )
 from labelkit.methods.rows import row_views
 from labelkit.models.discovery_network import DiscoveryNetwork
+from labelkit.models.frozen_part import FrozenPart
 
 
 class SimGCD(Method[SimGCDConfig]):
@@ -77,6 +78,10 @@ class SimGCD(Method[SimGCDConfig]):
         projections, logits = self.network.forward_pair(batch.views[0], batch.views[1])
         loss, parts = self.loss(projections, logits, batch.labels, teacher_temperature=self._teacher_temperature)
         return StepOutput(loss, parts)
+
+    def reuse_frozen(self) -> FrozenPart:
+        """The blocks before the first one that is trained."""
+        return self.network.reuse_frozen()
 
     def monitor(self, inputs: MonitorInputs) -> Monitor:
         """Old and new classes of the unlabeled images, and signs of collapse."""

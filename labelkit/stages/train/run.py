@@ -23,7 +23,7 @@ from labelkit.engine.checkpoint import load_checkpoint
 from labelkit.engine.devices import Runtime
 from labelkit.engine.inputs import HeldOut, MonitorInputs, RunInputs
 from labelkit.engine.method import Method, count_parameters, trainable_names
-from labelkit.engine.run_dir import SPLIT, SUMMARY, RunDir, check_same_options, read_split
+from labelkit.engine.run_dir import KEPT, SPLIT, SUMMARY, RunDir, check_same_options, read_split
 from labelkit.engine.saving import gpu_facts
 from labelkit.engine.trainer import FitResult, Trainer
 from labelkit.errors import CheckpointMismatch, ConfigError, DatasetError, InputError, ResourceError
@@ -34,6 +34,7 @@ from labelkit.stages.progress import current_progress
 from labelkit.stages.result import SimpleResult, Table, jsonable
 from labelkit.stages.train.initialize import describe_weights, initialize_from, without_weights
 from labelkit.stages.train.prepare import PreparedData, deciding_images, eval_images, info_record, prepare_data
+from labelkit.stages.train.reuse import keep_views, plan_reuse, stand_in
 from labelkit.store.commit import canonical_json
 
 
@@ -127,6 +128,7 @@ def _train(method_name: str, config: RunConfig, runtime: Runtime, run: RunDir) -
     if checkpoint is not None:
         trainer.restore(checkpoint)
         progress.message(f"resumed at epoch {trainer.clock.epoch}, step {trainer.clock.step}")
+    _reuse_frozen(setup, config, runtime, run, trainer)
     with progress.task("train", total=trainer.total_steps()) as task:
         task.advance(trainer.clock.step)
         trainer.report = task
@@ -137,6 +139,18 @@ def _train(method_name: str, config: RunConfig, runtime: Runtime, run: RunDir) -
             remedy = "Make room, then give the same command with --resume; earlier checkpoints are kept."
             raise ResourceError(error.where, error.problem, remedy) from error
     return _summarize(config, run, setup, trainer, fit)
+
+
+def _reuse_frozen(setup: _Setup, config: RunConfig, runtime: Runtime, run: RunDir, trainer: Trainer) -> None:
+    """With ``--reuse-frozen``: compute what the frozen part makes of views, and train on that."""
+    reuse = plan_reuse(setup.method, setup.bank, config, runtime, trainer.phases[0])
+    if reuse is None:
+        return
+
+    def begun(folder: Path) -> None:
+        run.write_json(KEPT, {"folder": f"../{folder.name}"})
+
+    trainer.train_on(keep_views(setup.method, setup.bank, config, runtime, reuse, run.path, begun))
 
 
 def _check_same_data(run: RunDir, prepared: PreparedData) -> None:
@@ -303,6 +317,9 @@ def _plan(method_name: str, config: RunConfig) -> SimpleResult:
     steps = 4
     limited = config.model_copy(update={"stop_after_steps": 1, "tensorboard": False})
     trainer = _trainer(setup, limited, runtime, None)
+    reuse = plan_reuse(setup.method, setup.bank, config, runtime, trainer.phases[0])
+    if reuse is not None:
+        trainer.train_on(stand_in(setup.method, setup.bank, config, runtime, reuse))
     trainer.fit()
     runtime.wait()
     started = time.perf_counter()
@@ -329,6 +346,9 @@ def _plan(method_name: str, config: RunConfig) -> SimpleResult:
         "memory_mib": round(memory / 2**20),
         "device": str(runtime.device),
     }
+    if reuse is not None:
+        values["kept_gib"] = round(reuse.plan.num_bytes / 2**30, 3)
+        values["kept_minutes"] = round(reuse.seconds / 60, 1)
     rows = [[key, str(value)] for key, value in values.items() if key not in ("config", "samples")]
     rows.insert(2, ["samples", setup.prepared.describe()])
     options = [[key, value_text(value, longest=None)] for key, value in config.to_yaml_dict().items()]

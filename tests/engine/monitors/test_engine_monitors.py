@@ -35,7 +35,7 @@ def _measure(
 
     network = SimpleNamespace(embed=lambda images: features, classify=classify, num_outputs=num_outputs)
 
-    def full_pass(network: Callable[[Tensor], Tensor], chosen: Any) -> Tensor:
+    def full_pass(network: Callable[[Tensor], Tensor], chosen: Any, how: Any) -> Tensor:
         return network(rows)[: len(chosen)]
 
     state = TrainState(3, step, 1, False, True, full_pass, lambda purpose: np.random.default_rng(0))
@@ -75,7 +75,7 @@ def test_without_any_truth_there_are_only_signs_of_collapse() -> None:
 def test_only_the_rows_given_are_looked_at() -> None:
     asked: list[list[int]] = []
 
-    def full_pass(network: Any, rows: Any) -> Tensor:
+    def full_pass(network: Any, rows: Any, how: Any) -> Tensor:
         asked.append(rows.tolist())
         return torch.tensor([[1.0, 0.0, 1.0], [0.0, 1.0, -1.0]])
 
@@ -173,7 +173,7 @@ def test_one_process_clusters_for_all(monkeypatch: pytest.MonkeyPatch, num_label
             sent.append(value)
             return value if is_main else value + sent[0]
 
-        state: Any = SimpleNamespace(embed=lambda network, rows: features, is_main=is_main, combine=combine)
+        state: Any = SimpleNamespace(embed=lambda network, rows, how: features, is_main=is_main, combine=combine)
         monitor = ClusteringMonitor(np.arange(32), labels, truth, np.array(OLD), num_clusters=4, seed=0)
         return monitor(SimpleNamespace(network=SimpleNamespace(embed=None)), state)  # type: ignore[arg-type] # as above
 

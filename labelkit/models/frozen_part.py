@@ -1,0 +1,134 @@
+"""The part of a ViT that training never changes: what it makes of a view can be kept in place of the view.
+
+In paired training the two views may need different tokens. Where the teacher's keys follow the student's queries in
+frozen blocks (FlipClass), the teacher's tokens before and after such a block depend on which student it meets; the
+student's tokens depend on nothing else, and are kept wherever the teacher looks at them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from labelkit.errors import ConfigError
+from labelkit.models.vit import check_vision_transformer, class_token_block, embed_tokens, pools_class_token
+from labelkit.models.weights import fingerprint
+
+
+@dataclass(frozen=True, slots=True)
+class FrozenPart:
+    """What is kept of two views of an image.
+
+    Attributes:
+        blocks: for first and second view, the blocks whose input is kept, in order; the depth of the network stands for
+            what leaves its last block.
+        pooled: no token is needed, only the pooled features: nothing but heads is trained.
+    """
+
+    blocks: tuple[tuple[int, ...], tuple[int, ...]]
+    pooled: bool = False
+
+
+def find_frozen_part(
+    vit: nn.Module, grad_from_block: int, moved_blocks: Collection[int] = (), train_stem: bool = False
+) -> FrozenPart:
+    """Find what is frozen in paired training.
+
+    Args:
+        vit: a timm ``VisionTransformer``.
+        grad_from_block: first block that is trained; its depth: none.
+        moved_blocks: blocks in which the first view's keys follow the second view's queries.
+        train_stem: what comes before the blocks is trained.
+
+    Raises:
+        ConfigError: nothing is frozen, or what is frozen changes from pass to pass (dropout, batch statistics).
+        UnsupportedBackboneError: another kind of network.
+    """
+    check_vision_transformer(vit)
+    net: Any = vit
+    depth = len(net.blocks)
+    if train_stem or grad_from_block == 0:
+        problem = "every block is trained, so that nothing can be computed once and kept"
+        raise ConfigError("--reuse-frozen", problem, "Give --grad-from-block (and --no-train-stem), or leave it out.")
+    for name, module in net.named_modules():
+        if _is_trained(name, grad_from_block):
+            continue
+        rate = getattr(module, "drop_prob", None) or (isinstance(module, nn.Dropout) and module.p) or 0.0
+        if rate > 0 or isinstance(module, nn.modules.batchnorm._BatchNorm):
+            kind = type(module).__name__
+            problem = f"{name} of the frozen part is a {kind}, which gives something else at each pass"
+            raise ConfigError("--reuse-frozen", problem, "Choose another --backbone, or leave it out.")
+    moved = tuple(sorted({block for block in moved_blocks if block < grad_from_block}))
+    if not moved and grad_from_block == depth:
+        return FrozenPart(((depth,), (depth,)), pooled=True)
+    return FrozenPart(((min((*moved, grad_from_block)),), (*moved, grad_from_block)))
+
+
+@torch.no_grad()
+def frozen_tokens(vit: nn.Module, images: Tensor, part: FrozenPart, view: int | None) -> Tensor:
+    """Return what is kept of images.
+
+    Args:
+        vit: the network.
+        images: ``(b, c, h, w)`` float, normalized.
+        part: from `find_frozen_part`.
+        view: 0 or 1; ``None``: as they are looked at outside of training, where no key moves.
+
+    Returns:
+        ``(b, k, t, f)`` tokens that enter the k blocks, ``(b, t, f)`` without a view, or ``(b, f)`` features if
+        ``part.pooled``.
+    """
+    net: Any = vit
+    if part.pooled:
+        pooled: Tensor = net.forward_head(net.forward_features(images), pre_logits=True)
+        return pooled
+    if view is None:
+        return frozen_tokens(vit, images, FrozenPart((part.blocks[1][-1:], part.blocks[1][-1:])), 0)[:, 0]
+    wanted = part.blocks[view]
+    tokens = embed_tokens(vit, images)
+    found = [tokens] if 0 in wanted else []
+    for index in range(wanted[-1]):
+        tokens = net.blocks[index](tokens)
+        if index + 1 in wanted:
+            found.append(tokens)
+    return torch.stack(found, dim=1)
+
+
+def features_of_tokens(vit: nn.Module, tokens: Tensor, part: FrozenPart) -> Tensor:
+    """Return the pooled features (b, f) of images of which `frozen_tokens` was kept without a view."""
+    net: Any = vit
+    made = tokens.float()
+    if part.pooled:
+        return made
+    depth, first = len(net.blocks), part.blocks[1][-1]
+    for index in range(first, depth):
+        early = index == depth - 1 and pools_class_token(vit)
+        made = class_token_block(vit, made) if early else net.blocks[index](made)
+    features: Tensor = net.forward_head(net.norm(made), pre_logits=True)
+    return features
+
+
+def kept_shape(vit: nn.Module, part: FrozenPart, view: int | None, image_size: int, channels: int) -> tuple[int, ...]:
+    """Return the shape of what is kept of one image, from a pass of one."""
+    device = next(vit.parameters()).device
+    blank = torch.zeros((1, channels, image_size, image_size), device=device)
+    return tuple(frozen_tokens(vit, blank, part, view).shape[1:])
+
+
+def frozen_fingerprint(vit: nn.Module, part: FrozenPart) -> str:
+    """Identify the weights that what is kept depends on; 64 hexadecimal digits."""
+    last = part.blocks[1][-1]
+    state = {name: tensor for name, tensor in vit.state_dict().items() if part.pooled or not _is_trained(name, last)}
+    return fingerprint(state)
+
+
+def _is_trained(name: str, grad_from_block: int) -> bool:
+    """Whether a module or tensor is behind what is frozen: a later block, or what follows all of them."""
+    parts = name.split(".")
+    if parts[0] == "blocks":
+        return len(parts) > 1 and int(parts[1]) >= grad_from_block
+    return parts[0] in ("norm", "fc_norm", "head", "head_drop", "attn_pool")

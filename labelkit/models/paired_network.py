@@ -1,0 +1,87 @@
+"""A backbone of which paired training trains the last blocks alone, or nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any, Unpack
+
+import torch
+from torch import Tensor
+
+from labelkit.models.frozen_part import FrozenPart, features_of_tokens, find_frozen_part
+from labelkit.models.inference import BackboneNetwork, BackboneOptions
+from labelkit.models.paired_attention import freeze_backbone, paired_forward
+
+
+class PairedNetwork(BackboneNetwork):
+    """A vision transformer, or the layers that rows of a store go through, under what a method trains on it.
+
+    Args:
+        backbone: name of a vision transformer.
+        grad_from_block: first block that is trained.
+        train_stem: train what is around the blocks too.
+        linear_probe: train nothing of it.
+        seed: of all initial values.
+        options: see `BackboneOptions`.
+    """
+
+    crops = False
+
+    def __init__(
+        self,
+        backbone: str,
+        *,
+        grad_from_block: int,
+        train_stem: bool,
+        linear_probe: bool,
+        seed: int,
+        **options: Unpack[BackboneOptions],
+    ) -> None:
+        super().__init__(backbone, seed=seed, **options)
+        self._of_rows = options.get("rows") is not None
+        if not self._of_rows:
+            freeze_backbone(self.backbone.net, grad_from_block, train_stem, linear_probe)
+        self._grad_from_block = self.backbone.info.depth if linear_probe else grad_from_block
+        self._train_stem = train_stem
+        self._kept: FrozenPart | None = None
+
+    def reuse_frozen(self, moved_blocks: Collection[int] = ()) -> FrozenPart:
+        """Let ``features_of_pair`` and ``embed`` take what is kept of views in place of images; returns what that is.
+
+        Args:
+            moved_blocks: blocks in which the first view's keys move.
+
+        Raises:
+            ConfigError: nothing is frozen, or it changes from pass to pass.
+        """
+        self._kept = find_frozen_part(self.backbone.net, self._grad_from_block, moved_blocks, self._train_stem)
+        return self._kept
+
+    def features_of_pair(self, first: Tensor, second: Tensor, **options: Any) -> Tensor:
+        """Two views (b, c, h, w) of the same images to features (2b, d), rows 0..b-1 of ``first``.
+
+        After ``reuse_frozen`` what is kept of views takes their place.
+
+        Args:
+            first: one view of each image.
+            second: the other.
+            options: others of `paired_forward`.
+        """
+        if self._of_rows:
+            features: Tensor = self.backbone(torch.cat([first, second]))
+            return features
+        return paired_forward(
+            self.backbone.net,
+            first,
+            second,
+            grad_from_block=self._grad_from_block,
+            train_stem=self._train_stem,
+            kept=self._kept,
+            **options,
+        )
+
+    def embed(self, images: Tensor) -> Tensor:
+        """Images (b, c, h, w), or after ``reuse_frozen`` also what is kept of them, to features (b, d)."""
+        if self._kept is not None and images.ndim < 4:
+            return features_of_tokens(self.backbone.net, images, self._kept)
+        return super().embed(images)

@@ -1,0 +1,238 @@
+"""Keep what the frozen part of a network makes of views, before training: once, in parts, shared by runs.
+
+Each image is decoded once; all its views go through the frozen part, and what comes out lies in a folder beside the
+run (``labelkit.store.kept_views``). A kill loses a part at most. The values depend on the part they are in and on
+nothing else, so that several processes, and a run that is resumed, make the same bytes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from labelkit.config.reuse import ReuseOptions
+from labelkit.config.train import RunConfig
+from labelkit.data.image_bank import ImageBank
+from labelkit.data.kept_bank import KeptBank, view_kinds
+from labelkit.data.planned_views import planned_views
+from labelkit.data.views.spec import Normalize, ViewSpec
+from labelkit.data.workers import BatchPlan
+from labelkit.engine.compute_device import images_at_once
+from labelkit.engine.devices import Runtime
+from labelkit.engine.method import Method, Phase
+from labelkit.errors import ConfigError
+from labelkit.models.frozen_part import FrozenPart, frozen_fingerprint, frozen_tokens, kept_shape
+from labelkit.stages.progress import current_progress
+from labelkit.store.kept_views import KeptPlan, KeptViews
+
+_WAIT_SECONDS = 0.2
+_FEW = 8
+
+
+@dataclass(frozen=True)
+class Reuse:
+    """What is to be kept for a run.
+
+    Attributes:
+        part: what of the network is frozen.
+        views: of each kind, and the view of an epoch that it is kept as; last that outside of training.
+        kinds: kind of each view of an epoch.
+        plan: of the parts.
+        seconds: estimate for all views on this machine.
+    """
+
+    part: FrozenPart
+    views: tuple[tuple[ViewSpec, int | None], ...]
+    kinds: tuple[int, ...]
+    plan: KeptPlan
+    seconds: float
+
+    def describe(self) -> str:
+        """Say how much it is."""
+        minutes = f"{self.seconds / 60:.0f} min" if self.seconds >= 90 else f"{max(1.0, self.seconds):.0f} s"
+        return (
+            f"{self.plan.counts[0]} views of {len(self.plan.rows):,} images, {_size_text(self.plan.num_bytes)}, "
+            f"about {minutes}"
+        )
+
+
+def _size_text(size: int) -> str:
+    return f"{size / 2**30:.3g} GiB" if size >= 2**30 else f"{size / 2**20:.3g} MiB"
+
+
+def plan_reuse(method: Method[Any], bank: ImageBank, config: RunConfig, runtime: Runtime, phase: Phase) -> Reuse | None:
+    """Find what is to be kept; ``None``: it was not asked for.
+
+    Raises:
+        ConfigError: nothing is frozen, or it changes from pass to pass; views change with the epoch; more than
+            ``--max-disk``.
+    """
+    if not isinstance(config, ReuseOptions) or config.reuse_frozen is None:
+        return None
+    part = method.reuse_frozen()
+    if part is None or callable(phase.views) or phase.pairing is not None or len(phase.views) != len(part.blocks):
+        raise ConfigError("--reuse-frozen", "the views of this method change with the epoch", "Leave it out.")
+    kinds = view_kinds(phase.views, part.blocks)
+    firsts = [kinds.index(kind) for kind in range(max(kinds) + 1)]
+    views = (*((phase.views[place], place) for place in firsts), (method.eval_view(), None))
+    net = _vit(method)
+    spec = method.network.input_spec
+    shapes = tuple(kept_shape(net, part, place, spec.size, spec.channels) for _, place in views)
+    recipe = {
+        "network": {**method.network.identity, "image_size": spec.size, "weights": frozen_fingerprint(net, part)},
+        "kept": [list(part.blocks[1][-1:] if place is None else part.blocks[place]) for _, place in views],
+        "pooled": part.pooled,
+        "views": [asdict(view) for view, _ in views],
+        "normalize": [list(spec.mean), list(spec.std)],
+        "listing": bank.dataset.digest(),
+        "seed": config.seed,
+        "precision": config.precision,
+        "device": runtime.device.type,
+    }
+    counts = (config.reuse_frozen,) * len(firsts) + (1,)
+    plan = KeptPlan(recipe, bank.rows, counts, shapes, config.reuse_dtype)
+    limit = config.max_disk_bytes
+    if limit is not None and plan.num_bytes > limit:
+        problem = f"{config.reuse_frozen} views of {len(bank.rows):,} images take {_size_text(plan.num_bytes)}"
+        raise ConfigError(f"--max-disk {config.max_disk}", problem, "Raise it, or lower --reuse-frozen.")
+    maker = _Maker(method, bank, config, runtime, part, views, plan)
+    return Reuse(part, views, kinds, plan, maker.seconds())
+
+
+def keep_views(
+    method: Method[Any],
+    bank: ImageBank,
+    config: RunConfig,
+    runtime: Runtime,
+    reuse: Reuse,
+    out: Path,
+    begun: Callable[[Path], None],
+) -> KeptBank:
+    """Make what is missing, and return what training draws from.
+
+    Args:
+        method: the method, with the weights it trains from.
+        bank: its images.
+        config: its options.
+        runtime: where to compute; all processes share the work.
+        reuse: from `plan_reuse`.
+        out: the run folder; what is kept lies beside it.
+        begun: gets the folder of the parts once it is there.
+
+    Raises:
+        ResourceError: no room, or a process that makes parts does not end.
+        StoreError: a value that cannot be kept.
+        DatasetError: an image that could be read before cannot be read any more.
+    """
+    progress = current_progress()
+    kept = KeptViews(out.resolve().parent, reuse.plan)
+    if runtime.is_main:
+        kept.begin()
+        begun(kept.folder)
+    runtime.barrier()
+    missing = kept.missing() if runtime.is_main else [n for n in range(reuse.plan.num_parts) if not kept.is_there(n)]
+    for warning in kept.warnings:
+        progress.warning(warning)
+    if missing and runtime.is_main:
+        progress.message(f"frozen part: keeping {reuse.describe()}, in {kept.folder}")
+    maker = _Maker(method, bank, config, runtime, reuse.part, reuse.views, reuse.plan)
+    with progress.task("frozen part", total=reuse.plan.num_parts) as task, kept.working():
+        task.advance(reuse.plan.num_parts - len(missing))
+        while missing:
+            left = []
+            for number in missing:
+                with kept.claim(number) as mine:
+                    if mine:
+                        kept.commit(number, maker.values(reuse.plan.part(number)))
+                if kept.is_there(number):
+                    task.advance()
+                else:
+                    left.append(number)
+            if left == missing:
+                time.sleep(_WAIT_SECONDS)  # another process makes them
+            missing = left
+    runtime.barrier()
+    return KeptBank(bank, reuse.plan.rows, kept.open_all(), reuse.kinds)
+
+
+def stand_in(method: Method[Any], bank: ImageBank, config: RunConfig, runtime: Runtime, reuse: Reuse) -> KeptBank:
+    """Return what would be kept of a few images in place of that of all, to time steps by; nothing is written."""
+    maker = _Maker(method, bank, config, runtime, reuse.part, reuse.views, reuse.plan)
+    few = tuple(maker.values(reuse.plan.rows[:_FEW]))
+    return KeptBank(bank, reuse.plan.rows, [few] * -(-len(reuse.plan.rows) // len(few[0])), reuse.kinds)
+
+
+@dataclass(frozen=True)
+class _Maker:
+    """Makes parts."""
+
+    method: Method[Any]
+    bank: ImageBank
+    config: RunConfig
+    runtime: Runtime
+    frozen: FrozenPart
+    views: tuple[tuple[ViewSpec, int | None], ...]
+    plan: KeptPlan
+
+    def values(self, rows: NDArray[np.int64]) -> list[NDArray[Any]]:
+        """Return the values of some images: for each kind of view, (m, v, ...)."""
+        found = list(self._values(rows))
+        return [np.concatenate([values[kind] for values in found]) for kind in range(len(self.views))]
+
+    def seconds(self) -> float:
+        """Estimate how long all views of all images take, from those of one image."""
+        rows = self.plan.rows[:1]
+        self.values(rows)  # the first pass prepares what later ones find
+        started = time.perf_counter()
+        self.values(rows)
+        self.runtime.wait()
+        return (time.perf_counter() - started) * len(self.plan.rows) / self.runtime.world_size
+
+    def _values(self, rows: NDArray[np.int64]) -> Iterator[list[NDArray[Any]]]:
+        spec = self.method.network.input_spec
+        # draw by draw, so that the first ones do not depend on how many there are
+        order = [(draw, kind) for draw in range(max(self.plan.counts)) for kind, count in enumerate(self.plan.counts)]
+        order = [(draw, kind) for draw, kind in order if draw < self.plan.counts[kind]]
+        views = tuple(self.views[kind][0] for _, kind in order)
+        at_once = max(1, images_at_once(self.runtime.device) // len(views))
+
+        def plans() -> Iterator[BatchPlan]:
+            for start in range(0, len(rows), at_once):
+                some = rows[start : start + at_once]
+                yield BatchPlan(some, some, self.config.seed, 0, views)
+
+        reader = None if self.bank.in_memory else self.bank.reader(self.config.num_workers)
+        was_training = self.method.training
+        self.method.eval()
+        for plan, made, _ in planned_views(self.bank, plans, Normalize(spec.mean, spec.std), reader):
+            yield [
+                self._kept(tuple(view for view, (_, of) in zip(made, order, strict=True) if of == kind), kind, plan)
+                for kind in range(len(self.views))
+            ]
+        self.method.train(was_training)
+
+    def _kept(self, made: tuple[Tensor, ...], kind: int, plan: BatchPlan) -> NDArray[Any]:
+        """Return what is kept of the v views (b, c, h, w) of b images: (b, v, ...)."""
+        images = torch.stack(made, dim=1).flatten(0, 1)
+        place = self.views[kind][1]
+        values = []
+        for some in torch.split(images, images_at_once(self.runtime.device)):
+            with self.runtime.autocast():
+                values.append(frozen_tokens(_vit(self.method), some, self.frozen, place).float())
+        joined = torch.cat(values)
+        found: NDArray[Any] = joined.reshape(len(plan.rows), len(made), *joined.shape[1:]).cpu().numpy()
+        return found
+
+
+def _vit(method: Method[Any]) -> nn.Module:
+    network: Any = method.network  # one with a frozen part is built on a backbone
+    net: nn.Module = network.backbone.net
+    return net

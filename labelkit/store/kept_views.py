@@ -1,0 +1,319 @@
+"""What the frozen part of a network makes of views of images, in parts, so that training need not compute it again.
+
+A folder ``kept-DIGEST``, DIGEST being the first digits of its plan's: a run folder of which no store is made, as
+described in ``labelkit.store.schema``. Each part has the values of some images, ``view0``, ``view1``, ... for each
+kind of view, (m, v, ...): m images, v views. Several processes and several runs of the same plan share it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelkit.errors import Damaged, Mismatch, StoreError
+from labelkit.store import schema
+from labelkit.store.commit import canonical_json
+from labelkit.store.digests import RESTORE
+from labelkit.store.hdf5.reading import CheckedFile
+from labelkit.store.locks import try_lock
+from labelkit.store.parts import Parts, part_name
+from labelkit.store.plans import plan_digest
+from labelkit.store.run_folder import check_space, count_workers, read_plan, size_of, translated, working
+
+KIND: Final = "kept-views"
+_DIGITS: Final = 12
+_PART_BYTES: Final = 32 << 20
+_MOST_ROWS: Final = 1 << 28
+_PART_PASSES: Final = 512
+"""Views of a part at most, so that a kill loses little of what a slow network makes."""
+
+
+@dataclass(frozen=True)
+class KeptPlan:
+    """All that decides the values, besides the images.
+
+    Attributes:
+        recipe: what made them: network, views, seed, listing, ...; JSON values.
+        rows: (n,) int64 rows of the listing that are kept, increasing.
+        counts: views of each kind for each image, v.
+        shapes: of a value of each kind of view.
+        dtype: ``float16`` or ``float32``.
+    """
+
+    recipe: Mapping[str, Any]
+    rows: NDArray[np.int64]
+    counts: tuple[int, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    dtype: str
+
+    @property
+    def image_bytes(self) -> int:
+        """Bytes of all values of an image."""
+        numbers = sum(count * int(np.prod(shape)) for count, shape in zip(self.counts, self.shapes, strict=True))
+        return numbers * np.dtype(self.dtype).itemsize
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all values."""
+        return len(self.rows) * self.image_bytes
+
+    @property
+    def part_rows(self) -> int:
+        """Images of a part."""
+        return max(1, min(_PART_BYTES // self.image_bytes, _PART_PASSES // sum(self.counts)))
+
+    @property
+    def num_parts(self) -> int:
+        """Number of parts."""
+        return -(-len(self.rows) // self.part_rows)
+
+    def part(self, number: int) -> NDArray[np.int64]:
+        """Return the rows of a part."""
+        return self.rows[number * self.part_rows : (number + 1) * self.part_rows]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what ``plan.json`` holds; rows as pieces, first and last of each."""
+        breaks = np.flatnonzero(np.diff(self.rows) != 1)
+        starts, ends = [0, *(breaks + 1).tolist()], [*breaks.tolist(), len(self.rows) - 1]
+        pieces = [[int(self.rows[start]), int(self.rows[end])] for start, end in zip(starts, ends, strict=True)]
+        plan = {
+            "format": schema.FORMAT_PLAN,
+            "format_version": schema.FORMAT_VERSION,
+            "kind": KIND,
+            "recipe": dict(self.recipe),
+            "rows": pieces,
+            "num_rows": len(self.rows),
+            "counts": list(self.counts),
+            "shapes": [list(shape) for shape in self.shapes],
+            "dtype": self.dtype,
+            "part_rows": self.part_rows,
+        }
+        loaded: dict[str, Any] = json.loads(canonical_json(plan))
+        return loaded
+
+
+class KeptViews:
+    """The parts of a plan.
+
+    Args:
+        beside: folder that the folder of the parts is made in.
+        plan: what to make.
+
+    Attributes:
+        folder: of the parts.
+        warnings: what the user should know, such as parts that were damaged and are made again.
+    """
+
+    def __init__(self, beside: Path, plan: KeptPlan) -> None:
+        self.plan = plan
+        loaded = plan.to_json()
+        self.folder = beside / f"kept-{plan_digest(loaded)[:_DIGITS]}"
+        self._parts = Parts(
+            self.folder,
+            self.folder,
+            loaded,
+            [(part,) for part in range(plan.num_parts)],
+            word="part",
+            read=self._places,
+            published=lambda: None,
+            overwrite=False,
+        )
+        self.warnings = self._parts.warnings
+
+    def begin(self) -> None:
+        """Make the folder, or continue one.
+
+        Raises:
+            ResourceError: no permission, or not enough free space.
+            BusyError: another process makes the folder and does not end.
+        """
+        size = int(1.02 * self.plan.num_bytes)
+        what = f"{sum(self.plan.counts)} views of {len(self.plan.rows):,} images"
+        self._parts.begin(lambda: False, lambda: check_space(self.folder, size, self.folder, what))
+
+    def missing(self) -> list[int]:
+        """Return the numbers of the parts that are still to be made; a damaged one is renamed and said.
+
+        Raises:
+            ResourceError: a part cannot be read or renamed.
+        """
+        return [number for number in range(self.plan.num_parts) if not self._parts.is_done(number)]
+
+    def is_there(self, number: int) -> bool:
+        """Whether a part has been made; it is not read."""
+        return self._parts.path(number).exists()
+
+    def working(self) -> AbstractContextManager[None]:
+        """Return what lets `labelkit status` count this process while it makes parts."""
+        return working(self.folder)
+
+    @contextlib.contextmanager
+    def claim(self, number: int) -> Iterator[bool]:
+        """Take a part for this process; gives whether it is this one that has to make it.
+
+        Raises:
+            ResourceError: the lock file cannot be made.
+        """
+        path = self._parts.path(number).with_suffix(".claim")
+        with translated(path):
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            locked = try_lock(descriptor)
+            yield locked and not self.is_there(number)
+            if locked and self.is_there(number):
+                with contextlib.suppress(OSError):
+                    path.unlink(missing_ok=True)
+        finally:
+            os.close(descriptor)
+
+    def commit(self, number: int, values: Sequence[NDArray[Any]]) -> None:
+        """Write a part: for each kind of view, (m, v, ...) numbers.
+
+        Raises:
+            StoreError: a number is not finite in the stored type.
+            ResourceError: the disk is full, ...
+            ValueError: shapes do not fit the plan.
+        """
+        datasets: dict[str, NDArray[Any]] = {}
+        for kind, given in enumerate(values):
+            shape = self._shape(number, kind)
+            if given.shape != shape:
+                raise ValueError(f"view {kind} of part {number} has shape {given.shape}, expected {shape}")
+            with np.errstate(over="ignore"):
+                stored = given.astype(self.plan.dtype)
+            if not np.isfinite(stored).all():
+                large = bool(np.isfinite(given).all())
+                problem = f"a value of the frozen part is {'too large for float16' if large else 'not finite'}"
+                remedy = "Pass --reuse-dtype float32." if large else "The weights are broken; check them."
+                raise StoreError(str(self.folder), problem, remedy)
+            datasets[_name(kind)] = stored
+        self._parts.commit(number, datasets)
+
+    def open_all(self) -> list[tuple[NDArray[Any], ...]]:
+        """Return the values of each part by kind of view, (m, v, ...), mapped from the files; each was verified.
+
+        Raises:
+            StoreError: a part is missing or damaged.
+            ResourceError: it cannot be read.
+        """
+        found: list[tuple[NDArray[Any], ...]] = []
+        for number in range(self.plan.num_parts):
+            path = self._parts.path(number)
+            if not path.exists():
+                raise StoreError(str(path), "is missing", "Give the same command again; the part will be made again.")
+            with translated(path):
+                places = self._parts.load(number)
+                shapes = [self._shape(number, kind) for kind in range(len(places))]
+                maps = [np.memmap(path, self.plan.dtype, "r", *place) for place in zip(places, shapes, strict=True)]
+                found.append(tuple(maps))
+        return found
+
+    def _shape(self, number: int, kind: int) -> tuple[int, ...]:
+        return (len(self.plan.part(number)), self.plan.counts[kind], *self.plan.shapes[kind])
+
+    def _places(self, number: int, file: CheckedFile) -> list[int]:
+        """Return where the values of each kind of view begin in the file."""
+        places = []
+        for kind in range(len(self.plan.shapes)):
+            info = file.datasets.get(_name(kind))
+            if info is None or info.shape != self._shape(number, kind) or info.offset is None:
+                raise Mismatch(file.where, "holds other values than its plan says", RESTORE)
+            places.append(info.offset)
+        return places
+
+
+@dataclass(frozen=True)
+class KeptStatus:
+    """What is there of kept views.
+
+    Attributes:
+        folder: of the parts.
+        planned_parts: parts of the plan.
+        done_parts: those that are there.
+        num_images: images of the plan.
+        num_views: views of an image.
+        num_bytes: of the parts that are there.
+        num_processes: how many make parts now.
+        faults: what is wrong with parts, if they were read.
+    """
+
+    folder: Path
+    planned_parts: int
+    done_parts: int
+    num_images: int
+    num_views: int
+    num_bytes: int
+    num_processes: int
+    faults: tuple[StoreError, ...] = ()
+
+
+def is_kept_folder(folder: Path) -> bool:
+    """Whether a folder has a plan of kept views.
+
+    Raises:
+        StoreError: it has a plan that cannot be read.
+    """
+    plan = read_plan(folder)
+    return plan is not None and plan.get("kind") == KIND
+
+
+def kept_status(folder: Path) -> KeptStatus:
+    """Look at kept views; every part that is there is verified, and nothing is changed.
+
+    Raises:
+        StoreError: there is no plan of kept views.
+        ResourceError: the system does not let us read it.
+    """
+    plan = _read(folder)
+    views = KeptViews(folder.parent, plan)
+    faults: list[StoreError] = []
+    if views.folder.name != folder.name:
+        faults.append(Mismatch(str(folder), f"its plan belongs to {views.folder.name}", RESTORE))
+    done, size = 0, 0
+    for number in range(plan.num_parts):
+        path = folder / "parts" / part_name(number)
+        if not path.exists():
+            continue
+        done += 1
+        size += size_of(path)
+        try:
+            views._parts.load(number)
+        except StoreError as error:
+            faults.append(error)
+    workers = count_workers(folder)
+    return KeptStatus(folder, plan.num_parts, done, len(plan.rows), sum(plan.counts), size, workers, tuple(faults))
+
+
+def _read(folder: Path) -> KeptPlan:
+    loaded = read_plan(folder)
+    fault = Damaged(str(folder / "plan.json"), "is not a plan of kept views", "Delete the folder; it is made again.")
+    if loaded is None or loaded.get("kind") != KIND:
+        raise fault
+    try:
+        count = sum(last + 1 - first for first, last in loaded["rows"])
+        if count != loaded["num_rows"] or count > _MOST_ROWS or any(first > last for first, last in loaded["rows"]):
+            raise fault
+        if loaded["dtype"] not in schema.DTYPES:
+            raise fault
+        rows = np.concatenate([np.arange(first, last + 1) for first, last in loaded["rows"]])
+        shapes = tuple(tuple(int(length) for length in shape) for shape in loaded["shapes"])
+        plan = KeptPlan(loaded["recipe"], rows.astype(np.int64), tuple(loaded["counts"]), shapes, loaded["dtype"])
+        same = plan.to_json() == loaded
+    except (KeyError, TypeError, ValueError, OverflowError, MemoryError):
+        raise fault from None
+    if not same:
+        raise fault
+    return plan
+
+
+def _name(kind: int) -> str:
+    return f"view{kind}"

@@ -1,0 +1,114 @@
+"""Time training steps on what the frozen part made of views, against steps that run the whole network.
+
+ViT-S of 12 blocks at 112 pixels with random weights, the last block
+trained; a step from its rows to updated weights, decoding left out. The row behind is the pass before training, counted
+in: epochs after which it has paid for itself, which must be at most V + 2.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from labelkit.config.presets import resolve
+from labelkit.data.image_bank import ImageBank
+from labelkit.data.kept_bank import KeptBank
+from labelkit.data.train_loader import TrainLoader
+from labelkit.data.views.spec import Normalize
+from labelkit.engine.devices import Runtime
+from labelkit.methods.registry import METHODS
+from labelkit.stages.train.prepare import prepare_data
+from labelkit.stages.train.reuse import plan_reuse, stand_in
+from tests.benchmarks.measure import Row, Wanted, compare
+
+SEEDS = {"seed": 0}
+VIEWS, BATCH = 8, 32
+CASES = {
+    "simgcd": ("simgcd", {}, 8.0),
+    "flipclass": ("flipclass", {}, 2.5),
+    "simgcd, heads only": ("simgcd", {"linear_probe": True}, 20.0),
+}
+
+
+def rows() -> list[Row]:
+    """Return a row for each case, and one for the pass before training."""
+    found = []
+    for name, (method, options, wanted) in CASES.items():
+        plain, reused, views = _steps(method, options)
+        found.append(
+            compare(
+                f"--reuse-frozen {VIEWS}, {name}: step / step of the whole network (ViT-S, 112 px)",
+                reused,
+                plain,
+                wanted=Wanted(">=", wanted),
+                repetitions=3,
+            )
+        )
+        # both per image: an epoch of two views saved, and what is kept of it
+        saved = (found[-1]["peer_s"] - found[-1]["ours_s"]) / BATCH
+        found.append(_break_even(name, views, saved))
+    return found
+
+
+def _break_even(name: str, seconds: float, saved: float) -> Row:
+    epochs = seconds / saved
+    return {
+        "name": f"--reuse-frozen {VIEWS}, {name}: epochs until the pass before has paid for itself",
+        "ours_s": seconds,
+        "peer_s": saved,
+        "ratio": epochs,
+        "wanted": f"<= {VIEWS + 2}",
+        "ok": 0 < epochs <= VIEWS + 2,
+    }
+
+
+def _steps(method_name: str, options: dict[str, object]) -> tuple[Callable[[], float], Callable[[], float], float]:
+    spec = METHODS[method_name]
+    overrides = {
+        "dataset": "digits", "backbone": "vit_small_patch14_reg4_dinov2", "pretrained": False, "image_size": 112,
+        "label_split": "gcd", "max_per_class": 12, "batch_size": BATCH, "reuse_frozen": VIEWS, "num_classes": 10,
+        "augmentation": "digits", "log_energy": "none", **options,
+    }  # fmt: skip
+    if method_name != "flipclass":
+        del overrides["log_energy"]
+    config = resolve(spec.config, preset="none", overrides=overrides).config
+    prepared = prepare_data(config)
+    runtime = Runtime(device="cpu", precision="float32")
+    bank = ImageBank(prepared.dataset, channels=prepared.dataset.in_channels, base_size=112)
+
+    def step_of(reuse: bool) -> tuple[Callable[[], float], float]:
+        method = spec.load()(config, prepared.info(0))
+        (phase,) = method.phases(bank.rows)
+        source, seconds = bank, 0.0
+        if reuse:
+            plan = plan_reuse(method, bank, config, runtime, phase)
+            assert plan is not None
+            seconds = plan.seconds / len(bank.rows)
+            source = stand_in(method, bank, config, runtime, plan)
+        assert isinstance(source, KeptBank) == reuse
+        norm = Normalize(method.network.input_spec.mean, method.network.input_spec.std)
+        loader = TrainLoader(
+            source, phase.views, phase.sampler, prepared.labels, batch_size=BATCH, seed=0, normalize=norm
+        )
+        optimizer = torch.optim.SGD([p for p in method.parameters() if p.requires_grad], lr=1e-4)
+        epoch = iter(range(10_000))
+        method.train()
+
+        def step() -> float:
+            begin = time.perf_counter()
+            batch = next(loader.epoch(next(epoch)))
+            loss = method.training_step(batch).loss
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            seconds = time.perf_counter() - begin
+            assert np.isfinite(loss.item())
+            return seconds
+
+        return step, seconds
+
+    plain, _ = step_of(False)
+    reused, seconds = step_of(True)
+    return plain, reused, seconds

@@ -1,0 +1,162 @@
+"""What the frozen part of a ViT is, and that training on what it made is training on the images."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from labelkit.errors import ConfigError
+from labelkit.models.frozen_part import (
+    FrozenPart,
+    features_of_tokens,
+    find_frozen_part,
+    frozen_fingerprint,
+    frozen_tokens,
+    kept_shape,
+)
+from labelkit.models.paired_attention import KeyUpdate, UnsupportedBackboneError, freeze_backbone, paired_forward
+from labelkit.models.seeding import seeded_init
+from labelkit.models.vit import class_token_block, pools_class_token
+from timm.models import VisionTransformer
+from torch import Tensor, nn
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "qk_norm": {"qk_norm": True},
+    "layer_scale": {"init_values": 0.5},
+    "registers": {"reg_tokens": 3, "no_embed_class": True},
+    "attention_norm": {"scale_attn_norm": True, "scale_mlp_norm": True},
+    "average_pooling": {"class_token": False, "global_pool": "avg"},
+    "pre_norm": {"pre_norm": True},
+    "no_qkv_bias": {"qkv_bias": False},
+}
+
+
+def tiny_vit(**options: Any) -> VisionTransformer:
+    with seeded_init(0):
+        vit = VisionTransformer(img_size=16, patch_size=8, embed_dim=24, depth=4, num_heads=3, num_classes=0, **options)
+        for name, parameter in vit.named_parameters():
+            if "qkv" in name or "token" in name:
+                nn.init.normal_(parameter, std=0.3)
+    return vit
+
+
+def images() -> tuple[Tensor, Tensor]:
+    weak, strong = torch.randn(2, 5, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+    return weak, strong
+
+
+def gradients(vit: nn.Module, features: Tensor) -> list[Tensor]:
+    trained = [parameter for parameter in vit.parameters() if parameter.requires_grad]
+    weights = torch.randn(features.shape, generator=torch.Generator().manual_seed(1))
+    return list(torch.autograd.grad((features * weights).sum(), trained))
+
+
+@pytest.mark.parametrize("space", ["key", "token", "literal"])
+@pytest.mark.parametrize(("grad_from", "moved"), [(3, ()), (3, (1,)), (3, (0, 2)), (3, (3,)), (2, (1, 3)), (1, (2,))])
+def test_kept_views_give_features_and_gradients_of_images(grad_from: int, moved: tuple[int, ...], space: Any) -> None:
+    vit = tiny_vit()
+    freeze_backbone(vit, grad_from)
+    weak, strong = images()
+    update = KeyUpdate(gamma_update=0.7, space=space)
+    options: dict[str, Any] = {"update": update, "align_blocks": moved, "grad_from_block": grad_from}
+    vit.train()
+    seen: dict[int, dict[str, Tensor]] = {}
+    expected = paired_forward(vit, weak, strong, record=seen, **options)
+
+    part = find_frozen_part(vit, grad_from, moved)
+    kept = [frozen_tokens(vit, view, part, number) for number, view in enumerate((weak, strong))]
+    logged: dict[int, dict[str, Tensor]] = {}
+    found = paired_forward(vit, kept[0], kept[1], kept=part, record=logged, **options)
+
+    assert torch.allclose(found, expected, atol=2e-5)
+    for one, other in zip(gradients(vit, found), gradients(vit, expected), strict=True):
+        assert torch.allclose(one, other, atol=2e-4)
+    assert logged.keys() == seen.keys() == set(moved)
+    for block in moved:
+        for name, value in seen[block].items():
+            assert torch.allclose(logged[block][name], value, rtol=1e-3, atol=1e-5), name
+
+
+def test_an_update_changes_what_the_teacher_gives() -> None:
+    vit = tiny_vit()
+    part = find_frozen_part(vit, 3, (1,))
+    weak, strong = (frozen_tokens(vit, view, part, number) for number, view in enumerate(images()))
+    vit.train()
+    still = paired_forward(vit, weak, strong, kept=part, grad_from_block=3)
+    moved = paired_forward(vit, weak, strong, kept=part, grad_from_block=3, update=KeyUpdate(), align_blocks=(1,))
+    assert not torch.allclose(still[:5], moved[:5], atol=1e-3)
+    assert torch.allclose(still[5:], moved[5:], atol=1e-5)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("grad_from", [2, 4])
+def test_images_outside_of_training_give_the_features_of_the_network(variant: str, grad_from: int) -> None:
+    vit = tiny_vit(**VARIANTS[variant]).eval()
+    part = find_frozen_part(vit, grad_from)
+    image = images()[0]
+    tokens = frozen_tokens(vit, image, part, None)
+    assert tokens.ndim == (2 if grad_from == 4 else 3)
+    assert tuple(tokens.shape[1:]) == kept_shape(vit, part, None, 16, 3)
+    expected = vit.forward_head(vit.forward_features(image), pre_logits=True)
+    assert torch.allclose(features_of_tokens(vit, tokens, part), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_class_token_alone_leaves_the_last_block_as_with_all_others(variant: str) -> None:
+    vit = tiny_vit(**VARIANTS[variant]).eval()
+    if not pools_class_token(vit):
+        assert variant == "average_pooling"
+        return
+    tokens = torch.randn(3, 5, 24, generator=torch.Generator().manual_seed(0))
+    assert torch.allclose(class_token_block(vit, tokens), vit.blocks[-1](tokens)[:, :1], atol=1e-5)
+
+
+def test_only_what_is_needed_is_kept() -> None:
+    vit = tiny_vit()
+    assert find_frozen_part(vit, 3) == FrozenPart(((3,), (3,)))
+    assert find_frozen_part(vit, 4) == FrozenPart(((4,), (4,)), pooled=True)
+    # the teacher goes on from the first block whose keys move; the student is looked at there
+    assert find_frozen_part(vit, 3, (2, 1)) == FrozenPart(((1,), (1, 2, 3)))
+    assert find_frozen_part(vit, 2, (1, 3)) == FrozenPart(((1,), (1, 2)))
+    part = find_frozen_part(vit, 3, (2, 1))
+    assert kept_shape(vit, part, 0, 16, 3) == (1, 5, 24)
+    assert kept_shape(vit, part, 1, 16, 3) == (3, 5, 24)
+
+
+def test_what_is_not_frozen_or_changes_from_pass_to_pass_is_refused() -> None:
+    with pytest.raises(ConfigError, match="every block is trained"):
+        find_frozen_part(tiny_vit(), 0)
+    with pytest.raises(ConfigError, match="every block is trained"):
+        find_frozen_part(tiny_vit(), 2, train_stem=True)
+    with pytest.raises(ConfigError, match=r"blocks\.0.* is a Dropout"):
+        find_frozen_part(tiny_vit(proj_drop_rate=0.1), 2)
+    with pytest.raises(ConfigError, match=r"blocks\.1.* is a DropPath"):
+        find_frozen_part(tiny_vit(drop_path_rate=0.1), 2)
+    with pytest.raises(UnsupportedBackboneError):
+        find_frozen_part(nn.Conv2d(3, 3, 1), 2)
+
+
+def test_dropout_behind_the_frozen_part_is_no_fault() -> None:
+    vit = tiny_vit()
+    vit.blocks[3].mlp.drop1 = nn.Dropout(0.5)
+    assert find_frozen_part(vit, 3).blocks == ((3,), (3,))
+
+
+def test_the_fingerprint_is_of_the_frozen_weights_alone() -> None:
+    vit = tiny_vit()
+    part = find_frozen_part(vit, 3)
+    before = frozen_fingerprint(vit, part)
+    with torch.no_grad():
+        vit.blocks[3].mlp.fc1.weight += 1
+        vit.norm.weight += 1
+    assert frozen_fingerprint(vit, part) == before
+    with torch.no_grad():
+        vit.blocks[2].mlp.fc1.weight += 1
+    assert frozen_fingerprint(vit, part) != before
+    pooled = FrozenPart(((4,), (4,)), pooled=True)
+    before = frozen_fingerprint(vit, pooled)
+    with torch.no_grad():
+        vit.norm.weight += 1
+    assert frozen_fingerprint(vit, pooled) != before

@@ -1,0 +1,148 @@
+"""What is kept of views: parts that survive damage and kills, and that several processes share."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from labelkit.errors import Damaged, StoreError
+from labelkit.store.kept_views import KeptPlan, KeptViews, is_kept_folder, kept_status
+
+ROWS = np.array([0, 1, 2, 5, 6, 9, *range(20, 200)], dtype=np.int64)
+
+
+def plan(**changes: object) -> KeptPlan:
+    options: dict[str, object] = {
+        "recipe": {"seed": 0, "views": [{"area": (0.2, 1.0)}]},
+        "rows": ROWS,
+        "counts": (4, 1),
+        "shapes": ((2, 3), (3,)),
+        "dtype": "float16",
+    }
+    return KeptPlan(**{**options, **changes})  # type: ignore[arg-type] # as annotated
+
+
+def values(made: KeptPlan, number: int) -> list[np.ndarray]:
+    rows = made.part(number).astype(np.float32)
+    first = rows[:, None, None, None] + np.arange(4, dtype=np.float32)[None, :, None, None] / 8 + np.zeros((1, 1, 2, 3))
+    return [first, rows[:, None, None] + np.zeros((1, 1, 3)) + 0.5]
+
+
+def fill(kept: KeptViews) -> None:
+    for number in kept.missing():
+        with kept.claim(number) as mine:
+            assert mine
+            kept.commit(number, values(kept.plan, number))
+
+
+def test_what_is_written_comes_back(tmp_path: Path) -> None:
+    made = plan()
+    # 5 views of an image: at most 512 passes of the network are lost by a kill
+    assert (made.part_rows, made.num_parts) == (102, 2)
+    assert made.image_bytes == (4 * 6 + 3) * 2
+    kept = KeptViews(tmp_path, made)
+    kept.begin()
+    assert kept.missing() == [0, 1]
+    fill(kept)
+    assert kept.missing() == []
+    parts = kept.open_all()
+    assert [tuple(one.shape) for one in parts[0]] == [(102, 4, 2, 3), (102, 1, 3)]
+    assert [len(part[0]) for part in parts] == [102, 84]
+    for number, part in enumerate(parts):
+        for found, expected in zip(part, values(made, number), strict=True):
+            assert np.array_equal(found, expected.astype(np.float16))
+
+
+def test_equal_plans_share_a_folder_and_others_do_not(tmp_path: Path) -> None:
+    folder = KeptViews(tmp_path, plan()).folder
+    assert KeptViews(tmp_path, plan()).folder == folder
+    for changes in ({"counts": (5, 1)}, {"dtype": "float32"}, {"rows": ROWS[:-1]}, {"recipe": {"seed": 1}}):
+        assert KeptViews(tmp_path, plan(**changes)).folder != folder
+
+
+def test_a_damaged_part_is_put_aside_and_made_again(tmp_path: Path) -> None:
+    kept = KeptViews(tmp_path, plan())
+    kept.begin()
+    fill(kept)
+    path = kept.folder / "parts" / "000001.h5"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:3000] + bytes([whole[3000] ^ 1]) + whole[3001:])
+
+    assert len(kept_status(kept.folder).faults) == 1
+    again = KeptViews(tmp_path, plan())
+    again.begin()
+    assert again.missing() == [1]
+    assert "digest differs" in again.warnings[0]
+    with pytest.raises(StoreError, match="000001"):
+        KeptViews(tmp_path, plan()).open_all()
+    fill(again)
+    assert path.read_bytes() == whole
+    assert kept_status(kept.folder).faults == ()
+
+
+def test_a_part_is_made_by_one_process_at_a_time(tmp_path: Path) -> None:
+    first, second = KeptViews(tmp_path, plan()), KeptViews(tmp_path, plan())
+    first.begin()
+    second.begin()
+    with first.claim(0) as mine:
+        assert mine
+        with second.claim(0) as also:
+            assert not also
+        with second.claim(1) as other:
+            assert other
+        first.commit(0, values(first.plan, 0))
+    with second.claim(0) as late:
+        assert not late
+    assert second.missing() == [1]
+    assert [path.name for path in first.folder.glob("parts/*.claim")] == ["000001.claim"]
+
+
+def test_values_that_cannot_be_kept_are_refused(tmp_path: Path) -> None:
+    kept = KeptViews(tmp_path, plan())
+    kept.begin()
+    large = values(kept.plan, 0)
+    large[0][3, 1] = 1e6
+    with pytest.raises(StoreError, match=r"too large for float16.*--reuse-dtype float32"):
+        kept.commit(0, large)
+    large[0][3, 1] = np.nan
+    with pytest.raises(StoreError, match="not finite"):
+        kept.commit(0, large)
+    with pytest.raises(ValueError, match="shape"):
+        kept.commit(0, values(kept.plan, 1))
+    assert not kept.is_there(0)
+
+
+def test_status_says_what_is_there(tmp_path: Path) -> None:
+    kept = KeptViews(tmp_path, plan())
+    kept.begin()
+    kept.commit(1, values(kept.plan, 1))
+    with kept.working():
+        status = kept_status(kept.folder)
+    assert (status.done_parts, status.planned_parts, status.num_images, status.num_views) == (1, 2, len(ROWS), 5)
+    assert (status.num_processes, status.faults) == (1, ())
+    assert status.num_bytes == (kept.folder / "parts" / "000001.h5").stat().st_size
+    assert is_kept_folder(kept.folder)
+    assert not is_kept_folder(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"rows": [[0, 10**15]], "num_rows": 10**15 + 1},
+        {"rows": "all"},
+        {"counts": [0]},
+        {"shapes": [[2, 3]]},
+        {"dtype": "object"},
+        {"part_rows": 3},
+        {"num_rows": 5},
+    ],
+)
+def test_a_plan_that_was_changed_is_refused(tmp_path: Path, change: dict[str, object]) -> None:
+    kept = KeptViews(tmp_path, plan())
+    kept.begin()
+    path = kept.folder / "plan.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    with pytest.raises(Damaged, match="not a plan of kept views"):
+        kept_status(kept.folder)
