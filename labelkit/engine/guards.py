@@ -250,7 +250,12 @@ class Guard:
         if look.predicted_classes == 1:
             problem = "one class is predicted for all of a few images"
             signs.append(
-                Sign("predictions", problem, "Raise --entropy-weight, lower --lr, or train longer.", ends=False)
+                Sign(
+                    "predictions",
+                    problem,
+                    "Pass --clip-grad-norm 1, raise --entropy-weight or lower --lr.",
+                    ends=False,
+                )
             )
         if look.largest_cluster is not None and look.largest_cluster > ONE_CLUSTER:
             problem = f"one cluster has {percent(look.largest_cluster)} % of the images"

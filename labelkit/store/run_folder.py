@@ -148,8 +148,9 @@ def working(folder: Path) -> Iterator[None]:
     path = folder / f"worker-{os.getpid()}-{secrets.token_hex(4)}.lock"
     with translated(folder):
         for left in folder.glob("worker-*.lock"):
-            if not is_locked(left) and time.time() - left.stat().st_mtime > _WORKER_SECONDS:
-                left.unlink(missing_ok=True)  # of a process that was killed
+            with contextlib.suppress(OSError):  # its process ended just now
+                if not is_locked(left) and time.time() - left.stat().st_mtime > _WORKER_SECONDS:
+                    left.unlink(missing_ok=True)  # of a process that was killed
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
     try:
         try_lock(descriptor)

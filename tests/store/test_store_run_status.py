@@ -169,3 +169,15 @@ def test_processes_that_make_parts_are_counted_while_they_live(tmp_path: Path) -
     os.utime(folder / "worker-1-ab.lock", (0, 0))
     with working(folder):
         assert [path.name for path in folder.glob("worker-1-*")] == []
+
+
+def test_a_process_that_ends_while_another_looks_is_no_fault(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "worker-1-ab.lock").touch()
+
+    def gone(path: Path) -> bool:
+        path.unlink()
+        raise FileNotFoundError(path)
+
+    monkeypatch.setattr("labelkit.store.run_folder.is_locked", gone)
+    with working(tmp_path):
+        assert len(list(tmp_path.glob("worker-*.lock"))) == 1

@@ -184,7 +184,7 @@ class DiscoveryMonitor(_CategoryMonitor):
                 f"epoch {state.epoch}",
                 f"training collapsed: {int(metrics['used_clusters'])} cluster in use and feature concentration "
                 f"{metrics['feature_concentration']:.6f} in {self._collapsed_for} evaluations in a row",
-                "Raise --entropy-weight or lower --lr; the last checkpoint is kept.",
+                "Pass --clip-grad-norm 1, lower --lr or raise --entropy-weight; the last checkpoint is kept.",
             )
 
     def extra_state(self) -> dict[str, Any]:

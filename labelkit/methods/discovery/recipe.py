@@ -132,6 +132,6 @@ def unused_classes(metrics: Mapping[str, float], num_classes: int) -> list[str]:
     if 2 * used >= num_classes:
         return []
     return [
-        f"only {int(used)} of {num_classes} classes are in use on the unlabeled images; raise --entropy-weight, or "
-        "check --num-classes"
+        f"only {int(used)} of {num_classes} classes are in use on the unlabeled images; from pretrained weights pass "
+        "--clip-grad-norm 1 or a lower --lr, else raise --entropy-weight; or check --num-classes"
     ]

@@ -20,16 +20,18 @@ from torch import Tensor, nn
 
 from labelkit.config.reuse import ReuseOptions
 from labelkit.config.train import RunConfig
+from labelkit.data.eval_loader import EvalLoader
 from labelkit.data.image_bank import ImageBank
 from labelkit.data.kept_bank import KeptBank, view_kinds
 from labelkit.data.planned_views import planned_views
 from labelkit.data.views.spec import Normalize, ViewSpec
 from labelkit.data.workers import BatchPlan
-from labelkit.engine.compute_device import images_at_once
+from labelkit.engine.compute_device import has_native_bf16, images_at_once
 from labelkit.engine.devices import Runtime
 from labelkit.engine.method import Method, Phase
 from labelkit.errors import ConfigError
 from labelkit.models.frozen_part import FrozenPart, frozen_fingerprint, frozen_tokens, kept_shape
+from labelkit.stages.embed.computing import LEAST_COSINE, LEAST_NEIGHBORS, TRIED, agreement
 from labelkit.stages.progress import current_progress
 from labelkit.store.kept_views import KeptPlan, KeptViews
 
@@ -46,6 +48,7 @@ class Reuse:
         views: of each kind, and the view of an epoch that it is kept as; last that outside of training.
         kinds: kind of each view of an epoch.
         plan: of the parts.
+        bf16: the frozen part computes in bf16 whatever training does.
         seconds: estimate for all views on this machine.
     """
 
@@ -53,6 +56,7 @@ class Reuse:
     views: tuple[tuple[ViewSpec, int | None], ...]
     kinds: tuple[int, ...]
     plan: KeptPlan
+    bf16: bool
     seconds: float
 
     def describe(self) -> str:
@@ -60,7 +64,7 @@ class Reuse:
         minutes = f"{self.seconds / 60:.0f} min" if self.seconds >= 90 else f"{max(1.0, self.seconds):.0f} s"
         return (
             f"{self.plan.counts[0]} views of {len(self.plan.rows):,} images, {_size_text(self.plan.num_bytes)}, "
-            f"about {minutes}"
+            f"about {minutes}{', computed in bf16' if self.bf16 else ''}"
         )
 
 
@@ -86,6 +90,7 @@ def plan_reuse(method: Method[Any], bank: ImageBank, config: RunConfig, runtime:
     net = _vit(method)
     spec = method.network.input_spec
     shapes = tuple(kept_shape(net, part, place, spec.size, spec.channels) for _, place in views)
+    bf16 = _agrees_in_bf16(method, bank, config, runtime, part)
     recipe = {
         "network": {**method.network.identity, "image_size": spec.size, "weights": frozen_fingerprint(net, part)},
         "kept": [list(part.blocks[1][-1:] if place is None else part.blocks[place]) for _, place in views],
@@ -94,7 +99,7 @@ def plan_reuse(method: Method[Any], bank: ImageBank, config: RunConfig, runtime:
         "normalize": [list(spec.mean), list(spec.std)],
         "listing": bank.dataset.digest(),
         "seed": config.seed,
-        "precision": config.precision,
+        "precision": "bf16" if bf16 else config.precision,
         "device": runtime.device.type,
     }
     counts = (config.reuse_frozen,) * len(firsts) + (1,)
@@ -103,8 +108,35 @@ def plan_reuse(method: Method[Any], bank: ImageBank, config: RunConfig, runtime:
     if limit is not None and plan.num_bytes > limit:
         problem = f"{config.reuse_frozen} views of {len(bank.rows):,} images take {_size_text(plan.num_bytes)}"
         raise ConfigError(f"--max-disk {config.max_disk}", problem, "Raise it, or lower --reuse-frozen.")
-    maker = _Maker(method, bank, config, runtime, part, views, plan)
-    return Reuse(part, views, kinds, plan, maker.seconds())
+    maker = _Maker(method, bank, config, runtime, part, views, plan, bf16)
+    return Reuse(part, views, kinds, plan, bf16, maker.seconds())
+
+
+def _agrees_in_bf16(
+    method: Method[Any], bank: ImageBank, config: RunConfig, runtime: Runtime, part: FrozenPart
+) -> bool:
+    """Whether the frozen part may compute in bf16: it was not asked to be exact, and what is kept of images agrees.
+
+    What is trained has no say: a run that is resumed must find the same.
+    """
+    exact = not isinstance(config, ReuseOptions) or config.reuse_dtype == "float32"
+    if exact or config.precision != "float32" or runtime.device.type != "cpu" or not has_native_bf16():
+        return False
+    spec, net = method.network.input_spec, _vit(method)
+    rows = bank.rows[np.arange(min(TRIED, len(bank.rows))) * len(bank.rows) // min(TRIED, len(bank.rows))]
+    norm = Normalize(spec.mean, spec.std)
+    was_training = method.training
+    method.eval()
+    features: tuple[list[Tensor], list[Tensor]] = ([], [])
+    with torch.inference_mode():
+        for batch in EvalLoader(bank, method.eval_view(), rows=rows, batch_size=16, normalize=norm):
+            for half, found in zip((False, True), features, strict=True):
+                with torch.autocast("cpu", torch.bfloat16, enabled=half):
+                    tokens = frozen_tokens(net, batch.images, part, None)
+                found.append(tokens.float().flatten(1))
+    method.train(was_training)
+    found_alike = agreement(torch.cat(features[0]), torch.cat(features[1]))
+    return found_alike["cosine"] > LEAST_COSINE and found_alike["neighbors"] >= LEAST_NEIGHBORS
 
 
 def keep_views(
@@ -143,7 +175,7 @@ def keep_views(
         progress.warning(warning)
     if missing and runtime.is_main:
         progress.message(f"frozen part: keeping {reuse.describe()}, in {kept.folder}")
-    maker = _Maker(method, bank, config, runtime, reuse.part, reuse.views, reuse.plan)
+    maker = _Maker(method, bank, config, runtime, reuse.part, reuse.views, reuse.plan, reuse.bf16)
     with progress.task("frozen part", total=reuse.plan.num_parts) as task, kept.working():
         task.advance(reuse.plan.num_parts - len(missing))
         while missing:
@@ -165,7 +197,7 @@ def keep_views(
 
 def stand_in(method: Method[Any], bank: ImageBank, config: RunConfig, runtime: Runtime, reuse: Reuse) -> KeptBank:
     """Return what would be kept of a few images in place of that of all, to time steps by; nothing is written."""
-    maker = _Maker(method, bank, config, runtime, reuse.part, reuse.views, reuse.plan)
+    maker = _Maker(method, bank, config, runtime, reuse.part, reuse.views, reuse.plan, reuse.bf16)
     few = tuple(maker.values(reuse.plan.rows[:_FEW]))
     return KeptBank(bank, reuse.plan.rows, [few] * -(-len(reuse.plan.rows) // len(few[0])), reuse.kinds)
 
@@ -181,6 +213,7 @@ class _Maker:
     frozen: FrozenPart
     views: tuple[tuple[ViewSpec, int | None], ...]
     plan: KeptPlan
+    bf16: bool
 
     def values(self, rows: NDArray[np.int64]) -> list[NDArray[Any]]:
         """Return the values of some images: for each kind of view, (m, v, ...)."""
@@ -225,7 +258,8 @@ class _Maker:
         place = self.views[kind][1]
         values = []
         for some in torch.split(images, images_at_once(self.runtime.device)):
-            with self.runtime.autocast():
+            half = torch.autocast("cpu", torch.bfloat16) if self.bf16 else self.runtime.autocast()
+            with half:
                 values.append(frozen_tokens(_vit(self.method), some, self.frozen, place).float())
         joined = torch.cat(values)
         found: NDArray[Any] = joined.reshape(len(plan.rows), len(made), *joined.shape[1:]).cpu().numpy()
