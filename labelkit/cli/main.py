@@ -177,7 +177,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run_app(build: Callable[[], typer.Typer], arguments: Sequence[str]) -> int:
     """Build an app, run it, and turn whatever happens into an exit code."""
-    with use_output(Output()) as output, signals_interrupt():
+    with use_output(Output()) as output, signals_interrupt() as seen:
         try:
             try:
                 build()(args=list(arguments), prog_name=PROGRAM)
@@ -192,9 +192,13 @@ def run_app(build: Callable[[], typer.Typer], arguments: Sequence[str]) -> int:
         except BrokenPipeError:
             _after_interrupt(Interrupted(BROKEN_PIPE_SIGNAL))
             return 128 + BROKEN_PIPE_SIGNAL
-        except LabelkitError as error:
-            return _fail(error, output)
         except Exception as error:
+            if seen:  # a library wrapped what the signal raised, or failed because of it
+                signalled = Interrupted(seen[0])
+                _after_interrupt(signalled)
+                return signalled.exit_code
+            if isinstance(error, LabelkitError):
+                return _fail(error, output)
             known = _as_resource_error(error)
             if known is not None:
                 return _fail(known, output)

@@ -87,12 +87,15 @@ def end(code: int) -> NoReturn:
 
 
 @contextmanager
-def signals_interrupt() -> Iterator[None]:
+def signals_interrupt() -> Iterator[list[int]]:
     """Let SIGINT, SIGTERM and SIGHUP raise :class:`Interrupted`; a process that does not end soon is ended.
 
     A second signal ends the process at once. Whoever has taken a signal over, as training does to write a checkpoint,
     is given its time by the first one, and this is said. While a module is imported, nothing is raised: libraries run
     Python inside C++ then, where an exception aborts the process or is lost. It is raised as soon as the import ends.
+
+    Yields:
+        The signal that was raised, if one was: what fails then fails because of it, whatever a library made of that.
     """
     process = os.getpid()
     seen: list[int] = []
@@ -120,7 +123,7 @@ def signals_interrupt() -> Iterator[None]:
     # `nohup` ignores SIGHUP, and so do we then
     wanted = [n for n in ENDING if n == signal.SIGINT or signal.getsignal(n) is not signal.SIG_IGN]
     if threading.current_thread() is not threading.main_thread():  # signals are somebody else's
-        yield
+        yield seen
         return
     before = {signum: signal.getsignal(signum) for signum in wanted}
     # on Windows no pipe can be waited for: Ctrl-C is answered between two lines of Python
@@ -128,7 +131,7 @@ def signals_interrupt() -> Iterator[None]:
         try:
             for signum in wanted:
                 signal.signal(signum, interrupt)
-            yield
+            yield seen
         finally:
             late.clear()
             for signum, handler in before.items():

@@ -383,6 +383,24 @@ def test_signals_interrupt_with_their_code(
     assert capsys.readouterr().err == f"error: stopped by {signum.name}\n"
 
 
+@pytest.mark.parametrize("wrapped", [ValueError("from Rust"), StoreError("a.h5", "cannot be read")])
+def test_a_signal_that_a_library_made_another_error_of_is_still_a_signal(
+    capsys: pytest.CaptureFixture[str], wrapped: Exception
+) -> None:
+    @stage_command(SieveConfig)
+    def sieve(config: SieveConfig) -> None:
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        except Interrupted:
+            raise wrapped from None
+
+    app = new_group()
+    app.command("sieve")(sieve)
+    app.command("other")(sieve)
+    assert run_app(lambda: app, ["sieve", "--index", "a.h5"]) == 143
+    assert capsys.readouterr().err == "error: stopped by SIGTERM\n"
+
+
 def test_a_reader_that_went_away_is_no_news(capsys: pytest.CaptureFixture[str]) -> None:
     assert raising(Interrupted(signal.SIGPIPE)) == 141
     assert capsys.readouterr().err == ""

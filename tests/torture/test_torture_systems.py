@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -333,11 +334,12 @@ def test_a_hostile_pack_is_refused_or_read_as_what_it_says(
 
 
 GROUPS = {
-    "embed": "embed --dataset photos --backbone vit_small_patch16_224 --random-weights --num-workers 2 --out g.h5",
+    "embed": "embed --dataset photos --backbone vit_small_patch16_224 --random-weights --num-workers 2 --out g.h5 "
+    "--overwrite",
     "train": "train simgcd --dataset photos --label-split gcd --backbone vit_small_patch16_224 --no-pretrained "
-    "--epochs 9 --batch-size 8 --num-workers 2 --out g",
-    "compare": "compare --dataset digits --methods simgcd --budget 60s --max-per-class 10",
-    "start": "start photos --backbone vit_small_patch16_224 --random-weights --out gs",
+    "--epochs 9 --batch-size 8 --num-workers 2 --out g --overwrite",
+    "compare": "compare --dataset digits --methods simgcd --budget 60s --max-per-class 10 --overwrite",
+    "start": "start photos --out gs",
 }
 
 
@@ -347,7 +349,8 @@ GROUPS = {
 def test_ctrl_c_in_a_terminal_reaches_all_processes_and_leaves_none(tmp_path: Path, tally: Tally, name: str) -> None:
     folder = prepare(tmp_path / "here")
     for after in (0.5, 3.0, 6.0, 9.0, 15.0):
-        command = [sys.executable, "-m", "labelkit", *GROUPS[name].split(), "--overwrite"]
+        command = [sys.executable, "-m", "labelkit", *GROUPS[name].split()]
+        shutil.rmtree(folder / "gs", ignore_errors=True)  # start would go on
         with tally.attempt(f"{name} after {after} s"), (tmp_path / "err").open("wb") as err:
             process = subprocess.Popen(
                 command, cwd=folder, stdout=subprocess.DEVNULL, stderr=err, start_new_session=True
