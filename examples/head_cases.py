@@ -175,7 +175,8 @@ def main() -> None:
                 shown = [f"{key} {value if 'seconds' in key else 100 * value:.1f}" for key, value in means.items()]
                 print(f"{per_class} labels in {share:.0%} of the classes: {', '.join(shown)}", flush=True)
                 if asked.out is not None:
-                    record = {"command": "python " + " ".join(sys.argv), "rows": cases}
+                    words = [Path(word).name if Path(word).is_absolute() else word for word in sys.argv]
+                    record = {"command": "python " + " ".join(words), "rows": cases}
                     asked.out.write_text(json.dumps(record, indent=1) + "\n")
 
 

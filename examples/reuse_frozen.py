@@ -69,7 +69,7 @@ def _trained(options: argparse.Namespace, method: str, views: int, seed: int) ->
     kept = sum(path.stat().st_size for path in out.parent.glob("kept-*/parts/*.h5"))
     return {
         "seed": seed,
-        **{part: summary["metrics"][part] for part in PARTS},
+        **{part: round(100 * summary["metrics"][f"{part}_accuracy"], 2) for part in PARTS},
         "epoch_seconds": round(statistics.median(epoch["seconds"] for epoch in epochs), 3),
         "training_seconds": summary["seconds"],
         "whole_seconds": round(whole, 1),

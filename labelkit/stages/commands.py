@@ -109,13 +109,13 @@ def _load(package: str, target: str) -> Any:
 
 
 def _train_commands() -> dict[str, Command]:
-    from labelkit.methods.registry import METHODS  # all config classes load here
+    from labelkit.methods.registry import METHODS
 
     return {
         name: Command(
             spec.summary,
             f"labelkit train {name} --dataset digits --out runs/{name}-digits",
-            f"{spec.config.__module__.removeprefix('labelkit.config.')}:{spec.config.__name__}",
+            spec.options,
             "train.run:train_method",
         )
         for name, spec in METHODS.items()
