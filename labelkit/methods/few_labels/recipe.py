@@ -42,7 +42,9 @@ def check_few_labels(config: FewLabelTrainConfig, data: DataInfo, *, allow_missi
     """
     if not (data.labels >= 0).any():
         raise DatasetError(
-            config.dataset, "no image has a label that training may use", "Use a set with labels, or --num-labels."
+            config.dataset,
+            "no image has a label that training may use",
+            "Give some with --labels FILE, or use a set that has them.",
         )
     num_classes = config.num_classes or data.num_known_classes or data.num_old_classes
     if num_classes < 2:

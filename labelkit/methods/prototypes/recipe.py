@@ -34,7 +34,7 @@ def check_supervised_data(config: SupervisedTrainConfig, data: DataInfo) -> int:
         raise DatasetError(
             config.dataset,
             "no image has a label that training may use",
-            "Use a set with labels, or --label-split given.",
+            "Give some with --labels FILE, or use a set that has them.",
         )
     num_classes = config.num_classes or data.num_known_classes or data.num_old_classes
     if num_classes < 2:
