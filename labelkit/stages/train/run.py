@@ -6,7 +6,7 @@ import json
 import platform
 import sys
 import time
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ from labelkit.models.weights import fingerprint
 from labelkit.reading import read_object
 from labelkit.stages.progress import current_progress
 from labelkit.stages.result import SimpleResult, Table, jsonable
+from labelkit.stages.train.frozen_score import frozen_score
 from labelkit.stages.train.initialize import describe_weights, initialize_from, without_weights
 from labelkit.stages.train.prepare import PreparedData, deciding_images, eval_images, info_record, prepare_data
 from labelkit.stages.train.reuse import keep_views, plan_reuse, stand_in
@@ -317,6 +318,7 @@ def _plan(method_name: str, config: RunConfig) -> SimpleResult:
     steps = 4
     limited = config.model_copy(update={"stop_after_steps": 1, "tensorboard": False})
     trainer = _trainer(setup, limited, runtime, None)
+    score = frozen_score(trainer, setup.method, setup.prepared.labels, config.seed)
     reuse = plan_reuse(setup.method, setup.bank, config, runtime, trainer.phases[0])
     if reuse is not None:
         trainer.train_on(stand_in(setup.method, setup.bank, config, runtime, reuse))
@@ -346,11 +348,15 @@ def _plan(method_name: str, config: RunConfig) -> SimpleResult:
         "memory_mib": round(memory / 2**20),
         "device": str(runtime.device),
     }
+    if score is not None:
+        values["before_training"] = asdict(score)
     if reuse is not None:
         values["kept_gib"] = round(reuse.plan.num_bytes / 2**30, 3)
         values["kept_minutes"] = round(reuse.seconds / 60, 1)
-    rows = [[key, str(value)] for key, value in values.items() if key not in ("config", "samples")]
+    rows = [[key, str(value)] for key, value in values.items() if key not in ("config", "samples", "before_training")]
     rows.insert(2, ["samples", setup.prepared.describe()])
+    if score is not None:
+        rows.append(["before_training", score.describe()])
     options = [[key, value_text(value, longest=None)] for key, value in config.to_yaml_dict().items()]
     shown = (
         Table("configuration", ["option", "value"], options),
