@@ -129,16 +129,16 @@ def _train(method_name: str, config: RunConfig, runtime: Runtime, run: RunDir) -
     if checkpoint is not None:
         trainer.restore(checkpoint)
         progress.message(f"resumed at epoch {trainer.clock.epoch}, step {trainer.clock.step}")
-    _reuse_frozen(setup, config, runtime, run, trainer)
-    with progress.task("train", total=trainer.total_steps()) as task:
-        task.advance(trainer.clock.step)
-        trainer.report = task
-        try:
+    try:
+        _reuse_frozen(setup, config, runtime, run, trainer)
+        with progress.task("train", total=trainer.total_steps()) as task:
+            task.advance(trainer.clock.step)
+            trainer.report = task
             fit = trainer.fit()
-        except ResourceError as error:
-            # the same command again would only say that the folder exists
-            remedy = "Make room, then give the same command with --resume; earlier checkpoints are kept."
-            raise ResourceError(error.where, error.problem, remedy) from error
+    except ResourceError as error:
+        # the same command again would only say that the folder exists
+        remedy = "Make room, then give the same command with --resume; earlier checkpoints are kept."
+        raise ResourceError(error.where, error.problem, remedy) from error
     return _summarize(config, run, setup, trainer, fit)
 
 

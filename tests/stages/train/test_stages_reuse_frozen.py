@@ -253,6 +253,24 @@ def test_two_runs_at_once_share_the_work(tmp_path: Path, photos: Path) -> None:
 # ---------------------------------------------------------------------- bad input
 
 
+def test_a_disk_that_fills_while_views_are_kept_says_how_to_go_on(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, photos: Path
+) -> None:
+    from labelkit.errors import ResourceError
+    from labelkit.store.kept_views import KeptViews
+
+    def full(views: KeptViews, number: int, values: object) -> None:
+        raise ResourceError(str(views.folder), "the disk is full", "Run the same command again.")
+
+    options = ("--epochs", 1, "--reuse-frozen", 2)
+    with monkeypatch.context() as patched:
+        patched.setattr(KeptViews, "commit", full)
+        answer = train(photos, "simgcd", tmp_path / "run", *options)
+    assert answer.code == 5
+    assert "the disk is full. Make room, then give the same command with --resume" in answer.err
+    assert train(photos, "simgcd", tmp_path / "run", *options, "--resume").code == 0
+
+
 @pytest.mark.parametrize(
     ("method", "words", "code", "problem"),
     [
