@@ -248,6 +248,19 @@ def _heads(record: Record) -> str:
     return table(["Labels", *headings], cells, right=headings)
 
 
+def _reused(record: Record) -> str:
+    """A row for each method and number of kept views: mean and spread over the seeds."""
+    headings = ["All (%)", "Old (%)", "New (%)", "an epoch (s)", "kept (MiB)"]
+    cells = []
+    for row in record["rows"]:
+        found = [[run[part] for run in row["runs"]] for part in ("all", "old", "new")]
+        scores = [f"{statistics.mean(v):.1f} ± {statistics.pstdev(v):.1f}" for v in found]
+        seconds = statistics.median(run["epoch_seconds"] for run in row["runs"])
+        views = "new ones each epoch" if row["views"] == "new" else str(row["views"])
+        cells.append([row["method"], views, *scores, f"{seconds:.2f}", f"{row['runs'][0]['kept_mib']:.0f}"])
+    return table(["Method", "Views", *headings], cells, right=headings)
+
+
 def _predicted(record: Record) -> str:
     """A row for each number of labels and way to name: means over the seeds."""
     ways = [key for key in record["rows"][0] if key not in ("labels", "share", "seed")]
@@ -599,6 +612,7 @@ TOPICS = (
     _Topic("answers", "Known, new or unsure", "digits_answers*", "examples/answer_digits.py", _answered),
     _Topic("answer-cases", "Answers from few labels", "*_answer_cases", "examples/answer_cases.py", _cases),
     _Topic("head-cases", "Heads on stores", "*_head_cases", "examples/head_cases.py", _heads),
+    _Topic("reuse", "Frozen blocks run once", "*_reuse", "examples/reuse_frozen.py", _reused),
     _Topic("predict-cases", "New photos", "*_predict_cases", "examples/predict_cases.py", _predicted),
     _Topic("stability", "Photos added", "*stability_cases", "examples/stability_cases.py", _stable),
     _Topic("start-rounds", "Called again and again", "*_start_rounds", "examples/start_rounds.py", _rounds),
