@@ -7,6 +7,7 @@ runs a sample of every row.
 from __future__ import annotations
 
 import argparse
+import signal
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,9 @@ def main() -> int:
     options = parser.parse_args()
     if unknown := sorted(set(options.rows) - ROWS.keys()):
         parser.error(f"there is no row {', '.join(unknown)}; rows are {names}")
+    # What a shell starts in the background is told to ignore Ctrl-C, and so would be the commands that rows stop by it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     folder = Path(__file__).parent
     files = [str(folder / f"test_torture_{ROWS[letter]}.py") for letter in ROWS if letter in options.rows]
     workers = ["-n", str(options.workers)] if options.workers > 1 else ["-p", "no:xdist"]
