@@ -120,12 +120,21 @@ def signals_interrupt() -> Iterator[list[int]]:
         late.clear()
         raise Interrupted(signum)
 
+    def dropped(lost: sys.UnraisableHookArgs) -> None:
+        """Where Python runs code that cannot fail, as when an object goes, it drops what is raised: raise it again."""
+        if isinstance(lost.exc_value, Interrupted) and lost.exc_value.signum in seen:
+            late.append(lost.exc_value.signum)
+            seen.clear()
+            return
+        told_before(lost)
+
     # `nohup` ignores SIGHUP, and so do we then
     wanted = [n for n in ENDING if n == signal.SIGINT or signal.getsignal(n) is not signal.SIG_IGN]
     if threading.current_thread() is not threading.main_thread():  # signals are somebody else's
         yield seen
         return
     before = {signum: signal.getsignal(signum) for signum in wanted}
+    told_before, sys.unraisablehook = sys.unraisablehook, dropped
     # on Windows no pipe can be waited for: Ctrl-C is answered between two lines of Python
     with nullcontext() if os.name == "nt" else _watched(interrupt, seen, late):
         try:
@@ -134,6 +143,7 @@ def signals_interrupt() -> Iterator[list[int]]:
             yield seen
         finally:
             late.clear()
+            sys.unraisablehook = told_before
             for signum, handler in before.items():
                 signal.signal(signum, handler)
 

@@ -106,6 +106,33 @@ def test_who_writes_a_checkpoint_first_is_ended_by_the_second_signal() -> None:
     assert "SIGTERM: stopping after the running step; once more: at once" in err
 
 
+DROPPED = """
+import os, signal, sys, time
+from labelkit.cli.process import signals_interrupt
+from labelkit.errors import Interrupted
+class Goes:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.05)
+        print("not reached", flush=True)
+try:
+    with signals_interrupt():
+        gone = Goes()
+        del gone  # what is raised in there, Python tells and drops
+        for _ in range(500):
+            time.sleep(0.01)
+        print("went on", flush=True)
+except Interrupted as interrupted:
+    print("raised", flush=True)
+    sys.exit(interrupted.exit_code)
+"""
+
+
+def test_a_signal_that_python_drops_is_raised_again_and_leaves_no_traceback() -> None:
+    done = subprocess.run([sys.executable, "-c", DROPPED], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "raised\n", "")
+
+
 def test_sighup_is_ignored_where_the_shell_said_so() -> None:
     busy = Busy("ignored")
     busy.process.send_signal(signal.SIGHUP)

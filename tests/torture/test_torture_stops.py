@@ -57,6 +57,8 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "prototypes": ("prototypes", "--num-classes", "400", "--embed-dim", "64", "--out", "q.h5"),
     "report": ("report", *STORE, "--out", "r.html"),
 }
+ANSWER = "stopping after the running step"
+"""What training says at once; it ends with a checkpoint after a step, which the network decides the length of."""
 MOMENTS = (0.05, 0.6, 3.0, 6.0, 12.0)
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -87,7 +89,10 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _stop(place: Path, words: tuple[str, ...], number: signal.Signals, after: float) -> tuple[int, float, str] | None:
-    """Start a command and stop it; ``None``: it had done its work before."""
+    """Start a command and stop it; its code, when it ended or said that it will, and all it said.
+
+    ``None``: it had done its work before.
+    """
     with (place / "err").open("wb") as err:
         process = subprocess.Popen(
             [*PYTHON, *words, "--overwrite"], cwd=place, env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=err
@@ -97,9 +102,13 @@ def _stop(place: Path, words: tuple[str, ...], number: signal.Signals, after: fl
             assert code == 0, (place / "err").read_text()[-500:]  # else nothing is tried
         except subprocess.TimeoutExpired:
             process.send_signal(number)
-            began = time.monotonic()
-            code = process.wait(120)
-            return code, time.monotonic() - began, (place / "err").read_text()
+            began, answered = time.monotonic(), None
+            while process.poll() is None and time.monotonic() < began + 120:
+                if answered is None and ANSWER in (place / "err").read_text():
+                    answered = time.monotonic() - began
+                time.sleep(0.01)
+            ended = time.monotonic() - began
+            return process.wait(1), ended if answered is None else answered, (place / "err").read_text()
     return None
 
 
