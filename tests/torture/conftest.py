@@ -21,6 +21,7 @@ def tally(request: pytest.FixtureRequest) -> Iterator[Tally]:
     yield counts
     found = {"attempts": counts.attempts, "failures": len(counts.faults), "seconds": time.monotonic() - began}
     request.node.user_properties.append(("torture", found))
+    request.node.user_properties.append(("torture notes", counts.notes))
     if counts.faults:
         shown = "\n".join(counts.faults[:10])
         pytest.fail(f"{len(counts.faults)} of {counts.attempts} attempts failed:\n{shown}", pytrace=False)
@@ -32,6 +33,7 @@ def cache_apart(own_cache: Path) -> None:
 
 
 _counted: dict[str, list[float]] = {}
+_notes: list[str] = []
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
@@ -44,6 +46,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     if report.when == "teardown" and "torture" in found:
         for i, name in enumerate(("attempts", "failures", "seconds")):
             counts[i] += found["torture"][name]
+        _notes.extend(found["torture notes"])
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
@@ -55,3 +58,5 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     rows["total"] = [sum(counts[i] for counts in rows.values()) for i in range(3)]
     for row, (attempts, failures, seconds) in rows.items():
         terminalreporter.write_line(f"{row:<76}  {attempts:>8,.0f}  {failures:>8,.0f}  {seconds:>7,.0f}")
+    for note in sorted(_notes):
+        terminalreporter.write_line(note)

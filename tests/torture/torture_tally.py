@@ -12,11 +12,12 @@ FULL_SECONDS = 3600
 
 
 class Tally:
-    """Attempts of a test, and what went wrong in those that failed."""
+    """Attempts of a test, what went wrong in those that failed, and lines to show below the table of counts."""
 
     def __init__(self) -> None:
         self.attempts = 0
         self.faults: list[str] = []
+        self.notes: list[str] = []
 
     @contextmanager
     def attempt(self, what: object) -> Iterator[None]:
