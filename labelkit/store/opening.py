@@ -27,17 +27,29 @@ _CHILD_SECONDS_PER_BYTE = 2.0 / (1 << 30)
 _CHILD_BYTES = 512 << 20
 _CHILD_START_SECONDS = 120.0
 
-# (device, inode, size, time of change) of files that this process wrote or has had checked.
-_harmless: set[tuple[int, int, int, int]] = set()
+_Identity = tuple[int, int, int, int]
+
+# (device, inode, size, time of change) of files that this process wrote or has had checked, oldest first.
+_harmless: dict[_Identity, None] = {}
+_MOST_HARMLESS = 4096
+"""Beyond these the oldest are forgotten, so that a process that writes files for months does not grow."""
 
 
-def _identity(status: os.stat_result) -> tuple[int, int, int, int]:
+def _identity(status: os.stat_result) -> _Identity:
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def trust(path: Path) -> None:
     """Note that this process wrote a file, so that opening it needs no child process."""
-    _harmless.add(_identity(path.stat()))
+    _note(_identity(path.stat()))
+
+
+def _note(identity: _Identity) -> None:
+    _harmless.pop(identity, None)
+    _harmless[identity] = None
+    while len(_harmless) > _MOST_HARMLESS:
+        with suppress(KeyError, RuntimeError, StopIteration):  # another thread was faster
+            del _harmless[next(iter(_harmless))]
 
 
 def open_file(path: Path, file_format: str | None) -> CheckedFile:
@@ -62,7 +74,7 @@ def open_file(path: Path, file_format: str | None) -> CheckedFile:
         identity = _identity(os.fstat(handle.fileno()))
         if identity not in _harmless:
             _check_in_child(handle, str(path), file_format)
-            _harmless.add(identity)
+            _note(identity)
         return CheckedFile(handle, str(path), file_format)
     except BaseException:
         handle.close()
@@ -181,7 +193,7 @@ def check_together(paths: Iterable[Path]) -> None:
             identity = _identity(os.fstat(handle.fileno()))
             if identity not in _harmless:
                 _check_in_child(handle, str(path), None)
-                _harmless.add(identity)
+                _note(identity)
 
     threads = [Thread(target=check, args=(path,)) for path in paths]
     for thread in threads:

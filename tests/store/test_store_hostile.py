@@ -291,7 +291,7 @@ def test_a_file_of_another_process_meets_the_child_once(path, monkeypatch):
 )
 def test_what_the_child_finds_is_told_as_what_this_process_finds(path, monkeypatch, change, error, message):
     here = refusal(changed(path, change), error)
-    monkeypatch.setattr(opening, "_harmless", set())
+    monkeypatch.setattr(opening, "_harmless", {})
     assert refusal(path, error) == here
     assert here.startswith(message)
 
@@ -431,3 +431,16 @@ def test_only_metadata_is_kept_while_a_large_file_is_laid_out():
 
 def test_superblock_is_of_a_version_that_old_readers_know(path):
     assert struct.unpack_from("B", path.read_bytes(), 8) == (2,)
+
+
+def test_a_process_that_writes_for_long_forgets_its_oldest_files(tmp_path, monkeypatch):
+    monkeypatch.setattr(opening, "_harmless", {})
+    monkeypatch.setattr(opening, "_MOST_HARMLESS", 3)
+    for number in range(5):
+        path = tmp_path / str(number)
+        path.write_bytes(b"x" * number)
+        opening.trust(path)
+    kept = list(opening._harmless)
+    assert [identity[2] for identity in kept] == [2, 3, 4]
+    opening.trust(tmp_path / "2")  # written again: the newest
+    assert [identity[2] for identity in opening._harmless] == [3, 4, 2]
