@@ -39,6 +39,11 @@ ROWS = {
         "none": [*FLIP, "--align-mode", "none"],
         **{mode: [*FLIP, "--align-mode", mode] for mode in ("flip", "sda", "l2", "kld", "coral", "da", "fixmatch")},
     },
+    "weights": {
+        "gcd": ["gcd"],
+        "simgcd": ["simgcd"],
+        **{f"flipclass, {mode}": [*FLIP, "--align-mode", mode] for mode in ("none", "flip", "kld", "da")},
+    },
     "ablations": {
         "none": [*FLIP, "--align-mode", "none"],
         "flip": FLIP,
@@ -154,10 +159,14 @@ def main() -> None:
     parser.add_argument("--classes", type=int, default=10, help="classes in all")
     parser.add_argument("--pixels", type=int, default=8, help="side of the image whose pixels are clustered")
     parser.add_argument("--start", type=Path, default=None, help="run whose backbone all networks start from")
-    parser.add_argument("--backbone", default="vit_nano_p8_32", help="the backbone of --start")
+    parser.add_argument("--weights", type=Path, default=None, help="weights of --backbone that all networks start from")
+    parser.add_argument("--image-size", type=int, default=None, help="side of the images, with --weights")
+    parser.add_argument("--backbone", default="vit_nano_p8_32", help="the backbone of --start, or of --weights")
     parser.add_argument("--rows", choices=sorted(ROWS), default="updates", help="what to compare")
     options = parser.parse_args()
     extra = options.extra + (["--init-from", str(options.start)] if options.start else [])
+    if options.weights:
+        extra += ["--backbone", options.backbone, "--weights", options.weights, "--image-size", options.image_size]
     has_test = has_test_split(options)
 
     results: dict[str, list[dict[str, Any]]] = {}
@@ -168,6 +177,8 @@ def main() -> None:
         if options.start is not None:
             weights = max(options.start.glob("checkpoints/step-*/model.safetensors"))
             networks["features at the start"] = ["--backbone", options.backbone, "--weights", weights]
+        if options.weights is not None:
+            networks["frozen features"] = extra[-6:]
         for features, network in networks.items():
             index = folder / f"{features.replace(' ', '-')}.h5"
             commands.embed(index, *network, "--label-split", "gcd")

@@ -6,7 +6,8 @@ r"""Compare fixed prototypes, assigned or not, with a learned classifier; prints
 
 Rows: psc (``train softmax``), etf (a simplex, where d >= classes - 1), fixed (spread prototypes that stay with their
 class; where d >= classes - 1 they are the simplex, so that row is etf), dl2pa (assigned anew every epoch). All use the
-data set's preset, or what follows ``--``. Accuracy in percent on held-out images, of the last and of the best epoch:
+data set's preset, or what follows ``--``. Where networks start from weights, a row more: logistic regression on the
+features of these weights. Accuracy in percent on held-out images, of the last and of the best epoch:
 mean and standard deviation over seeds. Cost is in seconds of CPU time, which a busy machine does not change much.
 Changed: classes that got another prototype, of each epoch.
 """
@@ -41,6 +42,21 @@ def train(folder: Path, method: list[str], data: list[str], seed: int, dim: int,
         **{key: summary[key] for key in ("cpu_seconds",) if key in summary},
         "changed": [int(line.get("assignment/changed", 0)) for line in comparison.epochs(folder)],
     }
+
+
+def frozen(folder: Path, data: list[str], extra: list[str]) -> dict[str, Any] | None:
+    """Logistic regression on the features that training starts from; ``None`` if it starts from random weights."""
+    config, _ = comparison.run("config", "train", "softmax", *data, *extra)
+    options = config["config"]
+    if not (options["weights"] or options["pretrained"]):
+        return None
+    weights = ["--weights", options["weights"]] if options["weights"] else ["--pretrained"]
+    network = ["--backbone", options["backbone"], *weights, "--image-size", options["image_size"]]
+    index = folder / "frozen.h5"
+    comparison.run("embed", *data, *network, "--split", "all", "--out", index, "--overwrite")
+    found, seconds = comparison.run("evaluate", "linear", "--index", index)
+    right = 100 * found["accuracy"]["mean"]
+    return {"seed": 0, "accuracy": right, "best_accuracy": right, "cpu_seconds": seconds, "changed": []}
 
 
 def draw(path: Path, rows: dict[str, dict[str, Any]], title: str) -> None:
@@ -104,6 +120,9 @@ def main() -> None:
             )
             for row, dim, factor in cells
         }
+        start = None if options.dataset.endswith(".h5") else frozen(folder, data, options.extra)
+    if start is not None:
+        rows = {"logistic regression on frozen features": comparison.summarize([start]), **rows}
     width = max(map(len, rows))
     print(f"{'':{width}}  {'last':>12}  {'best':>12}  CPU s  changed, per epoch")
     for name, row in rows.items():

@@ -4,15 +4,17 @@
     python examples/compare_retrieval.py --dataset data/omniglot --preset omniglot --seeds 5 \
         --holdout-classes 'Korean_*,Latin_*' --out examples/results/omniglot_retrieval.json
 
-Everything goes through the command line. Networks start from random weights. Recall@K and MAP@R in
-percent among the images that were held out, each of which looks for all others: mean and standard deviation over seeds,
-and the difference to the row without the part, seed by seed. ``--matches`` adds the row with second views of other
-images, found by affine SIFT.
+Everything goes through the command line. Networks start from random weights, or from those that options behind ``--``
+name (``--pretrained``, ``--weights``); the row without training has the same. Recall@K and MAP@R in percent among the
+images that were held out, each of which looks for all others: mean and standard deviation over seeds, and the
+difference to the row without the part, seed by seed. ``--matches`` adds the row with second views of other images,
+found by affine SIFT.
 """
 
 from __future__ import annotations
 
 import argparse
+import shlex
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from pathlib import Path
@@ -29,6 +31,9 @@ ROWS = {
     "labels, multi-similarity": ["san", "--no-san"],
     "labels, multi-similarity, SAN": ["san"],
     "labels, multi-similarity, SAN, terms train all": ["san", "--term-gradients", "network"],
+    "labels, multi-similarity, SAN, no terms": [
+        *("san", "--entropy-weight", "0", "--correlation-weight", "0", "--coherence-weight", "0"),
+    ],
     "clusters, no SAN": ["san", "--mode", "unsupervised", "--no-san"],
     "clusters, SAN": ["san", "--mode", "unsupervised"],
 }
@@ -39,6 +44,7 @@ RIVALS = {
     "+ CCL + TAC + cross-image": "+ CCL + TAC",
     "labels, multi-similarity, SAN": "labels, multi-similarity",
     "labels, multi-similarity, SAN, terms train all": "labels, multi-similarity, SAN",
+    "labels, multi-similarity, SAN, no terms": "labels, multi-similarity, SAN",
     "clusters, SAN": "clusters, no SAN",
 }
 UNTRAINED = ["pixels", "untrained"]
@@ -67,16 +73,21 @@ def plain(folder: Path, data: list[str], row: str, seed: int, size: int, words: 
     if config["holdout_classes"]:
         held_out += ["--holdout-classes", ",".join(config["holdout_classes"])]
     part = ["--max-per-class", config["max_per_class"]] if config["max_per_class"] else []
-    network: list[object] = ["--backbone", config["backbone"], "--random-weights", "--image-size", config["image_size"]]
+    weights = ["--weights", config["weights"]] if config["weights"] else []
+    weights = weights or ["--pretrained" if config["pretrained"] else "--random-weights"]
+    network: list[object] = ["--backbone", config["backbone"], *weights, "--image-size", config["image_size"]]
     source: list[object] = network if row == "untrained" else ["--backbone", "pixels", "--image-size", size]
     plain_words = [*source, "--seed", seed, *data, *held_out, *part, "--label-split", "none"]
     return {"seed": seed} | judge(folder / f"{row}-{seed}.h5", *plain_words)
 
 
-def trained(folder: Path, data: list[str], row: str, seed: int, words: list[str], matches: str) -> dict[str, Any]:
+def trained(
+    folder: Path, data: list[str], row: str, seed: int, words: list[str], matches: str, more: dict[str, list[str]]
+) -> dict[str, Any]:
     """Train one row with one seed."""
     name = "".join(letter if letter.isalnum() else "-" for letter in row)
     own = [*ROWS[row], matches] if ROWS[row][-1] == "--matches" else ROWS[row]
+    own = [*own, *more[own[0]]]
     summary = comparison.train(folder / f"{name}-{seed}", *own, *data, "--seed", seed, *words)
     cost = {key: summary[key] for key in ("cpu_seconds",) if key in summary}
     store = folder / f"{name}-{seed}.h5"
@@ -91,6 +102,8 @@ def main() -> None:
     parser.add_argument("--holdout-classes", help="classes to test on")
     parser.add_argument("--pixels", type=int, default=16, help="side of the images whose pixels are compared")
     parser.add_argument("--matches", default="", help="pairs of training images by `labelkit match`; adds a row")
+    parser.add_argument("--tac-ccl", default="", help="options of rows of tac-ccl alone, as one word")
+    parser.add_argument("--san", default="", help="options of rows of san alone, as one word")
     parser.add_argument("--rows", nargs="+", choices=ROWS, default=None, help="what to train")
     options = parser.parse_args()
     rows = options.rows or [row for row in ROWS if options.matches or row != "+ CCL + TAC + cross-image"]
@@ -98,12 +111,13 @@ def main() -> None:
     words = ["--preset", options.preset] if options.preset else []
     words += ["--holdout-classes", options.holdout_classes] if options.holdout_classes else []
     words += options.extra
-    with comparison.run_folder(options, *words) as folder, ThreadPoolExecutor(options.jobs) as pool:
+    more = {"tac-ccl": shlex.split(options.tac_ccl), "san": shlex.split(options.san)}
+    with comparison.run_folder(options, *words, more) as folder, ThreadPoolExecutor(options.jobs) as pool:
 
         def one(seed: int, row: str) -> dict[str, Any]:
             if row in UNTRAINED:
                 return plain(folder, data, row, seed, options.pixels, words)
-            return trained(folder, data, row, seed, words, options.matches)
+            return trained(folder, data, row, seed, words, options.matches, more)
 
         # seeds last, so that a stopped comparison has all rows; pixels have no seed
         cells = [*product(range(options.seeds), rows + UNTRAINED[1:]), (0, UNTRAINED[0])]

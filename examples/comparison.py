@@ -58,7 +58,7 @@ def epochs(out: Path) -> list[dict[str, Any]]:
 
 def add_options(parser: argparse.ArgumentParser, *, seeds: int = 5) -> None:
     """Options that all comparisons have."""
-    parser.add_argument("--dataset", default="digits")
+    parser.add_argument("--dataset", default="digits", help="images, or a store NAME.h5 whose rows are trained on")
     parser.add_argument("--data-root", default="data")
     parser.add_argument("--max-per-class", type=int, default=None, help="use only a part of each class")
     parser.add_argument("--seeds", type=int, default=seeds)
@@ -72,6 +72,8 @@ def add_options(parser: argparse.ArgumentParser, *, seeds: int = 5) -> None:
 def data_words(options: argparse.Namespace) -> list[str]:
     """Options of a labelkit command that say which images."""
     part = [] if options.max_per_class is None else ["--max-per-class", str(options.max_per_class)]
+    if options.dataset.endswith(".h5"):
+        return ["--index", options.dataset, *part]
     return ["--dataset", options.dataset, "--data-root", options.data_root, *part]
 
 

@@ -66,7 +66,7 @@ def train(method: str, rows: Rows, known: Path, folder: Path, seed: int, options
     run, made = folder / "run", folder / f"{method}.h5"
     counts = {"num_classes": len(rows.names)}
     with contextlib.redirect_stderr(io.StringIO()):
-        getattr(labelkit.train, method)(
+        getattr(labelkit.train, method.replace("-", "_"))(
             index=rows.index, labels=known, label_split="none", split="all", seed=seed, out=run, overwrite=True,
             **counts, **options,
         )  # fmt: skip

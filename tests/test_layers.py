@@ -180,7 +180,7 @@ def test_a_folder_of_tests_has_the_name_of_the_folder_it_tests() -> None:
     assert strangers == set()
 
 
-WHOLE_RUNS = ("base", "data", "train", "backbone", "mixins", "rows", "reuse")
+WHOLE_RUNS = ("base", "data", "train", "backbone", "mixins", "rows", "reuse", "freezing")
 """Modules of ``labelkit.config`` with options that belong to no family of methods."""
 
 

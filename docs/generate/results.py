@@ -599,7 +599,7 @@ TOPICS = (
     _Topic(
         "discovery",
         "Category discovery",
-        "*_discovery digits_methods digits_alignment digits_ablations",
+        "*_discovery *_discovery_* digits_methods digits_alignment digits_ablations",
         "examples/compare_discovery.py",
         _methods,
     ),
@@ -625,7 +625,7 @@ TOPICS = (
         _class_numbers,
     ),
     _Topic("groups", "Groups of images", "group_cases", "examples/group_cases.py", _groupings),
-    _Topic("prototypes", "Prototypes", "*_prototypes", "examples/compare_prototypes.py", _methods),
+    _Topic("prototypes", "Prototypes", "*_prototypes *_prototypes_*", "examples/compare_prototypes.py", _methods),
     _Topic("spread", "Spread of prototypes", "prototype_spread", "examples/prototype_spread.py", _spread),
     _Topic("no-labels", "Without labels", "*_selflabel", "examples/compare_selflabel.py", _methods),
     _Topic("dense", "Dense features", "*_dense", "examples/compare_dense.py", _methods),

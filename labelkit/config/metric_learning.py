@@ -9,6 +9,7 @@ from pydantic.config import JsonDict
 
 from labelkit.config.backbone import BackboneTrainConfig
 from labelkit.config.base import with_default
+from labelkit.config.freezing import FreezeOptions
 
 _DATA: JsonDict = {"panel": "Data"}
 _MODEL: JsonDict = {"panel": "Model"}
@@ -19,7 +20,7 @@ _PSEUDO: JsonDict = {"panel": "Pseudo-labels"}
 _MONITOR: JsonDict = {"panel": "Monitor"}
 
 
-class MetricLearningConfig(BackboneTrainConfig):
+class MetricLearningConfig(FreezeOptions, BackboneTrainConfig):
     """Defaults are those of GoogLeNet on CUB: 16 classes of 5 images in a batch, Adam."""
 
     label_split: Literal["auto", "given", "gcd", "few-labels", "class-halves", "none"] = Field(

@@ -8,6 +8,7 @@ from pydantic import Field
 from pydantic.config import JsonDict
 
 from labelkit.config.backbone import BackboneTrainConfig
+from labelkit.config.freezing import FreezeOptions
 
 _DATA: JsonDict = {"panel": "Data"}
 _MODEL: JsonDict = {"panel": "Model"}
@@ -15,7 +16,7 @@ _LOSS: JsonDict = {"panel": "Loss"}
 _VIEWS: JsonDict = {"panel": "Views"}
 
 
-class SupervisedTrainConfig(BackboneTrainConfig):
+class SupervisedTrainConfig(FreezeOptions, BackboneTrainConfig):
     """Embedding, long-tail options and views of a classifier."""
 
     own_output: ClassVar[Literal["names", "groups", "nothing"]] = "names"

@@ -23,7 +23,7 @@ from labelkit.data.samplers import Sampler
 from labelkit.data.views.pairs import Pairing
 from labelkit.data.views.spec import ViewSpec
 from labelkit.engine.inputs import MonitorInputs, RunInputs
-from labelkit.models.frozen_part import FrozenPart
+from labelkit.models.frozen_part import KeptPart
 from labelkit.models.inference import InferenceNetwork
 from labelkit.models.paired_attention import KeyUpdate
 
@@ -295,7 +295,7 @@ class Method(nn.Module, ABC, Generic[ConfigT]):
         """Return further networks to judge, by name, beside the headline; default: none."""
         return {}
 
-    def reuse_frozen(self) -> FrozenPart | None:
+    def reuse_frozen(self) -> KeptPart | None:
         """Let training steps take what the frozen part of the network makes of views, and not images.
 
         Returns:

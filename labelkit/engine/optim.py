@@ -17,12 +17,13 @@ _PREFIX = "optimizer.0/"
 def build_optimizer(
     groups: Iterable[dict[str, Any]], *, name: str, lr: float, momentum: float = 0.9, nesterov: bool = False
 ) -> torch.optim.Optimizer:
-    """Return ``sgd`` (``nesterov``: its momentum looks ahead), ``adam`` or ``adamw`` over groups that hold parameters.
+    """Return ``sgd`` (``nesterov``: its momentum looks ahead), ``adam`` or ``adamw`` over parameters that are trained.
 
     Raises:
         ValueError: unknown name, or nothing to train.
     """
-    kept = [group for group in groups if group["params"]]
+    trained = ({**group, "params": [p for p in group["params"] if p.requires_grad]} for group in groups)
+    kept = [group for group in trained if group["params"]]
     if not kept:
         raise ValueError("no parameter is trainable")
     if name == "sgd":

@@ -86,7 +86,7 @@ class Passes:
 
     def _batches(self, rows: NDArray[np.int64] | None, how: FullPass) -> Iterator[tuple[Tensor, NDArray[np.int64]]]:
         """Yield this process's share of the batches: images, or what is kept of them, and their rows."""
-        plain = how.mode == "eval" and how.view is None and how.bank is None and how.order == "rows"
+        plain = how.mode == "eval" and how.view is None and how.bank is None  # in no order, since none changes a row
         if self.kept is None or not (how.by_network and plain):
             yield from ((batch.images, batch.rows) for batch in self._loader(rows, how))
             return

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from labelkit.errors import ConfigError
 from labelkit.models.convnets import CONVNETS
+from labelkit.models.frozen_stages import FrozenStages, check_stages_repeat, freeze_stages, without
 from labelkit.models.layouts import from_efficientnet_pytorch, from_torchvision_mobilenet, is_torchvision_mobilenet
 from labelkit.models.patch_maps import as_feature_map, feature_map
 from labelkit.models.published import published_weights
@@ -73,6 +74,7 @@ class Backbone(nn.Module):
         source: where the weights are from: ``"random"``, a hub file, or the name of a file.
         weights_sha256: digest of the weights file; empty for random weights.
         load_report: names loaded and left over; ``None`` for random weights.
+        frozen: stages that training leaves as they are; ``None``: no stage.
     """
 
     def __init__(self, net: nn.Module, info: BackboneInfo) -> None:
@@ -82,13 +84,60 @@ class Backbone(nn.Module):
         self.source = "random"
         self.weights_sha256 = ""
         self.load_report: LoadReport | None = None
+        self.frozen: FrozenStages | None = None
+        self._reuses = False
         # what the next passes give before their head, while somebody asks for it
         self._kept: list[Any] | None = None
+
+    def freeze_stages(self, count: int) -> None:
+        """Leave the first stages as they are, and their normalization in evaluation mode.
+
+        Args:
+            count: stages; see `labelkit.models.frozen_stages.freeze_stages`.
+
+        Raises:
+            ConfigError: there are fewer, or the network cannot be cut there.
+        """
+        side = self.info.image_size
+        self.frozen = freeze_stages(self.net, self.info.name, count, (self.info.in_channels, side, side))
+        self.train(self.training)
+
+    def reuse_frozen(self) -> FrozenStages:
+        """Let passes also take maps that left the frozen stages in place of images; returns what these are.
+
+        Raises:
+            ConfigError: no stage is frozen, or one gives something else at each pass.
+        """
+        if self.frozen is None:
+            problem = "every stage is trained, so that nothing can be computed once and kept"
+            raise ConfigError("--reuse-frozen", problem, "Give --freeze-stages, or leave it out.")
+        check_stages_repeat(self.net, self.frozen.names)
+        self._reuses = True
+        return self.frozen
+
+    def train(self, mode: bool = True) -> Backbone:
+        """Set the mode; frozen stages stay in evaluation mode."""
+        super().train(mode)
+        for name in () if self.frozen is None else self.frozen.names:
+            self.net.get_submodule(name).eval()
+        return self
+
+    def forward_features(self, images: Tensor) -> Any:
+        """Return what comes before the head, maps (b, f, h, w) or tokens (b, t, f).
+
+        Args:
+            images: (b, c, h, w); after ``reuse_frozen`` also what is kept of them.
+        """
+        net: Any = self.net
+        if self._reuses and self.frozen is not None and tuple(images.shape[1:]) == self.frozen.shape:
+            with without(net, self.frozen.names):
+                return net.forward_features(images.float())
+        return net.forward_features(images)
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the features, (b, f)."""
         net: Any = self.net
-        maps = net.forward_features(images)
+        maps = self.forward_features(images)
         if self._kept is not None:
             self._kept.append(maps)
         features: Tensor = net.forward_head(maps, pre_logits=True)

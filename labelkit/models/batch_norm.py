@@ -17,9 +17,10 @@ def batch_statistics(module: nn.Module) -> Iterator[None]:
     """Let batch normalization use the statistics of each batch and leave its running ones as they are.
 
     Running statistics of a network that was never trained say nothing; those of a batch do. Everything else (dropout)
-    keeps its mode.
+    keeps its mode, and so does normalization with ``keeps_statistics``, which is frozen.
     """
     layers = [layer for layer in module.modules() if isinstance(layer, _BatchNorm)]
+    layers = [layer for layer in layers if not getattr(layer, "keeps_statistics", False)]
     before = [(layer.training, layer.track_running_stats) for layer in layers]
     for layer in layers:
         layer.training, layer.track_running_stats = True, False

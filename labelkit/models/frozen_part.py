@@ -7,6 +7,7 @@ student's tokens depend on nothing else, and are kept wherever the teacher looks
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
@@ -19,9 +20,32 @@ from labelkit.models.vit import check_vision_transformer, class_token_block, emb
 from labelkit.models.weights import fingerprint
 
 
+class KeptPart(ABC):
+    """What of a network is frozen, and what is kept of views of an image in their place."""
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def num_views(self) -> int | None:
+        """Views of an epoch that it is for; ``None``: any number."""
+
+    @abstractmethod
+    def kept_at(self, view: int | None) -> tuple[object, ...]:
+        """Say what is kept of a view, or of an image as it is looked at outside of training (``None``); JSON values."""
+
+    @abstractmethod
+    def keep(self, net: nn.Module, images: Tensor, view: int | None) -> Tensor:
+        """Return what is kept of images (b, c, h, w): (b, ...)."""
+
+    @abstractmethod
+    def fingerprint(self, net: nn.Module) -> str:
+        """Identify the weights that what is kept depends on; 64 hexadecimal digits."""
+
+
 @dataclass(frozen=True, slots=True)
-class FrozenPart:
-    """What is kept of two views of an image.
+class FrozenPart(KeptPart):
+    """What is kept of two views of an image that a vision transformer gets.
 
     Attributes:
         blocks: for first and second view, the blocks whose input is kept, in order; the depth of the network stands for
@@ -31,6 +55,23 @@ class FrozenPart:
 
     blocks: tuple[tuple[int, ...], tuple[int, ...]]
     pooled: bool = False
+
+    @property
+    def num_views(self) -> int | None:
+        """Two: what is kept of one depends on what the other does."""
+        return len(self.blocks)
+
+    def kept_at(self, view: int | None) -> tuple[object, ...]:
+        """Blocks, and whether tokens are pooled."""
+        return (*(self.blocks[1][-1:] if view is None else self.blocks[view]), *(("pooled",) if self.pooled else ()))
+
+    def keep(self, net: nn.Module, images: Tensor, view: int | None) -> Tensor:
+        """See `frozen_tokens`."""
+        return frozen_tokens(net, images, self, view)
+
+    def fingerprint(self, net: nn.Module) -> str:
+        """See `frozen_fingerprint`."""
+        return frozen_fingerprint(net, self)
 
 
 def find_frozen_part(
@@ -112,11 +153,11 @@ def features_of_tokens(vit: nn.Module, tokens: Tensor, part: FrozenPart) -> Tens
     return features
 
 
-def kept_shape(vit: nn.Module, part: FrozenPart, view: int | None, image_size: int, channels: int) -> tuple[int, ...]:
+def kept_shape(net: nn.Module, part: KeptPart, view: int | None, image_size: int, channels: int) -> tuple[int, ...]:
     """Return the shape of what is kept of one image, from a pass of one."""
-    device = next(vit.parameters()).device
+    device = next(net.parameters()).device
     blank = torch.zeros((1, channels, image_size, image_size), device=device)
-    return tuple(frozen_tokens(vit, blank, part, view).shape[1:])
+    return tuple(part.keep(net, blank, view).shape[1:])
 
 
 def frozen_fingerprint(vit: nn.Module, part: FrozenPart) -> str:

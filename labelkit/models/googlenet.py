@@ -11,6 +11,21 @@ import torch
 from torch import Tensor, nn
 from torchvision.models import GoogLeNet
 
+_MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+class _PublishedInput(nn.Module):
+    """Images normalized as ImageNet's, or gray ones, to what the published weights expect: values in [-1, 1]."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Turn (b, 1 or 3, h, w) into (b, 3, h, w)."""
+        channels = images.expand(-1, 3, -1, -1).unbind(1)
+        scaled = [
+            channel[:, None] * (std / 0.5) + (mean - 0.5) / 0.5
+            for channel, mean, std in zip(channels, _MEAN, _STD, strict=True)
+        ]
+        return torch.cat(scaled, 1)
+
 
 class GoogLeNetBody(GoogLeNet):  # type: ignore[misc] # torchvision is not typed
     """All of the network up to the average pool.
@@ -28,16 +43,15 @@ class GoogLeNetBody(GoogLeNet):  # type: ignore[misc] # torchvision is not typed
 
     def __init__(self, in_channels: int = 3) -> None:
         super().__init__(aux_logits=False, transform_input=True, init_weights=True)
-        self.in_channels = in_channels
+        self.published_input = _PublishedInput()
         self.num_features = 1024
         self.avgpool, self.dropout, self.fc = nn.Identity(), nn.Identity(), nn.Identity()
 
     def forward_features(self, images: Tensor) -> Tensor:
         """Feature maps (b, 1024, h', w')."""
-        x = images.expand(-1, 3, -1, -1) if self.in_channels == 1 else images
-        x = self._transform_input(x)
+        x = self.published_input(images)
         for name, stage in self.named_children():
-            if name not in ("avgpool", "dropout", "fc", "aux1", "aux2"):
+            if name not in ("avgpool", "dropout", "fc", "aux1", "aux2", "published_input"):
                 x = stage(x)
         maps: Tensor = x
         return maps

@@ -102,6 +102,7 @@ class BackboneOptions(TypedDict, total=False):
         weights: take those of this file.
         mean, std: of images in [0, 1], one value per channel or one for all; ``None``, the default: the backbone's.
         rows: rows of a store are embedded and no images, so that a small network stands in the backbone's place.
+        freeze_stages: first stages that stay as they are; by default none.
     """
 
     in_channels: int
@@ -111,6 +112,7 @@ class BackboneOptions(TypedDict, total=False):
     mean: tuple[float, ...] | None
     std: tuple[float, ...] | None
     rows: RowShape | None
+    freeze_stages: int
 
 
 class BackboneNetwork(InferenceNetwork):
@@ -142,9 +144,11 @@ class BackboneNetwork(InferenceNetwork):
     ) -> None:
         super().__init__()
         mean, std = options.pop("mean", None), options.pop("std", None)
-        rows = options.pop("rows", None)
+        rows, frozen = options.pop("rows", None), options.pop("freeze_stages", 0)
         if rows is None:
             self.backbone = build_backbone(name, seed=seed, **options, **(constructor or {}))
+            if frozen:
+                self.backbone.freeze_stages(frozen)
         else:
             self.backbone = build_row_backbone(rows, seed)
         info = self.backbone.info

@@ -130,6 +130,13 @@ class MetricNetwork(BackboneNetwork):
                 f"{self.backbone.info.name} has no stage {before!r}",
                 f"{f'Did you mean {near[0]}? ' if near else ''}Its stages: {', '.join(names)}; and parts of them.",
             )
+        frozen = () if self.backbone.frozen is None else self.backbone.frozen.names
+        if any(before == name or before.startswith(f"{name}.") for name in frozen):
+            raise ConfigError(
+                f"--san-before {before}",
+                f"this stage is frozen; frozen are {', '.join(frozen)}",
+                "Name a later stage, or lower --freeze-stages.",
+            )
         channels, height, width = self._shape_before(before)
         assembly = build(channels, (height, width))
         if assembly.kind != "identity":
@@ -238,8 +245,7 @@ class MetricNetwork(BackboneNetwork):
         return found if self.attention is None else [*found, self.attention]
 
     def _maps(self, images: Tensor) -> Tensor:
-        # not typed by timm
-        maps: Tensor = self.backbone.net.forward_features(images)  # type: ignore[operator] # a method of all of them
+        maps: Tensor = self.backbone.forward_features(images)
         return maps
 
     def pooled(self, maps: Tensor) -> Tensor:

@@ -2,7 +2,8 @@
 
 A folder ``kept-DIGEST``, DIGEST being the first digits of its plan's: a run folder of which no store is made, as
 described in ``labelkit.store.schema``. Each part has the values of some images, ``view0``, ``view1``, ... for each
-kind of view, (m, v, ...): m images, v views. Several processes and several runs of the same plan share it.
+kind of view, (m, v, ...): m images, v views; behind them their geometry, where training asks for it. Several processes
+and several runs of the same plan share it.
 """
 
 from __future__ import annotations
@@ -46,20 +47,20 @@ class KeptPlan:
         rows: (n,) int64 rows of the listing that are kept, increasing.
         counts: views of each kind for each image, v.
         shapes: of a value of each kind of view.
-        dtype: ``float16`` or ``float32``.
+        dtypes: ``float16`` or ``float32`` for each kind of view.
     """
 
     recipe: Mapping[str, Any]
     rows: NDArray[np.int64]
     counts: tuple[int, ...]
     shapes: tuple[tuple[int, ...], ...]
-    dtype: str
+    dtypes: tuple[str, ...]
 
     @property
     def image_bytes(self) -> int:
         """Bytes of all values of an image."""
-        numbers = sum(count * int(np.prod(shape)) for count, shape in zip(self.counts, self.shapes, strict=True))
-        return numbers * np.dtype(self.dtype).itemsize
+        kinds = zip(self.counts, self.shapes, self.dtypes, strict=True)
+        return sum(count * int(np.prod(shape)) * np.dtype(dtype).itemsize for count, shape, dtype in kinds)
 
     @property
     def num_bytes(self) -> int:
@@ -94,7 +95,7 @@ class KeptPlan:
             "num_rows": len(self.rows),
             "counts": list(self.counts),
             "shapes": [list(shape) for shape in self.shapes],
-            "dtype": self.dtype,
+            "dtypes": list(self.dtypes),
             "part_rows": self.part_rows,
         }
         loaded: dict[str, Any] = json.loads(canonical_json(plan))
@@ -189,7 +190,7 @@ class KeptViews:
             if given.shape != shape:
                 raise ValueError(f"view {kind} of part {number} has shape {given.shape}, expected {shape}")
             with np.errstate(over="ignore"):
-                stored = given.astype(self.plan.dtype)
+                stored = given.astype(self.plan.dtypes[kind])
             if not np.isfinite(stored).all():
                 large = bool(np.isfinite(given).all())
                 problem = f"a value of the frozen part is {'too large for float16' if large else 'not finite'}"
@@ -213,7 +214,8 @@ class KeptViews:
             with translated(path):
                 places = self._parts.load(number)
                 shapes = [self._shape(number, kind) for kind in range(len(places))]
-                maps = [np.memmap(path, self.plan.dtype, "r", *place) for place in zip(places, shapes, strict=True)]
+                kinds = zip(self.plan.dtypes, places, shapes, strict=True)
+                maps = [np.memmap(path, dtype, "r", offset, shape) for dtype, offset, shape in kinds]
                 found.append(tuple(maps))
         return found
 
@@ -302,11 +304,13 @@ def _read(folder: Path) -> KeptPlan:
         count = sum(last + 1 - first for first, last in loaded["rows"])
         if count != loaded["num_rows"] or count > _MOST_ROWS or any(first > last for first, last in loaded["rows"]):
             raise fault
-        if loaded["dtype"] not in schema.DTYPES:
+        if not set(loaded["dtypes"]) <= set(schema.DTYPES):
             raise fault
         rows = np.concatenate([np.arange(first, last + 1) for first, last in loaded["rows"]])
         shapes = tuple(tuple(int(length) for length in shape) for shape in loaded["shapes"])
-        plan = KeptPlan(loaded["recipe"], rows.astype(np.int64), tuple(loaded["counts"]), shapes, loaded["dtype"])
+        plan = KeptPlan(
+            loaded["recipe"], rows.astype(np.int64), tuple(loaded["counts"]), shapes, tuple(loaded["dtypes"])
+        )
         same = plan.to_json() == loaded
     except (KeyError, TypeError, ValueError, OverflowError, MemoryError):
         raise fault from None

@@ -19,7 +19,7 @@ def plan(**changes: object) -> KeptPlan:
         "rows": ROWS,
         "counts": (4, 1),
         "shapes": ((2, 3), (3,)),
-        "dtype": "float16",
+        "dtypes": ("float16", "float16"),
     }
     return KeptPlan(**{**options, **changes})  # type: ignore[arg-type] # as annotated
 
@@ -58,7 +58,12 @@ def test_what_is_written_comes_back(tmp_path: Path) -> None:
 def test_equal_plans_share_a_folder_and_others_do_not(tmp_path: Path) -> None:
     folder = KeptViews(tmp_path, plan()).folder
     assert KeptViews(tmp_path, plan()).folder == folder
-    for changes in ({"counts": (5, 1)}, {"dtype": "float32"}, {"rows": ROWS[:-1]}, {"recipe": {"seed": 1}}):
+    for changes in (
+        {"counts": (5, 1)},
+        {"dtypes": ("float32", "float16")},
+        {"rows": ROWS[:-1]},
+        {"recipe": {"seed": 1}},
+    ):
         assert KeptViews(tmp_path, plan(**changes)).folder != folder
 
 

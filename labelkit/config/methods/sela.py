@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from pydantic.config import JsonDict
 
 from labelkit.config.base import with_default
+from labelkit.config.freezing import FreezeOptions
 from labelkit.config.representation import RepresentationTrainConfig
 
 _LABELS: JsonDict = {"panel": "Self-labelling"}
@@ -18,7 +19,7 @@ _VIEWS: JsonDict = {"panel": "Views"}
 _ROTATION: JsonDict = {"panel": "Second stage"}
 
 
-class SeLaConfig(RepresentationTrainConfig):
+class SeLaConfig(FreezeOptions, RepresentationTrainConfig):
     """``labelkit train sela``; defaults are those of the released code for ImageNet unless the description says so."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "sela")

@@ -61,7 +61,7 @@ class RepresentationMonitor(Monitor):
         queries = bank.rows[self._held_out.labels[bank.rows] >= 0]
         if not len(queries):
             return metrics
-        gallery = state.embed(method.network.embed, self._known).numpy()
+        gallery = state.embed(method.network.embed, self._known, FullPass(by_network=True)).numpy()
         asked = state.embed(method.network.embed, queries, FullPass(bank=bank)).numpy()
         if not state.is_main:
             return metrics

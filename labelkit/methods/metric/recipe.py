@@ -44,6 +44,7 @@ def build_metric_network(config: MetricLearningConfig, data: DataInfo, *, attent
         weights=config.weights,
         mean=config.pixel_mean,
         std=config.pixel_std,
+        freeze_stages=config.freeze_stages,
         seed=config.seed,
     )
 
@@ -114,7 +115,7 @@ def renew_pseudo_labels(
     Returns:
         (n_r, d) float32, the embeddings of the rows that have a cluster now, in their order.
     """
-    rows, how = labels.rows, None
+    rows, how = labels.rows, FullPass(by_network=True)
     if labels.is_first and not config.pretrained and config.weights is None:
         # running statistics of a network that was never trained say nothing: all embeddings would be alike
         how = FullPass("batch-statistics", order="fixed", batch_size=config.batch_size)

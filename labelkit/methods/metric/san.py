@@ -54,6 +54,7 @@ from labelkit.methods.metric.spatial_assembly import (
     weighted_sum,
 )
 from labelkit.models.ema import EMATeacher
+from labelkit.models.frozen_part import KeptPart
 from labelkit.models.metric_network import MetricNetwork
 from labelkit.models.seeding import seeded_init
 
@@ -166,6 +167,13 @@ class SAN(Method[SANConfig]):
     def groupings(self) -> Mapping[str, Tensor]:
         """The clusters."""
         return {} if self.clusters is None else {"clusters": self.clusters.cluster_ids}
+
+    def reuse_frozen(self) -> KeptPart:
+        """The frozen stages, which the slow copy shares."""
+        if self.memory is not None:
+            slow: Any = self.slow.module
+            slow.backbone.reuse_frozen()
+        return self.network.backbone.reuse_frozen()
 
     def parameter_groups(self) -> Iterator[dict[str, Any]]:
         """Rates of their own for new layers, the predictor (no weight decay, which would freeze it), class vectors."""

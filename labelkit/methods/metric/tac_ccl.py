@@ -44,6 +44,7 @@ from labelkit.methods.metric.matched_images import (
     second_view,
 )
 from labelkit.methods.metric.memory_bank import MemoryBank
+from labelkit.models.frozen_part import KeptPart
 from labelkit.models.metric_network import MetricNetwork, MetricOutput
 
 FLAT_ATTENTION = 1e-3
@@ -111,6 +112,10 @@ class TACCCL(Method[TACCCLConfig]):
     def eval_view(self) -> ViewSpec:
         """The center of the image, or all of it where training cuts no boxes."""
         return shared.eval_view(self.config, self.network.input_spec.size)
+
+    def reuse_frozen(self) -> KeptPart:
+        """The frozen stages; what is kept of a second view is that of its first."""
+        return self.network.backbone.reuse_frozen()
 
     # ------------------------------------------------------------------ events
 

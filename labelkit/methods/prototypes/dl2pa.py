@@ -54,10 +54,12 @@ from labelkit.methods.prototypes.recipe import (
     check_supervised_data,
     eval_view,
     labeled_rows,
+    reuse_stages,
     train_view,
 )
 from labelkit.methods.prototypes.source import starting_prototypes
 from labelkit.models.classifier_network import ClassifierNetwork
+from labelkit.models.frozen_part import KeptPart
 from labelkit.models.prototype_head import PrototypeHead
 
 FEW_DIMENSIONS = 4
@@ -146,6 +148,10 @@ class DL2PA(Method[DL2PAConfig]):
         self._records = [
             AssignmentRecord(**{**record, "changed": int(record["changed"])}) for record in state["records"]
         ]
+
+    def reuse_frozen(self) -> KeptPart:
+        """The frozen stages."""
+        return reuse_stages(self.config, self.network)
 
     def parameter_groups(self) -> Any:
         """Weight decay on everything, as in the released code."""

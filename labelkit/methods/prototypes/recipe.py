@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from labelkit.errors import ConfigError, DatasetError
 from labelkit.losses.prototype import balancing_weights
 from labelkit.methods.rows import row_shape, row_views
 from labelkit.models.classifier_network import ClassifierNetwork
+from labelkit.models.frozen_part import KeptPart
 
 HeadT = TypeVar("HeadT", bound=nn.Module)
 
@@ -63,8 +64,21 @@ def build_classifier(
         mean=config.pixel_mean,
         std=config.pixel_std,
         rows=row_shape(config, data),
+        freeze_stages=config.freeze_stages,
         seed=config.seed,
     )
+
+
+def reuse_stages(config: SupervisedTrainConfig, network: ClassifierNetwork[Any]) -> KeptPart:
+    """Let the network take what its frozen stages made of views.
+
+    Raises:
+        ConfigError: no stage is frozen, or images are mixed.
+    """
+    if config.mixup_alpha > 0:
+        problem = "--mixup-alpha mixes images, and maps are kept"
+        raise ConfigError("--reuse-frozen", problem, "Leave one of them out.")
+    return network.backbone.reuse_frozen()
 
 
 def labeled_rows(rows: NDArray[np.int64], data: DataInfo) -> NDArray[np.int64]:

@@ -35,9 +35,11 @@ from labelkit.methods.prototypes.recipe import (
     check_supervised_data,
     eval_view,
     labeled_rows,
+    reuse_stages,
     train_view,
 )
 from labelkit.models.classifier_network import ClassifierNetwork, ScaledCosineHead
+from labelkit.models.frozen_part import KeptPart
 
 
 class Softmax(Method[SoftmaxConfig]):
@@ -83,6 +85,10 @@ class Softmax(Method[SoftmaxConfig]):
         uniformity = self.uniformity(self.network.head.weight)
         total = loss + self.config.uniformity_weight * uniformity
         return StepOutput(total, {"cross_entropy": loss.detach(), "uniformity": uniformity.detach()})
+
+    def reuse_frozen(self) -> KeptPart:
+        """The frozen stages."""
+        return reuse_stages(self.config, self.network)
 
     def parameter_groups(self) -> Any:
         """Weight decay on everything, as in the released code."""

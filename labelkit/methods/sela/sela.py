@@ -37,6 +37,7 @@ from labelkit.errors import ConfigError
 from labelkit.losses.multi_head import MultiHeadCrossEntropy
 from labelkit.methods.sela.earlier_labels import take_labels
 from labelkit.methods.sela.self_labels import SelfLabels, SolveRecord, SolverSettings, optimization_times
+from labelkit.models.frozen_part import KeptPart
 from labelkit.models.multi_head_network import MultiHeadNetwork, rotations
 
 SMALL_IMAGE = 64
@@ -66,6 +67,7 @@ class SeLa(Method[SeLaConfig]):
             mean=config.pixel_mean,
             std=config.pixel_std,
             rotation=config.rotation,
+            freeze_stages=config.freeze_stages,
             seed=config.seed,
         )
         self.loss = MultiHeadCrossEntropy()
@@ -149,6 +151,16 @@ class SeLa(Method[SeLaConfig]):
         """The clustering of every head."""
         return {f"head{head}": labels for head, labels in enumerate(self.labels.pseudo_labels)}
 
+    def reuse_frozen(self) -> KeptPart:
+        """The frozen stages.
+
+        Raises:
+            ConfigError: images are turned in training.
+        """
+        if self.config.rotation:
+            raise ConfigError("--reuse-frozen", "--rotation turns images, and maps are kept", "Leave one of them out.")
+        return self.network.backbone.reuse_frozen()
+
     def parameter_groups(self) -> Iterator[dict[str, Any]]:
         """Weight decay on everything, as in the released code."""
         yield {"params": list(self.parameters()), "weight_decay": self.config.weight_decay}
@@ -183,7 +195,10 @@ class SeLa(Method[SeLaConfig]):
             how = FullPass("train", self._train_view(), "new", batch_size)
         else:
             how = FullPass(
-                "batch-statistics" if config.label_pass_bn == "batch" else "eval", order="fixed", batch_size=batch_size
+                "batch-statistics" if config.label_pass_bn == "batch" else "eval",
+                order="fixed",
+                batch_size=batch_size,
+                by_network=True,
             )
         features, rows = state.visit(self.network.embed, None, how)
         for head in heads:

@@ -30,7 +30,7 @@ from labelkit.engine.compute_device import has_native_bf16, images_at_once
 from labelkit.engine.devices import Runtime
 from labelkit.engine.method import Method, Phase
 from labelkit.errors import ConfigError
-from labelkit.models.frozen_part import FrozenPart, frozen_fingerprint, frozen_tokens, kept_shape
+from labelkit.models.frozen_part import KeptPart, kept_shape
 from labelkit.stages.embed.computing import LEAST_COSINE, LEAST_NEIGHBORS, TRIED, agreement
 from labelkit.stages.progress import current_progress
 from labelkit.store.kept_views import KeptPlan, KeptViews
@@ -47,14 +47,16 @@ class Reuse:
         part: what of the network is frozen.
         views: of each kind, and the view of an epoch that it is kept as; last that outside of training.
         kinds: kind of each view of an epoch.
+        followers: views that are moved views before them; if there are any, the geometry of all is kept too.
         plan: of the parts.
         bf16: the frozen part computes in bf16 whatever training does.
         seconds: estimate for all views on this machine.
     """
 
-    part: FrozenPart
+    part: KeptPart
     views: tuple[tuple[ViewSpec, int | None], ...]
     kinds: tuple[int, ...]
+    followers: tuple[int, ...]
     plan: KeptPlan
     bf16: bool
     seconds: float
@@ -81,20 +83,32 @@ def plan_reuse(method: Method[Any], bank: ImageBank, config: RunConfig, runtime:
     """
     if not isinstance(config, ReuseOptions) or config.reuse_frozen is None:
         return None
+    if config.compile:
+        raise ConfigError("--reuse-frozen", "what is compiled takes images, not what is kept", "Leave out --compile.")
     part = method.reuse_frozen()
-    if part is None or callable(phase.views) or phase.pairing is not None or len(phase.views) != len(part.blocks):
+    if part is None or callable(phase.views) or phase.pairing is not None:
         raise ConfigError("--reuse-frozen", "the views of this method change with the epoch", "Leave it out.")
-    kinds = view_kinds(phase.views, part.blocks)
+    if any(view.anchors or view.mirror_as is not None for view in phase.views):
+        raise ConfigError("--reuse-frozen", "the views of this method depend on each other", "Leave it out.")
+    if part.num_views not in (None, len(phase.views)):
+        raise ValueError(f"{len(phase.views)} views where the frozen part is for {part.num_views}")
+    kinds = view_kinds(phase.views, [part.kept_at(place) for place in range(len(phase.views))])
     firsts = [kinds.index(kind) for kind in range(max(kinds) + 1)]
     views = (*((phase.views[place], place) for place in firsts), (method.eval_view(), None))
-    net = _vit(method)
+    net = _net(method)
     spec = method.network.input_spec
     shapes = tuple(kept_shape(net, part, place, spec.size, spec.channels) for _, place in views)
+    counts = (config.reuse_frozen,) * len(firsts) + (1,)
+    dtypes: tuple[str, ...] = (config.reuse_dtype,) * len(views)
+    followers = tuple(place for place, view in enumerate(phase.views) if view.follows is not None)
+    if followers:  # where each place of a view comes from is asked for
+        shapes += tuple((3, 3) if phase.views[place].follows else (2, 3) for place in firsts)
+        counts += counts[:-1]
+        dtypes += ("float32",) * len(firsts)
     bf16 = _agrees_in_bf16(method, bank, config, runtime, part)
     recipe = {
-        "network": {**method.network.identity, "image_size": spec.size, "weights": frozen_fingerprint(net, part)},
-        "kept": [list(part.blocks[1][-1:] if place is None else part.blocks[place]) for _, place in views],
-        "pooled": part.pooled,
+        "network": {**method.network.identity, "image_size": spec.size, "weights": part.fingerprint(net)},
+        "kept": [list(part.kept_at(place)) for _, place in views],
         "views": [asdict(view) for view, _ in views],
         "normalize": [list(spec.mean), list(spec.std)],
         "listing": bank.dataset.digest(),
@@ -102,19 +116,16 @@ def plan_reuse(method: Method[Any], bank: ImageBank, config: RunConfig, runtime:
         "precision": "bf16" if bf16 else config.precision,
         "device": runtime.device.type,
     }
-    counts = (config.reuse_frozen,) * len(firsts) + (1,)
-    plan = KeptPlan(recipe, bank.rows, counts, shapes, config.reuse_dtype)
+    plan = KeptPlan(recipe, bank.rows, counts, shapes, dtypes)
     limit = config.max_disk_bytes
     if limit is not None and plan.num_bytes > limit:
         problem = f"{config.reuse_frozen} views of {len(bank.rows):,} images take {_size_text(plan.num_bytes)}"
         raise ConfigError(f"--max-disk {config.max_disk}", problem, "Raise it, or lower --reuse-frozen.")
     maker = _Maker(method, bank, config, runtime, part, views, plan, bf16)
-    return Reuse(part, views, kinds, plan, bf16, maker.seconds())
+    return Reuse(part, views, kinds, followers, plan, bf16, maker.seconds())
 
 
-def _agrees_in_bf16(
-    method: Method[Any], bank: ImageBank, config: RunConfig, runtime: Runtime, part: FrozenPart
-) -> bool:
+def _agrees_in_bf16(method: Method[Any], bank: ImageBank, config: RunConfig, runtime: Runtime, part: KeptPart) -> bool:
     """Whether the frozen part may compute in bf16: it was not asked to be exact, and what is kept of images agrees.
 
     What is trained has no say: a run that is resumed must find the same.
@@ -122,7 +133,7 @@ def _agrees_in_bf16(
     exact = not isinstance(config, ReuseOptions) or config.reuse_dtype == "float32"
     if exact or config.precision != "float32" or runtime.device.type != "cpu" or not has_native_bf16():
         return False
-    spec, net = method.network.input_spec, _vit(method)
+    spec, net = method.network.input_spec, _net(method)
     rows = bank.rows[np.arange(min(TRIED, len(bank.rows))) * len(bank.rows) // min(TRIED, len(bank.rows))]
     norm = Normalize(spec.mean, spec.std)
     was_training = method.training
@@ -132,7 +143,7 @@ def _agrees_in_bf16(
         for batch in EvalLoader(bank, method.eval_view(), rows=rows, batch_size=16, normalize=norm):
             for half, found in zip((False, True), features, strict=True):
                 with torch.autocast("cpu", torch.bfloat16, enabled=half):
-                    tokens = frozen_tokens(net, batch.images, part, None)
+                    tokens = part.keep(net, batch.images, None)
                 found.append(tokens.float().flatten(1))
     method.train(was_training)
     found_alike = agreement(torch.cat(features[0]), torch.cat(features[1]))
@@ -192,14 +203,15 @@ def keep_views(
                 time.sleep(_WAIT_SECONDS)  # another process makes them
             missing = left
     runtime.barrier()
-    return KeptBank(bank, reuse.plan.rows, kept.open_all(), reuse.kinds)
+    return KeptBank(bank, reuse.plan.rows, kept.open_all(), reuse.kinds, reuse.followers)
 
 
 def stand_in(method: Method[Any], bank: ImageBank, config: RunConfig, runtime: Runtime, reuse: Reuse) -> KeptBank:
     """Return what would be kept of a few images in place of that of all, to time steps by; nothing is written."""
     maker = _Maker(method, bank, config, runtime, reuse.part, reuse.views, reuse.plan, reuse.bf16)
     few = tuple(maker.values(reuse.plan.rows[:_FEW]))
-    return KeptBank(bank, reuse.plan.rows, [few] * -(-len(reuse.plan.rows) // len(few[0])), reuse.kinds)
+    parts = [few] * -(-len(reuse.plan.rows) // len(few[0]))
+    return KeptBank(bank, reuse.plan.rows, parts, reuse.kinds, reuse.followers)
 
 
 @dataclass(frozen=True)
@@ -210,15 +222,15 @@ class _Maker:
     bank: ImageBank
     config: RunConfig
     runtime: Runtime
-    frozen: FrozenPart
+    frozen: KeptPart
     views: tuple[tuple[ViewSpec, int | None], ...]
     plan: KeptPlan
     bf16: bool
 
     def values(self, rows: NDArray[np.int64]) -> list[NDArray[Any]]:
-        """Return the values of some images: for each kind of view, (m, v, ...)."""
+        """Return the values of some images: for each kind of view, (m, v, ...), and behind them its geometry."""
         found = list(self._values(rows))
-        return [np.concatenate([values[kind] for values in found]) for kind in range(len(self.views))]
+        return [np.concatenate([values[kind] for values in found]) for kind in range(len(self.plan.counts))]
 
     def seconds(self) -> float:
         """Estimate how long all views of all images take, from those of one image."""
@@ -232,7 +244,7 @@ class _Maker:
     def _values(self, rows: NDArray[np.int64]) -> Iterator[list[NDArray[Any]]]:
         spec = self.method.network.input_spec
         # draw by draw, so that the first ones do not depend on how many there are
-        order = [(draw, kind) for draw in range(max(self.plan.counts)) for kind, count in enumerate(self.plan.counts)]
+        order = [(draw, kind) for draw in range(max(self.plan.counts)) for kind in range(len(self.views))]
         order = [(draw, kind) for draw, kind in order if draw < self.plan.counts[kind]]
         views = tuple(self.views[kind][0] for _, kind in order)
         at_once = max(1, images_at_once(self.runtime.device) // len(views))
@@ -245,11 +257,11 @@ class _Maker:
         reader = None if self.bank.in_memory else self.bank.reader(self.config.num_workers)
         was_training = self.method.training
         self.method.eval()
-        for plan, made, _ in planned_views(self.bank, plans, Normalize(spec.mean, spec.std), reader):
-            yield [
-                self._kept(tuple(view for view, (_, of) in zip(made, order, strict=True) if of == kind), kind, plan)
-                for kind in range(len(self.views))
-            ]
+        places = [[n for n, (_, of) in enumerate(order) if of == kind] for kind in range(len(self.views))]
+        geometry_of = places[: len(self.plan.counts) - len(self.views)]
+        for plan, made, geometry in planned_views(self.bank, plans, Normalize(spec.mean, spec.std), reader):
+            values = [self._kept(tuple(made[n] for n in own), kind, plan) for kind, own in enumerate(places)]
+            yield values + [np.stack([geometry[n].on_host.numpy() for n in own], axis=1) for own in geometry_of]
         self.method.train(was_training)
 
     def _kept(self, made: tuple[Tensor, ...], kind: int, plan: BatchPlan) -> NDArray[Any]:
@@ -260,13 +272,13 @@ class _Maker:
         for some in torch.split(images, images_at_once(self.runtime.device)):
             half = torch.autocast("cpu", torch.bfloat16) if self.bf16 else self.runtime.autocast()
             with half:
-                values.append(frozen_tokens(_vit(self.method), some, self.frozen, place).float())
+                values.append(self.frozen.keep(_net(self.method), some, place).float())
         joined = torch.cat(values)
         found: NDArray[Any] = joined.reshape(len(plan.rows), len(made), *joined.shape[1:]).cpu().numpy()
         return found
 
 
-def _vit(method: Method[Any]) -> nn.Module:
+def _net(method: Method[Any]) -> nn.Module:
     network: Any = method.network  # one with a frozen part is built on a backbone
     net: nn.Module = network.backbone.net
     return net

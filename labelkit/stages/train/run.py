@@ -36,6 +36,7 @@ from labelkit.stages.train.frozen_score import frozen_score
 from labelkit.stages.train.initialize import describe_weights, initialize_from, without_weights
 from labelkit.stages.train.prepare import PreparedData, deciding_images, eval_images, info_record, prepare_data
 from labelkit.stages.train.reuse import keep_views, plan_reuse, stand_in
+from labelkit.stages.train.verdict import training_verdict
 from labelkit.store.commit import canonical_json
 
 
@@ -348,15 +349,21 @@ def _plan(method_name: str, config: RunConfig) -> SimpleResult:
         "memory_mib": round(memory / 2**20),
         "device": str(runtime.device),
     }
+    known = setup.method.data
+    num_classes = max(known.num_known_classes or known.num_old_classes, setup.method.headline().num_outputs)
+    verdict = training_verdict(method_name, config, setup.prepared.labels, num_classes)
+    values["verdict"] = verdict.to_json()
     if score is not None:
         values["before_training"] = asdict(score)
     if reuse is not None:
         values["kept_gib"] = round(reuse.plan.num_bytes / 2**30, 3)
         values["kept_minutes"] = round(reuse.seconds / 60, 1)
-    rows = [[key, str(value)] for key, value in values.items() if key not in ("config", "samples", "before_training")]
+    in_words = ("config", "samples", "before_training", "verdict")
+    rows = [[key, str(value)] for key, value in values.items() if key not in in_words]
     rows.insert(2, ["samples", setup.prepared.describe()])
     if score is not None:
         rows.append(["before_training", score.describe()])
+    rows.append(["will training help?", verdict.describe()])
     options = [[key, value_text(value, longest=None)] for key, value in config.to_yaml_dict().items()]
     shown = (
         Table("configuration", ["option", "value"], options),

@@ -15,9 +15,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from labelkit.data.batch import ViewGeometry
 from labelkit.data.image_bank import ImageBank
 from labelkit.data.kept_bank import KeptBank, drawn_views
+from labelkit.data.views.spec import Normalize
 from labelkit.engine.trainer import Trainer
+from labelkit.models.backbones import Backbone
 from labelkit.stages.train import run as training
 from labelkit.stages.train.reuse import Reuse
 from tests.stages.conftest import Labelkit, run_labelkit
@@ -34,17 +38,38 @@ METHODS: dict[str, tuple[object, ...]] = {
     "flipclass last block": ("--align-blocks", "1,3"),
     "simgcd heads": ("--linear-probe",),
 }
-NEVER = {"flipclass sda": ("--align-mode", "sda", "--align-blocks", "1")}
+NEVER: dict[str, tuple[object, ...]] = {"flipclass sda": ("--align-mode", "sda", "--align-blocks", "1")}
+NO_HEADS = {"--backbone": "smallcnn", "--freeze-stages": 2}
+METRIC = ("--embed-dim", 8, "--images-per-class", 4, "--augmentation", "crop-flip")
+CLUSTERS = ("--num-clusters", 6, "--refresh-epochs", 2)
+STAGES: dict[str, tuple[object, ...]] = {
+    "softmax": ("--augmentation", "crop-flip"),
+    "dl2pa": ("--embed-dim", 8, "--augmentation", "crop-flip"),
+    "sela": ("--num-heads", 2, "--num-clusters", 4, "--num-optimizations", 3),
+    "san": (*METRIC, "--san-before", "block4"),
+    "san remembers": (*METRIC, "--san-before", "block4", "--memory", "momentum"),
+    "san clusters": (*METRIC, *CLUSTERS, "--san-before", "block4", "--mode", "unsupervised"),
+    "tac-ccl": (*METRIC, *CLUSTERS, "--ccl-start-epoch", 1),
+    "tac-ccl alone": (*METRIC, *CLUSTERS, "--no-tac"),
+}
+NEVER |= {
+    "san frozen": (*METRIC, "--san-before", "block2"),
+    "sela rotation": ("--num-heads", 2, "--num-clusters", 4, "--rotation"),
+}
 
 
 def train(photos: Path, method: str, out: Path, *words: object) -> Any:
-    command = line(photos, method.split()[0], *(METHODS | NEVER)[method], *words)
+    command = line(photos, method.split()[0], *(METHODS | NEVER | STAGES)[method], *words)
     return run_labelkit(*command, "--out", out, "--json")
 
 
 def line(photos: Path, method: str, *words: object) -> list[object]:
     """Return a command line; words may replace what all have in common."""
-    common = {name: value for name, value in (BASE | DATA | HEADS).items() if name not in words}
+    common: dict[str, object] = BASE | DATA | HEADS
+    if method.split()[0] in {name.split()[0] for name in STAGES}:
+        common = {name: BASE[name] for name in ("--image-size", "--preset")} | DATA | NO_HEADS
+        common["--label-split"] = "none" if method.startswith(("sela", "tac")) else "given"
+    common = {name: value for name, value in common.items() if name not in words}
     options = [word for pair in common.items() for word in pair]
     return ["train", method, "--dataset", photos, "--no-pretrained", *options, *words]
 
@@ -61,8 +86,8 @@ def kept_folders(parent: Path) -> list[Path]:
 class DrawnImages(KeptBank):
     """The same kept views as images, which the whole network looks at."""
 
-    def __init__(self, bank: ImageBank, reuse: Reuse, seed: int) -> None:
-        self._bank, self._reuse, self._seed = bank, reuse, seed
+    def __init__(self, bank: ImageBank, reuse: Reuse, seed: int, normalize: Normalize) -> None:
+        self._bank, self._reuse, self._seed, self._reuse_normalize = bank, reuse, seed, normalize
         for name in ("dataset", "channels", "device", "listed_rows", "rows", "bad", "image_size"):
             setattr(self, name, getattr(bank, name))
         self.images = None
@@ -71,20 +96,23 @@ class DrawnImages(KeptBank):
     def make_views(self, rows: Any, keys: Any, views: Sequence[Any], *, normalize: Any, epoch: int, **_: Any) -> Any:
         kinds = self._reuse.kinds
         specs = [view for view, place in self._reuse.views if place is not None]
-        drawn = drawn_views(keys, kinds, self._views, seed=self._seed, epoch=epoch)
+        drawn = drawn_views(keys, kinds, self._views, seed=self._seed, epoch=epoch, followers=self._reuse.followers)
         # as they lie one after the other: draw by draw, that outside of training in the first one
         numbers = [(0, kind) for kind in range(len(specs) + 1)]
         numbers += [(draw, kind) for draw in range(1, self._views) for kind in range(len(specs))]
         order = [self._reuse.views[kind][0] for _, kind in numbers]
-        made, _ = self._bank.make_views(rows, rows, order, seed=self._seed, epoch=0, normalize=normalize)
-        found = []
+        made, where = self._bank.make_views(rows, rows, order, seed=self._seed, epoch=0, normalize=normalize)
+        found, places = [], []
         for place, kind in enumerate(kinds):
-            chosen = [made[numbers.index((int(draw), kind))][row] for row, draw in enumerate(drawn[:, place])]
-            found.append(training.torch.stack(chosen))
-        return tuple(found), ()
+            at = [(numbers.index((int(draw), kind)), row) for row, draw in enumerate(drawn[:, place])]
+            found.append(torch.stack([made[number][row] for number, row in at]))
+            places.append(ViewGeometry(torch.stack([where[number].matrices[row] for number, row in at])))
+        return tuple(found), tuple(places)
 
     def unchanged(self, rows: Any) -> Any:
-        raise AssertionError("no pass asks for it")
+        view = self._reuse.views[-1][0]
+        (made,), _ = self._bank.make_views(rows, rows, [view], seed=0, epoch=0, normalize=self._reuse_normalize)
+        return made
 
 
 def on_images(setup: Any, config: Any, runtime: Any, run: Any, trainer: Trainer) -> None:
@@ -92,12 +120,16 @@ def on_images(setup: Any, config: Any, runtime: Any, run: Any, trainer: Trainer)
     reuse = training.plan_reuse(setup.method, setup.bank, config, runtime, trainer.phases[0])
     assert reuse is not None
     setup.method.network._kept = None
+    for module in setup.method.modules():
+        if isinstance(module, Backbone):
+            module._reuses = False
+    spec = setup.method.network.input_spec
     if hasattr(setup.method, "_record_blocks"):
         setup.method._record_blocks = ()
-    trainer._kept, trainer._running = DrawnImages(setup.bank, reuse, config.seed), None
+    trainer._kept, trainer._running = DrawnImages(setup.bank, reuse, config.seed, Normalize(spec.mean, spec.std)), None
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", METHODS | STAGES)
 def test_a_run_with_reuse_has_the_losses_of_one_without(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, photos: Path, method: str
 ) -> None:
@@ -280,6 +312,13 @@ def test_a_disk_that_fills_while_views_are_kept_says_how_to_go_on(
         ("flipclass", ("--log-energy", "all"), 2, "frozen blocks keep few"),
         ("flipclass sda", (), 2, "views grow stronger"),
         ("flipclass kld", ("--linear-probe",), 2, "a linear probe freezes"),
+        ("softmax", ("--freeze-stages", 0), 2, "goes with --freeze-stages"),
+        ("softmax", ("--freeze-stages", 6), 2, "smallcnn has 5 stages: block1"),
+        ("softmax", ("--backbone", "vit_nano_p8_32"), 2, "cannot be cut after blocks.1"),
+        ("dl2pa", ("--mixup-alpha", 0.5), 2, "mixes images"),
+        ("sela rotation", (), 2, "--rotation turns images"),
+        ("san frozen", (), 2, "this stage is frozen"),
+        ("softmax", ("--compile",), 2, "what is compiled takes images"),
     ],
 )
 def test_what_cannot_be_reused_is_refused_before_any_work(

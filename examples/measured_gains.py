@@ -1,0 +1,126 @@
+"""Collect, from the measured results beside this file, what training gained over features as they are.
+
+    python examples/measured_gains.py
+
+writes ``labelkit/stages/train/measured_gains.json``, by which ``labelkit train --dry-run`` says whether training is
+likely to help. A case is one method on one set of images with one number of labels, with the same seeds before and
+after. Before: on rows of a store ``discover answer``, logistic regression, label spreading and semi-supervised k-means,
+whichever is best on average; of networks the same score on the features of the weights that training starts from.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).parent / "results"
+OUT = Path(__file__).parents[1] / "labelkit" / "stages" / "train" / "measured_gains.json"
+PEERS = ("logistic regression", "label spreading", "ss-kmeans", "ours")
+ROWS = {
+    "grocery_head_cases.json": "5,421 photographs of 81 products, EfficientNet-Lite0",
+    "cifar10_head_cases.json": "4,000 photographs of CIFAR-10, EfficientNet-Lite0",
+    "digits_head_cases.json": "1,797 digits, pixels",
+}
+# of each file: images; the row before training, and its number; rows: name, method, share of classes with labels
+RUNS: dict[str, dict[str, Any]] = {
+    "cifar10_discovery_weights.json": {
+        "data": "1,000 photographs of CIFAR-10 at 56 px, a ViT-S fine-tuned on scans",
+        "before": "ss-kmeans on frozen features",
+        "key": "all",
+        "score": "accuracy on images without a label",
+        "rows": [
+            ("gcd", "gcd", 0.5, 50),
+            ("simgcd", "simgcd", 0.5, 50),
+            *((f"flipclass, {mode}", "flipclass", 0.5, 50) for mode in ("none", "flip", "kld", "da")),
+        ],
+    },
+    "grocery_retrieval_stages.json": {
+        "data": "800 photographs of 40 products, EfficientNet-Lite0",
+        "before": "untrained",
+        "key": "r@1",
+        "score": "Recall@1 among 41 other products",
+        "rows": [
+            *((row, "tac-ccl", 0.0, 0) for row in ("baseline", "+ CCL", "+ CCL + TAC")),
+            *((row, "san", 0.0, 0) for row in ("clusters, no SAN", "clusters, SAN")),
+            *((f"labels, multi-similarity{more}", "san", 1.0, 20) for more in ("", ", SAN", ", SAN, no terms")),
+        ],
+    },
+    "grocery_prototypes_stages.json": {
+        "data": "2,640 photographs of 81 products, EfficientNet-Lite0",
+        "before": "logistic regression on frozen features",
+        "key": "accuracy",
+        "score": "accuracy on test images",
+        "rows": [
+            ("psc d=64", "softmax", 1.0, 33),
+            *((f"{row} d=64", "dl2pa", 1.0, 33) for row in ("fixed", "dl2pa")),
+        ],
+    },
+}
+
+
+def case(pairs: Sequence[tuple[float, float]], **about: Any) -> dict[str, Any]:
+    """Return one case from pairs of before and after, a pair for each seed."""
+    gains = [after - before for before, after in pairs]
+    return {
+        **about,
+        "before": round(statistics.mean(before for before, _ in pairs), 4),
+        "after": round(statistics.mean(after for _, after in pairs), 4),
+        "spread": round(statistics.stdev(gains), 4) if len(gains) > 1 else 0.0,
+    }
+
+
+def read(name: str) -> dict[str, Any]:
+    """Read a file of results."""
+    found: dict[str, Any] = json.loads((RESULTS / name).read_text())
+    return found
+
+
+def of_rows() -> Iterator[dict[str, Any]]:
+    """Heads on rows: the best that works without them against the head, or ``discover answer`` on its rows."""
+    for name, data in ROWS.items():
+        rows = read(name)["rows"]
+        for share, labels in sorted({(row["share"], row["labels"]) for row in rows}):
+            cases = [row for row in rows if (row["share"], row["labels"]) == (share, labels)]
+            peers = [peer for peer in PEERS if all(peer in row for row in cases)]
+            if not peers:
+                continue
+            best = max(peers, key=lambda peer: statistics.mean(row[peer] for row in cases))
+            methods = [key.removesuffix(" seconds") for key in cases[0] if key.endswith(" seconds")]
+            for method in methods:
+                forms = [form for form in (method, f"answer on {method}") if all(form in row for row in cases)]
+                form = max(forms, key=lambda key: statistics.mean(row[key] for row in cases))
+                pairs = [(row[best], row[form]) for row in cases]
+                yield case(
+                    pairs, kind="rows", method=method, data=data, row=form, share=share, labels_per_class=labels,
+                    score="accuracy on images without a label", source=name,
+                )  # fmt: skip
+
+
+def of_runs() -> Iterator[dict[str, Any]]:
+    """Trained networks against the row of the same file that was not trained, seed by seed."""
+    for name, about in RUNS.items():
+        if not (RESULTS / name).exists():
+            continue
+        results, key = read(name)["results"], about["key"]
+        start = {run["seed"]: run[key] for run in results[about["before"]]["runs"]}
+        for row, method, share, labels in about["rows"]:
+            pairs = [(start.get(run["seed"], start[0]) / 100, run[key] / 100) for run in results[row]["runs"]]
+            yield case(
+                pairs, kind="last stages", method=method, data=about["data"], row=row, share=share,
+                labels_per_class=labels, score=about["score"], source=name,
+            )  # fmt: skip
+
+
+def main() -> None:
+    """Collect and write."""
+    cases = [*of_rows(), *of_runs()]
+    record = {"made_by": "python examples/measured_gains.py", "cases": cases}
+    OUT.write_text(json.dumps(record, indent=1) + "\n")
+    print(f"{len(cases)} cases in {OUT.name}")
+
+
+if __name__ == "__main__":
+    main()
