@@ -1,6 +1,7 @@
 """Run every ``bench_*.py`` of this folder and print one table; ``python -m tests.benchmarks``.
 
-The exit code is 0 even where a ratio misses what is wanted: the table says so, and the machine may be to blame.
+The exit code is 0 even where a ratio misses what is wanted: the table says so, and the machine may be to blame. It is 1
+where a row's figure cannot be: negative, not a number, or different fivefold between turns.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tests.benchmarks.measure import Row
+from tests.benchmarks.measure import Row, fault
 
 NAMES = sorted(path.stem.removeprefix("bench_") for path in Path(__file__).parent.glob("bench_*.py"))
 PACKAGES = ("labelkit", "torch", "timm", "accelerate", "numpy", "scikit-learn", "h5py", "pillow", "typer", "rich")
@@ -46,6 +47,9 @@ def main() -> int:
         for row in module.rows():
             table.append(row)
             show(line(row))
+    broken = [(row["name"], reason) for row in table if (reason := fault(row)) is not None]
+    for name, reason in broken:
+        show(f"broken row: {name}: {reason}")
     missed = [row["name"] for row in table if not row["ok"]]
     load_after = os.getloadavg()[0]
     show(
@@ -65,7 +69,7 @@ def main() -> int:
             "rows": table,
         }
         options.json.write_text(json.dumps(record, indent=2) + "\n")
-    return 0
+    return 1 if broken else 0
 
 
 def line(row: Row) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable
@@ -46,6 +47,24 @@ class Wanted:
 
     def __str__(self) -> str:
         return f"{self.sign} {self.limit:g}" if self.sign else "shown only"
+
+
+MOST_SPREAD = 5.0
+
+
+def fault(row: Row) -> str | None:
+    """Say why a row's figure cannot be taken for one; ``None``: it can.
+
+    A time or ratio that is not positive was not measured; a ratio that differs fivefold between turns was measured on a
+    machine that did something else.
+    """
+    if row["wanted"] == "skipped":
+        return None
+    if not all(math.isfinite(row[key]) and row[key] > 0 for key in ("ours_s", "peer_s", "ratio")):
+        return f"{row['ours_s']:.3g}, {row['peer_s']:.3g} and their ratio {row['ratio']:.3g} are not all positive"
+    if row.get("ratio_max", 1.0) > MOST_SPREAD * row.get("ratio_min", 1.0):
+        return f"ratios from {row['ratio_min']:.3g} to {row['ratio_max']:.3g}"
+    return None
 
 
 def seconds(work: Callable[[], object]) -> Callable[[], float]:
