@@ -83,7 +83,7 @@ def onnx_bytes(network: InferenceNetwork, notes: Mapping[str, str] | None = None
         notes: metadata of the model.
 
     Raises:
-        NotExported: torch cannot export it, or its embeddings differ.
+        NotExported: torch cannot export it, it does not run for any number of images, or its embeddings differ.
     """
     spec = network.input_spec
     shape = (2, spec.channels, spec.size, spec.size)
@@ -117,7 +117,10 @@ def onnx_bytes(network: InferenceNetwork, notes: Mapping[str, str] | None = None
         proto = onnx.load_model_from_string(content)
         onnx.helper.set_model_props(proto, dict(notes))
         content = proto.SerializeToString()
-    least = _least_cosine(network, OnnxNetwork(content))
+    try:
+        least = _least_cosine(network, OnnxNetwork(content))
+    except Exception as error:  # the run time's errors have no class in common
+        raise NotExported(f"ONNX Runtime cannot run it: {' '.join(str(error).split())}") from error
     if not least >= LEAST_COSINE:
         raise NotExported(f"its embeddings differ from those of torch (cosine {least:.6f})")
     return content

@@ -18,6 +18,7 @@ from labelkit.data.eval_loader import EvalLoader
 from labelkit.data.registry import load_dataset
 from labelkit.data.views.spec import Interpolation, Normalize, ViewSpec
 from labelkit.models.inference import BackboneNetwork
+from labelkit.stages.embed import onnx_export
 from labelkit.stages.embed.images import embed_images
 from labelkit.stages.embed.onnx_export import NotExported, keep_for_next_time, onnx_bytes
 from labelkit.stages.embed.quick import DECODER, onnx_record, prepared, quick_embeddings
@@ -166,6 +167,22 @@ def test_a_network_whose_copy_differs_is_not_kept_and_not_tried_again(
     assert next((tmp_path / "onnx").iterdir()).stat().st_mtime_ns == before
     with pytest.raises(NotExported):
         onnx_bytes(network)
+
+
+def test_a_network_that_the_run_time_cannot_run_is_not_exported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A spatial assembly was exported for the number of images of the trial, and ended embed with a traceback."""
+
+    class Refuses:
+        def __init__(self, content: bytes) -> None:
+            self.content = content
+
+        def embed(self, images: object) -> object:
+            raise Exception("INVALID_ARGUMENT : Got: 7 Expected: 2\n Please fix the model.")
+
+    monkeypatch.setattr(torch.onnx, "export", lambda *args, **options: args[2].write_bytes(b"model"))
+    monkeypatch.setattr(onnx_export, "OnnxNetwork", Refuses)
+    with pytest.raises(NotExported, match="cannot run it: INVALID_ARGUMENT : Got: 7 Expected: 2 Please fix the model"):
+        onnx_bytes(BackboneNetwork("smallcnn", seed=0))
 
 
 @pytest.mark.slow
