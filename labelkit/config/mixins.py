@@ -99,7 +99,8 @@ class DatasetOptions(StageConfig):
     dataset: str = Field(
         "digits",
         description="A registered name (`labelkit list datasets`), a folder of class folders, a flat folder, "
-        "or a CSV with columns path,label[,split]. An empty label means unlabeled.",
+        "a CSV with columns path,label[,split], or archives such as shards/{000..099}.tar. An empty label means "
+        "unlabeled.",
         json_schema_extra=option("Data"),
     )
     data_root: Path = Field(Path("data"), description="Folder where named sets live.", json_schema_extra=option("Data"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -12,6 +13,7 @@ from typing import Final
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.named.benchmark_classes import benchmark_classes
 from labelkit.data.named.layouts import Count
+from labelkit.data.shards import expand_shards, is_shards
 from labelkit.errors import DatasetError
 
 Load = Callable[[Path, bool], ImageDataset]
@@ -65,6 +67,9 @@ def check_dataset(name_or_path: str) -> None:
     """
     if name_or_path in DATASETS or Path(name_or_path).expanduser().exists():
         return
+    if is_shards(name_or_path):
+        expand_shards(name_or_path)
+        return
     near = difflib.get_close_matches(name_or_path, DATASETS, n=3, cutoff=0.5)
     names = f"Did you mean {' or '.join(near)}?" if near else f"Named sets: {', '.join(DATASETS)}."
     raise DatasetError(
@@ -75,10 +80,11 @@ def check_dataset(name_or_path: str) -> None:
 def load_dataset(
     name_or_path: str, *, data_root: Path, download: bool = False, any_classes: bool = True
 ) -> ImageDataset:
-    """List a named data set, a folder of images or a CSV file.
+    """List a named data set, a folder of images, a CSV file, or images in archives.
 
     Args:
-        name_or_path: a key of ``DATASETS``, or the path of a folder or of a ``.csv`` file.
+        name_or_path: a key of ``DATASETS``; the path of a folder or of a ``.csv`` file; or files of ``.tar`` or
+            ``.parquet``, as `labelkit.data.shards.expand_shards` understands them.
         data_root: where named sets lie; paths of a CSV may be relative to it too.
         download: fetch a named set that is not there.
         any_classes: False takes folders for classes only where they look like it; see ``load_folder``.
@@ -91,6 +97,15 @@ def load_dataset(
         return spec.load(Path(data_root), download)
     check_dataset(name_or_path)
     path = Path(name_or_path).expanduser()
+    if is_shards(name_or_path) and not path.is_dir():
+        files = expand_shards(name_or_path)
+        if name_or_path.lower().endswith(".parquet"):
+            from labelkit.data.parquet_images import load_parquet
+
+            return load_parquet(files, _name_of_files(name_or_path))
+        from labelkit.data.tars import load_tars
+
+        return load_tars(files, _name_of_files(name_or_path))
     if path.is_dir():
         from labelkit.data.folders import load_folder
         from labelkit.data.mask_folders import has_masks, load_mask_folder
@@ -100,11 +115,20 @@ def load_dataset(
         return load_folder(path, any_classes=any_classes)
     if path.suffix.lower() != ".csv" or not path.is_file():
         raise DatasetError(
-            name_or_path, "a data set file must be a CSV", "Give a folder of images or a .csv with path,label."
+            name_or_path,
+            "a data set file must be a CSV, or .tar or .parquet",
+            "Give a folder of images, a .csv with path,label, or archives with images.",
         )
     from labelkit.data.tables import load_csv
 
     return load_csv(path, data_root=Path(data_root))
+
+
+def _name_of_files(pattern: str) -> str:
+    """Name of a set in files: what their names begin with, or the folder that they are in."""
+    path = Path(pattern)
+    word = re.split(r"[^\w.]", path.name.partition(".")[0])[0].strip("-_")
+    return word or path.absolute().parent.name
 
 
 def _listed(target: str, *, counted: str | None = None) -> Load:

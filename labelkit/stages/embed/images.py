@@ -17,7 +17,7 @@ from labelkit.data.eval_loader import EvalLoader
 from labelkit.data.registry import load_dataset
 from labelkit.data.views.spec import Normalize
 from labelkit.engine.devices import Runtime
-from labelkit.errors import DivergenceError
+from labelkit.errors import DatasetError, DivergenceError
 from labelkit.models.inference import InferenceNetwork
 from labelkit.stages.embed.computing import Computing, choose_computing, color_channels, onnx_network
 from labelkit.stages.embed.dry_run import describe_plan
@@ -228,17 +228,29 @@ def _some_images(
 
 def _listed_as(dataset: ImageDataset, plan: EmbeddingPlan) -> ImageDataset:
     """The data set with the rows of a plan; files that vanished since are found missing when they are read."""
-    if dataset.sample_ids == tuple(plan.sample_ids) or dataset.root is None:
+    ids = tuple(plan.sample_ids)
+    if dataset.sample_ids == ids:
         return dataset
-    current_progress().message("the folder changed since this run began: its first listing is embedded")
-    n = len(plan.sample_ids)
+    if dataset.root is None:
+        place = {name: row for row, name in enumerate(dataset.sample_ids)}
+        gone = [name for name in ids if name not in place]
+        if gone:
+            problem = f"{len(gone)} images are gone since this run began, first: {gone[0]!r}"
+            raise DatasetError(dataset.name, problem, "Restore them, or choose another --out.")
+        source = dataset.source.select(np.array([place[name] for name in ids], dtype=np.int64))
+    else:
+        source = FileSource(dataset.root, ids)
+    current_progress().message("the images changed since this run began: its first listing is embedded")
+    n = len(ids)
     return replace(
         dataset,
-        sample_ids=tuple(plan.sample_ids),
+        sample_ids=ids,
+        draw_order=None,
+        masks=None,
         labels=plan.labels if plan.labels is not None else np.full(n, -1, dtype=np.int64),
         given=np.zeros(n, dtype=bool),
         splits=plan.splits if plan.splits is not None else np.full(n, -1, dtype=np.int16),
-        source=FileSource(dataset.root, tuple(plan.sample_ids)),
+        source=source,
     )
 
 

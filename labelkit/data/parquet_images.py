@@ -1,0 +1,203 @@
+"""Images in Parquet files, as Hugging Face datasets keeps them: a column of bytes, and perhaps one of labels.
+
+A file is read in its groups of rows. A row is named ``FILE/NUMBER``, so that the order of rows is that of the files:
+to read them in turn costs each group once, to read them at random costs a group for nearly every image.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelkit.data.datasets import EncodedImage, ImageDataset
+from labelkit.data.decode import BadImage
+from labelkit.data.shards import listing, split_of_file
+from labelkit.data.tables import LABEL_COLUMNS
+from labelkit.errors import DatasetError
+from labelkit.reading import NotRegularError, open_regular, parse_json
+
+IMAGE_COLUMNS: Final = ("image", "img", "jpg", "png", "webp", "bytes", "image_bytes")
+_HELD_GROUPS: Final = 2
+
+
+@dataclass(slots=True, eq=False)
+class ParquetSource:
+    """Rows of files by their numbers.
+
+    Attributes:
+        paths: the files.
+        column: name of the one that holds the images.
+        files: (n,) int64 which of them a row is in.
+        groups: (n,) int64 which group of rows.
+        places: (n,) int64 place in the group.
+    """
+
+    paths: tuple[Path, ...]
+    column: str
+    files: NDArray[np.int64]
+    groups: NDArray[np.int64]
+    places: NDArray[np.int64]
+    _held: dict[tuple[int, int], Any] = field(default_factory=dict, init=False)
+
+    def read(self, index: int) -> EncodedImage:
+        """Read row ``index``; :class:`BadImage` if that fails."""
+        file, group = int(self.files[index]), int(self.groups[index])
+        try:
+            column = self._group(file, group)
+            value = column[int(self.places[index])].as_py()
+        except Exception as error:  # errors of pyarrow have no class in common
+            raise BadImage(f"{self.paths[file].name} cannot be read: {' '.join(str(error).split())}") from error
+        content = value.get("bytes") if isinstance(value, dict) else value
+        if not isinstance(content, bytes) or not content:
+            raise BadImage("no bytes in this row")
+        return EncodedImage(content)
+
+    def _group(self, file: int, group: int) -> Any:
+        import pyarrow.parquet as pq
+
+        if (file, group) not in self._held:
+            with open_regular(self.paths[file]) as opened, pq.ParquetFile(opened) as table:
+                found = table.read_row_group(group, columns=[self.column]).column(0)
+            while len(self._held) >= _HELD_GROUPS:
+                self._held.pop(next(iter(self._held)), None)
+            self._held[file, group] = found
+        return self._held[file, group]
+
+    def select(self, rows: NDArray[np.int64]) -> ParquetSource:
+        """Return the rows of ``rows``."""
+        return ParquetSource(self.paths, self.column, self.files[rows], self.groups[rows], self.places[rows])
+
+    def __getstate__(self) -> tuple[Any, ...]:
+        """What a worker process is sent: no group of rows."""
+        return self.paths, self.column, self.files, self.groups, self.places
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        """Take what was sent."""
+        self.paths, self.column, self.files, self.groups, self.places = state
+        self._held = {}
+
+
+def load_parquet(paths: Sequence[Path], name: str) -> ImageDataset:
+    """List the images of Parquet files.
+
+    Args:
+        paths: files with the same columns.
+        name: of the data set.
+
+    Raises:
+        DatasetError: pyarrow is not installed, a file is damaged or has no column of images, or two have one name.
+    """
+    try:
+        import pyarrow.parquet  # noqa: F401 - to see whether it is there
+    except ImportError as error:
+        raise DatasetError(name, "reading Parquet needs pyarrow", 'pip install "labelkit[parquet]".') from error
+    stems = [path.name.removesuffix(path.suffix) for path in paths]
+    twice = next((stem for stem in stems if stems.count(stem) > 1), None)
+    if twice is not None:
+        raise DatasetError(name, f"two files are called {twice}", "Rename one: rows are named by their file.")
+    ids: list[str] = []
+    labels: list[str | None] = []
+    splits: list[str | None] = []
+    pieces: list[NDArray[np.int64]] = []
+    column: str | None = None
+    class_names: list[str] = []
+    for number, path in enumerate(paths):
+        found = _read_listing(path, column)
+        if class_names and found.class_names and found.class_names != class_names:
+            raise DatasetError(str(path), f"has other classes than {paths[0].name}", "Give files of one data set.")
+        column, class_names = found.column, class_names or found.class_names
+        count = sum(found.group_rows)
+        ids += [f"{stems[number]}/{row:09d}" for row in range(count)]
+        labels += found.labels
+        splits += [split_of_file(path)] * count
+        for group, rows in enumerate(found.group_rows):
+            pieces.append(np.stack([np.full(rows, number), np.full(rows, group), np.arange(rows)], axis=1))
+    if not ids or column is None:
+        raise DatasetError(name, "no rows", "Check the files.")
+    places = np.concatenate(pieces).astype(np.int64)
+    source = ParquetSource(
+        tuple(path.absolute() for path in paths), column, *(places[:, part].copy() for part in range(3))
+    )
+    known = splits if None not in splits else [None] * len(ids)
+    return listing(name, ids, labels, known, source, class_names=class_names)
+
+
+@dataclass(slots=True)
+class _Listing:
+    column: str
+    group_rows: list[int]
+    labels: list[str | None]
+    class_names: list[str]
+
+
+def _read_listing(path: Path, column: str | None) -> _Listing:
+    """Read labels and groups of a file, and no image.
+
+    Raises:
+        DatasetError: it cannot be read, or has no column of images.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    where = str(path)
+    try:
+        with open_regular(path) as file, pq.ParquetFile(file) as table:
+            schema = table.schema_arrow
+            wanted = column or _image_column(schema, where)
+            if wanted not in schema.names:
+                raise DatasetError(where, f"has no column {wanted!r}, as other files have", "Give files of one set.")
+            groups = [table.metadata.row_group(group).num_rows for group in range(table.num_row_groups)]
+            label = next((name for name in LABEL_COLUMNS if name in schema.names), None)
+            values = [] if label is None else table.read(columns=[label]).column(0).to_pylist()
+    except NotRegularError as error:
+        raise DatasetError(where, "is not a regular file", "Give a file.") from error
+    except (OSError, pa.ArrowException) as error:
+        said = " ".join(str(error).split())
+        raise DatasetError(where, f"cannot be read as Parquet: {said}", "Fetch it again.") from error
+    names = [] if label is None else _class_names(schema.metadata or {}, label)
+    labels: list[str | None] = [None] * sum(groups) if label is None else [_named(value, names) for value in values]
+    return _Listing(wanted, groups, labels, names)
+
+
+def _image_column(schema: Any, where: str) -> str:
+    """Return the column of bytes, or of pairs of bytes and path as Hugging Face has them."""
+    import pyarrow as pa
+
+    def holds_images(kind: Any) -> bool:
+        if pa.types.is_struct(kind):
+            return bool(kind.get_field_index("bytes") >= 0)
+        return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+
+    names = [one.name for one in schema if holds_images(one.type)]
+    usual = [name for name in IMAGE_COLUMNS if name in names]
+    if len(names) == 1 or usual:
+        return usual[0] if usual else names[0]
+    shown = ", ".join(schema.names)
+    if names:
+        problem = f"{len(names)} columns may hold the images: {', '.join(names)}"
+        raise DatasetError(where, problem, f"Call one of them {IMAGE_COLUMNS[0]}.")
+    raise DatasetError(where, f"no column of images, found {shown}", "It must hold bytes of image files.")
+
+
+def _class_names(metadata: dict[bytes, bytes], label: str) -> list[str]:
+    """Names of the classes in the metadata of Hugging Face, by their numbers; empty where there are none."""
+    found: Any
+    try:
+        found = parse_json(metadata[b"huggingface"].decode("utf-8"))["info"]["features"][label]["names"]
+    except (KeyError, TypeError, ValueError):
+        return []
+    return [str(name) for name in found] if isinstance(found, list) and len(set(found)) == len(found) else []
+
+
+def _named(value: object, names: Sequence[str]) -> str | None:
+    """Return the class that a value names; -1 and nothing name none."""
+    if value is None or value in ("", -1):
+        return None
+    if isinstance(value, int) and names:
+        return names[value] if 0 <= value < len(names) else None
+    return str(value)

@@ -1,0 +1,259 @@
+"""Images in tar archives and Parquet files: the same rows as in a folder, and what is wrong with files, by name."""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+import tarfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from labelkit.data.datasets import ImageDataset
+from labelkit.data.decode import BadImage
+from labelkit.data.registry import load_dataset
+from labelkit.data.shards import expand_shards
+from labelkit.errors import DatasetError
+from PIL import Image
+
+
+def picture(number: int, kind: str = "PNG") -> bytes:
+    values = np.full((8, 8, 3), number % 256, dtype=np.uint8)
+    buffer = io.BytesIO()
+    Image.fromarray(values).save(buffer, kind)
+    return buffer.getvalue()
+
+
+def pack(path: Path, members: Mapping[str, bytes], **options: Any) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(path, options.pop("mode", "w"), **options) as archive:
+        for name, content in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+    return path
+
+
+def listed(text: object) -> ImageDataset:
+    return load_dataset(str(text), data_root=Path("nowhere"))
+
+
+def classes(found: ImageDataset) -> list[str | None]:
+    return [found.class_names[label] if label >= 0 else None for label in found.labels]
+
+
+# ---------------------------------------------------------------------- patterns
+
+
+@pytest.mark.parametrize(
+    ("pattern", "names"),
+    [
+        ("a-{000..002}.tar", ["a-000.tar", "a-001.tar", "a-002.tar"]),
+        ("a-{2..0}.tar", ["a-0.tar", "a-1.tar", "a-2.tar"]),
+        ("{a,b}-{8..10}.tar", [f"{letter}-{n}.tar" for letter in "ab" for n in (10, 8, 9)]),
+        ("*-1.tar", ["a-1.tar", "b-1.tar"]),
+        ("plain.tar", ["plain.tar"]),
+        ("odd[1].tar", ["odd[1].tar"]),
+    ],
+)
+def test_patterns_stand_for_files_as_in_a_shell(tmp_path: Path, pattern: str, names: list[str]) -> None:
+    made = {*names, "a-1.tar", "b-1.tar", "other.txt"}
+    for name in made:
+        (tmp_path / name).touch()
+    assert [path.name for path in expand_shards(str(tmp_path / pattern))] == names
+
+
+@pytest.mark.parametrize(
+    ("pattern", "problem"),
+    [
+        ("a-{0..9}.tar", "9 of 10 files are not there: .*a-1.tar, .*a-2.tar, .*a-3.tar, ..."),
+        ("none-*.tar", "no such file"),
+        ("a-{0..99999999}.tar", "stands for more than 1,000,000 files"),
+        ("a-0.tar.gz", "is a compressed archive"),
+        ("b-0.parquet", "1 of 1 files are not there"),
+    ],
+)
+def test_files_that_are_missing_are_named(tmp_path: Path, pattern: str, problem: str) -> None:
+    pack(tmp_path / "a-0.tar", {"x.png": picture(0)})
+    with pytest.raises(DatasetError, match=problem):
+        listed(tmp_path / pattern)
+
+
+# ---------------------------------------------------------------------- tar
+
+
+def test_samples_of_webdataset_have_their_labels_whatever_archive_they_are_in(tmp_path: Path) -> None:
+    pack(
+        tmp_path / "train-000.tar",
+        {
+            "7.jpg": picture(7, "JPEG"), "7.cls": b"2", "7.mask.png": picture(1),
+            "8.png": picture(8), "8.json": json.dumps({"label": "ten", "width": 8}).encode(),
+        },
+    )  # fmt: skip
+    pack(
+        tmp_path / "train-001.tar", {"1.png": picture(1), "1.cls": b"10\n", "1.txt": b"a caption", "5.png": picture(5)}
+    )
+    pack(tmp_path / "val-000.tar", {"3.png": picture(3), "3.cls": b"2"})
+    found = listed(tmp_path / "*-{000,001}.tar")
+    assert found.sample_ids == ("1.png", "3.png", "5.png", "7.jpg", "8.png")
+    assert found.class_names == ("2", "10", "ten")
+    assert classes(found) == ["10", "2", None, "2", "ten"]
+    assert [found.split_names[split] for split in found.splits] == ["train", "val", "train", "train", "train"]
+    assert [int(found.source.read(row).decode(3)[0, 0, 0]) for row in (0, 1, 2, 4)] == [1, 3, 5, 8]
+    assert "1 pictures beside the image of their sample" in found.notes[0]
+    # a worker process gets the source
+    source = pickle.loads(pickle.dumps(found.source.select(np.array([4, 0]))))
+    assert int(source.read(0).decode(3)[0, 0, 0]) == 8
+
+
+def test_a_packed_folder_is_the_folder(tmp_path: Path) -> None:
+    members = {
+        f"{split}/{name}/{i}.a.png": picture(i)
+        for split in ("train", "test")
+        for name in ("ant", "bee")
+        for i in range(2)
+    }
+    for name, content in members.items():
+        path = tmp_path / "photos" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    with tarfile.open(tmp_path / "photos.tar", "w") as archive:
+        archive.add(tmp_path / "photos", "photos")
+    one, other = listed(tmp_path / "photos"), listed(tmp_path / "photos.tar")
+    assert one.digest() == other.digest()
+    assert one.split_names == other.split_names == ("train", "test")
+    assert (one.splits == other.splits).all()
+    for row in range(len(one)):
+        assert one.source.read(row).sha256 == other.source.read(row).sha256
+    # the same in two archives, in another order
+    names = list(members)
+    pack(tmp_path / "s" / "b.tar", {name: members[name] for name in names[:3]})
+    pack(tmp_path / "s" / "a.tar", {name: members[name] for name in reversed(names[3:])})
+    assert listed(tmp_path / "s" / "*.tar").digest() == one.digest()
+
+
+def test_members_that_are_no_files_are_counted_and_names_lead_nowhere(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "a.tar", "w") as archive:
+        for name in ("x/../../../etc/1.png", "/abs/2.png", "./._3.png", "./4.png"):
+            info = tarfile.TarInfo(name)
+            info.size = len(picture(1))
+            archive.addfile(info, io.BytesIO(picture(1)))
+        link = tarfile.TarInfo("5.png")
+        link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        archive.addfile(link)
+        device = tarfile.TarInfo("6.png")
+        device.type = tarfile.CHRTYPE
+        archive.addfile(device)
+    found = listed(tmp_path / "a.tar")
+    assert found.sample_ids == ("4.png", "abs/2.png", "x/etc/1.png")
+    assert found.notes == ("ignored: 1 hidden, 2 links and devices",)
+
+
+def test_an_archive_that_was_cut_off_is_named(tmp_path: Path) -> None:
+    whole = pack(tmp_path / "a.tar", {f"{i}.png": picture(i) for i in range(6)}).read_bytes()
+    with tarfile.open(tmp_path / "a.tar") as archive:
+        places = [member.offset_data for member in archive]
+    cut = tmp_path / "cut.tar"
+    for length in (places[3] + 5, places[3] - 100, places[2] + 3):
+        cut.write_bytes(whole[:length])
+        with pytest.raises(DatasetError, match=r"cut.tar: .*(unexpected end of data|cut off there). Fetch it again"):
+            listed(cut)
+    cut.write_bytes(whole[: places[3] - 512] + b"x" * 512 + whole[places[3] :])
+    with pytest.raises(DatasetError, match=r"cut.tar: has no member at byte .*: it is damaged"):
+        listed(cut)
+    cut.write_bytes(whole[: places[3] - 512])  # between two members: only the mark at the end is missing
+    assert "cut.tar: no mark at the end" in listed(cut).notes[0]
+    cut.write_bytes(b"")
+    with pytest.raises(DatasetError, match=r"cut.tar: cannot be listed"):
+        listed(cut)
+
+
+@pytest.mark.parametrize(
+    ("members", "problem"),
+    [
+        ({"1.txt": b"no image"}, "no images"),
+        ({"1.png": picture(1), "1.cls": b" \n"}, "'1.cls' holds no label"),
+        ({"1.png": picture(1), "1.json": b"[" * 100_000}, "cannot be listed"),
+        ({"1.png": picture(1), "1.json": b'{"label": 1e999}'}, "cannot be listed"),
+        ({"1.png": picture(1), "1.cls": b"x" * (2 << 20)}, "a label file is larger than 1 MiB"),
+        ({"1.png": picture(1), "1.cls": b"\xff\xfe"}, "cannot be listed"),
+    ],
+)
+def test_what_is_wrong_inside_is_told_with_the_archive(tmp_path: Path, members: dict[str, bytes], problem: str) -> None:
+    with pytest.raises(DatasetError, match=problem):
+        listed(pack(tmp_path / "a.tar", members))
+
+
+def test_a_name_in_two_archives_is_refused(tmp_path: Path) -> None:
+    pack(tmp_path / "a.tar", {"1.png": picture(1)})
+    pack(tmp_path / "b.tar", {"1.png": picture(2)})
+    with pytest.raises(DatasetError, match=r"b.tar: '1.png' is in .*a.tar too"):
+        listed(tmp_path / "*.tar")
+    (tmp_path / "c.tar").write_bytes(b"no archive at all" * 100)
+    with pytest.raises(DatasetError, match=r"c.tar: cannot be listed"):
+        listed(tmp_path / "c.tar")
+
+
+def test_an_archive_that_shrinks_later_gives_bad_images(tmp_path: Path) -> None:
+    path = pack(tmp_path / "a.tar", {"1.png": picture(1), "2.png": picture(2)})
+    found = listed(path)
+    path.write_bytes(path.read_bytes()[:700])
+    with pytest.raises(BadImage, match=r"a.tar ends before the member does"):
+        found.source.read(1)
+    path.unlink()
+    with pytest.raises(BadImage, match="cannot be read"):
+        found.source.read(0)
+
+
+# ---------------------------------------------------------------------- Parquet
+
+
+def test_rows_of_hugging_face_have_names_of_their_classes(tmp_path: Path) -> None:
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    about = {"info": {"features": {"label": {"names": ["bee", "ant"], "_type": "ClassLabel"}}}}
+    for file, start in (("train-00000-of-00002", 0), ("train-00001-of-00002", 5)):
+        images = [{"bytes": picture(start + i), "path": f"{i}.png"} for i in range(5)]
+        table = pa.table({"image": images, "label": [0, 1, None, -1, 1]})
+        table = table.replace_schema_metadata({"huggingface": json.dumps(about)})
+        pq.write_table(table, tmp_path / f"{file}.parquet", row_group_size=2)
+    found = listed(tmp_path / "train-*.parquet")
+    assert found.class_names == ("bee", "ant")
+    assert classes(found) == ["bee", "ant", None, None, "ant"] * 2
+    assert found.sample_ids[4] == "train-00000-of-00002/000000004"
+    assert found.split_names == ("train",)
+    assert [int(found.source.read(row).decode(3)[0, 0, 0]) for row in (9, 0, 4, 5)] == [9, 0, 4, 5]
+    source = pickle.loads(pickle.dumps(found.source.select(np.array([3, 7]))))
+    assert [int(source.read(row).decode(3)[0, 0, 0]) for row in (0, 1)] == [3, 7]
+
+
+@pytest.mark.parametrize(
+    ("columns", "problem"),
+    [
+        ({"text": ["a"]}, "no column of images, found text"),
+        ({"one": [b"a"], "two": [b"b"]}, "2 columns may hold the images: one, two"),
+    ],
+)
+def test_a_table_without_images_is_refused(tmp_path: Path, columns: dict[str, list[Any]], problem: str) -> None:
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
+    with pytest.raises(DatasetError, match=problem):
+        listed(tmp_path / "a.parquet")
+
+
+def test_damaged_tables_and_rows_are_told(tmp_path: Path) -> None:
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    (tmp_path / "a.parquet").write_bytes(b"PAR1 and nothing more")
+    with pytest.raises(DatasetError, match=r"a.parquet: cannot be read as Parquet"):
+        listed(tmp_path / "a.parquet")
+    pq.write_table(pa.table({"image": [picture(1), None]}), tmp_path / "b.parquet")
+    found = listed(tmp_path / "b.parquet")
+    assert int(found.source.read(0).decode(3)[0, 0, 0]) == 1
+    with pytest.raises(BadImage, match="no bytes"):
+        found.source.read(1)
+    (tmp_path / "b.parquet").write_bytes(b"PAR1")
+    again = found.source.select(np.array([0]))  # which holds no group of rows
+    with pytest.raises(BadImage, match=r"b.parquet cannot be read"):
+        again.read(0)
