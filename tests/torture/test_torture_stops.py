@@ -108,7 +108,10 @@ def _stop(place: Path, words: tuple[str, ...], number: signal.Signals, after: fl
                     answered = time.monotonic() - began
                 time.sleep(0.01)
             ended = time.monotonic() - began
-            return process.wait(1), ended if answered is None else answered, (place / "err").read_text()
+            code, said = process.wait(1), (place / "err").read_text()
+            if code == 0 and "made " in said:  # the signal came when all was done
+                return None
+            return code, ended if answered is None else answered, said
     return None
 
 
