@@ -109,7 +109,7 @@ def _stop(place: Path, words: tuple[str, ...], number: signal.Signals, after: fl
                 time.sleep(0.01)
             ended = time.monotonic() - began
             code, said = process.wait(1), (place / "err").read_text()
-            if code == 0 and "made " in said:  # the signal came when all was done
+            if code == 0 and ended < SECONDS:  # the signal came when all was done
                 return None
             return code, ended if answered is None else answered, said
     return None
