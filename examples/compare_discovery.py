@@ -57,6 +57,7 @@ ROWS = {
 }
 PARTS = ("all", "old", "new")
 PIXELS = "pixels"
+FROZEN = "frozen features"
 
 
 class Commands:
@@ -88,7 +89,9 @@ class Commands:
         return scores
 
     def embed(self, out: Path, *network: object) -> None:
-        """Embed the images, with the test split if there is one."""
+        """Embed the images, with the test split if there is one; a store that is kept is as it would be made."""
+        if out.exists():
+            return
         split = ("--split", "all") if self.has_test else ()
         comparison.run("embed", *self.data, *split, *network, "--out", out, "--overwrite")
 
@@ -98,6 +101,12 @@ class Commands:
         words = ("--index", index, "--num-clusters", self.classes, "--seed", seed, "--result", name, "--overwrite")
         _, seconds = comparison.run("cluster", algorithm, *words)
         return self.score(index, name), seconds
+
+    def answer(self, index: Path, seed: int) -> tuple[dict[str, float], float]:
+        """Ask ``discover answer`` of a store for every row; scores, and CPU seconds."""
+        words = ("--index", index, "--num-clusters", self.classes, "--min-confidence", 0, "--seed", seed, "--overwrite")
+        _, seconds = comparison.run("discover", "answer", *words, "--csv", self.folder / "answers.csv")
+        return self.score(index, "answer"), seconds
 
     def train(self, name: str, method: list[str], seed: int) -> dict[str, Any]:
         """Train one method with one seed, embed, and score what it says."""
@@ -178,7 +187,7 @@ def main() -> None:
             weights = max(options.start.glob("checkpoints/step-*/model.safetensors"))
             networks["features at the start"] = ["--backbone", options.backbone, "--weights", weights]
         if options.weights is not None:
-            networks["frozen features"] = extra[-6:]
+            networks[FROZEN] = extra[-6:]
         for features, network in networks.items():
             index = folder / f"{features.replace(' ', '-')}.h5"
             commands.embed(index, *network, "--label-split", "gcd")
@@ -187,6 +196,10 @@ def main() -> None:
                     scores, seconds = commands.cluster(index, algorithm, seed)
                     found = {**scores, "cpu_seconds": seconds, "seed": seed}
                     results.setdefault(f"{algorithm} on {features}", []).append(found)
+                if features == FROZEN:
+                    scores, seconds = commands.answer(index, seed)
+                    found = {**scores, "cpu_seconds": seconds, "seed": seed}
+                    results.setdefault(f"discover answer on {features}", []).append(found)
         trained = ROWS[options.rows]
         jobs = [(name, seed) for seed in range(options.seeds) for name in trained]
         with ThreadPoolExecutor(options.jobs) as pool:

@@ -44,16 +44,18 @@ def train(folder: Path, method: list[str], data: list[str], seed: int, dim: int,
     }
 
 
-def frozen(folder: Path, data: list[str], extra: list[str]) -> dict[str, Any] | None:
+def frozen(folder: Path, dataset: str, data: list[str], extra: list[str]) -> dict[str, Any] | None:
     """Logistic regression on the features that training starts from; ``None`` if it starts from random weights."""
-    config, _ = comparison.run("config", "train", "softmax", *data, *extra)
-    options = config["config"]
-    if not (options["weights"] or options["pretrained"]):
-        return None
-    weights = ["--weights", options["weights"]] if options["weights"] else ["--pretrained"]
-    network = ["--backbone", options["backbone"], *weights, "--image-size", options["image_size"]]
-    index = folder / "frozen.h5"
-    comparison.run("embed", *data, *network, "--split", "all", "--out", index, "--overwrite")
+    index = Path(dataset)
+    if index.suffix != ".h5":
+        config, _ = comparison.run("config", "train", "softmax", *data, *extra)
+        options = config["config"]
+        if not (options["weights"] or options["pretrained"]):
+            return None
+        weights = ["--weights", options["weights"]] if options["weights"] else ["--pretrained"]
+        network = ["--backbone", options["backbone"], *weights, "--image-size", options["image_size"]]
+        index = folder / "frozen.h5"
+        comparison.run("embed", *data, *network, "--split", "all", "--out", index, "--overwrite")
     found, seconds = comparison.run("evaluate", "linear", "--index", index)
     right = 100 * found["accuracy"]["mean"]
     return {"seed": 0, "accuracy": right, "best_accuracy": right, "cpu_seconds": seconds, "changed": []}
@@ -120,7 +122,7 @@ def main() -> None:
             )
             for row, dim, factor in cells
         }
-        start = None if options.dataset.endswith(".h5") else frozen(folder, data, options.extra)
+        start = frozen(folder, options.dataset, data, options.extra)
     if start is not None:
         rows = {"logistic regression on frozen features": comparison.summarize([start]), **rows}
     width = max(map(len, rows))

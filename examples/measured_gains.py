@@ -23,12 +23,13 @@ ROWS = {
     "grocery_head_cases.json": "5,421 photographs of 81 products, EfficientNet-Lite0",
     "cifar10_head_cases.json": "4,000 photographs of CIFAR-10, EfficientNet-Lite0",
     "digits_head_cases.json": "1,797 digits, pixels",
+    "grocery_few_label_head_cases.json": "5,421 photographs of 81 products, EfficientNet-Lite0",
 }
 # of each file: images; the row before training, and its number; rows: name, method, share of classes with labels
 RUNS: dict[str, dict[str, Any]] = {
     "cifar10_discovery_weights.json": {
         "data": "1,000 photographs of CIFAR-10 at 56 px, a ViT-S fine-tuned on scans",
-        "before": "ss-kmeans on frozen features",
+        "before": "discover answer on frozen features",
         "key": "all",
         "score": "accuracy on images without a label",
         "rows": [
@@ -48,8 +49,9 @@ RUNS: dict[str, dict[str, Any]] = {
             *((f"labels, multi-similarity{more}", "san", 1.0, 20) for more in ("", ", SAN", ", SAN, no terms")),
         ],
     },
-    "grocery_prototypes_stages.json": {
-        "data": "2,640 photographs of 81 products, EfficientNet-Lite0",
+    "grocery_prototypes_rows.json": {
+        "kind": "rows",
+        "data": "5,421 photographs of 81 products, EfficientNet-Lite0",
         "before": "logistic regression on frozen features",
         "key": "accuracy",
         "score": "accuracy on test images",
@@ -102,14 +104,12 @@ def of_rows() -> Iterator[dict[str, Any]]:
 def of_runs() -> Iterator[dict[str, Any]]:
     """Trained networks against the row of the same file that was not trained, seed by seed."""
     for name, about in RUNS.items():
-        if not (RESULTS / name).exists():
-            continue
         results, key = read(name)["results"], about["key"]
         start = {run["seed"]: run[key] for run in results[about["before"]]["runs"]}
         for row, method, share, labels in about["rows"]:
             pairs = [(start.get(run["seed"], start[0]) / 100, run[key] / 100) for run in results[row]["runs"]]
             yield case(
-                pairs, kind="last stages", method=method, data=about["data"], row=row, share=share,
+                pairs, kind=about.get("kind", "last stages"), method=method, data=about["data"], row=row, share=share,
                 labels_per_class=labels, score=about["score"], source=name,
             )  # fmt: skip
 

@@ -28,7 +28,7 @@ DOORS = {
     "typer": {"cli"},
     "rich": {"cli"},
     "click": set(),
-    "pyarrow": {"stages/exchange/parquet.py"},
+    "pyarrow": {"stages/exchange/parquet.py", "data/parquet_images.py"},
     "pandas": {"store/frame.py"},
     "scipy.io": {"data/matlab.py"},
 }

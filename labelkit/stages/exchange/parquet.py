@@ -1,4 +1,4 @@
-"""Write tables as Parquet: the one import of pyarrow, which only those who want this need."""
+"""Write tables as Parquet, by pyarrow, which only those who want this need."""
 
 from __future__ import annotations
 
