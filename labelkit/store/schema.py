@@ -130,7 +130,8 @@ and network that they depend on), ``created_by``, ``content_digest``.
 
 Kept views, ``kept-DIGEST/``: what the frozen part of a network made of views of images, for training alone. A run
 folder of which no store is made; DIGEST is the first 12 digits of that of its plan, whose ``kind`` is kept-views. Its
-parts hold, for each kind of view, ``view0`` (m, v, ...) float16 or float32: v views of the m images of the part.
+parts hold, for each kind of view, ``view0`` (m, v, ...) float16 or float32: v views of the m images of the part. Where
+views follow others, the geometry of each kind stands behind these, (m, v, 2 or 3, 3) float32.
 
 Keypoints and tried pairs in the user's cache, formats labelkit.keypoints and labelkit.tried: the same rules; see
 ``labelkit.store.matches``.

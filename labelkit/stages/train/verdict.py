@@ -128,16 +128,19 @@ def training_verdict(method: str, config: RunConfig, labels: NDArray[np.int64], 
     _, counts = np.unique(labels[labels >= 0], return_counts=True)
     per_class = float(counts.mean()) if len(counts) else 0.0
     partly = 0 < len(counts) < num_classes
+    uses_labels = len(counts) > 0 and getattr(config, "mode", None) != "unsupervised"
 
     def distance(case: MeasuredGain) -> float:
-        if case.share == 0:  # a method that asks for no label
+        if (case.share > 0) != uses_labels:
+            return math.inf
+        if not uses_labels:
             return 0.0
         others = (0 < case.share < 1) != partly
         return abs(math.log(max(case.labels_per_class, 1.0) / max(per_class, 1.0))) + others * 2 * math.log(_NEAR)
 
     found = [case for case in measured_gains() if (case.kind, case.method) == (kind, method)]
     near = [case for case in found if distance(case) <= math.log(_NEAR)]
-    cases = tuple(sorted(near or found, key=distance))
+    cases = tuple(sorted(near or [case for case in found if distance(case) < math.inf], key=distance))
     if not cases:
         return Verdict("not measured", kind, ())
     gained = sum(case.is_sure for case in cases)
@@ -156,8 +159,5 @@ def trained_kind(config: RunConfig) -> Kind | None:
         return "rows"
     if not (option("pretrained") or option("weights") or option("init_from")):
         return None
-    return (
-        "last stages"
-        if option("freeze_stages") or option("grad_from_block") or option("linear_probe")
-        else ("whole network")
-    )
+    is_partly_frozen = option("freeze_stages") or option("grad_from_block") or option("linear_probe")
+    return "last stages" if is_partly_frozen else "whole network"

@@ -69,6 +69,10 @@ def test_cases_like_yours_count_and_others_only_where_there_is_none(monkeypatch:
     assert advice(monkeypatch, cases, per_class=1000).cases[0] == many
     assert advice(monkeypatch, cases, index=None, pretrained=True, freeze_stages=3).cases == (network,)
     assert advice(monkeypatch, cases, index=None, pretrained=True).advice == "not measured"
+    # a training without labels has cases without labels, and none of the others
+    without = gain(2, share=0.0, labels=0)
+    assert advice(monkeypatch, [few, without], mode="unsupervised").cases == (without,)
+    assert advice(monkeypatch, [few, without]).cases == (few,)
     assert advice(monkeypatch, cases, index=None, pretrained=False).kind is None
 
 
