@@ -70,3 +70,8 @@ def test_each_image_gets_its_own_values() -> None:
     assert bank.unchanged(asked).flatten().tolist() == [80.5, 10.5, 70.5, 10.5]
     with pytest.raises(ValueError, match="no images"):
         bank.gather(asked)
+
+
+def test_a_view_that_follows_another_is_drawn_with_it() -> None:
+    drawn = drawn_views(KEYS, (0, 1), 8, seed=0, epoch=0, followers=(1,))
+    assert (drawn[:, 0] == drawn[:, 1]).all()

@@ -107,3 +107,10 @@ def test_networks_that_cannot_be_cut_there_are_refused(name: str, count: int, pr
 def test_nothing_is_reused_where_nothing_is_frozen() -> None:
     with pytest.raises(ConfigError, match="every stage is trained"):
         build_backbone("smallcnn", seed=0).reuse_frozen()
+
+
+def test_frozen_normalization_keeps_its_statistics_where_others_take_those_of_the_batch() -> None:
+    backbone = build("resnet18", 64, 2).eval()
+    expected = backbone.frozen.keep(backbone.net, images(64) + 5, None)
+    with batch_statistics(backbone):
+        assert torch.equal(backbone.frozen.keep(backbone.net, images(64) + 5, None), expected)
