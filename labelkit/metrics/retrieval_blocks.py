@@ -3,7 +3,7 @@
     - Blocks of queries meet the whole gallery in float32. Comparisons are decided there wherever the rounding of the
       product, at most (d + 4) 2^-24, cannot matter.
     - The few pairs too close for that, and all pairs of one class, are computed again in float64.
-    - A row with many of them (a collapsed model, a large class) is computed again in float64 as a whole.
+    - A row with many that are too close (a collapsed model) is computed again in float64 as a whole.
 
 So block size, threads and the order of the gallery change nothing, and memory is bounded by the block.
 """
@@ -18,7 +18,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from labelkit.algorithms.matching import as_ids
-from labelkit.metrics.retrieval_ties import LAST, RESOLUTION, Pairs, cosine_keys, largest_by_row, scores_at_r
+from labelkit.metrics.retrieval_ties import (
+    LAST,
+    RESOLUTION,
+    Pairs,
+    by_row_and_key,
+    cosine_keys,
+    largest_by_row,
+    scores_at_r,
+)
 
 _MAX_BLOCK_ROWS = 1024
 # Similarities looked at together: 1 MB in float32, so that they stay in the cache from one look to the next.
@@ -297,7 +305,6 @@ class Ranking:
         if self.at_r:
             bottom = largest_by_row(similar, self.wanted[rows]) - np.float32(2.5 * self.margin)
             candidates = similar >= bottom[:, None]
-            whole |= candidates.sum(axis=1) > limit
         places, columns = _marked(near)
         strangers = (columns < self.starts[rows][places]) | (columns >= self.ends[rows][places])
         places, columns = places[strangers], columns[strangers]
@@ -308,12 +315,44 @@ class Ranking:
         found.above[part] += np.bincount(places[difference > 0], minlength=len(rows))
         found.tied_strangers[part] = np.bincount(places[difference == 0], minlength=len(rows))
         if self.at_r:
-            candidates[whole] = False
-            places, columns = _marked(candidates)
-            keys = self._exact_keys(rows[places], columns)
+            places, columns, keys = self._keys_in_order(rows, similar, candidates, whole, limit)
             hits = (columns >= self.starts[rows][places]) & (columns < self.ends[rows][places])
             precision, average = scores_at_r(Pairs(places, keys, hits), self.wanted[rows])
             found.r_precision[part], found.average_precision[part] = precision, average
+
+    def _keys_in_order(
+        self,
+        rows: NDArray[np.int64],
+        similar: NDArray[np.float32],
+        candidates: NDArray[np.bool_],
+        whole: NDArray[np.bool_],
+        limit: int,
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """Places, columns and keys of candidates, in an order of keys that is right.
+
+        Candidates in a run of neighbors closer in float32 than both may be wrong by are computed again, unless the run
+        is all of one class or all of others: their order among themselves counts for nothing. Marks in ``whole`` the
+        rows that have too many of these, and leaves them out.
+        """
+        candidates[whole] = False
+        places, columns = _marked(candidates)
+        keys = cosine_keys(similar[places, columns].astype(np.float64))
+        order = by_row_and_key(places, keys)
+        columns, keys = columns[order], keys[order]  # rows of the block were in order before
+        if not len(keys):
+            return places, columns, keys
+        opens = np.ones(len(keys), dtype=np.bool_)
+        opens[1:] = (places[1:] != places[:-1]) | (keys[:-1] - keys[1:] > 2.5 * self.margin * RESOLUTION)
+        hits = (columns >= self.starts[rows][places]) & (columns < self.ends[rows][places])
+        begins = np.flatnonzero(opens)
+        share = np.add.reduceat(hits.astype(np.int64), begins)
+        lengths = np.diff(begins, append=len(keys))
+        unsure = np.repeat((share > 0) & (share < lengths), lengths)
+        whole |= np.bincount(places[unsure], minlength=len(rows)) > limit
+        kept = ~whole[places]
+        places, columns, keys, unsure = places[kept], columns[kept], keys[kept], unsure[kept]
+        keys[unsure] = self._exact_keys(rows[places[unsure]], columns[unsure])
+        return places, columns, keys
 
     def _exact_keys(self, rows: NDArray[np.int64], columns: NDArray[np.int64]) -> NDArray[np.int64]:
         """Cosines of pairs (scored query, place in the gallery) as integers, computed in float64."""
@@ -321,7 +360,8 @@ class Ranking:
         step = max(1, _EXACT_NUMBERS // self.held.unit.shape[1])
         for start in range(0, len(rows), step):
             part = slice(start, start + step)
-            left, right = self.asked.exact(self.places[rows[part]]), self.held.exact(columns[part])
+            queries, number = np.unique(rows[part], return_inverse=True)
+            left, right = self.asked.exact(self.places[queries])[number], self.held.exact(columns[part])
             keys[part] = cosine_keys(np.einsum("ij,ij->i", left, right))
         return keys
 

@@ -9,7 +9,7 @@ tied scores".
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +33,17 @@ class Pairs:
 def cosine_keys(cosines: NDArray[np.float64]) -> NDArray[np.int64]:
     """Return cosines of any shape as integers, equal where they count as tied."""
     return np.rint(cosines * RESOLUTION).astype(np.int64)
+
+
+def by_row_and_key(
+    rows: NDArray[np.int64], keys: NDArray[np.int64], *, kind: Literal["quicksort", "stable"] = "quicksort"
+) -> NDArray[np.int64]:
+    """Return the order of pairs by row, then from the largest key.
+
+    Row and key fit one integer: sorting that takes a fraction of the time of ``numpy.lexsort``; ``stable`` is faster
+    where most are in order already.
+    """
+    return np.argsort((rows << 32) - keys, kind=kind)
 
 
 def largest_by_row(values: NDArray[Any], ranks: NDArray[np.int64]) -> NDArray[Any]:
@@ -72,7 +83,7 @@ def scores_at_r(pairs: Pairs, wanted: NDArray[np.int64]) -> tuple[NDArray[np.flo
         wanted: (b,) R of each row.
     """
     b = len(wanted)
-    order = np.lexsort((-pairs.keys, pairs.rows))
+    order = by_row_and_key(pairs.rows, pairs.keys, kind="stable")
     rows, keys, hits = pairs.rows[order], pairs.keys[order], pairs.hits[order].astype(np.int64)
     if not len(rows):
         return np.zeros(b), np.zeros(b)
