@@ -2,7 +2,8 @@
 # share of branches it runs;
 # test-lowest: the same, with the lowest versions of the dependencies that are allowed, in an environment of its own;
 # check: what CI checks beside the tests, and known weaknesses of the locked versions; docs: the site, into build/docs; a broken link fails; slow: trained results,
-# examples; lock: the tested versions; sbom: the same as CycloneDX; torture: kills, full disks, damaged and hostile files, with a table of counts; bench: speed against named peers.
+# examples; lock: the tested versions; sbom: the same as CycloneDX; torture: kills, full disks, damaged and hostile files, with a table of counts; bench: speed against named peers;
+# bench-quick: its rows that take seconds.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -12,7 +13,7 @@ QUICK := -m pytest -n 2 --dist loadfile
 # Python keeps what it compiled, whatever it was told; to compile it again takes ten seconds in every process of the tests.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test coverage test-lowest slow torture check docs lock sbom bench clean
+.PHONY: demo test coverage test-lowest slow torture check docs lock sbom bench bench-quick clean
 
 $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -72,8 +73,13 @@ sbom: $(READY)
 	$(BIN)/cyclonedx-py requirements requirements.lock --pyproject pyproject.toml --mc-type library \
 		--output-reproducible --output-file build/labelkit.cdx.json
 
+# one thread on both sides unless THREADS says otherwise
+THREADS ?= 1
 bench: $(READY)
-	$(BIN)/python -m tests.benchmarks
+	$(BIN)/python -m tests.benchmarks --threads $(THREADS) --json build/bench-$(THREADS).json
+
+bench-quick: $(READY)
+	$(BIN)/python -m tests.benchmarks --threads $(THREADS) --quick
 
 clean:
 	rm -rf $(VENV) $(LOWEST) build demo .coverage .pytest_cache .mypy_cache .ruff_cache

@@ -1,13 +1,16 @@
-"""Compare features of patches by the terms that trained them (CoTAP), over several seeds; a table and JSON.
+r"""Compare features of patches by the terms that trained them (CoTAP), over several seeds; a table and JSON.
 
     python examples/compare_dense.py --seeds 3 --out examples/results/scenes_dense.json
     python examples/compare_dense.py --dataset camvid --seeds 2 --out examples/results/camvid_dense.json
+    python examples/compare_dense.py --dataset camvid --objects grocery --backbone vit_small_patch14_reg4_dinov2 \
+        --weights FILE --image-size 84 --out examples/results/camvid_dense_weights.json -- --preset none --steps 50
 
 Everything through the command line: stage 1 (alignment, from scratch), then from the stage 1 of each seed the rows of
 the paper's ablation (generated objects and scenes: presets ``scene_objects_*``; CamVid: the terms on patches). Judged
 on images that were not trained on: a linear segmentation head and groups of patches without labels (mean IoU in %), and
 of generated objects the class by the 20 nearest training images (%); beside them pixels and an untrained network. What
-follows ``--`` goes to the rows, not to stage 1.
+follows ``--`` goes to the rows, not to stage 1. With ``--weights`` there is no stage 1: all seven rows start from
+these, and ``--objects`` gives the images of one object that some terms need.
 """
 
 from __future__ import annotations
@@ -36,6 +39,26 @@ CAMVID: dict[str, list[Any]] = {
     "5: 2 + CoTAP": ["--preset", "camvid_cpu"],
     "5b: 5 with BCE for CoTAP": ["--preset", "camvid_cpu", "--ranking-loss", "bce"],
 }
+# rows 1 to 7 by the weights of their terms
+TERMS = ("--image-alignment", "--patch-alignment", "--image-concentration", "--patch-ranking")
+
+
+def of_terms(image: int, patch: int, concentration: int, ranking: int, *, filtered: bool = False) -> list[Any]:
+    """Return the options of a row of the paper's ablation."""
+    weights = zip(TERMS, (image, patch, concentration, ranking), strict=True)
+    words = [word for pair in weights for word in pair]
+    return words if filtered else [*words, "--no-filter", "--prototype-entropy", 0]
+
+
+ABLATION: dict[str, list[Any]] = {
+    "1: image alignment": of_terms(1, 0, 0, 0),
+    "2: patch alignment": of_terms(0, 1, 0, 0),
+    "3: both": of_terms(1, 1, 0, 0),
+    "4: 1 + image concentration": of_terms(1, 0, 1, 0),
+    "5: 2 + CoTAP": of_terms(0, 1, 0, 1),
+    "6: 3 + image concentration + CoTAP": of_terms(1, 1, 1, 1),
+    "7: 6 + filter": of_terms(1, 1, 1, 1, filtered=True),
+}
 # of each data set: rows, options of stage 1, images to segment, images that have a class
 SETS: dict[str, tuple[dict[str, list[Any]], list[Any], str, str | None]] = {
     "scene_objects": (
@@ -57,11 +80,21 @@ def main() -> None:
     comparison.add_options(parser, seeds=3)
     parser.set_defaults(dataset="scene_objects")
     parser.add_argument("--rows", nargs="+", help="what to train: rows by what stands before the colon; default: all")
+    parser.add_argument("--objects", help="images of one object, with --weights")
+    parser.add_argument("--backbone", help="network of --weights")
+    parser.add_argument("--weights", help="file of weights that all rows start from")
+    parser.add_argument("--image-size", type=int, help="side in pixels, with --weights")
     parser.add_argument("--samples", type=int, default=6000, help="images that a segmentation head is trained on")
     options = parser.parse_args()
     if options.dataset not in SETS:
         parser.error(f"--dataset must be one of {', '.join(SETS)}")
     rows, first_words, scenes, objects = SETS[options.dataset]
+    start: list[Any] = []
+    if options.weights is not None:
+        if None in (options.objects, options.backbone, options.image_size):
+            parser.error("--weights needs --objects, --backbone and --image-size")
+        start = ["--backbone", options.backbone, "--weights", options.weights, "--image-size", options.image_size]
+        rows, first_words = ABLATION, ["--dataset", options.objects, "--scene-dataset", scenes]
     rows = {row: words for row, words in rows.items() if options.rows is None or row.split(":")[0] in options.rows}
     root = ["--data-root", options.data_root]
     with comparison.run_folder(options) as folder, ThreadPoolExecutor(options.jobs) as pool:
@@ -88,15 +121,20 @@ def main() -> None:
 
         def second(row: str, seed: int) -> dict[str, Any]:
             name = "".join(letter if letter.isalnum() else "-" for letter in row)
-            start = ["--init-from", folder / f"stage1-{seed}"]
-            return trained(name, seed, *first_words[:2], *rows[row], *start, *options.extra)
+            if start:
+                return trained(name, seed, *first_words, *rows[row], *start, *options.extra)
+            before = ["--init-from", folder / f"stage1-{seed}"]
+            return trained(name, seed, *first_words[:2], *rows[row], *before, *options.extra)
 
         seeds = range(options.seeds)
         runs = {
             "pixels": list(pool.map(lambda seed: judge("pixels", seed, *PIXELS), seeds)),
-            "untrained network": list(pool.map(lambda seed: judge("untrained", seed, *UNTRAINED), seeds)),
-            "stage 1": list(pool.map(lambda seed: trained("stage1", seed, *first_words), seeds)),
         }
+        if start:
+            runs["weights as they are"] = list(pool.map(lambda seed: judge("start", seed, *start), seeds))
+        else:
+            runs["untrained network"] = list(pool.map(lambda seed: judge("untrained", seed, *UNTRAINED), seeds))
+            runs["stage 1"] = list(pool.map(lambda seed: trained("stage1", seed, *first_words), seeds))
         # seeds last, so that a stopped comparison has all rows
         cells = [(row, seed) for seed, row in product(seeds, rows)]
         made = dict(zip(cells, pool.map(lambda cell: second(*cell), cells), strict=True))

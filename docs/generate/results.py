@@ -553,11 +553,14 @@ def _load(record: Record) -> str:
     return table(columns, rows, right=columns[1:4])
 
 
+_SPEEDS = ("ours_s", "peer_s", "ratio", "ratio_min", "ratio_max")
+
+
 def _speed(record: Record) -> str:
     columns = ["Compared", "ours (s)", "other (s)", "Ratio", "from", "to", "Wanted", "Kept"]
     rows = [
         [text(row["name"])]
-        + [f"{row[name]:,.2f}" for name in ("ours_s", "peer_s", "ratio", "ratio_min", "ratio_max")]
+        + [f"{row[name]:,.3g}" if name in row else "" for name in _SPEEDS]
         + [text(row["wanted"]), "yes" if row["ok"] else "no"]
         for row in record["rows"]
     ]
@@ -628,7 +631,7 @@ TOPICS = (
     _Topic("prototypes", "Prototypes", "*_prototypes *_prototypes_*", "examples/compare_prototypes.py", _methods),
     _Topic("spread", "Spread of prototypes", "prototype_spread", "examples/prototype_spread.py", _spread),
     _Topic("no-labels", "Without labels", "*_selflabel", "examples/compare_selflabel.py", _methods),
-    _Topic("dense", "Dense features", "*_dense", "examples/compare_dense.py", _methods),
+    _Topic("dense", "Dense features", "*_dense *_dense_*", "examples/compare_dense.py", _methods),
     _Topic(
         "retrieval",
         "Retrieval and metric learning",
@@ -645,6 +648,7 @@ TOPICS = (
         "The votes of the nearest neighbors among pixels; `examples/ci_gate.sh` compares new features with it.",
     ),
     _Topic("large-stores", "Large stores", "load", "tests/benchmarks/bench_load.py", _load),
+    _Topic("speed", "Speed against named peers", "bench bench_*", "tests/benchmarks/__main__.py", _speed),
     _Topic("photo-speed", "Speed on photographs", "photo_speed", "tests/benchmarks/bench_photos.py", _speed),
     _Topic("resume", "Stopped and resumed", "resume", "tests/resume_table.py", _resumed),
 )

@@ -2,6 +2,9 @@
 
 The exit code is 0 even where a ratio misses what is wanted: the table says so, and the machine may be to blame. It is 1
 where a row's figure cannot be: negative, not a number, or different fivefold between turns.
+
+How time and memory grow with the rows of a store (``--growth``) takes hours and is left out unless asked for.
+``--quick`` runs the rows of each module that take seconds; what they leave out is named.
 """
 
 from __future__ import annotations
@@ -13,63 +16,125 @@ import os
 import platform
 import shlex
 import sys
+import time
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 from tests.benchmarks.measure import Row, fault
+from threadpoolctl import threadpool_info, threadpool_limits
 
 NAMES = sorted(path.stem.removeprefix("bench_") for path in Path(__file__).parent.glob("bench_*.py"))
-PACKAGES = ("labelkit", "torch", "timm", "accelerate", "numpy", "scikit-learn", "h5py", "pillow", "typer", "rich")
+GROWTH = "load"
+PACKAGES = (
+    *("labelkit", "torch", "timm", "accelerate", "numpy", "scipy", "scikit-learn", "faiss-cpu"),
+    *("pytorch-metric-learning", "h5py", "pillow", "typer", "rich"),
+)
 NAME_WIDTH = 96
 
 
 def main() -> int:
     """Parse, run, print, write."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description="Speed against named peers.")
-    parser.add_argument("--only", choices=NAMES, metavar="NAME", help=f"run one of: {', '.join(NAMES)}")
+    part = parser.add_mutually_exclusive_group()
+    part.add_argument("--only", choices=NAMES, metavar="NAME", help=f"run one of: {', '.join(NAMES)}")
+    part.add_argument("--quick", action="store_true", help="run what takes seconds")
+    part.add_argument("--growth", action="store_true", help="run how time and memory grow with the rows (hours)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write rows, versions, threads and seeds")
     # With more threads than idle cores, every parallel region waits for the slowest: ratios then measure the neighbors.
-    parser.add_argument("--threads", type=int, default=1, metavar="N", help="CPU threads of torch, both sides (1)")
+    parser.add_argument("--threads", type=int, default=1, metavar="N", help="CPU threads of both sides (1)")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     load_before = os.getloadavg()[0]
-    names = NAMES if options.only is None else [options.only]
     table: list[Row] = []
     seeds: dict[str, Any] = {}
+    took: dict[str, float] = {}
+    left_out: list[str] = []
     show(f"{'':{NAME_WIDTH}}  {'ours':>9}  {'peer':>9}  {'ratio':>6}  {'min - max':>13}  wanted")
-    for name in names:
+    for name in chosen(options):
         module = importlib.import_module(f"tests.benchmarks.bench_{name}")
+        work = getattr(module, "quick_rows", None) if options.quick else module.rows
+        if work is None:
+            left_out.append(name)
+            continue
         if hasattr(module, "SEEDS"):
             seeds[name] = module.SEEDS
-        for row in module.rows():
-            table.append(row)
-            show(line(row))
+        begin = time.perf_counter()
+        with threadpool_limits(options.threads):
+            table += shown(work())
+        took[name] = round(time.perf_counter() - begin, 1)
     broken = [(row["name"], reason) for row in table if (reason := fault(row)) is not None]
     for name, reason in broken:
         show(f"broken row: {name}: {reason}")
-    missed = [row["name"] for row in table if not row["ok"]]
     load_after = os.getloadavg()[0]
-    show(
-        f"{len(table) - len(missed)} of {len(table)} as wanted; threads {torch.get_num_threads()}, "
-        f"cores {os.cpu_count()}, load {load_before:.1f} before, {load_after:.1f} after"
-    )
+    show(summary(table, took, left_out))
+    show(f"threads {options.threads}, cores {os.cpu_count()}, load {load_before:.1f} before, {load_after:.1f} after")
     if options.json is not None:
         record = {
             "command": shlex.join([Path(sys.executable).name, "-m", "tests.benchmarks", *sys.argv[1:]]),
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
             "versions": {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}},
-            "platform": platform.platform(),
-            "cores": os.cpu_count(),
-            "threads": torch.get_num_threads(),
+            "machine": machine() | {"threads": options.threads},
             "load_average": {"before": load_before, "after": load_after},
+            "seconds": took,
             "seeds": seeds,
             "rows": table,
         }
+        options.json.parent.mkdir(parents=True, exist_ok=True)
         options.json.write_text(json.dumps(record, indent=2) + "\n")
     return 1 if broken else 0
+
+
+def chosen(options: argparse.Namespace) -> list[str]:
+    """Names of the modules to run."""
+    if options.only is not None:
+        return [options.only]
+    if options.growth:
+        return [GROWTH]
+    return [name for name in NAMES if name != GROWTH]
+
+
+def shown(rows: Iterable[Row]) -> list[Row]:
+    """Print rows as they are made."""
+    made = []
+    for row in rows:
+        made.append(row)
+        show(line(row))
+    return made
+
+
+def summary(table: list[Row], took: dict[str, float], left_out: list[str]) -> str:
+    """Return how many rows are as wanted, and which modules took how long."""
+    met = sum(row["ok"] for row in table)
+    slowest = sorted(took, key=took.__getitem__, reverse=True)
+    times = ", ".join(f"{name} {took[name]:.0f} s" for name in slowest)
+    missing = f"; without quick rows: {', '.join(left_out)}" if left_out else ""
+    return f"{met} of {len(table)} as wanted; {sum(took.values()) / 60:.1f} min: {times}{missing}"
+
+
+def machine() -> dict[str, Any]:
+    """Return what decides how fast a machine is: processor, cores, memory, linear algebra."""
+    libraries = {f"{one['internal_api']} {one['version']}: {one.get('architecture')}" for one in threadpool_info()}
+    names = [row.partition(":")[2].strip() for row in _cpu_facts() if row.startswith("model name")]
+    return {
+        "platform": platform.platform(),
+        "processor": names[0] if names else platform.processor() or platform.machine(),
+        "cores": os.cpu_count(),
+        "memory (GiB)": round(psutil.virtual_memory().total / 2**30, 1),
+        "libraries": "; ".join(sorted(library for library in libraries if "None: None" not in library)),
+        "chosen kernels": os.environ.get("OPENBLAS_CORETYPE", "by the library"),
+    }
+
+
+def _cpu_facts() -> list[str]:
+    try:
+        return Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return []
 
 
 def line(row: Row) -> str:

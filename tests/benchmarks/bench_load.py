@@ -3,7 +3,8 @@
 Every command runs in a process of its own. What it takes on a store of 1,000 rows (libraries, start) is taken off, and
 the slope in log-log between two sizes is compared with 1: linear. Times are of the processor, so that neighbors do not
 count. Few iterations, one start: what an iteration costs is what grows. LABELKIT_BENCH_MOST=100000 leaves out larger
-sizes, and LABELKIT_BENCH_LOAD='cluster|retrieve' commands in which the pattern is not found: all of it takes an hour.
+sizes, and LABELKIT_BENCH_LOAD='cluster|retrieve' commands in which the pattern is not found: all of it takes hours.
+``match`` is left out: its work is keypoints of photographs, not rows.
 """
 
 from __future__ import annotations
@@ -53,11 +54,27 @@ COMMANDS = {
     "retrieve --query QUERIES": SIZES,
     "retrieve --query QUERIES --search hnsw": MEDIUM,
     "evaluate retrieval --nmi-seeds 0": MEDIUM,
+    "discover categories --overwrite": SIZES,
+    "discover answer --overwrite": SIZES,
+    "diff --result k-means --previous INDEX": SIZES,
+    "suggest -n 20 --overwrite --out FOLDER/next.csv": SIZES,
+    "report --overwrite --out FOLDER/page.html": MEDIUM,
+    "train softmax --epochs 1 --label-split none --device cpu --overwrite --out FOLDER/run": SIZES,
+}
+# of a command, what its row does not show
+NAMES = {
+    f" {FEW}": "",
+    "QUERIES": "1,000 others",
+    "INDEX": "itself",
+    " --overwrite": "",
+    " --out FOLDER/next.csv": "",
+    " --out FOLDER/page.html": "",
+    " --out FOLDER/run": "",
 }
 
 
 def write_store(out: Path, rows: int) -> None:
-    """Rows around so many centers; labels of a twentieth of the rows of half of the classes may be used."""
+    """Rows around so many centers; labels of a twentieth of half of the classes, two at least, may be used."""
     generator = np.random.default_rng(SEEDS["rows"])
     labels = np.arange(rows) % CLASSES
     centers = generator.standard_normal((CLASSES, DIM), dtype=np.float32)
@@ -72,7 +89,7 @@ def write_store(out: Path, rows: int) -> None:
         metric="cosine",
         created_by="labelkit benchmark",
         labels=labels,
-        labeled=(np.arange(rows) // CLASSES % 20 == 0) & old[labels],
+        labeled=(np.arange(rows) // CLASSES < max(2, rows // CLASSES // 20)) & old[labels],
         class_names=[f"class{label:03}" for label in range(CLASSES)],
         old_classes=old,
     )
@@ -138,6 +155,13 @@ def growth(name: str, measured: dict[int, tuple[float, float, int]]) -> Iterator
         )
 
 
+def _with(places: dict[str, str], command: str) -> str:
+    """Return a command with words replaced."""
+    for word, place in places.items():
+        command = command.replace(word, place)
+    return command
+
+
 def wanted_sizes(sizes: tuple[int, ...]) -> tuple[int, ...]:
     """Sizes up to the largest that is asked for."""
     most = int(os.environ.get("LABELKIT_BENCH_MOST", sizes[-1]))
@@ -160,11 +184,12 @@ def rows() -> Iterator[Row]:
             for command, sizes in COMMANDS.items():
                 if not is_wanted(command):
                     continue
-                words = shlex.split(command.replace("QUERIES", str(folder / f"{BASE}.h5")))
-                found = {
-                    n: measure([*words, "--index", str(folder / f"{n}.h5"), "-q"]) for n in (BASE, *wanted_sizes(sizes))
-                }
-                yield from growth(command.replace(f" {FEW}", "").replace("QUERIES", "1,000 others"), found)
+                found = {}
+                for n in (BASE, *wanted_sizes(sizes)):
+                    index = str(folder / f"{n}.h5")
+                    places = {"QUERIES": str(folder / f"{BASE}.h5"), "INDEX": index, "FOLDER": name}
+                    found[n] = measure([*shlex.split(_with(places, command)), "--index", index, "-q"])
+                yield from growth(_with(NAMES, command), found)
             found = {}
             for number in (BASE, *wanted_sizes(IMAGES)) if is_wanted("embed") else ():
                 write_images(folder / "images", number)

@@ -147,8 +147,18 @@ def test_the_peak_stays_below_the_bound(command: str, mib: int, large: Path) -> 
 
 @needs_proc
 @pytest.mark.slow
-@pytest.mark.parametrize("command", ["cluster sinkhorn --num-clusters 20 --max-iterations 3", "evaluate knn"])
-def test_the_peak_of_commands_that_load_torch_stays_below_the_least_bound(command: str, large: Path) -> None:
+@pytest.mark.parametrize(
+    "command",
+    [
+        "cluster sinkhorn --num-clusters 20 --max-iterations 3",
+        "evaluate knn",
+        "discover categories",
+        "discover answer",
+        "retrieve --query-rows 3,4 --search hnsw",
+        "retrieve --query-rows 3,4 --search ivfpq",
+    ],
+)
+def test_the_peak_stays_below_the_least_bound_that_a_refusal_names(command: str, large: Path) -> None:
     arguments = words(command, large)
     done = subprocess.run(
         [sys.executable, "-m", "labelkit", *arguments, "--max-memory", "1MiB"], capture_output=True, text=True

@@ -1,0 +1,108 @@
+"""Time a query by a graph (HNSW) and by compressed rows (IVF-PQ) against faiss with the same index, and their recall.
+
+Both sides walk the same index with the same width. Ours scores what was named again in float64; the peer of IVF-PQ does
+so in float32 (``IndexRefine``), without which its recall would be lower. ``LABELKIT_BENCH_INDEX_ROWS=1000000``
+makes the gallery larger (100,000), and ``LABELKIT_BENCH_INDEX_FOLDER`` keeps indexes there, whose graph takes an hour
+of one core at that size.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import faiss
+import numpy as np
+import torch
+from labelkit.algorithms.neighbors import (
+    ApproximateSearch,
+    ExactSearch,
+    HNSWRecipe,
+    IVFPQRecipe,
+    build_index,
+    index_format,
+)
+from numpy.typing import NDArray
+from tests.benchmarks.measure import Row, Wanted, compare, seconds
+
+SEEDS = {"rows": 0}
+ROWS, DIM, CENTERS = int(os.environ.get("LABELKIT_BENCH_INDEX_ROWS", "100000")), 128, 1_000
+FOLDER = os.environ.get("LABELKIT_BENCH_INDEX_FOLDER")
+QUERIES, K, REPETITIONS = 500, 10, 5
+# as `retrieve --search` by default
+HNSW_WIDTH, IVFPQ_WIDTH, RESCORED = 128, 32, 100
+RATE = Wanted(">=", 0.95)
+# ours names the same rows and orders them as exactly: any loss is a fault
+RECALL_LOSS = 1e-3
+
+
+def make_rows() -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Return a gallery of unit vectors around centers, and other rows of the same kind as queries."""
+    generator = np.random.default_rng(SEEDS["rows"])
+    centers = generator.standard_normal((CENTERS, DIM), dtype=np.float32)
+    rows = centers[np.arange(ROWS + QUERIES) % CENTERS]
+    rows = rows + generator.standard_normal(rows.shape, dtype=np.float32)
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    return rows[:ROWS], rows[ROWS:]
+
+
+def kept(name: str, build: Callable[[], NDArray[np.uint8]]) -> tuple[NDArray[np.uint8], str]:
+    """Build an index, or read the one that an earlier call kept; and say how long it took."""
+    path = None if FOLDER is None else Path(FOLDER) / f"{name}-{ROWS}-{index_format().replace(' ', '-')}.npy"
+    if path is not None and path.exists():
+        return np.load(path), "built before"
+    begin = time.process_time()
+    index = build()
+    took = f"built in {time.process_time() - begin:.0f} CPU s"
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        np.save(path, index)
+    return index, took
+
+
+def recall(found: NDArray[np.int64], truth: NDArray[np.int64]) -> float:
+    """Share of the true neighbors that were found."""
+    return float(np.mean([len(set(mine) & set(theirs)) / K for mine, theirs in zip(found, truth, strict=True)]))
+
+
+def one_by_one(search: Callable[[NDArray[np.float32]], Any], queries: NDArray[np.float32]) -> Callable[[], float]:
+    """Return what times all queries, each of its own."""
+    return seconds(lambda: [search(query[None]) for query in queries])
+
+
+def rows() -> Iterator[Row]:
+    """Yield a row for the graph and one for compressed rows."""
+    faiss.omp_set_num_threads(torch.get_num_threads())
+    gallery, queries = make_rows()
+    _, truth = ExactSearch(gallery).search(queries, K)
+
+    def row(name: str, built: str, ours: ApproximateSearch, peer: Callable[[NDArray[np.float32]], Any]) -> Row:
+        mine = recall(ours.search(queries, K)[1], truth)
+        theirs = recall(peer(queries)[1], truth)
+        found = compare(
+            f"warm query, {name}, {ROWS:,} x {DIM}, {built}, recall@{K} {mine:.3f} (faiss {theirs:.3f}): rate / faiss",
+            one_by_one(lambda query: ours.search(query, K), queries),
+            one_by_one(peer, queries),
+            wanted=RATE,
+            repetitions=REPETITIONS,
+        )
+        return {**found, "ok": found["ok"] and mine >= theirs - RECALL_LOSS}
+
+    data, built = kept("hnsw", lambda: build_index(gallery, HNSWRecipe()))
+    graph: Any = faiss.deserialize_index(data)
+    graph.hnsw.efSearch = HNSW_WIDTH
+    ours = ApproximateSearch(data, gallery, width=HNSW_WIDTH)
+    yield row("HNSW", built, ours, lambda asked: graph.search(asked, K))
+
+    data, built = kept("ivfpq", lambda: build_index(gallery, IVFPQRecipe()))
+    lists: Any = faiss.deserialize_index(data)
+    lists.nprobe = IVFPQ_WIDTH
+    flat = faiss.IndexFlatIP(DIM)
+    flat.add(gallery)
+    refined: Any = faiss.IndexRefine(lists, flat)
+    refined.k_factor = RESCORED / K
+    ours = ApproximateSearch(data, gallery, width=IVFPQ_WIDTH, num_rescored=RESCORED)
+    yield row("IVF-PQ", built, ours, lambda asked: refined.search(asked, K))
