@@ -14,6 +14,7 @@ from labelkit.config.start import StartConfig
 from labelkit.stages.discover.stored_answers import StoredAnswers, stored_answers
 from labelkit.stages.progress import current_progress
 from labelkit.stages.result import SimpleResult, Table
+from labelkit.stages.train.verdict import heads_verdict
 from labelkit.store.commit import commit_bytes
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.results import read_result
@@ -111,6 +112,8 @@ def _sentences(
         said.append("No photo has a label yet: groups have numbers, and nothing says how sure they are.")
     if "suggest" in told:
         said.append(_next_sentence(told["suggest"], following))
+    if "answer" in told:
+        said += _training_sentence(rows)
     said.append(_findings_sentence(told, made[0].parent))
     said.append(f"The table is {table}, the page to look at is {page}.")
     return said
@@ -123,6 +126,23 @@ def _next_sentence(suggested: Mapping[str, Any], following: Path) -> str:
         said += f". {like_them} others look more like them than like any labeled photo"
         said += "" if wrong is None else f", and about {round(wrong)} of the guesses for these are wrong now"
     return f"{said}. Fill in its column label, and call the same command again."
+
+
+def _training_sentence(rows: Sequence[tuple[str, str, str, str]]) -> list[str]:
+    """Say whether a head on the store was better than these answers where both were measured; nothing if nowhere."""
+    names, places = np.unique([row[1] for row in rows], return_inverse=True)
+    labels = np.where([row[2] == "given" for row in rows], places, -1).astype(np.int64)
+    verdict = heads_verdict(labels, len(names))
+    if not verdict.cases:
+        return []
+    found = verdict.to_json()
+    measured = (
+        f"in {found['gained']} of {found['cases']} measured cases with about as many labels, a trained head was better "
+        "than what works without training, by more than chance"
+    )
+    if verdict.advice == "stop here":
+        return [f"Label rather than train: {measured}."]
+    return [f"Training a head may help: {measured} (`labelkit train simgcd --dry-run` says more)."]
 
 
 def _findings_sentence(told: Mapping[str, Mapping[str, Any]], folder: Path) -> str:

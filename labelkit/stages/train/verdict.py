@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -125,20 +126,35 @@ def training_verdict(method: str, config: RunConfig, labels: NDArray[np.int64], 
     kind = trained_kind(config)
     if kind is None:
         return Verdict("not measured", None, ())
+    cases = [case for case in measured_gains() if (case.kind, case.method) == (kind, method)]
+    uses_labels = getattr(config, "mode", None) != "unsupervised"
+    return _verdict(kind, cases, labels if uses_labels else labels[:0], num_classes)
+
+
+def heads_verdict(labels: NDArray[np.int64], num_classes: int) -> Verdict:
+    """Find the measured cases of heads on rows of a store, of all methods, that are like these labels.
+
+    Args:
+        labels: (n,) int64 labels of the rows, -1 = none.
+        num_classes: classes in all, as far as it is known; 0: not.
+    """
+    cases = [case for case in measured_gains() if case.kind == "rows"]
+    return _verdict("rows", cases, labels, num_classes)
+
+
+def _verdict(kind: Kind, found: Sequence[MeasuredGain], labels: NDArray[np.int64], num_classes: int) -> Verdict:
     _, counts = np.unique(labels[labels >= 0], return_counts=True)
     per_class = float(counts.mean()) if len(counts) else 0.0
     partly = 0 < len(counts) < num_classes
-    uses_labels = len(counts) > 0 and getattr(config, "mode", None) != "unsupervised"
 
     def distance(case: MeasuredGain) -> float:
-        if (case.share > 0) != uses_labels:
+        if (case.share > 0) != (len(counts) > 0):
             return math.inf
-        if not uses_labels:
+        if not len(counts):
             return 0.0
         others = (0 < case.share < 1) != partly
         return abs(math.log(max(case.labels_per_class, 1.0) / max(per_class, 1.0))) + others * 2 * math.log(_NEAR)
 
-    found = [case for case in measured_gains() if (case.kind, case.method) == (kind, method)]
     near = [case for case in found if distance(case) <= math.log(_NEAR)]
     cases = tuple(sorted(near or [case for case in found if distance(case) < math.inf], key=distance))
     if not cases:

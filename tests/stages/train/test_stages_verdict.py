@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from labelkit.stages.train import verdict
-from labelkit.stages.train.verdict import MeasuredGain, measured_gains, training_verdict
+from labelkit.stages.train.verdict import MeasuredGain, heads_verdict, measured_gains, training_verdict
 from tests.stages.conftest import Labelkit
 
 ROOT = Path(__file__).parents[3]
@@ -55,6 +55,23 @@ def test_advice_follows_how_many_cases_gained(
     monkeypatch: pytest.MonkeyPatch, points: tuple[float, ...], expected: str
 ) -> None:
     assert advice(monkeypatch, [gain(value) for value in points]).advice == expected
+
+
+def test_of_heads_the_cases_of_all_methods_count_by_their_labels(monkeypatch: pytest.MonkeyPatch) -> None:
+    cases = [
+        gain(9, method="gcd"),
+        gain(9, method="softmax"),
+        gain(-9, method="softmax", labels=50),  # too many labels
+        gain(-9, method="simgcd", share=0.5),  # of half of the classes
+        gain(-9, method="sela", share=0.0, labels=0),
+        gain(-9, method="softmax", kind="last stages"),
+    ]
+    monkeypatch.setattr(verdict, "measured_gains", lambda: cases)
+
+    found = heads_verdict(np.repeat(np.arange(10), 5), 10)
+
+    assert (found.advice, found.to_json()["cases"]) == ("may help", 2)
+    assert heads_verdict(np.repeat(np.arange(5), 5), 10).to_json()["cases"] == 1
 
 
 def test_cases_like_yours_count_and_others_only_where_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
