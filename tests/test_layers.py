@@ -31,6 +31,7 @@ DOORS = {
     "pyarrow": {"stages/exchange/parquet.py", "data/parquet_images.py"},
     "pandas": {"store/frame.py"},
     "scipy.io": {"data/matlab.py"},
+    "fsspec": {"data/remote.py"},
 }
 PLAIN_ARGUMENTS = ("losses", "models", "metrics", "store", "algorithms")
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 
-from labelkit.data.datasets import FileSource, ImageDataset, positions_of, sorted_by_bytes
+from labelkit.data.datasets import FileSource, ImageDataset, ImageSource, positions_of, sorted_by_bytes
 from labelkit.data.decode import HEIF_REMEDY, HEIF_SUFFIXES, image_suffixes
+from labelkit.data.remote import RemoteFile, RemoteSource, find_files
 from labelkit.errors import DatasetError
 
 _HEIC: Final = f"HEIC photos, {HEIF_REMEDY}"
@@ -72,11 +74,56 @@ def load_folder(root: Path, *, name: str | None = None, any_classes: bool = True
     """
     ignored: Counter[str] = Counter()
     ids = sorted_by_bytes(_walk(root, ignored))
+    source = FileSource(root, tuple(ids))
+    return _listing(name or root.resolve().name, str(root), root, ids, ignored, source, any_classes=any_classes)
+
+
+def load_remote_folder(address: str, *, any_classes: bool = True) -> ImageDataset:
+    """List a folder at an address, such as ``s3://bucket/photos``, by the rules of :func:`load_folder`.
+
+    Raises:
+        DatasetError: no images, masks beside them, or a folder that cannot be listed.
+    """
+    path, files = find_files(address)
+    ignored: Counter[str] = Counter()
+    found: dict[str, RemoteFile] = {}
+    hidden: set[tuple[str, ...]] = set()
+    suffixes = image_suffixes()
+    for file in files:
+        parts = tuple(part for part in file.path.removeprefix(path).split("/") if part)
+        first_hidden = next((place for place, part in enumerate(parts) if part.startswith(".")), None)
+        if first_hidden is not None:
+            hidden.add(parts[: first_hidden + 1])
+        elif (suffix := file.suffix.lower()) not in suffixes:
+            ignored[_HEIC if suffix in HEIF_SUFFIXES else "with other suffixes"] += 1
+        elif parts:
+            found["/".join(parts)] = file
+    if hidden:
+        ignored["hidden"] = len(hidden)
+    if {"images", "masks"} <= {part for name in found for part in name.split("/")[:2]}:
+        raise DatasetError(address, "has images/ and masks/", "Masks are read from a folder of this machine: fetch it.")
+    ids = sorted_by_bytes(found)
+    source = RemoteSource(tuple(found[one] for one in ids))
+    name = path.rsplit("/", 1)[-1] or address
+    return _listing(name, address, None, ids, ignored, source, any_classes=any_classes)
+
+
+def _listing(
+    name: str,
+    where: str,
+    root: Path | None,
+    ids: Sequence[str],
+    ignored: Counter[str],
+    source: ImageSource,
+    *,
+    any_classes: bool,
+) -> ImageDataset:
+    """Return the data set of sorted names in a folder."""
     if not ids:
         suffixes = " ".join(sorted(image_suffixes()))
         seen = f" ({_count_ignored(ignored)})" if ignored else ""
         raise DatasetError(
-            str(root),
+            where,
             f"no images{seen}",
             f"Looked for {suffixes} in this folder, in class folders and in train/, val/, test/ with class folders.",
         )
@@ -97,7 +144,7 @@ def load_folder(root: Path, *, name: str | None = None, any_classes: bool = True
     split_names = tuple(split for split in ("train", "val", "test") if split in split_of)
     labels = positions_of(class_of, class_names)
     return ImageDataset(
-        name=name or root.resolve().name,
+        name=name,
         root=root,
         sample_ids=tuple(ids),
         labels=labels,
@@ -108,7 +155,7 @@ def load_folder(root: Path, *, name: str | None = None, any_classes: bool = True
         in_channels=3,
         chiral=False,
         photographic=True,
-        source=FileSource(root, tuple(ids)),
+        source=source,
         notes=tuple(notes),
     )
 

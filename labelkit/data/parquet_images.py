@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -16,10 +15,10 @@ from numpy.typing import NDArray
 
 from labelkit.data.datasets import EncodedImage, ImageDataset
 from labelkit.data.decode import BadImage
-from labelkit.data.shards import listing, split_of_file
+from labelkit.data.shards import Place, absolute, listing, open_place, split_of_file
 from labelkit.data.tables import LABEL_COLUMNS
 from labelkit.errors import DatasetError
-from labelkit.reading import NotRegularError, open_regular, parse_json
+from labelkit.reading import NotRegularError, parse_json
 
 IMAGE_COLUMNS: Final = ("image", "img", "jpg", "png", "webp", "bytes", "image_bytes")
 _HELD_GROUPS: Final = 2
@@ -37,7 +36,7 @@ class ParquetSource:
         places: (n,) int64 place in the group.
     """
 
-    paths: tuple[Path, ...]
+    paths: tuple[Place, ...]
     column: str
     files: NDArray[np.int64]
     groups: NDArray[np.int64]
@@ -50,6 +49,8 @@ class ParquetSource:
         try:
             column = self._group(file, group)
             value = column[int(self.places[index])].as_py()
+        except DatasetError:
+            raise
         except Exception as error:  # errors of pyarrow have no class in common
             raise BadImage(f"{self.paths[file].name} cannot be read: {' '.join(str(error).split())}") from error
         content = value.get("bytes") if isinstance(value, dict) else value
@@ -61,7 +62,7 @@ class ParquetSource:
         import pyarrow.parquet as pq
 
         if (file, group) not in self._held:
-            with open_regular(self.paths[file]) as opened, pq.ParquetFile(opened) as table:
+            with open_place(self.paths[file]) as opened, pq.ParquetFile(opened) as table:
                 found = table.read_row_group(group, columns=[self.column]).column(0)
             while len(self._held) >= _HELD_GROUPS:
                 self._held.pop(next(iter(self._held)), None)
@@ -82,7 +83,7 @@ class ParquetSource:
         self._held = {}
 
 
-def load_parquet(paths: Sequence[Path], name: str) -> ImageDataset:
+def load_parquet(paths: Sequence[Place], name: str) -> ImageDataset:
     """List the images of Parquet files.
 
     Args:
@@ -120,9 +121,7 @@ def load_parquet(paths: Sequence[Path], name: str) -> ImageDataset:
     if not ids or column is None:
         raise DatasetError(name, "no rows", "Check the files.")
     places = np.concatenate(pieces).astype(np.int64)
-    source = ParquetSource(
-        tuple(path.absolute() for path in paths), column, *(places[:, part].copy() for part in range(3))
-    )
+    source = ParquetSource(absolute(paths), column, *(places[:, part].copy() for part in range(3)))
     known = splits if None not in splits else [None] * len(ids)
     return listing(name, ids, labels, known, source, class_names=class_names)
 
@@ -135,7 +134,7 @@ class _Listing:
     class_names: list[str]
 
 
-def _read_listing(path: Path, column: str | None) -> _Listing:
+def _read_listing(path: Place, column: str | None) -> _Listing:
     """Read labels and groups of a file, and no image.
 
     Raises:
@@ -146,7 +145,7 @@ def _read_listing(path: Path, column: str | None) -> _Listing:
 
     where = str(path)
     try:
-        with open_regular(path) as file, pq.ParquetFile(file) as table:
+        with open_place(path) as file, pq.ParquetFile(file) as table:
             schema = table.schema_arrow
             wanted = column or _image_column(schema, where)
             if wanted not in schema.names:

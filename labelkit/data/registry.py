@@ -13,6 +13,7 @@ from typing import Final
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.named.benchmark_classes import benchmark_classes
 from labelkit.data.named.layouts import Count
+from labelkit.data.remote import is_address
 from labelkit.data.shards import expand_shards, is_shards
 from labelkit.errors import DatasetError
 
@@ -67,6 +68,9 @@ def check_dataset(name_or_path: str) -> None:
     """
     if name_or_path in DATASETS or Path(name_or_path).expanduser().exists():
         return
+    if is_address(name_or_path):
+        # whether it is there, listing tells: to ask twice costs twice
+        return
     if is_shards(name_or_path):
         expand_shards(name_or_path)
         return
@@ -83,8 +87,9 @@ def load_dataset(
     """List a named data set, a folder of images, a CSV file, or images in archives.
 
     Args:
-        name_or_path: a key of ``DATASETS``; the path of a folder or of a ``.csv`` file; or files of ``.tar`` or
-            ``.parquet``, as `labelkit.data.shards.expand_shards` understands them.
+        name_or_path: a key of ``DATASETS``; the path of a folder or of a ``.csv`` file; files of ``.tar`` or
+            ``.parquet``, as `labelkit.data.shards.expand_shards` understands them; or the address of a folder or of
+            such files, such as ``s3://bucket/photos``.
         data_root: where named sets lie; paths of a CSV may be relative to it too.
         download: fetch a named set that is not there.
         any_classes: False takes folders for classes only where they look like it; see ``load_folder``.
@@ -106,6 +111,13 @@ def load_dataset(
         from labelkit.data.tars import load_tars
 
         return load_tars(files, _name_of_files(name_or_path))
+    if is_address(name_or_path):
+        from labelkit.data.folders import load_remote_folder
+
+        if name_or_path.lower().endswith(".csv"):
+            remedy = "Give a folder, .tar or .parquet, or fetch the CSV and its images."
+            raise DatasetError(name_or_path, "is a CSV at an address", remedy)
+        return load_remote_folder(name_or_path, any_classes=any_classes)
     if path.is_dir():
         from labelkit.data.folders import load_folder
         from labelkit.data.mask_folders import has_masks, load_mask_folder

@@ -11,15 +11,20 @@ import itertools
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.data.datasets import ImageDataset, ImageSource, positions_of, sorted_by_bytes
 from labelkit.data.folders import SPLIT_FOLDERS
+from labelkit.data.remote import RemoteFile, expand_addresses, is_address
 from labelkit.data.tables import natural_key
 from labelkit.errors import DatasetError
+from labelkit.reading import open_regular
+
+Place = Path | RemoteFile
+"""Where a file lies: on this machine, or at an address."""
 
 SUFFIXES: Final = (".tar", ".parquet")
 _COMPRESSED: Final = (".tar.gz", ".tgz", ".tar.xz", ".tar.bz2", ".tar.zst")
@@ -35,7 +40,22 @@ def is_shards(text: str) -> bool:
     return text.lower().endswith(SUFFIXES + _COMPRESSED)
 
 
-def expand_shards(text: str) -> list[Path]:
+def open_place(place: Place) -> BinaryIO:
+    """Open a file for reading from any place.
+
+    Raises:
+        OSError: there is none, or it is not a regular file.
+        DatasetError: it is at an address and cannot be fetched.
+    """
+    return open_regular(place) if isinstance(place, Path) else place.open()
+
+
+def absolute(places: Sequence[Place]) -> tuple[Place, ...]:
+    """Return files that are found from any folder."""
+    return tuple(place.absolute() if isinstance(place, Path) else place for place in places)
+
+
+def expand_shards(text: str) -> list[Place]:
     """Return the files that a pattern stands for, in the order of their names.
 
     Raises:
@@ -44,6 +64,8 @@ def expand_shards(text: str) -> list[Path]:
     if text.lower().endswith(_COMPRESSED):
         remedy = "Unpack it to NAME.tar: images are compressed already, and are read by their place in the file."
         raise DatasetError(text, "is a compressed archive", remedy)
+    if is_address(text):
+        return list(expand_addresses(text, list(_expand_braces(text)), glob.has_magic))
     names = [str(Path(name).expanduser()) for name in _expand_braces(text)]
     found: list[str] = []
     for name in names:
@@ -87,7 +109,7 @@ def _choices(inside: str) -> list[str]:
     return [f"{number:0{width}d}" for number in range(int(first), int(last) + step, step)]
 
 
-def split_of_file(path: Path) -> str | None:
+def split_of_file(path: Place) -> str | None:
     """Return the split that a file's name begins with, such as train-0001.tar."""
     word = _SPLIT.match(path.name)
     return None if word is None else SPLIT_FOLDERS.get(word.group(1).lower())

@@ -11,7 +11,7 @@ import tarfile
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import Any, BinaryIO, Final
 
 import numpy as np
@@ -20,10 +20,11 @@ from numpy.typing import NDArray
 from labelkit.data.datasets import EncodedImage, ImageDataset
 from labelkit.data.decode import MAX_FILE_BYTES, BadImage, image_suffixes
 from labelkit.data.folders import SPLIT_FOLDERS
-from labelkit.data.shards import listing, split_of_file
+from labelkit.data.remote import RemoteFile
+from labelkit.data.shards import Place, absolute, listing, open_place, split_of_file
 from labelkit.data.tables import LABEL_COLUMNS
 from labelkit.errors import DatasetError
-from labelkit.reading import NotRegularError, open_regular, parse_json
+from labelkit.reading import NotRegularError, parse_json
 
 _MAX_LABEL_BYTES: Final = 1 << 20
 
@@ -39,21 +40,24 @@ class TarSource:
         sizes: (n,) int64 bytes.
     """
 
-    paths: tuple[Path, ...]
+    paths: tuple[Place, ...]
     archives: NDArray[np.int64]
     offsets: NDArray[np.int64]
     sizes: NDArray[np.int64]
 
     def read(self, index: int) -> EncodedImage:
-        """Read the member of row ``index``; :class:`BadImage` if that fails."""
+        """Read the member of row ``index``; :class:`BadImage` if that fails, `DatasetError` if it cannot be fetched."""
         path, size = self.paths[self.archives[index]], int(self.sizes[index])
         if size > MAX_FILE_BYTES:
             raise BadImage(f"member of {size:,} bytes is above the limit of {MAX_FILE_BYTES:,}")
         if size == 0:
             raise BadImage("empty file")
         try:
-            with open_regular(path) as file:
-                content = _bytes_at(file, int(self.offsets[index]), size)
+            begin = int(self.offsets[index])
+            if isinstance(path, RemoteFile):
+                return EncodedImage(path.read(begin, begin + size))
+            with open_place(path) as file:
+                content = _bytes_at(file, begin, size)
         except OSError as error:
             raise BadImage(f"{path.name} cannot be read: {error.strerror or error}") from error
         if len(content) < size:
@@ -73,7 +77,7 @@ class _Sample:
     key: str
 
 
-def load_tars(paths: Sequence[Path], name: str) -> ImageDataset:
+def load_tars(paths: Sequence[Place], name: str) -> ImageDataset:
     """List the images of archives.
 
     Args:
@@ -108,7 +112,7 @@ def load_tars(paths: Sequence[Path], name: str) -> ImageDataset:
         classes = [found if has_splits else PurePosixPath(one).parts[0] if "/" in one else None
                    for one, (_, found) in zip(ids, of_folders, strict=True)]  # fmt: skip
     places = np.array([(samples[one].archive, samples[one].offset, samples[one].size) for one in ids], dtype=np.int64)
-    source = TarSource(tuple(path.absolute() for path in paths), *(places[:, column].copy() for column in range(3)))
+    source = TarSource(absolute(paths), *(places[:, column].copy() for column in range(3)))
     return listing(name, ids, classes, splits, source, notes=notes)
 
 
@@ -127,9 +131,9 @@ def _strip_common_folder(samples: dict[str, _Sample], labels: dict[str, str]) ->
 
 
 def _list_one(
-    path: Path,
+    path: Place,
     number: int,
-    paths: Sequence[Path],
+    paths: Sequence[Place],
     samples: dict[str, _Sample],
     labels: dict[str, str],
     ignored: Counter[str],
@@ -139,7 +143,7 @@ def _list_one(
     suffixes = image_suffixes()
     where = str(path)
     try:
-        with open_regular(path) as file, tarfile.open(fileobj=file, mode="r:", errorlevel=0) as archive:
+        with open_place(path) as file, tarfile.open(fileobj=file, mode="r:", errorlevel=0) as archive:
             for member in archive:
                 inner = _name_of(member.name)
                 if not member.isreg() or member.sparse is not None:

@@ -27,6 +27,7 @@ from labelkit.data.views.boxes import boxes_of_views, paired_boxes
 from labelkit.data.views.pairs import PairPlan
 from labelkit.data.views.resizing import resize_box
 from labelkit.data.views.spec import ViewSpec
+from labelkit.errors import DatasetError
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,7 @@ class Crops:
     bad: list[tuple[int, str]]
     sha256: NDArray[np.uint8]  # (b, 32), only filled on request
     file_sizes: NDArray[np.uint64]  # (b,)
+    fault: tuple[str, str, str] | None = None  # what ends the run: where, problem, remedy
 
 
 class _CropDataset(Dataset[Crops]):
@@ -64,6 +66,16 @@ class _CropDataset(Dataset[Crops]):
         self._channels = channels
 
     def __getitem__(self, plan: BatchPlan) -> Crops:
+        try:
+            return self._read(plan)
+        except DatasetError as error:
+            # As below; a file that cannot be fetched is not a bad image.
+            none, no_sizes = np.zeros((0, 4)), np.zeros((0, 2), dtype=np.int64)
+            digests, file_sizes = np.zeros((0, 32), dtype=np.uint8), np.zeros(0, dtype=np.uint64)
+            fault = error.where, error.problem, error.remedy
+            return Crops((), (none,), no_sizes, no_sizes, [], digests, file_sizes, fault)
+
+    def _read(self, plan: BatchPlan) -> Crops:
         b, c = len(plan.rows), self._channels
         crops = tuple(np.zeros((b, spec.size, spec.size, c), dtype=np.uint8) for spec in plan.views)
         boxes = tuple(np.tile(np.array([0.0, 0.0, 1.0, 1.0]), (b, 1)) for _ in plan.views)
@@ -199,11 +211,18 @@ class Reader:
         )
 
     def read(self, plans: Iterator[BatchPlan]) -> Iterator[Crops]:
-        """Yield what became of each plan, in their order."""
+        """Yield what became of each plan, in their order.
+
+        Raises:
+            DatasetError: an image could not be fetched.
+        """
         self._plans.plans = plans
         self.busy = True
         try:
             crops = iter(self._loader)
-            yield from crops if self._has_workers else _ahead(crops)
+            for found in crops if self._has_workers else _ahead(crops):
+                if found.fault is not None:
+                    raise DatasetError(*found.fault)
+                yield found
         finally:
             self.busy = False

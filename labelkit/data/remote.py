@@ -1,0 +1,268 @@
+"""Files at an address, such as ``s3://bucket/photos`` or ``hf://datasets/owner/name/train.parquet``: by fsspec.
+
+A folder is listed once; a file is read when its image is asked for, and never written to the disk. A read that fails
+or brings other than the listed number of bytes is tried again; what fails each time ends the command with the name, for
+a file that could not be fetched is not a bad image. The one import of fsspec.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import PurePosixPath
+from typing import Any, BinaryIO, Final, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelkit.data.datasets import EncodedImage
+from labelkit.data.decode import MAX_FILE_BYTES, BadImage
+from labelkit.errors import DatasetError
+
+ATTEMPTS: Final = 3
+_WAITS: Final = (0.5, 2.0)
+# Of one read; storage that does not answer for so long is not there.
+_MOST_SECONDS: Final = 120.0
+# Bytes that are read ahead while an archive is listed.
+_AHEAD: Final = 1 << 20
+_ADDRESS: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_OF_THE_EXTRA: Final = ("s3", "s3a", "gs", "gcs", "hf")
+_GO_ON: Final = "Check the connection and call the same command again; one that keeps its work goes on."
+
+T = TypeVar("T")
+
+
+def is_address(text: str) -> bool:
+    """Whether a text names a place of another file system, as ``s3://`` does."""
+    return _ADDRESS.match(text) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteFile:
+    """A file at an address.
+
+    Attributes:
+        protocol: of the file system, such as ``s3``.
+        path: as that file system names it.
+        size: bytes when it was listed.
+    """
+
+    protocol: str
+    path: str
+    size: int
+
+    @property
+    def name(self) -> str:
+        """Last part of the path."""
+        return PurePosixPath(self.path).name
+
+    @property
+    def suffix(self) -> str:
+        """Ending of the name, with its dot."""
+        return PurePosixPath(self.path).suffix
+
+    def __str__(self) -> str:
+        """Return the address."""
+        return f"{self.protocol}://{self.path.lstrip('/')}"
+
+    def read(self, start: int, stop: int) -> bytes:
+        """Read bytes ``start`` up to ``stop``, all of them.
+
+        Raises:
+            FileNotFoundError: the file is gone.
+            DatasetError: it may not be read, or cannot in several attempts.
+        """
+        system = _system(self.protocol)
+
+        def part() -> bytes:
+            whole = (start, stop) == (0, self.size)
+            bounds = {} if whole else {"start": start, "end": stop}
+            content = system.cat_file(self.path, **bounds, **_limited(system))
+            if len(content) != stop - start:
+                raise OSError(f"{len(content):,} bytes came where {stop - start:,} are listed")
+            return bytes(content)
+
+        return _persistently(part, str(self))
+
+    def open(self) -> BinaryIO:
+        """Open it for reading from any place."""
+        return io.BufferedReader(_Raw(self), buffer_size=_AHEAD)
+
+
+class _Raw(io.RawIOBase):
+    """Reads of a remote file by ranges."""
+
+    def __init__(self, file: RemoteFile) -> None:
+        self._file, self._place = file, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._place
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._place, io.SEEK_END: self._file.size}[whence]
+        self._place = max(0, base + offset)
+        return self._place
+
+    def readinto(self, buffer: Any) -> int:
+        view = memoryview(buffer)
+        stop = min(self._place + len(view), self._file.size)
+        if stop <= self._place:
+            return 0
+        content = self._file.read(self._place, stop)
+        view[: len(content)] = content
+        self._place = stop
+        return len(content)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RemoteSource:
+    """Image files at addresses.
+
+    Attributes:
+        files: one for each row.
+    """
+
+    files: tuple[RemoteFile, ...]
+
+    def read(self, index: int) -> EncodedImage:
+        """Read the file of row ``index``; :class:`BadImage` if it is none, `DatasetError` if it cannot be fetched."""
+        file = self.files[index]
+        if file.size > MAX_FILE_BYTES:
+            raise BadImage(f"file of {file.size:,} bytes is above the limit of {MAX_FILE_BYTES:,}")
+        if file.size == 0:
+            raise BadImage("empty file")
+        try:
+            return EncodedImage(file.read(0, file.size))
+        except FileNotFoundError as error:
+            raise BadImage("the file is gone") from error
+
+    def select(self, rows: NDArray[np.int64]) -> RemoteSource:
+        """Return the files of ``rows``."""
+        return RemoteSource(tuple(self.files[row] for row in rows))
+
+
+def find_files(address: str) -> tuple[str, list[RemoteFile]]:
+    """List all files below an address.
+
+    Returns:
+        The path of the folder as its file system names it, and the files, in any order.
+
+    Raises:
+        DatasetError: nothing is there, it may not be listed, or the package for such addresses is not installed.
+    """
+    system, protocol, path = _opened(address)
+    found = _persistently(lambda: system.find(path, detail=True, **_limited(system)), address, gone_is_fault=True)
+    files = [_file(protocol, name, entry) for name, entry in found.items() if entry.get("type") == "file"]
+    if not files:
+        raise DatasetError(address, "no such folder, or nothing is in it", "Check the address.")
+    return path, files
+
+
+def expand_addresses(text: str, names: Sequence[str], is_pattern: Callable[[str], bool]) -> list[RemoteFile]:
+    """Return the files that addresses stand for, in the order of their names.
+
+    Args:
+        text: as the user wrote it, for messages.
+        names: addresses; ``*`` and ``?`` in one stand for what is there.
+        is_pattern: whether an address has such signs.
+
+    Raises:
+        DatasetError: none, or one that is named is not there; or as for :func:`find_files`.
+    """
+    found: dict[str, RemoteFile] = {}
+    missing = []
+    for name in names:
+        system, protocol, path = _opened(name)
+        entries = _persistently(lambda at=path, fs=system: _entries(fs, at, is_pattern(at)), name)  # type: ignore[misc]
+        missing += [name] * (not entries)
+        found |= {place: _file(protocol, place, entry) for place, entry in entries.items()}
+    if missing:
+        shown = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
+        raise DatasetError(text, f"{len(missing)} of {len(names)} files are not there: {shown}", "Check the address.")
+    return [found[name] for name in sorted(found, key=str.encode)]
+
+
+def _entries(system: Any, path: str, is_pattern: bool) -> dict[str, Any]:
+    if is_pattern:
+        found: dict[str, Any] = system.glob(path, detail=True, **_limited(system))
+        return {name: entry for name, entry in found.items() if entry.get("type") == "file"}
+    try:
+        return {path: system.info(path, **_limited(system))}
+    except FileNotFoundError:
+        return {}
+
+
+def _file(protocol: str, path: str, entry: dict[str, Any]) -> RemoteFile:
+    size = entry.get("size")
+    if not isinstance(size, int):
+        problem = "does not say how large it is, so that half a file could not be told from a whole one"
+        raise DatasetError(f"{protocol}://{path}", problem, "Fetch it to a folder.")
+    return RemoteFile(protocol, path, size)
+
+
+def _opened(address: str) -> tuple[Any, str, str]:
+    """File system, its protocol, and the path in it."""
+    protocol = address.partition("://")[0].lower()
+    system = _system(protocol)
+    return system, protocol, str(system._strip_protocol(address)).rstrip("/")
+
+
+@cache
+def _system(protocol: str) -> Any:
+    """Return the file system of a protocol, with the settings of fsspec and of its package."""
+    import fsspec
+
+    where = f"{protocol}://"
+    try:
+        return fsspec.filesystem(protocol)
+    except ImportError as error:
+        remedy = 'pip install "labelkit[remote]".' if protocol in _OF_THE_EXTRA else "Install it."
+        raise DatasetError(where, f"needs a package: {error}", remedy) from error
+    except ValueError as error:
+        known = "s3, gs, hf, http, https, file"
+        raise DatasetError(where, "is no kind of address that fsspec knows", f"For example: {known}.") from error
+
+
+def _limited(system: Any) -> dict[str, float]:
+    """Return the option that ends a call which takes too long, where a file system has it."""
+    return {"timeout": _MOST_SECONDS} if getattr(system, "async_impl", False) else {}
+
+
+def _persistently(work: Callable[[], T], where: str, *, gone_is_fault: bool = False) -> T:
+    """Try several times.
+
+    Raises:
+        FileNotFoundError: there is no such file, unless that is a fault.
+        DatasetError: no permission, or it failed each time.
+    """
+    for attempt in range(ATTEMPTS):
+        try:
+            return work()
+        except FileNotFoundError as error:
+            if not gone_is_fault:
+                raise
+            raise DatasetError(where, "no such folder, or nothing is in it", "Check the address.") from error
+        except PermissionError as error:
+            problem = f"may not be read: {_reason(error)}"
+            raise DatasetError(where, problem, "Check the credentials and the permissions of the bucket.") from error
+        except Exception as error:  # those of the packages have no class in common
+            if attempt == ATTEMPTS - 1:
+                problem = f"cannot be read in {ATTEMPTS} attempts: {_reason(error)}"
+                raise DatasetError(where, problem, _GO_ON) from error
+            time.sleep(_WAITS[attempt])
+    raise AssertionError("unreachable: the last attempt returns or raises")
+
+
+def _reason(error: Exception) -> str:
+    text = " ".join(str(error).split())[:200]
+    return text or type(error).__name__

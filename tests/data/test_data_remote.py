@@ -1,0 +1,258 @@
+"""Images at addresses: the rows of a folder, whole files or none, and faults by name."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import fsspec
+import numpy as np
+import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+from labelkit.cli.main import main
+from labelkit.data import remote
+from labelkit.data.datasets import EncodedImage, ImageDataset
+from labelkit.data.decode import BadImage
+from labelkit.data.eval_loader import EvalLoader
+from labelkit.data.registry import load_dataset
+from labelkit.data.shards import listing
+from labelkit.data.views.recipes import test_view as plain_view
+from labelkit.data.views.spec import Normalize
+from labelkit.errors import DatasetError
+from labelkit.store.embeddings import open_store
+from PIL import Image
+
+NAMES = [f"{split}/{kind}/{i}.png" for split in ("train", "test") for kind in ("cat", "dog") for i in range(3)]
+
+
+class Shaky(MemoryFileSystem):
+    """Files in memory whose reads fail as ``faults`` says, one after the other."""
+
+    protocol = "shaky"
+    store: ClassVar[dict[str, Any]] = {}
+    pseudo_dirs: ClassVar[list[str]] = [""]
+    cachable = False
+    faults: ClassVar[list[Exception | int]] = []
+    reads: ClassVar[list[tuple[int | None, int | None]]] = []
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return str(super()._strip_protocol(path.replace("shaky://", "memory://")))
+
+    def cat_file(self, path: str, start: int | None = None, end: int | None = None, **options: Any) -> bytes:
+        self.reads.append((start, end))
+        content = bytes(super().cat_file(path, start, end, **options))
+        if not self.faults:
+            return content
+        fault = self.faults.pop(0)
+        if isinstance(fault, Exception):
+            raise fault
+        return content[:fault]
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(remote.time, "sleep", lambda seconds: None)
+    fsspec.register_implementation("shaky", Shaky, clobber=True)
+    remote._system.cache_clear()
+    MemoryFileSystem.store.clear()
+    Shaky.store.clear()
+    Shaky.faults.clear()
+    Shaky.reads.clear()
+    yield
+    remote._system.cache_clear()
+
+
+def picture(number: int) -> bytes:
+    buffer = io.BytesIO()
+    Image.fromarray(np.full((8, 8, 3), 10 * number, dtype=np.uint8)).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def fill(folder: Path, *more: str) -> Path:
+    for number, name in enumerate([*NAMES, *more]):
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(picture(number))
+    return folder
+
+
+def upload(folder: Path, address: str) -> None:
+    system, path = fsspec.core.url_to_fs(address)
+    for file in sorted(folder.rglob("*")):
+        if file.is_file():
+            system.pipe_file(f"{path}/{file.relative_to(folder).as_posix()}", file.read_bytes())
+
+
+def listed(text: object) -> ImageDataset:
+    return load_dataset(str(text), data_root=Path("nowhere"))
+
+
+def test_a_folder_at_an_address_has_the_rows_of_the_folder(tmp_path: Path) -> None:
+    folder = fill(tmp_path / "photos", "train/cat/.hidden.png", ".git/a.png", "train/cat/notes.txt")
+    upload(folder, "memory://bucket/photos")
+
+    here, there = listed(folder), listed("memory://bucket/photos/")
+
+    assert there.sample_ids == here.sample_ids
+    assert there.digest() == here.digest()
+    assert (there.name, there.split_names, there.notes) == (here.name, here.split_names, here.notes)
+    assert there.splits.tolist() == here.splits.tolist()
+    for row in range(len(here)):
+        assert there.source.read(row).sha256 == here.source.read(row).sha256
+    part = pickle.loads(pickle.dumps(there.select([1, 4]).source))
+    assert part.read(1).sha256 == here.source.read(4).sha256
+
+
+@pytest.mark.parametrize("pattern", ["{train,test}.tar", "t*.tar"])
+def test_archives_at_an_address_have_the_rows_of_archives_here(tmp_path: Path, pattern: str) -> None:
+    folder = fill(tmp_path / "photos")
+    (tmp_path / "tars").mkdir()
+    for split in ("train", "test"):
+        with tarfile.open(tmp_path / "tars" / f"{split}.tar", "w") as archive:
+            archive.add(folder / split, split)
+    upload(tmp_path / "tars", "memory://bucket/tars")
+
+    here, there = listed(tmp_path / "tars" / pattern), listed(f"memory://bucket/tars/{pattern}")
+
+    assert there.digest() == here.digest()
+    assert there.splits.tolist() == here.splits.tolist()
+    assert [there.source.read(row).sha256 for row in range(12)] == [here.source.read(row).sha256 for row in range(12)]
+
+
+def test_parquet_at_an_address_has_the_rows_of_files_here(tmp_path: Path) -> None:
+    arrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    (tmp_path / "files").mkdir()
+    images = [{"bytes": picture(number), "path": None} for number in range(5)]
+    parquet.write_table(
+        arrow.table({"image": images, "label": ["a", "b", "a", "b", "a"]}), tmp_path / "files/a.parquet"
+    )
+    upload(tmp_path / "files", "memory://bucket/files")
+
+    here, there = listed(tmp_path / "files/*.parquet"), listed("memory://bucket/files/*.parquet")
+
+    assert there.digest() == here.digest()
+    assert there.source.read(3).sha256 == here.source.read(3).sha256
+
+
+def test_a_store_of_images_at_an_address_is_that_of_the_folder(tmp_path: Path) -> None:
+    folder = fill(tmp_path / "photos")
+    upload(folder, "memory://bucket/photos")
+    words = ["embed", "--backbone", "pixels", "--image-size", "8", "--split", "all", "-q"]
+
+    for text, out in ((str(folder), "here.h5"), ("memory://bucket/photos", "there.h5")):
+        assert main([*words, "--dataset", text, "--out", str(tmp_path / out)]) == 0
+
+    assert (tmp_path / "here.h5").read_bytes() == (tmp_path / "there.h5").read_bytes()
+    assert open_store(tmp_path / "there.h5").sample_ids[0] == "test/cat/0.png"
+
+
+# ---------------------------------------------------------------------- faults
+
+
+@pytest.fixture
+def shaky(tmp_path: Path) -> ImageDataset:
+    upload(fill(tmp_path / "photos"), "shaky://bucket/photos")
+    return listed("shaky://bucket/photos")
+
+
+@pytest.mark.parametrize("fault", [OSError("reset"), 10, RuntimeError("a package's own")])
+def test_a_read_that_fails_is_tried_again(shaky: ImageDataset, fault: Exception | int) -> None:
+    Shaky.faults[:] = [fault, fault]
+
+    assert shaky.source.read(0).decode(3).shape == (8, 8, 3)
+    assert len(Shaky.reads) == remote.ATTEMPTS
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        (OSError("connection reset"), "cannot be read in 3 attempts: connection reset"),
+        (TimeoutError(), "cannot be read in 3 attempts: TimeoutError"),
+        (10, "10 bytes came where "),
+        (PermissionError("AccessDenied"), "may not be read: AccessDenied. Check the credentials"),
+    ],
+)
+def test_a_file_that_cannot_be_fetched_ends_the_command_with_its_name(
+    shaky: ImageDataset, fault: Exception | int, said: str
+) -> None:
+    Shaky.faults[:] = [fault] * remote.ATTEMPTS
+
+    with pytest.raises(DatasetError) as found:
+        shaky.source.read(0)
+
+    assert said in str(found.value)
+    assert str(found.value).startswith("shaky://bucket/photos/test/cat/0.png: ")
+
+
+def test_a_file_that_is_gone_is_a_bad_image(shaky: ImageDataset) -> None:
+    Shaky.faults[:] = [FileNotFoundError("gone")]
+
+    with pytest.raises(BadImage, match="the file is gone"):
+        shaky.source.read(0)
+
+
+@pytest.mark.parametrize("num_workers", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_batch_whose_image_cannot_be_fetched_is_a_fault_and_not_a_bad_image(num_workers: int) -> None:
+    dataset = listing("photos", ["a", "b", "c", "d"], [None] * 4, [None] * 4, Broken())
+    plain = Normalize((0.0,) * 3, (1.0,) * 3)
+    loader = EvalLoader(dataset, plain_view(8), batch_size=2, normalize=plain, num_workers=num_workers)
+
+    with pytest.raises(DatasetError, match="s3://bucket/2: cannot be read"):
+        list(loader)
+
+
+class Broken:
+    """Reads two images, and then meets a network that is gone."""
+
+    def read(self, index: int) -> Any:
+        if index < 2:
+            return EncodedImage(np.zeros((8, 8, 3), dtype=np.uint8))
+        raise DatasetError(f"s3://bucket/{index}", "cannot be read in 3 attempts: reset", "Check the connection.")
+
+    def select(self, rows: Any) -> Broken:
+        return self
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("memory://bucket/nothing", "memory://bucket/nothing: no such folder, or nothing is in it"),
+        ("memory://bucket/{a,b}.tar", "2 of 2 files are not there: memory://bucket/a.tar, memory://bucket/b.tar"),
+        ("memory://bucket/*.tar", "1 of 1 files are not there: memory://bucket/*.tar"),
+        ("memory://bucket/list.csv", "is a CSV at an address"),
+        ("memory://bucket/a.tar.gz", "is a compressed archive"),
+        ("nosuch://bucket/photos", "nosuch://: is no kind of address that fsspec knows"),
+    ],
+)
+def test_what_is_not_there_is_named(text: str, said: str) -> None:
+    with pytest.raises(DatasetError) as found:
+        listed(text)
+
+    assert said in str(found.value)
+
+
+def test_a_missing_package_is_named_with_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(protocol: str) -> Any:
+        raise ImportError("Install s3fs to access S3")
+
+    monkeypatch.setattr(fsspec, "filesystem", missing)
+
+    with pytest.raises(DatasetError, match=r'needs a package: Install s3fs .*pip install "labelkit\[remote\]"'):
+        listed("s3://bucket/photos")
+
+
+def test_masks_at_an_address_are_refused(tmp_path: Path) -> None:
+    for name in ("images/a.png", "masks/a.png"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_bytes(picture(1))
+    upload(tmp_path, "memory://bucket/scenes")
+
+    with pytest.raises(DatasetError, match="has images/ and masks/"):
+        listed("memory://bucket/scenes")
