@@ -116,6 +116,11 @@ CONTEXTS: list[tuple[str, Options, str]] = [
     ("class vectors", {"mode": "supervised", "loss": "proxy-anchor"}, "proxy_margin proxy_alpha proxy_lr_scale"),
     ("a classifier", {"mode": "supervised", "loss": "cross-entropy"}, "class_temperature"),
     (
+        "a memory with a loss of its own",
+        {"memory": "momentum", "memory_loss": "contrastive-bayesian"},
+        "memory_variance_weight",
+    ),
+    (
         "a memory",
         {"memory": "momentum"},
         _of("san", "memory_size memory_decay memory_loss memory_weight"),

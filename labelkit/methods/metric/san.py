@@ -29,7 +29,12 @@ from labelkit.data.views.spec import ViewSpec
 from labelkit.engine.gathering import gather_batch
 from labelkit.engine.inputs import MonitorInputs
 from labelkit.engine.method import Method, Monitor, Phase, StepOutput, TrainState
-from labelkit.losses.metric import MemoryContrastiveLoss, NormalizedSoftmaxLoss, ProxyAnchorLoss
+from labelkit.losses.metric import (
+    ContrastiveBayesianLoss,
+    MemoryContrastiveLoss,
+    NormalizedSoftmaxLoss,
+    ProxyAnchorLoss,
+)
 from labelkit.methods.metric.memory_bank import MemoryBank
 from labelkit.methods.metric.pseudo_labels import PseudoLabels
 from labelkit.methods.metric.recipe import (
@@ -83,7 +88,11 @@ class SAN(Method[SANConfig]):
         if config.memory == "momentum":
             self.memory = MemoryBank(memory_size(config, data, labeled=self.clusters is None), config.embed_dim)
             self.slow = EMATeacher(self.network, config.memory_decay)
-            self.memory_loss = MemoryContrastiveLoss() if config.memory_loss == "contrastive" else self.pairs
+            self.memory_loss = {
+                "contrastive": MemoryContrastiveLoss,
+                "contrastive-bayesian": lambda: ContrastiveBayesianLoss(config.memory_variance_weight),
+                "multi-similarity": lambda: self.pairs,
+            }[config.memory_loss]()
             self.equal_buffers += tuple(f"memory.{name}" for name in MemoryBank.buffer_names)
         self._diagnostics = AssemblyDiagnostics(config)
         self._state: TrainState | None = None

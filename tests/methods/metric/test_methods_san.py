@@ -241,6 +241,7 @@ def test_recipes_hold_the_numbers_of_the_specification(name: str) -> None:
     values = resolve(SANConfig, preset=name).config.model_dump()
     expected = {"images_per_class": 5, "weight_decay": 1e-4 if "proxy" in name else 5e-4} | RECIPES[name]
     assert {key: values[key] for key in expected} == expected
+    assert values["memory"] == "none" or values["memory_loss"] == "contrastive-bayesian"
     assert set(RECIPES) < set(available_presets(SANConfig))
 
 
