@@ -107,6 +107,14 @@ class SANConfig(MetricLearningConfig):
         "source", description="Compare where neighbors go, or where they come from.", json_schema_extra=_ASSEMBLY
     )
 
+    coherence_positions: int | None = Field(
+        None,
+        ge=1,
+        description="Compare this many positions with their neighbors, drawn anew at each step. Default: all; for maps "
+        "with many positions.",
+        json_schema_extra=_ASSEMBLY,
+    )
+
     loss: Literal["multi-similarity", "proxy-anchor", "cross-entropy"] = Field(
         "multi-similarity",
         description="Loss of the embeddings. proxy-anchor: one learned vector for each class; cross-entropy: a "

@@ -151,7 +151,7 @@ class SAN(Method[SANConfig]):
                 logs["memory"] = remembered.detach()
         if output.assembly is not None:
             assert self.network.assembly is not None
-            terms = assembly_terms(config, output.assembly)
+            terms = assembly_terms(config, output.assembly, 0 if state is None else state.step)
             done = 0.0 if state is None else state.step / (config.epochs * state.steps_per_epoch)
             loss = loss + term_strength(config, done) * weighted_sum(config, terms, self.network.assembly)
             logs |= {name: term.detach() for name, term in terms.items()}
