@@ -239,8 +239,8 @@ RECIPES = {
     },
     "cub_no_memory": {"memory": "none", "lr": 3e-5},
     "cub_proxy_anchor": {
-        "loss": "proxy-anchor", "memory": "none", "backbone": "bn_inception", "optimizer": "adamw", "lr": 1e-4, "batch_size": 180,
-        "warm_epochs": 1, "proxy_lr_scale": 100,
+        "loss": "proxy-anchor", "memory": "none", "backbone": "bn_inception", "optimizer": "adamw", "lr": 1e-4,
+        "batch_size": 180, "warm_epochs": 1, "proxy_lr_scale": 100,
     },
 }  # fmt: skip
 
