@@ -67,6 +67,11 @@ CONTEXTS: list[tuple[str, Options, str]] = [
     ("rates that fall", {"lr_schedule": "cosine"}, "lr_final_ratio lr_update lr_horizon"),
     ("rates that rise and fall", {"lr_schedule": "ramps"}, "lr_ramp_up lr_ramp_down"),
     (
+        "rates that rise and fall, of adamw",
+        {"lr_schedule": "ramps", "lr_ramp_up": 0.3, "lr_ramp_down": 0.5, "optimizer": "adamw"},
+        "adam_beta1_end adam_beta2_start",
+    ),
+    (
         "a loss that grows",
         {"lr": 30.0, "optimizer": "sgd", "momentum": 0},
         _of("flipclass simgcd freematch", "guard_loss_ratio"),

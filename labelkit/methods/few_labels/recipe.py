@@ -16,7 +16,7 @@ from labelkit.data.views.recipes import semi_supervised_views, test_view
 from labelkit.data.views.spec import ViewSpec
 from labelkit.engine.devices import process_count
 from labelkit.engine.method import Phase, TrainState
-from labelkit.engine.schedules import EMADecay, PhaseLearningRate, horizon_decay
+from labelkit.engine.schedules import AdamMoments, EMADecay, PhaseLearningRate, horizon_decay
 from labelkit.errors import ConfigError, DatasetError
 from labelkit.methods.few_labels.recalibration import recalibrate_bn
 from labelkit.methods.few_labels.students import StudentNetwork
@@ -194,7 +194,15 @@ def student_phase(
     sampler = StreamSampler(drawn, steps=per_epoch * config.grad_accumulation_steps, seed=config.seed, phase=index)
     ramp_up = config.lr_ramp_up if index == 0 else 0.0
     rate = PhaseLearningRate(peak, steps, config.lr_schedule, config.lr_horizon, ramp_up, config.lr_ramp_down)
-    return Phase(math.ceil(steps / per_epoch), tuple(views), sampler, name, labels, steps, rate)
+    betas = adam_moments(config, steps, ramp_up)
+    return Phase(math.ceil(steps / per_epoch), tuple(views), sampler, name, labels, steps, rate, betas=betas)
+
+
+def adam_moments(config: FewLabelTrainConfig, steps: int, ramp_up: float) -> AdamMoments | None:
+    """Decays of Adam's moments in so many steps; ``None``: as always."""
+    if config.lr_schedule != "ramps":
+        return None
+    return AdamMoments(steps, ramp_up, config.lr_ramp_down, config.adam_beta1_end, config.adam_beta2_start)
 
 
 def teacher_decay(config: FewLabelTrainConfig, phase_steps: int, ramp_steps: float = 0.0) -> EMADecay:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -38,6 +39,21 @@ def test_without_growth_it_is_mean_teacher_to_the_last_bit(make: Make, trainer: 
     assert fit.step == plain.trainer.fit().step == 8
     for name, value in plain.method.state_dict().items():
         assert torch.equal(value, grown.method.state_dict()[name]), name
+
+
+@pytest.mark.parametrize(("method", "options"), [("mean-teacher", {}), ("lmcs", {"eval_every_steps": 2})])
+def test_steps_take_the_moments_of_their_place_in_the_ramps(make: Make, method: str, options: dict[str, Any]) -> None:
+    ramps = {"lr_schedule": "ramps", "lr_ramp_up": 0.5, "lr_ramp_down": 0.5, "optimizer": "adamw"}
+    moments = {"adam_beta1_end": 0.5, "adam_beta2_start": 0.99}
+    setup = make(method, steps=4, labeled_batch_size=8, batch_size=16, **ramps, **moments, **options)
+    seen = []
+    setup.trainer.optimizer.register_step_pre_hook(
+        lambda optimizer, *_: seen.append(optimizer.param_groups[0]["betas"])
+    )
+    assert setup.trainer.fit().step == 4
+    fallen = math.exp(-12.5 / 4)
+    assert [first for first, _ in seen] == pytest.approx([0.9, 0.9, 0.9, 0.5 + 0.4 * fallen])
+    assert [second for _, second in seen] == [0.99, 0.99, 0.999, 0.999]
 
 
 def test_labels_double_up_to_the_cap_and_given_ones_never_change(make: Make, few: PreparedData) -> None:
