@@ -1279,6 +1279,7 @@ class _Train:
         embed_with: Literal['auto', 'student', 'teacher', 'master', 'student-first'] = ...,
         select: Literal['auto', 'min', 'far', 'random', 'max'] = ...,
         score: Literal['distance', 'softmax'] = ...,
+        found_labels: Literal['assigned', 'true'] = ...,
         fusion_count: int = ...,
         churn: float = ...,
         val_split: str | None = ...,

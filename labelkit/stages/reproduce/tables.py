@@ -29,6 +29,9 @@ _OWN = ("here", "seed", "data_root")
 _OF_COMMAND = re.compile(r"#([1-9]\d?)\.(.+)")
 
 
+Unit = Literal["%", "error %", "number"]
+
+
 class _Row(BaseModel):
     """One row: its name, its numbers, and what it puts into the commands."""
 
@@ -46,7 +49,8 @@ class _File(BaseModel):
     source: str
     place: str
     title: str
-    unit: Literal["%", "error %", "number"] = "%"
+    unit: Unit = "%"
+    units: dict[str, Unit] = {}
     note: str = ""
     values: dict[str, str] = Field(min_length=1)
     commands: list[str] = Field(min_length=1)
@@ -61,6 +65,8 @@ class _File(BaseModel):
         numbers = [int(found[1]) for place in self.values.values() if (found := _OF_COMMAND.fullmatch(place))]
         if max(numbers, default=0) > len(self.commands):
             raise ValueError(f"values of command {max(numbers)}, there are {len(self.commands)}")
+        if strange := self.units.keys() - self.values.keys():
+            raise ValueError(f"units of {sorted(strange)}, which values does not name")
         wanted = set(re.findall(r"{(\w+)}", " ".join(self.commands))) - set(_OWN)
         for row in self.rows:
             given = set(row.model_extra or {})
@@ -103,6 +109,7 @@ class PublishedTable:
         place: where it stands there.
         title: what it shows.
         unit: of the numbers: ``%``, ``error %`` (100 - accuracy), or ``number``.
+        units: of values with another one.
         note: what differs from the publication, if anything.
         values: for each value its place in the JSON of the last command, or of command n after ``#n.``.
         smoke: options of the training for a few steps: of ``all`` methods, and of one by its name.
@@ -114,6 +121,7 @@ class PublishedTable:
     place: str
     title: str
     unit: str
+    units: dict[str, Unit]
     note: str
     values: dict[str, str]
     smoke: dict[str, dict[str, str]]
@@ -137,7 +145,8 @@ class PublishedTable:
                     f"{place} is not a number of {'this' if numbered else 'the last'} command",
                     "Mend the table.",
                 )
-            found[name] = {"%": 100 * value, "error %": 100 * (1 - value), "number": value}[self.unit]
+            unit = self.units.get(name, self.unit)
+            found[name] = {"%": 100 * value, "error %": 100 * (1 - value), "number": value}[unit]
         return found
 
 
@@ -180,7 +189,7 @@ def read_table(name: str) -> PublishedTable:
         raise ConfigError("reproduce", f"{path} is not a table: {fault}", "Compare it with presets/tables.") from error
     rows = tuple(_row(row, file) for row in file.rows)
     return PublishedTable(
-        path.stem, file.source, file.place, file.title, file.unit, file.note, file.values, file.smoke, rows
+        path.stem, file.source, file.place, file.title, file.unit, file.units, file.note, file.values, file.smoke, rows
     )
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 import torch
 
 from labelkit import __version__
@@ -222,6 +223,10 @@ def _set_up(method_name: str, config: RunConfig, runtime: Runtime, *, fresh: boo
         images = deciding_images(config, prepared, option, split)
         return HeldOut(bank_of(images), images.labels)
 
+    def known(option: str) -> NDArray[np.int64]:
+        progress.warning(f"{option} uses labels that are hidden from training: what comes out is a comparison alone")
+        return prepared.dataset.labels
+
     method.attach(
         RunInputs(
             dataset_name=prepared.dataset.name,
@@ -233,6 +238,7 @@ def _set_up(method_name: str, config: RunConfig, runtime: Runtime, *, fresh: boo
             writes=not config.dry_run,
             held_out=deciding,
             say=progress.message,
+            truth=known,
         )
     )
     for note in prepared.dataset.notes:

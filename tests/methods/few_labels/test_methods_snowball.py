@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from labelkit.engine.checkpoint import load_checkpoint
-from labelkit.engine.inputs import MonitorInputs
+from labelkit.engine.inputs import MonitorInputs, RunInputs
 from labelkit.engine.method import TrainState
 from labelkit.errors import DatasetError
 from labelkit.stages.train.prepare import PreparedData
@@ -72,6 +72,35 @@ def test_labels_double_up_to_the_cap_and_given_ones_never_change(make: Make, few
     assert [sample.iteration for sample in samples] == [1] * 20 + [2] * 12
     assert {sample.network for sample in samples[:20]} == {"teacher"}
     assert {sample.network for sample in samples[20:]} == {"master"}
+
+
+def attached(setup: Any, truth: np.ndarray[Any, Any]) -> Any:
+    setup.method.attach(
+        RunInputs(
+            "digits", (), setup.bank, str, Path(), True, False, held_out=lambda *_: None, say=str, truth=lambda _: truth
+        )
+    )
+    return setup
+
+
+def test_images_that_are_found_may_get_their_true_labels(make: Make, few: PreparedData) -> None:
+    """Column "with ground-truth label" of Table 2.9: the same images, other labels."""
+    truth = few.dataset.labels
+    plain, told = (attached(grow(make, found_labels=kind), truth) for kind in ("assigned", "true"))
+    for setup in (plain, told):
+        setup.trainer.fit()
+    assigned, true = (setup.method.growth.samples() for setup in (plain, told))
+    assert [sample.sample_index for sample in assigned] == [sample.sample_index for sample in true]
+    order = np.array(plain.method.data.class_order)
+    assert [order[sample.label] for sample in true] == [truth[sample.sample_index] for sample in true]
+    assert [sample.label for sample in assigned] != [sample.label for sample in true]
+
+
+def test_true_labels_must_be_known(make: Make, few: PreparedData) -> None:
+    truth = np.where(np.arange(len(few.labels)) == 5, -1, few.dataset.labels)
+    with pytest.raises(DatasetError, match="1 images have no label of a training class"):
+        attached(grow(make, found_labels="true"), truth)
+    assert attached(grow(make), truth).method.truth is None
 
 
 def test_each_class_gets_its_share(make: Make) -> None:

@@ -119,6 +119,7 @@ def test_values_come_from_the_command_that_they_name_and_may_be_unpublished(
     text = TABLE.replace(
         "top 5: metrics.top5_accuracy", "again: '#1.metrics.accuracy', top 5: '#2.metrics.top5_accuracy'"
     )
+    text = text.replace("commands:", "units: {top 5: error %}\ncommands:")
     text = text.replace("  - train", "  - config again --seed {seed}0\n  - train").replace(
         "published: 50.0", "published: {top 1: null, again: 45.0, top 5: 91.0}"
     )
@@ -132,7 +133,7 @@ def test_values_come_from_the_command_that_they_name_and_may_be_unpublished(
     assert found["again"]["difference"] == pytest.approx(45)
     assert found["top 1"]["mean"] == pytest.approx(45)
     assert (found["top 1"]["published"], found["top 1"]["difference"]) == (None, None)
-    assert found["top 5"]["mean"] == pytest.approx(90)
+    assert found["top 5"]["mean"] == pytest.approx(10)
 
 
 def test_a_training_that_was_stopped_goes_on(table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,6 +230,7 @@ def test_bad_input_is_one_error(
         ("second row", "first", "rows of the same name"),
         ("top 5: 90.0", "top 9: 90.0", "values does not name"),
         ("rows:", "lines:", "rows"),
+        ("commands:", "units: {top 9: number}\ncommands:", "units of ['top 9']"),
         ("metrics.top5_accuracy", "'#2.metrics.top5_accuracy'", "values of command 2, there are 1"),
         ("source: softmax", "source: [", ""),
     ],
