@@ -671,6 +671,7 @@ class _Train:
     def mean_teacher(
         *,
         labeled_batch_size: int = ...,
+        whitening: Literal['none', 'zca'] = ...,
         ema_decay_start: float = ...,
         ema_ramp: Literal['step', 'linear'] = ...,
         consistency_weight: float = ...,
@@ -1181,6 +1182,7 @@ class _Train:
         unlabeled_ramp: float = ...,
         pairing: Literal['mixmatch', 'labeled-unlabeled'] = ...,
         labeled_batch_size: int = ...,
+        whitening: Literal['none', 'zca'] = ...,
         ema_decay_start: float = ...,
         ema_ramp: Literal['step', 'linear'] = ...,
         consistency_weight: float = ...,

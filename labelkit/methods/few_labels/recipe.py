@@ -20,6 +20,7 @@ from labelkit.engine.schedules import AdamMoments, EMADecay, PhaseLearningRate, 
 from labelkit.errors import ConfigError, DatasetError
 from labelkit.methods.few_labels.recalibration import recalibrate_bn
 from labelkit.methods.few_labels.students import StudentNetwork
+from labelkit.methods.few_labels.whitened import add_whitening, is_whitened
 from labelkit.methods.rows import row_shape, row_views
 from labelkit.models.batch_norm import share_statistics
 from labelkit.models.classifier_network import ClassifierNetwork
@@ -104,6 +105,7 @@ def build_student(
     )
     if config.dropout is not None and not set_dropout(network.backbone, config.dropout) and config.dropout > 0:
         raise ConfigError("--dropout", f"{config.backbone} has no dropout", "Leave it out, or choose convnet13.")
+    add_whitening(network, config)
     if config.sync_bn and process_count() > 1:
         share_statistics(network)
     return network
@@ -121,7 +123,8 @@ def student_views(config: FewLabelTrainConfig, data: DataInfo, size: int) -> tup
             size, config.augmentation, chiral=data.chiral, photographic=data.photographic
         )
     shift = weak.shift_px if config.shift_px is None else config.shift_px
-    return replace(weak, noise=config.noise, shift_px=shift), replace(strong, noise=config.noise, shift_px=shift)
+    noise = 0.0 if is_whitened(config) else config.noise
+    return replace(weak, noise=noise, shift_px=shift), replace(strong, noise=noise, shift_px=shift)
 
 
 def student_eval_view(size: int) -> ViewSpec:

@@ -56,6 +56,7 @@ from labelkit.methods.few_labels.recipe import (
 )
 from labelkit.methods.few_labels.searches import search_confident
 from labelkit.methods.few_labels.students import StudentClock, StudentNetwork, StudentNetworks, StudentObjective
+from labelkit.methods.few_labels.whitened import fit_whitening
 from labelkit.models.ema import StudentChain
 
 
@@ -240,6 +241,7 @@ class Snowball(Method[SnowballConfig]):
 
     def on_train_start(self, state: TrainState) -> None:
         """Start networks equal, also when weights were taken from elsewhere; say what growth cannot do."""
+        fit_whitening(self.network, state, self._rows)
         self.chain.restart(self.network)
         if not (self.data.labels[self._rows] < 0).any():
             state.warn("warning: no image is without a label, so that there is nothing to discover")
@@ -250,6 +252,7 @@ class Snowball(Method[SnowballConfig]):
         if self._is_fresh(state):
             seed = config.seed + 1000 * int(self.growth.generation)
             fresh = build_student(config, self.data, self.num_classes, num_heads=config.num_heads, seed=seed)
+            fresh.backbone.whitening = self.network.backbone.whitening
             self.network.load_state_dict(fresh.state_dict())
             self.chain.restart(self.network)
             self.chain.forget_master()

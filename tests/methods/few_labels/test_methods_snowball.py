@@ -13,10 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from labelkit.config.methods.mean_teacher import MeanTeacherConfig
+from labelkit.config.presets import resolve
 from labelkit.engine.checkpoint import load_checkpoint
 from labelkit.engine.inputs import MonitorInputs, RunInputs
 from labelkit.engine.method import TrainState
 from labelkit.errors import DatasetError
+from labelkit.methods.few_labels.recipe import build_student, student_views
 from labelkit.stages.train.prepare import PreparedData
 
 Make = Callable[..., Any]
@@ -54,6 +57,42 @@ def test_steps_take_the_moments_of_their_place_in_the_ramps(make: Make, method: 
     fallen = math.exp(-12.5 / 4)
     assert [first for first, _ in seen] == pytest.approx([0.9, 0.9, 0.9, 0.5 + 0.4 * fallen])
     assert [second for _, second in seen] == [0.99, 0.99, 0.999, 0.999]
+
+
+@pytest.mark.parametrize(
+    ("method", "options"), [("mean-teacher", {}), ("snowball", {"reinit": "generation", "generations": 2})]
+)
+def test_whitening_is_that_of_the_training_images_from_the_first_step_to_the_last(
+    make: Make, few: PreparedData, method: str, options: dict[str, Any]
+) -> None:
+    setup = make(method, **{**QUICK, "cap": 2.0, **options} if method == "snowball" else {}, whitening="zca")
+    first = []
+    setup.trainer.optimizer.register_step_pre_hook(lambda *_: first.append(networks(setup)["student"].matrix.clone()))
+    setup.trainer.fit()
+    raw = setup.bank.images.flatten(1).double().numpy()
+    raw = raw - raw.mean(1, keepdims=True)
+    raw *= 55 / np.linalg.norm(raw, axis=1, keepdims=True)
+    values, vectors = np.linalg.eigh(np.cov(raw.T) + 0.1 * np.eye(raw.shape[1]))
+    expected = vectors @ np.diag(values**-0.5) @ vectors.T
+    for whitening in networks(setup).values():
+        assert torch.equal(whitening.matrix, first[0])
+        # images become float32 numbers in [-1, 1] on the way
+        np.testing.assert_allclose(whitening.matrix.numpy(), expected, atol=2e-3)
+
+
+def test_noise_comes_after_whitening(few: PreparedData) -> None:
+    for kind in ("none", "zca"):
+        overrides = {"dataset": "digits", "noise": 0.2, "whitening": kind}
+        config = resolve(MeanTeacherConfig, preset="digits", overrides=overrides).config
+        network = build_student(config, few.info(0), 10)
+        assert {view.noise for view in student_views(config, few.info(0), 16)} == {0.2 if kind == "none" else 0.0}
+        whitening = network.backbone.whitening
+        assert (whitening is None) == (kind == "none")
+        assert whitening is None or whitening.noise == 0.2
+
+
+def networks(setup: Any) -> dict[str, Any]:
+    return {name: network.backbone.whitening for name, network in setup.method.judged().items()}
 
 
 def test_labels_double_up_to_the_cap_and_given_ones_never_change(make: Make, few: PreparedData) -> None:
