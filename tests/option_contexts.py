@@ -67,6 +67,11 @@ CONTEXTS: list[tuple[str, Options, str]] = [
     ("rates that fall", {"lr_schedule": "cosine"}, "lr_final_ratio lr_update lr_horizon"),
     ("rates that rise and fall", {"lr_schedule": "ramps"}, "lr_ramp_up lr_ramp_down"),
     (
+        "rates that rise and fall, of adamw",
+        {"lr_schedule": "ramps", "lr_ramp_up": 0.3, "lr_ramp_down": 0.5, "optimizer": "adamw"},
+        "adam_beta1_end adam_beta2_start",
+    ),
+    (
         "a loss that grows",
         {"lr": 30.0, "optimizer": "sgd", "momentum": 0},
         _of("flipclass simgcd freematch", "guard_loss_ratio"),
@@ -115,6 +120,11 @@ CONTEXTS: list[tuple[str, Options, str]] = [
     ("classes by labels", {"mode": "supervised"}, "san.loss"),
     ("class vectors", {"mode": "supervised", "loss": "proxy-anchor"}, "proxy_margin proxy_alpha proxy_lr_scale"),
     ("a classifier", {"mode": "supervised", "loss": "cross-entropy"}, "class_temperature"),
+    (
+        "a memory with a loss of its own",
+        {"memory": "momentum", "memory_loss": "contrastive-bayesian"},
+        "memory_variance_weight",
+    ),
     (
         "a memory",
         {"memory": "momentum"},

@@ -131,6 +131,12 @@ class TwoStreamTrainConfig(FewLabelTrainConfig, TwoStreamOptions):
 class MeanTeacherOptions(TwoStreamOptions):
     """Loss of Mean Teacher, and how its teacher slows down."""
 
+    whitening: Literal["none", "zca"] = Field(
+        "none",
+        description="zca: first normalize the contrast of each image and whiten pixels by the training images, as the "
+        "released code does for CIFAR-10; --noise comes after it. For images of up to 4,096 values.",
+        json_schema_extra=_VIEWS,
+    )
     ema_decay_start: float = Field(
         0.99,
         ge=0,

@@ -84,10 +84,11 @@ class MetricLearningConfig(FreezeOptions, BackboneTrainConfig):
         json_schema_extra=_LOSS,
     )
 
-    augmentation: Literal["none", "digits", "crop-flip", "box"] = Field(
+    augmentation: Literal["none", "digits", "crop-flip", "box", "crop"] = Field(
         "box",
-        description="Training view. box: a box of 16 to 100 % of the area, mirrored; crop-flip: shift by up to 4 "
-        "pixels, mirrored; digits: zoom, rotation, shift.",
+        description="Training view. box: a box of 16 to 100 % of the area, mirrored (released codes); crop: 227 pixels "
+        "of an image whose shorter side is 256, mirrored (as the text has it); crop-flip: shift by up to 4 pixels, "
+        "mirrored; digits: zoom, rotation, shift.",
         json_schema_extra=_VIEWS,
     )
     mirror: bool = Field(

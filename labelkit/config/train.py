@@ -325,6 +325,21 @@ class StepTrainConfig(StepRunConfig):
         description="Share of the training in which the learning rate falls (ramps).",
         json_schema_extra=_OPTIMIZATION,
     )
+    adam_beta1_end: float = Field(
+        0.9,
+        ge=0,
+        lt=1,
+        description="Decay of Adam's first moment at the end of the training; from 0.9 it falls as the learning rate "
+        "does (ramps).",
+        json_schema_extra=_OPTIMIZATION,
+    )
+    adam_beta2_start: float = Field(
+        0.999,
+        ge=0,
+        lt=1,
+        description="Decay of Adam's second moment while the learning rate grows; 0.999 afterwards (ramps).",
+        json_schema_extra=_OPTIMIZATION,
+    )
 
     @model_validator(mode="after")
     def _check_ramps(self) -> StepTrainConfig:

@@ -331,7 +331,7 @@ MINIATURES: Final[Mapping[str, Callable[[Path], object]]] = {
     "scars": lambda root: write_cars(root / "stanford_cars", classes=_numbered(196)),
     "aircraft": lambda root: write_aircraft(root / "fgvc-aircraft-2013b", _numbered(100)),
     "sop": lambda root: write_online_products(root / "Stanford_Online_Products", _numbered(330)),
-    "in_shop": lambda root: write_in_shop(root / "In-shop Clothes Retrieval Benchmark", items=8),
+    "in_shop": lambda root: write_in_shop(root / "In-shop Clothes Retrieval Benchmark", items=16),
 }
 """What writes the miniature of a named data set into a data root."""
 

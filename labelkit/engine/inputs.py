@@ -40,6 +40,8 @@ class RunInputs:
         writes: files may be written; a dry run writes none.
         held_out: option and split to images that are neither trained on nor judged by; ``ConfigError`` without any.
         say: shows a line to a person.
+        truth: option to the (n,) int64 class of each row, hidden or not, -1 = unknown: for a comparison with labels
+            that nobody has. No method asks for it on its own.
     """
 
     dataset_name: str
@@ -51,6 +53,7 @@ class RunInputs:
     writes: bool
     held_out: Callable[[str, str], HeldOut]
     say: Callable[[str], None]
+    truth: Callable[[str], NDArray[np.int64]]
 
 
 @dataclass(frozen=True)

@@ -56,6 +56,7 @@ class Phase:
         steps: updates of the phase; its last epoch may be cut short. Default: whole epochs.
         lr: learning rate at a step of the phase, from 0; default: the run's own.
         weight_decay: of groups of parameters with ``is_decayed``, at a step of the phase; default: as they were built.
+        betas: decays of Adam's moments, at a step of the phase; default: as the optimizer was built.
         pairing: what second views show; default: the same image as the first ones.
     """
 
@@ -67,6 +68,7 @@ class Phase:
     steps: int | None = None
     lr: Callable[[int], float] | None = None
     weight_decay: Callable[[int], float] | None = None
+    betas: Callable[[int], tuple[float, float]] | None = None
     pairing: Pairing | None = None
 
 

@@ -41,6 +41,13 @@ def set_lr(optimizer: torch.optim.Optimizer, lr: float, epoch: int = 0) -> None:
         group["lr"] = lr * group.get("lr_scale", 1.0) if epoch >= group.get("first_epoch", 0) else 0.0
 
 
+def set_betas(optimizer: torch.optim.Optimizer, betas: tuple[float, float]) -> None:
+    """Set the decays of Adam's moments; another optimizer has none."""
+    for group in optimizer.param_groups:
+        if "betas" in group:
+            group["betas"] = betas
+
+
 def set_weight_decay(optimizer: torch.optim.Optimizer, weight_decay: float) -> None:
     """Set the weight decay of the groups that were built with ``is_decayed``."""
     for group in optimizer.param_groups:

@@ -11,6 +11,9 @@ from dataclasses import dataclass
 
 from labelkit.config.train import TrainConfig
 
+BETAS = (0.9, 0.999)
+"""Decays of Adam's moments unless others are asked for."""
+
 
 @dataclass(frozen=True, slots=True)
 class LearningRate:
@@ -187,8 +190,47 @@ class PhaseLearningRate:
             return 0.5 * self.peak * (1 + math.cos(math.pi * min(share / self.horizon, 1.0)))
         if self.shape == "fixmatch":
             return self.peak * math.cos(7 * math.pi * share / 16)
-        down = max(0.0, share - (1 - self.ramp_down)) / self.ramp_down if self.ramp_down else 0.0
-        return self.peak * sigmoid_ramp(share, self.ramp_up) * math.exp(-12.5 * down**2)
+        return self.peak * sigmoid_ramp(share, self.ramp_up) * _falling(share, self.ramp_down)
+
+
+@dataclass(frozen=True, slots=True)
+class AdamMoments:
+    """Decays of Adam's moments in one phase, by its step from 0; they follow the ramps of the learning rate.
+
+    Args:
+        steps: length of the phase, T.
+        ramp_up, ramp_down: shares of the phase in which the rate grows and falls.
+        beta1_end: the first one at the end; before it is 0.9, and with x as of `PhaseLearningRate` it is
+            ``beta1_end + (0.9 - beta1_end) exp(-12.5 x^2)``.
+        beta2_start: the second one while the rate grows; then 0.999.
+
+    Raises:
+        ValueError: a value out of its range.
+
+    Source: ``CuriousAI/mean-teacher:tensorflow/mean_teacher/model.py``, with 0.5 and 0.99.
+    """
+
+    steps: int
+    ramp_up: float = 0.0
+    ramp_down: float = 0.0
+    beta1_end: float = BETAS[0]
+    beta2_start: float = BETAS[1]
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        if self.steps < 1 or not 0 <= self.beta1_end < 1 or not 0 <= self.beta2_start < 1:
+            raise ValueError(f"steps must be >= 1 and betas in [0, 1), got {self}")
+
+    def __call__(self, step: int) -> tuple[float, float]:
+        """Values at a step."""
+        fallen = _falling(step / self.steps, self.ramp_down)
+        second = self.beta2_start if step < self.ramp_up * self.steps else BETAS[1]
+        return self.beta1_end + (BETAS[0] - self.beta1_end) * fallen, second
+
+
+def _falling(share: float, length: float) -> float:
+    """``exp(-12.5 x^2)`` in the last ``length`` of a phase, x from 0 to 1; 1 before."""
+    return math.exp(-12.5 * (max(0.0, share - (1 - length)) / length) ** 2) if length else 1.0
 
 
 @dataclass(frozen=True, slots=True)

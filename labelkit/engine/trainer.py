@@ -24,7 +24,7 @@ from labelkit.engine.checkpoint import CheckpointWriter, LoadedCheckpoint
 from labelkit.engine.devices import Runtime, named_nondeterminism, seed_step
 from labelkit.engine.guards import Guard, check_weights, dead_share, first_rank, sample_rows, take_look, weight_norms
 from labelkit.engine.method import FullPass, Method, Monitor, Phase, TrainState
-from labelkit.engine.optim import build_optimizer, set_lr, set_weight_decay
+from labelkit.engine.optim import build_optimizer, set_betas, set_lr, set_weight_decay
 from labelkit.engine.passes import Passes
 from labelkit.engine.run_dir import RunDir
 from labelkit.engine.run_log import RunLog
@@ -229,6 +229,8 @@ class Trainer:
         step_in_phase = clock.step - clock.phase_step - clock.step_in_epoch + step_in_epoch
         if phase.weight_decay is not None:
             set_weight_decay(self.optimizer, phase.weight_decay(step_in_phase))
+        if phase.betas is not None:
+            set_betas(self.optimizer, phase.betas(step_in_phase))
         if phase.lr is not None:
             set_lr(self.optimizer, phase.lr(step_in_phase))
         elif self.lr is not None:

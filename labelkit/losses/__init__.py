@@ -19,6 +19,7 @@ from labelkit.losses.discovery import DiscoveryLoss
 from labelkit.losses.freematch import AdaptiveThreshold, FairnessLoss, PseudoLabelLoss
 from labelkit.losses.mean_teacher import HeadDifference, SquaredConsistency
 from labelkit.losses.metric import (
+    ContrastiveBayesianLoss,
     MemoryContrastiveLoss,
     MultiSimilarityLoss,
     NormalizedSoftmaxLoss,
@@ -38,6 +39,7 @@ __all__ = [
     "AttentionPull",
     "CoTAPLoss",
     "ConfidentPseudoLabelLoss",
+    "ContrastiveBayesianLoss",
     "ContrastiveClusteringLoss",
     "DenseRankingLoss",
     "DiscoveryLoss",

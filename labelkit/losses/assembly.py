@@ -63,7 +63,14 @@ def neighbor_pairs(height: int, width: int) -> int:
     return 2 * (height * (width - 1) + width * (height - 1) + 2 * (height - 1) * (width - 1))
 
 
-def assembly_coherence(weights: Tensor, maps: Tensor, *, border: Border = "zero", view: View = "source") -> Tensor:
+def assembly_coherence(
+    weights: Tensor,
+    maps: Tensor,
+    *,
+    border: Border = "zero",
+    view: View = "source",
+    positions: Tensor | None = None,
+) -> Tensor:
     r"""How differently neighbors with like features move (Eq. 5.7, 5.8).
 
     .. math:: L = \frac{1}{\#} \sum_p \sum_{q \in \Omega_p} \alpha_{pq} \|W_p - S_{q - p} W_q\|
@@ -79,6 +86,7 @@ def assembly_coherence(weights: Tensor, maps: Tensor, *, border: Border = "zero"
         border: what a shift brings in from outside: ``zero``: nothing, so that tearing over the border costs; ``mask``:
             only what exists on both sides is compared; ``roll``: the other side, as on a torus.
         view: compare what positions give (``source``), or what they get (``target``).
+        positions: ``(k,)`` int64 in [0, n) on the CPU, the p that count, each with all of its neighbors; ``None``: all.
 
     Returns:
         ``(b,)``; 0 for a single position.
@@ -93,21 +101,48 @@ def assembly_coherence(weights: Tensor, maps: Tensor, *, border: Border = "zero"
     padded = F.pad(table, (1, 1, 1, 1))
     unit = F.normalize(maps.detach().to(weights.dtype), dim=1, eps=1e-8)
     inside = F.pad(weights.new_ones(h, w), (1, 1, 1, 1))
-    total = weights.new_zeros(b)
+    total, pairs = weights.new_zeros(b), 0
     for di, dj in NEIGHBORS:
-        here = (slice(max(0, -di), h - max(0, di)), slice(max(0, -dj), w - max(0, dj)))
-        there = (slice(max(0, di), h - max(0, -di)), slice(max(0, dj), w - max(0, -dj)))
+        here, there = _neighbors(h, w, di, dj) if positions is None else _chosen_neighbors(positions, h, w, di, dj)
         if border == "roll":
-            shifted = table[:, there[0], there[1]].roll((-di, -dj), (3, 4))
+            shifted = _at(table, there, 1).roll((-di, -dj), (-2, -1))
         else:
-            shifted = padded[:, there[0], there[1], 1 + di : 1 + di + h, 1 + dj : 1 + dj + w]
-        gap = table[:, here[0], here[1]] - shifted
+            shifted = _at(padded, there, 1)[..., 1 + di : 1 + di + h, 1 + dj : 1 + dj + w]
+        gap = _at(table, here, 1) - shifted
         if border == "mask":
             gap = gap * inside[1 + di : 1 + di + h, 1 + dj : 1 + dj + w]
-        distance = ((gap**2).sum((3, 4)) + 1e-12).sqrt() - 1e-6
-        alpha = (unit[:, :, here[0], here[1]] * unit[:, :, there[0], there[1]]).sum(1).clamp_min(0)
-        total = total + (alpha * distance).sum((1, 2))
-    return total / neighbor_pairs(h, w)
+        distance = ((gap**2).sum((-2, -1)) + 1e-12).sqrt() - 1e-6
+        alpha = (_at(unit, here, 2) * _at(unit, there, 2)).sum(1).clamp_min(0)
+        total = total + (alpha * distance).flatten(1).sum(1)
+        pairs += alpha[0].numel()
+    return total / max(pairs, 1)
+
+
+_Places = tuple[slice, slice] | Tensor
+
+
+def _neighbors(height: int, width: int, di: int, dj: int) -> tuple[_Places, _Places]:
+    """Return all positions of a grid with a neighbor di rows below and dj columns to the right, and these neighbors."""
+    here = (slice(max(0, -di), height - max(0, di)), slice(max(0, -dj), width - max(0, dj)))
+    there = (slice(max(0, di), height - max(0, -di)), slice(max(0, dj), width - max(0, -dj)))
+    return here, there
+
+
+def _chosen_neighbors(positions: Tensor, height: int, width: int, di: int, dj: int) -> tuple[_Places, _Places]:
+    """Return those of some positions, (k',) int64, that have such a neighbor, and these neighbors.
+
+    Positions lie on the CPU: how many of them have a neighbor is known without waiting for a GPU.
+    """
+    rows, columns = positions // width + di, positions % width + dj
+    found = (rows >= 0) & (rows < height) & (columns >= 0) & (columns < width)
+    return positions[found], (rows * width + columns)[found]
+
+
+def _at(values: Tensor, places: _Places, axis: int) -> Tensor:
+    """Take places of a grid that lies in two axes; two axes are left of a part of the grid, one of chosen places."""
+    if isinstance(places, Tensor):
+        return values.flatten(axis, axis + 1).index_select(axis, places.to(values.device, non_blocking=True))
+    return values[(*[slice(None)] * axis, *places)]
 
 
 def normalized_terms(weights: Tensor, log_weights: Tensor) -> tuple[Tensor, Tensor]:

@@ -209,6 +209,78 @@ class MemoryContrastiveLoss(nn.Module):
         return loss
 
 
+class ContrastiveBayesianLoss(nn.Module):
+    r"""Contrastive Bayesian loss: how surely pairs tell their classes, and how evenly similar negatives are.
+
+    .. math:: L = \frac{1}{b} \sum_i \log[1 + \sum_{p \in P_i} e^{-(S_{ip} - 0.5) / 0.5}]
+        + \log[1 + \sum_{n \in N_i} e^{(S_{in} - 1) / 0.01}]
+        + w \, \text{mean}_n (S_{in} - \mu_i)^2,
+        \quad \mu_i = 0.2 \, \text{mean}_p S_{ip} + 0.8 \, \text{mean}_n S_{in}
+
+    with cosines S, hard positives P and hard negatives N (`hard_pairs`); the means are over all positives and all
+    negatives. In nats, >= 0; an anchor without hard pairs adds 0 and counts in b. Were all cosines 0.5, with one
+    positive and any negatives, L would be log 2 (to 1e-21 for each negative).
+
+    Args:
+        variance_weight: w. The released code sums over the negatives where we take their mean: 75 is its weight 1 with
+            the 75 negatives of a batch of 16 classes of 5. A sum over a memory would leave nothing of other losses.
+        points: similarities at which a positive and a negative weigh 1.
+        scales: of their distances from these, > 0.
+        positive_share: share of the positives in the mean that negatives are drawn to, in [0, 1].
+        epsilon: margin of the mining.
+
+    Shape:
+        As `MultiSimilarityLoss`.
+
+    Raises:
+        ValueError: a scale is not positive, or the share not in [0, 1].
+
+    Source:
+        S. Kan et al., "Contrastive Bayesian Analysis for Deep Metric Learning" (2020), its form with logarithms and the
+        numbers of its code for GoogLeNet. That takes any pair of similarity 1 for an image with itself.
+    """
+
+    def __init__(
+        self,
+        variance_weight: float = 75.0,
+        points: tuple[float, float] = (0.5, 1.0),
+        scales: tuple[float, float] = (0.5, 0.01),
+        positive_share: float = 0.2,
+        epsilon: float = 0.1,
+    ) -> None:
+        super().__init__()
+        if min(scales) <= 0 or not 0 <= positive_share <= 1:
+            raise ValueError(f"scales must be positive and positive_share in [0, 1], got {scales}, {positive_share}")
+        self.variance_weight, self.points, self.scales = variance_weight, points, scales
+        self.positive_share, self.epsilon = positive_share, epsilon
+
+    def forward(
+        self,
+        embeddings: Tensor,
+        labels: Tensor,
+        reference: Tensor | None = None,
+        reference_labels: Tensor | None = None,
+        own: Tensor | None = None,
+    ) -> Tensor:
+        """Return the loss."""
+        with without_autocast(embeddings):
+            pairs = _pairs(None, embeddings, labels, reference, reference_labels, own)
+            similarities = pairs.similarities
+            with torch.no_grad():
+                hard = hard_pairs(similarities, pairs.positive, pairs.negative, self.epsilon)
+            signs = (-1.0, 1.0)
+            sums = [
+                F.pad((sign * (similarities - point) / scale).masked_fill(~mask, -torch.inf), (1, 0)).logsumexp(1)
+                for sign, point, scale, mask in zip(signs, self.points, self.scales, hard, strict=True)
+            ]
+            attracted, repelled = (_row_mean(similarities, mask) for mask in (pairs.positive, pairs.negative))
+            middle = self.positive_share * attracted + (1 - self.positive_share) * repelled
+            variance = _row_mean((similarities - middle[:, None]) ** 2, pairs.negative)
+            counts = hard[0].any(1) & hard[1].any(1)
+            each = sums[0] + sums[1] + self.variance_weight * variance
+            return torch.where(counts, each, 0.0).mean()
+
+
 class ProxyAnchorLoss(nn.Module):
     r"""Every class has a learned proxy, which attracts its images and repels the others, hard ones the most.
 
@@ -312,6 +384,11 @@ def _pairs(
         with torch.no_grad():
             positive, negative = hard_pairs(anchors @ reference.T, positive, negative, epsilon)
     return _Pairs(anchors, labels, reference, reference_labels, positive, negative)
+
+
+def _row_mean(values: Tensor, mask: Tensor) -> Tensor:
+    """Mean of each row where the mask is set, (b,); 0 where it is nowhere."""
+    return (values * mask).sum(1) / mask.sum(1).clamp(min=1)
 
 
 def _by_library(loss: nn.Module, pairs: _Pairs) -> Tensor:

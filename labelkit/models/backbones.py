@@ -26,6 +26,7 @@ from labelkit.models.published import published_weights
 from labelkit.models.seeding import seeded_init
 from labelkit.models.vit import SMALL_VITS, build_small_vit
 from labelkit.models.weights import LoadReport, load_weights_file, map_weights
+from labelkit.models.whitening import Whitening
 from labelkit.reading import sha256_file
 
 
@@ -75,6 +76,7 @@ class Backbone(nn.Module):
         weights_sha256: digest of the weights file; empty for random weights.
         load_report: names loaded and left over; ``None`` for random weights.
         frozen: stages that training leaves as they are; ``None``: no stage.
+        whitening: what images go through first; ``None``: nothing.
     """
 
     def __init__(self, net: nn.Module, info: BackboneInfo) -> None:
@@ -85,6 +87,7 @@ class Backbone(nn.Module):
         self.weights_sha256 = ""
         self.load_report: LoadReport | None = None
         self.frozen: FrozenStages | None = None
+        self.whitening: Whitening | None = None
         self._reuses = False
         # what the next passes give before their head, while somebody asks for it
         self._kept: list[Any] | None = None
@@ -129,6 +132,7 @@ class Backbone(nn.Module):
             images: (b, c, h, w); after ``reuse_frozen`` also what is kept of them.
         """
         net: Any = self.net
+        images = self._whitened(images)
         if self._reuses and self.frozen is not None and tuple(images.shape[1:]) == self.frozen.shape:
             with without(net, self.frozen.names):
                 return net.forward_features(images.float())
@@ -172,7 +176,13 @@ class Backbone(nn.Module):
             UnsupportedBackboneError: the network has no feature map.
             ConfigError: images of a size that it cannot take.
         """
-        return feature_map(self.net, images, self.info.name)
+        return feature_map(self.net, self._whitened(images), self.info.name)
+
+    def _whitened(self, images: Tensor) -> Tensor:
+        if self.whitening is None:
+            return images
+        whitened: Tensor = self.whitening(images)
+        return whitened
 
     def load_weights(self, path: Path, source: str = "") -> LoadReport:
         """Replace all weights by those of a file, translated from layouts that timm knows.

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from labelkit.errors import ConfigError
+from labelkit.models.bn_inception import BNInceptionBody
 from labelkit.models.convnet13 import MIN_SIDE, convnet13
 from labelkit.models.resnet import ResidualNetwork, Shortcut, cifar_resnet, fan_out_init, resnet50
 from labelkit.models.shake_shake import shake_resnet26
@@ -228,6 +229,15 @@ CONVNETS: dict[str, ConvNet] = {
         _IMAGENET_STD,
         crop_pct=227 / 256,
         url="https://download.pytorch.org/models/googlenet-1378be20.pth",
+    ),
+    "bn_inception": ConvNet(
+        lambda size, channels: BNInceptionBody(channels),
+        1024,
+        227,
+        _IMAGENET_MEAN,
+        _IMAGENET_STD,
+        crop_pct=227 / 256,
+        url="http://data.lip6.fr/cadene/pretrainedmodels/bn_inception-52deb4733.pth",
     ),
     "convnet_demo": ConvNet(_demo, 128, 32, _HALF, _HALF),
     **{f"resnet{depth}_cifar": _cifar(depth) for depth in (20, 32, 44, 56, 110)},

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from labelkit.engine.schedules import (
+    AdamMoments,
     EMADecay,
     LearningRate,
     PhaseLearningRate,
@@ -103,6 +104,22 @@ def test_ramps_grow_at_the_start_and_fall_at_the_end() -> None:
     assert [rate(step) for step in (200, 500, 900)] == pytest.approx([0.003] * 3)
     assert rate(950) == pytest.approx(0.003 * math.exp(-12.5 / 4))
     assert rate(1000) == pytest.approx(0.003 * math.exp(-12.5))
+
+
+def test_moments_of_adam_follow_the_ramps() -> None:
+    """0.5 and 0.99 of the released code of Mean Teacher, 40,000 and 25,000 of 150,000 steps."""
+    moments = AdamMoments(150_000, 40_000 / 150_000, 25_000 / 150_000, beta1_end=0.5, beta2_start=0.99)
+    assert [moments(step) for step in (0, 39_999)] == [(0.9, 0.99)] * 2
+    assert [moments(step) for step in (40_001, 125_000)] == [(0.9, 0.999)] * 2
+    assert moments(137_500) == pytest.approx((0.5 + 0.4 * math.exp(-12.5 / 4), 0.999))
+    assert moments(150_000) == pytest.approx((0.5 + 0.4 * math.exp(-12.5), 0.999))
+    assert AdamMoments(10)(3) == (0.9, 0.999)
+
+
+@pytest.mark.parametrize("options", [{"steps": 0}, {"beta1_end": 1.0}, {"beta2_start": -0.1}])
+def test_impossible_moments_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="betas"):
+        AdamMoments(**{"steps": 10, **options})
 
 
 def test_other_shapes_of_a_phase() -> None:

@@ -149,19 +149,24 @@ def test_coherence_weighs_neighbors_by_their_likeness() -> None:
 
 @pytest.mark.parametrize(("height", "width"), [(3, 4), (1, 3), (2, 2)])
 @pytest.mark.parametrize("view", ["source", "target"])
-def test_coherence_is_the_sum_of_five_loops(height: int, width: int, view: str) -> None:
+@pytest.mark.parametrize("chosen", [None, (2,), (0, 1)])
+def test_coherence_is_the_sum_of_five_loops(height: int, width: int, view: str, chosen: tuple[int, ...] | None) -> None:
     torch.manual_seed(height)
     n = height * width
     weights = torch.rand(2, n, n, dtype=torch.float64)
     maps = torch.randn(2, 3, height, width, dtype=torch.float64)
-    found = assembly_coherence(weights, maps, view=view)  # type: ignore[arg-type] # one of the two
-    expected = [0.0, 0.0]
+    positions = None if chosen is None else torch.tensor(chosen)
+    found = assembly_coherence(weights, maps, view=view, positions=positions)  # type: ignore[arg-type] # one of two
+    expected, pairs = [0.0, 0.0], 0
     for b in range(2):
         w = weights[b] if view == "source" else weights[b].T
         for i, j in itertools.product(range(height), range(width)):
             for di, dj in itertools.product((-1, 0, 1), repeat=2):
                 if (di, dj) == (0, 0) or not (0 <= i + di < height and 0 <= j + dj < width):
                     continue
+                if chosen is not None and i * width + j not in chosen:
+                    continue
+                pairs += b
                 p, q = maps[b, :, i, j], maps[b, :, i + di, j + dj]
                 alpha = max(0.0, float(p @ q / (p.norm() * q.norm())))
                 squares = 0.0
@@ -169,8 +174,18 @@ def test_coherence_is_the_sum_of_five_loops(height: int, width: int, view: str) 
                     inside = 0 <= y + di < height and 0 <= x + dj < width
                     other = float(w[(i + di) * width + j + dj, (y + di) * width + x + dj]) if inside else 0.0
                     squares += (float(w[i * width + j, y * width + x]) - other) ** 2
-                expected[b] += alpha * (math.sqrt(squares + 1e-12) - 1e-6) / neighbor_pairs(height, width)
-    assert found.tolist() == pytest.approx(expected, abs=1e-9)
+                expected[b] += alpha * (math.sqrt(squares + 1e-12) - 1e-6)
+    assert found.tolist() == pytest.approx([value / pairs for value in expected], abs=1e-9)
+    assert chosen is not None or pairs == neighbor_pairs(height, width)
+
+
+@pytest.mark.parametrize("border", ["zero", "mask", "roll"])
+def test_coherence_of_all_positions_by_name_is_that_of_all(border: str) -> None:
+    generator = torch.Generator().manual_seed(0)
+    weights = torch.rand(2, 12, 12, generator=generator, dtype=torch.float64)
+    maps = torch.randn(2, 3, 3, 4, generator=generator, dtype=torch.float64)
+    every, order = (assembly_coherence(weights, maps, border=border, positions=p) for p in (None, torch.randperm(12)))  # type: ignore[arg-type] # one of three
+    torch.testing.assert_close(every, order)
 
 
 @pytest.mark.parametrize(

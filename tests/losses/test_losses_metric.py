@@ -8,6 +8,7 @@ import pytest
 import torch
 from labelkit.losses import metric
 from labelkit.losses.metric import (
+    ContrastiveBayesianLoss,
     MemoryContrastiveLoss,
     MultiSimilarityLoss,
     ProxyAnchorLoss,
@@ -154,6 +155,59 @@ def test_memory_contrastive_of_the_worked_example() -> None:
     assert float(loss) == pytest.approx((1 - 0.5 * (1 - 0.4125)) + 0.183333 / 2, abs=5e-7)
 
 
+def test_contrastive_bayesian_of_one_anchor_by_hand() -> None:
+    """Positives .9, .6, .3 and negatives .7, .4, -.2: mined are .6, .3 and .7, .4."""
+    cosines = torch.tensor([0.9, 0.6, 0.3, 0.7, 0.4, -0.2, 0.99], dtype=torch.float64)
+    anchor = torch.tensor([[1.0, 0.0]], dtype=torch.float64)
+    reference = torch.stack([cosines, (1 - cosines**2).sqrt()], 1)
+    labels = torch.tensor([5, 5, 5, 1, 1, 2, -1])
+    loss = ContrastiveBayesianLoss(variance_weight=3.0)(anchor, torch.tensor([5]), reference, labels)
+    # positives: 1 + e^-.2 + e^.4; negatives: 1 + e^-30 + e^-60; middle .2 * .6 + .8 * .3 = .36
+    variance = (0.34**2 + 0.04**2 + 0.56**2) / 3
+    expected = math.log(1 + math.exp(-0.2) + math.exp(0.4)) + math.log(1 + math.exp(-30)) + 3 * variance
+    assert float(loss) == pytest.approx(expected, abs=1e-12)
+
+
+def test_contrastive_bayesian_is_log_two_when_all_cosines_are_a_half() -> None:
+    table = torch.full((6, 6), 0.5, dtype=torch.float64).fill_diagonal_(1.0)
+    loss = ContrastiveBayesianLoss()(with_similarities(table.tolist()), torch.arange(6) // 2)
+    assert float(loss) == pytest.approx(math.log(2), abs=1e-12)
+
+
+def test_contrastive_bayesian_is_the_sum_over_plain_loops() -> None:
+    generator = torch.Generator().manual_seed(3)
+    embeddings = torch.nn.functional.normalize(torch.randn(9, 4, generator=generator, dtype=torch.float64), dim=1)
+    memory = torch.nn.functional.normalize(torch.randn(14, 4, generator=generator, dtype=torch.float64), dim=1)
+    memory[:9] = embeddings
+    labels = torch.tensor([0, 0, 0, 1, 1, 1, 2, -1, 3])  # an anchor without positives, one without a label
+    of_memory = torch.tensor([*labels.tolist(), 0, 1, 2, 2, -1])
+    total = 0.0
+    for i in range(9):
+        pairs = [(float(embeddings[i] @ memory[j]), int(of_memory[j])) for j in range(14) if j != i]
+        near = [s for s, label in pairs if label == int(labels[i]) >= 0]
+        far = [s for s, label in pairs if 0 <= label != int(labels[i]) >= 0]
+        if not near or not far:
+            continue
+        hard_near = [s for s in near if s - 0.1 < max(far)]
+        hard_far = [s for s in far if s + 0.1 > min(near)]
+        if not hard_near or not hard_far:
+            continue
+        total += math.log(1 + sum(math.exp(-(s - 0.5) / 0.5) for s in hard_near))
+        total += math.log(1 + sum(math.exp((s - 1) / 0.01) for s in hard_far))
+        middle = 0.2 * sum(near) / len(near) + 0.8 * sum(far) / len(far)
+        total += 75 * sum((s - middle) ** 2 for s in far) / len(far)
+    loss = ContrastiveBayesianLoss()(embeddings, labels, memory, of_memory, torch.arange(9))
+    assert float(loss) == pytest.approx(total / 9, rel=1e-12)
+
+
+def test_contrastive_bayesian_without_hard_pairs_is_zero_with_a_gradient() -> None:
+    apart = torch.tensor([[1.0, 0.0], [1.0, 0.0], [-1.0, 0.0], [-1.0, 0.0]], requires_grad=True)
+    loss = ContrastiveBayesianLoss()(apart, torch.tensor([0, 0, 1, 1]))
+    loss.backward()
+    assert float(loss.detach()) == 0
+    assert (apart.grad == 0).all()
+
+
 def test_proxy_anchor_is_the_sum_of_its_paper() -> None:
     loss = ProxyAnchorLoss(3, 2, margin=0.1, alpha=32).double()
     with torch.no_grad():
@@ -178,6 +232,10 @@ def test_proxy_anchor_is_the_sum_of_its_paper() -> None:
 def test_losses_refuse_what_makes_no_sense() -> None:
     with pytest.raises(ValueError, match="positive"):
         MultiSimilarityLoss(alpha=0)
+    with pytest.raises(ValueError, match="scales"):
+        ContrastiveBayesianLoss(scales=(0.5, 0.0))
+    with pytest.raises(ValueError, match="positive_share"):
+        ContrastiveBayesianLoss(positive_share=1.1)
     with pytest.raises(ValueError, match="reference_labels"):
         MultiSimilarityLoss()(six(), LABELS, six())
 

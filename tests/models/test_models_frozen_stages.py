@@ -17,6 +17,7 @@ NETWORKS = {
     "tf_efficientnet_lite0": ("blocks.0", 7, 64),
     "convnext_atto": ("stages.0", 4, 64),
     "googlenet": ("inception3a", 9, 64),
+    "bn_inception": ("inception3a", 10, 64),
     "alexnet_small_sela": ("features.0", 10, 64),
     "smallcnn": ("block1", 5, 32),
     "wrn10_1": ("stages.stem", 4, 32),

@@ -178,6 +178,7 @@ PLACES = [
     ("googlenet", "inception5a", (832, 7, 7)),
     pytest.param("googlenet", "maxpool4", (832, 14, 14), marks=pytest.mark.slow),
     pytest.param("googlenet", "inception5b", (832, 7, 7), marks=pytest.mark.slow),
+    pytest.param("bn_inception", "inception5a", (1056, 7, 7), marks=pytest.mark.slow),
     ("resnet18", "layer4", (256, 14, 14)),
     ("smallcnn_pool", "block4", (64, 8, 8)),
 ]

@@ -107,6 +107,14 @@ class SANConfig(MetricLearningConfig):
         "source", description="Compare where neighbors go, or where they come from.", json_schema_extra=_ASSEMBLY
     )
 
+    coherence_positions: int | None = Field(
+        None,
+        ge=1,
+        description="Compare this many positions with their neighbors, drawn anew at each step. Default: all; for maps "
+        "with many positions.",
+        json_schema_extra=_ASSEMBLY,
+    )
+
     loss: Literal["multi-similarity", "proxy-anchor", "cross-entropy"] = Field(
         "multi-similarity",
         description="Loss of the embeddings. proxy-anchor: one learned vector for each class; cross-entropy: a "
@@ -139,8 +147,18 @@ class SANConfig(MetricLearningConfig):
     memory_decay: float = Field(
         0.999, ge=0, lt=1, description="Share of the slow copy that stays at each step.", json_schema_extra=_MEMORY
     )
-    memory_loss: Literal["contrastive", "multi-similarity"] = Field(
-        "contrastive", description="Loss of pairs with the memory.", json_schema_extra=_MEMORY
+    memory_loss: Literal["contrastive", "multi-similarity", "contrastive-bayesian"] = Field(
+        "contrastive",
+        description="Loss of pairs with the memory. contrastive: as XBM's code; contrastive-bayesian: of the paper "
+        "that the chapter cites.",
+        json_schema_extra=_MEMORY,
+    )
+    memory_variance_weight: float = Field(
+        75.0,
+        ge=0,
+        description="Weight in contrastive-bayesian of the mean square by which similarities of negatives differ; 75: "
+        "the sum over the negatives of a batch of 80, as in its code.",
+        json_schema_extra=_MEMORY,
     )
     memory_weight: float = Field(
         1.0, ge=0, description="Weight of the loss of pairs with the memory.", json_schema_extra=_MEMORY

@@ -119,6 +119,12 @@ class SnowballConfig(
         "probability.",
         json_schema_extra=_DISCOVERY,
     )
+    found_labels: Literal["assigned", "true"] = Field(
+        "assigned",
+        description="Label of an image that was found. true: its hidden one, to see what wrong labels cost "
+        "(Table 2.9); the set must have them.",
+        json_schema_extra=_DISCOVERY,
+    )
     fusion_count: int = Field(
         3,
         ge=1,

@@ -16,7 +16,7 @@ Domain = Literal["digits", "fine", "generic"]
 ViewRecipe = Literal["digits", "cifar", "imagenet", "mocov2"]
 SemiSupervisedRecipe = Literal["digits", "crop-flip"]
 ClassificationRecipe = Literal["none", "digits", "crop-flip", "imagenet", "imagenet-jitter"]
-MetricRecipe = Literal["none", "digits", "crop-flip", "box"]
+MetricRecipe = Literal["none", "digits", "crop-flip", "box", "crop"]
 DenseRecipe = Literal["dino", "paper", "none"]
 
 
@@ -196,8 +196,8 @@ def classification_view(size: int, recipe: ClassificationRecipe, *, chiral: bool
 def metric_view(size: int, recipe: MetricRecipe, *, chiral: bool) -> ViewSpec:
     """Return the training view of metric learning.
 
-    ``box``: a random box of 16 to 100 % of the area, mirrored (``MalongTech/research-ms-loss``); the others as of a
-    classifier.
+    ``box``: a random box of 16 to 100 % of the area, mirrored (``MalongTech/research-ms-loss``); ``crop``: a square
+    anywhere in the image whose shorter side is that of `metric_test_view`, mirrored; the others as of a classifier.
 
     Args:
         size: side in pixels.
@@ -206,6 +206,8 @@ def metric_view(size: int, recipe: MetricRecipe, *, chiral: bool) -> ViewSpec:
     """
     if recipe == "box":
         return ViewSpec(size, area_range=(0.16, 1.0), hflip=0.0 if chiral else 0.5)
+    if recipe == "crop":
+        return replace(metric_test_view(size, whole=False), crop="random", hflip=0.0 if chiral else 0.5)
     return classification_view(size, recipe, chiral=chiral)
 
 

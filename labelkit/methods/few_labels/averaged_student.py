@@ -27,6 +27,7 @@ from labelkit.methods.few_labels.recipe import (
     teacher_decay,
 )
 from labelkit.methods.few_labels.students import StudentClock, StudentNetwork, StudentNetworks, StudentObjective
+from labelkit.methods.few_labels.whitened import fit_whitening
 from labelkit.models.ema import StudentChain
 
 FewLabelConfigT = TypeVar("FewLabelConfigT", bound=FewLabelTrainConfig)
@@ -69,6 +70,7 @@ class AveragedStudent(Method[FewLabelConfigT]):
 
     def on_train_start(self, state: TrainState) -> None:
         """Start both networks equal, also when weights were taken from elsewhere."""
+        fit_whitening(self.network, state, self._rows)
         self.chain.restart(self.network)
 
     def on_step_end(self, state: TrainState) -> None:

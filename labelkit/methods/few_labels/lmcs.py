@@ -47,6 +47,7 @@ from labelkit.methods.few_labels.growth import (
 from labelkit.methods.few_labels.growth_monitor import GrowthMonitor
 from labelkit.methods.few_labels.mixmatch import MixMatchObjective, mixmatch_objective
 from labelkit.methods.few_labels.recipe import (
+    adam_moments,
     build_student,
     check_few_labels,
     recalibrate_students,
@@ -264,7 +265,9 @@ class LMCS(Method[LMCSConfig]):
         name = f"{generation} discoveries, {int((labels >= 0).sum()):,} labels" if index else "train"
         views = self.objective.views()
         phase = student_phase(config, labels, views, drawn, steps=steps, peak=config.lr, index=index, name=name)
-        return replace(phase, lr=lambda step: self._rate(start + step))
+        moments = adam_moments(config, config.steps, config.lr_ramp_up)
+        betas = None if moments is None else lambda step: moments(start + step)
+        return replace(phase, lr=lambda step: self._rate(start + step), betas=betas)
 
     def _first_steps(self) -> int:
         """Updates before the first discovery; all if there is nothing to discover."""

@@ -9,7 +9,7 @@ Each step, on a batch of labeled and unlabeled images in two views:
     3. the teacher moves toward the student
 The teacher runs in training mode, with statistics of its own. It is the network that is judged and embeds.
 Departures: decays fit to short runs (``--no-ema-horizon``), statistics are taken anew before an evaluation
-(``--no-bn-recalibration``), weight normalization and ZCA whitening are left out.
+(``--no-bn-recalibration``). ``--whitening zca`` whitens after shifts and mirroring, not before.
 """
 
 from __future__ import annotations

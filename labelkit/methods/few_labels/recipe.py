@@ -16,10 +16,11 @@ from labelkit.data.views.recipes import semi_supervised_views, test_view
 from labelkit.data.views.spec import ViewSpec
 from labelkit.engine.devices import process_count
 from labelkit.engine.method import Phase, TrainState
-from labelkit.engine.schedules import EMADecay, PhaseLearningRate, horizon_decay
+from labelkit.engine.schedules import AdamMoments, EMADecay, PhaseLearningRate, horizon_decay
 from labelkit.errors import ConfigError, DatasetError
 from labelkit.methods.few_labels.recalibration import recalibrate_bn
 from labelkit.methods.few_labels.students import StudentNetwork
+from labelkit.methods.few_labels.whitened import add_whitening, is_whitened
 from labelkit.methods.rows import row_shape, row_views
 from labelkit.models.batch_norm import share_statistics
 from labelkit.models.classifier_network import ClassifierNetwork
@@ -104,6 +105,7 @@ def build_student(
     )
     if config.dropout is not None and not set_dropout(network.backbone, config.dropout) and config.dropout > 0:
         raise ConfigError("--dropout", f"{config.backbone} has no dropout", "Leave it out, or choose convnet13.")
+    add_whitening(network, config)
     if config.sync_bn and process_count() > 1:
         share_statistics(network)
     return network
@@ -121,7 +123,8 @@ def student_views(config: FewLabelTrainConfig, data: DataInfo, size: int) -> tup
             size, config.augmentation, chiral=data.chiral, photographic=data.photographic
         )
     shift = weak.shift_px if config.shift_px is None else config.shift_px
-    return replace(weak, noise=config.noise, shift_px=shift), replace(strong, noise=config.noise, shift_px=shift)
+    noise = 0.0 if is_whitened(config) else config.noise
+    return replace(weak, noise=noise, shift_px=shift), replace(strong, noise=noise, shift_px=shift)
 
 
 def student_eval_view(size: int) -> ViewSpec:
@@ -194,7 +197,15 @@ def student_phase(
     sampler = StreamSampler(drawn, steps=per_epoch * config.grad_accumulation_steps, seed=config.seed, phase=index)
     ramp_up = config.lr_ramp_up if index == 0 else 0.0
     rate = PhaseLearningRate(peak, steps, config.lr_schedule, config.lr_horizon, ramp_up, config.lr_ramp_down)
-    return Phase(math.ceil(steps / per_epoch), tuple(views), sampler, name, labels, steps, rate)
+    betas = adam_moments(config, steps, ramp_up)
+    return Phase(math.ceil(steps / per_epoch), tuple(views), sampler, name, labels, steps, rate, betas=betas)
+
+
+def adam_moments(config: FewLabelTrainConfig, steps: int, ramp_up: float) -> AdamMoments | None:
+    """Decays of Adam's moments in so many steps; ``None``: as always."""
+    if config.lr_schedule != "ramps":
+        return None
+    return AdamMoments(steps, ramp_up, config.lr_ramp_down, config.adam_beta1_end, config.adam_beta2_start)
 
 
 def teacher_decay(config: FewLabelTrainConfig, phase_steps: int, ramp_steps: float = 0.0) -> EMADecay:

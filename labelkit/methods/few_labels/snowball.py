@@ -14,6 +14,7 @@ Departures: images are discovered by class, by the averaged networks; decays fit
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,7 @@ from labelkit.engine.inputs import HeldOut, MonitorInputs, RunInputs
 from labelkit.engine.method import Method, Monitor, Phase, StepOutput, TrainState
 from labelkit.engine.monitors.classification import ClassificationMonitor
 from labelkit.engine.schedules import horizon_decay
+from labelkit.errors import DatasetError
 from labelkit.methods.few_labels.freematch import freematch_objective
 from labelkit.methods.few_labels.growth import (
     GrowthRules,
@@ -54,6 +56,7 @@ from labelkit.methods.few_labels.recipe import (
 )
 from labelkit.methods.few_labels.searches import search_confident
 from labelkit.methods.few_labels.students import StudentClock, StudentNetwork, StudentNetworks, StudentObjective
+from labelkit.methods.few_labels.whitened import fit_whitening
 from labelkit.models.ema import StudentChain
 
 
@@ -109,6 +112,7 @@ def find_confident(
     name: str,
     state: TrainState,
     rows: NDArray[np.int64],
+    truth: NDArray[np.int64] | None = None,
 ) -> Discovery:
     """Find images, give them labels, log what was found.
 
@@ -121,6 +125,7 @@ def find_confident(
         name: of the network.
         state: of the event.
         rows: (m,) images that can be read.
+        truth: (n,) labels that those found get in place of what the search says, for a comparison.
 
     Returns:
         What was found, in rows of the data set.
@@ -150,6 +155,8 @@ def find_confident(
         class_names=training_class_names(data),
     )
     found = agreed(found, rows, state)
+    if truth is not None:
+        found = replace(found, labels=truth[found.indices])
     add_found(growth, found, name, state, network.num_outputs)
     return found
 
@@ -172,6 +179,7 @@ class Snowball(Method[SnowballConfig]):
         own = ("growth.", "past.", "chain.has_master")
         self.equal_buffers = tuple(name for name, _ in self.named_buffers() if name.startswith(own))
         self.validation: HeldOut | None = None  # of --val-split
+        self.truth: NDArray[np.int64] | None = None  # of --found-labels true
         self._state: TrainState | None = None
         self._rows = np.arange(0)
         self._planned = 0  # later phases decided on so far
@@ -184,6 +192,23 @@ class Snowball(Method[SnowballConfig]):
         """Take the images that end a generation, if labels of their own are to decide."""
         if self.config.val_split is not None:
             self.validation = inputs.held_out("--val-split", self.config.val_split)
+        if self.config.found_labels == "true":
+            self.truth = self._true_labels(inputs.truth("--found-labels true"))
+
+    def _true_labels(self, classes: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Training class of each row by its class in the data set.
+
+        Raises:
+            DatasetError: a row has none.
+        """
+        number = {int(label): i for i, label in enumerate(self.data.class_order)}
+        labels = np.array([number.get(int(label), -1) for label in classes], dtype=np.int64)
+        if (labels < 0).any():
+            problem = (
+                f"{int((labels < 0).sum())} images have no label of a training class, which --found-labels true needs"
+            )
+            raise DatasetError(self.config.dataset, problem, "Leave it out, or use a set whose labels are all known.")
+        return labels
 
     def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
         """The phase on the given labels; what follows is decided on the way."""
@@ -216,6 +241,7 @@ class Snowball(Method[SnowballConfig]):
 
     def on_train_start(self, state: TrainState) -> None:
         """Start networks equal, also when weights were taken from elsewhere; say what growth cannot do."""
+        fit_whitening(self.network, state, self._rows)
         self.chain.restart(self.network)
         if not (self.data.labels[self._rows] < 0).any():
             state.warn("warning: no image is without a label, so that there is nothing to discover")
@@ -226,6 +252,7 @@ class Snowball(Method[SnowballConfig]):
         if self._is_fresh(state):
             seed = config.seed + 1000 * int(self.growth.generation)
             fresh = build_student(config, self.data, self.num_classes, num_heads=config.num_heads, seed=seed)
+            fresh.backbone.whitening = self.network.backbone.whitening
             self.network.load_state_dict(fresh.state_dict())
             self.chain.restart(self.network)
             self.chain.forget_master()
@@ -285,7 +312,7 @@ class Snowball(Method[SnowballConfig]):
             growth.next_generation()
             self._errors[1] = self._errors[0]
         name, network = choose_network(config, self.network, self.chain)
-        found = find_confident(config, self.data, growth, self.past, network, name, state, self._rows)
+        found = find_confident(config, self.data, growth, self.past, network, name, state, self._rows, self.truth)
         self._exhausted = found.exhausted
         self._planned += len(found.indices) > 0
         return len(found.indices)

@@ -206,8 +206,8 @@ def train_view(config: MetricLearningConfig, data: DataInfo, size: int) -> ViewS
 
 
 def eval_view(config: MetricLearningConfig, size: int) -> ViewSpec:
-    """How an image is prepared for scoring: its center if training cuts boxes, else all of it."""
-    return metric_test_view(size, whole=config.augmentation != "box")
+    """How an image is prepared for scoring: its center if training cuts parts out, else all of it."""
+    return metric_test_view(size, whole=config.augmentation not in ("box", "crop"))
 
 
 def parameter_groups(

@@ -29,7 +29,12 @@ from labelkit.data.views.spec import ViewSpec
 from labelkit.engine.gathering import gather_batch
 from labelkit.engine.inputs import MonitorInputs
 from labelkit.engine.method import Method, Monitor, Phase, StepOutput, TrainState
-from labelkit.losses.metric import MemoryContrastiveLoss, NormalizedSoftmaxLoss, ProxyAnchorLoss
+from labelkit.losses.metric import (
+    ContrastiveBayesianLoss,
+    MemoryContrastiveLoss,
+    NormalizedSoftmaxLoss,
+    ProxyAnchorLoss,
+)
 from labelkit.methods.metric.memory_bank import MemoryBank
 from labelkit.methods.metric.pseudo_labels import PseudoLabels
 from labelkit.methods.metric.recipe import (
@@ -83,7 +88,11 @@ class SAN(Method[SANConfig]):
         if config.memory == "momentum":
             self.memory = MemoryBank(memory_size(config, data, labeled=self.clusters is None), config.embed_dim)
             self.slow = EMATeacher(self.network, config.memory_decay)
-            self.memory_loss = MemoryContrastiveLoss() if config.memory_loss == "contrastive" else self.pairs
+            self.memory_loss = {
+                "contrastive": MemoryContrastiveLoss,
+                "contrastive-bayesian": lambda: ContrastiveBayesianLoss(config.memory_variance_weight),
+                "multi-similarity": lambda: self.pairs,
+            }[config.memory_loss]()
             self.equal_buffers += tuple(f"memory.{name}" for name in MemoryBank.buffer_names)
         self._diagnostics = AssemblyDiagnostics(config)
         self._state: TrainState | None = None
@@ -142,7 +151,7 @@ class SAN(Method[SANConfig]):
                 logs["memory"] = remembered.detach()
         if output.assembly is not None:
             assert self.network.assembly is not None
-            terms = assembly_terms(config, output.assembly)
+            terms = assembly_terms(config, output.assembly, 0 if state is None else state.step)
             done = 0.0 if state is None else state.step / (config.epochs * state.steps_per_epoch)
             loss = loss + term_strength(config, done) * weighted_sum(config, terms, self.network.assembly)
             logs |= {name: term.detach() for name, term in terms.items()}

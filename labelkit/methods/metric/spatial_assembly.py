@@ -66,7 +66,15 @@ def term_strength(config: SANConfig, done: float) -> float:
     return max(0.0, (done - start) / (end - start))
 
 
-def assembly_terms(config: SANConfig, seen: Assembly) -> dict[str, Tensor]:
+def drawn_positions(config: SANConfig, count: int, step: int) -> Tensor | None:
+    """Return the positions whose neighbors this step looks at, (k,) on the CPU; ``None``: all of them."""
+    if config.coherence_positions is None or config.coherence_positions >= count:
+        return None
+    generator = keyed_generator(config.seed, "coherence", step)
+    return torch.from_numpy(np.sort(generator.choice(count, config.coherence_positions, replace=False)))
+
+
+def assembly_terms(config: SANConfig, seen: Assembly, step: int = 0) -> dict[str, Tensor]:
     """Return entropy, correlation and coherence that have a weight, means over the batch."""
     terms: dict[str, Tensor] = {}
     if config.entropy_weight > 0 or config.correlation_weight > 0:
@@ -75,7 +83,11 @@ def assembly_terms(config: SANConfig, seen: Assembly) -> dict[str, Tensor]:
         )
     if config.coherence_weight > 0:
         terms["coherence"] = assembly_coherence(
-            seen.weights, seen.maps, border=config.coherence_border, view=config.coherence_view
+            seen.weights,
+            seen.maps,
+            border=config.coherence_border,
+            view=config.coherence_view,
+            positions=drawn_positions(config, seen.weights.shape[-1], step),
         ).mean()
     weights = {
         "entropy": config.entropy_weight,

@@ -131,16 +131,16 @@ def _run_row(
     outcome = _Outcome("planned" if config.dry_run else "done")
     for seed in range(1 if config.smoke else config.seeds):
         here = folder / ("smoke" if config.smoke else "") / _file_name(row.name) / f"seed-{seed}"
-        output: dict[str, Any] = {}
+        outputs: list[dict[str, Any]] = []
         try:
             for number, words in enumerate(row.commands, 1):
                 command = _complete(config, table, words, dataset, root, here, seed)
                 if config.dry_run:
                     progress.message(f"{table.name}, {row.name}: labelkit {shlex.join(command)}")
                 else:
-                    output = _run(command, here, number)
+                    outputs.append(_run(command, here, number))
             if not config.dry_run:
-                outcome.measured.append(table.of(output))
+                outcome.measured.append(table.of(outputs))
         except LabelkitError as error:
             progress.warning(f"{table.name}, {row.name}: {error}")
             faults.append(error)
@@ -262,7 +262,7 @@ def _numbers(table: PublishedTable, row: Row, outcome: _Outcome, *, smoke: bool)
                 "published": published,
                 "mean": mean,
                 "deviation": statistics.stdev(found) if len(found) > 1 else None,
-                "difference": None if mean is None else mean - published,
+                "difference": None if mean is None or published is None else mean - published,
                 "seeds": found,
             }
         )

@@ -1,15 +1,16 @@
 """Read the published tables in ``presets/tables``: their rows, the commands that make each, and what was published.
 
 A table is a YAML file. ``commands`` are those of every row, with ``{name}`` for what a row sets; the last one's JSON
-has the measured values. A ``train`` gets its folder, seed and data by itself; other commands name them as ``{here}``,
-``{seed}`` and ``{data_root}``.
+has the measured values, that of another where a value's place begins with its number (``#1.metrics.accuracy``). A
+number that was not published is ``null``. A ``train`` gets its folder, seed and data by itself; other commands name
+them as ``{here}``, ``{seed}`` and ``{data_root}``.
 """
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -25,6 +26,10 @@ FOLDER = "tables"
 LEFT_OUT = "left_out"
 _MAX_BYTES = 1 << 18
 _OWN = ("here", "seed", "data_root")
+_OF_COMMAND = re.compile(r"#([1-9]\d?)\.(.+)")
+
+
+Unit = Literal["%", "error %", "number"]
 
 
 class _Row(BaseModel):
@@ -33,7 +38,7 @@ class _Row(BaseModel):
     model_config = ConfigDict(extra="allow", frozen=True)
 
     name: str = Field(min_length=1)
-    published: float | dict[str, float]
+    published: float | dict[str, float | None]
 
 
 class _File(BaseModel):
@@ -44,7 +49,8 @@ class _File(BaseModel):
     source: str
     place: str
     title: str
-    unit: Literal["%", "error %", "number"] = "%"
+    unit: Unit = "%"
+    units: dict[str, Unit] = {}
     note: str = ""
     values: dict[str, str] = Field(min_length=1)
     commands: list[str] = Field(min_length=1)
@@ -56,6 +62,11 @@ class _File(BaseModel):
         names = [row.name for row in self.rows]
         if twice := {name for name in names if names.count(name) > 1}:
             raise ValueError(f"rows of the same name: {', '.join(sorted(twice))}")
+        numbers = [int(found[1]) for place in self.values.values() if (found := _OF_COMMAND.fullmatch(place))]
+        if max(numbers, default=0) > len(self.commands):
+            raise ValueError(f"values of command {max(numbers)}, there are {len(self.commands)}")
+        if strange := self.units.keys() - self.values.keys():
+            raise ValueError(f"units of {sorted(strange)}, which values does not name")
         wanted = set(re.findall(r"{(\w+)}", " ".join(self.commands))) - set(_OWN)
         for row in self.rows:
             given = set(row.model_extra or {})
@@ -66,7 +77,7 @@ class _File(BaseModel):
         return self
 
 
-def published_of(row: _Row, values: Mapping[str, str]) -> dict[str, float]:
+def published_of(row: _Row, values: Mapping[str, str]) -> dict[str, float | None]:
     """Numbers of a row by name; a single number is that of the first value."""
     return row.published if isinstance(row.published, dict) else {next(iter(values)): row.published}
 
@@ -77,13 +88,13 @@ class Row:
 
     Attributes:
         name: in the table.
-        published: numbers by the name of the value, in the unit of the table.
+        published: numbers by the name of the value, in the unit of the table; ``None``: to be measured alone.
         commands: words of each command after ``labelkit``, with ``{here}``, ``{seed}`` and ``{data_root}`` in them.
         dataset: that the training reads; empty if the row trains nothing.
     """
 
     name: str
-    published: dict[str, float]
+    published: dict[str, float | None]
     commands: tuple[tuple[str, ...], ...]
     dataset: str
 
@@ -98,8 +109,9 @@ class PublishedTable:
         place: where it stands there.
         title: what it shows.
         unit: of the numbers: ``%``, ``error %`` (100 - accuracy), or ``number``.
+        units: of values with another one.
         note: what differs from the publication, if anything.
-        values: for each value its place in the JSON of the last command.
+        values: for each value its place in the JSON of the last command, or of command n after ``#n.``.
         smoke: options of the training for a few steps: of ``all`` methods, and of one by its name.
         rows: of the table.
     """
@@ -109,27 +121,32 @@ class PublishedTable:
     place: str
     title: str
     unit: str
+    units: dict[str, Unit]
     note: str
     values: dict[str, str]
     smoke: dict[str, dict[str, str]]
     rows: tuple[Row, ...]
 
-    def of(self, output: Mapping[str, Any]) -> dict[str, float]:
-        """Take the values out of the JSON of the last command.
+    def of(self, outputs: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+        """Take the values out of the JSON of the commands, in their order.
 
         Raises:
             ConfigError: one is not there.
         """
         found = {}
         for name, place in self.values.items():
-            value: Any = output
-            for part in place.split("."):
+            numbered = _OF_COMMAND.fullmatch(place)
+            value: Any = outputs[int(numbered[1]) - 1 if numbered else -1]
+            for part in (numbered[2] if numbered else place).split("."):
                 value = value[int(part)] if isinstance(value, list) else (value or {}).get(part)
             if not isinstance(value, int | float):
                 raise ConfigError(
-                    f"table {self.name}", f"{place} is not a number of the last command", "Mend the table."
+                    f"table {self.name}",
+                    f"{place} is not a number of {'this' if numbered else 'the last'} command",
+                    "Mend the table.",
                 )
-            found[name] = {"%": 100 * value, "error %": 100 * (1 - value), "number": value}[self.unit]
+            unit = self.units.get(name, self.unit)
+            found[name] = {"%": 100 * value, "error %": 100 * (1 - value), "number": value}[unit]
         return found
 
 
@@ -172,7 +189,7 @@ def read_table(name: str) -> PublishedTable:
         raise ConfigError("reproduce", f"{path} is not a table: {fault}", "Compare it with presets/tables.") from error
     rows = tuple(_row(row, file) for row in file.rows)
     return PublishedTable(
-        path.stem, file.source, file.place, file.title, file.unit, file.note, file.values, file.smoke, rows
+        path.stem, file.source, file.place, file.title, file.unit, file.units, file.note, file.values, file.smoke, rows
     )
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from labelkit import __version__
 from labelkit.config.base import value_text, values_before
@@ -222,6 +223,10 @@ def _set_up(method_name: str, config: RunConfig, runtime: Runtime, *, fresh: boo
         images = deciding_images(config, prepared, option, split)
         return HeldOut(bank_of(images), images.labels)
 
+    def known(option: str) -> NDArray[np.int64]:
+        progress.warning(f"{option} uses labels that are hidden from training: what comes out is a comparison alone")
+        return prepared.dataset.labels
+
     method.attach(
         RunInputs(
             dataset_name=prepared.dataset.name,
@@ -233,6 +238,7 @@ def _set_up(method_name: str, config: RunConfig, runtime: Runtime, *, fresh: boo
             writes=not config.dry_run,
             held_out=deciding,
             say=progress.message,
+            truth=known,
         )
     )
     for note in prepared.dataset.notes:

@@ -176,6 +176,28 @@ def test_random_crops_reach_every_whole_pixel_offset_and_no_other() -> None:
     assert min(np.unique(boxes[:, 0], return_counts=True)[1]) > 310
 
 
+def test_the_crop_of_metric_learning_is_a_part_of_the_image_of_256_pixels() -> None:
+    """Chapter 4 of the TAC-CCL text: cropped at 227 x 227 and mirrored; the center for testing."""
+    image = torch.randint(0, 256, (1, 1, 256, 256), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    train, test = view_recipes.metric_view(227, "crop", chiral=False), view_recipes.metric_test_view(227, whole=False)
+    (views, centers), _ = apply_views(
+        image.expand(40, -1, -1, -1), np.arange(40), [train, test], normalize=PLAIN1, seed=0, epoch=0
+    )
+    exact = image[0, 0].float() / 255
+    found = set()
+    for view in views[:, 0]:
+        for mirrored in (False, True):
+            plain = view.flip(1) if mirrored else view
+            corner = (exact[:30, :30] - plain[0, 0]).abs() < 1e-4
+            for y, x in corner.nonzero().tolist():
+                if torch.allclose(exact[y : y + 227, x : x + 227], plain, atol=1e-4):
+                    found.add((y, x, mirrored))
+    assert len(found) > 30
+    assert {mirrored for _, _, mirrored in found} == {False, True}
+    assert torch.allclose(centers[0, 0], exact[14:241, 14:241], atol=1e-4)
+    assert view_recipes.metric_view(227, "crop", chiral=True).hflip == 0
+
+
 def test_area_crops_have_the_areas_and_aspects_of_random_resized_crop() -> None:
     h, w = 150, 200
     spec = ViewSpec(32, area_range=(0.3, 0.8))

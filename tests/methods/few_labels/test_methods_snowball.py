@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,10 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from labelkit.config.methods.mean_teacher import MeanTeacherConfig
+from labelkit.config.presets import resolve
 from labelkit.engine.checkpoint import load_checkpoint
-from labelkit.engine.inputs import MonitorInputs
+from labelkit.engine.inputs import MonitorInputs, RunInputs
 from labelkit.engine.method import TrainState
 from labelkit.errors import DatasetError
+from labelkit.methods.few_labels.recipe import build_student, student_views
 from labelkit.stages.train.prepare import PreparedData
 
 Make = Callable[..., Any]
@@ -40,6 +44,57 @@ def test_without_growth_it_is_mean_teacher_to_the_last_bit(make: Make, trainer: 
         assert torch.equal(value, grown.method.state_dict()[name]), name
 
 
+@pytest.mark.parametrize(("method", "options"), [("mean-teacher", {}), ("lmcs", {"eval_every_steps": 2})])
+def test_steps_take_the_moments_of_their_place_in_the_ramps(make: Make, method: str, options: dict[str, Any]) -> None:
+    ramps = {"lr_schedule": "ramps", "lr_ramp_up": 0.5, "lr_ramp_down": 0.5, "optimizer": "adamw"}
+    moments = {"adam_beta1_end": 0.5, "adam_beta2_start": 0.99}
+    setup = make(method, steps=4, labeled_batch_size=8, batch_size=16, **ramps, **moments, **options)
+    seen = []
+    setup.trainer.optimizer.register_step_pre_hook(
+        lambda optimizer, *_: seen.append(optimizer.param_groups[0]["betas"])
+    )
+    assert setup.trainer.fit().step == 4
+    fallen = math.exp(-12.5 / 4)
+    assert [first for first, _ in seen] == pytest.approx([0.9, 0.9, 0.9, 0.5 + 0.4 * fallen])
+    assert [second for _, second in seen] == [0.99, 0.99, 0.999, 0.999]
+
+
+@pytest.mark.parametrize(
+    ("method", "options"), [("mean-teacher", {}), ("snowball", {"reinit": "generation", "generations": 2})]
+)
+def test_whitening_is_that_of_the_training_images_from_the_first_step_to_the_last(
+    make: Make, few: PreparedData, method: str, options: dict[str, Any]
+) -> None:
+    setup = make(method, **{**QUICK, "cap": 2.0, **options} if method == "snowball" else {}, whitening="zca")
+    first = []
+    setup.trainer.optimizer.register_step_pre_hook(lambda *_: first.append(networks(setup)["student"].matrix.clone()))
+    setup.trainer.fit()
+    raw = setup.bank.images.flatten(1).double().numpy()
+    raw = raw - raw.mean(1, keepdims=True)
+    raw *= 55 / np.linalg.norm(raw, axis=1, keepdims=True)
+    values, vectors = np.linalg.eigh(np.cov(raw.T) + 0.1 * np.eye(raw.shape[1]))
+    expected = vectors @ np.diag(values**-0.5) @ vectors.T
+    for whitening in networks(setup).values():
+        assert torch.equal(whitening.matrix, first[0])
+        # images become float32 numbers in [-1, 1] on the way
+        np.testing.assert_allclose(whitening.matrix.numpy(), expected, atol=2e-3)
+
+
+def test_noise_comes_after_whitening(few: PreparedData) -> None:
+    for kind in ("none", "zca"):
+        overrides = {"dataset": "digits", "noise": 0.2, "whitening": kind}
+        config = resolve(MeanTeacherConfig, preset="digits", overrides=overrides).config
+        network = build_student(config, few.info(0), 10)
+        assert {view.noise for view in student_views(config, few.info(0), 16)} == {0.2 if kind == "none" else 0.0}
+        whitening = network.backbone.whitening
+        assert (whitening is None) == (kind == "none")
+        assert whitening is None or whitening.noise == 0.2
+
+
+def networks(setup: Any) -> dict[str, Any]:
+    return {name: network.backbone.whitening for name, network in setup.method.judged().items()}
+
+
 def test_labels_double_up_to_the_cap_and_given_ones_never_change(make: Make, few: PreparedData) -> None:
     setup = grow(make, cap=2.6)
     fit = setup.trainer.fit()
@@ -56,6 +111,35 @@ def test_labels_double_up_to_the_cap_and_given_ones_never_change(make: Make, few
     assert [sample.iteration for sample in samples] == [1] * 20 + [2] * 12
     assert {sample.network for sample in samples[:20]} == {"teacher"}
     assert {sample.network for sample in samples[20:]} == {"master"}
+
+
+def attached(setup: Any, truth: np.ndarray[Any, Any]) -> Any:
+    setup.method.attach(
+        RunInputs(
+            "digits", (), setup.bank, str, Path(), True, False, held_out=lambda *_: None, say=str, truth=lambda _: truth
+        )
+    )
+    return setup
+
+
+def test_images_that_are_found_may_get_their_true_labels(make: Make, few: PreparedData) -> None:
+    """Column "with ground-truth label" of Table 2.9: the same images, other labels."""
+    truth = few.dataset.labels
+    plain, told = (attached(grow(make, found_labels=kind), truth) for kind in ("assigned", "true"))
+    for setup in (plain, told):
+        setup.trainer.fit()
+    assigned, true = (setup.method.growth.samples() for setup in (plain, told))
+    assert [sample.sample_index for sample in assigned] == [sample.sample_index for sample in true]
+    order = np.array(plain.method.data.class_order)
+    assert [order[sample.label] for sample in true] == [truth[sample.sample_index] for sample in true]
+    assert [sample.label for sample in assigned] != [sample.label for sample in true]
+
+
+def test_true_labels_must_be_known(make: Make, few: PreparedData) -> None:
+    truth = np.where(np.arange(len(few.labels)) == 5, -1, few.dataset.labels)
+    with pytest.raises(DatasetError, match="1 images have no label of a training class"):
+        attached(grow(make, found_labels="true"), truth)
+    assert attached(grow(make), truth).method.truth is None
 
 
 def test_each_class_gets_its_share(make: Make) -> None:

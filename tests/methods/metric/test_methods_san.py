@@ -18,7 +18,7 @@ from labelkit.engine.checkpoint import load_checkpoint
 from labelkit.engine.monitors.retrieval import similarity_spread
 from labelkit.errors import ConfigError, DatasetError
 from labelkit.methods.metric.pseudo_labels import PseudoLabels, share_moved
-from labelkit.methods.metric.spatial_assembly import assembly_terms, term_strength, weighted_sum
+from labelkit.methods.metric.spatial_assembly import assembly_terms, drawn_positions, term_strength, weighted_sum
 from labelkit.stages.train.prepare import PreparedData
 
 Make = Callable[..., Any]
@@ -96,6 +96,16 @@ def test_terms_without_weight_are_left_out(make: Make) -> None:
     setup = make("san", entropy_weight=0, coherence_weight=0)
     logs = setup.method(next(setup.batches())).logs
     assert {"correlation"} == set(logs) & {"entropy", "correlation", "coherence"}
+
+
+def test_some_positions_are_drawn_at_each_step_and_all_if_there_are_no_more() -> None:
+    config = resolve(SANConfig, preset="digits", overrides={"coherence_positions": 5}).config
+    drawn = [drawn_positions(config, 64, step) for step in (0, 1, 1)]
+    assert all(len(set(places.tolist())) == 5 and 0 <= places.min() and places.max() < 64 for places in drawn)
+    assert torch.equal(drawn[1], drawn[2])
+    assert not torch.equal(drawn[0], drawn[1])
+    assert {place for step in range(100) for place in drawn_positions(config, 64, step).tolist()} == set(range(64))
+    assert drawn_positions(config, 5, 0) is None
 
 
 @pytest.mark.parametrize("trained", ["predictor", "network"])
@@ -229,8 +239,8 @@ RECIPES = {
     },
     "cub_no_memory": {"memory": "none", "lr": 3e-5},
     "cub_proxy_anchor": {
-        "loss": "proxy-anchor", "memory": "none", "optimizer": "adamw", "lr": 1e-4, "batch_size": 180,
-        "warm_epochs": 1, "proxy_lr_scale": 100,
+        "loss": "proxy-anchor", "memory": "none", "backbone": "bn_inception", "optimizer": "adamw", "lr": 1e-4,
+        "batch_size": 180, "warm_epochs": 1, "proxy_lr_scale": 100,
     },
 }  # fmt: skip
 
@@ -241,6 +251,7 @@ def test_recipes_hold_the_numbers_of_the_specification(name: str) -> None:
     values = resolve(SANConfig, preset=name).config.model_dump()
     expected = {"images_per_class": 5, "weight_decay": 1e-4 if "proxy" in name else 5e-4} | RECIPES[name]
     assert {key: values[key] for key in expected} == expected
+    assert values["memory"] == "none" or values["memory_loss"] == "contrastive-bayesian"
     assert set(RECIPES) < set(available_presets(SANConfig))
 
 

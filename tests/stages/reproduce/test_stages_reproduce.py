@@ -113,6 +113,29 @@ def test_rows_run_once_and_stand_beside_what_was_published(
     assert len(commands.run) == 3
 
 
+def test_values_come_from_the_command_that_they_name_and_may_be_unpublished(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = TABLE.replace(
+        "top 5: metrics.top5_accuracy", "again: '#1.metrics.accuracy', top 5: '#2.metrics.top5_accuracy'"
+    )
+    text = text.replace("commands:", "units: {top 5: error %}\ncommands:")
+    text = text.replace("  - train", "  - config again --seed {seed}0\n  - train").replace(
+        "published: 50.0", "published: {top 1: null, again: 45.0, top 5: 91.0}"
+    )
+    table.write_text(text)
+    commands = Commands(monkeypatch)
+    row = reproduce(ReproduceConfig(table=str(table), row=("first",), seeds=2, out=tmp_path / "out")).to_json()
+    found = {value["name"]: value for value in row["tables"][0]["rows"][0]["values"]}
+    assert [words[0] for words in commands.run] == ["config", "train"] * 2
+    # the stand-in says 40 % and 10 % more for each seed: 0 and 10, then 0 and 1
+    assert found["again"]["mean"] == pytest.approx((40 + 140) / 2)
+    assert found["again"]["difference"] == pytest.approx(45)
+    assert found["top 1"]["mean"] == pytest.approx(45)
+    assert (found["top 1"]["published"], found["top 1"]["difference"]) == (None, None)
+    assert found["top 5"]["mean"] == pytest.approx(10)
+
+
 def test_a_training_that_was_stopped_goes_on(table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     commands = Commands(monkeypatch)
     (tmp_path / "out/mine/first/seed-0/run").mkdir(parents=True)
@@ -207,6 +230,8 @@ def test_bad_input_is_one_error(
         ("second row", "first", "rows of the same name"),
         ("top 5: 90.0", "top 9: 90.0", "values does not name"),
         ("rows:", "lines:", "rows"),
+        ("commands:", "units: {top 9: number}\ncommands:", "units of ['top 9']"),
+        ("metrics.top5_accuracy", "'#2.metrics.top5_accuracy'", "values of command 2, there are 1"),
         ("source: softmax", "source: [", ""),
     ],
 )

@@ -1,0 +1,181 @@
+"""BN-Inception (Inception v2) without its classifier, and a reader for its weights as others converted them from Caffe.
+
+Source: S. Ioffe and C. Szegedy, "Batch Normalization" (ICML 2015), Fig. 5; what the figure leaves open (biases before
+normalization, pools that round up) is as in the Caffe model that metric learning uses.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+_MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+#: blue, green, red of Caffe's images, on a scale of 255
+_CAFFE_MEAN = (104.0, 117.0, 128.0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """Channels of an inception block.
+
+    Attributes:
+        single: of the 1x1 branch; 0: none, and the block halves the side of the maps.
+        triple: of the branch with one 3x3 convolution, before and after it.
+        double: of the branch with two, before and after the first; the second keeps them.
+        pooled: after the pool, 0 where the pool's channels are passed on.
+        largest: the pool takes the maximum, else the mean.
+    """
+
+    single: int
+    triple: tuple[int, int]
+    double: tuple[int, int]
+    pooled: int
+    largest: bool = False
+
+
+_BLOCKS = {
+    "inception3a": _Block(64, (64, 64), (64, 96), 32),
+    "inception3b": _Block(64, (64, 96), (64, 96), 64),
+    "inception3c": _Block(0, (128, 160), (64, 96), 0, largest=True),
+    "inception4a": _Block(224, (64, 96), (96, 128), 128),
+    "inception4b": _Block(192, (96, 128), (96, 128), 128),
+    "inception4c": _Block(160, (128, 160), (128, 160), 128),
+    "inception4d": _Block(96, (128, 192), (160, 192), 128),
+    "inception4e": _Block(0, (128, 192), (192, 256), 0, largest=True),
+    "inception5a": _Block(352, (192, 320), (160, 224), 128),
+    "inception5b": _Block(352, (192, 320), (192, 224), 128, largest=True),
+}
+
+
+class _CaffeInput(nn.Module):
+    """Images normalized as ImageNet's, or gray ones, to what the published weights expect: BGR on a scale of 255."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Turn (b, 1 or 3, h, w) into (b, 3, h, w)."""
+        channels = reversed(images.expand(-1, 3, -1, -1).unbind(1))
+        scaled = [
+            channel[:, None] * (255 * std) + (255 * mean - offset)
+            for channel, mean, std, offset in zip(channels, _MEAN[::-1], _STD[::-1], _CAFFE_MEAN, strict=True)
+        ]
+        return torch.cat(scaled, 1)
+
+
+class _Conv(nn.Sequential):
+    """A convolution with bias, normalization, ReLU."""
+
+    def __init__(self, channels: int, filters: int, kernel: int = 1, stride: int = 1) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(channels, filters, kernel, stride, kernel // 2)
+        self.bn = nn.BatchNorm2d(filters)
+        self.relu = nn.ReLU()
+
+
+class _HalvingPool(nn.Module):
+    """Largest of 3x3 at every other place, rounded up.
+
+    An odd side, which images of 224 pixels never come to, is treated as 3x3 convolutions of stride 2 treat it.
+    """
+
+    def forward(self, maps: Tensor) -> Tensor:
+        """Maps (b, c, h, w) to (b, c, h / 2, w / 2), rounded up."""
+        padded = F.pad(maps, (maps.shape[3] % 2, 0, maps.shape[2] % 2, 0), value=-torch.inf)
+        return F.max_pool2d(padded, 3, 2, ceil_mode=True)
+
+
+class _Inception(nn.Module):
+    """Branches with 1x1, 3x3 and twice 3x3 convolutions and a pool, side by side."""
+
+    def __init__(self, channels: int, block: _Block) -> None:
+        super().__init__()
+        stride = 1 if block.single else 2
+        self.one = _Conv(channels, block.single) if block.single else None
+        (reduced, triple), (narrow, double) = block.triple, block.double
+        self.three = nn.Sequential(_Conv(channels, reduced), _Conv(reduced, triple, 3, stride))
+        self.twice = nn.Sequential(_Conv(channels, narrow), _Conv(narrow, double, 3), _Conv(double, double, 3, stride))
+        pool: nn.Module = nn.AvgPool2d(3, 1, 1)
+        if block.largest:
+            pool = nn.MaxPool2d(3, 1, 1) if block.pooled else _HalvingPool()
+        self.pool = nn.Sequential(pool, _Conv(channels, block.pooled)) if block.pooled else nn.Sequential(pool)
+        self.num_features = block.single + triple + double + (block.pooled or channels)
+
+    def forward(self, maps: Tensor) -> Tensor:
+        """Maps (b, c, h, w) to (b, num_features, h', w')."""
+        branches = (self.one, self.three, self.twice, self.pool)
+        return torch.cat([branch(maps) for branch in branches if branch is not None], 1)
+
+
+class BNInceptionBody(nn.Module):
+    """All of the network up to the average pool.
+
+    Stages by name: conv1, maxpool1, conv2, conv3, maxpool2, inception3a to inception3c, inception4a to inception4e,
+    inception5a, inception5b.
+
+    Args:
+        in_channels: 3, or 1, which is repeated.
+
+    Shape:
+        - images: ``(b, c, h, w)`` float, normalized as ImageNet's; what the published weights expect is made of it.
+        - returns: ``(b, 1024, h / 32, w / 32)`` maps of `forward_features`, sides rounded up after each step.
+    """
+
+    def __init__(self, in_channels: int = 3) -> None:
+        super().__init__()
+        self.caffe_input = _CaffeInput()
+        self.conv1 = _Conv(3, 64, 7, 2)
+        self.maxpool1 = nn.MaxPool2d(3, 2, ceil_mode=True)
+        self.conv2 = _Conv(64, 64)
+        self.conv3 = _Conv(64, 192, 3)
+        self.maxpool2 = nn.MaxPool2d(3, 2, ceil_mode=True)
+        channels = 192
+        for name, block in _BLOCKS.items():
+            stage = _Inception(channels, block)
+            self.add_module(name, stage)
+            channels = stage.num_features
+        self.num_features = channels
+
+    def forward_features(self, images: Tensor) -> Tensor:
+        """Feature maps (b, 1024, h', w')."""
+        maps = images
+        for stage in self.children():
+            maps = stage(maps)
+        return maps
+
+    def forward_head(self, maps: Tensor, pre_logits: bool = True) -> Tensor:
+        """Feature maps to features (b, 1024)."""
+        return maps.mean(dim=(2, 3))
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Images to features."""
+        return self.forward_head(self.forward_features(images))
+
+
+_LAYERS = {"1x1": "one", "3x3_reduce": "three.0", "3x3": "three.1", "pool_proj": "pool.1"}
+_LAYERS |= {f"double_3x3_{part}": f"twice.{number}" for number, part in enumerate(("reduce", "1", "2"))}
+_STEM = {"conv1_7x7_s2": "conv1", "conv2_3x3_reduce": "conv2", "conv2_3x3": "conv3"}
+_CAFFE_NAME = re.compile(
+    r"(?:.*\.)?(?:(?P<stem>conv\d_\w+?)|inception_(?P<block>\d\w)_(?P<layer>\w+?))(?P<bn>_bn)?\.(?P<kind>\w+)"
+)
+
+
+def checkpoint_filter_fn(state: Mapping[str, Tensor], net: nn.Module) -> dict[str, torch.Tensor]:
+    """Translate the names of weights that were converted from Caffe (``inception_3a_1x1_bn.weight``).
+
+    Normalization may have a leading axis of length 1 there; classifiers are left out.
+    """
+    renamed: dict[str, Tensor] = {}
+    for name, value in state.items():
+        found = _CAFFE_NAME.fullmatch(name)
+        if found is None:
+            continue
+        if found["stem"]:
+            place = _STEM[found["stem"]]
+        else:
+            place = f"inception{found['block']}.{_LAYERS[found['layer']]}"
+        flat = value[0] if found["bn"] and value.ndim == 2 and len(value) == 1 else value
+        renamed[f"{place}.{'bn' if found['bn'] else 'conv'}.{found['kind']}"] = flat
+    return renamed

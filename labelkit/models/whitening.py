@@ -1,0 +1,101 @@
+"""ZCA whitening of whole images, as a fixed first step of a network, so that its checkpoints carry it.
+
+Source: ``CuriousAI/mean-teacher:tensorflow/datasets/preprocess_cifar10.py``: contrast of each image normalized to
+length 55, then ZCA with 0.1 added to the variances. There whitened images are shifted and mirrored; here images are
+shifted and mirrored first, so that the network can be given any image.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from labelkit.algorithms.precision import promote, without_autocast
+
+CONTRAST = 55.0
+FILTER_BIAS = 0.1
+MAX_VALUES = 4096
+_FLAT, _BLOCK = 1e-8, 4096
+
+
+def normalize_contrast(rows: Tensor, scale: float = CONTRAST) -> Tensor:
+    """Subtract the mean of each row and give it length ``scale``; a row of equal values becomes 0.
+
+    Args:
+        rows: (n, p) float.
+        scale: of the result.
+    """
+    centered = rows - rows.mean(1, keepdim=True)
+    lengths = centered.norm(dim=1, keepdim=True) / scale
+    return centered / torch.where(lengths < _FLAT, 1.0, lengths)
+
+
+def zca(rows: Tensor, bias: float = FILTER_BIAS) -> tuple[Tensor, Tensor]:
+    r"""Return mean m and symmetric matrix W of ZCA: :math:`W = (C + b I)^{-1/2}`, with C the covariance (n - 1).
+
+    Args:
+        rows: (n, p) float, n >= 2.
+        bias: b > 0, added to all variances.
+
+    Returns:
+        (p,) and (p, p) float64.
+
+    Raises:
+        ValueError: fewer than two rows, or a bias that is not positive.
+    """
+    if len(rows) < 2 or bias <= 0:
+        raise ValueError(f"need two rows at least and a positive bias, got {len(rows)} and {bias}")
+    center = sum((block.double().sum(0) for block in rows.split(_BLOCK)), torch.zeros(())) / len(rows)
+    scatter = torch.zeros(rows.shape[1], rows.shape[1], dtype=torch.float64)
+    for block in rows.split(_BLOCK):
+        centered = block.double() - center
+        scatter += centered.T @ centered
+    values, vectors = torch.linalg.eigh(scatter / (len(rows) - 1) + bias * torch.eye(len(scatter), dtype=torch.float64))
+    return center, (vectors / values.sqrt()) @ vectors.T
+
+
+class Whitening(nn.Module):
+    """Contrast normalization, ZCA, and noise in training mode; before `fit_to` the ZCA does nothing.
+
+    Args:
+        shape: channels, height and width of the images.
+        mean, std: that images were normalized with, one value per channel.
+        noise: standard deviation of normal noise on the whitened values.
+
+    Shape:
+        - images: ``(b, c, h, w)`` float, normalized.
+        - returns: the same shape, float32.
+
+    Raises:
+        ValueError: images of more than 4,096 values, whose matrix would not pay.
+    """
+
+    def __init__(
+        self, shape: tuple[int, int, int], mean: tuple[float, ...], std: tuple[float, ...], noise: float = 0.0
+    ) -> None:
+        super().__init__()
+        count = shape[0] * shape[1] * shape[2]
+        if count > MAX_VALUES:
+            raise ValueError(f"images of {shape[1]} x {shape[2]} pixels have {count} values, at most {MAX_VALUES}")
+        self.noise = noise
+        self.mean: Tensor = nn.Buffer(torch.tensor(mean)[:, None, None], persistent=False)
+        self.std: Tensor = nn.Buffer(torch.tensor(std)[:, None, None], persistent=False)
+        self.center: Tensor = nn.Buffer(torch.zeros(count))
+        self.matrix: Tensor = nn.Buffer(torch.eye(count))
+
+    def contrasted(self, images: Tensor) -> Tensor:
+        """Images to rows (b, p) of normalized contrast, which `fit_to` takes."""
+        return normalize_contrast((promote(images) * self.std + self.mean).flatten(1))
+
+    def fit_to(self, center: Tensor, matrix: Tensor) -> None:
+        """Whiten by these from now on: (p,) and (p, p) of `zca`."""
+        self.center.copy_(center)
+        self.matrix.copy_(matrix)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Whiten."""
+        with without_autocast(images):
+            rows = (self.contrasted(images) - self.center) @ self.matrix
+            if self.training and self.noise > 0:
+                rows = rows + self.noise * torch.randn_like(rows)
+            return rows.reshape(images.shape)
