@@ -2046,6 +2046,7 @@ class _Evaluate:
         results: Sequence[str] | str = ...,
         rows: Literal['auto', 'unlabeled', 'all'] = ...,
         protocol: Literal['v2', 'v1', 'v2b'] = ...,
+        mapping_from: str | None = ...,
         allow_stale: bool = ...,
         split: str = ...,
         bootstrap: int = ...,
