@@ -251,9 +251,13 @@ def _file_name(text: str) -> str:
 
 
 def _numbers(table: PublishedTable, row: Row, outcome: _Outcome, *, smoke: bool) -> list[dict[str, Any]]:
-    """What was published and measured of each value of a row; a few steps measure nothing."""
+    """What was published and measured of each value of a row; a few steps measure nothing.
+
+    A row of which nothing was published, such as a point of a curve, shows what was measured alone.
+    """
     numbers = []
-    for name, published in row.published.items():
+    for name in row.published or table.values:
+        published = row.published.get(name)
         found = [] if smoke else [values[name] for values in outcome.measured]
         mean = statistics.mean(found) if found else None
         numbers.append(
@@ -262,7 +266,7 @@ def _numbers(table: PublishedTable, row: Row, outcome: _Outcome, *, smoke: bool)
                 "published": published,
                 "mean": mean,
                 "deviation": statistics.stdev(found) if len(found) > 1 else None,
-                "difference": None if mean is None else mean - published,
+                "difference": None if mean is None or published is None else mean - published,
                 "seeds": found,
             }
         )

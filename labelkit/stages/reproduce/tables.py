@@ -33,7 +33,7 @@ class _Row(BaseModel):
     model_config = ConfigDict(extra="allow", frozen=True)
 
     name: str = Field(min_length=1)
-    published: float | dict[str, float]
+    published: float | dict[str, float] = {}
 
 
 class _File(BaseModel):
@@ -77,7 +77,7 @@ class Row:
 
     Attributes:
         name: in the table.
-        published: numbers by the name of the value, in the unit of the table.
+        published: numbers by the name of the value, in the unit of the table; empty if the source shows none.
         commands: words of each command after ``labelkit``, with ``{here}``, ``{seed}`` and ``{data_root}`` in them.
         dataset: that the training reads; empty if the row trains nothing.
     """

@@ -113,6 +113,20 @@ def test_rows_run_once_and_stand_beside_what_was_published(
     assert len(commands.run) == 3
 
 
+def test_a_row_of_which_nothing_was_published_shows_what_was_measured(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Commands(monkeypatch)
+    table.write_text(TABLE.replace("published: 50.0, ", ""))
+
+    reproduce(ReproduceConfig(table=str(table), row=("first",), seeds=2, out=tmp_path / "out"))
+
+    values = json.loads((tmp_path / "out/mine/table.json").read_text())["rows"][0]["values"]
+    assert [value["name"] for value in values] == ["top 1", "top 5"]
+    assert [value["mean"] for value in values] == pytest.approx([45, 90])
+    assert [(value["published"], value["difference"]) for value in values] == [(None, None)] * 2
+
+
 def test_a_training_that_was_stopped_goes_on(table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     commands = Commands(monkeypatch)
     (tmp_path / "out/mine/first/seed-0/run").mkdir(parents=True)
@@ -202,7 +216,7 @@ def test_bad_input_is_one_error(
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("published: 50.0, ", "", "published"),
+        ("published: 50.0, ", "published: high, ", "published"),
         ('options: ""', "factor: 1", "the commands want"),
         ("second row", "first", "rows of the same name"),
         ("top 5: 90.0", "top 9: 90.0", "values does not name"),
