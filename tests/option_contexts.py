@@ -158,6 +158,7 @@ REFUSED = " ".join(
         "max_bad strict",  # the damaged image
         "data_root weights prototypes_from class_vectors",  # nothing there
         "resume",  # no run there
+        "pool_splits",  # a set without splits
         "pretrained",  # of networks that nobody has trained
         "dl2pa.prototypes",  # no simplex in so few dimensions
         _of("mixmatch lmcs", "batch_size labeled_batch_size"),  # one is half of the other

@@ -1,8 +1,9 @@
 """Read the published tables in ``presets/tables``: their rows, the commands that make each, and what was published.
 
 A table is a YAML file. ``commands`` are those of every row, with ``{name}`` for what a row sets; the last one's JSON
-has the measured values. A ``train`` gets its folder, seed and data by itself; other commands name them as ``{here}``,
-``{seed}`` and ``{data_root}``.
+has the measured values. A ``train`` gets its folder, seed and data by itself, or names another folder by ``--out``;
+other commands name them as ``{here}``, ``{seed}`` and ``{data_root}``. A row whose file ``{data_root}/...`` is not
+there has no data.
 """
 
 from __future__ import annotations
