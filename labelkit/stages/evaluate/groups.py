@@ -20,6 +20,7 @@ from labelkit.metrics.clustering import (
     cluster_accuracy,
     normalized_mutual_information,
 )
+from labelkit.metrics.mutual_information import adjusted_mutual_information
 from labelkit.percent import percent, percent_range
 from labelkit.stages.memory import Memory, grouping_scores_bytes
 from labelkit.stages.new_files import check_kept_result
@@ -36,7 +37,7 @@ _NO_SPLIT = "(no split)"
 
 
 def evaluate_clustering(config: EvaluateClusteringConfig) -> SimpleResult:
-    """Accuracy All/Old/New with intervals, NMI, ARI and kinds of error of every grouping of a store.
+    """Accuracy All/Old/New with intervals, NMI, AMI, ARI and kinds of error of every grouping of a store.
 
     Rows that training could use the label of are left out by default, as in all published numbers; each split is
     scored on its own. The intervals are those of :func:`accuracy_intervals`: rows are drawn again, clusters and
@@ -115,6 +116,7 @@ class _Scored:
     rows: int
     accuracy: ClusterAccuracy
     nmi: float
+    ami: float
     ari: float
     intervals: dict[str, tuple[float, float]] | None
     per_class: list[_ClassScore]
@@ -148,6 +150,7 @@ class _Scored:
             "split": self.split,
             "rows": self.rows,
             "nmi": self.nmi,
+            "ami": self.ami,
             "ari": self.ari,
             **self.accuracy.to_dict(),
             "intervals": self.intervals,
@@ -252,6 +255,7 @@ def _score(
         len(rows),
         accuracy,
         normalized_mutual_information(labels, clusters),
+        adjusted_mutual_information(labels, clusters),
         adjusted_rand_index(labels, clusters),
         intervals,
         _per_class(accuracy, labels, clusters, class_names, old_classes),

@@ -16,6 +16,7 @@ from labelkit.stages.evaluate.groups import evaluate_clustering
 from labelkit.stages.progress import SilentProgress, use_progress
 from labelkit.store.embeddings import EmbeddingStore
 from labelkit.store.results import list_results, read_result, write_result
+from sklearn.metrics import adjusted_mutual_info_score
 
 LABELS = [0, 0, 0, 1, 1, 1, 2, 2]
 LABELED = [1, 0, 0, 1, 0, 0, 0, 0]
@@ -91,6 +92,7 @@ def test_numbers_are_those_of_the_metrics(make_store: Any, rng: np.random.Genera
     for name in ("all_accuracy", "old_accuracy", "new_accuracy", "true_old", "false_old", "true_new", "false_new"):
         assert score[name] == pytest.approx(getattr(expected, name)), name
     assert score["nmi"] == pytest.approx(normalized_mutual_information(labels[rows], ids[rows]))
+    assert score["ami"] == pytest.approx(adjusted_mutual_info_score(labels[rows], ids[rows]))
     assert score["ari"] == pytest.approx(adjusted_rand_index(labels[rows], ids[rows]))
     assert score["mapping"] == expected.mapping.tolist()
     for row in score["per_class"]:
