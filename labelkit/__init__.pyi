@@ -2114,6 +2114,7 @@ class _Evaluate:
         temperature: float = ...,
         gallery: str = ...,
         queries: str = ...,
+        pca: int | None = ...,
         linear: bool = ...,
         linear_epochs: int = ...,
         seed: int = ...,

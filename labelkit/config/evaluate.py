@@ -96,6 +96,12 @@ class EvaluateKNNConfig(GateConfig, LabelsOption, ScoresConfig, MemoryConfig):
         description="Split whose labels are to be found, or all. A row never votes for itself: the same split as "
         "--gallery is leave-one-out, and so is a store without splits.",
     )
+    pca: int | None = Field(
+        None,
+        ge=1,
+        description="Vote on this number of principal components of the gallery's rows, with its mean taken off "
+        "(published for SeLa: 128). Default: on the rows as they are.",
+    )
     linear: bool = Field(False, description="Also train a linear classifier on the gallery.")
     linear_epochs: int = Field(100, ge=1, description="Passes of the training of --linear.")
     seed: int = Field(0, ge=0, description="Seed of the order in which --linear sees the rows.")
