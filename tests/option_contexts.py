@@ -166,8 +166,9 @@ UNSEEN = {
 REFUSED = " ".join(
     [
         "max_bad strict",  # the damaged image
-        "data_root weights prototypes_from",  # nothing there
+        "data_root weights prototypes_from class_vectors",  # nothing there
         "resume",  # no run there
+        "pool_splits",  # a set without splits
         "pretrained",  # of networks that nobody has trained
         "dl2pa.prototypes",  # no simplex in so few dimensions
         _of("mixmatch lmcs", "batch_size labeled_batch_size"),  # one is half of the other
@@ -209,6 +210,7 @@ VALUES: dict[str, list[object]] = {
     "pixel_std": [(0.2,)],
     "num_classes": [7],
     "prototypes_from": ["{folder}/nothing.h5"],
+    "class_vectors": ["{folder}/nothing.txt"],
     "teacher_warmup_epochs": [1],
     "grad_from_block": [1],
     "align_blocks": [(1,)],

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from labelkit.algorithms.row_blocks import Rows, parts_of
+
 # t-SNE's usual neighborhood; it needs three times as many rows.
 _PERPLEXITY = 30.0
 
@@ -90,6 +92,40 @@ def principal_directions(x: ArrayLike, count: int) -> tuple[NDArray[np.float64],
     tops = np.abs(directions).argmax(axis=0)
     directions = directions * np.where(directions[tops, np.arange(count)] < 0, -1, 1)
     return directions, variances / total if total > 0 else np.zeros(count)
+
+
+def principal_map(rows: Rows, count: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the mean of rows and the directions in which they vary most, reading them block by block, twice.
+
+    Args:
+        rows: (n, d) numbers, in memory or not; n >= 1.
+        count: directions, in [1, d].
+
+    Returns:
+        ((d,) mean, (d, count) orthonormal columns), float64.
+
+    Raises:
+        ValueError: no rows, or a count out of range.
+    """
+    number, width = rows.shape
+    if not number or not 1 <= count <= width:
+        raise ValueError(f"{count} directions of an array of shape {rows.shape}")
+    mean, products = np.zeros(width), np.zeros((width, width))
+    for _, part in parts_of(rows):
+        mean += part.sum(axis=0, dtype=np.float64)
+    mean /= number
+    for _, part in parts_of(rows):
+        centered = part.astype(np.float64) - mean
+        products += centered.T @ centered
+    return mean, _largest(products, count)[1]
+
+
+def mapped_rows(rows: Rows, mean: NDArray[np.float64], directions: NDArray[np.float64]) -> NDArray[np.float32]:
+    """Return (n, count) float32: rows less a mean, along directions, as :func:`principal_map` gives them."""
+    places = np.empty((rows.shape[0], directions.shape[1]), dtype=np.float32)
+    for where, part in parts_of(rows):
+        places[where] = (part.astype(np.float64) - mean) @ directions
+    return places
 
 
 def _largest(matrix: NDArray[np.float64], count: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

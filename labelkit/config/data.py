@@ -30,8 +30,13 @@ class DataConfig(DatasetOptions):
     )
     holdout: float | Literal["odd"] | None = Field(
         None,
-        description="In a set without a test split: make one. A number between 0 and 1 is the share of each "
-        "class, drawn by --split-seed. odd takes every second image. The rest is split train.",
+        description="In a set without a test split, or with --pool-splits: make one. A number between 0 and 1 is the "
+        "share of each class, drawn by --split-seed. odd takes every second image. The rest is split train.",
+        json_schema_extra=_DATA,
+    )
+    pool_splits: bool = Field(
+        False,
+        description="With --holdout in a set that has splits: draw from all of its images, and forget its splits.",
         json_schema_extra=_DATA,
     )
     holdout_classes: tuple[str, ...] | None = Field(
@@ -117,6 +122,8 @@ class DataConfig(DatasetOptions):
             raise ValueError("holdout and holdout_classes exclude each other")
         if self.holdout_classes is not None and not self.holdout_classes:
             raise ValueError("holdout_classes names no class")
+        if self.pool_splits and self.holdout is None:
+            raise ValueError("pool_splits goes with holdout")
         return self
 
     @model_validator(mode="after")

@@ -15,6 +15,7 @@ from labelkit.config.train import LabelKind, TrainConfig
 _MODEL: JsonDict = {"panel": "Model"}
 _LOSS: JsonDict = {"panel": "Loss"}
 _VIEWS: JsonDict = {"panel": "Views"}
+_MONITOR: JsonDict = {"panel": "Monitor"}
 
 
 class ContrastiveTrainConfig(ReuseOptions, BackboneOptions, TrainConfig):
@@ -109,6 +110,13 @@ class DiscoveryTrainConfig(ContrastiveTrainConfig):
         description="Stop after this number of evaluations in a row with a single cluster. They span at least 200 "
         "steps.",
         json_schema_extra=_LOSS,
+    )
+
+    view_gap: bool = Field(
+        False,
+        description="After an evaluated epoch, also classify a teacher's and a student's view of the unlabeled images: "
+        "metrics have the accuracy of both and the distance of their features. Two more passes over these images.",
+        json_schema_extra=_MONITOR,
     )
 
     def shortened(self, fraction: float) -> dict[str, object]:

@@ -64,7 +64,19 @@ class EvaluateClusteringConfig(
     protocol: Literal["v2", "v1", "v2b"] = Field(
         "v2", description="v2: one assignment over all rows; v1: one per group of classes; v2b: v2, mean over classes."
     )
+    mapping_from: str | None = Field(
+        None,
+        description="Split, or all, on whose rows clusters are matched with classes; other splits are scored with that "
+        "matching (train: stricter than each split by its own). Default: the rows that are scored. --rows holds there "
+        "too.",
+    )
     allow_stale: bool = Field(False, description="Also score results of another version of the store, marked.")
+
+    @model_validator(mode="after")
+    def _one_matching(self) -> EvaluateClusteringConfig:
+        if self.mapping_from is not None and self.protocol == "v1":
+            raise ValueError("protocol v1 matches old and new classes apart; mapping_from goes with v2 or v2b")
+        return self
 
 
 class EvaluateKNNConfig(GateConfig, LabelsOption, ScoresConfig, MemoryConfig):
@@ -83,6 +95,12 @@ class EvaluateKNNConfig(GateConfig, LabelsOption, ScoresConfig, MemoryConfig):
         "test",
         description="Split whose labels are to be found, or all. A row never votes for itself: the same split as "
         "--gallery is leave-one-out, and so is a store without splits.",
+    )
+    pca: int | None = Field(
+        None,
+        ge=1,
+        description="Vote on this number of principal components of the gallery's rows, with its mean taken off "
+        "(published for SeLa: 128). Default: on the rows as they are.",
     )
     linear: bool = Field(False, description="Also train a linear classifier on the gallery.")
     linear_epochs: int = Field(100, ge=1, description="Passes of the training of --linear.")

@@ -322,6 +322,13 @@ def write_folders(root: Path, *, num_classes: int = 20) -> None:
                 put(root / split / f"class_{label:04d}" / f"{i}.jpg", jpeg((12 * label + i) % 256))
 
 
+def write_class_vectors(path: Path, names: Sequence[str], *, dim: int = 200) -> None:
+    """A text file of made-up word vectors by class name, as word2vec and GloVe have them."""
+    vectors = np.random.default_rng(0).standard_normal((len(names), dim)).round(3)
+    lines = [f"{name.replace(' ', '_')} {' '.join(map(str, row))}" for name, row in zip(names, vectors, strict=True)]
+    put(path, "\n".join(lines) + "\n")
+
+
 MINIATURES: Final[Mapping[str, Callable[[Path], object]]] = {
     "cifar10": lambda root: write_cifar(root / "cifar-10-batches-bin", num_classes=10, train=20),
     "cifar100": lambda root: write_cifar(root / "cifar-100-binary", num_classes=100, train=4, test=1),

@@ -88,6 +88,7 @@ class FullPass:
             Neighbors of an image decide its batch statistics, so files sorted by class must not stay together.
         batch_size: images of a batch; default: up to 512. Batches are the same for any number of processes.
         bank: other images than the ones trained on.
+        draw: number of the view, where an image is looked at in several views of one step.
         by_network: images are looked at through ``network.embed`` alone, which may get what was kept of them.
     """
 
@@ -96,6 +97,7 @@ class FullPass:
     order: Literal["rows", "fixed", "new"] = "rows"
     batch_size: int | None = None
     bank: ImageBank | None = None
+    draw: int = 0
     by_network: bool = False
 
 

@@ -120,5 +120,6 @@ class Passes:
             rank=self.runtime.rank,
             world_size=self.runtime.world_size,
             seed=None if how.view is None else seed,
+            epoch=how.draw,
             join_single=how.mode != "eval",
         )

@@ -16,6 +16,7 @@ from labelkit.metrics.clustering import (
     normalized_mutual_information,
 )
 from labelkit.metrics.discovered import DiscoveryErrors, discovery_errors
+from labelkit.metrics.mutual_information import adjusted_mutual_information
 from labelkit.metrics.retrieval import RetrievalScores, map_at_r, r_precision, recall_at_k, score_retrieval
 from labelkit.metrics.segmentation import (
     SegmentationCounts,
@@ -32,6 +33,7 @@ __all__ = [
     "SegmentationCounts",
     "SegmentationScores",
     "accuracy_intervals",
+    "adjusted_mutual_information",
     "adjusted_rand_index",
     "boundary_accuracy",
     "cluster_accuracy",

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from labelkit.algorithms import projection
 from labelkit.algorithms.projection import principal_plane, tsne_plane
 from sklearn.decomposition import PCA
 
@@ -41,3 +42,20 @@ def test_neighbors_stay_neighbors_in_a_t_sne_plane(rng: np.random.Generator) -> 
     distances = np.linalg.norm(points[:, None] - points, axis=2) + np.diag(np.full(45, np.inf))
 
     assert (distances.argmin(axis=1) // 15).tolist() == (np.arange(45) // 15).tolist()
+
+
+def test_rows_on_components_are_those_of_scikit_learn_up_to_signs(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = (np.random.default_rng(0).standard_normal((50, 7)) * np.arange(1, 8) + 20).astype(np.float32)
+    fitted = PCA(n_components=3).fit(rows[:40])
+    # blocks of 8 rows
+    monkeypatch.setattr(
+        projection, "parts_of", lambda x: ((slice(i, i + 8), x[i : i + 8]) for i in range(0, len(x), 8))
+    )
+
+    mean, directions = projection.principal_map(rows[:40], 3)
+    places = projection.mapped_rows(rows, mean, directions)
+
+    np.testing.assert_allclose(mean, fitted.mean_, rtol=1e-6)
+    np.testing.assert_allclose(np.abs(places), np.abs(fitted.transform(rows)), atol=1e-3)
+    with pytest.raises(ValueError, match=r"8 directions of an array of shape \(50, 7\)"):
+        projection.principal_map(rows, 8)

@@ -293,7 +293,8 @@ class CoTAPConfig(DenseViewOptions, StepRunConfig):
         """Return the options of ``scene_dataset``: all of its images, whatever the other set leaves out."""
         if self.scene_dataset is None:
             return None
-        whole: dict[str, object] = {"holdout": None, "holdout_classes": None, "max_per_class": None}
+        whole: dict[str, object] = {"holdout": None, "pool_splits": False, "holdout_classes": None}
+        whole["max_per_class"] = None
         return self.model_copy(update={"dataset": self.scene_dataset, "split": self.scene_split, **whole})
 
     def shortened(self, fraction: float) -> dict[str, object]:

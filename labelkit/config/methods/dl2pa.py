@@ -25,11 +25,18 @@ class DL2PAConfig(RowOptions, SupervisedTrainConfig):
 
     epochs: int = with_default(SupervisedTrainConfig, "epochs", 250)
 
-    prototypes: Literal["uniform", "simplex"] = Field(
+    prototypes: Literal["uniform", "simplex", "hpn", "words"] = Field(
         "uniform",
         description="uniform: spread over the sphere for any number of classes; simplex: all pairs alike (ETF), for "
-        "d >= classes - 1. `labelkit prototypes` shows them.",
+        "d >= classes - 1. `labelkit prototypes` shows them. Rivals of the paper, with --no-reassign: hpn: each pushed "
+        "from its nearest other (hyperspherical prototype networks); words: those of --class-vectors.",
         json_schema_extra=_PROTOTYPES,
+    )
+    class_vectors: Path | None = Field(
+        None,
+        description="With --prototypes words: text file of word2vec or GloVe, in each line a class name (_ for a "
+        "space) and its numbers. Vectors of more than d numbers are cut to their principal directions.",
+        json_schema_extra={**_PROTOTYPES, "before": None},
     )
     prototype_seed: int = Field(
         0, ge=0, description="Seed of the prototypes; apart from --seed.", json_schema_extra=_PROTOTYPES
@@ -105,4 +112,6 @@ class DL2PAConfig(RowOptions, SupervisedTrainConfig):
             raise ValueError("prototypes and prototypes_from exclude each other")
         if self.sharpest_t != SHARPEST_T and (self.prototypes != "uniform" or self.prototypes_from is not None):
             raise ValueError("sharpest_t is of prototypes uniform that are made now")
+        if (self.class_vectors is not None) != (self.prototypes == "words"):
+            raise ValueError("prototypes words and class_vectors go together")
         return self

@@ -1,7 +1,8 @@
 """ImageNet-200 (Tiny ImageNet) from its official folder.
 
 Source: Stanford CS231N. Papers that pool its 110,000 labeled images and draw 10,000 of them for testing do not publish
-the draw; here its own validation images, as many, are the ones held out.
+the draw. ``--pool-splits --holdout 0.0909090909`` makes one, 50 of each class; else its own validation images, as many,
+are the ones held out.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import torch
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from labelkit.algorithms.clustering import kmeans, semi_supervised_kmeans
 from labelkit.data.keyed_random import keyed_generator
+from labelkit.data.views.spec import ViewSpec
 from labelkit.engine.method import FullPass, Method, Monitor, ScoreTable, TrainState
 from labelkit.errors import DivergenceError
 from labelkit.metrics.clustering import cluster_accuracy
@@ -19,6 +20,9 @@ from labelkit.percent import percent
 
 # A network from scratch tells nothing apart in its first steps, and a small data set has few steps in an epoch.
 MIN_COLLAPSED_STEPS: Final = 200
+
+#: Views of teacher and student in an epoch of the run.
+PairOfViews: TypeAlias = Callable[[int], tuple[ViewSpec, ViewSpec]]
 
 
 class _CategoryMonitor(Monitor):
@@ -126,6 +130,7 @@ class DiscoveryMonitor(_CategoryMonitor):
         num_old_outputs: the first columns of the classifier, which stand for old classes.
         patience: evaluations in a row with a single cluster before the run is stopped, over at least
             ``MIN_COLLAPSED_STEPS`` steps.
+        views: if given, teacher and student are also judged on their own views (FlipClass, Fig. 1, 9 and 11).
     """
 
     def __init__(
@@ -135,11 +140,13 @@ class DiscoveryMonitor(_CategoryMonitor):
         old_classes: NDArray[np.bool_],
         num_old_outputs: int,
         patience: int,
+        views: PairOfViews | None = None,
     ) -> None:
         self._rows = rows
         self._truth = truth[rows]
         self._old_classes = old_classes
         self._num_old_outputs = num_old_outputs
+        self._views = views
         self._patience = patience
         self._collapsed_for = 0
         self._collapsed_since = 0
@@ -150,16 +157,7 @@ class DiscoveryMonitor(_CategoryMonitor):
         Raises:
             DivergenceError: features or predictions have collapsed for good.
         """
-
-        def network(images: torch.Tensor) -> torch.Tensor:
-            features = method.network.embed(images)
-            logits = method.network.classify(features)
-            unit = torch.nn.functional.normalize(features.float(), dim=-1)
-            return torch.cat([logits.float(), unit], dim=1)
-
-        table = state.embed(network, self._rows, FullPass(by_network=True))
-        logits, unit = table[:, : method.network.num_outputs], table[:, method.network.num_outputs :]
-        pseudo_labels = logits.argmax(dim=1).numpy()
+        pseudo_labels, unit = self._look(method, state, FullPass(by_network=True))
         shares = np.bincount(pseudo_labels, minlength=method.network.num_outputs) / max(1, len(pseudo_labels))
         seen = shares[shares > 0]
         metrics = {
@@ -171,6 +169,42 @@ class DiscoveryMonitor(_CategoryMonitor):
         }
         metrics |= accuracy_metrics(self._truth, pseudo_labels, self._old_classes)
         self._guard(metrics, state)
+        return metrics if self._views is None else metrics | self._gap(method, state, self._views(state.epoch))
+
+    def _look(self, method: Method[Any], state: TrainState, how: FullPass) -> tuple[NDArray[np.int64], torch.Tensor]:
+        """Class of each row, (m,) int64, and its features of length 1, (m, d)."""
+
+        def network(images: torch.Tensor) -> torch.Tensor:
+            features = method.network.embed(images)
+            logits = method.network.classify(features)
+            unit = torch.nn.functional.normalize(features.float(), dim=-1)
+            return torch.cat([logits.float(), unit], dim=1)
+
+        table = state.embed(network, self._rows, how)
+        num_outputs = method.network.num_outputs
+        return table[:, :num_outputs].argmax(dim=1).numpy(), table[:, num_outputs:]
+
+    def _gap(self, method: Method[Any], state: TrainState, views: tuple[ViewSpec, ViewSpec]) -> dict[str, float]:
+        """Accuracies of the teacher's and the student's view, and how far apart their features are, in [0, 2].
+
+        Each view is matched with the classes on its own. Nothing is aligned here, as in every evaluation.
+        """
+        metrics: dict[str, float] = {}
+        seen = []
+        for draw, (name, view) in enumerate(zip(("teacher", "student"), views, strict=True)):
+            pseudo_labels, unit = self._look(method, state, FullPass(view=view, draw=draw, by_network=True))
+            found = accuracy_metrics(self._truth, pseudo_labels, self._old_classes)
+            metrics |= {f"{name}_{key}": value for key, value in found.items() if key.endswith("_accuracy")}
+            seen.append((pseudo_labels, unit))
+        (teacher_labels, teacher), (student_labels, student) = seen
+        distances = (teacher - student).norm(dim=1).numpy().astype(np.float64)
+        metrics["view_agreement"] = float((teacher_labels == student_labels).mean())
+        metrics["view_distance"] = float(distances.mean())
+        known = self._truth >= 0
+        old = known & self._old_classes[self._truth]
+        for name, group in (("old", old), ("new", known & ~old)):
+            if group.any():
+                metrics[f"view_distance_{name}"] = float(distances[group].mean())
         return metrics
 
     def _guard(self, metrics: Mapping[str, float], state: TrainState) -> None:

@@ -13,6 +13,7 @@ from labelkit.engine.inputs import HeldOut
 from labelkit.engine.method import FullPass, Method, Monitor, ScoreTable, TrainState
 from labelkit.metrics.classification import top_k_accuracy
 from labelkit.metrics.clustering import adjusted_rand_index, majority_accuracy, normalized_mutual_information
+from labelkit.metrics.mutual_information import adjusted_mutual_information
 from labelkit.percent import percent
 
 MAX_TABLE = 50_000_000
@@ -115,7 +116,7 @@ def group_scores(method: Method[Any], rows: NDArray[np.int64], truth: NDArray[np
         truth: (m,) int64, those classes.
     """
     scores: dict[str, float] = {}
-    parts: dict[str, list[float]] = {"nmi": [], "ari": [], "majority_accuracy": []}
+    parts: dict[str, list[float]] = {"nmi": [], "ami": [], "ari": [], "majority_accuracy": []}
     for name, table in method.groupings().items():
         groups = table.cpu().numpy()[rows].astype(np.int64)
         classes = truth[groups >= 0]
@@ -125,6 +126,7 @@ def group_scores(method: Method[Any], rows: NDArray[np.int64], truth: NDArray[np
             continue
         found = (
             normalized_mutual_information(classes, groups),
+            adjusted_mutual_information(classes, groups),
             adjusted_rand_index(classes, groups),
             majority_accuracy(classes, groups),
         )

@@ -106,17 +106,18 @@ class FlipClass(Method[FlipClassConfig]):
 
     def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
         """One phase: weak and strong view, half of a batch labeled in expectation."""
+        sampler = BalancedSampler(self.data.labels >= 0, seed=self.config.seed, rows=rows)
+        grows = self.config.align_mode == "sda"
+        return (Phase(self.config.epochs, self._views if grows else self._views(0), sampler),)
+
+    def _views(self, epoch: int) -> tuple[ViewSpec, ViewSpec]:
+        """Views of teacher and student; that of sda grows over the first half of the run."""
         size, domain, chiral = self.network.input_spec.size, self.config.augmentation, self.data.chiral
         student_view = strong_view if self.config.student_view == "strong" else weak_view
         teacher, student = weak_view(size, domain, chiral=chiral), student_view(size, domain, chiral=chiral)
-        sampler = BalancedSampler(self.data.labels >= 0, seed=self.config.seed, rows=rows)
-        if self.config.align_mode != "sda":
-            return (Phase(self.config.epochs, (teacher, student), sampler),)
-        half = 0.5 * self.config.epochs
-        growing = Phase(
-            self.config.epochs, lambda epoch: (teacher, student.at_strength(min(1.0, epoch / half))), sampler
-        )
-        return (growing,)
+        if self.config.align_mode == "sda":
+            student = student.at_strength(min(1.0, epoch / (0.5 * self.config.epochs)))
+        return teacher, student
 
     def on_epoch_start(self, state: TrainState) -> None:
         """Sharpen the teacher on schedule."""
@@ -191,7 +192,7 @@ class FlipClass(Method[FlipClassConfig]):
 
     def monitor(self, inputs: MonitorInputs) -> Monitor:
         """Old and new classes of the unlabeled images, and signs of collapse."""
-        return discovery_monitor(self.config, self.data, inputs)
+        return discovery_monitor(self.config, self.data, inputs, self._views)
 
     def remarks(self, metrics: Mapping[str, float]) -> list[str]:
         """Say when many classes stayed unused."""

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from labelkit.config.discovery import ContrastiveTrainConfig, DiscoveryTrainConfig
 from labelkit.data.batch import DataInfo
 from labelkit.engine.inputs import MonitorInputs
-from labelkit.engine.monitors.groups import DiscoveryMonitor
+from labelkit.engine.monitors.groups import DiscoveryMonitor, PairOfViews
 from labelkit.errors import ConfigError, DatasetError
 from labelkit.losses.discovery import DiscoveryLoss
 from labelkit.methods.rows import row_shape
@@ -119,11 +119,22 @@ def old_class_mask(data: DataInfo) -> NDArray[np.bool_]:
     return old
 
 
-def discovery_monitor(config: DiscoveryTrainConfig, data: DataInfo, inputs: MonitorInputs) -> DiscoveryMonitor:
-    """Judge the classifier on unlabeled training images; a collapse ends the run, unless the guard is to let it be."""
+def discovery_monitor(
+    config: DiscoveryTrainConfig, data: DataInfo, inputs: MonitorInputs, views: PairOfViews
+) -> DiscoveryMonitor:
+    """Judge the classifier on unlabeled training images; a collapse ends the run, unless the guard is to let it be.
+
+    Args:
+        config: options of the run.
+        data: facts about the training set.
+        inputs: the truth.
+        views: of teacher and student in an epoch; looked at only with ``--view-gap``.
+    """
     unlabeled = inputs.rows[data.labels[inputs.rows] < 0]
     patience = config.collapse_patience_epochs if config.guard == "stop" else sys.maxsize
-    return DiscoveryMonitor(unlabeled, inputs.truth, old_class_mask(data), data.num_old_classes, patience)
+    old = old_class_mask(data)
+    pair = views if config.view_gap else None
+    return DiscoveryMonitor(unlabeled, inputs.truth, old, data.num_old_classes, patience, pair)
 
 
 def unused_classes(metrics: Mapping[str, float], num_classes: int) -> list[str]:

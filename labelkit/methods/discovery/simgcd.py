@@ -58,16 +58,18 @@ class SimGCD(Method[SimGCDConfig]):
 
     def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
         """One phase: two views, half of a batch labeled in expectation."""
+        sampler = BalancedSampler(self.data.labels >= 0, seed=self.config.seed, rows=rows)
+        return (Phase(self.config.epochs, self._views(0), sampler),)
+
+    def _views(self, epoch: int) -> tuple[ViewSpec, ViewSpec]:
+        """The two views, the same in every epoch."""
         size, domain, chiral = self.network.input_spec.size, self.config.augmentation, self.data.chiral
         of_rows = row_views(self.config, self.data)
         if of_rows is not None:
-            views = (of_rows[1], of_rows[1])
-        elif self.config.views == "simgcd":
-            views = (simgcd_view(size, domain, chiral=chiral), simgcd_view(size, domain, chiral=chiral))
-        else:
-            views = (weak_view(size, domain, chiral=chiral), strong_view(size, domain, chiral=chiral))
-        sampler = BalancedSampler(self.data.labels >= 0, seed=self.config.seed, rows=rows)
-        return (Phase(self.config.epochs, views, sampler),)
+            return of_rows[1], of_rows[1]
+        if self.config.views == "simgcd":
+            return simgcd_view(size, domain, chiral=chiral), simgcd_view(size, domain, chiral=chiral)
+        return weak_view(size, domain, chiral=chiral), strong_view(size, domain, chiral=chiral)
 
     def on_epoch_start(self, state: TrainState) -> None:
         """Sharpen the teacher on schedule."""
@@ -85,7 +87,7 @@ class SimGCD(Method[SimGCDConfig]):
 
     def monitor(self, inputs: MonitorInputs) -> Monitor:
         """Old and new classes of the unlabeled images, and signs of collapse."""
-        return discovery_monitor(self.config, self.data, inputs)
+        return discovery_monitor(self.config, self.data, inputs, self._views)
 
     def remarks(self, metrics: Mapping[str, float]) -> list[str]:
         """Say when many classes stayed unused."""

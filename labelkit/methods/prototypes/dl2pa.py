@@ -22,8 +22,9 @@ number of assignments per epoch, the inverse. The description is followed, since
 1: tau' = 10 is ``--updates-per-epoch 10``, tau' = 0.1 is ``--updates-per-epoch 0.1``, one in ten epochs. By the printed
 ratio, they are each other.
 Baselines are options: ``--no-reassign`` (fixed prototypes), ``--prototypes simplex --no-reassign`` (ETF), ``--loss
-cross-entropy --no-reassign`` (CE on fixed prototypes), ``--prototypes-from RUN`` (those of a learned classifier); the
-learned classifier is ``train softmax``.
+cross-entropy --no-reassign`` (CE on fixed prototypes), ``--prototypes-from RUN`` (those of a learned classifier),
+``--prototypes hpn --no-reassign`` (HPN), ``--prototypes words --no-reassign`` (Word2Vec); the learned classifier is
+``train softmax``.
 """
 
 from __future__ import annotations
@@ -92,13 +93,15 @@ class DL2PA(Method[DL2PAConfig]):
         head, config = self.network.head, self.config
         count, dim = head.prototypes.shape
         if not head.prototypes.any():
-            head.prototypes.copy_(starting_prototypes(config, count, dim, state.warn))
+            names = [self.data.class_names[label] for label in self.data.class_order if self.data.class_names]
+            head.prototypes.copy_(starting_prototypes(config, count, dim, state.warn, names))
             if config.initial_assignment == "random":
                 order = keyed_generator(config.seed, "initial assignment").permutation(count)
                 head.assignment.copy_(torch.from_numpy(order[: head.num_classes]))
         if dim < FEW_DIMENSIONS:
             state.warn(f"warning: in {dim} dimensions many images start opposite to their prototype and learn slowly")
-        if config.reassign and dim >= count - 1 and config.prototypes_from is None:
+        spread = config.prototypes in ("uniform", "simplex") and config.prototypes_from is None
+        if config.reassign and dim >= count - 1 and spread:
             state.warn("warning: all prototypes are alike here (d >= classes - 1), so --no-reassign gives the same")
 
     def on_epoch_start(self, state: TrainState) -> None:

@@ -12,6 +12,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from labelkit.algorithms import class_separation
 from labelkit.algorithms.prototypes import (
     DEFAULT_T,
     ITERATIONS,
@@ -107,6 +108,28 @@ def load_or_make_prototypes(
     )
     if is_closed or not use_cache:  # a closed form is made quicker than read
         return Prototypes(make(), recipe, "closed form" if is_closed else "optimized", None)
+    return _cached(recipe, make, say or (lambda text: None))
+
+
+def load_or_separate(
+    num_prototypes: int, dim: int, *, seed: int = 0, say: Callable[[str], None] | None = None
+) -> Prototypes:
+    """Return the prototypes of hyperspherical prototype networks: from the cache, or made now and put there.
+
+    Args:
+        num_prototypes: c, >= 2.
+        dim: d, >= 2.
+        seed: of the start.
+        say: is told what the user may want to know.
+
+    Raises:
+        ValueError: a number is out of range.
+    """
+    recipe: dict[str, object] = {"version": _RECIPE_VERSION, "num_prototypes": num_prototypes, "dim": dim, "seed": seed}
+    recipe |= {"method": "separated", "iterations": class_separation.ITERATIONS, "lr": class_separation.LEARNING_RATE}
+    make = partial(
+        class_separation.separated_prototypes, num_prototypes, dim, keyed_generator(seed, "separated prototypes")
+    )
     return _cached(recipe, make, say or (lambda text: None))
 
 

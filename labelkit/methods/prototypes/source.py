@@ -1,8 +1,8 @@
-"""Where the prototypes of a run come from: spread over the sphere, a file, or a classifier that was learned."""
+"""Where the prototypes of a run come from: spread over the sphere, word vectors, a file, or a learned classifier."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -14,18 +14,29 @@ from labelkit.config.methods.dl2pa import DL2PAConfig
 from labelkit.config.prototypes import SHARPEST_T
 from labelkit.engine.checkpoint import MODEL, load_checkpoint
 from labelkit.errors import CheckpointError, ConfigError
-from labelkit.methods.prototypes.files import load_or_make_prototypes
+from labelkit.methods.prototypes.class_vectors import read_class_vectors, word_prototypes
+from labelkit.methods.prototypes.files import load_or_make_prototypes, load_or_separate
 from labelkit.store.prototypes import read_prototypes
 
 _LEARNED = ("network.head.weight", "network.head.cosine.prototypes")
 
 
-def starting_prototypes(config: DL2PAConfig, num_classes: int, dim: int, say: Callable[[str], None]) -> Tensor:
-    """Return (c, d) float32 unit rows; ``say`` is told what happened to the cache.
+def starting_prototypes(
+    config: DL2PAConfig, num_classes: int, dim: int, say: Callable[[str], None], class_names: Sequence[str] = ()
+) -> Tensor:
+    """Return (c, d) float32 unit rows.
+
+    Args:
+        config: says which.
+        num_classes: c.
+        dim: d.
+        say: is told what happened to the cache.
+        class_names: of the training classes, as far as they have one; for word vectors.
 
     Raises:
-        ConfigError: a simplex does not fit into d dimensions, or there are too few prototypes, or of another width.
-        StoreError, CheckpointError: the file or run cannot be used.
+        ConfigError: a simplex does not fit into d dimensions, or there are too few prototypes, or of another width;
+            word vectors of fewer than d numbers, or a class without a name.
+        StoreError, CheckpointError, DatasetError: the file or run cannot be used.
     """
     if config.prototypes == "simplex" and dim < num_classes - 1:
         raise ConfigError(
@@ -34,6 +45,10 @@ def starting_prototypes(config: DL2PAConfig, num_classes: int, dim: int, say: Ca
             f"Use --embed-dim {num_classes - 1} or more, or --prototypes uniform.",
         )
     source = config.prototypes_from
+    if source is None and config.prototypes == "hpn":
+        return torch.from_numpy(load_or_separate(num_classes, dim, seed=config.prototype_seed, say=say).vectors)
+    if source is None and config.class_vectors is not None:
+        return _of_words(config.class_vectors, num_classes, dim, class_names)
     if source is None:
         make = partial(load_or_make_prototypes, num_classes, dim, seed=config.prototype_seed, say=say)
         made = make(sharpest_t=config.sharpest_t)
@@ -54,6 +69,21 @@ def starting_prototypes(config: DL2PAConfig, num_classes: int, dim: int, say: Ca
             "Make others, or change --embed-dim.",
         )
     return torch.nn.functional.normalize(found[:num_classes].float(), dim=1)
+
+
+def _of_words(path: Path, num_classes: int, dim: int, class_names: Sequence[str]) -> Tensor:
+    """Class vectors of the classes' names, in d dimensions."""
+    if len(class_names) < num_classes:
+        problem = f"{num_classes} classes are asked for, and {len(class_names)} have a name"
+        raise ConfigError("--class-vectors", problem, "Leave out --num-classes, or choose other --prototypes.")
+    vectors = read_class_vectors(path, class_names[:num_classes])
+    if vectors.shape[1] < dim:
+        problem = f"{path} has vectors of {vectors.shape[1]} numbers, {dim} are needed"
+        raise ConfigError("--class-vectors", problem, f"Pass --embed-dim {vectors.shape[1]} or less.")
+    try:
+        return torch.from_numpy(word_prototypes(vectors, dim))
+    except ValueError as error:
+        raise ConfigError("--class-vectors", f"{path}: {error}", "Use other vectors, or more dimensions.") from error
 
 
 def _learned_prototypes(run: Path, say: Callable[[str], None]) -> Tensor:

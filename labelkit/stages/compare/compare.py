@@ -36,7 +36,8 @@ from labelkit.stages.compare.runs import (
 from labelkit.stages.evaluate.dense_result import mean_and_spread, percent_and_spread
 from labelkit.stages.progress import Progress, current_progress
 from labelkit.stages.result import Cell, SimpleResult, Table, jsonable
-from labelkit.stages.train.prepare import has_own_splits, read_listing
+from labelkit.stages.train.holdout import has_own_splits
+from labelkit.stages.train.prepare import read_listing
 from labelkit.store.commit import commit_json
 from labelkit.store.run_folder import locked, translated
 

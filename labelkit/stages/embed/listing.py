@@ -12,7 +12,8 @@ from labelkit.config.embed import EmbedConfig
 from labelkit.data.datasets import ImageDataset
 from labelkit.errors import ConfigError
 from labelkit.stages.progress import current_progress
-from labelkit.stages.train.prepare import choose_images, has_own_splits, prepare_data, with_holdout
+from labelkit.stages.train.holdout import has_own_splits, with_holdout
+from labelkit.stages.train.prepare import choose_images, prepare_data
 
 
 def as_asked(config: EmbedConfig) -> tuple[ImageDataset, NDArray[np.bool_], NDArray[np.bool_]]:
@@ -126,6 +127,7 @@ def _refuse_label_options(config: EmbedConfig) -> None:
         "imbalance_factor",
         "split_seed",
         "holdout",
+        "pool_splits",
         "holdout_classes",
     )
     for name in fields:

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from labelkit.algorithms.matching import match_clusters
 from labelkit.config.evaluate import EvaluateClusteringConfig
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import Mismatch, StoreError
@@ -19,6 +20,7 @@ from labelkit.metrics.clustering import (
     cluster_accuracy,
     normalized_mutual_information,
 )
+from labelkit.metrics.mutual_information import adjusted_mutual_information
 from labelkit.percent import percent, percent_range
 from labelkit.stages.memory import Memory, grouping_scores_bytes
 from labelkit.stages.new_files import check_kept_result
@@ -35,7 +37,7 @@ _NO_SPLIT = "(no split)"
 
 
 def evaluate_clustering(config: EvaluateClusteringConfig) -> SimpleResult:
-    """Accuracy All/Old/New with intervals, NMI, ARI and kinds of error of every grouping of a store.
+    """Accuracy All/Old/New with intervals, NMI, AMI, ARI and kinds of error of every grouping of a store.
 
     Rows that training could use the label of are left out by default, as in all published numbers; each split is
     scored on its own. The intervals are those of :func:`accuracy_intervals`: rows are drawn again, clusters and
@@ -46,15 +48,24 @@ def evaluate_clustering(config: EvaluateClusteringConfig) -> SimpleResult:
         ConfigError: it does not fit into the memory.
     """
     store = open_store(config.index)
-    check_kept_result(config, store, "evaluation", protocol=config.protocol, rows=config.rows, split=config.split)
+    check_kept_result(
+        config,
+        store,
+        "evaluation",
+        protocol=config.protocol,
+        rows=config.rows,
+        split=config.split,
+        mapping_from=config.mapping_from,
+    )
     truth, class_names = _truth(store, config)
     Memory.of(config).require(grouping_scores_bytes(store.n, len(class_names)), f"scoring {store.n:,} rows")
     groupings = _groupings(store, config)
     scored = []
     for result, ids in groupings:
         old_classes = _old_classes(store, result, truth, len(class_names))
+        mapping = _mapping(store, config, result, ids, truth, len(class_names))
         scored += [
-            _score(class_names, config, result, ids, truth, split, rows[ids[rows] >= 0], old_classes)
+            _score(class_names, config, result, ids, truth, split, rows[ids[rows] >= 0], old_classes, mapping)
             for split, rows in _rows(store, config, result, truth).items()
             if (ids[rows] >= 0).any()
         ]
@@ -69,6 +80,7 @@ def evaluate_clustering(config: EvaluateClusteringConfig) -> SimpleResult:
         "index": config.index,
         "protocol": config.protocol,
         "rows": config.rows,
+        "mapping_from": config.mapping_from,
         "bootstrap": {"resamples": config.bootstrap, "level": 0.95, "seed": config.seed},
         "scores": [one.to_dict() for one in scored],
     }
@@ -83,6 +95,7 @@ def evaluate_clustering(config: EvaluateClusteringConfig) -> SimpleResult:
                 "protocol": config.protocol,
                 "rows": config.rows,
                 "split": config.split,
+                "mapping_from": config.mapping_from,
                 "results": list(config.results),
                 "bootstrap": config.bootstrap,
                 "seed": config.seed,
@@ -103,6 +116,7 @@ class _Scored:
     rows: int
     accuracy: ClusterAccuracy
     nmi: float
+    ami: float
     ari: float
     intervals: dict[str, tuple[float, float]] | None
     per_class: list[_ClassScore]
@@ -136,6 +150,7 @@ class _Scored:
             "split": self.split,
             "rows": self.rows,
             "nmi": self.nmi,
+            "ami": self.ami,
             "ari": self.ari,
             **self.accuracy.to_dict(),
             "intervals": self.intervals,
@@ -186,6 +201,36 @@ def _old_classes(
     return old
 
 
+def _mapping(
+    store: EmbeddingStore,
+    config: EvaluateClusteringConfig,
+    result: Result,
+    ids: NDArray[np.int64],
+    truth: NDArray[np.int64],
+    num_classes: int,
+) -> NDArray[np.int64] | None:
+    """(k,) class of each cluster by the rows of ``--mapping-from``, -1 for a cluster without any; ``None``: not asked.
+
+    Raises:
+        ConfigError: no such split.
+        StoreError: none of its rows has both a group and a label.
+    """
+    if config.mapping_from is None:
+        return None
+    rows = split_rows(store, config.mapping_from, option="--mapping-from")
+    rows = rows[_counted(store, config, result, truth)[rows] & (ids[rows] >= 0)]
+    if not len(rows):
+        held_out = _held_out(store, config, result)
+        raise StoreError(
+            str(store.path),
+            f"no row of split {config.mapping_from} has both a group and a label"
+            + (" that training could not use" if held_out else ""),
+            "Pass --rows all to match by the others too." if held_out else "Choose another --mapping-from.",
+        )
+    matching = match_clusters(ids[rows], truth[rows], num_clusters=int(ids.max()) + 1, num_classes=num_classes)
+    return matching.class_of_cluster
+
+
 def _score(
     class_names: tuple[str, ...],
     config: EvaluateClusteringConfig,
@@ -195,9 +240,10 @@ def _score(
     split: str,
     rows: NDArray[np.int64],
     old_classes: NDArray[np.bool_],
+    mapping: NDArray[np.int64] | None,
 ) -> _Scored:
     labels, clusters = truth[rows], ids[rows]
-    accuracy = cluster_accuracy(labels, clusters, old_classes, protocol=config.protocol)
+    accuracy = cluster_accuracy(labels, clusters, old_classes, protocol=config.protocol, mapping=mapping)
     intervals: dict[str, tuple[float, float]] | None = None
     if config.bootstrap:
         generator = keyed_generator(config.seed, f"bootstrap {split}")  # equal groupings, equal intervals
@@ -209,6 +255,7 @@ def _score(
         len(rows),
         accuracy,
         normalized_mutual_information(labels, clusters),
+        adjusted_mutual_information(labels, clusters),
         adjusted_rand_index(labels, clusters),
         intervals,
         _per_class(accuracy, labels, clusters, class_names, old_classes),
@@ -217,6 +264,8 @@ def _score(
 
 def _tables(config: EvaluateClusteringConfig, scored: list[_Scored], *, held_out: bool) -> list[Table]:
     which = "rows whose labels training could not use" if held_out else "all labeled rows"
+    if config.mapping_from is not None:
+        which += f"; clusters matched with classes on split {config.mapping_from}"
     tables = [
         Table(
             f"accuracy {config.protocol} in %, over {which}",
@@ -285,14 +334,20 @@ def _held_out(store: EmbeddingStore, config: EvaluateClusteringConfig, result: R
     return used is not None and bool(used.any()) if config.rows == "auto" else config.rows == "unlabeled"
 
 
+def _counted(
+    store: EmbeddingStore, config: EvaluateClusteringConfig, result: Result, truth: NDArray[np.int64]
+) -> NDArray[np.bool_]:
+    """(n,) rows that have a label, without those that ``--rows`` leaves out."""
+    keep = truth >= 0
+    used = _used_labels(store, result)
+    return keep & ~used if used is not None and _held_out(store, config, result) else keep
+
+
 def _rows(
     store: EmbeddingStore, config: EvaluateClusteringConfig, result: Result, truth: NDArray[np.int64]
 ) -> dict[str, NDArray[np.int64]]:
     """Rows to score by split."""
-    keep = truth >= 0
-    used = _used_labels(store, result)
-    if used is not None and _held_out(store, config, result):
-        keep &= ~used
+    keep = _counted(store, config, result, truth)
     if config.split != "all" or not store.split_names or store.splits is None:
         chosen = split_rows(store, config.split)
         return {config.split: chosen[keep[chosen]]}

@@ -8,6 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.algorithms.feature_probes import knn_votes, linear_probe
+from labelkit.algorithms.projection import mapped_rows, principal_map
+from labelkit.algorithms.row_blocks import StoredRows
 from labelkit.config.evaluate import EvaluateKNNConfig
 from labelkit.errors import ConfigError
 from labelkit.metrics.classification import per_class_accuracy, top_k_accuracy
@@ -35,7 +37,9 @@ def evaluate_knn(config: EvaluateKNNConfig) -> SimpleResult:
     """
     memory = Memory.of(config)
     store = open_store(config.index)
-    check_kept_result(config, store, "evaluation", k=list(config.k), linear=config.linear, seed=config.seed)
+    check_kept_result(
+        config, store, "evaluation", k=list(config.k), pca=config.pca, linear=config.linear, seed=config.seed
+    )
     splits = choose_labeled_splits(
         store,
         config.gallery,
@@ -50,7 +54,7 @@ def evaluate_knn(config: EvaluateKNNConfig) -> SimpleResult:
     if splits.leave_one_out:
         _begin_leave_one_out(config, splits)
     store, wanted, num_classes = splits.store, splits.query_labels, len(splits.class_names)
-    by_k, votes = _votes(config, splits)
+    by_k, votes = _votes(config, splits, memory)
     first = dict(by_k[0])
     del first["k"]
     linear = _linear(config, splits) if config.linear else {}
@@ -61,6 +65,7 @@ def evaluate_knn(config: EvaluateKNNConfig) -> SimpleResult:
         "leave_one_out": splits.leave_one_out,
         "k": by_k[0]["k"],
         "temperature": config.temperature,
+        "pca": config.pca,
         **first,
         **linear,
         "by_k": by_k,
@@ -75,7 +80,7 @@ def evaluate_knn(config: EvaluateKNNConfig) -> SimpleResult:
             config.result,
             kind="evaluation",
             arrays={"metrics": canonical_json(jsonable(values | {"index": store.path.name}))},
-            params={key: getattr(config, key) for key in ("temperature", "linear", "seed")}
+            params={key: getattr(config, key) for key in ("temperature", "pca", "linear", "seed")}
             | {"gallery": gallery, "queries": queries, "k": list(config.k)},
             stage="evaluate knn",
             overwrite=config.overwrite,
@@ -87,7 +92,8 @@ def evaluate_knn(config: EvaluateKNNConfig) -> SimpleResult:
         scores = [percent(value) for key, value in entry.items() if key != "k"]
         scores += [percent(value) for value in linear.values()]
         rows.append([gallery, queries, len(splits.queries), int(entry["k"]), *scores])
-    title = "accuracy in %" + (", each row by all others (leave-one-out)" if splits.leave_one_out else "")
+    voted = "" if config.pca is None else f", on {config.pca} principal components"
+    title = f"accuracy in %{voted}" + (", each row by all others (leave-one-out)" if splits.leave_one_out else "")
     table = Table(title, ["gallery", "queries", "rows", "k", *columns], rows)
     return SimpleResult(values, made, (table,))
 
@@ -107,15 +113,21 @@ def _begin_leave_one_out(config: EvaluateKNNConfig, splits: LabeledSplits) -> No
     current_progress().message(f"{reason}: each row is named by all others (leave-one-out)")
 
 
-def _votes(config: EvaluateKNNConfig, splits: LabeledSplits) -> tuple[list[dict[str, float]], NDArray[np.float64]]:
+def _votes(
+    config: EvaluateKNNConfig, splits: LabeledSplits, memory: Memory
+) -> tuple[list[dict[str, float]], NDArray[np.float64]]:
     """Scores of each number of neighbors, and the votes (q, c) of the first one."""
     num_classes = len(splits.class_names)
+    queries: StoredRows | NDArray[np.float32] = splits.queries
+    gallery: StoredRows | NDArray[np.float32] = splits.gallery
+    if config.pca is not None:
+        queries, gallery = _on_components(splits, config.pca, memory)
     by_k: list[dict[str, float]] = []
     votes: list[NDArray[np.float64]] = []
     for k in config.k:
         found = knn_votes(
-            splits.queries,
-            splits.gallery,
+            queries,
+            gallery,
             splits.gallery_labels,
             num_classes=num_classes,
             k=k,
@@ -130,6 +142,24 @@ def _votes(config: EvaluateKNNConfig, splits: LabeledSplits) -> tuple[list[dict[
             entry["knn_top5_accuracy"] = top_k_accuracy(found, wanted, 5)
         by_k.append(entry)
     return by_k, votes[0]
+
+
+def _on_components(
+    splits: LabeledSplits, count: int, memory: Memory
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Queries and gallery on principal components of the gallery.
+
+    Raises:
+        ConfigError: rows have fewer numbers, or it does not fit into the memory.
+    """
+    rows, dim = splits.gallery.shape
+    if count > dim:
+        raise ConfigError("--pca", f"{count} components of rows of {dim} numbers", f"Pass {dim} or fewer.")
+    needed = 4 * count * (rows + len(splits.queries)) + 3 * 8 * dim**2
+    memory.require(needed, f"{count} components of {rows:,} rows of {dim} numbers")
+    mean, directions = principal_map(splits.gallery, count)
+    queries, gallery = (mapped_rows(side, mean, directions) for side in (splits.queries, splits.gallery))
+    return queries, gallery
 
 
 def _linear(config: EvaluateKNNConfig, splits: LabeledSplits) -> dict[str, float]:

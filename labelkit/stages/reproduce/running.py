@@ -25,6 +25,7 @@ from labelkit.store.commit import commit_bytes
 
 RESULT = "table.json"
 _MAX_RECORD = 1 << 24
+_IN_DATA_ROOT = "{data_root}/"
 
 
 @dataclass
@@ -63,13 +64,12 @@ def reproduce(config: ReproduceConfig) -> SimpleResult:
     names = list(available_tables()) if config.all else [str(config.table)]
     tables = [(table, _rows(table, config.row)) for table in map(read_table, names)]
     progress = current_progress()
-    datasets = {row.dataset for _, rows in tables for row in rows}
+    needs = {name for _, rows in tables for row in rows for name in _needs(row)}
     missing = (
-        {}
-        if config.smoke
-        else {name: fault for name in sorted(datasets) if (fault := _missing(name, config.data_root))}
+        {} if config.smoke else {name: fault for name in sorted(needs) if (fault := _missing(name, config.data_root))}
     )
-    if missing and missing.keys() == datasets and not config.dry_run:
+    runnable = [row for _, rows in tables for row in rows if not missing.keys() & _needs(row)]
+    if missing and not runnable and not config.dry_run:
         first = next(iter(missing.values()))
         raise DatasetError("reproduce", f"the data of no row are there: {first}", "Or try the rows with --smoke.")
     for fault in missing.values():
@@ -81,7 +81,7 @@ def reproduce(config: ReproduceConfig) -> SimpleResult:
             folder = config.out / table.name
             outcomes = []
             for row in rows:
-                absent = missing.get(row.dataset, "")
+                absent = next((missing[name] for name in sorted(_needs(row)) if name in missing), "")
                 outcome = _Outcome("no data", absent)
                 if config.dry_run or not absent:
                     outcome = _run_row(config, table, row, folder, faults)
@@ -124,10 +124,14 @@ def _run_row(
     progress = current_progress()
     root, dataset = config.data_root, row.dataset
     if config.smoke:
-        from labelkit.data.miniature_sets import make_miniature
+        from labelkit.data.miniature_sets import make_miniature, write_class_vectors
 
         root = config.out / "smoke-data"
         dataset = dataset if config.dry_run or dataset in ("", "digits") else make_miniature(dataset, root)
+        if not config.dry_run:
+            for file in _needs(row) - {row.dataset}:
+                names = load_dataset(dataset, data_root=root).class_names
+                write_class_vectors(Path(file.format(data_root=root)), names)
     outcome = _Outcome("planned" if config.dry_run else "done")
     for seed in range(1 if config.smoke else config.seeds):
         here = folder / ("smoke" if config.smoke else "") / _file_name(row.name) / f"seed-{seed}"
@@ -148,10 +152,18 @@ def _run_row(
     return outcome
 
 
+def _needs(row: Row) -> set[str]:
+    """What a row reads: its data set, and files in the folder of the data."""
+    return {row.dataset, *(word for words in row.commands for word in words if word.startswith(_IN_DATA_ROOT))}
+
+
 def _missing(dataset: str, root: Path) -> str:
     """Say what is missing of a data set, where it comes from, and how large it is; empty: nothing."""
     if not dataset:
         return ""
+    if dataset.startswith(_IN_DATA_ROOT):
+        path = Path(dataset.format(data_root=root))
+        return "" if path.exists() else f"{path}: there is no such file"
     try:
         load_dataset(dataset, data_root=root)
     except DatasetError as error:
@@ -177,17 +189,8 @@ def _complete(
     if config.smoke:
         short = table.smoke.get("all", {}) | table.smoke.get(filled[1], {})
         filled = _with_options(filled, {**short, "dataset": dataset})
-    return [
-        *filled,
-        "--data-root",
-        str(root),
-        "--device",
-        config.device,
-        "--seed",
-        str(seed),
-        "--out",
-        str(here / "run"),
-    ]
+    words_of_all = ["--data-root", str(root), "--device", config.device, "--seed", str(seed)]
+    return [*filled, *words_of_all, *([] if "--out" in filled else ["--out", str(here / "run")])]
 
 
 def _with_options(words: Sequence[str], options: dict[str, str]) -> list[str]:
@@ -226,7 +229,7 @@ def _run(command: list[str], here: Path, number: int) -> dict[str, Any]:
         here.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise resource_error(error, str(here)) from error
-    begun = command[0] == "train" and (here / "run" / "config.yaml").exists()
+    begun = command[0] == "train" and (Path(command[command.index("--out") + 1]) / "config.yaml").exists()
     words = [*command, "--resume"] if begun else command
     current_progress().message(f"labelkit {shlex.join(words)}")
     process = subprocess.Popen([sys.executable, "-m", "labelkit", *words, "--json"], stdout=subprocess.PIPE)
@@ -251,9 +254,13 @@ def _file_name(text: str) -> str:
 
 
 def _numbers(table: PublishedTable, row: Row, outcome: _Outcome, *, smoke: bool) -> list[dict[str, Any]]:
-    """What was published and measured of each value of a row; a few steps measure nothing."""
+    """What was published and measured of each value of a row; a few steps measure nothing.
+
+    A row of which nothing was published, such as a point of a curve, shows what was measured alone.
+    """
     numbers = []
-    for name, published in row.published.items():
+    for name in row.published or table.values:
+        published = row.published.get(name)
         found = [] if smoke else [values[name] for values in outcome.measured]
         mean = statistics.mean(found) if found else None
         numbers.append(

@@ -2,8 +2,9 @@
 
 A table is a YAML file. ``commands`` are those of every row, with ``{name}`` for what a row sets; the last one's JSON
 has the measured values, that of another where a value's place begins with its number (``#1.metrics.accuracy``). A
-number that was not published is ``null``. A ``train`` gets its folder, seed and data by itself; other commands name
-them as ``{here}``, ``{seed}`` and ``{data_root}``.
+number that was not published is ``null`` or left out. A ``train`` gets its folder, seed and data by itself, or names
+another folder by ``--out``; other commands name them as ``{here}``, ``{seed}`` and ``{data_root}``. A row whose file
+``{data_root}/...`` is not there has no data.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class _Row(BaseModel):
     model_config = ConfigDict(extra="allow", frozen=True)
 
     name: str = Field(min_length=1)
-    published: float | dict[str, float | None]
+    published: float | dict[str, float | None] = {}
 
 
 class _File(BaseModel):
@@ -88,7 +89,7 @@ class Row:
 
     Attributes:
         name: in the table.
-        published: numbers by the name of the value, in the unit of the table; ``None``: to be measured alone.
+        published: numbers by the name of the value, in the unit of the table; ``None``, or none: measured alone.
         commands: words of each command after ``labelkit``, with ``{here}``, ``{seed}`` and ``{data_root}`` in them.
         dataset: that the training reads; empty if the row trains nothing.
     """

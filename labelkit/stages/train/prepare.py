@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -26,7 +26,6 @@ from labelkit.data.subsets import (
     choose_classes,
     classes_called,
     first_per_class,
-    holdout_rows,
     long_tail_split,
     words_of_file,
 )
@@ -34,6 +33,7 @@ from labelkit.errors import ConfigError, DatasetError
 from labelkit.stages.progress import current_progress
 from labelkit.stages.read.given_labels import listing_with_labels
 from labelkit.stages.read.row_data import RowData
+from labelkit.stages.train.holdout import drawn_holdout, with_holdout
 
 _HELD_OUT_SPLITS = ("test", "val", "valid", "validation")
 
@@ -131,8 +131,8 @@ def read_listing(config: DataConfig, stored: RowData | None = None) -> tuple[Ima
 
     Raises:
         DatasetError: it cannot be listed.
-        ConfigError: ``--holdout`` for a set that has splits, or of so few images that none would be held out; classes
-            that the set has not, or all of them.
+        ConfigError: ``--holdout`` for a set whose own splits are not pooled, or of so few images that none would be
+            held out; classes that the set has not, or all of them.
     """
     if stored is not None:
         dataset = stored.listing()
@@ -151,17 +151,7 @@ def read_listing(config: DataConfig, stored: RowData | None = None) -> tuple[Ima
         return with_holdout(dataset, held_out), held_out
     if config.holdout is None:
         return dataset, ()
-    option = f"--holdout {config.holdout if isinstance(config.holdout, str) else format(config.holdout, 'g')}"
-    if has_own_splits(dataset):
-        names = ", ".join(dataset.split_names)
-        raise ConfigError(option, f"{dataset.name} has splits of its own ({names})", "Leave it out.")
-    if isinstance(config.holdout, str):
-        rows = np.arange(1, len(dataset), 2)
-    else:
-        rows = holdout_rows(dataset.labels, config.holdout, seed=config.split_seed)
-    if len(rows) == 0:
-        raise ConfigError(option, "holds out no image, since each class keeps one", "Use a set with more images.")
-    held_out = tuple(dataset.sample_ids[row] for row in rows)
+    held_out = drawn_holdout(dataset, config.holdout, pool=config.pool_splits, seed=config.split_seed)
     return with_holdout(dataset, held_out), held_out
 
 
@@ -189,18 +179,6 @@ def _with_labels_option(config: DataConfig, dataset: ImageDataset) -> ImageDatas
                 f"labels from {config.labels}; names of folders are no classes (--label-split given takes both)"
             )
     return listing_with_labels(dataset, config.labels, config.label_column, own=own)
-
-
-def has_own_splits(dataset: ImageDataset) -> bool:
-    """Whether a data set comes with more than images to train on."""
-    return not set(dataset.split_names) <= {"train"}
-
-
-def with_holdout(dataset: ImageDataset, held_out: Collection[str]) -> ImageDataset:
-    """Give a listing the splits train and test, test being the named images."""
-    names = set(held_out)
-    splits = np.array([int(name in names) for name in dataset.sample_ids], dtype=np.int16)
-    return replace(dataset, splits=splits, split_names=("train", "test"))
 
 
 def choose_split_rows(dataset: ImageDataset, split: str) -> NDArray[np.int64]:
@@ -286,7 +264,8 @@ def _prepare_one(config: DataConfig) -> PreparedData:
             split.kind, split.labeled[kept], split.old_classes, split.new_classes, split.params, split.warnings
         )
     labels = split.training_labels(dataset.labels)
-    return PreparedData(dataset, split, labels, listing, held_out, config.holdout_classes is not None, rows=stored)
+    replaces_splits = config.holdout_classes is not None or config.pool_splits
+    return PreparedData(dataset, split, labels, listing, held_out, replaces_splits, rows=stored)
 
 
 def eval_images(config: RunConfig, prepared: PreparedData) -> ImageDataset | None:

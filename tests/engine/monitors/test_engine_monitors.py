@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from labelkit.data.views.spec import ViewSpec
 from labelkit.engine.method import TrainState
 from labelkit.engine.monitors import groups
 from labelkit.engine.monitors.groups import MIN_COLLAPSED_STEPS, ClusteringMonitor, DiscoveryMonitor
@@ -95,6 +96,51 @@ def test_spread_of_the_predictions(predicted: list[int], entropy: float, used: i
     assert metrics["assignment_entropy"] == pytest.approx(entropy)
     assert metrics["used_clusters"] == used
     assert metrics["predicted_old_share"] == old_share
+
+
+def test_teacher_and_student_are_judged_on_their_own_views() -> None:
+    # four images of class 0 0 1 2 (new: 1, 2) and one of unknown class; the teacher is right, the student errs once
+    weak, strong = ViewSpec(8), ViewSpec(9)
+    features = {weak: [[2.0, 0.0], [0.0, 1.0], [1.0, 0.0], [0.0, 3.0], [1.0, 0.0]]}
+    features[strong] = [[1.0, 0.0], [1.0, 0.0], [-4.0, 0.0], [0.0, 1.0], [0.0, 1.0]]
+    answers = {weak: [0, 0, 1, 2, 0], strong: [0, 1, 1, 2, 1], None: [0, 0, 0, 0, 0]}
+    asked = []
+
+    def full_pass(network: Any, rows: Any, how: Any) -> Tensor:
+        asked.append((how.view, how.draw))
+        logits = torch.nn.functional.one_hot(torch.tensor(answers[how.view]), 3).float()
+        rows_seen = torch.nn.functional.normalize(torch.tensor(features.get(how.view, features[weak])), dim=1)
+        return torch.cat([logits, rows_seen], dim=1)
+
+    truth = np.array([0, 0, 1, 2, -1])
+    views = {3: (weak, strong)}
+    monitor = DiscoveryMonitor(np.arange(5), truth, np.array([True, False, False]), 1, 3, views.__getitem__)
+    state = TrainState(3, 0, 1, False, True, full_pass, lambda purpose: np.random.default_rng(0))
+    metrics = monitor(SimpleNamespace(network=SimpleNamespace(num_outputs=3)), state)  # type: ignore[arg-type]
+
+    assert asked == [(None, 0), (weak, 0), (strong, 1)]
+    assert [metrics[f"teacher_{name}_accuracy"] for name in ("all", "old", "new")] == [1, 1, 1]
+    assert [metrics[f"student_{name}_accuracy"] for name in ("all", "old", "new")] == [3 / 4, 1 / 2, 1]
+    assert metrics["all_accuracy"] == 1 / 2
+    assert metrics["view_agreement"] == pytest.approx(3 / 5)
+    # between unit vectors: 0 where equal, 2 where opposite, the root of 2 at a right angle
+    assert metrics["view_distance_old"] == pytest.approx(2**0.5 / 2)
+    assert metrics["view_distance_new"] == pytest.approx((2 + 0) / 2)
+    assert metrics["view_distance"] == pytest.approx((0 + 2**0.5 + 2 + 0 + 2**0.5) / 5)
+
+
+def test_distances_of_views_need_no_truth() -> None:
+    def full_pass(network: Any, rows: Any, how: Any) -> Tensor:
+        return torch.tensor([[1.0, 0.0, 1.0], [0.0, 1.0, -1.0]])
+
+    views = (ViewSpec(8), ViewSpec(8))
+    monitor = DiscoveryMonitor(np.arange(2), np.full(2, -1), np.array(OLD), 2, 3, lambda epoch: views)
+    state = TrainState(0, 0, 1, False, True, full_pass, lambda purpose: np.random.default_rng(0))
+    metrics = monitor(SimpleNamespace(network=SimpleNamespace(num_outputs=2)), state)  # type: ignore[arg-type]
+    assert {name: value for name, value in metrics.items() if name.startswith(("view", "teacher", "student"))} == {
+        "view_agreement": 1.0,
+        "view_distance": 0.0,
+    }
 
 
 @pytest.mark.parametrize(

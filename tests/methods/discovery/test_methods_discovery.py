@@ -15,6 +15,7 @@ import pytest
 import torch
 from labelkit.data.label_split import LabelSplit
 from labelkit.data.splits import given_split
+from labelkit.data.views.recipes import strong_view
 from labelkit.engine.method import TrainState
 from labelkit.errors import ConfigError, DatasetError
 from labelkit.methods.discovery.recipe import TeacherTemperature
@@ -250,6 +251,43 @@ def test_energies_reach_the_metrics_of_a_run(tmp_path: Path, make: Make) -> None
         # the step goes down the energy that it descends
         assert line["diag/block1/energy_align_after"] < line["diag/block1/energy_align_before"]
     assert [line["diag/teacher_temperature"] for line in steps] == pytest.approx([0.07, 0.07, 0.04, 0.04])
+
+
+# ---------------------------------------------------------------------- teacher and student on their views
+
+
+@pytest.mark.parametrize("options", [{"student_view": "weak"}, {"align_mode": "sda"}])
+def test_the_gap_of_the_views_is_logged_and_changes_no_training(
+    tmp_path: Path, make: Make, options: dict[str, Any]
+) -> None:
+    plain = make("flipclass", tmp_path / "plain", epochs=2, **options)
+    plain.trainer.fit()
+    looked = make("flipclass", tmp_path / "looked", epochs=2, view_gap=True, **options)
+    looked.trainer.fit()
+
+    for name, value in plain.method.state_dict().items():
+        assert torch.equal(value, looked.method.state_dict()[name]), name
+    without, with_gap = (
+        [
+            line
+            for line in map(json.loads, (tmp_path / name / "metrics.jsonl").read_text().splitlines())
+            if "used_clusters" in line
+        ]
+        for name in ("plain", "looked")
+    )
+    added = with_gap[0].keys() - without[0].keys()
+    judged = {f"{who}_{group}_accuracy" for who in ("teacher", "student") for group in ("all", "old", "new")}
+    assert added == judged | {"view_agreement", "view_distance", "view_distance_old", "view_distance_new"}
+    # both views are weak, or the student's has not grown yet: apart only by their random numbers
+    assert 0 < with_gap[0]["view_distance"] < 2
+
+
+def test_the_student_is_judged_on_the_view_of_its_epoch(make: Make) -> None:
+    growing = make("flipclass", align_mode="sda", epochs=8).method
+    teacher, start = growing._views(0)
+    assert start == strong_view(teacher.size, "digits", chiral=True).at_strength(0)
+    assert growing._views(2)[1] == strong_view(teacher.size, "digits", chiral=True).at_strength(0.5)
+    assert growing._views(4)[1] == growing._views(7)[1] == strong_view(teacher.size, "digits", chiral=True)
 
 
 # ---------------------------------------------------------------------- what is trained

@@ -314,6 +314,7 @@ def test_the_heads_are_scored_against_the_truth(make: Make, prepared: PreparedDa
     assert scores["head0/nmi"] == pytest.approx(1)
     assert scores["head1/nmi"] == 0
     assert scores["nmi"] == pytest.approx(0.5)
+    assert (scores["head0/ami"], scores["head1/ami"]) == pytest.approx((1, 0))
     assert scores["head1/majority_accuracy"] == np.bincount(truth).max() / 64
 
 

@@ -16,6 +16,7 @@ from labelkit.stages.evaluate.groups import evaluate_clustering
 from labelkit.stages.progress import SilentProgress, use_progress
 from labelkit.store.embeddings import EmbeddingStore
 from labelkit.store.results import list_results, read_result, write_result
+from sklearn.metrics import adjusted_mutual_info_score
 
 LABELS = [0, 0, 0, 1, 1, 1, 2, 2]
 LABELED = [1, 0, 0, 1, 0, 0, 0, 0]
@@ -91,6 +92,7 @@ def test_numbers_are_those_of_the_metrics(make_store: Any, rng: np.random.Genera
     for name in ("all_accuracy", "old_accuracy", "new_accuracy", "true_old", "false_old", "true_new", "false_new"):
         assert score[name] == pytest.approx(getattr(expected, name)), name
     assert score["nmi"] == pytest.approx(normalized_mutual_information(labels[rows], ids[rows]))
+    assert score["ami"] == pytest.approx(adjusted_mutual_info_score(labels[rows], ids[rows]))
     assert score["ari"] == pytest.approx(adjusted_rand_index(labels[rows], ids[rows]))
     assert score["mapping"] == expected.mapping.tolist()
     for row in score["per_class"]:
@@ -182,6 +184,78 @@ def test_each_split_is_scored_on_its_own(make_store: Any) -> None:
         ("(no split)", 1, 1.0),
     ]
     assert [(score["split"], score["rows"]) for score in evaluate(store, split="test")] == [("test", 3)]
+
+
+@pytest.fixture
+def two_splits(make_store: Any) -> EmbeddingStore:
+    """Five rows of train, of which the last two were labeled in training, and five of test."""
+    made: EmbeddingStore = make_store(
+        np.eye(10),
+        labels=[0, 0, 1, 1, 1, 0, 0, 1, 1, 1],
+        labeled=[0, 0, 0, 1, 1, 0, 0, 0, 0, 0],
+        old_classes=[0, 1],
+        splits=[0] * 5 + [1] * 5,
+        split_names=("train", "test"),
+    )
+    # train: group 5 is class 0, group 7 is class 1
+    put(made, [5, 5, 7, 7, 5, 5, 7, 7, 5, 9])
+    return made
+
+
+def test_clusters_are_matched_on_one_split_and_scored_on_another(two_splits: EmbeddingStore) -> None:
+    (own,) = evaluate(two_splits, split="test")
+    (kept,) = evaluate(two_splits, split="test", mapping_from="train")
+    train, test = evaluate(two_splits, mapping_from="train", per_class=True)
+
+    # own: 5 and 7 have a row of each class, 9 one of class 1, so two rows of 5 can be right; kept: 5 = 0, 7 = 1, 9 none
+    assert own["all_accuracy"] == pytest.approx(2 / 5)
+    assert (kept["all_accuracy"], kept["old_accuracy"], kept["new_accuracy"]) == pytest.approx((2 / 5, 1 / 3, 1 / 2))
+    assert kept["mapping"] == [-1, -1, -1, -1, -1, 0, -1, 1, -1, -1]
+    assert kept["used_clusters"] == 3
+    assert (train["rows"], train["all_accuracy"]) == (3, 1.0)
+    assert {key: test[key] for key in ("all_accuracy", "mapping")} == {
+        key: kept[key] for key in ("all_accuracy", "mapping")
+    }
+    assert [row["accuracy"] for row in test["per_class"]] == pytest.approx([1 / 2, 1 / 3])
+
+
+def test_a_kept_matching_can_be_worse_than_one_of_the_rows_themselves(two_splits: EmbeddingStore) -> None:
+    put(two_splits, [5, 5, 7, 7, 5, 7, 7, 5, 5, 5])
+
+    assert evaluate(two_splits, split="test")[0]["all_accuracy"] == 1.0
+    assert evaluate(two_splits, split="test", mapping_from="train")[0]["all_accuracy"] == 0.0
+
+
+def test_rows_of_the_matching_are_those_of_the_option(two_splits: EmbeddingStore) -> None:
+    # group 5 has the classes 0 0 1 of train, and with the labeled rows 0 0 1 1 1
+    put(two_splits, [5, 5, 5, 5, 5, 5, 5, 5, 5, 5])
+
+    assert evaluate(two_splits, split="test", mapping_from="train")[0]["mapping"][5] == 0
+    assert evaluate(two_splits, split="test", mapping_from="train", rows="all")[0]["mapping"][5] == 1
+
+
+def test_a_matching_that_no_row_can_give_is_refused(two_splits: EmbeddingStore, make_store: Any) -> None:
+    put(two_splits, [-1, -1, -1, 5, 5, 5, 5, 5, 5, 5])
+    with pytest.raises(StoreError, match="no row of split train has both a group and a label that training") as caught:
+        evaluate(two_splits, mapping_from="train")
+    assert "--rows all" in str(caught.value)
+    with pytest.raises(ConfigError, match="has no split 'val'") as unknown:
+        evaluate(two_splits, mapping_from="val")
+    assert unknown.value.where == "--mapping-from"
+
+
+def test_two_matchings_of_protocol_v1_cannot_be_kept(labelkit: Any, two_splits: EmbeddingStore) -> None:
+    words = ("evaluate", "clustering", "--index", two_splits.path, "--mapping-from", "train", "--protocol", "v1")
+    answer = labelkit(*words)
+    assert answer.code == 2
+    assert "mapping_from goes with v2 or v2b" in answer.err
+
+
+def test_a_kept_matching_is_said_above_the_scores(labelkit: Any, two_splits: EmbeddingStore) -> None:
+    words = ("evaluate", "clustering", "--index", two_splits.path)
+    assert "matched with classes on split train" in labelkit(*words, "--mapping-from", "train").out
+    assert "matched with classes" not in labelkit(*words).out
+    assert labelkit(*words, "--mapping-from", "train", "--json").json["mapping_from"] == "train"
 
 
 def test_rows_without_a_label_or_a_cluster_are_not_scored(make_store: Any) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sklearn.decomposition import PCA
 
 # Rows 0 and 1 are neighbors of one class, rows 2 and 3 of another; row 4 lies between, nearest to row 1.
 ANGLES = np.radians([0.0, 10.0, 90.0, 80.0, 40.0])
@@ -72,3 +73,36 @@ def test_a_linear_classifier_cannot_leave_one_out(make_store: Any, labelkit: Cal
 
     assert answer.code == 2
     assert "--linear: would train on the rows that it is asked for" in answer.err
+
+
+def test_votes_on_principal_components_are_those_of_the_rows_there(
+    make_store: Any, labelkit: Callable[..., Any]
+) -> None:
+    generator = np.random.default_rng(0)
+    labels = np.arange(60) % 3
+    rows = generator.standard_normal((60, 6)) + 1.5 * np.eye(6)[labels] + 30
+    store = make_store(rows, labels=labels, splits=[0] * 40 + [1] * 20, split_names=["train", "test"])
+    rows = np.asarray(store.embeddings, dtype=np.float64)
+    fitted = PCA(n_components=2).fit(rows[:40])
+    known, asked = fitted.transform(rows[:40]), fitted.transform(rows[40:])
+    cosines = asked @ known.T / np.outer(np.linalg.norm(asked, axis=1), np.linalg.norm(known, axis=1))
+    right = []
+    for query, truth in zip(cosines, labels[40:], strict=True):
+        nearest = np.argsort(-query)[:7]
+        votes = [sum(np.exp(query[j] / 0.1) for j in nearest if labels[j] == label) for label in range(3)]
+        right.append(int(np.argmax(votes)) == truth)
+
+    words = ("evaluate", "knn", "--index", store.path, "-k", "7")
+    answer = labelkit(*words, "--pca", "2", "--json")
+
+    assert answer.json["knn_accuracy"] == pytest.approx(np.mean(right))
+    assert answer.json["pca"] == 2
+    # far from the origin, directions of the rows as they are say less
+    assert labelkit(*words, "--json").json["knn_accuracy"] != pytest.approx(np.mean(right))
+    assert "on 2 principal components" in labelkit(*words, "--pca", "2").out
+
+
+def test_more_components_than_numbers_are_refused(make_store: Any, labelkit: Callable[..., Any]) -> None:
+    answer = labelkit("evaluate", "knn", "--index", make_store(ROWS, labels=LABELS).path, "--pca", "3")
+    assert answer.code == 2
+    assert "--pca: 3 components of rows of 2 numbers" in answer.err

@@ -11,7 +11,8 @@ from labelkit.cli.main import main
 from labelkit.config.reproduce import ReproduceConfig
 from labelkit.data.miniature_sets import MINIATURES, make_miniature
 from labelkit.data.registry import load_dataset
-from labelkit.errors import ConfigError
+from labelkit.errors import ConfigError, DatasetError
+from labelkit.methods.prototypes.class_vectors import read_class_vectors
 from labelkit.stages.reproduce import running
 from labelkit.stages.reproduce.running import reproduce
 from labelkit.stages.reproduce.tables import PublishedTable, available_tables, left_out, read_table
@@ -136,6 +137,20 @@ def test_values_come_from_the_command_that_they_name_and_may_be_unpublished(
     assert found["top 5"]["mean"] == pytest.approx(10)
 
 
+def test_a_row_of_which_nothing_was_published_shows_what_was_measured(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Commands(monkeypatch)
+    table.write_text(TABLE.replace("published: 50.0, ", ""))
+
+    reproduce(ReproduceConfig(table=str(table), row=("first",), seeds=2, out=tmp_path / "out"))
+
+    values = json.loads((tmp_path / "out/mine/table.json").read_text())["rows"][0]["values"]
+    assert [value["name"] for value in values] == ["top 1", "top 5"]
+    assert [value["mean"] for value in values] == pytest.approx([45, 90])
+    assert [(value["published"], value["difference"]) for value in values] == [(None, None)] * 2
+
+
 def test_a_training_that_was_stopped_goes_on(table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     commands = Commands(monkeypatch)
     (tmp_path / "out/mine/first/seed-0/run").mkdir(parents=True)
@@ -156,6 +171,50 @@ def test_rows_without_data_are_named_and_the_others_run(
     assert result.to_json()["rows"] == {"done": 1, "no data": 1}
     reason = json.loads((tmp_path / "out/mine/table.json").read_text())["rows"][1]["reason"]
     assert "cifar10 (50,000 train, 10,000 test images): cifar10: not found" in reason
+
+
+def test_a_row_that_trains_twice_has_two_folders_and_goes_on_in_each(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands = Commands(monkeypatch)
+    first = "  - train {method} --dataset {dataset} --epochs 1 {options} --out {here}/first\n"
+    table.write_text(TABLE.replace("commands:\n", "commands:\n" + first))
+    here = tmp_path / "out/mine/first/seed-0"
+    (here / "first").mkdir(parents=True)
+    (here / "first/config.yaml").write_text("")
+
+    reproduce(ReproduceConfig(table=str(table), row=("first",), seeds=1, out=tmp_path / "out"))
+
+    assert [words[words.index("--out") + 1] for words in commands.run] == [str(here / "first"), str(here / "run")]
+    assert ["--resume" in words for words in commands.run] == [True, False]
+
+
+def test_a_row_whose_file_is_not_beside_the_data_has_no_data(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands = Commands(monkeypatch)
+    table.write_text(TABLE.replace('digits, options: ""', 'digits, options: "--labels {data_root}/some/list.csv"'))
+    config = ReproduceConfig(table=str(table), row=("first",), seeds=1, data_root=tmp_path, out=tmp_path / "out")
+
+    with pytest.raises(DatasetError, match=r"some/list.csv: there is no such file"):
+        reproduce(config)
+    (tmp_path / "some").mkdir()
+    (tmp_path / "some/list.csv").write_text("")
+    assert reproduce(config).to_json()["rows"] == {"done": 1}
+    assert str(tmp_path / "some/list.csv") in commands.run[0]
+
+
+def test_a_smoke_row_gets_made_up_word_vectors_of_its_classes(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Commands(monkeypatch)
+    table.write_text(TABLE.replace("--lr 1", "--class-vectors {data_root}/class-vectors/cifar10.txt"))
+
+    reproduce(ReproduceConfig(table=str(table), row=("second",), smoke=True, out=tmp_path / "out"))
+
+    root = tmp_path / "out/smoke-data"
+    names = load_dataset("cifar10", data_root=root).class_names
+    assert read_class_vectors(root / "class-vectors/cifar10.txt", names).shape == (10, 200)
 
 
 def test_dry_run_lists_commands_and_missing_data(
@@ -225,7 +284,7 @@ def test_bad_input_is_one_error(
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("published: 50.0, ", "", "published"),
+        ("published: 50.0, ", "published: high, ", "published"),
         ('options: ""', "factor: 1", "the commands want"),
         ("second row", "first", "rows of the same name"),
         ("top 5: 90.0", "top 9: 90.0", "values does not name"),

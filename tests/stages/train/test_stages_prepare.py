@@ -329,3 +329,30 @@ def test_a_saved_split_says_that_every_old_class_has_labels(photos: Path) -> Non
     saved = {**prepared.to_json(), "info": info_record(prepared.info(16))}
     info = saved_info(saved)
     assert np.bincount(info.labels[info.labels >= 0]).tolist() == [2, 2, 2, 2]
+
+
+def test_splits_of_a_set_can_be_pooled_for_a_test_split_that_is_drawn(photos: Path, tmp_path: Path) -> None:
+    rows = [(f"{name}/{i:02d}.png", name) for name in ("ant", "bee") for i in range(10)]
+    splits = ["val" if i % 2 else "train" for i in range(20)]
+    table = write_csv(tmp_path / "list.csv", photos, rows, splits)
+
+    with pytest.raises(ConfigError, match=r"has splits of its own \(train, val\).*--pool-splits"):
+        prepare(table, holdout=0.2)
+    prepared = prepare(table, holdout=0.2, pool_splits=True)
+
+    # 2 of 10 images of each class, of both splits alike; the others are trained on
+    assert len(prepared.held_out) == 4
+    assert sorted(name.split("/")[0] for name in prepared.held_out) == ["ant", "ant", "bee", "bee"]
+    assert set(prepared.dataset.sample_ids) == {name for name, _ in rows} - set(prepared.held_out)
+    assert prepared.listing is not None
+    assert prepared.listing.split_names == ("train", "test")
+    assert prepared.to_json()["replaces_splits"] is True
+    again, other = (prepare(table, holdout=0.2, pool_splits=True, split_seed=seed) for seed in (0, 1))
+    assert again.held_out == prepared.held_out != other.held_out
+
+
+def test_pooling_needs_splits_and_a_draw(photos: Path) -> None:
+    with pytest.raises(ConfigError, match="has no splits of its own"):
+        prepare(photos, holdout=0.2, pool_splits=True)
+    with pytest.raises(ValueError, match="pool_splits goes with holdout"):
+        prepare(photos, pool_splits=True)

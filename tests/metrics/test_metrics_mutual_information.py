@@ -1,0 +1,69 @@
+"""Adjusted mutual information against all ways to deal the samples, and against scikit-learn."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from labelkit.metrics.mutual_information import adjusted_mutual_information, expected_mutual_information
+from sklearn.metrics import adjusted_mutual_info_score
+
+
+def mutual_by_loops(first: list[int], second: list[int]) -> float:
+    n, total = len(first), 0.0
+    for a in set(first):
+        for b in set(second):
+            both = sum(x == a and y == b for x, y in zip(first, second, strict=True)) / n
+            if both:
+                total += both * math.log(both / (first.count(a) / n * (second.count(b) / n)))
+    return total
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [([0, 0, 1, 1, 1, 2], [0, 0, 0, 0, 1, 1]), ([0, 0, 0, 1, 1], [0, 1, 1, 2, 2]), ([0, 1, 2, 3], [0, 0, 1, 1])],
+)
+def test_the_expectation_is_the_mean_over_all_orders(first: list[int], second: list[int]) -> None:
+    means = [mutual_by_loops(first, list(order)) for order in itertools.permutations(second)]
+    expected = expected_mutual_information(np.bincount(first), np.bincount(second))
+    assert expected == pytest.approx(sum(means) / len(means), abs=1e-12)
+
+
+@pytest.mark.parametrize(("samples", "classes", "clusters"), [(40, 3, 5), (200, 4, 60), (500, 20, 3), (30, 29, 30)])
+def test_it_is_that_of_scikit_learn(samples: int, classes: int, clusters: int) -> None:
+    generator = np.random.default_rng(samples)
+    labels = generator.integers(0, classes, samples)
+    ids = np.where(generator.random(samples) < 0.5, labels % clusters, generator.integers(0, clusters, samples))
+    assert adjusted_mutual_information(labels, ids) == pytest.approx(adjusted_mutual_info_score(labels, ids), abs=1e-10)
+
+
+def test_chance_is_zero_and_sameness_one() -> None:
+    generator = np.random.default_rng(0)
+    found = [adjusted_mutual_information(generator.integers(0, 4, 300), np.arange(300) % 90) for _ in range(40)]
+    assert np.mean(found) == pytest.approx(0, abs=0.01)
+    assert adjusted_mutual_information([5, 5, 0, 9], [1, 1, 7, 0]) == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    ("labels", "ids", "expected"),
+    [
+        ([0, 0, 0], [3, 3, 3], 1),
+        ([0, 1, 2], [2, 0, 1], 1),
+        ([0, 0, 1, 1], [0, 0, 0, 0], 0),
+        ([0, 0, 1, 1], [0, 1, 2, 3], 0),
+    ],
+)
+def test_partitions_that_leave_nothing_to_chance(labels: list[int], ids: list[int], expected: float) -> None:
+    assert adjusted_mutual_information(labels, ids) == pytest.approx(expected, abs=1e-9)
+    assert adjusted_mutual_info_score(labels, ids) == pytest.approx(expected, abs=1e-9)
+
+
+def test_what_is_no_partition_is_refused() -> None:
+    with pytest.raises(ValueError, match="same length"):
+        adjusted_mutual_information([0, 1], [0])
+    with pytest.raises(ValueError, match="must be >= 0"):
+        adjusted_mutual_information([0, -1], [0, 1])
+    with pytest.raises(ValueError, match="sizes sum to 3 and to 4"):
+        expected_mutual_information(np.array([1, 2]), np.array([4]))
