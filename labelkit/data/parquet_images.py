@@ -1,7 +1,8 @@
 """Images in Parquet files, as Hugging Face datasets keeps them: a column of bytes, and perhaps one of labels.
 
 A file is read in its groups of rows. A row is named ``FILE/NUMBER``, so that the order of rows is that of the files:
-to read them in turn costs each group once, to read them at random costs a group for nearly every image.
+to read them in turn costs each group once. Groups stay in memory up to a limit; of larger files, reading at random
+costs a group for nearly every image.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from labelkit.errors import DatasetError
 from labelkit.reading import NotRegularError, parse_json
 
 IMAGE_COLUMNS: Final = ("image", "img", "jpg", "png", "webp", "bytes", "image_bytes")
-_HELD_GROUPS: Final = 2
+# Encoded images of groups that one process keeps: a set of 100,000 small photos, or one group.
+_HELD_BYTES: Final = 1 << 28
 
 
 @dataclass(slots=True, eq=False)
@@ -61,13 +63,20 @@ class ParquetSource:
     def _group(self, file: int, group: int) -> Any:
         import pyarrow.parquet as pq
 
-        if (file, group) not in self._held:
-            with open_place(self.paths[file]) as opened, pq.ParquetFile(opened) as table:
-                found = table.read_row_group(group, columns=[self.column]).column(0)
-            while len(self._held) >= _HELD_GROUPS:
-                self._held.pop(next(iter(self._held)), None)
-            self._held[file, group] = found
-        return self._held[file, group]
+        held = self._held.get((file, group))
+        if held is not None:
+            return held
+        with open_place(self.paths[file]) as opened, pq.ParquetFile(opened) as table:
+            found = table.read_row_group(group, columns=[self.column]).column(0)
+        # Threads share what is held: each step of this is one that another may follow on.
+        size = found.nbytes + sum(one.nbytes for one in list(self._held.values()))
+        for oldest in list(self._held):
+            if size <= _HELD_BYTES:
+                break
+            gone = self._held.pop(oldest, None)
+            size -= 0 if gone is None else gone.nbytes
+        self._held[file, group] = found
+        return found
 
     def select(self, rows: NDArray[np.int64]) -> ParquetSource:
         """Return the rows of ``rows``."""

@@ -229,6 +229,26 @@ def test_rows_of_hugging_face_have_names_of_their_classes(tmp_path: Path) -> Non
     assert [int(source.read(row).decode(3)[0, 0, 0]) for row in (0, 1)] == [3, 7]
 
 
+@pytest.mark.parametrize(("limit", "groups_read"), [(1 << 20, 5), (1, 20)])
+def test_groups_of_rows_are_read_once_while_they_fit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int, groups_read: int
+) -> None:
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    pq.write_table(pa.table({"image": [picture(i) for i in range(10)]}), tmp_path / "a.parquet", row_group_size=2)
+    source = listed(tmp_path / "a.parquet").source
+    opened: list[int] = []
+    read = pq.ParquetFile.read_row_group
+    monkeypatch.setattr(
+        pq.ParquetFile, "read_row_group", lambda *these, **more: opened.append(these[1]) or read(*these, **more)
+    )
+    monkeypatch.setattr("labelkit.data.parquet_images._HELD_BYTES", limit)
+
+    order = [0, 3, 5, 7, 9, 1, 2, 4, 6, 8] * 2
+
+    assert [int(source.read(row).decode(3)[0, 0, 0]) for row in order] == order
+    assert len(opened) == groups_read
+
+
 @pytest.mark.parametrize(
     ("columns", "problem"),
     [
