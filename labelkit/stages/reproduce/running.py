@@ -135,16 +135,16 @@ def _run_row(
     outcome = _Outcome("planned" if config.dry_run else "done")
     for seed in range(1 if config.smoke else config.seeds):
         here = folder / ("smoke" if config.smoke else "") / _file_name(row.name) / f"seed-{seed}"
-        output: dict[str, Any] = {}
+        outputs: list[dict[str, Any]] = []
         try:
             for number, words in enumerate(row.commands, 1):
                 command = _complete(config, table, words, dataset, root, here, seed)
                 if config.dry_run:
                     progress.message(f"{table.name}, {row.name}: labelkit {shlex.join(command)}")
                 else:
-                    output = _run(command, here, number)
+                    outputs.append(_run(command, here, number))
             if not config.dry_run:
-                outcome.measured.append(table.of(output))
+                outcome.measured.append(table.of(outputs))
         except LabelkitError as error:
             progress.warning(f"{table.name}, {row.name}: {error}")
             faults.append(error)
@@ -185,7 +185,7 @@ def _complete(
     """A command with all that is not in the table: where, which data, which seed."""
     filled = [word.format(here=here, seed=seed, data_root=root) for word in words]
     if filled[0] != "train":
-        return filled
+        return _with_options(filled, {"dataset": dataset}) if config.smoke and "--dataset" in filled else filled
     if config.smoke:
         short = table.smoke.get("all", {}) | table.smoke.get(filled[1], {})
         filled = _with_options(filled, {**short, "dataset": dataset})

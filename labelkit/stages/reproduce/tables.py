@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -58,6 +58,10 @@ class _File(BaseModel):
         if twice := {name for name in names if names.count(name) > 1}:
             raise ValueError(f"rows of the same name: {', '.join(sorted(twice))}")
         wanted = set(re.findall(r"{(\w+)}", " ".join(self.commands))) - set(_OWN)
+        for place in self.values.values():
+            step = place.rpartition(":")[0]
+            if step and not (step.isdigit() and 1 <= int(step) <= len(self.commands)):
+                raise ValueError(f"{place}: there are {len(self.commands)} commands")
         for row in self.rows:
             given = set(row.model_extra or {})
             if given != wanted:
@@ -100,7 +104,7 @@ class PublishedTable:
         title: what it shows.
         unit: of the numbers: ``%``, ``error %`` (100 - accuracy), or ``number``.
         note: what differs from the publication, if anything.
-        values: for each value its place in the JSON of the last command.
+        values: for each value its place in the JSON of the last command, or ``2:PLACE`` in that of the second.
         smoke: options of the training for a few steps: of ``all`` methods, and of one by its name.
         rows: of the table.
     """
@@ -115,21 +119,20 @@ class PublishedTable:
     smoke: dict[str, dict[str, str]]
     rows: tuple[Row, ...]
 
-    def of(self, output: Mapping[str, Any]) -> dict[str, float]:
-        """Take the values out of the JSON of the last command.
+    def of(self, outputs: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+        """Take the values out of the JSON of the commands of a row.
 
         Raises:
             ConfigError: one is not there.
         """
         found = {}
         for name, place in self.values.items():
-            value: Any = output
-            for part in place.split("."):
+            step, _, inside = place.rpartition(":")
+            value: Any = outputs[int(step) - 1] if step else outputs[-1]
+            for part in inside.split("."):
                 value = value[int(part)] if isinstance(value, list) else (value or {}).get(part)
             if not isinstance(value, int | float):
-                raise ConfigError(
-                    f"table {self.name}", f"{place} is not a number of the last command", "Mend the table."
-                )
+                raise ConfigError(f"table {self.name}", f"{place} is not a number of its command", "Mend the table.")
             found[name] = {"%": 100 * value, "error %": 100 * (1 - value), "number": value}[self.unit]
         return found
 

@@ -166,6 +166,22 @@ def test_a_row_that_trains_twice_has_two_folders_and_goes_on_in_each(
     assert ["--resume" in words for words in commands.run] == [True, False]
 
 
+def test_values_come_from_the_command_that_they_name(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands = Commands(monkeypatch)
+    second = "  - evaluate knn --index {here}/rows.h5 --seed 5\n"
+    text = TABLE.replace("smoke:\n", second + "smoke:\n").replace("top 1: metrics", "top 1: 1:metrics")
+    table.write_text(text.replace("published: 50.0, ", ""))
+
+    reproduce(ReproduceConfig(table=str(table), row=("first",), seeds=1, out=tmp_path / "out"))
+
+    values = json.loads((tmp_path / "out/mine/table.json").read_text())["rows"][0]["values"]
+    # 0.4 of the training with seed 0; the other command says 0.9 of both, and accuracy 0.4 + 0.5
+    assert [value["mean"] for value in values] == pytest.approx([40, 90])
+    assert commands.run[1][:4] == ["evaluate", "knn", "--index", str(tmp_path / "out/mine/first/seed-0/rows.h5")]
+
+
 def test_a_row_whose_file_is_not_beside_the_data_has_no_data(
     table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -267,6 +283,7 @@ def test_bad_input_is_one_error(
         ("top 5: 90.0", "top 9: 90.0", "values does not name"),
         ("rows:", "lines:", "rows"),
         ("source: softmax", "source: [", ""),
+        ("top 1: metrics", "top 1: 2:metrics", "there are 1 commands"),
     ],
 )
 def test_a_file_that_is_no_table_is_refused(table: Path, old: str, new: str, said: str) -> None:
