@@ -105,7 +105,8 @@ class PublishedTable:
         unit: of the numbers: ``%``, ``error %`` (100 - accuracy), or ``number``.
         note: what differs from the publication, if anything.
         values: for each value its place in the JSON of the last command, or ``2:PLACE`` in that of the second.
-        smoke: options of the training for a few steps: of ``all`` methods, and of one by its name.
+        smoke: options for a few steps: of ``all`` trainings, of one by its method, and of another command by its first
+            word.
         rows: of the table.
     """
 

@@ -197,6 +197,21 @@ def test_a_row_whose_file_is_not_beside_the_data_has_no_data(
     assert str(tmp_path / "some/list.csv") in commands.run[0]
 
 
+def test_a_smoke_row_shortens_its_other_commands_and_gives_them_its_images(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands = Commands(monkeypatch)
+    second = "  - embed --dataset {dataset} --batch-size 99 --seed 0\n"
+    text = TABLE.replace("smoke:\n", second + 'smoke:\n  embed: {batch-size: "2"}\n').replace("cifar10", "imagenet_1k")
+    table.write_text(text)
+
+    reproduce(ReproduceConfig(table=str(table), row=("second",), smoke=True, out=tmp_path / "out"))
+
+    images = str(tmp_path / "out/smoke-data/imagenet_1k")
+    assert commands.run[0][commands.run[0].index("--dataset") + 1] == images
+    assert commands.run[1][:7] == ["embed", "--seed", "0", "--batch-size", "2", "--dataset", images]
+
+
 def test_a_smoke_row_gets_made_up_word_vectors_of_its_classes(
     table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
