@@ -2159,6 +2159,7 @@ class _Evaluate:
         baseline: str | PathLike[str] | None = ...,
         tolerance: float = ...,
         data_root: str | PathLike[str] | None = ...,
+        at: Literal['convolutions', 'features'] = ...,
         max_values: int = ...,
         augmentation: Literal['imagenet', 'crop-flip', 'digits', 'none'] = ...,
         crops: Literal['ten', 'center'] = ...,
@@ -2176,7 +2177,7 @@ class _Evaluate:
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:
-        """Judge a convolutional network: a linear classifier after each convolution, trained on its data."""
+        """Judge a network by a linear classifier after each convolution, or on its features: top 1 and 5."""
 
     @staticmethod
     def retrieval(

@@ -19,16 +19,21 @@ class EvaluateProbesConfig(HeldOutOptions, DeviceOption, WorkersOption, ThreadsO
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "probes")
 
-    checkpoint: Path = Field(
-        ..., description="Run folder of a plain convolutional network, or a checkpoint in it.", json_schema_extra=_STORE
-    )
+    checkpoint: Path = Field(..., description="Run folder, or a checkpoint in it.", json_schema_extra=_STORE)
     data_root: Path | None = Field(
         None, description="Folder where named sets live; default: as in training.", json_schema_extra=_STORE
+    )
+    at: Literal["convolutions", "features"] = Field(
+        "convolutions",
+        description="convolutions: a classifier after each convolution of a plain network; features: one on the "
+        "embedding of any network (published for ResNets: 146 epochs, lr 0.1 that drops at 85 and 128, batches of "
+        "1,024, no weight decay).",
     )
     max_values: int = Field(
         9600,
         ge=1,
-        description="Most numbers of a probe: maps are pooled until they have no more (published: 9,216 to 9,600).",
+        description="Most numbers of a probe at a convolution: maps are pooled until they have no more (published: "
+        "9,216 to 9,600).",
     )
     augmentation: Literal["imagenet", "crop-flip", "digits", "none"] = Field(
         "imagenet",
@@ -50,4 +55,6 @@ class EvaluateProbesConfig(HeldOutOptions, DeviceOption, WorkersOption, ThreadsO
     def _drops_increase(self) -> EvaluateProbesConfig:
         if list(self.lr_drop_epochs) != sorted(set(self.lr_drop_epochs)) or any(e < 1 for e in self.lr_drop_epochs):
             raise ValueError(f"lr_drop_epochs must be positive and increase, got {self.lr_drop_epochs}")
+        if self.at == "features" and self.max_values != type(self).model_fields["max_values"].default:
+            raise ValueError("max_values goes with at convolutions: features are not pooled")
         return self

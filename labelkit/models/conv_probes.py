@@ -1,4 +1,4 @@
-"""A linear classifier on the maps after each convolution of a frozen network.
+"""A linear classifier on the maps after each convolution of a frozen network, or on its embedding.
 
 Source: ``yukimasano/self-label:eval_linear_probes.py``, after R. Zhang et al., "Split-Brain Autoencoders" (CVPR 2017):
 maps are pooled to about 9,000 numbers, normalized over the batch without learned scale, and classified.
@@ -38,7 +38,7 @@ def _not_plain(problem: str) -> UnsupportedBackboneError:
     return UnsupportedBackboneError(
         "evaluate probes",
         f"the network is not a plain sequence of convolutions: {problem}",
-        "Train alexnet_sela, alexnet_sela_small or smallcnn; or use `labelkit evaluate linear` on a store.",
+        "Train alexnet_sela, alexnet_small_sela or smallcnn; or pass --at features.",
     )
 
 
@@ -70,6 +70,23 @@ def pool_of(channels: int, side: int, max_values: int) -> tuple[int, int, int]:
             if channels * pooled**2 <= max_values:
                 return kernel, padding, pooled
     return side, 0, 1
+
+
+class FeatureProbe(nn.Sequential):
+    """A linear layer on embeddings as they are.
+
+    Args:
+        dim: d.
+        num_classes: c.
+
+    Shape:
+        - features: ``(b, d, 1, 1)``, as maps of a single place.
+        - returns: ``(b, c)``.
+    """
+
+    def __init__(self, dim: int, num_classes: int) -> None:
+        super().__init__(nn.Flatten(), nn.Linear(dim, num_classes))
+        self.num_values = dim
 
 
 class ConvProbe(nn.Sequential):

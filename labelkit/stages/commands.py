@@ -312,7 +312,7 @@ COMMANDS: dict[str, Command | Group] = {
                 "evaluate.linear:evaluate_linear",
             ),
             "probes": Command(
-                "Judge a convolutional network: a linear classifier after each convolution, trained on its data.",
+                "Judge a network by a linear classifier after each convolution, or on its features: top 1 and 5.",
                 "labelkit evaluate probes --checkpoint runs/sela --augmentation digits",
                 "probes:EvaluateProbesConfig",
                 "evaluate.probes:evaluate_probes",

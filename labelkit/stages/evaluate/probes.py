@@ -1,9 +1,11 @@
-"""Judge a convolutional network by linear classifiers after each of its convolutions, trained on augmented images."""
+"""Judge a network by linear classifiers after each convolution, or on its embedding, trained on augmented images."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -20,7 +22,7 @@ from labelkit.data.views.recipes import classification_view
 from labelkit.data.views.spec import Normalize, ViewSpec
 from labelkit.engine.devices import Runtime
 from labelkit.errors import CheckpointError, ConfigError, DatasetError
-from labelkit.models.conv_probes import ConvProbe, collected, probed_layers
+from labelkit.models.conv_probes import ConvProbe, FeatureProbe, collected, probed_layers
 from labelkit.models.inference import InferenceNetwork
 from labelkit.models.seeding import seeded_init
 from labelkit.percent import percent
@@ -29,8 +31,11 @@ from labelkit.stages.read.networks import load_run
 from labelkit.stages.result import Cell, SimpleResult, Table
 from labelkit.stages.train.prepare import eval_images, prepare_data
 
+_Probe: TypeAlias = ConvProbe | FeatureProbe
+
 _MOMENTUM = 0.9
 _RESIZED = 256 / 224
+_EMBEDDING = "embedding"
 
 
 @dataclass(frozen=True)
@@ -65,7 +70,7 @@ class _Score:
     """One probe.
 
     Attributes:
-        layer: name of the ReLU after the convolution.
+        layer: name of the ReLU after the convolution, or ``embedding``.
         channels: of its maps.
         side: of its maps.
         values: numbers that are left of them.
@@ -82,7 +87,7 @@ class _Score:
 
 
 def evaluate_probes(config: EvaluateProbesConfig) -> SimpleResult:
-    """Train a probe after each convolution, all in the same passes, and score them on held-out images.
+    """Train a probe after each convolution, all in the same passes, or one on the embedding; score on other images.
 
     The network stays as it is, with the running statistics of its normalization. True labels of all training images are
     used: this measures features, it makes none.
@@ -98,7 +103,7 @@ def evaluate_probes(config: EvaluateProbesConfig) -> SimpleResult:
             str(config.checkpoint), "has no held-out images", "Embed it and use `labelkit evaluate linear`."
         )
     network = run.method.headline()
-    layers = probed_layers(network)
+    layers = probed_layers(network) if config.at == "convolutions" else {}
     changes: dict[str, object] = {"eval_split": config.split}
     if config.data_root is not None:
         changes["data_root"] = config.data_root
@@ -130,6 +135,7 @@ def evaluate_probes(config: EvaluateProbesConfig) -> SimpleResult:
         "protocol": {
             name: getattr(config, name)
             for name in (
+                "at",
                 "augmentation",
                 "crops",
                 "epochs",
@@ -152,7 +158,7 @@ def evaluate_probes(config: EvaluateProbesConfig) -> SimpleResult:
         ]
         for number, score in enumerate(scores, 1)
     ]
-    columns = ["convolution", "layer", "maps", "numbers", "top 1", "top 5"]
+    columns = ["probe", "layer", "maps", "numbers", "top 1", "top 5"]
     return SimpleResult(values, (), (Table("accuracy of linear probes in %", columns, rows),))
 
 
@@ -174,20 +180,39 @@ def _resized(size: int) -> int:
     return round(size * _RESIZED)
 
 
+@contextmanager
+def _looking(network: InferenceNetwork, layers: dict[str, nn.ReLU]) -> Iterator[Callable[[Tensor], list[Tensor]]]:
+    """Give a function: images to the maps of the layers, or to the embedding as maps of one place."""
+    with collected(list(layers.values())) as maps:
+
+        def look(images: Tensor) -> list[Tensor]:
+            maps.clear()
+            with torch.no_grad():
+                features = network.embed(images)
+            return list(maps) if layers else [features.float()[:, :, None, None]]
+
+        yield look
+
+
 def _build(
     config: EvaluateProbesConfig,
     network: InferenceNetwork,
     layers: dict[str, nn.ReLU],
     num_classes: int,
     runtime: Runtime,
-) -> list[ConvProbe]:
-    """A probe for each layer, as large as its maps are."""
+) -> list[_Probe]:
+    """A probe for each layer, as large as its maps are, or one for the embedding."""
     spec = network.input_spec
     nothing = torch.zeros((1, spec.channels, spec.size, spec.size), device=runtime.device)
-    with torch.no_grad(), collected(list(layers.values())) as maps:
-        network.embed(nothing)
-    with seeded_init(config.seed):
-        probes = [ConvProbe(one.shape[1], one.shape[2], num_classes, max_values=config.max_values) for one in maps]
+    probes: list[_Probe] = []
+    with _looking(network, layers) as look, seeded_init(config.seed):
+        for one in look(nothing):
+            channels, side = one.shape[1:3]
+            probes.append(
+                ConvProbe(channels, side, num_classes, max_values=config.max_values)
+                if layers
+                else FeatureProbe(channels, num_classes)
+            )
     return [probe.to(runtime.device) for probe in probes]
 
 
@@ -195,7 +220,7 @@ def _train(
     config: EvaluateProbesConfig,
     network: InferenceNetwork,
     layers: dict[str, nn.ReLU],
-    probes: list[ConvProbe],
+    probes: list[_Probe],
     images: _Images,
     view: ViewSpec,
 ) -> None:
@@ -210,17 +235,14 @@ def _train(
         probe.train()
     steps = -(-len(images.rows) // config.batch_size)
     with (
-        collected(list(layers.values())) as maps,
+        _looking(network, layers) as look,
         current_progress().task("train probes", total=config.epochs * steps) as task,
     ):
         for epoch in range(config.epochs):
             optimizer.param_groups[0]["lr"] = config.lr * 0.1 ** sum(drop <= epoch for drop in config.lr_drop_epochs)
             order = keyed_generator(config.seed, "probes", epoch).permutation(images.rows)
             for batch in images.batches(view, order, config.batch_size, config.seed, epoch):
-                maps.clear()
-                with torch.no_grad():
-                    network.embed(batch.images)
-                wanted = images.classes(batch.rows)
+                maps, wanted = look(batch.images), images.classes(batch.rows)
                 losses = [
                     nn.functional.cross_entropy(probe(one), wanted) for probe, one in zip(probes, maps, strict=True)
                 ]
@@ -235,7 +257,7 @@ def _score(
     config: EvaluateProbesConfig,
     network: InferenceNetwork,
     layers: dict[str, nn.ReLU],
-    probes: list[ConvProbe],
+    probes: list[_Probe],
     images: _Images,
     *,
     mirror: bool,
@@ -248,17 +270,16 @@ def _score(
         probe.eval()
     right = np.zeros((len(probes), 2), dtype=np.int64)
     shapes: list[tuple[int, int]] = []
-    with collected(list(layers.values())) as maps:
+    with _looking(network, layers) as look:
         for batch in images.batches(
             view, images.rows, max(1, config.batch_size // 10 if ten else config.batch_size), None, 0
         ):
             sums: list[Tensor] = []
             for crop in _crops(batch.images, size, ten=ten, mirror=mirror):
-                maps.clear()
-                network.embed(crop)
+                maps = look(crop)
+                shapes = [(one.shape[1], one.shape[2]) for one in maps]
                 found = [probe(one) for probe, one in zip(probes, maps, strict=True)]
                 sums = [a + b for a, b in zip(sums, found, strict=True)] if sums else found
-            shapes = [(one.shape[1], one.shape[2]) for one in maps]
             wanted = images.classes(batch.rows)[:, None]
             for number, scores in enumerate(sums):
                 best = scores.topk(min(5, scores.shape[1]), dim=1).indices == wanted
@@ -266,7 +287,7 @@ def _score(
     top5 = len(images.bank.dataset.class_names) > 5
     return [
         _Score(name, *shape, probe.num_values, one / len(images.rows), five / len(images.rows) if top5 else None)
-        for name, shape, probe, (one, five) in zip(layers, shapes, probes, right.tolist(), strict=True)
+        for name, shape, probe, (one, five) in zip(layers or (_EMBEDDING,), shapes, probes, right.tolist(), strict=True)
     ]
 
 

@@ -123,6 +123,43 @@ def test_the_same_seed_gives_the_same_scores_and_another_augmentation_others(lab
     assert other["probes"] != first["probes"]
 
 
+def test_features_get_a_linear_layer_as_a_loop_trains_it(labelkit: Any, run: Path) -> None:
+    found = probe(labelkit, run, *PLAIN, "--at", "features")
+
+    trained = load_run(run, "last")
+    network = trained.method.headline().eval()
+    options = trained.config.model_copy(update={"eval_split": "auto"})
+    prepared = prepare_data(options)
+    judged = eval_images(options, prepared)
+    assert judged is not None
+    config = EvaluateProbesConfig(checkpoint=run)
+    train, test = (
+        _images(config, images, network, Runtime(device="cpu"), 0.0) for images in (prepared.dataset, judged)
+    )
+    with seeded_init(0):
+        linear = torch.nn.Linear(128, 10)
+    optimizer = torch.optim.SGD(linear.parameters(), 0.1, momentum=0.9, weight_decay=1e-5)
+    for epoch, lr in enumerate((0.1, 0.01)):
+        optimizer.param_groups[0]["lr"] = lr
+        order = keyed_generator(0, "probes", epoch).permutation(train.rows)
+        for batch in train.batches(ViewSpec(32), order, 50, 0, epoch):
+            with torch.no_grad():
+                features = network.embed(batch.images)
+            loss = torch.nn.functional.cross_entropy(linear(features), train.classes(batch.rows))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    right = 0
+    for batch in test.batches(ViewSpec(37, resize_ratio=1.0), test.rows, 50, None, 0):
+        with torch.no_grad():
+            named = linear(network.embed(vision.center_crop(batch.images, [32, 32]))).argmax(dim=1)
+        right += int((named == test.classes(batch.rows)).sum())
+
+    (score,) = found["probes"]
+    assert (score["layer"], score["channels"], score["side"], score["values"]) == ("embedding", 128, 1, 128)
+    assert score["accuracy"] == pytest.approx(right / len(test.rows))
+
+
 @pytest.mark.parametrize("side", [36, 37])
 def test_ten_crops_are_those_of_torchvision(side: int) -> None:
     images = torch.rand(2, 3, side, side)
@@ -147,3 +184,6 @@ def test_what_has_no_probes_is_refused(labelkit: Any, run: Path, trained: Path) 
     done = labelkit("evaluate", "probes", "--checkpoint", run, "--lr-drop-epochs", "2,1")
     assert done.code == 2
     assert "must be positive and increase" in done.err
+    done = labelkit("evaluate", "probes", "--checkpoint", run, "--at", "features", "--max-values", "5")
+    assert done.code == 2
+    assert "features are not pooled" in done.err
