@@ -124,11 +124,15 @@ def evaluate_probes(config: EvaluateProbesConfig) -> SimpleResult:
     probes = _build(config, network, layers, len(prepared.dataset.class_names), runtime)
     _train(config, network, layers, probes, train, view)
     scores = _score(config, network, layers, probes, test, mirror=not chiral)
+    return _result(config, scores, len(train.rows), len(test.rows))
+
+
+def _result(config: EvaluateProbesConfig, scores: list[_Score], trained: int, judged: int) -> SimpleResult:
     best = max(scores, key=lambda score: score.accuracy)
     values: dict[str, object] = {
         "checkpoint": config.checkpoint,
-        "train_images": len(train.rows),
-        "images": len(test.rows),
+        "train_images": trained,
+        "images": judged,
         "best_layer": best.layer,
         "best_accuracy": best.accuracy,
         "probes": [asdict(score) for score in scores],
