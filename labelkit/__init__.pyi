@@ -2168,6 +2168,35 @@ class _Evaluate:
         """Judge features by a linear classifier: trained on one split, scored on another, top 1 and 5."""
 
     @staticmethod
+    def probes(
+        *,
+        checkpoint: str | PathLike[str],
+        fail_under: Sequence[str] | str = ...,
+        fail_over: Sequence[str] | str = ...,
+        baseline: str | PathLike[str] | None = ...,
+        tolerance: float = ...,
+        data_root: str | PathLike[str] | None = ...,
+        at: Literal['convolutions', 'features'] = ...,
+        max_values: int = ...,
+        augmentation: Literal['imagenet', 'crop-flip', 'digits', 'none'] = ...,
+        crops: Literal['ten', 'center'] = ...,
+        epochs: int = ...,
+        batch_size: int = ...,
+        lr: float = ...,
+        lr_drop_epochs: Sequence[int] | int = ...,
+        weight_decay: float = ...,
+        seed: int = ...,
+        threads: int | None = ...,
+        num_workers: int = ...,
+        device: str = ...,
+        which: Literal['last', 'best'] = ...,
+        split: str = ...,
+        preset: str | PathLike[str] | None = None,
+        config: str | PathLike[str] | None = None,
+    ) -> Result:
+        """Judge a network by a linear classifier after each convolution, or on its features: top 1 and 5."""
+
+    @staticmethod
     def retrieval(
         *,
         index: str | PathLike[str],
@@ -2203,12 +2232,10 @@ class _Evaluate:
         baseline: str | PathLike[str] | None = ...,
         tolerance: float = ...,
         checkpoint: str | PathLike[str] | None = ...,
-        which: Literal['last', 'best'] = ...,
         data_root: str | PathLike[str] | None = ...,
         index: str | PathLike[str] | None = ...,
         result: str | None = ...,
         overwrite: bool = ...,
-        split: str = ...,
         groups: Literal['auto', 'rank', 'counts', 'none'] = ...,
         seen_only: bool = ...,
         confusion: str | PathLike[str] | None = ...,
@@ -2218,6 +2245,8 @@ class _Evaluate:
         seed: int = ...,
         per_class: bool = ...,
         threads: int | None = ...,
+        which: Literal['last', 'best'] = ...,
+        split: str = ...,
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:

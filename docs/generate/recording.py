@@ -60,6 +60,7 @@ evaluate clustering --index digits.h5 --results k-means
 evaluate answer --index digits.h5
 evaluate knn --index digits.h5
 evaluate linear --index digits.h5
+evaluate probes --checkpoint runs/softmax --epochs 1 --lr-drop-epochs "" --crops center
 evaluate retrieval --index digits.h5
 evaluate classification --checkpoint runs/softmax
 evaluate segmentation --backbone pixels {_OBJECTS} --samples 16 --seeds 1 --no-augment

@@ -15,6 +15,7 @@ from labelkit.config.memory import MemoryConfig
 from labelkit.config.mixins import (
     STORE,
     Device,
+    HeldOutOptions,
     LabelsOption,
     PerClassOption,
     ResamplesOptions,
@@ -202,16 +203,13 @@ class EvaluateRetrievalConfig(PerClassOption, GateConfig, LabelsOption, ScoresCo
         return self
 
 
-class EvaluateClassificationConfig(ThreadsOption, PerClassOption, ResamplesOptions, GateConfig):
+class EvaluateClassificationConfig(HeldOutOptions, ThreadsOption, PerClassOption, ResamplesOptions, GateConfig):
     """``labelkit evaluate classification``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "classification")
 
     checkpoint: Path | None = Field(
         None, description="Run folder of a trained classifier, or a checkpoint in it.", json_schema_extra=_STORE
-    )
-    which: Literal["last", "best"] = Field(
-        "last", description="Checkpoint of a run folder: the last, or the one of lowest loss.", json_schema_extra=_STORE
     )
     data_root: Path | None = Field(
         None,
@@ -230,7 +228,6 @@ class EvaluateClassificationConfig(ThreadsOption, PerClassOption, ResamplesOptio
         json_schema_extra=_OUTPUT,
     )
     overwrite: bool = Field(False, description="Replace a result of this name.", json_schema_extra=_OUTPUT)
-    split: str = Field("auto", description="Images to score: a split's name; auto = test, or val, if there is one.")
     groups: Literal["auto", "rank", "counts", "none"] = Field(
         "auto",
         description="How to tell classes with many, medium and few training images apart. counts: above 100, 20 "

@@ -148,6 +148,19 @@ class CheckpointOptions(StageConfig):
     )
 
 
+class HeldOutOptions(StageConfig):
+    """A command that judges a run by images that it was not trained on."""
+
+    comes_last: ClassVar[bool] = True
+
+    which: Literal["last", "best"] = Field(
+        "last",
+        description="Checkpoint of a run folder: the last, or the one of lowest loss.",
+        json_schema_extra={"panel": "Store", "preset": False},
+    )
+    split: str = Field("auto", description="Images to score: a split's name; auto = test, or val, if there is one.")
+
+
 class DeviceOption(StageConfig):
     """A command that computes on a device of choice."""
 

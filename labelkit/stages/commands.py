@@ -311,6 +311,12 @@ COMMANDS: dict[str, Command | Group] = {
                 "evaluate:EvaluateLinearConfig",
                 "evaluate.linear:evaluate_linear",
             ),
+            "probes": Command(
+                "Judge a network by a linear classifier after each convolution, or on its features: top 1 and 5.",
+                "labelkit evaluate probes --checkpoint runs/sela --augmentation digits",
+                "probes:EvaluateProbesConfig",
+                "evaluate.probes:evaluate_probes",
+            ),
             "retrieval": Command(
                 "Score how well images of one class find each other: Recall@K, MAP@R, R-precision, NMI.",
                 "labelkit evaluate retrieval --index digits.h5 -k 1,2,4,8",

@@ -46,7 +46,8 @@ def word_prototypes(vectors: NDArray[np.float64], dim: int) -> NDArray[np.float3
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)
     if (lengths <= 1e-9 * np.linalg.norm(centered, axis=1).max()).any():
         raise ValueError(f"row {int(lengths.argmin())} has no direction in {dim} dimensions")
-    return (rows / lengths).astype(np.float32)
+    unit: NDArray[np.float64] = rows / lengths
+    return unit.astype(np.float32)
 
 
 def read_class_vectors(path: Path, names: Sequence[str]) -> NDArray[np.float64]:

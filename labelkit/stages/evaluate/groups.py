@@ -84,27 +84,31 @@ def evaluate_clustering(config: EvaluateClusteringConfig) -> SimpleResult:
         "bootstrap": {"resamples": config.bootstrap, "level": 0.95, "seed": config.seed},
         "scores": [one.to_dict() for one in scored],
     }
-    made: tuple[Path, ...] = ()
-    if config.result is not None:
-        path = write_result(
-            store,
-            config.result,
-            kind="evaluation",
-            arrays={"metrics": canonical_json(jsonable(values | {"index": store.path.name}))},
-            params={
-                "protocol": config.protocol,
-                "rows": config.rows,
-                "split": config.split,
-                "mapping_from": config.mapping_from,
-                "results": list(config.results),
-                "bootstrap": config.bootstrap,
-                "seed": config.seed,
-            },
-            stage="evaluate clustering",
-            overwrite=config.overwrite,
-        )
-        made = (path,)
-    return SimpleResult(values, made, tuple(_tables(config, scored, held_out=held_out)))
+    return SimpleResult(values, _keep(config, store, values), tuple(_tables(config, scored, held_out=held_out)))
+
+
+def _keep(config: EvaluateClusteringConfig, store: EmbeddingStore, values: dict[str, object]) -> tuple[Path, ...]:
+    """Write the scores beside the store if they are to be kept."""
+    if config.result is None:
+        return ()
+    path = write_result(
+        store,
+        config.result,
+        kind="evaluation",
+        arrays={"metrics": canonical_json(jsonable(values | {"index": store.path.name}))},
+        params={
+            "protocol": config.protocol,
+            "rows": config.rows,
+            "split": config.split,
+            "mapping_from": config.mapping_from,
+            "results": list(config.results),
+            "bootstrap": config.bootstrap,
+            "seed": config.seed,
+        },
+        stage="evaluate clustering",
+        overwrite=config.overwrite,
+    )
+    return (path,)
 
 
 @dataclass(frozen=True)

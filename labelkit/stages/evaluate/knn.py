@@ -20,7 +20,7 @@ from labelkit.stages.progress import current_progress
 from labelkit.stages.read.labeled_splits import LabeledSplits, choose_labeled_splits
 from labelkit.stages.result import Cell, SimpleResult, Table, jsonable
 from labelkit.store.commit import canonical_json
-from labelkit.store.embeddings import open_store
+from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.results import write_result
 
 
@@ -73,19 +73,6 @@ def evaluate_knn(config: EvaluateKNNConfig) -> SimpleResult:
             zip(splits.class_names, per_class_accuracy(votes, wanted, num_classes).tolist(), strict=True)
         ),
     }
-    made: tuple[Path, ...] = ()
-    if config.result is not None:
-        path = write_result(
-            store,
-            config.result,
-            kind="evaluation",
-            arrays={"metrics": canonical_json(jsonable(values | {"index": store.path.name}))},
-            params={key: getattr(config, key) for key in ("temperature", "pca", "linear", "seed")}
-            | {"gallery": gallery, "queries": queries, "k": list(config.k)},
-            stage="evaluate knn",
-            overwrite=config.overwrite,
-        )
-        made = (path,)
     columns = [name.removesuffix("_accuracy").replace("_", " ") for name in (*first, *linear)]
     rows: list[list[Cell]] = []
     for entry in by_k:
@@ -95,7 +82,26 @@ def evaluate_knn(config: EvaluateKNNConfig) -> SimpleResult:
     voted = "" if config.pca is None else f", on {config.pca} principal components"
     title = f"accuracy in %{voted}" + (", each row by all others (leave-one-out)" if splits.leave_one_out else "")
     table = Table(title, ["gallery", "queries", "rows", "k", *columns], rows)
-    return SimpleResult(values, made, (table,))
+    return SimpleResult(values, _keep(config, store, values, gallery, queries), (table,))
+
+
+def _keep(
+    config: EvaluateKNNConfig, store: EmbeddingStore, values: dict[str, object], gallery: str, queries: str
+) -> tuple[Path, ...]:
+    """Write the scores beside the store if they are to be kept."""
+    if config.result is None:
+        return ()
+    path = write_result(
+        store,
+        config.result,
+        kind="evaluation",
+        arrays={"metrics": canonical_json(jsonable(values | {"index": store.path.name}))},
+        params={key: getattr(config, key) for key in ("temperature", "pca", "linear", "seed")}
+        | {"gallery": gallery, "queries": queries, "k": list(config.k)},
+        stage="evaluate knn",
+        overwrite=config.overwrite,
+    )
+    return (path,)
 
 
 def _begin_leave_one_out(config: EvaluateKNNConfig, splits: LabeledSplits) -> None:

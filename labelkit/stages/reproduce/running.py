@@ -185,7 +185,8 @@ def _complete(
     """A command with all that is not in the table: where, which data, which seed."""
     filled = [word.format(here=here, seed=seed, data_root=root) for word in words]
     if filled[0] != "train":
-        return filled
+        short = table.smoke.get(filled[0], {}) | ({"dataset": dataset} if "--dataset" in filled else {})
+        return _with_options(filled, short) if config.smoke else filled
     if config.smoke:
         short = table.smoke.get("all", {}) | table.smoke.get(filled[1], {})
         filled = _with_options(filled, {**short, "dataset": dataset})

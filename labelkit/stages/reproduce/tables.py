@@ -113,7 +113,8 @@ class PublishedTable:
         units: of values with another one.
         note: what differs from the publication, if anything.
         values: for each value its place in the JSON of the last command, or of command n after ``#n.``.
-        smoke: options of the training for a few steps: of ``all`` methods, and of one by its name.
+        smoke: options for a few steps: of ``all`` trainings, of one by its method, and of another command by its first
+            word.
         rows: of the table.
     """
 
