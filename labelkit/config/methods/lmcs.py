@@ -137,14 +137,20 @@ class LMCSConfig(
         description="Most labels, as a multiple of the given ones (R_L); 1: no growth.",
         json_schema_extra=_GROWTH,
     )
+    generations: int = Field(
+        1,
+        ge=1,
+        description="How often the labels grow from the given ones: once, as the union of Eq. 3.13 has it; or more "
+        "often, each time with what was discovered before forgotten (Sec. 3.3.4).",
+        json_schema_extra=_GROWTH,
+    )
     first_blocks: int = Field(
         30, ge=1, description="Blocks before the first discovery (ours; not published).", json_schema_extra=_GROWTH
     )
     generation_blocks: int = Field(
         15,
         ge=1,
-        description="Blocks between two discoveries (a generation). The master learns the last discovery, the "
-        "student the one before.",
+        description="Blocks between two discoveries. The master learns the last discovery, the student the one before.",
         json_schema_extra=_GROWTH,
     )
     final_phase: bool = Field(
@@ -163,7 +169,7 @@ class LMCSConfig(
         ge=0,
         le=1,
         description="Stop the growth if a smaller share of the average's predictions changed since the last "
-        "generation.",
+        "discovery, and the run's generations if a smaller share changed since the last of these.",
         json_schema_extra=_STOP,
     )
     disagree_stop: float = Field(
