@@ -140,8 +140,8 @@ class LMCSConfig(
     generations: int = Field(
         1,
         ge=1,
-        description="How often the labels grow from the given ones: once, as the union of Eq. 3.13 has it; or more "
-        "often, each time with what was discovered before forgotten (Sec. 3.3.4).",
+        description="How often the labels grow from the given ones. Each time, what was discovered before is forgotten "
+        "(Sec. 3.3.4). 1: they grow once (Eq. 3.13).",
         json_schema_extra=_GROWTH,
     )
     first_blocks: int = Field(
@@ -168,8 +168,8 @@ class LMCSConfig(
         0.01,
         ge=0,
         le=1,
-        description="Stop the growth if a smaller share of the average's predictions changed since the last "
-        "discovery, and the run's generations if a smaller share changed since the last of these.",
+        description="Smallest share of the average's changed predictions that goes on. Growth ends if fewer changed "
+        "since the last discovery, generations if fewer changed since the last one. 0: never.",
         json_schema_extra=_STOP,
     )
     disagree_stop: float = Field(
