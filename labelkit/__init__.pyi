@@ -645,6 +645,8 @@ class _Train:
         row_mix: float = ...,
         row_neighbors: int = ...,
         student: Literal['mixmatch', 'freematch'] = ...,
+        pretext_steps: int = ...,
+        pretext_lr: float = ...,
         guidance: Literal['consistency', 'guess', 'none'] = ...,
         guidance_weight: float = ...,
         guidance_cache: bool = ...,

@@ -110,6 +110,7 @@ CONTEXTS: list[tuple[str, Options, str]] = [
     ("several networks", {"fusion": "distance", "cap": 8}, "fusion fusion_scale fusion_count"),
     ("several discoveries", {"cap": 8}, _of("snowball", "growth_factor churn master_on")),
     ("a loss on distances", {"discrimination": "ratio"}, "discrimination_weight num_centroids"),
+    ("turns to learn first", {"pretext_steps": 2}, "pretext_lr"),
     ("growth that ends before the run", {"growth_limit": 2}, "final_phase"),
     ("no other limit", {"confine_cap": 1.0}, "confine_factor"),
     # metric learning

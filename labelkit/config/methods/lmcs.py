@@ -18,6 +18,7 @@ _LOSS: JsonDict = {"panel": "Loss"}
 _MASTER: JsonDict = {"panel": "Master"}
 _GROWTH: JsonDict = {"panel": "Growth"}
 _SEARCH: JsonDict = {"panel": "Discovery"}
+_PRETEXT: JsonDict = {"panel": "Pretext"}
 _STOP: JsonDict = {"panel": "Stop"}
 
 
@@ -55,6 +56,20 @@ class LMCSConfig(
         description="How the student learns; options of the other have no effect but --unlabeled-weight, which is also "
         "the master's. FixMatch is freematch with --fixed-threshold 0.95.",
         json_schema_extra=_LOSS,
+    )
+
+    pretext_steps: int = Field(
+        0,
+        ge=0,
+        description="Updates before the training in which the network learns to name quarter turns of all images "
+        "(Table 3.9). They are not among --steps, and begin anew if they are interrupted.",
+        json_schema_extra=_PRETEXT,
+    )
+    pretext_lr: float = Field(
+        0.1,
+        gt=0,
+        description="Highest learning rate of these updates (sgd); it falls to 0 along a cosine.",
+        json_schema_extra=_PRETEXT,
     )
 
     guidance: Literal["consistency", "guess", "none"] = Field(
@@ -202,3 +217,7 @@ class LMCSConfig(
         if self.discrimination_weight != "auto" and self.discrimination_weight < 0:
             raise ValueError(f"discrimination_weight must be >= 0, or auto (value {self.discrimination_weight})")
         return self
+
+    def shortened(self, fraction: float) -> dict[str, object]:
+        """Return fewer steps, also of the pretext."""
+        return super().shortened(fraction) | self._scaled(fraction, "pretext_steps", least=0)

@@ -9,6 +9,7 @@ Every ``--generation-blocks`` blocks:
     3. unlabeled images near the means of the classes whose neighborhood names several classes get a label,
        until labels are ``--growth-limit`` times the given ones                         Eq. 3.8 to 3.13
     4. the master learns them at once, the student one discovery later (look-ahead)
+Before all this it may learn to name how images are turned (``--pretext-steps``, ``pretext.py``).
 With ``--generations`` this is repeated from the given labels, once the student has learned the last discovery.
 Nothing here knows the class of an unlabeled image. The average is the network that is judged and embeds.
 Departures: see those of ``composition.py`` and ``labelkit.algorithms.critical_samples``; guidance has no equation in
@@ -48,6 +49,7 @@ from labelkit.methods.few_labels.growth import (
 )
 from labelkit.methods.few_labels.growth_monitor import GrowthMonitor
 from labelkit.methods.few_labels.mixmatch import MixMatchObjective, mixmatch_objective
+from labelkit.methods.few_labels.pretext import learn_rotations
 from labelkit.methods.few_labels.recipe import (
     adam_moments,
     build_student,
@@ -293,6 +295,19 @@ class LMCS(Method[LMCSConfig]):
 
     def on_train_start(self, state: TrainState) -> None:
         """Start networks equal, also when weights were taken from elsewhere; say what growth cannot do."""
+        config = self.config
+        if config.pretext_steps:
+            named = learn_rotations(
+                self.network,
+                state,
+                self._rows,
+                self._views[0],
+                steps=config.pretext_steps,
+                lr=config.pretext_lr,
+                batch_size=config.batch_size,
+                seed=config.seed,
+            )
+            state.log("pretext", {"rotation_accuracy": named})
         self.chain.restart(self.network)
         if not (self.data.labels[self._rows] < 0).any():
             state.warn("warning: no image is without a label, so that there is nothing to discover")

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,44 @@ def diet(setup: Any) -> MasterDiet:
 )
 def test_labels_double_up_to_ten_times_the_given_ones(given: int, sizes: list[int]) -> None:
     assert GrowthRules(2.0, 10.0, 1).sizes(given, 50_000) == sizes
+
+
+# ---------------------------------------------------------------------- the pretext
+
+
+def test_turns_are_learned_before_the_first_step_and_without_labels(make: Make) -> None:
+    options = {"steps": 2, "eval_every_steps": 2, "growth_limit": 1.0, "guidance": "none", "pretext_lr": 0.05}
+    plain, turned = make("lmcs", **options), make("lmcs", pretext_steps=60, **options)
+    start = weights(turned.method.network)
+    assert equal(start, weights(plain.method.network))
+    logged = []
+    state = replace(turned.trainer._state(log_now=False), log=lambda kind, values: logged.append((kind, values)))
+    turned.method.on_train_start(state)
+    moved = weights(turned.method.network)
+    assert any(not torch.equal(moved[name], value) for name, value in start.items() if name.startswith("backbone"))
+    assert all(torch.equal(moved[name], value) for name, value in start.items() if name.startswith("head"))
+    assert equal(weights(turned.method.chain.teacher), moved)
+    ((kind, values),) = logged
+    assert kind == "pretext"
+    assert values["rotation_accuracy"] > 0.5  # of four turns; chance is a quarter
+
+
+def test_the_pretext_is_a_classification_of_the_four_turns_of_each_image(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setup, seen = make("lmcs", pretext_steps=1), []
+    embed = setup.method.network.embed
+    monkeypatch.setattr(setup.method.network, "embed", lambda images: seen.append(images) or embed(images))
+    setup.method.on_train_start(setup.trainer._state(log_now=False))
+    (images,) = seen
+    count = len(images) // 4
+    assert count == setup.config.batch_size
+    for turn in range(4):
+        # a quarter turn moves row i, column j of an image with n columns to row n - 1 - j, column i
+        expected = images[:count]
+        for _ in range(turn):
+            expected = expected.transpose(2, 3).flip(2)
+        assert torch.equal(images[turn * count : (turn + 1) * count], expected)
 
 
 # ---------------------------------------------------------------------- the streams
