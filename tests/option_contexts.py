@@ -42,7 +42,16 @@ CONTEXTS: list[tuple[str, Options, str]] = [
     # data
     ("splits that a file names; few labeled images", _LISTED | _SMALL, _of(_CLASSIFIERS, "split eval_split")),
     ("splits that a file names", _LISTED, "split eval_split val_split"),
-    ("errors that move", _LISTED | {"val_split": "val", "cap": 8, "lr": 0.1, "optimizer": "sgd"}, "val_delta"),
+    (
+        "errors that move",
+        _LISTED | {"val_split": "val", "cap": 8, "lr": 0.1, "optimizer": "sgd"},
+        "snowball.val_delta",
+    ),
+    (
+        "errors that move, and growth that nothing else ends",
+        _LISTED | {"val_split": "val", "lr": 0.1, "optimizer": "sgd", "disagree_stop": 1.0, "label_rule": "center"},
+        "lmcs.val_delta",
+    ),
     (
         "paths that are not beside their list",
         {"dataset": "{folder}/lists/rooted.csv", "data_root": "{folder}"},
