@@ -49,7 +49,9 @@ CONTEXTS: list[tuple[str, Options, str]] = [
     ),
     (
         "errors that move, and growth that nothing else ends",
-        _LISTED | {"val_split": "val", "lr": 0.1, "optimizer": "sgd", "disagree_stop": 1.0, "label_rule": "center"},
+        _LISTED
+        | {"val_split": "val", "lr": 0.1, "optimizer": "sgd", "disagree_stop": 1.0, "label_rule": "center"}
+        | {"steps": 24, "eval_every_steps": 2, "growth_factor": 1.3},
         "lmcs.val_delta",
     ),
     (
