@@ -42,7 +42,18 @@ CONTEXTS: list[tuple[str, Options, str]] = [
     # data
     ("splits that a file names; few labeled images", _LISTED | _SMALL, _of(_CLASSIFIERS, "split eval_split")),
     ("splits that a file names", _LISTED, "split eval_split val_split"),
-    ("errors that move", _LISTED | {"val_split": "val", "cap": 8, "lr": 0.1, "optimizer": "sgd"}, "val_delta"),
+    (
+        "errors that move",
+        _LISTED | {"val_split": "val", "cap": 8, "lr": 0.1, "optimizer": "sgd"},
+        "snowball.val_delta",
+    ),
+    (
+        "errors that move, and growth that nothing else ends",
+        _LISTED
+        | {"val_split": "val", "lr": 0.1, "optimizer": "sgd", "disagree_stop": 1.0, "label_rule": "center"}
+        | {"steps": 24, "eval_every_steps": 2, "growth_factor": 1.3},
+        "lmcs.val_delta",
+    ),
     (
         "paths that are not beside their list",
         {"dataset": "{folder}/lists/rooted.csv", "data_root": "{folder}"},
@@ -110,6 +121,7 @@ CONTEXTS: list[tuple[str, Options, str]] = [
     ("several networks", {"fusion": "distance", "cap": 8}, "fusion fusion_scale fusion_count"),
     ("several discoveries", {"cap": 8}, _of("snowball", "growth_factor churn master_on")),
     ("a loss on distances", {"discrimination": "ratio"}, "discrimination_weight num_centroids"),
+    ("turns to learn first", {"pretext_steps": 2}, "pretext_lr"),
     ("growth that ends before the run", {"growth_limit": 2}, "final_phase"),
     ("no other limit", {"confine_cap": 1.0}, "confine_factor"),
     # metric learning

@@ -37,6 +37,26 @@ class GrowthOptions(StageConfig):
     growth_factor: float = Field(
         2.0, gt=1, description="Labels after a discovery over those before.", json_schema_extra=option("Growth")
     )
+    generations: int = Field(
+        3,
+        ge=1,
+        description="How often the labels grow from the given ones. Each generation forgets what the one before "
+        "discovered.",
+        json_schema_extra=option("Growth"),
+    )
+    val_split: str | None = Field(
+        None,
+        description="Decide by the error on this split instead of --churn: a generation ends if it moved by at "
+        "most --val-delta. Never the split that judges.",
+        json_schema_extra=option("Stop"),
+    )
+    val_delta: float = Field(
+        0.2,
+        ge=0,
+        le=100,
+        description="Largest change of the error on --val-split that ends a generation, in points.",
+        json_schema_extra=option("Stop"),
+    )
 
 
 class ConfidentSearchOptions(SearchOptions):

@@ -18,7 +18,7 @@ _OF_IMAGES = (
     "data_root", "download", "max_bad", "strict",
     "backbone", "pretrained", "weights", "image_size", "pixel_mean", "pixel_std",
     "augmentation", "shift_px", "noise", "dropout", "views", "grad_from_block", "train_stem", "linear_probe",
-    "freeze_stages", "reuse_frozen", "whitening",
+    "freeze_stages", "reuse_frozen", "whitening", "pretext_steps", "pretext_lr",
 )  # fmt: skip
 
 

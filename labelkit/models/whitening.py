@@ -45,13 +45,17 @@ def zca(rows: Tensor, bias: float = FILTER_BIAS) -> tuple[Tensor, Tensor]:
     """
     if len(rows) < 2 or bias <= 0:
         raise ValueError(f"need two rows at least and a positive bias, got {len(rows)} and {bias}")
-    center = sum((block.double().sum(0) for block in rows.split(_BLOCK)), torch.zeros(())) / len(rows)
+    center = sum((block.double().sum(0) for block in _blocks(rows)), torch.zeros(())) / len(rows)
     scatter = torch.zeros(rows.shape[1], rows.shape[1], dtype=torch.float64)
-    for block in rows.split(_BLOCK):
+    for block in _blocks(rows):
         centered = block.double() - center
         scatter += centered.T @ centered
     values, vectors = torch.linalg.eigh(scatter / (len(rows) - 1) + bias * torch.eye(len(scatter), dtype=torch.float64))
     return center, (vectors / values.sqrt()) @ vectors.T
+
+
+def _blocks(rows: Tensor) -> list[Tensor]:
+    return [rows[start : start + _BLOCK] for start in range(0, len(rows), _BLOCK)]
 
 
 class Whitening(nn.Module):

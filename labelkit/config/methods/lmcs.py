@@ -18,6 +18,7 @@ _LOSS: JsonDict = {"panel": "Loss"}
 _MASTER: JsonDict = {"panel": "Master"}
 _GROWTH: JsonDict = {"panel": "Growth"}
 _SEARCH: JsonDict = {"panel": "Discovery"}
+_PRETEXT: JsonDict = {"panel": "Pretext"}
 _STOP: JsonDict = {"panel": "Stop"}
 
 
@@ -55,6 +56,20 @@ class LMCSConfig(
         description="How the student learns; options of the other have no effect but --unlabeled-weight, which is also "
         "the master's. FixMatch is freematch with --fixed-threshold 0.95.",
         json_schema_extra=_LOSS,
+    )
+
+    pretext_steps: int = Field(
+        0,
+        ge=0,
+        description="Updates before the training in which the network learns to name quarter turns of all images "
+        "(Table 3.9). They are not among --steps, and begin anew if they are interrupted.",
+        json_schema_extra=_PRETEXT,
+    )
+    pretext_lr: float = Field(
+        0.1,
+        gt=0,
+        description="Highest learning rate of these updates (sgd); it falls to 0 along a cosine.",
+        json_schema_extra=_PRETEXT,
     )
 
     guidance: Literal["consistency", "guess", "none"] = Field(
@@ -137,14 +152,20 @@ class LMCSConfig(
         description="Most labels, as a multiple of the given ones (R_L); 1: no growth.",
         json_schema_extra=_GROWTH,
     )
+    generations: int = Field(
+        1,
+        ge=1,
+        description="How often the labels grow from the given ones. Each time, what was discovered before is forgotten "
+        "(Sec. 3.3.4). 1: they grow once (Eq. 3.13).",
+        json_schema_extra=_GROWTH,
+    )
     first_blocks: int = Field(
         30, ge=1, description="Blocks before the first discovery (ours; not published).", json_schema_extra=_GROWTH
     )
     generation_blocks: int = Field(
         15,
         ge=1,
-        description="Blocks between two discoveries (a generation). The master learns the last discovery, the "
-        "student the one before.",
+        description="Blocks between two discoveries. The master learns the last discovery, the student the one before.",
         json_schema_extra=_GROWTH,
     )
     final_phase: bool = Field(
@@ -162,8 +183,8 @@ class LMCSConfig(
         0.01,
         ge=0,
         le=1,
-        description="Stop the growth if a smaller share of the average's predictions changed since the last "
-        "generation.",
+        description="Smallest share of the average's changed predictions that goes on. Growth ends if fewer changed "
+        "since the last discovery, generations if fewer changed since the last one. 0: never.",
         json_schema_extra=_STOP,
     )
     disagree_stop: float = Field(
@@ -196,3 +217,7 @@ class LMCSConfig(
         if self.discrimination_weight != "auto" and self.discrimination_weight < 0:
             raise ValueError(f"discrimination_weight must be >= 0, or auto (value {self.discrimination_weight})")
         return self
+
+    def shortened(self, fraction: float) -> dict[str, object]:
+        """Return fewer steps, also of the pretext."""
+        return super().shortened(fraction) | self._scaled(fraction, "pretext_steps", least=0)

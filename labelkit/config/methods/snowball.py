@@ -87,13 +87,6 @@ class SnowballConfig(
         description="Most labels, as a multiple of the given ones; 1: no growth, plain training.",
         json_schema_extra=_GROWTH,
     )
-    generations: int = Field(
-        3,
-        ge=1,
-        description="How often the labels grow from the given ones. Each generation forgets what the one before "
-        "discovered.",
-        json_schema_extra=_GROWTH,
-    )
     reinit: Literal["never", "generation"] = Field(
         "never",
         description="When to start with a fresh student: never, or in each generation after the first. A fresh "
@@ -138,19 +131,6 @@ class SnowballConfig(
         le=1,
         description="Smallest share of changed predictions that goes on. A generation ends if fewer changed since "
         "its last phase, the run if fewer changed since the last generation. 0: never.",
-        json_schema_extra=_STOP,
-    )
-    val_split: str | None = Field(
-        None,
-        description="Decide by the error on this split instead of --churn: a generation ends if it moved by at "
-        "most --val-delta. Never the split that judges.",
-        json_schema_extra=_STOP,
-    )
-    val_delta: float = Field(
-        0.2,
-        ge=0,
-        le=100,
-        description="Largest change of the error on --val-split that ends a generation, in points.",
         json_schema_extra=_STOP,
     )
     max_steps: int | None = Field(

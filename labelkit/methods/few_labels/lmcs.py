@@ -8,11 +8,13 @@ Each block of ``--eval-every-steps`` updates:
 Every ``--generation-blocks`` blocks:
     3. unlabeled images near the means of the classes whose neighborhood names several classes get a label,
        until labels are ``--growth-limit`` times the given ones                         Eq. 3.8 to 3.13
-    4. the master learns them at once, the student one generation later (look-ahead)
+    4. the master learns them at once, the student one discovery later (look-ahead)
+Before all this it may learn to name how images are turned (``--pretext-steps``, ``pretext.py``).
+With ``--generations`` this is repeated from the given labels, once the student has learned the last discovery.
 Nothing here knows the class of an unlabeled image. The average is the network that is judged and embeds.
 Departures: see those of ``composition.py`` and ``labelkit.algorithms.critical_samples``; guidance has no equation in
-the source; one discovery makes a generation (column ``iteration`` of the table), Eq. 3.13; a last phase trains the
-student on all that was discovered.
+the source; it calls one discovery a generation (Eq. 3.13; column ``iteration`` of the table) and also the growth from
+the given labels to all of them (Sec. 3.3.4); a last phase trains the student on all that was discovered.
 """
 
 from __future__ import annotations
@@ -22,19 +24,18 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
 
 from labelkit.algorithms.critical_samples import CriticalDiscovery
 from labelkit.config.methods.lmcs import LMCSConfig
 from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.views.spec import ViewSpec
-from labelkit.engine.inputs import MonitorInputs
+from labelkit.engine.inputs import HeldOut, MonitorInputs, RunInputs
 from labelkit.engine.method import Method, Monitor, Phase, StepOutput, TrainState
+from labelkit.engine.monitors.classification import ClassificationMonitor
 from labelkit.engine.schedules import PhaseLearningRate
 from labelkit.losses.mean_teacher import SquaredConsistency
-from labelkit.methods.few_labels.composition import MasterDiet, MasterRules, MasterTraining
+from labelkit.methods.few_labels.composition import MasterDiet
 from labelkit.methods.few_labels.freematch import FreeMatchObjective, freematch_objective
 from labelkit.methods.few_labels.growth import (
     GrowthRules,
@@ -45,7 +46,9 @@ from labelkit.methods.few_labels.growth import (
     training_class_names,
 )
 from labelkit.methods.few_labels.growth_monitor import GrowthMonitor
+from labelkit.methods.few_labels.guide import Guide
 from labelkit.methods.few_labels.mixmatch import MixMatchObjective, mixmatch_objective
+from labelkit.methods.few_labels.pretext import learn_rotations
 from labelkit.methods.few_labels.recipe import (
     adam_moments,
     build_student,
@@ -66,8 +69,7 @@ from labelkit.methods.few_labels.students import (
     logits_of,
 )
 from labelkit.models.batch_norm import batch_statistics
-from labelkit.models.composition import ComposedNetwork
-from labelkit.models.ema import EMATeacher, StudentChain
+from labelkit.models.ema import StudentChain
 from labelkit.models.inference import InferenceNetwork
 from labelkit.percent import percent
 
@@ -85,91 +87,6 @@ def lmcs_objective(
     if config.student == "mixmatch":
         return mixmatch_objective(config, config, views[0])
     return freematch_objective(config, views, num_classes)
-
-
-def master_rules(config: LMCSConfig, num_classes: int) -> MasterRules:
-    """How a master is trained, from options."""
-    return MasterRules(
-        steps=config.steps_of_master,
-        lr=config.master_lr,
-        decay=config.master_decay,
-        weight=config.unlabeled_weight,
-        warm=config.master_init == "warm",
-        supervised=config.master_supervised,
-        mixup_alpha=config.mixup_alpha,
-        discrimination=None if config.discrimination == "none" else config.discrimination,
-        discrimination_weight=None if config.discrimination_weight == "auto" else config.discrimination_weight,
-        num_centroids=config.num_centroids or num_classes,
-        recalibrate=config.bn_recalibration,
-        seed=config.seed,
-    )
-
-
-class Guide(nn.Module):
-    """The frozen network that guides the student through a block.
-
-    Args:
-        config: the options.
-        student: the network that it is made of versions of.
-
-    Attributes:
-        is_ready: a block has ended.
-    """
-
-    def __init__(self, config: LMCSConfig, student: StudentNetwork) -> None:
-        super().__init__()
-        self._config = config
-        self._rules = master_rules(config, student.num_outputs)
-        self.master = ComposedNetwork(student, config.compose_at) if config.guide == "composed" else None
-        self.snapshot = EMATeacher(student, 0.0) if config.guide == "average" else None
-        self.is_ready = False
-        self._cached: Tensor | None = None
-
-    @property
-    def network(self) -> InferenceNetwork:
-        """The guiding network."""
-        if self.master is not None:
-            return self.master
-        assert self.snapshot is not None
-        network = self.snapshot.module
-        assert isinstance(network, InferenceNetwork)
-        return network
-
-    def renew(
-        self, student: StudentNetwork, teacher: StudentNetwork, diet: MasterDiet, state: TrainState
-    ) -> dict[str, float]:
-        """Make the guide of the next block; return metrics.
-
-        Args:
-            student: with statistics to be judged with.
-            teacher: likewise.
-            diet: what a master is trained on.
-            state: at the end of a block.
-        """
-        first, self.is_ready = not self.is_ready, True
-        if self.snapshot is not None:
-            self.snapshot.module.load_state_dict(teacher.state_dict())
-            return {}
-        assert self.master is not None
-        record = MasterTraining(self.master, self._rules, diet, state, state.epoch).run(student, teacher, first=first)
-        return {f"master/{name}": value for name, value in record.to_dict().items()}
-
-    def look(self, state: TrainState, rows: NDArray[np.int64], num_samples: int) -> None:
-        """Ask the guide about all images at once, if that is asked for."""
-        if not self._config.guidance_cache or not self.is_ready:
-            return
-        logits = state.embed(self._logits, rows)
-        table = logits.new_zeros((num_samples, logits.shape[1]))
-        table[torch.from_numpy(rows)] = logits
-        self._cached = table.to(next(self.parameters()).device)
-
-    @torch.no_grad()
-    def logits(self, images: Tensor, sample_index: Tensor) -> Tensor:
-        """What the guide says of images: (b, c, h, w) and (b,) rows to (b, k)."""
-        return self._logits(images) if self._cached is None else self._cached[sample_index]
-
-    def _logits(self, images: Tensor) -> Tensor:
-        return self.network.classify(self.network.embed(images))
 
 
 def find_critical(
@@ -238,7 +155,8 @@ class LMCS(Method[LMCSConfig]):
         self._views = student_views(config, data, self.network.input_spec.size)
         self.objective = lmcs_objective(config, self._views, num_classes)
         self.consistency = SquaredConsistency()
-        self.growth = LabelGrowth(data.labels, GrowthRules(config.growth_factor, config.growth_limit, 1))
+        rules = GrowthRules(config.growth_factor, config.growth_limit, config.generations)
+        self.growth = LabelGrowth(data.labels, rules)
         self.equal_buffers = tuple(name for name, _ in self.named_buffers() if name.startswith("growth."))
         self._decay = teacher_decay(config, config.steps)
         self._rate = PhaseLearningRate(
@@ -246,7 +164,15 @@ class LMCS(Method[LMCSConfig]):
         )
         self._state: TrainState | None = None
         self._rows = np.zeros(0, dtype=np.int64)
-        self._later: list[list[int]] = []  # of each phase after the first: generation of its labels, start, updates
+        # of each phase after the first: discoveries of the generation that the student learns, start, updates
+        self._later: list[list[int]] = []
+        self.validation: HeldOut | None = None  # of --val-split
+        self._errors: list[float | None] = [None, None]  # by validation: at the last discovery, and generation
+
+    def attach(self, inputs: RunInputs) -> None:
+        """Take the images that end the growth, if labels of their own are to decide."""
+        if self.config.val_split is not None:
+            self.validation = inputs.held_out("--val-split", self.config.val_split)
 
     def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
         """The phase on the given labels; what follows is decided on the way."""
@@ -259,10 +185,10 @@ class LMCS(Method[LMCSConfig]):
         if index > len(self._later):
             return None
         self._rows, config = rows, self.config
-        generation, start, steps = self._later[index - 1] if index else (0, 0, self._first_steps())
-        labels = self.growth.labels(generation)
+        learned, start, steps = self._later[index - 1] if index else (0, 0, self._first_steps())
+        labels = self.growth.labels(learned)
         drawn = streams(labels, rows, batch_size=config.batch_size, labeled_per_batch=config.labeled_batch_size)
-        name = f"{generation} discoveries, {int((labels >= 0).sum()):,} labels" if index else "train"
+        name = f"{learned} discoveries, {int((labels >= 0).sum()):,} labels" if index else "train"
         views = self.objective.views()
         phase = student_phase(config, labels, views, drawn, steps=steps, peak=config.lr, index=index, name=name)
         moments = adam_moments(config, config.steps, config.lr_ramp_up)
@@ -282,6 +208,19 @@ class LMCS(Method[LMCSConfig]):
 
     def on_train_start(self, state: TrainState) -> None:
         """Start networks equal, also when weights were taken from elsewhere; say what growth cannot do."""
+        config = self.config
+        if config.pretext_steps:
+            named = learn_rotations(
+                self.network,
+                state,
+                self._rows,
+                self._views[0],
+                steps=config.pretext_steps,
+                lr=config.pretext_lr,
+                batch_size=config.batch_size,
+                seed=config.seed,
+            )
+            state.log("pretext", {"rotation_accuracy": named})
         self.chain.restart(self.network)
         if not (self.data.labels[self._rows] < 0).any():
             state.warn("warning: no image is without a label, so that there is nothing to discover")
@@ -326,23 +265,56 @@ class LMCS(Method[LMCSConfig]):
         labels, config = self.growth.labels(), self.config
         diet = MasterDiet(labels, self._rows, self._views[0], config.batch_size, config.labeled_batch_size)
         metrics |= self.guide.renew(self.network, self.chain.teacher, diet, state)
-        return {**metrics, "generation": float(self.growth.iteration), "labeled": float((labels >= 0).sum())}
+        growth, nested = self.growth, config.generations > 1
+        metrics["generation"] = float(growth.generation if nested else growth.iteration)
+        metrics |= {"iteration": float(growth.iteration)} if nested else {}
+        return {**metrics, "labeled": float((labels >= 0).sum())}
 
     def _grow(self, state: TrainState) -> dict[str, float]:
-        """Find critical samples for another generation, or none for the last phase."""
-        growth, config, teacher = self.growth, self.config, self.chain.teacher
-        scores = state.embed(lambda images: teacher.classify(teacher.embed(images)), self._rows)
-        churn, _ = growth.note_predictions(scores.argmax(1), self._rows)
-        metrics = {} if churn is None else {"churn": churn}
+        """Find critical samples for another phase, go over to the next generation, or on to the last phase."""
+        growth, config = self.growth, self.config
+        metrics, stable, stable_generation = self._changes(state)
         rest, before, found = config.steps - state.step, int(growth.iteration), 0
-        steady = churn is not None and churn < config.churn
-        if not steady and growth.wanted(self._rows):
-            found = len(find_critical(config, self.data, growth, self._embedder(), state, self._rows).indices)
+        if not stable:
+            found = self._discover(state)
+        learned = self._later[-1][0] if self._later else 0
+        goes_on = growth.may_begin_again() and not (int(growth.generation) > 1 and stable_generation)
+        next_steps = min(config.generation_blocks * config.block_steps, rest)
+        if not found and goes_on and before > learned:
+            # the student learns the last discovery before it is forgotten
+            self._later.append([before, state.step, next_steps])
+            return {**metrics, "discovered": 0.0}
+        if not found and goes_on:
+            growth.next_generation()
+            self._errors[1] = self._errors[0]
+            before, found = 0, self._discover(state)
         if found:
-            self._later.append([before, state.step, min(config.generation_blocks * config.block_steps, rest)])
+            self._later.append([before, state.step, next_steps])
         elif config.final_phase:
             self._later.append([before, state.step, rest])
         return {**metrics, "discovered": float(found)}
+
+    def _discover(self, state: TrainState) -> int:
+        """Give critical samples their labels; return how many, 0 if there is no room for more."""
+        if not self.growth.wanted(self._rows):
+            return 0
+        found = find_critical(self.config, self.data, self.growth, self._embedder(), state, self._rows)
+        return len(found.indices)
+
+    def _changes(self, state: TrainState) -> tuple[dict[str, float], bool, bool]:
+        """Metrics, and whether little changed since the last discovery and since the last generation."""
+        teacher, config = self.chain.teacher, self.config
+        scores = state.embed(lambda images: teacher.classify(teacher.embed(images)), self._rows)
+        changed = self.growth.note_predictions(scores.argmax(1), self._rows)
+        metrics = {
+            name: value for name, value in zip(("churn", "generation_churn"), changed, strict=True) if value is not None
+        }
+        stable = [value is not None and value < config.churn for value in changed]
+        if self.validation is not None:
+            error = 100 * (1 - ClassificationMonitor(self.validation, self.data.class_order)(self, state)["accuracy"])
+            stable = [last is not None and abs(error - last) <= config.val_delta for last in self._errors]
+            self._errors[0] = metrics["val_error"] = error
+        return metrics, stable[0], stable[1]
 
     def _embedder(self) -> InferenceNetwork:
         if self.config.embed_with == "master" and self.guide.is_ready:
@@ -360,11 +332,17 @@ class LMCS(Method[LMCSConfig]):
 
     def extra_state(self) -> dict[str, Any]:
         """The phases decided on so far, and whether a master is there."""
-        return {"later": self._later, "guided": self.guide.is_ready, "objective": self.objective.extra_state()}
+        return {
+            "later": self._later,
+            "guided": self.guide.is_ready,
+            "errors": self._errors,
+            "objective": self.objective.extra_state(),
+        }
 
     def load_extra_state(self, state: Mapping[str, Any]) -> None:
         """Take back what ``extra_state`` gave."""
         self._later, self.guide.is_ready = [list(map(int, later)) for later in state["later"]], bool(state["guided"])
+        self._errors = list(state.get("errors", self._errors))  # runs of version 0.1 have none
         self.objective.load_extra_state(state["objective"])
 
     def monitor(self, inputs: MonitorInputs) -> Monitor:

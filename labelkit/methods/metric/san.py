@@ -32,6 +32,7 @@ from labelkit.engine.method import Method, Monitor, Phase, StepOutput, TrainStat
 from labelkit.losses.metric import (
     ContrastiveBayesianLoss,
     MemoryContrastiveLoss,
+    MultiSimilarityLoss,
     NormalizedSoftmaxLoss,
     ProxyAnchorLoss,
 )
@@ -88,11 +89,7 @@ class SAN(Method[SANConfig]):
         if config.memory == "momentum":
             self.memory = MemoryBank(memory_size(config, data, labeled=self.clusters is None), config.embed_dim)
             self.slow = EMATeacher(self.network, config.memory_decay)
-            self.memory_loss = {
-                "contrastive": MemoryContrastiveLoss,
-                "contrastive-bayesian": lambda: ContrastiveBayesianLoss(config.memory_variance_weight),
-                "multi-similarity": lambda: self.pairs,
-            }[config.memory_loss]()
+            self.memory_loss = _memory_loss(config, self.pairs)
             self.equal_buffers += tuple(f"memory.{name}" for name in MemoryBank.buffer_names)
         self._diagnostics = AssemblyDiagnostics(config)
         self._state: TrainState | None = None
@@ -203,6 +200,17 @@ class SAN(Method[SANConfig]):
         """Class or cluster of rows, as it is now."""
         found: Tensor = (self.labels if self.clusters is None else self.clusters.cluster_ids)[rows]
         return found
+
+
+def _memory_loss(
+    config: SANConfig, pairs: MultiSimilarityLoss
+) -> MemoryContrastiveLoss | ContrastiveBayesianLoss | MultiSimilarityLoss:
+    """Build the loss of pairs with the memory, or take that of the batch."""
+    if config.memory_loss == "contrastive":
+        return MemoryContrastiveLoss()
+    if config.memory_loss == "contrastive-bayesian":
+        return ContrastiveBayesianLoss(config.memory_variance_weight)
+    return pairs
 
 
 def _class_loss(config: SANConfig, num_classes: int) -> ProxyAnchorLoss | NormalizedSoftmaxLoss:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 from labelkit.engine.checkpoint import load_checkpoint
-from labelkit.engine.inputs import MonitorInputs
+from labelkit.engine.inputs import HeldOut, MonitorInputs, RunInputs
 from labelkit.errors import ConfigError
 from labelkit.methods.few_labels import composition
 from labelkit.methods.few_labels.composition import MasterDiet, MasterRules, MasterTraining
@@ -24,6 +25,7 @@ from labelkit.methods.few_labels.growth import GrowthRules
 from labelkit.methods.few_labels.lmcs import find_critical
 from labelkit.models.ema import follow
 from labelkit.stages.discover.tables import read_found_table
+from labelkit.stages.train.prepare import PreparedData
 from torch import Tensor, nn
 
 Make = Callable[..., Any]
@@ -56,6 +58,44 @@ def diet(setup: Any) -> MasterDiet:
 )
 def test_labels_double_up_to_ten_times_the_given_ones(given: int, sizes: list[int]) -> None:
     assert GrowthRules(2.0, 10.0, 1).sizes(given, 50_000) == sizes
+
+
+# ---------------------------------------------------------------------- the pretext
+
+
+def test_turns_are_learned_before_the_first_step_and_without_labels(make: Make) -> None:
+    options = {"steps": 2, "eval_every_steps": 2, "growth_limit": 1.0, "guidance": "none", "pretext_lr": 0.05}
+    plain, turned = make("lmcs", **options), make("lmcs", pretext_steps=60, **options)
+    start = weights(turned.method.network)
+    assert equal(start, weights(plain.method.network))
+    logged = []
+    state = replace(turned.trainer._state(log_now=False), log=lambda kind, values: logged.append((kind, values)))
+    turned.method.on_train_start(state)
+    moved = weights(turned.method.network)
+    assert any(not torch.equal(moved[name], value) for name, value in start.items() if name.startswith("backbone"))
+    assert all(torch.equal(moved[name], value) for name, value in start.items() if name.startswith("head"))
+    assert equal(weights(turned.method.chain.teacher), moved)
+    ((kind, values),) = logged
+    assert kind == "pretext"
+    assert values["rotation_accuracy"] > 0.5  # of four turns; chance is a quarter
+
+
+def test_the_pretext_is_a_classification_of_the_four_turns_of_each_image(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setup, seen = make("lmcs", pretext_steps=1), []
+    embed = setup.method.network.embed
+    monkeypatch.setattr(setup.method.network, "embed", lambda images: seen.append(images) or embed(images))
+    setup.method.on_train_start(setup.trainer._state(log_now=False))
+    (images,) = seen
+    count = len(images) // 4
+    assert count == setup.config.batch_size
+    for turn in range(4):
+        # a quarter turn moves row i, column j of an image with n columns to row n - 1 - j, column i
+        expected = images[:count]
+        for _ in range(turn):
+            expected = expected.transpose(2, 3).flip(2)
+        assert torch.equal(images[turn * count : (turn + 1) * count], expected)
 
 
 # ---------------------------------------------------------------------- the streams
@@ -112,6 +152,63 @@ def test_a_last_phase_teaches_the_student_everything_or_there_is_none(make: Make
         assert (last >= 0).sum() == (
             30 if last_phase else 20 + sum(s.iteration < found for s in method.growth.samples())
         )
+
+
+NESTED = {"steps": 20, "eval_every_steps": 2, "generations": 2, "growth_limit": 1.5, "label_rule": "center", **GROWS}
+
+
+def test_a_later_generation_begins_from_the_given_labels(make: Make) -> None:
+    setup = make("lmcs", **NESTED)
+    method, growth, seen = setup.method, setup.method.growth, []
+    given, step = set(np.flatnonzero(growth.given >= 0)), setup.method.training_step
+
+    def training_step(batch: Any) -> Any:
+        labeled = set(batch.sample_index[batch.labels >= 0].tolist())
+        seen.append((int(growth.generation), int(growth.iteration), labeled))
+        return step(batch)
+
+    method.training_step = training_step
+    fit = setup.trainer.fit()
+
+    rounds, found = {}, {}
+    for generation in (1, 2):
+        samples = [s for s in growth.samples() if s.generation == generation]
+        rounds[generation], found[generation] = max(s.iteration for s in samples), {s.sample_index for s in samples}
+        assert len(found[generation]) == 10
+    # discoveries that the student learns: none, then all but the last one, all, and again from none
+    assert [learned for learned, _, _ in method._later] == [*range(rounds[1] + 1), *range(rounds[2] + 1)]
+    for generation, iteration, labeled in seen:
+        assert labeled <= given | found[generation]
+        assert labeled <= given or iteration > 1 or (generation, iteration) in ((1, rounds[1]), (2, rounds[2]))
+    assert any(labeled & found[1] for generation, _, labeled in seen if generation == 1)
+    assert fit.step == 20
+    assert (fit.metrics["generation"], fit.metrics["iteration"]) == (2, rounds[2])
+
+
+def test_generations_end_when_one_changes_nothing(make: Make) -> None:
+    setup = make("lmcs", **{**NESTED, "generations": 3, "churn": 0.01}, lr=1e-9)
+    assert setup.trainer.fit().step == 20
+    assert int(setup.method.growth.generation) == 2
+
+
+def test_growth_may_end_by_the_error_on_images_of_its_own(make: Make, few: PreparedData) -> None:
+    """Any change is within 100 points, so there is no second discovery."""
+    options = {"val_split": "val", "val_delta": 100.0, "growth_limit": 4.0, "label_rule": "center"}
+    setup = make("lmcs", steps=8, eval_every_steps=2, **GROWS, **options)
+    asked, held = [], HeldOut(setup.bank, few.dataset.labels)
+    setup.method.attach(
+        RunInputs(
+            "digits", (), setup.bank, str, Path(), True, False,
+            held_out=lambda *words: asked.append(words) or held, say=str, truth=lambda option: held.labels,
+        )
+    )  # fmt: skip
+    fit = setup.trainer.fit()
+    assert int(setup.method.growth.iteration) == 1
+    assert asked == [("--val-split", "val")]
+    errors = [epoch["val_error"] for epoch in fit.history if "val_error" in epoch]
+    judged = [100 * (1 - epoch["accuracy"]) for epoch in fit.history if "val_error" in epoch]
+    assert len(errors) == 2
+    assert errors == pytest.approx(judged)
 
 
 def test_the_learning_rate_falls_over_all_phases_together(make: Make) -> None:
@@ -347,14 +444,16 @@ def test_features_that_are_not_finite_stop_the_run(make: Make) -> None:
         find_critical(setup.config, method.data, method.growth, method.network, state, setup.bank.rows)
 
 
-def test_a_kill_in_the_second_generation_changes_nothing(make: Make, tmp_path: Path) -> None:
-    options = {"epochs": 5, "log_every_steps": 3, **GROWS}
+@pytest.mark.parametrize("nested", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_a_kill_in_the_second_generation_changes_nothing(make: Make, tmp_path: Path, nested: bool) -> None:
+    options = {"epochs": 5, "log_every_steps": 3, **GROWS, **(NESTED if nested else {})}
     whole = make("lmcs", tmp_path / "whole", **options)
     whole.trainer.fit()
-    stop = 4 + 4 + 2  # two steps into the second generation
+    starts = [start for learned, start, _ in whole.method._later if learned == 0]
+    stop = (starts[1] if nested else 4 + 4) + 2  # two steps into the second generation, or discovery
     cut = make("lmcs", tmp_path / "cut", stop_after_steps=stop, **options)
     assert not cut.trainer.fit().finished
-    assert int(cut.method.growth.iteration) == 2
+    assert int(cut.method.growth.generation if nested else cut.method.growth.iteration) == 2
     resumed = make("lmcs", tmp_path / "cut", resume=True, **options)
     checkpoint = load_checkpoint(tmp_path / "cut")
     assert checkpoint is not None

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from labelkit.cli.main import main
 from labelkit.config.methods.mean_teacher import MeanTeacherConfig
 from labelkit.config.presets import resolve
 from labelkit.engine.checkpoint import load_checkpoint
@@ -133,6 +134,20 @@ def test_images_that_are_found_may_get_their_true_labels(make: Make, few: Prepar
     order = np.array(plain.method.data.class_order)
     assert [order[sample.label] for sample in true] == [truth[sample.sample_index] for sample in true]
     assert [sample.label for sample in assigned] != [sample.label for sample in true]
+
+
+def test_a_run_that_asks_for_true_labels_gets_them_and_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = (
+        "train snowball --dataset digits --max-per-class 6 --num-labels 10 --steps 2 --later-steps 1 --cap 2".split()
+    )
+    words += "--eval-every-steps 2 --batch-size 16 --labeled-batch-size 4 --generations 1 --device cpu".split()
+    assert main([*words, "--found-labels", "true", "--out", str(tmp_path / "run")]) == 0
+    assert "--found-labels true uses labels that are hidden from training" in capsys.readouterr().err
+    lines = list(csv.DictReader(io.StringIO((tmp_path / "run/discovered.csv").read_text())))
+    assert len(lines) > 4
+    assert all(line["label"] == line["truth"] for line in lines)
 
 
 def test_true_labels_must_be_known(make: Make, few: PreparedData) -> None:

@@ -14,9 +14,11 @@ import pytest
 import torch
 from labelkit.config.methods.san import SANConfig
 from labelkit.config.presets import available_presets, resolve
+from labelkit.data.views.recipes import metric_test_view
 from labelkit.engine.checkpoint import load_checkpoint
 from labelkit.engine.monitors.retrieval import similarity_spread
 from labelkit.errors import ConfigError, DatasetError
+from labelkit.losses.metric import ContrastiveBayesianLoss, MemoryContrastiveLoss, MultiSimilarityLoss
 from labelkit.methods.metric.pseudo_labels import PseudoLabels, share_moved
 from labelkit.methods.metric.spatial_assembly import assembly_terms, drawn_positions, term_strength, weighted_sum
 from labelkit.stages.train.prepare import PreparedData
@@ -78,6 +80,28 @@ def test_class_vectors_are_trained_at_a_rate_of_their_own(make: Make, loss: str)
     # the backbone rests in the first epoch, class vectors do not
     assert all(torch.equal(before[f"network.backbone.{name}"], after[f"network.backbone.{name}"]) for name in backbone)
     assert any(not torch.equal(before[name], after[name]) for name in before if name.startswith("classes"))
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("contrastive", MemoryContrastiveLoss),
+        ("multi-similarity", MultiSimilarityLoss),
+        ("contrastive-bayesian", ContrastiveBayesianLoss),
+    ],
+)
+def test_the_memory_is_compared_with_by_the_loss_that_is_named(make: Make, name: str, kind: type) -> None:
+    options = {"memory": "momentum", "memory_loss": name, "memory_variance_weight": 3.0}
+    loss = make("san", **options).method.memory_loss
+    assert isinstance(loss, kind)
+    assert getattr(loss, "variance_weight", 3.0) == 3.0
+
+
+@pytest.mark.parametrize("augmentation", ["box", "crop", "none"])
+def test_images_are_scored_by_their_center_where_parts_are_trained_on(make: Make, augmentation: str) -> None:
+    method = make("san", augmentation=augmentation).method
+    size = method.network.input_spec.size
+    assert method.eval_view() == metric_test_view(size, whole=augmentation == "none")
 
 
 def test_terms_grow_between_two_moments() -> None:

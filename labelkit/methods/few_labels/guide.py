@@ -1,0 +1,101 @@
+"""Who guides the student of LMCS through a block: the master of the block before, or its average as it was then."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from labelkit.config.methods.lmcs import LMCSConfig
+from labelkit.engine.method import TrainState
+from labelkit.methods.few_labels.composition import MasterDiet, MasterRules, MasterTraining
+from labelkit.methods.few_labels.students import StudentNetwork
+from labelkit.models.composition import ComposedNetwork
+from labelkit.models.ema import EMATeacher
+from labelkit.models.inference import InferenceNetwork
+
+
+def master_rules(config: LMCSConfig, num_classes: int) -> MasterRules:
+    """How a master is trained, from options."""
+    return MasterRules(
+        steps=config.steps_of_master,
+        lr=config.master_lr,
+        decay=config.master_decay,
+        weight=config.unlabeled_weight,
+        warm=config.master_init == "warm",
+        supervised=config.master_supervised,
+        mixup_alpha=config.mixup_alpha,
+        discrimination=None if config.discrimination == "none" else config.discrimination,
+        discrimination_weight=None if config.discrimination_weight == "auto" else config.discrimination_weight,
+        num_centroids=config.num_centroids or num_classes,
+        recalibrate=config.bn_recalibration,
+        seed=config.seed,
+    )
+
+
+class Guide(nn.Module):
+    """The frozen network that guides the student through a block.
+
+    Args:
+        config: the options.
+        student: the network that it is made of versions of.
+
+    Attributes:
+        is_ready: a block has ended.
+    """
+
+    def __init__(self, config: LMCSConfig, student: StudentNetwork) -> None:
+        super().__init__()
+        self._config = config
+        self._rules = master_rules(config, student.num_outputs)
+        self.master = ComposedNetwork(student, config.compose_at) if config.guide == "composed" else None
+        self.snapshot = EMATeacher(student, 0.0) if config.guide == "average" else None
+        self.is_ready = False
+        self._cached: Tensor | None = None
+
+    @property
+    def network(self) -> InferenceNetwork:
+        """The guiding network."""
+        if self.master is not None:
+            return self.master
+        assert self.snapshot is not None
+        network = self.snapshot.module
+        assert isinstance(network, InferenceNetwork)
+        return network
+
+    def renew(
+        self, student: StudentNetwork, teacher: StudentNetwork, diet: MasterDiet, state: TrainState
+    ) -> dict[str, float]:
+        """Make the guide of the next block; return metrics.
+
+        Args:
+            student: with statistics to be judged with.
+            teacher: likewise.
+            diet: what a master is trained on.
+            state: at the end of a block.
+        """
+        first, self.is_ready = not self.is_ready, True
+        if self.snapshot is not None:
+            self.snapshot.module.load_state_dict(teacher.state_dict())
+            return {}
+        assert self.master is not None
+        record = MasterTraining(self.master, self._rules, diet, state, state.epoch).run(student, teacher, first=first)
+        return {f"master/{name}": value for name, value in record.to_dict().items()}
+
+    def look(self, state: TrainState, rows: NDArray[np.int64], num_samples: int) -> None:
+        """Ask the guide about all images at once, if that is asked for."""
+        if not self._config.guidance_cache or not self.is_ready:
+            return
+        logits = state.embed(self._logits, rows)
+        table = logits.new_zeros((num_samples, logits.shape[1]))
+        table[torch.from_numpy(rows)] = logits
+        self._cached = table.to(next(self.parameters()).device)
+
+    @torch.no_grad()
+    def logits(self, images: Tensor, sample_index: Tensor) -> Tensor:
+        """What the guide says of images: (b, c, h, w) and (b,) rows to (b, k)."""
+        return self._logits(images) if self._cached is None else self._cached[sample_index]
+
+    def _logits(self, images: Tensor) -> Tensor:
+        return self.network.classify(self.network.embed(images))
