@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from labelkit.algorithms.kmeans_iterations import Clustering, Problem, best_of, iterate, sum_rows
+from labelkit.algorithms.kmeans_iterations import Clustering, Problem, best_from, best_of, iterate, sum_rows
 from labelkit.algorithms.kmeans_nearest import NearestCentroids
 from labelkit.algorithms.row_blocks import (
     Floats,
@@ -80,7 +80,7 @@ def kmeans(
         max_iter: assignments per restart, at most.
         tol: stop when the summed squared shift of the centroids is at most ``tol`` times the
             mean variance of the columns; 0 waits until nothing moves.
-        init_centroids: (k, d) starting centroids; then there is one run and nothing is drawn.
+        init_centroids: (k, d) starting centroids, or (r, k, d) of r restarts; then nothing is drawn.
 
     Returns:
         The best partition. An empty cluster takes the row farthest from its own centroid.
@@ -115,7 +115,7 @@ def spherical_kmeans(
         num_inits: restarts; the one of lowest inertia is kept.
         max_iter: assignments per restart, at most.
         tol: as in :func:`kmeans`, on the scaled rows.
-        init_centroids: (k, d) starting directions; then there is one run and nothing is drawn.
+        init_centroids: (k, d) starting directions, or (r, k, d) of r restarts; then nothing is drawn.
 
     Raises:
         ValueError: as in :func:`kmeans`, or a row (or starting direction) is zero.
@@ -311,12 +311,12 @@ def _cluster_all(
         raise ValueError(f"num_clusters={num_clusters} needs as many rows, got {len(rows)}")
     num_rows, width = rows.shape
     # Unit rows keep their origin, since it is what their length is measured from.
-    offset = np.zeros(width) if spherical else _common_offset(rows, rows[:0], rows.dtype)
+    mean = column_sums(rows) / num_rows
+    offset = np.zeros(width) if spherical else mean.astype(rows.dtype).astype(np.float64)
     if not spherical:
-        rows = moved(rows, offset)
+        rows, mean = moved(rows, offset), mean - offset
     squares = squared_norms(rows)
     total_square = float(squares.sum())
-    mean = column_sums(rows) / num_rows
     threshold = tol * max(0.0, total_square / num_rows - float(mean @ mean)) / width
 
     def converged(shifts: NDArray[np.float64]) -> bool:
@@ -328,12 +328,13 @@ def _cluster_all(
         draws = generator.random((num_inits, num_clusters, 2 + int(np.log(num_clusters))))
         best = best_of(problem, np.zeros((0, width)), draws)
     else:
-        start = checked_rows(init_centroids, "init_centroids")[:]
-        if start.shape != (num_clusters, width):
-            raise ValueError(f"init_centroids must have shape {(num_clusters, width)}, got {start.shape}")
+        given = np.asarray(init_centroids)
+        if given.shape[-2:] != (num_clusters, width) or given.ndim not in (2, 3) or not len(given):
+            raise ValueError(f"init_centroids must have shape {(num_clusters, width)}, got {given.shape}")
+        start = checked_rows(given.reshape(-1, width), "init_centroids")[:]
         if spherical:
             start = unit_length(start, "init_centroids")[:]
-        best = iterate(problem, start.astype(np.float64) - offset)
+        best = best_from(problem, (start.astype(np.float64) - offset).reshape(-1, num_clusters, width))
     return Clustering(best.cluster_ids, (best.centroids + offset).astype(rows.dtype), best.inertia, best.num_iterations)
 
 

@@ -92,11 +92,22 @@ def iterate(problem: Problem, start: NDArray[np.float64]) -> Clustering:
     return _iterate_together(problem, [start])
 
 
+def best_from(problem: Problem, starts: Sequence[NDArray[np.float64]]) -> Clustering:
+    """Iterate from each of several starts, (k, d) of equal shape; keep the first of the best."""
+    best: Clustering | None = None
+    together = max(1, _SIDE_BY_SIDE // len(problem.rows))
+    for first in range(0, len(starts), together):
+        found = _iterate_together(problem, starts[first : first + together])
+        if best is None or found.inertia < best.inertia:
+            best = found
+    assert best is not None  # there are starts
+    return best
+
+
 def best_of(problem: Problem, start: NDArray[np.float64], draws: NDArray[np.float64]) -> Clustering:
     """Run one restart per row of ``draws`` (restarts, new centroids, candidates); keep the first of the best."""
     rows = problem.rows
     draws_together = max(1, _SEED_NUMBERS // (len(rows) * draws.shape[2]))
-    runs_together = max(1, _SIDE_BY_SIDE // len(rows))
     begun = None
     if len(start):
         (state,) = NearestCentroids(rows, problem.squares).begin([start])
@@ -104,11 +115,9 @@ def best_of(problem: Problem, start: NDArray[np.float64], draws: NDArray[np.floa
     best: Clustering | None = None
     for first in range(0, len(draws), draws_together):
         picks = draw_rows(rows, problem.squares, begun, draws[first : first + draws_together])
-        for now in range(0, len(picks), runs_together):
-            starts = [np.concatenate([start, rows[chosen]]) for chosen in picks[now : now + runs_together]]
-            found = _iterate_together(problem, starts)
-            if best is None or found.inertia < best.inertia:
-                best = found
+        found = best_from(problem, [np.concatenate([start, rows[chosen]]) for chosen in picks])
+        if best is None or found.inertia < best.inertia:
+            best = found
     assert best is not None  # num_inits >= 1
     return best
 

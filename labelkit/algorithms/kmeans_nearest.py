@@ -15,7 +15,7 @@ float64. Rows that are float64 are all compared with all centroids each time.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,8 +25,11 @@ from labelkit.algorithms.row_blocks import Floats, Rows, blocks
 
 Doubles = NDArray[np.float64]
 
-# What it costs to fetch a row, in centroids that could be compared with it meanwhile.
-_FETCH_COST = 12
+# Scores looked at together: 512 KB in float32, so that they stay in the cache from one look to the next.
+_SCORE_NUMBERS = 1 << 17
+# What it costs to fetch a row, in centroids that could be compared with it meanwhile; what keeping its bounds costs,
+# in numbers that could be multiplied.
+_FETCH_COST, _BOUND_COST = 12, 2500
 # Centroids of several runs in one product: more would not make it faster.
 _SHARED_COLUMNS = 256
 # Shares of the centroids that may be compared with all rows since they moved most.
@@ -68,6 +71,7 @@ class _Look:
     reach: float
     rounding: float
     movers: NDArray[np.int64]
+    mover_factors: Floats
     is_mover: NDArray[np.bool_]
 
     def slack(self, lengths: Doubles) -> Doubles:
@@ -117,17 +121,18 @@ class NearestCentroids:
         """Choose centroids to compare with all rows; ``None``: all of them."""
         k, n = len(shifts), len(self.rows)
         order = np.argsort(-shifts, kind="stable")
-        best, cost = None, float(_FETCH_COST + k)
+        keeping = _BOUND_COST / self.rows.shape[1]
+        best, cost = None, float(_FETCH_COST + k + keeping)
         own_shifts = shifts[state.ids]
         for number in sorted({int(np.ceil(share * k)) for share in _MOVER_SHARES}):
-            fetch = _FETCH_COST + number if number else 0
+            fetch = _FETCH_COST + number + keeping if number else 0
             if number >= k or fetch >= cost:
                 break
             rest = shifts[order[number]]
             # The distance to an own centroid that is compared anyway is guessed to stay.
             loosened = state.upper + np.where(own_shifts > rest, 0, own_shifts)
             unsure = int(np.count_nonzero(loosened >= state.lower - rest))
-            here = fetch + unsure / n * (2 * _FETCH_COST + k)
+            here = fetch + unsure / n * (2 * _FETCH_COST + k + keeping)
             if here < cost:
                 best, cost = order[:number], here
         return None if best is None else np.sort(best)
@@ -137,16 +142,18 @@ class NearestCentroids:
         squares = np.einsum("ij,ij->i", centroids, centroids)
         is_mover = np.zeros(len(centroids), dtype=np.bool_)
         is_mover[slice(None) if movers is None else movers] = True
+        factors = (-2 * centroids).astype(dtype)
         reach = float(np.sqrt(squares.max()))
         return _Look(
             state=state,
             exact=-2 * centroids,
             exact_squares=squares,
-            factors=(-2 * centroids).astype(dtype),
+            factors=factors,
             squares=squares.astype(dtype),
             reach=reach,
             rounding=2 * float(np.finfo(dtype).eps) * float(np.sqrt(centroids.shape[1])) * reach,
             movers=np.arange(len(centroids)) if movers is None else movers,
+            mover_factors=factors[is_mover].T,
             is_mover=is_mover,
         )
 
@@ -156,16 +163,21 @@ class NearestCentroids:
         k = len((*every, *some)[0].factors)
         size = max(1, _SHARED_COLUMNS // k) if self._rounds_coarsely else 1
         groups = [every[start : start + size] for start in range(0, len(every), size)]
-        factors = [np.concatenate([look.factors for look in group]) for group in groups]
-        for block in blocks(num_rows, max(width, k * min(size, max(1, len(every))))):
-            wanted = [look for look in some if len(look.movers) or self._unsure(look, block).any()]
-            if not every and not wanted:
+        factors = [np.concatenate([look.factors for look in group]).T for group in groups]
+        columns = k * min(size, max(1, len(every)))
+        step = max(1, _SCORE_NUMBERS // columns)
+        buffer: Floats = np.empty(step * columns, dtype=self.rows.dtype)
+        for block in blocks(num_rows, width):
+            if not every and not any(len(look.movers) or self._unsure(look, block).any() for look in some):
                 continue
             part = self.rows[block]
-            for group, joined in zip(groups, factors, strict=True):
-                self._decide_all(group, block, part, part @ joined.T)
-            for look in wanted:
-                self._decide_some(look, block, part)
+            for where, few in _pieces(part, block.start, step) if every else ():
+                for group, joined in zip(groups, factors, strict=True):
+                    scores = buffer[: len(few) * joined.shape[1]].reshape(len(few), -1)
+                    self._decide_all(group, where, few, np.matmul(few, joined, out=scores))
+            for look in some:
+                for where, few in _pieces(part, block.start, _SCORE_NUMBERS // max(1, len(look.movers))):
+                    self._decide_some(look, where, few)
 
     def _unsure(self, look: _Look, block: slice) -> NDArray[np.bool_]:
         state = look.state
@@ -184,11 +196,13 @@ class NearestCentroids:
         if len(look.movers):
             self._compare_movers(look, block, part)
         unsure = np.flatnonzero(self._unsure(look, block))
-        if len(unsure):
-            few = part[unsure]
+        step = max(1, _SCORE_NUMBERS // len(look.factors))
+        for start in range(0, len(unsure), step):
+            chosen = unsure[start : start + step]
+            few = part[chosen]
             scores = few @ look.factors.T
             scores += look.squares
-            self._note(look, unsure + block.start, few, *_two_smallest(scores))
+            self._note(look, chosen + block.start, few, *_two_smallest(scores))
 
     def _compare_movers(self, look: _Look, block: slice, part: Floats) -> None:
         """Tighten the bounds by the distances to the movers, which the bounds do not know of yet.
@@ -196,7 +210,7 @@ class NearestCentroids:
         Rows that this does not decide get bounds that meet.
         """
         state = look.state
-        scores = part @ look.factors[look.movers].T
+        scores = part @ look.mover_factors
         scores += look.squares[look.movers]
         places, best, second = _two_smallest(scores)
         squares, slack = self.squares[block], look.slack(self.lengths[block])
@@ -229,6 +243,13 @@ class NearestCentroids:
                 ids[rows] = (exact + look.exact_squares).argmin(axis=1)
                 upper[rows], lower[rows] = np.inf, 0
         state.ids[where], state.upper[where], state.lower[where] = ids, upper, lower
+
+
+def _pieces(part: Floats, first: int, size: int) -> Iterator[tuple[slice, Floats]]:
+    """Yield (where, rows there) of a block that starts at row ``first``."""
+    for start in range(0, len(part), max(1, size)):
+        few = part[start : start + max(1, size)]
+        yield slice(first + start, first + start + len(few)), few
 
 
 def _at_most(squares: Doubles, scores: Floats, slack: Doubles) -> Doubles:

@@ -30,6 +30,8 @@ _ROW_BYTES = 110
 # Distances held while starts are drawn, and rows times restarts side by side, see ``kmeans_iterations`` in algorithms.
 _SEED_BYTES = 4 << 24
 _SIDE_BY_SIDE = 1 << 20
+# Rows copied that starts are drawn from and judged by, at least.
+_SEED_ROWS = 8192 + 2048
 KERNEL_BYTES = 1 << 30
 """Most that balanced assignment keeps of its scores, when there is room for it."""
 # Segments of rows that are read ahead, as they come and as tensors.
@@ -144,7 +146,8 @@ def kmeans_bytes(num_rows: int, dim: int, num_clusters: int, num_inits: int) -> 
     seeding = together * (candidates + 3) * 4 * num_rows + 16 * num_rows
     runs = max(1, min(num_inits, _SIDE_BY_SIDE // num_rows))
     iterating = 60 * num_rows + runs * (40 * num_rows + 7 * 8 * num_clusters * dim)
-    return max(seeding, iterating) + 16 * num_rows + 8 * num_inits * num_clusters * candidates
+    sampled = 4 * dim * min(num_rows // 2, max(_SEED_ROWS, 96 * num_clusters))
+    return max(seeding + sampled, iterating) + 16 * num_rows + 8 * num_inits * num_clusters * candidates
 
 
 def sinkhorn_bytes(config: SinkhornConfig, num_rows: int, dim: int) -> int:

@@ -4,8 +4,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from labelkit.algorithms.clustering import kmeans
+from labelkit.algorithms.clustering import kmeans, spherical_kmeans
 from labelkit.algorithms.kmeans_nearest import NearestCentroids, RunState
+from labelkit.algorithms.kmeans_start import draw_rows
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
@@ -100,6 +101,52 @@ def test_rows_nearer_to_a_tie_than_float32_can_tell_are_decided_in_float64() -> 
     np.testing.assert_array_equal(state.ids, [0, 0, 1])
     nearest.follow([state], [first[[1, 0, 2]]])
     np.testing.assert_array_equal(state.ids, [0, 1, 0])
+
+
+@pytest.mark.parametrize("run", [kmeans, spherical_kmeans])
+def test_the_best_of_several_given_starts_is_kept(run: Any, rng: np.random.Generator) -> None:
+    rows = rng.standard_normal((200, 6)).astype("f4")
+    starts = rows[rng.integers(0, 200, (5, 9))]
+    alone = [run(rows, 9, generator=rng, init_centroids=start, tol=0) for start in starts]
+    best = min(alone, key=lambda found: found.inertia)
+    together = run(rows, 9, generator=rng, init_centroids=starts, tol=0)
+    assert together.inertia == best.inertia
+    np.testing.assert_array_equal(together.cluster_ids, best.cluster_ids)
+
+
+def test_candidates_of_many_rows_are_drawn_from_all_and_judged_by_a_sample(rng: np.random.Generator) -> None:
+    rows = rng.standard_normal((4200, 3))
+    draws = rng.random((2, 5, 3))
+    judges = np.sort(np.random.default_rng(0).choice(4200, 2048, replace=False))
+    expected = []
+    for tries in draws:
+        picks = [int(tries[0, 0] * 4200)]
+        closest = ((rows - rows[picks[0]]) ** 2).sum(axis=1)
+        for step in range(1, 5):
+            shares = np.cumsum(closest) / closest.sum()
+            candidates = [int(np.argmax(shares >= draw)) for draw in tries[step]]
+            each = [np.minimum(closest, ((rows - rows[row]) ** 2).sum(axis=1)) for row in candidates]
+            best = min(range(3), key=lambda i: each[i][judges].sum())
+            picks.append(candidates[best])
+            closest = each[best]
+        expected.append(picks)
+    found = draw_rows(rows, (rows**2).sum(axis=1), None, draws)
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_candidates_of_very_many_rows_are_drawn_from_a_sample_and_a_single_one_from_all(
+    rng: np.random.Generator,
+) -> None:
+    rows = rng.standard_normal((40_000, 2))
+    squares = (rows**2).sum(axis=1)
+    draws = rng.random((3, 4, 2))
+    pool = np.sort(np.random.default_rng(0).choice(40_000, 8192, replace=False))
+    found = draw_rows(rows, squares, None, draws)
+    np.testing.assert_array_equal(found, pool[draw_rows(rows[pool], squares[pool], None, draws)])
+    single = draw_rows(rows, squares, None, draws[:, :, :1])
+    np.testing.assert_array_equal(single[:, 0], (draws[:, 0, 0] * 40_000).astype(int))
+    closest = ((rows - rows[single[0, 0]]) ** 2).sum(axis=1)
+    assert single[0, 1] == np.argmax(np.cumsum(closest) / closest.sum() >= draws[0, 1, 0])
 
 
 @pytest.mark.parametrize("width", [3, 40])
