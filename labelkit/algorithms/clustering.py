@@ -334,7 +334,7 @@ def _cluster_all(
         start = checked_rows(given.reshape(-1, width), "init_centroids")[:]
         if spherical:
             start = unit_length(start, "init_centroids")[:]
-        best = best_from(problem, (start.astype(np.float64) - offset).reshape(-1, num_clusters, width))
+        best = best_from(problem, list((start.astype(np.float64) - offset).reshape(-1, num_clusters, width)))
     return Clustering(best.cluster_ids, (best.centroids + offset).astype(rows.dtype), best.inertia, best.num_iterations)
 
 

@@ -186,10 +186,11 @@ class NearestCentroids:
     def _decide_all(self, looks: Sequence[_Look], block: slice, part: Floats, scores: Floats) -> None:
         """Take the nearest of all centroids of several runs; ``scores`` (rows, runs x k) lack their squares."""
         scores += np.concatenate([look.squares for look in looks])
-        found = _two_smallest(scores.reshape(len(part) * len(looks), -1))
-        ids, best, second = (one.reshape(len(part), len(looks)) for one in found)
+        ids, best, second = _two_smallest(scores.reshape(len(part) * len(looks), -1))
         for i, look in enumerate(looks):
-            self._note(look, block, part, ids[:, i], best[:, i], second[:, i])
+            # of each row, what this run found
+            mine = slice(i, None, len(looks))
+            self._note(look, block, part, ids[mine], best[mine], second[mine])
 
     def _decide_some(self, look: _Look, block: slice, part: Floats) -> None:
         """Compare all rows with the centroids that moved most, and those that this leaves unsure with all."""
