@@ -351,7 +351,8 @@ class Ranking:
         whole |= np.bincount(places[unsure], minlength=len(rows)) > limit
         if whole.any():
             kept = ~whole[places]
-            places, columns, keys, hits, unsure = (each[kept] for each in (places, columns, keys, hits, unsure))
+            places, columns, keys = places[kept], columns[kept], keys[kept]
+            hits, unsure = hits[kept], unsure[kept]
         # Runs stay in their order: what is computed again changes places within its run.
         again = np.flatnonzero(unsure)
         exact = self._exact_keys(rows[places[again]], columns[again])
