@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     )
     from labelkit.algorithms.class_number import ClassNumberChoice, CriterionCurve, choose_num_classes, class_numbers
     from labelkit.algorithms.clustering import (
-        Clustering,
         SemiSupervisedClustering,
         kmeans,
         nearest_centroids,
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
     from labelkit.algorithms.clustering_path import Partition, kmeans_path
     from labelkit.algorithms.critical_samples import CriticalDiscovery, discover_critical
     from labelkit.algorithms.feature_probes import knn_votes, linear_probe, logistic_regression
+    from labelkit.algorithms.kmeans_iterations import Clustering
     from labelkit.algorithms.label_search import Discovery
     from labelkit.algorithms.matching import Matching, contingency, match_clusters, pair_agreement
     from labelkit.algorithms.neighbors import ApproximateSearch, ExactSearch, HNSWRecipe, IVFPQRecipe, build_index, knn

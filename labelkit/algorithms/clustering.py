@@ -4,8 +4,9 @@ Sources: Lloyd's iterations; starting centroids of k-means++ (``kmeans_start.py`
 S. Vaze et al., "Generalized Category Discovery" (GitHub ``sgvaze/generalized-category-discovery``).
 
 How it is made fast without losing digits:
-    - nearest centroids come from one matrix product per block of rows, in the precision of the
-      input; rows are centered first, so that a common offset costs no digits;
+    - nearest centroids come from one matrix product per block of rows for all restarts, in the
+      precision of the input; rows are centered first, so that a common offset costs no digits;
+    - bounds on distances spare rows whose nearest centroid cannot have changed (``kmeans_nearest.py``);
     - cluster sums are float64, and the inertia follows from them in float64, so it is exact for
       the cluster ids at hand, whatever the product rounded;
     - rows whose two nearest centroids are closer to a tie than float32 can tell are decided in
@@ -15,51 +16,26 @@ How it is made fast without losing digits:
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from labelkit.algorithms.kmeans_start import draw_rows
+from labelkit.algorithms.kmeans_iterations import Clustering, Problem, best_from, best_of, iterate, sum_rows
+from labelkit.algorithms.kmeans_nearest import NearestCentroids
 from labelkit.algorithms.row_blocks import (
     Floats,
     Rows,
     StoredRows,
-    blocks,
     checked_rows,
     column_sums,
     moved,
-    parts_of,
     squared_norms,
     unit_length,
 )
 
-# Distances held while drawing starting centroids for several restarts together: 64 MB in float32.
-_SEED_NUMBERS = 1 << 24
 # Rounds of classes that change places; two are rare.
 _MOST_EXCHANGES = 10
-# Share of the rows that change cluster; beyond it the sums of all are taken anew.
-_MOST_CHANGED = 0.25
-
-
-@dataclass(frozen=True, slots=True)
-class Clustering:
-    """A partition of n rows into k clusters.
-
-    Attributes:
-        cluster_ids: (n,) int64 in ``[0, k)``.
-        centroids: (k, d) float, the means of exactly these members (spherical: of unit length);
-            an empty cluster, possible only where rows repeat, has the place it was moved to.
-        inertia: sum of squared distances to the centroids that the ids were assigned with;
-            the sum to ``centroids`` is the same at convergence and never larger.
-        num_iterations: assignments made by the restart that was kept.
-    """
-
-    cluster_ids: NDArray[np.int64]
-    centroids: Floats
-    inertia: float
-    num_iterations: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +80,7 @@ def kmeans(
         max_iter: assignments per restart, at most.
         tol: stop when the summed squared shift of the centroids is at most ``tol`` times the
             mean variance of the columns; 0 waits until nothing moves.
-        init_centroids: (k, d) starting centroids; then there is one run and nothing is drawn.
+        init_centroids: (k, d) starting centroids, or (r, k, d) of r restarts; then nothing is drawn.
 
     Returns:
         The best partition. An empty cluster takes the row farthest from its own centroid.
@@ -139,7 +115,7 @@ def spherical_kmeans(
         num_inits: restarts; the one of lowest inertia is kept.
         max_iter: assignments per restart, at most.
         tol: as in :func:`kmeans`, on the scaled rows.
-        init_centroids: (k, d) starting directions; then there is one run and nothing is drawn.
+        init_centroids: (k, d) starting directions, or (r, k, d) of r restarts; then nothing is drawn.
 
     Raises:
         ValueError: as in :func:`kmeans`, or a row (or starting direction) is zero.
@@ -236,15 +212,15 @@ def semi_supervised_kmeans(
     def converged(shifts: NDArray[np.float64]) -> bool:
         return bool(shifts.sum() ** 2 < tol) or not shifts.any()
 
-    problem = _Problem(rows, squares, total_square, sums, counts, max_iter, converged)
+    problem = Problem(rows, squares, total_square, sums, counts, max_iter, converged)
     if num_new == 0:
-        best = _lloyd(problem, class_means)
+        best = iterate(problem, class_means)
     else:
         draws = generator.random((num_inits, num_new))[:, :, None]
-        best = _best_of(problem, class_means, draws)
+        best = best_of(problem, class_means, draws)
         sizes = np.bincount(best.cluster_ids, minlength=num_clusters)[num_classes:]
         if num_classes and num_clusters <= len(rows) and (sizes == 1).any():
-            run = _lloyd(problem, _start_at_means(problem, class_means, generator, num_inits))
+            run = iterate(problem, _start_at_means(problem, class_means, generator, num_inits))
             best = run if run.inertia < best.inertia else best
     if exchange and num_classes:
         best = _exchanged(problem, class_means, best)
@@ -260,7 +236,7 @@ def semi_supervised_kmeans(
     )
 
 
-def _exchanged(problem: _Problem, class_means: NDArray[np.float64], best: Clustering) -> Clustering:
+def _exchanged(problem: Problem, class_means: NDArray[np.float64], best: Clustering) -> Clustering:
     """Give each class the centroid that its labeled rows are nearest to, one each, as long as the inertia falls."""
     from scipy.optimize import linear_sum_assignment
 
@@ -272,7 +248,7 @@ def _exchanged(problem: _Problem, class_means: NDArray[np.float64], best: Cluste
         _, taken = linear_sum_assignment(problem.fixed_counts[:num_classes, None] * apart)
         if (taken == np.arange(num_classes)).all():
             break
-        run = _lloyd(problem, np.concatenate([centroids[taken], np.delete(centroids, taken, axis=0)]))
+        run = iterate(problem, np.concatenate([centroids[taken], np.delete(centroids, taken, axis=0)]))
         if run.inertia >= best.inertia:
             break
         best = run
@@ -280,7 +256,7 @@ def _exchanged(problem: _Problem, class_means: NDArray[np.float64], best: Cluste
 
 
 def _start_at_means(
-    problem: _Problem, class_means: NDArray[np.float64], generator: np.random.Generator, num_inits: int
+    problem: Problem, class_means: NDArray[np.float64], generator: np.random.Generator, num_inits: int
 ) -> NDArray[np.float64]:
     """Return the class means, and the centroids of k-means of the free rows that match none of them, (k, d)."""
     from scipy.optimize import linear_sum_assignment
@@ -290,7 +266,7 @@ def _start_at_means(
     total = float(problem.squares.sum())
     plain = replace(problem, total_square=total, fixed_sums=no_sums, fixed_counts=no_counts)
     draws = generator.random((num_inits, num_clusters, 2 + int(np.log(num_clusters))))
-    means = _best_of(plain, np.zeros((0, width)), draws).centroids
+    means = best_of(plain, np.zeros((0, width)), draws).centroids
     distances = ((class_means**2).sum(axis=1)[:, None] + (means**2).sum(axis=1)) - 2 * class_means @ means.T
     _, taken = linear_sum_assignment(distances)
     return np.concatenate([class_means, np.delete(means, taken, axis=0)]).astype(np.float64)
@@ -314,26 +290,8 @@ def nearest_centroids(x: ArrayLike | StoredRows, centroids: ArrayLike) -> NDArra
     points = places[:]
     offset = points.mean(axis=0, dtype=np.float64).astype(rows.dtype)
     rows = moved(rows, offset)
-    return _nearest(rows, np.sqrt(squared_norms(rows)), points.astype(np.float64) - offset)
-
-
-@dataclass(frozen=True, slots=True)
-class _Problem:
-    """What stays the same over the restarts of one call.
-
-    ``rows`` (n, d) are free to move and have ``squares`` (n,) as squared norms; ``fixed_sums``
-    (k, d) and ``fixed_counts`` (k,) stand for the rows that are not; ``total_square`` is the sum
-    of the squared norms of both.
-    """
-
-    rows: Rows
-    squares: NDArray[np.float64]
-    total_square: float
-    fixed_sums: NDArray[np.float64]
-    fixed_counts: NDArray[np.int64]
-    max_iter: int
-    converged: Callable[[NDArray[np.float64]], bool]
-    spherical: bool = False
+    (found,) = NearestCentroids(rows, squared_norms(rows)).begin([points.astype(np.float64) - offset])
+    return found.ids
 
 
 def _cluster_all(
@@ -353,29 +311,30 @@ def _cluster_all(
         raise ValueError(f"num_clusters={num_clusters} needs as many rows, got {len(rows)}")
     num_rows, width = rows.shape
     # Unit rows keep their origin, since it is what their length is measured from.
-    offset = np.zeros(width) if spherical else _common_offset(rows, rows[:0], rows.dtype)
+    mean = column_sums(rows) / num_rows
+    offset = np.zeros(width) if spherical else mean.astype(rows.dtype).astype(np.float64)
     if not spherical:
-        rows = moved(rows, offset)
+        rows, mean = moved(rows, offset), mean - offset
     squares = squared_norms(rows)
     total_square = float(squares.sum())
-    mean = column_sums(rows) / num_rows
     threshold = tol * max(0.0, total_square / num_rows - float(mean @ mean)) / width
 
     def converged(shifts: NDArray[np.float64]) -> bool:
         return bool(shifts @ shifts <= threshold)
 
     no_sums, no_counts = np.zeros((num_clusters, width)), np.zeros(num_clusters, dtype=np.int64)
-    problem = _Problem(rows, squares, total_square, no_sums, no_counts, max_iter, converged, spherical)
+    problem = Problem(rows, squares, total_square, no_sums, no_counts, max_iter, converged, spherical)
     if init_centroids is None:
         draws = generator.random((num_inits, num_clusters, 2 + int(np.log(num_clusters))))
-        best = _best_of(problem, np.zeros((0, width)), draws)
+        best = best_of(problem, np.zeros((0, width)), draws)
     else:
-        start = checked_rows(init_centroids, "init_centroids")[:]
-        if start.shape != (num_clusters, width):
-            raise ValueError(f"init_centroids must have shape {(num_clusters, width)}, got {start.shape}")
+        given = np.asarray(init_centroids)
+        if given.shape[-2:] != (num_clusters, width) or given.ndim not in (2, 3) or not len(given):
+            raise ValueError(f"init_centroids must have shape {(num_clusters, width)}, got {given.shape}")
+        start = checked_rows(given.reshape(-1, width), "init_centroids")[:]
         if spherical:
             start = unit_length(start, "init_centroids")[:]
-        best = _lloyd(problem, start.astype(np.float64) - offset)
+        best = best_from(problem, list((start.astype(np.float64) - offset).reshape(-1, num_clusters, width)))
     return Clustering(best.cluster_ids, (best.centroids + offset).astype(rows.dtype), best.inertia, best.num_iterations)
 
 
@@ -399,141 +358,3 @@ def _as_type(rows: Rows, dtype: np.dtype[np.floating]) -> Rows:
     if isinstance(rows, StoredRows):
         return rows if dtype == rows.dtype else rows.to_array().astype(dtype)
     return rows.astype(dtype, copy=False)
-
-
-def sum_rows(rows: Rows, cluster_ids: NDArray[np.int64], num_clusters: int) -> NDArray[np.float64]:
-    """Return the sum of the rows of each cluster, (k, d)."""
-    from scipy.sparse import csc_array
-
-    sums = np.zeros((num_clusters, rows.shape[1]))
-    for block, values in parts_of(rows):
-        part = values.astype(np.float64)
-        one_hot = csc_array(
-            (np.ones(len(part)), cluster_ids[block], np.arange(len(part) + 1)), shape=(num_clusters, len(part))
-        )
-        sums += np.asarray(one_hot @ part)
-    return sums
-
-
-def _sums_after(
-    rows: Rows, sums: NDArray[np.float64] | None, before: NDArray[np.int64], ids: NDArray[np.int64], num_clusters: int
-) -> NDArray[np.float64]:
-    """Return the sums of the rows of each cluster, (k, d), from those before: of the rows that changed cluster alone.
-
-    Each iteration rounds such sums once more, by some 1e-16 of them.
-    """
-    from scipy.sparse import csc_array
-
-    changed = np.flatnonzero(before != ids)
-    if sums is None or len(changed) > _MOST_CHANGED * len(ids):
-        return sum_rows(rows, ids, num_clusters)
-    sums = sums.copy()
-    for block in blocks(len(changed), rows.shape[1]):
-        some = changed[block]
-        both = np.stack([ids[some], before[some]], axis=1).ravel()
-        signs, ends = np.tile([1.0, -1.0], len(some)), np.arange(0, 2 * len(some) + 1, 2)
-        come_and_gone = csc_array((signs, both, ends), shape=(num_clusters, len(some)))
-        sums += np.asarray(come_and_gone @ rows[some].astype(np.float64))
-    return sums
-
-
-def _nearest(rows: Rows, lengths: NDArray[np.float64], centroids: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Return the argmin of ``|c|^2 - 2 x c``; ``lengths`` (n,) are the norms of the rows."""
-    ids = np.empty(len(rows), dtype=np.int64)
-    exact_factors, exact_squares = -2 * centroids.T, np.einsum("ij,ij->i", centroids, centroids)
-    factors, squares = np.ascontiguousarray(exact_factors, dtype=rows.dtype), exact_squares.astype(rows.dtype)
-    reach = float(np.sqrt(exact_squares.max()))
-    rounding = 2 * float(np.finfo(np.float32).eps) * np.sqrt(rows.shape[1]) * reach
-    for block in blocks(len(rows), max(centroids.shape)):
-        part = rows[block]
-        scores = part @ factors
-        scores += squares
-        nearest = scores.argmin(axis=1)
-        if rows.dtype == np.float32:
-            own = (np.arange(len(nearest)), nearest)
-            best = scores[own]
-            scores[own] = np.inf
-            doubtful = np.flatnonzero(scores.min(axis=1) - best <= rounding * (lengths[block] + reach))
-            for piece in blocks(len(doubtful), max(centroids.shape)):
-                some = doubtful[piece]
-                exact = part[some].astype(np.float64) @ exact_factors
-                nearest[some] = (exact + exact_squares).argmin(axis=1)
-        ids[block] = nearest
-    return ids
-
-
-def _own_distances(rows: Rows, ids: NDArray[np.int64], centroids: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the squared distance of each row to the centroid of its own id, by differences."""
-    distances = np.empty(len(rows))
-    for block, part in parts_of(rows):
-        difference = part - centroids[ids[block]]
-        distances[block] = np.einsum("ij,ij->i", difference, difference)
-    return distances
-
-
-def _lloyd(problem: _Problem, centroids: NDArray[np.float64]) -> Clustering:
-    """Iterate from given centroids; keep the partition of lowest inertia."""
-    rows, num_clusters = problem.rows, len(centroids)
-    lengths = np.sqrt(problem.squares)
-    best: Clustering | None = None
-    before, free_sums = np.full(len(rows), -1, dtype=np.int64), None
-    for iteration in range(1, problem.max_iter + 1):
-        ids = _nearest(rows, lengths, centroids)
-        free_sums = _sums_after(rows, free_sums, before, ids, num_clusters)
-        before, sums = ids, problem.fixed_sums + free_sums
-        counts = problem.fixed_counts + np.bincount(ids, minlength=num_clusters)
-        inertia = _inertia(problem.total_square, sums, counts, centroids)
-        moved = _move(problem, ids, sums, counts, centroids)
-        if best is None or inertia < best.inertia:
-            best = Clustering(ids, moved, inertia, iteration)
-        shifts = np.linalg.norm(moved - centroids, axis=1)
-        centroids = moved
-        if problem.converged(shifts):
-            break
-    assert best is not None  # max_iter >= 1 and the inertia is finite
-    return Clustering(best.cluster_ids, best.centroids, best.inertia, iteration)
-
-
-def _inertia(
-    total_square: float, sums: NDArray[np.float64], counts: NDArray[np.int64], centroids: NDArray[np.float64]
-) -> float:
-    """Sum of |x - c|^2 = sum of |x|^2 - 2 c S + count |c|^2, with S the sum of the members."""
-    cross = np.einsum("ij,ij->", sums, centroids)
-    squares = np.einsum("i,ij,ij->", counts.astype(np.float64), centroids, centroids)
-    return max(0.0, float(total_square - 2 * cross + squares))
-
-
-def _move(
-    problem: _Problem,
-    ids: NDArray[np.int64],
-    sums: NDArray[np.float64],
-    counts: NDArray[np.int64],
-    centroids: NDArray[np.float64],
-) -> NDArray[np.float64]:
-    """Return the means of the members, and for empty clusters the rows farthest from their own centroid."""
-    moved = sums / np.maximum(counts, 1)[:, None]
-    if problem.spherical:
-        lengths = np.linalg.norm(moved, axis=1, keepdims=True)
-        moved = np.where(lengths > 0, moved / np.where(lengths > 0, lengths, 1), centroids)
-    empty = np.flatnonzero(counts == 0)
-    if len(empty):
-        distances = _own_distances(problem.rows, ids, centroids)
-        moved[empty] = problem.rows[np.argsort(-distances, kind="stable")[: len(empty)]]
-    return moved
-
-
-def _best_of(problem: _Problem, start: NDArray[np.float64], draws: NDArray[np.float64]) -> Clustering:
-    """Run one restart per row of ``draws`` (restarts, new centroids, candidates)."""
-    rows = problem.rows
-    per_group = max(1, _SEED_NUMBERS // (len(rows) * draws.shape[2]))
-    best: Clustering | None = None
-    begun = None
-    if len(start):
-        begun = _own_distances(rows, _nearest(rows, np.sqrt(problem.squares), start), start)
-    for first in range(0, len(draws), per_group):
-        for picks in draw_rows(rows, problem.squares, begun, draws[first : first + per_group]):
-            run = _lloyd(problem, np.concatenate([start, rows[picks]]))
-            if best is None or run.inertia < best.inertia:
-                best = run
-    assert best is not None  # num_inits >= 1
-    return best

@@ -1,7 +1,8 @@
 """Rows that k-means starts from: far ones first in probability, for several restarts together.
 
 Source: D. Arthur and S. Vassilvitskii, "k-means++: The Advantages of Careful Seeding". Several candidates are drawn and
-the best is kept, as scikit-learn does.
+the best is kept, as scikit-learn does. Of many rows a random sample judges the candidates, of very many they are drawn
+from a sample, too; the samples follow from the shapes alone. A single candidate is drawn from all rows.
 """
 
 from __future__ import annotations
@@ -9,10 +10,14 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.algorithms.row_blocks import Floats, Rows, blocks
+from labelkit.algorithms.row_blocks import Floats, Rows, StoredRows, blocks
 
 # Squared distances below this share of the squared norm have lost most digits in float32.
 _CANCELLED = 1e-5
+# Rows that judge candidates: at least so many, and so many for each new centroid. Of fewer than twice that, all do.
+_JUDGES, _JUDGES_PER_CENTROID = 2048, 32
+# Rows that candidates are drawn from, likewise; of fewer than four times that, all are.
+_POOL, _POOL_PER_CENTROID = 8192, 64
 
 
 def draw_rows(
@@ -31,23 +36,46 @@ def draw_rows(
         (restarts, new) int64 row numbers.
     """
     restarts, num_new, num_candidates = draws.shape
+    if num_candidates > 1:
+        pool = _sample(len(rows), max(_POOL, _POOL_PER_CENTROID * num_new), 4)
+        if pool is not None:
+            some = rows.subset(pool) if isinstance(rows, StoredRows) else rows[pool]
+            return pool[draw_rows(some, squares[pool], None if begun is None else begun[pool], draws)]
     every = np.arange(restarts)
     picks = np.empty((restarts, num_new), dtype=np.int64)
+    norms = squares.astype(rows.dtype)
     closest = np.zeros((restarts, len(rows)), dtype=rows.dtype)
     if begun is not None:
         closest[:] = begun
+    judges = _sample(len(rows), max(_JUDGES, _JUDGES_PER_CENTROID * num_new), 2) if num_candidates > 1 else None
+    panel = None if judges is None else rows[judges]
     for step in range(num_new):
         nothing_yet = begun is None and step == 0
         # Without any centroid all distances are 0, so the pick is uniform; candidates are then all alike.
         tries = draws[:, step, : 1 if nothing_yet else num_candidates]
         candidates = _pick_by_distance(closest, tries)
-        distances = _distances_to_rows(rows, squares, candidates.ravel()).reshape(*tries.shape, len(rows))
-        if not nothing_yet:
-            np.minimum(distances, closest[:, None], out=distances)
-        chosen = distances.sum(axis=2, dtype=np.float64).argmin(axis=1) if tries.shape[1] > 1 else 0 * every
-        closest = distances[every, chosen]
+        chosen, distances = np.zeros(restarts, dtype=np.int64), None
+        if tries.shape[1] > 1:
+            judging, of_judges = (rows, slice(None)) if panel is None else (panel, judges)
+            found = _distances_to_rows(judging, norms[of_judges], rows[candidates.ravel()], norms[candidates.ravel()])
+            found = found.reshape(*tries.shape, len(judging))
+            np.minimum(found, closest[:, None, of_judges], out=found)
+            chosen = found.sum(axis=2, dtype=np.float64).argmin(axis=1)
+            distances = found[every, chosen] if panel is None else None
         picks[:, step] = candidates[every, chosen]
+        if distances is None:
+            distances = _distances_to_rows(rows, norms, rows[picks[:, step]], norms[picks[:, step]])
+            if not nothing_yet:
+                np.minimum(distances, closest, out=distances)
+        closest = distances
     return picks
+
+
+def _sample(num_rows: int, number: int, times: int) -> NDArray[np.int64] | None:
+    """Return so many of the rows at random, ascending; ``None``: there are fewer than some times as many, take all."""
+    if num_rows < times * number:
+        return None
+    return np.sort(np.random.default_rng(0).choice(num_rows, number, replace=False))
 
 
 def _pick_by_distance(closest: Floats, tries: NDArray[np.float64]) -> NDArray[np.int64]:
@@ -62,21 +90,19 @@ def _pick_by_distance(closest: Floats, tries: NDArray[np.float64]) -> NDArray[np
     return picks
 
 
-def _distances_to_rows(rows: Rows, squares: NDArray[np.float64], picks: NDArray[np.int64]) -> Floats:
+def _distances_to_rows(rows: Rows, norms: Floats, points: Floats, point_norms: Floats) -> Floats:
     """Return the squared distances of all rows to some of them, (p, n); exactly 0 between equal rows."""
-    norms = squares.astype(rows.dtype)
-    points, point_norms = rows[picks], norms[picks, None]
-    distances: Floats = np.empty((len(picks), len(rows)), dtype=rows.dtype)
-    for block in blocks(len(rows), max(len(picks), rows.shape[1])):
+    distances: Floats = np.empty((len(points), len(rows)), dtype=rows.dtype)
+    factors = -2 * points
+    for block in blocks(len(rows), max(len(points), rows.shape[1])):
         part, near = distances[:, block], rows[block]
-        np.matmul(points, near.T, out=part)
-        part *= -2
+        np.matmul(factors, near.T, out=part)
         part += norms[block]
-        part += point_norms
+        part += point_norms[:, None]
         # What cancelled is computed again by differences.
-        doubtful = np.argwhere(part <= _CANCELLED * norms[block])
+        doubtful = np.flatnonzero(part <= _CANCELLED * norms[block])
         for piece in blocks(len(doubtful), rows.shape[1]):
-            point, row = doubtful[piece].T
+            point, row = np.divmod(doubtful[piece], part.shape[1])
             difference = near[row] - points[point]
             part[point, row] = np.einsum("ij,ij->i", difference, difference)
     return np.maximum(distances, 0, out=distances)

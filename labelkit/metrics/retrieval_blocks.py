@@ -25,12 +25,16 @@ from labelkit.metrics.retrieval_ties import (
     by_row_and_key,
     cosine_keys,
     largest_by_row,
+    nearest_by_row,
     scores_at_r,
+    sorted_by_key,
 )
 
 _MAX_BLOCK_ROWS = 1024
 # Similarities looked at together: 1 MB in float32, so that they stay in the cache from one look to the next.
 _PART_PAIRS = 1 << 18
+# Similarities computed together: 16 MB, which is taken once per block; each new page of memory costs time.
+_PRODUCT_PAIRS = 1 << 22
 # Numbers per temporary float64 array: 8 MB.
 _EXACT_NUMBERS = 1 << 20
 # Pairs that are computed again one by one: beyond this share of a row, a product of the row is faster.
@@ -238,19 +242,24 @@ class Ranking:
         """Rank the gallery for a block of queries."""
         places, own = self.places[block], self.own[block]
         n, num_gallery = len(places), len(self.held.order)
-        similar = self.asked.unit[places] @ self.held.unit.T
-        itself = np.flatnonzero(own >= 0)
-        similar[itself, own[itself]] = -2
         best, tied_matches = self._best_matches(block)
         level = best / RESOLUTION
         found = BlockScores(np.zeros(n, np.int64), np.zeros(n, np.int64), tied_matches, np.zeros(n), np.zeros(n))
         limit = max(_MIN_ONE_BY_ONE, int(num_gallery * _ONE_BY_ONE_SHARE))
         whole = np.zeros(n, dtype=np.bool_)
         step = max(1, _PART_PAIRS // num_gallery)
-        for start in range(0, n, step):
-            part = slice(start, min(start + step, n))
-            self._compare(block, part, similar[part], level[part], best[part], found, whole[part], limit)
-        del similar
+        together = step * max(1, _PRODUCT_PAIRS // (step * num_gallery))
+        room = np.empty((min(n, together), num_gallery), dtype=np.float32)
+        for first in range(0, n, together):
+            some = slice(first, min(first + together, n))
+            similar = np.matmul(self.asked.unit[places[some]], self.held.unit.T, out=room[: some.stop - first])
+            itself = np.flatnonzero(own[some] >= 0)
+            similar[itself, own[some][itself]] = -2
+            for start in range(first, some.stop, step):
+                part = slice(start, min(start + step, some.stop))
+                here = similar[start - first : part.stop - first]
+                self._compare(block, part, here, level[part], best[part], found, whole[part], limit)
+        del similar, room
         rest = np.flatnonzero(whole)
         # Keys of these rows take the room that the similarities had.
         for start in range(0, len(rest), max(1, n // 2)):
@@ -300,11 +309,7 @@ class Ranking:
         # One step further, since the bounds themselves were rounded.
         over = similar > np.nextafter(high, np.float32(2))[:, None]
         near = (similar >= np.nextafter(low, np.float32(-3))[:, None]) ^ over
-        found.above[part] = over.sum(axis=1)
-        candidates = np.zeros((0, 0), dtype=np.bool_)
-        if self.at_r:
-            bottom = largest_by_row(similar, self.wanted[rows]) - np.float32(2.5 * self.margin)
-            candidates = similar >= bottom[:, None]
+        found.above[part] = [np.count_nonzero(row) for row in over]  # faster than along an axis
         places, columns = _marked(near)
         strangers = (columns < self.starts[rows][places]) | (columns >= self.ends[rows][places])
         places, columns = places[strangers], columns[strangers]
@@ -315,44 +320,45 @@ class Ranking:
         found.above[part] += np.bincount(places[difference > 0], minlength=len(rows))
         found.tied_strangers[part] = np.bincount(places[difference == 0], minlength=len(rows))
         if self.at_r:
-            places, columns, keys = self._keys_in_order(rows, similar, candidates, whole, limit)
-            hits = (columns >= self.starts[rows][places]) & (columns < self.ends[rows][places])
-            precision, average = scores_at_r(Pairs(places, keys, hits), self.wanted[rows])
-            found.r_precision[part], found.average_precision[part] = precision, average
+            pairs = self._pairs_in_order(rows, similar, whole, limit)
+            found.r_precision[part], found.average_precision[part] = scores_at_r(pairs, self.wanted[rows])
 
-    def _keys_in_order(
-        self,
-        rows: NDArray[np.int64],
-        similar: NDArray[np.float32],
-        candidates: NDArray[np.bool_],
-        whole: NDArray[np.bool_],
-        limit: int,
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """Places, columns and keys of candidates, in an order of keys that is right.
+    def _pairs_in_order(
+        self, rows: NDArray[np.int64], similar: NDArray[np.float32], whole: NDArray[np.bool_], limit: int
+    ) -> Pairs:
+        """Who may be among the R nearest, in an order that is right.
 
         Candidates in a run of neighbors closer in float32 than both may be wrong by are computed again, unless the run
         is all of one class or all of others: their order among themselves counts for nothing. Marks in ``whole`` the
         rows that have too many of these, and leaves them out.
         """
-        candidates[whole] = False
-        places, columns = _marked(candidates)
-        keys = cosine_keys(similar[places, columns].astype(np.float64))
-        order = by_row_and_key(places, keys)
-        columns, keys = columns[order], keys[order]  # rows of the block were in order before
+        wanted, near = self.wanted[rows], int(np.ceil(2.5 * self.margin * RESOLUTION))
+        marked = nearest_by_row(similar, wanted, ~whole)
+        places, columns, keys = sorted_by_key(similar, marked)
         if not len(keys):
-            return places, columns, keys
-        opens = np.ones(len(keys), dtype=np.bool_)
-        opens[1:] = (places[1:] != places[:-1]) | (keys[:-1] - keys[1:] > 2.5 * self.margin * RESOLUTION)
+            return Pairs(places, keys, np.zeros(0, dtype=np.bool_))
+        # The rows that are left out have no last of the R nearest.
+        lasts = np.where(whole, 0, np.searchsorted(places, np.arange(len(rows))) + wanted - 1)
+        kept = keys >= keys[lasts][places] - near - 1
+        places, columns, keys = places[kept], columns[kept], keys[kept]
         hits = (columns >= self.starts[rows][places]) & (columns < self.ends[rows][places])
+        opens = np.ones(len(keys), dtype=np.bool_)
+        opens[1:] = (places[1:] != places[:-1]) | (keys[:-1] - keys[1:] > near)
         begins = np.flatnonzero(opens)
-        share = np.add.reduceat(hits.astype(np.int64), begins)
         lengths = np.diff(begins, append=len(keys))
+        share = np.add.reduceat(hits, begins, dtype=np.int64)
         unsure = np.repeat((share > 0) & (share < lengths), lengths)
         whole |= np.bincount(places[unsure], minlength=len(rows)) > limit
-        kept = ~whole[places]
-        places, columns, keys, unsure = places[kept], columns[kept], keys[kept], unsure[kept]
-        keys[unsure] = self._exact_keys(rows[places[unsure]], columns[unsure])
-        return places, columns, keys
+        if whole.any():
+            kept = ~whole[places]
+            places, columns, keys = places[kept], columns[kept], keys[kept]
+            hits, unsure = hits[kept], unsure[kept]
+        # Runs stay in their order: what is computed again changes places within its run.
+        again = np.flatnonzero(unsure)
+        exact = self._exact_keys(rows[places[again]], columns[again])
+        order = by_row_and_key(places[again], exact)
+        keys[again], hits[again] = exact[order], hits[again][order]
+        return Pairs(places, keys, hits)
 
     def _exact_keys(self, rows: NDArray[np.int64], columns: NDArray[np.int64]) -> NDArray[np.int64]:
         """Cosines of pairs (scored query, place in the gallery) as integers, computed in float64."""
@@ -391,6 +397,7 @@ class Ranking:
             if self.at_r:
                 wanted = self.wanted[rows[i : i + 1]]
                 listed = np.flatnonzero(keys[i] >= largest_by_row(keys[i : i + 1], wanted)[0])
+                listed = listed[np.argsort(-keys[i][listed])]
                 pairs = Pairs(np.zeros(len(listed), np.int64), keys[i][listed].astype(np.int64), relevant[i][listed])
                 precision, average = scores_at_r(pairs, wanted)
                 found.r_precision[row], found.average_precision[row] = precision[0], average[0]

@@ -9,7 +9,7 @@ tied scores".
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,10 @@ _SAMPLE_STEP = 8
 
 @dataclass(frozen=True)
 class Pairs:
-    """Candidates of the rows of a block, in no order: row of the block, cosine as an integer, same class."""
+    """Candidates of the rows of a block: row of the block, cosine as an integer, same class.
+
+    By row, then from the largest key; neighbors of one class, and neighbors of others, may stand in any order.
+    """
 
     rows: NDArray[np.int64]
     keys: NDArray[np.int64]
@@ -35,27 +38,75 @@ def cosine_keys(cosines: NDArray[np.float64]) -> NDArray[np.int64]:
     return np.rint(cosines * RESOLUTION).astype(np.int64)
 
 
-def by_row_and_key(
-    rows: NDArray[np.int64], keys: NDArray[np.int64], *, kind: Literal["quicksort", "stable"] = "quicksort"
-) -> NDArray[np.int64]:
+def by_row_and_key(rows: NDArray[np.int64], keys: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the order of pairs by row, then from the largest key.
 
-    Row and key fit one integer: sorting that takes a fraction of the time of ``numpy.lexsort``; ``stable`` is faster
-    where most are in order already.
+    Row and key fit one integer: sorting that takes a fraction of the time of ``numpy.lexsort``.
     """
-    return np.argsort((rows << 32) - keys, kind=kind)
+    return np.argsort((rows << 32) - keys)
+
+
+def nearest_by_row(
+    values: NDArray[np.float32], ranks: NDArray[np.int64], asked: NDArray[np.bool_]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return rows and columns of the r largest of each row that is asked for, all that equal them, and a few more.
+
+    A threshold comes from a sample; where fewer reach it than are asked for, it is looked for among all.
+    """
+    sample = np.ascontiguousarray(values[:, ::_SAMPLE_STEP])
+    size = sample.shape[1]
+    # So many of the sample are expected among the r largest of all, and three standard deviations more.
+    places = ranks / _SAMPLE_STEP
+    places = np.ceil(places + 3 * np.sqrt(places) + 3).astype(np.int64)
+    floors = np.full(len(values), -np.inf, dtype=values.dtype)
+    for place in np.unique(places[places <= size]).tolist():
+        chosen = places == place
+        floors[chosen] = np.partition(sample[chosen], size - place, axis=1)[:, size - place]
+    floors[~asked] = np.inf
+    rows, columns, counts = _reaching(values, floors)
+    short = np.flatnonzero(asked & (counts < ranks))
+    if len(short):
+        floors[short] = largest_by_row(values[short], ranks[short])
+        rows, columns, _ = _reaching(values, floors)
+    return rows, columns
+
+
+def _reaching(
+    values: NDArray[np.float32], floors: NDArray[np.float32]
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Rows and columns of the values that are no less than the floor of their row, and how many there are by row."""
+    num_rows, num_columns = values.shape
+    flat = np.flatnonzero(values >= floors[:, None])
+    counts = np.diff(np.searchsorted(flat, num_columns * np.arange(num_rows + 1)))
+    rows = np.repeat(np.arange(num_rows), counts)
+    return rows, flat - rows * num_columns, counts
+
+
+def sorted_by_key(
+    similar: NDArray[np.float32], marked: tuple[NDArray[np.int64], NDArray[np.int64]]
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Return rows, columns and keys of some pairs, given by row: by row, then from the largest key.
+
+    All three fit one integer, since a part has no more than 2^18 pairs, or one row: sorting takes a fraction of the
+    time of finding an order.
+    """
+    rows, columns = marked
+    bits = similar.shape[1].bit_length()
+    packed = -LAST - cosine_keys(similar[rows, columns].astype(np.float64))
+    packed += rows << 32
+    packed <<= bits
+    packed += columns
+    packed.sort()
+    columns = packed & ((1 << bits) - 1)
+    packed >>= bits
+    return rows, columns, -LAST - (packed & ((1 << 32) - 1))
 
 
 def largest_by_row(values: NDArray[Any], ranks: NDArray[np.int64]) -> NDArray[Any]:
     """Return the r-th largest value of each row; r differs by row."""
     found = np.empty(len(values), dtype=values.dtype)
     for i, (row, rank) in enumerate(zip(values, ranks.tolist(), strict=True)):
-        chosen = row
-        sample = row[::_SAMPLE_STEP]
-        if len(sample) > 4 * rank:
-            # The r-th largest of a sample is no larger than that of all: what is below it need not be looked at.
-            chosen = row[row >= np.partition(sample, len(sample) - rank)[len(sample) - rank]]
-        found[i] = np.partition(chosen, len(chosen) - rank)[len(chosen) - rank]
+        found[i] = np.partition(row, len(row) - rank)[len(row) - rank]
     return found
 
 
@@ -82,11 +133,39 @@ def scores_at_r(pairs: Pairs, wanted: NDArray[np.int64]) -> tuple[NDArray[np.flo
         pairs: the R nearest of each row and all that tie with the last of them, or more; a row may have none.
         wanted: (b,) R of each row.
     """
+    rows, keys, hits = pairs.rows, pairs.keys, pairs.hits
+    # Only a tie of hits with others is more than one order.
+    open_ties = (rows[1:] == rows[:-1]) & (keys[1:] == keys[:-1]) & (hits[1:] != hits[:-1])
+    tied = np.zeros(len(wanted), dtype=np.bool_)
+    tied[rows[1:][open_ties]] = True
+    if not tied.any():
+        return _scores_in_order(rows, hits, wanted)
+    of_tied = tied[rows]
+    with_ties = _scores_with_ties(rows[of_tied], keys[of_tied], hits[of_tied].astype(np.int64), wanted)
+    without = _scores_in_order(rows[~of_tied], hits[~of_tied], wanted)
+    return np.where(tied, with_ties[0], without[0]), np.where(tied, with_ties[1], without[1])
+
+
+def _scores_in_order(
+    rows: NDArray[np.int64], hits: NDArray[np.bool_], wanted: NDArray[np.int64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Scores of rows whose order is known."""
     b = len(wanted)
-    order = by_row_and_key(pairs.rows, pairs.keys, kind="stable")
-    rows, keys, hits = pairs.rows[order], pairs.keys[order], pairs.hits[order].astype(np.int64)
-    if not len(rows):
-        return np.zeros(b), np.zeros(b)
+    found = np.flatnonzero(hits)
+    of_row = rows[found]
+    place = found - np.searchsorted(rows, np.arange(b))[of_row]
+    within = place < wanted[of_row]
+    of_row, place = of_row[within], place[within]
+    count = np.bincount(of_row, minlength=b)
+    rank = np.arange(len(of_row)) - (np.cumsum(count) - count)[of_row]
+    return count / wanted, np.bincount(of_row, weights=(rank + 1) / (place + 1), minlength=b) / wanted
+
+
+def _scores_with_ties(
+    rows: NDArray[np.int64], keys: NDArray[np.int64], hits: NDArray[np.int64], wanted: NDArray[np.int64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Scores of rows where hits tie with others."""
+    b = len(wanted)
     position = np.arange(len(rows))
     first_of_row = np.searchsorted(rows, np.arange(b))
     place = position - first_of_row[rows]

@@ -27,8 +27,11 @@ _SPARE_BYTES = 40 << 20
 _BLOCK_BYTES = 6 * 8 * BLOCK_NUMBERS
 # Ids, names and digests that are held and written per row.
 _ROW_BYTES = 110
-# Distances held while starts are drawn, see ``labelkit.algorithms.clustering``.
+# Distances held while starts are drawn, and rows times restarts side by side, see ``kmeans_iterations`` in algorithms.
 _SEED_BYTES = 4 << 24
+_SIDE_BY_SIDE = 1 << 20
+# Rows copied that starts are drawn from and judged by, at least.
+_SEED_ROWS = 8192 + 2048
 KERNEL_BYTES = 1 << 30
 """Most that balanced assignment keeps of its scores, when there is room for it."""
 # Segments of rows that are read ahead, as they come and as tensors.
@@ -141,7 +144,10 @@ def kmeans_bytes(num_rows: int, dim: int, num_clusters: int, num_inits: int) -> 
     candidates = 2 + int(math.log(num_clusters))
     together = max(1, min(num_inits, _SEED_BYTES // (4 * num_rows * candidates)))
     seeding = together * (candidates + 3) * 4 * num_rows + 16 * num_rows
-    return seeding + 40 * num_rows + 6 * 8 * num_clusters * dim + 8 * num_inits * num_clusters * candidates
+    runs = max(1, min(num_inits, _SIDE_BY_SIDE // num_rows))
+    iterating = 60 * num_rows + runs * (40 * num_rows + 7 * 8 * num_clusters * dim)
+    sampled = 4 * dim * min(num_rows // 2, max(_SEED_ROWS, 96 * num_clusters))
+    return max(seeding + sampled, iterating) + 16 * num_rows + 8 * num_inits * num_clusters * candidates
 
 
 def sinkhorn_bytes(config: SinkhornConfig, num_rows: int, dim: int) -> int:

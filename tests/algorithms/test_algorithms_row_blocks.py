@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from labelkit.algorithms import row_blocks
+from labelkit.algorithms import kmeans_start, row_blocks
 from labelkit.algorithms.clustering import kmeans, semi_supervised_kmeans, spherical_kmeans
 from labelkit.algorithms.neighbors import Metric, knn
 from labelkit.algorithms.row_blocks import StoredRows
@@ -54,6 +54,22 @@ def test_clusters_of_a_file_are_those_of_an_array(run: Any, in_blocks: bool, sto
     of_file = run(StoredRows(stored, in_blocks=in_blocks), 7, generator=np.random.default_rng(0), num_inits=2)
     np.testing.assert_array_equal(of_file.cluster_ids, of_array.cluster_ids)
     np.testing.assert_array_equal(of_file.centroids, of_array.centroids)
+
+
+@pytest.mark.parametrize("pool", [20, 1000])
+def test_starts_drawn_from_a_sample_of_a_file_are_those_of_an_array(
+    pool: int, stored: NDArray[np.float32], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kmeans_start, "_POOL", pool)
+    monkeypatch.setattr(kmeans_start, "_POOL_PER_CENTROID", 1)
+    monkeypatch.setattr(kmeans_start, "_JUDGES", 15)
+    monkeypatch.setattr(kmeans_start, "_JUDGES_PER_CENTROID", 1)
+    draws = np.random.default_rng(0).random((3, 7, 4))
+    squares = (np.array(stored, dtype=np.float64) ** 2).sum(axis=1)
+    of_array = kmeans_start.draw_rows(np.array(stored), squares, None, draws)
+    of_file = kmeans_start.draw_rows(StoredRows(stored, in_blocks=True), squares, None, draws)
+    np.testing.assert_array_equal(of_file, of_array)
+    assert len(np.unique(of_array)) <= (20 if pool == 20 else 150)
 
 
 def test_clusters_with_labels_of_a_file_are_those_of_an_array(stored: NDArray[np.float32]) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from labelkit.metrics.retrieval import RetrievalScores, map_at_r, r_precision, recall_at_k, score_retrieval
 from labelkit.metrics.retrieval_blocks import least_bytes
+from labelkit.metrics.retrieval_ties import nearest_by_row
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
@@ -273,3 +274,66 @@ def test_work_done_is_told_block_by_block() -> None:
 def test_bad_galleries_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         score_retrieval(np.eye(3), [0, 0, 1], **options)
+
+
+def by_full_sort(rows: Array, labels: Array) -> tuple[list[float], list[float]]:
+    """R-precision and average precision at R of every query, from a sort of all in float64, tie by tie."""
+    unit = rows.astype(np.float64)
+    unit /= np.linalg.norm(unit, axis=1, keepdims=True)
+    precisions, averages = [], []
+    for query in range(len(rows)):
+        others = np.delete(np.arange(len(rows)), query)
+        keys = np.rint(unit[others] @ unit[query] * 2**29)
+        order = np.argsort(-keys, kind="stable")
+        keys, hits = keys[order], (labels[others] == labels[query])[order]
+        wanted = int(hits.sum())
+        precision = average = 0.0
+        start = before = 0
+        while start < wanted:
+            tied = keys == keys[start]
+            number, of_class = int(tied.sum()), int(hits[tied].sum())
+            for place in range(start, min(start + number, wanted)):
+                earlier = (place - start) * (of_class - 1) / max(number - 1, 1)
+                precision += of_class / number
+                average += of_class / number * (before + 1 + earlier) / (place + 1)
+            start, before = start + number, before + of_class
+        precisions.append(precision / wanted)
+        averages.append(average / wanted)
+    return precisions, averages
+
+
+@pytest.mark.parametrize("apart", [0.0, 1e-9, 1e-7, 1e-6, 1e-5, 1e-4])
+@pytest.mark.parametrize(("num_classes", "width"), [(2, 3), (3, 64), (40, 8)])
+def test_scores_at_r_of_near_copies_equal_those_of_a_full_sort(
+    num_classes: int, width: int, apart: float, rng: np.random.Generator
+) -> None:
+    labels = np.concatenate([np.arange(num_classes).repeat(2), rng.integers(0, num_classes, 320 - 2 * num_classes)])
+    rows = rng.standard_normal((num_classes, width))[labels] + 2 * rng.standard_normal((320, width))
+    copies = rng.integers(0, 320, 160)
+    rows[copies] = rows[rng.integers(0, 320, 160)] + apart * rng.standard_normal((160, width))
+    found = score_retrieval(rows, labels)
+    precision, average = by_full_sort(rows, labels)
+    np.testing.assert_allclose(found.r_precision, precision, rtol=1e-12)
+    np.testing.assert_allclose(found.average_precision, average, rtol=1e-12)
+
+
+@pytest.mark.parametrize("rank", [1, 5, 90, 700, 999])
+@pytest.mark.parametrize("where", ["anywhere", "in the sample", "outside of it", "ties"])
+def test_no_pair_of_the_r_nearest_is_missed(where: str, rank: int, rng: np.random.Generator) -> None:
+    values = rng.standard_normal((6, 1000)).astype(np.float32)
+    if where == "in the sample":
+        values[:, ::8] += 10
+    if where == "outside of it":
+        values[:, ::8] -= 10
+    if where == "ties":
+        values = np.round(values)
+    asked = np.array([True, True, False, True, True, True])
+    rows, columns = nearest_by_row(values, np.full(6, rank), asked)
+    chosen = np.zeros(values.shape, dtype=bool)
+    chosen[rows, columns] = True
+    least = -np.sort(-values, axis=1)[:, rank - 1]
+    assert chosen[(values >= least[:, None]) & asked[:, None]].all()
+    assert not chosen[2].any()
+    assert (np.diff(rows * 1000 + columns) > 0).all()
+    if where == "anywhere" and rank == 90:
+        assert chosen.sum() < 5 * 3 * rank

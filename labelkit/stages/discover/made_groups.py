@@ -8,9 +8,10 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.algorithms.clustering import kmeans, nearest_centroids, sum_rows
+from labelkit.algorithms.clustering import kmeans, nearest_centroids
 from labelkit.algorithms.group_levels import GroupLevels, join_groups
 from labelkit.algorithms.group_tree import group_tree
+from labelkit.algorithms.kmeans_iterations import sum_rows
 from labelkit.algorithms.row_blocks import Rows, StoredRows, parts_of
 from labelkit.algorithms.small_groups import set_aside_small
 from labelkit.errors import ConfigError

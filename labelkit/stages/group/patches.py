@@ -7,7 +7,8 @@ import time
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.algorithms.clustering import Clustering, kmeans, nearest_centroids, spherical_kmeans
+from labelkit.algorithms.clustering import kmeans, nearest_centroids, spherical_kmeans
+from labelkit.algorithms.kmeans_iterations import Clustering
 from labelkit.config.cluster import PatchClusterConfig, SphericalKMeansConfig
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import ConfigError

@@ -194,7 +194,9 @@ def test_values_come_from_the_command_that_they_name(
 ) -> None:
     commands = Commands(monkeypatch)
     second = "  - evaluate knn --index {here}/rows.h5 --seed 5\n"
-    text = TABLE.replace("smoke:\n", second + "smoke:\n").replace("top 1: metrics.accuracy", "top 1: '#1.metrics.accuracy'")
+    text = TABLE.replace("smoke:\n", second + "smoke:\n").replace(
+        "top 1: metrics.accuracy", "top 1: '#1.metrics.accuracy'"
+    )
     table.write_text(text.replace("published: 50.0, ", ""))
 
     reproduce(ReproduceConfig(table=str(table), row=("first",), seeds=1, out=tmp_path / "out"))

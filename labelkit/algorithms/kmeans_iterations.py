@@ -1,0 +1,247 @@
+"""Lloyd's iterations of k-means: several restarts side by side, each as it would run alone.
+
+Nearest centroids are those of ``kmeans_nearest.py``. Cluster sums are float64 and follow the rows that change cluster;
+the inertia follows from them in float64, so it is exact for the cluster ids at hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelkit.algorithms.kmeans_nearest import NearestCentroids, RunState
+from labelkit.algorithms.kmeans_start import draw_rows
+from labelkit.algorithms.row_blocks import Floats, Rows, blocks, parts_of
+
+# Distances held while drawing starting centroids for several restarts together: 64 MB in float32.
+_SEED_NUMBERS = 1 << 24
+# Rows times restarts that run side by side, some 50 bytes each.
+_SIDE_BY_SIDE = 1 << 20
+# Share of the rows that change cluster; beyond it the sums of all are taken anew.
+_MOST_CHANGED = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Clustering:
+    """A partition of n rows into k clusters.
+
+    Attributes:
+        cluster_ids: (n,) int64 in ``[0, k)``.
+        centroids: (k, d) float, the means of exactly these members (spherical: of unit length);
+            an empty cluster, possible only where rows repeat, has the place it was moved to.
+        inertia: sum of squared distances to the centroids that the ids were assigned with;
+            the sum to ``centroids`` is the same at convergence and never larger.
+        num_iterations: assignments made by the restart that was kept.
+    """
+
+    cluster_ids: NDArray[np.int64]
+    centroids: Floats
+    inertia: float
+    num_iterations: int
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What stays the same over the restarts of one call.
+
+    ``rows`` (n, d) are free to move and have ``squares`` (n,) as squared norms; ``fixed_sums``
+    (k, d) and ``fixed_counts`` (k,) stand for the rows that are not; ``total_square`` is the sum
+    of the squared norms of both.
+    """
+
+    rows: Rows
+    squares: NDArray[np.float64]
+    total_square: float
+    fixed_sums: NDArray[np.float64]
+    fixed_counts: NDArray[np.int64]
+    max_iter: int
+    converged: Callable[[NDArray[np.float64]], bool]
+    spherical: bool = False
+
+
+@dataclass(slots=True)
+class _Run:
+    """One restart between two iterations; ``before`` and ``free_sums`` are ids and sums of the iteration before."""
+
+    state: RunState
+    before: NDArray[np.int64]
+    free_sums: NDArray[np.float64] | None = None
+    best: Clustering | None = None
+    num_iterations: int = 0
+
+    def step(self, problem: Problem) -> NDArray[np.float64]:
+        """Keep what is there if it is the best so far, and return where the centroids move to."""
+        assert self.free_sums is not None
+        ids, centroids = self.state.ids, self.state.centroids
+        self.num_iterations += 1
+        sums = problem.fixed_sums + self.free_sums
+        counts = problem.fixed_counts + np.bincount(ids, minlength=len(centroids))
+        inertia = _inertia(problem.total_square, sums, counts, centroids)
+        moved = _move(problem, ids, sums, counts, centroids)
+        if self.best is None or inertia < self.best.inertia:
+            self.best = Clustering(ids, moved, inertia, self.num_iterations)
+        self.before = ids
+        return moved
+
+
+def iterate(problem: Problem, start: NDArray[np.float64]) -> Clustering:
+    """Iterate from given centroids, (k, d); return the partition of lowest inertia."""
+    return _iterate_together(problem, [start])
+
+
+def best_from(problem: Problem, starts: Sequence[NDArray[np.float64]]) -> Clustering:
+    """Iterate from each of several starts, (k, d) of equal shape; keep the first of the best."""
+    best: Clustering | None = None
+    together = max(1, _SIDE_BY_SIDE // len(problem.rows))
+    for first in range(0, len(starts), together):
+        found = _iterate_together(problem, starts[first : first + together])
+        if best is None or found.inertia < best.inertia:
+            best = found
+    assert best is not None  # there are starts
+    return best
+
+
+def best_of(problem: Problem, start: NDArray[np.float64], draws: NDArray[np.float64]) -> Clustering:
+    """Run one restart per row of ``draws`` (restarts, new centroids, candidates); keep the first of the best."""
+    rows = problem.rows
+    draws_together = max(1, _SEED_NUMBERS // (len(rows) * draws.shape[2]))
+    begun = None
+    if len(start):
+        (state,) = NearestCentroids(rows, problem.squares).begin([start])
+        begun = _own_distances(rows, state.ids, start)
+    best: Clustering | None = None
+    for first in range(0, len(draws), draws_together):
+        picks = draw_rows(rows, problem.squares, begun, draws[first : first + draws_together])
+        found = best_from(problem, [np.concatenate([start, rows[chosen]]) for chosen in picks])
+        if best is None or found.inertia < best.inertia:
+            best = found
+    assert best is not None  # num_inits >= 1
+    return best
+
+
+def _iterate_together(problem: Problem, starts: Sequence[NDArray[np.float64]]) -> Clustering:
+    """Iterate from several starts of equal shape, each as if alone; return the best partition, the first of equals."""
+    rows = problem.rows
+    nearest = NearestCentroids(rows, problem.squares)
+    nobody = np.full(len(rows), -1, dtype=np.int64)
+    runs = [_Run(state, nobody) for state in nearest.begin(starts)]
+    active = runs
+    while active:
+        _update_sums(rows, active)
+        going, targets = [], []
+        for run in active:
+            moved = run.step(problem)
+            shifts = np.linalg.norm(moved - run.state.centroids, axis=1)
+            if run.num_iterations < problem.max_iter and not problem.converged(shifts):
+                going.append(run)
+                targets.append(moved)
+        if going:
+            nearest.follow([run.state for run in going], targets)
+        active = going
+    first = min(range(len(runs)), key=lambda i: _inertia_of(runs[i]))
+    best = runs[first].best
+    assert best is not None  # max_iter >= 1 and the inertia is finite
+    return replace(best, num_iterations=runs[first].num_iterations)
+
+
+def _inertia_of(run: _Run) -> float:
+    assert run.best is not None  # every run made a step
+    return run.best.inertia
+
+
+def sum_rows(rows: Rows, cluster_ids: NDArray[np.int64], num_clusters: int) -> NDArray[np.float64]:
+    """Return the sum of the rows of each cluster, (k, d)."""
+    return _sums_of_all(rows, [cluster_ids], num_clusters)[0]
+
+
+def _sums_of_all(rows: Rows, partitions: Sequence[NDArray[np.int64]], num_clusters: int) -> list[NDArray[np.float64]]:
+    """Return the sums of the rows of each cluster, (k, d), for each of several partitions."""
+    from scipy.sparse import csc_array
+
+    sums = [np.zeros((num_clusters, rows.shape[1])) for _ in partitions]
+    if not partitions:
+        return sums
+    for block, values in parts_of(rows):
+        part = values.astype(np.float64)
+        ones, ends = np.ones(len(part)), np.arange(len(part) + 1)
+        for total, ids in zip(sums, partitions, strict=True):
+            total += np.asarray(csc_array((ones, ids[block], ends), shape=(num_clusters, len(part))) @ part)
+    return sums
+
+
+def _update_sums(rows: Rows, runs: Sequence[_Run]) -> None:
+    """Bring the cluster sums of some runs to their ids: by the rows that changed cluster, or anew where many did.
+
+    Each iteration rounds sums that follow once more, by some 1e-16 of them.
+    """
+    anew = []
+    for run in runs:
+        changed = np.flatnonzero(run.before != run.state.ids)
+        if run.free_sums is None or len(changed) > _MOST_CHANGED * len(rows):
+            anew.append(run)
+        else:
+            run.free_sums = _sums_after(rows, run.free_sums, changed, run.before, run.state.ids)
+    if anew:
+        found = _sums_of_all(rows, [run.state.ids for run in anew], len(anew[0].state.centroids))
+        for run, sums in zip(anew, found, strict=True):
+            run.free_sums = sums
+
+
+def _sums_after(
+    rows: Rows,
+    sums: NDArray[np.float64],
+    changed: NDArray[np.int64],
+    before: NDArray[np.int64],
+    ids: NDArray[np.int64],
+) -> NDArray[np.float64]:
+    """Return the sums of the rows of each cluster, (k, d), from those before some rows changed cluster."""
+    from scipy.sparse import csc_array
+
+    sums = sums.copy()
+    for block in blocks(len(changed), rows.shape[1]):
+        some = changed[block]
+        both = np.stack([ids[some], before[some]], axis=1).ravel()
+        signs, ends = np.tile([1.0, -1.0], len(some)), np.arange(0, 2 * len(some) + 1, 2)
+        come_and_gone = csc_array((signs, both, ends), shape=(len(sums), len(some)))
+        sums += np.asarray(come_and_gone @ rows[some].astype(np.float64))
+    return sums
+
+
+def _own_distances(rows: Rows, ids: NDArray[np.int64], centroids: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the squared distance of each row to the centroid of its own id, by differences."""
+    distances = np.empty(len(rows))
+    for block, part in parts_of(rows):
+        difference = part - centroids[ids[block]]
+        distances[block] = np.einsum("ij,ij->i", difference, difference)
+    return distances
+
+
+def _inertia(
+    total_square: float, sums: NDArray[np.float64], counts: NDArray[np.int64], centroids: NDArray[np.float64]
+) -> float:
+    """Sum of |x - c|^2 = sum of |x|^2 - 2 c S + count |c|^2, with S the sum of the members."""
+    cross = np.einsum("ij,ij->", sums, centroids)
+    squares = np.einsum("i,ij,ij->", counts.astype(np.float64), centroids, centroids)
+    return max(0.0, float(total_square - 2 * cross + squares))
+
+
+def _move(
+    problem: Problem,
+    ids: NDArray[np.int64],
+    sums: NDArray[np.float64],
+    counts: NDArray[np.int64],
+    centroids: NDArray[np.float64],
+) -> NDArray[np.float64]:
+    """Return the means of the members, and for empty clusters the rows farthest from their own centroid."""
+    moved = sums / np.maximum(counts, 1)[:, None]
+    if problem.spherical:
+        lengths = np.linalg.norm(moved, axis=1, keepdims=True)
+        moved = np.where(lengths > 0, moved / np.where(lengths > 0, lengths, 1), centroids)
+    empty = np.flatnonzero(counts == 0)
+    if len(empty):
+        distances = _own_distances(problem.rows, ids, centroids)
+        moved[empty] = problem.rows[np.argsort(-distances, kind="stable")[: len(empty)]]
+    return moved
