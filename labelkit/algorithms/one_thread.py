@@ -12,7 +12,7 @@ from threadpoolctl import ThreadpoolController
 
 @functools.cache
 def _libraries() -> ThreadpoolController:
-    # to look for the loaded libraries takes milliseconds
+    # to look for the loaded libraries takes milliseconds; numpy's is loaded with it
     return ThreadpoolController().select(user_api="blas")
 
 
@@ -40,7 +40,8 @@ class _OneThread:
 
 
 one_blas_thread = _OneThread()
-"""``with one_blas_thread:`` lets the libraries behind numpy and scipy use one thread, in the whole process.
+"""``with one_blas_thread:`` lets the library behind numpy use one thread, in the whole process; and others of its kind
+that were loaded when this was first used.
 
 Threads that each own rows call the library at the same time. Threads of its own would wait for each other after every
 product of microseconds. Blocks of several threads may overlap.
