@@ -1,80 +1,109 @@
-"""Sums over a prefix of a sequence restricted to small ranks: two-dimensional dominance sums by a wavelet tree.
+"""Sums over the earlier or later blocks of a sequence, of what has a smaller rank: two-dimensional dominance sums.
 
-Source: Grossi, Gupta, Vitter, "High-order entropy-compressed text indexes" (SODA 2003) for the tree; as ranks are a
-permutation here, every node but the last is full, and all node borders are known without looking them up.
+A sequence of ranks is cut into blocks. Level by level its halves, the quarters of these and so on are told apart: what
+stands in a left half is given to what stands in the right half of the same node, or the other way around, up to its
+rank. Items of a node are held in the order of their ranks, so that one cumulative sum answers for all of them, and
+nothing is searched for. This is merge sort backwards, with sums where an inversion count has ones.
+
+Blocks are short: pairs within one are left to a double sum, which takes less time for so few than the last levels.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
+# items of a block at most
+_MOST_IN_BLOCK = 24
 
-class RankTree:
-    """Sequences of ranks, prepared for many sums; time and memory O(b n log n).
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """How a sequence is cut: ``2**levels`` blocks of ``size`` items, the last ones filled up."""
+
+    levels: int
+    size: int
+
+    @property
+    def length(self) -> int:
+        """Of the sequence with what fills it up."""
+        return self.size << self.levels
+
+
+def cut(n: int) -> Blocks:
+    """Blocks for n items, of equal size and as few as may be."""
+    levels = 0
+    while n > _MOST_IN_BLOCK << levels:
+        levels += 1
+    return Blocks(levels, -(-n // (1 << levels)))
+
+
+def dominance_sums(
+    blocks: Blocks, ranks: Tensor, thresholds: Tensor, payload: Tensor, *, earlier: bool
+) -> tuple[Tensor, Tensor]:
+    r"""For each item, add up what stands in earlier blocks (or later ones) and has a smaller rank, in two senses.
+
+    .. math::
+        s_{bi} = \sum_{r_j < r_i,\; B(j) < B(i)} x_{bj}, \qquad
+        t_{bi} = \sum_{r_j < \theta(r_i),\; B(j) < B(i)} x_{bj}
+
+    where r are the ranks and B the blocks of positions. Time O(n log n) and memory O(n) per row, whatever the data.
 
     Args:
-        ranks: (b, n) int64, each row a permutation of 0 .. n - 1.
+        blocks: how the sequence is cut; its length is n.
+        ranks: (b, n) int64, of each position: rows are permutations of 0 .. n - 1.
+        thresholds: (b, n) int64 by rank, :math:`\theta` in 0 .. n, not decreasing along a row.
+        payload: (c, b, n) float, x, c numbers of each item; use float64 where sums cancel.
+        earlier: False: blocks with B(j) > B(i).
+
+    Returns:
+        s and t, (c, b, n) like ``payload``.
     """
+    width, batch, n = payload.shape
+    device, total = payload.device, 2 * batch * n
+    rows = 2 * n * torch.arange(batch, device=device)[:, None]
+    # items and thresholds in one order: an item is below all thresholds that are larger than its rank
+    items = (ranks + thresholds_up_to_rank(thresholds).gather(1, ranks) + rows).view(-1)
+    queries = (ranks + thresholds.gather(1, ranks) + rows).view(-1)
+    # what each gives, then what it has taken
+    held = payload.new_zeros(2 * width, total)
+    held[:width].scatter_(1, items.expand(width, -1), payload.reshape(width, -1))
+    # the block of each, and in the lower bits its first place
+    index = torch.arange(total, device=device)
+    bits = total.bit_length()
+    block = (index[: batch * n] % n // blocks.size) << bits
+    tags = index.scatter_add(0, items, block).scatter_add_(0, queries, block)
+    for level in range(blocks.levels):
+        nodes, size = batch << level, 2 * n >> level
+        is_right = tags.bitwise_and(1 << (bits + blocks.levels - 1 - level)) != 0
+        takes = is_right.to(payload.dtype)
+        gives = 1 - takes
+        if not earlier:
+            takes, gives = gives, takes
+        given = torch.cumsum((held[:width] * gives).view(width, nodes, size), 2)
+        held[width:].addcmul_(given.view(width, total), takes)
+        if level == blocks.levels - 1:
+            break
+        # nodes are full, so that half of each is left
+        among_right = torch.cumsum(is_right.view(nodes, size), 1)
+        begin = (size * index[:nodes])[:, None] + (size // 2 - 1)
+        place = torch.where(is_right, (among_right + begin).view(-1), index - among_right.view(-1))
+        source = torch.empty_like(place).scatter_(0, place, index)
+        held = held.gather(1, source.expand(2 * width, -1))
+        tags = tags.gather(0, source)
+    now = torch.empty_like(index).scatter_(0, tags & ((1 << bits) - 1), index)
+    of_items, of_queries = (
+        held[width:].gather(1, now.gather(0, first).expand(width, -1)) for first in (items, queries)
+    )
+    return of_items.view(payload.shape), of_queries.view(payload.shape)
 
-    def __init__(self, ranks: Tensor) -> None:
-        self.batch, self.n = ranks.shape
-        device, n = ranks.device, self.n
-        # rows of all sequences stand one below the other; prefixes have one row more
-        self._base = torch.arange(self.batch, device=device)[:, None]
-        self._levels: list[tuple[int, Tensor, Tensor]] = []
-        index = torch.arange(n, device=device)
-        rows = n * self._base
-        # by halves of the ranks: first the highest bit; a threshold of n needs one more bit than a rank may
-        for shift in reversed(range(n.bit_length())):
-            is_low = 1 - ((ranks >> shift) & 1)
-            lows = torch.zeros(self.batch, n + 1, dtype=torch.int64, device=device)
-            torch.cumsum(is_low, 1, out=lows[:, 1:])
-            # nodes hold ranks that agree in all higher bits; before a node there are only full ones
-            node = (ranks >> (shift + 1)) << (shift + 1)
-            low = lows[:, :-1] - (node >> 1)
-            place = (torch.where(is_low.bool(), node + low, index + (1 << shift) - low) + rows).view(-1)
-            ranks = torch.empty_like(ranks).view(-1).index_copy_(0, place, ranks.reshape(-1)).view(self.batch, n)
-            self._levels.append((shift, lows.view(-1), place))
 
-    def prefix_sums(self, payload: Tensor, ends: Tensor, thresholds: Tensor) -> tuple[Tensor, Tensor]:
-        r"""For each query, count and add up what stands before a position and has a rank below a threshold.
+def thresholds_up_to_rank(thresholds: Tensor) -> Tensor:
+    """(b, n) int64: how many of n thresholds in 0 .. n are not larger than 0, 1, .., n - 1.
 
-        .. math::
-            c_{bk} = \#\{j < e_{bk} : r_{bj} < t_{bk}\}, \qquad
-            s_{bk} = \sum_{j < e_{bk},\; r_{bj} < t_{bk}} x_{bj}
-
-        r are the ranks, x the payload. Time O((n + m) log n), memory O(n log n + m c), whatever the data; no n x m
-        object is made.
-
-        Args:
-            payload: (b, n, c) float, what is added; use float64 where sums cancel.
-            ends: (b, m) int64 in 0 .. n: positions before this one count.
-            thresholds: (b, m) int64 in 0 .. n: ranks below this one count.
-
-        Returns:
-            counts (b, m) int64 and sums (b, m, c) like ``payload``.
-        """
-        n, width = self.n, payload.shape[2]
-        counts = torch.zeros_like(ends)
-        sums = payload.new_zeros(*ends.shape, width)
-        if n == 0 or ends.numel() == 0:
-            return counts, sums
-        prefix = payload.new_zeros(self.batch, n + 1, width)
-        payload = payload.reshape(self.batch * n, width)
-        begin = (n + 1) * self._base
-        for shift, lows, place in self._levels:
-            payload = torch.empty_like(payload).index_copy_(0, place, payload)
-            torch.cumsum(payload.view(self.batch, n, width), 1, out=prefix[:, 1:])
-            asked = (thresholds >> (shift + 1)) << (shift + 1)
-            low = lows.index_select(0, (ends + begin).view(-1)).view_as(ends).sub_(asked >> 1)
-            takes_low = ((thresholds >> shift) & 1).bool()
-            # in the nodes of thresholds with this bit, all low ranks count
-            found = torch.where(takes_low, low, 0)
-            start = (asked + begin).view(-1)
-            rows = prefix.view(-1, width)
-            low_rows = rows.index_select(0, start + found.view(-1)).sub_(rows.index_select(0, start))
-            sums += low_rows.view_as(sums)
-            counts += found
-            ends = torch.where(takes_low, ends + (1 << shift) - low, asked + low)
-        return counts, sums
+    Of thresholds that do not decrease, twice this gives the thresholds again.
+    """
+    counts = thresholds.new_zeros(len(thresholds), thresholds.shape[1] + 1)
+    return counts.scatter_add_(1, thresholds, torch.ones_like(thresholds)).cumsum(1)[:, :-1]

@@ -14,7 +14,7 @@ from labelkit.algorithms.precision import without_autocast
 
 Implementation = Literal["auto", "fast", "pairs"]
 # up to this number of pairs, of all rows together, the double sum takes less time
-FEW_PAIRS = 2**17
+FEW_PAIRS = 2**15
 
 
 def cotap_loss(

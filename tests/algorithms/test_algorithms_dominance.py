@@ -1,4 +1,4 @@
-"""Dominance sums against the definition."""
+"""Dominance sums between blocks against the definition."""
 
 from __future__ import annotations
 
@@ -6,37 +6,63 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from labelkit.algorithms.dominance import RankTree
+from labelkit.algorithms.dominance import Blocks, cut, dominance_sums, thresholds_up_to_rank
 
 
-def test_the_worked_example_is_solved() -> None:
+def test_four_items_in_two_blocks_are_summed_by_hand() -> None:
+    # positions 0 and 1 are the first block, 2 and 3 the second
     ranks = torch.tensor([[2, 0, 3, 1]])
-    payload = torch.tensor([[1.0, 10.0, 100.0, 1000.0]])[:, :, None]
-    counts, sums = RankTree(ranks).prefix_sums(payload, torch.tensor([[4, 1, 4, 3]]), torch.tensor([[3, 3, 4, 1]]))
-    assert counts.tolist() == [[3, 1, 4, 1]]
-    assert sums[0, :, 0].tolist() == [1011.0, 1.0, 1111.0, 10.0]
+    payload = torch.tensor([[[1.0, 10.0, 100.0, 1000.0]]])
+    thresholds = torch.tensor([[0, 1, 1, 4]])
+
+    below, below_threshold = dominance_sums(Blocks(1, 2), ranks, thresholds, payload, earlier=True)
+    later, later_threshold = dominance_sums(Blocks(1, 2), ranks, thresholds, payload, earlier=False)
+
+    assert below.tolist() == [[[0.0, 0.0, 11.0, 10.0]]]
+    assert below_threshold.tolist() == [[[0.0, 0.0, 11.0, 10.0]]]
+    assert later.tolist() == [[[1000.0, 0.0, 0.0, 0.0]]]
+    assert later_threshold.tolist() == [[[0.0, 0.0, 0.0, 0.0]]]
 
 
-@given(n=st.integers(1, 70), batch=st.integers(1, 3), queries=st.integers(1, 40), seed=st.integers(0, 2**31))
+@given(
+    levels=st.integers(0, 4),
+    size=st.integers(1, 5),
+    batch=st.integers(1, 3),
+    earlier=st.booleans(),
+    seed=st.integers(0, 2**31),
+)
 @settings(deadline=None, max_examples=60)
-def test_counts_and_sums_are_those_of_the_definition(n: int, batch: int, queries: int, seed: int) -> None:
+def test_sums_are_those_of_the_definition(levels: int, size: int, batch: int, earlier: bool, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
+    blocks = Blocks(levels, size)
+    n = blocks.length
     ranks = torch.stack([torch.randperm(n, generator=generator) for _ in range(batch)])
-    payload = torch.randint(-50, 50, (batch, n, 2), generator=generator).double()
-    ends, bounds = (torch.randint(0, n + 1, (batch, queries), generator=generator) for _ in range(2))
-    counts, sums = RankTree(ranks).prefix_sums(payload, ends, bounds)
-    inside = (torch.arange(n) < ends[:, :, None]) & (ranks[:, None] < bounds[:, :, None])
-    assert torch.equal(counts, inside.sum(2))
-    assert torch.equal(sums, inside.double() @ payload)
+    thresholds = torch.randint(0, n + 1, (batch, n), generator=generator).sort(dim=1).values
+    payload = torch.randint(-50, 50, (2, batch, n), generator=generator).double()
+
+    below, below_threshold = dominance_sums(blocks, ranks, thresholds, payload, earlier=earlier)
+
+    block = torch.arange(n) // size
+    stands = block[None, :] < block[:, None] if earlier else block[None, :] > block[:, None]
+    own = thresholds.gather(1, ranks)
+    for found, most in ((below, ranks), (below_threshold, own)):
+        inside = stands & (ranks[:, None, :] < most[:, :, None])
+        assert torch.equal(found, torch.einsum("bij,cbj->cbi", inside.double(), payload))
 
 
-@pytest.mark.parametrize("shape", [(0, 5), (2, 0)])
-def test_nothing_asked_is_nothing_found(shape: tuple[int, int]) -> None:
-    batch, n = shape
-    ranks = torch.arange(n).expand(batch, n).contiguous()
-    queries = torch.zeros(batch, 3, dtype=torch.int64)
-    counts, sums = RankTree(ranks).prefix_sums(torch.zeros(batch, n, 1), queries, queries)
-    assert counts.shape == (batch, 3)
-    assert sums.shape == (batch, 3, 1)
-    assert not counts.any()
-    assert not sums.any()
+@pytest.mark.parametrize("n", [1, 2, 24, 25, 48, 49, 777, 2401])
+def test_blocks_are_short_and_hold_all(n: int) -> None:
+    blocks = cut(n)
+
+    assert n <= blocks.length < n + 2**blocks.levels
+    assert blocks.size <= 24
+    assert blocks.levels == 0 or blocks.size > 12
+
+
+def test_thresholds_are_counted_and_found_again() -> None:
+    thresholds = torch.tensor([[0, 0, 2, 4], [1, 1, 1, 3]])
+
+    counts = thresholds_up_to_rank(thresholds)
+
+    assert counts.tolist() == [[2, 2, 3, 3], [0, 3, 3, 4]]
+    assert torch.equal(thresholds_up_to_rank(counts), thresholds)

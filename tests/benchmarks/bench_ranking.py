@@ -10,13 +10,15 @@ from collections.abc import Callable, Iterator
 
 import torch
 from labelkit.losses.cotap import cotap_loss
-from tests.benchmarks.measure import Row, Wanted, compare
+from tests.benchmarks.measure import Row, Wanted, compare, with_check
 from torch import Tensor
 
 SEED = 0
 SEEDS = {"scores": SEED}
 MARGIN, FLOOR = 0.5, -0.2
 CHUNK = 64
+# rounding of the double sum, which adds up to 38,416 numbers in float32
+SAME_GRADIENT = 1e-4
 LARGE = 38_416  # pairs of patches of two images of 14 x 14 patches
 MEMORY = """
 import json, sys, torch
@@ -58,11 +60,13 @@ def made(n: int) -> tuple[Tensor, Tensor]:
 
 def fast(scores: Tensor, targets: Tensor) -> None:
     """The loss and its gradient in O(n log n)."""
+    scores.grad = None
     cotap_loss(scores, targets, implementation="fast").sum().backward()
 
 
 def double_sum(scores: Tensor, targets: Tensor) -> None:
     """Equation 12 in float32 by autograd, in blocks of rows that stay in the cache."""
+    scores.grad = None
     for start in range(0, scores.shape[1], CHUNK):
         _some_rows(scores[0], targets[0], slice(start, start + CHUNK))
 
@@ -83,16 +87,22 @@ def peak_bytes(n: int) -> int:
 
 def rows() -> Iterator[Row]:
     """Yield three sizes, and memory."""
+    fast(*made(2401))
     for n, wanted, repetitions in ((2401, 25.0, 5), (4096, 40.0, 5), (LARGE, 300.0, 1)):
-        pair = made(n)
-        yield compare(
+        ours, theirs = made(n), made(n)
+        row = compare(
             f"CoTAP loss and gradient, n {n:,}: double sum in float32, {CHUNK} rows at a time / fast",
-            cpu_seconds(lambda pair=pair: fast(*pair)),  # type: ignore[misc] # a default binds the loop's value
-            cpu_seconds(lambda pair=pair: double_sum(*pair)),  # type: ignore[misc] # likewise
+            cpu_seconds(lambda pair=ours: fast(*pair)),  # type: ignore[misc] # a default binds the loop's value
+            cpu_seconds(lambda pair=theirs: double_sum(*pair)),  # type: ignore[misc] # likewise
             wanted=Wanted(">=", wanted),
             repetitions=repetitions,
             warmups=min(1, repetitions - 1),
         )
+        gradient, expected = ours[0].grad, theirs[0].grad
+        assert gradient is not None
+        assert expected is not None
+        apart = float((gradient - expected).norm() / expected.norm())
+        yield with_check(row, f"gradient (to {SAME_GRADIENT:g} of its norm)", apart <= SAME_GRADIENT)
     small, large = peak_bytes(LARGE), peak_bytes(8 * LARGE)
     yield Row(
         name=f"CoTAP memory, n {8 * LARGE:,} / n {LARGE:,} (times are GB); {large / (8 * LARGE):.0f} bytes an item",

@@ -144,6 +144,17 @@ def test_the_fast_way_equals_the_double_sum(kind: str, n: int) -> None:
     assert (slope - exact_slope).abs().max() <= 1e-12
 
 
+@pytest.mark.parametrize("margin", [1e-15, 1e-13, 0.01, 30.0])
+@pytest.mark.parametrize("kind", ["random", "tied"])
+def test_the_fast_way_bears_any_margin(kind: str, margin: float) -> None:
+    # around a thousand, floats are 1e-13 apart: a smaller margin is nothing
+    scores, targets = made(kind, 200, seed=5)
+    fast, slope = value_and_gradient(scores + 1000, targets, implementation="fast", margin=margin)
+    exact, exact_slope = value_and_gradient(scores + 1000, targets, implementation="pairs", margin=margin)
+    torch.testing.assert_close(fast, exact, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(slope, exact_slope, rtol=1e-7, atol=1e-7 * float(exact_slope.abs().max()))
+
+
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 def test_invariances(implementation: Implementation) -> None:
     scores, targets = made("tied", 150, seed=0)

@@ -8,8 +8,8 @@ What is for what:
 ``solve`` can move its potentials in three ways (``ascent``):
     - scaling (``sinkhorn``): the published iteration, and the only one with the official rule or a soft prior. Sharp
       scores need thousands of passes.
-    - L-BFGS (``lbfgs``): solves sharp scores in tens of passes. ``auto`` scales first and changes to this when scaling
-      would be slow.
+    - L-BFGS (``lbfgs``): the same solution in far fewer passes; sharp scores take tens. ``auto`` is this, after a
+      softer problem where scores are very sharp.
     - Newton (``newton``): the fewest passes to many digits, each of cost n k^2; at most 512 clusters. Tests take it as
       the reference.
 

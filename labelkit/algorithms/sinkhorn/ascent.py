@@ -4,9 +4,11 @@ All of them work on k numbers and see the scores only through ``evaluate(u) -> (
 ``D(u) = r . u - log_sum(u)`` is concave with gradient ``r - s(u)`` and Hessian ``-(diag(s) - sum c q q^T)``.
 
 Sources: R. Sinkhorn and P. Knopp (1967) and M. Cuturi, "Sinkhorn Distances" (NeurIPS 2013) for the iteration;
-J. Nocedal and S. Wright, "Numerical Optimization", Alg. 7.4 for the two-loop recursion; W. Hager and H. Zhang,
-"A New Conjugate Gradient Method with Guaranteed Descent" (2005), for the slope test that stands in for the comparison
-of values where these are equal to rounding.
+J. Nocedal and S. Wright, "Numerical Optimization", Alg. 7.4 for the two-loop recursion; H. De Sterck and A. Howse,
+"Nonlinearly preconditioned L-BFGS as an acceleration mechanism for alternating least squares" (2018), for the steps of
+a fixed-point iteration in the place of gradients; W. Hager and H. Zhang, "A New Conjugate Gradient Method with
+Guaranteed Descent" (2005), for the slope test that stands in for the comparison of values where these are equal to
+rounding.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -24,8 +27,8 @@ from labelkit.algorithms.sinkhorn.passes import Evaluation, Passes
 # A marginal of zero would send its potential to infinity; this bounds a step.
 _LEAST_MARGINAL = 1e-30
 _MEMORY = 20
-# auto: iterations before the rate is believed, and the passes it may predict before L-BFGS takes over.
-_RATE_AFTER, _PATIENCE = 4, 12
+# L-BFGS takes steps of the scaling iteration for gradients as long as so many passes reduce the error to this share.
+_SLOW_AFTER, _SLOW = 3, 0.5
 # official rule: iterations between two tests.
 _OFFICIAL_EVERY = 10
 _LINE_SEARCH_PASSES = 12
@@ -74,26 +77,18 @@ class Ascent:
     ) -> None:
         self._passes = passes
         self._prior = prior
-        self._log_prior = prior.log()
+        self._log_prior = _log(prior)
         self._tol = tol
         self._max_passes = max_passes
         self._on_pass = on_pass
         # progress below rounding does not come: the best point seen is what is returned
         self._best: _Point | None = None
 
-    def sinkhorn(self, potentials: Tensor, *, patience: int | None = None) -> Reached:
-        """Repeat ``u <- u + log r - log s``; with ``patience``, stop where more passes than that are in sight."""
+    def sinkhorn(self, potentials: Tensor) -> Reached:
+        """Repeat ``u <- u + log r - log s``."""
         point = self._at(potentials)
-        last_error = math.inf
-        count = 1
         while point.error > self._tol and self._may_go_on():
-            if patience is not None and count > _RATE_AFTER:
-                rate = point.error / last_error
-                if rate >= 1 or math.log(self._tol / point.error) / math.log(rate) > patience:
-                    break
-            last_error = point.error
             point = self._at(self._scaled(point))
-            count += 1
         return self._reached()
 
     def official(self, potentials: Tensor, before: Tensor | None) -> Reached:
@@ -133,41 +128,35 @@ class Ascent:
                 return Reached(point.potentials, point.found.marginals, point.error, False)
             point = self._at(after)
 
-    def auto(self, potentials: Tensor) -> Reached:
-        """Scaling as long as it is fast, then L-BFGS."""
-        reached = self.sinkhorn(potentials, patience=_PATIENCE)
-        if reached.converged or not self._may_go_on():
-            return reached
-        return self.lbfgs(reached.potentials, known=True)
+    def lbfgs(self, potentials: Tensor) -> Reached:
+        """L-BFGS in the variables ``u * sqrt(r)``, in which scaling steps and gradients agree to first order.
 
-    def lbfgs(self, potentials: Tensor, *, known: bool = False) -> Reached:
-        """L-BFGS in the variables ``u * sqrt(r)``, in which a first step is a scaling step to first order.
-
-        Args:
-            potentials: where to start.
-            known: this is the best point so far, and needs no pass.
+        At first the scaling step ``log r - log s`` stands for the gradient ``(r - s) / r``: far from the solution it is
+        closer to linear in u. Where marginals nearly vanish the opposite holds, so that gradients take over for good
+        once the error falls slowly. The solution is the same: both are 0 there.
         """
-        point = self._best if known and self._best is not None else self._at(potentials)
-        root = self._prior.sqrt()
-        pairs: deque[tuple[Tensor, Tensor, float]] = deque(maxlen=_MEMORY)
+        point = self._at(potentials)
+        root = torch.from_numpy(np.sqrt(self._prior.numpy()))
+        by_scaling, by_gradient = _Pairs(), _Pairs()
+        errors = [point.error]
+        slow = False
         while point.error > self._tol and self._may_go_on():
-            gradient = point.slope / root
-            direction = _two_loops(gradient, pairs) / root
-            after = self._line_search(point, direction, first=not pairs)
+            scaling, gradient = self._scaling_step(point) * root, point.slope / root
+            slow = slow or (len(errors) > _SLOW_AFTER and errors[-1] > _SLOW * errors[-1 - _SLOW_AFTER])
+            pairs, uphill = (by_gradient, gradient) if slow else (by_scaling, scaling)
+            after = self._line_search(point, pairs.direction(uphill) / root) if pairs else None
             if after is None:
                 if not self._may_go_on():
                     break
                 # a scaling step never moves away from the solution
-                pairs.clear()
+                by_scaling.clear()
+                by_gradient.clear()
                 after = self._at(self._scaled(point))
-                point = after
-                continue
             step = (after.potentials - point.potentials) * root
-            change = (point.slope - after.slope) / root
-            curvature = float(step @ change)
-            if curvature > 1e-12 * float(change @ change):
-                pairs.append((step, change, curvature))
+            by_scaling.add(step, scaling - self._scaling_step(after) * root)
+            by_gradient.add(step, gradient - after.slope / root)
             point = after
+            errors.append(point.error)
         return self._reached()
 
     def newton(self, potentials: Tensor) -> Reached:
@@ -178,7 +167,7 @@ class Ascent:
         fill = 1e-9 * torch.eye(k, dtype=torch.float64) + torch.full((k, k), 1 / k**2, dtype=torch.float64)
         while point.error > self._tol and self._may_go_on(2):
             direction = torch.linalg.solve(self._passes.hessian(point.potentials) + fill, point.slope)
-            after = self._line_search(point, direction, first=False)
+            after = self._line_search(point, direction)
             if after is None:
                 if not self._may_go_on():
                     break
@@ -186,14 +175,14 @@ class Ascent:
             point = after
         return self._reached()
 
-    def _line_search(self, point: _Point, direction: Tensor, *, first: bool) -> _Point | None:
+    def _line_search(self, point: _Point, direction: Tensor) -> _Point | None:
         """Step along a direction until the value rises enough and the slope falls (weak Wolfe, by bisection)."""
         slope = float(point.slope @ direction)
         if not slope > 0:
             return None
         low, high = 0.0, math.inf
         # potentials in the hundreds happen, but no single step should make most of them at once
-        step = min(1.0, (5.0 if first else 50.0) / max(float(direction.abs().max()), 1e-30))
+        step = min(1.0, 50.0 / max(float(direction.abs().max()), 1e-30))
         noise = _VALUE_NOISE * max(1.0, abs(point.value))
         for _ in range(_LINE_SEARCH_PASSES):
             if not self._may_go_on():
@@ -227,7 +216,10 @@ class Ascent:
         return point
 
     def _scaled(self, point: _Point) -> Tensor:
-        return point.potentials + self._log_prior - point.found.marginals.clamp_min(_LEAST_MARGINAL).log()
+        return point.potentials + self._scaling_step(point)
+
+    def _scaling_step(self, point: _Point) -> Tensor:
+        return self._log_prior - _log(point.found.marginals.clamp_min(_LEAST_MARGINAL))
 
     def _may_go_on(self, needed: int = 1) -> bool:
         return self._passes.num_passes + needed <= self._max_passes
@@ -238,17 +230,41 @@ class Ascent:
         return Reached(best.potentials, best.found.marginals, best.error, best.error <= self._tol)
 
 
-def _two_loops(gradient: Tensor, pairs: deque[tuple[Tensor, Tensor, float]]) -> Tensor:
-    """Ascent direction ``H g``, H the inverse Hessian that the pairs (step, change of slope) describe."""
-    direction = gradient.clone()
-    shares = []
-    for step, change, curvature in reversed(pairs):
-        share = float(step @ direction) / curvature
-        direction -= share * change
-        shares.append(share)
-    if pairs:
-        _, change, curvature = pairs[-1]
-        direction *= curvature / float(change @ change)
-    for (step, change, curvature), share in zip(pairs, reversed(shares), strict=True):
-        direction += (share - float(change @ direction) / curvature) * step
-    return direction
+def _log(values: Tensor) -> Tensor:
+    # numpy: torch shares even a thousand logarithms between threads, and its own then wait busily beside the workers
+    return torch.from_numpy(np.log(values.numpy()))
+
+
+class _Pairs:
+    """The last steps with the changes of what stands for the gradient: an inverse Hessian."""
+
+    def __init__(self) -> None:
+        self._held: deque[tuple[Tensor, Tensor, float]] = deque(maxlen=_MEMORY)
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def clear(self) -> None:
+        """Forget them."""
+        self._held.clear()
+
+    def add(self, step: Tensor, change: Tensor) -> None:
+        """Remember a pair, unless the curvature that it shows is not positive."""
+        curvature = float(step @ change)
+        if curvature > 1e-12 * float(change @ change):
+            self._held.append((step, change, curvature))
+
+    def direction(self, gradient: Tensor) -> Tensor:
+        """Ascent direction ``H g``, H the inverse Hessian."""
+        direction = gradient.clone()
+        shares = []
+        for step, change, curvature in reversed(self._held):
+            share = float(step @ direction) / curvature
+            direction -= share * change
+            shares.append(share)
+        if self._held:
+            _, change, curvature = self._held[-1]
+            direction *= curvature / float(change @ change)
+        for (step, change, curvature), share in zip(self._held, reversed(shares), strict=True):
+            direction += (share - float(change @ direction) / curvature) * step
+        return direction

@@ -22,7 +22,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -30,17 +30,9 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from labelkit.algorithms.sinkhorn.ascent import Ascent, Reached
-from labelkit.algorithms.sinkhorn.passes import (
-    KernelPasses,
-    LogPasses,
-    Passes,
-    Reduce,
-    check_finite,
-    combine,
-    first_largest,
-    reversible,
-    shifted,
-)
+from labelkit.algorithms.sinkhorn.exponents import reversible, shifted
+from labelkit.algorithms.sinkhorn.extremes import Extremes, find_extremes
+from labelkit.algorithms.sinkhorn.passes import KernelPasses, LogPasses, Passes, Reduce, combine, first_largest
 from labelkit.algorithms.sinkhorn.prior import as_float64, make_prior
 from labelkit.algorithms.sinkhorn.scores import (
     LinearScores,
@@ -169,8 +161,8 @@ def solve(
             moves more; with ``stop="official"``: see there).
         max_iterations: most passes; the best potentials so far are returned.
         solver: ``sinkhorn``: the scaling iteration; ``lbfgs``: quasi-Newton on the semi-dual; ``newton``: with its
-            Hessian, for at most 512 clusters; ``auto``: scaling while it is fast, then L-BFGS; a steep
-            problem is first solved at smaller ``lam``, whose passes count.
+            Hessian, for at most 512 clusters; ``auto``: L-BFGS; a steep problem is first solved at smaller ``lam``,
+            whose passes count.
         form: ``kernel``: exponentials once, then products with the stored kernel; ``log``: exponentials in every pass,
             nothing of size n x k is kept; ``auto``: kernel if it fits.
         initial: (k,) potentials to start from, such as those of the last solve; None for zeros.
@@ -204,10 +196,8 @@ def solve(
     kernel = _wants_kernel(form, source, dtype, memory_bytes, reduce)
     rows = chunk_rows or default_chunk_rows(source)
     with Workers(source) as workers:
-        largest, spread = check_finite(source, workers, rows, reduce)
-        problem = _Problem(
-            source, target, weights, num_total, largest, spread, workers, tol, dtype, rows, reduce, on_pass
-        )
+        extremes = find_extremes(source, workers, rows, reduce)
+        problem = _Problem(source, target, weights, num_total, extremes, workers, tol, dtype, rows, reduce, on_pass)
         softer_passes = 0
         if (solver, stop, initial, prior_strength) == ("auto", "marginal", None, None):
             start, softer_passes = problem.start(lam, max_iterations, kernel=kernel and not overwrite)
@@ -222,25 +212,19 @@ def solve(
                 start = target.log() - sums.log()
             reached = ascent.official(start, before)
         else:
-            reached = getattr(ascent, solver)(start)
+            reached = getattr(ascent, "lbfgs" if solver == "auto" else solver)(start)
         return _result(passes, reached, lam, softer_passes)
 
 
 @dataclass(frozen=True)
 class _Problem:
-    """What problems of any sharpness share: checked arguments of :func:`solve`.
-
-    Attributes:
-        largest: largest absolute score of all processes.
-        spread: largest range of scores within a row.
-    """
+    """What problems of any sharpness share: checked arguments of :func:`solve`, and what its scores range over."""
 
     source: Source
     prior: Tensor
     weights: Tensor | None
     num_total: float
-    largest: float
-    spread: float
+    extremes: Extremes
     workers: Workers
     tol: float
     dtype: torch.dtype
@@ -250,32 +234,32 @@ class _Problem:
 
     def start(self, lam: float, max_passes: int, *, kernel: bool) -> tuple[Tensor, int]:
         """Potentials to start from, those of a softer problem if this one is steep, and the passes made for them."""
-        if lam * self.spread <= _STEEP or max_passes == 1:
+        if lam * self.extremes.spread <= _STEEP or max_passes == 1:
             return torch.zeros(self.source.num_columns, dtype=torch.float64), 0
         softer = lam / _SOFTER
         start, made = self.start(softer, max_passes - 1, kernel=kernel)
         passes = self.passes(softer, kernel=kernel)
-        found = self.ascent(passes, max_passes - 1 - made).auto(start).potentials
+        found = self.ascent(passes, max_passes - 1 - made).lbfgs(start).potentials
         return _SOFTER * (found - found.max()), made + passes.num_passes
 
     def passes(
         self, lam: float, *, kernel: bool, in_place: bool = False, keep_logsumexp: bool = False
     ) -> KernelPasses | LogPasses:
         """Passes of a sharpness; in place, a kernel whose logarithm would lose scores gives way to the log form."""
-        fits = not in_place or reversible(lam * self.spread, self.dtype)
-        return (KernelPasses if kernel and fits else LogPasses)(
-            self.source,
-            lam,
-            largest=self.largest,
-            replace=in_place,
-            workers=self.workers,
-            weights=self.weights,
-            num_total=self.num_total,
-            dtype=self.dtype,
-            chunk_rows=self.chunk_rows,
-            reduce=self.reduce,
-            keep_logsumexp=keep_logsumexp,
-        )
+        common: dict[str, Any] = {
+            "largest": self.extremes.size,
+            "replace": in_place,
+            "workers": self.workers,
+            "weights": self.weights,
+            "num_total": self.num_total,
+            "dtype": self.dtype,
+            "chunk_rows": self.chunk_rows,
+            "reduce": self.reduce,
+            "keep_logsumexp": keep_logsumexp,
+        }
+        if kernel and (not in_place or reversible(lam * self.extremes.spread, self.dtype)):
+            return KernelPasses(self.source, lam, row_largest=self.extremes.row_largest, **common)
+        return LogPasses(self.source, lam, **common)
 
     def ascent(self, passes: Passes, max_passes: int) -> Ascent:
         """An ascent to the prior."""

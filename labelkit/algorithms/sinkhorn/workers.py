@@ -1,24 +1,30 @@
-"""Threads that go over the rows of a matrix in blocks, each with a range of rows of its own.
+"""Threads that go over the rows of a matrix in blocks.
 
 A block fits in the cache, so each of its operations takes microseconds. Sharing every operation between threads would
-wait for all of them each time, which a busy machine turns into milliseconds; threads that own rows wait once per pass.
+wait for all of them each time, which a busy machine turns into milliseconds. Threads that take ranges of rows, the next
+one when a range is done, wait once per pass, and none waits for a thread that got no processor.
 """
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from labelkit.algorithms.one_thread import one_blas_thread
 from labelkit.algorithms.sinkhorn.scores import Source
 
 # Fewer numbers than this are done faster than threads are started.
 _WORTH_THREADS = 1 << 18
+# Ranges of rows that threads share, each with totals of its own; and the most numbers in all of these.
+_RANGES, _TOTALS = 64, 1 << 21
 
 
 class Scratch:
@@ -41,7 +47,7 @@ Work = Callable[[slice, Tensor, Tensor, Scratch], None]
 
 
 class Workers:
-    """As many threads as torch uses, each without torch's own threads; on a GPU, or for little work, none at all.
+    """As many threads as torch uses, each without threads of the libraries; on a GPU, or for little work, none at all.
 
     Args:
         source: what will be gone over.
@@ -53,11 +59,12 @@ class Workers:
         numbers = source.num_rows * source.num_columns
         if source.device.type == "cpu" and numbers > _WORTH_THREADS:
             self._count = torch.get_num_threads()
-        if self._count > 1:
+            # one thread as well, for numbers too small for their type
             self._pool = _single_threaded_pool(self._count)
         self._scratch = [Scratch() for _ in range(self._count)]
 
     def __enter__(self) -> Self:
+        one_blas_thread.__enter__()
         return self
 
     def __exit__(
@@ -65,28 +72,40 @@ class Workers:
     ) -> None:
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
+        one_blas_thread.__exit__(kind, error, trace)
 
     def over(self, source: Source, chunk_rows: int, work: Work, *, width: int) -> Tensor:
-        """Call ``work`` for every block of rows; return the (width,) float64 sum of the threads' totals.
+        """Call ``work`` for every block of rows; return the (width,) float64 sum of the totals.
 
-        Ranges of rows depend only on the number of threads, so the same number gives the same bits.
+        Ranges of rows with totals of their own do not depend on threads: any number of them gives the same bits.
         """
-        totals = torch.zeros((self._count, width), dtype=torch.float64)
-        for start, segment in source.segments(chunk_rows * self._count):
-            ranges = _split(len(segment), chunk_rows, self._count)
+        # numpy: after an operation on so many numbers torch's own threads would wait busily beside the workers
+        held = np.zeros((max(2, min(_RANGES, _TOTALS // width)), width))
+        totals = torch.from_numpy(held)
+        for start, segment in source.segments(chunk_rows):
+            ranges = _split(len(segment), chunk_rows, len(totals))
+            pending = itertools.count()
 
-            def one(number: int, begin: int = start, rows: Tensor = segment, cuts: list[int] = ranges) -> None:
-                for first in range(cuts[number], cuts[number + 1], chunk_rows):
-                    stop = min(first + chunk_rows, cuts[number + 1])
-                    block = source.finish_block(rows[first:stop])
-                    work(slice(begin + first, begin + stop), block, totals[number], self._scratch[number])
+            def some(
+                scratch: Scratch,
+                begin: int = start,
+                rows: Tensor = segment,
+                cuts: list[int] = ranges,
+                numbers: itertools.count[int] = pending,
+            ) -> None:
+                while (number := next(numbers)) < len(totals):
+                    own = totals[number]
+                    for first in range(cuts[number], cuts[number + 1], chunk_rows):
+                        stop = min(first + chunk_rows, cuts[number + 1])
+                        block = source.finish_block(rows[first:stop])
+                        work(slice(begin + first, begin + stop), block, own, scratch)
 
             if self._pool is None:
-                one(0)
+                some(self._scratch[0])
             else:
-                for done in [self._pool.submit(one, number) for number in range(self._count)]:
+                for done in [self._pool.submit(some, scratch) for scratch in self._scratch]:
                     done.result()
-        return totals.sum(dim=0)
+        return torch.from_numpy(held.sum(axis=0))
 
 
 def _single_threaded_pool(count: int) -> ThreadPoolExecutor:

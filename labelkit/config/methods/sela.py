@@ -82,7 +82,9 @@ class SeLaConfig(FreezeOptions, RepresentationTrainConfig):
     )
 
     solver: Literal["auto", "sinkhorn", "lbfgs", "newton"] = Field(
-        "auto", description="auto: Sinkhorn, then L-BFGS where that is slow.", json_schema_extra=_SOLVER
+        "auto",
+        description="auto: L-BFGS. sinkhorn: the published iteration, which takes more passes.",
+        json_schema_extra=_SOLVER,
     )
     solver_stop: Literal["marginal", "official"] = Field(
         "marginal",

@@ -578,10 +578,11 @@ def test_arguments_out_of_range_are_refused(options: dict[str, object], message:
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_scores_that_are_not_finite_are_refused_with_their_row(value: float) -> None:
-    scores = SIX.clone()
-    scores[3, 1] = value
-    with pytest.raises(ValueError, match="scores: row 3"):
-        solve(scores, 1.0)
+    for columns in (1, slice(None)):
+        scores = SIX.clone()
+        scores[3, columns] = value
+        with pytest.raises(ValueError, match="scores: row 3"):
+            solve(scores, 1.0)
 
 
 @pytest.mark.parametrize(

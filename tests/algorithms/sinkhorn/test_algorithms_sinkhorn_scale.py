@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 import torch
 from labelkit.algorithms.sinkhorn.batch import batch_assignments
-from labelkit.algorithms.sinkhorn.passes import Reduce, weighted_sum
+from labelkit.algorithms.sinkhorn.passes import Reduce
+from labelkit.algorithms.sinkhorn.products import weighted_sum
 from labelkit.algorithms.sinkhorn.scores import LinearScores
 from labelkit.algorithms.sinkhorn.solver import SinkhornResult, solve
 from torch import Tensor
@@ -132,12 +133,22 @@ def test_blocks_and_threads_change_no_label(chunk_rows: int, threads: int) -> No
     assert_same(ours, plain, 1e-7)
 
 
-def test_solving_twice_gives_the_same_bits() -> None:
+@pytest.mark.parametrize("form", ["kernel", "log"])
+def test_any_number_of_threads_gives_the_same_bits(form: Literal["kernel", "log"]) -> None:
     scores = random_scores(4000, 100, dtype=torch.float32)
+    before = torch.get_num_threads()
+    found = []
+    try:
+        for threads in (1, 2, 3, 3):
+            torch.set_num_threads(threads)
+            found.append(solve(scores, 20.0, form=form))
+    finally:
+        torch.set_num_threads(before)
 
-    first, second = solve(scores, 20.0), solve(scores, 20.0)
-
-    assert torch.equal(first.potentials, second.potentials)
+    for other in found[1:]:
+        assert torch.equal(other.potentials, found[0].potentials)
+        assert torch.equal(other.confidence, found[0].confidence)
+        assert other.cost == found[0].cost
 
 
 def test_in_place_leaves_the_assignments_there() -> None:
