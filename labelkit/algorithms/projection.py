@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from labelkit.algorithms.one_thread import one_blas_thread
+
 # t-SNE's usual neighborhood; it needs three times as many rows.
 _PERPLEXITY = 30.0
 # Steps, exaggeration at first, and how coarse far points are seen; scikit-learn's own are 1,000, 12 and 0.5. Its steps
@@ -100,7 +102,8 @@ def _largest(matrix: NDArray[np.float64], count: int) -> tuple[NDArray[np.float6
     from scipy.linalg import eigh
 
     size = len(matrix)
-    values, vectors = eigh(matrix, subset_by_index=(size - min(count, size), size - 1))
+    with one_blas_thread():
+        values, vectors = eigh(matrix, subset_by_index=(size - min(count, size), size - 1))
     return values[::-1], vectors[:, ::-1]
 
 
