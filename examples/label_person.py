@@ -173,7 +173,7 @@ def main() -> None:
         index = Path(shutil.copyfile(options.index, Path(folder) / options.index.name))
         store = open_store(index)
         features = unit_rows(check_features(store, np.arange(store.n)))
-        judge = RowJudge(features)
+        judge = RowJudge(features, np.asarray(store.labels))
         for seed in range(options.seeds):
             grouped = {}
             for number in (None, round(store.n**0.5)):

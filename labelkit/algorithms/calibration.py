@@ -10,7 +10,7 @@ R. Tibshirani et al., "Conformal Prediction Under Covariate Shift". All computed
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -239,20 +239,35 @@ def fit_temperature(
     Raises:
         ValueError: shapes that do not fit, values out of range, or no weight at all.
     """
+    return fit_temperatures(scores, named, correct, weights=weights, cautions=(caution,))[0]
+
+
+def fit_temperatures(
+    scores: ArrayLike,
+    named: ArrayLike,
+    correct: ArrayLike,
+    *,
+    weights: ArrayLike | None = None,
+    cautions: Sequence[float],
+) -> list[float]:
+    """Return the temperature of each caution, see :func:`fit_temperature`; the likeliest one is searched once."""
     values = _as_scores(scores)
     columns = _as_columns(named, values.shape)
     right = _as_shares(correct, len(columns), "correct")
     amounts = _as_weights(weights, len(columns))
     finite = np.isfinite(values)
+    largest = values.max(axis=1)
     means = np.where(finite, values, 0).sum(axis=1) / finite.sum(axis=1)
-    spread = float(np.average(values.max(axis=1) - means, weights=amounts))
+    spread = float(np.average(largest - means, weights=amounts))
     if spread <= 0:
-        return 1.0
+        return [1.0] * len(cautions)
     num_right, num_wrong = float((amounts * right).sum()), float((amounts * (1 - right)).sum())
     targets = right * (num_right + 1) / (num_right + 2) + (1 - right) / (num_wrong + 2)
+    shifted, every = values - largest[:, None], np.arange(len(columns))
 
     def loss(log_temperature: float) -> float:
-        confidence = named_probability(values, columns, math.exp(log_temperature)).confidence
+        powers = np.exp(shifted / math.exp(log_temperature))
+        confidence = powers[every, columns] / powers.sum(axis=1)
         # Where the probability rounds to 0 or 1, its logarithm is that of the nearest number that is not.
         confidence = np.clip(confidence, 1e-300, 1 - 1e-16)
         return float(-(amounts * (targets * np.log(confidence) + (1 - targets) * np.log1p(-confidence))).sum())
@@ -260,14 +275,19 @@ def fit_temperature(
     from scipy.optimize import minimize_scalar
 
     grid = np.log(spread) + np.linspace(math.log(_SPREADS[0]), math.log(_SPREADS[1]), _GRID)
-    best = int(np.argmin([loss(point) for point in grid]))
+    losses = [loss(point) for point in grid]
+    best = int(np.argmin(losses))
     low, high = grid[max(best - 1, 0)], grid[min(best + 1, _GRID - 1)]
     found = minimize_scalar(loss, bounds=(low, high), method="bounded", options={"xatol": 1e-7})
-    likeliest = float(found.x) if found.fun <= loss(grid[best]) else float(grid[best])
-    if caution == 0:
-        return math.exp(likeliest)
-    end = float(grid[-1] if caution > 0 else grid[0])
-    return math.exp(_last_below(loss, likeliest, end, loss(likeliest) + caution**2 / 2))
+    likeliest, smallest = (float(found.x), float(found.fun))
+    if smallest > losses[best]:
+        likeliest, smallest = float(grid[best]), losses[best]
+    temperatures = []
+    for caution in cautions:
+        end = float(grid[-1] if caution > 0 else grid[0])
+        limit = smallest + caution**2 / 2
+        temperatures.append(math.exp(_last_below(loss, likeliest, end, limit) if caution else likeliest))
+    return temperatures
 
 
 def _last_below(loss: Callable[[float], float], near: float, far: float, limit: float) -> float:

@@ -46,7 +46,7 @@ class ReportConfig(StoredImagesOptions, LabelsOption, IndexOption):
     )
     projection: Literal["pca", "tsne"] = Field(
         "tsne",
-        description="How the map is made: two principal directions, or t-SNE (a minute for 10,000 images).",
+        description="How the map is made: two principal directions, or t-SNE (half a minute for 10,000 images).",
         json_schema_extra=_PAGE,
     )
     neighbors: int = Field(12, ge=1, le=64, description="Nearest images shown of each image.", json_schema_extra=_PAGE)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from labelkit.algorithms.calibration import (
     conformal_threshold,
     fit_temperature,
+    fit_temperatures,
     group_means,
     group_scores,
     leave_one_out_agreement,
@@ -68,6 +69,17 @@ def test_temperature_that_the_data_were_drawn_with_is_found_again(
 ) -> None:
     scores, named, correct = drawn(rng, 40_000, true_temperature)
     assert fit_temperature(scores, named, correct) == pytest.approx(true_temperature, rel=0.05)
+
+
+def test_temperatures_of_several_cautions_are_those_of_each_alone(rng: np.random.Generator) -> None:
+    scores = rng.normal(size=(60, 4))
+    named, correct = scores.argmax(axis=1), rng.uniform(size=60) < 0.7
+    cautions = (1.0, 0.0, -2.0, 2.0)
+
+    together = fit_temperatures(scores, named, correct, cautions=cautions)
+
+    assert together == [fit_temperature(scores, named, correct, caution=caution) for caution in cautions]
+    assert together[2] < together[1] < together[0] < together[3]
 
 
 def test_caution_is_the_end_of_an_interval_on_either_side(rng: np.random.Generator) -> None:

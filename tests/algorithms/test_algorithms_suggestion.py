@@ -83,6 +83,29 @@ def test_covering_looks_at_few_rows_at_a_time_and_chooses_the_same(
     assert again.tolist() == chosen.tolist()
 
 
+@pytest.mark.parametrize("labeled", [[], [3, 17]])
+def test_covering_rows_that_lie_close_together_is_as_exact_as_in_float64(
+    rng: np.random.Generator, labeled: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(suggestion, "_LOOKED_AT", 5)
+    # in float32, products of such rows are further off than their squared distances differ
+    rows = (20 + 0.02 * rng.normal(size=(60, 30))).astype(np.float32)
+    apart = ((rows[:, None].astype(np.float64) - rows[None]) ** 2).sum(axis=2)
+    nearest = apart[:, labeled].min(axis=1, initial=4 * float((rows.astype(np.float64) ** 2).sum(axis=1).max()))
+    expected: list[int] = []
+    for _ in range(6):
+        gains = np.maximum(nearest - apart, 0).sum(axis=1)
+        gains[labeled + expected] = -1
+        expected.append(int(gains.argmax()))
+        nearest = np.minimum(nearest, apart[:, expected[-1]])
+    candidates = Candidates(rows, 0.0)
+    candidates.open[labeled] = False
+
+    chosen, _ = choose_covering(rows, 6, np.array(labeled, dtype=np.int64), candidates, generator=rng)
+
+    assert chosen.tolist() == expected
+
+
 def test_covering_of_many_rows_sums_over_a_draw_of_them(
     rows: Array, anyone: Candidates, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,11 +10,12 @@ from __future__ import annotations
 import itertools
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from labelkit.config.discovery import DiscoveryTrainConfig
 from labelkit.config.presets import resolve
@@ -22,7 +23,11 @@ from labelkit.config.train import TrainConfig
 from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.image_bank import ImageBank
 from labelkit.data.train_loader import TrainLoader
+from labelkit.data.views.boxes import boxes_of_views
+from labelkit.data.views.recipes import ClassificationRecipe, classification_view
+from labelkit.data.views.resizing import resize_box
 from labelkit.data.views.spec import Normalize
+from labelkit.data.views.transforms import finish_view
 from labelkit.engine.devices import Runtime
 from labelkit.engine.method import Method
 from labelkit.engine.run_dir import RunDir
@@ -31,6 +36,7 @@ from labelkit.methods.discovery.recipe import build_discovery_loss, build_discov
 from labelkit.methods.registry import METHODS
 from labelkit.stages.train.prepare import PreparedData, prepare_data
 from tests.benchmarks.measure import Row, Wanted, compare, with_check
+from torchvision.transforms import v2
 
 SEEDS = {"seed": 0, "split_seed": 0}
 WARMUPS = 1
@@ -40,6 +46,8 @@ MINI_STEPS, MINI_REPETITIONS = 10, 7
 RESNET_STEPS = 5
 # So that the bare loop need not repeat the schedules.
 CONSTANT = {"lr_schedule": "constant", "teacher_temperature_start": 0.05, "teacher_temperature_final": 0.05}
+VIEWS, PHOTO, VIEW_SIZE, VIEW_REPETITIONS = 32, (300, 400), 224, 15
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 MINI = {"backbone": "vit_mini_p4_32", "batch_size": 32}
 
 
@@ -206,3 +214,53 @@ def rows() -> Iterator[Row]:
         yield against_simgcd(folder, "vit_mini_p4_32", MINI_STEPS, MINI_REPETITIONS, **MINI)
         yield against_softmax(folder, "convnet_demo", NANO_STEPS, MINI_REPETITIONS)
         yield against_softmax(folder, "resnet32_cifar", RESNET_STEPS, MINI_REPETITIONS, backbone="resnet32_cifar")
+    yield against_torchvision("imagenet")
+    yield against_torchvision("imagenet-jitter")
+
+
+def against_torchvision(recipe: ClassificationRecipe) -> Row:
+    """Views of a classifier, cut from decoded photos as a worker does it, and the same recipe of torchvision."""
+    draws = np.random.default_rng(SEEDS["seed"])
+    small = draws.integers(0, 256, (VIEWS, PHOTO[0] // 10, PHOTO[1] // 10, 3), dtype=np.uint8)
+    photos = [np.ascontiguousarray(np.kron(image, np.ones((10, 10, 1), dtype=np.uint8))) for image in small]
+    spec, keys = classification_view(VIEW_SIZE, recipe, chiral=False), np.arange(VIEWS)
+    sizes, normalize = np.tile(PHOTO, (VIEWS, 1)), Normalize(MEAN, STD)
+    transform = v2.Compose(
+        [
+            v2.ToImage(),
+            v2.RandomResizedCrop(VIEW_SIZE, interpolation=v2.InterpolationMode.BICUBIC),
+            v2.RandomHorizontalFlip(),
+            *([v2.ColorJitter(0.4, 0.4, 0.4)] if recipe == "imagenet-jitter" else []),
+            v2.ToDtype(torch.float32, scale=True),
+            v2.Normalize(MEAN, STD),
+        ]
+    )
+    epochs = itertools.count()
+
+    def ours() -> None:
+        epoch, boxes = next(epochs), np.empty((VIEWS, 4))
+        crops = np.empty((VIEWS, VIEW_SIZE, VIEW_SIZE, 3), dtype=np.uint8)
+        for i, photo in enumerate(photos):
+            size = ([PHOTO[0]], [PHOTO[1]])
+            found = boxes_of_views((spec,), size, size, keys[i : i + 1], seed=0, epoch=epoch)
+            boxes[i] = found[0][0]
+            crops[i] = resize_box(photo, boxes[i], spec)
+        pixels = torch.from_numpy(np.ascontiguousarray(crops.transpose(0, 3, 1, 2)))
+        finish_view(pixels, boxes, sizes, spec, keys, seed=0, epoch=epoch, view=0, normalize=normalize)
+
+    return compare(
+        f"views {recipe} of {VIEWS} photos, {VIEW_SIZE} px / torchvision v2",
+        _processor_seconds(ours),
+        _processor_seconds(lambda: torch.stack([transform(photo) for photo in photos])),
+        wanted=Wanted(">=", 1),
+        repetitions=VIEW_REPETITIONS,
+    )
+
+
+def _processor_seconds(work: Callable[[], object]) -> Callable[[], float]:
+    def timed() -> float:
+        begin = time.process_time()
+        work()
+        return time.process_time() - begin
+
+    return timed

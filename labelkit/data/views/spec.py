@@ -37,10 +37,10 @@ class Normalize:
             raise ValueError(f"{images.shape[1]} channels, {len(self.mean)} means")
         # Plain numbers for one channel and for equal ones: no tiny tensors to move to the device.
         if len(set(self.mean)) == 1 and len(set(self.std)) == 1:
-            return (images - self.mean[0]) / self.std[0]
+            return (images - self.mean[0]).div_(self.std[0])
         numbers = [np.array(values, dtype=np.float32)[:, None, None] for values in (self.mean, self.std)]
         mean, std = send_all(numbers, images.device)
-        return (images - mean) / std
+        return (images - mean).div_(std)
 
 
 @dataclass(frozen=True, slots=True)

@@ -148,7 +148,7 @@ def _answer(config: DiscoverAnswerConfig, store: EmbeddingStore, grouping: Group
             "has no labels that may be used, and a confidence cannot be calibrated without any",
             "Embed a data set with labels, pass some with --labels, or give some with --calibration-labels FILE.",
         )
-    judge = RowJudge(grouping.features)
+    judge = RowJudge(grouping.features, labels)
     has_new_groups = bool((grouping.class_of_group < 0).any())
     generator = keyed_generator(config.seed, "answer-recipe")
     recipe, scores = choose_recipe(judge, labels, generator, has_new_groups=has_new_groups)

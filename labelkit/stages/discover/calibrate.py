@@ -9,6 +9,7 @@ softmax, but only for classes with labels, since nothing true is known of new on
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 from labelkit.algorithms.calibration import (
     Reliability,
     conformal_threshold,
-    fit_temperature,
+    fit_temperatures,
     named_probability,
     reliability,
     softmax,
@@ -62,25 +63,25 @@ def calibrate(evidence: Evidence, coverage: float | None) -> Calibration:
     """
     scores, named, correct, weights = evidence.scores, evidence.named, evidence.correct, evidence.weights
     caution = _CAUTION_WITH_NEW if evidence.named_new.any() or (evidence.own < 0).any() else _CAUTION
-    known, new = _temperatures(evidence, caution)
+    (known, new), *ends = _temperatures(evidence, (caution, _RANGE, -_RANGE))
     before = reliability(named_probability(scores, named, 1.0).confidence, correct, weights=weights)
     stated = named_probabilities(scores, named, evidence.named_new, known, new)[0]
     after = reliability(stated, correct, weights=weights)
-    lower, upper = (Temperatures(*_temperatures(evidence, side), threshold=None) for side in (_RANGE, -_RANGE))
+    lower, upper = (Temperatures(*end, threshold=None) for end in ends)
     return Calibration(known, new, _threshold(evidence, known, coverage), evidence, before, after, lower, upper)
 
 
-def _temperatures(evidence: Evidence, caution: float) -> tuple[float, float]:
-    """Of answers that name a known class, and of those that name a new group."""
+def _temperatures(evidence: Evidence, cautions: Sequence[float]) -> list[tuple[float, float]]:
+    """For each caution, that of answers that name a known class, and that of those that name a new group."""
     scores, named, correct, weights = evidence.scores, evidence.named, evidence.correct, evidence.weights
-    both = fit_temperature(scores, named, correct, weights=weights, caution=caution)
-    found = []
+    kinds = []
     for kind in (~evidence.named_new, evidence.named_new):
         if kind.sum() < _FEWEST_ROWS or not weights[kind].any():
-            found.append(both)
-            continue
-        found.append(fit_temperature(scores[kind], named[kind], correct[kind], weights=weights[kind], caution=caution))
-    return found[0], found[1]
+            kind = np.ones(len(named), dtype=bool)
+        kinds.append(
+            fit_temperatures(scores[kind], named[kind], correct[kind], weights=weights[kind], cautions=cautions)
+        )
+    return list(zip(*kinds, strict=True))
 
 
 def _threshold(evidence: Evidence, temperature: float, coverage: float | None) -> float | None:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from labelkit.algorithms.calibration import group_means, group_scores, softmax
 from labelkit.algorithms.label_spreading import neighbor_graph, spread_labels
+from labelkit.algorithms.one_thread import one_blas_thread
 from labelkit.stages.discover.rule import AnswerRule, LinearShares, nearness
 
 Doubles = NDArray[np.float64]
@@ -69,9 +70,10 @@ class RowJudge:
 
     Args:
         features: (n, d) float32, as they were grouped; n >= 2.
+        labels: (n,), -1 = none: a row without one here has none in any call.
     """
 
-    def __init__(self, features: NDArray[np.float32]) -> None:
+    def __init__(self, features: NDArray[np.float32], labels: Ints) -> None:
         self.features = features
         squares = np.square(features, dtype=np.float64).sum(axis=1)
         # a row of zeros has no direction; it goes with the mean
@@ -80,6 +82,14 @@ class RowJudge:
         self._scale = float(squares.mean()) or 1.0
         self._center = features.mean(axis=0)
         self._spread = float(np.sqrt(np.square(features - self._center, dtype=np.float64).sum(axis=1).mean())) or 1.0
+        moved, known = features - self._center, labels >= 0
+        self._basis: NDArray[np.float32] | None = None
+        if 0 < known.sum() < features.shape[1]:
+            # the weights of a regression lie in the span of labeled rows, where they are found in fewer dimensions
+            with one_blas_thread:
+                self._basis = np.linalg.qr(moved[known].T).Q
+            moved = moved @ self._basis
+        self._moved = moved * np.float32(np.sqrt(_REGRESSION_SCALE) / self._spread)
 
     def class_shares(self, labels: Ints, classes: Ints, classifier: str) -> Doubles:
         """(n, c) shares of the classes by the classifier alone; rows sum to 1, zeros with ``none``.
@@ -97,9 +107,7 @@ class RowJudge:
             return np.ones((len(labels), 1))
         if classifier == "nearest mean":
             return softmax(group_scores(self.features, self._means(rows, columns)), _MEAN_TEMPERATURE * self._scale)
-        fitted, basis, scale = self._regression(rows, columns)
-        moved = self.features - self._center
-        found: Doubles = fitted.predict_proba((moved if basis is None else moved @ basis) * scale).astype(np.float64)
+        found: Doubles = self._regression(rows, columns).predict_proba(self._moved).astype(np.float64)
         return found
 
     def _means(self, rows: Ints, columns: Ints) -> Doubles:
@@ -108,26 +116,15 @@ class RowJudge:
         means *= np.sqrt(self._scale) / np.maximum(np.linalg.norm(means, axis=1, keepdims=True), _LEAST)
         return means
 
-    def _regression(self, rows: Ints, columns: Ints) -> tuple[Any, NDArray[np.float32] | None, np.float32]:
-        """Fit multinomial logistic regression to centered rows of mean length sqrt(_REGRESSION_SCALE).
-
-        Returns:
-            The fit; the basis (d, b) that rows are projected on first, or ``None``; the scale that comes last.
-        """
+    def _regression(self, rows: Ints, columns: Ints) -> Any:
+        """Fit multinomial logistic regression to centered rows of mean length sqrt(_REGRESSION_SCALE)."""
         from sklearn.exceptions import ConvergenceWarning  # scikit-learn takes a second to load
         from sklearn.linear_model import LogisticRegression
 
-        known, basis = self.features[rows] - self._center, None
-        if len(rows) < known.shape[1]:
-            # the solution lies in the span of the labeled rows, where it is found in fewer dimensions
-            basis = np.linalg.qr(known.T).Q
-            known = known @ basis
-        scale = np.float32(np.sqrt(_REGRESSION_SCALE) / self._spread)
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), one_blas_thread:
             warnings.simplefilter("ignore", ConvergenceWarning)  # the shares hardly change any more by then
             warnings.filterwarnings("ignore", "The number of unique classes")  # classes of one or two labels are usual
-            fitted = LogisticRegression(C=_REGRESSION_C, max_iter=200).fit(known * scale, columns)
-        return fitted, basis, scale
+            return LogisticRegression(C=_REGRESSION_C, max_iter=200).fit(self._moved[rows], columns)
 
     def classifier(self, labels: Ints, classes: Ints, classifier: str) -> LinearShares | None:
         """Return what gives ``class_shares``, of the same arguments, to other images; ``None`` with ``none``."""
@@ -139,7 +136,8 @@ class RowJudge:
             return LinearShares(np.zeros((1, self.features.shape[1]), dtype=np.float32), np.zeros(1))
         if classifier == "nearest mean":
             return nearness(self._means(rows, columns), _MEAN_TEMPERATURE * self._scale)
-        fitted, basis, scale = self._regression(rows, columns)
+        fitted, basis = self._regression(rows, columns), self._basis
+        scale = np.float32(np.sqrt(_REGRESSION_SCALE) / self._spread)
         weights, biases = fitted.coef_, fitted.intercept_
         if len(classes) == 2:  # scikit-learn has one row then, that of the second class
             weights, biases = np.vstack([np.zeros_like(weights), weights]), np.append(0.0, biases)

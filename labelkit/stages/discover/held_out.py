@@ -24,6 +24,7 @@ that made the features if that was trained with them, and not from the number of
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -31,6 +32,7 @@ from numpy.typing import NDArray
 
 from labelkit.algorithms.calibration import leave_one_out_agreement
 from labelkit.algorithms.matching import match_clusters
+from labelkit.algorithms.one_thread import one_blas_thread
 from labelkit.algorithms.projection import principal_directions
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.stages.discover.classify import Recipe, RowJudge
@@ -43,6 +45,9 @@ _HIDDEN_CLASSES = 0.2
 
 _DIRECTIONS = 128
 """Principal directions in which rounds make their groups, which takes a tenth of the time at 1,280 dimensions."""
+
+_MOST_ON_ONE_THREAD = 20_000
+"""Rows up to which rounds make their groups on one thread: of fewer rows, products are too small for more."""
 
 
 @dataclass(frozen=True)
@@ -309,7 +314,8 @@ def _groups_without(
     free = kept < 0
     num_classes = len(np.unique(kept[~free]))
     num_groups = min(num_classes + int(free.sum()), max(len(grouping.names), num_classes))
-    made = make_groups(features, kept, num_groups, grouping.rule, generator=generator)
+    with one_blas_thread if len(features) <= _MOST_ON_ONE_THREAD else nullcontext():
+        made = make_groups(features, kept, num_groups, grouping.rule, generator=generator)
     # as many shares in every round: groups that a round cannot make are empty
     empty = max(0, num_groups - len(made.labels))
     return made.ids, np.concatenate([made.labels, np.full(empty, -1, dtype=np.int64)])

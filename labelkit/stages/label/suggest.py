@@ -36,7 +36,7 @@ from labelkit.store.commit import commit_bytes
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.results import read_result
 
-_Choice = tuple[NDArray[np.int64], NDArray[np.float64], list[str]]  # places, scores, reasons
+_Choice = tuple[NDArray[np.int64], NDArray[np.float64], list[str]]  # places, scores, reasons but for numbers
 COLUMNS = ("path", "label", "score", "reason", "guess")
 _SHOWN = 20
 
@@ -122,7 +122,12 @@ def suggested_rows(
     source = doubt.source if weighted or config.strategy == "uncertainty" else None
     guesses = [doubt.guesses[place] for place in places.tolist()]
     labeled = np.flatnonzero(given.labeled)
-    like_them = nearest_places(features, features[np.concatenate([labeled, places])]) >= len(labeled)
+    nearest = nearest_places(features, features[np.concatenate([labeled, places])])
+    like_them = nearest >= len(labeled)
+    if config.strategy in ("coverage", "both"):
+        served = np.bincount(nearest[like_them] - len(labeled), minlength=len(places))
+        numbers = [f"nearest to {number} image{'' if number == 1 else 's'}" for number in served.tolist()]
+        reasons = ["; ".join(filter(None, pair)) for pair in zip(numbers, reasons, strict=True)]
     like_them[labeled] = like_them[places] = False
     wrong = None if doubt.wrong is None else float(doubt.wrong[like_them].sum())
     return Suggested(places, scores, reasons, guesses, source, int(like_them.sum()), wrong)
@@ -263,12 +268,7 @@ def _choose(config: SuggestConfig, features: NDArray[np.float32], given: GivenLa
         return (places, doubt.uncertainty[places], [doubt.doubts[place] for place in places.tolist()])
     weights = doubt.uncertainty if config.strategy == "both" else None
     places, scores = choose_covering(features, count, labeled, candidates, generator=generator, weights=weights)
-    served = np.bincount(
-        nearest_places(features, features[np.concatenate([labeled, places])]), minlength=len(labeled) + len(places)
-    )[len(labeled) :]
-    reasons = [f"nearest to {number} image{'' if number == 1 else 's'}" for number in served.tolist()]
-    if weights is not None:
-        reasons = [f"{reason}; {doubt.doubts[place]}" for reason, place in zip(reasons, places.tolist(), strict=True)]
+    reasons = [""] * len(places) if weights is None else [doubt.doubts[place] for place in places.tolist()]
     return (places, scores, reasons)
 
 

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.algorithms.neighbors import Metric, knn
+from labelkit.algorithms.row_blocks import blocks, squared_norms
 from labelkit.stages.report.images import ShownImages
 
 # a squared distance below this share of both lengths: for directions, a cosine of 1 - 1e-6, as in `retrieve`
@@ -151,29 +152,39 @@ def find_copies(images: ShownImages, sha256: NDArray[np.uint8], neighbors: Neigh
         sha256: (m, 32) digests of their files.
         neighbors: of the same images; copies beyond those are joined through the ones between.
     """
-    _, file_ids = np.unique(sha256, axis=0, return_inverse=True)
-    file_ids = file_ids.reshape(-1)
+    numbers: dict[bytes, int] = {}
+    file_ids = np.array([numbers.setdefault(one.tobytes(), len(numbers)) for one in sha256], dtype=np.int64)
     same_file = _groups_of(file_ids)
     left, place = np.nonzero(neighbors.images >= 0)
     right = neighbors.images[left, place]
-    squares = ((images.features[left].astype(np.float64) - images.features[right]) ** 2).sum(axis=1)
-    lengths = np.linalg.norm(images.features.astype(np.float64), axis=1)
+    squares = _squared_distances(images.features, left, right)
+    lengths = np.sqrt(squared_norms(images.features))
     equal = squares <= _EQUAL * lengths[left] * lengths[right]
     equal_ids = _joined(len(images), left[equal], right[equal])
     same_embedding = [group for group in _groups_of(equal_ids) if len(set(file_ids[list(group)])) > 1]
-    other = (left < right) & ~equal & (file_ids[left] != file_ids[right])
-    # a pair is also one if only the later image names the earlier
-    backward = (right < left) & ~equal & (file_ids[left] != file_ids[right])
-    pairs = np.concatenate([np.stack((left, right), 1)[other], np.stack((right, left), 1)[backward]])
-    ranks = np.concatenate([squares[other], squares[backward]])
-    pairs, first = np.unique(pairs, axis=0, return_index=True)
-    ranks = ranks[first]
+    other = ~equal & (file_ids[left] != file_ids[right])
+    # the earlier image first; either may name the other, or both
+    keys = np.minimum(left[other], right[other]) * len(images) + np.maximum(left[other], right[other])
+    keys, first = np.unique(keys, return_index=True)
+    ranks = squares[other][first]
     closest = []
-    for i in np.lexsort((pairs[:, 1], pairs[:, 0], ranks))[:_MOST_PAIRS]:
-        a, b = (int(one) for one in pairs[i])
+    for i in np.lexsort((keys, ranks))[:_MOST_PAIRS]:
+        a, b = divmod(int(keys[i]), len(images))
         closest.append((a, b, float(_score(images.features[a], images.features[b], neighbors.metric))))
     left_out = max(0, len(same_file) - _MOST_COPIES) + max(0, len(same_embedding) - _MOST_COPIES)
     return Copies(tuple(same_file[:_MOST_COPIES]), tuple(same_embedding[:_MOST_COPIES]), tuple(closest), left_out)
+
+
+def _squared_distances(
+    rows: NDArray[np.float32], left: NDArray[np.int64], right: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """Of pairs of rows. Differences are taken in float32, where those of rows that are nearly equal are exact."""
+    found = np.empty(len(left))
+    for block in blocks(len(left), rows.shape[1]):
+        apart = rows[left[block]]
+        apart -= rows[right[block]]
+        found[block] = squared_norms(apart)
+    return found
 
 
 def _score(a: NDArray[np.float32], b: NDArray[np.float32], metric: Metric) -> float:

@@ -89,7 +89,7 @@ def grouping_of(features: NDArray[np.float64], group_ids: list[int], class_of_gr
 
 
 def evidence_of(grouping: Grouping, labels: NDArray[np.int64], **options: Any) -> Evidence | None:
-    return hidden_label_evidence(RowJudge(grouping.features), DEFAULT, grouping, labels, seed=0, **options)
+    return hidden_label_evidence(RowJudge(grouping.features, labels), DEFAULT, grouping, labels, seed=0, **options)
 
 
 def test_far_blobs_are_answered_by_name_or_as_a_new_group(build: Build) -> None:

@@ -26,7 +26,7 @@ def test_the_chosen_recipe_is_at_least_as_good_as_logistic_regression(per_class:
     gains = []
     for seed in range(2):
         features, truth, labels = digits_with_labels(per_class, seed)
-        judge, unlabeled = RowJudge(features), labels < 0
+        judge, unlabeled = RowJudge(features, labels), labels < 0
         recipe, scores = choose_recipe(judge, labels, np.random.default_rng(seed), has_new_groups=False)
         ours = judge.shares(labels, recipe).argmax(axis=1)
         peer = LogisticRegression(max_iter=1000).fit(features[~unlabeled], labels[~unlabeled]).predict(features)
@@ -39,14 +39,14 @@ def test_one_label_a_class_leaves_the_default(rng: np.random.Generator) -> None:
     labels = np.full(30, -1)
     labels[:3] = [0, 1, 2]
 
-    judge = RowJudge(rng.normal(size=(30, 4)).astype(np.float32))
+    judge = RowJudge(rng.normal(size=(30, 4)).astype(np.float32), labels)
 
     assert choose_recipe(judge, labels, rng, has_new_groups=False) == (DEFAULT, {})
 
 
 def test_labels_alone_are_not_spread_into_new_groups() -> None:
     features, _, labels = digits_with_labels(3, 2)
-    judge = RowJudge(features)
+    judge = RowJudge(features, labels)
 
     spread, _ = choose_recipe(judge, labels, np.random.default_rng(0), has_new_groups=False)
     recipe, scores = choose_recipe(judge, labels, np.random.default_rng(0), has_new_groups=True)
@@ -61,12 +61,29 @@ def test_labeled_rows_keep_their_class_without_spreading(rng: np.random.Generato
     labels = np.full(20, -1)
     labels[:6] = [3, 3, 5, 5, 3, 5]
 
-    shares = RowJudge(features).shares(labels, Recipe("logistic regression", 0.0))
+    shares = RowJudge(features, labels).shares(labels, Recipe("logistic regression", 0.0))
 
     assert shares.shape == (20, 2)
     np.testing.assert_allclose(shares.sum(axis=1), 1)
     assert shares[:6].argmax(axis=1).tolist() == [0, 0, 1, 1, 0, 1]
     assert set(shares[:6].max(axis=1)) == {1.0}
+
+
+def test_regression_in_the_span_of_all_labels_is_that_of_all_dimensions(rng: np.random.Generator) -> None:
+    features = (np.eye(3, 40)[np.arange(30) % 3] + rng.normal(0, 0.5, (30, 40))).astype(np.float32)
+    every = np.where(np.arange(30) < 15, np.arange(30) % 3, -1)
+    some = np.where(np.arange(30) < 9, every, -1)
+    moved = features - features.mean(axis=0)
+    moved *= 10 / np.sqrt((moved**2).sum(axis=1).mean())
+    peer = LogisticRegression(C=10, tol=1e-8, max_iter=2000).fit(moved[:9], some[:9])
+    judge = RowJudge(features, every)
+
+    found = judge.class_shares(some, np.arange(3), "logistic regression")
+    rule = judge.classifier(some, np.arange(3), "logistic regression")
+
+    np.testing.assert_allclose(found, peer.predict_proba(moved), atol=0.01)
+    assert rule is not None
+    np.testing.assert_allclose(rule(features), found, atol=1e-5)
 
 
 def test_new_group_takes_the_rows_that_fit_no_class(rng: np.random.Generator) -> None:
@@ -75,7 +92,7 @@ def test_new_group_takes_the_rows_that_fit_no_class(rng: np.random.Generator) ->
     labels = np.full(60, -1)
     labels[[0, 1, 20, 21]] = [0, 0, 1, 1]
 
-    shares = RowJudge(features).shares(labels, DEFAULT, truth, np.array([0, 1, -1]))
+    shares = RowJudge(features, labels).shares(labels, DEFAULT, truth, np.array([0, 1, -1]))
 
     assert (shares.argmax(axis=1) == truth).all()
     np.testing.assert_allclose(shares.sum(axis=1), 1)
@@ -86,4 +103,4 @@ def test_row_of_zeros_is_judged_too(rng: np.random.Generator) -> None:
     features[9] = 0
     labels = np.array([0, 0, 1, 1, -1, -1, -1, -1, -1, -1])
 
-    assert np.isfinite(RowJudge(features).shares(labels, DEFAULT)).all()
+    assert np.isfinite(RowJudge(features, labels).shares(labels, DEFAULT)).all()

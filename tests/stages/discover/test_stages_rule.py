@@ -24,7 +24,7 @@ def test_an_image_begins_with_the_shares_that_a_stored_row_begins_with(
     class_of_group = np.arange(6) if with_groups else np.arange(num_classes)
     class_of_group[num_classes:] = -1
     group_ids = ids if with_groups else None
-    judge = RowJudge(features)
+    judge = RowJudge(features, labels)
     shares = judge.shares(labels, recipe, group_ids, class_of_group if with_groups else None)
 
     found = judge.rule(labels, recipe, group_ids, class_of_group, shares).start(features)
@@ -87,7 +87,7 @@ def test_a_rule_is_read_back_as_it_was_kept(rng: np.random.Generator, threshold:
     ids = np.arange(60) % 3
     features = (np.eye(3)[ids] + rng.normal(0, 0.3, (60, 3))).astype(np.float32)
     labels = np.where((ids < 2) & (np.arange(60) < 24), ids, -1)
-    judge, class_of_group = RowJudge(features), np.array([0, 1, -1])
+    judge, class_of_group = RowJudge(features, labels), np.array([0, 1, -1])
     shares = judge.shares(labels, Recipe(), ids, class_of_group)
     rule = judge.rule(labels, Recipe(), ids, class_of_group, shares)
     kept = {**rule.arrays(), "new_classes": np.array([0, 0, 1])}

@@ -18,6 +18,7 @@ from labelkit.config.cluster import KMeansConfig
 from labelkit.config.discover import DiscoverCategoriesConfig, DiscoverHeadConfig
 from labelkit.config.embed import EmbedConfig
 from labelkit.config.report import ReportConfig
+from labelkit.data.registry import load_dataset
 from labelkit.stages.discover.categories import discover_categories, discover_head
 from labelkit.stages.embed.images import embed_images
 from labelkit.stages.group.cluster import cluster_store
@@ -25,6 +26,7 @@ from labelkit.stages.report.build import write_report
 from labelkit.stages.report.findings import Neighbors, find_copies, find_neighbors, find_suspects
 from labelkit.stages.report.groups import choose_result, describe_groups, find_results
 from labelkit.stages.report.images import ShownImages, choose_images, shown_text
+from labelkit.stages.report.thumbnails import Pictures
 from labelkit.store.embeddings import open_store
 from labelkit.store.results import read_result, write_result
 from PIL import Image
@@ -367,6 +369,22 @@ def test_equal_files_equal_embeddings_and_near_ones_are_told_apart() -> None:
     assert found.closest[0][:2] in ((2, 4), (3, 4))
 
 
+def test_the_nearest_pairs_come_once_whichever_of_the_two_names_the_other(rng: np.random.Generator) -> None:
+    features = rng.normal(size=(30, 4)).astype(np.float32)
+    near = np.full((30, 2), -1)
+    near[0], near[9], near[20], near[4] = (9, 3), (0, 2), (5, -1), (9, 8)
+    digests = np.arange(30)[:, None].repeat(32, axis=1).astype(np.uint8)
+    digests[8] = digests[4]  # one file: no pair
+    pairs = [(0, 9), (0, 3), (2, 9), (5, 20), (4, 9)]
+    apart = {pair: float(np.linalg.norm(features[pair[0]].astype(float) - features[pair[1]])) for pair in pairs}
+
+    found = find_copies(shown(features), digests, Neighbors(near, np.zeros((30, 2), dtype=np.float32), "l2"))
+
+    assert [one[:2] for one in found.closest] == sorted(pairs, key=lambda pair: apart[pair])
+    np.testing.assert_allclose([one[2] for one in found.closest], sorted(apart.values()), rtol=1e-6)
+    assert found.same_file == ((4, 8),)
+
+
 def test_a_black_image_is_nobody_s_neighbor(make_store: Any) -> None:
     store = make_store([[0, 0], [1, 0], [0, 1], [1, 1]])
     images = choose_images(store, 10, 0)
@@ -435,6 +453,26 @@ def test_a_folder_that_is_gone_is_no_error_unless_it_was_named(labelkit: Any, ph
     assert "No pictures:" in out.read_text(encoding="utf-8")
     assert named.code == 3
     assert not (tmp_path / "b.html").exists()
+
+
+def test_a_tile_is_made_from_what_the_jpeg_decoder_shrinks_to_twice_its_side(
+    tmp_path: Path, rng: np.random.Generator
+) -> None:
+    noise = Image.fromarray(rng.integers(0, 256, (30, 40, 3), dtype=np.uint8)).resize((800, 600))
+    noise.save(tmp_path / "large.jpg")
+    source = load_dataset(str(tmp_path), data_root=tmp_path)
+    digest = np.frombuffer(hashlib.sha256((tmp_path / "large.jpg").read_bytes()).digest(), np.uint8)[None]
+    made = Pictures(source, np.array([0]), digest).read(0, 64)
+
+    # 600 is four times 128, the twofold side, and 22 more
+    with Image.open(tmp_path / "large.jpg") as image:
+        image.draft(None, (128, 128))
+        expected = Image.fromarray(np.array(image))
+    assert expected.size == (200, 150)
+    expected.thumbnail((64, 64), Image.Resampling.LANCZOS)
+    assert isinstance(made, Image.Image)
+    assert made.size == (64, 48)
+    assert np.array_equal(np.array(made), np.array(expected))
 
 
 def test_thumbnails_shrink_until_the_page_fits(labelkit: Any, tmp_path: Path, rng: np.random.Generator) -> None:
