@@ -37,7 +37,7 @@ class DataConfig(DatasetOptions):
     pool_splits: bool = Field(
         False,
         description="With --holdout in a set that has splits: draw from all of its images, and forget its splits.",
-        json_schema_extra=_DATA,
+        json_schema_extra={**_DATA, "before": False},
     )
     holdout_classes: tuple[str, ...] | None = Field(
         None,

@@ -116,7 +116,7 @@ class DiscoveryTrainConfig(ContrastiveTrainConfig):
         False,
         description="After an evaluated epoch, also classify a teacher's and a student's view of the unlabeled images: "
         "metrics have the accuracy of both and the distance of their features. Two more passes over these images.",
-        json_schema_extra=_MONITOR,
+        json_schema_extra={**_MONITOR, "before": False},
     )
 
     def shortened(self, fraction: float) -> dict[str, object]:

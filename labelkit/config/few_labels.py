@@ -135,7 +135,7 @@ class MeanTeacherOptions(TwoStreamOptions):
         "none",
         description="zca: first normalize the contrast of each image and whiten pixels by the training images, as the "
         "released code does for CIFAR-10; --noise comes after it. For images of up to 4,096 values.",
-        json_schema_extra=_VIEWS,
+        json_schema_extra={**_VIEWS, "before": "none"},
     )
     ema_decay_start: float = Field(
         0.99,

@@ -55,7 +55,7 @@ class GrowthOptions(StageConfig):
         ge=0,
         le=100,
         description="Largest change of the error on --val-split that ends a generation, in points.",
-        json_schema_extra=option("Stop"),
+        json_schema_extra={**option("Stop"), "before": 0.2},
     )
 
 

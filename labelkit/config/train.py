@@ -331,14 +331,14 @@ class StepTrainConfig(StepRunConfig):
         lt=1,
         description="Decay of Adam's first moment at the end of the training; from 0.9 it falls as the learning rate "
         "does (ramps).",
-        json_schema_extra=_OPTIMIZATION,
+        json_schema_extra={**_OPTIMIZATION, "before": 0.9},
     )
     adam_beta2_start: float = Field(
         0.999,
         ge=0,
         lt=1,
         description="Decay of Adam's second moment while the learning rate grows; 0.999 afterwards (ramps).",
-        json_schema_extra=_OPTIMIZATION,
+        json_schema_extra={**_OPTIMIZATION, "before": 0.999},
     )
 
     @model_validator(mode="after")

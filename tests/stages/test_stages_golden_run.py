@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 from labelkit.cli.main import main
+from labelkit.config.base import values_before
 from labelkit.engine.checkpoint import load_checkpoint
+from labelkit.methods.registry import METHODS
 from safetensors.numpy import load_file
 
 FORMATS = Path(__file__).parents[1] / "data" / "formats"
@@ -47,3 +49,18 @@ def test_an_old_run_goes_on_as_if_it_had_not_stopped(run: Path) -> None:
     assert losses[:6] == pytest.approx(LOSSES[:6], rel=1e-3)
     assert losses == pytest.approx(LOSSES, rel=2e-2)
     assert json.loads((run / "summary.json").read_text())["finished"] is True
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_an_option_that_old_runs_lack_says_what_they_did(method: str) -> None:
+    known = json.loads((FORMATS / "train_options.json").read_text())
+    younger = METHODS[method].config.model_fields.keys() - {*known["all"], *known[method]}
+
+    unsaid = [
+        name
+        for name in younger
+        if METHODS[method].config.model_fields[name].default is not None
+        and name not in values_before(METHODS[method].config)
+    ]
+
+    assert not unsaid  # json_schema_extra={..., "before": VALUE}, or old runs cannot be resumed

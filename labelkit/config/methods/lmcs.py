@@ -63,13 +63,13 @@ class LMCSConfig(
         ge=0,
         description="Updates before the training in which the network learns to name quarter turns of all images "
         "(Table 3.9). They are not among --steps, and begin anew if they are interrupted.",
-        json_schema_extra=_PRETEXT,
+        json_schema_extra={**_PRETEXT, "before": 0},
     )
     pretext_lr: float = Field(
         0.1,
         gt=0,
         description="Highest learning rate of these updates (sgd); it falls to 0 along a cosine.",
-        json_schema_extra=_PRETEXT,
+        json_schema_extra={**_PRETEXT, "before": 0.1},
     )
 
     guidance: Literal["consistency", "guess", "none"] = Field(
@@ -157,7 +157,7 @@ class LMCSConfig(
         ge=1,
         description="How often the labels grow from the given ones. Each time, what was discovered before is forgotten "
         "(Sec. 3.3.4). 1: they grow once (Eq. 3.13).",
-        json_schema_extra=_GROWTH,
+        json_schema_extra={**_GROWTH, "before": 1},
     )
     first_blocks: int = Field(
         30, ge=1, description="Blocks before the first discovery (ours; not published).", json_schema_extra=_GROWTH

@@ -158,7 +158,7 @@ class SANConfig(MetricLearningConfig):
         ge=0,
         description="Weight in contrastive-bayesian of the mean square by which similarities of negatives differ; 75: "
         "the sum over the negatives of a batch of 80, as in its code.",
-        json_schema_extra=_MEMORY,
+        json_schema_extra={**_MEMORY, "before": 75.0},
     )
     memory_weight: float = Field(
         1.0, ge=0, description="Weight of the loss of pairs with the memory.", json_schema_extra=_MEMORY

@@ -116,7 +116,7 @@ class SnowballConfig(
         "assigned",
         description="Label of an image that was found. true: its hidden one, to see what wrong labels cost "
         "(Table 2.9); the set must have them.",
-        json_schema_extra=_DISCOVERY,
+        json_schema_extra={**_DISCOVERY, "before": "assigned"},
     )
     fusion_count: int = Field(
         3,

@@ -367,7 +367,7 @@ def test_a_store_with_nan_rows_is_refused(labelkit: Any, blobs: EmbeddingStore, 
     assert f"{blobs.path}:/embeddings row 7: holds a number that is not finite" in answer.err
 
 
-@pytest.mark.parametrize("number", [0.5, 1e9])
+@pytest.mark.parametrize("number", [0.5, pytest.param(1e9, marks=pytest.mark.slow)])
 def test_labels_that_are_no_integers_are_names(labelkit: Any, photos: Path, tmp_path: Path, number: float) -> None:
     table, index = tmp_path / "labels.csv", tmp_path / "index.h5"
     with table.open("w", newline="") as file:
