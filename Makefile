@@ -76,6 +76,7 @@ sbom: $(READY)
 # one thread on both sides unless THREADS says otherwise
 THREADS ?= 1
 bench: $(READY)
+	$(BIN)/python -m pip install --quiet -e ".[bench]"
 	$(BIN)/python -m tests.benchmarks --threads $(THREADS) --json build/bench-$(THREADS).json
 
 bench-quick: $(READY)

@@ -147,3 +147,6 @@ def rows() -> Iterator[Row]:
             ratio_max=max(ratios),
             repetitions=len(part),
         )
+
+
+quick_rows = rows

@@ -27,7 +27,7 @@ from tests.benchmarks.measure import Row
 
 SEEDS = {"rows": 0, "draws": 0}
 PART_ROWS = 1 << 15
-PEER_NUMBERS = 5
+PEER_NUMBERS = 3
 
 
 @dataclass(frozen=True)

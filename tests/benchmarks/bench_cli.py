@@ -33,6 +33,11 @@ def rows() -> Iterator[Row]:
     )
 
 
+def quick_rows() -> Iterator[Row]:
+    """Compare the first help alone: to find the worst, every command is run."""
+    yield _row("labelkit --help", (str(Path(sys.executable).with_name("labelkit")), "--help"), 3)
+
+
 def _row(name: str, command: tuple[str, ...], limit: float) -> Row:
     return compare(
         f"{name} / python -c 'import typer, rich', processor time",

@@ -233,6 +233,12 @@ def rows() -> Iterator[Row]:
         yield from faiss_rows(*size)
 
 
+def quick_rows() -> Iterator[Row]:
+    """Yield those of few rows."""
+    yield _point_by_point_row()
+    yield from faiss_rows(*SIZES[0])
+
+
 def _point_by_point_row() -> Row:
     unlabeled, labeled, labels = make_data(seed=0)
     draws = np.random.default_rng(1).random((1, NUM_CLUSTERS - NUM_OLD_CLASSES))[0]

@@ -26,7 +26,7 @@ from tests.benchmarks.measure import Row, Wanted, compare, seconds, with_check
 
 SEEDS = {"weights": 0, "noise": 0}
 PHOTOS = Path(__file__).parents[2] / "examples" / "photos"
-REPETITIONS, COLD_REPETITIONS = 3, 10
+REPETITIONS, COLD_REPETITIONS = 3, 5
 VIT = "vit_small_patch16_224"
 VIT_PHOTOS = 48
 LARGE_PHOTOS, LARGE_SIDE, NOISE = 24, 3024, 12.0

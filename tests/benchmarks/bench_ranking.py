@@ -85,10 +85,24 @@ def peak_bytes(n: int) -> int:
     return int(json.loads(done.stdout))
 
 
+SIZES = ((2401, 25.0, 5), (4096, 40.0, 5), (LARGE, 300.0, 1))
+
+
 def rows() -> Iterator[Row]:
     """Yield three sizes, and memory."""
+    yield from speed_rows(*SIZES)
+    yield memory_row()
+
+
+def quick_rows() -> Iterator[Row]:
+    """Yield the sizes whose double sum takes no time."""
+    yield from speed_rows(*SIZES[:2])
+
+
+def speed_rows(*sizes: tuple[int, float, int]) -> Iterator[Row]:
+    """Yield a row for each number of pairs, with the ratio that is wanted and the turns."""
     fast(*made(2401))
-    for n, wanted, repetitions in ((2401, 25.0, 5), (4096, 40.0, 5), (LARGE, 300.0, 1)):
+    for n, wanted, repetitions in sizes:
         ours, theirs = made(n), made(n)
         row = compare(
             f"CoTAP loss and gradient, n {n:,}: double sum in float32, {CHUNK} rows at a time / fast",
@@ -103,8 +117,12 @@ def rows() -> Iterator[Row]:
         assert expected is not None
         apart = float((gradient - expected).norm() / expected.norm())
         yield with_check(row, f"gradient (to {SAME_GRADIENT:g} of its norm)", apart <= SAME_GRADIENT)
+
+
+def memory_row() -> Row:
+    """Return how memory grows with the number of pairs."""
     small, large = peak_bytes(LARGE), peak_bytes(8 * LARGE)
-    yield Row(
+    return Row(
         name=f"CoTAP memory, n {8 * LARGE:,} / n {LARGE:,} (times are GB); {large / (8 * LARGE):.0f} bytes an item",
         ours_s=large / 1e9,
         peer_s=small / 1e9,

@@ -36,6 +36,9 @@ def rows() -> Iterator[Row]:
     yield tile_row()
 
 
+quick_rows = rows
+
+
 def map_row() -> Row:
     """Both from the same two principal directions."""
     digits = load_digits()
