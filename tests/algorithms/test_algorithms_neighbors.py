@@ -193,3 +193,17 @@ def test_an_index_of_other_rows_is_refused(rng: np.random.Generator) -> None:
         ApproximateSearch(index, rows[:49], width=10)
     with pytest.raises(ValueError, match="cannot read the index"):
         ApproximateSearch(index[:100], rows, width=10)
+
+
+def test_a_search_for_few_is_as_wide_after_one_for_many_as_before() -> None:
+    rows = np.random.default_rng(0).standard_normal((3000, 32)).astype(np.float32)
+    index = build_index(rows[:2900], HNSWRecipe(num_links=4, build_width=8))
+    used, fresh = (ApproximateSearch(index, rows[:2900], width=1) for _ in range(2))
+
+    _, many = used.search(rows[2900:], 500)
+    _, after = used.search(rows[2900:], 3)
+    _, before = fresh.search(rows[2900:], 3)
+
+    np.testing.assert_array_equal(after, before)
+    # a search that looks at more finds others
+    assert (many[:, :3] != before).any()
