@@ -3,7 +3,7 @@ r"""Compare features of patches by the terms that trained them (CoTAP), over sev
     python examples/compare_dense.py --seeds 3 --out examples/results/scenes_dense.json
     python examples/compare_dense.py --dataset camvid --seeds 2 --out examples/results/camvid_dense.json
     python examples/compare_dense.py --dataset camvid --objects grocery --backbone vit_small_patch14_reg4_dinov2 \
-        --weights FILE --image-size 84 --out examples/results/camvid_dense_weights.json -- --preset none --steps 50
+        --weights FILE --image-size 84 --out examples/results/camvid_weights_dense.json -- --preset none --steps 50
 
 Everything through the command line: stage 1 (alignment, from scratch), then from the stage 1 of each seed the rows of
 the paper's ablation (generated objects and scenes: presets ``scene_objects_*``; CamVid: the terms on patches). Judged
