@@ -6,7 +6,8 @@ All rows take the data set's preset, or what follows ``--``, and the same number
 the weights. Error in percent on held-out images of the network that the method names its result, after the last step:
 mean and standard deviation over seeds, and the difference to the method that this one builds on, seed by seed. Wrong:
 share of the discovered labels that are wrong at the end. Cost is in seconds of CPU time, which a busy machine does not
-change much.
+change much. Where networks start from weights, two rows more, with the same labels on the features of these weights
+before training: scikit-learn's logistic regression on rows of length 1, and ``labelkit discover answer``.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ from pathlib import Path
 from typing import Any
 
 import comparison
+import labelkit
+import numpy as np
+from sklearn.linear_model import LogisticRegression
 
 # as mixmatch's preset for digits
 ON_MIXMATCH = (
@@ -37,6 +41,7 @@ ROWS = {
     "lmcs": ["lmcs"],
     "freematch": ["freematch"],
 }
+FROZEN = ("logistic regression on frozen features", "discover answer on frozen features")
 # what each is to beat
 RIVALS = {
     "snowball without master": "mean-teacher",
@@ -73,31 +78,70 @@ def train(folder: Path, words: list[str], data: list[str], labels: int, seed: in
     }
 
 
+def network_words(data: list[str], extra: list[str]) -> list[object] | None:
+    """Options that say which network training starts from; None if from random weights."""
+    config, _ = comparison.run("config", "train", "supervised", *data, *extra)
+    options = config["config"]
+    if not (options["weights"] or options["pretrained"]):
+        return None
+    weights = ["--weights", options["weights"]] if options["weights"] else ["--pretrained"]
+    return ["--backbone", options["backbone"], *weights, "--image-size", options["image_size"]]
+
+
+def frozen(index: Path, data: list[str], network: list[object], labels: int, seed: int) -> dict[str, dict[str, Any]]:
+    """Errors of two classifiers on the features that training starts from, with the labels that training gets."""
+    draw = ["--num-labels", labels, "--label-seed", seed]
+    comparison.run("embed", *data, *network, *draw, "--split", "all", "--out", index, "--overwrite")
+    with labelkit.open_store(index) as store:
+        rows, truth = np.asarray(store.embeddings, dtype=np.float32), np.asarray(store.labels)
+        given, names = np.asarray(store.labeled, dtype=bool), list(store.class_names)
+        held_out = np.asarray(store.splits) == list(store.split_names).index("test")
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    fitted = LogisticRegression(max_iter=2000).fit(rows[given], truth[given])
+    found = {FROZEN[0]: fitted.predict(rows[held_out]) == truth[held_out]}
+    classes = len(np.unique(truth))
+    answer = ["--num-clusters", classes, "--min-confidence", 0, "--seed", seed, "--csv", index.with_suffix(".csv")]
+    comparison.run("discover", "answer", "--index", index, *answer, "--overwrite")
+    with labelkit.open_store(index) as store:
+        arrays = store.result("answer").arrays
+        group_names = np.asarray(arrays["names"])
+        named = group_names[np.asarray(arrays["group_ids"])]
+    found[FROZEN[1]] = named[held_out] == np.asarray(names)[truth[held_out]]
+    return {row: {"seed": seed, "error": 100 - 100 * float(right.mean()), "steps": 0} for row, right in found.items()}
+
+
 def main() -> None:
     """Run everything and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     comparison.add_options(parser)
     parser.add_argument("--num-labels", type=int, nargs="+", default=[20], help="labels in all, as many of each class")
     parser.add_argument("--rows", nargs="+", choices=ROWS, default=list(ROWS), help="what to compare")
+    parser.add_argument("--only", nargs=2, action="append", default=[], metavar=("METHOD", "WORDS"), help="its words")
     options = parser.parse_args()
-    data = comparison.data_words(options)
+    data, only = comparison.data_words(options), {method: words.split() for method, words in options.only}
     cells = list(product(options.num_labels, options.rows))
-    with comparison.run_folder(options) as folder, ThreadPoolExecutor(options.jobs) as pool:
+    with comparison.run_folder(options, *options.only) as folder, ThreadPoolExecutor(options.jobs) as pool:
 
         def one(labels: int, row: str, seed: int) -> dict[str, Any]:
             where = folder / f"{row.replace(' ', '-')}-{labels}-s{seed}"
-            return train(where, ROWS[row], data, labels, seed, options.extra)
+            return train(where, ROWS[row], data, labels, seed, [*options.extra, *only.get(ROWS[row][0], [])])
 
         # seeds last, so that a stopped comparison has all rows
         pending = {(cell, seed): pool.submit(one, *cell, seed) for seed in range(options.seeds) for cell in cells}
         runs = {cell: [pending[cell, seed].result() for seed in range(options.seeds)] for cell in cells}
+        network = network_words(data, options.extra)
+        if network is not None:
+            for labels in options.num_labels:
+                index = folder / "frozen.h5"
+                asked = [frozen(index, data, network, labels, seed) for seed in range(options.seeds)]
+                runs |= {(labels, row): [one[row] for one in asked] for row in FROZEN}
     results: dict[str, dict[str, Any]] = {}
     for labels in options.num_labels:
         print(f"{options.dataset}, {labels} labels, {options.seeds} seeds")
         print("| | error, % | against its rival | wrong labels, % | steps | CPU s |")
         print("|---|---|---|---|---|---|")
         table = results.setdefault(str(labels), {})
-        for row in options.rows:
+        for row in (*(FROZEN if network else ()), *options.rows):
             found = comparison.summarize(runs[labels, row])
             rival = RIVALS.get(row)
             if rival in options.rows:

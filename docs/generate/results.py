@@ -261,6 +261,17 @@ def _reused(record: Record) -> str:
     return table(["Method", "Views", *headings], cells, right=headings)
 
 
+def _advised(record: Record) -> str:
+    """A row for each advice, and by which cases it was given."""
+    headings = ["Cases", "Gained", "Mean gain (points)", "from", "to"]
+    rows = [
+        [text(row["by"]), row["advice"], str(row["cases"]), str(row["gained"])]
+        + [f"{row[key]:+.1f}" for key in ("gain", "smallest", "largest")]
+        for row in record["rows"]
+    ]
+    return table(["Advised by", "Advice", *headings], rows, right=headings)
+
+
 def _predicted(record: Record) -> str:
     """A row for each number of labels and way to name: means over the seeds."""
     ways = [key for key in record["rows"][0] if key not in ("labels", "share", "seed")]
@@ -616,6 +627,7 @@ TOPICS = (
     _Topic("answer-cases", "Answers from few labels", "*_answer_cases", "examples/answer_cases.py", _cases),
     _Topic("head-cases", "Heads on stores", "*_head_cases", "examples/head_cases.py", _heads),
     _Topic("reuse", "Frozen blocks run once", "*_reuse", "examples/reuse_frozen.py", _reused),
+    _Topic("verdict", "Will training help?", "verdict_cases", "examples/verdict_cases.py", _advised),
     _Topic("predict-cases", "New photos", "*_predict_cases", "examples/predict_cases.py", _predicted),
     _Topic("stability", "Photos added", "*stability_cases", "examples/stability_cases.py", _stable),
     _Topic("start-rounds", "Called again and again", "*_start_rounds", "examples/start_rounds.py", _rounds),

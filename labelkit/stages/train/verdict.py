@@ -128,7 +128,7 @@ def training_verdict(method: str, config: RunConfig, labels: NDArray[np.int64], 
         return Verdict("not measured", None, ())
     cases = [case for case in measured_gains() if (case.kind, case.method) == (kind, method)]
     uses_labels = getattr(config, "mode", None) != "unsupervised"
-    return _verdict(kind, cases, labels if uses_labels else labels[:0], num_classes)
+    return verdict_of_cases(kind, cases, labels if uses_labels else labels[:0], num_classes)
 
 
 def heads_verdict(labels: NDArray[np.int64], num_classes: int) -> Verdict:
@@ -139,10 +139,18 @@ def heads_verdict(labels: NDArray[np.int64], num_classes: int) -> Verdict:
         num_classes: classes in all, as far as it is known; 0: not.
     """
     cases = [case for case in measured_gains() if case.kind == "rows"]
-    return _verdict("rows", cases, labels, num_classes)
+    return verdict_of_cases("rows", cases, labels, num_classes)
 
 
-def _verdict(kind: Kind, found: Sequence[MeasuredGain], labels: NDArray[np.int64], num_classes: int) -> Verdict:
+def verdict_of_cases(kind: Kind, found: Sequence[MeasuredGain], labels: NDArray[np.int64], num_classes: int) -> Verdict:
+    """Say what some cases tell of labels: those with as many a class, up to a factor; or else all that fit at all.
+
+    Args:
+        kind: what would be trained.
+        found: cases of that.
+        labels: (n,) int64 labels that training would use, -1 = none.
+        num_classes: classes in all, as far as it is known; 0: not.
+    """
     _, counts = np.unique(labels[labels >= 0], return_counts=True)
     per_class = float(counts.mean()) if len(counts) else 0.0
     partly = 0 < len(counts) < num_classes
