@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -116,6 +117,26 @@ def test_the_cases_are_those_of_the_results_of_the_repository(tmp_path: Path) ->
     assert (copy / file.name).read_text() == file.read_text()
     assert {case.kind for case in measured_gains()} >= {"rows"}
     assert all(0 <= case.before <= 1 and 0 <= case.after <= 1 and case.spread >= 0 for case in measured_gains())
+
+
+def test_the_advice_is_checked_on_images_that_it_does_not_know(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The committed count of right advice is that of the cases that are committed."""
+    out = tmp_path / "cases.json"
+    monkeypatch.setattr("sys.argv", ["examples/verdict_cases.py", "--out", str(out)])
+    with pytest.raises(SystemExit) as done:
+        runpy.run_path(str(ROOT / "examples" / "verdict_cases.py"), run_name="__main__")
+    assert done.value.code == 0
+    found = json.loads(out.read_text())
+    assert found["rows"] == json.loads((ROOT / "examples" / "results" / "verdict_cases.json").read_text())["rows"]
+    alone = [row for row in found["cases"] if row["method"] == "flipclass"]
+    assert not alone  # measured on one set of images
+    for row in found["rows"]:
+        cases = [one for one in found["cases"] if (one["by"], one["advice"]) == (row["by"], row["advice"])]
+        assert (row["cases"], row["gained"]) == (len(cases), sum(one["gained"] for one in cases))
+        assert row["smallest"] == min(one["gain"] for one in cases)
+    assert "stop here: " in capsys.readouterr().out
 
 
 def test_a_dry_run_gives_the_verdict(labelkit: Labelkit, tmp_path: Path) -> None:
