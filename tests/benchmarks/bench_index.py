@@ -53,13 +53,14 @@ def kept(name: str, build: Callable[[], NDArray[np.uint8]]) -> tuple[NDArray[np.
     """Build an index, or read the one that an earlier call kept; and say how long it took."""
     path = None if FOLDER is None else Path(FOLDER) / f"{name}-{ROWS}-{index_format().replace(' ', '-')}.npy"
     if path is not None and path.exists():
-        return np.load(path), "built before"
+        return np.load(path), path.with_suffix(".txt").read_text()
     begin = time.process_time()
     index = build()
     took = f"built in {time.process_time() - begin:.0f} CPU s"
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
         np.save(path, index)
+        path.with_suffix(".txt").write_text(f"{took} before")
     return index, took
 
 
