@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tests.benchmarks.measure import Row, Side, Wanted, compare_several, fault
+from tests.benchmarks.profile_table import profiled, table
 
 SOUND = Row(name="ours / peer", ours_s=1.0, peer_s=2.0, ratio=2.0, wanted=">= 1", ok=True)
 
@@ -48,3 +49,19 @@ def test_each_of_several_sides_is_compared_with_the_turn_of_the_peer_beside_it()
     assert [(row["ratio"], row["ok"], row["peer_s"]) for row in rows] == [(4, True, 8), (0.5, False, 8)]
     assert [row["ours_s"] for row in rows] == [2, 4]
     assert (rows[0].get("ratio_min"), rows[0].get("ratio_max")) == (2, 8)
+
+
+def test_a_profile_names_the_function_that_takes_the_time_and_how_often_it_was_called() -> None:
+    def adds_up() -> int:
+        return sum(number * number for number in range(20_000))
+
+    _, stats = profiled(lambda: [adds_up() for _ in range(7)])
+
+    lines = [line.split() for line in table(stats).splitlines()[1:]]
+    calls = {line[-1]: line[3] for line in lines if line[4].startswith("tests/test_benchmark_rows.py")}
+    # one call more than numbers, seven times
+    assert calls["<genexpr>"] == str(7 * 20_001)
+    assert calls["adds_up"] == "7"
+    own = [float(line[1]) for line in lines]
+    assert own == sorted(own, reverse=True)
+    assert sum(float(line[0].rstrip("%")) for line in lines) == pytest.approx(100, abs=1)

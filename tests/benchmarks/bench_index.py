@@ -84,7 +84,8 @@ def rows() -> Iterator[Row]:
         mine = recall(ours.search(queries, K)[1], truth)
         theirs = recall(peer(queries)[1], truth)
         found = compare(
-            f"warm query, {name}, {ROWS:,} x {DIM}, {built}, recall@{K} {mine:.3f} (faiss {theirs:.3f}): rate / faiss",
+            f"{QUERIES} warm queries one by one, {name}, {ROWS:,} x {DIM}, {built}, "
+            f"recall@{K} {mine:.3f} (faiss {theirs:.3f}): rate / faiss",
             one_by_one(lambda query: ours.search(query, K), queries),
             one_by_one(peer, queries),
             wanted=RATE,
