@@ -1,9 +1,9 @@
 """Time a query by a graph (HNSW) and by compressed rows (IVF-PQ) against faiss with the same index, and their recall.
 
-Both sides walk the same index with the same width. Ours scores what was named again in float64; the peer of IVF-PQ does
-so in float32 (``IndexRefine``), without which its recall would be lower. ``LABELKIT_BENCH_INDEX_ROWS=1000000``
-makes the gallery larger (100,000), and ``LABELKIT_BENCH_INDEX_FOLDER`` keeps indexes there, whose graph takes an hour
-of one core at that size.
+Both sides walk the same index with the same width, and score compressed rows again in float32 (``IndexRefine``, without
+which the recall of the peer would be lower). Ours scores the nearest of these once more in float64.
+``LABELKIT_BENCH_INDEX_ROWS=1000000`` makes the gallery larger (100,000), and ``LABELKIT_BENCH_INDEX_FOLDER`` keeps
+indexes there, whose graph takes some ten minutes of one core at that size.
 """
 
 from __future__ import annotations
