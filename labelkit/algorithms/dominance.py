@@ -10,6 +10,7 @@ Blocks are short: pairs within one are left to a double sum, which takes less ti
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -17,6 +18,8 @@ from torch import Tensor
 
 # items of a block at most
 _MOST_IN_BLOCK = 24
+# numbers of all levels together that are kept from one payload to the next: 5 MB
+_KEPT_NUMBERS = 1 << 19
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,43 +64,103 @@ def dominance_sums(
     Returns:
         s and t, (c, b, n) like ``payload``.
     """
-    width, batch, n = payload.shape
-    device, total = payload.device, 2 * batch * n
+    return merged(blocks, ranks, thresholds).sums(payload, earlier=earlier)
+
+
+def merged(blocks: Blocks, ranks: Tensor, thresholds: Tensor) -> Merged:
+    """Bring items and thresholds into one order, for sums of several payloads; see :func:`dominance_sums`."""
+    batch, n = ranks.shape
+    device, total = ranks.device, 2 * batch * n
     rows = 2 * n * torch.arange(batch, device=device)[:, None]
-    # items and thresholds in one order: an item is below all thresholds that are larger than its rank
+    # an item is below all thresholds that are larger than its rank
     items = (ranks + thresholds_up_to_rank(thresholds).gather(1, ranks) + rows).view(-1)
     queries = (ranks + thresholds.gather(1, ranks) + rows).view(-1)
-    # what each gives, then what it has taken
-    held = payload.new_zeros(2 * width, total)
-    held[:width].scatter_(1, items.expand(width, -1), payload.reshape(width, -1))
     # the block of each, and in the lower bits its first place
     index = torch.arange(total, device=device)
-    bits = total.bit_length()
-    block = (index[: batch * n] % n // blocks.size) << bits
+    block = (index[: batch * n] % n // blocks.size) << total.bit_length()
     tags = index.scatter_add(0, items, block).scatter_add_(0, queries, block)
-    for level in range(blocks.levels):
-        nodes, size = batch << level, 2 * n >> level
-        is_right = tags.bitwise_and(1 << (bits + blocks.levels - 1 - level)) != 0
-        takes = is_right.to(payload.dtype)
-        gives = 1 - takes
-        if not earlier:
-            takes, gives = gives, takes
-        given = torch.cumsum((held[:width] * gives).view(width, nodes, size), 2)
-        held[width:].addcmul_(given.view(width, total), takes)
-        if level == blocks.levels - 1:
-            break
-        # nodes are full, so that half of each is left
-        among_right = torch.cumsum(is_right.view(nodes, size), 1)
-        begin = (size * index[:nodes])[:, None] + (size // 2 - 1)
-        place = torch.where(is_right, (among_right + begin).view(-1), index - among_right.view(-1))
-        source = torch.empty_like(place).scatter_(0, place, index)
-        held = held.gather(1, source.expand(2 * width, -1))
-        tags = tags.gather(0, source)
-    now = torch.empty_like(index).scatter_(0, tags & ((1 << bits) - 1), index)
-    of_items, of_queries = (
-        held[width:].gather(1, now.gather(0, first).expand(width, -1)) for first in (items, queries)
-    )
-    return of_items.view(payload.shape), of_queries.view(payload.shape)
+    found = Merged(blocks, batch, items, queries, tags)
+    if blocks.levels * total <= _KEPT_NUMBERS:
+        found.kept = list(found.halvings())
+    return found
+
+
+@dataclass(slots=True)
+class _Halving:
+    """One level: what stands in right halves, where each comes from afterwards, and at last where each first was."""
+
+    is_right: Tensor
+    source: Tensor | None
+    now: Tensor | None
+
+
+@dataclass(slots=True)
+class Merged:
+    """Items and thresholds of a sequence in one order, and how level by level its halves are told apart.
+
+    Attributes:
+        blocks: how the sequence is cut.
+        batch: rows.
+        items: (b n,) int64, the place of each item.
+        queries: (b n,) int64, the place of the threshold of each item.
+        tags: (2 b n,) int64, the block of each place, and in the lower bits the place.
+        kept: the levels, where they take little memory; otherwise they are found again for each payload.
+    """
+
+    blocks: Blocks
+    batch: int
+    items: Tensor
+    queries: Tensor
+    tags: Tensor
+    kept: list[_Halving] | None = None
+
+    def inverse(self) -> Merged:
+        """The same for thresholds of :func:`thresholds_up_to_rank`: they and items change places, blocks stay."""
+        return Merged(self.blocks, self.batch, self.queries, self.items, self.tags, self.kept)
+
+    def sums(self, payload: Tensor, *, earlier: bool) -> tuple[Tensor, Tensor]:
+        """Sums of a payload, (c, b, n); see :func:`dominance_sums`."""
+        width, total = len(payload), len(self.tags)
+        # what each gives, then what it has taken
+        held = payload.new_zeros(2 * width, total)
+        held[:width].scatter_(1, self.items.expand(width, -1), payload.reshape(width, -1))
+        now = None
+        for level, halving in enumerate(self.halvings() if self.kept is None else self.kept):
+            takes = halving.is_right.to(payload.dtype)
+            gives = 1 - takes
+            if not earlier:
+                takes, gives = gives, takes
+            given = torch.cumsum((held[:width] * gives).view(width, self.batch << level, -1), 2)
+            held[width:].addcmul_(given.view(width, total), takes)
+            if halving.source is not None:
+                held = held.gather(1, halving.source.expand(2 * width, -1))
+            now = halving.now
+        if now is None:
+            none = torch.zeros_like(payload)
+            return none, none
+        of_items, of_queries = (
+            held[width:].gather(1, now.gather(0, first).expand(width, -1)) for first in (self.items, self.queries)
+        )
+        return of_items.view(payload.shape), of_queries.view(payload.shape)
+
+    def halvings(self) -> Iterator[_Halving]:
+        """Find the levels, one after the other."""
+        total, levels, tags = len(self.tags), self.blocks.levels, self.tags
+        bits = total.bit_length()
+        index = torch.arange(total, device=tags.device)
+        for level in range(levels):
+            nodes, size = self.batch << level, total // self.batch >> level
+            is_right = tags.bitwise_and(1 << (bits + levels - 1 - level)) != 0
+            if level == levels - 1:
+                yield _Halving(is_right, None, torch.empty_like(index).scatter_(0, tags & ((1 << bits) - 1), index))
+                return
+            # nodes are full, so that half of each is left
+            among_right = torch.cumsum(is_right.view(nodes, size), 1)
+            begin = (size * index[:nodes])[:, None] + (size // 2 - 1)
+            place = torch.where(is_right, (among_right + begin).view(-1), index - among_right.view(-1))
+            source = torch.empty_like(place).scatter_(0, place, index)
+            yield _Halving(is_right, source, None)
+            tags = tags.gather(0, source)
 
 
 def thresholds_up_to_rank(thresholds: Tensor) -> Tensor:

@@ -16,22 +16,20 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from labelkit.algorithms.row_blocks import StoredRows, blocks, column_sums, parts_of
-
-Metric = Literal["cosine", "l2", "dot"]
-Held = NDArray[np.float32] | StoredRows
+from labelkit.algorithms.neighbor_scores import Held, Metric, longest, rescored, search_all, squared_lengths
+from labelkit.algorithms.row_blocks import BLOCK_NUMBERS, StoredRows, blocks, column_sums, parts_of
 
 # Candidates beyond k: they show that the k-th score is apart from what was left out.
 _SPARE = 16
+# Likewise where float32 scores of single rows name the candidates and show which queries need all of them.
+_FEW_SPARE = 2
 # Rounding of a float32 product of d terms stays below this share of |q| |g|, for any d met here.
 _ROUNDING = 1e-5
-# Numbers per temporary block: 32 MB in float64.
-_BLOCK_NUMBERS = 1 << 22
 # Values that one byte of a product quantizer can take; it is trained on as many rows at least.
 _PQ_VALUES = 256
 
@@ -88,9 +86,7 @@ class ExactSearch:
                 self._shifted = self.rows.less(self._offset)
             else:
                 self._shifted = self.rows - self._offset
-        self._reach = float(
-            np.sqrt(max((_squares(part).max(initial=0) for _, part in parts_of(self._shifted)), default=0))
-        )
+        self._reach = longest(self._shifted)
 
     def search(
         self, queries: ArrayLike, k: int, *, exclude_self: bool = False
@@ -106,14 +102,14 @@ class ExactSearch:
         num_candidates = min(len(self.rows), k + int(exclude_self) + _SPARE)
         last_rough, slack, candidates = self._shortlist(asked, num_candidates)
         candidates = np.sort(candidates, axis=1)
-        scores, indices = _rescored(asked, self.rows, candidates, k, self.metric, exclude_self=exclude_self)
+        scores, indices = rescored(asked, self.rows, candidates, k, self.metric, exclude_self=exclude_self)
         if num_candidates < len(self.rows):
             last = scores[:, -1].astype(np.float64)
             if self.metric == "l2":
                 last = -(last**2)
             for query in np.flatnonzero(last <= last_rough + slack).tolist():
                 excluded = query if exclude_self else -1
-                scores[query], indices[query] = _search_all(asked[query], self.rows, k, self.metric, excluded)
+                scores[query], indices[query] = search_all(asked[query], self.rows, k, self.metric, excluded)
         return (np.abs(scores) if self.metric == "l2" else scores), indices
 
     def _shortlist(
@@ -137,7 +133,7 @@ class ExactSearch:
         else:
             rough, indices = faiss.knn(asked, self._shifted, num_candidates, metric=kind)
         last = rough[:, -1].astype(np.float64)
-        lengths = np.sqrt(_squares(asked))
+        lengths = np.sqrt(squared_lengths(asked))
         if self.metric == "l2":
             return -last, _ROUNDING * (lengths + self._reach) ** 2, indices.astype(np.int64, copy=False)
         return last, _ROUNDING * lengths * self._reach, indices.astype(np.int64, copy=False)
@@ -269,9 +265,17 @@ class ApproximateSearch:
         if isinstance(self._index, faiss.IndexIVF) and not _lists_each_row_once(self._index):
             raise ValueError("the lists of the index do not hold each row of the gallery once")
         self._is_graph = isinstance(self._index, faiss.IndexHNSW)
+        self._refined: Any = None
+        if not self._is_graph and not isinstance(self.rows, StoredRows):
+            # one copy of the rows, which faiss and we read
+            flat = faiss.IndexFlat(self._index.d, self._index.metric_type)
+            flat.add(self.rows)
+            self.rows = faiss.rev_swig_ptr(flat.get_xb(), self.rows.size).reshape(self.rows.shape)
+            self._refined = faiss.IndexRefine(self._index, flat)
+        self._reach = longest(self.rows)
         self._width = width
         self._num_rescored = num_rescored
-        self._parameters: tuple[int, Any] = (0, None)
+        self._parameters: tuple[tuple[int, int, int], Any] = ((0, 0, 0), None)
 
     def search(self, queries: ArrayLike, k: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         """Return up to k near rows of each query, nearest first.
@@ -297,20 +301,52 @@ class ApproximateSearch:
         else:
             num_candidates = min(len(self.rows), max(k + _SPARE, self._num_rescored))
             width = min(self._width, self._index.nlist)
-        _, candidates = self._index.search(asked, num_candidates, params=self._with_width(width))
-        candidates = np.sort(candidates.astype(np.int64, copy=False), axis=1)
-        scores, indices = _rescored(asked, self.rows, candidates, k, self.metric, exclude_self=False)
-        scores[indices < 0] = np.nan
+        knows_scores = self._is_graph or self._refined is not None
+        listed = min(num_candidates, k + _FEW_SPARE) if knows_scores else num_candidates
+        scores, indices, is_open = self._nearest(asked, k, listed, num_candidates, width)
+        if listed < num_candidates and is_open.any():
+            again = np.flatnonzero(is_open)
+            scores[again], indices[again], _ = self._nearest(asked[again], k, num_candidates, num_candidates, width)
+        if indices[:, -1].min() < 0:
+            scores[indices < 0] = np.nan
         return (np.abs(scores) if self.metric == "l2" else scores), indices
 
-    def _with_width(self, width: int) -> Any:
+    def _nearest(
+        self, asked: NDArray[np.float32], k: int, listed: int, num_candidates: int, width: int
+    ) -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.bool_]]:
+        """Score again what the index lists first.
+
+        Returns:
+            (q, k) nearness and (q, k) rows; (q,) whether rounding may hide one of them behind what is listed.
+        """
+        index = self._index if self._refined is None else self._refined
+        rough, candidates = index.search(asked, listed, params=self._told(listed, num_candidates, width))
+        scores, indices = rescored(asked, self.rows, np.sort(candidates, axis=1), k, self.metric, exclude_self=False)
+        last, behind = scores[:, -1], rough[:, -1]
+        if self.metric == "cosine":
+            return scores, indices, last <= behind + _ROUNDING
+        lengths = np.sqrt(squared_lengths(asked))
+        if self.metric == "dot":
+            return scores, indices, last <= behind + _ROUNDING * lengths * self._reach
+        squares = last.astype(np.float64) ** 2
+        return scores, indices, squares >= behind - _ROUNDING * (lengths + self._reach) ** 2
+
+    def _told(self, listed: int, num_candidates: int, width: int) -> Any:
         """Return what tells faiss how wide to search; to make it takes a tenth as long as a search by a graph."""
         import faiss
 
-        if self._parameters[0] != width:
-            made: Any = faiss  # its annotations know neither class of parameters
-            of_graph, of_lists = made.SearchParametersHNSW, made.SearchParametersIVF
-            self._parameters = width, of_graph(efSearch=width) if self._is_graph else of_lists(nprobe=width)
+        key = listed, num_candidates, width
+        if self._parameters[0] != key:
+            made: Any = faiss  # its annotations know no class of parameters
+            if self._is_graph:
+                told = made.SearchParametersHNSW(efSearch=width)
+            else:
+                told = made.SearchParametersIVF(nprobe=width)
+            if self._refined is not None:
+                # faiss cuts the product to a whole number
+                share = (num_candidates + 0.5) / listed
+                told = made.IndexRefineSearchParameters(k_factor=share, base_index_params=told)
+            self._parameters = key, told
         return self._parameters[1]
 
 
@@ -368,42 +404,6 @@ def _as_queries(queries: ArrayLike, held: Held, metric: Metric) -> NDArray[np.fl
     return asked
 
 
-def _rescored(
-    asked: NDArray[np.float32],
-    held: Held,
-    candidates: NDArray[np.int64],
-    k: int,
-    metric: Metric,
-    *,
-    exclude_self: bool,
-) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Return nearness (q, k) and indices (q, k) of the nearest candidates.
-
-    Args:
-        asked: (q, d).
-        held: (g, d).
-        candidates: (q, m) rows of the gallery, ascending, -1 for none; m >= k.
-        k: to be kept.
-        metric: how they are compared.
-        exclude_self: row i is no neighbor of query i.
-    """
-    scores = np.empty((len(asked), k), dtype=np.float32)
-    indices = np.empty((len(asked), k), dtype=np.int64)
-    rows_per_block = max(1, _BLOCK_NUMBERS // (candidates.shape[1] * held.shape[1]))
-    for start in range(0, len(asked), rows_per_block):
-        block = slice(start, start + rows_per_block)
-        listed = candidates[block]
-        missing = listed < 0
-        exact = _nearness(asked[block][:, None], held[np.where(missing, 0, listed)], metric)
-        exact[missing] = -np.inf
-        if exclude_self:
-            exact[listed == np.arange(start, start + len(exact))[:, None]] = -np.inf
-        order = np.argsort(-exact, axis=1, kind="stable")[:, :k], np.arange(len(exact))[:, None]
-        scores[block] = exact[order[1], order[0]]
-        indices[block] = listed[order[1], order[0]]
-    return scores, indices
-
-
 def _as_rows(x: ArrayLike | StoredRows, name: str, metric: Metric) -> Held:
     rows: Held
     if isinstance(x, StoredRows):
@@ -413,10 +413,16 @@ def _as_rows(x: ArrayLike | StoredRows, name: str, metric: Metric) -> Held:
         if array.ndim != 2 or array.shape[1] == 0:
             raise ValueError(f"{name} must have shape (n, d) with d >= 1, got {array.shape}")
         rows = np.ascontiguousarray(array, dtype=np.float32)
+    if isinstance(rows, np.ndarray) and metric == "cosine" and 0 < rows.size <= BLOCK_NUMBERS:
+        # a query of its own: most of the time would be that of steps, not of numbers
+        squares = squared_lengths(rows)
+        lowest, highest = (squares.item(),) * 2 if len(rows) == 1 else (squares.min(), squares.max())
+        if lowest > 0 and highest < np.inf:
+            return (rows / np.sqrt(squares)[:, None]).astype(np.float32)
     bad, squares = 0, np.empty(len(rows))
     for where, part in parts_of(rows):
         # of a sum of squares, whose numbers are few
-        squares[where] = _squares(part)
+        squares[where] = squared_lengths(part)
         if not np.isfinite(squares[where]).all():
             bad += int((~np.isfinite(part).all(axis=1)).sum())
     if bad:
@@ -439,29 +445,3 @@ def _unit(rows: Held, squares: NDArray[np.float64], name: str, *, in_place: bool
     for where in blocks(*rows.shape):
         np.divide(rows[where], lengths[where, None], out=unit[where], casting="same_kind")
     return unit
-
-
-def _squares(rows: NDArray[np.float32]) -> NDArray[np.float64]:
-    return np.asarray(np.einsum("ij,ij->i", rows, rows, dtype=np.float64))
-
-
-def _nearness(query: NDArray[np.float32], rows: NDArray[np.float32], metric: Metric) -> NDArray[np.float32]:
-    """Return minus the distance, or the inner product, along the last axis, rounded from float64."""
-    if metric == "l2":
-        difference = rows.astype(np.float64) - query
-        exact = -np.sqrt(np.einsum("...j,...j->...", difference, difference))
-    else:
-        exact = np.einsum("...j,...j->...", rows, query, dtype=np.float64)
-    return np.asarray(exact, dtype=np.float32)
-
-
-def _search_all(
-    query: NDArray[np.float32], held: Held, k: int, metric: Metric, excluded: int
-) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Return nearness (k,) and indices (k,) among all gallery rows but the excluded one (-1: none)."""
-    size = max(1, _BLOCK_NUMBERS // held.shape[1])
-    exact = np.concatenate([_nearness(query, held[i : i + size], metric) for i in range(0, len(held), size)])
-    if excluded >= 0:
-        exact[excluded] = -np.inf
-    order = np.argsort(-exact, kind="stable")[:k]
-    return exact[order], order.astype(np.int64)

@@ -2,7 +2,7 @@ r"""The CoTAP ranking loss and its gradient for vectors of scores, without a dou
 
 Source: "Semantic Concentration for Self-Supervised Dense Representations Learning", Eq. 11 and 12. Every sum over pairs
 is a sum over positions in the order of the targets with a bound on the rank of the scores. Between blocks of that
-order, :func:`labelkit.algorithms.dominance.dominance_sums` answers for all items at once; the surrogate is quadratic,
+order, :func:`labelkit.algorithms.dominance.merged` answers for all items at once; the surrogate is quadratic,
 so three moments suffice. Within a block the sum is taken over pairs.
 """
 
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from labelkit.algorithms.dominance import Blocks, cut, dominance_sums, thresholds_up_to_rank
+from labelkit.algorithms.dominance import Blocks, Merged, cut, merged
 
 # bytes that one item of one row needs at the peak
 BYTES_PER_ITEM = 1000
@@ -89,26 +89,25 @@ class _Items:
     Attributes:
         blocks: of positions.
         order: (b, n) int64, the item at each position.
-        ranks: (b, N) int64, in the order of scores; of equal ones, the first position has the last rank.
         scores: (b, N) float64.
         p: (b, N) float64, scores around 0: only differences count, and small numbers have small moments.
         gamma: (b, N) float64, weights.
         below: (b, N) int64, how many targets are smaller.
         up_to: (b, N) int64, how many are not larger.
         worse: (b, N) int64, how many scores are smaller.
-        far_worse: (b, N) int64 by rank, how many scores are smaller by the margin or more.
+        merged: their ranks in the order of scores, where of equal ones the first position has the last rank; and by
+            rank, how many scores are smaller by the margin or more.
     """
 
     blocks: Blocks
     order: Tensor
-    ranks: Tensor
     scores: Tensor
     p: Tensor
     gamma: Tensor
     below: Tensor
     up_to: Tensor
     worse: Tensor
-    far_worse: Tensor
+    merged: Merged
 
 
 def _in_order(scores: Tensor, targets: Tensor, weights: Tensor, margin: float) -> _Items:
@@ -132,14 +131,13 @@ def _in_order(scores: Tensor, targets: Tensor, weights: Tensor, margin: float) -
     return _Items(
         blocks=blocks,
         order=order,
-        ranks=torch.cat([ranks, fill], dim=1),
         scores=pad(p, (0, more)),
         p=pad(p - p.mean(1, keepdim=True), (0, more)),
         gamma=pad(weights.gather(1, order).double(), (0, more)),
         below=pad(below, (0, more), value=blocks.length),
         up_to=pad(below + sizes.gather(1, below), (0, more), value=blocks.length),
         worse=pad(worse.gather(1, ranks), (0, more)),
-        far_worse=pad(far_worse, (0, more), value=blocks.length),
+        merged=merged(blocks, torch.cat([ranks, fill], dim=1), pad(far_worse, (0, more), value=blocks.length)),
     )
 
 
@@ -162,7 +160,7 @@ class _Between:
 def _between_blocks(items: _Items, margin: float) -> _Between:
     p, size = items.p, items.blocks.size
     moments = torch.stack([torch.ones_like(p), p, p * p])
-    worse, far_worse = dominance_sums(items.blocks, items.ranks, items.far_worse, moments, earlier=True)
+    worse, far_worse = items.merged.sums(moments, earlier=True)
     near = worse - far_worse
     begin = torch.arange(items.blocks.length, device=p.device) // size * size
     ahead = _before(moments, torch.minimum(items.below, begin)) - worse
@@ -229,8 +227,7 @@ def _pulls_between_blocks(items: _Items, strength: Tensor, margin: float) -> Ten
     p, size = items.p, items.blocks.size
     payload = torch.stack([strength, strength * p])
     # an item is near a better one where that one is near it
-    near_better = thresholds_up_to_rank(items.far_worse)
-    lower, up_to_near = dominance_sums(items.blocks, items.ranks, near_better, payload, earlier=False)
+    lower, up_to_near = items.merged.inverse().sums(payload, earlier=False)
     middle_count, middle_sum = (up_to_near - lower).unbind()
     # items of later blocks with the same target have smaller ranks, and do not count
     end = (torch.arange(items.blocks.length, device=p.device) // size + 1) * size

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.algorithms.neighbors import ExactSearch, Metric
+from labelkit.algorithms.neighbor_scores import Metric
+from labelkit.algorithms.neighbors import ExactSearch
 
 
 class BlockSearch:

@@ -6,7 +6,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from labelkit.algorithms.dominance import Blocks, cut, dominance_sums, thresholds_up_to_rank
+from labelkit.algorithms import dominance
+from labelkit.algorithms.dominance import Blocks, cut, dominance_sums, merged, thresholds_up_to_rank
 
 
 def test_four_items_in_two_blocks_are_summed_by_hand() -> None:
@@ -48,6 +49,30 @@ def test_sums_are_those_of_the_definition(levels: int, size: int, batch: int, ea
     for found, most in ((below, ranks), (below_threshold, own)):
         inside = stands & (ranks[:, None, :] < most[:, :, None])
         assert torch.equal(found, torch.einsum("bij,cbj->cbi", inside.double(), payload))
+
+
+@pytest.mark.parametrize("kept_numbers", [0, 1 << 19])
+def test_one_order_serves_several_payloads_and_the_thresholds_turned_around(
+    kept_numbers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dominance, "_KEPT_NUMBERS", kept_numbers)
+    generator = torch.Generator().manual_seed(0)
+    blocks, n = Blocks(3, 5), 40
+    ranks = torch.stack([torch.randperm(n, generator=generator) for _ in range(2)])
+    thresholds = torch.randint(0, n + 1, (2, n), generator=generator).sort(dim=1).values
+    payload = torch.randint(-50, 50, (2, 2, n), generator=generator).double()
+    # how many thresholds are not larger, counted
+    turned = (thresholds[:, None, :] <= torch.arange(n)[:, None]).sum(2)
+
+    order = merged(blocks, ranks, thresholds)
+    assert (order.kept is None) == (kept_numbers == 0)
+    block = torch.arange(n) // 5
+    for one, own, earlier in ((order, thresholds, True), (order.inverse(), turned, False), (order, thresholds, False)):
+        found = one.sums(payload, earlier=earlier)
+        stands = block[None, :] < block[:, None] if earlier else block[None, :] > block[:, None]
+        for sums, most in zip(found, (ranks, own.gather(1, ranks)), strict=True):
+            inside = stands & (ranks[:, None, :] < most[:, :, None])
+            assert torch.equal(sums, torch.einsum("bij,cbj->cbi", inside.double(), payload))
 
 
 @pytest.mark.parametrize("n", [1, 2, 24, 25, 48, 49, 777, 2401])

@@ -146,6 +146,35 @@ def test_an_index_looked_through_in_full_finds_what_exact_search_finds(
     np.testing.assert_allclose(scores[agree], expected_scores[agree], rtol=1e-6)
 
 
+@pytest.mark.parametrize("recipe", RECIPES, ids=["hnsw", "ivfpq"])
+@pytest.mark.parametrize("metric", ["cosine", "l2", "dot"])
+def test_of_many_equal_rows_an_index_names_the_first_too(metric: Any, recipe: Any, rng: np.random.Generator) -> None:
+    rows = 3 * rng.standard_normal((400, 8)).astype(np.float32)
+    copies = np.sort(rng.choice(400, 15, replace=False))
+    rows[copies] = 9.0
+    search = ApproximateSearch(
+        build_index(rows, recipe, metric=metric), rows, metric=metric, width=400, num_rescored=400
+    )
+
+    # beside a query that is decided at once
+    _, indices = search.search(np.stack([rows[copies[0]], np.delete(rows, copies, axis=0)[0]]), 3)
+
+    np.testing.assert_array_equal(indices[0], copies[:3])
+    np.testing.assert_array_equal(search.search(rows[copies[:1]], 3)[1], [copies[:3]])
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=["hnsw", "ivfpq"])
+def test_queries_of_their_own_find_what_all_together_find(recipe: Any, rng: np.random.Generator) -> None:
+    rows = rng.standard_normal((500, 8)).astype(np.float32)
+    search = ApproximateSearch(build_index(rows[:450], recipe), rows[:450], width=20, num_rescored=40)
+
+    together = search.search(rows[450:], 4)
+    alone = [search.search(row[None], 4) for row in rows[450:]]
+
+    for number in (0, 1):
+        np.testing.assert_array_equal(together[number], np.concatenate([one[number] for one in alone]))
+
+
 def test_few_lists_find_less_but_score_it_exactly(rng: np.random.Generator) -> None:
     rows = rng.standard_normal((600, 8)).astype(np.float32)
     search = ApproximateSearch(build_index(rows, IVFPQRecipe(num_lists=60)), rows, width=1, num_rescored=20)

@@ -75,7 +75,9 @@ def main() -> int:
     show(f"threads {options.threads}, cores {os.cpu_count()}, load {load_before:.1f} before, {load_after:.1f} after")
     if options.json is not None:
         record = {
-            "command": shlex.join([Path(sys.executable).name, "-m", "tests.benchmarks", *sys.argv[1:]]),
+            "command": " ".join(
+                [*sizes(), shlex.join([Path(sys.executable).name, "-m", "tests.benchmarks", *sys.argv[1:]])]
+            ),
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
             "versions": {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}},
             "machine": machine() | {"threads": options.threads},
@@ -114,6 +116,12 @@ def summary(table: list[Row], took: dict[str, float], left_out: list[str]) -> st
     times = ", ".join(f"{name} {took[name]:.0f} s" for name in slowest)
     missing = f"; without quick rows: {', '.join(left_out)}" if left_out else ""
     return f"{met} of {len(table)} as wanted; {sum(took.values()) / 60:.1f} min: {times}{missing}"
+
+
+def sizes() -> list[str]:
+    """Return the variables that make a problem smaller or larger, as a shell takes them."""
+    found = {name: value for name, value in os.environ.items() if name.startswith("LABELKIT_BENCH_")}
+    return [f"{name}={shlex.quote(value)}" for name, value in sorted(found.items()) if not name.endswith("_FOLDER")]
 
 
 def machine() -> dict[str, Any]:

@@ -4,8 +4,9 @@ Run: ``python -m tests.benchmarks.bench_clustering``. Both sides of a row get th
 thread. "From the same starts" they also get the same starting centroids and as many iterations at most; both end before
 where nothing moves. "As each is by itself", each draws its own starts, as many, and iterates as it does by default.
 Either way the inertia of both is computed here in float64 from the centroids that they return, and a row is missed
-where ours is higher. Faiss has no k-means with labels: its row is k-means of the rows without a label, and the inertia
-theirs; ours makes as many restarts again, from means, where a cluster of one row remains.
+where ours is higher. Faiss has no k-means with labels: the peer of that form is the same algorithm from the same draws,
+nearest centroids by a search of faiss and sums by scipy, with one more restart from means where a cluster of one row
+remains, as ours; these means come from faiss's k-means. Its inertia is that of all rows, labeled ones included.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any
 import numpy as np
 from labelkit.algorithms.clustering import kmeans, semi_supervised_kmeans, spherical_kmeans
 from numpy.typing import NDArray
-from tests.benchmarks.measure import Row
+from tests.benchmarks.measure import Row, Wanted, compare, seconds
 from threadpoolctl import threadpool_limits
 
 Floats = NDArray[np.float32]
@@ -29,6 +30,7 @@ NUM_ITERATIONS = 3
 WANTED_RATIO = 5.0
 INERTIA_TOLERANCE = 1e-4
 FAISS_ITERATIONS = 25  # its default
+LABELED_ITERATIONS, LABELED_TOLERANCE = 100, 1e-4  # of ours with labels
 # Rows, columns, clusters, starts, most iterations from the same starts, turns.
 SIZES = ((3068, 1280, 10, 10, 25, 3), (20_000, 384, 100, 10, 25, 2), (1_000_000, 128, 100, 1, 8, 1))
 # Of more rows, two forms from the same starts and one by itself: all of them would take minutes.
@@ -140,6 +142,107 @@ def faiss_kmeans(data: Floats, starts: Floats | int, num_clusters: int, num_iter
     return best
 
 
+def constrained(free: Floats, fixed: Floats, labels: NDArray[np.int64], num_clusters: int, num_starts: int) -> float:
+    """Lowest inertia of semi-supervised k-means by faiss and scipy, as :func:`semi_supervised_kmeans` is described."""
+    from scipy.optimize import linear_sum_assignment
+
+    classes, own = np.unique(labels, return_inverse=True)
+    counts = np.bincount(own, minlength=num_clusters)
+    sums = _sums(fixed, own, num_clusters)
+    means = (sums / np.maximum(counts, 1)[:, None])[: len(classes)].astype(np.float32)
+    total = sum(float((rows.astype(np.float64) ** 2).sum()) for rows in (free, fixed))
+    squares = np.einsum("ij,ij->i", free, free)
+
+    def distances(place: Floats) -> Floats:
+        return np.asarray(np.maximum(squares - 2 * (free @ place) + place @ place, 0), dtype=np.float32)
+
+    best, lonely = np.inf, False
+    nearest = np.min([distances(mean) for mean in means], axis=0)
+    draws = np.random.default_rng(1).random((num_starts, num_clusters - len(classes)))
+    for draw in draws:
+        closest, picks = nearest, []
+        for uniform in draw:
+            shares = np.cumsum(closest, dtype=np.float64)
+            picks.append(min(int(np.searchsorted(shares, uniform * shares[-1])), len(free) - 1))
+            closest = np.minimum(closest, distances(free[picks[-1]]))
+        inertia, sizes = _constrained_run(free, np.concatenate([means, free[picks]]), sums, counts, total)
+        if inertia < best:
+            best, lonely = inertia, bool((sizes[len(classes) :] == 1).any())
+    if lonely:
+        found = faiss_kmeans(free, num_starts, num_clusters, FAISS_ITERATIONS, False)
+        apart = (means**2).sum(axis=1)[:, None] + (found**2).sum(axis=1) - 2 * means @ found.T
+        rest = np.delete(found, linear_sum_assignment(apart)[1], axis=0)
+        best = min(best, _constrained_run(free, np.concatenate([means, rest]), sums, counts, total)[0])
+    return best
+
+
+def _constrained_run(
+    free: Floats, places: Floats, fixed_sums: NDArray[np.float64], fixed_counts: NDArray[np.int64], total: float
+) -> tuple[float, NDArray[np.int64]]:
+    """Lowest inertia of Lloyd's iterations, and how many free rows each cluster had there."""
+    import faiss
+
+    best, sizes_then = np.inf, fixed_counts
+    exact = places.astype(np.float64)
+    for _ in range(LABELED_ITERATIONS):
+        index = faiss.IndexFlatL2(free.shape[1])
+        index.add(exact.astype(np.float32))
+        ids = index.search(free, 1)[1][:, 0]
+        sums, sizes = fixed_sums + _sums(free, ids, len(places)), np.bincount(ids, minlength=len(places))
+        counts = sizes + fixed_counts
+        inertia = total - 2 * float((sums * exact).sum()) + float(counts @ (exact**2).sum(axis=1))
+        if inertia < best:
+            best, sizes_then = inertia, sizes
+        moved = np.where(counts[:, None] > 0, sums / np.maximum(counts, 1)[:, None], exact)
+        shift = np.linalg.norm(moved - exact, axis=1).sum()
+        exact = moved
+        if shift**2 < LABELED_TOLERANCE:
+            break
+    return best, sizes_then
+
+
+def _sums(rows: Floats, ids: NDArray[np.int64], num_clusters: int) -> NDArray[np.float64]:
+    """Sums of the rows of each cluster."""
+    from scipy.sparse import csc_array
+
+    members = csc_array((np.ones(len(rows)), ids, np.arange(len(rows) + 1)), shape=(num_clusters, len(rows)))
+    return np.asarray(members @ rows.astype(np.float64))
+
+
+def beside_constrained(
+    free: Floats, fixed: Floats, labels: NDArray[np.int64], k: int, num_starts: int, what: str, turns: int
+) -> Row:
+    """Time semi-supervised k-means beside the same by faiss and scipy, by turns."""
+    import faiss
+
+    inertias: dict[str, float] = {}
+
+    def ours() -> None:
+        found = semi_supervised_kmeans(free, fixed, labels, k, generator=np.random.default_rng(1), num_inits=num_starts)
+        inertias["ours"] = found.inertia
+
+    def theirs() -> None:
+        inertias["theirs"] = constrained(free, fixed, labels, k, num_starts)
+
+    with threadpool_limits(1):
+        faiss.omp_set_num_threads(1)
+        row = compare(
+            f"ss-k-means {what}, {len(fixed):,} labels, from the same draws: speed / by faiss and scipy",
+            seconds(ours),
+            seconds(theirs),
+            wanted=Wanted(">=", 1),
+            repetitions=turns,
+            warmups=0,
+        )
+    apart = inertias["ours"] / inertias["theirs"]
+    return {
+        **row,
+        "name": f"{row['name']}; inertia {apart:.4f} of it",
+        "wanted": ">= 1, inertia no higher",
+        "ok": row["ok"] and apart <= 1 + INERTIA_TOLERANCE,
+    }
+
+
 def beside_faiss(data: Floats, name: str, ours: Callable[[], Floats], theirs: Callable[[], Floats], turns: int) -> Row:
     """Time both by turns; ``ours`` and ``theirs`` return centroids."""
     import faiss
@@ -195,18 +298,7 @@ def faiss_rows(num_rows: int, dim: int, k: int, num_starts: int, most: int, turn
         turns,
     )
     if num_rows < MANY_ROWS:
-        free = data[~fixed]
-        yield beside_faiss(
-            free,
-            f"ss-k-means {what}, {fixed.sum():,} labels, as each is by itself",
-            lambda: (
-                semi_supervised_kmeans(
-                    free, data[fixed], labels[fixed], k, generator=rng(), num_inits=num_starts
-                ).centroids
-            ),
-            lambda: faiss_kmeans(free, num_starts, k, FAISS_ITERATIONS, False),
-            turns,
-        )
+        yield beside_constrained(data[~fixed], data[fixed], labels[fixed], k, num_starts, what, turns)
     for rows_of in (data, starts):
         rows_of /= np.linalg.norm(rows_of, axis=-1, keepdims=True)
     yield beside_faiss(

@@ -1,9 +1,9 @@
 """Time a query by a graph (HNSW) and by compressed rows (IVF-PQ) against faiss with the same index, and their recall.
 
-Both sides walk the same index with the same width. Ours scores what was named again in float64; the peer of IVF-PQ does
-so in float32 (``IndexRefine``), without which its recall would be lower. ``LABELKIT_BENCH_INDEX_ROWS=1000000``
-makes the gallery larger (100,000), and ``LABELKIT_BENCH_INDEX_FOLDER`` keeps indexes there, whose graph takes an hour
-of one core at that size.
+Both sides walk the same index with the same width, and score compressed rows again in float32 (``IndexRefine``, without
+which the recall of the peer would be lower). Ours scores the nearest of these once more in float64.
+``LABELKIT_BENCH_INDEX_ROWS=1000000`` makes the gallery larger (100,000), and ``LABELKIT_BENCH_INDEX_FOLDER`` keeps
+indexes there, whose graph takes some ten minutes of one core at that size.
 """
 
 from __future__ import annotations
@@ -53,13 +53,14 @@ def kept(name: str, build: Callable[[], NDArray[np.uint8]]) -> tuple[NDArray[np.
     """Build an index, or read the one that an earlier call kept; and say how long it took."""
     path = None if FOLDER is None else Path(FOLDER) / f"{name}-{ROWS}-{index_format().replace(' ', '-')}.npy"
     if path is not None and path.exists():
-        return np.load(path), "built before"
+        return np.load(path), path.with_suffix(".txt").read_text()
     begin = time.process_time()
     index = build()
     took = f"built in {time.process_time() - begin:.0f} CPU s"
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
         np.save(path, index)
+        path.with_suffix(".txt").write_text(f"{took} before")
     return index, took
 
 
@@ -83,7 +84,8 @@ def rows() -> Iterator[Row]:
         mine = recall(ours.search(queries, K)[1], truth)
         theirs = recall(peer(queries)[1], truth)
         found = compare(
-            f"warm query, {name}, {ROWS:,} x {DIM}, {built}, recall@{K} {mine:.3f} (faiss {theirs:.3f}): rate / faiss",
+            f"{QUERIES} warm queries one by one, {name}, {ROWS:,} x {DIM}, {built}, "
+            f"recall@{K} {mine:.3f} (faiss {theirs:.3f}): rate / faiss",
             one_by_one(lambda query: ours.search(query, K), queries),
             one_by_one(peer, queries),
             wanted=RATE,

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +22,15 @@ from labelkit.config.embed import EmbedConfig
 from labelkit.models.inference import BackboneNetwork
 from labelkit.stages.read.networks import embedding_network
 from PIL import Image
-from tests.benchmarks.measure import Row, Wanted, compare, seconds, with_check
+from tests.benchmarks.measure import Row, Side, Wanted, compare, compare_several, seconds, with_check
 
 SEEDS = {"weights": 0, "noise": 0}
 PHOTOS = Path(__file__).parents[2] / "examples" / "photos"
 REPETITIONS, COLD_REPETITIONS = 3, 5
+TRAINING_STEPS = 1
 VIT = "vit_small_patch16_224"
-VIT_PHOTOS = 48
-LARGE_PHOTOS, LARGE_SIDE, NOISE = 24, 3024, 12.0
+LITE0_PHOTOS, VIT_PHOTOS = 240, 32
+LARGE_PHOTOS, LARGE_SIDE, NOISE = 12, 3024, 12.0
 COLD_TIMM = """
 import sys, timm, torch
 from PIL import Image
@@ -86,46 +87,44 @@ def rows() -> Iterator[Row]:
 
 
 def _embed_rows(folder: Path) -> Iterator[Row]:
-    lite0 = {"backbone": "auto"}
+    lite0 = {"backbone": "auto", "max_images": LITE0_PHOTOS}
     vit = {"backbone": VIT, "random_weights": True, "max_images": VIT_PHOTOS}
-    yield _embed_row(folder, "Lite0 float32", lite0, 2.3, 0.99999)
-    if has_bf16():
-        yield _embed_row(folder, "Lite0 bf16", {**lite0, "precision": "bf16"}, 4, 0.99)
-    yield _embed_row(folder, "ViT-S/16 float32", vit, None, 0.99999)
-    if has_bf16():
-        yield _embed_row(folder, "ViT-S/16 bf16", {**vit, "precision": "bf16"}, 1.8, 0.99)
+    yield from _embed_row(folder, "Lite0", lite0, Wanted(">=", 2.3), Wanted(">=", 4))
+    yield from _embed_row(folder, "ViT-S/16", vit, Wanted(""), Wanted(">=", 1.8))
 
 
-def _embed_row(folder: Path, what: str, options: dict[str, Any], least: float | None, cosine: float) -> Row:
+def _embed_row(folder: Path, what: str, options: dict[str, Any], single: Wanted, half: Wanted) -> Iterator[Row]:
+    """Both precisions beside the same turns of the peer."""
     config = EmbedConfig.model_validate({**options, "seed": SEEDS["weights"], "out": folder / "x.h5"})
     weights, name = _saved(config, folder)
     place = Path(tempfile.mkdtemp(dir=folder))
-    own, other = place / "own.npy", place / "other.npy"
-    options = {"max_images": 240, **options}
+    other = place / "other.npy"
     common = {"dataset": str(PHOTOS), "max_images": options["max_images"]}
-    threads = torch.get_num_threads()
-    ours = side("embed", **{**common, **options}, seed=SEEDS["weights"], threads=threads, device="cpu", rows=str(own))
-    peer = side("loop", **common, backbone=name, weights=str(weights), rows=str(other))
-    with ours as our_turn, peer as peer_turn:
-        row = compare(
-            f"embed {common['max_images']} photos, {what}: images/s / DataLoader loop with timm in float32",
-            our_turn,
-            peer_turn,
-            wanted=Wanted("") if least is None else Wanted(">=", least),
-            repetitions=REPETITIONS,
-        )
-    least_cosine = float(_cosines(np.load(own), np.load(other)).min())
-    return with_check(row, f"rows (cosine {least_cosine:.6f})", least_cosine >= cosine)
+    threads = {"threads": torch.get_num_threads(), "device": "cpu"}
+    wanted = {"float32": (single, 0.99999), **({"bf16": (half, 0.99)} if has_bf16() else {})}
+    with ExitStack() as sides:
+        peer = sides.enter_context(side("loop", **common, backbone=name, weights=str(weights), rows=str(other)))
+        turns = []
+        for precision, (least, _) in wanted.items():
+            own = {**common, **options, "seed": SEEDS["weights"], **threads, "rows": str(place / f"{precision}.npy")}
+            turn = sides.enter_context(side("embed", **own, precision=precision))
+            called = f"embed {common['max_images']} photos, {what} {precision}: images/s"
+            turns.append(Side(f"{called} / DataLoader loop with timm in float32", turn, least))
+        rows = compare_several(turns, peer, repetitions=REPETITIONS)
+    for row, (precision, (_, cosine)) in zip(rows, wanted.items(), strict=True):
+        least_cosine = float(_cosines(np.load(place / f"{precision}.npy"), np.load(other)).min())
+        yield with_check(row, f"rows (cosine {least_cosine:.6f})", least_cosine >= cosine)
 
 
 def _large_row(folder: Path) -> Row:
     """Photos as a phone takes them; those of the demo are 160 pixels wide, so they are enlarged, with noise."""
     generator = np.random.default_rng(SEEDS["noise"])
     (folder / "large").mkdir()
+    noise = generator.normal(0, NOISE, (LARGE_SIDE, LARGE_SIDE * 4 // 3, 3))
     listed = sorted(PHOTOS.glob("*.jpg"))
     for path in listed[:: len(listed) // LARGE_PHOTOS]:
         image = Image.open(path).convert("RGB").resize((LARGE_SIDE * 4 // 3, LARGE_SIDE), Image.Resampling.LANCZOS)
-        noisy = np.asarray(image, dtype=np.float32) + generator.normal(0, NOISE, (LARGE_SIDE, LARGE_SIDE * 4 // 3, 3))
+        noisy = np.asarray(image, dtype=np.float32) + noise
         Image.fromarray(noisy.clip(0, 255).astype(np.uint8)).save(folder / "large" / path.name, quality=90)
     own, other = folder / "fast.npy", folder / "whole.npy"
     options = {
@@ -187,13 +186,13 @@ def _cold_rows(folder: Path) -> Iterator[Row]:
             seconds(lambda peer=peer: run(*peer)),  # type: ignore[misc] # mypy wants no default here
             wanted=Wanted("<=", 1),
             repetitions=COLD_REPETITIONS,
-            warmups=2,
+            warmups=1,
         )
 
 
 def _training_rows() -> Iterator[Row]:
-    for backbone, batch, steps in (("resnet18", 32, 2), ("vit_tiny_patch16_224", 32, 2)):
-        options = {"backbone": backbone, "batch": batch, "steps": steps}
+    for backbone, batch in (("resnet18", 32), ("vit_tiny_patch16_224", 32)):
+        options = {"backbone": backbone, "batch": batch, "steps": TRAINING_STEPS}
         with side("train", **options, keep=True) as our_turn, side("train", **options, keep=False) as peer_turn:
             yield compare(
                 f"training step, {backbone} 224 px, b {batch}: freed memory kept, times as fast / glibc's own way",

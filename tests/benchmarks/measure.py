@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, NotRequired, TypedDict
 
@@ -101,23 +101,47 @@ def compare(
         Medians over the repetitions. The ratio is the median of the ratios of neighboring turns, not the ratio of the
         medians: a machine that becomes slower halfway through changes both turns of a pair.
     """
+    (row,) = compare_several([Side(name, ours, wanted)], peer, repetitions=repetitions, warmups=warmups)
+    return row
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """What is compared with a peer that several share: the name of its row, its work, and what is wanted of it."""
+
+    name: str
+    work: Callable[[], float]
+    wanted: Wanted
+
+
+def compare_several(
+    sides: Sequence[Side], peer: Callable[[], float], *, repetitions: int, warmups: int = 1
+) -> list[Row]:
+    """As :func:`compare`, where a turn of the peer counts for every side: first, second, peer, first, second, ..."""
     for _ in range(warmups):
-        ours()
+        for side in sides:
+            side.work()
         peer()
-    pairs = [(ours(), peer()) for _ in range(repetitions)]
-    ratios = [wanted.ratio(*pair) for pair in pairs]
-    ratio = statistics.median(ratios)
-    return Row(
-        name=name,
-        ours_s=statistics.median(pair[0] for pair in pairs),
-        peer_s=statistics.median(pair[1] for pair in pairs),
-        ratio=ratio,
-        wanted=str(wanted),
-        ok=wanted.is_met(ratio),
-        ratio_min=min(ratios),
-        ratio_max=max(ratios),
-        repetitions=repetitions,
-    )
+    turns = [([side.work() for side in sides], peer()) for _ in range(repetitions)]
+    rows = []
+    for number, side in enumerate(sides):
+        pairs = [(ours[number], theirs) for ours, theirs in turns]
+        ratios = [side.wanted.ratio(*pair) for pair in pairs]
+        ratio = statistics.median(ratios)
+        rows.append(
+            Row(
+                name=side.name,
+                ours_s=statistics.median(pair[0] for pair in pairs),
+                peer_s=statistics.median(pair[1] for pair in pairs),
+                ratio=ratio,
+                wanted=str(side.wanted),
+                ok=side.wanted.is_met(ratio),
+                ratio_min=min(ratios),
+                ratio_max=max(ratios),
+                repetitions=repetitions,
+            )
+        )
+    return rows
 
 
 def with_check(row: Row, what: str, same: bool) -> Row:

@@ -13,7 +13,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.algorithms.neighbors import ExactSearch, Metric
+from labelkit.algorithms.neighbor_scores import Metric
+from labelkit.algorithms.neighbors import ExactSearch
 from labelkit.algorithms.row_blocks import StoredRows
 from labelkit.config.retrieve import RetrieveConfig
 from labelkit.data.datasets import ImageDataset

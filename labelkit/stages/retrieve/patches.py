@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.algorithms.neighbors import Metric
+from labelkit.algorithms.neighbor_scores import Metric
 from labelkit.algorithms.patch_search import BlockSearch
 from labelkit.config.retrieve import RetrieveConfig
 from labelkit.data.datasets import ImageDataset

@@ -18,12 +18,12 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from labelkit.algorithms.neighbor_scores import Metric
 from labelkit.algorithms.neighbors import (
     ApproximateSearch,
     ExactSearch,
     HNSWRecipe,
     IVFPQRecipe,
-    Metric,
     build_index,
     default_num_lists,
     default_pq_bytes,

@@ -1,0 +1,125 @@
+"""Profile the paths of the bench that take longest, and write where each spends its time, as text.
+
+    python -m tests.benchmarks.profiles --out examples/results/profiles
+
+A file for each path: functions by the time in themselves, of one thread, from ``cProfile``. Times are longer than
+without a profiler, above all of small functions: shares and counts are what to read.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import faiss
+import numpy as np
+import torch
+from tests.benchmarks import (
+    bench_class_number,
+    bench_clustering,
+    bench_index,
+    bench_photos,
+    bench_retrieval,
+    photo_sides,
+)
+from tests.benchmarks.profile_table import profiled, table
+from threadpoolctl import threadpool_limits
+
+PHOTOS, SCORED_ROWS, CLUSTERED_ROWS = 120, 15_000, 250_000
+TRAINING = ("train", "simgcd", "--dataset", "digits", "--epochs", "2", "--max-per-class", "40", "--device", "cpu", "-q")
+
+Work = Callable[[], object]
+
+
+def embed_photos(folder: Path) -> Work:
+    """``labelkit embed`` of photographs of the demo by its network."""
+    options = {
+        "dataset": str(bench_photos.PHOTOS),
+        "max_images": PHOTOS,
+        "backbone": "auto",
+        "seed": 0,
+        "device": "cpu",
+    }
+    return photo_sides.embed({**options, "threads": torch.get_num_threads(), "rows": str(folder / "rows.npy")})
+
+
+def train(folder: Path) -> Work:
+    """``labelkit train simgcd`` on the bundled digits."""
+    return command(*TRAINING, "--out", str(folder / "run"), "--overwrite")
+
+
+def retrieval(folder: Path) -> Work:
+    """Recall at 1, R-precision and MAP@R."""
+    rows, labels = bench_retrieval.make_rows(SCORED_ROWS, bench_retrieval.DIM, bench_retrieval.PER_CLASS)
+    return lambda: bench_retrieval.scores_of_ours(rows, labels)
+
+
+def class_number(folder: Path) -> Work:
+    """``labelkit discover categories`` of 20,000 rows, with labels."""
+    size = bench_class_number.SIZES[0]
+    bench_class_number.write_store(folder / "rows.h5", size)
+    return command("discover", "categories", "--index", str(folder / "rows.h5"), "--max-classes", str(size.most), "-q")
+
+
+def kmeans(folder: Path) -> Work:
+    """k-means from given starts, 8 iterations."""
+    from labelkit.algorithms.clustering import kmeans as cluster
+
+    data, _ = bench_clustering.made_rows(CLUSTERED_ROWS, 128, 100)
+    starts = data[np.random.default_rng(1).choice(CLUSTERED_ROWS, 100, replace=False)]
+    options = {"max_iter": 8, "tol": 0.0}
+    return lambda: cluster(data, 100, generator=np.random.default_rng(1), init_centroids=starts, **options)
+
+
+def index_query(folder: Path) -> Work:
+    """500 queries of their own by an IVF-PQ index of 20,000 rows."""
+    from labelkit.algorithms.neighbors import ApproximateSearch, IVFPQRecipe, build_index
+
+    gallery, queries = bench_index.make_rows()
+    gallery = gallery[:20_000]
+    search = ApproximateSearch(build_index(gallery, IVFPQRecipe()), gallery, width=bench_index.IVFPQ_WIDTH)
+    return lambda: [search.search(query[None], bench_index.K) for query in queries]
+
+
+PATHS = (embed_photos, train, retrieval, class_number, kmeans, index_query)
+
+
+def command(*words: str) -> Work:
+    """A command line, in this process."""
+    from labelkit.cli.main import main as labelkit
+
+    def work() -> None:
+        code = labelkit(list(words))
+        assert code == 0, words
+
+    return work
+
+
+def main() -> None:
+    """Profile each path."""
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.profiles", description="Where time is spent.")
+    names = [path.__name__ for path in PATHS]
+    parser.add_argument("--only", choices=names, metavar="NAME", help=f"one of: {', '.join(names)}")
+    parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="where the texts go")
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    torch.set_num_threads(1)
+    faiss.omp_set_num_threads(1)
+    called = shlex.join([Path(sys.executable).name, "-m", "tests.benchmarks.profiles", "--out", str(options.out)])
+    for path in PATHS:
+        if options.only not in (None, path.__name__):
+            continue
+        with tempfile.TemporaryDirectory() as folder, threadpool_limits(1):
+            os.environ["LABELKIT_CACHE"] = str(Path(folder) / "cache")
+            took, stats = profiled(path(Path(folder)))
+        told = f"{path.__doc__}\n{called} --only {path.__name__}\n{took:.2f} s of one processor, with the profiler\n"
+        (options.out / f"{path.__name__}.txt").write_text(f"{told}\n{table(stats)}\n")
+
+
+if __name__ == "__main__":
+    main()
