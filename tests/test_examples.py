@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from labelkit.cli.config import CONFIG_CLASSES
+from labelkit.cli.config_classes import CONFIG_CLASSES
 from labelkit.cli.main import COMMANDS, EXIT_CODES, main
 from labelkit.methods.registry import METHODS
 from labelkit.stages.commands import Command, all_commands

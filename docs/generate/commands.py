@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
-from labelkit.cli.config import CONFIG_CLASSES
+from labelkit.cli.config_classes import CONFIG_CLASSES
 from labelkit.cli.main import COMMANDS, PANELS, build_app
 from labelkit.cli.options import COMMON_PANEL
 from labelkit.config.base import (

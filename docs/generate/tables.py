@@ -9,7 +9,7 @@ from pathlib import Path
 from textwrap import dedent
 
 from labelkit import errors
-from labelkit.cli.config import CONFIG_CLASSES
+from labelkit.cli.config_classes import CONFIG_CLASSES
 from labelkit.cli.main import EXIT_CODES
 from labelkit.config.presets import available_presets, preset_command, preset_folder_name
 from labelkit.data.registry import DATASETS, DatasetSpec

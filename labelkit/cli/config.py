@@ -8,15 +8,13 @@ import typer
 
 from labelkit.cli.command import config_command
 from labelkit.cli.console import current_output, json_text, print_line, printable
-from labelkit.cli.options import Command, is_named, listed, new_group, words_below
+from labelkit.cli.help_page import config_text
+from labelkit.cli.options import Command, class_of, is_named, listed, new_group, words_below
 from labelkit.config.base import StageConfig, in_presets
 from labelkit.config.presets import Collected, finish, parsed_values
 from labelkit.stages.commands import all_commands
 
 REQUIRED = "required"
-
-CONFIG_CLASSES: tuple[type[StageConfig], ...] = tuple(command.config_class() for command in all_commands().values())
-"""The config of every stage command."""
 
 
 def show_config(collected: Collected[StageConfig]) -> None:
@@ -74,31 +72,27 @@ def _yaml_line(name: str, value: object) -> str:
     return text.strip() if text.count("\n") == 1 else f"{name}: {json_text(value)}"
 
 
-def _config_command(config_class: type[StageConfig], words: Sequence[str] | None) -> Command:
-    command = " ".join(config_class.command)
-    text = (
-        f"Print what `labelkit {command}` would run with, and where each value comes from.\n\n"
-        f"Example: labelkit config {command} > my.yaml"
-    )
-    if not is_named(config_class.command[-1], words):
+def _config_command(command_words: tuple[str, ...], words: Sequence[str] | None) -> Command:
+    text = config_text(command_words)
+    if not is_named(command_words[-1], words):
         return listed(text)
-    return config_command(config_class, show_config, text)
+    return config_command(all_commands()[command_words].config_class(), show_config, text)
 
 
 def build_app(words: Sequence[str] | None) -> typer.Typer:
     """Build ``labelkit config`` with one subcommand per stage command, as far as the words after it need."""
     app = new_group()
-    groups: dict[str, list[type[StageConfig]]] = {}
-    for config_class in CONFIG_CLASSES:
-        groups.setdefault(config_class.command[0], []).append(config_class)
-    for word, classes in groups.items():
-        is_group = len(classes[0].command) > 1
+    groups: dict[str, list[tuple[str, ...]]] = {}
+    for command_words in all_commands():
+        groups.setdefault(command_words[0], []).append(command_words)
+    for word, members in groups.items():
+        is_group = len(members[0]) > 1
         below = words_below(word, words) if is_group else words
-        commands = {config_class.command[-1]: _config_command(config_class, below) for config_class in classes}
+        commands = {member[-1]: _config_command(member, below) for member in members}
         if is_group:
-            first = f"labelkit config {' '.join(classes[0].command)}"
+            first = f"labelkit config {' '.join(members[0])}"
             text = f"Print the config of a `labelkit {word}` command.\n\nExample: {first}"
             app.add_typer(new_group(commands, below), name=word, help=text)
         else:
-            app.command(word)(commands[word])
+            app.command(word, cls=class_of(commands[word]))(commands[word])
     return app

@@ -63,7 +63,7 @@ def list_presets(json: JsonOption = False, quiet: QuietOption = False, verbose: 
 
     Example: labelkit list presets
     """
-    from labelkit.cli.config import CONFIG_CLASSES
+    from labelkit.cli.config_classes import CONFIG_CLASSES
     from labelkit.config.presets import available_presets, preset_command
 
     with speaking(json=json, quiet=quiet, verbose=verbose):

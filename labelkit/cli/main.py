@@ -19,15 +19,14 @@ from typing import Annotated
 import typer
 
 from labelkit import __version__
+from labelkit.cli.common_rows import COMPLETION_VARIABLE, PROGRAM
 from labelkit.cli.console import Output, print_error, use_output, write
-from labelkit.cli.options import HELP_SETTINGS, is_named, listed, new_group, words_below
+from labelkit.cli.options import HELP_SETTINGS, PagedGroup, class_of, is_named, listed, new_group, words_below
 from labelkit.cli.process import signals_interrupt
 from labelkit.errors import BROKEN_PIPE_SIGNAL, Interrupted, LabelkitError, ResourceError, resource_error
 from labelkit.stages.commands import COMMANDS as _STAGES
 from labelkit.stages.commands import Command, Group
 
-PROGRAM = "labelkit"
-_COMPLETION_VARIABLE = "_LABELKIT_COMPLETE"
 _FULL_OR_FORBIDDEN = {
     errno.ENOSPC,
     errno.EDQUOT,
@@ -115,6 +114,7 @@ def build_app(arguments: Sequence[str] | None) -> typer.Typer:
     codes = "\n".join(f"{code:>3}  {meaning}" for code, meaning in EXIT_CODES.items())
     app = typer.Typer(
         name=PROGRAM,
+        cls=PagedGroup,
         help="Learn image representations and labels with few labels or none.\n\n"
         "Example: labelkit train flipclass --dataset digits",
         epilog=f"Exit codes:\n\n{codes}",
@@ -126,7 +126,7 @@ def build_app(arguments: Sequence[str] | None) -> typer.Typer:
     app.callback()(_common)
     # Before the name of a command stand switches only, which take no value.
     words = None if arguments is None else [argument for argument in arguments if not argument.startswith("-")]
-    if _COMPLETION_VARIABLE in os.environ:
+    if COMPLETION_VARIABLE in os.environ:
         words = None
     for panel, names in PANELS.items():
         for name in names:
@@ -141,18 +141,23 @@ def build_app(arguments: Sequence[str] | None) -> typer.Typer:
 
 
 def _add_stage(app: typer.Typer, name: str, entry: Command | Group, panel: str, words: Sequence[str] | None) -> None:
-    from labelkit.cli.command import run_command  # pydantic loads here, not in `labelkit --help`
-
     if isinstance(entry, Command):
-        app.command(name, short_help=entry.summary, rich_help_panel=panel)(run_command(entry))
+        command = _built(entry)
+        app.command(name, cls=class_of(command), short_help=entry.summary, rich_help_panel=panel)(command)
         return
     commands = {
-        below: run_command(command) if is_named(below, words) else listed(command.help)
+        below: _built(command) if is_named(below, words) else listed(command.help)
         for below, command in entry.commands.items()
     }
     app.add_typer(
         new_group(commands, words), name=name, help=entry.help, short_help=entry.summary, rich_help_panel=panel
     )
+
+
+def _built(command: Command) -> Callable[..., None]:
+    from labelkit.cli.command import run_command  # pydantic loads here, not in `labelkit --help`
+
+    return run_command(command)
 
 
 def _add_own(app: typer.Typer, name: str, entry: _Own, panel: str, words: Sequence[str] | None) -> None:

@@ -7,39 +7,60 @@ import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
-from labelkit.cli.console import current_output
+from labelkit.cli import common_rows
+from labelkit.cli.common_rows import COMMON_PANEL, HELP_NAMES
+from labelkit.cli.console import current_output, write
+from labelkit.cli.help_layout import OptionRow, Paper, lay_out
 from labelkit.cli.progress import progress_for
 from labelkit.stages.progress import use_progress
 
 Command = Callable[..., None]
 """A function that Typer makes a command of: its options are the arguments, its help is the docstring."""
 
-HELP_SETTINGS = {"help_option_names": ["-h", "--help"]}
-COMMON_PANEL = "All commands"
+HELP_SETTINGS = {"help_option_names": list(HELP_NAMES)}
 
-JsonOption = Annotated[
-    bool, typer.Option("--json", metavar="", help="Print one JSON object on stdout.", rich_help_panel=COMMON_PANEL)
-]
-QuietOption = Annotated[
-    bool,
-    typer.Option(
-        "--quiet", "-q", metavar="", help="Print only the path of what was made.", rich_help_panel=COMMON_PANEL
-    ),
-]
-VerboseOption = Annotated[
-    bool,
-    typer.Option(
-        "--verbose",
-        "-v",
-        metavar="",
-        help="Also say on stderr what was set and what libraries log; show the traceback of an error.",
-        rich_help_panel=COMMON_PANEL,
-    ),
-]
+
+def switch(row: OptionRow) -> Any:
+    """Return an option without a value that all commands share."""
+    names = [name for name in (row.long, row.short) if name]
+    return typer.Option(*names, metavar="", help=row.text, rich_help_panel=COMMON_PANEL)
+
+
+JsonOption = Annotated[bool, switch(common_rows.JSON)]
+QuietOption = Annotated[bool, switch(common_rows.QUIET)]
+VerboseOption = Annotated[bool, switch(common_rows.VERBOSE)]
+
+
+class PagedGroup(TyperGroup):
+    """A group whose help is laid out here and not by Typer, which loads all of rich for it."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Show the help; what calls this ends it with an empty line."""
+        options = [_switch_row(option) for option in self.get_params(ctx) if not getattr(option, "hidden", False)]
+        panels: dict[str, list[tuple[str, str]]] = {}
+        for name in self.list_commands(ctx):
+            command = self.get_command(ctx, name)
+            if command is not None and not command.hidden:
+                text = (command.short_help or command.help or "").partition("\n\n")[0]
+                panels.setdefault(getattr(command, "rich_help_panel", None) or "Commands", []).append((name, text))
+        usage, paper = f"{ctx.command_path} [OPTIONS] COMMAND [ARGS]...", Paper.of(sys.stdout)
+        write(
+            lay_out(
+                usage, self.help or "", [("Options", options)], paper, commands=panels.items(), below=self.epilog or ""
+            )
+        )
+
+
+def _switch_row(option: Any) -> OptionRow:
+    long, short = ([name for name in option.opts if name.startswith("--") is wanted] for wanted in (True, False))
+    # where an option has no word for its value, Typer shows the type
+    kind = "<bool>" if option.metavar is None else option.metavar
+    return OptionRow(option.help or "", ",".join(long), ",".join(short), kind=kind)
 
 
 def new_group(commands: Mapping[str, Command] | None = None, words: Sequence[str] | None = None) -> typer.Typer:
@@ -51,6 +72,7 @@ def new_group(commands: Mapping[str, Command] | None = None, words: Sequence[str
             as to build all of them takes most of a second. None: every command gets its options.
     """
     group = typer.Typer(
+        cls=PagedGroup,
         no_args_is_help=True,
         add_completion=False,
         pretty_exceptions_enable=False,
@@ -58,8 +80,14 @@ def new_group(commands: Mapping[str, Command] | None = None, words: Sequence[str
         context_settings=HELP_SETTINGS,
     )
     for name, command in (commands or {}).items():
-        group.command(name)(command if is_named(name, words) else listed(inspect.getdoc(command) or ""))
+        named = command if is_named(name, words) else listed(inspect.getdoc(command) or "")
+        group.command(name, cls=class_of(named))(named)
     return group
+
+
+def class_of(command: Command) -> type[TyperCommand] | None:
+    """Return what Typer makes of a command; None: its own class."""
+    return getattr(command, "typer_class", None)
 
 
 def is_named(name: str, words: Sequence[str] | None) -> bool:

@@ -8,6 +8,7 @@ generators" (2014), the finalizer known as SplitMix64.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import math
 from typing import TYPE_CHECKING, Final
@@ -36,6 +37,19 @@ def _splitmix64(state: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return z ^ (z >> np.uint64(31))
 
 
+@functools.lru_cache(maxsize=256)
+def _base(kind: str, seed: int, epoch: int, view: int, purpose: str) -> np.uint64:
+    """Return what all samples share; kept, as a worker asks for it once for each image that it reads."""
+    return np.uint64(int.from_bytes(_digest(kind, seed, epoch, view, purpose)[:8], "little"))
+
+
+@functools.lru_cache(maxsize=32)
+def _steps(count: int) -> NDArray[np.uint64]:
+    steps = np.arange(1, count + 1, dtype=np.uint64)[None, :] * _GAMMA
+    steps.flags.writeable = False
+    return steps
+
+
 def keyed_uniform(
     seed: int, epoch: int, sample_index: ArrayLike, view: int, purpose: str, count: int
 ) -> NDArray[np.float32]:
@@ -56,9 +70,9 @@ def keyed_uniform(
     index = np.asarray(sample_index, dtype=np.int64)
     if index.ndim != 1:
         raise ValueError(f"sample_index has shape {index.shape}, must be (b,)")
-    base = np.uint64(int.from_bytes(_digest("uniform", seed, epoch, view, purpose)[:8], "little"))
+    base = _base("uniform", seed, epoch, view, purpose)
     state = _splitmix64(index.view(np.uint64) ^ base)[:, None]
-    steps = np.arange(1, count + 1, dtype=np.uint64)[None, :] * _GAMMA
+    steps = _steps(count)
     bits = _splitmix64(_splitmix64(state + steps))
     return (bits >> np.uint64(40)).astype(np.float32) * np.float32(2.0**-24)
 
@@ -105,7 +119,7 @@ def keyed_normal(
     from labelkit.data.sending import send
 
     index = np.asarray(sample_index, dtype=np.int64)
-    base = np.uint64(int.from_bytes(_digest("normal", seed, epoch, view, purpose)[:8], "little"))
+    base = _base("normal", seed, epoch, view, purpose)
     state = send(_splitmix64(index.view(np.uint64) ^ base).view(np.int64), torch.device(device))[:, None]
     pairs = -(-count // 2)
     steps = torch.arange(1, pairs + 1, device=device) * _signed(int(_GAMMA))

@@ -374,6 +374,11 @@ class Trainer:
 
     def _updates(self, phase: Phase, epoch: int) -> int:
         """Optimizer updates in an epoch of the phase."""
+        updates = self._whole_updates(phase)
+        return updates if phase.steps is None else max(0, min(updates, phase.steps - epoch * updates))
+
+    def _whole_updates(self, phase: Phase) -> int:
+        """Optimizer updates in an epoch of the phase that is not cut short."""
         updates = len(phase.sampler) // self.config.batch_size // self.config.grad_accumulation_steps
         if updates == 0:
             raise ConfigError(
@@ -382,10 +387,12 @@ class Trainer:
                 f"epoch draws ({len(self.bank.rows)})",
                 "Lower --batch-size.",
             )
-        return updates if phase.steps is None else max(0, min(updates, phase.steps - epoch * updates))
+        return updates
 
     def _phase_steps(self, phase: Phase) -> int:
-        return sum(self._updates(phase, epoch) for epoch in range(phase.epochs))
+        # asked for at every step: no sum over epochs, of which there may be thousands
+        steps = self._whole_updates(phase) * phase.epochs
+        return steps if phase.steps is None else min(steps, phase.steps)
 
     def total_steps(self) -> int:
         """Optimizer updates of the whole run; where phases are decided on the way, of the longest possible one."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from labelkit.cli.config import CONFIG_CLASSES
+from labelkit.cli.config_classes import CONFIG_CLASSES
 from labelkit.cli.main import main
 from labelkit.config.base import StageConfig, field_extra
 

@@ -6,7 +6,7 @@ import shlex
 from pathlib import Path
 
 import pytest
-from labelkit.cli.config import CONFIG_CLASSES
+from labelkit.cli.config_classes import CONFIG_CLASSES
 from labelkit.cli.main import main
 from labelkit.config.base import StageConfig
 from labelkit.config.presets import (

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from labelkit import errors
-from labelkit.cli.config import CONFIG_CLASSES
+from labelkit.cli.config_classes import CONFIG_CLASSES
 from labelkit.cli.main import EXIT_CODES, PANELS
 from labelkit.config.base import shell_name
 from labelkit.config.presets import available_presets

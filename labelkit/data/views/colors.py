@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from typing import Final
 
 import numpy as np
@@ -23,7 +24,9 @@ def rgb_to_gray(images: Tensor) -> Tensor:
     if images.shape[1] == 1:
         return images
     red, green, blue = images.unbind(1)
-    return (GRAY_WEIGHTS[0] * red + GRAY_WEIGHTS[1] * green + GRAY_WEIGHTS[2] * blue).unsqueeze(1)
+    gray, part = GRAY_WEIGHTS[0] * red, GRAY_WEIGHTS[1] * green
+    gray.add_(part)
+    return gray.add_(torch.mul(blue, GRAY_WEIGHTS[2], out=part)).unsqueeze(1)
 
 
 def adjust_brightness(images: Tensor, factors: Tensor) -> Tensor:
@@ -109,5 +112,29 @@ def jitter_colors(
             arrays += [chosen, values.astype(np.float32)]
     sent = send_all(arrays, images.device)
     for operation, at, amounts in zip(planned, sent[::2], sent[1::2], strict=True):
-        images[at] = operation(images[at], amounts)
+        if images.device.type == "cpu":
+            _one_by_one(operation, images, at.tolist(), amounts)
+        else:
+            images[at] = operation(images[at], amounts)
     return images
+
+
+def _one_by_one(
+    operation: Callable[[Tensor, Tensor], Tensor], images: Tensor, rows: list[int], amounts: Tensor
+) -> None:
+    """Change some images where they lie, to the same bits as a batch of them; each stays in the cache meanwhile."""
+    parts = [images[row : row + 1] for row in rows]
+    if operation is adjust_brightness:
+        for part, amount in zip(parts, amounts.tolist(), strict=True):
+            part.mul_(amount).clamp_(0, 1)
+    elif operation is adjust_contrast:
+        # of all at once: threads sum the pixels of a single image in another order
+        means = torch.cat([rgb_to_gray(part) for part in parts]).mean(dim=(1, 2, 3), keepdim=True)
+        for part, mean, amount in zip(parts, means, amounts.tolist(), strict=True):
+            torch.lerp(mean.expand_as(part), part, amount, out=part).clamp_(0, 1)
+    elif operation is adjust_saturation and images.shape[1] > 1:
+        for part, amount in zip(parts, amounts.tolist(), strict=True):
+            torch.lerp(rgb_to_gray(part).expand_as(part), part, amount, out=part).clamp_(0, 1)
+    else:
+        for number, part in enumerate(parts):
+            part.copy_(operation(part, amounts[number : number + 1]))

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
@@ -148,7 +149,7 @@ def apply_views(
         else:
             pixels = _mirror(resize_center(shown, spec), inner)
         pixels = change_colors(pixels, spec, rows, seed=seed, epoch=epoch, view=number)
-        made.append(add_noise(normalize(pixels), spec, rows, seed=seed, epoch=epoch, view=number))
+        made.append(add_noise(normalize.in_place(pixels), spec, rows, seed=seed, epoch=epoch, view=number))
         geometries.append(ViewGeometry(theta, matrices))
     return tuple(made), tuple(geometries)
 
@@ -184,10 +185,21 @@ def finish_view(
     inner = view_matrices(spec, keys, seed=seed, epoch=epoch, view=view, whole=whole)
     total = compose(box_matrices(boxes, sizes[:, 0], sizes[:, 1]), inner).astype(np.float32)
     moves, theta = send_all((inner.astype(np.float32), total), crops.device)
-    pixels = warp(crops, moves, spec) if spec.has_warp else _mirror(crops.float().div_(255), inner)
+    pixels = warp(crops, moves, spec) if spec.has_warp else _mirrored_floats(crops, inner)
     pixels = change_colors(pixels, spec, keys, seed=seed, epoch=epoch, view=view)
-    finished = add_noise(normalize(pixels), spec, keys, seed=seed, epoch=epoch, view=view)
+    finished = add_noise(normalize.in_place(pixels), spec, keys, seed=seed, epoch=epoch, view=view)
     return finished, ViewGeometry(theta, total)
+
+
+def _mirrored_floats(crops: Tensor, matrices: NDArray[np.float64]) -> Tensor:
+    """Return uint8 as float32 in ``[0, 1]``, mirrored as :func:`_mirror` does."""
+    if crops.device.type != "cpu":
+        return _mirror(crops.float().div_(255), matrices)
+    images = torch.empty(crops.shape, dtype=torch.float32)
+    # one image after the other: bytes are mirrored, a quarter of the memory, and divided in the cache
+    for crop, image, mirrored in zip(crops, images, (matrices[:, 0, 0] < 0).tolist(), strict=True):
+        torch.div(crop.flip(-1) if mirrored else crop, 255, out=image)
+    return images
 
 
 def _mirror(images: Tensor, matrices: NDArray[np.float64]) -> Tensor:

@@ -159,7 +159,7 @@ def test_of_groups_of_classes_the_bare_name_means_all_of_them() -> None:
 
 
 def test_every_evaluate_command_has_the_gate() -> None:
-    from labelkit.cli.config import CONFIG_CLASSES
+    from labelkit.cli.config_classes import CONFIG_CLASSES
 
     found = [config for config in CONFIG_CLASSES if config.command[:1] == ("evaluate",)]
 
