@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import os
 import secrets
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +38,9 @@ from labelkit.store.hdf5.writing import Contents, Image, Stream, strings
 from labelkit.store.opening import open_file
 from labelkit.store.parts import Parts, cast_finite
 from labelkit.store.plans import EmbeddingPlan, embedding_run_folder
-from labelkit.store.run_folder import install_image, working
+from labelkit.store.run_folder import working
 from labelkit.store.schema import is_utf8, name_bytes
+from labelkit.store.shard_writing import ShardedImage, Sharding, install_store
 
 _REASON_CHARACTERS = 500
 _SHOWN_FAULTS = 5
@@ -187,7 +189,7 @@ class EmbeddingRun:
         """
         return self._parts.kept(part)
 
-    def publish(self, max_bad: float = 0.01) -> Path:
+    def publish(self, max_bad: float = 0.01, sharding: Sharding | None = None) -> Path:
         """Put the parts together; the store appears complete under its name, and the run folder goes.
 
         Two processes that publish the same run are harmless even where locks do nothing: both make the
@@ -195,6 +197,7 @@ class EmbeddingRun:
 
         Args:
             max_bad: the largest allowed share of skipped samples, in [0, 1].
+            sharding: how the store is split; ``None``: it is one file. The content is the same.
 
         Returns:
             The store.
@@ -212,7 +215,8 @@ class EmbeddingRun:
                 # A store that fits in memory is read once, a larger one part by part and again for each large column.
                 small = self.plan.estimated_bytes() <= schema.MEMORY_BYTES
                 load = lru_cache(maxsize=None if small else 1)(self._parts.load)
-                self._install(Image(self._gather(load, max_bad), block_bytes=schema.BLOCK_BYTES))
+                image = Image(self._gather(load, max_bad), block_bytes=schema.BLOCK_BYTES)
+                self._install(image if sharding is None else ShardedImage.of(image, sharding))
                 try:
                     self._parts.clear()
                 except ResourceError as error:
@@ -297,8 +301,10 @@ class EmbeddingRun:
             for name, row_bytes in self._large_columns().items()
         }
         skipped: dict[int, str] = {}
+        ends: list[int] = []
         for part in parts:
             loaded = load(part)
+            ends.append((ends[-1] if ends else 0) + len(loaded.arrays["embeddings"]))
             skipped.update(zip(loaded.skipped_rows.tolist(), loaded.reasons, strict=True))
             for name, pieces in small.items():
                 pieces.append(loaded.arrays[name])
@@ -313,10 +319,13 @@ class EmbeddingRun:
         for name, (dtype, shape) in self._part_shapes(total - len(skipped)).items():
             if name in digesters:
 
-                def blocks(name: str = name) -> Iterator[NDArray[Any]]:
-                    return (load(part).arrays[name] for part in parts)
+                def rows(start: int, stop: int, name: str = name) -> Iterator[NDArray[Any]]:
+                    for part in range(bisect_right(ends, start), bisect_left(ends, stop) + 1):
+                        first = ends[part - 1] if part else 0
+                        yield load(part).arrays[name][max(0, start - first) : stop - first]
 
-                contents.datasets[name] = Stream(np.dtype(dtype), shape, blocks, digesters[name].finish())
+                blocks = partial(rows, 0, shape[0])
+                contents.datasets[name] = Stream(np.dtype(dtype), shape, blocks, digesters[name].finish(), rows)
         return contents
 
     def _identity(self) -> Contents:
@@ -375,12 +384,12 @@ class EmbeddingRun:
         )
         return DatasetError(str(self.out), problem, remedy)
 
-    def _install(self, image: Image) -> None:
+    def _install(self, image: Image | ShardedImage) -> None:
         temporary = self._parts.folder / f"publish-{secrets.token_hex(8)}.tmp"
         try:
             for old in self._parts.folder.glob("publish-*.tmp"):
                 old.unlink(missing_ok=True)
-            install_image(image, temporary, self.out, replace=self._overwrite)
+            install_store(image, self.out, temporary, replace=self._overwrite)
         except OSError as error:
             if isinstance(error, FileExistsError | FileNotFoundError) and self._plan_of_store() == self._parts.digest:
                 return  # another process published the same
