@@ -23,7 +23,7 @@ from labelkit.store.digests import sha256_of
 from labelkit.store.hdf5.writing import Contents, Image, Stream, attribute_text
 from labelkit.store.opening import open_file
 from labelkit.store.run_folder import install_image
-from labelkit.store.shards import Shard, ShardColumn, ShardTable, gaps, shards_folder
+from labelkit.store.shards import SHARD_NAME, Shard, ShardColumn, ShardTable, gaps, shards_folder
 
 Array = np.ndarray[Any, Any]
 
@@ -174,7 +174,9 @@ class ShardedImage:
             raise
 
 
-def install_store(image: Image | ShardedImage, out: Path, temporary: Path, *, replace: bool) -> None:
+def install_store(
+    image: Image | ShardedImage, out: Path, temporary: Path, *, replace: bool, alone: bool = False
+) -> None:
     """Write a store in one file or in shards, complete or not at all, and remove shards that it replaces.
 
     Args:
@@ -182,6 +184,7 @@ def install_store(image: Image | ShardedImage, out: Path, temporary: Path, *, re
         out: its name.
         temporary: a new name for files that are not complete yet, on the same file system.
         replace: whether a store of this name may be replaced.
+        alone: no other process writes this store; then shards that a killed one left go too.
 
     Raises:
         FileExistsError: ``out`` exists and ``replace`` is false.
@@ -194,11 +197,13 @@ def install_store(image: Image | ShardedImage, out: Path, temporary: Path, *, re
         install_image(image, temporary, out, replace=replace)
     kept = {name for name, _ in image.shards} if isinstance(image, ShardedImage) else set()
     folder = shards_folder(out)
+    if alone:
+        old = [path.name for path in folder.glob("*.h5") if SHARD_NAME.fullmatch(path.name)]
     for name in old:
         if name not in kept:
             with contextlib.suppress(OSError):
                 (folder / name).unlink(missing_ok=True)
-    if old and not kept:
+    if not kept and folder.is_dir():
         with contextlib.suppress(OSError):
             folder.rmdir()  # files of others stay
 

@@ -31,6 +31,7 @@ SHARD_RESTORE = (
     "`export` and `retrieve` leave its rows out with --skip-damaged"
 )
 """What to do about a shard that is lost or damaged."""
+SHARD_NAME = re.compile(r"\d{5}-[0-9a-f]{16}\.h5")
 _DIGEST = re.compile("[0-9a-f]{64}")
 _SHOWN = 5
 

@@ -389,7 +389,7 @@ class EmbeddingRun:
         try:
             for old in self._parts.folder.glob("publish-*.tmp"):
                 old.unlink(missing_ok=True)
-            install_store(image, self.out, temporary, replace=self._overwrite)
+            install_store(image, self.out, temporary, replace=self._overwrite, alone=True)
         except OSError as error:
             if isinstance(error, FileExistsError | FileNotFoundError) and self._plan_of_store() == self._parts.digest:
                 return  # another process published the same
