@@ -27,8 +27,8 @@ from labelkit.store.stitched import StitchedMap, can_stitch
 Array = NDArray[Any]
 
 SHARD_RESTORE = (
-    "Restore it from a copy, or embed with --reuse and --skip-damaged, which computes its rows alone; "
-    "`export` and `retrieve` leave its rows out with --skip-damaged"
+    "Restore it from a copy, or give the `labelkit embed` command that made the store again, which computes its rows "
+    "alone; `export`, `retrieve` and `embed --reuse` leave them out with --skip-damaged"
 )
 """What to do about a shard that is lost or damaged."""
 SHARD_NAME = re.compile(r"\d{5}-[0-9a-f]{16}\.h5")
@@ -201,7 +201,7 @@ def gaps(size: int, spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
 
 def shards_folder(index: Path) -> Path:
     """Return where the shards of a store lie: beside the file itself, where ``index`` is a link to it."""
-    real = Path(os.path.realpath(index))
+    real = Path(os.path.realpath(index)) if index.is_symlink() else index
     return real.with_name(real.name + ".shards")
 
 

@@ -240,6 +240,22 @@ def test_what_would_keep_a_part_as_the_whole_does_not_skip(
     assert "--skip-damaged" in answer.err
 
 
+def test_the_same_embed_again_repairs_a_damaged_shard(labelkit: Labelkit, photos: Path, tmp_path: Path) -> None:
+    out = tmp_path / "s.h5"
+    words = ("embed", "--dataset", photos, "--backbone", "pixels", "--image-size", "8", "--part-rows", "16")
+    words = (*words, "--out", out, "--shards", "3")
+    assert labelkit(*words).code == 0
+    assert labelkit("cluster", "k-means", "--index", out, "--num-clusters", "4").code == 0
+    whole = {path.name: path.read_bytes() for path in [out, *shards_of(out)]}
+    damage(shards_of(out)[1], "flipped")
+    answer = labelkit(*words, "--json")
+    assert answer.code == 0, answer.err
+    assert "made again" in answer.err
+    assert not answer.json["already_done"]
+    assert {path.name: path.read_bytes() for path in [out, *shards_of(out)]} == whole
+    assert labelkit("verify", "--index", out).code == 0
+
+
 def test_embed_computes_the_lost_rows_alone(labelkit: Labelkit, photos: Path, tmp_path: Path) -> None:
     words = ("embed", "--dataset", photos, "--backbone", "pixels", "--image-size", "8")
     assert labelkit(*words, "--out", tmp_path / "s.h5", "--shards", "4").code == 0

@@ -7,7 +7,6 @@ import hashlib
 import json
 import mmap
 import os
-import shutil
 from itertools import pairwise
 
 import h5py
@@ -15,45 +14,17 @@ import labelkit
 import numpy as np
 import pytest
 from labelkit.algorithms.mapped import map_of, release
-from labelkit.errors import Damaged, Refused, ResourceError, StoreError
+from labelkit.errors import Refused, ResourceError, StoreError
 from labelkit.store import opening, schema
 from labelkit.store.commit import canonical_json
 from labelkit.store.embeddings import open_store
 from labelkit.store.packing import pack_store
-from labelkit.store.reuse import copy_rows, match_rows
 from labelkit.store.shard_writing import Sharding
 from labelkit.store.shards import ShardTable, shards_folder
 from labelkit.store.stitched import StitchedMap
-from labelkit.store.verification import verify_file
 from labelkit.store.writing import EmbeddingRun
+from shard_samples import BAD, PAGE_DIM, flip, make_sharded, shard_paths
 from store_samples import make_plan, make_store, write_part
-
-BAD = {1: "broken", 4: "empty"}
-PAGE_DIM = schema.SHARD_ALIGNMENT // 4
-"""Values of a row that fills a page."""
-
-
-def make_sharded(out, plan=None, *, sharding=None, bad=None, overwrite=False):
-    run = EmbeddingRun.open(out, plan or make_plan(), overwrite)
-    for part in run.pending_parts():
-        write_part(run, part, bad)
-    run.publish(0.5, sharding or Sharding(count=3))
-    return open_store(out)
-
-
-def shard_paths(out):
-    return sorted(shards_folder(out).iterdir())
-
-
-def flip(path, offset):
-    data = bytearray(path.read_bytes())
-    data[offset] ^= 1
-    path.write_bytes(data)
-
-
-def rows_offset(path):
-    with h5py.File(path) as file:
-        return file["embeddings"].id.get_offset()
 
 
 @pytest.fixture
@@ -268,138 +239,12 @@ def test_the_sharding_is_no_part_of_the_plan(tmp_path):
     assert EmbeddingRun.open(tmp_path / "s.h5", make_plan()).already_done
 
 
-# ---- damage
+# ---- hostile
 
 
 @pytest.fixture
 def store(tmp_path):
     return make_sharded(tmp_path / "s.h5", make_plan(splits=None, split_names=()), sharding=Sharding(count=4)).path
-
-
-def other_model(path):
-    source = path.parent.parent / "other" / "s.h5"
-    source.parent.mkdir()
-    make_sharded(source, make_plan(dtype="float32", created_by="labelkit 9.9"), sharding=Sharding(count=4))
-    shutil.copyfile(shard_paths(source)[2], path)
-
-
-SPOILED = {
-    "lost": (lambda path: path.unlink(), "there is no such shard (rows 4-5 are in it)"),
-    "cut": (lambda path: os.truncate(path, path.stat().st_size - 1), "expected"),
-    "grown": (lambda path: path.write_bytes(path.read_bytes() + b"\0"), "expected"),
-    "of another model": (other_model, "its header differs"),
-    "header": (lambda path: flip(path, 100), "its header differs"),
-    "rows": (lambda path: flip(path, rows_offset(path)), "digest of embeddings differs"),
-}
-
-
-@pytest.mark.parametrize("kind", SPOILED)
-def test_a_damaged_shard_is_named(store, kind):
-    spoil, problem = SPOILED[kind]
-    path = shard_paths(store)[2]
-    spoil(path)
-    with pytest.raises(Damaged) as caught:
-        _ = open_store(store).embeddings
-    assert caught.value.where == str(path)
-    assert problem in caught.value.problem
-    assert "--skip-damaged" in caught.value.remedy
-
-
-@pytest.mark.parametrize("kind", SPOILED)
-def test_verify_names_all_damaged_shards_and_only_these(store, kind):
-    paths = shard_paths(store)
-    SPOILED[kind][0](paths[2])
-    paths[0].unlink()
-    [found] = verify_file(store)
-    assert [fault.where for fault in found.faults] == [str(paths[0]), str(paths[2])]
-
-
-def test_verify_finds_nothing_wrong_with_a_whole_store(store):
-    [found] = verify_file(store)
-    assert found.faults == []
-    assert found.num_bytes > 8 * 3 * 4
-    [shard] = verify_file(shard_paths(store)[0])
-    assert (shard.kind, shard.faults) == ("shard", [])
-
-
-@pytest.mark.parametrize("kind", SPOILED)
-def test_the_rest_of_a_damaged_store_can_be_read(store, kind):
-    whole = np.array(open_store(store).embeddings)
-    path = shard_paths(store)[2]
-    SPOILED[kind][0](path)
-    rest = open_store(store, skip_damaged=True)
-    assert rest.sound.tolist() == [True] * 4 + [False] * 2 + [True] * 2
-    assert [fault.where for fault in rest.damaged] == [str(path)]
-    np.testing.assert_array_equal(rest.embeddings[rest.sound], whole[rest.sound])
-    assert not rest.embeddings[4:6].any()
-
-
-def test_the_rest_of_a_mapped_store_can_be_read(tmp_path, mapped):
-    plan = make_plan(dim=PAGE_DIM, extras={})
-    whole = make_sharded(tmp_path / "s.h5", plan, sharding=Sharding(count=4))
-    expected = np.array(whole.embeddings)
-    shard_paths(whole.path)[1].unlink()
-    rest = open_store(whole.path, skip_damaged=True)
-    np.testing.assert_array_equal(rest.embeddings[rest.sound], expected[rest.sound])
-    assert not rest.embeddings[2:4].any()
-    assert rest.sound.sum() == 6
-
-
-def test_several_damaged_shards_are_one_error(store):
-    paths = shard_paths(store)
-    for number in (1, 3):
-        paths[number].unlink()
-    with pytest.raises(Damaged) as caught:
-        open_store(store)
-    assert caught.value.where == str(paths[1])
-    assert paths[3].name in caught.value.problem
-
-
-def test_a_store_whose_shards_are_all_lost_cannot_be_skipped(store):
-    shutil.rmtree(shards_folder(store))
-    with pytest.raises(Damaged):
-        open_store(store, skip_damaged=True)
-
-
-def test_rows_of_a_lost_shard_are_not_reused(store):
-    whole = open_store(store)
-    digests = [row.tobytes() for row in whole.sha256]
-    shard_paths(store)[2].unlink()
-    rest = open_store(store, skip_damaged=True)
-    assert (match_rows([rest], whole.sample_ids, digests)[:, 0] >= 0).tolist() == rest.sound.tolist()
-    with pytest.raises(Damaged):
-        copy_rows([rest], np.array([[0, 4]]), [])
-
-
-def test_numbers_that_are_not_finite_are_found(tmp_path, monkeypatch):
-    from labelkit.store import writing
-
-    monkeypatch.setattr(writing, "cast_finite", lambda values, kind, *rest: values.astype(kind))
-    run = EmbeddingRun.open(tmp_path / "s.h5", make_plan(extras={}))
-    monkeypatch.setattr("store_samples.rows_of", _with_nan(monkeypatch))
-    for part in run.pending_parts():
-        write_part(run, part)
-    run.publish(0.5, Sharding(count=4))
-    with pytest.raises(StoreError, match="not finite"):
-        _ = open_store(tmp_path / "s.h5").embeddings
-    rest = open_store(tmp_path / "s.h5", skip_damaged=True)
-    assert [fault.where for fault in rest.damaged] == [str(shard_paths(tmp_path / "s.h5")[1])]
-
-
-def _with_nan(monkeypatch):
-    import store_samples
-
-    original = store_samples.rows_of
-
-    def rows(plan, positions):
-        found = original(plan, positions)
-        found["embeddings"] = np.where(np.array(positions)[:, None] == 3, np.nan, found["embeddings"])
-        return found
-
-    return rows
-
-
-# ---- hostile
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
