@@ -270,7 +270,7 @@ class ShardsOptions(StageConfig):
     shard_rows: int | None = Field(
         None,
         ge=1,
-        description="Instead of --shards: most rows of a file. Stores above 64 MiB are split at whole pages of 64 KiB.",
+        description="Instead of --shards: most rows of a file. Stores above 4 MiB are split at whole pages of 64 KiB.",
         json_schema_extra=option("Output", preset=False),
     )
 

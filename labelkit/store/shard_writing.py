@@ -53,17 +53,17 @@ class Sharding:
     def borders(self, rows: int, row_bytes: Mapping[str, int]) -> list[tuple[int, int]]:
         """Return first row, and the row after the last one, of each shard.
 
-        Those of a large store fill whole pages, so that they can be mapped one after the other: there may then be
-        fewer shards than asked for, or shards of fewer rows.
+        Those of all but small stores fill whole pages, so that they can be mapped one after the other: there may then
+        be fewer shards than asked for, or shards of fewer rows.
 
         Args:
             rows: of the store, at least one.
             row_bytes: of each column in shards.
         """
-        unit = 1
-        if rows * sum(row_bytes.values()) > schema.UNALIGNED_BYTES:
-            page = schema.SHARD_ALIGNMENT
-            unit = math.lcm(*(page // math.gcd(page, size) for size in row_bytes.values()))
+        size, page = rows * sum(row_bytes.values()), schema.SHARD_ALIGNMENT
+        # of a store that fits in memory many times, it is enough that the embeddings are not copied
+        mapped = list(row_bytes.values()) if size > schema.UNALIGNED_BYTES else [row_bytes["embeddings"]]
+        unit = math.lcm(*(page // math.gcd(page, width) for width in mapped)) if size > schema.COPIED_BYTES else 1
         units = -(-rows // unit)
         if self.rows is not None:
             step = max(1, self.rows // unit, -(-units // schema.MAX_SHARDS))

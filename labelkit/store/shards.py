@@ -218,6 +218,7 @@ class Shards:
     index: Path
     table: ShardTable
     lost: frozenset[int] = field(default_factory=frozenset)
+    _seen: dict[int, tuple[int, int, int, int]] = field(default_factory=dict, repr=False)
 
     @cached_property
     def folder(self) -> Path:
@@ -325,16 +326,19 @@ class Shards:
         except OSError as error:
             raise resource_error(error, str(path)) from error
         try:
-            size = os.fstat(handle.fileno()).st_size
-            if size != shard.size:
-                raise Damaged(str(path), f"has {size} bytes, expected {shard.size} ({rows})", SHARD_RESTORE)
-            digest = hashlib.sha256()
-            for start, stop in gaps(size, self.table.spans(shard)):
-                handle.seek(start)
-                digest.update(_read_fully(handle, stop - start))
-            if digest.hexdigest() != shard.frame:
-                problem = f"is not the file that {self.index.name} names: its header differs ({rows})"
-                raise Damaged(str(path), problem, SHARD_RESTORE)
+            status = os.fstat(handle.fileno())
+            if status.st_size != shard.size:
+                raise Damaged(str(path), f"has {status.st_size} bytes, expected {shard.size} ({rows})", SHARD_RESTORE)
+            identity = (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_ctime_ns)
+            if self._seen.get(shard.number) != identity:
+                digest = hashlib.sha256()
+                for start, stop in gaps(shard.size, self.table.spans(shard)):
+                    handle.seek(start)
+                    digest.update(_read_fully(handle, stop - start))
+                if digest.hexdigest() != shard.frame:
+                    problem = f"is not the file that {self.index.name} names: its header differs ({rows})"
+                    raise Damaged(str(path), problem, SHARD_RESTORE)
+                self._seen[shard.number] = identity
         except OSError as error:
             handle.close()
             raise resource_error(error, str(path)) from error

@@ -23,6 +23,7 @@ from store_samples import make_plan, make_store, write_part
 def mapped(monkeypatch):
     """Shards of any size fill whole pages, as those of large stores do."""
     monkeypatch.setattr(schema, "UNALIGNED_BYTES", 0)
+    monkeypatch.setattr(schema, "COPIED_BYTES", 0)
 
 
 # ---- damage

@@ -31,6 +31,7 @@ from store_samples import make_plan, make_store, write_part
 def mapped(monkeypatch):
     """Shards of any size fill whole pages, as those of large stores do."""
     monkeypatch.setattr(schema, "UNALIGNED_BYTES", 0)
+    monkeypatch.setattr(schema, "COPIED_BYTES", 0)
 
 
 # ---- the same content
@@ -167,6 +168,13 @@ def test_shards_of_large_stores_fill_pages(sharding):
     assert [borders[0][0], borders[-1][1]] == [0, 1_000_000]
     assert all(first[1] == second[0] for first, second in pairwise(borders))
     assert max(stop - start for start, stop in borders) <= 100_000
+
+
+def test_embeddings_of_middling_stores_fill_pages():
+    borders = Sharding(count=16).borders(100_000, {"embeddings": 512, "logits": 40})
+    assert len(borders) == 16
+    assert all((stop - start) * 512 % 65536 == 0 for start, stop in borders[:-1])
+    assert any((stop - start) * 40 % 65536 for start, stop in borders[:-1])
 
 
 @pytest.mark.parametrize("wrong", [{}, {"count": 0}, {"rows": 0}, {"count": 1, "rows": 1}])
