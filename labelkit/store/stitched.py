@@ -13,12 +13,22 @@ import mmap
 import os
 import sys
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 _PROT_READ, _MAP_SHARED, _MAP_FIXED = 1, 1, 0x10
+
+
+@cache
+def _system_map() -> Any:
+    """The call of the system, as C declares it."""
+    call = ctypes.CDLL(None, use_errno=True).mmap
+    call.restype = ctypes.c_void_p
+    call.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_int64]
+    return call
 
 
 def can_stitch(offsets: Sequence[int], sizes: Sequence[int]) -> bool:
@@ -61,13 +71,10 @@ class StitchedMap:
         Raises:
             OSError: the system does not map it.
         """
-        system = ctypes.CDLL(None, use_errno=True)
-        system.mmap.restype = ctypes.c_void_p
-        system.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_int64]
         # inside of the reserved range, so that nothing else is replaced
         if not 0 <= start <= start + size <= len(self._reserved):
             raise ValueError(f"bytes {start} to {start + size} of {len(self._reserved)}")
         address = self.array.__array_interface__["data"][0] + start
-        if system.mmap(address, size, _PROT_READ, _MAP_SHARED | _MAP_FIXED, descriptor, offset) != address:
+        if _system_map()(address, size, _PROT_READ, _MAP_SHARED | _MAP_FIXED, descriptor, offset) != address:
             number = ctypes.get_errno()
             raise OSError(number, os.strerror(number))
