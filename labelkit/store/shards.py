@@ -135,7 +135,18 @@ class ShardTable:
         shards: list[Shard] = []
         for number, entry in enumerate(values["files"]):
             shards.append(_shard(number, shards[-1].stop if shards else 0, entry, columns))
-        return cls(columns, tuple(shards))
+        table = cls(columns, tuple(shards))
+        for name, column in columns.items():
+            if table.rows * column.row_bytes > schema.UNALIGNED_BYTES and not table.fills_pages(name):
+                raise ValueError(f"{name} is large, and does not fill pages")
+        return table
+
+    def fills_pages(self, column: str) -> bool:
+        """Say whether the rows of a column fill whole pages of every system, so that nobody has to copy them."""
+        page, row_bytes = schema.SHARD_ALIGNMENT, self.columns[column].row_bytes
+        return all(shard.offsets[column] % page == 0 for shard in self.shards) and all(
+            (shard.stop - shard.start) * row_bytes % page == 0 for shard in self.shards[:-1]
+        )
 
     def spans(self, shard: Shard) -> list[tuple[int, int]]:
         """Return offset and bytes of the rows of each column in a shard, in the order of the file."""

@@ -332,6 +332,23 @@ def test_a_table_that_cannot_be_is_refused(store, change):
         parsed(values)
 
 
+@pytest.mark.parametrize("rows", [1 << 14, 1 << 28])
+def test_large_columns_that_would_have_to_be_copied_are_refused(store, rows):
+    # a file with holes takes no place on the disk, a copy of it takes memory
+    values = table_of(store)
+    for entry in values["files"]:
+        entry.update(rows=rows, offsets={"embeddings": 65536, "logits": 65536 + 12 * rows}, bytes=65536 + 20 * rows)
+    assert parsed(values).rows == 4 * rows
+    for entry in values["files"]:
+        entry.update(rows=rows + 1, bytes=65536 + 20 * (rows + 1))
+        entry["offsets"]["logits"] += 12
+    if rows == 1 << 14:
+        assert parsed(values).rows == 4 * (rows + 1)
+    else:
+        with pytest.raises(ValueError, match="does not fill pages"):
+            parsed(values)
+
+
 def test_a_flipped_bit_of_the_table_is_found(store):
     at = store.read_bytes().index(b'"frame"')
     for offset in (at, at + 20, at + 60):
