@@ -15,6 +15,8 @@ from labelkit.config.mixins import (
     DeviceOption,
     LabelsOption,
     OverwriteOption,
+    ShardsOptions,
+    SkipDamagedOption,
     StoreOutOption,
     ThreadsOption,
     WorkersOption,
@@ -28,12 +30,16 @@ _IMAGES: JsonDict = {"panel": "Images"}
 _PATCHES: JsonDict = {"panel": "Patches"}
 
 #: Options that act with ``--index``.
-_OF_ROWS = frozenset({"index", "checkpoint", "which", "out", "overwrite", "device", "threads", "dtype", "logits"})
+_OF_ROWS = frozenset(
+    {"index", "checkpoint", "which", "out", "shards", "shard_rows", "overwrite", "device", "threads", "dtype", "logits"}
+)
 
 
 class EmbedConfig(
     OverwriteOption,
     StoreOutOption,
+    ShardsOptions,
+    SkipDamagedOption,
     ThreadsOption,
     WorkersOption,
     DeviceOption,
@@ -140,4 +146,10 @@ class EmbedConfig(
     def _patches_are_not_reused(self) -> EmbedConfig:
         if self.reuse is not None and self.dense:
             raise ValueError("--reuse saves nothing with --dense, which needs the network for every image")
+        return self
+
+    @model_validator(mode="after")
+    def _damaged_stores_are_reused(self) -> EmbedConfig:
+        if self.skip_damaged and self.reuse is None:
+            raise ValueError("--skip-damaged goes with --reuse, and is about the stores that it names")
         return self

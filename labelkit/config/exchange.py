@@ -9,7 +9,7 @@ from pydantic import Field, field_validator, model_validator
 
 from labelkit.config.base import option
 from labelkit.config.earlier import RESULT_NAME
-from labelkit.config.mixins import IndexOption, OverwriteOption, StoreOutOption
+from labelkit.config.mixins import IndexOption, OverwriteOption, ShardsOptions, SkipDamagedOption, StoreOutOption
 
 _FILES = option("Files", preset=False)
 _MEANING = option("What is what", preset=False)
@@ -28,7 +28,7 @@ def _suffix(path: Path, known: tuple[str, ...]) -> Path:
     return path
 
 
-class ImportConfig(OverwriteOption, StoreOutOption):
+class ImportConfig(OverwriteOption, StoreOutOption, ShardsOptions):
     """``labelkit import``."""
 
     command: ClassVar[tuple[str, ...]] = ("import",)
@@ -119,7 +119,7 @@ class ImportConfig(OverwriteOption, StoreOutOption):
         return self
 
 
-class ExportConfig(OverwriteOption, IndexOption):
+class ExportConfig(OverwriteOption, SkipDamagedOption, IndexOption):
     """``labelkit export``."""
 
     command: ClassVar[tuple[str, ...]] = ("export",)

@@ -7,9 +7,9 @@ own: ``backbone``, ``data``, ``earlier``, ``gate``, ``index``, ``memory``, ``mod
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
 from labelkit.config.base import StageConfig, option
 
@@ -251,6 +251,45 @@ class StoreOutOption(StageConfig):
 
     out: Path = Field(
         ..., description="Store to write, NAME.h5.", json_schema_extra=option("Output", preset=False, makes="store")
+    )
+
+
+class ShardsOptions(StageConfig):
+    """A command that makes a store, in one file or in several."""
+
+    comes_last: ClassVar[bool] = True
+
+    shards: int | None = Field(
+        None,
+        ge=1,
+        le=10_000,
+        description="Files that the rows are spread over, in NAME.h5.shards; NAME.h5 names them. Content and results "
+        "are those of one file. Default: one file.",
+        json_schema_extra=option("Output", preset=False),
+    )
+    shard_rows: int | None = Field(
+        None,
+        ge=1,
+        description="Instead of --shards: most rows of a file. Stores above 4 MiB are split at whole pages of 64 KiB.",
+        json_schema_extra=option("Output", preset=False),
+    )
+
+    @model_validator(mode="after")
+    def _one_way_to_split(self) -> Self:
+        if self.shards is not None and self.shard_rows is not None:
+            raise ValueError("give either --shards or --shard-rows")
+        return self
+
+
+class SkipDamagedOption(StageConfig):
+    """A command that can work on the rest of a store whose shards are damaged."""
+
+    comes_last: ClassVar[bool] = True
+
+    skip_damaged: bool = Field(
+        False,
+        description="Leave out the rows of shards that are lost or damaged, and name these; all rows are read first.",
+        json_schema_extra=option("Store", preset=False),
     )
 
 

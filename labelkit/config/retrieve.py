@@ -12,7 +12,7 @@ from labelkit.config.base import flag
 from labelkit.config.earlier import RESULT_NAME
 from labelkit.config.index import IndexConfig
 from labelkit.config.memory import MemoryConfig
-from labelkit.config.mixins import DeviceOption, LabelsOption, StoredImagesOptions
+from labelkit.config.mixins import DeviceOption, LabelsOption, SkipDamagedOption, StoredImagesOptions
 
 _IMAGES: JsonDict = {"panel": "Images"}
 _STORE: JsonDict = {"panel": "Store", "preset": False}
@@ -22,7 +22,7 @@ _SEARCH: JsonDict = {"panel": "Search"}
 _PATCHES: JsonDict = {"panel": "Patches"}
 
 
-class RetrieveConfig(DeviceOption, StoredImagesOptions, LabelsOption, IndexConfig, MemoryConfig):
+class RetrieveConfig(DeviceOption, StoredImagesOptions, LabelsOption, SkipDamagedOption, IndexConfig, MemoryConfig):
     """``labelkit retrieve``."""
 
     command: ClassVar[tuple[str, ...]] = ("retrieve",)
@@ -134,6 +134,16 @@ class RetrieveConfig(DeviceOption, StoredImagesOptions, LabelsOption, IndexConfi
             if getattr(self, name) == ():
                 raise ValueError(f"{flag(name)} is empty; leave it out for all rows")
         self._check_patch()
+        return self
+
+    @model_validator(mode="after")
+    def _damaged_stores_are_searched_exactly(self) -> RetrieveConfig:
+        if not self.skip_damaged:
+            return self
+        if self.search != "exact" or self.patch is not None or self.pixel is not None:
+            raise ValueError("--skip-damaged goes with the exact search of images: leave out --search and --patch")
+        if self.result is not None:
+            raise ValueError("--skip-damaged finds a part of the hits, which --result would keep as all of them")
         return self
 
     def _check_patch(self) -> None:

@@ -8,7 +8,7 @@ from typing import ClassVar
 from pydantic import Field, model_validator
 
 from labelkit.config.base import StageConfig, option
-from labelkit.config.mixins import STORE, IndexOption, OverwriteOption
+from labelkit.config.mixins import STORE, IndexOption, OverwriteOption, ShardsOptions
 
 _STORE = option("Store", preset=False)
 _RUN = option("Run", preset=False)
@@ -33,14 +33,15 @@ class VerifyConfig(StageConfig):
     )
 
 
-class PackConfig(OverwriteOption, IndexOption):
+class PackConfig(OverwriteOption, ShardsOptions, IndexOption):
     """``labelkit pack``."""
 
     command: ClassVar[tuple[str, ...]] = ("pack",)
 
     out: Path = Field(
         ...,
-        description="File to write, with the store and all its results.",
+        description="File to write, with the store and all its results. A store in shards becomes one file, unless "
+        "--shards or --shard-rows is given.",
         json_schema_extra={**_OUTPUT, "makes": "store"},
     )
     allow_stale: bool = Field(

@@ -97,9 +97,11 @@ def _open_patches(store: EmbeddingStore | None) -> tuple[PatchSet | None, StoreE
 
 
 def _store_rows(store: EmbeddingStore) -> list[list[Cell]]:
+    shards: list[list[Cell]] = [["shards", store.num_shards]] if store.num_shards else []
     return [
         ["images", store.n],
         ["values per image", store.dim],
+        *shards,
         ["skipped", len(store.skipped)],
         ["results", ", ".join(list_results(store)) or "none"],
         ["made by", f"{store.created_by}, {store.model.name}"],
@@ -114,6 +116,7 @@ def _store_record(store: EmbeddingStore) -> dict[str, object]:
     return {
         "rows": store.n,
         "dim": store.dim,
+        "shards": store.num_shards,
         "content_digest": store.content_digest,
         "created_by": store.created_by,
         "model": store.model.name,

@@ -84,33 +84,14 @@ def attribute_line(path: str, name: str, value: Array) -> bytes:
     return b"A /" + name_bytes(path) + b"@" + name_bytes(name) + text.encode()
 
 
-def dataset_line(path: str, dtype: np.dtype[Any], shape: tuple[int, ...], digest: Any) -> bytes:
-    """Return the line of a dataset, given the SHA-256 of its bytes or of its block digests."""
-    return b"D /" + name_bytes(path) + f" {dtype.str} {_shape_text(shape)} {digest.hexdigest()}".encode()
+def dataset_line(path: str, dtype: np.dtype[Any], shape: tuple[int, ...], digest: str) -> bytes:
+    """Return the line of a dataset, given the SHA-256 of its bytes or of its block digests, 64 hexadecimal digits."""
+    return b"D /" + name_bytes(path) + f" {dtype.str} {_shape_text(shape)} {digest}".encode()
 
 
 def digest_of_lines(lines: Iterable[bytes]) -> str:
     """Return the content digest, 64 hexadecimal digits, of lines in any order."""
     return hashlib.sha256(b"".join(line + b"\n" for line in sorted(lines))).hexdigest()
-
-
-def verify_blocks(place: str, value: Array, block_rows: int, digests: Array | None) -> None:
-    """Compare an array with the digests of its blocks of rows.
-
-    Args:
-        place: name of the dataset in messages.
-        value: (n, ...) array.
-        block_rows: rows per block.
-        digests: (b, 32) uint8, or ``None`` where there is nothing to compare.
-
-    Raises:
-        Damaged: a block differs; names the rows.
-    """
-    if digests is None:
-        return
-    for number, expected in enumerate(digests):
-        start = number * block_rows
-        verify_block(place, value[start : start + block_rows], start, expected)
 
 
 def verify_block(place: str, block: Array, start: int, expected: Array | None) -> None:

@@ -16,16 +16,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.algorithms.mapped import map_of, release
-from labelkit.errors import Damaged, Mismatch, NotAStore, Refused
+from labelkit.errors import Damaged, Mismatch, NotAStore, Refused, StoreError
 from labelkit.reading import parse_json
 from labelkit.store import schema
 from labelkit.store.commit import canonical_json
-from labelkit.store.digests import RESTORE, verify_block
+from labelkit.store.digests import RESTORE
 from labelkit.store.hdf5.axes import check_axes
-from labelkit.store.hdf5.reading import CheckedFile
+from labelkit.store.hdf5.reading import CheckedFile, verify_sharded_block
 from labelkit.store.hdf5.writing import Contents
 from labelkit.store.opening import open_file
 from labelkit.store.schema import name_fault, name_text
+from labelkit.store.shards import Shards
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,9 @@ class _Rows:
         self._array = file.map(path)
         self._block_rows = file.datasets[path].block_rows
         self._digests = file.digests(path)
-        self._unchecked = verify
+        self._shards = file.shards if file.is_sharded(path) else None
+        # of a store whose damaged shards are left out, all others were compared
+        self._unchecked = verify and not (self._shards is not None and self._shards.lost)
 
     def get(self) -> NDArray[Any]:
         if self._unchecked:
@@ -125,7 +128,7 @@ class _Rows:
         for number, expected in enumerate(digests):
             start = number * step
             block = self._array[start : start + step]
-            verify_block(self._place, block, start, expected)
+            verify_sharded_block(self._shards, self._place, block, start, expected)
             finite = np.isfinite(block).all(axis=1)
             if not finite.all():
                 row = start + int(np.argmin(finite))
@@ -160,10 +163,15 @@ class EmbeddingStore:
         plan_digest: digest of the plan it was made by.
         created_by: program and version.
         packed_results: names of the results in the same file; see ``labelkit.store.results``.
+        num_shards: files that the large arrays lie in; 0: they are in the file itself.
+        damaged: what is wrong with shards that were left out.
+        sound: (n,) bool, rows that are not in a shard that was left out; the others read as zeros.
     """
 
-    def __init__(self, file: CheckedFile, path: Path, *, verify: bool) -> None:
+    def __init__(self, file: CheckedFile, path: Path, *, verify: bool, skip_damaged: bool = False) -> None:
         self.path = path
+        self.num_shards = 0 if file.shards is None else len(file.shards.table.shards)
+        self.damaged = _look_at_shards(file.shards, skip_damaged=skip_damaged)
         self.content_digest = file.content_digest
         root = file.attributes[""]
         self._check_root(file)
@@ -182,6 +190,8 @@ class EmbeddingStore:
         self.created_by = str(root.get("created_by", ""))
         self.model = read_model(file)
         self.sample_ids = _read_ids(file, verify)
+        lost = np.zeros(self.n, dtype=np.bool_) if file.shards is None else file.shards.rows_of(file.shards.lost)
+        self.sound: NDArray[np.bool_] = ~lost
 
         def column(name: str) -> NDArray[Any] | None:
             return file.read(name, verify=verify) if name in file.datasets else None
@@ -320,6 +330,24 @@ class EmbeddingStore:
             raise Refused(file.place("split_names"), "a name comes twice", RESTORE)
 
 
+def _look_at_shards(shards: Shards | None, *, skip_damaged: bool) -> tuple[StoreError, ...]:
+    """Check shards; note those that are left out.
+
+    Raises:
+        StoreError: some cannot be used, and none, or all, are to be left out.
+    """
+    if shards is None:
+        return ()
+    if not skip_damaged:
+        shards.check()
+        return ()
+    faults = shards.deep_faults()
+    if len(faults) == len(shards.table.shards):
+        raise shards.together(faults)
+    shards.lost = frozenset(faults)
+    return tuple(faults[number] for number in sorted(faults))
+
+
 def _packed_results(file: CheckedFile) -> tuple[str, ...]:
     names = [path.removeprefix("results/") for path in file.groups if path.startswith("results/")]
     names = sorted({name.split("/")[0] for name in names})
@@ -421,7 +449,7 @@ def _extra_names(file: CheckedFile, n: int) -> Iterator[str]:
             yield name
 
 
-def open_store(path: str | os.PathLike[str], *, verify: bool = True) -> EmbeddingStore:
+def open_store(path: str | os.PathLike[str], *, verify: bool = True, skip_damaged: bool = False) -> EmbeddingStore:
     """Open a finished store and check it.
 
     Structure, sizes, types and the content digest are always checked; a file that this process did not write
@@ -431,6 +459,8 @@ def open_store(path: str | os.PathLike[str], *, verify: bool = True) -> Embeddin
         path: the file, ``NAME.h5``.
         verify: also compare every block of array data with its digest when it is first used, about one
             second per gigabyte.
+        skip_damaged: of a store in shards, leave out those that are lost or damaged: all rows are read to find them,
+            ``damaged`` says what is wrong, and ``sound`` which rows are left.
 
     Raises:
         NotAStore: missing, not HDF5, or of another format.
@@ -442,4 +472,4 @@ def open_store(path: str | os.PathLike[str], *, verify: bool = True) -> Embeddin
     """
     path = Path(path)
     with open_file(path, schema.FORMAT_STORE) as file:
-        return EmbeddingStore(file, path, verify=verify)
+        return EmbeddingStore(file, path, verify=verify, skip_damaged=skip_damaged)

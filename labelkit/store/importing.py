@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,9 @@ from labelkit.store.commit import temporary_name
 from labelkit.store.embeddings import ModelIdentity
 from labelkit.store.hdf5.writing import Contents, Image, Stream, strings
 from labelkit.store.plans import plan_digest
-from labelkit.store.run_folder import check_space, install_image
+from labelkit.store.run_folder import check_space
 from labelkit.store.schema import is_utf8, name_bytes
+from labelkit.store.shard_writing import ShardedImage, Sharding, install_store
 
 # A row that was scaled to length 1 is off by rounding: at most one unit of float32 per value, of float16 more.
 _LENGTH_TOLERANCE = {"float32": 1e-4, "float16": 5e-3}
@@ -132,6 +134,7 @@ def write_imported(
     created_by: str,
     recipe: dict[str, Any],
     extras: Mapping[str, NDArray[np.float32]] | None = None,
+    sharding: Sharding | None = None,
     overwrite: bool = False,
 ) -> None:
     """Write a store, complete or not at all.
@@ -150,6 +153,7 @@ def write_imported(
         created_by: program and version.
         recipe: what was imported and how; its digest becomes ``plan_digest``.
         extras: further outputs of the model by name, (n, w), in the order of the store.
+        sharding: how the store is split; ``None``: it is one file.
         overwrite: replace a file of this name.
 
     Raises:
@@ -178,12 +182,13 @@ def write_imported(
     contents.datasets.update(extras or {})
     needed = embeddings.size * kind.itemsize + len(names) * (max(map(len, names)) + 64) + (64 << 10)
     check_space(out.with_name(out.name + ".run"), needed, out, "the store")
-    _install(out, Image(contents), overwrite=overwrite)
+    image = Image(contents)
+    _install(out, image if sharding is None else ShardedImage.of(image, sharding), overwrite=overwrite)
 
 
-def _install(out: Path, image: Image, *, overwrite: bool) -> None:
+def _install(out: Path, image: Image | ShardedImage, *, overwrite: bool) -> None:
     try:
-        install_image(image, out.parent / temporary_name(), out, replace=overwrite)
+        install_store(image, out, out.parent / temporary_name(), replace=overwrite)
     except FileExistsError as error:
         raise output_exists(out) from error
     except OSError as error:
@@ -193,11 +198,11 @@ def _install(out: Path, image: Image, *, overwrite: bool) -> None:
 def _in_order(embeddings: NDArray[Any], order: NDArray[np.int64], kind: np.dtype[Any]) -> Stream:
     step = _rows_at_a_time(embeddings)
 
-    def blocks() -> Iterator[NDArray[Any]]:
-        for start in range(0, len(order), step):
-            yield _cast(embeddings[order[start : start + step]], kind)
+    def rows(first: int, last: int) -> Iterator[NDArray[Any]]:
+        for start in range(first, last, step):
+            yield _cast(embeddings[order[start : min(start + step, last)]], kind)
 
-    return Stream(kind, embeddings.shape, blocks)
+    return Stream(kind, embeddings.shape, partial(rows, 0, len(order)), part=rows)
 
 
 def _datasets_of(columns: ImportedColumns) -> dict[str, NDArray[Any]]:

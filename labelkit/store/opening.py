@@ -21,6 +21,7 @@ from labelkit import errors, reading
 from labelkit.errors import Damaged, LabelkitError, NotAStore, StoreError, resource_error
 from labelkit.store.digests import RESTORE
 from labelkit.store.hdf5.reading import CheckedFile
+from labelkit.store.shards import Shards
 
 _CHILD_SECONDS = 10.0
 _CHILD_SECONDS_PER_BYTE = 2.0 / (1 << 30)
@@ -56,7 +57,7 @@ def open_file(path: Path, file_format: str | None) -> CheckedFile:
     """Open a file and check everything about it but large arrays.
 
     A file that this process did not write is checked in a child process with limits on time and memory
-    first, since a damaged file can crash or hang HDF5 itself.
+    first, since a damaged file can crash or hang HDF5 itself. Shards of a store are read without HDF5.
 
     Args:
         path: the file.
@@ -75,7 +76,10 @@ def open_file(path: Path, file_format: str | None) -> CheckedFile:
         if identity not in _harmless:
             _check_in_child(handle, str(path), file_format)
             _note(identity)
-        return CheckedFile(handle, str(path), file_format)
+        checked = CheckedFile(handle, str(path), file_format)
+        if checked.table is not None:
+            checked.attach(Shards(path, checked.table))
+        return checked
     except BaseException:
         handle.close()
         raise

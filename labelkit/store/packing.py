@@ -7,8 +7,6 @@ stored, so that all digests stay what they were, and the same content gives the 
 
 from __future__ import annotations
 
-import os
-import secrets
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,12 +17,14 @@ from numpy.typing import NDArray
 
 from labelkit.errors import Mismatch, Refused, StoreError, output_exists, resource_error
 from labelkit.store import schema
+from labelkit.store.commit import temporary_name
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.hdf5.reading import CheckedFile
 from labelkit.store.hdf5.writing import Contents, Image, Stream
 from labelkit.store.opening import open_file
 from labelkit.store.results import Result, list_results, read_result, results_folder
-from labelkit.store.run_folder import check_space, install_image
+from labelkit.store.run_folder import check_space
+from labelkit.store.shard_writing import ShardedImage, Sharding, install_store
 
 _SMALL_BYTES = 1 << 16
 
@@ -38,7 +38,8 @@ class PackedStore:
         content_digest: of the store, also of the one it was made from.
         results: names of the results in it, sorted.
         stale: those of them that belong to other content than the store has.
-        size: bytes of the file.
+        size: bytes of the file, and of its shards.
+        shards: files that the rows are spread over; 0: they are in the file itself.
         already_there: it existed with the same content, and was left as it is.
     """
 
@@ -47,15 +48,24 @@ class PackedStore:
     results: tuple[str, ...]
     stale: tuple[str, ...]
     size: int
+    shards: int
     already_there: bool
 
 
-def pack_store(store: EmbeddingStore, out: Path, *, allow_stale: bool = False, overwrite: bool = False) -> PackedStore:
+def pack_store(
+    store: EmbeddingStore,
+    out: Path,
+    *,
+    sharding: Sharding | None = None,
+    allow_stale: bool = False,
+    overwrite: bool = False,
+) -> PackedStore:
     """Write a file with the store and all its results, complete or not at all; arrays are copied block by block.
 
     Args:
         store: the store; it may be packed itself.
         out: file to write.
+        sharding: how the new store is split; ``None``: it is one file, also where the old one is split.
         allow_stale: also pack results of other content than the store has now.
         overwrite: replace a file of other content. The same content written twice is no error.
 
@@ -69,8 +79,9 @@ def pack_store(store: EmbeddingStore, out: Path, *, allow_stale: bool = False, o
     results = _usable_results(store, allow_stale=allow_stale)
     stale = tuple(name for name, result in results.items() if result.stale)
     if not overwrite and out.exists():
-        _check_same(out, store, results)
-        return PackedStore(out, store.content_digest, tuple(results), stale, out.stat().st_size, already_there=True)
+        there = _check_same(out, store, results, sharded=sharding is not None)
+        size = out.stat().st_size
+        return PackedStore(out, store.content_digest, tuple(results), stale, size, there.num_shards, already_there=True)
     with ExitStack() as stack:
         file = stack.enter_context(open_file(store.path, schema.FORMAT_STORE))
         if file.content_digest != store.content_digest:
@@ -86,17 +97,18 @@ def pack_store(store: EmbeddingStore, out: Path, *, allow_stale: bool = False, o
                 if beside.content_digest != result.content_digest:
                     raise Mismatch(str(path), "was replaced while it was read", "Run the same command again.")
                 packing.add(beside, f"results/{name}")
-        image = packing.image(out)
+        whole = packing.image(out)
+        image = whole if sharding is None else ShardedImage.of(whole, sharding)
         check_space(out, image.size, out, "the packed store")
-        temporary = out.parent / f".tmp-{os.getpid()}-{secrets.token_hex(8)}"
         try:
-            install_image(image, temporary, out, replace=overwrite)
+            install_store(image, out, out.parent / temporary_name(), replace=overwrite)
         except FileExistsError:
             # Another process was first, just now.
-            _check_same(out, store, results)
+            _check_same(out, store, results, sharded=sharding is not None)
         except OSError as error:
             raise resource_error(error, str(out)) from error
-    return PackedStore(out, store.content_digest, tuple(results), stale, image.size, already_there=False)
+    shards = len(image.shards) if isinstance(image, ShardedImage) else 0
+    return PackedStore(out, store.content_digest, tuple(results), stale, image.size, shards, already_there=False)
 
 
 def _usable_results(store: EmbeddingStore, *, allow_stale: bool) -> dict[str, Result]:
@@ -121,8 +133,8 @@ def _usable_results(store: EmbeddingStore, *, allow_stale: bool) -> dict[str, Re
     return found
 
 
-def _check_same(out: Path, store: EmbeddingStore, results: dict[str, Result]) -> None:
-    """Accept a file that holds the same already.
+def _check_same(out: Path, store: EmbeddingStore, results: dict[str, Result], *, sharded: bool) -> EmbeddingStore:
+    """Accept a file that holds the same already, and return it.
 
     Raises:
         OutputExistsError: it holds something else.
@@ -135,6 +147,9 @@ def _check_same(out: Path, store: EmbeddingStore, results: dict[str, Result]) ->
     wanted = {name: result.content_digest for name, result in results.items()}
     if there.content_digest != store.content_digest or packed != wanted:
         raise output_exists(out, state="and has other content")
+    if sharded != bool(there.num_shards):
+        raise output_exists(out, state="and holds the same " + ("in one file" if sharded else "in shards"))
+    return there
 
 
 class _Packing:
@@ -187,4 +202,9 @@ def _data(file: CheckedFile, path: str) -> NDArray[Any] | Stream:
     info = file.datasets[path]
     if not info.shape or info.nbytes <= _SMALL_BYTES:
         return file.read(path)
-    return Stream(np.dtype(info.dtype), info.shape, lambda: file.verified_blocks(path))
+    return Stream(
+        np.dtype(info.dtype),
+        info.shape,
+        lambda: file.verified_blocks(path),
+        part=lambda start, stop: file.verified_rows(path, start, stop),
+    )

@@ -21,7 +21,8 @@ from labelkit.errors import DatasetError, ResourceError, StoreError
 from labelkit.reading import read_bytes, read_object
 from labelkit.store import schema
 from labelkit.store.commit import canonical_json
-from labelkit.store.embeddings import ModelIdentity, differing_keys, open_store
+from labelkit.store.embeddings import ModelIdentity, differing_keys, read_model
+from labelkit.store.opening import open_file
 from labelkit.store.schema import name_bytes, name_fault, name_text
 
 _RESERVED = {"digests", "model", "skipped", "label_sets", "results", "preprocess", "numerics"}
@@ -312,7 +313,8 @@ def recorded_numerics(out: str | os.PathLike[str], *, overwrite: bool = False) -
     if overwrite or not Path(out).is_file():
         return {}
     try:
-        return open_store(out, verify=False).model.numerics
+        with open_file(Path(out), schema.FORMAT_STORE) as file:  # also where a shard is lost
+            return read_model(file).numerics
     except (StoreError, ResourceError):  # EmbeddingRun.open says what is there
         return {}
 

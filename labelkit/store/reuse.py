@@ -70,6 +70,8 @@ def match_rows(
     named: dict[tuple[bytes, str], tuple[int, int]] = {}
     for number, store in enumerate(stores):
         for row, (name, digest) in enumerate(zip(store.sample_ids, store.sha256, strict=True)):
+            if not store.sound[row]:
+                continue
             first.setdefault(digest.tobytes(), (number, row))
             named.setdefault((digest.tobytes(), name), (number, row))
     found = np.full((len(sample_ids), 2), -1, dtype=np.int64)
@@ -99,6 +101,8 @@ def copy_rows(
     for number, store in enumerate(stores):
         mine = places[:, 0] == number
         rows = places[mine, 1]
+        if not store.sound[rows].all():
+            raise store.damaged[0]
         sources = {name: getattr(store, name) for name in ("embeddings", "sha256", "file_sizes", "image_sizes")}
         for name, source in {**sources, **{name: store.extras[name] for name in extras}}.items():
             column = columns.setdefault(name, np.zeros((len(places), *source.shape[1:]), dtype=source.dtype))

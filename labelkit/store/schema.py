@@ -49,6 +49,26 @@ TYPE is NumPy's text, such as ``<f4``, ``|u1`` or ``|S12``; SHAPE is the lengths
 digests, one after the other. The attribute ``content_digest`` itself and all under ``/results`` are left
 out. The digest is the identity of the file: results and checkpoints refer to a store by it.
 
+Store in shards: the same content, and so the same content digest, in several files. ``NAME.h5`` is the index: a store
+without the datasets ``embeddings`` and further outputs, whose ``requires`` has the word ``sharded`` besides, and with
+``shards``: canonical JSON, an attribute of the root, or a scalar dataset where it is above 16 KiB. Neither counts in
+the content digest; the lines of the columns in shards do, as if they were in the file. Its keys:
+
+    columns    by name: ``dtype``, ``width`` (values per row), and ``sha256`` of all bytes where there are no
+               ``digests/NAME``, else empty
+    files      of each shard, in the order of rows: ``rows``, ``bytes`` (of the file), ``offsets`` (where the rows of
+               each column begin in it), ``sha256`` (of the rows of each column) and ``frame`` (SHA-256 of all bytes
+               of the file that are no rows)
+    sha256     of the same JSON without it
+
+Shards lie in ``NAME.h5.shards/`` as ``00000-FRAME.h5``: the number from 0, and the first 16 digits of ``frame``, so
+that no name is taken from the file, and a store can be replaced while it is read. Each is an HDF5 file of the same
+rules, format labelkit.shard: ``embeddings`` (m, d) and further outputs (m, w), attributes ``shard``, ``row_start``,
+``row_stop`` and ``store_digest``; large arrays begin at multiples of 65536 bytes. The embeddings in each shard of a
+store above 4 MiB fill whole pages of 65536 bytes, the last shard excepted, so that they can be mapped one after the
+other; above 64 MiB further outputs do, too. The index is committed last. It holds no virtual dataset: HDF5 reads zeros
+where the file of one is missing.
+
 Patches, ``NAME.h5.patches/SET-00000-of-00008.h5``: the features of each place of the images, in files of their own
 that are never merged; the same rules, kind ``patches``. Each holds rows [``row_start``, ``row_stop``) of the store
 whose content digest is ``store_digest``; t patches of n images, image after image, row by row of its grid:
@@ -167,6 +187,7 @@ FORMAT_KEYPOINTS = "labelkit.keypoints"
 FORMAT_TRIED = "labelkit.tried"
 FORMAT_PATCHES = "labelkit.patches"
 FORMAT_NEIGHBORS = "labelkit.neighbors"
+FORMAT_SHARD = "labelkit.shard"
 FORMATS = (
     FORMAT_STORE,
     FORMAT_RESULT,
@@ -176,13 +197,16 @@ FORMATS = (
     FORMAT_KEYPOINTS,
     FORMAT_TRIED,
     FORMAT_NEIGHBORS,
+    FORMAT_SHARD,
 )
 """Formats of HDF5 files; plans and sets of patches are JSON."""
 FORMAT_VERSION = "1.0"
 MAJOR_VERSION = 1
 FEATURE_CELLS = "cells"
 FEATURE_IMAGELESS = "imageless"
+FEATURE_SHARDED = "sharded"
 KNOWN_FEATURES = frozenset({FEATURE_CELLS, FEATURE_IMAGELESS})
+"""Words that any file may require; stores may be sharded, too."""
 STORE_KINDS = ("embeddings", "patches")
 METRICS = ("cosine", "l2", "dot")
 DTYPES = ("float32", "float16")
@@ -199,6 +223,13 @@ MAX_DEPTH = 6
 MAX_OBJECTS = 10_000
 PART_DIGEST_BYTES = 32
 SET_BYTES = 512 << 20
+MAX_SHARDS = 10_000
+SHARD_ALIGNMENT = 1 << 16
+"""Pages of all systems are at most this large."""
+UNALIGNED_BYTES = 64 << 20
+"""Up to this many bytes further outputs in shards need not fill pages: they are read into memory, not mapped."""
+COPIED_BYTES = 4 << 20
+"""Up to this many bytes the embeddings in shards need not, either."""
 SET_JSON_BYTES = 16 << 20
 
 RESULT_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")

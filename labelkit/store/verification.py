@@ -218,7 +218,11 @@ def _collect(found: Verified, check: Callable[[], object]) -> None:
 
 
 def _compare_blocks(file: CheckedFile, found: Verified, report: Report) -> None:
-    """Read all datasets but those of packed results, which are files of their own."""
+    """Read all datasets but those of packed results, which are files of their own; name the shards that are damaged."""
+    shards = file.shards
+    if shards is not None:
+        shards.lost = frozenset(shards.faults())
+    in_shards: list[LabelkitError] = []
     for path, info in file.datasets.items():
         if path.startswith("results/"):
             continue
@@ -236,7 +240,10 @@ def _compare_blocks(file: CheckedFile, found: Verified, report: Report) -> None:
                     where = f"{file.place(path)} row {start + int(np.argmin(finite))}"
                     found.faults.append(Refused(where, "holds a number that is not finite", RESTORE))
             start += len(block) if info.shape else 0
-        found.faults += damaged
+        (in_shards if file.is_sharded(path) else found.faults).extend(damaged)
+    if shards is not None and (in_shards or shards.lost):
+        named = shards.deep_faults()
+        found.faults += [named[number] for number in sorted(named)] or in_shards
 
 
 def _wants_finite(file: CheckedFile, path: str) -> bool:

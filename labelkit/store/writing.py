@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import os
 import secrets
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -31,14 +32,15 @@ from labelkit.errors import (
 from labelkit.percent import percent
 from labelkit.store import schema
 from labelkit.store.digests import RESTORE, BlockDigester, rows_per_block
-from labelkit.store.embeddings import open_store
+from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.hdf5.reading import CheckedFile
 from labelkit.store.hdf5.writing import Contents, Image, Stream, strings
 from labelkit.store.opening import open_file
 from labelkit.store.parts import Parts, cast_finite
 from labelkit.store.plans import EmbeddingPlan, embedding_run_folder
-from labelkit.store.run_folder import install_image, working
+from labelkit.store.run_folder import working
 from labelkit.store.schema import is_utf8, name_bytes
+from labelkit.store.shard_writing import ShardedImage, Sharding, install_store
 
 _REASON_CHARACTERS = 500
 _SHOWN_FAULTS = 5
@@ -68,6 +70,7 @@ class EmbeddingRun:
         self.plan = plan
         self.already_done = False
         self._overwrite = overwrite
+        self._rest: EmbeddingStore | None = None
         self._parts = Parts(
             embedding_run_folder(out),
             out,
@@ -84,6 +87,9 @@ class EmbeddingRun:
     def open(cls, out: str | os.PathLike[str], plan: EmbeddingPlan, overwrite: bool = False) -> EmbeddingRun:
         """Check that the store can be made here, before any image is touched, and begin or continue the run.
 
+        Of a finished store of this plan whose shards are damaged, parts are made of the rows that are left, so that
+        only the others are to be made again; the content has to come out the same.
+
         Args:
             out: the store, ``NAME.h5``; its folder is made if it is missing.
             plan: what to make; see ``continue_plan`` for runs that were interrupted.
@@ -97,6 +103,8 @@ class EmbeddingRun:
         """
         run = cls(Path(out), plan, overwrite=overwrite)
         run.already_done = not run._parts.begin(run._is_finished, run._check_space, plan.files())
+        if not run.already_done and run._rest is not None:
+            run._keep_rest(run._rest)
         return run
 
     def part_range(self, part: int) -> tuple[int, int]:
@@ -187,7 +195,7 @@ class EmbeddingRun:
         """
         return self._parts.kept(part)
 
-    def publish(self, max_bad: float = 0.01) -> Path:
+    def publish(self, max_bad: float = 0.01, sharding: Sharding | None = None) -> Path:
         """Put the parts together; the store appears complete under its name, and the run folder goes.
 
         Two processes that publish the same run are harmless even where locks do nothing: both make the
@@ -195,6 +203,7 @@ class EmbeddingRun:
 
         Args:
             max_bad: the largest allowed share of skipped samples, in [0, 1].
+            sharding: how the store is split; ``None``: it is one file. The content is the same.
 
         Returns:
             The store.
@@ -212,7 +221,11 @@ class EmbeddingRun:
                 # A store that fits in memory is read once, a larger one part by part and again for each large column.
                 small = self.plan.estimated_bytes() <= schema.MEMORY_BYTES
                 load = lru_cache(maxsize=None if small else 1)(self._parts.load)
-                self._install(Image(self._gather(load, max_bad), block_bytes=schema.BLOCK_BYTES))
+                image = Image(self._gather(load, max_bad), block_bytes=schema.BLOCK_BYTES)
+                if self._rest is not None:
+                    sharding = sharding or Sharding(count=self._rest.num_shards)
+                    self._check_same(image, self._rest)
+                self._install(image if sharding is None else ShardedImage.of(image, sharding))
                 try:
                     self._parts.clear()
                 except ResourceError as error:
@@ -233,10 +246,47 @@ class EmbeddingRun:
                 _ = store.embeddings, store.extras
                 return True
         except StoreError as error:
+            self._rest = self._rest_of_store()
+            if self._rest is not None:
+                return False
             raise output_exists(self.out, state=f"and cannot be used ({error.problem})") from error
         raise output_exists(self.out, state="and was made from other images, another model or other options")
 
+    def _rest_of_store(self) -> EmbeddingStore | None:
+        """What is left of a store of this plan, of which nothing but shards is damaged; ``None``: there is none."""
+        try:
+            rest = open_store(self.out, skip_damaged=True)
+        except StoreError:
+            return None
+        if rest.plan_digest != self._parts.digest or not rest.damaged:
+            return None
+        self.warnings.extend(f"{fault.where}: {fault.problem}; made again" for fault in rest.damaged)
+        return rest
+
+    def _keep_rest(self, rest: EmbeddingStore) -> None:
+        """Make the parts whose rows are all left."""
+        reasons = dict(rest.skipped)
+        names = self.plan.sample_ids
+        before = np.cumsum([name not in reasons for name in names])
+        for part in self.pending_parts():
+            start, stop = self.part_range(part)
+            skipped = [(row, reasons[names[row]]) for row in range(start, stop) if names[row] in reasons]
+            last = int(before[stop - 1])
+            rows = slice(last - (stop - start - len(skipped)), last)
+            if rest.sound[rows].all():
+                columns = {name: getattr(rest, name)[rows] for name in ("embeddings", *schema.IMAGE_COLUMNS)}
+                extras = {name: rest.extras[name][rows] for name in self.plan.widths}
+                self.write_part(part, **columns, extras=extras, skipped=skipped)
+
+    def _check_same(self, image: Image, rest: EmbeddingStore) -> None:
+        if image.content_digest != rest.content_digest:
+            problem = "the rows that were made again are not those that were lost"
+            remedy = "Embed anew with --overwrite; results of the old rows will not fit."
+            raise Mismatch(str(self.out), problem, remedy)
+
     def _plan_of_store(self) -> str | None:
+        if self._rest is not None:
+            return None  # it is there, and damaged
         try:
             with open_file(self.out, schema.FORMAT_STORE) as file:
                 return str(file.attributes[""].get("plan_digest"))
@@ -297,8 +347,10 @@ class EmbeddingRun:
             for name, row_bytes in self._large_columns().items()
         }
         skipped: dict[int, str] = {}
+        ends: list[int] = []
         for part in parts:
             loaded = load(part)
+            ends.append((ends[-1] if ends else 0) + len(loaded.arrays["embeddings"]))
             skipped.update(zip(loaded.skipped_rows.tolist(), loaded.reasons, strict=True))
             for name, pieces in small.items():
                 pieces.append(loaded.arrays[name])
@@ -313,10 +365,13 @@ class EmbeddingRun:
         for name, (dtype, shape) in self._part_shapes(total - len(skipped)).items():
             if name in digesters:
 
-                def blocks(name: str = name) -> Iterator[NDArray[Any]]:
-                    return (load(part).arrays[name] for part in parts)
+                def rows(start: int, stop: int, name: str = name) -> Iterator[NDArray[Any]]:
+                    for part in range(bisect_right(ends, start), bisect_left(ends, stop) + 1):
+                        first = ends[part - 1] if part else 0
+                        yield load(part).arrays[name][max(0, start - first) : stop - first]
 
-                contents.datasets[name] = Stream(np.dtype(dtype), shape, blocks, digesters[name].finish())
+                blocks = partial(rows, 0, shape[0])
+                contents.datasets[name] = Stream(np.dtype(dtype), shape, blocks, digesters[name].finish(), rows)
         return contents
 
     def _identity(self) -> Contents:
@@ -375,12 +430,12 @@ class EmbeddingRun:
         )
         return DatasetError(str(self.out), problem, remedy)
 
-    def _install(self, image: Image) -> None:
+    def _install(self, image: Image | ShardedImage) -> None:
         temporary = self._parts.folder / f"publish-{secrets.token_hex(8)}.tmp"
         try:
             for old in self._parts.folder.glob("publish-*.tmp"):
                 old.unlink(missing_ok=True)
-            install_image(image, temporary, self.out, replace=self._overwrite)
+            install_store(image, self.out, temporary, replace=self._overwrite or self._rest is not None, alone=True)
         except OSError as error:
             if isinstance(error, FileExistsError | FileNotFoundError) and self._plan_of_store() == self._parts.digest:
                 return  # another process published the same

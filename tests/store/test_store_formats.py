@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import io
+import json
 import shutil
 from pathlib import Path
 
@@ -53,6 +55,7 @@ TREES = {
     "drawn-patches-1.0": "fb5f909cfd53015742db9cec18918e416e15c35cf2e5e432054cac6ac4af3f40",
     "unfinished-store-1.0": "1c484b52f0cfb9bc38380e13cdc551c212e6046df40c1c46d78a7988b677af44",
     "unfinished-patches-1.0": "4b90bfe2124a345bb852120d1de3e3c23731a575324afa6a8ccd2fe75cc6223e",
+    "sharded-1.0": "3fc0868f5502083be41eab157b702d448dd8457ef73a53c766bd0fcb196b7e3e",
     "run-1.0": "1a4997ea202f79b0513929c93f05ccbe5f11987974a37c9c80ce5918431d51cd",
 }
 """SHA-256 of one line per file: its path below the folder, and its SHA-256. The run is resumed in tests/stages."""
@@ -106,7 +109,7 @@ def test_folders_of_past_formats_are_as_they_were(name):
 
 
 def test_all_files_of_past_formats_are_small():
-    assert sum(path.stat().st_size for path in FORMATS.rglob("*") if path.is_file()) < 300_000
+    assert sum(path.stat().st_size for path in FORMATS.rglob("*") if path.is_file()) < 400_000
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -151,6 +154,44 @@ def test_a_result_of_format_1_0_is_read(tmp_path):
     assert result.arrays["centroids"].tolist() == [[1, 0, 0], [0, 1, 0]]
     assert result.arrays["names"] == ["chat", "größe"]
     assert result.metrics == {"nmi": 0.25}
+
+
+def test_a_sharded_store_of_format_1_0_is_read():
+    one, many = open_store(FORMATS / "store-1.0.h5"), open_store(FORMATS / "sharded-1.0" / "s.h5")
+    assert (many.num_shards, many.content_digest) == (2, one.content_digest)
+    assert many.embeddings.tolist() == one.embeddings.tolist()
+    assert many.extras["logits"].tolist() == one.extras["logits"].tolist()
+    assert many.sample_ids == one.sample_ids
+
+
+def test_the_table_of_shards_follows_its_description():
+    folder = FORMATS / "sharded-1.0" / "s.h5.shards"
+    with h5py.File(FORMATS / "sharded-1.0" / "s.h5") as index:
+        table = json.loads(index.attrs["shards"])
+        assert index.attrs["requires"] == b"sharded"
+        assert {"embeddings", "logits"}.isdisjoint(index)
+    own = {key: value for key, value in table.items() if key != "sha256"}
+    text = json.dumps(own, sort_keys=True, separators=(",", ":"))
+    assert hashlib.sha256(text.encode()).hexdigest() == table["sha256"]
+    columns = {name: [] for name in ("embeddings", "logits")}
+    assert len(list(folder.iterdir())) == len(table["files"]) == 2
+    for number, entry in enumerate(table["files"]):
+        data = (folder / f"{number:05d}-{entry['frame'][:16]}.h5").read_bytes()
+        assert len(data) == entry["bytes"]
+        frame = np.ones(len(data), bool)
+        with h5py.File(io.BytesIO(data)) as shard:
+            for name, pieces in columns.items():
+                rows = shard[name][:]
+                start = shard[name].id.get_offset()
+                frame[start : start + rows.nbytes] = False
+                pieces.append(rows.tobytes())
+                assert (len(rows), start) == (entry["rows"], entry["offsets"][name])
+                assert hashlib.sha256(pieces[-1]).hexdigest() == entry["sha256"][name]
+        assert hashlib.sha256(np.frombuffer(data, np.uint8)[frame].tobytes()).hexdigest() == entry["frame"]
+    for name, pieces in columns.items():
+        digest = hashlib.sha256(b"".join(pieces)).hexdigest()
+        assert table["columns"][name]["sha256"] == digest
+        assert (table["columns"][name]["dtype"], table["columns"][name]["width"]) == ("<f4", {"logits": 2}.get(name, 3))
 
 
 def test_a_packed_store_of_format_1_0_is_read():

@@ -19,7 +19,9 @@ from labelkit.store.matches import read_matches
 from labelkit.store.opening import trust
 from labelkit.store.parts import open_part
 from labelkit.store.patches import open_patches
+from labelkit.store.plans import EmbeddingPlan
 from labelkit.store.results import list_results, read_result, write_result
+from labelkit.store.shard_writing import Sharding
 from labelkit.store.writing import EmbeddingRun
 from patch_samples import make_both, make_patch_plan
 from store_samples import make_plan, make_store, write_part
@@ -50,11 +52,13 @@ class Subject:
     final: Callable[[Path], dict[str, Any]] = tree
 
 
-def _embed(folder: Path, *, overwrite: bool = False) -> None:
-    run = EmbeddingRun.open(folder / "s.h5", PLAN, overwrite)
+def _embed(
+    folder: Path, *, overwrite: bool = False, sharding: Sharding | None = None, plan: EmbeddingPlan = PLAN
+) -> None:
+    run = EmbeddingRun.open(folder / "s.h5", plan, overwrite)
     for part in run.pending_parts():
         write_part(run, part, BAD)
-    run.publish(max_bad=0.5)
+    run.publish(max_bad=0.5, sharding=sharding)
 
 
 def _parts_and_store_are_whole(folder: Path) -> None:
@@ -65,6 +69,10 @@ def _parts_and_store_are_whole(folder: Path) -> None:
         trust(path)
         store = open_store(path)
         assert len(store.embeddings) == store.n
+
+
+def _old_shards(folder: Path) -> None:
+    _embed(folder, sharding=Sharding(count=2), plan=make_plan(metric="l2"))
 
 
 def _old_store(folder: Path) -> None:
@@ -123,6 +131,7 @@ def _matches_are_whole(folder: Path) -> None:
         assert len(read_matches(folder / "m.h5").matches) == 1
 
 
+SHARDS = Sharding(count=2)
 STEPS = 4
 
 
@@ -177,6 +186,13 @@ SUBJECTS = {
     "embed": Subject(_embed, _parts_and_store_are_whole),
     "embed over another store": Subject(
         lambda folder: _embed(folder, overwrite=True), _some_store_is_there, prepare=_old_store
+    ),
+    "embed in shards": Subject(lambda folder: _embed(folder, sharding=SHARDS), _parts_and_store_are_whole),
+    "embed in shards over others": Subject(
+        lambda folder: _embed(folder, overwrite=True, sharding=SHARDS), _some_store_is_there, prepare=_old_shards
+    ),
+    "embed over shards": Subject(
+        lambda folder: _embed(folder, overwrite=True), _some_store_is_there, prepare=_old_shards
     ),
     "result": Subject(lambda folder: _write_result(folder, 2, overwrite=False), _result_is_whole, prepare=_store),
     "result over another": Subject(

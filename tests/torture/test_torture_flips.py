@@ -17,8 +17,10 @@ from labelkit.store.embeddings import open_store
 from labelkit.store.hdf5.writing import Image
 from labelkit.store.matches import read_matches
 from labelkit.store.opening import trust
+from labelkit.store.packing import pack_store
 from labelkit.store.patches import open_patches, patches_folder
 from labelkit.store.results import read_result, write_result
+from labelkit.store.shard_writing import Sharding
 from patch_samples import make_both, make_patch_plan
 from store_samples import contents_of, make_store
 from torture_samples import some_matches
@@ -70,6 +72,12 @@ def _store_with_block_digests(folder: Path) -> tuple[list[Path], Read]:
     with h5py.File(path) as file:
         assert file["digests/embeddings"].attrs["block_rows"] == 2
     return [path], _read_store(path)
+
+
+def _store_in_shards(folder: Path) -> tuple[list[Path], Read]:
+    store = make_store(folder / "one.h5", bad={1: "broken"})
+    pack_store(store, folder / "s.h5", sharding=Sharding(count=3))
+    return [folder / "s.h5", *sorted((folder / "s.h5.shards").iterdir())], _read_store(folder / "s.h5")
 
 
 def _result(folder: Path) -> tuple[list[Path], Read]:
@@ -155,6 +163,7 @@ class _ToldError(Exception):
 SUBJECTS = {
     "store": _store,
     "store with block digests": _store_with_block_digests,
+    "store in shards": _store_in_shards,
     "result": _result,
     "patches": _patches,
     "matches": _matches,

@@ -33,6 +33,7 @@ EMBED = ("embed", "--dataset", "{photos}", "--batch-size", "4", "--part-rows", "
 STORE = ("--index", "s.h5")
 COMMANDS: dict[str, tuple[str, ...]] = {
     "embed": (*EMBED, "--backbone", "pixels", "--image-size", "8"),
+    "embed --shards": (*EMBED, "--backbone", "pixels", "--image-size", "8", "--shards", "3"),
     "embed --dense": (*EMBED, "--backbone", "vit_nano_p8_32", "--random-weights", "--dense"),
     "cluster": ("cluster", "ss-kmeans", *STORE, "--num-clusters", "4"),
     "discover head": ("discover", "head", *STORE),
@@ -205,7 +206,7 @@ def _kill(place: Place, name: str, count: int, tmp_path: Path, tally: Tally) -> 
 
 # faults at any call of what writes results are a row of their own
 SAMPLE = {"embed": 1, "train softmax": 1}
-FULL = {"embed": 45, "embed --dense": 30}
+FULL = {"embed": 45, "embed --shards": 30, "embed --dense": 30}
 
 
 def _full(name: str) -> int:

@@ -32,6 +32,7 @@ from labelkit.stages.progress import Task, current_progress
 from labelkit.stages.read.locations import remember_images, remember_model
 from labelkit.stages.read.networks import EmbeddingNetwork, embedding_network
 from labelkit.stages.result import Cell, SimpleResult, Table
+from labelkit.stages.sharded import open_rest, sharding_of
 from labelkit.stages.train.initialize import describe_weights
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.patch_writing import PatchRun
@@ -72,7 +73,7 @@ def embed_images(config: EmbedConfig) -> SimpleResult:
     with_logits = config.logits and order is not None
     computing = choose_computing(config, runtime, model, dataset, with_logits=with_logits)
     plan = _plan(config, model, computing, dataset, labeled, old_classes, with_logits=with_logits)
-    reused = tuple(open_store(path) for path in config.reuse or ())
+    reused = tuple(open_rest(path, skip_damaged=config.skip_damaged) for path in config.reuse or ())
     if reused:
         plan = plan_reuse(config.out, plan, reused, dataset)
     if config.dry_run:
@@ -150,11 +151,15 @@ def _published(work: _Work) -> EmbeddingStore:
     run, patches, runtime = work.run, work.patches, work.runtime
     runtime.barrier()
     if runtime.is_main and not run.already_done:
-        run.publish(work.config.bad_limit)
+        run.publish(work.config.bad_limit, sharding_of(work.config))
     if runtime.is_main and patches is not None:
         patches.publish(open_store(work.config.out))
     runtime.barrier()
     store = open_store(work.config.out)
+    asked = sharding_of(work.config) is not None
+    if run.already_done and asked != bool(store.num_shards):
+        held = f"in {store.num_shards} shards" if store.num_shards else "in one file"
+        current_progress().warning(f"{store.path} is there already, {held}; `labelkit pack` writes it as you like")
     if patches is not None and patches.already_done:
         # only a set that is whole counts as done
         open_patches(store).verify()
@@ -169,6 +174,7 @@ def _summary(work: _Work, store: EmbeddingStore, embedded_now: int, seconds: flo
         "index": out,
         "rows": store.n,
         "dim": store.dim,
+        "shards": store.num_shards,
         "labeled": labeled_rows,
         "reused": work.run.plan.num_reused,
         "skipped": [{"sample_id": name, "reason": reason} for name, reason in store.skipped],

@@ -24,6 +24,7 @@ from labelkit.stages.read.locations import find_images, remember_images, remembe
 from labelkit.stages.read.networks import TrainedRun, headed_fingerprint, load_run, numerics_record
 from labelkit.stages.read.row_data import RowData, recorded_rows, store_listing
 from labelkit.stages.result import SimpleResult, Table
+from labelkit.stages.sharded import sharding_of
 from labelkit.store.embeddings import EmbeddingStore, ModelIdentity, open_store
 from labelkit.store.importing import ImportedColumns, ImportedImages, write_imported
 from labelkit.store.plans import plan_digest
@@ -139,6 +140,7 @@ def _write(
         created_by=f"labelkit {__version__}",
         recipe=recipe,
         extras=None if order is None else {"logits": logits[:, order]},
+        sharding=sharding_of(config),
         overwrite=config.overwrite,
     )
 
@@ -165,6 +167,7 @@ def _summary(config: EmbedConfig, store: EmbeddingStore, seconds: float, *, done
         "index": config.out,
         "rows": store.n,
         "dim": store.dim,
+        "shards": store.num_shards,
         "labeled": labeled,
         "reused": 0,
         "skipped": [],

@@ -24,6 +24,7 @@ from labelkit.reading import sha256_file
 from labelkit.stages.progress import current_progress
 from labelkit.stages.read.locations import remember_images
 from labelkit.stages.result import SimpleResult, Table
+from labelkit.stages.sharded import sharding_of
 from labelkit.store.embeddings import open_store
 from labelkit.store.foreign.arrays import Column, ForeignRows, read_npy, read_npz, spooled
 from labelkit.store.foreign.hdf5 import read_hdf5
@@ -71,6 +72,7 @@ def import_store(config: ImportConfig) -> SimpleResult:
         "index": config.out,
         "rows": store.n,
         "dim": store.dim,
+        "shards": store.num_shards,
         "dtype": str(store.embeddings.dtype),
         "labels": 0 if store.labels is None else int((store.labels >= 0).sum()),
         "classes": len(store.class_names),
@@ -161,6 +163,7 @@ def _write(config: ImportConfig, foreign: _Foreign, digests: Mapping[str, str]) 
         images=None if config.images is None else _look_at_images(config.images, sample_ids),
         created_by=f"labelkit {__version__}",
         recipe={"imported": dict(digests), "found": rows.found, "images": config.images is not None},
+        sharding=sharding_of(config),
         overwrite=config.overwrite,
     )
 

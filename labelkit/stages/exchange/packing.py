@@ -5,13 +5,14 @@ from __future__ import annotations
 from labelkit.config.store_commands import PackConfig
 from labelkit.stages.progress import current_progress
 from labelkit.stages.result import Cell, SimpleResult, Table
+from labelkit.stages.sharded import sharding_of
 from labelkit.store.embeddings import open_store
 from labelkit.store.packing import pack_store
 from labelkit.store.patches import patches_folder
 
 
 def pack_results(config: PackConfig) -> SimpleResult:
-    """Write a file with the store and all its results.
+    """Write a file with the store and all its results; or the file and shards of it.
 
     Raises:
         ConfigError: the output is the store itself.
@@ -19,7 +20,13 @@ def pack_results(config: PackConfig) -> SimpleResult:
         ResourceError: the disk is full, no permission, ...
     """
     store = open_store(config.index)
-    packed = pack_store(store, config.out, allow_stale=config.allow_stale, overwrite=config.overwrite)
+    packed = pack_store(
+        store,
+        config.out,
+        sharding=sharding_of(config),
+        allow_stale=config.allow_stale,
+        overwrite=config.overwrite,
+    )
     progress = current_progress()
     if packed.already_there:
         progress.message(f"{packed.path} was there already, with the same content")
@@ -33,6 +40,7 @@ def pack_results(config: PackConfig) -> SimpleResult:
         "path": packed.path,
         "content_digest": packed.content_digest,
         "rows": store.n,
+        "shards": packed.shards,
         "results": list(packed.results),
         "stale": list(packed.stale),
         "bytes": packed.size,
@@ -40,5 +48,6 @@ def pack_results(config: PackConfig) -> SimpleResult:
         "patches_left_out": has_patches,
     }
     rows: list[list[Cell]] = [[name, "stale" if name in packed.stale else "ok"] for name in packed.results]
-    title = f"{store.n:,} rows and {len(packed.results)} results, {packed.size / 1e6:.2f} MB"
+    split = f" in {packed.shards} shards" if packed.shards else ""
+    title = f"{store.n:,} rows{split} and {len(packed.results)} results, {packed.size / 1e6:.2f} MB"
     return SimpleResult(values, (packed.path,), (Table(title, ["result", "state"], rows),))

@@ -69,6 +69,7 @@ class UntrustedFile:
             numbers as ``int`` or ``float``. Attributes that are arrays are left out.
         stored_attributes: the same as they are stored, arrays too.
         groups: paths of all groups.
+        features: words of ``requires``.
     """
 
     _file: Any = None
@@ -83,6 +84,7 @@ class UntrustedFile:
         self.attributes: dict[str, dict[str, Any]] = {}
         self.stored_attributes: dict[str, dict[str, Array]] = {}
         self.groups: list[str] = []
+        self.features: tuple[str, ...] = ()
         self._attribute_lines: list[bytes] = []
         self._objects = 0
 
@@ -116,8 +118,9 @@ class UntrustedFile:
         if int(major) > schema.MAJOR_VERSION:
             problem = f"written in format {version}; this labelkit reads up to {schema.FORMAT_VERSION}"
             raise VersionError(self.place(""), problem, "Update labelkit.")
-        needed = {word for word in str(root.get("requires", "")).split(",") if word}
-        if unknown := sorted(needed - schema.KNOWN_FEATURES):
+        self.features = tuple(word for word in str(root.get("requires", "")).split(",") if word)
+        known = schema.KNOWN_FEATURES | ({schema.FEATURE_SHARDED} if found == schema.FORMAT_STORE else set())
+        if unknown := sorted(set(self.features) - known):
             raise VersionError(
                 self.place(""), f"needs features this labelkit lacks: {', '.join(unknown)}", "Update labelkit."
             )
@@ -202,12 +205,25 @@ class UntrustedFile:
             if not only:
                 self.stored_attributes.setdefault(path, {})[name] = value
             if not shape:
-                values[name] = name_text(value.item()) if dtype.kind == "S" else value.item()
+                values[name] = _plain(value)
             elif only:
                 self._refuse(place, "more than one value")
             if not only and not in_results(path) and (path, name) != ("", "content_digest"):
                 self._attribute_lines.append(attribute_line(path, name, value))
         return values
+
+    def _forget_attribute(self, path: str, name: str) -> None:
+        """Leave an attribute out of what is shown, and out of the content digest."""
+        value = self.stored_attributes.get(path, {}).pop(name, None)
+        self.attributes[path].pop(name, None)
+        if value is not None:
+            self._attribute_lines.remove(attribute_line(path, name, value))
+
+    def _show_attribute(self, path: str, name: str, value: Array) -> None:
+        """Show an attribute that the file holds in other words."""
+        self.stored_attributes.setdefault(path, {})[name] = value
+        self.attributes[path][name] = _plain(value)
+        self._attribute_lines.append(attribute_line(path, name, value))
 
     def _checked_type(self, kind: Any, place: str) -> np.dtype[Any]:
         if kind.committed():
@@ -239,6 +255,10 @@ class UntrustedFile:
             yield
         except (OSError, RuntimeError, KeyError, ValueError, TypeError, OverflowError, MemoryError) as error:
             raise Damaged(self.place(path), f"HDF5 cannot read it ({one_line(error)})", RESTORE) from error
+
+
+def _plain(value: Array) -> Any:
+    return name_text(value.item()) if value.dtype.kind == "S" else value.item()
 
 
 def in_results(path: str) -> bool:

@@ -13,7 +13,7 @@ import hashlib
 import io
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -48,12 +48,25 @@ class Stream:
         shape: its shape; at least one axis.
         blocks: called to read it once more from the beginning, in pieces of whole rows.
         digests: its block digests, where they are known already; of the ``block_bytes`` of the image.
+        part: called to read rows [start, stop) once more, in pieces of whole rows; ``None``: only all can be read.
     """
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
     blocks: Callable[[], Iterator[Array]]
     digests: bytes | None = None
+    part: Callable[[int, int], Iterator[Array]] | None = None
+
+    def between(self, start: int, stop: int) -> Stream:
+        """Return some of the rows.
+
+        Raises:
+            ValueError: only all can be read.
+        """
+        part = self.part
+        if part is None:
+            raise ValueError("this stream cannot be read in parts")
+        return Stream(self.dtype, (stop - start, *self.shape[1:]), lambda: part(start, stop))
 
 
 @dataclass
@@ -149,16 +162,24 @@ class Image:
     Args:
         contents: what it holds; block digests and the content digest are added here.
         block_bytes: datasets above this many bytes get a digest per block of about as many.
+        alignment: large arrays begin at multiples of this.
 
     Attributes:
         size: bytes of the file.
         content_digest: its identity, 64 hexadecimal digits.
+        contents: all that is in it, digests included.
+        groups: paths of all groups.
+        offsets: where the bytes of each dataset begin in the file.
+        sha256: of the bytes of each dataset that has no block digests; only where they were made here.
     """
 
-    def __init__(self, contents: Contents, *, block_bytes: int = schema.BLOCK_BYTES) -> None:
+    def __init__(
+        self, contents: Contents, *, block_bytes: int = schema.BLOCK_BYTES, alignment: int = schema.ALIGNMENT
+    ) -> None:
         datasets = dict(contents.datasets)
         attributes = {path: dict(values) for path, values in contents.attributes.items()}
         lines = []
+        self.sha256: dict[str, str] = {}
         for path, data in contents.datasets.items():
             if data.dtype.byteorder == ">":
                 raise TypeError(f"a store cannot hold values of type {data.dtype}")
@@ -168,13 +189,13 @@ class Image:
                 digests = _block_digests(data, block_rows * row_bytes)
                 datasets[f"digests/{path}"] = np.frombuffer(digests, np.uint8).reshape(-1, 32)
                 attributes[f"digests/{path}"] = {"block_rows": block_rows}
-                lines.append(dataset_line(path, data.dtype, data.shape, hashlib.sha256(digests)))
+                lines.append(dataset_line(path, data.dtype, data.shape, hashlib.sha256(digests).hexdigest()))
             else:
-                lines.append(dataset_line(path, data.dtype, data.shape, sha256_of(_rows(data))))
+                self.sha256[path] = sha256_of(_rows(data)).hexdigest()
+                lines.append(dataset_line(path, data.dtype, data.shape, self.sha256[path]))
         for path in datasets.keys() - contents.datasets.keys():
-            lines.append(
-                dataset_line(path, datasets[path].dtype, datasets[path].shape, sha256_of(_rows(datasets[path])))
-            )
+            digest = sha256_of(_rows(datasets[path])).hexdigest()
+            lines.append(dataset_line(path, datasets[path].dtype, datasets[path].shape, digest))
         groups = {""} | {path for path in attributes if path not in datasets}
         for path in list(datasets) + list(groups):
             parts = path.split("/")[:-1]
@@ -184,8 +205,8 @@ class Image:
             lines.extend(attribute_line(path, name, _attribute_array(value)) for name, value in values.items())
         self.content_digest = digest_of_lines(lines)
         attributes.setdefault("", {})["content_digest"] = self.content_digest
-        self._datasets = datasets
-        self._lay_out(sorted(groups), attributes)
+        self.contents = Contents(datasets, attributes)
+        self._lay_out(sorted(groups), alignment)
 
     @classmethod
     def verbatim(cls, contents: Contents, groups: Iterable[str]) -> Self:
@@ -196,20 +217,21 @@ class Image:
             groups: all groups, the root as the empty path.
         """
         image = cls.__new__(cls)
-        image.content_digest = name_text(np.asarray(contents.attributes[""]["content_digest"]).item())
-        image._datasets = dict(contents.datasets)
-        image._lay_out(sorted(set(groups) | {""}), contents.attributes)
+        image.content_digest = attribute_text(contents.attributes[""]["content_digest"])
+        image.contents, image.sha256 = contents, {}
+        image._lay_out(sorted(set(groups) | {""}), schema.ALIGNMENT)
         return image
 
-    def _lay_out(self, groups: list[str], attributes: Mapping[str, Mapping[str, AttributeValue]]) -> None:
+    def _lay_out(self, groups: list[str], alignment: int) -> None:
         recorder = _Recorder()
-        self._offsets: dict[str, int] = {}
+        self.groups = groups
+        self.offsets: dict[str, int] = {}
         with h5py.File(
             recorder,
             "w",
             libver=("v108", "v108"),
             alignment_threshold=schema.ALIGNMENT,
-            alignment_interval=schema.ALIGNMENT,
+            alignment_interval=alignment,
         ) as file:
             create = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
             create.set_layout(h5py.h5d.CONTIGUOUS)
@@ -219,13 +241,13 @@ class Image:
             for path in groups:
                 if path:
                     file.create_group(path, track_order=False)
-            for path, data in sorted(self._datasets.items()):
+            for path, data in sorted(self.contents.datasets.items()):
                 space = h5py.h5s.create_simple(data.shape) if data.shape else h5py.h5s.create(h5py.h5s.SCALAR)
                 dataset = h5py.h5d.create(file.id, path.encode(), _hdf5_type(data.dtype), space, dcpl=create)
                 offset = dataset.get_offset()
                 if offset is not None:
-                    self._offsets[path] = offset
-            for path, values in sorted(attributes.items()):
+                    self.offsets[path] = offset
+            for path, values in sorted(self.contents.attributes.items()):
                 for name, value in sorted(values.items()):
                     array = _attribute_array(value)
                     kind = h5py.string_dtype("utf-8", array.dtype.itemsize) if array.dtype.kind == "S" else array.dtype
@@ -237,10 +259,19 @@ class Image:
         """Yield (offset, bytes) of all that is not zero, metadata first; a later piece may repair an earlier one."""
         for offset, block in self._metadata:
             yield offset, memoryview(block)
-        for path, offset in sorted(self._offsets.items(), key=lambda item: item[1]):
-            for rows in _rows(self._datasets[path]):
+        for path, offset in sorted(self.offsets.items(), key=lambda item: item[1]):
+            for rows in _rows(self.contents.datasets[path]):
                 yield offset, bytes_of(rows)
                 offset += rows.nbytes
+
+    def metadata(self, start: int, stop: int) -> bytes:
+        """Return the bytes [start, stop) of the file as they are without those of datasets, which are zeros here."""
+        found = bytearray(stop - start)
+        for offset, block in self._metadata:
+            low, high = max(offset, start), min(offset + len(block), stop)
+            if low < high:
+                found[low - start : high - start] = block[low - offset : high - offset]
+        return bytes(found)
 
     def to_bytes(self) -> bytes:
         """Return the whole file."""
@@ -284,6 +315,11 @@ def _hdf5_type(dtype: np.dtype[Any]) -> Any:
     elif dtype.kind not in "iuf":
         raise TypeError(f"a store cannot hold values of type {dtype}")
     return h5py.h5t.py_create(dtype, logical=True)
+
+
+def attribute_text(value: AttributeValue) -> str:
+    """Return the text of an attribute that holds one."""
+    return value if isinstance(value, str) else name_text(np.asarray(value).item())
 
 
 def _attribute_array(value: AttributeValue) -> Array:

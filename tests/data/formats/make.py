@@ -37,6 +37,7 @@ from labelkit.store.patch_writing import PatchRun, Piece  # noqa: E402
 from labelkit.store.plans import PatchPlan  # noqa: E402
 from labelkit.store.prototypes import write_prototypes  # noqa: E402
 from labelkit.store.results import write_result  # noqa: E402
+from labelkit.store.shard_writing import Sharding  # noqa: E402
 from labelkit.store.writing import EmbeddingRun  # noqa: E402
 from store_samples import make_plan, make_store, write_part  # noqa: E402
 
@@ -71,6 +72,12 @@ def make_golden_packed_store(target: Path) -> None:
     (folder / "s.h5.results").mkdir()
     shutil.copy(FORMATS / "result-1.0.h5", folder / "s.h5.results" / "clusters.h5")
     pack_store(open_store(folder / "s.h5"), target)
+
+
+def make_golden_sharded_store(target: Path) -> None:
+    """The golden store in two shards."""
+    target.mkdir()
+    pack_store(open_store(FORMATS / "store-1.0.h5"), target / "s.h5", sharding=Sharding(count=2))
 
 
 def _patches(number: int, plan: PatchPlan) -> Piece:
@@ -218,6 +225,7 @@ GOLDEN: dict[str, Callable[[Path], None]] = {
     "store-1.0.h5": make_golden_store,
     "result-1.0.h5": make_golden_result,
     "packed-1.0.h5": make_golden_packed_store,
+    "sharded-1.0": make_golden_sharded_store,
     "patches-1.0": make_golden_patches,
     "matches-1.0.h5": make_golden_matches,
     "checkpoints-1.0": make_golden_checkpoints,

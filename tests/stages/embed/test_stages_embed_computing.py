@@ -100,7 +100,7 @@ def test_an_interrupted_run_keeps_what_it_chose_on_another_processor(
     monkeypatch.setattr(computing, "LEAST_NEIGHBORS", 0.5)
     whole = embed(tmp_path / "whole.h5", photos, precision="auto")
 
-    def stop(run: EmbeddingRun, max_bad: float) -> None:
+    def stop(run: EmbeddingRun, max_bad: float, sharding: object) -> None:
         raise RuntimeError
 
     with monkeypatch.context() as patched:

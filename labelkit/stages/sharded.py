@@ -1,0 +1,32 @@
+"""What options say about the shards of a store, and what a user is told about those that were left out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from labelkit.config.mixins import ShardsOptions
+from labelkit.stages.progress import current_progress
+from labelkit.store.embeddings import EmbeddingStore, open_store
+from labelkit.store.shard_writing import Sharding
+
+
+def sharding_of(config: ShardsOptions) -> Sharding | None:
+    """Return how a new store is split; ``None``: it is one file."""
+    if config.shards is None and config.shard_rows is None:
+        return None
+    return Sharding(config.shards, config.shard_rows)
+
+
+def open_rest(path: Path, *, skip_damaged: bool) -> EmbeddingStore:
+    """Open a store; where damaged shards may be left out, say which these are.
+
+    Raises:
+        StoreError: it cannot be used, or not even in part.
+    """
+    store = open_store(path, skip_damaged=skip_damaged)
+    for fault in store.damaged:
+        current_progress().warning(f"left out: {fault.where}: {fault.problem}")
+    if store.damaged:
+        lost = int((~store.sound).sum())
+        current_progress().warning(f"{lost:,} of {store.n:,} rows of {path} are left out")
+    return store

@@ -1,0 +1,438 @@
+"""Shards: the large columns of a store in several files, named and described by the store's own file, the index.
+
+The format is described in ``labelkit.store.schema``. The index says where in each shard its rows lie, so that they are
+read without HDF5; what is read is compared with digests of the index like the rows of any store.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelkit.errors import Damaged, Refused, StoreError, resource_error
+from labelkit.reading import NotRegularError, check_keys, open_regular, parse_object
+from labelkit.store import schema
+from labelkit.store.commit import canonical_json
+from labelkit.store.stitched import StitchedMap, can_stitch
+
+Array = NDArray[Any]
+
+SHARD_RESTORE = (
+    "Restore it from a copy, or give the `labelkit embed` command that made the store again, which computes its rows "
+    "alone; `export`, `retrieve` and `embed --reuse` leave them out with --skip-damaged"
+)
+"""What to do about a shard that is lost or damaged."""
+SHARD_NAME = re.compile(r"\d{5}-[0-9a-f]{16}\.h5")
+_DIGEST = re.compile("[0-9a-f]{64}")
+_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class ShardColumn:
+    """A column that lies in shards.
+
+    Attributes:
+        dtype: of its values.
+        width: values per row.
+        sha256: of its bytes where the content digest covers them; else empty, and the index has digests of its blocks.
+    """
+
+    dtype: np.dtype[Any]
+    width: int
+    sha256: str
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes per row."""
+        return self.dtype.itemsize * self.width
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A shard, as the index describes it.
+
+    Attributes:
+        number: from 0.
+        start, stop: its first row, and the row after its last one.
+        size: bytes of the file.
+        frame: SHA-256 of all of the file but its rows.
+        offsets: where the rows of each column begin in the file.
+        sha256: of the rows of each column.
+    """
+
+    number: int
+    start: int
+    stop: int
+    size: int
+    frame: str
+    offsets: Mapping[str, int]
+    sha256: Mapping[str, str]
+
+    @property
+    def name(self) -> str:
+        """Name of the file: other content has another name, so that a store can be replaced while it is read."""
+        return f"{self.number:05d}-{self.frame[:16]}.h5"
+
+
+@dataclass(frozen=True)
+class ShardTable:
+    """What the index says about its shards.
+
+    Attributes:
+        columns: that lie in shards, by name.
+        shards: in the order of their rows.
+    """
+
+    columns: Mapping[str, ShardColumn]
+    shards: tuple[Shard, ...]
+
+    @property
+    def rows(self) -> int:
+        """Rows of all shards."""
+        return self.shards[-1].stop
+
+    def to_text(self) -> str:
+        """Return the canonical JSON that the index holds."""
+        columns = {
+            name: {"dtype": column.dtype.str, "width": column.width, "sha256": column.sha256}
+            for name, column in self.columns.items()
+        }
+        files = [
+            {
+                "rows": shard.stop - shard.start,
+                "bytes": shard.size,
+                "frame": shard.frame,
+                "offsets": dict(shard.offsets),
+                "sha256": dict(shard.sha256),
+            }
+            for shard in self.shards
+        ]
+        values: dict[str, Any] = {"columns": columns, "files": files}
+        return canonical_json({**values, "sha256": _digest_of(values)})
+
+    @classmethod
+    def parse(cls, text: str) -> ShardTable:
+        """Read what ``to_text`` gave.
+
+        Raises:
+            ValueError: it is something else.
+        """
+        values = parse_object(text, {"columns": dict, "files": list, "sha256": str})
+        if values.pop("sha256") != _digest_of(values):
+            raise ValueError("its digest differs")
+        columns = {name: _column(name, entry) for name, entry in values["columns"].items()}
+        if "embeddings" not in columns or not 1 <= len(values["files"]) <= schema.MAX_SHARDS:
+            raise ValueError(f"{len(values['files'])} shards of {', '.join(columns) or 'no columns'}")
+        shards: list[Shard] = []
+        for number, entry in enumerate(values["files"]):
+            shards.append(_shard(number, shards[-1].stop if shards else 0, entry, columns))
+        table = cls(columns, tuple(shards))
+        for name, column in columns.items():
+            if table.rows * column.row_bytes > schema.UNALIGNED_BYTES and not table.fills_pages(name):
+                raise ValueError(f"{name} is large, and does not fill pages")
+        return table
+
+    def fills_pages(self, column: str) -> bool:
+        """Say whether the rows of a column fill whole pages of every system, so that nobody has to copy them."""
+        page, row_bytes = schema.SHARD_ALIGNMENT, self.columns[column].row_bytes
+        return all(shard.offsets[column] % page == 0 for shard in self.shards) and all(
+            (shard.stop - shard.start) * row_bytes % page == 0 for shard in self.shards[:-1]
+        )
+
+    def spans(self, shard: Shard) -> list[tuple[int, int]]:
+        """Return offset and bytes of the rows of each column in a shard, in the order of the file."""
+        rows = shard.stop - shard.start
+        return sorted((shard.offsets[name], rows * column.row_bytes) for name, column in self.columns.items())
+
+    def overlapping(self, start: int, stop: int) -> list[Shard]:
+        """Return the shards that hold some of the rows [start, stop)."""
+        return [shard for shard in self.shards if shard.start < stop and start < shard.stop]
+
+
+def _digest_of(values: Mapping[str, Any]) -> str:
+    return hashlib.sha256(canonical_json(values).encode()).hexdigest()
+
+
+def _column(name: str, entry: Any) -> ShardColumn:
+    if not isinstance(entry, dict) or not schema.WORD.fullmatch(name):
+        raise ValueError(f"the column {name[:80]!r} is none")
+    check_keys(entry, {"dtype": str, "width": int, "sha256": str})
+    if entry["dtype"] not in ("<f4", "<f2") or entry["width"] < 1:
+        raise ValueError(f"{name} has {entry['width']} values of type {entry['dtype'][:20]!r}")
+    if entry["sha256"] and not _DIGEST.fullmatch(entry["sha256"]):
+        raise ValueError(f"{name} has a digest that is none")
+    return ShardColumn(np.dtype(entry["dtype"]), entry["width"], entry["sha256"])
+
+
+def _shard(number: int, start: int, entry: Any, columns: Mapping[str, ShardColumn]) -> Shard:
+    if not isinstance(entry, dict):
+        raise ValueError(f"shard {number} is no object")
+    check_keys(entry, {"rows": int, "bytes": int, "frame": str, "offsets": dict, "sha256": dict})
+    check_keys(entry["offsets"], dict.fromkeys(columns, int))
+    check_keys(entry["sha256"], dict.fromkeys(columns, str))
+    digests = [entry["frame"], *entry["sha256"].values()]
+    if entry["rows"] < 1 or not all(_DIGEST.fullmatch(str(digest)) for digest in digests):
+        raise ValueError(f"shard {number} has {entry['rows']} rows, or a digest that is none")
+    offsets = {name: entry["offsets"][name] for name in columns}
+    sha256 = {name: entry["sha256"][name] for name in columns}
+    shard = Shard(number, start, start + entry["rows"], entry["bytes"], entry["frame"], offsets, sha256)
+    end = 0
+    for offset, size in ShardTable(columns, ()).spans(shard):
+        if offset < end:
+            raise ValueError(f"columns of shard {number} lie over each other")
+        end = offset + size
+    if end > shard.size or shard.size - sum(size for _, size in ShardTable(columns, ()).spans(shard)) > _FRAME_BYTES:
+        raise ValueError(f"shard {number} has {shard.size} bytes, and rows up to {end}")
+    return shard
+
+
+_FRAME_BYTES = 16 << 20
+"""Most bytes of a shard besides its rows: no index makes a reader take in more."""
+
+
+def gaps(size: int, spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the ranges of a file that no span covers.
+
+    Args:
+        size: bytes of the file.
+        spans: offset and bytes of each, in order.
+    """
+    starts = [0, *(offset + length for offset, length in spans)]
+    return list(zip(starts, [*(offset for offset, _ in spans), size], strict=True))
+
+
+def shards_folder(index: Path) -> Path:
+    """Return where the shards of a store lie: beside the file itself, where ``index`` is a link to it."""
+    real = Path(os.path.realpath(index)) if index.is_symlink() else index
+    return real.with_name(real.name + ".shards")
+
+
+@dataclass
+class Shards:
+    """The shards of a store, for reading. No file is held open.
+
+    Attributes:
+        index: file of the store.
+        table: what it says about them.
+        lost: shards whose rows are left out: they read as zeros.
+    """
+
+    index: Path
+    table: ShardTable
+    lost: frozenset[int] = field(default_factory=frozenset)
+    _seen: dict[int, tuple[int, int, int, int]] = field(default_factory=dict, repr=False)
+
+    @cached_property
+    def folder(self) -> Path:
+        """Where they lie."""
+        return shards_folder(self.index)
+
+    def path(self, shard: Shard) -> Path:
+        """Return the file of a shard."""
+        return self.folder / shard.name
+
+    # ---- what is wrong
+
+    def faults(self) -> dict[int, StoreError]:
+        """Return what is wrong with shards at first sight, by number: absent, cut, another file.
+
+        Raises:
+            ResourceError: the system does not let us read one.
+        """
+        found: dict[int, StoreError] = {}
+        for shard in self.table.shards:
+            try:
+                self._open(shard).close()
+            except StoreError as error:
+                found[shard.number] = error
+        return found
+
+    def deep_faults(self) -> dict[int, StoreError]:
+        """Return what is wrong with shards when all of their rows are read, by number."""
+        found = self.faults()
+        for shard in self.table.shards:
+            for name in self.table.columns:
+                if shard.number not in found and (error := self._fault_in(shard, name)) is not None:
+                    found[shard.number] = error
+        return found
+
+    def check(self) -> None:
+        """Look at every shard that is not left out, not at its rows.
+
+        Raises:
+            StoreError: some are absent, cut, or other files; one error that names them.
+            ResourceError: the system does not let us read one.
+        """
+        found = {number: fault for number, fault in self.faults().items() if number not in self.lost}
+        if found:
+            raise self.together(found)
+
+    def together(self, faults: Mapping[int, StoreError]) -> StoreError:
+        """Return one error that names damaged shards."""
+        first, *others = (faults[number] for number in sorted(faults))
+        if not others:
+            return first
+        names = ", ".join(Path(error.where).name for error in others[:_SHOWN])
+        more = f" and {len(others) - _SHOWN} more" if len(others) > _SHOWN else ""
+        return type(first)(first.where, f"{first.problem}; also damaged or absent: {names}{more}", first.remedy)
+
+    def blame(self, column: str, start: int, stop: int) -> StoreError | None:
+        """Return the error that names the damaged shard among those with the rows [start, stop); ``None``: none is.
+
+        Raises:
+            ResourceError: the system does not let us read one.
+        """
+        for shard in self.table.overlapping(start, stop):
+            try:
+                error = self._fault_in(shard, column)
+            except StoreError as found:
+                return found
+            if error is not None:
+                return error
+        return None
+
+    def _fault_in(self, shard: Shard, column: str) -> StoreError | None:
+        digest, row = hashlib.sha256(), shard.start
+        problem: str | None = None
+        for block in self._rows(shard, column, 0, shard.stop - shard.start):
+            digest.update(block.data)
+            finite = np.isfinite(block).all(axis=1)
+            if problem is None and not finite.all():
+                problem = f"row {row + int(np.argmin(finite))} of {column} holds a number that is not finite"
+            row += len(block)
+        if digest.hexdigest() != shard.sha256[column]:
+            problem = f"digest of {column} differs, the file was changed or the disk is failing"
+            problem = f"{problem} (rows {shard.start}-{shard.stop - 1})"
+        return None if problem is None else Damaged(str(self.path(shard)), problem, SHARD_RESTORE)
+
+    # ---- reading
+
+    def _open(self, shard: Shard) -> BinaryIO:
+        """Open a shard that is the file which the index describes, as far as can be seen without its rows.
+
+        Raises:
+            Damaged: it is not.
+            Refused: it is a link, or no regular file: a store names no files of others.
+            ResourceError: the system does not let us read it.
+        """
+        path = self.path(shard)
+        rows = f"rows {shard.start}-{shard.stop - 1} are in it"
+        try:
+            if self.folder.is_symlink() or path.is_symlink():
+                raise Refused(str(path), f"is a link, or its folder is one ({rows})", "Put the file itself there.")
+            handle = open_regular(path, buffering=0)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise Damaged(str(path), f"there is no such shard ({rows})", SHARD_RESTORE) from error
+        except (NotRegularError, IsADirectoryError) as error:
+            raise Refused(str(path), f"is not a regular file ({rows})", SHARD_RESTORE) from error
+        except OSError as error:
+            raise resource_error(error, str(path)) from error
+        try:
+            status = os.fstat(handle.fileno())
+            if status.st_size != shard.size:
+                raise Damaged(str(path), f"has {status.st_size} bytes, expected {shard.size} ({rows})", SHARD_RESTORE)
+            identity = (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_ctime_ns)
+            if self._seen.get(shard.number) != identity:
+                digest = hashlib.sha256()
+                for start, stop in gaps(shard.size, self.table.spans(shard)):
+                    handle.seek(start)
+                    digest.update(_read_fully(handle, stop - start))
+                if digest.hexdigest() != shard.frame:
+                    problem = f"is not the file that {self.index.name} names: its header differs ({rows})"
+                    raise Damaged(str(path), problem, SHARD_RESTORE)
+                self._seen[shard.number] = identity
+        except OSError as error:
+            handle.close()
+            raise resource_error(error, str(path)) from error
+        except BaseException:
+            handle.close()
+            raise
+        return handle
+
+    def _rows(self, shard: Shard, column: str, start: int, stop: int) -> Iterator[Array]:
+        """Read rows of a shard, counted from its first, in pieces of about 4 MiB."""
+        found = self.table.columns[column]
+        step = max(1, schema.BLOCK_BYTES // found.row_bytes)
+        with self._open(shard) as handle:
+            try:
+                handle.seek(shard.offsets[column] + start * found.row_bytes)
+                for first in range(start, stop, step):
+                    rows = min(step, stop - first)
+                    raw = _read_fully(handle, rows * found.row_bytes)
+                    yield np.frombuffer(raw, found.dtype).reshape(rows, found.width)
+            except OSError as error:
+                raise resource_error(error, str(self.path(shard))) from error
+
+    def read(self, column: str, start: int, stop: int) -> Array:
+        """Return the rows [start, stop) of a column as a new array; nothing is compared.
+
+        Raises:
+            StoreError: a shard is absent, cut, or another file.
+            ResourceError: the system does not let us read one.
+        """
+        found = self.table.columns[column]
+        values = np.zeros((stop - start, found.width), found.dtype)
+        for shard in self.table.overlapping(start, stop):
+            if shard.number in self.lost:
+                continue
+            first = max(start, shard.start)
+            for block in self._rows(shard, column, first - shard.start, min(stop, shard.stop) - shard.start):
+                values[first - start : first - start + len(block)] = block
+                first += len(block)
+        return values
+
+    def map(self, column: str) -> Array:
+        """Return a column as a read-only map of the files, or as an array where their rows do not fill whole pages.
+
+        Raises:
+            StoreError: a shard is absent, cut, or another file.
+            ResourceError: the system does not let us read one.
+        """
+        found = self.table.columns[column]
+        shards = self.table.shards
+        sizes = [(shard.stop - shard.start) * found.row_bytes for shard in shards]
+        if not can_stitch([shard.offsets[column] for shard in shards], sizes):
+            value = self.read(column, 0, self.table.rows)
+            value.flags.writeable = False
+            return value
+        stitched = StitchedMap(found.dtype, (self.table.rows, found.width))
+        for shard, size in zip(shards, sizes, strict=True):
+            if shard.number not in self.lost:
+                with self._open(shard) as handle:
+                    try:
+                        stitched.put(handle.fileno(), shard.offsets[column], size, shard.start * found.row_bytes)
+                    except OSError as error:
+                        raise resource_error(error, str(self.path(shard))) from error
+        return stitched.array
+
+    def rows_of(self, numbers: Iterable[int]) -> NDArray[np.bool_]:
+        """Return (n,) whether a row lies in one of these shards."""
+        marks = np.zeros(self.table.rows, dtype=np.bool_)
+        for number in numbers:
+            marks[self.table.shards[number].start : self.table.shards[number].stop] = True
+        return marks
+
+
+def _read_fully(handle: BinaryIO, size: int) -> bytearray:
+    """Read bytes at the position of a file.
+
+    Raises:
+        OSError: there are fewer.
+    """
+    raw = bytearray(size)
+    view = memoryview(raw)
+    while view:
+        count = handle.readinto(view)  # type: ignore[attr-defined] # unbuffered files have it
+        if not count:
+            raise OSError(f"ends {len(view)} bytes early")
+        view = view[count:]
+    return raw

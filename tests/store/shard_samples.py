@@ -1,0 +1,38 @@
+"""Small stores in shards, and ways to damage them."""
+
+from __future__ import annotations
+
+import h5py
+from labelkit.store import schema
+from labelkit.store.embeddings import open_store
+from labelkit.store.shard_writing import Sharding
+from labelkit.store.shards import shards_folder
+from labelkit.store.writing import EmbeddingRun
+from store_samples import make_plan, write_part
+
+BAD = {1: "broken", 4: "empty"}
+PAGE_DIM = schema.SHARD_ALIGNMENT // 4
+"""Values of a row that fills a page."""
+
+
+def make_sharded(out, plan=None, *, sharding=None, bad=None, overwrite=False):
+    run = EmbeddingRun.open(out, plan or make_plan(), overwrite)
+    for part in run.pending_parts():
+        write_part(run, part, bad)
+    run.publish(0.5, sharding or Sharding(count=3))
+    return open_store(out)
+
+
+def shard_paths(out):
+    return sorted(shards_folder(out).iterdir())
+
+
+def flip(path, offset):
+    data = bytearray(path.read_bytes())
+    data[offset] ^= 1
+    path.write_bytes(data)
+
+
+def rows_offset(path):
+    with h5py.File(path) as file:
+        return file["embeddings"].id.get_offset()

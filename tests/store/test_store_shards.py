@@ -1,0 +1,382 @@
+"""Stores in shards: the same content as in one file, read by the same code, and damage is named by its file."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import mmap
+import os
+from itertools import pairwise
+
+import h5py
+import labelkit
+import numpy as np
+import pytest
+from labelkit.algorithms.mapped import map_of, release
+from labelkit.errors import Refused, ResourceError, StoreError
+from labelkit.store import opening, schema
+from labelkit.store.commit import canonical_json
+from labelkit.store.embeddings import open_store
+from labelkit.store.packing import pack_store
+from labelkit.store.shard_writing import Sharding
+from labelkit.store.shards import ShardTable, shards_folder
+from labelkit.store.stitched import StitchedMap
+from labelkit.store.writing import EmbeddingRun
+from shard_samples import BAD, PAGE_DIM, flip, make_sharded, shard_paths
+from store_samples import make_plan, make_store, write_part
+
+
+@pytest.fixture
+def mapped(monkeypatch):
+    """Shards of any size fill whole pages, as those of large stores do."""
+    monkeypatch.setattr(schema, "UNALIGNED_BYTES", 0)
+    monkeypatch.setattr(schema, "COPIED_BYTES", 0)
+
+
+# ---- the same content
+
+
+@pytest.mark.parametrize("sharding", [Sharding(count=1), Sharding(count=3), Sharding(count=99), Sharding(rows=4)])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_a_store_in_shards_holds_what_one_file_holds(tmp_path, sharding, dtype):
+    one = make_store(tmp_path / "one.h5", make_plan(dtype=dtype), bad=BAD)
+    many = make_sharded(tmp_path / "many.h5", make_plan(dtype=dtype), sharding=sharding, bad=BAD)
+    assert many.content_digest == one.content_digest
+    assert many.num_shards == {1: 1, 3: 3, 99: 6, None: 2}[sharding.count]
+    np.testing.assert_array_equal(many.embeddings, one.embeddings)
+    np.testing.assert_array_equal(many.extras["logits"], one.extras["logits"])
+    assert many.embeddings.dtype == one.embeddings.dtype
+    for name in ("sample_ids", "skipped", "class_names", "split_names", "model", "plan_digest", "created_by"):
+        assert getattr(many, name) == getattr(one, name)
+    for name in ("labels", "labeled", "splits", "sha256", "file_sizes", "image_sizes"):
+        np.testing.assert_array_equal(getattr(many, name), getattr(one, name))
+
+
+def test_shards_that_fill_pages_are_one_map(tmp_path, mapped):
+    plan = make_plan(dim=PAGE_DIM, extras={"logits": PAGE_DIM})
+    one = make_store(tmp_path / "one.h5", plan, bad=BAD)
+    many = make_sharded(tmp_path / "many.h5", plan, sharding=Sharding(count=4), bad=BAD)
+    assert many.num_shards == 4
+    assert many.content_digest == one.content_digest
+    for found, expected in ((many.embeddings, one.embeddings), (many.extras["logits"], one.extras["logits"])):
+        whole = map_of(found)
+        assert whole is not None
+        assert not found.flags.writeable
+        np.testing.assert_array_equal(found, expected)
+        release(found[1:5], whole)
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_rows_of_a_shard_are_read_by_others(tmp_path):
+    one = make_store(tmp_path / "one.h5")
+    make_sharded(tmp_path / "many.h5")
+    rows = []
+    for path in shard_paths(tmp_path / "many.h5"):
+        with h5py.File(path) as file:
+            rows.append(file["embeddings"][:])
+    np.testing.assert_array_equal(np.concatenate(rows), one.embeddings)
+
+
+def test_the_index_of_shards_has_no_rows_to_be_taken_for_real_ones(tmp_path):
+    make_sharded(tmp_path / "many.h5")
+    with h5py.File(tmp_path / "many.h5") as file:
+        assert "embeddings" not in file
+        assert "logits" not in file
+        assert file.attrs["requires"] == b"sharded"
+
+
+def test_the_same_rows_give_the_same_files(tmp_path):
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        make_sharded(tmp_path / folder / "s.h5")
+    files = [sorted(path for path in (tmp_path / folder).rglob("*.h5") if path.is_file()) for folder in ("a", "b")]
+    assert [path.name for path in files[0]] == [path.name for path in files[1]]
+    assert len(files[0]) == 4
+    assert [path.read_bytes() for path in files[0]] == [path.read_bytes() for path in files[1]]
+
+
+def test_pack_splits_a_store_and_puts_it_together_with_the_same_bytes(tmp_path):
+    one = make_store(tmp_path / "one.h5", bad=BAD)
+    split = pack_store(one, tmp_path / "split.h5", sharding=Sharding(rows=2))
+    assert (split.shards, split.content_digest) == (3, one.content_digest)
+    many = open_store(tmp_path / "split.h5")
+    np.testing.assert_array_equal(many.embeddings, one.embeddings)
+    assert pack_store(many, tmp_path / "again.h5").shards == 0
+    assert (tmp_path / "again.h5").read_bytes() == (tmp_path / "one.h5").read_bytes()
+
+
+def test_pack_splits_rows_of_several_blocks(tmp_path, monkeypatch):
+    monkeypatch.setattr(schema, "BLOCK_BYTES", 4 * 3 * 2)  # two rows per digest
+    one = make_store(tmp_path / "one.h5")
+    pack_store(one, tmp_path / "split.h5", sharding=Sharding(count=3))
+    many = open_store(tmp_path / "split.h5")
+    assert many.content_digest == one.content_digest
+    np.testing.assert_array_equal(many.embeddings, one.embeddings)
+    pack_store(many, tmp_path / "other.h5", sharding=Sharding(count=5))
+    np.testing.assert_array_equal(open_store(tmp_path / "other.h5").embeddings, one.embeddings)
+
+
+def test_a_table_of_many_shards_is_a_dataset_that_is_packed_away(tmp_path):
+    names = [f"{number:03d}.png" for number in range(90)]
+    columns = {"labels": None, "labeled": None, "class_names": (), "old_classes": None, "splits": None}
+    one = make_store(tmp_path / "one.h5", make_plan(sample_ids=names, split_names=(), part_rows=90, **columns))
+    pack_store(one, tmp_path / "many.h5", sharding=Sharding(rows=1))
+    with h5py.File(tmp_path / "many.h5") as file:
+        assert "shards" not in file.attrs
+        assert file["shards"].shape == ()
+    many = open_store(tmp_path / "many.h5")
+    assert (many.num_shards, many.content_digest) == (90, one.content_digest)
+    np.testing.assert_array_equal(many.embeddings, one.embeddings)
+    pack_store(many, tmp_path / "again.h5")
+    assert (tmp_path / "again.h5").read_bytes() == (tmp_path / "one.h5").read_bytes()
+
+
+def test_a_store_without_images_can_be_split(tmp_path):
+    source = tmp_path / "rows.npy"
+    np.save(source, np.arange(12, dtype=np.float32).reshape(4, 3) + 1)
+    labelkit.import_(source=source, out=tmp_path / "one.h5")
+    labelkit.import_(source=source, out=tmp_path / "many.h5", shards=2)
+    one, many = open_store(tmp_path / "one.h5"), open_store(tmp_path / "many.h5")
+    assert (many.content_digest, many.has_images, many.num_shards) == (one.content_digest, False, 2)
+    np.testing.assert_array_equal(many.embeddings, np.load(source))
+
+
+# ---- borders
+
+
+@pytest.mark.parametrize("rows", [1, 7, 16, 1000])
+@pytest.mark.parametrize("count", [1, 3, 16])
+def test_small_stores_are_split_as_asked_into_equal_shards(rows, count):
+    borders = Sharding(count=count).borders(rows, {"embeddings": 12})
+    assert len(borders) == min(count, rows)
+    assert [row for start, stop in borders for row in range(start, stop)] == list(range(rows))
+    sizes = [stop - start for start, stop in borders]
+    assert max(sizes) - min(sizes) <= 1
+
+
+def test_at_most_so_many_rows_are_in_a_shard():
+    assert Sharding(rows=4).borders(10, {"embeddings": 12}) == [(0, 4), (4, 8), (8, 10)]
+
+
+@pytest.mark.parametrize("sharding", [Sharding(count=16), Sharding(rows=100_000)])
+def test_shards_of_large_stores_fill_pages(sharding):
+    row_bytes = {"embeddings": 4 * 129, "logits": 40}
+    borders = sharding.borders(1_000_000, row_bytes)
+    for size in row_bytes.values():
+        assert all((stop - start) * size % 65536 == 0 for start, stop in borders[:-1])
+    assert [borders[0][0], borders[-1][1]] == [0, 1_000_000]
+    assert all(first[1] == second[0] for first, second in pairwise(borders))
+    assert max(stop - start for start, stop in borders) <= 100_000
+
+
+def test_embeddings_of_middling_stores_fill_pages():
+    borders = Sharding(count=16).borders(100_000, {"embeddings": 512, "logits": 40})
+    assert len(borders) == 16
+    assert all((stop - start) * 512 % 65536 == 0 for start, stop in borders[:-1])
+    assert any((stop - start) * 40 % 65536 for start, stop in borders[:-1])
+
+
+@pytest.mark.parametrize("wrong", [{}, {"count": 0}, {"rows": 0}, {"count": 1, "rows": 1}])
+def test_a_sharding_is_by_count_or_by_rows(wrong):
+    with pytest.raises(ValueError, match="count or rows"):
+        Sharding(**wrong)
+
+
+# ---- writing
+
+
+def test_a_replaced_store_takes_its_shards_along(tmp_path):
+    make_sharded(tmp_path / "s.h5")
+    old = shard_paths(tmp_path / "s.h5")
+    other = make_plan(labels=None, labeled=None, class_names=(), old_classes=None)
+    new = make_sharded(tmp_path / "s.h5", other, overwrite=True)
+    assert not set(old) & set(shard_paths(tmp_path / "s.h5"))
+    assert len(shard_paths(tmp_path / "s.h5")) == 3
+    assert new.labels is None
+    make_store(tmp_path / "s.h5", overwrite=True)
+    assert not shards_folder(tmp_path / "s.h5").exists()
+
+
+def test_a_store_that_is_replaced_while_it_is_read_stays_whole_under_its_reader(tmp_path, mapped):
+    plan = make_plan(dim=PAGE_DIM, extras={})
+    old = make_sharded(tmp_path / "s.h5", plan)
+    expected = np.array(old.embeddings)
+    make_sharded(tmp_path / "s.h5", make_plan(dim=PAGE_DIM, extras={}, splits=None, split_names=()), overwrite=True)
+    np.testing.assert_array_equal(old.embeddings, expected)
+
+
+@pytest.mark.parametrize("failing", range(4))
+def test_a_full_disk_leaves_no_shard_and_the_run_goes_on(tmp_path, monkeypatch, failing):
+    out = tmp_path / "s.h5"
+    run = EmbeddingRun.open(out, make_plan())
+    for part in run.pending_parts():
+        write_part(run, part)
+    from labelkit.store import shard_writing
+
+    install, count = shard_writing.install_image, iter(range(10))
+
+    def full(*args, **kwargs):
+        if next(count) == failing:
+            raise OSError(errno.ENOSPC, "no space")
+        install(*args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shard_writing, "install_image", full)
+        with pytest.raises(ResourceError, match="disk is full"):
+            run.publish(0.5, Sharding(count=3))
+    assert not out.exists()
+    assert not shards_folder(out).exists()
+    EmbeddingRun.open(out, make_plan()).publish(0.5, Sharding(count=3))
+    np.testing.assert_array_equal(open_store(out).embeddings, make_store(tmp_path / "one.h5").embeddings)
+
+
+def test_shards_that_a_kill_left_are_written_again(tmp_path):
+    out = tmp_path / "s.h5"
+    make_sharded(out)
+    whole = {path.name: path.read_bytes() for path in shard_paths(out)}
+    out.unlink()
+    shard_paths(out)[0].write_bytes(b"torn")
+    shard_paths(out)[2].unlink()
+    make_sharded(out)
+    assert {path.name: path.read_bytes() for path in shard_paths(out)} == whole
+
+
+def test_the_sharding_is_no_part_of_the_plan(tmp_path):
+    make_sharded(tmp_path / "s.h5")
+    assert EmbeddingRun.open(tmp_path / "s.h5", make_plan()).already_done
+
+
+# ---- hostile
+
+
+@pytest.fixture
+def store(tmp_path):
+    return make_sharded(tmp_path / "s.h5", make_plan(splits=None, split_names=()), sharding=Sharding(count=4)).path
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+@pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
+def test_what_is_no_file_in_the_place_of_a_shard_is_refused(store, kind):
+    path = shard_paths(store)[1]
+    moved = store.parent / "moved.h5"
+    path.rename(moved)
+    if kind == "link":
+        path.symlink_to(moved)
+    elif kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.mkdir()
+    with pytest.raises(Refused) as caught:
+        open_store(store)
+    assert caught.value.where == str(path)
+
+
+def test_a_folder_of_shards_that_is_a_link_is_refused(store):
+    folder = shards_folder(store)
+    folder.rename(store.parent / "elsewhere")
+    folder.symlink_to(store.parent / "elsewhere")
+    with pytest.raises(Refused, match="is a link"):
+        open_store(store)
+
+
+def test_a_link_to_a_store_finds_its_shards(store):
+    (store.parent / "links").mkdir()
+    link = store.parent / "links" / "latest.h5"
+    link.symlink_to(store)
+    np.testing.assert_array_equal(open_store(link).embeddings, open_store(store).embeddings)
+
+
+def table_of(store):
+    with h5py.File(store) as file:
+        return json.loads(file.attrs["shards"])
+
+
+def parsed(values):
+    """Read a table that somebody made with a right digest."""
+    values = {key: value for key, value in values.items() if key != "sha256"}
+    values["sha256"] = hashlib.sha256(canonical_json(values).encode()).hexdigest()
+    return ShardTable.parse(canonical_json(values))
+
+
+def test_a_table_comes_back(store):
+    values = table_of(store)
+    assert json.loads(parsed(values).to_text()) == values
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda table: table.update(files=[]),
+        lambda table: table.update(columns={}),
+        lambda table: table["columns"].update({"../embeddings": table["columns"]["embeddings"]}),
+        lambda table: table["columns"]["embeddings"].update(dtype="|O"),
+        lambda table: table["columns"]["embeddings"].update(width=0),
+        lambda table: table["columns"]["embeddings"].update(sha256="x"),
+        lambda table: table["files"][1].update(rows=0),
+        lambda table: table["files"][1].update(rows=-5),
+        lambda table: table["files"][1].update(rows=1 << 40),
+        lambda table: table["files"][1].update(bytes=1 << 40),
+        lambda table: table["files"][1].update(frame="../../../../etc/passwd"),
+        lambda table: table["files"][1].update(offsets={}),
+        lambda table: table["files"][1]["offsets"].update(embeddings=-1),
+        lambda table: table["files"][1]["offsets"].update(embeddings=table["files"][1]["offsets"]["logits"]),
+        lambda table: table["files"][1]["sha256"].update(embeddings=""),
+        lambda table: table["files"].append(3),
+    ],
+)
+def test_a_table_that_cannot_be_is_refused(store, change):
+    values = table_of(store)
+    change(values)
+    with pytest.raises(ValueError, match=r"."):
+        parsed(values)
+
+
+@pytest.mark.parametrize("rows", [1 << 14, 1 << 28])
+def test_large_columns_that_would_have_to_be_copied_are_refused(store, rows):
+    # a file with holes takes no place on the disk, a copy of it takes memory
+    values = table_of(store)
+    for entry in values["files"]:
+        entry.update(rows=rows, offsets={"embeddings": 65536, "logits": 65536 + 12 * rows}, bytes=65536 + 20 * rows)
+    assert parsed(values).rows == 4 * rows
+    for entry in values["files"]:
+        entry.update(rows=rows + 1, bytes=65536 + 20 * (rows + 1))
+        entry["offsets"]["logits"] += 12
+    if rows == 1 << 14:
+        assert parsed(values).rows == 4 * (rows + 1)
+    else:
+        with pytest.raises(ValueError, match="does not fill pages"):
+            parsed(values)
+
+
+def test_a_flipped_bit_of_the_table_is_found(store):
+    at = store.read_bytes().index(b'"frame"')
+    for offset in (at, at + 20, at + 60):
+        data = store.read_bytes()
+        flip(store, offset)
+        opening._harmless.clear()
+        with pytest.raises(StoreError):
+            open_store(store)
+        store.write_bytes(data)
+
+
+def test_an_index_meets_a_process_of_its_own_first(store, own_process):
+    opening._harmless.clear()
+    assert open_store(store).num_shards == 4
+
+
+# ---- maps
+
+
+def test_what_no_file_was_put_into_reads_as_zeros(tmp_path):
+    path = tmp_path / "rows"
+    path.write_bytes(bytes(range(256)) * (2 * mmap.PAGESIZE // 256))
+    stitched = StitchedMap(np.dtype("u1"), (3 * mmap.PAGESIZE,))
+    with path.open("rb") as file:
+        stitched.put(file.fileno(), mmap.PAGESIZE, mmap.PAGESIZE, 2 * mmap.PAGESIZE)
+        with pytest.raises(ValueError, match="bytes"):
+            stitched.put(file.fileno(), 0, 2 * mmap.PAGESIZE, 2 * mmap.PAGESIZE)
+        with pytest.raises(OSError, match="argument"):
+            stitched.put(file.fileno(), 1, mmap.PAGESIZE, 0)
+    assert not stitched.array[: 2 * mmap.PAGESIZE].any()
+    np.testing.assert_array_equal(stitched.array[2 * mmap.PAGESIZE :], np.arange(mmap.PAGESIZE) % 256)
