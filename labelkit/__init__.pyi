@@ -2161,6 +2161,8 @@ class _Evaluate:
         queries: str = ...,
         solver: Literal['auto', 'lbfgs', 'sgd', 'adamw'] = ...,
         l2: Sequence[float] | float = ...,
+        rescale: bool = ...,
+        max_gallery: int | None = ...,
         lr: float | None = ...,
         epochs: int = ...,
         batch_size: int = ...,
