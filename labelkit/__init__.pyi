@@ -1657,6 +1657,8 @@ def embed(
     stride: int = ...,
     max_images: int | None = ...,
     logits: bool = ...,
+    last_blocks: int = ...,
+    mean_patch: bool = ...,
     dtype: Literal['float32', 'float16'] = ...,
     dense: bool = ...,
     patches_per_image: int | None = ...,
