@@ -102,7 +102,8 @@ class Siamese(Method[SiameseConfig]):
             self.queue_contrast(queries, other, self.queue)
             for queries, other in zip(projections, reversed(keys), strict=True)
         ]
-        return (losses[0] + losses[1]) / 2
+        mean: Tensor = (losses[0] + losses[1]) / 2
+        return mean
 
     @torch.no_grad()
     def on_step_end(self, state: TrainState) -> None:
