@@ -97,7 +97,17 @@ CONTEXTS: list[tuple[str, Options, str]] = [
         {"lr": 30.0, "optimizer": "sgd", "momentum": 0, "clip_grad_norm": None},
         "cotap.guard_loss_ratio",
     ),
+    (
+        "a loss that grows",
+        {"lr": 30.0, "optimizer": "sgd", "momentum": 0, "temperature": 0.01},
+        "siamese.guard_loss_ratio",
+    ),
     ("a loss that grows", {"lr": 2.0, "optimizer": "sgd", "momentum": 0}, "guard_loss_ratio"),
+    # two views
+    ("a queue", {"loss": "moco", "queue_size": 64}, _of("siamese", "queue_size ema_decay")),
+    ("numbers that correlate", {"loss": "barlow-twins"}, "siamese.redundancy_weight"),
+    ("predictions", {"loss": "simsiam"}, "siamese.predictor_dim"),
+    ("crops", {"augmentation": "crops"}, _of("siamese", "crop crop_scale flip_prob jitter_prob gray_prob blur_prob")),
     # discovery
     ("blocks that are frozen", {"train_stem": False}, "grad_from_block"),
     ("a loss on keys", {"align_mode": "l2"}, "align_loss_blocks align_weight"),

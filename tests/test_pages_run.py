@@ -50,6 +50,7 @@ SHORT = {
     "mixmatch": STEPS,
     "san": ("--epochs", "1"),
     "sela": ("--epochs", "2", "--num-optimizations", "2", "--lr-drop-epochs", "1"),
+    "siamese": ("--epochs", "1"),
     "simgcd": ("--epochs", "1"),
     "snowball": ("--steps", "4", "--later-steps", "4", "--eval-every-steps", "4"),
     "softmax": ("--epochs", "1"),

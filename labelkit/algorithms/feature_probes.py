@@ -100,6 +100,7 @@ def linear_probe(
     batch_size: int = 256,
     seed: int = 0,
     optimizer: Literal["sgd", "adamw"] = "sgd",
+    rescale: bool = True,
 ) -> NDArray[np.float32]:
     """Train a linear classifier on fixed features and return its logits for other rows.
 
@@ -116,11 +117,16 @@ def linear_probe(
         batch_size: rows of a step.
         seed: of the order.
         optimizer: SGD with momentum 0.9 and no weight decay, or AdamW with a weight decay of 0.01.
+        rescale: center and scale the features; else they are taken as they are.
 
     Returns:
         (q, c) float32.
     """
-    rows, classes, asked = _centered_and_scaled(features, labels, queries, torch.float32)
+    rows, classes, asked = (
+        _centered_and_scaled(features, labels, queries, torch.float32)
+        if rescale
+        else _as_they_are(features, labels, queries, torch.float32)
+    )
     weight = torch.zeros((num_classes, rows.shape[1]), requires_grad=True)
     bias = torch.zeros(num_classes, requires_grad=True)
     moves: torch.optim.Optimizer = (
@@ -189,12 +195,19 @@ def logistic_regression(
         return np.asarray((asked @ weight.T + bias).numpy())
 
 
+def _as_they_are(
+    features: ArrayLike, labels: ArrayLike, queries: ArrayLike, dtype: torch.dtype
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return features, labels and queries as tensors."""
+    rows, asked = (torch.as_tensor(np.asarray(values)).to(dtype) for values in (features, queries))
+    return rows, torch.as_tensor(np.asarray(labels, dtype=np.int64)), asked
+
+
 def _centered_and_scaled(
     features: ArrayLike, labels: ArrayLike, queries: ArrayLike, dtype: torch.dtype
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return features, labels and queries as tensors, moved and scaled so that features have mean 0 and length 1."""
-    rows, asked = (torch.as_tensor(np.asarray(values)).to(dtype) for values in (features, queries))
-    classes = torch.as_tensor(np.asarray(labels, dtype=np.int64))
+    rows, classes, asked = _as_they_are(features, labels, queries, dtype)
     mean = rows.mean(0)
     scale = (rows - mean).square().sum(1).mean().sqrt().clamp(min=1e-12)
     return (rows - mean) / scale, classes, (asked - mean) / scale

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 from pydantic.config import JsonDict
 
 from labelkit.config.gate import GateConfig
@@ -22,6 +22,7 @@ from labelkit.config.model import ModelConfig
 _DATA: JsonDict = {"panel": "Data"}
 _MODEL: JsonDict = {"panel": "Model"}
 _RUN: JsonDict = {"panel": "Run"}
+_HEAD_LR, _TUNED_LR = 3e-3, 1e-4
 _OUT: JsonDict = {"panel": "Output", "preset": False}
 
 
@@ -69,19 +70,27 @@ class EvaluateSegmentationConfig(PerClassOption, AbsentClassesOption, DenseConfi
         description="Images that are scored; auto = val, else test.",
         json_schema_extra=_DATA,
     )
-    head: Literal["linear", "fcn"] = Field(
-        "linear", description="linear: one linear map per patch; fcn: three blocks of convolutions, eight times finer."
+    head: Literal["linear", "fcn", "fpn", "upernet"] = Field(
+        "linear",
+        description="linear: one linear map per patch; fcn: three blocks of convolutions, eight times finer; fpn, "
+        "upernet: heads on maps of four depths, with --tune.",
+    )
+    tune: bool = Field(
+        False,
+        description="Train the backbone with the head, by AdamW with a weight decay of 0.05; else it stays as it is.",
     )
     samples: int = Field(
         20_000, ge=1, description="Training images drawn in all (published: 118,000 COCO-Stuff, 100,000 elsewhere)."
     )
-    lr: tuple[float, ...] = Field(
-        (3e-3,),
+    lr: tuple[float, ...] | None = Field(
+        None,
         description="Learning rate of Adam; of several, comma-separated, the best on held-out images is taken "
-        "(published: 3e-3, or the best of 1e-4,1e-3,3e-3,1e-2).",
+        "(published: 3e-3, or the best of 1e-4,1e-3,3e-3,1e-2). Default: 3e-3, with --tune 1e-4.",
     )
     final_lr: float | None = Field(
-        None, ge=0, description="Learning rate at the end, on a cosine; default: linear: no decay, fcn: 1e-4."
+        None,
+        ge=0,
+        description="Learning rate at the end, on a cosine; default: linear: no decay, fcn: 1e-4; with --tune 0.",
     )
     select_split: str | None = Field(
         None,
@@ -96,10 +105,23 @@ class EvaluateSegmentationConfig(PerClassOption, AbsentClassesOption, DenseConfi
 
     @field_validator("lr")
     @classmethod
-    def _positive(cls, value: tuple[float, ...]) -> tuple[float, ...]:
-        if not value or min(value) <= 0:
+    def _positive(cls, value: tuple[float, ...] | None) -> tuple[float, ...] | None:
+        if value is not None and (not value or min(value) <= 0):
             raise ValueError("must be one learning rate or several, above 0")
         return value
+
+    @model_validator(mode="after")
+    def _heads_of_depths(self) -> EvaluateSegmentationConfig:
+        if self.head in ("fpn", "upernet") and not self.tune:
+            raise ValueError(f"head {self.head} goes with --tune: it is made to be trained with the network")
+        if self.tune and self.backbone == "pixels":
+            raise ValueError("pixels have nothing to tune; leave out --tune")
+        return self
+
+    @property
+    def rates(self) -> tuple[float, ...]:
+        """Learning rates to try."""
+        return self.lr or (_TUNED_LR if self.tune else _HEAD_LR,)
 
 
 class EvaluatePatchClustersConfig(PerClassOption, AbsentClassesOption, DenseConfig):

@@ -68,6 +68,18 @@ class EmbedConfig(
     logits: bool = Field(
         True, description="Store the classifier's output too if the model has one.", json_schema_extra=_MODEL
     )
+    last_blocks: int = Field(
+        1,
+        ge=1,
+        description="Join the class tokens of this many last blocks of a ViT, each behind the last norm (DINO's linear "
+        "classifiers: 4 for ViT-S). 1: the model's own embedding.",
+        json_schema_extra=_MODEL,
+    )
+    mean_patch: bool = Field(
+        False,
+        description="Join class token and mean patch of a ViT (DINO's linear classifier for ViT-B).",
+        json_schema_extra=_MODEL,
+    )
     dtype: Literal["float32", "float16"] = Field(
         "float32", description="Type of the stored rows.", json_schema_extra=_RUN
     )

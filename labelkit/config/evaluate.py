@@ -132,15 +132,23 @@ class EvaluateLinearConfig(PerClassOption, GateConfig, LabelsOption, ScoresConfi
         description="With lbfgs: penalty on the squared weights; of several, comma-separated, the best on a held-out "
         "fifth of the gallery is taken.",
     )
+    rescale: bool = Field(
+        True,
+        description="Center the features and scale them to one mean length; else they are taken as they are, as most "
+        "published protocols have it.",
+    )
+    max_gallery: int | None = Field(
+        None, ge=1, description="Most rows to train on, drawn by --seed. Default: all of --gallery."
+    )
     lr: float | None = Field(
         None,
         gt=0,
-        description="With sgd and adamw: highest learning rate on features of mean length 1; default: 10 and 0.01.",
+        description="With sgd and adamw: highest learning rate; default: 10 and 0.01, for features of mean length 1.",
     )
     epochs: int = Field(100, ge=1, description="With sgd and adamw: passes.")
     batch_size: int = Field(256, ge=1, description="With sgd and adamw: rows of a step.")
     seeds: int = Field(1, ge=1, le=100, description="With sgd and adamw: trainings, from --seed on.")
-    seed: int = Field(0, ge=0, description="Seed of the order, and of the held-out fifth.")
+    seed: int = Field(0, ge=0, description="Seed of the order, of --max-gallery, and of the held-out fifth.")
 
     @field_validator("l2")
     @classmethod
@@ -148,6 +156,18 @@ class EvaluateLinearConfig(PerClassOption, GateConfig, LabelsOption, ScoresConfi
         if not value or min(value) < 0:
             raise ValueError("must be one penalty or several, 0 or above")
         return value
+
+    @model_validator(mode="after")
+    def _features_as_they_are(self) -> EvaluateLinearConfig:
+        if self.rescale:
+            return self
+        if self.solver not in ("sgd", "adamw"):
+            raise ValueError(
+                "--no-rescale goes with --solver sgd or adamw: lbfgs has its penalty for rescaled features"
+            )
+        if self.lr is None:
+            raise ValueError("--no-rescale needs --lr: the default is for features of mean length 1")
+        return self
 
 
 class EvaluateRetrievalConfig(PerClassOption, GateConfig, LabelsOption, ScoresConfig, MemoryConfig):

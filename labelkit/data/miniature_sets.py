@@ -339,6 +339,11 @@ MINIATURES: Final[Mapping[str, Callable[[Path], object]]] = {
     "aircraft": lambda root: write_aircraft(root / "fgvc-aircraft-2013b", _numbered(100)),
     "sop": lambda root: write_online_products(root / "Stanford_Online_Products", _numbered(330)),
     "in_shop": lambda root: write_in_shop(root / "In-shop Clothes Retrieval Benchmark", items=16),
+    "coco_stuff_27": lambda root: write_coco_stuff(root / "cocostuff/dataset"),
+    "voc_2012": lambda root: write_voc(root / "VOCdevkit/VOC2012"),
+    "ade20k": lambda root: write_ade20k(root / "ADEChallengeData2016"),
+    "cityscapes": lambda root: write_cityscapes(root / "cityscapes"),
+    "davis_2017": lambda root: write_davis(root / "DAVIS"),
 }
 """What writes the miniature of a named data set into a data root."""
 

@@ -32,9 +32,13 @@ from labelkit.losses.mixmatch import MixMatchLoss, MixMatchTerms, sharpen
 from labelkit.losses.multi_head import MultiHeadCrossEntropy
 from labelkit.losses.prototype import InnerProductLoss, UniformityLoss, WeightedCrossEntropy, balancing_weights
 from labelkit.losses.prototype_entropy import PrototypeEntropyLoss
+from labelkit.losses.siamese import BarlowTwinsLoss, PredictedViewLoss, QueueContrastLoss
 from labelkit.losses.soft_assignment import SoftAssignmentLoss
 
 __all__ = [
+    "BarlowTwinsLoss",
+    "PredictedViewLoss",
+    "QueueContrastLoss",
     "AdaptiveThreshold",
     "AttentionPull",
     "CoTAPLoss",

@@ -90,6 +90,11 @@ METHODS: dict[str, MethodSpec] = {
         "methods.sela:SeLaConfig",
         "labelkit.methods.sela.sela:SeLa",
     ),
+    "siamese": MethodSpec(
+        "Representation without labels: two views alike, by the loss of SimCLR, Barlow Twins, MoCo or SimSiam.",
+        "methods.siamese:SiameseConfig",
+        "labelkit.methods.siamese.siamese:Siamese",
+    ),
     "simgcd": MethodSpec(
         "Category discovery baseline: contrastive learning and self-distillation.",
         "methods.simgcd:SimGCDConfig",

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from labelkit.errors import ConfigError
 from labelkit.models.bn_inception import BNInceptionBody
 from labelkit.models.convnet13 import MIN_SIDE, convnet13
-from labelkit.models.resnet import ResidualNetwork, Shortcut, cifar_resnet, fan_out_init, resnet50
+from labelkit.models.resnet import ResidualNetwork, Shortcut, cifar_resnet, fan_out_init, resnet18, resnet50
 from labelkit.models.shake_shake import shake_resnet26
 from labelkit.models.wide_resnet import wide_resnet
 
@@ -244,6 +244,8 @@ CONVNETS: dict[str, ConvNet] = {
     # of hyperspherical prototype networks, which DL2PA's balanced experiments use: a 3x3 convolution as shortcut
     **{f"resnet{depth}_hpn": _cifar(depth, shortcut="conv3") for depth in (20, 32)},
     "resnet32_wide_cifar": _cifar(32, width=32),
+    # of self-supervised learning on small images
+    "resnet18_3x3": ConvNet(lambda size, channels: resnet18(channels), 512, 32, _HALF, _HALF),
     "alexnet_sela": _photo(lambda size, channels: AlexNet(_ALEXNET, size, channels), _HIDDEN, "flatten"),
     "alexnet_small_sela": _photo(lambda size, channels: AlexNet(_ALEXNET_SMALL, size, channels), _HIDDEN, "flatten"),
     "resnet50_sela": _photo(lambda size, channels: resnet50(1, in_channels=channels), 2048),

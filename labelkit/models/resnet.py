@@ -166,6 +166,20 @@ def cifar_resnet(depth: int, *, width: int = 16, shortcut: Shortcut = "pad", in_
     return net
 
 
+def resnet18(in_channels: int = 3) -> ResidualNetwork:
+    """Build a ResNet-18 for 32x32 images, f = 512: a 3x3 stem of stride 1 and no pool before the four stages."""
+    blocks: list[nn.Module] = []
+    channels = 64
+    for stage in range(4):
+        for number in range(2):
+            blocks.append(BasicBlock(channels, 64 << stage, 2 if stage > 0 and number == 0 else 1, "conv1"))
+            channels = 64 << stage
+    stem = nn.Sequential(_conv(in_channels, 64, 3), nn.BatchNorm2d(64), nn.ReLU())
+    net = ResidualNetwork(stem, nn.Sequential(*blocks), channels)
+    fan_out_init(net)
+    return net
+
+
 def resnet50(
     version: Literal[1, 2], *, widths: tuple[int, int, int, int] = (64, 128, 256, 512), in_channels: int = 3
 ) -> ResidualNetwork:

@@ -237,6 +237,13 @@ def token_maps(vit: nn.Module, images: Tensor) -> tuple[Tensor, Tensor]:
     return tokens[:, 0], patches.reshape(len(images), rows, columns, -1)
 
 
+def block_tokens(vit: nn.Module, images: Tensor, last_blocks: int) -> list[tuple[Tensor, Tensor]]:
+    """Return class tokens (b, f) and patches (b, h w, f) of each of the last blocks, all behind the last norm."""
+    net: Any = vit
+    found = net.get_intermediate_layers(images, last_blocks, return_prefix_tokens=True, norm=True)
+    return [(prefix[:, 0], patches) for patches, prefix in found]
+
+
 def patch_size(vit: nn.Module) -> int:
     """Return the side of a patch in pixels."""
     net: Any = vit

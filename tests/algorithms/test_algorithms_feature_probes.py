@@ -86,6 +86,21 @@ def test_adamw_finds_the_line_too(rng: np.random.Generator) -> None:
     assert (logits.argmax(1) == classes[200:]).mean() > 0.95
 
 
+@pytest.mark.parametrize("rescale", [False, True])
+def test_one_step_of_a_probe_is_that_of_the_formula(rng: np.random.Generator, rescale: bool) -> None:
+    features, classes = rng.normal(size=(6, 3)) * 4 + 2, np.array([0, 1, 2, 0, 1, 1])
+    queries = rng.normal(size=(2, 3))
+
+    logits = linear_probe(features, classes, queries, num_classes=3, epochs=1, lr=0.5, batch_size=6, rescale=rescale)
+
+    # one pass of plain gradient descent from zero: softmax of nothing is 1 / 3 for each class
+    center = features.mean(0) if rescale else np.zeros(3)
+    length = np.sqrt(((features - center) ** 2).sum(1).mean()) if rescale else 1.0
+    rows, asked = (features - center) / length, (queries - center) / length
+    pull = np.eye(3)[classes] - 1 / 3
+    assert logits == pytest.approx(asked @ (0.5 * pull.T @ rows / 6).T + 0.5 * pull.mean(0), abs=1e-5)
+
+
 @pytest.mark.parametrize("l2", [1e-3, 0.1])
 def test_logistic_regression_is_that_of_scikit_learn(rng: np.random.Generator, l2: float) -> None:
     from sklearn.linear_model import LogisticRegression

@@ -92,7 +92,7 @@ def boxes_of_views(
     made: list[NDArray[np.float64]] = []
     for number, spec in enumerate(views):
         heights, widths = (np.asarray(side) for side in (partner_sizes if spec.shows_partner else sizes))
-        source = spec.drawn_as(number)
+        source = spec.drawn_as(number) if spec.box_as is None else spec.box_as
         boxes = crop_boxes(spec, heights, widths, rows, seed=seed, epoch=epoch, view=source)
         if spec.anchors:
 

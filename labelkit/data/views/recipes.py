@@ -122,6 +122,40 @@ def sela_view(size: int, recipe: ViewRecipe, *, chiral: bool, photographic: bool
     )
 
 
+def siamese_views(
+    size: int,
+    *,
+    crop: Literal["independent", "same", "none"],
+    scale: tuple[float, float],
+    flip: float,
+    jitter: float,
+    gray: float,
+    blur: float,
+) -> tuple[ViewSpec, ViewSpec]:
+    """Return the two views of SimCLR, of which parts can be left out (CoTAP, App. B.1).
+
+    Args:
+        size: side in pixels.
+        crop: a random box for each view, the same one for both, or the whole image.
+        scale: share of the image's area in a box.
+        flip: probability of a mirror image.
+        jitter: probability of jitter, of strength 0.5: 0.4 of brightness, contrast and saturation, 0.1 of hue.
+        gray: probability of losing color.
+        blur: probability of blur.
+    """
+    view = ViewSpec(
+        size,
+        area_range=None if crop == "none" else scale,
+        hflip=flip,
+        jitter_prob=jitter,
+        jitter=(0.4, 0.4, 0.4, 0.1),
+        gray_prob=gray,
+        blur_prob=blur,
+        blur_kernel=blur_kernel_for(size),
+    )
+    return view, replace(view, box_as=0) if crop == "same" else view
+
+
 def dense_views(
     sizes: tuple[int, int],
     num_local: int,

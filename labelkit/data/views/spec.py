@@ -118,6 +118,7 @@ class ViewSpec:
         anchors: numbers of earlier views that the box must have a part in common with.
         min_overlap: that part, as a share of the image's area.
         mirror_as: number of the view that decides whether this one is mirrored; default: itself.
+        box_as: number of the view whose random numbers choose this one's box; default: itself.
         partner: show the other image of a pair, as views do that follow another.
         row: of a row of a store, which has none of the above.
 
@@ -155,6 +156,7 @@ class ViewSpec:
     anchors: tuple[int, ...] = ()
     min_overlap: float = 0.0
     mirror_as: int | None = None
+    box_as: int | None = None
     partner: bool = False
     row: RowView | None = None
 

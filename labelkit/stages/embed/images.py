@@ -30,7 +30,7 @@ from labelkit.stages.embed.reuse import plan_reuse
 from labelkit.stages.embed.stored_rows import embed_rows
 from labelkit.stages.progress import Task, current_progress
 from labelkit.stages.read.locations import remember_images, remember_model
-from labelkit.stages.read.networks import EmbeddingNetwork, embedding_network
+from labelkit.stages.read.networks import EmbeddingNetwork, embedding_network, with_joined_tokens
 from labelkit.stages.result import Cell, SimpleResult, Table
 from labelkit.stages.sharded import open_rest, sharding_of
 from labelkit.stages.train.initialize import describe_weights
@@ -68,9 +68,10 @@ def embed_images(config: EmbedConfig) -> SimpleResult:
     precision = "float32" if config.precision == "auto" else config.precision
     runtime = Runtime(device=config.device, precision=precision, threads=config.threads)
     describe_weights(model.network)
+    model = with_joined_tokens(model, config.last_blocks, mean_patch=config.mean_patch)
     shape = patch_shape(model.network, model.view) if config.dense else None
     network = model.network.to(runtime.device)
-    with_logits = config.logits and order is not None
+    with_logits = config.logits and order is not None and model.network.num_outputs > 0
     computing = choose_computing(config, runtime, model, dataset, with_logits=with_logits)
     plan = _plan(config, model, computing, dataset, labeled, old_classes, with_logits=with_logits)
     reused = tuple(open_rest(path, skip_damaged=config.skip_damaged) for path in config.reuse or ())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -42,12 +43,19 @@ def evaluate_linear(config: EvaluateLinearConfig) -> SimpleResult:
     splits = choose_labeled_splits(
         store, config.gallery, config.queries, config.labels, label_column=config.label_column
     )
+    splits = _drawn(splits, config.max_gallery, config.seed)
     store = splits.store
     num_classes = len(splits.class_names)
     solver = config.solver
     if solver == "auto":
         solver = "lbfgs" if len(splits.gallery) <= _SMALL else "sgd"
-    protocol: dict[str, object] = {"solver": solver, "gallery": config.gallery, "queries": config.queries}
+    protocol: dict[str, object] = {
+        "solver": solver,
+        "gallery": config.gallery,
+        "queries": config.queries,
+        "rescale": config.rescale,
+        "max_gallery": config.max_gallery,
+    }
     outputs: list[NDArray[Any]] = []
     with current_progress().task("train classifier", total=None):
         if solver == "lbfgs":
@@ -120,7 +128,16 @@ def _train(
         batch_size=config.batch_size,
         seed=seed,
         optimizer=solver,
+        rescale=config.rescale,
     )
+
+
+def _drawn(splits: LabeledSplits, most: int | None, seed: int) -> LabeledSplits:
+    """Leave out rows of the gallery at random until there are no more than asked for."""
+    if most is None or len(splits.gallery) <= most:
+        return splits
+    kept = np.sort(keyed_generator(seed, "gallery of evaluate linear").choice(len(splits.gallery), most, replace=False))
+    return replace(splits, gallery=splits.gallery.subset(kept), gallery_labels=splits.gallery_labels[kept])
 
 
 def _choose_l2(

@@ -1,12 +1,12 @@
-"""Judge patch features by a small head that is trained to name the class of every pixel."""
+"""Judge a network by a head that is trained to name the class of every pixel, on its patch features or with it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import nn
 
 from labelkit.config.dense import EvaluateSegmentationConfig
 from labelkit.data.keyed_random import keyed_generator
@@ -15,12 +15,10 @@ from labelkit.metrics.segmentation import SegmentationCounts, SegmentationScores
 from labelkit.stages.evaluate.dense_input import DenseInput, choose_rows, open_dense
 from labelkit.stages.evaluate.dense_result import MaskScores, percent_and_spread, write_asked
 from labelkit.stages.evaluate.segmentation_head import FrozenNetwork, HeadPlan, predict_masks, train_head, whole_batches
+from labelkit.stages.evaluate.segmentation_tuning import tune_network
 from labelkit.stages.pictures.masks import MaskPicture
 from labelkit.stages.progress import current_progress
 from labelkit.stages.result import Cell, SimpleResult, Table
-
-if TYPE_CHECKING:
-    from torch import nn
 
 _FCN_FINAL_LR = 1e-4
 
@@ -36,10 +34,10 @@ class _Rows:
 
 
 def evaluate_segmentation(config: EvaluateSegmentationConfig) -> SimpleResult:
-    """Train heads on features that stay as they are, and score their masks by mean IoU and pixel accuracy.
+    """Train heads, with the network or on features that stay as they are, and score their masks by mean IoU.
 
     Raises:
-        ConfigError: no such split, or the images scored were trained on.
+        ConfigError: no such split, the images scored were trained on, or a network that cannot be tuned.
         DatasetError: no masks, or masks that cannot be used.
         CheckpointError: the network cannot be loaded.
         DivergenceError: training of a head failed.
@@ -51,8 +49,8 @@ def evaluate_segmentation(config: EvaluateSegmentationConfig) -> SimpleResult:
     scores: list[SegmentationScores] = []
     pictures: list[MaskPicture] = []
     for seed in range(config.seed, config.seed + config.seeds):
-        head = _train(config, given, rows.train_rows, lr, seed)
-        counts, drawn = _score(given.frozen, given, head, rows.eval_rows, 0 if scores else config.num_pictures)
+        network, head = _train(config, given, rows.train_rows, lr, seed)
+        counts, drawn = _score(network, given, head, rows.eval_rows, 0 if scores else config.num_pictures)
         scores.append(counts.scores(absent_as_zero=config.absent_as_zero))
         pictures += drawn
     summary = MaskScores.of(scores, names)
@@ -63,13 +61,14 @@ def evaluate_segmentation(config: EvaluateSegmentationConfig) -> SimpleResult:
         "protocol": _protocol(config, given, rows, lr) | {"sweep": sweep},
     }
     made = write_asked(config, values, pictures, names)
+    what = "networks and heads" if config.tune else "heads"
     row: list[Cell] = [
         given.network, config.head, f"{given.dataset.name}/{rows.eval}", len(rows.eval_rows), lr,
         percent_and_spread(summary.mean_iou), percent_and_spread(summary.pixel_accuracy),
     ]  # fmt: skip
     tables = [
         Table(
-            f"segmentation in %: heads trained on {len(rows.train_rows)} images of {rows.train}, {config.seeds} seeds",
+            f"segmentation in %: {what} trained on {len(rows.train_rows)} images of {rows.train}, {config.seeds} seeds",
             ["network", "head", "scored on", "images", "lr", "mean IoU", "pixels right"],
             [row],
         )
@@ -94,7 +93,9 @@ def _choose(config: EvaluateSegmentationConfig, given: DenseInput) -> _Rows:
 
 def _plan(config: EvaluateSegmentationConfig, given: DenseInput, lr: float) -> HeadPlan:
     final_lr = config.final_lr
-    if final_lr is None and config.head == "fcn":
+    if final_lr is None and config.tune:
+        final_lr = 0.0
+    elif final_lr is None and config.head == "fcn":
         final_lr = min(_FCN_FINAL_LR, lr)
     return HeadPlan(
         kind=config.head,
@@ -111,10 +112,15 @@ def _plan(config: EvaluateSegmentationConfig, given: DenseInput, lr: float) -> H
 
 def _train(
     config: EvaluateSegmentationConfig, given: DenseInput, rows: NDArray[np.int64], lr: float, seed: int
-) -> nn.Module:
-    with current_progress().task(f"train head (seed {seed}, lr {lr:g})", total=config.samples) as task:
-        plan = _plan(config, given, lr)
-        return train_head(given.frozen, given.dataset, rows, plan, seed=seed, advance=task.advance)
+) -> tuple[FrozenNetwork, nn.Module]:
+    """Return what makes features of images, and logits of these."""
+    plan = _plan(config, given, lr)
+    what = "network and head" if config.tune else "head"
+    with current_progress().task(f"train {what} (seed {seed}, lr {lr:g})", total=config.samples) as task:
+        if config.tune:
+            tuned = tune_network(given.frozen, given.dataset, rows, plan, seed=seed, advance=task.advance)
+            return tuned, nn.Identity()
+        return given.frozen, train_head(given.frozen, given.dataset, rows, plan, seed=seed, advance=task.advance)
 
 
 def _score(
@@ -139,8 +145,8 @@ def _choose_lr(
     config: EvaluateSegmentationConfig, given: DenseInput, rows: _Rows
 ) -> tuple[float, list[dict[str, float]]]:
     """Return the learning rate of highest mean IoU on images that are neither trained on nor scored, and all tried."""
-    if len(config.lr) == 1:
-        return config.lr[0], []
+    if len(config.rates) == 1:
+        return config.rates[0], []
     if config.select_split is None:
         order = keyed_generator(config.seed, "choose lr").permutation(rows.train_rows)
         cut = max(1, len(order) // 5)
@@ -153,9 +159,9 @@ def _choose_lr(
     if not len(trained) or len(np.intersect1d(judged, trained)):
         raise ConfigError("--select-split", "has images that are trained on, or leaves none", "Choose another split.")
     tried = []
-    for lr in config.lr:
-        head = _train(config, given, trained, lr, config.seed)
-        counts, _ = _score(given.frozen, given, head, judged)
+    for lr in config.rates:
+        network, head = _train(config, given, trained, lr, config.seed)
+        counts, _ = _score(network, given, head, judged)
         tried.append({"lr": lr, "mean_iou": counts.scores(absent_as_zero=config.absent_as_zero).mean_iou})
     return max(tried, key=lambda entry: entry["mean_iou"])["lr"], tried
 
@@ -170,7 +176,8 @@ def _protocol(config: EvaluateSegmentationConfig, given: DenseInput, rows: _Rows
         "eval_images": len(rows.eval_rows),
         "samples": config.samples,
         "batch_size": config.batch_size,
-        "optimizer": "adam",
+        "tune": config.tune,
+        "optimizer": "adamw" if config.tune else "adam",
         "lr": lr,
         "final_lr": plan.final_lr,
         "train_size": plan.size,

@@ -23,6 +23,7 @@ from labelkit.data.views.spec import Normalize, ViewSpec
 from labelkit.errors import DivergenceError
 from labelkit.models.inference import InferenceNetwork
 from labelkit.models.segmentation_heads import build_segmentation_head
+from labelkit.models.segmenter import HeadKind
 
 _AREA = (0.8, 1.0)
 
@@ -85,7 +86,7 @@ class HeadPlan:
     """How a head is trained.
 
     Attributes:
-        kind: ``linear`` or ``fcn``.
+        kind: ``linear`` or ``fcn``; of a network that is trained too, also ``fpn`` or ``upernet``.
         num_classes: c.
         lr: learning rate of Adam at the start.
         final_lr: at the end, on a cosine; ``None`` = no decay.
@@ -96,7 +97,7 @@ class HeadPlan:
         mirror: crops may be mirrored.
     """
 
-    kind: str
+    kind: HeadKind
     num_classes: int
     lr: float
     final_lr: float | None
@@ -191,13 +192,25 @@ def _drawn_rows(rows: NDArray[np.int64], plan: HeadPlan, seed: int) -> Iterator[
         yield order[start : start + plan.batch_size], start
 
 
+def training_crops(
+    dataset: ImageDataset, rows: NDArray[np.int64], plan: HeadPlan, seed: int
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield images (b, c, size, size) in [0, 1] and masks (b, size, size), as they are trained on."""
+    view = ViewSpec(plan.size, area_range=_AREA, hflip=0.5 if plan.mirror else 0.0, interpolation="bilinear")
+    for places, drawn in _drawn_rows(rows, plan, seed):
+        if plan.augment:
+            keys = np.arange(drawn, drawn + len(places), dtype=np.int64)
+            yield masked_crops(dataset, rows[places], keys, view, seed=seed)
+            continue
+        images, _, masks = whole_images(dataset, rows[places], plan.size)
+        resized = [resize_mask(mask, plan.size, plan.size) for mask in masks]
+        yield images, torch.from_numpy(np.stack(resized).astype(np.int64))
+
+
 def _crops(
     frozen: FrozenNetwork, dataset: ImageDataset, rows: NDArray[np.int64], plan: HeadPlan, seed: int
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    view = ViewSpec(plan.size, area_range=_AREA, hflip=0.5 if plan.mirror else 0.0, interpolation="bilinear")
-    for places, drawn in _drawn_rows(rows, plan, seed):
-        keys = np.arange(drawn, drawn + len(places), dtype=np.int64)
-        images, labels = masked_crops(dataset, rows[places], keys, view, seed=seed)
+    for images, labels in training_crops(dataset, rows, plan, seed):
         yield frozen.features(images), labels
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ from labelkit.methods.registry import METHODS
 from labelkit.models.guessing import guess_backbone
 from labelkit.models.headed import HeadedNetwork
 from labelkit.models.inference import BackboneNetwork, InferenceNetwork, PixelNetwork
+from labelkit.models.joined_tokens import JoinedTokens, joined_layer
 from labelkit.models.published import TO_FETCH, best_at_hand, embedding_size, recorded_weights
 from labelkit.models.weights import fingerprint
 from labelkit.stages.embed.quick import DECODER
@@ -143,6 +144,18 @@ def embedding_network(config: ModelConfig, in_channels: int) -> EmbeddingNetwork
         seed=config.seed,
     )
     return _named_backbone(network, f"random:{config.seed}" if config.random_weights else None, config.weights)
+
+
+def with_joined_tokens(model: EmbeddingNetwork, last_blocks: int, *, mean_patch: bool) -> EmbeddingNetwork:
+    """Let a network embed by class tokens of several blocks; unchanged where that of the last one is asked for.
+
+    Raises:
+        ConfigError: it has no such blocks.
+    """
+    if last_blocks == 1 and not mean_patch:
+        return model
+    joined = JoinedTokens(model.network, last_blocks, mean_patch=mean_patch).eval()
+    return replace(model, network=joined, weights=model.weights or fingerprint(model.network))
 
 
 def _best_backbone(*, fetch: bool) -> str:
@@ -280,6 +293,9 @@ def recorded_network(model: ModelIdentity, checkpoint: Path | None) -> Embedding
         Mismatch: what is there has other weights.
     """
     found = _find_recorded(model, checkpoint)
+    joined = joined_layer(model.layer)
+    if joined is not None:
+        found = with_joined_tokens(found, joined[0], mean_patch=joined[1])
     actual = found.identity({})
     differing = actual.differences(model)
     if differing:

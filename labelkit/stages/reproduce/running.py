@@ -9,7 +9,7 @@ import shlex
 import statistics
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -19,13 +19,13 @@ from labelkit.data.registry import DATASETS, load_dataset
 from labelkit.errors import ConfigError, DatasetError, LabelkitError, OutputExistsError, StoreError, resource_error
 from labelkit.reading import read_json
 from labelkit.stages.progress import current_progress
-from labelkit.stages.reproduce.tables import PublishedTable, Row, available_tables, read_table
+from labelkit.stages.reproduce.stand_ins import IN_DATA_ROOT, make_files, stand_ins
+from labelkit.stages.reproduce.tables import PublishedTable, Row, available_tables, dataset_places, read_table
 from labelkit.stages.result import Cell, SimpleResult, Table
 from labelkit.store.commit import commit_bytes
 
 RESULT = "table.json"
 _MAX_RECORD = 1 << 24
-_IN_DATA_ROOT = "{data_root}/"
 
 
 @dataclass
@@ -122,23 +122,19 @@ def _run_row(
     config: ReproduceConfig, table: PublishedTable, row: Row, folder: Path, faults: list[LabelkitError]
 ) -> _Outcome:
     progress = current_progress()
-    root, dataset = config.data_root, row.dataset
+    root, named = config.data_root, {name: name for name in row.datasets}
     if config.smoke:
-        from labelkit.data.miniature_sets import make_miniature, write_class_vectors
-
         root = config.out / "smoke-data"
-        dataset = dataset if config.dry_run or dataset in ("", "digits") else make_miniature(dataset, root)
-        if not config.dry_run:
-            for file in _needs(row) - {row.dataset}:
-                names = load_dataset(dataset, data_root=root).class_names
-                write_class_vectors(Path(file.format(data_root=root)), names)
+        named = named if config.dry_run else stand_ins(row.datasets, root)
     outcome = _Outcome("planned" if config.dry_run else "done")
     for seed in range(1 if config.smoke else config.seeds):
         here = folder / ("smoke" if config.smoke else "") / _file_name(row.name) / f"seed-{seed}"
         outputs: list[dict[str, Any]] = []
         try:
             for number, words in enumerate(row.commands, 1):
-                command = _complete(config, table, words, dataset, root, here, seed)
+                command = _complete(config, table, words, named, root, here, seed)
+                if config.smoke and not config.dry_run:
+                    make_files(command, root)
                 if config.dry_run:
                     progress.message(f"{table.name}, {row.name}: labelkit {shlex.join(command)}")
                 else:
@@ -153,15 +149,13 @@ def _run_row(
 
 
 def _needs(row: Row) -> set[str]:
-    """What a row reads: its data set, and files in the folder of the data."""
-    return {row.dataset, *(word for words in row.commands for word in words if word.startswith(_IN_DATA_ROOT))}
+    """What a row reads: its data sets, and files in the folder of the data."""
+    return {*row.datasets, *(word for words in row.commands for word in words if word.startswith(IN_DATA_ROOT))}
 
 
 def _missing(dataset: str, root: Path) -> str:
     """Say what is missing of a data set, where it comes from, and how large it is; empty: nothing."""
-    if not dataset:
-        return ""
-    if dataset.startswith(_IN_DATA_ROOT):
+    if dataset.startswith(IN_DATA_ROOT):
         path = Path(dataset.format(data_root=root))
         return "" if path.exists() else f"{path}: there is no such file"
     try:
@@ -177,25 +171,26 @@ def _complete(
     config: ReproduceConfig,
     table: PublishedTable,
     words: Sequence[str],
-    dataset: str,
+    named: Mapping[str, str],
     root: Path,
     here: Path,
     seed: int,
 ) -> list[str]:
     """A command with all that is not in the table: where, which data, which seed."""
     filled = [word.format(here=here, seed=seed, data_root=root) for word in words]
+    for place in dataset_places(filled):
+        filled[place] = named[filled[place]]
     if filled[0] != "train":
-        short = table.smoke.get(filled[0], {}) | ({"dataset": dataset} if "--dataset" in filled else {})
+        short = table.smoke.get(" ".join(filled[:2]), table.smoke.get(filled[0], {}))
         return _with_options(filled, short) if config.smoke else filled
     if config.smoke:
-        short = table.smoke.get("all", {}) | table.smoke.get(filled[1], {})
-        filled = _with_options(filled, {**short, "dataset": dataset})
+        filled = _with_options(filled, table.smoke.get("all", {}) | table.smoke.get(filled[1], {}))
     words_of_all = ["--data-root", str(root), "--device", config.device, "--seed", str(seed)]
     return [*filled, *words_of_all, *([] if "--out" in filled else ["--out", str(here / "run")])]
 
 
 def _with_options(words: Sequence[str], options: dict[str, str]) -> list[str]:
-    """Put options into a command, in place of those it has; an empty value is a switch, None of an option drops it."""
+    """Put options into a command, in place of those it has; an empty value is a switch."""
     kept, at = [], 0
     while at < len(words):
         word, name = words[at], words[at].removeprefix("--")

@@ -26,6 +26,7 @@ from labelkit.reading import read_bytes
 FOLDER = "tables"
 LEFT_OUT = "left_out"
 _MAX_BYTES = 1 << 18
+_OF_DATASETS = ("--dataset", "--scene-dataset")
 _OWN = ("here", "seed", "data_root")
 _OF_COMMAND = re.compile(r"#([1-9]\d?)\.(.+)")
 
@@ -91,13 +92,13 @@ class Row:
         name: in the table.
         published: numbers by the name of the value, in the unit of the table; ``None``, or none: measured alone.
         commands: words of each command after ``labelkit``, with ``{here}``, ``{seed}`` and ``{data_root}`` in them.
-        dataset: that the training reads; empty if the row trains nothing.
+        datasets: that the commands read.
     """
 
     name: str
     published: dict[str, float | None]
     commands: tuple[tuple[str, ...], ...]
-    dataset: str
+    datasets: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,7 @@ class PublishedTable:
         note: what differs from the publication, if anything.
         values: for each value its place in the JSON of the last command, or of command n after ``#n.``.
         smoke: options for a few steps: of ``all`` trainings, of one by its method, and of another command by its first
-            word.
+            word or, in place of these, its first two.
         rows: of the table.
     """
 
@@ -198,6 +199,10 @@ def read_table(name: str) -> PublishedTable:
 def _row(row: _Row, file: _File) -> Row:
     filled = {name: str(value) for name, value in (row.model_extra or {}).items()} | {n: f"{{{n}}}" for n in _OWN}
     commands = [tuple(shlex.split(command.format(**filled))) for command in file.commands]
-    trained = next((words for words in commands if words[0] == "train"), ())
-    dataset = trained[trained.index("--dataset") + 1] if "--dataset" in trained else ""
-    return Row(row.name, published_of(row, file.values), tuple(commands), dataset)
+    datasets = dict.fromkeys(words[place] for words in commands for place in dataset_places(words))
+    return Row(row.name, published_of(row, file.values), tuple(commands), tuple(datasets))
+
+
+def dataset_places(words: Sequence[str]) -> list[int]:
+    """Return where the words of a command name data sets."""
+    return [at for at in range(1, len(words)) if words[at - 1] in _OF_DATASETS and words[at] != "none"]

@@ -88,7 +88,7 @@ def plan_reuse(method: Method[Any], bank: ImageBank, config: RunConfig, runtime:
     part = method.reuse_frozen()
     if part is None or callable(phase.views) or phase.pairing is not None:
         raise ConfigError("--reuse-frozen", "the views of this method change with the epoch", "Leave it out.")
-    if any(view.anchors or view.mirror_as is not None for view in phase.views):
+    if any(view.anchors or view.mirror_as is not None or view.box_as is not None for view in phase.views):
         raise ConfigError("--reuse-frozen", "the views of this method depend on each other", "Leave it out.")
     if part.num_views not in (None, len(phase.views)):
         raise ValueError(f"{len(phase.views)} views where the frozen part is for {part.num_views}")

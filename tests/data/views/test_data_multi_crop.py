@@ -15,9 +15,10 @@ from labelkit.data.samplers import UniformSampler
 from labelkit.data.train_loader import TrainLoader
 from labelkit.data.views.boxes import boxes_of_views
 from labelkit.data.views.multi_crop import MAX_DRAWS, overlap_areas, overlapping_boxes
-from labelkit.data.views.recipes import dense_views
+from labelkit.data.views.recipes import dense_views, siamese_views
 from labelkit.data.views.spec import Normalize, ViewSpec
 from labelkit.data.views.transforms import apply_views
+from labelkit.data.views.warps import affine_matrices
 from numpy.typing import NDArray
 
 KEYS = np.arange(400)
@@ -64,6 +65,16 @@ def test_views_have_the_asked_for_part_in_common() -> None:
             assert (overlap_areas(local, anchor) >= np.minimum(least, common / 4) - 1e-6).all()
     # without the rule, some have not
     assert (overlap_areas(free[2], free[0]) < least).any()
+
+
+def test_two_views_have_one_box_where_it_is_drawn_for_both() -> None:
+    for crop in ("same", "independent"):
+        made = siamese_views(32, crop=crop, scale=(0.1, 0.9), flip=0.5, jitter=0, gray=0, blur=0)
+        first, second = boxes_of_views(made, SIDES, SIDES, KEYS, seed=4, epoch=2)
+        assert (first == second).all() == (crop == "same")
+        # each is mirrored by itself all the same
+        mirrored = [affine_matrices(view, KEYS, seed=4, epoch=2, view=i)[:, 0, 0] for i, view in enumerate(made)]
+        assert 100 < (mirrored[0] != mirrored[1]).sum() < 300
 
 
 def test_a_box_depends_on_its_own_image_alone() -> None:

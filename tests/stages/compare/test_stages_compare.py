@@ -40,6 +40,7 @@ KINDS = {
     "mixmatch": ("few", "names"),
     "san": ("all", "nothing"),
     "sela": ("none", "nothing"),
+    "siamese": ("none", "nothing"),
     "simgcd": ("some", "groups"),
     "snowball": ("few", "names"),
     "softmax": ("all", "names"),

@@ -9,7 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 from labelkit.data.miniature_sets import write_davis
+from labelkit.data.registry import load_dataset
+from labelkit.models.inference import BackboneNetwork
 from labelkit.stages.evaluate.patch_clusters import match_by_iou
+from labelkit.stages.evaluate.segmentation_head import FrozenNetwork, HeadPlan
+from labelkit.stages.evaluate.segmentation_tuning import tune_network
 from labelkit.stages.evaluate.tracking import frame_size
 from PIL import Image
 
@@ -75,6 +79,62 @@ def test_crops_and_convolutions_learn_too(labelkit: Any, folder: Path) -> None:
     assert done.code == 0, done.err
     assert "ground" in done.out
     assert "fcn" in done.out
+
+
+TUNED = ("--backbone", "vit_nano_p8_32", "--random-weights", "--threads", 1, "--tune")
+
+
+def test_a_whole_network_learns_classes_that_are_colors(labelkit: Any, folder: Path) -> None:
+    words = ("evaluate", "segmentation", *TUNED, "--dataset", folder, "--batch-size", 8, "--seeds", 1, "--json")
+    before = labelkit(*words, "--samples", 8, "--lr", "1e-9", "--no-augment")
+    assert before.code == 0, before.err
+    done = labelkit(*words, "--samples", 96, "--lr", "3e-3", "--no-augment")
+    assert done.json["pixel_accuracy"]["mean"] > before.json["pixel_accuracy"]["mean"] + 0.15
+    protocol = done.json["protocol"]
+    assert (protocol["tune"], protocol["optimizer"], protocol["final_lr"]) == (True, "adamw", 0)
+    # the network that is reported is the one that was given
+    assert done.json["network"]["weights_fingerprint"] == before.json["network"]["weights_fingerprint"]
+
+
+@pytest.mark.parametrize("head", ["fpn", "upernet"])
+def test_heads_on_four_depths_score_the_same_each_time(labelkit: Any, folder: Path, head: str) -> None:
+    words = ("evaluate", "segmentation", *TUNED, "--dataset", folder, "--head", head, "--image-size", 16)
+    words = (*words, "--batch-size", 2, "--samples", 4, "--max-images", 2, "--seeds", 1, "--json")
+    first, again = labelkit(*words), labelkit(*words)
+    assert first.code == 0, first.err
+    assert first.json["mean_iou"] == again.json["mean_iou"]
+    assert (first.json["protocol"]["head"], first.json["protocol"]["lr"]) == (head, 1e-4)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--head", "fpn"), "head fpn goes with --tune"),
+        (("--tune",), "pixels have nothing to tune"),
+        (("--lr", "0"), "above 0"),
+    ],
+)
+def test_heads_and_networks_that_do_not_go_together_are_refused(
+    labelkit: Any, folder: Path, words: tuple[str, ...], said: str
+) -> None:
+    answer = labelkit("evaluate", "segmentation", *PIXELS, "--dataset", folder, *words)
+    assert (answer.code, said in answer.err) == (2, True), answer.err
+
+
+def test_tuning_trains_the_backbone_and_not_the_head_alone(labelkit: Any, folder: Path) -> None:
+    network = BackboneNetwork("vit_nano_p8_32", seed=0).eval()
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    plan = HeadPlan("linear", 3, 1e-3, None, 8, 8, 32, augment=True, mirror=True)
+    dataset = load_dataset(str(folder), data_root=folder)
+
+    tuned = tune_network(FrozenNetwork(network, 32, 8), dataset, dataset.in_split("train"), plan, seed=0)
+
+    assert all(value.equal(before[name]) for name, value in network.state_dict().items())
+    # a step of AdamW moves every number that has a gradient by the rate, and those of the backbone have one
+    name = "backbone.net.blocks.0.mlp.fc1.bias"
+    moved = tuned.network.state_dict()[name] - before[name]
+    assert moved.abs().max().item() == pytest.approx(1e-3, rel=0.01)
+    assert not tuned.network.training
 
 
 def test_groups_of_colors_are_classes(labelkit: Any, folder: Path) -> None:

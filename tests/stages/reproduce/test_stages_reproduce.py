@@ -13,6 +13,7 @@ from labelkit.data.miniature_sets import MINIATURES, make_miniature
 from labelkit.data.registry import load_dataset
 from labelkit.errors import ConfigError, DatasetError
 from labelkit.methods.prototypes.class_vectors import read_class_vectors
+from labelkit.models.backbones import build_backbone
 from labelkit.stages.reproduce import running
 from labelkit.stages.reproduce.running import reproduce
 from labelkit.stages.reproduce.tables import PublishedTable, available_tables, left_out, read_table
@@ -75,7 +76,8 @@ def test_commands_of_a_table_are_valid(name: str, tmp_path: Path, capsys: pytest
             if row.name not in first_rows(table):
                 continue
             for words in row.commands:
-                command = running._complete(config, table, words, row.dataset, tmp_path, tmp_path / "here", 0)
+                named = {name: name for name in row.datasets}
+                command = running._complete(config, table, words, named, tmp_path, tmp_path / "here", 0)
                 assert main(["config", *command]) == 0, capsys.readouterr().err
 
 
@@ -86,7 +88,8 @@ def test_tables_that_are_left_out_are_no_tables() -> None:
 
 @pytest.mark.parametrize("name", [*MINIATURES, "imagenet_1k"])
 def test_miniatures_are_read_as_the_data_sets(name: str, tmp_path: Path) -> None:
-    assert len(load_dataset(make_miniature(name, tmp_path), data_root=tmp_path)) >= 20
+    dataset = load_dataset(make_miniature(name, tmp_path), data_root=tmp_path)
+    assert len(dataset) >= (20 if dataset.class_names else 3)
     assert make_miniature(name, tmp_path) == make_miniature(name, tmp_path)
 
 
@@ -234,7 +237,43 @@ def test_a_smoke_row_shortens_its_other_commands_and_gives_them_its_images(
 
     images = str(tmp_path / "out/smoke-data/imagenet_1k")
     assert commands.run[0][commands.run[0].index("--dataset") + 1] == images
-    assert commands.run[1][:7] == ["embed", "--seed", "0", "--batch-size", "2", "--dataset", images]
+    assert commands.run[1][:7] == ["embed", "--dataset", images, "--seed", "0", "--batch-size", "2"]
+
+
+def test_smoke_puts_a_miniature_in_place_of_each_set_and_makes_up_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands = Commands(monkeypatch)
+    made = tmp_path / "two.yaml"
+    made.write_text(
+        """
+source: cotap
+place: Table 0
+title: two sets
+values: {all: metrics.accuracy}
+commands:
+  - train cotap --dataset imagenet_1k --scene-dataset coco_stuff_27 --weights {data_root}/weights/some.pth --seed 1
+  - evaluate segmentation --checkpoint {here}/run --dataset voc_2012 --lr 3e-3 --seed {seed}
+  - evaluate tracking --checkpoint {here}/run --dataset davis_2017 --seed {seed}
+smoke:
+  all: {backbone: "vit_nano_p8_32"}
+  evaluate: {max-films: "1"}
+  evaluate segmentation: {lr: "1"}
+rows: [{name: one}]
+"""
+    )
+
+    reproduce(ReproduceConfig(table=str(made), smoke=True, out=tmp_path / "out"))
+
+    monkeypatch.undo()
+    images, weights = str(tmp_path / "out/smoke-data/imagenet_1k"), tmp_path / "out/smoke-data/weights/some.pth"
+    train, segment, track = commands.run
+    assert train[2:8] == ["--dataset", images, "--scene-dataset", "coco_stuff_27", "--weights", str(weights)]
+    assert segment[4:] == ["--dataset", "voc_2012", "--seed", "0", "--lr", "1", "--json"]
+    assert track[4:] == ["--dataset", "davis_2017", "--seed", "0", "--max-films", "1", "--json"]
+    for name in ("coco_stuff_27", "voc_2012", "davis_2017"):
+        assert load_dataset(name, data_root=tmp_path / "out/smoke-data").masks is not None
+    assert not build_backbone("vit_nano_p8_32", weights=weights).load_report.missing
 
 
 def test_a_smoke_row_gets_made_up_word_vectors_of_its_classes(
@@ -284,8 +323,8 @@ def test_smoke_runs_short_on_made_up_images(table: Path, tmp_path: Path, monkeyp
     reproduce(ReproduceConfig(table=str(table), smoke=True, out=tmp_path / "out"))
 
     first, second = (" ".join(words) for words in commands.run)
-    assert "--epochs 2 --max-per-class 4 --dataset digits" in first
-    assert "--lr 1 --epochs 2 --dataset cifar10 --data-root" in second
+    assert "--dataset digits --epochs 2 --max-per-class 4" in first
+    assert "--dataset cifar10 --lr 1 --epochs 2 --data-root" in second
     assert "--epochs 1" not in first
     assert (tmp_path / "out/smoke-data/cifar-10-batches-bin").is_dir()
 

@@ -1,0 +1,162 @@
+"""Siamese learning: two views of an image look alike to a network, and something keeps all images from doing so.
+
+Sources, by ``--loss``:
+    simclr: T. Chen et al., "A Simple Framework for Contrastive Learning of Visual Representations" (ICML 2020)
+    barlow-twins: J. Zbontar et al., "Barlow Twins: Self-Supervised Learning via Redundancy Reduction" (ICML 2021)
+    moco: K. He et al., "Momentum Contrast for Unsupervised Visual Representation Learning" (CVPR 2020)
+    simsiam: X. Chen, K. He, "Exploring Simple Siamese Representation Learning" (CVPR 2021)
+Each step, on two views of every image:
+    1. backbone and projection, one view after the other                                    2 x (b, p)
+    2. the loss; for moco against projections of a slow copy of the network and its queue
+    3. moco: the copy moves toward the network, its projections of this batch replace the oldest in the queue
+Departures: moco takes each view as query once, and remembers the keys of both (the paper: one query, one key); it does
+not shuffle images over processes, as batch normalization here never sees those of others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from labelkit.config.methods.siamese import SiameseConfig
+from labelkit.data.batch import Batch, DataInfo
+from labelkit.data.samplers import UniformSampler
+from labelkit.data.views.recipes import sela_view, siamese_views, test_view
+from labelkit.data.views.spec import ViewSpec
+from labelkit.engine.gathering import gather_batch
+from labelkit.engine.inputs import MonitorInputs
+from labelkit.engine.method import Method, Monitor, Phase, StepOutput, TrainState
+from labelkit.engine.monitors.representation import RepresentationMonitor
+from labelkit.losses.contrastive import InfoNCELoss
+from labelkit.losses.siamese import BarlowTwinsLoss, PredictedViewLoss, QueueContrastLoss
+from labelkit.models.ema import follow, slow_copy
+from labelkit.models.siamese_network import SiameseNetwork
+
+SMALL_IMAGE = 64
+
+
+class Siamese(Method[SiameseConfig]):
+    """Two views of each image and one of four losses; needs no labels."""
+
+    network: SiameseNetwork
+    equal_buffers = ("queue", "oldest")
+
+    def __init__(self, config: SiameseConfig, data: DataInfo) -> None:
+        super().__init__(config, data)
+        self.network = SiameseNetwork(
+            config.backbone,
+            config.widths,
+            normalize_hidden=config.loss in ("barlow-twins", "simsiam"),
+            normalize_output=config.loss == "simsiam",
+            predictor_dim=config.predictor_dim if config.loss == "simsiam" else None,
+            in_channels=data.in_channels,
+            image_size=config.image_size,
+            pretrained=config.pretrained and config.weights is None,
+            weights=config.weights,
+            mean=config.pixel_mean,
+            std=config.pixel_std,
+            seed=config.seed,
+        )
+        self.contrast = InfoNCELoss(config.temperature)
+        self.redundancy = BarlowTwinsLoss(config.redundancy_weight)
+        self.prediction = PredictedViewLoss()
+        self.queue_contrast = QueueContrastLoss(config.temperature)
+        is_moco = config.loss == "moco"
+        self.slow = slow_copy(self.network) if is_moco else None
+        generator = torch.Generator().manual_seed(config.seed)
+        shape = (config.queue_size if is_moco else 0, config.widths[-1])
+        self.queue: Tensor = nn.Buffer(F.normalize(torch.randn(shape, generator=generator), dim=1))
+        self.oldest: Tensor = nn.Buffer(torch.zeros((), dtype=torch.int64))
+        self._newest: list[Tensor] = []
+
+    def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
+        """One phase: two views, every image once."""
+        return (Phase(self.config.epochs, self._views(), UniformSampler(rows, seed=self.config.seed)),)
+
+    def training_step(self, batch: Batch) -> StepOutput:
+        """The loss that was asked for."""
+        first, second = batch.views[0], batch.views[1]
+        projections = self.network.project(first), self.network.project(second)
+        if self.config.loss == "simclr":
+            return StepOutput(self.contrast(torch.cat([gather_batch(view) for view in projections])))
+        if self.config.loss == "barlow-twins":
+            return StepOutput(self.redundancy(gather_batch(projections[0]), gather_batch(projections[1])))
+        if self.config.loss == "simsiam":
+            predictions = self.network.predict(projections[0]), self.network.predict(projections[1])
+            return StepOutput(self.prediction(predictions, projections))
+        return StepOutput(self._queued(projections, (first, second)))
+
+    def _queued(self, projections: tuple[Tensor, Tensor], views: tuple[Tensor, Tensor]) -> Tensor:
+        """Mean of both views as queries, whose keys are remembered."""
+        assert self.slow is not None
+        with torch.no_grad():
+            keys = [F.normalize(self.slow.project(view).float(), dim=1) for view in views]
+        self._newest += keys
+        losses = [
+            self.queue_contrast(queries, other, self.queue)
+            for queries, other in zip(projections, reversed(keys), strict=True)
+        ]
+        mean: Tensor = (losses[0] + losses[1]) / 2
+        return mean
+
+    @torch.no_grad()
+    def on_step_end(self, state: TrainState) -> None:
+        """Move the slow network, and put its projections in place of the oldest ones."""
+        if self.slow is None:
+            return
+        follow(self.slow, self.network, self.config.ema_decay, buffers="counters")
+        newest = torch.cat([gather_batch(keys) for keys in self._newest])[-len(self.queue) :]
+        self._newest = []
+        places = (self.oldest + torch.arange(len(newest), device=newest.device)) % len(self.queue)
+        self.queue[places] = newest
+        self.oldest.copy_((self.oldest + len(newest)) % len(self.queue))
+
+    def on_backbone_taken(self) -> None:
+        """Start both networks equal."""
+        if self.slow is not None:
+            self.slow.load_state_dict(self.network.state_dict())
+
+    def parameter_groups(self) -> Iterator[dict[str, Any]]:
+        """Weight decay on everything."""
+        trained = [parameter for parameter in self.parameters() if parameter.requires_grad]
+        yield {"params": trained, "weight_decay": self.config.weight_decay}
+
+    def monitor(self, inputs: MonitorInputs) -> Monitor:
+        """Features of held-out images."""
+        config = self.config
+        return RepresentationMonitor(
+            inputs.rows,
+            inputs.truth,
+            inputs.held_out,
+            num_classes=len(self.data.class_names),
+            k=config.knn_neighbors,
+            temperature=config.knn_temperature,
+            linear=config.linear_monitor,
+            seed=config.seed,
+        )
+
+    def eval_view(self) -> ViewSpec:
+        """The center of the image; all of it if it is small."""
+        size = self.network.input_spec.size
+        return test_view(size, "digits" if size <= SMALL_IMAGE else "generic")
+
+    def _views(self) -> tuple[ViewSpec, ViewSpec]:
+        config, size = self.config, self.network.input_spec.size
+        if config.augmentation == "digits":
+            view = sela_view(size, "digits", chiral=self.data.chiral)
+            return view, view
+        return siamese_views(
+            size,
+            crop=config.crop,
+            scale=config.crop_scale,
+            flip=0.0 if self.data.chiral else config.flip_prob,
+            jitter=config.jitter_prob if self.data.photographic else 0.0,
+            gray=config.gray_prob if self.data.photographic else 0.0,
+            blur=config.blur_prob,
+        )
