@@ -63,6 +63,12 @@ RUNS: dict[str, dict[str, Any]] = {
 }
 
 
+FEW_LABELS = {
+    "cifar10_weights_few_labels.json": ("1,000 photographs of CIFAR-10 at 64 px, EfficientNet-Lite0", 10),
+}
+FROZEN = ("logistic regression on frozen features", "discover answer on frozen features")
+
+
 def case(pairs: Sequence[tuple[float, float]], **about: Any) -> dict[str, Any]:
     """Return one case from pairs of before and after, a pair for each seed."""
     gains = [after - before for before, after in pairs]
@@ -114,9 +120,25 @@ def of_runs() -> Iterator[dict[str, Any]]:
             )  # fmt: skip
 
 
+def of_few_labels() -> Iterator[dict[str, Any]]:
+    """Whole networks trained from weights with a few labels: against the better of two classifiers of features."""
+    for name, (data, classes) in FEW_LABELS.items():
+        for labels, results in read(name)["results"].items():
+            best = min(FROZEN, key=lambda row: results[row]["error"]["mean"])
+            for row, found in results.items():
+                if row in FROZEN:
+                    continue
+                runs = zip(results[best]["runs"], found["runs"], strict=True)
+                pairs = [(1 - before["error"] / 100, 1 - after["error"] / 100) for before, after in runs]
+                yield case(
+                    pairs, kind="whole network", method=row, data=data, row=row, share=1.0,
+                    labels_per_class=int(labels) / classes, score="accuracy on test images", source=name,
+                )  # fmt: skip
+
+
 def main() -> None:
     """Collect and write."""
-    cases = [*of_rows(), *of_runs()]
+    cases = [*of_rows(), *of_runs(), *of_few_labels()]
     record = {"made_by": "python examples/measured_gains.py", "cases": cases}
     OUT.write_text(json.dumps(record, indent=1) + "\n")
     print(f"{len(cases)} cases in {OUT.name}")

@@ -17,6 +17,18 @@ def sharding_of(config: ShardsOptions) -> Sharding | None:
     return Sharding(config.shards, config.shard_rows)
 
 
+def say_if_split_otherwise(store: EmbeddingStore, asked: Sharding | None) -> None:
+    """Warn where a store that was there already is not split as options say: it stays as it is."""
+    held = f"in {store.num_shards} shards" if store.num_shards else "in one file"
+    wanted: tuple[tuple[int, int], ...] = ()
+    if asked is not None:
+        columns = {"embeddings": store.embeddings, **store.extras}
+        row_bytes = {name: rows.dtype.itemsize * rows.shape[1] for name, rows in columns.items()}
+        wanted = tuple(asked.borders(store.n, row_bytes))
+    if store.shard_borders != wanted:
+        current_progress().warning(f"{store.path} was there already and stays {held}; `labelkit pack` splits it anew")
+
+
 def open_rest(path: Path, *, skip_damaged: bool) -> EmbeddingStore:
     """Open a store; where damaged shards may be left out, say which these are.
 

@@ -163,14 +163,16 @@ class EmbeddingStore:
         plan_digest: digest of the plan it was made by.
         created_by: program and version.
         packed_results: names of the results in the same file; see ``labelkit.store.results``.
-        num_shards: files that the large arrays lie in; 0: they are in the file itself.
+        shard_borders: first row, and the row after the last one, of each file that the large arrays lie in; empty: they
+            are in the file itself.
         damaged: what is wrong with shards that were left out.
         sound: (n,) bool, rows that are not in a shard that was left out; the others read as zeros.
     """
 
     def __init__(self, file: CheckedFile, path: Path, *, verify: bool, skip_damaged: bool = False) -> None:
         self.path = path
-        self.num_shards = 0 if file.shards is None else len(file.shards.table.shards)
+        shards = () if file.shards is None else file.shards.table.shards
+        self.shard_borders = tuple((shard.start, shard.stop) for shard in shards)
         self.damaged = _look_at_shards(file.shards, skip_damaged=skip_damaged)
         self.content_digest = file.content_digest
         root = file.attributes[""]
@@ -213,6 +215,11 @@ class EmbeddingStore:
         _check_label_sets(file, self.n, verify)
         self._embeddings = _Rows(file, "embeddings", verify)
         self._extras = {name: _Rows(file, name, verify) for name in _extra_names(file, self.n)}
+
+    @property
+    def num_shards(self) -> int:
+        """Files that the large arrays lie in; 0: they are in the file itself."""
+        return len(self.shard_borders)
 
     @property
     def embeddings(self) -> NDArray[Any]:

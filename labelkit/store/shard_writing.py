@@ -30,24 +30,26 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Sharding:
-    """How a store is split; one of the two is given.
+    """How a store is split; one of the three is given.
 
     Attributes:
         count: shards of about equal size.
         rows: most rows of a shard.
+        given: first row, and the row after the last one, of each shard, as another store has them.
     """
 
     count: int | None = None
     rows: int | None = None
+    given: tuple[tuple[int, int], ...] = ()
 
     def __post_init__(self) -> None:
         """Check that one is given.
 
         Raises:
-            ValueError: both or none are, or the number is below 1.
+            ValueError: several or none are, or the number is below 1.
         """
-        given = [number for number in (self.count, self.rows) if number is not None]
-        if len(given) != 1 or given[0] < 1:
+        numbers = [number for number in (self.count, self.rows, len(self.given) or None) if number is not None]
+        if len(numbers) != 1 or numbers[0] < 1:
             raise ValueError(f"count or rows of shards must be at least 1, got {self.count} and {self.rows}")
 
     def borders(self, rows: int, row_bytes: Mapping[str, int]) -> list[tuple[int, int]]:
@@ -60,6 +62,8 @@ class Sharding:
             rows: of the store, at least one.
             row_bytes: of each column in shards.
         """
+        if self.given:
+            return list(self.given)
         size, page = rows * sum(row_bytes.values()), schema.SHARD_ALIGNMENT
         # of a store that fits in memory many times, it is enough that the embeddings are not copied
         mapped = list(row_bytes.values()) if size > schema.UNALIGNED_BYTES else [row_bytes["embeddings"]]

@@ -195,6 +195,11 @@ class EmbeddingRun:
         """
         return self._parts.kept(part)
 
+    @property
+    def was_there(self) -> bool:
+        """Whether the store was there before this run, whole or in part."""
+        return self.already_done or self._rest is not None
+
     def publish(self, max_bad: float = 0.01, sharding: Sharding | None = None) -> Path:
         """Put the parts together; the store appears complete under its name, and the run folder goes.
 
@@ -203,7 +208,8 @@ class EmbeddingRun:
 
         Args:
             max_bad: the largest allowed share of skipped samples, in [0, 1].
-            sharding: how the store is split; ``None``: it is one file. The content is the same.
+            sharding: how the store is split; ``None``: it is one file. The content is the same. A store whose shards
+                are damaged keeps its own.
 
         Returns:
             The store.
@@ -223,7 +229,7 @@ class EmbeddingRun:
                 load = lru_cache(maxsize=None if small else 1)(self._parts.load)
                 image = Image(self._gather(load, max_bad), block_bytes=schema.BLOCK_BYTES)
                 if self._rest is not None:
-                    sharding = sharding or Sharding(count=self._rest.num_shards)
+                    sharding = Sharding(given=self._rest.shard_borders)
                     self._check_same(image, self._rest)
                 self._install(image if sharding is None else ShardedImage.of(image, sharding))
                 try:

@@ -118,7 +118,24 @@ def test_embed_writes_shards_of_the_same_store(labelkit: Labelkit, photos: Path,
     assert one["content_digest"] == many["content_digest"]
     again = labelkit(*words, "--out", tmp_path / "many.h5")
     assert again.code == 0
-    assert "is there already, in 3 shards" in again.err
+    assert "was there already and stays in 3 shards; `labelkit pack` splits it anew" in again.err
+    assert "was there" not in labelkit(*words, "--out", tmp_path / "many.h5", "--shard-rows", "20").err
+
+
+def test_a_store_that_is_there_keeps_its_shards_and_says_so(labelkit: Labelkit, photos: Path, tmp_path: Path) -> None:
+    many = tmp_path / "many.h5"
+    words = ("embed", "--dataset", photos, "--backbone", "pixels", "--image-size", "8", "--out", many)
+    assert labelkit(*words, "--shard-rows", "20").code == 0
+    before = {path.name: path.read_bytes() for path in (tmp_path / "many.h5.shards").iterdir()}
+    said = "was there already and stays in 3 shards"
+    whole = labelkit(*words, "--shards", "3")
+    assert whole.code == 0
+    assert said in whole.err  # as many, but of other rows
+    next(iter(sorted((tmp_path / "many.h5.shards").iterdir()))).unlink()
+    mended = labelkit(*words, "--shards", "2", "--json")
+    assert mended.json["shards"] == 3
+    assert said in mended.err
+    assert {path.name: path.read_bytes() for path in (tmp_path / "many.h5.shards").iterdir()} == before
 
 
 def test_pack_puts_shards_into_one_file_with_the_results(

@@ -32,7 +32,7 @@ from labelkit.stages.progress import Task, current_progress
 from labelkit.stages.read.locations import remember_images, remember_model
 from labelkit.stages.read.networks import EmbeddingNetwork, embedding_network, with_joined_tokens
 from labelkit.stages.result import Cell, SimpleResult, Table
-from labelkit.stages.sharded import open_rest, sharding_of
+from labelkit.stages.sharded import open_rest, say_if_split_otherwise, sharding_of
 from labelkit.stages.train.initialize import describe_weights
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.patch_writing import PatchRun
@@ -157,10 +157,8 @@ def _published(work: _Work) -> EmbeddingStore:
         patches.publish(open_store(work.config.out))
     runtime.barrier()
     store = open_store(work.config.out)
-    asked = sharding_of(work.config) is not None
-    if run.already_done and asked != bool(store.num_shards):
-        held = f"in {store.num_shards} shards" if store.num_shards else "in one file"
-        current_progress().warning(f"{store.path} is there already, {held}; `labelkit pack` writes it as you like")
+    if run.was_there:
+        say_if_split_otherwise(store, sharding_of(work.config))
     if patches is not None and patches.already_done:
         # only a set that is whole counts as done
         open_patches(store).verify()
