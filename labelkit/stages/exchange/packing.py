@@ -49,5 +49,6 @@ def pack_results(config: PackConfig) -> SimpleResult:
     }
     rows: list[list[Cell]] = [[name, "stale" if name in packed.stale else "ok"] for name in packed.results]
     split = f" in {packed.shards} shards" if packed.shards else ""
-    title = f"{store.n:,} rows{split} and {len(packed.results)} results, {packed.size / 1e6:.2f} MB"
+    count = "1 result" if len(packed.results) == 1 else f"{len(packed.results)} results"
+    title = f"{store.n:,} rows{split} and {count}, {packed.size / 1e6:.2f} MB"
     return SimpleResult(values, (packed.path,), (Table(title, ["result", "state"], rows),))
