@@ -108,7 +108,7 @@ def frozen(index: Path, data: list[str], network: list[object], labels: int, see
         rows, truth = np.asarray(store.embeddings, dtype=np.float32), np.asarray(store.labels)
         given, names = np.asarray(store.labeled, dtype=bool), list(store.class_names)
         held_out = np.asarray(store.splits) == list(store.split_names).index("test")
-    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    rows = rows / np.linalg.norm(rows, axis=1, keepdims=True)
     fitted = LogisticRegression(max_iter=2000).fit(rows[given], truth[given])
     found = {FROZEN[0]: fitted.predict(rows[held_out]) == truth[held_out]}
     classes = len(np.unique(truth))
