@@ -55,8 +55,8 @@ BUSY = """
 import hashlib, signal, sys
 from labelkit.cli.process import signals_interrupt
 from labelkit.errors import Interrupted
-if "ignored" in sys.argv:
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+# under nohup the tests' own process ignores it
+signal.signal(signal.SIGHUP, signal.SIG_IGN if "ignored" in sys.argv else signal.SIG_DFL)
 try:
     with signals_interrupt():
         if "deferred" in sys.argv:
@@ -153,9 +153,10 @@ except BaseException:
 print("imported", flush=True)
 """
 IMPORTING = """
-import sys, time
+import signal, sys, time
 from labelkit.cli.process import signals_interrupt
 from labelkit.errors import Interrupted
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup the tests' own process ignores it
 try:
     with signals_interrupt():
         import held
