@@ -7,7 +7,7 @@ are. The meaning of each number is that of :class:`labelkit.data.views.spec.View
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal
+from typing import Final, Literal
 
 from labelkit.data.views.random_augment import Pool
 from labelkit.data.views.spec import ViewSpec
@@ -18,6 +18,8 @@ SemiSupervisedRecipe = Literal["digits", "crop-flip"]
 ClassificationRecipe = Literal["none", "digits", "crop-flip", "imagenet", "imagenet-jitter"]
 MetricRecipe = Literal["none", "digits", "crop-flip", "box", "crop"]
 DenseRecipe = Literal["dino", "paper", "none"]
+
+_SMALL_IMAGE: Final = 64
 
 
 def blur_kernel_for(size: int) -> int:
@@ -31,6 +33,11 @@ def test_view(size: int, domain: Domain = "generic") -> ViewSpec:  # noqa: PT028
     Digits are resized; photos are resized to 8/7 of the size, then the center is cropped (256, 224).
     """
     return ViewSpec(size) if domain == "digits" else ViewSpec(size, resize_ratio=1 / 0.875)
+
+
+def plain_view(size: int) -> ViewSpec:
+    """Return the view by which features of an unknown kind of image are judged: all of a small one, else its center."""
+    return test_view(size, "digits" if size <= _SMALL_IMAGE else "generic")
 
 
 test_view.__test__ = False  # type: ignore[attr-defined] # pytest must not collect it where it is imported

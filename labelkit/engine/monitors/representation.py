@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.algorithms.feature_probes import knn_votes, linear_probe
-from labelkit.engine.inputs import HeldOut
+from labelkit.engine.inputs import HeldOut, MonitorInputs
 from labelkit.engine.method import FullPass, Method, Monitor, ScoreTable, TrainState
 from labelkit.metrics.classification import top_k_accuracy
 from labelkit.metrics.clustering import adjusted_rand_index, majority_accuracy, normalized_mutual_information
@@ -17,6 +17,26 @@ from labelkit.metrics.mutual_information import adjusted_mutual_information
 from labelkit.percent import percent
 
 MAX_TABLE = 50_000_000
+
+
+class ProbeOptions(Protocol):
+    """Options of a method that say how its features are judged."""
+
+    @property
+    def knn_neighbors(self) -> int:
+        """Neighbors that vote."""
+
+    @property
+    def knn_temperature(self) -> float:
+        """Temperature of a vote."""
+
+    @property
+    def linear_monitor(self) -> bool:
+        """Whether a linear probe is trained as well."""
+
+    @property
+    def seed(self) -> int:
+        """Seed of the probe."""
 
 
 class RepresentationMonitor(Monitor):
@@ -52,6 +72,26 @@ class RepresentationMonitor(Monitor):
         self._num_classes = num_classes
         self._k, self._temperature = k, temperature
         self._linear, self._seed = linear, seed
+
+    @classmethod
+    def of(cls, inputs: MonitorInputs, config: ProbeOptions, *, num_classes: int) -> RepresentationMonitor:
+        """Make the monitor that the options of a method ask for.
+
+        Args:
+            inputs: rows, truth and held-out images.
+            config: options of the method.
+            num_classes: classes of the data set.
+        """
+        return cls(
+            inputs.rows,
+            inputs.truth,
+            inputs.held_out,
+            num_classes=num_classes,
+            k=config.knn_neighbors,
+            temperature=config.knn_temperature,
+            linear=config.linear_monitor,
+            seed=config.seed,
+        )
 
     def __call__(self, method: Method[Any], state: TrainState) -> Mapping[str, float]:
         """Score groups and features; empty where no class is known."""

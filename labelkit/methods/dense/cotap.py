@@ -34,7 +34,7 @@ from torch import Tensor, nn
 from labelkit.config.methods.cotap import CoTAPConfig
 from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.samplers import Stream, StreamSampler
-from labelkit.data.views.recipes import dense_views, test_view
+from labelkit.data.views.recipes import dense_views, plain_view
 from labelkit.data.views.spec import ViewSpec
 from labelkit.engine.inputs import MonitorInputs, RunInputs
 from labelkit.engine.method import Method, Monitor, Phase, StepOutput, TrainState
@@ -183,22 +183,11 @@ class CoTAP(Method[CoTAPConfig]):
 
     def monitor(self, inputs: MonitorInputs) -> Monitor:
         """Features of held-out images."""
-        config = self.config
-        return RepresentationMonitor(
-            inputs.rows,
-            inputs.truth,
-            inputs.held_out,
-            num_classes=len(self.data.class_names),
-            k=config.knn_neighbors,
-            temperature=config.knn_temperature,
-            linear=config.linear_monitor,
-            seed=config.seed,
-        )
+        return RepresentationMonitor.of(inputs, self.config, num_classes=len(self.data.class_names))
 
     def eval_view(self) -> ViewSpec:
         """The center of the image; all of it if it is small."""
-        size = self.network.input_spec.size
-        return test_view(size, "digits" if size <= 64 else "generic")
+        return plain_view(self.network.input_spec.size)
 
     def _neighbor_table(self) -> NDArray[np.int32]:
         """The neighbors on the CPU, copied once."""

@@ -28,7 +28,7 @@ from labelkit.config.methods.sela import SeLaConfig
 from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.numbers import read_numbers
 from labelkit.data.samplers import UniformSampler
-from labelkit.data.views.recipes import sela_view, test_view
+from labelkit.data.views.recipes import plain_view, sela_view
 from labelkit.data.views.spec import ViewSpec
 from labelkit.engine.inputs import MonitorInputs, RunInputs
 from labelkit.engine.method import FullPass, Method, Monitor, Phase, StepOutput, TrainState
@@ -39,8 +39,6 @@ from labelkit.methods.sela.earlier_labels import take_labels
 from labelkit.methods.sela.self_labels import SelfLabels, SolveRecord, SolverSettings, optimization_times
 from labelkit.models.frozen_part import KeptPart
 from labelkit.models.multi_head_network import MultiHeadNetwork, rotations
-
-SMALL_IMAGE = 64
 
 
 class SeLa(Method[SeLaConfig]):
@@ -167,22 +165,11 @@ class SeLa(Method[SeLaConfig]):
 
     def monitor(self, inputs: MonitorInputs) -> Monitor:
         """Features of held-out images, and the clusterings."""
-        config = self.config
-        return RepresentationMonitor(
-            inputs.rows,
-            inputs.truth,
-            inputs.held_out,
-            num_classes=len(self.data.class_names),
-            k=config.knn_neighbors,
-            temperature=config.knn_temperature,
-            linear=config.linear_monitor,
-            seed=config.seed,
-        )
+        return RepresentationMonitor.of(inputs, self.config, num_classes=len(self.data.class_names))
 
     def eval_view(self) -> ViewSpec:
         """The center of the image; all of it if it is small."""
-        size = self.network.input_spec.size
-        return test_view(size, "digits" if size <= SMALL_IMAGE else "generic")
+        return plain_view(self.network.input_spec.size)
 
     def _train_view(self) -> ViewSpec:
         size, recipe = self.network.input_spec.size, self.config.augmentation

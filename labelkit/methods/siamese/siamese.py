@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from labelkit.config.methods.siamese import SiameseConfig
 from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.samplers import UniformSampler
-from labelkit.data.views.recipes import sela_view, siamese_views, test_view
+from labelkit.data.views.recipes import plain_view, sela_view, siamese_views
 from labelkit.data.views.spec import ViewSpec
 from labelkit.engine.gathering import gather_batch
 from labelkit.engine.inputs import MonitorInputs
@@ -37,8 +37,6 @@ from labelkit.losses.contrastive import InfoNCELoss
 from labelkit.losses.siamese import BarlowTwinsLoss, PredictedViewLoss, QueueContrastLoss
 from labelkit.models.ema import follow, slow_copy
 from labelkit.models.siamese_network import SiameseNetwork
-
-SMALL_IMAGE = 64
 
 
 class Siamese(Method[SiameseConfig]):
@@ -129,22 +127,11 @@ class Siamese(Method[SiameseConfig]):
 
     def monitor(self, inputs: MonitorInputs) -> Monitor:
         """Features of held-out images."""
-        config = self.config
-        return RepresentationMonitor(
-            inputs.rows,
-            inputs.truth,
-            inputs.held_out,
-            num_classes=len(self.data.class_names),
-            k=config.knn_neighbors,
-            temperature=config.knn_temperature,
-            linear=config.linear_monitor,
-            seed=config.seed,
-        )
+        return RepresentationMonitor.of(inputs, self.config, num_classes=len(self.data.class_names))
 
     def eval_view(self) -> ViewSpec:
         """The center of the image; all of it if it is small."""
-        size = self.network.input_spec.size
-        return test_view(size, "digits" if size <= SMALL_IMAGE else "generic")
+        return plain_view(self.network.input_spec.size)
 
     def _views(self) -> tuple[ViewSpec, ViewSpec]:
         config, size = self.config, self.network.input_spec.size

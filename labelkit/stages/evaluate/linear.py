@@ -21,7 +21,7 @@ from labelkit.stages.progress import current_progress
 from labelkit.stages.read.labeled_splits import LabeledSplits, choose_labeled_splits
 from labelkit.stages.result import Cell, SimpleResult, Table, jsonable
 from labelkit.store.commit import canonical_json
-from labelkit.store.embeddings import open_store
+from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.results import write_result
 
 _SMALL: Final = 20_000
@@ -56,21 +56,7 @@ def evaluate_linear(config: EvaluateLinearConfig) -> SimpleResult:
         "rescale": config.rescale,
         "max_gallery": config.max_gallery,
     }
-    outputs: list[NDArray[Any]] = []
-    with current_progress().task("train classifier", total=None):
-        if solver == "lbfgs":
-            l2, sweep = _choose_l2(config.l2, splits, num_classes, config.seed)
-            outputs.append(_solve(splits, num_classes, l2))
-            protocol |= {"l2": l2, "sweep": sweep}
-        else:
-            seeds = range(config.seed, config.seed + config.seeds)
-            outputs += [_train(config, splits, num_classes, solver, seed) for seed in seeds]
-            protocol |= {
-                "lr": config.lr or _LR[solver],
-                "epochs": config.epochs,
-                "batch_size": config.batch_size,
-                "seeds": list(seeds),
-            }
+    outputs = _outputs(config, splits, num_classes, solver, protocol)
     top1 = mean_and_spread([top_k_accuracy(one, splits.query_labels) for one in outputs])
     top5 = None
     if num_classes > 5:
@@ -88,18 +74,7 @@ def evaluate_linear(config: EvaluateLinearConfig) -> SimpleResult:
         "model": {"name": store.model.name, "weights_fingerprint": store.model.weights_fingerprint},
         "protocol": protocol,
     }
-    made: tuple[Path, ...] = ()
-    if config.result is not None:
-        path = write_result(
-            store,
-            config.result,
-            kind="evaluation",
-            arrays={"metrics": canonical_json(jsonable(values | {"index": store.path.name}))},
-            params={key: value for key, value in protocol.items() if key != "sweep"},
-            stage="evaluate linear",
-            overwrite=config.overwrite,
-        )
-        made = (path,)
+    made = () if config.result is None else (_kept(config, store, values, protocol),)
     best: list[Cell] = [percent_and_spread(top1), None if top5 is None else percent_and_spread(top5)]
     row: list[Cell] = [config.gallery, config.queries, len(splits.queries), solver, *best]
     tables = [Table("accuracy in %", ["gallery", "queries", "rows", "solver", "top 1", "top 5"], [row])]
@@ -107,6 +82,48 @@ def evaluate_linear(config: EvaluateLinearConfig) -> SimpleResult:
         rows: list[list[Cell]] = [[name, percent(value)] for name, value in per_class.items()]
         tables.append(Table("every class in %", ["class", "accuracy"], rows))
     return SimpleResult(values, made, tuple(tables))
+
+
+def _outputs(
+    config: EvaluateLinearConfig,
+    splits: LabeledSplits,
+    num_classes: int,
+    solver: Literal["lbfgs", "sgd", "adamw"],
+    protocol: dict[str, object],
+) -> list[NDArray[Any]]:
+    """Return the outputs for the queries, one array per training; the protocol gets what was chosen."""
+    outputs: list[NDArray[Any]] = []
+    with current_progress().task("train classifier", total=None):
+        if solver == "lbfgs":
+            l2, sweep = _choose_l2(config.l2, splits, num_classes, config.seed)
+            outputs.append(_solve(splits, num_classes, l2))
+            protocol |= {"l2": l2, "sweep": sweep}
+        else:
+            seeds = range(config.seed, config.seed + config.seeds)
+            outputs += [_train(config, splits, num_classes, solver, seed) for seed in seeds]
+            protocol |= {
+                "lr": config.lr or _LR[solver],
+                "epochs": config.epochs,
+                "batch_size": config.batch_size,
+                "seeds": list(seeds),
+            }
+    return outputs
+
+
+def _kept(
+    config: EvaluateLinearConfig, store: EmbeddingStore, values: dict[str, object], protocol: dict[str, object]
+) -> Path:
+    """Keep the scores as a result beside the store; return its file."""
+    assert config.result is not None
+    return write_result(
+        store,
+        config.result,
+        kind="evaluation",
+        arrays={"metrics": canonical_json(jsonable(values | {"index": store.path.name}))},
+        params={key: value for key, value in protocol.items() if key != "sweep"},
+        stage="evaluate linear",
+        overwrite=config.overwrite,
+    )
 
 
 def _solve(splits: LabeledSplits, num_classes: int, l2: float) -> NDArray[np.float64]:
