@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -245,8 +246,8 @@ def peer_rows() -> Iterator[Row]:
         with scoring("ours", *sizes) as ours, scoring("peer", *sizes) as peer:
             row = compare(
                 f"{what}: speed / pytorch-metric-learning",
-                lambda turn=turn, side=ours: turn("ours", side),  # type: ignore[misc] # a default binds the loop's value
-                lambda turn=turn, side=peer: turn("peer", side),  # type: ignore[misc] # likewise
+                partial(turn, "ours", ours),
+                partial(turn, "peer", peer),
                 wanted=Wanted(">=", WANTED_PEER),
                 repetitions=PEER_REPETITIONS,
                 warmups=0,

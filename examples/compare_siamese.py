@@ -1,0 +1,71 @@
+"""Compare features that siamese methods learn with untrained ones and plain pixels; prints a table, writes it as JSON.
+
+    python examples/compare_siamese.py --seeds 5 --out examples/results/digits_siamese.json
+
+Everything goes through the command line, with the data set's preset or what follows ``--``. Features are judged by a
+vote of the 10 nearest training images on held-out ones (a fifth of each class where a set has no test split), and by a
+linear classifier, in percent: mean and standard deviation over seeds, which draw weights and views. Cost is in seconds
+of CPU time.
+"""
+
+from __future__ import annotations
+
+import argparse
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import comparison
+from compare_selflabel import judge
+
+LOSSES = ("simclr", "moco", "simsiam", "barlow-twins")
+COLUMNS = ("knn", "linear")
+
+
+def embedded(folder: Path, name: str, data: list[str], network: list[object]) -> dict[str, float]:
+    """Embed all images by a network, and judge the features."""
+    index = folder / f"{name}.h5"
+    comparison.run("embed", *data, *network, "--split", "all", "--out", index, "--overwrite")
+    return judge(index)
+
+
+def one_seed(folder: Path, options: argparse.Namespace, seed: int) -> dict[str, dict[str, float]]:
+    """Rows of the table."""
+    data = comparison.data_words(options)
+    config = comparison.run("config", "train", "siamese", *data, *options.extra)[0]["config"]
+    plain: list[object] = ["--label-split", "none"]
+    plain += ["--holdout", config["holdout"]] if config["holdout"] else []
+    size = ["--image-size", config["image_size"]] if config["image_size"] else []
+    pixels = ["--backbone", "pixels", "--image-size", options.pixels]
+    untrained = ["--backbone", config["backbone"], "--random-weights", "--seed", seed, *size]
+    rows = {
+        "pixels": embedded(folder, f"pixels-{seed}", data, pixels + plain),
+        "untrained network": embedded(folder, f"untrained-{seed}", data, untrained + plain),
+    }
+    for loss in LOSSES:
+        run = folder / f"{loss}-{seed}"
+        summary = comparison.train(run, "siamese", *data, "--loss", loss, "--seed", seed, *options.extra)
+        rows[loss] = embedded(folder, f"{loss}-{seed}", data, ["--checkpoint", run])
+        rows[loss] |= {key: summary[key] for key in ("cpu_seconds",) if key in summary}
+    return rows
+
+
+def main() -> None:
+    """Run everything and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    comparison.add_options(parser)
+    parser.add_argument("--pixels", type=int, default=8, help="side of the rows of pixels")
+    options = parser.parse_args()
+    with comparison.run_folder(options) as folder, ThreadPoolExecutor(options.jobs) as pool:
+        done = list(pool.map(lambda seed: one_seed(folder, options, seed), range(options.seeds)))
+    rows: dict[str, dict[str, Any]] = {name: comparison.summarize([found[name] for found in done]) for name in done[0]}
+    print(f"| {options.dataset}, {options.seeds} seeds | {' | '.join(COLUMNS)} | CPU s |")
+    print("|---" * (len(COLUMNS) + 2) + "|")
+    for name, row in rows.items():
+        cost = f"{row['cpu_seconds']['mean']:.0f}" if "cpu_seconds" in row else ""
+        print(f"| {name} | {' | '.join(comparison.shown(row[column]) for column in COLUMNS)} | {cost} |")
+    comparison.write_record(options, results=rows)
+
+
+if __name__ == "__main__":
+    main()
