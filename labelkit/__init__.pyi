@@ -1152,6 +1152,7 @@ class _Train:
         loss: Literal['simclr', 'barlow-twins', 'moco', 'simsiam'] = ...,
         temperature: float = ...,
         redundancy_weight: float = ...,
+        loss_scale: float = ...,
         queue_size: int = ...,
         ema_decay: float = ...,
         projector_dims: Sequence[int] | int | None = ...,

@@ -105,7 +105,7 @@ CONTEXTS: list[tuple[str, Options, str]] = [
     ("a loss that grows", {"lr": 2.0, "optimizer": "sgd", "momentum": 0}, "guard_loss_ratio"),
     # two views
     ("a queue", {"loss": "moco", "queue_size": 64}, _of("siamese", "queue_size ema_decay")),
-    ("numbers that correlate", {"loss": "barlow-twins"}, "siamese.redundancy_weight"),
+    ("numbers that correlate", {"loss": "barlow-twins"}, _of("siamese", "redundancy_weight loss_scale")),
     ("predictions", {"loss": "simsiam"}, "siamese.predictor_dim"),
     ("crops", {"augmentation": "crops"}, _of("siamese", "crop crop_scale flip_prob jitter_prob gray_prob blur_prob")),
     # discovery

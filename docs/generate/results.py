@@ -643,6 +643,7 @@ TOPICS = (
     _Topic("prototypes", "Prototypes", "*_prototypes *_prototypes_*", "examples/compare_prototypes.py", _methods),
     _Topic("spread", "Spread of prototypes", "prototype_spread", "examples/prototype_spread.py", _spread),
     _Topic("no-labels", "Without labels", "*_selflabel", "examples/compare_selflabel.py", _methods),
+    _Topic("two-views", "Two views of an image", "*_siamese", "examples/compare_siamese.py", _methods),
     _Topic("dense", "Dense features", "*_dense *_dense_*", "examples/compare_dense.py", _methods),
     _Topic(
         "retrieval",

@@ -14,32 +14,37 @@ _TINY = 1e-5
 class BarlowTwinsLoss(nn.Module):
     r"""How far the correlations between the numbers of two views are from the identity.
 
-    .. math:: L = \sum_i (1 - C_{ii})^2 + \lambda \sum_{i \ne j} C_{ij}^2, \quad C = \hat A^\top \hat B / b
+    .. math:: L = s \left(\sum_i (1 - C_{ii})^2 + \lambda \sum_{i \ne j} C_{ij}^2\right),
+        \quad C = \hat A^\top \hat B / b
 
     with the projections of both views centered and divided by their deviation over the batch. >= 0; 0 for equal views
-    whose numbers are uncorrelated, d for views that have nothing to do with each other (in expectation, for large b and
-    a small weight).
+    whose numbers are uncorrelated, s d for views that have nothing to do with each other (in expectation, for large b
+    and a small weight).
 
     Args:
         redundancy_weight: :math:`\lambda \ge 0`.
+        scale: :math:`s > 0`, of the whole: it is a sum over all pairs of numbers, too large for plain SGD.
 
     Shape:
         - first, second: ``(b, d)`` float; row i of both is image i. Gradients reach both.
         - returns: ``()`` float32 (float64 stays). A number that is the same in the whole batch correlates with nothing.
 
     Raises:
-        ValueError: the weight is negative, or the shapes differ.
+        ValueError: the weight is negative, the scale is not positive, or the shapes differ.
 
     Source:
-        J. Zbontar et al., "Barlow Twins" (ICML 2021), Eq. 1 and 2. Variances are over b, with 1e-5 added, as those of
-        the batch normalization in its code.
+        J. Zbontar et al., "Barlow Twins" (ICML 2021), Eq. 1 and 2; its released code has s = 0.024. Variances are over
+        b, with 1e-5 added, as those of the batch normalization in its code.
     """
 
-    def __init__(self, redundancy_weight: float) -> None:
+    def __init__(self, redundancy_weight: float, scale: float = 1.0) -> None:
         super().__init__()
         if not redundancy_weight >= 0:
             raise ValueError(f"redundancy_weight must be >= 0, got {redundancy_weight}")
+        if not scale > 0:
+            raise ValueError(f"scale must be > 0, got {scale}")
         self.redundancy_weight = redundancy_weight
+        self.scale = scale
 
     def forward(self, first: Tensor, second: Tensor) -> Tensor:
         """Return the sum over all pairs of numbers."""
@@ -48,7 +53,7 @@ class BarlowTwinsLoss(nn.Module):
             correlations = _standardized(first).T @ _standardized(second) / max(len(first), 1)
             diagonal = correlations.diagonal()
             redundancy = correlations.square().sum() - diagonal.square().sum()
-            return (1 - diagonal).square().sum() + self.redundancy_weight * redundancy
+            return self.scale * ((1 - diagonal).square().sum() + self.redundancy_weight * redundancy)
 
 
 class PredictedViewLoss(nn.Module):

@@ -26,6 +26,7 @@ def test_redundancy_is_that_of_a_loop_over_numbers(rows: torch.Tensor) -> None:
             c = sum((x - mean_a) * (y - mean_b) for x, y in zip(a, b, strict=True)) / 5 / spread_a / spread_b
             expected += (1 - c) ** 2 if i == j else 0.3 * c**2
     assert BarlowTwinsLoss(0.3)(first, second).item() == pytest.approx(expected, abs=1e-12)
+    assert BarlowTwinsLoss(0.3, 0.024)(first, second).item() == pytest.approx(0.024 * expected, abs=1e-12)
 
 
 def test_equal_views_of_uncorrelated_numbers_have_no_redundancy() -> None:

@@ -55,6 +55,12 @@ class SiameseConfig(RepresentationTrainConfig):
         description="Weight of correlations between different numbers (barlow-twins).",
         json_schema_extra=_LOSS,
     )
+    loss_scale: float = Field(
+        0.024,
+        gt=0,
+        description="Factor of the loss of barlow-twins, a sum over all pairs of numbers (default: released code).",
+        json_schema_extra={**_LOSS, "before": 1.0},
+    )
     queue_size: int = Field(4096, ge=1, description="Earlier images in the queue (moco).", json_schema_extra=_LOSS)
     ema_decay: float = Field(
         0.99,

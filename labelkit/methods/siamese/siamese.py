@@ -62,7 +62,7 @@ class Siamese(Method[SiameseConfig]):
             seed=config.seed,
         )
         self.contrast = InfoNCELoss(config.temperature)
-        self.redundancy = BarlowTwinsLoss(config.redundancy_weight)
+        self.redundancy = BarlowTwinsLoss(config.redundancy_weight, config.loss_scale)
         self.prediction = PredictedViewLoss()
         self.queue_contrast = QueueContrastLoss(config.temperature)
         is_moco = config.loss == "moco"
