@@ -9,7 +9,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.labelkit-ready
 LOWEST := .venv-lowest
-QUICK := -m pytest -n 2 --dist loadfile
+# Three workers for two cores: many tests wait for processes that they start.
+QUICK := -m pytest -n 3 --dist loadfile
 # Python keeps what it compiled, whatever it was told; to compile it again takes ten seconds in every process of the tests.
 export PYTHONDONTWRITEBYTECODE :=
 
