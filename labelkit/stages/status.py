@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 from labelkit.config.store_commands import StatusConfig
@@ -18,6 +19,17 @@ from labelkit.store.run_status import RunStatus, embedding_status, patches_statu
 
 _SHOWN_SKIPPED = 20
 _SHOWN_METRICS = 12
+
+
+@dataclass(frozen=True)
+class LookedAt(SimpleResult):
+    """How far something is.
+
+    Attributes:
+        fault: why a store or its patches cannot be used, to end with; ``None``: they can, or are not there yet.
+    """
+
+    fault: LabelkitError | None = None
 
 
 def look_at(config: StatusConfig) -> SimpleResult:
@@ -55,8 +67,6 @@ def _look_at_store(out: Path) -> SimpleResult:
         if status is not None:
             tables += _run_tables(title, status, unit)
     faults = [error for error in (fault, patch_fault) if error is not None]
-    if faults:
-        tables.append(_fault_table(faults))
     skipped = store.skipped if store is not None and run is None else []
     if skipped:
         tables.append(_skipped_table(skipped))
@@ -75,7 +85,8 @@ def _look_at_store(out: Path) -> SimpleResult:
         "patches_run": None if dense is None else _run_record(dense),
         "faults": [_fault_record(error) for error in faults],
     }
-    return SimpleResult(values, (), tuple(tables))
+    # patches are opened only if the store is, so that there is one fault at most
+    return LookedAt(values, (), tuple(tables), fault or patch_fault)
 
 
 def _open(out: Path) -> tuple[EmbeddingStore | None, StoreError | None]:

@@ -85,14 +85,9 @@ class VerifyResult:
         return []
 
     def tables(self) -> list[Table]:
-        """Return what was checked, what is wrong, and what became of the images."""
+        """Return what was checked, and what became of the images; what is wrong is in :attr:`fault`."""
         rows: list[list[Cell]] = [[one.kind, one.where, one.blocks, one.num_bytes, _state(one)] for one in self.checked]
         tables = [Table("", ["kind", "where", "blocks", "bytes", "state"], rows)]
-        faults: list[list[Cell]] = [
-            [fault.where, fault.problem, fault.remedy] for one in self.checked for fault in one.faults
-        ]
-        if faults:
-            tables.append(Table("faults", ["where", "problem", "what to do"], faults))
         return tables if self.images is None else [*tables, *_image_tables(self.images)]
 
 

@@ -292,9 +292,12 @@ def test_status_of_unfinished_patches(labelkit: Labelkit, photos: Path, tmp_path
 def test_status_of_a_damaged_store_names_the_fault(labelkit: Labelkit, golden: Path) -> None:
     flip(golden, "labels")
     answer = labelkit("status", "--index", golden)
-    assert answer.code == 0
+    assert answer.code == 3
     assert "cannot be used" in answer.out
-    assert "content digest differs" in answer.out
+    assert f"{golden}: content digest differs" in answer.err
+    assert "content digest differs" not in answer.out
+    shown = labelkit("status", "--index", golden, "--json")
+    assert (shown.code, shown.json["state"], len(shown.json["faults"])) == (3, "damaged", 1)
 
 
 def test_status_of_nothing_exits_3(labelkit: Labelkit, tmp_path: Path) -> None:
