@@ -78,18 +78,6 @@ def train(folder: Path, words: list[str], data: list[str], labels: int, seed: in
     }
 
 
-def with_own(words: list[str], own: list[str]) -> list[str]:
-    """Return words of a training and its method's own, which take the place of those for the same options."""
-    named = {word for word in own if word.startswith("--")}
-    kept: list[str] = []
-    is_kept = True
-    for word in words:
-        if word.startswith("--"):
-            is_kept = word not in named
-        kept += [word] if is_kept else []
-    return [*kept, *own]
-
-
 def network_words(data: list[str], extra: list[str]) -> list[object] | None:
     """Options that say which network training starts from; None if from random weights."""
     config, _ = comparison.run("config", "train", "supervised", *data, *extra)
@@ -126,17 +114,17 @@ def main() -> None:
     """Run everything and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     comparison.add_options(parser)
+    comparison.add_only(parser)
     parser.add_argument("--num-labels", type=int, nargs="+", default=[20], help="labels in all, as many of each class")
     parser.add_argument("--rows", nargs="+", choices=ROWS, default=list(ROWS), help="what to compare")
-    parser.add_argument("--only", nargs=2, action="append", default=[], metavar=("METHOD", "WORDS"), help="its own")
     options = parser.parse_args()
-    data, only = comparison.data_words(options), {method: words.split() for method, words in options.only}
+    data = comparison.data_words(options)
     cells = list(product(options.num_labels, options.rows))
-    with comparison.run_folder(options, *options.only) as folder, ThreadPoolExecutor(options.jobs) as pool:
+    with comparison.run_folder(options) as folder, ThreadPoolExecutor(options.jobs) as pool:
 
         def one(labels: int, row: str, seed: int) -> dict[str, Any]:
             where = folder / f"{row.replace(' ', '-')}-{labels}-s{seed}"
-            return train(where, ROWS[row], data, labels, seed, with_own(options.extra, only.get(ROWS[row][0], [])))
+            return train(where, ROWS[row], data, labels, seed, comparison.own_words(options, ROWS[row][0]))
 
         # seeds last, so that a stopped comparison has all rows
         pending = {(cell, seed): pool.submit(one, *cell, seed) for seed in range(options.seeds) for cell in cells}

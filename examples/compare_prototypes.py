@@ -93,6 +93,7 @@ def main() -> None:
     """Run everything and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     comparison.add_options(parser)
+    comparison.add_only(parser)
     parser.add_argument("--imbalance", type=float, nargs="+", default=[1.0], help="rarest over largest class; 1: all")
     parser.add_argument("--dims", type=int, nargs="+", default=[64], help="widths of the embedding")
     parser.add_argument(
@@ -112,7 +113,7 @@ def main() -> None:
             row, dim, factor = cell
             cut = [] if factor == 1 else ["--imbalance-factor", str(factor)]
             where = folder / f"{row}-d{dim}-i{factor:g}-s{seed}".replace(".", "_")
-            return train(where, ROWS[row], data + cut, seed, dim, options.extra)
+            return train(where, ROWS[row], data + cut, seed, dim, comparison.own_words(options, ROWS[row][0]))
 
         # seeds last, so that a stopped comparison has all rows
         pending = {(cell, seed): pool.submit(one, cell, seed) for seed in range(options.seeds) for cell in cells}

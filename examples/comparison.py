@@ -69,6 +69,25 @@ def add_options(parser: argparse.ArgumentParser, *, seeds: int = 5) -> None:
     parser.add_argument("extra", nargs="*", help="further options of `labelkit train`, after --")
 
 
+def add_only(parser: argparse.ArgumentParser) -> None:
+    """An option for what a single method gets; see :func:`own_words`."""
+    names = ("METHOD", "WORDS")
+    parser.add_argument("--only", nargs=2, action="append", default=[], metavar=names, help="options of one method")
+
+
+def own_words(options: argparse.Namespace, method: str) -> list[str]:
+    """Further options of a training: those for all, where ``--only`` does not give the method its own."""
+    own = [word for name, words in options.only if name == method for word in words.split()]
+    named = {word for word in own if word.startswith("--")}
+    kept: list[str] = []
+    is_kept = True
+    for word in options.extra:
+        if word.startswith("--"):
+            is_kept = word not in named
+        kept += [word] if is_kept else []
+    return [*kept, *own]
+
+
 def data_words(options: argparse.Namespace) -> list[str]:
     """Options of a labelkit command that say which images."""
     part = [] if options.max_per_class is None else ["--max-per-class", str(options.max_per_class)]
@@ -93,7 +112,10 @@ def run_folder(options: argparse.Namespace, *also: object) -> Iterator[Path]:
             yield Path(scratch)
         return
     options.keep.mkdir(parents=True, exist_ok=True)
-    about, now = options.keep / "about.json", json.dumps([data_words(options), options.extra, *map(str, also)])
+    about, now = (
+        options.keep / "about.json",
+        json.dumps([data_words(options), options.extra, *map(str, [*getattr(options, "only", []), *also])]),
+    )
     if about.exists() and about.read_text() != now:
         raise SystemExit(
             f"{options.keep}: holds runs with the options {about.read_text()}, not {now}. Give another --keep."

@@ -28,10 +28,11 @@ class DataConfig(DatasetOptions):
         description="Part of the set to use: a split's name, or all; auto = train if there is one, else all.",
         json_schema_extra=_DATA,
     )
-    holdout: float | Literal["odd"] | None = Field(
+    holdout: float | Literal["odd", "auto"] | None = Field(
         None,
         description="In a set without a test split, or with --pool-splits: make one. A number between 0 and 1 is the "
-        "share of each class, drawn by --split-seed. odd takes every second image. The rest is split train.",
+        "share of each class, drawn by --split-seed. odd takes every second image. The rest is split train. "
+        "auto: 0.2 in a set without splits of its own; else, or with --holdout-classes, nothing.",
         json_schema_extra=_DATA,
     )
     pool_splits: bool = Field(
@@ -118,7 +119,7 @@ class DataConfig(DatasetOptions):
 
     @model_validator(mode="after")
     def _one_holdout(self) -> DataConfig:
-        if self.holdout is not None and self.holdout_classes is not None:
+        if self.holdout not in (None, "auto") and self.holdout_classes is not None:
             raise ValueError("holdout and holdout_classes exclude each other")
         if self.holdout_classes is not None and not self.holdout_classes:
             raise ValueError("holdout_classes names no class")

@@ -12,6 +12,8 @@ from labelkit.data.datasets import ImageDataset
 from labelkit.data.subsets import holdout_rows
 from labelkit.errors import ConfigError
 
+_AUTO_SHARE = 0.2
+
 
 def has_own_splits(dataset: ImageDataset) -> bool:
     """Whether a data set comes with more than images to train on."""
@@ -25,12 +27,14 @@ def with_holdout(dataset: ImageDataset, held_out: Collection[str]) -> ImageDatas
     return replace(dataset, splits=splits, split_names=("train", "test"))
 
 
-def drawn_holdout(dataset: ImageDataset, holdout: float | Literal["odd"], *, pool: bool, seed: int) -> tuple[str, ...]:
+def drawn_holdout(
+    dataset: ImageDataset, holdout: float | Literal["odd", "auto"], *, pool: bool, seed: int
+) -> tuple[str, ...]:
     """Names of the images that ``--holdout`` sets apart.
 
     Args:
         dataset: the listing.
-        holdout: share of each class, or every second image.
+        holdout: share of each class, every second image, or one fifth of each class.
         pool: forget the splits of the set.
         seed: of the draw.
 
@@ -44,10 +48,10 @@ def drawn_holdout(dataset: ImageDataset, holdout: float | Literal["odd"], *, poo
         names = ", ".join(dataset.split_names)
         remedy = "Leave it out, or pass --pool-splits to draw from all images."
         raise ConfigError(option, f"{dataset.name} has splits of its own ({names})", remedy)
-    if isinstance(holdout, str):
+    if holdout == "odd":
         rows = np.arange(1, len(dataset), 2)
     else:
-        rows = holdout_rows(dataset.labels, holdout, seed=seed)
+        rows = holdout_rows(dataset.labels, _AUTO_SHARE if holdout == "auto" else holdout, seed=seed)
     if len(rows) == 0:
         raise ConfigError(option, "holds out no image, since each class keeps one", "Use a set with more images.")
     return tuple(dataset.sample_ids[row] for row in rows)

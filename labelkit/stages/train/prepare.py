@@ -33,7 +33,7 @@ from labelkit.errors import ConfigError, DatasetError
 from labelkit.stages.progress import current_progress
 from labelkit.stages.read.given_labels import listing_with_labels
 from labelkit.stages.read.row_data import RowData
-from labelkit.stages.train.holdout import drawn_holdout, with_holdout
+from labelkit.stages.train.holdout import drawn_holdout, has_own_splits, with_holdout
 
 _HELD_OUT_SPLITS = ("test", "val", "valid", "validation")
 
@@ -149,7 +149,7 @@ def read_listing(config: DataConfig, stored: RowData | None = None) -> tuple[Ima
         rows = np.flatnonzero(np.isin(dataset.labels, chosen))
         held_out = tuple(dataset.sample_ids[row] for row in rows)
         return with_holdout(dataset, held_out), held_out
-    if config.holdout is None:
+    if config.holdout is None or (config.holdout == "auto" and has_own_splits(dataset) and not config.pool_splits):
         return dataset, ()
     held_out = drawn_holdout(dataset, config.holdout, pool=config.pool_splits, seed=config.split_seed)
     return with_holdout(dataset, held_out), held_out

@@ -351,6 +351,20 @@ def test_splits_of_a_set_can_be_pooled_for_a_test_split_that_is_drawn(photos: Pa
     assert again.held_out == prepared.held_out != other.held_out
 
 
+def test_a_holdout_that_is_auto_leaves_splits_of_a_set_alone(photos: Path, tmp_path: Path) -> None:
+    rows = [(f"{name}/{i:02d}.png", name) for name in ("ant", "bee") for i in range(10)]
+    table = write_csv(tmp_path / "list.csv", photos, rows, ["val" if i % 2 else "train" for i in range(20)])
+
+    # of a set without splits it takes one fifth of each class, and none where whole classes are set apart
+    assert prepare(photos, holdout="auto").held_out == prepare(photos, holdout=0.2).held_out != ()
+    by_class = prepare(photos, holdout="auto", holdout_classes=("ant",)).held_out
+    assert {name.split("/")[0] for name in by_class} == {"ant"}
+    kept = prepare(table, holdout="auto")
+    assert kept.held_out == ()
+    assert sorted(kept.dataset.sample_ids) == [name for name, _ in rows[::2]]
+    assert len(prepare(table, holdout="auto", pool_splits=True).held_out) == 4
+
+
 def test_pooling_needs_splits_and_a_draw(photos: Path) -> None:
     with pytest.raises(ConfigError, match="has no splits of its own"):
         prepare(photos, holdout=0.2, pool_splits=True)
