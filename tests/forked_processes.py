@@ -24,9 +24,17 @@ from typing import Any
 
 from labelkit.cli.main import main
 from labelkit.engine import joined
+from labelkit.errors import ResourceError
 
 _LONGEST_SECONDS = 30
 _JOIN_SECONDS = 2
+_OUTLIVES_SECONDS = 5
+_WRITERS = (
+    "labelkit.stages.group.cluster",
+    "labelkit.stages.retrieve.images",
+    "labelkit.stages.evaluate.knn",
+    "labelkit.stages.evaluate.retrieval",
+)
 ROOT = Path(__file__).parents[1]
 
 
@@ -46,18 +54,26 @@ class Done:
 
 
 def run_forked(
-    folder: Path, entries: dict[str, list[list[list[str]]]], *, killed: Sequence[str] = (), timeout: float = 100
+    folder: Path,
+    entries: dict[str, list[list[list[str]]]],
+    *,
+    killed: Sequence[str] = (),
+    failing: Sequence[str] = (),
+    timeout: float = 100,
 ) -> dict[str, list[Done]]:
     """Run entries: by name, for each rank its command lines.
 
     Args:
         folder: for what is said.
         entries: what to run.
-        killed: entries whose last process is killed in its third exchange.
+        killed: entries whose last process is killed in its third sum.
+        failing: entries whose last process meets an error there, and lives on for some seconds.
         timeout: seconds for all of it.
     """
     plan = folder / "plan.json"
-    plan.write_text(json.dumps({"entries": entries, "killed": list(killed), "folder": str(folder)}))
+    plan.write_text(
+        json.dumps({"entries": entries, "killed": list(killed), "failing": list(failing), "folder": str(folder)})
+    )
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "tests.forked_processes", str(plan)]
     done = subprocess.run(
@@ -77,9 +93,7 @@ def run_forked(
 
 def _main() -> None:
     plan = json.loads(Path(sys.argv[1]).read_text())
-    for name in ("knn", "retrieval"):
-        import_module(f"labelkit.stages.evaluate.{name}")
-    for name in ("faiss", "labelkit.stages.group.cluster", "labelkit.stages.retrieve.images"):
+    for name in ("faiss", *_WRITERS):
         import_module(name)
     ended = {}
     for name, ranks in plan["entries"].items():
@@ -91,8 +105,9 @@ def _main() -> None:
         for rank, lines in enumerate(ranks):
             child = os.fork()
             if not child:
-                is_killed = name in plan["killed"] and rank == len(ranks) - 1
-                _child(Path(plan["folder"]) / f"{name}-{rank}.json", lines, rank, len(ranks), port, is_killed)
+                fate = next((kind for kind in ("killed", "failing") if name in plan[kind]), "")
+                fate = fate if rank == len(ranks) - 1 else ""
+                _child(Path(plan["folder"]) / f"{name}-{rank}.json", lines, rank, len(ranks), port, fate)
             children.append(child)
         ended[name] = _ends_of(children, started)
     sys.stdout.write(json.dumps(ended))
@@ -112,14 +127,16 @@ def _ends_of(children: list[int], started: float) -> list[tuple[int, float]]:
     return [ends[child] for child in children]
 
 
-def _child(answers: Path, lines: list[list[str]], rank: int, size: int, port: int, is_killed: bool) -> None:
+def _child(answers: Path, lines: list[list[str]], rank: int, size: int, port: int, fate: str) -> None:
     code = 1
     try:
         names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
         os.environ |= {name: str(value) for name, value in names.items()}
         joined.JOIN_WAIT = timedelta(seconds=_JOIN_SECONDS)
-        if is_killed:
-            _die_in_third_sum()
+        if fate:
+            _end_in_third_sum(fate)
+        if rank > 0:
+            _never_write()
         told = []
         for words in lines:
             out, err = io.StringIO(), io.StringIO()
@@ -127,21 +144,35 @@ def _child(answers: Path, lines: list[list[str]], rank: int, size: int, port: in
                 code = main(words)
             told.append([code, out.getvalue(), err.getvalue()])
             answers.write_text(json.dumps(told))
+        if fate:
+            time.sleep(_OUTLIVES_SECONDS)
     except BaseException as error:
         sys.stderr.write(f"process {rank}: {error!r}\n")
     finally:
         os._exit(code)
 
 
-def _die_in_third_sum() -> None:
+def _end_in_third_sum(fate: str) -> None:
     exchange, count = joined.JoinedProcesses.sum, iter(range(100))
 
-    def sum_or_die(self: joined.JoinedProcesses, values: Any) -> Any:
+    def sum_or_end(self: joined.JoinedProcesses, values: Any) -> Any:
         if next(count) == 2:
+            if fate == "failing":
+                raise ResourceError("here", "the disk is full", "Free some space.")
             os.kill(os.getpid(), signal.SIGKILL)
         return exchange(self, values)
 
-    joined.JoinedProcesses.sum = sum_or_die  # type: ignore[method-assign]
+    joined.JoinedProcesses.sum = sum_or_end  # type: ignore[method-assign]
+
+
+def _never_write() -> None:
+    """Let it be an error that a process other than the first writes a result."""
+
+    def write_result(*_: object, **__: object) -> None:
+        raise AssertionError("not the first process, and writes")
+
+    for name in _WRITERS:
+        vars(import_module(name))["write_result"] = write_result
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ process that ends, or fails, closes its connections, so that no other waits for 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar
@@ -66,6 +67,8 @@ class JoinedProcesses:
         if not self._left:
             self._left = True
             distributed.destroy_process_group()
+            # connections stay while anything refers to the group
+            self._group = None
 
     def sum(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         """Sum over the processes of arrays of equal shape; the same bits on each."""
@@ -112,7 +115,8 @@ def _while_all_are_there() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        reason = str(error).strip().partition("\n")[0]
+        # the file of gloo's source before it and advice behind it say nothing to a user
+        reason = re.sub(r"^\[[^\]]*\] ", "", str(error).strip().partition("\n")[0]).partition(". ")[0]
         raise ResourceError(
             "torchrun",
             f"another process of this command ended before the work was done ({reason})",

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from labelkit.algorithms import kmeans_start, row_blocks
+from labelkit.algorithms import kmeans_iterations, kmeans_start, row_blocks
 from labelkit.algorithms.clustering import kmeans, semi_supervised_kmeans, spherical_kmeans
 from labelkit.algorithms.row_blocks import StoredRows
 from labelkit.algorithms.shared_rows import ALONE, Processes, largest_part, part_of, shared_rows
@@ -63,6 +63,20 @@ def test_k_means_of_several_processes_is_that_of_one(
     expected = run(ALONE)
     assert expected.num_iterations > 3
     assert_alike(in_threads(size, run), expected)
+
+
+def test_processes_run_as_many_starts_side_by_side_though_their_parts_differ(
+    stored: NDArray[np.float16], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        kmeans_iterations, "_SIDE_BY_SIDE", 301
+    )  # two of the 150 rows of one, one of the 151 of another
+
+    def run(processes: Processes) -> Any:
+        rows = StoredRows(stored, in_blocks=True)
+        return kmeans(rows, 7, generator=np.random.default_rng(0), num_inits=4, processes=processes)
+
+    assert_alike(in_threads(2, run), run(ALONE))
 
 
 def test_starts_from_a_sample_are_those_of_one_process(
@@ -142,6 +156,18 @@ def test_an_empty_cluster_takes_the_farthest_row_of_all_processes() -> None:
     found = in_threads(2, run)
     assert_alike(found, run(ALONE))
     assert found[0].cluster_ids.tolist() == [0, 0, 0, 0, 0, 2, 0, 1]
+
+
+def test_of_equally_far_rows_the_earlier_comes_first() -> None:
+    rows = np.arange(6, dtype=np.float32)[:, None]
+    distances = np.array([1.0, 3, 2, 3, 3, 0])
+
+    def run(processes: Processes) -> Any:
+        shared = shared_rows(rows, "x", processes)
+        return shared.farthest(distances[shared.where], 3).ravel().tolist()
+
+    assert run(ALONE) == [1, 3, 4]
+    assert in_threads(2, run) == [[1, 3, 4]] * 2
 
 
 def test_more_processes_than_rows_find_the_same() -> None:

@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from labelkit.algorithms.row_blocks import StoredRows
+from labelkit.algorithms.shared_rows import Processes
 from labelkit.config.cluster import KMeansConfig
 from labelkit.errors import ConfigError
+from labelkit.stages import several
 from labelkit.stages.commands import all_commands
+from labelkit.stages.memory import stored_rows
+from labelkit.stages.read.rows import stored_zero_rows
 from labelkit.stages.several import check_same_on_all, current_processes, together
 from labelkit.store.embeddings import open_store
 from labelkit.store.results import read_result
 from tests.forked_processes import Done, run_forked
-from tests.stages.conftest import run_labelkit
+from tests.process_threads import in_threads
+from tests.stages.conftest import MakeStore, run_labelkit
 from tests.stages.test_stages_memory import write_store
 
-ROWS, DIM = 900, 12
+ROWS, DIM = 900, 4  # in four dimensions classes overlap
 QUICK = ["k-means", "ss-kmeans", "retrieve", "retrieval"]
 
 
@@ -38,7 +45,9 @@ def lines_of(folder: Path) -> dict[str, list[str]]:
     lines["min-size"] = ["cluster", "k-means", "--index", index, *small, *few]
     search = ["retrieve", "--index", index, "--query", query, "-k", "5", "--json"]
     lines["retrieve"] = [*search, "--result", "found"]
-    lines["retrieve-few"] = [*search, "--skip-duplicates", "--label", "c03,c11"]
+    rows = ",".join(str(row) for row in range(0, 800, 16))
+    chosen = ["--label", "c00,c04,c11", "--skip-duplicates"]
+    lines["retrieve-few"] = ["retrieve", "--index", index, "--query-rows", rows, *chosen, "--json"]
     lines["retrieve-one"] = ["retrieve", "--index", index, "--query-rows", "7", "-k", "3", "--json"]
     evaluate = ["--index", index, "--json"]
     lines["retrieval"] = [
@@ -54,6 +63,7 @@ def lines_of(folder: Path) -> dict[str, list[str]]:
         "--per-class",
     ]
     lines["knn"] = ["evaluate", "knn", *evaluate, "-k", "3,10", "--linear", "--result", "knn"]
+    lines["leave-one-out"] = ["evaluate", "knn", *evaluate, "-k", "3", "--gallery", "test", "--queries", "test"]
     return lines
 
 
@@ -111,7 +121,9 @@ def forked_slowly(folders: tuple[Path, Path], tmp_path_factory: pytest.TempPathF
             "train": [[[*train, "--seed", "1"]], [[*train, "--seed", "2"]]],
             "embed": [[[*embed, "--image-size", "8"]], [[*embed, "--image-size", "16"]]],
             "absent": [[lines["k-means"]], [["cluster", "k-means"]]],
+            "failing": [[lines["k-means"]]] * 2,
         },
+        failing=["failing"],
     )
 
 
@@ -149,7 +161,7 @@ def test_two_processes_make_the_groups_of_one(
     np.testing.assert_allclose(kept[1].arrays["centroids"], kept[0].arrays["centroids"], rtol=1e-6)
 
 
-@pytest.mark.parametrize("name", each("retrieve", "retrieve-few", "retrieve-one", "retrieval", "knn"))
+@pytest.mark.parametrize("name", each("retrieve", "retrieve-few", "retrieve-one", "retrieval", "knn", "leave-one-out"))
 def test_two_processes_find_exactly_what_one_finds(
     request: pytest.FixtureRequest, folders: tuple[Path, Path], name: str
 ) -> None:
@@ -243,11 +255,22 @@ def test_a_killed_process_ends_the_others_with_a_reason(
     code, out, err = first.answers[0]
     assert code == 5
     assert not out
-    assert "torchrun: another process of this command ended before the work was done" in err
+    assert re.search(
+        r"another process of this command ended before the work was done \([^[]*\[[\d.]+\]:\d+[^()]*\)", err
+    )
     assert not (folders[1] / "rows.h5.results" / "other.h5").exists()
     # it does not go on without the others
     assert first.answers[1][0] == 5
     assert "this process left the others" in first.answers[1][2]
+
+
+@pytest.mark.slow
+def test_a_process_that_fails_and_lives_on_ends_the_others(forked_slowly: dict[str, list[Done]]) -> None:
+    first, second = forked_slowly["failing"]
+    assert first.answers[0][0] == 5
+    assert "another process of this command ended before the work was done" in first.answers[0][2]
+    assert "[process 1] here: the disk is full" in second.answers[0][2]
+    assert first.seconds < second.seconds
 
 
 @pytest.mark.slow
@@ -286,6 +309,24 @@ def test_a_launcher_that_says_too_little_is_named(monkeypatch: pytest.MonkeyPatc
     with pytest.raises(ConfigError, match="RANK, MASTER_ADDR, MASTER_PORT is not set"), together("rows", config):
         pass
     assert current_processes().size == 1
+
+
+def test_processes_share_what_it_takes_to_scale_rows_and_to_find_zeros(make_store: MakeStore) -> None:
+    values = np.random.default_rng(0).standard_normal((9, 4)).astype(np.float32)
+    values[[1, 7]] = 0
+    store = make_store(values)
+
+    def run(processes: Processes) -> tuple[Any, Any]:
+        token = several._current.set(processes)
+        try:
+            rows = stored_rows(store, np.arange(9), unit=True, in_blocks=True)
+            return rows.to_array(), stored_zero_rows(rows)
+        finally:
+            several._current.reset(token)
+
+    for scaled, zero in in_threads(2, run):
+        np.testing.assert_array_equal(scaled, StoredRows(values, unit=True, in_blocks=True).to_array())
+        assert np.flatnonzero(zero).tolist() == [1, 7]
 
 
 def test_where_images_lie_may_differ() -> None:
