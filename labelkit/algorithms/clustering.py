@@ -25,14 +25,13 @@ from labelkit.algorithms.kmeans_iterations import Clustering, Problem, best_from
 from labelkit.algorithms.kmeans_nearest import NearestCentroids
 from labelkit.algorithms.row_blocks import (
     Floats,
-    Rows,
     StoredRows,
     checked_rows,
-    column_sums,
     moved,
     squared_norms,
     unit_length,
 )
+from labelkit.algorithms.shared_rows import ALONE, Processes, SharedRows, shared_rows
 
 # Rounds of classes that change places; two are rare.
 _MOST_EXCHANGES = 10
@@ -69,6 +68,7 @@ def kmeans(
     max_iter: int = 300,
     tol: float = 1e-4,
     init_centroids: ArrayLike | None = None,
+    processes: Processes = ALONE,
 ) -> Clustering:
     """Partition rows so that the squared distances to the cluster means are small.
 
@@ -81,6 +81,8 @@ def kmeans(
         tol: stop when the summed squared shift of the centroids is at most ``tol`` times the
             mean variance of the columns; 0 waits until nothing moves.
         init_centroids: (k, d) starting centroids, or (r, k, d) of r restarts; then nothing is drawn.
+        processes: that share the rows. Each calls this with the same arguments and gets the same result, which differs
+            from that of one process by the rounding of sums in float64.
 
     Returns:
         The best partition. An empty cluster takes the row farthest from its own centroid.
@@ -88,7 +90,7 @@ def kmeans(
     Raises:
         ValueError: k is not in ``[1, n]``, x is not (n, d), or holds NaN or infinity.
     """
-    rows = checked_rows(x, "x")
+    rows = shared_rows(x, "x", processes)
     return _cluster_all(rows, num_clusters, generator, num_inits, max_iter, tol, init_centroids, spherical=False)
 
 
@@ -101,6 +103,7 @@ def spherical_kmeans(
     max_iter: int = 300,
     tol: float = 1e-4,
     init_centroids: ArrayLike | None = None,
+    processes: Processes = ALONE,
 ) -> Clustering:
     """Partition rows by direction: the cosines to unit centroids are large.
 
@@ -116,11 +119,12 @@ def spherical_kmeans(
         max_iter: assignments per restart, at most.
         tol: as in :func:`kmeans`, on the scaled rows.
         init_centroids: (k, d) starting directions, or (r, k, d) of r restarts; then nothing is drawn.
+        processes: as in :func:`kmeans`.
 
     Raises:
         ValueError: as in :func:`kmeans`, or a row (or starting direction) is zero.
     """
-    rows = unit_length(checked_rows(x, "x"), "x")
+    rows = shared_rows(x, "x", processes).unit_length("x")
     return _cluster_all(rows, num_clusters, generator, num_inits, max_iter, tol, init_centroids, spherical=True)
 
 
@@ -135,6 +139,7 @@ def semi_supervised_kmeans(
     max_iter: int = 100,
     tol: float = 1e-4,
     exchange: bool = False,
+    processes: Processes = ALONE,
 ) -> SemiSupervisedClustering:
     """Partition unlabeled rows while labeled rows stay with their class.
 
@@ -169,6 +174,7 @@ def semi_supervised_kmeans(
         max_iter: assignments per restart, at most.
         tol: stop when ``(sum of centroid shifts)^2 < tol``, in squared units of the rows.
         exchange: let classes change places with other clusters in the end, which is not in the source.
+        processes: as in :func:`kmeans`.
 
     Returns:
         The partition of lowest inertia seen, over all iterations of all restarts.
@@ -181,8 +187,8 @@ def semi_supervised_kmeans(
         Sec. 3.2 of "Generalized Category Discovery" and its code, which yields NaN for an empty
         cluster and does not say what happens when all distances are 0.
     """
-    free = checked_rows(unlabeled, "unlabeled")
-    fixed = checked_rows(labeled, "labeled")
+    free = shared_rows(unlabeled, "unlabeled", processes)
+    fixed = shared_rows(labeled, "labeled", processes)
     values = np.asarray(labels)
     if free.shape[1] != fixed.shape[1]:
         raise ValueError(f"unlabeled rows have {free.shape[1]} columns, labeled rows {fixed.shape[1]}")
@@ -201,11 +207,11 @@ def semi_supervised_kmeans(
 
     dtype = np.result_type(free.dtype, fixed.dtype)
     offset = _common_offset(free, fixed, dtype)
-    rows, fixed_rows = moved(_as_type(free, dtype), offset), moved(_as_type(fixed, dtype), offset)
-    squares = squared_norms(rows)
-    total_square = float(np.concatenate([squares, squared_norms(fixed_rows)]).sum())
+    rows, fixed_rows = free.as_type(dtype).moved(offset), fixed.as_type(dtype).moved(offset)
+    squares = rows.squared_norms()
+    total_square = rows.total(np.concatenate([squares, fixed_rows.squared_norms()]))
     sums = np.zeros((num_clusters, rows.shape[1]))
-    sums[:num_classes] = sum_rows(fixed_rows, labeled_ids, num_classes)
+    sums[:num_classes] = processes.sum(sum_rows(fixed_rows.own, labeled_ids[fixed_rows.where], num_classes))
     counts = np.bincount(labeled_ids, minlength=num_clusters)
     class_means = sums[:num_classes] / counts[:num_classes, None]
 
@@ -218,7 +224,7 @@ def semi_supervised_kmeans(
     else:
         draws = generator.random((num_inits, num_new))[:, :, None]
         best = best_of(problem, class_means, draws)
-        sizes = np.bincount(best.cluster_ids, minlength=num_clusters)[num_classes:]
+        sizes = problem.sizes(best.cluster_ids, num_clusters)[num_classes:]
         if num_classes and num_clusters <= len(rows) and (sizes == 1).any():
             run = iterate(problem, _start_at_means(problem, class_means, generator, num_inits))
             best = run if run.inertia < best.inertia else best
@@ -227,7 +233,7 @@ def semi_supervised_kmeans(
     class_of_cluster = np.full(num_clusters, -1, dtype=np.int64)
     class_of_cluster[:num_classes] = classes
     return SemiSupervisedClustering(
-        unlabeled_ids=best.cluster_ids,
+        unlabeled_ids=processes.join(best.cluster_ids),
         labeled_ids=labeled_ids.astype(np.int64),
         centroids=(best.centroids + offset).astype(dtype),
         class_of_cluster=class_of_cluster,
@@ -263,7 +269,7 @@ def _start_at_means(
 
     num_clusters, width = problem.fixed_sums.shape
     no_sums, no_counts = np.zeros((num_clusters, width)), np.zeros(num_clusters, dtype=np.int64)
-    total = float(problem.squares.sum())
+    total = problem.shared.total(problem.squares)
     plain = replace(problem, total_square=total, fixed_sums=no_sums, fixed_counts=no_counts)
     draws = generator.random((num_inits, num_clusters, 2 + int(np.log(num_clusters))))
     means = best_of(plain, np.zeros((0, width)), draws).centroids
@@ -295,7 +301,7 @@ def nearest_centroids(x: ArrayLike | StoredRows, centroids: ArrayLike) -> NDArra
 
 
 def _cluster_all(
-    rows: Rows,
+    rows: SharedRows,
     num_clusters: int,
     generator: np.random.Generator,
     num_inits: int,
@@ -311,12 +317,12 @@ def _cluster_all(
         raise ValueError(f"num_clusters={num_clusters} needs as many rows, got {len(rows)}")
     num_rows, width = rows.shape
     # Unit rows keep their origin, since it is what their length is measured from.
-    mean = column_sums(rows) / num_rows
+    mean = rows.column_sums() / num_rows
     offset = np.zeros(width) if spherical else mean.astype(rows.dtype).astype(np.float64)
     if not spherical:
-        rows, mean = moved(rows, offset), mean - offset
-    squares = squared_norms(rows)
-    total_square = float(squares.sum())
+        rows, mean = rows.moved(offset), mean - offset
+    squares = rows.squared_norms()
+    total_square = rows.total(squares)
     threshold = tol * max(0.0, total_square / num_rows - float(mean @ mean)) / width
 
     def converged(shifts: NDArray[np.float64]) -> bool:
@@ -335,7 +341,8 @@ def _cluster_all(
         if spherical:
             start = unit_length(start, "init_centroids")[:]
         best = best_from(problem, list((start.astype(np.float64) - offset).reshape(-1, num_clusters, width)))
-    return Clustering(best.cluster_ids, (best.centroids + offset).astype(rows.dtype), best.inertia, best.num_iterations)
+    ids = rows.processes.join(best.cluster_ids)
+    return Clustering(ids, (best.centroids + offset).astype(rows.dtype), best.inertia, best.num_iterations)
 
 
 def _check_settings(num_clusters: int, num_inits: int, max_iter: int, tol: float) -> None:
@@ -346,15 +353,8 @@ def _check_settings(num_clusters: int, num_inits: int, max_iter: int, tol: float
         raise ValueError(f"tol must be >= 0, got {tol}")
 
 
-def _common_offset(rows: Rows, others: Rows, dtype: np.dtype[np.floating]) -> NDArray[np.float64]:
+def _common_offset(rows: SharedRows, others: SharedRows, dtype: np.dtype[np.floating]) -> NDArray[np.float64]:
     """Mean of the rows of both, rounded to their type; zeros without rows."""
     number = len(rows) + len(others)
-    mean = (column_sums(rows) + column_sums(others)) / max(number, 1)
+    mean = (rows.column_sums() + others.column_sums()) / max(number, 1)
     return mean.astype(dtype).astype(np.float64)
-
-
-def _as_type(rows: Rows, dtype: np.dtype[np.floating]) -> Rows:
-    """Rows in this type; those of a file are float32."""
-    if isinstance(rows, StoredRows):
-        return rows if dtype == rows.dtype else rows.to_array().astype(dtype)
-    return rows.astype(dtype, copy=False)

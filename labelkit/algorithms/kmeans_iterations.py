@@ -2,6 +2,9 @@
 
 Nearest centroids are those of ``kmeans_nearest.py``. Cluster sums are float64 and follow the rows that change cluster;
 the inertia follows from them in float64, so it is exact for the cluster ids at hand.
+
+Where several processes share the rows, each finds the nearest centroids of its own; sums and counts of clusters are
+those of all processes, so that all move the same centroids and stop together. Every process draws the same starts.
 """
 
 from __future__ import annotations
@@ -13,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.algorithms.kmeans_nearest import NearestCentroids, RunState
-from labelkit.algorithms.kmeans_start import draw_rows
+from labelkit.algorithms.kmeans_start import draw_rows, draws_from_all
 from labelkit.algorithms.row_blocks import Floats, Rows, blocks, parts_of
+from labelkit.algorithms.shared_rows import SharedRows
 
 # Distances held while drawing starting centroids for several restarts together: 64 MB in float32.
 _SEED_NUMBERS = 1 << 24
@@ -47,12 +51,12 @@ class Clustering:
 class Problem:
     """What stays the same over the restarts of one call.
 
-    ``rows`` (n, d) are free to move and have ``squares`` (n,) as squared norms; ``fixed_sums``
-    (k, d) and ``fixed_counts`` (k,) stand for the rows that are not; ``total_square`` is the sum
-    of the squared norms of both.
+    ``shared`` are the rows that are free to move, (m, d) of them this process's ``rows`` with ``squares`` (m,)
+    as squared norms; ``fixed_sums`` (k, d) and ``fixed_counts`` (k,) stand for the rows that are not;
+    ``total_square`` is the sum of the squared norms of both.
     """
 
-    rows: Rows
+    shared: SharedRows
     squares: NDArray[np.float64]
     total_square: float
     fixed_sums: NDArray[np.float64]
@@ -60,6 +64,16 @@ class Problem:
     max_iter: int
     converged: Callable[[NDArray[np.float64]], bool]
     spherical: bool = False
+
+    @property
+    def rows(self) -> Rows:
+        """(m, d) rows of this process."""
+        return self.shared.own
+
+    def sizes(self, ids: NDArray[np.int64], num_clusters: int) -> NDArray[np.int64]:
+        """(k,) rows of all processes in each cluster, from the ids (m,) of this one."""
+        counts = np.bincount(ids, minlength=num_clusters)
+        return self.shared.processes.sum(counts.astype(np.float64)).astype(np.int64)
 
 
 @dataclass(slots=True)
@@ -72,13 +86,20 @@ class _Run:
     best: Clustering | None = None
     num_iterations: int = 0
 
-    def step(self, problem: Problem) -> NDArray[np.float64]:
-        """Keep what is there if it is the best so far, and return where the centroids move to."""
-        assert self.free_sums is not None
+    def step(
+        self, problem: Problem, free_sums: NDArray[np.float64], free_counts: NDArray[np.int64]
+    ) -> NDArray[np.float64]:
+        """Keep what is there if it is the best so far, and return where the centroids move to.
+
+        Args:
+            problem: of the run.
+            free_sums: (k, d) sums of the free rows of each cluster, of all processes.
+            free_counts: (k,) how many these are.
+        """
         ids, centroids = self.state.ids, self.state.centroids
         self.num_iterations += 1
-        sums = problem.fixed_sums + self.free_sums
-        counts = problem.fixed_counts + np.bincount(ids, minlength=len(centroids))
+        sums = problem.fixed_sums + free_sums
+        counts = problem.fixed_counts + free_counts
         inertia = _inertia(problem.total_square, sums, counts, centroids)
         moved = _move(problem, ids, sums, counts, centroids)
         if self.best is None or inertia < self.best.inertia:
@@ -95,7 +116,7 @@ def iterate(problem: Problem, start: NDArray[np.float64]) -> Clustering:
 def best_from(problem: Problem, starts: Sequence[NDArray[np.float64]]) -> Clustering:
     """Iterate from each of several starts, (k, d) of equal shape; keep the first of the best."""
     best: Clustering | None = None
-    together = max(1, _SIDE_BY_SIDE // len(problem.rows))
+    together = max(1, _SIDE_BY_SIDE // problem.shared.longest)
     for first in range(0, len(starts), together):
         found = _iterate_together(problem, starts[first : first + together])
         if best is None or found.inertia < best.inertia:
@@ -106,20 +127,37 @@ def best_from(problem: Problem, starts: Sequence[NDArray[np.float64]]) -> Cluste
 
 def best_of(problem: Problem, start: NDArray[np.float64], draws: NDArray[np.float64]) -> Clustering:
     """Run one restart per row of ``draws`` (restarts, new centroids, candidates); keep the first of the best."""
-    rows = problem.rows
-    draws_together = max(1, _SEED_NUMBERS // (len(rows) * draws.shape[2]))
-    begun = None
-    if len(start):
-        (state,) = NearestCentroids(rows, problem.squares).begin([start])
-        begun = _own_distances(rows, state.ids, start)
+    whole = problem.shared.whole
+    together = _draws_together(problem, draws)
+    picks = _drawn(problem, start, draws, together)
     best: Clustering | None = None
-    for first in range(0, len(draws), draws_together):
-        picks = draw_rows(rows, problem.squares, begun, draws[first : first + draws_together])
-        found = best_from(problem, [np.concatenate([start, rows[chosen]]) for chosen in picks])
+    for first in range(0, len(draws), together):
+        some = picks[first : first + together]
+        found = best_from(problem, [np.concatenate([start, whole[chosen]]) for chosen in some])
         if best is None or found.inertia < best.inertia:
             best = found
     assert best is not None  # num_inits >= 1
     return best
+
+
+def _draws_together(problem: Problem, draws: NDArray[np.float64]) -> int:
+    """Return for how many restarts starting rows are drawn at a time."""
+    return max(1, _SEED_NUMBERS // (len(problem.shared) * int(draws.shape[2])))
+
+
+def _drawn(
+    problem: Problem, start: NDArray[np.float64], draws: NDArray[np.float64], together: int
+) -> NDArray[np.int64]:
+    """Return the starting rows of each restart, (restarts, new): drawn from all rows, by every process alike."""
+    shared = problem.shared
+    begun = None
+    if len(start):
+        (state,) = NearestCentroids(shared.own, problem.squares).begin([start])
+        begun = shared.processes.join(_own_distances(shared.own, state.ids, start))
+    squares = shared.processes.join(problem.squares)
+    rows = shared.readable() if draws_from_all(len(shared), *draws.shape[1:]) else shared.whole
+    picks = [draw_rows(rows, squares, begun, draws[at : at + together]) for at in range(0, len(draws), together)]
+    return np.concatenate(picks)
 
 
 def _iterate_together(problem: Problem, starts: Sequence[NDArray[np.float64]]) -> Clustering:
@@ -132,8 +170,8 @@ def _iterate_together(problem: Problem, starts: Sequence[NDArray[np.float64]]) -
     while active:
         _update_sums(rows, active)
         going, targets = [], []
-        for run in active:
-            moved = run.step(problem)
+        for run, (sums, counts) in zip(active, _sums_of_processes(problem, active), strict=True):
+            moved = run.step(problem, sums, counts)
             shifts = np.linalg.norm(moved - run.state.centroids, axis=1)
             if run.num_iterations < problem.max_iter and not problem.converged(shifts):
                 going.append(run)
@@ -145,6 +183,19 @@ def _iterate_together(problem: Problem, starts: Sequence[NDArray[np.float64]]) -
     best = runs[first].best
     assert best is not None  # max_iter >= 1 and the inertia is finite
     return replace(best, num_iterations=runs[first].num_iterations)
+
+
+def _sums_of_processes(problem: Problem, runs: Sequence[_Run]) -> list[tuple[NDArray[np.float64], NDArray[np.int64]]]:
+    """Return the sums (k, d) and the counts (k,) of the free rows of all processes, for each of some runs."""
+    own = []
+    for run in runs:
+        assert run.free_sums is not None  # they were brought to these ids
+        own.append((run.free_sums, np.bincount(run.state.ids, minlength=len(run.free_sums))))
+    if problem.shared.processes.size == 1:
+        return own
+    # one exchange for all
+    found = problem.shared.processes.sum(np.stack([np.column_stack(both) for both in own]))
+    return [(both[:, :-1], both[:, -1].astype(np.int64)) for both in found]
 
 
 def _inertia_of(run: _Run) -> float:
@@ -242,6 +293,5 @@ def _move(
         moved = np.where(lengths > 0, moved / np.where(lengths > 0, lengths, 1), centroids)
     empty = np.flatnonzero(counts == 0)
     if len(empty):
-        distances = _own_distances(problem.rows, ids, centroids)
-        moved[empty] = problem.rows[np.argsort(-distances, kind="stable")[: len(empty)]]
+        moved[empty] = problem.shared.farthest(_own_distances(problem.rows, ids, centroids), len(empty))
     return moved

@@ -134,7 +134,7 @@ class NearestCentroids:
             # The distance to an own centroid that is compared anyway is guessed to stay.
             loosened = state.upper + np.where(own_shifts > rest, 0, own_shifts)
             unsure = int(np.count_nonzero(loosened >= state.lower - rest))
-            here = fetch + unsure / n * (2 * _FETCH_COST + k + keeping)
+            here = fetch + unsure / max(1, n) * (2 * _FETCH_COST + k + keeping)
             if here < cost:
                 best, cost = order[:number], here
         return None if best is None else np.sort(best)

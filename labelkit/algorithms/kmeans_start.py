@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.algorithms.row_blocks import Floats, Rows, StoredRows, blocks
+from labelkit.algorithms.row_blocks import Floats, Rows, blocks
 
 # Squared distances below this share of the squared norm have lost most digits in float32.
 _CANCELLED = 1e-5
@@ -36,11 +36,9 @@ def draw_rows(
         (restarts, new) int64 row numbers.
     """
     restarts, num_new, num_candidates = draws.shape
-    if num_candidates > 1:
-        pool = _sample(len(rows), max(_POOL, _POOL_PER_CENTROID * num_new), 4)
-        if pool is not None:
-            some = rows.subset(pool) if isinstance(rows, StoredRows) else rows[pool]
-            return pool[draw_rows(some, squares[pool], None if begun is None else begun[pool], draws)]
+    pool = _pool(len(rows), num_new, num_candidates)
+    if pool is not None:
+        return pool[draw_rows(rows[pool], squares[pool], None if begun is None else begun[pool], draws)]
     every = np.arange(restarts)
     picks = np.empty((restarts, num_new), dtype=np.int64)
     norms = squares.astype(rows.dtype)
@@ -69,6 +67,16 @@ def draw_rows(
                 np.minimum(distances, closest, out=distances)
         closest = distances
     return picks
+
+
+def draws_from_all(num_rows: int, num_new: int, num_candidates: int) -> bool:
+    """Whether so many starting rows are drawn from all rows, and not from a sample of them."""
+    return _pool(num_rows, num_new, num_candidates) is None
+
+
+def _pool(num_rows: int, num_new: int, num_candidates: int) -> NDArray[np.int64] | None:
+    """Return the sample that candidates are drawn from; ``None``: all rows."""
+    return _sample(num_rows, max(_POOL, _POOL_PER_CENTROID * num_new), 4) if num_candidates > 1 else None
 
 
 def _sample(num_rows: int, number: int, times: int) -> NDArray[np.int64] | None:

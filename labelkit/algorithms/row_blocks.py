@@ -53,10 +53,7 @@ class StoredRows:
         self.shape: tuple[int, int] = (len(source) if chosen is None else len(chosen), source.shape[1])
         self.in_blocks = in_blocks
         if unit:
-            lengths = np.empty(len(self), dtype=np.float32)
-            for block in blocks(*self.shape):
-                lengths[block] = np.linalg.norm(self[block], axis=1)
-            self._divisors = (np.maximum(lengths, np.float32(_SHORTEST)),)
+            self._divisors = (self.lengths(),)
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -85,6 +82,13 @@ class StoredRows:
             rows[start : start + _ROWS_AT_ONCE] = self._source[few]
             release(self._source[int(few.min()) : int(few.max()) + 1], self._map)
         return rows.reshape(*place.shape, self.shape[1])
+
+    def lengths(self) -> NDArray[np.float32]:
+        """(n,) what rows are divided by to get length 1; next to nothing for rows of zeros."""
+        lengths = np.empty(len(self), dtype=np.float32)
+        for block in blocks(*self.shape):
+            lengths[block] = np.linalg.norm(self[block], axis=1)
+        return np.maximum(lengths, np.float32(_SHORTEST))
 
     def divided(self, divisors: Floats) -> StoredRows:
         """The same rows, each divided by a number, (n,), in its precision.
@@ -121,6 +125,16 @@ class StoredRows:
         chosen = places if self._chosen is None else self._chosen[places]
         found = StoredRows(self._source, chosen, in_blocks=self.in_blocks)
         found._divisors = tuple(divisors[places] for divisors in self._divisors)
+        found._offset = self._offset
+        return found
+
+    def part(self, where: slice) -> StoredRows:
+        """Some of these rows that follow each other."""
+        if self._chosen is None:
+            found = StoredRows(self._source[where], in_blocks=self.in_blocks)
+        else:
+            found = StoredRows(self._source, self._chosen[where], in_blocks=self.in_blocks)
+        found._divisors = tuple(divisors[where] for divisors in self._divisors)
         found._offset = self._offset
         return found
 

@@ -48,7 +48,7 @@ class MemoryConfig(StageConfig):
 
     max_memory: str | None = Field(
         None,
-        description="Most memory of the process, such as 2GiB or 500MB; a number alone is GiB. Rows that do not "
+        description="Most memory of each process, such as 2GiB or 500MB; a number alone is GiB. Rows that do not "
         "fit are read in blocks. Work that cannot fit is refused before it begins. Default: no bound.",
         json_schema_extra=option("Run"),
     )

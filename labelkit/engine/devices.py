@@ -7,8 +7,7 @@ import random
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from datetime import timedelta
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -21,14 +20,12 @@ from labelkit.data.keyed_random import keyed_generator
 from labelkit.engine.allocator import keep_freed_memory
 from labelkit.engine.compute_device import compute_device
 from labelkit.engine.host_memory import peak_resident_bytes
+from labelkit.engine.launched import LONGEST_WAIT, process_count
 from labelkit.errors import ResourceError
 from labelkit.models.backbones import Backbone
 
 T = TypeVar("T", bound=nn.Module)
 Precision = Literal["float32", "bf16", "fp16"]
-# Processes wait for each other while one finds neighbors, scores or publishes, which takes hours of a large set. NCCL
-# gives up after ten minutes, gloo after thirty.
-LONGEST_WAIT: Final = timedelta(hours=24)
 
 
 class Runtime:
@@ -106,6 +103,10 @@ class Runtime:
         shared = [text]
         broadcast_object_list(shared)
         return shared[0]
+
+    def texts(self, text: str) -> list[str]:
+        """The text of each process, by its number, on every process."""
+        return [text] if self.world_size == 1 else list(gather_object([text]))
 
     @property
     def is_slow_to_ask(self) -> bool:
@@ -294,11 +295,6 @@ def named_nondeterminism() -> Iterator[None]:
             "Leave it out (bits then differ a little from time to time), change the options that need the operation, "
             "or use --device cpu.",
         ) from error
-
-
-def process_count() -> int:
-    """Processes of this run as the launcher says, without starting a process group."""
-    return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def seed_step(seed: int, step: int, rank: int) -> None:

@@ -13,10 +13,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from labelkit.algorithms.shared_rows import ALONE, Processes, part_of
 from labelkit.metrics.retrieval_blocks import BlockScores, Ranking
 from labelkit.metrics.retrieval_ties import chance_of_a_match
 
@@ -80,6 +82,7 @@ def score_retrieval(
     max_bytes: int = DEFAULT_MAX_BYTES,
     num_threads: int = 1,
     on_block: Callable[[int], object] | None = None,
+    processes: Processes = ALONE,
 ) -> RetrievalScores:
     """Rank a gallery for every query and score the ranking.
 
@@ -96,6 +99,7 @@ def score_retrieval(
             megabytes of the scores themselves.
         num_threads: blocks worked on at a time, beside what threads the matrix product takes.
         on_block: is told the number of queries done, block by block.
+        processes: that share the queries; each calls this with the same arguments and gets the scores of all.
 
     Raises:
         ValueError: shapes that do not fit, NaN or infinity, a zero row, a k out of range, or a bound too small.
@@ -103,14 +107,30 @@ def score_retrieval(
     ranking = Ranking.make(queries, labels, gallery, gallery_labels, own_rows, tuple(ks), at_r)
     size = ranking.block_rows(max_bytes, num_threads)
     scores = _empty_scores(ranking, size)
-    blocks = [slice(start, min(start + size, ranking.num_scored)) for start in range(0, ranking.num_scored, size)]
+    own = part_of(ranking.num_scored, processes)
+    blocks = [slice(start, min(start + size, own.stop)) for start in range(own.start, own.stop, size)]
     if num_threads == 1:
         found: Iterator[BlockScores] = map(ranking.score, blocks)
         _collect(scores, blocks, found, on_block)
     else:
         with ThreadPoolExecutor(num_threads) as pool:
             _collect(scores, blocks, pool.map(ranking.score, blocks), on_block)
-    return _in_given_order(scores)
+    return _in_given_order(_joined(scores, own, processes))
+
+
+def _joined(scores: RetrievalScores, own: slice, processes: Processes) -> RetrievalScores:
+    """Scores of all processes, of which this one filled in its own."""
+
+    def whole(values: NDArray[Any]) -> NDArray[Any]:
+        return processes.join(values[own])
+
+    return replace(
+        scores,
+        recall=whole(scores.recall),
+        tied=whole(scores.tied),
+        r_precision=None if scores.r_precision is None else whole(scores.r_precision),
+        average_precision=None if scores.average_precision is None else whole(scores.average_precision),
+    )
 
 
 def recall_at_k(embeddings: ArrayLike, labels: ArrayLike, ks: Sequence[int]) -> dict[int, float]:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from labelkit.config.base import StageConfig
     from labelkit.errors import LabelkitError
     from labelkit.stages.result import StageResult
+    from labelkit.stages.several import Shares
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,7 @@ class Command:
         config: ``module:Class`` of its options, below ``labelkit.config``.
         stage: ``module:function`` that does the work, below ``labelkit.stages``; takes the config.
         summary: a line for the list of all commands; of a subcommand its group's stands there.
+        shares: what several processes of torchrun share of its work; ``None``: it is refused there.
     """
 
     text: str
@@ -35,6 +37,7 @@ class Command:
     config: str
     stage: str
     summary: str = ""
+    shares: Shares | None = None
 
     @property
     def help(self) -> str:
@@ -56,13 +59,15 @@ class Command:
         from labelkit.stages.evaluate.gate import Gate
         from labelkit.stages.input_files import check_inputs
         from labelkit.stages.new_files import check_outputs
+        from labelkit.stages.several import together
 
-        check_outputs(config)
-        gate = Gate(config) if isinstance(config, GateConfig) else None
-        check_inputs(config)
-        stage: Callable[[StageConfig], StageResult] = _load("labelkit.stages", self.stage)
-        result = stage(config)
-        if gate is not None:
+        with together(self.shares, config) as processes:
+            check_outputs(config)
+            gate = Gate(config) if isinstance(config, GateConfig) else None
+            check_inputs(config)
+            stage: Callable[[StageConfig], StageResult] = _load("labelkit.stages", self.stage)
+            result = stage(config)
+        if gate is not None and processes.rank == 0:
             return gate.judge(result)
         return result, getattr(result, "fault", None)
 
@@ -117,6 +122,7 @@ def _train_commands() -> dict[str, Command]:
             f"labelkit train {name} --dataset digits --out runs/{name}-digits",
             spec.options,
             "train.run:train_method",
+            shares="images",
         )
         for name, spec in METHODS.items()
     }
@@ -159,6 +165,7 @@ COMMANDS: dict[str, Command | Group] = {
         "embed:EmbedConfig",
         "embed.images:embed_images",
         summary="Turn a data set into an embedding store.",
+        shares="images",
     ),
     "import": Command(
         "Make a store of embeddings that another program wrote: .npy, .npz, CSV or HDF5; everything is checked.",
@@ -184,18 +191,21 @@ COMMANDS: dict[str, Command | Group] = {
                 "labelkit cluster k-means --index digits.h5 --num-clusters 10",
                 "cluster:KMeansConfig",
                 "group.cluster:cluster_store",
+                shares="rows",
             ),
             "spherical-k-means": Command(
                 "Group rows by the angle between them; uses no labels.",
                 "labelkit cluster spherical-k-means --index digits.h5 --num-clusters 10",
                 "cluster:SphericalKMeansConfig",
                 "group.cluster:cluster_store",
+                shares="rows",
             ),
             "ss-kmeans": Command(
                 "Group rows by k-means that keeps labeled rows of a class together.",
                 "labelkit cluster ss-kmeans --index digits.h5 --num-clusters 10",
                 "cluster:SSKMeansConfig",
                 "group.cluster:cluster_store",
+                shares="rows",
             ),
             "sinkhorn": Command(
                 "Group rows into groups of equal or given sizes; uses no labels.",
@@ -304,6 +314,7 @@ COMMANDS: dict[str, Command | Group] = {
                 "labelkit evaluate knn --index digits.h5 -k 10 --temperature 0.1",
                 "evaluate:EvaluateKNNConfig",
                 "evaluate.knn:evaluate_knn",
+                shares="rows",
             ),
             "linear": Command(
                 "Judge features by a linear classifier: trained on one split, scored on another, top 1 and 5.",
@@ -322,6 +333,7 @@ COMMANDS: dict[str, Command | Group] = {
                 "labelkit evaluate retrieval --index digits.h5 -k 1,2,4,8",
                 "evaluate:EvaluateRetrievalConfig",
                 "evaluate.retrieval:evaluate_retrieval",
+                shares="rows",
             ),
             "classification": Command(
                 "Score a classifier: top 1 and 5, classes with many, medium and few images, confusions.",
@@ -365,6 +377,7 @@ COMMANDS: dict[str, Command | Group] = {
         "retrieve:RetrieveConfig",
         "retrieve.images:retrieve_images",
         summary="Find the images most like a query.",
+        shares="rows",
     ),
     "prototypes": Command(
         "Spread one vector per class over the sphere, write them, and say how well they are spread.",

@@ -14,11 +14,14 @@ from numpy.typing import NDArray
 
 from labelkit.algorithms.group_space import MOST_DIRECTIONS, MOST_SAMPLED
 from labelkit.algorithms.group_tree import MOST_LEAVES
+from labelkit.algorithms.kmeans_start import draws_from_all
 from labelkit.algorithms.row_blocks import BLOCK_NUMBERS, StoredRows
+from labelkit.algorithms.shared_rows import largest_part, part_of
 from labelkit.config.cluster import SinkhornConfig
 from labelkit.config.memory import MemoryConfig
 from labelkit.engine.host_memory import resident_bytes
 from labelkit.errors import ConfigError
+from labelkit.stages.several import current_processes
 from labelkit.store.embeddings import EmbeddingStore
 
 # What the allocator keeps, and modules that load on first use.
@@ -90,6 +93,7 @@ class Memory:
         what: str,
         unit: bool = False,
         remedy: str = "choose a smaller --split",
+        held: int | None = None,
     ) -> StoredRows:
         """Rows of a store for an algorithm: copied where there is room for one copy, else read in blocks.
 
@@ -100,16 +104,24 @@ class Memory:
             what: the work, for the message.
             unit: scale to length 1.
             remedy: as for :meth:`require`.
+            held: rows that a copy would be of, where processes share them; default: all.
 
         Raises:
             ConfigError: it does not fit even in blocks.
             StoreError: the rows are not as they were written.
         """
-        in_blocks = self.in_blocks(len(rows), store.dim, beside=beside, what=what, remedy=remedy)
+        in_blocks = self.in_blocks(len(rows), store.dim, beside=beside, what=what, remedy=remedy, held=held)
         return stored_rows(store, rows, unit=unit, in_blocks=in_blocks)
 
     def in_blocks(
-        self, num_rows: int, dim: int, *, beside: int, what: str, remedy: str = "choose a smaller --split"
+        self,
+        num_rows: int,
+        dim: int,
+        *,
+        beside: int,
+        what: str,
+        remedy: str = "choose a smaller --split",
+        held: int | None = None,
     ) -> bool:
         """Whether the rows have to be read in blocks, since there is no room for a copy; as :meth:`rows`.
 
@@ -118,19 +130,23 @@ class Memory:
         """
         beside += _BLOCK_BYTES + _ROW_BYTES * num_rows
         left = self.left()
-        if left is None or beside + 4 * num_rows * dim <= left:
+        if left is None or beside + 4 * (num_rows if held is None else held) * dim <= left:
             return False
         self.require(beside, what if "rows" in what else f"{what} of {num_rows:,} rows of {dim} numbers", remedy)
         return True
 
 
 def stored_rows(store: EmbeddingStore, rows: NDArray[np.int64], *, unit: bool = False, in_blocks: bool) -> StoredRows:
-    """Some rows of a store, compared with their digests now.
+    """Some rows of a store, compared with their digests now; processes share what it takes to scale them.
 
     Raises:
         StoreError: the rows are not as they were written.
     """
-    return StoredRows(store.embeddings, None if len(rows) == store.n else rows, unit=unit, in_blocks=in_blocks)
+    found = StoredRows(store.embeddings, None if len(rows) == store.n else rows, in_blocks=in_blocks)
+    if not unit:
+        return found
+    processes = current_processes()
+    return found.divided(processes.join(found.part(part_of(len(found), processes)).lengths()))
 
 
 def size_text(size: int) -> str:
@@ -140,14 +156,33 @@ def size_text(size: int) -> str:
 
 
 def kmeans_bytes(num_rows: int, dim: int, num_clusters: int, num_inits: int) -> int:
-    """What k-means takes beside rows and blocks: numbers per row, centroids, distances while starts are drawn."""
+    """What k-means takes beside rows and blocks: numbers per row, centroids, distances while starts are drawn.
+
+    Where processes share the rows, each iterates over its part, and draws the starts.
+    """
+    own_rows = max(1, largest_part(num_rows, current_processes()))
     candidates = 2 + int(math.log(num_clusters))
     together = max(1, min(num_inits, _SEED_BYTES // (4 * num_rows * candidates)))
     seeding = together * (candidates + 3) * 4 * num_rows + 16 * num_rows
-    runs = max(1, min(num_inits, _SIDE_BY_SIDE // num_rows))
-    iterating = 60 * num_rows + runs * (40 * num_rows + 7 * 8 * num_clusters * dim)
+    runs = max(1, min(num_inits, _SIDE_BY_SIDE // own_rows))
+    iterating = 60 * own_rows + runs * (40 * own_rows + 7 * 8 * num_clusters * dim)
     sampled = 4 * dim * min(num_rows // 2, max(_SEED_ROWS, 96 * num_clusters))
     return max(seeding + sampled, iterating) + 16 * num_rows + 8 * num_inits * num_clusters * candidates
+
+
+def kmeans_held(num_rows: int, num_new: int, num_candidates: int = 2) -> int:
+    """Rows that k-means copies where there is room: all, or of several processes those of this one.
+
+    Args:
+        num_rows: of all processes.
+        num_new: starting rows that are drawn; where they are drawn from all rows, all are copied for that.
+        num_candidates: of each.
+    """
+    processes = current_processes()
+    own = largest_part(num_rows, processes)
+    if processes.size == 1 or not draws_from_all(num_rows, num_new, num_candidates):
+        return own
+    return own + num_rows
 
 
 def sinkhorn_bytes(config: SinkhornConfig, num_rows: int, dim: int) -> int:

@@ -36,6 +36,7 @@ runtime = Runtime(device="cpu")
 rank, size = runtime.rank, runtime.world_size
 assert size == 2
 assert runtime.share(f"rank {rank}") == "rank 0"
+assert runtime.texts(f"rank {rank}") == ["rank 0", "rank 1"]
 assert runtime.any_of([False, rank == 1, True]) == [False, True, True]
 assert runtime.mean(torch.tensor(float(rank))).item() == 0.5
 table = torch.arange(30.0).reshape(10, 3)

@@ -11,7 +11,7 @@ from labelkit.config.methods.cotap import CoTAPConfig
 from labelkit.data.batch import DataInfo
 from labelkit.data.views.spec import ViewSpec
 from labelkit.engine.checkpoint import load_model_state
-from labelkit.engine.devices import process_count
+from labelkit.engine.launched import process_count
 from labelkit.errors import ConfigError
 from labelkit.models.dense_network import DenseNetwork, FilterOptions
 

@@ -17,7 +17,8 @@ from labelkit.data.eval_loader import EvalLoader
 from labelkit.data.registry import load_dataset
 from labelkit.data.views.spec import Normalize
 from labelkit.engine.devices import Runtime
-from labelkit.errors import DatasetError, DivergenceError
+from labelkit.engine.launched import process_count
+from labelkit.errors import ConfigError, DatasetError, DivergenceError
 from labelkit.models.inference import InferenceNetwork
 from labelkit.stages.embed.computing import Computing, choose_computing, color_channels, onnx_network
 from labelkit.stages.embed.dry_run import describe_plan
@@ -32,6 +33,7 @@ from labelkit.stages.progress import Task, current_progress
 from labelkit.stages.read.locations import remember_images, remember_model
 from labelkit.stages.read.networks import EmbeddingNetwork, embedding_network, with_joined_tokens
 from labelkit.stages.result import Cell, SimpleResult, Table
+from labelkit.stages.several import check_same_on_all
 from labelkit.stages.sharded import open_rest, say_if_split_otherwise, sharding_of
 from labelkit.stages.train.initialize import describe_weights
 from labelkit.store.embeddings import EmbeddingStore, open_store
@@ -54,6 +56,8 @@ def embed_images(config: EmbedConfig) -> SimpleResult:
         ConfigError: it does not fit into the memory.
     """
     if config.index is not None:
+        if process_count() > 1:
+            raise ConfigError("--index", "embeds rows, which several processes do not share", "Start without torchrun.")
         return embed_rows(config)
     order: NDArray[np.int64] | None = None
     if config.checkpoint is None:
@@ -67,6 +71,7 @@ def embed_images(config: EmbedConfig) -> SimpleResult:
     dataset, labeled = _some_images(config, dataset, labeled)
     precision = "float32" if config.precision == "auto" else config.precision
     runtime = Runtime(device=config.device, precision=precision, threads=config.threads)
+    check_same_on_all(config, runtime.texts)
     describe_weights(model.network)
     model = with_joined_tokens(model, config.last_blocks, mean_patch=config.mean_patch)
     shape = patch_shape(model.network, model.view) if config.dense else None

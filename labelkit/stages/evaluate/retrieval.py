@@ -18,12 +18,13 @@ from labelkit.metrics.clustering import normalized_mutual_information
 from labelkit.metrics.retrieval import RetrievalScores, score_retrieval
 from labelkit.metrics.retrieval_blocks import least_bytes
 from labelkit.percent import percent
-from labelkit.stages.memory import Memory, kmeans_bytes, nmi_bytes
+from labelkit.stages.memory import Memory, kmeans_bytes, kmeans_held, nmi_bytes
 from labelkit.stages.new_files import check_kept_result
 from labelkit.stages.progress import current_progress
 from labelkit.stages.read.given_labels import with_labels
 from labelkit.stages.read.rows import check_features, split_rows, unit_rows, zero_rows
 from labelkit.stages.result import Cell, SimpleResult, Table, jsonable
+from labelkit.stages.several import current_processes, of_others
 from labelkit.store.commit import canonical_json
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.results import write_result
@@ -100,12 +101,15 @@ def evaluate_retrieval(config: EvaluateRetrievalConfig) -> SimpleResult:
             max_bytes=max_bytes,
             num_threads=threads,
             on_block=task.advance,
+            processes=current_processes(),
         )
     if not len(scores.query_rows):
         raise StoreError(
             f"{store.path}:/labels", "no row has another one of its class to find", "Choose other rows with --split."
         )
     nmi = _nmi(asked, held, features, found, config)
+    if current_processes().rank > 0:
+        return of_others()
     return _result(config, asked, held, scores, nmi, names)
 
 
@@ -251,7 +255,14 @@ def _nmi(
     if asked is held:
         memory = Memory.of(config)
         beside = kmeans_bytes(len(labels), features.shape[1], len(np.unique(labels)), 1)
-        rows = memory.rows(asked.store, asked.rows, beside=beside, what="k-means for NMI", unit=True)
+        rows = memory.rows(
+            asked.store,
+            asked.rows,
+            beside=beside,
+            what="k-means for NMI",
+            unit=True,
+            held=kmeans_held(len(labels), len(np.unique(labels))),
+        )
     else:
         # A row on both sides counts once.
         fresh = np.ones(len(held.rows), dtype=np.bool_)
@@ -262,7 +273,13 @@ def _nmi(
     values = []
     with current_progress().task("k-means for NMI", total=config.nmi_seeds) as task:
         for seed in range(config.seed, config.seed + config.nmi_seeds):
-            groups = kmeans(rows, len(np.unique(labels)), generator=keyed_generator(seed, "retrieval nmi"), num_inits=1)
+            groups = kmeans(
+                rows,
+                len(np.unique(labels)),
+                generator=keyed_generator(seed, "retrieval nmi"),
+                num_inits=1,
+                processes=current_processes(),
+            )
             values.append(normalized_mutual_information(labels, groups.cluster_ids))
             task.advance(1, nmi=values[-1])
     return values

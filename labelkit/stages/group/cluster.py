@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from labelkit.algorithms.clustering import kmeans, nearest_centroids, semi_supervised_kmeans, spherical_kmeans
 from labelkit.algorithms.row_blocks import StoredRows
+from labelkit.algorithms.shared_rows import ALONE, Processes
 from labelkit.algorithms.small_groups import set_aside_small
 from labelkit.config.cluster import (
     ClusterConfig,
@@ -24,11 +25,12 @@ from labelkit.errors import ConfigError, DatasetError
 from labelkit.stages.group.contradiction import contradiction
 from labelkit.stages.group.patches import cluster_patches
 from labelkit.stages.group.stable_ids import NO_PARAMETERS, Groups, lasting_ids, read_earlier
-from labelkit.stages.memory import Memory, kmeans_bytes
+from labelkit.stages.memory import Memory, kmeans_bytes, kmeans_held
 from labelkit.stages.progress import current_progress
 from labelkit.stages.read.given_labels import GivenLabels, labeled_array, labels_to_use
 from labelkit.stages.read.rows import check_directions, split_rows, unit_rows
 from labelkit.stages.result import Cell, SimpleResult, Table
+from labelkit.stages.several import current_processes, of_others, refuse_several
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.results import check_new_result, write_result
 
@@ -68,6 +70,7 @@ def cluster_store(config: ClusterConfig) -> SimpleResult:
     """
     store = open_store(config.index)
     if isinstance(config, PatchClusterConfig) and config.patches:
+        refuse_several("--patches", "groups patches", "Start it without torchrun.")
         if config.previous is not None:
             raise ConfigError("--previous", "groups of patches keep no ids of an earlier run", "Leave it out.")
         return cluster_patches(config, store)
@@ -94,6 +97,8 @@ def cluster_store(config: ClusterConfig) -> SimpleResult:
     started = time.monotonic()
     with current_progress().task(f"{algorithm}, {config.num_clusters} clusters", total=None):
         found = _run(config, store, rows, given)
+    if current_processes().rank > 0:
+        return of_others()
     return _write(config, store, rows, given, found, earlier, time.monotonic() - started)
 
 
@@ -185,6 +190,7 @@ def _run(config: ClusterConfig, store: EmbeddingStore, rows: NDArray[np.int64], 
         beside=kmeans_bytes(len(rows), store.dim, config.num_clusters, config.num_inits),
         what=config.command[1],
         unit=bool(getattr(config, "normalize", False)),
+        held=kmeans_held(len(rows), config.num_clusters, 1 if isinstance(config, SSKMeansConfig) else 2),
     )
     if isinstance(config, SSKMeansConfig):
         assert given is not None
@@ -224,6 +230,7 @@ def _once(config: ClusterConfig, features: StoredRows, given: GivenLabels | None
                 max_iter=config.max_iterations,
                 tol=config.tolerance,
                 exchange=config.exchange,
+                processes=current_processes(),
             )
         )
     algorithm = spherical_kmeans if isinstance(config, SphericalKMeansConfig) else kmeans
@@ -234,6 +241,7 @@ def _once(config: ClusterConfig, features: StoredRows, given: GivenLabels | None
         num_inits=config.num_inits,
         max_iter=config.max_iterations,
         tol=config.tolerance,
+        processes=current_processes(),
     )
     return _Clusters(found.cluster_ids, found.centroids, found.inertia, found.num_iterations, None)
 
@@ -313,6 +321,7 @@ def semi_supervised_cluster(
     max_iter: int,
     tol: float,
     exchange: bool = True,
+    processes: Processes = ALONE,
 ) -> tuple[NDArray[np.int64], NDArray[np.float32], float, int, NDArray[np.int64]]:
     """Semi-supervised k-means over all rows: (ids, centroids, inertia, iterations, class of each cluster or -1)."""
     free, fixed = np.flatnonzero(~labeled), np.flatnonzero(labeled)
@@ -326,6 +335,7 @@ def semi_supervised_cluster(
         max_iter=max_iter,
         tol=tol,
         exchange=exchange,
+        processes=processes,
     )
     cluster_ids = np.empty(len(features), dtype=np.int64)
     cluster_ids[~labeled] = found.unlabeled_ids

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from labelkit.algorithms.neighbor_scores import Metric
 from labelkit.algorithms.neighbors import ExactSearch
 from labelkit.algorithms.row_blocks import StoredRows
+from labelkit.algorithms.shared_rows import Processes, part_of
 from labelkit.config.retrieve import RetrieveConfig
 from labelkit.data.datasets import ImageDataset
 from labelkit.errors import ConfigError
@@ -25,7 +26,7 @@ from labelkit.stages.new_files import check_kept_result
 from labelkit.stages.pictures.files import image_pixels, indexed_images
 from labelkit.stages.progress import current_progress
 from labelkit.stages.read.given_labels import with_labels
-from labelkit.stages.read.rows import zero_rows
+from labelkit.stages.read.rows import stored_zero_rows
 from labelkit.stages.result import Cell, SimpleResult, Table
 from labelkit.stages.retrieve.filters import chosen_rows, nothing_passes
 from labelkit.stages.retrieve.queries import (
@@ -38,6 +39,7 @@ from labelkit.stages.retrieve.queries import (
     rows_of_store,
 )
 from labelkit.stages.retrieve.search import FoundIndex, Search, few_rows, find, indexed_search
+from labelkit.stages.several import current_processes, of_others, refuse_several
 from labelkit.stages.sharded import open_rest
 from labelkit.store.commit import commit_bytes
 from labelkit.store.embeddings import EmbeddingStore
@@ -85,12 +87,16 @@ def retrieve_images(config: RetrieveConfig) -> SimpleResult:
         ConfigError: more hits asked for than the store has rows, filters that leave none, files in the way.
     """
     if config.patch is not None or config.pixel is not None:
+        refuse_several("--patch", "finds patches", "Start it without torchrun.")
         from labelkit.stages.retrieve.patches import retrieve_patches  # for this kind of query alone
 
         return retrieve_patches(config)
+    if config.search != "exact":
+        refuse_several("--search", f"{config.search} is an index", "Use --search exact, or start it without torchrun.")
     images: ImageDataset | None = None
     loading: threading.Thread | None = None
     if config.query is not None and not is_store(config.query):
+        refuse_several("--query", f"{config.query} is to be embedded first", "Embed it, and give the store.")
         images = query_images(config.query)
         # Another process checks the store meanwhile.
         quick = may_be_quick(len(images), config.checkpoint, config.device)
@@ -117,6 +123,8 @@ def retrieve_images(config: RetrieveConfig) -> SimpleResult:
     if config.k > len(gallery.rows):
         raise ConfigError("-k", f"{config.k} hits from {len(gallery.rows)} rows that are not zero", "Ask for fewer.")
     hits, index, seconds = _search(store, gallery, queries, config)
+    if current_processes().rank > 0:
+        return of_others()
     return _result(store, queries, hits, index, seconds, config)
 
 
@@ -132,7 +140,7 @@ def _gallery(store: EmbeddingStore, config: RetrieveConfig) -> _Gallery:
         rows = np.flatnonzero(store.sound)
         features = features.subset(rows)
     if store.metric == "cosine":
-        zero = zero_rows(features)
+        zero = stored_zero_rows(features)
         if zero.any():
             current_progress().warning(f"{int(zero.sum())} rows of {store.path} are all zero and are never found")
             features, rows = features.subset(np.flatnonzero(~zero)), rows[~zero]
@@ -177,30 +185,59 @@ def _search(
         search = ExactSearch(features.read(in_blocks=in_blocks), metric=metric)
     else:
         search = found.search
-    searched = _Gallery(features, rows, chosen)
+    hits, seconds = _ranked(store, _Gallery(features, rows, chosen), queries, search, config)
+    return hits, found, seconds
 
-    def is_wanted(query: int, indices: NDArray[np.int64], scores: NDArray[np.float32]) -> NDArray[np.bool_]:
+
+def _ranked(
+    store: EmbeddingStore, searched: _Gallery, queries: Queries, search: Search, config: RetrieveConfig
+) -> tuple[list[list[_Hit]], float]:
+    """Return hits per query and the seconds of the search; processes share the queries, the first has all hits."""
+    processes = current_processes()
+    own = range(len(queries.names))[part_of(len(queries.names), processes)]
+
+    def is_wanted(place: int, indices: NDArray[np.int64], scores: NDArray[np.float32]) -> NDArray[np.bool_]:
         wanted = searched.chosen[indices]
         if config.skip_duplicates:
-            kinds = _duplicates(store, searched, queries, query, indices, scores)
+            kinds = _duplicates(store, searched, queries, own[place], indices, scores)
             wanted = wanted & ~np.logical_or.reduce(kinds)
         return wanted
 
     needs_choice = config.skip_duplicates or not searched.chosen.all()
+    k = min(config.k, int(searched.chosen.sum()))
+    embeddings = queries.embeddings[own.start : own.stop]
     begin = time.perf_counter()
-    ranked = find(search, queries.embeddings, min(config.k, num_chosen), len(rows), is_wanted if needs_choice else None)
+    ranked = find(search, embeddings, k, len(searched.rows), is_wanted if needs_choice else None)
     seconds = time.perf_counter() - begin
     hits = []
-    for query, (indices, scores) in enumerate(ranked):
+    for query, (indices, scores) in zip(own, ranked, strict=True):
         kinds = _duplicates(store, searched, queries, query, indices, scores)
         named = np.select(kinds, ["itself", "same file", "same picture"], "").tolist()
         hits.append(
             [
-                _Hit(int(rows[index]), float(score), kind or None)
+                _Hit(int(searched.rows[index]), float(score), kind or None)
                 for index, score, kind in zip(indices, scores, named, strict=True)
             ]
         )
-    return hits, found, seconds
+    return _joined(hits, k, processes), seconds
+
+
+def _joined(hits: list[list[_Hit]], k: int, processes: Processes) -> list[list[_Hit]]:
+    """Hits of the queries of all processes from those of this one, at most k of each."""
+    if processes.size == 1:
+        return hits
+    kinds: tuple[Duplicate | None, ...] = (None, "itself", "same file", "same picture")
+    table = np.zeros((len(hits), k), dtype=[("row", np.int64), ("score", np.float64), ("kind", np.int8)])
+    table["row"] = -1
+    for entries, listed in zip(table, hits, strict=True):
+        entries[: len(listed)] = [(hit.row, hit.score, kinds.index(hit.duplicate)) for hit in listed]
+    table = processes.join(table)
+    if processes.rank > 0:
+        return []
+    return [
+        [_Hit(row, score, kinds[kind]) for row, score, kind in entries[entries["row"] >= 0].tolist()]
+        for entries in table
+    ]
 
 
 def _duplicates(

@@ -33,6 +33,7 @@ from labelkit.models.weights import fingerprint
 from labelkit.reading import read_object
 from labelkit.stages.progress import current_progress
 from labelkit.stages.result import SimpleResult, Table, jsonable
+from labelkit.stages.several import check_same_on_all
 from labelkit.stages.train.frozen_score import frozen_score
 from labelkit.stages.train.initialize import describe_weights, initialize_from, without_weights
 from labelkit.stages.train.prepare import PreparedData, deciding_images, eval_images, info_record, prepare_data
@@ -60,6 +61,7 @@ def train_method(config: RunConfig) -> SimpleResult:
     if config.dry_run:
         return _plan(method_name, config)
     runtime = _runtime(config)
+    check_same_on_all(config, runtime.texts)
     out = run_folder(config)
     run = RunDir(out, writes=runtime.is_main)
     try:

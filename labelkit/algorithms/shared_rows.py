@@ -1,0 +1,207 @@
+"""Rows that several processes share out: each holds a part of them, and may read all of them.
+
+Every process calls the same function with the same arguments and gets the same result. What is summed over rows is
+summed over the processes in an order of their own, so that it differs from the sum of one process by rounding alone;
+rows, and what follows from single rows, are the same bits for any number of processes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Final, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from labelkit.algorithms.row_blocks import Floats, Rows, StoredRows, checked_rows, column_sums, moved, squared_norms
+
+
+class Processes(Protocol):
+    """Processes that work on the same rows."""
+
+    @property
+    def rank(self) -> int:
+        """Number of this process, from 0."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """How many they are."""
+        ...
+
+    def sum(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Sum over the processes of arrays of equal shape; the same bits on each."""
+        ...
+
+    def join(self, part: NDArray[Any]) -> NDArray[Any]:
+        """The parts of all processes one after the other, on each; they may differ in length along the first axis."""
+        ...
+
+
+class _Alone:
+    """A process that shares its work with none."""
+
+    rank = 0
+    size = 1
+
+    def sum(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        return values
+
+    def join(self, part: NDArray[Any]) -> NDArray[Any]:
+        return part
+
+
+ALONE: Final[Processes] = _Alone()
+"""One process that does all of the work."""
+
+
+def part_of(number: int, processes: Processes) -> slice:
+    """Return which of so many things this process works on; parts follow each other and differ by one at most."""
+    first, last = (number * place // processes.size for place in (processes.rank, processes.rank + 1))
+    return slice(first, last)
+
+
+def largest_part(number: int, processes: Processes) -> int:
+    """Return the most of so many things that a process works on."""
+    return -(-number // processes.size)
+
+
+@dataclass(frozen=True, slots=True)
+class SharedRows:
+    """All rows, and those of this process.
+
+    Attributes:
+        whole: (n, d); with several processes they are read from where they are, not held.
+        own: (m, d) those of this process; of one process, the same object.
+        where: which these are.
+        processes: that share them.
+    """
+
+    whole: Rows
+    own: Rows
+    where: slice
+    processes: Processes
+
+    def __len__(self) -> int:
+        """Return n."""
+        return len(self.whole)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(n, d)."""
+        return self.whole.shape
+
+    @property
+    def dtype(self) -> np.dtype[np.floating[Any]]:
+        """What is computed in."""
+        return self.own.dtype
+
+    @property
+    def longest(self) -> int:
+        """Rows of the process that has most, at least 1; the same on each."""
+        return max(1, largest_part(len(self), self.processes))
+
+    def readable(self) -> Rows:
+        """All rows for passes over them: as they are held, or a copy where they are not to be read in blocks."""
+        if isinstance(self.whole, StoredRows) and not self.whole.in_blocks:
+            return self.whole.to_array()
+        return self.whole
+
+    def squared_norms(self) -> NDArray[np.float64]:
+        """(m,) squared lengths of the rows of this process."""
+        return squared_norms(self.own)
+
+    def column_sums(self) -> NDArray[np.float64]:
+        """(d,) sums over all rows."""
+        return self.processes.sum(column_sums(self.own))
+
+    def total(self, values: NDArray[np.float64]) -> float:
+        """Sum over all rows of a number of each, (m,) those of this process."""
+        return float(self.processes.sum(np.array([values.sum()]))[0])
+
+    def unit_length(self, name: str) -> SharedRows:
+        """These rows scaled to length 1, in place where they are in memory.
+
+        Raises:
+            ValueError: a row is zero.
+        """
+        lengths = np.sqrt(self.squared_norms())
+        zeros = int(self.total((lengths == 0).astype(np.float64)))
+        if zeros:
+            raise ValueError(f"{name} has {zeros} of {len(self)} rows of length zero, which have no direction")
+        whole: Rows | None = None
+        if self.whole is not self.own:
+            assert isinstance(self.whole, StoredRows)  # of several processes
+            whole = self.whole.divided(self.processes.join(lengths).astype(np.float32))
+        own = self.own
+        if isinstance(own, StoredRows):
+            own = own.divided(lengths.astype(np.float32))
+        else:
+            own /= lengths[:, None].astype(own.dtype)
+        return self._with(whole, own)
+
+    def moved(self, offset: Floats) -> SharedRows:
+        """These rows less an offset, (d,), in place where they are in memory."""
+        whole = moved(self.whole, offset) if self.whole is not self.own else None
+        return self._with(whole, moved(self.own, offset))
+
+    def as_type(self, dtype: np.dtype[np.floating[Any]]) -> SharedRows:
+        """These rows in float32 or float64; those of a file are float32."""
+        if isinstance(self.own, StoredRows):
+            return self if dtype == self.dtype else self._with(None, self.own.to_array().astype(dtype))
+        return self._with(None if self.whole is self.own else self.whole, self.own.astype(dtype, copy=False))
+
+    def farthest(self, distances: NDArray[np.float64], number: int) -> Floats:
+        """So many of all rows, those of largest distance first, of equals the earlier.
+
+        Args:
+            distances: (m,) of the rows of this process.
+            number: of rows.
+        """
+        places = np.argsort(-distances, kind="stable")[:number]
+        all_distances, all_places = (
+            self.processes.join(distances[places]),
+            self.processes.join(places + self.where.start),
+        )
+        rows: Floats = self.whole[all_places[np.lexsort((all_places, -all_distances))[:number]]]
+        return rows
+
+    def _with(self, whole: Rows | None, own: Rows) -> SharedRows:
+        return replace(self, whole=own if whole is None else whole, own=own)
+
+
+def shared_rows(x: ArrayLike | StoredRows, name: str, processes: Processes) -> SharedRows:
+    """Check rows and share them out; ``checked_rows`` says what this process holds of its own.
+
+    Args:
+        x: (n, d); with several processes float16 or float32, the same on each.
+        name: of it, for errors.
+        processes: that share it.
+
+    Raises:
+        ValueError: as for ``checked_rows``, on every process; float64 with several processes.
+    """
+    if processes.size == 1:
+        rows = checked_rows(x, name)
+        return SharedRows(rows, rows, slice(0, len(rows)), processes)
+    if not isinstance(x, StoredRows):
+        array = np.asarray(x)
+        if array.dtype == np.float64:
+            raise ValueError(f"{name} is float64; several processes share float16 or float32")
+        if array.ndim != 2 or array.shape[1] == 0:
+            raise ValueError(f"{name} must have shape (n, d) with d >= 1, got {array.shape}")
+        x = StoredRows(array, in_blocks=True)
+    where = part_of(len(x), processes)
+    fault, own = "", None
+    try:
+        own = checked_rows(x.part(where), name)
+    except ValueError as error:
+        fault = str(error)
+    # all raise what the first of them found, so that none waits for another
+    said = processes.join(np.frombuffer(fault.encode(), dtype=np.uint8)).tobytes().decode()
+    lengths = processes.join(np.array([len(fault.encode())]))
+    if lengths.any():
+        first = int(lengths[np.flatnonzero(lengths)[0]])
+        raise ValueError(said.encode()[:first].decode())
+    assert own is not None  # there was no fault
+    return SharedRows(x, own, where, processes)
