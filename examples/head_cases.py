@@ -5,8 +5,9 @@
 Each case keeps the labels of 2, 5 or 20 images a class, in all classes or in half of them, as ``answer_cases.py`` draws
 them, and trains heads by ``labelkit train METHOD --index``: softmax and freematch where all classes have labels, simgcd
 and gcd in both. Scored are all other images. A classifier names them; gcd, which has none, is scored by semi-supervised
-k-means on its features, and by one-to-one matching where classes have no labels. With ``--peers`` the same draws have
-logistic regression, label spreading, semi-supervised k-means and ``discover answer`` on the rows as they are. With
+k-means on its features, and by one-to-one matching where classes have no labels. With ``--row-views on off`` each head
+is trained on the views that the store keeps of its images, and on changed rows beside. With ``--peers`` the same draws
+have logistic regression, label spreading, semi-supervised k-means and ``discover answer`` on the rows as they are. With
 ``--answer`` each head's rows are embedded again, and ``discover answer`` asked once more. Without ``--index``: pixels
 of the digits.
 """
@@ -16,6 +17,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
+import itertools
 import json
 import statistics
 import sys
@@ -128,13 +130,14 @@ def run_case(rows: Rows, folder: Path, per_class: int, share: float, seed: int, 
     known.write_text("path,label\n" + "".join(lines))
     row: dict[str, Any] = {"labels": per_class, "share": share, "seed": seed}
     options = dict(setting.split("=", 1) for setting in asked.set)
-    for method in heads_of(share, asked.methods):
+    for method, views in itertools.product(heads_of(share, asked.methods), asked.row_views or [None]):
+        name = method if views is None else f"{method}, views {views}"
         started = time.perf_counter()
-        made = train(method, rows, known, folder, seed, options)
-        row[f"{method} seconds"] = round(time.perf_counter() - started, 2)
-        row[method] = score(rows.truth, named_by(made, rows.truth, labels, known, seed), labels, share)
+        made = train(method, rows, known, folder, seed, options | ({} if views is None else {"row_views": views}))
+        row[f"{name} seconds"] = round(time.perf_counter() - started, 2)
+        row[name] = score(rows.truth, named_by(made, rows.truth, labels, known, seed), labels, share)
         if asked.answer:
-            row[f"answer on {method}"] = answered(made, rows, known, folder, share, seed, labels)
+            row[f"answer on {name}"] = answered(made, rows, known, folder, share, seed, labels)
     return row
 
 
@@ -146,6 +149,7 @@ def main() -> None:
     parser.add_argument("--shares", type=float, nargs="+", default=SHARES, help="of the classes that have labels")
     parser.add_argument("--seeds", type=int, nargs="+", default=(0, 1, 2))
     parser.add_argument("--methods", nargs="+", default=[*CLASSIFIERS, *DISCOVERERS])
+    parser.add_argument("--row-views", nargs="+", choices=["on", "off"], help="the store is of split train alone")
     parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="other options of the training")
     parser.add_argument("--answer", action="store_true", help="also ask `discover answer` on what the heads make")
     parser.add_argument("--peers", type=Path, help="JSON file of answer_cases.py on the same store")
@@ -159,6 +163,8 @@ def main() -> None:
         index = folder / "cases.h5"
         if asked.index is None:
             labelkit.embed(dataset="digits", backbone="pixels", image_size=8, split="all", out=index)
+        elif asked.row_views:
+            index = asked.index  # a copy would have no views
         else:
             without_splits(asked.index, index)
         rows = read_rows(index, None)

@@ -28,6 +28,7 @@ _RUN: JsonDict = {"panel": "Run"}
 _RUN_ONLY: JsonDict = {"panel": "Run", "preset": False}
 _IMAGES: JsonDict = {"panel": "Images"}
 _PATCHES: JsonDict = {"panel": "Patches"}
+_VIEWS: JsonDict = {"panel": "Views"}
 
 #: Options that act with ``--index``.
 _OF_ROWS = frozenset(
@@ -100,6 +101,21 @@ class EmbedConfig(
     patch_seed: int = Field(
         0, ge=0, description="Seed of the patches that --patches-per-image draws.", json_schema_extra=_PATCHES
     )
+    views: int | None = Field(
+        None,
+        ge=1,
+        description="Also store the embeddings of this many augmented views of each image, on which `labelkit train "
+        "METHOD --index` then trains. Each view takes as long as the image. Default: none.",
+        json_schema_extra=_VIEWS,
+    )
+    view_augmentation: Literal["auto", "crop", "box", "color", "digits"] = Field(
+        "auto",
+        description="With --views: how a view is made. crop: a square as large as the network's; box: a random box of "
+        "16 to 100 % of the area; color: one of 30 to 100 %, with other colors and blur; digits: small turns, shifts "
+        "and zooms. auto: digits for sets of digits and characters, else box.",
+        json_schema_extra=_VIEWS,
+    )
+    view_seed: int = Field(0, ge=0, description="With --views: seed of the views.", json_schema_extra=_VIEWS)
     batch_size: int | None = Field(
         None,
         ge=1,
@@ -152,6 +168,16 @@ class EmbedConfig(
     def _patches_need_dense(self) -> EmbedConfig:
         if self.patches_per_image is not None and not self.dense:
             raise ValueError("--patches-per-image goes with --dense")
+        return self
+
+    @model_validator(mode="after")
+    def _views_are_of_whole_images(self) -> EmbedConfig:
+        if self.views is None:
+            for name in ("view_augmentation", "view_seed"):
+                if getattr(self, name) != type(self).model_fields[name].default:
+                    raise ValueError(f"{flag(name)} goes with --views")
+        elif self.fast_decode:
+            raise ValueError("--fast-decode shrinks photos to what the plain view needs, and --views cut boxes of them")
         return self
 
     @model_validator(mode="after")

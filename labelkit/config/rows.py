@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -12,6 +12,9 @@ from labelkit.config.mixins import LabelsOption
 
 _STORE = option("Store", aliases=("--store",))
 _ROWS = option("Store")
+
+#: Options of changes that stored views take the place of.
+_OF_CHANGES = ("row_noise", "row_dropout", "row_mix", "row_neighbors")
 
 #: Options that say how images are read and seen, and mean nothing for rows.
 _OF_IMAGES = (
@@ -72,6 +75,14 @@ class RowOptions(LabelsOption):
         json_schema_extra={**_ROWS, "before": 10},
     )
 
+    row_views: Literal["auto", "on", "off"] = Field(
+        "auto",
+        description="With --index: what stands for a row in training. on: one of the views that the store keeps of its "
+        "image (`labelkit embed --views`), drawn anew each time; --row-noise, --row-dropout and --row-mix then do "
+        "nothing. off: the row, changed by these. auto: on where the store keeps views, else off.",
+        json_schema_extra={**_ROWS, "before": "auto"},
+    )
+
     #: Options of images that rows make use of all the same.
     row_uses: ClassVar[frozenset[str]] = frozenset()
 
@@ -96,6 +107,13 @@ class RowOptions(LabelsOption):
             fields = type(self).model_fields
             if name in fields and name not in self.row_uses and getattr(self, name) != fields[name].default:
                 raise ValueError(f"{flag(name)} has no meaning with --index, whose rows are no images: leave it out")
+        if self.row_views == "on" and (changed := self.changes_asked()):
+            raise ValueError(f"{flag(changed)} has no meaning with --row-views on: leave one of both out")
         if self.head_layers == 1 and self.head_width != RowOptions.model_fields["head_width"].default:
             raise ValueError("head_width has no meaning with head_layers 1, which has nothing in between")
         return self
+
+    def changes_asked(self) -> str | None:
+        """Return the first option that is set of those which stored views take the place of."""
+        fields = RowOptions.model_fields
+        return next((name for name in _OF_CHANGES if getattr(self, name) != fields[name].default), None)

@@ -102,6 +102,7 @@ class DataInfo:
         photographic: color augmentation makes sense.
         num_objects: rows of images of one object, which come first; the others are scenes. ``None`` = all.
         row_dim: numbers in a row of the store that is trained on; ``None``: images are.
+        num_row_views: views that the store keeps of each image, where these are trained on; else 0.
         row_center: (row_dim,) float32 mean of these rows, each brought to length 1; ``None`` where a checkpoint has it.
     """
 
@@ -117,6 +118,7 @@ class DataInfo:
     photographic: bool = True
     num_objects: int | None = None
     row_dim: int | None = None
+    num_row_views: int = 0
     row_center: NDArray[np.float32] | None = None
 
 

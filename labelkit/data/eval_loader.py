@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from labelkit.data.image_bank import ImageBank
 from labelkit.data.sending import send_tensor
 from labelkit.data.views.spec import Normalize, ViewSpec
 from labelkit.data.views.transforms import finish_view
-from labelkit.data.workers import BatchPlan, Reader
+from labelkit.data.workers import BatchPlan, Crops, Reader
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +31,7 @@ class EvalBatch:
         sha256: (b, 32) uint8 digest of each image as stored, if asked for.
         file_sizes: (b,) uint64 bytes, if asked for.
         image_sizes: (b, 2) uint32 height and width of the originals, if asked for; 0 for bad ones.
+        views: further views, each like ``images``, made one by one as they are asked for.
     """
 
     images: Tensor
@@ -39,6 +40,7 @@ class EvalBatch:
     sha256: NDArray[np.uint8] | None = None
     file_sizes: NDArray[np.uint64] | None = None
     image_sizes: NDArray[np.uint32] | None = None
+    views: Iterable[Tensor] = ()
 
 
 class EvalLoader:
@@ -64,9 +66,12 @@ class EvalLoader:
         fast_decode: let the JPEG decoder shrink images to sides at least twice what the view needs; images in memory
             are as they are.
         join_single: a last batch of one image joins the one before (for batch statistics).
+        more_views: further views of each image, with randomness; of images that are decoded on the fly.
+        keys: (n,) int64 keys of the random numbers of each row of the data set; default: the row itself.
 
     Raises:
-        ValueError: the view has randomness and there is no seed, or the batch size is not positive.
+        ValueError: the view has randomness and there is no seed, the batch size is not positive, or further views are
+            asked for of images in memory or of shrunk ones.
     """
 
     def __init__(
@@ -87,6 +92,8 @@ class EvalLoader:
         epoch: int = 0,
         fast_decode: bool = False,
         join_single: bool = False,
+        more_views: Sequence[ViewSpec] = (),
+        keys: NDArray[np.int64] | None = None,
     ) -> None:
         check_rank(rank, world_size)
         if batch_size < 1:
@@ -108,6 +115,9 @@ class EvalLoader:
         self._identify = identify
         self._seed, self._epoch = seed or 0, epoch
         self._least_side = 2 * view.resized_side if fast_decode else None
+        self._more, self._keys = tuple(more_views), keys
+        if self._more and (seed is None or fast_decode or self._bank is not None):
+            raise ValueError("further views need a seed, and whole images that are decoded on the fly")
         batches = [self._rows[start : start + batch_size] for start in range(0, len(self._rows), batch_size)]
         if join_single and len(batches) > 1 and len(batches[-1]) == 1:
             batches[-2:] = [np.concatenate(batches[-2:])]
@@ -129,25 +139,35 @@ class EvalLoader:
                 yield self._from_memory(self._bank, rows)
             return
         assert self._reader is not None
+        views, least = (self._view, *self._more), self._least_side
         plans = (
-            BatchPlan(rows, rows, self._seed, self._epoch, (self._view,), self._identify, least_side=self._least_side)
+            BatchPlan(rows, self._keys_of(rows), self._seed, self._epoch, views, self._identify, least_side=least)
             for rows in self._batches
         )
         for rows, crops in zip(self._batches, self._reader.read(plans), strict=True):
-            image, _ = finish_view(
-                send_tensor(crops.crops[0], self._device),
-                crops.boxes[0],
-                crops.sizes,
-                self._view,
-                rows,
-                seed=self._seed,
-                epoch=self._epoch,
-                view=0,
-                normalize=self._normalize,
-            )
+            images = self._finished(rows, crops)
+            batch = EvalBatch(next(images), rows, crops.bad, views=images)
             sizes = crops.sizes.astype(np.uint32)
             sizes[np.isin(rows, [row for row, _ in crops.bad])] = 0
-            yield self._labeled_with(EvalBatch(image, rows, crops.bad), crops.sha256, crops.file_sizes, sizes)
+            yield self._labeled_with(batch, crops.sha256, crops.file_sizes, sizes)
+
+    def _keys_of(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        return rows if self._keys is None else self._keys[rows]
+
+    def _finished(self, rows: NDArray[np.int64], crops: Crops) -> Iterator[Tensor]:
+        for number, spec in enumerate((self._view, *self._more)):
+            image, _ = finish_view(
+                send_tensor(crops.crops[number], self._device),
+                crops.boxes[number],
+                crops.sizes,
+                spec,
+                self._keys_of(rows),
+                seed=self._seed,
+                epoch=self._epoch,
+                view=number,
+                normalize=self._normalize,
+            )
+            yield image
 
     def _from_memory(self, bank: ImageBank, rows: NDArray[np.int64]) -> EvalBatch:
         (image,), _ = bank.make_views(
@@ -174,4 +194,4 @@ class EvalLoader:
     ) -> EvalBatch:
         if not self._identify:
             return batch
-        return EvalBatch(batch.images, batch.rows, batch.bad, sha256, file_sizes, sizes)
+        return replace(batch, sha256=sha256, file_sizes=file_sizes, image_sizes=sizes)

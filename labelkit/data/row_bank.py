@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -13,7 +15,8 @@ from labelkit.algorithms.neighbors import knn
 from labelkit.data.batch import ViewGeometry
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.image_bank import ImageBank
-from labelkit.data.sending import send
+from labelkit.data.kept_bank import drawn_views
+from labelkit.data.sending import send, send_tensor
 from labelkit.data.views.pairs import PairPlan
 from labelkit.data.views.rows import change_rows
 from labelkit.data.views.spec import Normalize, ViewSpec
@@ -26,6 +29,8 @@ class RowBank(ImageBank):
         dataset: their listing; row i of it is row i of ``rows``.
         rows: (n, d) float32 of length 1.
         num_neighbors: nearest rows of each that views may mix in; 0: none. With fewer rows than that, all others.
+        stored: (m, v, d) v views of each of m images, as a rule a map of a file; rows of any length but 0.
+        stored_rows: (n,) int64 which of them are those of each row.
         device: where batches are made.
     """
 
@@ -35,6 +40,8 @@ class RowBank(ImageBank):
         rows: NDArray[np.float32],
         *,
         num_neighbors: int = 0,
+        stored: NDArray[Any] | None = None,
+        stored_rows: NDArray[np.int64] | None = None,
         device: str | torch.device = "cpu",
     ) -> None:
         self.dataset = dataset
@@ -44,6 +51,7 @@ class RowBank(ImageBank):
         self.bad = {}
         self.image_size = None
         self.images = torch.from_numpy(rows).to(self.device)
+        self._stored, self._stored_rows = stored, stored_rows
         self._neighbors: NDArray[np.int64] | None = None
         count = min(num_neighbors, len(dataset) - 1)
         if count > 0:
@@ -71,12 +79,31 @@ class RowBank(ImageBank):
         """Return one (b, d) tensor per view, and no geometry."""
         plain = self.gather(rows)
         made = []
+        # views of a step that are stored differ from each other, as long as there are enough
+        kinds = [0 for spec in views if spec.row is not None and spec.row.stored]
+        drawn = iter(self._stored_views(rows, keys, kinds, seed=seed, epoch=epoch))
         for number, spec in enumerate(views):
             if spec.row is None:
                 made.append(plain)
+                continue
+            if spec.row.stored:
+                made.append(next(drawn))
                 continue
             near = None
             if spec.row.mix and self._neighbors is not None:
                 near = self.gather(self._neighbors[rows].reshape(-1)).reshape(len(rows), -1, plain.shape[1])
             made.append(change_rows(plain, near, spec.row, keys, seed=seed, epoch=epoch, view=number))
         return tuple(made), ()
+
+    def _stored_views(
+        self, rows: NDArray[np.int64], keys: NDArray[np.int64], kinds: Sequence[int], *, seed: int, epoch: int
+    ) -> Iterator[Tensor]:
+        """Yield (b, d) float32 of length 1 for each view that is stored."""
+        if not kinds:
+            return
+        if self._stored is None or self._stored_rows is None:
+            raise ValueError("no views are stored")
+        drawn = drawn_views(keys, kinds, self._stored.shape[1], seed=seed, epoch=epoch)
+        for place in range(len(kinds)):
+            values = self._stored[self._stored_rows[rows], drawn[:, place]].astype(np.float32)
+            yield F.normalize(send_tensor(torch.from_numpy(values), self.device), dim=1)

@@ -20,9 +20,15 @@ def row_shape(config: RunConfig, data: DataInfo) -> RowShape | None:
 
 
 def row_views(config: RunConfig, data: DataInfo) -> tuple[ViewSpec, ViewSpec] | None:
-    """Return the weak view, which has noise alone, and the strong one; ``None`` where images are trained on."""
+    """Return the weak view, which has noise alone, and the strong one; ``None`` where images are trained on.
+
+    Where views are stored, both are one of these: a store keeps views of one kind.
+    """
     if data.row_dim is None or not isinstance(config, RowOptions):
         return None
+    if data.num_row_views:
+        stored = ViewSpec(1, row=RowView(stored=True))
+        return stored, stored
     weak = RowView(noise=config.row_noise)
     strong = RowView(noise=config.row_noise, dropout=config.row_dropout, mix=config.row_mix)
     return ViewSpec(1, row=weak), ViewSpec(1, row=strong)

@@ -23,6 +23,8 @@ def say_if_split_otherwise(store: EmbeddingStore, asked: Sharding | None) -> Non
     wanted: tuple[tuple[int, int], ...] = ()
     if asked is not None:
         columns = {"embeddings": store.embeddings, **store.extras}
+        if store.view_embeddings is not None:
+            columns["view_embeddings"] = store.view_embeddings.reshape(store.n, -1)
         row_bytes = {name: rows.dtype.itemsize * rows.shape[1] for name, rows in columns.items()}
         wanted = tuple(asked.borders(store.n, row_bytes))
     if store.shard_borders != wanted:

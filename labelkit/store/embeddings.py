@@ -27,6 +27,8 @@ from labelkit.store.hdf5.writing import Contents
 from labelkit.store.opening import open_file
 from labelkit.store.schema import name_fault, name_text
 from labelkit.store.shards import Shards
+from labelkit.store.views import COLUMN as VIEWS
+from labelkit.store.views import read_view_recipe
 
 
 @dataclass(frozen=True)
@@ -155,6 +157,7 @@ class EmbeddingStore:
         old_classes: (k,) bool, whether the class has labeled samples; or ``None``.
         splits: (n,) int16, index into ``split_names``, -1 = in no split; or ``None``.
         split_names: names of the splits; may be empty.
+        view_recipe: how the views in ``view_embeddings`` were drawn, ``count`` of each image; empty: there are none.
         skipped: (sample id, reason) of what was listed but could not be embedded.
         model: what made the embeddings.
         normalized: whether rows have length 1.
@@ -191,6 +194,7 @@ class EmbeddingStore:
         self.plan_digest = str(root.get("plan_digest", ""))
         self.created_by = str(root.get("created_by", ""))
         self.model = read_model(file)
+        self.view_recipe = read_view_recipe(file, self.dim)
         self.sample_ids = _read_ids(file, verify)
         lost = np.zeros(self.n, dtype=np.bool_) if file.shards is None else file.shards.rows_of(file.shards.lost)
         self.sound: NDArray[np.bool_] = ~lost
@@ -215,6 +219,7 @@ class EmbeddingStore:
         _check_label_sets(file, self.n, verify)
         self._embeddings = _Rows(file, "embeddings", verify)
         self._extras = {name: _Rows(file, name, verify) for name in _extra_names(file, self.n)}
+        self._views = _Rows(file, VIEWS, verify) if self.view_recipe else None
 
     @property
     def num_shards(self) -> int:
@@ -238,6 +243,11 @@ class EmbeddingStore:
             Damaged: a block of rows is not as it was written.
         """
         return {name: rows.get() for name, rows in self._extras.items()}
+
+    @property
+    def view_embeddings(self) -> NDArray[Any] | None:
+        """(n, v, d) of v augmented views of each image, read-only, ``None`` if none are kept; raises as ``extras``."""
+        return None if self._views is None else self._views.get().reshape(self.n, -1, self.dim)
 
     @property
     def sha256(self) -> NDArray[np.uint8]:

@@ -59,6 +59,7 @@ class EmbeddingPlan:
         created_by: program and version.
         dtype: ``float32`` or ``float16``, type of the stored rows.
         extras: width of each further float32 output per row, such as ``{"logits": 10}``.
+        views: how augmented views of each image are drawn, JSON values, with their number as ``count``; ``None``: none.
         part_rows: rows committed at a time; lowered to a multiple of ``batch_size`` and to about 64 MiB,
             but at least one batch.
         labels: (N,) int, class index, -1 = unlabeled. The truth, also where training must not look.
@@ -85,6 +86,7 @@ class EmbeddingPlan:
     created_by: str
     dtype: str = "float32"
     extras: Mapping[str, int] | None = None
+    views: Mapping[str, Any] | None = None
     part_rows: int = 1024
     labels: NDArray[np.int64] | None = None
     labeled: NDArray[np.bool_] | None = None
@@ -148,6 +150,8 @@ class EmbeddingPlan:
         for name in ("dim", "batch_size", "part_rows"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.views is not None and self.num_views < 1:
+            raise ValueError(f"views must say how many there are as count, got {self.views}")
         for name, width in self.widths.items():
             if not schema.WORD.fullmatch(name) or name in _RESERVED or name in schema.STORE_COLUMNS or width < 1:
                 raise ValueError(f"an extra output cannot be named {name!r} with width {width}")
@@ -184,13 +188,19 @@ class EmbeddingPlan:
         return 0 if self.reused is None else int((self.reused[:, 0] >= 0).sum())
 
     @property
+    def num_views(self) -> int:
+        """Augmented views of each image that are embedded besides."""
+        return 0 if self.views is None else int(self.views.get("count", 0))
+
+    @property
     def widths(self) -> Mapping[str, int]:
         """Width of each further output, by name."""
         return self.extras or {}
 
     @property
     def _row_bytes(self) -> int:
-        return self.dim * np.dtype(self.dtype).itemsize + 4 * sum(self.widths.values()) + 48
+        embedded = (1 + self.num_views) * self.dim * np.dtype(self.dtype).itemsize
+        return embedded + 4 * sum(self.widths.values()) + 48
 
     @cached_property
     def _names(self) -> bytes:
@@ -223,6 +233,7 @@ class EmbeddingPlan:
             "normalized": self.normalized,
             "metric": self.metric,
             "created_by": self.created_by,
+            **({} if self.views is None else {"views": dict(self.views)}),
             **({"reuse": {"stores": list(self.reused_from), "rows": self.num_reused}} if self.reused_from else {}),
         }
 

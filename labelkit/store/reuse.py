@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from labelkit.errors import Mismatch
 from labelkit.store.embeddings import EmbeddingStore, differing_keys
 from labelkit.store.plans import EmbeddingPlan
+from labelkit.store.views import COLUMN as VIEWS
 
 # What only the last bits of a row depend on, as they do on its batch.
 _LAST_BITS = {"batch_size", "threads", "torch", "onnxruntime", "trial"}
@@ -19,8 +20,8 @@ def check_reusable(store: EmbeddingStore, plan: EmbeddingPlan) -> None:
     """Refuse a store whose rows are not what the plan would make of the same images.
 
     The weights, what is taken of the network, the preprocessing, the type of computing and of the rows, the kind of
-    device, and further outputs have to agree; where the model came from, batch size, threads and what computed it
-    (torch or ONNX Runtime, and of which version) need not.
+    device, further outputs, and how views are drawn have to agree; where the model came from, batch size, threads and
+    what computed it (torch or ONNX Runtime, and of which version) need not.
 
     Raises:
         Mismatch: names the keys that differ.
@@ -39,6 +40,8 @@ def check_reusable(store: EmbeddingStore, plan: EmbeddingPlan) -> None:
             keys.append(name)
         elif _old_names(store) != _old_names(plan):
             keys.append(f"{name} (order of classes)")
+    if plan.views is not None:
+        keys.extend(f"views.{key}" for key in differing_keys(store.view_recipe, dict(plan.views)))
     if keys:
         remedy = "Leave it out of --reuse, or embed with the same model and options."
         raise Mismatch(str(store.path), f"was not embedded as this run does: {', '.join(keys)} differ", remedy)
@@ -89,7 +92,7 @@ def copy_rows(
     Args:
         stores: where they are.
         places: (m, 2) index of a store and row of it.
-        extras: names of further outputs to read.
+        extras: names of further outputs to read, or of the column of views.
 
     Returns:
         ``embeddings``, ``sha256``, ``file_sizes``, ``image_sizes`` and the extras, each with m rows.
@@ -104,7 +107,10 @@ def copy_rows(
         if not store.sound[rows].all():
             raise store.damaged[0]
         sources = {name: getattr(store, name) for name in ("embeddings", "sha256", "file_sizes", "image_sizes")}
-        for name, source in {**sources, **{name: store.extras[name] for name in extras}}.items():
+        for name in extras:
+            views = store.view_embeddings if name == VIEWS else None
+            sources[name] = store.extras[name] if views is None else views.reshape(store.n, -1)
+        for name, source in sources.items():
             column = columns.setdefault(name, np.zeros((len(places), *source.shape[1:]), dtype=source.dtype))
             column[mine] = source[rows]
     return columns

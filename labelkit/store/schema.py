@@ -13,6 +13,8 @@ begin at multiples of 4096 bytes. Row i of every column is sample i; rows are so
                                                   these three are absent where rows were imported without their images
                                                   (``requires`` = ``imageless``); never zeros in their place
     logits            (n, c) float32              optional: output of the model's classifier
+    view_embeddings   (n, v * d) as embeddings    optional: embeddings of v augmented views of each image, one behind
+                                                  the other: ``view_embeddings[...].reshape(n, v, d)``
     labels            (n,) int64                  optional: class index, -1 = unlabeled; the truth
     labeled           (n,) uint8                  optional: 1 = training may use this label
     class_names       (k,) string                 optional
@@ -33,6 +35,11 @@ Root attributes, scalars of fixed-length types: ``format`` = labelkit.store, ``f
 same name in the same group instead. Of imported rows, ``weights_fingerprint`` is empty and ``preprocess`` is
 {"imported": WORD}, where WORD is the model's name as it was given, or SHA-256 of the file that was read: rows are
 compared only with rows of the same WORD. ``plan_digest`` is then that of what was imported and how.
+
+A store with views (``embed --views``) also has the root attribute ``views``, canonical JSON that says how they were
+drawn: ``count`` (v), ``augmentation`` (name of the recipe), ``seed``, and ``view``, the numbers of the recipe that are
+not those of an unchanged image. Random numbers are looked up by seed, SHA-256 of the sample id and number of the view,
+from 1: the first views of a store are those of a store with fewer of them.
 
 A store made with ``embed --reuse`` also has the root attributes ``reused_rows``, a count, and ``reused_from``,
 content digests of the stores they were copied from, comma-separated. The plan has both, and which row is which in
@@ -237,6 +244,7 @@ WORD = re.compile(r"[a-z][a-z0-9_]{0,63}")
 
 STORE_COLUMNS: dict[str, tuple[str, ...]] = {
     "embeddings": ("n", "d"),
+    "view_embeddings": ("n", "v * d"),
     "sample_ids": ("n",),
     "sha256": ("n", "32"),
     "file_sizes": ("n",),
@@ -323,6 +331,7 @@ KEYPOINT_COLUMNS: dict[str, tuple[str, ...]] = {
 
 COLUMN_TYPES: dict[str, tuple[str, ...]] = {
     "embeddings": ("f4", "f2"),
+    "view_embeddings": ("f4", "f2"),
     "sample_ids": ("S",),
     "sha256": ("u1",),
     "file_sizes": ("u8",),

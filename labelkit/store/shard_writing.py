@@ -24,6 +24,7 @@ from labelkit.store.hdf5.writing import Contents, Image, Stream, attribute_text
 from labelkit.store.opening import open_file
 from labelkit.store.run_folder import install_image
 from labelkit.store.shards import SHARD_NAME, Shard, ShardColumn, ShardTable, gaps, shards_folder
+from labelkit.store.views import COLUMN as VIEWS
 
 Array = np.ndarray[Any, Any]
 
@@ -80,9 +81,9 @@ class Sharding:
 
 
 def sharded_columns(contents: Contents) -> list[str]:
-    """Return the columns that lie in shards: the embeddings, and further outputs of the model."""
+    """Return the columns that lie in shards: the embeddings, those of views, and further outputs of the model."""
     rows = contents.datasets["embeddings"].shape[0]
-    found = ["embeddings"]
+    found: list[str] = [name for name in ("embeddings", VIEWS) if name in contents.datasets]
     for name, data in sorted(contents.datasets.items()):
         known = name in schema.STORE_COLUMNS or not schema.WORD.fullmatch(name)
         if not known and data.dtype == np.dtype("<f4") and len(data.shape) == 2 and data.shape[0] == rows:

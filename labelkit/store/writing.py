@@ -31,6 +31,7 @@ from labelkit.errors import (
 )
 from labelkit.percent import percent
 from labelkit.store import schema
+from labelkit.store.commit import canonical_json
 from labelkit.store.digests import RESTORE, BlockDigester, rows_per_block
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.hdf5.reading import CheckedFile
@@ -41,6 +42,7 @@ from labelkit.store.plans import EmbeddingPlan, embedding_run_folder
 from labelkit.store.run_folder import working
 from labelkit.store.schema import is_utf8, name_bytes
 from labelkit.store.shard_writing import ShardedImage, Sharding, install_store
+from labelkit.store.views import COLUMN as VIEWS
 
 _REASON_CHARACTERS = 500
 _SHOWN_FAULTS = 5
@@ -147,7 +149,7 @@ class EmbeddingRun:
             sha256: (m, 32) uint8, digests of the image files.
             file_sizes: (m,) bytes.
             image_sizes: (m, 2) height and width after orientation.
-            extras: (m, width) numbers for each extra output of the plan.
+            extras: (m, width) numbers for each extra output of the plan, and for its views, if it has any.
             skipped: (position in the plan, reason) of samples that could not be embedded.
 
         Raises:
@@ -249,7 +251,7 @@ class EmbeddingRun:
             store = open_store(self.out)
             if store.plan_digest == self._parts.digest:
                 # Only a store that is whole counts as done.
-                _ = store.embeddings, store.extras
+                _ = store.embeddings, store.extras, store.view_embeddings
                 return True
         except StoreError as error:
             self._rest = self._rest_of_store()
@@ -282,6 +284,8 @@ class EmbeddingRun:
             if rest.sound[rows].all():
                 columns = {name: getattr(rest, name)[rows] for name in ("embeddings", *schema.IMAGE_COLUMNS)}
                 extras = {name: rest.extras[name][rows] for name in self.plan.widths}
+                if rest.view_embeddings is not None:
+                    extras[VIEWS] = rest.view_embeddings[rows].reshape(-1, self.plan.num_views * self.plan.dim)
                 self.write_part(part, **columns, extras=extras, skipped=skipped)
 
     def _check_same(self, image: Image, rest: EmbeddingStore) -> None:
@@ -312,6 +316,7 @@ class EmbeddingRun:
             "file_sizes": ("<u8", (rows,)),
             "image_sizes": ("<u4", (rows, 2)),
             **{name: ("<f4", (rows, width)) for name, width in self.plan.widths.items()},
+            **({VIEWS: (floats, (rows, self.plan.num_views * self.plan.dim))} if self.plan.num_views else {}),
         }
 
     def _large_columns(self) -> dict[str, int]:
@@ -319,7 +324,7 @@ class EmbeddingRun:
         return {
             name: np.dtype(dtype).itemsize * shape[1]
             for name, (dtype, shape) in self._part_shapes(0).items()
-            if name == "embeddings" or name in self.plan.widths
+            if name in ("embeddings", VIEWS) or name in self.plan.widths
         }
 
     def _cast(self, name: str, values: NDArray[Any], dtype: str, kept: list[int]) -> NDArray[Any]:
@@ -397,6 +402,8 @@ class EmbeddingRun:
             created_by=plan.created_by,
             plan_digest=self._parts.digest,
         )
+        if plan.views is not None:
+            contents.set("", views=canonical_json(dict(plan.views)))
         if plan.reused_from:
             contents.set("", reused_rows=plan.num_reused, reused_from=",".join(plan.reused_from))
         return contents

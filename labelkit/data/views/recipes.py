@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final, Literal
 
+from labelkit.data.center_crop import Interpolation
 from labelkit.data.views.random_augment import Pool
 from labelkit.data.views.spec import ViewSpec
 
@@ -18,6 +19,7 @@ SemiSupervisedRecipe = Literal["digits", "crop-flip"]
 ClassificationRecipe = Literal["none", "digits", "crop-flip", "imagenet", "imagenet-jitter"]
 MetricRecipe = Literal["none", "digits", "crop-flip", "box", "crop"]
 DenseRecipe = Literal["dino", "paper", "none"]
+StoredRecipe = Literal["crop", "box", "color", "digits"]
 
 _SMALL_IMAGE: Final = 64
 
@@ -260,6 +262,33 @@ def metric_test_view(size: int, *, whole: bool) -> ViewSpec:
     if whole:
         return ViewSpec(size)
     return ViewSpec(size, resize_ratio=256 / 227 if size == 227 else 256 / 224)
+
+
+def stored_view(
+    size: int, recipe: StoredRecipe, *, interpolation: Interpolation, chiral: bool, photographic: bool = True
+) -> ViewSpec:
+    """Return the view whose embeddings a store keeps, for heads that train on them.
+
+    ``crop``: the training view of SimGCD; ``box``: that of metric learning, a random box of 16 to 100 % of the area;
+    ``color``: FlipClass's strong view, a box of 30 to 100 %, other colors, blur; ``digits``: as of a classifier. All
+    but the last are mirrored.
+
+    Args:
+        size: side in pixels.
+        recipe: which one.
+        interpolation: with which the network's images are resized.
+        chiral: no mirror image.
+        photographic: change colors.
+    """
+    if recipe == "digits":
+        return classification_view(size, "digits", chiral=chiral)
+    if recipe == "color":
+        view = strong_view(size, "generic" if photographic else "fine", chiral=chiral)
+    else:
+        view = (
+            simgcd_view(size, "generic", chiral=chiral) if recipe == "crop" else metric_view(size, "box", chiral=chiral)
+        )
+    return replace(view, interpolation=interpolation)
 
 
 def semi_supervised_views(

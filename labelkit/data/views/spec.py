@@ -67,6 +67,7 @@ class RowView:
         noise: mean length of the random step that moves a row of length 1.
         dropout: share of its numbers that are set to 0.
         mix: largest share of a neighbor that is mixed in, uniform from 0.
+        stored: one of the views that the store keeps of the image stands for the row, and is not changed.
 
     Raises:
         ValueError: a number out of its range.
@@ -75,8 +76,11 @@ class RowView:
     noise: float = 0.0
     dropout: float = 0.0
     mix: float = 0.0
+    stored: bool = False
 
     def __post_init__(self) -> None:
+        if self.stored and (self.noise or self.dropout or self.mix):
+            raise ValueError(f"a stored view is not changed: {self}")
         if self.noise < 0 or not 0 <= self.dropout < 1 or not 0 <= self.mix <= 1:
             raise ValueError(f"noise must not be negative, dropout be in [0, 1) and mix in [0, 1]: {self}")
 

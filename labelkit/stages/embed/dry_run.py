@@ -16,6 +16,7 @@ from labelkit.engine.devices import Runtime
 from labelkit.stages.embed.computing import Computing, color_channels
 from labelkit.stages.embed.patches import plan_patches
 from labelkit.stages.embed.quick import OnnxNetwork, quick_network
+from labelkit.stages.embed.views import ViewDraws
 from labelkit.stages.read.networks import EmbeddingNetwork
 from labelkit.stages.result import SimpleResult, Table
 from labelkit.store.plans import EmbeddingPlan
@@ -27,6 +28,7 @@ def _embed(
     model: EmbeddingNetwork,
     quick: OnnxNetwork | None,
     dataset: ImageDataset,
+    draws: ViewDraws | None,
     count: int,
 ) -> None:
     """Embed the first images, and wait until that is done."""
@@ -40,13 +42,15 @@ def _embed(
         channels=color_channels(spec.channels),
         device=runtime.device,
         fast_decode="fast_decode" in plan.model.numerics,
+        **({} if draws is None else draws.loading(dataset.sample_ids)),
     )
     for batch in loader:
-        with torch.inference_mode(), runtime.autocast():
-            if quick is not None:
-                quick.embed(batch.images.contiguous().numpy())
-            else:
-                model.network.embed(batch.images).float().cpu()
+        for images in (batch.images, *batch.views):
+            with torch.inference_mode(), runtime.autocast():
+                if quick is not None:
+                    quick.embed(images.contiguous().numpy())
+                else:
+                    model.network.embed(images).float().cpu()
     runtime.wait()
 
 
@@ -58,6 +62,7 @@ def describe_plan(
     dataset: ImageDataset,
     plan: EmbeddingPlan,
     shape: tuple[int, int, int] | None,
+    draws: ViewDraws | None,
 ) -> SimpleResult:
     """Time two batches on real images, after one that is not timed; write nothing.
 
@@ -65,16 +70,19 @@ def describe_plan(
     """
     quick = quick_network(plan.model, threads=torch.get_num_threads()) if computing.runtime == "onnx" else None
     timed = min(len(dataset), 2 * plan.batch_size)
-    _embed(plan, runtime, model, quick, dataset, min(timed, plan.batch_size))  # a device starts up, and chooses kernels
+    _embed(
+        plan, runtime, model, quick, dataset, draws, min(timed, plan.batch_size)
+    )  # a device starts up, and chooses kernels
     started = time.perf_counter()
-    _embed(plan, runtime, model, quick, dataset, timed)
+    _embed(plan, runtime, model, quick, dataset, draws, timed)
     seconds = (time.perf_counter() - started) / timed
-    width = plan.dim * (2 if config.dtype == "float16" else 4)
+    width = (1 + plan.num_views) * plan.dim * (2 if config.dtype == "float16" else 4)
     parameters = sum(p.numel() for p in model.network.parameters())
     values: dict[str, object] = {
         "config": config.to_yaml_dict(),
         "images": len(dataset),
         "dim": plan.dim,
+        **({} if draws is None else {"views": f"{draws.count}, {draws.augmentation}"}),
         **({"reused": plan.num_reused} if plan.reused is not None else {}),
         "model": model.network.identity["name"],
         "parameters": parameters,

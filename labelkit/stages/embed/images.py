@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from labelkit import __version__
 from labelkit.config.embed import EmbedConfig
@@ -29,6 +30,7 @@ from labelkit.stages.embed.patches import PatchCollector, patch_shape, patch_sum
 from labelkit.stages.embed.quick import OnnxNetwork
 from labelkit.stages.embed.reuse import plan_reuse
 from labelkit.stages.embed.stored_rows import embed_rows
+from labelkit.stages.embed.views import ViewDraws, embed_views
 from labelkit.stages.progress import Task, current_progress
 from labelkit.stages.read.locations import remember_images, remember_model
 from labelkit.stages.read.networks import EmbeddingNetwork, embedding_network, with_joined_tokens
@@ -41,6 +43,7 @@ from labelkit.store.patch_writing import PatchRun
 from labelkit.store.patches import open_patches, patches_folder
 from labelkit.store.plans import EmbeddingPlan, continue_plan
 from labelkit.store.reuse import copy_rows
+from labelkit.store.views import COLUMN as VIEWS
 from labelkit.store.writing import EmbeddingRun
 
 
@@ -78,12 +81,13 @@ def embed_images(config: EmbedConfig) -> SimpleResult:
     network = model.network.to(runtime.device)
     with_logits = config.logits and order is not None and model.network.num_outputs > 0
     computing = choose_computing(config, runtime, model, dataset, with_logits=with_logits)
-    plan = _plan(config, model, computing, dataset, labeled, old_classes, with_logits=with_logits)
+    draws = ViewDraws.of(config, dataset, model.view)
+    plan = _plan(config, model, computing, dataset, labeled, old_classes, draws, with_logits=with_logits)
     reused = tuple(open_rest(path, skip_damaged=config.skip_damaged) for path in config.reuse or ())
     if reused:
         plan = plan_reuse(config.out, plan, reused, dataset)
     if config.dry_run:
-        return describe_plan(config, runtime, computing, model, dataset, plan, shape)
+        return describe_plan(config, runtime, computing, model, dataset, plan, shape, draws)
     progress = current_progress()
     for note in dataset.notes:
         progress.message(note)
@@ -98,7 +102,7 @@ def embed_images(config: EmbedConfig) -> SimpleResult:
     run = EmbeddingRun.open(config.out, plan, overwrite=config.overwrite)
     patches = None if patch_plan is None else PatchRun.open(config.out, patch_plan, overwrite=config.overwrite)
     quick = onnx_network(network, plan.model) if computing.runtime == "onnx" and not run.already_done else None
-    work = _Work(run, patches, dataset, model, network, quick, runtime, config, order, reused)
+    work = _Work(run, patches, dataset, model, network, quick, runtime, config, order, reused, draws)
     with run.working():
         embedded_now = _embed_pending(work)
     store = _published(work)
@@ -122,6 +126,7 @@ class _Work:
         quick: the network by ONNX Runtime; ``None``: torch computes it.
         order: columns of the classifier; ``None``: its output is left out.
         reused: stores that rows are copied from.
+        draws: views that are embedded besides; ``None``: none.
     """
 
     run: EmbeddingRun
@@ -134,6 +139,13 @@ class _Work:
     config: EmbedConfig
     order: NDArray[np.int64] | None
     reused: tuple[EmbeddingStore, ...]
+    draws: ViewDraws | None
+
+    def embed(self, images: Tensor) -> Tensor:
+        """Return (b, d) of (b, c, size, size)."""
+        if self.quick is not None:
+            return torch.from_numpy(self.quick.embed(images.contiguous().numpy()))
+        return self.network.embed(images)
 
 
 def _embed_pending(work: _Work) -> int:
@@ -181,6 +193,7 @@ def _summary(work: _Work, store: EmbeddingStore, embedded_now: int, seconds: flo
         "shards": store.num_shards,
         "labeled": labeled_rows,
         "reused": work.run.plan.num_reused,
+        **({"views": store.view_recipe} if store.view_recipe else {}),
         "skipped": [{"sample_id": name, "reason": reason} for name, reason in store.skipped],
         "model": {
             "name": store.model.name,
@@ -271,6 +284,7 @@ def _plan(
     dataset: ImageDataset,
     labeled: NDArray[np.bool_],
     old_classes: NDArray[np.bool_],
+    draws: ViewDraws | None,
     *,
     with_logits: bool,
 ) -> EmbeddingPlan:
@@ -290,6 +304,7 @@ def _plan(
         dim=network.embed_dim,
         dtype=config.dtype,
         extras={"logits": network.num_outputs} if with_logits else {},
+        views=None if draws is None else draws.record(),
         batch_size=batch_size,
         part_rows=part_rows,
         normalized=False,
@@ -320,7 +335,8 @@ def _embed_part(work: _Work, k: int, with_rows: bool, with_patches: bool, task: 
         return len(rows)
     if len(copied):
         assert run.plan.reused is not None
-        others = copy_rows(work.reused, run.plan.reused[copied], list(run.plan.extras or {}))
+        further = [*run.plan.widths, *([VIEWS] if run.plan.num_views else [])]
+        others = copy_rows(work.reused, run.plan.reused[copied], further)
         broken = {row for row, _ in skipped}
         kept = [row for row in rows.tolist() if row not in broken]
         order = np.argsort(np.concatenate([copied, np.array(kept, dtype=np.int64)]))
@@ -344,8 +360,10 @@ def _embed_rows(
         "sha256": [np.zeros((0, 32), dtype=np.uint8)],
         "file_sizes": [np.zeros(0, dtype=np.uint64)],
         "image_sizes": [np.zeros((0, 2), dtype=np.uint32)],
-        **{name: [np.zeros((0, width), dtype=np.float32)] for name, width in (plan.extras or {}).items()},
+        **{name: [np.zeros((0, width), dtype=np.float32)] for name, width in plan.widths.items()},
     }
+    if work.draws is not None:
+        found[VIEWS] = [np.zeros((0, plan.num_views * plan.dim), dtype=np.float32)]
     journal = Journal(work.run, work.patches, part, collector)
     done, skipped = journal.restore(found, rows)
     task.advance(done)
@@ -361,13 +379,12 @@ def _embed_rows(
         num_workers=config.num_workers,
         identify=True,
         fast_decode=config.fast_decode,
+        **({} if work.draws is None else work.draws.loading(plan.sample_ids)),
     )
     for batch in loader if len(rows) else ():
         with torch.inference_mode(), runtime.autocast():
-            if work.quick is not None:
-                features, maps = torch.from_numpy(work.quick.embed(batch.images.contiguous().numpy())), None
-            elif collector is None:
-                features, maps = network.embed(batch.images), None
+            if collector is None:
+                features, maps = work.embed(batch.images), None
             else:
                 features, maps = network.embed_with_patches(batch.images)
             outputs = network.classify(features) if plan.extras else None
@@ -375,7 +392,10 @@ def _embed_rows(
         skipped.extend(batch.bad)
         keep = np.array([i for i, row in enumerate(batch.rows) if int(row) not in broken], dtype=np.int64)
         embedded = features.float().cpu().numpy()[keep]
-        if not np.isfinite(embedded).all():
+        if work.draws is not None:
+            with runtime.autocast():
+                found[VIEWS].append(embed_views(batch, keep, work.embed))
+        if not np.isfinite(embedded).all() or (work.draws is not None and not np.isfinite(found[VIEWS][-1]).all()):
             raise DivergenceError(
                 f"{config.dataset} rows {int(batch.rows[0])} to {int(batch.rows[-1])}",
                 "the network gives NaN or infinite embeddings",

@@ -40,8 +40,10 @@ def check_embed_memory(
         return
     spec = network.input_spec
     values = spec.channels * spec.size**2
-    per_image = _IMAGE_BYTES * values + (_activation_bytes(network, plan) if network_is_on_cpu(network) else 0)
-    row_bytes = 4 * plan.dim + 4 * sum((plan.extras or {}).values()) + 48 + 8 * patch_values
+    per_image = _IMAGE_BYTES * (1 + plan.num_views) * values + (
+        _activation_bytes(network, plan) if network_is_on_cpu(network) else 0
+    )
+    row_bytes = 4 * (1 + plan.num_views) * plan.dim + 4 * sum((plan.extras or {}).values()) + 48 + 8 * patch_values
     part_rows = min(plan.part_rows, len(plan.sample_ids))
     batch = min(plan.batch_size, len(plan.sample_ids))
     needed = batch * per_image + _PART_COPIES * part_rows * row_bytes + _LISTING_BYTES * len(plan.sample_ids)

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from labelkit.config.base import flag
 from labelkit.config.data import DataConfig
 from labelkit.config.mixins import LabelsOption
 from labelkit.config.rows import RowOptions
@@ -99,6 +100,7 @@ class PreparedData:
             photographic=self.dataset.photographic,
             num_objects=self.num_objects,
             row_dim=None if self.rows is None else self.rows.store.dim,
+            num_row_views=0 if self.rows is None or self.rows.views is None else self.rows.views.shape[1],
             row_center=None if self.rows is None else self.rows.of_listing(self.dataset).mean(axis=0),
         )
 
@@ -120,10 +122,15 @@ def rows_of(config: DataConfig) -> RowData | None:
 
     Raises:
         StoreError: it cannot be used.
+        ConfigError: views that it does not keep, or changes of rows in place of which views stand.
     """
     if not isinstance(config, RowOptions) or config.index is None:
         return None
-    return RowData.of(config.index)
+    stored = RowData.of(config.index, views=config.row_views)
+    if stored.views is not None and (changed := config.changes_asked()):
+        problem = f"has no meaning where views stand for rows, and {config.index} keeps views"
+        raise ConfigError(flag(changed), problem, "Pass --row-views off, or leave it out.")
+    return stored
 
 
 def read_listing(config: DataConfig, stored: RowData | None = None) -> tuple[ImageDataset, tuple[str, ...]]:

@@ -75,7 +75,9 @@ def test_a_view_out_of_its_range_is_refused(wrong: dict[str, float]) -> None:
         replace(RowView(), **wrong)
 
 
-def bank(rows: torch.Tensor, num_neighbors: int) -> RowBank:
+def bank(
+    rows: torch.Tensor, num_neighbors: int, stored: np.ndarray | None = None, stored_rows: np.ndarray | None = None
+) -> RowBank:
     n = len(rows)
     dataset = ImageDataset(
         name="rows",
@@ -91,7 +93,7 @@ def bank(rows: torch.Tensor, num_neighbors: int) -> RowBank:
         photographic=False,
         source=ArraySource(np.zeros((n, 1, 1, 1), dtype=np.uint8)),
     )
-    return RowBank(dataset, rows.numpy(), num_neighbors=num_neighbors)
+    return RowBank(dataset, rows.numpy(), num_neighbors=num_neighbors, stored=stored, stored_rows=stored_rows)
 
 
 def test_a_bank_mixes_in_the_nearest_rows_alone() -> None:
@@ -112,3 +114,61 @@ def test_a_bank_of_few_rows_takes_all_others_as_neighbors() -> None:
     views = (ViewSpec(1, row=RowView(mix=0.5)),)
     (mixed,), _ = made.make_views(np.arange(3), np.arange(3), views, seed=0, epoch=0, normalize=PLAIN)
     assert mixed.shape == (3, 4)
+
+
+# ---- views that a store keeps
+
+STORED = ViewSpec(1, row=RowView(stored=True))
+
+
+def numbered(images: int, views: int) -> np.ndarray:
+    """Of image i, view v: a row of length 2 along axis i * views + v."""
+    return 2 * np.eye(images * views, dtype=np.float16).reshape(images, views, -1)
+
+
+def axes(made: torch.Tensor) -> list[int]:
+    """The axis of each row, which has length 1."""
+    assert torch.equal(made.sort(dim=1).values[:, -1], torch.ones(len(made)))
+    assert torch.equal(made.sum(dim=1), torch.ones(len(made)))
+    return made.argmax(dim=1).tolist()
+
+
+def test_a_view_that_is_stored_stands_for_its_own_row() -> None:
+    # rows of the bank are images 4, 1 and 3 of the store
+    made = bank(unit_rows(3, 10), 0, numbered(5, 2), np.array([4, 1, 3]))
+    places = np.array([0, 1, 2, 0])
+    (found,), _ = made.make_views(places, np.arange(4), (STORED,), seed=0, epoch=0, normalize=PLAIN)
+
+    assert [axis // 2 for axis in axes(found)] == [4, 1, 3, 4]
+
+
+def test_stored_views_of_a_step_differ_and_all_are_drawn_alike() -> None:
+    made = bank(unit_rows(1, 3), 0, numbered(1, 3), np.array([0]))
+    keys = np.arange(3000)
+    views = (STORED, ViewSpec(1), STORED)
+    (first, plain, second), _ = made.make_views(0 * keys, keys, views, seed=0, epoch=0, normalize=PLAIN)
+
+    pairs = list(zip(axes(first), axes(second), strict=True))
+    counts = [pairs.count((i, j)) for i in range(3) for j in range(3)]
+    assert counts[0] == counts[4] == counts[8] == 0
+    assert all(400 < count < 600 for count in counts if count)
+    assert torch.equal(plain, unit_rows(1, 3).expand(3000, 3))
+
+
+def test_stored_views_change_with_epoch_and_seed_and_not_with_the_company() -> None:
+    made = bank(unit_rows(20, 80), 0, numbered(20, 4), np.arange(20))
+    rows = np.arange(20)
+
+    def drawn(some: np.ndarray, seed: int, epoch: int) -> list[int]:
+        (found,), _ = made.make_views(some, some, (STORED,), seed=seed, epoch=epoch, normalize=PLAIN)
+        return axes(found)
+
+    assert drawn(rows[7:9], 0, 0) == drawn(rows, 0, 0)[7:9]
+    assert len({tuple(drawn(rows, seed, epoch)) for seed, epoch in ((0, 0), (0, 1), (1, 0))}) == 3
+
+
+def test_views_that_are_not_stored_are_refused() -> None:
+    with pytest.raises(ValueError, match="no views are stored"):
+        bank(unit_rows(3, 4), 0).make_views(np.arange(3), np.arange(3), (STORED,), seed=0, epoch=0, normalize=PLAIN)
+    with pytest.raises(ValueError, match="is not changed"):
+        RowView(noise=0.1, stored=True)

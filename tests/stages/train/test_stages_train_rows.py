@@ -13,9 +13,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from labelkit.algorithms.neighbors import knn
 from labelkit.engine.checkpoint import load_checkpoint
 from labelkit.errors import DatasetError
-from labelkit.store.embeddings import EmbeddingStore, open_store
+from labelkit.store.embeddings import EmbeddingStore, ModelIdentity, open_store
+from labelkit.store.plans import EmbeddingPlan
+from labelkit.store.writing import EmbeddingRun
+from PIL import Image
 from tests.stages.conftest import Labelkit, MakeStore, copy_store, run_labelkit
 
 BATCHES = ("--batch-size", 8, "--threads", 1, "--device", "cpu")
@@ -175,6 +179,148 @@ def test_a_head_killed_and_resumed_has_the_same_bits(labelkit: Labelkit, tmp_pat
     resumed = labelkit(*words, "--out", out, "--resume", "--json")
     assert resumed.code == 0, resumed.err
     assert resumed.json["weights_fingerprint"] == whole["weights_fingerprint"]
+
+
+# ---------------------------------------------------------------------- views of a store
+
+
+@pytest.fixture(scope="module")
+def viewed(tmp_path_factory: pytest.TempPathFactory, photos: Path) -> Path:
+    """A store of the photos with three views of each. Tests must not change it."""
+    out = tmp_path_factory.mktemp("viewed") / "photos.h5"
+    words = ("embed", "--dataset", photos, "--backbone", "pixels", "--image-size", 8, "--label-split", "given")
+    answer = run_labelkit(*words, "--views", 3, "--out", out, "-q")
+    assert answer.code == 0, answer.err
+    return out
+
+
+@pytest.fixture(scope="module")
+def plain_views(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store of images of one color, whose views are the images themselves."""
+    folder = tmp_path_factory.mktemp("colors")
+    for number in range(24):
+        path = folder / "colors" / ("warm", "cold")[number % 2] / f"{number:02d}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (16, 16), (10 * number + 5, 90, 250 - 9 * number)).save(path)
+    words = ("embed", "--dataset", folder / "colors", "--backbone", "pixels", "--image-size", 8, "--views", 2)
+    answer = run_labelkit(*words, "--label-split", "given", "--out", folder / "colors.h5", "-q")
+    assert answer.code == 0, answer.err
+    return folder / "colors.h5"
+
+
+def rows_after(labelkit: Labelkit, folder: Path, store: Path, *words: object, method: str = "softmax") -> np.ndarray:
+    """What a head makes of the rows of a store after training with these options."""
+    run, made = folder / "run", folder / "made.h5"
+    answer = labelkit("train", method, "--index", store, *HEADS[method], *words, "--out", run, "--overwrite")
+    assert answer.code == 0, answer.err
+    answer = labelkit("embed", "--index", store, "--checkpoint", run, "--out", made, "--overwrite")
+    assert answer.code == 0, answer.err
+    return np.asarray(open_store(made).embeddings)
+
+
+@pytest.mark.parametrize("method", ["softmax", "mixmatch"])
+def test_views_that_are_the_rows_train_like_rows_that_are_not_changed(
+    labelkit: Labelkit, tmp_path: Path, plain_views: Path, method: str
+) -> None:
+    unchanged = ("--row-views", "off", "--row-noise", 0, "--row-dropout", 0, "--row-mix", 0)
+    by_views = rows_after(labelkit, tmp_path, plain_views, "--row-views", "on", method=method)
+    by_rows = rows_after(labelkit, tmp_path, plain_views, *unchanged, method=method)
+    by_changes = rows_after(labelkit, tmp_path, plain_views, "--row-views", "off", method=method)
+
+    assert np.allclose(by_views, by_rows, atol=1e-3)
+    assert not np.allclose(by_views, by_changes, atol=1e-3)
+
+
+def test_views_are_trained_on_where_the_store_keeps_some(
+    labelkit: Labelkit, tmp_path: Path, viewed: Path, pixels: Path
+) -> None:
+    by_default = rows_after(labelkit, tmp_path, viewed)
+    assert np.array_equal(by_default, rows_after(labelkit, tmp_path, viewed, "--row-views", "on"))
+    assert not np.array_equal(by_default, rows_after(labelkit, tmp_path, viewed, "--row-views", "off"))
+    # without views nothing changes
+    assert np.array_equal(
+        rows_after(labelkit, tmp_path, viewed, "--row-views", "off"), rows_after(labelkit, tmp_path, pixels)
+    )
+
+
+def test_no_neighbor_is_looked_for_where_views_stand_for_rows(
+    labelkit: Labelkit, tmp_path: Path, viewed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr("labelkit.data.row_bank.knn", lambda *given, **_: asked.append(given[2]) or knn(*given, **_))
+    for views in ("on", "off"):
+        words = ("train", "softmax", "--index", viewed, *SHORT, "--row-views", views, "--out", tmp_path / views)
+        assert labelkit(*words).code == 0
+        assert asked == ([] if views == "on" else [10])
+
+
+@pytest.mark.parametrize("method", HEADS)
+def test_a_head_on_views_stopped_and_resumed_has_the_same_bits(
+    labelkit: Labelkit, tmp_path: Path, viewed: Path, method: str
+) -> None:
+    words = ("train", method, "--index", viewed, *HEADS[method], "--json")
+    whole = labelkit(*words, "--out", tmp_path / "whole").json
+    assert labelkit(*words, "--out", tmp_path / "cut", "--stop-after-steps", 5).code == 0
+    resumed = labelkit(*words, "--out", tmp_path / "cut", "--resume")
+    assert resumed.code == 0, resumed.err
+    assert resumed.json["weights_fingerprint"] == whole["weights_fingerprint"]
+
+
+def test_a_part_of_a_store_has_its_own_views(labelkit: Labelkit, tmp_path: Path, plain_views: Path) -> None:
+    # views of other rows would not be the rows themselves
+    words = ("--holdout", 0.25, "--seed", 3)
+    unchanged = ("--row-views", "off", "--row-noise", 0, "--row-dropout", 0, "--row-mix", 0)
+    by_views = rows_after(labelkit, tmp_path, plain_views, *words)
+    assert np.allclose(by_views, rows_after(labelkit, tmp_path, plain_views, *words, *unchanged), atol=1e-3)
+
+
+def test_views_that_a_store_does_not_keep_are_refused(labelkit: Labelkit, tmp_path: Path, pixels: Path) -> None:
+    answer = labelkit("train", "softmax", "--index", pixels, *SHORT, "--row-views", "on", "--out", tmp_path / "run")
+    assert answer.code == 2
+    assert "keeps no views of its images" in answer.err
+    assert "labelkit embed --views 8" in answer.err
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(("option", "value"), [("--row-noise", 0.5), ("--row-mix", 0.5), ("--row-neighbors", 3)])
+def test_changes_of_rows_are_refused_where_views_stand_for_them(
+    labelkit: Labelkit, tmp_path: Path, viewed: Path, option: str, value: float
+) -> None:
+    words = ("train", "softmax", "--index", viewed, *SHORT, option, value, "--out", tmp_path / "run")
+    answer = labelkit(*words)
+    assert answer.code == 2
+    assert option in answer.err
+    assert "Pass --row-views off" in answer.err
+    answer = labelkit(*words, "--row-views", "on")
+    assert answer.code == 2
+    assert f"{option} has no meaning with --row-views on" in answer.err
+    assert labelkit(*words, "--row-views", "off", "--dry-run").code == 0
+
+
+def test_a_view_without_a_direction_is_refused(labelkit: Labelkit, tmp_path: Path) -> None:
+    plan = EmbeddingPlan(
+        sample_ids=[f"{row:02d}.png" for row in range(24)],
+        model=ModelIdentity("made", "0" * 64, "", "made", "features", "mean", {}, {}),
+        dim=2, batch_size=24, normalized=False, metric="cosine", created_by="labelkit 0", views={"count": 2},
+        labels=np.arange(24) % 2, labeled=np.ones(24, dtype=bool), class_names=("a", "b"),
+    )  # fmt: skip
+    run = EmbeddingRun.open(tmp_path / "x.h5", plan)
+    views = np.ones((24, 4), dtype=np.float32)
+    views[7, 2:] = 0
+    run.write_part(
+        0,
+        embeddings=np.stack([np.cos(np.arange(24)), np.sin(np.arange(24))], axis=1),
+        sha256=np.arange(24 * 32, dtype=np.uint16).astype(np.uint8).reshape(24, 32),
+        file_sizes=np.ones(24),
+        image_sizes=np.ones((24, 2)),
+        extras={"view_embeddings": views},
+    )
+    run.publish()
+    words = ("train", "softmax", "--index", tmp_path / "x.h5", *SHORT, "--out", tmp_path / "run")
+    answer = labelkit(*words)
+    assert answer.code == 3
+    assert "a view of 07.png is all zero" in answer.err
+    assert labelkit(*words, "--row-views", "off").code == 0
 
 
 # ---------------------------------------------------------------------- bad input

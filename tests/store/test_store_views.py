@@ -1,0 +1,118 @@
+"""Embeddings of views in a store: written part by part, read as (n, v, d), and refused where the note does not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from labelkit.errors import Mismatch, Refused, StoreError
+from labelkit.store import opening
+from labelkit.store.embeddings import EmbeddingStore, open_store
+from labelkit.store.hdf5.writing import Contents, Image
+from labelkit.store.writing import EmbeddingRun
+from store_samples import DIM, SAMPLE_IDS, contents_of, make_plan, rows_of
+
+RECIPE = {"count": 2, "augmentation": "box", "seed": 0, "view": {"size": 8}}
+VIEWS = np.arange(len(SAMPLE_IDS) * 2 * DIM, dtype=np.float32).reshape(-1, 2, DIM) + 1
+
+
+def make(out: Path, skipped: int | None = None, **changes: Any) -> EmbeddingStore:
+    """A store of eight samples with two views each; one sample may be skipped."""
+    run = EmbeddingRun.open(out, make_plan(views=RECIPE, **changes))
+    for part in run.pending_parts():
+        kept = [row for row in range(*run.part_range(part)) if row != skipped]
+        values = rows_of(run.plan, kept)
+        values["extras"]["view_embeddings"] = VIEWS[kept].reshape(len(kept), -1)
+        bad = [(row, "broken") for row in range(*run.part_range(part)) if row == skipped]
+        run.write_part(part, skipped=bad, **values)
+    run.publish(max_bad=0.5)
+    return open_store(out)
+
+
+def changed(path: Path, change: Callable[[Contents], object]) -> Path:
+    """Write a store anew with other contents, as if this process were to be trusted."""
+    contents = contents_of(path)
+    change(contents)
+    path.write_bytes(Image(contents).to_bytes())
+    opening.trust(path)
+    return path
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_views_are_those_that_were_written_in_the_type_of_the_rows(tmp_path: Path, dtype: str) -> None:
+    store = make(tmp_path / "s.h5", dtype=dtype)
+
+    assert store.view_embeddings is not None
+    assert store.view_embeddings.dtype == store.embeddings.dtype == np.dtype(dtype)
+    assert np.array_equal(store.view_embeddings, VIEWS)
+    assert store.view_recipe == RECIPE
+    assert set(store.extras) == {"logits"}
+
+
+def test_views_of_a_skipped_sample_are_left_out(tmp_path: Path) -> None:
+    store = make(tmp_path / "s.h5", skipped=5)
+
+    assert store.sample_ids == [name for row, name in enumerate(SAMPLE_IDS) if row != 5]
+    assert np.array_equal(store.view_embeddings, np.delete(VIEWS, 5, axis=0))
+
+
+def test_a_plan_without_views_is_what_it_was(tmp_path: Path) -> None:
+    assert "views" not in make_plan().to_json()
+    assert make_plan(views=RECIPE).digest() != make_plan().digest()
+    with pytest.raises(ValueError, match="how many there are as count"):
+        make_plan(views={"seed": 0})
+
+
+def test_a_part_needs_the_views_of_the_plan(tmp_path: Path) -> None:
+    run = EmbeddingRun.open(tmp_path / "s.h5", make_plan(views=RECIPE))
+    with pytest.raises(ValueError, match="view_embeddings"):
+        run.write_part(0, **rows_of(run.plan, [0, 1, 2, 3]))
+
+
+def test_a_view_that_is_not_finite_is_named(tmp_path: Path) -> None:
+    run = EmbeddingRun.open(tmp_path / "s.h5", make_plan(views=RECIPE))
+    values = rows_of(run.plan, [0, 1, 2, 3])
+    values["extras"]["view_embeddings"] = np.full((4, 2 * DIM), np.nan)
+    with pytest.raises(StoreError) as caught:
+        run.write_part(0, **values)
+    assert SAMPLE_IDS[0] in caught.value.where
+
+
+def set_note(text: str) -> Callable[[Contents], object]:
+    return lambda contents: contents.set("", views=text)
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (lambda contents: contents.datasets.pop("view_embeddings"), "/view_embeddings: is missing"),
+        (lambda contents: contents.attributes[""].pop("views"), "has no root attribute views"),
+        (set_note("{"), "is not JSON"),
+        (set_note("[2]"), "does not say how many views"),
+        (set_note('{"count": true}'), "does not say how many views"),
+        (set_note('{"count": 0}'), "does not say how many views"),
+        (set_note('{"count": 3}'), "has 6 values per row, 3 views of 3 are 9"),
+    ],
+)
+def test_a_note_that_does_not_fit_the_views_is_refused(
+    tmp_path: Path, change: Callable[[Contents], object], problem: str
+) -> None:
+    path = changed(make(tmp_path / "s.h5").path, change)
+    with pytest.raises(Refused) as caught:
+        open_store(path)
+    assert problem in f"{caught.value.where}: {caught.value.problem}"
+
+
+def test_views_of_other_rows_or_types_are_refused(tmp_path: Path) -> None:
+    path = make(tmp_path / "s.h5").path
+    fewer = VIEWS[1:].reshape(len(VIEWS) - 1, -1)
+    changed(path, lambda contents: contents.datasets.update(view_embeddings=fewer))
+    with pytest.raises(Mismatch, match="7 rows"):
+        open_store(path)
+    whole = VIEWS.astype(np.int64).reshape(len(VIEWS), -1)
+    changed(path, lambda contents: contents.datasets.update(view_embeddings=whole))
+    with pytest.raises(Refused, match="expected f4"):
+        open_store(path)
