@@ -230,7 +230,7 @@ def test_a_method_is_told_nothing_about_unlabeled_images(prepared: PreparedData,
     assert (info.labels[hidden] == -1).all()
     assert set(DataInfo.__dataclass_fields__) == {
         "num_samples", "labels", "class_names", "class_order", "num_old_classes", "num_known_classes",
-        "in_channels", "image_size", "chiral", "photographic", "num_objects", "row_dim", "row_center",
+        "in_channels", "image_size", "chiral", "photographic", "num_objects", "row_dim", "row_center", "num_row_views",
     }  # fmt: skip
 
 

@@ -360,7 +360,9 @@ def _plan(method_name: str, config: RunConfig) -> SimpleResult:
     }
     known = setup.method.data
     num_classes = max(known.num_known_classes or known.num_old_classes, setup.method.headline().num_outputs)
-    verdict = training_verdict(method_name, config, setup.prepared.labels, num_classes)
+    verdict = training_verdict(
+        method_name, config, setup.prepared.labels, num_classes, num_row_views=known.num_row_views
+    )
     values["verdict"] = verdict.to_json()
     if score is not None:
         values["before_training"] = asdict(score)

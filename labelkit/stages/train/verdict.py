@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from labelkit.config.train import RunConfig
 
-Kind = Literal["rows", "last stages", "whole network"]
+Kind = Literal["rows", "rows with views", "last stages", "whole network"]
 Advice = Literal["stop here", "may help", "try it", "not measured"]
 
 _FILE: Final = Path(__file__).with_name("measured_gains.json")
@@ -32,8 +32,8 @@ class MeasuredGain:
     """Training and its absence on the same images.
 
     Attributes:
-        kind: what was trained: a head on rows of a store, the last stages or blocks of a network with weights, or all
-            of such a network.
+        kind: what was trained: a head on rows of a store, or on views that it keeps; the last stages or blocks of a
+            network with weights, or all of such a network.
         method: name of the method.
         data: images and the network that embeds them, in words.
         row: what sets it apart from others of the same file.
@@ -114,7 +114,9 @@ def measured_gains() -> list[MeasuredGain]:
     return [MeasuredGain(**case) for case in json.loads(_FILE.read_text())["cases"]]
 
 
-def training_verdict(method: str, config: RunConfig, labels: NDArray[np.int64], num_classes: int) -> Verdict:
+def training_verdict(
+    method: str, config: RunConfig, labels: NDArray[np.int64], num_classes: int, *, num_row_views: int = 0
+) -> Verdict:
     """Find the measured cases that are like a training: as many labels, up to a factor, in all classes or in some.
 
     Args:
@@ -122,8 +124,9 @@ def training_verdict(method: str, config: RunConfig, labels: NDArray[np.int64], 
         config: its options.
         labels: (n,) int64 training labels, -1 = none.
         num_classes: classes in all, as far as it is known; 0: not.
+        num_row_views: views of each image that a head is trained on; 0: none.
     """
-    kind = trained_kind(config)
+    kind = trained_kind(config, num_row_views)
     if kind is None:
         return Verdict("not measured", None, ())
     cases = [case for case in measured_gains() if (case.kind, case.method) == (kind, method)]
@@ -173,14 +176,14 @@ def verdict_of_cases(kind: Kind, found: Sequence[MeasuredGain], labels: NDArray[
     return Verdict("may help" if 3 * gained >= 2 * len(cases) else "try it", kind, cases)
 
 
-def trained_kind(config: RunConfig) -> Kind | None:
+def trained_kind(config: RunConfig, num_row_views: int = 0) -> Kind | None:
     """Return what a run would train; ``None``: a network that starts without weights."""
 
     def option(name: str) -> Any:
         return getattr(config, name, None)
 
     if option("index") is not None:
-        return "rows"
+        return "rows with views" if num_row_views else "rows"
     if not (option("pretrained") or option("weights") or option("init_from")):
         return None
     is_partly_frozen = option("freeze_stages") or option("grad_from_block") or option("linear_probe")

@@ -41,6 +41,19 @@ def advice(
     return training_verdict("simgcd", options, np.repeat(np.arange(10), per_class), classes)
 
 
+def test_heads_on_views_are_advised_by_cases_of_views(monkeypatch: pytest.MonkeyPatch) -> None:
+    cases = [gain(-3), gain(-2), gain(4, kind="rows with views")]
+    monkeypatch.setattr(verdict, "measured_gains", lambda: cases)
+    options, labels = Options(index="photos.h5"), np.repeat(np.arange(10), 5)
+    found = [training_verdict("simgcd", options, labels, 10, num_row_views=views) for views in (0, 4)]  # type: ignore[arg-type]
+    assert [(one.kind, one.advice, len(one.cases)) for one in found] == [
+        ("rows", "stop here", 2),
+        ("rows with views", "may help", 1),
+    ]
+    # start embeds without views
+    assert heads_verdict(labels, 10).advice == "stop here"
+
+
 @pytest.mark.parametrize(
     ("points", "expected"),
     [
