@@ -43,17 +43,22 @@ _COMMON = ("preset", "config", "set", "json", "quiet", "verbose")
 
 
 def stage_command(
-    config_class: type[C], *, presets_folder: Path | None = None
+    config_class: type[C],
+    *,
+    presets_folder: Path | None = None,
+    complete: Callable[[Collected[C]], Collected[C]] | None = None,
 ) -> Callable[[Callable[[C], None]], Command]:
     """Turn a function of a config into a Typer command with one option per field.
 
     Args:
         config_class: the source of the options.
         presets_folder: as for :func:`labelkit.config.presets.resolve`.
+        complete: adds what the merged sources leave open.
     """
 
     def decorate(function: Callable[[C], None]) -> Command:
         def run(collected: Collected[C]) -> None:
+            collected = collected if complete is None else complete(collected)
             config = finish(collected).config
             if current_output().verbose:
                 _say_origins(collected)

@@ -87,7 +87,8 @@ def config_text(words: Sequence[str]) -> str:
 
 def ordered_fields(config_class: type[StageConfig]) -> list[tuple[str, FieldInfo]]:
     """Return the fields as help lists them: what is read, what is written, how it is run."""
-    return sorted(config_class.model_fields.items(), key=lambda item: _place(item[1]))
+    shown = [item for item in config_class.model_fields.items() if not field_extra(item[1], "hidden")]
+    return sorted(shown, key=lambda item: _place(item[1]))
 
 
 def option_row(name: str, field: FieldInfo) -> OptionRow:

@@ -78,6 +78,15 @@ _OWN = {
     "version": _Own("Print versions.", "labelkit.cli.version", "version"),
 }
 
+_BELOW = {
+    ("show", "schedule"): _Own(
+        "Show what a training would do without training: rates, decays, weights, temperatures, labels.",
+        "labelkit.cli.schedule",
+        example="labelkit show schedule simgcd --preset cub --out curves.png",
+    ),
+}
+"""Groups of the command line itself inside those of the stages."""
+
 PANELS = {
     "First steps": ("start", "predict", "list", "datasets", "config"),
     "Stages": (
@@ -149,9 +158,11 @@ def _add_stage(app: typer.Typer, name: str, entry: Command | Group, panel: str, 
         below: _built(command) if is_named(below, words) else listed(command.help)
         for below, command in entry.commands.items()
     }
-    app.add_typer(
-        new_group(commands, words), name=name, help=entry.help, short_help=entry.summary, rich_help_panel=panel
-    )
+    group = new_group(commands, words)
+    for (above, below), own in _BELOW.items():
+        if above == name:
+            _add_own(group, below, own, None, words_below(below, words))
+    app.add_typer(group, name=name, help=entry.help, short_help=entry.summary, rich_help_panel=panel)
 
 
 def _built(command: Command) -> Callable[..., None]:
@@ -160,7 +171,7 @@ def _built(command: Command) -> Callable[..., None]:
     return run_command(command)
 
 
-def _add_own(app: typer.Typer, name: str, entry: _Own, panel: str, words: Sequence[str] | None) -> None:
+def _add_own(app: typer.Typer, name: str, entry: _Own, panel: str | None, words: Sequence[str] | None) -> None:
     module = import_module(entry.module)
     if entry.function:
         app.command(name, short_help=entry.summary, rich_help_panel=panel)(getattr(module, entry.function))

@@ -160,6 +160,11 @@ class BalancedSampler:
         ).astype(np.int64)
 
 
+def balanced_draws(num_rows: int, batch_size: int) -> int:
+    """Draws of an epoch of `ClassBalancedSampler`: the rows, rounded up to whole batches."""
+    return -(-num_rows // batch_size) * batch_size
+
+
 class ClassBalancedSampler:
     """Batches of ``per_class`` images of each of ``batch_size / per_class`` different classes or pseudo-classes.
 
@@ -203,7 +208,7 @@ class ClassBalancedSampler:
             pool = np.arange(len(classes)) if rows is None else _rows(rows, len(classes))
             self._pool = pool[classes[pool] >= 0]
             self.relabel(classes)
-        self._batches = -(-len(self._pool) // batch_size)
+        self._batches = balanced_draws(len(self._pool), batch_size) // batch_size
 
     def relabel(self, labels: ArrayLike) -> None:
         """Draw by other labels from the next epoch on; rows and the length of an epoch stay.

@@ -23,6 +23,7 @@ from labelkit.data.samplers import Sampler
 from labelkit.data.views.pairs import Pairing
 from labelkit.data.views.spec import ViewSpec
 from labelkit.engine.inputs import MonitorInputs, RunInputs
+from labelkit.engine.timing import GroupRates, Pace, RunSize, Scheduled
 from labelkit.models.frozen_part import KeptPart
 from labelkit.models.inference import InferenceNetwork
 from labelkit.models.paired_attention import KeyUpdate
@@ -278,6 +279,29 @@ class Method(nn.Module, ABC, Generic[ConfigT]):
         """
         phases = self.phases(rows)
         return phases[index] if index < len(phases) else None
+
+    @classmethod
+    def paces(cls, config: ConfigT, size: RunSize) -> tuple[Pace, ...]:
+        """Return how long the phases are and how the optimizer changes in them, without images.
+
+        Where phases are decided on the way, those of a run that finds all that it looks for. Default: as many passes
+        over all images as the options say.
+
+        Args:
+            config: the options.
+            size: number of images.
+        """
+        return (Pace(config.length()["epochs"], size.known_images()),)
+
+    @classmethod
+    def group_rates(cls, config: ConfigT) -> GroupRates:
+        """Return how the learning rates of groups of parameters differ; default: one group, without a name."""
+        return {"": {}}
+
+    @classmethod
+    def scheduled(cls, config: ConfigT, size: RunSize) -> Mapping[str, Scheduled]:
+        """Return what else changes during training, by name, as the steps of this method use it; default: nothing."""
+        return {}
 
     def planned_steps(self) -> int | None:
         """Return the most updates that a run can take, if its phases are decided on the way; else ``None``."""

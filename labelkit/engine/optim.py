@@ -35,10 +35,15 @@ def build_optimizer(
     raise ValueError(f"unknown optimizer {name!r}")
 
 
+def group_lr(lr: float, epoch: int, group: Mapping[str, Any]) -> float:
+    """Learning rate of a group: its ``lr_scale`` multiplies that of the run, and before its ``first_epoch`` it is 0."""
+    return float(lr * group.get("lr_scale", 1.0)) if epoch >= group.get("first_epoch", 0) else 0.0
+
+
 def set_lr(optimizer: torch.optim.Optimizer, lr: float, epoch: int = 0) -> None:
-    """Set the learning rate; a group's ``lr_scale`` multiplies it, and before its ``first_epoch`` it is 0."""
+    """Set the learning rate of every group."""
     for group in optimizer.param_groups:
-        group["lr"] = lr * group.get("lr_scale", 1.0) if epoch >= group.get("first_epoch", 0) else 0.0
+        group["lr"] = group_lr(lr, epoch, group)
 
 
 def set_betas(optimizer: torch.optim.Optimizer, betas: tuple[float, float]) -> None:

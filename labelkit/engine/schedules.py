@@ -99,6 +99,35 @@ def sigmoid_ramp(step: float, length: float) -> float:
     return math.exp(-5 * (1 - min(step, length) / length) ** 2)
 
 
+@dataclass(frozen=True, slots=True)
+class GrowingWeight:
+    """Weight of a loss that grows at the start.
+
+    Args:
+        full: value from ``steps`` on.
+        steps: length of the growth; 0: ``full`` throughout.
+        shape: ``sigmoid``: by `sigmoid_ramp` (Mean Teacher); ``linear``: from 0 (MixMatch).
+
+    Raises:
+        ValueError: an unknown shape.
+    """
+
+    full: float
+    steps: float
+    shape: str = "linear"
+
+    def __post_init__(self) -> None:
+        """Check the shape."""
+        if self.shape not in ("linear", "sigmoid"):
+            raise ValueError(f"unknown shape {self.shape!r}")
+
+    def __call__(self, step: int) -> float:
+        """Value at a step, from 0."""
+        if self.shape == "sigmoid":
+            return self.full * sigmoid_ramp(step, self.steps)
+        return self.full * (min(step / self.steps, 1.0) if self.steps else 1.0)
+
+
 def horizon_decay(steps: int, largest: float = 0.999) -> float:
     """Largest useful decay of an average over a phase: ``min(largest, max(0, 1 - 10 / steps))``.
 

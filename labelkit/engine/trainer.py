@@ -31,7 +31,8 @@ from labelkit.engine.run_log import RunLog
 from labelkit.engine.saving import Clock, Progress, RunParts
 from labelkit.engine.schedules import LearningRate
 from labelkit.engine.signals import SignalWatch
-from labelkit.errors import ConfigError, DivergenceError, Interrupted
+from labelkit.engine.timing import PhaseLength, optimizer_values
+from labelkit.errors import DivergenceError, Interrupted
 
 #: Steps between two times that processes with GPUs ask each other whether to stop or to save.
 ASK_EVERY: Final = 8
@@ -225,16 +226,21 @@ class Trainer:
         return True
 
     def _set_lr(self, step_in_epoch: int, updates: int) -> None:
-        clock, phase = self.clock, self._phase()
-        step_in_phase = clock.step - clock.phase_step - clock.step_in_epoch + step_in_epoch
-        if phase.weight_decay is not None:
-            set_weight_decay(self.optimizer, phase.weight_decay(step_in_phase))
-        if phase.betas is not None:
-            set_betas(self.optimizer, phase.betas(step_in_phase))
-        if phase.lr is not None:
-            set_lr(self.optimizer, phase.lr(step_in_phase))
-        elif self.lr is not None:
-            set_lr(self.optimizer, self.lr.within(clock.epoch, step_in_epoch / updates), clock.epoch)
+        clock = self.clock
+        values = optimizer_values(
+            self._phase(),
+            self.lr,
+            epoch=clock.epoch,
+            step_in_epoch=step_in_epoch,
+            updates=updates,
+            step_in_phase=clock.step - clock.phase_step - clock.step_in_epoch + step_in_epoch,
+        )
+        if values.weight_decay is not None:
+            set_weight_decay(self.optimizer, values.weight_decay)
+        if values.betas is not None:
+            set_betas(self.optimizer, values.betas)
+        if values.lr is not None:
+            set_lr(self.optimizer, values.lr, clock.epoch)
 
     def _watch(self, loss: Tensor, logs: Mapping[str, Tensor]) -> None:
         """Add to the epoch's means; on the CPU, stop at the first loss that is not finite."""
@@ -370,34 +376,15 @@ class Trainer:
         """
         self._loader()  # refuses what cannot make a batch
         epoch = self.clock.epoch if epoch is None else epoch
-        return self._updates(self._phase(), epoch - self.clock.phase_epoch)
+        return self._length(self._phase()).updates(epoch - self.clock.phase_epoch)
 
-    def _updates(self, phase: Phase, epoch: int) -> int:
-        """Optimizer updates in an epoch of the phase."""
-        updates = self._whole_updates(phase)
-        return updates if phase.steps is None else max(0, min(updates, phase.steps - epoch * updates))
-
-    def _whole_updates(self, phase: Phase) -> int:
-        """Optimizer updates in an epoch of the phase that is not cut short."""
-        updates = len(phase.sampler) // self.config.batch_size // self.config.grad_accumulation_steps
-        if updates == 0:
-            raise ConfigError(
-                "--batch-size",
-                f"{self.config.batch_size} images per step x {self.config.grad_accumulation_steps} is more than an "
-                f"epoch draws ({len(self.bank.rows)})",
-                "Lower --batch-size.",
-            )
-        return updates
-
-    def _phase_steps(self, phase: Phase) -> int:
-        # asked for at every step: no sum over epochs, of which there may be thousands
-        steps = self._whole_updates(phase) * phase.epochs
-        return steps if phase.steps is None else min(steps, phase.steps)
+    def _length(self, phase: Phase) -> PhaseLength:
+        return PhaseLength.of(len(phase.sampler), phase.epochs, phase.steps, self.config)
 
     def total_steps(self) -> int:
         """Optimizer updates of the whole run; where phases are decided on the way, of the longest possible one."""
         planned = self.method.planned_steps()
-        return sum(self._phase_steps(phase) for phase in self.phases) if planned is None else planned
+        return sum(self._length(phase).total for phase in self.phases) if planned is None else planned
 
     def _phase(self) -> Phase:
         return self._run_phase()[0]
@@ -463,7 +450,7 @@ class Trainer:
             warn=self.message,
             phase=self.clock.phase,
             step_in_phase=self.clock.step - self.clock.phase_step,
-            phase_steps=self._phase_steps(self._phase()),
+            phase_steps=self._length(self._phase()).total,
             batches=self.batches,
             average_gradients=self.average_gradients,
             reset_optimizer=self.optimizer.state.clear,

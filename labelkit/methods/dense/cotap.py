@@ -40,6 +40,7 @@ from labelkit.engine.inputs import MonitorInputs, RunInputs
 from labelkit.engine.method import Method, Monitor, Phase, StepOutput, TrainState
 from labelkit.engine.monitors.representation import RepresentationMonitor
 from labelkit.engine.schedules import CosineSchedule
+from labelkit.engine.timing import GroupRates, Pace, RunSize, Scheduled
 from labelkit.methods.dense.diagnostics import collapse
 from labelkit.methods.dense.neighbor_images import NeighborPairing, NeighborPlace, find_neighbors
 from labelkit.methods.dense.network import build_dense_network, check_dense_run, neighbor_view, take_dense_parts
@@ -47,6 +48,11 @@ from labelkit.methods.dense.objective import DenseObjective
 from labelkit.models.dense_network import DenseNetwork
 from labelkit.models.ema import EMATeacher
 from labelkit.models.weights import fingerprint
+
+
+def target_decay(config: CoTAPConfig) -> CosineSchedule:
+    """Decay of the target by the step of the run."""
+    return CosineSchedule(config.ema_start, config.ema_end, config.steps)
 
 
 class CoTAP(Method[CoTAPConfig]):
@@ -68,7 +74,7 @@ class CoTAP(Method[CoTAPConfig]):
         self.objective = DenseObjective(config, patch_size=self.network.patch_size, image_size=size)
         shape = (self._num_objects if config.image_concentration else 0, config.num_neighbors)
         self.neighbors: Tensor = nn.Buffer(torch.full(shape, -1, dtype=torch.int32))
-        self._ema_decay = CosineSchedule(config.ema_start, config.ema_end, config.steps)
+        self._ema_decay = target_decay(config)
         self._state: TrainState | None = None
         self._rows = np.zeros(0, dtype=np.int64)
         self._table: NDArray[np.int32] | None = None
@@ -93,17 +99,42 @@ class CoTAP(Method[CoTAPConfig]):
             Stream("objects", rows[rows < self._num_objects], objects),
             Stream("scenes", rows[rows >= self._num_objects], config.batch_size - objects),
         ]
+        (pace,) = self.paces(config, RunSize(len(rows)))
         return (
             Phase(
-                config.num_epochs,
+                pace.epochs,
                 self._views(),
-                StreamSampler(streams, steps=min(config.eval_every_steps, config.steps), seed=config.seed),
-                steps=config.steps,
-                lr=CosineSchedule(config.lr, config.lr_final, config.steps, config.lr_warmup_steps),
-                weight_decay=CosineSchedule(config.weight_decay, config.weight_decay_final, config.steps),
+                StreamSampler(streams, steps=pace.draws // config.batch_size, seed=config.seed),
+                steps=pace.steps,
+                lr=pace.lr,
+                weight_decay=pace.weight_decay,
                 pairing=NeighborPairing(self._neighbor_table) if len(self.neighbors) else None,
             ),
         )
+
+    @classmethod
+    def paces(cls, config: CoTAPConfig, size: RunSize) -> tuple[Pace, ...]:
+        """One phase."""
+        return (
+            Pace(
+                config.num_epochs,
+                min(config.eval_every_steps, config.steps) * config.batch_size,
+                steps=config.steps,
+                lr=CosineSchedule(config.lr, config.lr_final, config.steps, config.lr_warmup_steps),
+                weight_decay=CosineSchedule(config.weight_decay, config.weight_decay_final, config.steps),
+            ),
+        )
+
+    @classmethod
+    def group_rates(cls, config: CoTAPConfig) -> GroupRates:
+        """Backbone and head."""
+        return {"backbone": {"lr_scale": 1.0}, "head": {"lr_scale": config.head_lr_mult}}
+
+    @classmethod
+    def scheduled(cls, config: CoTAPConfig, size: RunSize) -> Mapping[str, Scheduled]:
+        """Decay of the target."""
+        decay = target_decay(config)
+        return {"ema_decay": lambda now: decay(now.step)}
 
     def on_train_start(self, state: TrainState) -> None:
         """Find the neighbors with the target as it is before the first step."""
@@ -173,12 +204,13 @@ class CoTAP(Method[CoTAPConfig]):
             if parameter.requires_grad:
                 is_decayed = parameter.ndim >= 2 and not name.endswith("filter.prototypes")
                 groups.setdefault((name.startswith("network.backbone."), is_decayed), []).append(parameter)
+        rates = self.group_rates(self.config)
         for (is_backbone, is_decayed), parameters in groups.items():
             yield {
                 "params": parameters,
                 "weight_decay": self.config.weight_decay if is_decayed else 0.0,
                 "is_decayed": is_decayed,
-                "lr_scale": 1.0 if is_backbone else self.config.head_lr_mult,
+                **rates["backbone" if is_backbone else "head"],
             }
 
     def monitor(self, inputs: MonitorInputs) -> Monitor:

@@ -30,19 +30,25 @@ from labelkit.data.views.recipes import strong_view, test_view, weak_view
 from labelkit.data.views.spec import ViewSpec
 from labelkit.engine.inputs import MonitorInputs
 from labelkit.engine.method import Method, Monitor, Phase, StepOutput, TrainState
+from labelkit.engine.timing import RunSize, Scheduled
 from labelkit.errors import ConfigError
 from labelkit.losses.alignment import AttentionPull, ConfidentPseudoLabelLoss, DistributionAlignment
 from labelkit.methods.discovery.recipe import (
-    TeacherTemperature,
     build_discovery_loss,
     build_discovery_network,
     check_discovery_data,
     discovery_monitor,
+    teacher_temperature,
     unused_classes,
 )
 from labelkit.models.discovery_network import DiscoveryNetwork
 from labelkit.models.frozen_part import FrozenPart
 from labelkit.models.paired_attention import KeyUpdate
+
+
+def view_strength(config: FlipClassConfig, epoch: int) -> float:
+    """Share of the strong view's changes that sda makes in an epoch: it grows over the first half of the run."""
+    return min(1.0, epoch / (0.5 * config.epochs))
 
 
 class FlipClass(Method[FlipClassConfig]):
@@ -95,12 +101,7 @@ class FlipClass(Method[FlipClassConfig]):
             if config.align_mode == "fixmatch"
             else None
         )
-        self._temperatures = TeacherTemperature(
-            config.teacher_temperature_start,
-            config.teacher_temperature_final,
-            config.teacher_warmup_epochs,
-            config.epochs,
-        )
+        self._temperatures = teacher_temperature(config)
         self._teacher_temperature = self._temperatures[0]
         self._log_now = False
 
@@ -110,13 +111,22 @@ class FlipClass(Method[FlipClassConfig]):
         grows = self.config.align_mode == "sda"
         return (Phase(self.config.epochs, self._views if grows else self._views(0), sampler),)
 
+    @classmethod
+    def scheduled(cls, config: FlipClassConfig, size: RunSize) -> Mapping[str, Scheduled]:
+        """The teacher's temperature, and the strength of sda's view."""
+        temperatures = teacher_temperature(config)
+        found: dict[str, Scheduled] = {"teacher_temperature": lambda now: temperatures[now.epoch]}
+        if config.align_mode == "sda":
+            found["view_strength"] = lambda now: view_strength(config, now.epoch)
+        return found
+
     def _views(self, epoch: int) -> tuple[ViewSpec, ViewSpec]:
         """Views of teacher and student; that of sda grows over the first half of the run."""
         size, domain, chiral = self.network.input_spec.size, self.config.augmentation, self.data.chiral
         student_view = strong_view if self.config.student_view == "strong" else weak_view
         teacher, student = weak_view(size, domain, chiral=chiral), student_view(size, domain, chiral=chiral)
         if self.config.align_mode == "sda":
-            student = student.at_strength(min(1.0, epoch / (0.5 * self.config.epochs)))
+            student = student.at_strength(view_strength(self.config, epoch))
         return teacher, student
 
     def on_epoch_start(self, state: TrainState) -> None:

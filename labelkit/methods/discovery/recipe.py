@@ -44,6 +44,16 @@ class TeacherTemperature:
         return self.start + (self.final - self.start) * epoch / (warmup - 1)
 
 
+def teacher_temperature(config: DiscoveryTrainConfig) -> TeacherTemperature:
+    """Temperature of the teacher by the epoch."""
+    return TeacherTemperature(
+        config.teacher_temperature_start,
+        config.teacher_temperature_final,
+        config.teacher_warmup_epochs,
+        config.epochs,
+    )
+
+
 def check_discovery_data(config: ContrastiveTrainConfig, data: DataInfo) -> int:
     """Return the number of classes, old and new.
 

@@ -24,12 +24,13 @@ from labelkit.data.views.recipes import simgcd_view, strong_view, test_view, wea
 from labelkit.data.views.spec import ViewSpec
 from labelkit.engine.inputs import MonitorInputs
 from labelkit.engine.method import Method, Monitor, Phase, StepOutput, TrainState
+from labelkit.engine.timing import RunSize, Scheduled
 from labelkit.methods.discovery.recipe import (
-    TeacherTemperature,
     build_discovery_loss,
     build_discovery_network,
     check_discovery_data,
     discovery_monitor,
+    teacher_temperature,
     unused_classes,
 )
 from labelkit.methods.rows import row_views
@@ -48,18 +49,19 @@ class SimGCD(Method[SimGCDConfig]):
         num_classes = check_discovery_data(config, data)
         self.network = build_discovery_network(config, data, num_classes)
         self.loss = build_discovery_loss(config, symmetric=config.symmetric)
-        self._temperatures = TeacherTemperature(
-            config.teacher_temperature_start,
-            config.teacher_temperature_final,
-            config.teacher_warmup_epochs,
-            config.epochs,
-        )
+        self._temperatures = teacher_temperature(config)
         self._teacher_temperature = self._temperatures[0]
 
     def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
         """One phase: two views, half of a batch labeled in expectation."""
         sampler = BalancedSampler(self.data.labels >= 0, seed=self.config.seed, rows=rows)
         return (Phase(self.config.epochs, self._views(0), sampler),)
+
+    @classmethod
+    def scheduled(cls, config: SimGCDConfig, size: RunSize) -> Mapping[str, Scheduled]:
+        """The teacher's temperature."""
+        temperatures = teacher_temperature(config)
+        return {"teacher_temperature": lambda now: temperatures[now.epoch]}
 
     def _views(self, epoch: int) -> tuple[ViewSpec, ViewSpec]:
         """The two views, the same in every epoch."""

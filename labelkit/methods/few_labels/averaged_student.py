@@ -17,12 +17,15 @@ from labelkit.data.views.spec import ViewSpec
 from labelkit.engine.inputs import MonitorInputs
 from labelkit.engine.method import Method, Monitor, Phase, StepOutput, TrainState
 from labelkit.engine.monitors.classification import ClassificationMonitor
+from labelkit.engine.schedules import EMADecay
+from labelkit.engine.timing import Pace, RunSize, Scheduled
 from labelkit.methods.few_labels.recipe import (
     build_student,
     check_few_labels,
     recalibrate_students,
     streams,
     student_eval_view,
+    student_pace,
     student_phase,
     teacher_decay,
 )
@@ -46,7 +49,6 @@ class AveragedStudent(Method[FewLabelConfigT]):
         config: the options.
         data: the labels.
         num_heads: linear classifiers; the first one predicts.
-        ramp_steps: updates of the run with the lower decay.
 
     Raises:
         DatasetError: see :func:`labelkit.methods.few_labels.recipe.check_few_labels`.
@@ -55,13 +57,29 @@ class AveragedStudent(Method[FewLabelConfigT]):
 
     network: StudentNetwork
 
-    def __init__(self, config: FewLabelConfigT, data: DataInfo, *, num_heads: int = 1, ramp_steps: float = 0.0) -> None:
+    def __init__(self, config: FewLabelConfigT, data: DataInfo, *, num_heads: int = 1) -> None:
         super().__init__(config, data)
         self.num_classes = check_few_labels(config, data)
         self.network = build_student(config, data, self.num_classes, num_heads=num_heads)
         self.chain = StudentChain(self.network, with_master=False)
-        self._decay = teacher_decay(config, config.steps, ramp_steps)
+        self._decay = self.average_decay(config)
         self._rows = np.zeros(0, dtype=np.int64)  # rows that batch normalization may look at
+
+    @classmethod
+    def average_decay(cls, config: FewLabelConfigT) -> EMADecay:
+        """Decay of the average at an update of the run, counted from 1."""
+        return teacher_decay(config, config.steps)
+
+    @classmethod
+    def paces(cls, config: FewLabelConfigT, size: RunSize) -> tuple[Pace, ...]:
+        """One phase of all updates."""
+        return (student_pace(config, steps=config.steps, peak=config.lr),)
+
+    @classmethod
+    def scheduled(cls, config: FewLabelConfigT, size: RunSize) -> Mapping[str, Scheduled]:
+        """Decay of the average."""
+        decay = cls.average_decay(config)
+        return {"ema_decay": lambda now: decay(now.step + 1)}
 
     @property
     def runs_teacher(self) -> bool:

@@ -84,11 +84,6 @@ class FreeMatchObjective(StudentObjective):
         """The weak and the strong view."""
         return self._views
 
-    def unlabeled_weight(self, step: int) -> float:
-        """Weight of what unlabeled images say: the same from the start, when few of them are sure."""
-        del step
-        return self._weight
-
     def forward(
         self, batch: Batch, networks: StudentNetworks, clock: StudentClock, advice: Tensor | None = None
     ) -> StepOutput:

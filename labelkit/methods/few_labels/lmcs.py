@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -33,12 +34,12 @@ from labelkit.data.views.spec import ViewSpec
 from labelkit.engine.inputs import HeldOut, MonitorInputs, RunInputs
 from labelkit.engine.method import Method, Monitor, Phase, StepOutput, TrainState
 from labelkit.engine.monitors.classification import ClassificationMonitor
-from labelkit.engine.schedules import PhaseLearningRate
+from labelkit.engine.schedules import GrowingWeight, PhaseLearningRate
+from labelkit.engine.timing import Pace, RunSize, Scheduled
 from labelkit.losses.mean_teacher import SquaredConsistency
 from labelkit.methods.few_labels.composition import MasterDiet
 from labelkit.methods.few_labels.freematch import FreeMatchObjective, freematch_objective
 from labelkit.methods.few_labels.growth import (
-    GrowthRules,
     LabelGrowth,
     add_found,
     agreed,
@@ -47,7 +48,8 @@ from labelkit.methods.few_labels.growth import (
 )
 from labelkit.methods.few_labels.growth_monitor import GrowthMonitor
 from labelkit.methods.few_labels.guide import Guide
-from labelkit.methods.few_labels.mixmatch import MixMatchObjective, mixmatch_objective
+from labelkit.methods.few_labels.mixmatch import MixMatchObjective, mixmatch_objective, unlabeled_weight
+from labelkit.methods.few_labels.planned_growth import first_steps, labels_of, later_steps, lmcs_phases, lmcs_rules
 from labelkit.methods.few_labels.pretext import learn_rotations
 from labelkit.methods.few_labels.recipe import (
     adam_moments,
@@ -56,6 +58,7 @@ from labelkit.methods.few_labels.recipe import (
     recalibrate_students,
     streams,
     student_eval_view,
+    student_pace,
     student_phase,
     student_views,
     teacher_decay,
@@ -87,6 +90,22 @@ def lmcs_objective(
     if config.student == "mixmatch":
         return mixmatch_objective(config, config, views[0])
     return freematch_objective(config, views, num_classes)
+
+
+def guidance_weight(config: LMCSConfig) -> GrowingWeight:
+    """Weight of the difference to the guide, by the update of the run."""
+    return GrowingWeight(config.guidance_weight * config.unlabeled_weight, config.unlabeled_ramp * config.steps)
+
+
+def whole_run_pace(config: LMCSConfig, index: int, start: int, steps: int, name: str) -> Pace:
+    """Length of a phase that begins at an update of the run; the optimizer goes on as if there were no phases."""
+    pace = student_pace(config, steps=steps, peak=config.lr, index=index, name=name)
+    rate = PhaseLearningRate(
+        config.lr, config.steps, config.lr_schedule, config.lr_horizon, config.lr_ramp_up, config.lr_ramp_down
+    )
+    moments = adam_moments(config, config.steps, config.lr_ramp_up)
+    betas = None if moments is None else lambda step: moments(start + step)
+    return replace(pace, lr=lambda step: rate(start + step), betas=betas)
 
 
 def find_critical(
@@ -155,13 +174,10 @@ class LMCS(Method[LMCSConfig]):
         self._views = student_views(config, data, self.network.input_spec.size)
         self.objective = lmcs_objective(config, self._views, num_classes)
         self.consistency = SquaredConsistency()
-        rules = GrowthRules(config.growth_factor, config.growth_limit, config.generations)
-        self.growth = LabelGrowth(data.labels, rules)
+        self.growth = LabelGrowth(data.labels, lmcs_rules(config))
         self.equal_buffers = tuple(name for name, _ in self.named_buffers() if name.startswith("growth."))
         self._decay = teacher_decay(config, config.steps)
-        self._rate = PhaseLearningRate(
-            config.lr, config.steps, config.lr_schedule, config.lr_horizon, config.lr_ramp_up, config.lr_ramp_down
-        )
+        self._guidance = guidance_weight(config)
         self._state: TrainState | None = None
         self._rows = np.zeros(0, dtype=np.int64)
         # of each phase after the first: discoveries of the generation that the student learns, start, updates
@@ -191,16 +207,38 @@ class LMCS(Method[LMCSConfig]):
         name = f"{learned} discoveries, {int((labels >= 0).sum()):,} labels" if index else "train"
         views = self.objective.views()
         phase = student_phase(config, labels, views, drawn, steps=steps, peak=config.lr, index=index, name=name)
-        moments = adam_moments(config, config.steps, config.lr_ramp_up)
-        betas = None if moments is None else lambda step: moments(start + step)
-        return replace(phase, lr=lambda step: self._rate(start + step), betas=betas)
+        pace = whole_run_pace(config, index, start, steps, name)
+        return replace(phase, lr=pace.lr, betas=pace.betas)
+
+    @classmethod
+    def paces(cls, config: LMCSConfig, size: RunSize) -> tuple[Pace, ...]:
+        """The phases of a run whose discoveries find all that they look for."""
+        phases = lmcs_phases(config, size.known_labels(), size.known_images())
+        starts = accumulate((phase.steps for phase in phases), initial=0)
+        return tuple(
+            whole_run_pace(config, index, start, phase.steps, phase.name)
+            for index, (phase, start) in enumerate(zip(phases, starts, strict=False))
+        )
+
+    @classmethod
+    def scheduled(cls, config: LMCSConfig, size: RunSize) -> Mapping[str, Scheduled]:
+        """Labels of such a run, decay of the average, weights of unlabeled images and of the guide."""
+        labels = labels_of(lmcs_phases(config, size.known_labels(), size.known_images()))
+        decay, guidance = teacher_decay(config, config.steps), guidance_weight(config)
+        found: dict[str, Scheduled] = {
+            "labels": lambda now: labels(now.phase),
+            "ema_decay": lambda now: decay(now.step + 1),
+        }
+        if config.student == "mixmatch":
+            weight = unlabeled_weight(config, config)
+            found["unlabeled_weight"] = lambda now: weight(now.step)
+        if config.guidance == "consistency":
+            found["guidance_weight"] = lambda now: guidance(now.step)
+        return found
 
     def _first_steps(self) -> int:
-        """Updates before the first discovery; all if there is nothing to discover."""
-        config, given = self.config, int((self.data.labels >= 0).sum())
-        if not self.growth.rules.next_count(given, given, int((self.data.labels[self._rows] < 0).sum())):
-            return config.steps
-        return min(config.first_blocks * config.block_steps, config.steps)
+        unlabeled = int((self.data.labels[self._rows] < 0).sum())
+        return first_steps(self.config, int((self.data.labels >= 0).sum()), unlabeled)
 
     def planned_steps(self) -> int:
         """All of them."""
@@ -238,8 +276,7 @@ class LMCS(Method[LMCSConfig]):
         config, (_, others) = self.config, labeled_and_others(batch)
         networks = StudentNetworks(self.network, self.chain.teacher)
         clock = StudentClock.of(self._state)
-        weight = config.guidance_weight * config.unlabeled_weight
-        weight *= min(1.0, clock.step / (config.unlabeled_ramp * config.steps)) if config.unlabeled_ramp else 1.0
+        weight = self._guidance(clock.step)
         wanted = config.guidance == "guess" or (config.guidance == "consistency" and weight > 0)
         if not (wanted and self.guide.is_ready and len(others)):
             return self.objective(batch, networks, clock)
@@ -279,7 +316,7 @@ class LMCS(Method[LMCSConfig]):
             found = self._discover(state)
         learned = self._later[-1][0] if self._later else 0
         goes_on = growth.may_begin_again() and not (int(growth.generation) > 1 and stable_generation)
-        next_steps = min(config.generation_blocks * config.block_steps, rest)
+        next_steps = later_steps(config, rest)
         if not found and goes_on and before > learned:
             # the student learns the last discovery before it is forgotten
             self._later.append([before, state.step, next_steps])

@@ -14,6 +14,7 @@ Departures: decays fit to short runs (``--no-ema-horizon``), statistics are take
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 import torch
@@ -24,11 +25,12 @@ from labelkit.config.methods.mean_teacher import MeanTeacherConfig
 from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.views.spec import ViewSpec
 from labelkit.engine.method import StepOutput
-from labelkit.engine.schedules import sigmoid_ramp
+from labelkit.engine.schedules import EMADecay, GrowingWeight
+from labelkit.engine.timing import RunSize, Scheduled
 from labelkit.losses.consistency import LabelLoss
 from labelkit.losses.mean_teacher import HeadDifference, SquaredConsistency
 from labelkit.methods.few_labels.averaged_student import ObjectiveStudent
-from labelkit.methods.few_labels.recipe import student_views
+from labelkit.methods.few_labels.recipe import student_views, teacher_decay
 from labelkit.methods.few_labels.students import StudentClock, StudentNetworks, StudentObjective, logits_of
 
 
@@ -39,8 +41,7 @@ class MeanTeacherObjective(StudentObjective):
 
     Args:
         view: how an image is augmented; student and teacher see it with different random numbers.
-        weight: largest :math:`\lambda`, reached after ``ramp_steps`` of a phase with new networks; kept in later ones.
-        ramp_steps: see there.
+        weight: :math:`\lambda` by the step of a phase with new networks; in later phases it is full.
         class_norm: ``labeled``: :math:`J_C` is a mean over labeled rows; ``batch``: their sum over all rows.
         head_weight: :math:`\lambda_h` of the difference between two heads; a single head has none.
         master_on: rows of :math:`J_M`, the consistency with the master: ``labeled`` (Eq. 2.7) or ``all``.
@@ -50,17 +51,16 @@ class MeanTeacherObjective(StudentObjective):
         self,
         view: ViewSpec,
         *,
-        weight: float,
-        ramp_steps: float,
+        weight: GrowingWeight,
         class_norm: Literal["labeled", "batch"] = "labeled",
         head_weight: float = 0.01,
         master_on: Literal["labeled", "all"] = "labeled",
     ) -> None:
         super().__init__()
         self._view = view
-        self._weight, self._ramp_steps = weight, ramp_steps
+        self._weight = weight
         self._class_norm, self._head_weight, self._master_on = class_norm, head_weight, master_on
-        self.runs_teacher = self.runs_master = weight > 0
+        self.runs_teacher = self.runs_master = weight.full > 0
         self.label_loss = LabelLoss(1.0)
         self.consistency = SquaredConsistency()
         self.head_difference = HeadDifference()
@@ -80,9 +80,7 @@ class MeanTeacherObjective(StudentObjective):
         cross_entropy = self.label_loss(heads[0], labels) * (count / norm)
         logs = {"cross_entropy": cross_entropy.detach()}
         loss = cross_entropy
-        weight = self._weight
-        if clock.fresh:
-            weight *= sigmoid_ramp(clock.step_in_phase, self._ramp_steps)
+        weight = self._weight(clock.step_in_phase) if clock.fresh else self._weight.full
         if weight > 0:
             with torch.no_grad():
                 target = logits_of(networks.teacher, batch.views[1])[0]
@@ -108,14 +106,18 @@ def _sum(rows: Tensor, kept: Tensor) -> Tensor:
     return (rows * kept).sum()
 
 
+def consistency_weight(config: FewLabelTrainConfig, options: MeanTeacherOptions) -> GrowingWeight:
+    """Weight of the consistency; ``config.steps`` is the length of the first phase."""
+    return GrowingWeight(options.consistency_weight, options.consistency_ramp * config.steps, "sigmoid")
+
+
 def mean_teacher_objective(
     config: FewLabelTrainConfig, options: MeanTeacherOptions, view: ViewSpec, *, master_on: str = "labeled"
 ) -> MeanTeacherObjective:
     """Build the objective of the options; ``config.steps`` is the length of the first phase."""
     return MeanTeacherObjective(
         view,
-        weight=options.consistency_weight,
-        ramp_steps=options.consistency_ramp * config.steps,
+        weight=consistency_weight(config, options),
         class_norm=options.class_norm,
         head_weight=options.head_weight,
         master_on="all" if master_on == "all" else "labeled",
@@ -126,7 +128,17 @@ class MeanTeacher(ObjectiveStudent[MeanTeacherConfig]):
     """Needs at least one label of each class."""
 
     def __init__(self, config: MeanTeacherConfig, data: DataInfo) -> None:
-        ramp = config.consistency_ramp * config.steps
-        super().__init__(config, data, num_heads=config.num_heads, ramp_steps=ramp)
+        super().__init__(config, data, num_heads=config.num_heads)
         weak, _ = student_views(config, data, self.network.input_spec.size)
         self.objective = mean_teacher_objective(config, config, weak)
+
+    @classmethod
+    def average_decay(cls, config: MeanTeacherConfig) -> EMADecay:
+        """It changes when the consistency has its full weight."""
+        return teacher_decay(config, config.steps, config.consistency_ramp * config.steps)
+
+    @classmethod
+    def scheduled(cls, config: MeanTeacherConfig, size: RunSize) -> Mapping[str, Scheduled]:
+        """Decay of the average, and weight of the consistency."""
+        weight = consistency_weight(config, config)
+        return {**super().scheduled(config, size), "consistency_weight": lambda now: weight(now.step_in_phase)}

@@ -14,6 +14,7 @@ accuracy is the last one, not the median of the last 20.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 import torch
@@ -28,6 +29,8 @@ from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.views.mixing import row_shares
 from labelkit.data.views.spec import ViewSpec
 from labelkit.engine.method import StepOutput
+from labelkit.engine.schedules import GrowingWeight
+from labelkit.engine.timing import RunSize, Scheduled
 from labelkit.losses.mean_teacher import SquaredConsistency
 from labelkit.losses.mixmatch import MixMatchLoss, sharpen
 from labelkit.methods.few_labels.averaged_student import ObjectiveStudent
@@ -62,8 +65,7 @@ class MixMatchObjective(StudentObjective):
         view: how an image is augmented, twice.
         temperature: of the sharpening.
         alpha: of the Beta distribution of the shares.
-        weight: :math:`\lambda` after the warm-up.
-        warmup_steps: updates of the run in which it grows from 0; 0: at once.
+        weight: :math:`\lambda` by the update of the run.
         pairing: ``mixmatch``; ``labeled-unlabeled``: each labeled image with the first view of an unlabeled one, and no
             :math:`J_U` (the dissertation's Eq. 3.1 to 3.3).
         seed: of the run.
@@ -75,27 +77,22 @@ class MixMatchObjective(StudentObjective):
         *,
         temperature: float,
         alpha: float,
-        weight: float,
-        warmup_steps: float,
+        weight: GrowingWeight,
         pairing: Literal["mixmatch", "labeled-unlabeled"] = "mixmatch",
         seed: int,
     ) -> None:
         super().__init__()
         self._view = view
         self._temperature, self._alpha = temperature, alpha
-        self._weight, self._warmup_steps = weight, warmup_steps
+        self.unlabeled_weight = weight
         self._pairing, self._seed = pairing, seed
-        self.runs_teacher, self.runs_master = False, weight > 0
+        self.runs_teacher, self.runs_master = False, weight.full > 0
         self.loss = MixMatchLoss()
         self.consistency = SquaredConsistency()
 
     def views(self) -> tuple[ViewSpec, ...]:
         """The same view twice."""
         return self._view, self._view
-
-    def unlabeled_weight(self, step: int) -> float:
-        """Weight of what unlabeled images say at an update of the run, from 0."""
-        return self._weight * (min(step / self._warmup_steps, 1.0) if self._warmup_steps else 1.0)
 
     @torch.no_grad()
     def guess(self, student: StudentNetwork, views: tuple[Tensor, Tensor], advice: Tensor | None = None) -> Tensor:
@@ -180,6 +177,11 @@ class MixMatchObjective(StudentObjective):
         return difference.mean()
 
 
+def unlabeled_weight(config: FewLabelTrainConfig, options: MixMatchOptions) -> GrowingWeight:
+    """Weight of what unlabeled images say."""
+    return GrowingWeight(options.unlabeled_weight, options.unlabeled_ramp * config.steps)
+
+
 def mixmatch_objective(config: FewLabelTrainConfig, options: MixMatchOptions, view: ViewSpec) -> MixMatchObjective:
     """Build MixMatch's objective.
 
@@ -192,8 +194,7 @@ def mixmatch_objective(config: FewLabelTrainConfig, options: MixMatchOptions, vi
         view,
         temperature=options.sharpening_temperature,
         alpha=options.mixup_alpha,
-        weight=options.unlabeled_weight,
-        warmup_steps=options.unlabeled_ramp * config.steps,
+        weight=unlabeled_weight(config, options),
         pairing=options.pairing,
         seed=config.seed,
     )
@@ -206,3 +207,9 @@ class MixMatch(ObjectiveStudent[MixMatchConfig]):
         super().__init__(config, data)
         weak, _ = student_views(config, data, self.network.input_spec.size)
         self.objective = mixmatch_objective(config, config, weak)
+
+    @classmethod
+    def scheduled(cls, config: MixMatchConfig, size: RunSize) -> Mapping[str, Scheduled]:
+        """Decay of the average, and weight of unlabeled images."""
+        weight = unlabeled_weight(config, config)
+        return {**super().scheduled(config, size), "unlabeled_weight": lambda now: weight(now.step)}

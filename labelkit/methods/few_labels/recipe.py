@@ -17,6 +17,7 @@ from labelkit.data.views.spec import ViewSpec
 from labelkit.engine.launched import process_count
 from labelkit.engine.method import Phase, TrainState
 from labelkit.engine.schedules import AdamMoments, EMADecay, PhaseLearningRate, horizon_decay
+from labelkit.engine.timing import Pace
 from labelkit.errors import ConfigError, DatasetError
 from labelkit.methods.few_labels.recalibration import recalibrate_bn
 from labelkit.methods.few_labels.students import StudentNetwork
@@ -193,12 +194,20 @@ def student_phase(
         index: number of the phase; only the first one warms up.
         name: shown in the log.
     """
+    pace = student_pace(config, steps=steps, peak=peak, index=index, name=name)
+    batches = pace.draws // config.batch_size
+    sampler = StreamSampler(drawn, steps=batches, seed=config.seed, phase=index)
+    return Phase(pace.epochs, tuple(views), sampler, pace.name, labels, pace.steps, pace.lr, betas=pace.betas)
+
+
+def student_pace(config: FewLabelTrainConfig, *, steps: int, peak: float, index: int = 0, name: str = "train") -> Pace:
+    """Return length and optimizer of such a phase; arguments as for `student_phase`."""
     per_epoch = min(config.eval_every_steps, steps)
-    sampler = StreamSampler(drawn, steps=per_epoch * config.grad_accumulation_steps, seed=config.seed, phase=index)
     ramp_up = config.lr_ramp_up if index == 0 else 0.0
     rate = PhaseLearningRate(peak, steps, config.lr_schedule, config.lr_horizon, ramp_up, config.lr_ramp_down)
+    draws = per_epoch * config.grad_accumulation_steps * config.batch_size
     betas = adam_moments(config, steps, ramp_up)
-    return Phase(math.ceil(steps / per_epoch), tuple(views), sampler, name, labels, steps, rate, betas=betas)
+    return Pace(math.ceil(steps / per_epoch), draws, name, steps, rate, betas=betas)
 
 
 def adam_moments(config: FewLabelTrainConfig, steps: int, ramp_up: float) -> AdamMoments | None:

@@ -29,11 +29,10 @@ from labelkit.data.views.spec import ViewSpec
 from labelkit.engine.inputs import HeldOut, MonitorInputs, RunInputs
 from labelkit.engine.method import Method, Monitor, Phase, StepOutput, TrainState
 from labelkit.engine.monitors.classification import ClassificationMonitor
-from labelkit.engine.schedules import horizon_decay
+from labelkit.engine.timing import Pace, RunSize, Scheduled
 from labelkit.errors import DatasetError
 from labelkit.methods.few_labels.freematch import freematch_objective
 from labelkit.methods.few_labels.growth import (
-    GrowthRules,
     LabelGrowth,
     PastFeatures,
     add_found,
@@ -44,6 +43,15 @@ from labelkit.methods.few_labels.growth import (
 from labelkit.methods.few_labels.growth_monitor import GrowthMonitor
 from labelkit.methods.few_labels.mean_teacher import mean_teacher_objective
 from labelkit.methods.few_labels.mixmatch import mixmatch_objective
+from labelkit.methods.few_labels.planned_growth import (
+    average_decays,
+    is_fresh,
+    peak_rate,
+    snowball_paces,
+    snowball_phases,
+    snowball_rules,
+    snowball_scheduled,
+)
 from labelkit.methods.few_labels.recipe import (
     build_student,
     check_few_labels,
@@ -52,7 +60,6 @@ from labelkit.methods.few_labels.recipe import (
     student_eval_view,
     student_phase,
     student_views,
-    teacher_decay,
 )
 from labelkit.methods.few_labels.searches import search_confident
 from labelkit.methods.few_labels.students import StudentClock, StudentNetwork, StudentNetworks, StudentObjective
@@ -73,15 +80,6 @@ def snowball_objective(config: SnowballConfig, views: tuple[ViewSpec, ViewSpec],
     if config.trainer == "freematch":
         return freematch_objective(config, views, num_classes)
     return mean_teacher_objective(config, config, views[0], master_on=config.master_on)
-
-
-def planned_steps(config: SnowballConfig, growth: LabelGrowth) -> int:
-    """Updates of a run whose generations all reach their full size."""
-    given, length = int((growth.given >= 0).sum()), config.phase_steps
-    later = config.generations * len(growth.rules.sizes(given, len(growth.given)))
-    if config.max_steps is not None:
-        later = min(later, (config.max_steps - config.steps) // length)
-    return config.steps + later * length
 
 
 def _selection(config: SnowballConfig) -> Select:
@@ -173,7 +171,7 @@ class Snowball(Method[SnowballConfig]):
         self.chain = StudentChain(self.network, with_master=config.master)
         views = student_views(config, data, self.network.input_spec.size)
         self.objective = snowball_objective(config, views, self.num_classes)
-        self.growth = LabelGrowth(data.labels, GrowthRules(config.growth_factor, config.cap, config.generations))
+        self.growth = LabelGrowth(data.labels, snowball_rules(config))
         width = self.num_classes if config.score == "softmax" else self.network.embed_dim
         self.past = PastFeatures(1 if config.fusion == "none" else config.fusion_count, data.num_samples, width)
         own = ("growth.", "past.", "chain.has_master")
@@ -230,14 +228,25 @@ class Snowball(Method[SnowballConfig]):
             anchors=rows[self.data.labels[rows] >= 0],
             anchors_per_batch=round(config.anchor_fraction * config.labeled_batch_size) if index else 0,
         )
-        steps, peak = (config.steps, 1.0) if index == 0 else (config.phase_steps, config.later_lr_ratio)
+        steps = config.phase_steps if index else config.steps
         name = f"generation {int(self.growth.generation)}, {int((labels >= 0).sum()):,} labels" if index else "train"
-        peak, views = peak * config.lr, self.objective.views()
+        peak, views = peak_rate(config, index), self.objective.views()
         return student_phase(config, labels, views, drawn, steps=steps, peak=peak, index=index, name=name)
+
+    @classmethod
+    def paces(cls, config: SnowballConfig, size: RunSize) -> tuple[Pace, ...]:
+        """The phases of a run whose discoveries find all that they look for."""
+        return snowball_paces(config, size)
+
+    @classmethod
+    def scheduled(cls, config: SnowballConfig, size: RunSize) -> Mapping[str, Scheduled]:
+        """Labels, decays of the averages, and the weight of the objective in such a run."""
+        return snowball_scheduled(config, size)
 
     def planned_steps(self) -> int:
         """All generations to the full size."""
-        return planned_steps(self.config, self.growth)
+        given = self.growth.given
+        return sum(phase.steps for phase in snowball_phases(self.config, int((given >= 0).sum()), len(given)))
 
     def on_train_start(self, state: TrainState) -> None:
         """Start networks equal, also when weights were taken from elsewhere; say what growth cannot do."""
@@ -273,9 +282,7 @@ class Snowball(Method[SnowballConfig]):
 
     def on_step_end(self, state: TrainState) -> None:
         """Move teacher and master."""
-        config, steps = self.config, state.phase_steps
-        decay = teacher_decay(config, steps, config.consistency_ramp * config.steps)(state.step + 1 - self._started)
-        master = horizon_decay(steps, config.master_decay) if config.ema_horizon else config.master_decay
+        decay, master = average_decays(self.config, state.phase_steps, state.step + 1 - self._started)
         runs_teacher, runs_master = self.objective.runs_teacher, self.objective.runs_master
         self.chain.update(self.network, decay, master, teacher_runs=runs_teacher, master_runs=runs_master)
 
@@ -319,10 +326,10 @@ class Snowball(Method[SnowballConfig]):
 
     def _is_fresh(self, state: TrainState) -> bool:
         """Whether the running phase began with new networks."""
-        if state.phase == 0 or self.config.reinit != "generation":
+        if state.phase == 0:
             return False
         if self._fresh is None or self._fresh[0] != state.phase:  # growth moves between phases alone
-            later = int(self.growth.generation) > 1 and int(self.growth.iteration) == 1
+            later = is_fresh(self.config, int(self.growth.generation), int(self.growth.iteration))
             self._fresh = state.phase, later
         return self._fresh[1]
 

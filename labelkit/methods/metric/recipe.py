@@ -14,12 +14,13 @@ from labelkit.config.methods.san import SANConfig
 from labelkit.config.methods.tac_ccl import TACCCLConfig
 from labelkit.config.metric_learning import MetricLearningConfig
 from labelkit.data.batch import DataInfo
-from labelkit.data.samplers import ClassBalancedSampler
+from labelkit.data.samplers import ClassBalancedSampler, balanced_draws
 from labelkit.data.views.recipes import metric_test_view, metric_view
 from labelkit.data.views.spec import ViewSpec
 from labelkit.engine.inputs import MonitorInputs
 from labelkit.engine.method import FullPass, TrainState
 from labelkit.engine.monitors.retrieval import COLLAPSED, RetrievalMonitor, similarity_spread
+from labelkit.engine.timing import Pace, RunSize
 from labelkit.errors import ConfigError, DatasetError
 from labelkit.losses.metric import MultiSimilarityLoss, collapsed_multi_similarity
 from labelkit.methods.metric.pseudo_labels import PseudoLabels
@@ -210,6 +211,17 @@ def eval_view(config: MetricLearningConfig, size: int) -> ViewSpec:
     return metric_test_view(size, whole=config.augmentation not in ("box", "crop"))
 
 
+def group_rates(config: MetricLearningConfig) -> dict[str, dict[str, float]]:
+    """How the learning rates of backbone and new layers differ from that of the run."""
+    return {"backbone": {"first_epoch": config.warm_epochs}, "new_layers": {"lr_scale": config.new_lr_scale}}
+
+
+def metric_pace(config: MetricLearningConfig, size: RunSize, *, labeled: bool) -> Pace:
+    """Length of a run on groups of each class (``labeled``), or of each cluster."""
+    rows = size.known_labels() if labeled else size.known_images()
+    return Pace(config.epochs, balanced_draws(rows, config.batch_size))
+
+
 def parameter_groups(
     network: MetricNetwork, config: MetricLearningConfig, *others: nn.Module
 ) -> Iterator[dict[str, Any]]:
@@ -220,13 +232,14 @@ def parameter_groups(
         config: says the rates.
         others: parts outside of it that learn like its new layers.
     """
+    rates = group_rates(config)
     yield {
         "params": list(network.backbone.parameters()),
         "weight_decay": config.weight_decay,
-        "first_epoch": config.warm_epochs,
+        **rates["backbone"],
     }
     new = [parameter for module in (*network.new_modules(), *others) for parameter in module.parameters()]
-    yield {"params": new, "weight_decay": config.weight_decay, "lr_scale": config.new_lr_scale}
+    yield {"params": new, "weight_decay": config.weight_decay, **rates["new_layers"]}
 
 
 def memory_size(config: SANConfig | TACCCLConfig, data: DataInfo, *, labeled: bool) -> int:

@@ -29,6 +29,7 @@ from labelkit.data.views.spec import ViewSpec
 from labelkit.engine.gathering import gather_batch
 from labelkit.engine.inputs import MonitorInputs
 from labelkit.engine.method import Method, Monitor, Phase, StepOutput, TrainState
+from labelkit.engine.timing import GroupRates, Moment, Pace, RunSize, Scheduled
 from labelkit.losses.metric import (
     ContrastiveBayesianLoss,
     MemoryContrastiveLoss,
@@ -42,9 +43,11 @@ from labelkit.methods.metric.recipe import (
     build_metric_network,
     check_training_classes,
     eval_view,
+    group_rates,
     group_sampler,
     lone_classes,
     memory_size,
+    metric_pace,
     multi_similarity_loss,
     parameter_groups,
     pseudo_labels,
@@ -109,6 +112,32 @@ class SAN(Method[SANConfig]):
                 self.clusters.rows = rows
         return (Phase(config.epochs, (train_view(config, data, self.network.input_spec.size),), self._sampler),)
 
+    @classmethod
+    def paces(cls, config: SANConfig, size: RunSize) -> tuple[Pace, ...]:
+        """Groups of every class or cluster."""
+        return (metric_pace(config, size, labeled=config.mode == "supervised"),)
+
+    @classmethod
+    def group_rates(cls, config: SANConfig) -> GroupRates:
+        """Backbone, new layers, the predictor and class vectors."""
+        rates = group_rates(config)
+        if config.san:
+            rates["predictor"] = {"lr_scale": config.san_lr_scale}
+        if config.loss != "multi-similarity":
+            rates["class_vectors"] = {"lr_scale": config.proxy_lr_scale}
+        return rates
+
+    @classmethod
+    def scheduled(cls, config: SANConfig, size: RunSize) -> Mapping[str, Scheduled]:
+        """Weights of the terms on the assembly and of the memory, and the decay of the slow network."""
+        found: dict[str, Scheduled] = {}
+        if config.san:
+            found["term_strength"] = lambda now: term_strength(config, share_done(config, now))
+        if config.memory == "momentum":
+            found["memory_weight"] = lambda now: memory_weight(config, now.epoch) or 0.0
+            found["ema_decay"] = lambda now: config.memory_decay
+        return found
+
     def on_train_start(self, state: TrainState) -> None:
         """Tell what cannot be learned from."""
         warning = lone_classes(self.data) if self.clusters is None else None
@@ -142,14 +171,15 @@ class SAN(Method[SANConfig]):
         logs[config.loss] = loss.detach()
         if self.memory is not None:
             seen = self.memory.remember(gather_batch(self.slow(batch.images).embeddings), rows)
-            if self.clusters is not None or state is None or state.epoch >= config.memory_start_epochs:
+            weight = memory_weight(config, config.memory_start_epochs if state is None else state.epoch)
+            if weight is not None:
                 remembered = self.memory_loss(embeddings, labels, seen.embeddings, self._labels_of(seen.rows), seen.own)
-                loss = loss + config.memory_weight * remembered
+                loss = loss + weight * remembered
                 logs["memory"] = remembered.detach()
         if output.assembly is not None:
             assert self.network.assembly is not None
             terms = assembly_terms(config, output.assembly, 0 if state is None else state.step)
-            done = 0.0 if state is None else state.step / (config.epochs * state.steps_per_epoch)
+            done = 0.0 if state is None else share_done(config, state)
             loss = loss + term_strength(config, done) * weighted_sum(config, terms, self.network.assembly)
             logs |= {name: term.detach() for name, term in terms.items()}
         return StepOutput(loss, logs)
@@ -187,10 +217,11 @@ class SAN(Method[SANConfig]):
         yield from parameter_groups(self.network, config)
         if self.network.assembly is not None:
             predictor = list(self.network.assembly.parameters())
-            yield {"params": predictor, "weight_decay": 0.0, "lr_scale": config.san_lr_scale}
+            yield {"params": predictor, "weight_decay": 0.0, **self.group_rates(config)["predictor"]}
         if self.classes is not None:
             vectors = list(self.classes.parameters())
-            yield {"params": vectors, "weight_decay": config.weight_decay, "lr_scale": config.proxy_lr_scale}
+            decay = config.weight_decay
+            yield {"params": vectors, "weight_decay": decay, **self.group_rates(config)["class_vectors"]}
 
     def eval_view(self) -> ViewSpec:
         """The image without augmentation."""
@@ -200,6 +231,18 @@ class SAN(Method[SANConfig]):
         """Class or cluster of rows, as it is now."""
         found: Tensor = (self.labels if self.clusters is None else self.clusters.cluster_ids)[rows]
         return found
+
+
+def memory_weight(config: SANConfig, epoch: int) -> float | None:
+    """Weight of the loss against the memory in an epoch; ``None``: it is not used yet."""
+    if config.mode == "supervised" and epoch < config.memory_start_epochs:
+        return None
+    return config.memory_weight
+
+
+def share_done(config: SANConfig, now: Moment) -> float:
+    """Share of the training that is over."""
+    return now.step / (config.epochs * now.steps_per_epoch)
 
 
 def _memory_loss(

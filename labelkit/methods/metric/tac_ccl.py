@@ -32,6 +32,7 @@ from labelkit.data.views.spec import ViewSpec
 from labelkit.engine.gathering import gather_batch
 from labelkit.engine.inputs import MonitorInputs, RunInputs
 from labelkit.engine.method import Method, Monitor, Phase, StepOutput, TrainState
+from labelkit.engine.timing import GroupRates, Moment, Pace, RunSize, Scheduled
 from labelkit.errors import CheckpointMismatch
 from labelkit.losses.attention_consistency import FeatureSimilarityLoss, TransformedAttentionLoss
 from labelkit.losses.contrastive_clustering import ContrastiveClusteringLoss
@@ -48,6 +49,18 @@ from labelkit.models.frozen_part import KeptPart
 from labelkit.models.metric_network import MetricNetwork, MetricOutput
 
 FLAT_ATTENTION = 1e-3
+
+
+def uses_centers(config: TACCCLConfig, now: Moment) -> bool:
+    """Whether the loss on centers has a part in the running epoch."""
+    return config.ccl and now.epoch >= config.ccl_start_epoch
+
+
+def uses_memory(config: TACCCLConfig, now: Moment) -> bool:
+    """Whether the coming step compares with the memory."""
+    warmup = config.memory_warmup_steps
+    wait = 0 if config.memory_refill else now.steps_per_epoch if warmup is None else warmup
+    return config.memory and now.step >= wait
 
 
 class TACCCL(Method[TACCCLConfig]):
@@ -104,6 +117,26 @@ class TACCCL(Method[TACCCLConfig]):
             pairing = MatchedPairing(self.matched, self.config.match_share, lambda: clusters.cpu().numpy())
         return (Phase(self.config.epochs, self.views(), self._sampler, pairing=pairing),)
 
+    @classmethod
+    def paces(cls, config: TACCCLConfig, size: RunSize) -> tuple[Pace, ...]:
+        """Groups of the clusters of the time."""
+        return (shared.metric_pace(config, size, labeled=False),)
+
+    @classmethod
+    def group_rates(cls, config: TACCCLConfig) -> GroupRates:
+        """Backbone and new layers."""
+        return shared.group_rates(config)
+
+    @classmethod
+    def scheduled(cls, config: TACCCLConfig, size: RunSize) -> Mapping[str, Scheduled]:
+        """Weight of the loss on centers, and whether the memory is used."""
+        found: dict[str, Scheduled] = {}
+        if config.ccl:
+            found["ccl_weight"] = lambda now: config.ccl_weight if uses_centers(config, now) else 0.0
+        if config.memory:
+            found["memory"] = lambda now: float(uses_memory(config, now))
+        return found
+
     def views(self) -> tuple[ViewSpec, ...]:
         """The view of training, and the one that follows it."""
         first = shared.train_view(self.config, self.data, self.network.input_spec.size)
@@ -132,13 +165,11 @@ class TACCCL(Method[TACCCLConfig]):
             shared.watch_collapse(embeddings, float(self.collapsed_loss), state)
         assert self._sampler is not None
         self._sampler.relabel(self.labels.cluster_ids.cpu().numpy())
-        self._use_centers = config.ccl and state.epoch >= config.ccl_start_epoch
+        self._use_centers = uses_centers(config, state)
 
     def on_step_start(self, state: TrainState) -> None:
         """The memory is used once it has been filled."""
-        warmup = self.config.memory_warmup_steps
-        wait = 0 if self.config.memory_refill else state.steps_per_epoch if warmup is None else warmup
-        self._use_memory = self.memory is not None and state.step >= wait
+        self._use_memory = uses_memory(self.config, state)
 
     def on_epoch_end(self, state: TrainState) -> Mapping[str, float]:
         """Say when attention is the same everywhere, which satisfies every transform."""

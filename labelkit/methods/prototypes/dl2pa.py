@@ -47,8 +47,9 @@ from labelkit.data.views.spec import ViewSpec
 from labelkit.engine.inputs import MonitorInputs
 from labelkit.engine.method import Method, Monitor, Phase, StepOutput, TrainState
 from labelkit.engine.monitors.classification import ClassificationMonitor
+from labelkit.engine.timing import Pace, RunSize, Scheduled
 from labelkit.losses.prototype import InnerProductLoss, WeightedCrossEntropy
-from labelkit.methods.prototypes.assignment import AssignmentRecord, is_due, reassign
+from labelkit.methods.prototypes.assignment import AssignmentRecord, assignments_made, is_due, reassign
 from labelkit.methods.prototypes.recipe import (
     ClassWeights,
     build_classifier,
@@ -64,6 +65,11 @@ from labelkit.models.frozen_part import KeptPart
 from labelkit.models.prototype_head import PrototypeHead
 
 FEW_DIMENSIONS = 4
+
+
+def last_epoch(config: DL2PAConfig) -> float:
+    """Epoch from which on no assignment is made."""
+    return config.epochs if config.freeze_after is None else config.freeze_after * config.epochs
 
 
 class DL2PA(Method[DL2PAConfig]):
@@ -87,6 +93,22 @@ class DL2PA(Method[DL2PAConfig]):
         """One phase: one augmented view, every labeled image once."""
         config, view = self.config, train_view(self.config, self.data, self.network.input_spec.size)
         return (Phase(config.epochs, (view,), UniformSampler(labeled_rows(rows, self.data), seed=config.seed)),)
+
+    @classmethod
+    def paces(cls, config: DL2PAConfig, size: RunSize) -> tuple[Pace, ...]:
+        """Every labeled image once in an epoch."""
+        return (Pace(config.epochs, size.known_labels()),)
+
+    @classmethod
+    def scheduled(cls, config: DL2PAConfig, size: RunSize) -> Mapping[str, Scheduled]:
+        """Assignments made so far."""
+        if not config.reassign:
+            return {}
+        return {
+            "assignments": lambda now: float(
+                assignments_made(now, now.step, config.updates_per_epoch, last_epoch(config))
+            )
+        }
 
     def on_train_start(self, state: TrainState) -> None:
         """Set the prototypes; a resumed run has them in its checkpoint, like one that starts from another."""
@@ -113,8 +135,7 @@ class DL2PA(Method[DL2PAConfig]):
     def on_step_start(self, state: TrainState) -> None:
         """Assign classes anew when it is time."""
         self._state, config = state, self.config
-        last_epoch = config.epochs if config.freeze_after is None else config.freeze_after * config.epochs
-        if config.reassign and is_due(state, config.updates_per_epoch, last_epoch):
+        if config.reassign and is_due(state, config.updates_per_epoch, last_epoch(config)):
             record = reassign(self.network.head, state)
             self._records.append(record)
             state.log("assignment", record.to_dict())

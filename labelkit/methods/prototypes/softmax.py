@@ -28,6 +28,7 @@ from labelkit.data.views.spec import ViewSpec
 from labelkit.engine.inputs import MonitorInputs
 from labelkit.engine.method import Method, Monitor, Phase, StepOutput, TrainState
 from labelkit.engine.monitors.classification import ClassificationMonitor
+from labelkit.engine.timing import Pace, RunSize
 from labelkit.losses.prototype import UniformityLoss, WeightedCrossEntropy
 from labelkit.methods.prototypes.recipe import (
     ClassWeights,
@@ -65,6 +66,11 @@ class Softmax(Method[SoftmaxConfig]):
         """One phase: one augmented view, every labeled image once."""
         config, view = self.config, train_view(self.config, self.data, self.network.input_spec.size)
         return (Phase(config.epochs, (view,), UniformSampler(labeled_rows(rows, self.data), seed=config.seed)),)
+
+    @classmethod
+    def paces(cls, config: SoftmaxConfig, size: RunSize) -> tuple[Pace, ...]:
+        """Every labeled image once in an epoch."""
+        return (Pace(config.epochs, size.known_labels()),)
 
     def on_step_start(self, state: TrainState) -> None:
         """Remember where the run is."""

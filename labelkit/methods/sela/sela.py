@@ -33,12 +33,28 @@ from labelkit.data.views.spec import ViewSpec
 from labelkit.engine.inputs import MonitorInputs, RunInputs
 from labelkit.engine.method import FullPass, Method, Monitor, Phase, StepOutput, TrainState
 from labelkit.engine.monitors.representation import RepresentationMonitor
+from labelkit.engine.timing import RunSize, Scheduled
 from labelkit.errors import ConfigError
 from labelkit.losses.multi_head import MultiHeadCrossEntropy
 from labelkit.methods.sela.earlier_labels import take_labels
-from labelkit.methods.sela.self_labels import SelfLabels, SolveRecord, SolverSettings, optimization_times
+from labelkit.methods.sela.self_labels import (
+    SelfLabels,
+    SolveRecord,
+    SolverSettings,
+    optimization_times,
+    passed_times,
+)
 from labelkit.models.frozen_part import KeptPart
 from labelkit.models.multi_head_network import MultiHeadNetwork, rotations
+
+
+def label_times(config: SeLaConfig) -> tuple[float, ...]:
+    """When labels are optimized, in epochs; labels that are taken from elsewhere never are."""
+    if config.labels_from:
+        return ()
+    return config.optimization_epochs or optimization_times(
+        config.optimization_schedule, config.epochs, config.num_optimizations
+    )
 
 
 class SeLa(Method[SeLaConfig]):
@@ -69,12 +85,7 @@ class SeLa(Method[SeLaConfig]):
             seed=config.seed,
         )
         self.loss = MultiHeadCrossEntropy()
-        times = config.optimization_epochs or optimization_times(
-            config.optimization_schedule, config.epochs, config.num_optimizations
-        )
-        self.labels = SelfLabels(
-            data.num_samples, clusters, times=() if config.labels_from else times, refresh=config.refresh
-        )
+        self.labels = SelfLabels(data.num_samples, clusters, times=label_times(config), refresh=config.refresh)
         self.equal_buffers = tuple(f"labels.{name}" for name in self.labels.buffer_names)
         self.labels.start(np.arange(data.num_samples), config.seed)
         memory = config.solver_memory_gib
@@ -97,6 +108,12 @@ class SeLa(Method[SeLaConfig]):
     def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
         """One phase: one augmented view, every image once."""
         return (Phase(self.config.epochs, (self._train_view(),), UniformSampler(rows, seed=self.config.seed)),)
+
+    @classmethod
+    def scheduled(cls, config: SeLaConfig, size: RunSize) -> Mapping[str, Scheduled]:
+        """Times of optimizing labels that have passed; those that pass together are one optimization."""
+        times = label_times(config)
+        return {"label_times": lambda now: float(passed_times(times, now.step / now.steps_per_epoch))}
 
     def on_train_start(self, state: TrainState) -> None:
         """Read the prior; a resumed run has it in its checkpoint."""

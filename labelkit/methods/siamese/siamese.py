@@ -15,7 +15,7 @@ not shuffle images over processes, as batch normalization here never sees those 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -33,6 +33,7 @@ from labelkit.engine.gathering import gather_batch
 from labelkit.engine.inputs import MonitorInputs
 from labelkit.engine.method import Method, Monitor, Phase, StepOutput, TrainState
 from labelkit.engine.monitors.representation import RepresentationMonitor
+from labelkit.engine.timing import RunSize, Scheduled
 from labelkit.losses.contrastive import InfoNCELoss
 from labelkit.losses.siamese import BarlowTwinsLoss, PredictedViewLoss, QueueContrastLoss
 from labelkit.models.ema import follow, slow_copy
@@ -76,6 +77,11 @@ class Siamese(Method[SiameseConfig]):
     def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
         """One phase: two views, every image once."""
         return (Phase(self.config.epochs, self._views(), UniformSampler(rows, seed=self.config.seed)),)
+
+    @classmethod
+    def scheduled(cls, config: SiameseConfig, size: RunSize) -> Mapping[str, Scheduled]:
+        """Decay of the slow network, which is always the same."""
+        return {"ema_decay": lambda now: config.ema_decay} if config.loss == "moco" else {}
 
     def training_step(self, batch: Batch) -> StepOutput:
         """The loss that was asked for."""

@@ -9,6 +9,7 @@ import pytest
 import torch
 from labelkit.data.batch import Batch
 from labelkit.data.views.spec import ViewSpec
+from labelkit.engine.schedules import GrowingWeight
 from labelkit.methods.few_labels.mean_teacher import MeanTeacherObjective
 from labelkit.methods.few_labels.students import StudentClock, StudentNetworks
 from torch import Tensor, nn
@@ -49,7 +50,7 @@ LATER = StudentClock(step=100, step_in_phase=0, phase=1, fresh=False)
 
 
 def objective(**options: Any) -> MeanTeacherObjective:
-    return MeanTeacherObjective(ViewSpec(8), **{"weight": 10.0, "ramp_steps": 10, **options})
+    return MeanTeacherObjective(ViewSpec(8), **{"weight": GrowingWeight(10.0, 10, "sigmoid"), **options})
 
 
 @pytest.mark.parametrize(("class_norm", "total"), [("batch", 0.409791), ("labeled", 0.494714)])

@@ -10,6 +10,7 @@ from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.views.mixing import row_shares
 from labelkit.data.views.recipes import semi_supervised_views
 from labelkit.data.views.spec import ViewSpec
+from labelkit.engine.schedules import GrowingWeight
 from labelkit.losses.mixmatch import sharpen
 from labelkit.methods.few_labels.freematch import FreeMatchObjective
 from labelkit.methods.few_labels.mixmatch import MixMatchObjective
@@ -48,7 +49,7 @@ def batch(rng: np.random.Generator) -> Batch:
 
 
 def mixmatch(**options: object) -> MixMatchObjective:
-    settings = {"temperature": 0.5, "alpha": 0.75, "weight": 75.0, "warmup_steps": 16_384, "seed": 3, **options}
+    settings = {"temperature": 0.5, "alpha": 0.75, "weight": GrowingWeight(75.0, 16_384), "seed": 3, **options}
     return MixMatchObjective(ViewSpec(12), **settings)  # type: ignore[arg-type] # a plain dict
 
 
@@ -71,7 +72,7 @@ def bare(student: StudentNetwork, images: Tensor) -> Tensor:
 @pytest.mark.parametrize(("step", "weight"), [(0, 0), (4096, 18.75), (16_384, 75), (20_000, 75)])
 def test_the_weight_of_unlabeled_images_grows_linearly(step: int, weight: float) -> None:
     assert mixmatch().unlabeled_weight(step) == weight
-    assert mixmatch(warmup_steps=0).unlabeled_weight(step) == 75
+    assert mixmatch(weight=GrowingWeight(75.0, 0)).unlabeled_weight(step) == 75
 
 
 def test_guesses_are_sharpened_means_by_the_statistics_of_each_view(student: StudentNetwork, batch: Batch) -> None:

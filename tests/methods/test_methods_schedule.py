@@ -1,0 +1,213 @@
+"""What a method says that a run will do, without images, against what a run does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from labelkit.algorithms.label_search import Discovery
+from labelkit.engine.method import TrainState
+from labelkit.engine.optim import group_lr
+from labelkit.engine.timing import Plan, RunSize
+from labelkit.methods.registry import METHODS
+
+FIELDS = ("epoch", "step", "steps_per_epoch", "phase", "step_in_phase", "phase_steps")
+_OPTIONS: dict[str, dict[str, Any]] = {
+    "cotap": {"epochs": 2},
+    "lmcs": {
+        "steps": 24, "eval_every_steps": 2, "growth_factor": 1.5, "growth_limit": 2.0, "generations": 2, "churn": 0.0,
+        "disagree_stop": 1.0,
+    },
+    "mean-teacher": {"lr_schedule": "ramps", "lr_ramp_up": 0.5, "lr_ramp_down": 0.25, "optimizer": "adam"},
+    "san": {"warm_epochs": 1},
+    "snowball": {"epochs": 3, "churn": 0.0},
+    "tac-ccl": {"warm_epochs": 1},
+}  # fmt: skip
+
+
+def finds_all(setup: Any) -> None:
+    """Let every discovery of lmcs find what it looks for, which a network that has hardly learned anything cannot."""
+    growth, rows = setup.method.growth, setup.bank.rows
+
+    def discover(state: TrainState) -> int:
+        count = growth.wanted(rows)
+        if count:
+            places = rows[growth.labels()[rows] < 0][:count]
+            ranks = np.arange(1, count + 1)
+            growth.add(Discovery(places, np.zeros(count, np.int64), ranks / 4, ranks, ranks, (), False, ()), "student")
+        return count
+
+    setup.method._discover = discover
+
+
+def moment(state: Any) -> dict[str, int]:
+    return {name: getattr(state, name) for name in FIELDS}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_run_is_as_long_and_as_fast_as_planned(make: Callable[..., Any], name: str) -> None:
+    setup = make(name, **_OPTIONS.get(name, {}))
+    if name == "lmcs":
+        finds_all(setup)
+    seen: list[tuple[dict[str, int], list[tuple[float, float, object]]]] = []
+    begin = setup.method.on_step_start
+
+    def watch(state: TrainState) -> None:
+        groups = setup.trainer.optimizer.param_groups
+        seen.append((moment(state), [(group["lr"], group["weight_decay"], group.get("betas")) for group in groups]))
+        begin(state)
+
+    setup.method.on_step_start = watch
+    setup.trainer.fit()
+
+    labels = setup.prepared.labels
+    size, kind = RunSize(len(labels), int((labels >= 0).sum())), METHODS[name].load()
+    plan, rates = Plan(kind.paces(setup.config, size), setup.config), kind.group_rates(setup.config)
+    assert [where for where, _ in seen] == [moment(plan.at(step)) for step in range(plan.steps)]
+    for step, (where, groups) in enumerate(seen):
+        planned = plan.optimizer(plan.at(step))
+        assert planned.lr is not None
+        expected = {group_lr(planned.lr, where["epoch"], group) for group in rates.values()}
+        assert {lr for lr, _, _ in groups} == expected
+        # the log has the rate of the first group
+        assert groups[0][0] == group_lr(planned.lr, where["epoch"], next(iter(rates.values())))
+        if planned.weight_decay is not None:
+            assert planned.weight_decay in {decay for _, decay, _ in groups}
+        if planned.betas is not None:
+            assert {betas for _, _, betas in groups} == {planned.betas}
+
+
+def planned(setup: Any) -> list[dict[str, float]]:
+    """Scheduled values of every step."""
+    labels = setup.prepared.labels
+    size, kind = RunSize(len(labels), int((labels >= 0).sum())), type(setup.method)
+    plan, scheduled = Plan(kind.paces(setup.config, size), setup.config), kind.scheduled(setup.config, size)
+    return [{name: value(plan.at(step)) for name, value in scheduled.items()} for step in range(plan.steps)]
+
+
+@pytest.mark.parametrize("name", ["simgcd", "flipclass"])
+def test_the_temperature_of_the_teacher_is_the_planned_one(make: Callable[..., Any], name: str) -> None:
+    setup = make(name, epochs=3, teacher_warmup_epochs=3)
+    used: list[float] = []
+    loss = setup.method.loss.forward
+    setup.method.loss.forward = lambda *args, **options: (
+        used.append(options["teacher_temperature"]) or loss(*args, **options)
+    )
+    setup.trainer.fit()
+    assert used == [values["teacher_temperature"] for values in planned(setup)]
+    assert len(set(used)) == 3
+
+
+@pytest.mark.parametrize("name", ["mean-teacher", "mixmatch", "freematch", "supervised", "snowball", "lmcs"])
+def test_averages_move_by_the_planned_decays(make: Callable[..., Any], name: str) -> None:
+    setup = make(name, **_OPTIONS.get(name, {}), ema_horizon=False)
+    used: list[tuple[float, ...]] = []
+    update = setup.method.chain.update
+
+    def watch(network: Any, decay: float, *master: float, **options: Any) -> None:
+        has_master = setup.method.chain.master is not None
+        used.append((decay, *(master if has_master else ())))
+        update(network, decay, *master, **options)
+
+    setup.method.chain.update = watch
+    setup.trainer.fit()
+    names = ("ema_decay", "master_decay")
+    expected = [tuple(row[key] for key in names if key in row and row[key] == row[key]) for row in planned(setup)]
+    assert used == expected
+    assert len(set(used)) > 1
+
+
+def test_the_consistency_weighs_what_is_planned(make: Callable[..., Any]) -> None:
+    setup = make("snowball", epochs=3, churn=0.0, consistency_ramp=1.0, num_heads=1, master=False)
+    values = planned(setup)
+    found: list[float] = []
+    forward = setup.method.objective.forward
+
+    def watch(*args: Any) -> Any:
+        output = forward(*args)
+        rest = float(output.loss.detach()) - float(output.logs["cross_entropy"])
+        found.append(rest / float(output.logs["consistency"]))
+        return output
+
+    setup.method.objective.forward = watch
+    setup.trainer.fit()
+    assert found == pytest.approx([row["consistency_weight"] for row in values], rel=1e-2)
+    assert values[0]["consistency_weight"] < 0.01 * values[-1]["consistency_weight"]
+
+
+def test_the_target_of_cotap_moves_by_the_planned_decay(make: Callable[..., Any]) -> None:
+    setup = make("cotap")
+    used: list[float] = []
+    update = setup.method.teacher.update
+    setup.method.teacher.update = lambda network: used.append(setup.method.teacher.decay) or update(network)
+    setup.trainer.fit()
+    assert used == [row["ema_decay"] for row in planned(setup)]
+
+
+def test_sela_and_dl2pa_renew_when_planned(make: Callable[..., Any]) -> None:
+    setup = make("sela", num_optimizations=3, epochs=3)
+    setup.trainer.fit()
+    # one more after the last step
+    assert int(setup.method.labels.next_time) == planned(setup)[-1]["label_times"] == 3
+
+    setup = make("dl2pa", epochs=3, updates_per_epoch=2, freeze_after=0.5)
+    made: list[int] = []
+    begin, logged = setup.method.on_step_start, []
+
+    def watch(state: TrainState) -> None:
+        state.log = lambda kind, values: logged.append(kind)
+        begin(state)
+        made.append(logged.count("assignment"))
+
+    setup.method.on_step_start = watch
+    setup.trainer.fit()
+    assert made == [row["assignments"] for row in planned(setup)]
+    assert made[-1] > 1
+
+
+def test_san_and_tac_ccl_use_their_memories_when_planned(make: Callable[..., Any]) -> None:
+    setup = make("san", epochs=3, memory="momentum", memory_start_epochs=1, mode="supervised")
+    used: list[bool] = []
+    step = setup.method.training_step
+
+    def watch(batch: Any) -> Any:
+        output = step(batch)
+        used.append("memory" in output.logs)
+        return output
+
+    setup.method.training_step = watch
+    setup.trainer.fit()
+    assert used == [row["memory_weight"] > 0 for row in planned(setup)]
+    assert set(used) == {True, False}
+
+    setup = make("tac-ccl", epochs=3, memory_refill=False, memory_warmup_steps=6, ccl_start_epoch=2)
+    seen: list[tuple[bool, bool]] = []
+    step = setup.method.training_step
+
+    def look(batch: Any) -> Any:
+        output = step(batch)
+        seen.append((setup.method._use_memory, "ccl" in output.logs))
+        return output
+
+    setup.method.training_step = look
+    setup.trainer.fit()
+    assert seen == [(row["memory"] > 0, row["ccl_weight"] > 0) for row in planned(setup)]
+    assert len(set(seen)) == 3
+
+
+def test_the_student_of_lmcs_learns_from_as_many_labels_as_planned(make: Callable[..., Any]) -> None:
+    setup = make("lmcs", **_OPTIONS["lmcs"])
+    finds_all(setup)
+    used: list[float] = []
+    begin = setup.method.on_step_start
+
+    def watch(state: TrainState) -> None:
+        used.append(float((setup.method.phase(state.phase, setup.bank.rows).labels >= 0).sum()))
+        begin(state)
+
+    setup.method.on_step_start = watch
+    setup.trainer.fit()
+    assert used == [row["labels"] for row in planned(setup)]
+    assert len(set(used)) > 1
