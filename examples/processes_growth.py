@@ -17,6 +17,7 @@ import itertools
 import json
 import math
 import os
+import shlex
 import statistics
 import subprocess
 import sys
@@ -35,8 +36,8 @@ from labelkit.store.writing import EmbeddingRun
 
 DIM, CENTERS, BASE_ROWS = 128, 100, 1_000
 COMMANDS = {
-    "k-means": "cluster k-means --num-clusters 100 --num-inits {starts} --max-iterations {iterations} --tolerance 0 "
-    "--result {result} --overwrite",
+    "k-means": "cluster k-means --num-clusters {groups} --num-inits {starts} --max-iterations {iterations} "
+    "--tolerance 0 --result {result} --overwrite",
     "retrieve": "retrieve --query {queries} -k 10 --result {result}",
     "evaluate retrieval": "evaluate retrieval --split all --nmi-seeds 0 -k 1,10 --result {result} --overwrite",
 }
@@ -64,6 +65,7 @@ def main() -> None:
     parser.add_argument("--commands", default="k-means,retrieve", help=f"of {', '.join(COMMANDS)} (k-means,retrieve)")
     parser.add_argument("--turns", type=int, default=2, help="runs of each (2)")
     parser.add_argument("--queries", type=int, default=2_000, help="rows that retrieve looks up (2000)")
+    parser.add_argument("--groups", type=int, default=100, help="groups of k-means (100)")
     parser.add_argument("--starts", type=int, default=1, help="starts of k-means (1)")
     parser.add_argument("--iterations", type=int, default=5, help="iterations of k-means, all of them (5)")
     parser.add_argument(
@@ -95,6 +97,7 @@ def _measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         entries += _entries(command, rows, store, runs)
     exponents = _exponents(entries, sizes)
     return {
+        "command": shlex.join(["python", *sys.argv]),
         "options": {name: str(value) for name, value in vars(options).items()},
         "load_before": load,
         "load_after": list(os.getloadavg()),
@@ -157,11 +160,11 @@ def _run(
     result = f"{command.replace(' ', '-')}-{number}"
     (store.parent / f"{store.name}.results" / f"{result}.h5").unlink(missing_ok=True)
     text = COMMANDS[command].format(
-        starts=options.starts, iterations=options.iterations, queries=queries, result=result
+        groups=options.groups, starts=options.starts, iterations=options.iterations, queries=queries, result=result
     )
     words = [*text.split(), "--index", str(store), "-q"]
     if options.in_blocks and rows > BASE_ROWS:
-        words += ["--max-memory", f"{_least_mebibytes(rows, number)}MiB"]
+        words += ["--max-memory", f"{_least_mebibytes(rows, number, options.groups)}MiB"]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "LABELKIT_CACHE": str(folder / "cache")}
     with tempfile.TemporaryDirectory() as told:
         child = Path(told, "child.py")
@@ -180,10 +183,12 @@ def _run(
     return {"wall": wall, "seconds": max(one["seconds"] for one in processes), "processes": processes, "result": result}
 
 
-def _least_mebibytes(rows: int, number: int) -> int:
+def _least_mebibytes(rows: int, number: int, groups: int) -> int:
     """A little more than k-means of rows in blocks asks for: several processes load torch, and each has its part."""
     start, row = (220, 400) if number == 1 else (715, 340)
-    return start + math.ceil(row * rows / 2**20)
+    # more groups: a larger sample, and more candidates for a start
+    row += 8 * math.ceil(math.log(max(groups, CENTERS) / CENTERS))
+    return start + groups // 8 + math.ceil(row * rows / 2**20)
 
 
 def _entries(command: str, rows: int, store: Path, runs: dict[int, list[dict[str, Any]]]) -> list[dict[str, Any]]:

@@ -564,6 +564,25 @@ def _load(record: Record) -> str:
     return table(columns, rows, right=columns[1:4])
 
 
+def _shared(record: Record) -> str:
+    columns = [
+        "Rows",
+        "Processes",
+        "Seconds",
+        "Ratio",
+        "Of the busiest processor (s)",
+        "Ratio of that",
+        "Peak MiB of each",
+    ]
+    rows = [
+        [text(row["command"]), f"{row['rows']:,}", str(row["processes"])]
+        + [f"{row[name]:,.2f}" for name in ("seconds", "ratio", "cpu", "cpu_ratio")]
+        + [text(" + ".join(f"{peak / 2**20:,.0f}" for peak in row["peak_bytes"])), str(row["differing"])]
+        for row in record["rows"]
+    ]
+    return table(["Command", *columns, "Numbers that differ"], rows, right=columns)
+
+
 _SPEEDS = ("ours_s", "peer_s", "ratio", "ratio_min", "ratio_max")
 
 
@@ -661,6 +680,7 @@ TOPICS = (
         "The votes of the nearest neighbors among pixels; `examples/ci_gate.sh` compares new features with it.",
     ),
     _Topic("large-stores", "Large stores", "load", "tests/benchmarks/bench_load.py", _load),
+    _Topic("processes", "Several processes", "processes_*", "examples/processes_growth.py", _shared),
     _Topic("speed", "Speed against named peers", "bench bench_*", "tests/benchmarks/__main__.py", _speed),
     _Topic("photo-speed", "Speed on photographs", "photo_speed", "tests/benchmarks/bench_photos.py", _speed),
     _Topic("resume", "Stopped and resumed", "resume", "tests/resume_table.py", _resumed),
