@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# Features, groups and scores of many images, every step on several processes. After a stop, give the same command again.
+#
+#     examples/cluster/chain.sh IMAGES FOLDER GROUPS [options of embed]
+#     examples/cluster/chain.sh 'shards/{000..099}.tar' big 1000 --backbone resnet50 --pretrained
+#
+# PROCESSES=4 says how many on this machine (2). LAUNCH is what starts a step instead, as slurm.sh and kubernetes.yaml
+# set it. embed goes on where it was stopped; a step whose result is there is left out.
+set -euo pipefail
+images=$1 folder=$2 groups=$3
+shift 3
+read -ra launch <<<"${LAUNCH:-torchrun --standalone --nproc-per-node ${PROCESSES:-2}}"
+store=$folder/rows.h5
+
+run() {
+    "${launch[@]}" -m labelkit "$@"
+}
+
+mkdir -p "$folder"
+run embed --dataset "$images" --out "$store" --shards 4 "$@"
+[ -e "$store.results/k-means.h5" ] ||
+    run cluster k-means --index "$store" --num-clusters "$groups" --max-memory 4GiB
+[ -e "$folder/neighbors.csv" ] ||
+    run retrieve --index "$store" --query "$store" -k 5 --csv "$folder/neighbors.csv" -q
