@@ -85,6 +85,8 @@ class RowOptions(LabelsOption):
 
     #: Options of images that rows make use of all the same.
     row_uses: ClassVar[frozenset[str]] = frozenset()
+    #: Options of this method alone that mean nothing for rows.
+    row_refuses: ClassVar[tuple[str, ...]] = ()
 
     @model_validator(mode="before")
     @classmethod
@@ -103,7 +105,7 @@ class RowOptions(LabelsOption):
             return self
         if str(getattr(self, "dataset", "")) != str(self.index):
             raise ValueError("index and dataset exclude each other: give the store, or images")
-        for name in _OF_IMAGES:
+        for name in (*_OF_IMAGES, *self.row_refuses):
             fields = type(self).model_fields
             if name in fields and name not in self.row_uses and getattr(self, name) != fields[name].default:
                 raise ValueError(f"{flag(name)} has no meaning with --index, whose rows are no images: leave it out")
