@@ -20,34 +20,8 @@ from labelkit.store.embeddings import EmbeddingStore, ModelIdentity, open_store
 from labelkit.store.plans import EmbeddingPlan
 from labelkit.store.writing import EmbeddingRun
 from PIL import Image
+from tests.row_heads import BATCHES, HEADS, SHORT, rows_after
 from tests.stages.conftest import Labelkit, MakeStore, copy_store, run_labelkit
-
-BATCHES = ("--batch-size", 8, "--threads", 1, "--device", "cpu")
-SHORT = ("--epochs", 3, *BATCHES)
-STEPS = ("--num-labels", 12, "--steps", 6, "--eval-every-steps", 3, *BATCHES, "--labeled-batch-size", 4)
-HEADS = {
-    "softmax": SHORT,
-    "dl2pa": SHORT,
-    "supervised": STEPS[:-2],
-    "snowball": (*STEPS, "--later-steps", 3, "--cap", 2),
-    "lmcs": (*STEPS, "--first-blocks", 1, "--generation-blocks", 1, "--master-steps", 2),
-    "freematch": STEPS,
-    "mean-teacher": STEPS,
-    "mixmatch": STEPS,
-    "simgcd": (*SHORT, "--label-split", "gcd", "--projector-hidden-dim", 16, "--projection-dim", 8),
-    "gcd": (*SHORT, "--label-split", "gcd", "--projector-hidden-dim", 16, "--projection-dim", 8, "--head-dim", 16),
-    "sela": (*SHORT, "--num-clusters", 6, "--num-optimizations", 3),
-}
-
-
-@pytest.fixture(scope="module")
-def pixels(tmp_path_factory: pytest.TempPathFactory, photos: Path) -> Path:
-    """A store of the photos, 64 pixels each; training may use all labels. Tests must not change it."""
-    out = tmp_path_factory.mktemp("rows") / "photos.h5"
-    words = ("embed", "--dataset", photos, "--backbone", "pixels", "--image-size", 8, "--label-split", "given")
-    answer = run_labelkit(*words, "--out", out, "-q")
-    assert answer.code == 0, answer.err
-    return out
 
 
 @pytest.fixture(scope="module")
@@ -182,97 +156,6 @@ def test_a_head_killed_and_resumed_has_the_same_bits(labelkit: Labelkit, tmp_pat
     assert resumed.json["weights_fingerprint"] == whole["weights_fingerprint"]
 
 
-# ---------------------------------------------------------------------- heads that use no labels
-
-
-def blobs(rng: np.random.Generator, count: int = 4, size: int = 12) -> tuple[np.ndarray, np.ndarray]:
-    """Rows around orthogonal directions, far apart, and which of them each is of."""
-    ids = np.arange(count * size) % count
-    return np.eye(16)[ids] + 0.05 * rng.normal(size=(count * size, 16)), ids
-
-
-def self_labels(run: Path) -> np.ndarray:
-    """Labels (h, n) that a run gave its rows."""
-    checkpoint = load_checkpoint(run)
-    assert checkpoint is not None
-    return checkpoint.tensors("model.safetensors")["labels.pseudo_labels"].numpy()
-
-
-def test_self_labels_find_blobs_of_rows_without_a_label(
-    labelkit: Labelkit, make_store: MakeStore, rng: np.random.Generator, tmp_path: Path
-) -> None:
-    rows, ids = blobs(rng)
-    store, out = make_store(rows), tmp_path / "run"
-    words = ("--num-heads", 1, "--num-clusters", 4, "--epochs", 12, *BATCHES)
-    answer = labelkit("train", "sela", "--index", store.path, *words, "--out", out, "--json")
-    assert answer.code == 0, answer.err
-    assert answer.json["samples"]["labeled"] == 0
-    (found,) = self_labels(out)
-    # each blob is one cluster, and no two blobs are the same
-    assert len(set(zip(ids.tolist(), found.tolist(), strict=True))) == 4 == len(set(found.tolist()))
-
-
-def test_self_labels_look_at_no_label(
-    labelkit: Labelkit, make_store: MakeStore, rng: np.random.Generator, tmp_path: Path
-) -> None:
-    rows, ids = blobs(rng)
-    prints = []
-    for number, labels in enumerate((ids, ids[::-1])):
-        store = make_store(rows, name=f"{number}.h5", labels=labels.tolist(), labeled=[1] * len(ids))
-        words = ("train", "sela", "--index", store.path, *HEADS["sela"], "--out", tmp_path / f"run-{number}", "--json")
-        prints.append(labelkit(*words).json["weights_fingerprint"])
-    assert prints[0] == prints[1]
-
-
-def test_self_labels_are_judged_by_labels_that_are_held_out(labelkit: Labelkit, tmp_path: Path, pixels: Path) -> None:
-    words = ("train", "sela", "--index", pixels, *HEADS["sela"], "--holdout", 0.25)
-    answer = labelkit(*words, "--out", tmp_path / "run", "--json")
-    assert answer.code == 0, answer.err
-    assert answer.json["samples"]["images"] == 36
-    assert {"knn_accuracy", "nmi"} <= answer.json["metrics"].keys()
-
-
-def test_labels_of_a_file_judge_self_labels(
-    labelkit: Labelkit, tmp_path: Path, make_store: MakeStore, rng: np.random.Generator
-) -> None:
-    rows, ids = blobs(rng)
-    store, table = make_store(rows), tmp_path / "known.csv"
-    table.write_text("path,label\n" + "".join(f"{row:04d}.png,{'abcd'[ids[row]]}\n" for row in range(20)))
-    words = ("train", "sela", "--index", store.path, *HEADS["sela"])
-    assert "nmi" not in labelkit(*words, "--out", tmp_path / "other", "--json").json["metrics"]
-    answer = labelkit(*words, "--labels", table, "--out", tmp_path / "run", "--json")
-    assert answer.code == 0, answer.err
-    assert "nmi" in answer.json["metrics"]
-
-
-@pytest.mark.parametrize("change", [("--row-mix", 0), ("--row-noise", 0), ("--row-dropout", 0)])
-def test_self_labels_train_on_changed_rows(
-    labelkit: Labelkit, tmp_path: Path, pixels: Path, change: tuple[object, ...]
-) -> None:
-    changed = rows_after(labelkit, tmp_path, pixels, method="sela")
-    assert not np.allclose(changed, rows_after(labelkit, tmp_path, pixels, *change, method="sela"), atol=1e-3)
-
-
-def test_a_head_learns_the_self_labels_of_another_run(labelkit: Labelkit, tmp_path: Path, pixels: Path) -> None:
-    words = ("train", "sela", "--index", pixels, *HEADS["sela"])
-    assert labelkit(*words, "--out", tmp_path / "first").code == 0
-    answer = labelkit(*words, "--seed", 1, "--labels-from", tmp_path / "first", "--out", tmp_path / "second")
-    assert answer.code == 0, answer.err
-    assert np.array_equal(self_labels(tmp_path / "first"), self_labels(tmp_path / "second"))
-
-
-@pytest.mark.parametrize(
-    "words", [("--rotation",), ("--label-pass-bn", "running"), ("--freeze-stages", 1), ("--augmentation", "cifar")]
-)
-def test_self_labels_of_rows_refuse_options_of_images(
-    labelkit: Labelkit, tmp_path: Path, pixels: Path, words: tuple[object, ...]
-) -> None:
-    answer = labelkit("train", "sela", "--index", pixels, *HEADS["sela"], *words, "--out", tmp_path / "run")
-    assert answer.code == 2
-    assert f"{words[0]} has no meaning with --index" in answer.err
-    assert not (tmp_path / "run").exists()
-
-
 # ---------------------------------------------------------------------- views of a store
 
 
@@ -298,16 +181,6 @@ def plain_views(tmp_path_factory: pytest.TempPathFactory) -> Path:
     answer = run_labelkit(*words, "--label-split", "given", "--out", folder / "colors.h5", "-q")
     assert answer.code == 0, answer.err
     return folder / "colors.h5"
-
-
-def rows_after(labelkit: Labelkit, folder: Path, store: Path, *words: object, method: str = "softmax") -> np.ndarray:
-    """What a head makes of the rows of a store after training with these options."""
-    run, made = folder / "run", folder / "made.h5"
-    answer = labelkit("train", method, "--index", store, *HEADS[method], *words, "--out", run, "--overwrite")
-    assert answer.code == 0, answer.err
-    answer = labelkit("embed", "--index", store, "--checkpoint", run, "--out", made, "--overwrite")
-    assert answer.code == 0, answer.err
-    return np.asarray(open_store(made).embeddings)
 
 
 @pytest.mark.parametrize("method", ["softmax", "mixmatch"])
