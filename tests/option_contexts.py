@@ -213,6 +213,7 @@ REFUSED = " ".join(
         "pool_splits",  # a set without splits
         "pretrained",  # of networks that nobody has trained
         "dl2pa.prototypes",  # no simplex in so few dimensions
+        _of("supervised mean-teacher mixmatch", "row_dropout row_mix row_neighbors"),  # rows are weak
         _of("mixmatch lmcs", "batch_size labeled_batch_size"),  # one is half of the other
         _of(_FEW, "label_split holdout_classes num_classes"),  # a label of each class, and images without one
         _of(_DISCOVERY, "label_split"),  # images without a label

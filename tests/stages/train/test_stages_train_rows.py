@@ -187,7 +187,9 @@ def plain_views(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_views_that_are_the_rows_train_like_rows_that_are_not_changed(
     labelkit: Labelkit, tmp_path: Path, plain_views: Path, method: str
 ) -> None:
-    unchanged = ("--row-views", "off", "--row-noise", 0, "--row-dropout", 0, "--row-mix", 0)
+    unchanged: tuple[object, ...] = ("--row-views", "off", "--row-noise", 0)
+    if method == "softmax":
+        unchanged += ("--row-dropout", 0, "--row-mix", 0)
     by_views = rows_after(labelkit, tmp_path, plain_views, "--row-views", "on", method=method)
     by_rows = rows_after(labelkit, tmp_path, plain_views, *unchanged, method=method)
     by_changes = rows_after(labelkit, tmp_path, plain_views, "--row-views", "off", method=method)
@@ -315,6 +317,26 @@ def test_options_that_do_not_go_with_rows_are_refused(
     assert answer.code == 2
     assert problem in answer.err
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("method", ["supervised", "mean-teacher", "mixmatch"])
+@pytest.mark.parametrize(("option", "value"), [("--row-dropout", 0.3), ("--row-mix", 0.5), ("--row-neighbors", 3)])
+def test_methods_that_train_on_weak_rows_refuse_what_strong_ones_have(
+    labelkit: Labelkit, tmp_path: Path, pixels: Path, method: str, option: str, value: float
+) -> None:
+    answer = labelkit("train", method, "--index", pixels, *HEADS[method], option, value, "--out", tmp_path / "run")
+    assert answer.code == 2
+    assert f"{option} changes strong views, and {method} trains on weak ones" in answer.err
+
+
+def test_no_neighbor_is_looked_for_where_rows_are_weak(
+    labelkit: Labelkit, tmp_path: Path, pixels: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr("labelkit.data.row_bank.knn", lambda *given, **_: asked.append(given[2]) or knn(*given, **_))
+    for method in ("mixmatch", "freematch"):
+        assert labelkit("train", method, "--index", pixels, *HEADS[method], "--out", tmp_path / method).code == 0
+        assert asked == ([] if method == "mixmatch" else [10])
 
 
 def test_fewer_rows_than_a_batch_are_refused(labelkit: Labelkit, tmp_path: Path, pixels: Path) -> None:
