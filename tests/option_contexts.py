@@ -10,6 +10,7 @@ import hashlib
 import shutil
 from pathlib import Path
 
+import labelkit
 import numpy as np
 from labelkit.store.matches import MatchFile, join_matches, one_match, write_matches
 from PIL import Image
@@ -29,6 +30,9 @@ _LISTED: Options = {"dataset": "{folder}/listed.csv", "holdout": None}
 _GCD: Options = {"label_split": "gcd"}
 _DRAWN: Options = {"label_split": "few-labels", "num_labels": 12}
 _SMALL: Options = {"batch_size": 4}
+_ROWS: Options = {"index": "{folder}/rows.h5"}
+_STAGES = "softmax dl2pa sela san tac-ccl"
+_FROZEN: Options = {"backbone": "resnet20_cifar", "freeze_stages": 1}
 _FREEMATCH = "fixed_threshold threshold_decay pseudo_label_weight fairness_weight"
 _MIXMATCH = "sharpening_temperature mixup_alpha unlabeled_weight unlabeled_ramp pairing"
 
@@ -168,6 +172,21 @@ CONTEXTS: list[tuple[str, Options, str]] = [
     ("a filter without a loss", {"prototype_entropy": 0}, "filter"),
     ("learned rows", {"assign": "prototypes", "num_prototypes": 8}, "num_prototypes"),
     ("targets above a threshold", {"ranking_loss": "ap-t"}, "ranking_threshold"),
+    # heads on rows of a store
+    ("rows of a store", _ROWS, "head_layers head_width row_noise row_dropout row_mix row_neighbors"),
+    ("a store with views", {"index": "{folder}/views.h5"}, "row_views"),
+    ("a file of labels", {"labels": "{folder}/known.csv"}, "label_column"),
+    # frozen stages
+    (
+        "stages that can be frozen, without the module",
+        _FROZEN | {"san": False, "freeze_stages": 0},
+        "san.freeze_stages",
+    ),
+    ("frozen stages, without the module", _FROZEN | {"san": False}, "san.reuse_frozen"),
+    ("kept maps, without the module", _FROZEN | {"san": False, "reuse_frozen": 2}, "san.reuse_dtype"),
+    ("stages that can be frozen", {"backbone": "resnet20_cifar"}, "freeze_stages"),
+    ("frozen stages", _FROZEN, _of(_STAGES, "reuse_frozen")),
+    ("kept maps", _FROZEN | {"reuse_frozen": 2}, _of(_STAGES, "reuse_dtype")),
     # self-labelling
     ("more clusters than images", {"num_clusters": (100,)}, "allow_empty"),
     ("labels of an earlier run", {"labels_from": "{folder}/earlier"}, "rotation"),
@@ -177,6 +196,7 @@ CONTEXTS: list[tuple[str, Options, str]] = [
 UNSEEN = {
     "how fast and with which memory, not what": "num_workers threads ranking_max_gib solver_memory_gib",
     "where, not what": "device deterministic out",
+    "whether there is room": "max_disk",
     "needs a compiler and minutes; test_methods_compile.py has it": "compile",
     "needs a network connection": "download",
     "of several processes": "sync_bn prototype_gather",
@@ -193,6 +213,7 @@ REFUSED = " ".join(
         "pool_splits",  # a set without splits
         "pretrained",  # of networks that nobody has trained
         "dl2pa.prototypes",  # no simplex in so few dimensions
+        _of("supervised mean-teacher mixmatch", "row_dropout row_mix row_neighbors"),  # rows are weak
         _of("mixmatch lmcs", "batch_size labeled_batch_size"),  # one is half of the other
         _of(_FEW, "label_split holdout_classes num_classes"),  # a label of each class, and images without one
         _of(_DISCOVERY, "label_split"),  # images without a label
@@ -201,6 +222,13 @@ REFUSED = " ".join(
 
 #: Values to try instead of those that follow from the type.
 VALUES: dict[str, list[object]] = {
+    "index": ["{folder}/rows.h5"],
+    "row_mix": [0.2],
+    "row_views": ["off"],
+    "labels": ["{folder}/known.csv"],
+    "label_column": ["kind"],
+    "freeze_stages": [1],
+    "reuse_frozen": [2],
     "dataset": ["{folder}/fewer"],
     "data_root": ["{folder}/other"],
     "split": ["all"],
@@ -295,6 +323,18 @@ def prepare(folder: Path) -> None:
     shutil.copytree(images, folder / "fewer")
     for label in (folder / "fewer").iterdir():
         min(label.iterdir()).unlink()
+    known = [f"digits/{row.name}/{path.name}" for row in images.iterdir() for path in row.iterdir()]
+    # one in seven has another class than its folder says
+    lines = [
+        f"{path},{int(path.split('/')[1]) if number % 7 else 0},{number % 2}"
+        for number, path in enumerate(sorted(known))
+    ]
+    (folder / "known.csv").write_text("path,label,kind\n" + "\n".join(lines) + "\n")
+    for name, views in (("rows", None), ("views", 2)):
+        labelkit.embed(
+            dataset=str(folder / "digits"), backbone="pixels", image_size=8, label_split="given", views=views,
+            out=folder / f"{name}.h5",
+        )  # fmt: skip
     _match(images, folder / "matches.h5")
 
 

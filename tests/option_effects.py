@@ -114,7 +114,9 @@ class Trials:
         placed = {
             name: value.format(folder=self.folder) if isinstance(value, str) else value for name, value in given.items()
         }
-        return resolve(self.config, preset="digits", overrides=placed).config
+        if "index" in options:
+            del placed["dataset"]
+        return resolve(self.config, preset="index" if "index" in options else "digits", overrides=placed).config
 
     def run(self, options: Mapping[str, object], expected: Found | None = None) -> Found | None:
         """Train with options; ``None`` if the run is another one than expected."""

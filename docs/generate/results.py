@@ -248,6 +248,19 @@ def _heads(record: Record) -> str:
     return table(["Labels", *headings], cells, right=headings)
 
 
+def _searching_heads(record: Record) -> str:
+    """A row for each kind of rows, under what heads learned from: mean and spread over seeds."""
+    kinds: dict[tuple[str, str], list[Record]] = {}
+    for case in record["rows"]:
+        kinds.setdefault((case["task"], case["rows"]), []).append(case)
+    headings = ["R@1 (%)", "NMI (%)"]
+    cells = []
+    for (task, kind), cases in kinds.items():
+        found = [[100 * case[name] for case in cases] for name in ("recall_at_1", "nmi")]
+        cells.append([task, kind, *(f"{statistics.mean(v):.1f} ± {statistics.pstdev(v):.1f}" for v in found)])
+    return table(["Trained with", "Rows", *headings], cells, right=headings)
+
+
 def _reused(record: Record) -> str:
     """A row for each method and number of kept views: mean and spread over the seeds."""
     headings = ["All (%)", "Old (%)", "New (%)", "an epoch (s)", "kept (MiB)"]
@@ -645,6 +658,9 @@ TOPICS = (
     _Topic("answers", "Known, new or unsure", "digits_answers*", "examples/answer_digits.py", _answered),
     _Topic("answer-cases", "Answers from few labels", "*_answer_cases", "examples/answer_cases.py", _cases),
     _Topic("head-cases", "Heads on stores", "*_head_cases", "examples/head_cases.py", _heads),
+    _Topic(
+        "label-free-heads", "Heads for searches", "*_label_free_heads", "examples/label_free_heads.py", _searching_heads
+    ),
     _Topic("reuse", "Frozen blocks run once", "*_reuse", "examples/reuse_frozen.py", _reused),
     _Topic("verdict", "Will training help?", "verdict_cases", "examples/verdict_cases.py", _advised),
     _Topic("predict-cases", "New photos", "*_predict_cases", "examples/predict_cases.py", _predicted),

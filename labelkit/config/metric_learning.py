@@ -144,6 +144,11 @@ class MetricLearningConfig(FreezeOptions, BackboneTrainConfig):
             raise ValueError(f"warm_epochs ({self.warm_epochs}) must be smaller than epochs ({self.epochs})")
         return self
 
+    @property
+    def has_new_layers(self) -> bool:
+        """Whether layers on the backbone start from random values."""
+        return True
+
     def shortened(self, fraction: float) -> dict[str, object]:
         """Return fewer epochs, also of those in which the backbone rests."""
         return super().shortened(fraction) | self._scaled(fraction, "warm_epochs", least=0)

@@ -16,6 +16,9 @@ _ROWS = option("Store")
 #: Options of changes that stored views take the place of.
 _OF_CHANGES = ("row_noise", "row_dropout", "row_mix", "row_neighbors")
 
+#: Those of them that strong views alone have.
+_OF_STRONG = ("row_dropout", "row_mix", "row_neighbors")
+
 #: Options that say how images are read and seen, and mean nothing for rows.
 _OF_IMAGES = (
     "data_root", "download", "max_bad", "strict",
@@ -85,6 +88,10 @@ class RowOptions(LabelsOption):
 
     #: Options of images that rows make use of all the same.
     row_uses: ClassVar[frozenset[str]] = frozenset()
+    #: Options of this method alone that mean nothing for rows.
+    row_refuses: ClassVar[tuple[str, ...]] = ()
+    #: Whether the method trains on strong views, or on weak ones alone, in which rows have noise.
+    has_strong_views: ClassVar[bool] = True
 
     @model_validator(mode="before")
     @classmethod
@@ -103,10 +110,16 @@ class RowOptions(LabelsOption):
             return self
         if str(getattr(self, "dataset", "")) != str(self.index):
             raise ValueError("index and dataset exclude each other: give the store, or images")
-        for name in _OF_IMAGES:
+        for name in (*_OF_IMAGES, *self.row_refuses):
             fields = type(self).model_fields
             if name in fields and name not in self.row_uses and getattr(self, name) != fields[name].default:
                 raise ValueError(f"{flag(name)} has no meaning with --index, whose rows are no images: leave it out")
+        for name in () if self.has_strong_views else _OF_STRONG:
+            if getattr(self, name) != RowOptions.model_fields[name].default:
+                raise ValueError(
+                    f"{flag(name)} changes strong views, and {self.command[1]} trains on weak ones, which have "
+                    "--row-noise alone: leave it out"
+                )
         if self.row_views == "on" and (changed := self.changes_asked()):
             raise ValueError(f"{flag(changed)} has no meaning with --row-views on: leave one of both out")
         if self.head_layers == 1 and self.head_width != RowOptions.model_fields["head_width"].default:

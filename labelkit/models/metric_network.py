@@ -52,7 +52,7 @@ class MetricNetwork(BackboneNetwork):
 
     Args:
         backbone: a convolutional one, any name of ``build_backbone``.
-        embed_dim: width of the embedding, d.
+        embed_dim: width of the embedding, d; ``None``, as for rows of a store: the features, without a linear layer.
         pool: how the positions of the last maps become one vector.
         attention: put CBAM on the last maps.
         attention_reduction: width of the maps over the hidden width of its channel gate.
@@ -69,7 +69,7 @@ class MetricNetwork(BackboneNetwork):
         self,
         backbone: str,
         *,
-        embed_dim: int,
+        embed_dim: int | None,
         pool: Pool = "avg",
         attention: bool = False,
         attention_reduction: int = 16,
@@ -80,13 +80,19 @@ class MetricNetwork(BackboneNetwork):
         super().__init__(backbone, seed=seed, **options)
         self.pool: Pool = pool
         self.freeze_bn = freeze_bn
-        #: (f, h, w) of the last maps
-        self.map_shape = self._look_at_maps()
+        self._of_rows = options.get("rows") is not None
+        #: (f, h, w) of the last maps; a row of a store is one position
+        self.map_shape = (self.backbone.info.feature_dim, 1, 1) if self._of_rows else self._look_at_maps()
         width = self.map_shape[0]
-        with seeded_init(seed + 1):
-            self.projection = nn.Linear(width, embed_dim)
-            nn.init.kaiming_normal_(self.projection.weight, mode="fan_out")
-            nn.init.zeros_(self.projection.bias)
+        self.layer = "backbone" if embed_dim is None else "projection"
+        self._dim = width if embed_dim is None else embed_dim
+        self.projection: nn.Module = nn.Identity()
+        if embed_dim is not None:
+            with seeded_init(seed + 1):
+                linear = nn.Linear(width, embed_dim)
+                nn.init.kaiming_normal_(linear.weight, mode="fan_out")
+                nn.init.zeros_(linear.bias)
+            self.projection = linear
         self.assembly: SpatialAssembly | None = None
         self._seen: Assembly | None = None
         self.attention: CBAM | None = None
@@ -232,21 +238,21 @@ class MetricNetwork(BackboneNetwork):
     @property
     def embed_dim(self) -> int:
         """Width of the embedding."""
-        return self.projection.out_features
+        return self._dim
 
     @property
     def identity(self) -> dict[str, str]:
         """The unit embedding."""
-        return {"name": self.backbone.info.name, "layer": "projection", "pooling": self.pool}
+        return {"name": self.backbone.info.name, "layer": self.layer, "pooling": self.pool}
 
     def new_modules(self) -> list[nn.Module]:
         """Embedding and attention, which start from random values even if the backbone does not."""
-        found: list[nn.Module] = [self.projection]
+        found: list[nn.Module] = [] if self.layer == "backbone" else [self.projection]
         return found if self.attention is None else [*found, self.attention]
 
     def _maps(self, images: Tensor) -> Tensor:
         maps: Tensor = self.backbone.forward_features(images)
-        return maps
+        return maps[:, :, None, None] if self._of_rows else maps
 
     def pooled(self, maps: Tensor) -> Tensor:
         """Maps (b, f, h, w) to features (b, f)."""

@@ -13,5 +13,6 @@ class MeanTeacherConfig(RowOptions, TwoStreamTrainConfig, MeanTeacherOptions):
     """``labelkit train mean-teacher``; defaults are those of the released code for ConvNet-13."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "mean-teacher")
+    has_strong_views: ClassVar[bool] = False
 
     steps: int = with_default(TwoStreamTrainConfig, "steps", 150_000)

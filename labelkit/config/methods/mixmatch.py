@@ -19,6 +19,7 @@ class MixMatchConfig(RowOptions, TwoStreamTrainConfig, MixMatchOptions):
     """``labelkit train mixmatch``; defaults are those of the released code for CIFAR-10."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "mixmatch")
+    has_strong_views: ClassVar[bool] = False
 
     steps: int = with_default(TwoStreamTrainConfig, "steps", 1_048_576)
     # The method brings its own noise.

@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 from pydantic.config import JsonDict
 
 from labelkit.config.metric_learning import MetricLearningConfig
+from labelkit.config.rows import RowOptions
 from labelkit.config.train import LabelKind
 
 _MODEL: JsonDict = {"panel": "Model"}
@@ -16,12 +17,19 @@ _ASSEMBLY: JsonDict = {"panel": "Assembly"}
 _MEMORY: JsonDict = {"panel": "Memory"}
 
 
-class SANConfig(MetricLearningConfig):
+class SANConfig(RowOptions, MetricLearningConfig):
     """``labelkit train san``; what the chapter leaves open is ours, as the specification says."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "san")
     #: What a user gives to train without a memory.
     without_memory: ClassVar[str] = "--memory none"
+    # a row has one position, and a head no new layers on it
+    row_refuses: ClassVar[tuple[str, ...]] = (
+        "pool", "freeze_bn", "mirror", "embed_dim", "new_lr_scale", "warm_epochs", "first_clustering",
+        "san_before", "san_predictor", "san_width", "san_diagonal", "san_temperature", "san_sweeps", "san_bound",
+        "san_assembly", "san_lr_scale", "entropy_weight", "correlation_weight", "coherence_weight", "term_ramp",
+        "term_gradients", "coherence_border", "coherence_view", "coherence_positions",
+    )  # fmt: skip
 
     mode: Literal["supervised", "unsupervised"] = Field(
         "supervised",
@@ -172,6 +180,8 @@ class SANConfig(MetricLearningConfig):
 
     @model_validator(mode="after")
     def _check_parts(self) -> SANConfig:
+        if self.san and self.index is not None:
+            raise ValueError("--san moves features between positions, and a row has one: pass --no-san with --index")
         if self.mode == "unsupervised" and self.loss != "multi-similarity":
             raise ValueError(f"loss {self.loss} needs labels, so mode supervised")
         start, end = self.term_ramp
@@ -190,6 +200,11 @@ class SANConfig(MetricLearningConfig):
     def label_kind(self) -> LabelKind:
         """None with clusters in place of classes."""
         return super().label_kind if self.mode == "supervised" else "none"
+
+    @property
+    def has_new_layers(self) -> bool:
+        """A head has none."""
+        return self.index is None
 
     def shortened(self, fraction: float) -> dict[str, object]:
         """Return fewer epochs, also of those before the memory counts."""

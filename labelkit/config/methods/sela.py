@@ -8,9 +8,10 @@ from typing import ClassVar, Literal
 from pydantic import Field, model_validator
 from pydantic.config import JsonDict
 
-from labelkit.config.base import with_default
+from labelkit.config.base import option, with_default
 from labelkit.config.freezing import FreezeOptions
 from labelkit.config.representation import RepresentationTrainConfig
+from labelkit.config.rows import RowOptions
 
 _LABELS: JsonDict = {"panel": "Self-labelling"}
 _PASS: JsonDict = {"panel": "Label pass"}
@@ -19,10 +20,20 @@ _VIEWS: JsonDict = {"panel": "Views"}
 _ROTATION: JsonDict = {"panel": "Second stage"}
 
 
-class SeLaConfig(FreezeOptions, RepresentationTrainConfig):
+class SeLaConfig(RowOptions, FreezeOptions, RepresentationTrainConfig):
     """``labelkit train sela``; defaults are those of the released code for ImageNet unless the description says so."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "sela")
+    # heads have no batch normalization
+    row_refuses: ClassVar[tuple[str, ...]] = ("rotation", "label_pass_bn")
+
+    labels: Path | None = Field(
+        None,
+        description="Labels that judge the run; training uses none. A CSV "
+        "with a column of paths and one of labels; or a result of `labelkit label`, by its name or, of another store, "
+        "as OTHER.h5.results/NAME.h5. Default: those of the store, or of the images.",
+        json_schema_extra=option("Labels", preset=False),
+    )
 
     epochs: int = with_default(RepresentationTrainConfig, "epochs", 400)
 

@@ -15,6 +15,7 @@ class SupervisedConfig(RowOptions, FewLabelTrainConfig):
     """``labelkit train supervised``; options as for ``train mean-teacher``."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "supervised")
+    has_strong_views: ClassVar[bool] = False
 
     steps: int = with_default(FewLabelTrainConfig, "steps", 150_000)
     batch_size: int = Field(

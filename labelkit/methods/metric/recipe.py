@@ -24,6 +24,7 @@ from labelkit.engine.timing import Pace, RunSize
 from labelkit.errors import ConfigError, DatasetError
 from labelkit.losses.metric import MultiSimilarityLoss, collapsed_multi_similarity
 from labelkit.methods.metric.pseudo_labels import PseudoLabels
+from labelkit.methods.rows import row_shape, row_views
 from labelkit.models.metric_network import MetricNetwork
 from labelkit.percent import percent
 
@@ -35,7 +36,7 @@ def build_metric_network(config: MetricLearningConfig, data: DataInfo, *, attent
     """Build backbone, attention if asked for, and embedding."""
     return MetricNetwork(
         config.backbone,
-        embed_dim=config.embed_dim,
+        embed_dim=None if data.row_dim is not None else config.embed_dim,
         pool=config.pool,
         attention=attention,
         freeze_bn=config.freeze_bn,
@@ -45,6 +46,7 @@ def build_metric_network(config: MetricLearningConfig, data: DataInfo, *, attent
         weights=config.weights,
         mean=config.pixel_mean,
         std=config.pixel_std,
+        rows=row_shape(config, data),
         freeze_stages=config.freeze_stages,
         seed=config.seed,
     )
@@ -82,8 +84,8 @@ def lone_classes(data: DataInfo) -> str | None:
     return f"warning: {percent(share)} % of the classes have one image: it is repeated, and has no other positives"
 
 
-def pseudo_labels(config: MetricLearningConfig, data: DataInfo) -> PseudoLabels:
-    """Make the store of pseudo-labels.
+def pseudo_labels(config: MetricLearningConfig, data: DataInfo, embed_dim: int) -> PseudoLabels:
+    """Make the store of pseudo-labels of embeddings of this width.
 
     Raises:
         ConfigError: more clusters than images, or fewer than a batch needs.
@@ -102,7 +104,7 @@ def pseudo_labels(config: MetricLearningConfig, data: DataInfo) -> PseudoLabels:
     return PseudoLabels(
         data.num_samples,
         config.num_clusters,
-        config.embed_dim,
+        embed_dim,
         refresh_epochs=config.refresh_epochs,
         seed=config.seed,
     )
@@ -202,8 +204,9 @@ def retrieval_monitor(config: MetricLearningConfig, inputs: MonitorInputs) -> Re
 
 
 def train_view(config: MetricLearningConfig, data: DataInfo, size: int) -> ViewSpec:
-    """How an image is prepared for training."""
-    return metric_view(size, config.augmentation, chiral=data.chiral or not config.mirror)
+    """How an image or a row is prepared for training."""
+    of_rows = row_views(config, data)
+    return of_rows[1] if of_rows else metric_view(size, config.augmentation, chiral=data.chiral or not config.mirror)
 
 
 def eval_view(config: MetricLearningConfig, size: int) -> ViewSpec:
@@ -213,7 +216,10 @@ def eval_view(config: MetricLearningConfig, size: int) -> ViewSpec:
 
 def group_rates(config: MetricLearningConfig) -> dict[str, dict[str, float]]:
     """How the learning rates of backbone and new layers differ from that of the run."""
-    return {"backbone": {"first_epoch": config.warm_epochs}, "new_layers": {"lr_scale": config.new_lr_scale}}
+    rates: dict[str, dict[str, float]] = {"backbone": {"first_epoch": config.warm_epochs}}
+    if config.has_new_layers:
+        rates["new_layers"] = {"lr_scale": config.new_lr_scale}
+    return rates
 
 
 def metric_pace(config: MetricLearningConfig, size: RunSize, *, labeled: bool) -> Pace:
@@ -238,6 +244,8 @@ def parameter_groups(
         "weight_decay": config.weight_decay,
         **rates["backbone"],
     }
+    if "new_layers" not in rates:
+        return
     new = [parameter for module in (*network.new_modules(), *others) for parameter in module.parameters()]
     yield {"params": new, "weight_decay": config.weight_decay, **rates["new_layers"]}
 

@@ -8,6 +8,7 @@ Source: chapter 5 of "Deep Learning with Very Few and No Labels"; no code was re
     5. entropy, correlation and coherence of the weights (Eq. 5.5-5.8), which grow in the first half of the training;
        they train the predictor of the weights alone (``--term-gradients``)
 Without labels, all images are clustered every ``--refresh-epochs`` epochs, and the memory is filled anew.
+On rows of a store there are no positions: ``--no-san``, and the head's features are the embedding.
 Ours, where the chapter says nothing: the predictor of the weights, their normalization, the place of the module, all
 weights of losses, rates and schedules.
 """
@@ -81,16 +82,18 @@ class SAN(Method[SANConfig]):
             insert_assembly(self.network, config)
         self.clusters: PseudoLabels | None = None
         if config.mode == "unsupervised":
-            self.clusters = pseudo_labels(config, data)
+            self.clusters = pseudo_labels(config, data, self.network.embed_dim)
             self.equal_buffers = tuple(f"clusters.{name}" for name in PseudoLabels.buffer_names)
         else:
             self.labels: Tensor = nn.Buffer(torch.from_numpy(data.labels), persistent=False)
             self.equal_buffers = ("labels",)
         self.pairs = multi_similarity_loss(config)
-        self.classes = None if config.loss == "multi-similarity" else _class_loss(config, data.num_old_classes)
+        self.classes: ProxyAnchorLoss | NormalizedSoftmaxLoss | None = None
+        if config.loss != "multi-similarity":
+            self.classes = _class_loss(config, data.num_old_classes, self.network.embed_dim)
         self.memory: MemoryBank | None = None
         if config.memory == "momentum":
-            self.memory = MemoryBank(memory_size(config, data, labeled=self.clusters is None), config.embed_dim)
+            self.memory = MemoryBank(memory_size(config, data, labeled=self.clusters is None), self.network.embed_dim)
             self.slow = EMATeacher(self.network, config.memory_decay)
             self.memory_loss = _memory_loss(config, self.pairs)
             self.equal_buffers += tuple(f"memory.{name}" for name in MemoryBank.buffer_names)
@@ -256,9 +259,9 @@ def _memory_loss(
     return pairs
 
 
-def _class_loss(config: SANConfig, num_classes: int) -> ProxyAnchorLoss | NormalizedSoftmaxLoss:
+def _class_loss(config: SANConfig, num_classes: int, embed_dim: int) -> ProxyAnchorLoss | NormalizedSoftmaxLoss:
     """Build the loss with learned class vectors, their numbers drawn apart from the network's."""
     with seeded_init(config.seed + 4):
         if config.loss == "proxy-anchor":
-            return ProxyAnchorLoss(num_classes, config.embed_dim, config.proxy_margin, config.proxy_alpha)
-        return NormalizedSoftmaxLoss(num_classes, config.embed_dim, config.class_temperature)
+            return ProxyAnchorLoss(num_classes, embed_dim, config.proxy_margin, config.proxy_alpha)
+        return NormalizedSoftmaxLoss(num_classes, embed_dim, config.class_temperature)

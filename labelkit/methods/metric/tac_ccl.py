@@ -73,7 +73,7 @@ class TACCCL(Method[TACCCLConfig]):
     def __init__(self, config: TACCCLConfig, data: DataInfo) -> None:
         super().__init__(config, data)
         self.network = shared.build_metric_network(config, data, attention=config.attention)
-        self.labels = shared.pseudo_labels(config, data)
+        self.labels = shared.pseudo_labels(config, data, config.embed_dim)
         self.memory: MemoryBank | None = None
         if config.memory:
             self.memory = MemoryBank(shared.memory_size(config, data, labeled=False), config.embed_dim)

@@ -9,6 +9,7 @@ Source: Y. M. Asano, C. Rupprecht, A. Vedaldi, "Self-labelling via simultaneous 
     4. after the last step the labels are renewed once more
 Departures: images of the label pass are not augmented and nothing is dropped (``--label-pass official``), times have no
 off-by-one (``--optimization-schedule official-*``), and step 4, so that stored labels and network agree.
+On rows of a store, changed rows or stored views are the augmentation; the label pass takes the rows as they are.
 Second stage, ``--labels-from RUN --rotation``: a new network on the labels of a finished run, and on rotations.
 """
 
@@ -36,6 +37,7 @@ from labelkit.engine.monitors.representation import RepresentationMonitor
 from labelkit.engine.timing import RunSize, Scheduled
 from labelkit.errors import ConfigError
 from labelkit.losses.multi_head import MultiHeadCrossEntropy
+from labelkit.methods.rows import row_shape, row_views
 from labelkit.methods.sela.earlier_labels import take_labels
 from labelkit.methods.sela.self_labels import (
     SelfLabels,
@@ -81,6 +83,7 @@ class SeLa(Method[SeLaConfig]):
             mean=config.pixel_mean,
             std=config.pixel_std,
             rotation=config.rotation,
+            rows=row_shape(config, data),
             freeze_stages=config.freeze_stages,
             seed=config.seed,
         )
@@ -189,6 +192,9 @@ class SeLa(Method[SeLaConfig]):
         return plain_view(self.network.input_spec.size)
 
     def _train_view(self) -> ViewSpec:
+        of_rows = row_views(self.config, self.data)
+        if of_rows is not None:
+            return of_rows[1]
         size, recipe = self.network.input_spec.size, self.config.augmentation
         return sela_view(size, recipe, chiral=self.data.chiral, photographic=self.data.photographic)
 

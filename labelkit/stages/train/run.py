@@ -247,8 +247,9 @@ def _set_up(method_name: str, config: RunConfig, runtime: Runtime, *, fresh: boo
         progress.message(note)
     judging = eval_images(config, prepared)
     held_out = None if judging is None else HeldOut(bank_of(judging), judging.labels)
-    mixes = isinstance(config, RowOptions) and config.row_mix > 0 and info.num_row_views == 0
-    num_neighbors = config.row_neighbors if isinstance(config, RowOptions) and mixes else 0
+    num_neighbors = 0
+    if isinstance(config, RowOptions) and config.has_strong_views and config.row_mix > 0 and info.num_row_views == 0:
+        num_neighbors = config.row_neighbors
     return _Setup(prepared, bank_of(prepared.dataset, num_neighbors), method, held_out)
 
 

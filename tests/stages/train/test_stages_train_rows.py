@@ -20,33 +20,8 @@ from labelkit.store.embeddings import EmbeddingStore, ModelIdentity, open_store
 from labelkit.store.plans import EmbeddingPlan
 from labelkit.store.writing import EmbeddingRun
 from PIL import Image
+from tests.row_heads import BATCHES, HEADS, SHORT, rows_after
 from tests.stages.conftest import Labelkit, MakeStore, copy_store, run_labelkit
-
-BATCHES = ("--batch-size", 8, "--threads", 1, "--device", "cpu")
-SHORT = ("--epochs", 3, *BATCHES)
-STEPS = ("--num-labels", 12, "--steps", 6, "--eval-every-steps", 3, *BATCHES, "--labeled-batch-size", 4)
-HEADS = {
-    "softmax": SHORT,
-    "dl2pa": SHORT,
-    "supervised": STEPS[:-2],
-    "snowball": (*STEPS, "--later-steps", 3, "--cap", 2),
-    "lmcs": (*STEPS, "--first-blocks", 1, "--generation-blocks", 1, "--master-steps", 2),
-    "freematch": STEPS,
-    "mean-teacher": STEPS,
-    "mixmatch": STEPS,
-    "simgcd": (*SHORT, "--label-split", "gcd", "--projector-hidden-dim", 16, "--projection-dim", 8),
-    "gcd": (*SHORT, "--label-split", "gcd", "--projector-hidden-dim", 16, "--projection-dim", 8, "--head-dim", 16),
-}
-
-
-@pytest.fixture(scope="module")
-def pixels(tmp_path_factory: pytest.TempPathFactory, photos: Path) -> Path:
-    """A store of the photos, 64 pixels each; training may use all labels. Tests must not change it."""
-    out = tmp_path_factory.mktemp("rows") / "photos.h5"
-    words = ("embed", "--dataset", photos, "--backbone", "pixels", "--image-size", 8, "--label-split", "given")
-    answer = run_labelkit(*words, "--out", out, "-q")
-    assert answer.code == 0, answer.err
-    return out
 
 
 @pytest.fixture(scope="module")
@@ -208,21 +183,13 @@ def plain_views(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "colors.h5"
 
 
-def rows_after(labelkit: Labelkit, folder: Path, store: Path, *words: object, method: str = "softmax") -> np.ndarray:
-    """What a head makes of the rows of a store after training with these options."""
-    run, made = folder / "run", folder / "made.h5"
-    answer = labelkit("train", method, "--index", store, *HEADS[method], *words, "--out", run, "--overwrite")
-    assert answer.code == 0, answer.err
-    answer = labelkit("embed", "--index", store, "--checkpoint", run, "--out", made, "--overwrite")
-    assert answer.code == 0, answer.err
-    return np.asarray(open_store(made).embeddings)
-
-
 @pytest.mark.parametrize("method", ["softmax", "mixmatch"])
 def test_views_that_are_the_rows_train_like_rows_that_are_not_changed(
     labelkit: Labelkit, tmp_path: Path, plain_views: Path, method: str
 ) -> None:
-    unchanged = ("--row-views", "off", "--row-noise", 0, "--row-dropout", 0, "--row-mix", 0)
+    unchanged: tuple[object, ...] = ("--row-views", "off", "--row-noise", 0)
+    if method == "softmax":
+        unchanged += ("--row-dropout", 0, "--row-mix", 0)
     by_views = rows_after(labelkit, tmp_path, plain_views, "--row-views", "on", method=method)
     by_rows = rows_after(labelkit, tmp_path, plain_views, *unchanged, method=method)
     by_changes = rows_after(labelkit, tmp_path, plain_views, "--row-views", "off", method=method)
@@ -350,6 +317,26 @@ def test_options_that_do_not_go_with_rows_are_refused(
     assert answer.code == 2
     assert problem in answer.err
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("method", ["supervised", "mean-teacher", "mixmatch"])
+@pytest.mark.parametrize(("option", "value"), [("--row-dropout", 0.3), ("--row-mix", 0.5), ("--row-neighbors", 3)])
+def test_methods_that_train_on_weak_rows_refuse_what_strong_ones_have(
+    labelkit: Labelkit, tmp_path: Path, pixels: Path, method: str, option: str, value: float
+) -> None:
+    answer = labelkit("train", method, "--index", pixels, *HEADS[method], option, value, "--out", tmp_path / "run")
+    assert answer.code == 2
+    assert f"{option} changes strong views, and {method} trains on weak ones" in answer.err
+
+
+def test_no_neighbor_is_looked_for_where_rows_are_weak(
+    labelkit: Labelkit, tmp_path: Path, pixels: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr("labelkit.data.row_bank.knn", lambda *given, **_: asked.append(given[2]) or knn(*given, **_))
+    for method in ("mixmatch", "freematch"):
+        assert labelkit("train", method, "--index", pixels, *HEADS[method], "--out", tmp_path / method).code == 0
+        assert asked == ([] if method == "mixmatch" else [10])
 
 
 def test_fewer_rows_than_a_batch_are_refused(labelkit: Labelkit, tmp_path: Path, pixels: Path) -> None:
