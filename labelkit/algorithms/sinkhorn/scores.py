@@ -16,8 +16,8 @@ from torch import Tensor
 
 from labelkit.algorithms.mapped import map_of, release
 
-# Numbers per block: 1.5 MB in float32, so that a block is still in the cache for its second product.
-_BLOCK_NUMBERS = 3 << 17
+# Numbers per block: 3 MB in float32, so that a block is still in the cache for its second product.
+_BLOCK_NUMBERS = 3 << 18
 _GPU_BLOCK_NUMBERS = 1 << 26
 # Bytes read from a file at a time; two such segments are held, one being read while the other is used.
 _SEGMENT_BYTES = 1 << 25
