@@ -2009,6 +2009,7 @@ class _Discover:
         csv: str | PathLike[str] | None = ...,
         grouping: str | None = ...,
         num_clusters: int | None = ...,
+        max_rows: int = ...,
         plot: str | PathLike[str] | None = ...,
         min_confidence: float = ...,
         coverage: float | None = ...,

@@ -34,6 +34,7 @@ _WRITERS = (
     "labelkit.stages.retrieve.images",
     "labelkit.stages.evaluate.knn",
     "labelkit.stages.evaluate.retrieval",
+    "labelkit.stages.discover.answer",
 )
 ROOT = Path(__file__).parents[1]
 

@@ -22,7 +22,7 @@ from sklearn.datasets import load_digits
 from tests.pages import ROOT
 
 FOLDER = ROOT / "examples" / "cluster"
-NETWORK = ("--backbone", "pixels", "--image-size", "8")
+NETWORK = ("--backbone", "pixels", "--image-size", "8", "--label-split", "none")
 STARTED = 180.0
 
 pytestmark = pytest.mark.slow
@@ -69,27 +69,43 @@ def written(folder: Path) -> dict[str, str]:
     from labelkit.store.embeddings import open_store
     from labelkit.store.results import read_result
 
-    files = [folder / "rows.h5", folder / "neighbors.csv", *(folder / "rows.h5.shards").iterdir()]
+    tables = [folder / "answers.csv", folder / "neighbors.csv"]
+    files = [folder / "rows.h5", *tables, *(folder / "rows.h5.shards").iterdir()]
     found = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
-    groups = read_result(open_store(folder / "rows.h5"), "k-means").arrays["cluster_ids"]
-    return found | {"groups": hashlib.sha256(groups.tobytes()).hexdigest()}
+    for result, array in (("ss-kmeans", "cluster_ids"), ("answer", "group_ids"), ("answer", "confidence")):
+        values = read_result(open_store(folder / "rows.h5"), result).arrays[array]
+        found[f"{result} {array}"] = hashlib.sha256(values.tobytes()).hexdigest()
+    return found
 
 
 @pytest.fixture(scope="module")
-def whole(shards: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def names(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Labels of thirty of the digits, six to a class of the first five; 120 images are answered together."""
+    table = tmp_path_factory.mktemp("labels") / "known.csv"
+    target = load_digits().target[:200]
+    rows = [row for label in range(5) for row in np.flatnonzero(target == label)[:6]]
+    lines = [f"{row:04d}.png,{target[row]}" for row in rows]
+    table.write_text("\n".join(["path,label", *lines]) + "\n")
+    return {"LABELS": str(table), "TOGETHER": "120"}
+
+
+@pytest.fixture(scope="module")
+def whole(shards: str, names: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """What one process writes."""
     out = tmp_path_factory.mktemp("whole") / "out"
-    run([FOLDER / "chain.sh", shards, out, "10", *NETWORK], PROCESSES="1")
+    run([FOLDER / "chain.sh", shards, out, "10", *NETWORK], PROCESSES="1", **names)
     return written(out)
 
 
-@pytest.mark.parametrize("there", ["rows.h5.run", "rows.h5", "rows.h5.results/k-means.h5"])
-def test_a_chain_that_is_killed_goes_on(shards: str, whole: dict[str, str], tmp_path: Path, there: str) -> None:
+@pytest.mark.parametrize("there", ["rows.h5.run", "rows.h5", "rows.h5.results/ss-kmeans.h5", "answers.csv"])
+def test_a_chain_that_is_killed_goes_on(
+    shards: str, names: dict[str, str], whole: dict[str, str], tmp_path: Path, there: str
+) -> None:
     """Two processes, killed while a step runs: the same bytes as of one that was left alone."""
     out = tmp_path / "out"
     words = [str(FOLDER / "chain.sh"), shards, str(out), "10", *NETWORK]
     with subprocess.Popen(
-        words, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+        words, env=environment(**names), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
     ) as chain:
         end = time.monotonic() + STARTED
         while not (out / there).exists() and chain.poll() is None and time.monotonic() < end:
@@ -100,30 +116,35 @@ def test_a_chain_that_is_killed_goes_on(shards: str, whole: dict[str, str], tmp_
         assert killed.returncode in (0, -signal.SIGKILL)
         assert chain.wait(STARTED) != 0
     assert not (out / "neighbors.csv").exists()
-    run(words)
+    run(words, **names)
     assert written(out) == whole
 
 
-def test_slurm_starts_the_chain_on_every_machine(shards: str, whole: dict[str, str], tmp_path: Path) -> None:
+def test_slurm_starts_the_chain_on_every_machine(
+    shards: str, names: dict[str, str], whole: dict[str, str], tmp_path: Path
+) -> None:
     """``srun`` is stood in for by two processes of this machine."""
-    programs = {"scontrol": "echo localhost", "srun": '"$@" & first=$!; "$@"; code=$?; wait $first && exit $code'}
-    for name, line in programs.items():
+    stand_ins = {"scontrol": "echo localhost", "srun": '"$@" & first=$!; "$@"; code=$?; wait $first && exit $code'}
+    for name, line in stand_ins.items():
         (tmp_path / name).write_text(f"#!/usr/bin/env bash\n{line}\n")
         (tmp_path / name).chmod(0o755)
     slurm = {"SLURM_JOB_NODELIST": "a,b", "SLURM_NNODES": "2", "SLURM_JOB_ID": "7", "SLURM_SUBMIT_DIR": str(ROOT)}
     path = os.pathsep.join([str(tmp_path), environment()["PATH"]])
     words = ["bash", FOLDER / "slurm.sh", shards, tmp_path / "out", "10", *NETWORK]
-    run(words, PATH=path, PORT=str(free_port()), **slurm)
+    run(words, PATH=path, PORT=str(free_port()), **slurm, **names)
     assert written(tmp_path / "out") == whole
 
 
-def test_kubernetes_starts_the_chain_in_every_pod(shards: str, whole: dict[str, str], tmp_path: Path) -> None:
+def test_kubernetes_starts_the_chain_in_every_pod(
+    shards: str, names: dict[str, str], whole: dict[str, str], tmp_path: Path
+) -> None:
     """Pods are stood in for by two processes of this machine."""
     job = list(yaml.safe_load_all((FOLDER / "kubernetes.yaml").read_text()))[1]
     (container,) = job["spec"]["template"]["spec"]["containers"]
     told = {one["name"]: one["value"] for one in container["env"]}
     assert told["NODES"] == str(job["spec"]["completions"]) == str(job["spec"]["parallelism"]) == "2"
     told |= {"FIRST": "localhost", "IMAGES": shards, "FOLDER": str(tmp_path / "out"), "GROUP_COUNT": "10"}
+    told |= names
     told |= {"NETWORK": " ".join(NETWORK), "PORT": str(free_port())}
     pods = [
         subprocess.Popen(

@@ -124,6 +124,12 @@ class DiscoverAnswerConfig(TableOption, AddedLabelsOption, IndexConfig, MemoryCo
         "named by --grouping, else categories. Default: take a result that is there.",
         json_schema_extra=_STORE,
     )
+    max_rows: int = Field(
+        50_000,
+        ge=100,
+        description="Most rows answered together: those with labels, and others drawn at random. The rest is answered "
+        "by what these say of near rows.",
+    )
     plot: Path | None = Field(
         None,
         description="Also draw the reliability of the calibration to this PNG.",

@@ -212,6 +212,7 @@ COMMANDS: dict[str, Command | Group] = {
                 "labelkit cluster sinkhorn --index digits.h5 --num-clusters 10",
                 "cluster:SinkhornConfig",
                 "group.cluster:cluster_store",
+                shares="rows",
             ),
         },
     ),
@@ -237,6 +238,7 @@ COMMANDS: dict[str, Command | Group] = {
                 "labelkit discover answer --index digits.h5 --min-confidence 0.8",
                 "discover:DiscoverAnswerConfig",
                 "discover.answer:answer_images",
+                shares="rows",
             ),
             "snowball": Command(
                 "Grow a few labels: the images nearest to the mean of a class get its label.",

@@ -189,7 +189,8 @@ def sinkhorn_bytes(config: SinkhornConfig, num_rows: int, dim: int) -> int:
     """What balanced assignment takes beside rows and blocks, or the k-means that it starts from; without a kernel."""
     starting = kmeans_bytes(num_rows, dim, config.num_clusters, config.num_inits)
     exact = 40 * num_rows * config.num_clusters if config.exact_balance else 0
-    return max(starting, 100 * num_rows + _SEGMENTS_BYTES + 8 * config.num_clusters**2 + exact)
+    own_rows = largest_part(num_rows, current_processes())
+    return max(starting, 80 * own_rows + 20 * num_rows + _SEGMENTS_BYTES + 8 * config.num_clusters**2 + exact)
 
 
 def patch_sample_bytes(num_patches: int, dim: int, num_clusters: int, num_inits: int) -> int:

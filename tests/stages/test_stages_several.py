@@ -27,7 +27,7 @@ from tests.stages.conftest import MakeStore, run_labelkit
 from tests.stages.test_stages_memory import write_store
 
 ROWS, DIM = 900, 4  # in four dimensions classes overlap
-QUICK = ["k-means", "ss-kmeans", "retrieve", "retrieval"]
+QUICK = ["k-means", "ss-kmeans", "retrieve", "retrieval", "answer"]
 
 
 def lines_of(folder: Path) -> dict[str, list[str]]:
@@ -41,6 +41,9 @@ def lines_of(folder: Path) -> dict[str, list[str]]:
     }
     lines = {name: ["cluster", name, "--index", index, *options, *few] for name, options in cluster.items()}
     lines["in-blocks"] = [*lines["k-means"], "--result", "in-blocks", "--max-memory", "3GiB"]
+    sinkhorn = ["cluster", "sinkhorn", "--index", index, "--num-clusters", "9", "--num-inits", "2", "--json"]
+    lines["sinkhorn"] = [*sinkhorn, "--temperature", "0.2", "--prior", "zipf:1"]
+    lines["sinkhorn-in-blocks"] = [*sinkhorn, "--result", "by-blocks", "--max-iterations", "3", "--max-memory", "3GiB"]
     small = ["--num-clusters", "60", "--result", "min-size", "--min-size", "9"]
     lines["min-size"] = ["cluster", "k-means", "--index", index, *small, *few]
     search = ["retrieve", "--index", index, "--query", query, "-k", "5", "--json"]
@@ -63,6 +66,9 @@ def lines_of(folder: Path) -> dict[str, list[str]]:
         "--per-class",
     ]
     lines["knn"] = ["evaluate", "knn", *evaluate, "-k", "3,10", "--linear", "--result", "knn"]
+    answer = ["discover", "answer", "--index", index, "--grouping", "ss-kmeans", "--calibration-rounds", "2", "--json"]
+    lines["answer"] = [*answer, "--max-rows", "300"]
+    lines["answer-together"] = [*answer, "--result", "together"]
     lines["leave-one-out"] = ["evaluate", "knn", *evaluate, "-k", "3", "--gallery", "test", "--queries", "test"]
     return lines
 
@@ -104,7 +110,7 @@ def forked_slowly(folders: tuple[Path, Path], tmp_path_factory: pytest.TempPathF
     index = ["--index", str(folders[1] / "rows.h5")]
     refused = [
         ["evaluate", "linear", *index],
-        ["cluster", "sinkhorn", *index, "--num-clusters", "5"],
+        ["discover", "categories", *index],
         ["embed", *index, "--out", str(folders[1] / "out.h5"), "--checkpoint", str(folders[1])],
     ]
     new = ["--dataset", "digits", "--device", "cpu", "--out"]
@@ -117,6 +123,8 @@ def forked_slowly(folders: tuple[Path, Path], tmp_path_factory: pytest.TempPathF
             "alone": [refused] * 2,
             "index": [[[*lines["retrieve"], "--search", "hnsw"]]] * 2,
             "images": [[["retrieve", *index, "--query", str(folders[1])]]] * 2,
+            "balance": [[[*lines["sinkhorn"], "--exact-balance"]]] * 2,
+            "grouping": [[["discover", "answer", *index, "--num-clusters", "25"]]] * 2,
             "commands": [[lines["k-means"]], [lines["retrieve"]]],
             "train": [[[*train, "--seed", "1"]], [[*train, "--seed", "2"]]],
             "embed": [[[*embed, "--image-size", "8"]], [[*embed, "--image-size", "16"]]],
@@ -172,6 +180,39 @@ def test_two_processes_find_exactly_what_one_finds(
     assert found == expected
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["sinkhorn", "sinkhorn-in-blocks"])
+def test_two_processes_balance_groups_as_one_does(
+    request: pytest.FixtureRequest, folders: tuple[Path, Path], name: str
+) -> None:
+    found, expected = of_two(request, folders[1], name), of_one(folders[0], name)
+    for key in ("sizes", "rounds", "passes", "converged"):
+        assert found[key] == expected[key]
+    for key in ("cost", "mean_confidence"):
+        assert found[key] == pytest.approx(expected[key], rel=1e-3)
+    kept = [read_result(open_store(folder / "rows.h5"), found["result"]).arrays for folder in folders]
+    np.testing.assert_array_equal(kept[1]["cluster_ids"], kept[0]["cluster_ids"])
+    np.testing.assert_allclose(kept[1]["confidence"], kept[0]["confidence"], atol=1e-5)
+    np.testing.assert_allclose(kept[1]["prototypes"], kept[0]["prototypes"], atol=1e-6)
+
+
+@pytest.mark.parametrize("name", each("answer", "answer-together"))
+def test_two_processes_answer_as_one_does(
+    request: pytest.FixtureRequest, folders: tuple[Path, Path], name: str
+) -> None:
+    of_one(folders[0], "ss-kmeans")
+    found, expected = of_two(request, folders[1], name), of_one(folders[0], name)
+    for key in ("rows", "counts", "expected_right", "calibration", "groups"):
+        assert found[key] == expected[key]
+    kept = [read_result(open_store(folder / "rows.h5"), found["result"]).arrays for folder in folders]
+    assert kept[0].keys() == kept[1].keys()
+    for array in kept[0]:
+        if array != "metrics":
+            np.testing.assert_array_equal(kept[1][array], kept[0][array])
+    tables = [Path(values["csv"]).read_bytes() for values in (found, expected)]
+    assert tables[0] == tables[1]
+
+
 def test_the_first_process_alone_speaks(forked: dict[str, list[Done]]) -> None:
     first, second = forked["work"]
     assert (first.code, second.code) == (0, 0)
@@ -181,7 +222,7 @@ def test_the_first_process_alone_speaks(forked: dict[str, list[Done]]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("place", "words"), [(0, "labelkit evaluate linear"), (1, "labelkit cluster sinkhorn"), (2, "--index")]
+    ("place", "words"), [(0, "labelkit evaluate linear"), (1, "labelkit discover categories"), (2, "--index")]
 )
 def test_a_command_that_works_alone_is_refused(forked_slowly: dict[str, list[Done]], place: int, words: str) -> None:
     for process in forked_slowly["alone"]:
@@ -202,6 +243,8 @@ def test_patches_are_refused(forked: dict[str, list[Done]]) -> None:
     ("entry", "said"),
     [
         ("index", "--search: hnsw is an index, which several"),
+        ("balance", "--exact-balance: balances all rows at once, which several processes do not share"),
+        ("grouping", "--num-clusters: makes groups first, which several processes do not share"),
         ("images", "is to be embedded first, which several processes do not share. Embed it, and give the store"),
     ],
 )
@@ -287,8 +330,8 @@ def test_every_command_that_is_run_alone_is_refused_before_it_looks_at_anything(
     monkeypatch.setenv("WORLD_SIZE", "2")
     shared = {words for words, command in all_commands().items() if command.shares == "rows"}
     assert shared == {
-        ("cluster", "k-means"), ("cluster", "spherical-k-means"), ("cluster", "ss-kmeans"),
-        ("retrieve",), ("evaluate", "retrieval"), ("evaluate", "knn"),
+        ("cluster", "k-means"), ("cluster", "spherical-k-means"), ("cluster", "ss-kmeans"), ("cluster", "sinkhorn"),
+        ("retrieve",), ("evaluate", "retrieval"), ("evaluate", "knn"), ("discover", "answer"),
     }  # fmt: skip
     assert {words[0] for words, command in all_commands().items() if command.shares == "images"} == {"train", "embed"}
     config = KMeansConfig(index="not there.h5", num_clusters=2)

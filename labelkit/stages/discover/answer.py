@@ -25,13 +25,15 @@ from labelkit.percent import percent
 from labelkit.stages.discover.calibrate import Calibration, calibrate, evidence_confidences
 from labelkit.stages.discover.classify import Recipe, RowJudge, choose_recipe
 from labelkit.stages.discover.confidence import Confidences, Temperatures, confidences
-from labelkit.stages.discover.grouping import group_first, read_grouping
+from labelkit.stages.discover.grouping import GroupedRows, group_first, read_grouping
 from labelkit.stages.discover.held_out import Evidence, Grouping, given_label_evidence, hidden_label_evidence
+from labelkit.stages.discover.many_rows import answer_rest, from_first, merged, merged_rows
 from labelkit.stages.discover.rule import AnswerRule
 from labelkit.stages.new_files import check_output
 from labelkit.stages.progress import current_progress
 from labelkit.stages.read.given_labels import GivenLabels, labeled_array, labels_to_use
 from labelkit.stages.result import Cell, SimpleResult, Table, jsonable
+from labelkit.stages.several import current_processes, of_others, refuse_several
 from labelkit.store.commit import commit_bytes
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.results import check_new_result, free_name, write_result
@@ -49,17 +51,17 @@ _MOST_NEW = 0.95
 
 @dataclass(frozen=True)
 class _Answers:
-    """What the rows of a grouping are called, and what that rests on.
+    """What rows are called, and what that rests on.
 
     Attributes:
-        found: names and confidences of all rows.
+        found: names and confidences of the rows, which are n.
         expected: (n, 2) float64 in [0, 1], chances to be right that add up to the ends of the range of how many are.
         calibration: on labels that were hidden or given.
         calibration_rows: (n,) bool, rows whose given label it used.
         recipe: how classes were told apart.
         recipe_scores: share of hidden labels that each recipe named rightly.
         new_share: of the unlabeled rows, those taken to be of new classes.
-        rule: that answers for other images; its shares are of the rows of the grouping.
+        rule: that answers for other images; its shares are of the rows answered together.
     """
 
     found: Confidences
@@ -85,8 +87,11 @@ def answer_images(config: DiscoverAnswerConfig) -> SimpleResult:
     table_path = config.csv or store.path.with_name(f"{store.path.stem}.{name}.csv")
     check_output(config, table_path, "csv", "--csv", "--result")
     check_new_result(store, name, overwrite=config.overwrite, kind="answers")
+    if config.num_clusters is not None:
+        refuse_several("--num-clusters", "makes groups first", "Make them first: `labelkit cluster ss-kmeans`.")
     grouped = group_first(config, config.num_clusters) if config.num_clusters is not None else ()
-    grouping, given = read_grouping(store, config)
+    read = read_grouping(store, config)
+    grouping, given, rows = read.grouping, read.given, read.rows
     unlabeled = given.labels < 0
     if not unlabeled.any():
         raise StoreError(
@@ -94,7 +99,9 @@ def answer_images(config: DiscoverAnswerConfig) -> SimpleResult:
             "every row that is grouped has a label: nothing is left to answer",
             "Embed images without labels too.",
         )
-    answers = _answer(config, store, grouping, given)
+    answers = _answer_all(config, store, read)
+    if answers is None:
+        return of_others()
     found = answers.found
     sure = found.confidence >= config.min_confidence
     if config.coverage is not None:
@@ -107,10 +114,10 @@ def answer_images(config: DiscoverAnswerConfig) -> SimpleResult:
     low, high = answers.expected[unlabeled].mean(axis=0).tolist()
     expected = {"from": low, "to": high}
     metrics = {"counts": counts, "expected_right": expected, "calibration": summary}
-    arrays = _arrays(store, grouping, answers, decisions, given.labels)
-    arrays |= labeled_array(store, grouping.rows, given)
+    arrays = _arrays(store, grouping, rows, answers, decisions, given.labels)
+    arrays |= labeled_array(store, rows, given)
     path = _write(config, store, name, {**arrays, "metrics": jsonable(metrics)}, grouping, given.source, answers)
-    commit_bytes(table_path, _csv_text(store, grouping, found, decisions, np.flatnonzero(unlabeled)))
+    commit_bytes(table_path, _csv_text(store, grouping, rows, found, decisions, np.flatnonzero(unlabeled)))
     made = [path, table_path, *grouped]
     if config.plot is not None:
         from labelkit.stages.pictures.plots import write_reliability_plot  # matplotlib takes a second to load
@@ -135,8 +142,52 @@ def answer_images(config: DiscoverAnswerConfig) -> SimpleResult:
     return SimpleResult(values, tuple(made), _tables(counts, (low, high), cells, answers.calibration))
 
 
+def _answer_all(config: DiscoverAnswerConfig, store: EmbeddingStore, read: GroupedRows) -> _Answers | None:
+    """Name all rows: some together, by the first process, and the others by what these say, by all.
+
+    Returns:
+        Answers; ``None`` on processes other than the first.
+
+    Raises:
+        DatasetError: no labels to calibrate with.
+        StoreError: rows that are not finite.
+    """
+    processes, places = current_processes(), read.places
+    given = replace(read.given, labels=read.given.labels[places], truth=read.given.truth[places])
+    answers: _Answers | None = None
+    if processes.rank == 0:
+        answers = _answer(config, store, read.grouping, given)
+    others = np.ones(len(read.rows), dtype=bool)
+    others[places] = False
+    if not others.any():
+        return answers
+    current_progress().message(f"{len(places):,} of {len(read.rows):,} rows answered together, the others by these")
+
+    def told() -> dict[str, NDArray[Any]]:
+        assert answers is not None  # it is the first process
+        made = answers.calibration
+        sides = np.array([[side.known, side.new] for side in (made, made.lower, made.upper)])
+        return {**answers.rule.arrays(), "sides": sides, "new_classes": read.grouping.class_of_group < 0}
+
+    arrays = from_first(told, processes)
+    own, *ends = arrays.pop("sides").tolist()
+    rule = AnswerRule.of_arrays(arrays, {"temperature": own[0], "temperature_new": own[1]})
+    assert rule is not None
+    assert rule.temperatures is not None
+    sides = [Temperatures(known, new, rule.temperatures.threshold) for known, new in ends]
+    rest = answer_rest(store, read.rows[others], read.grouping.features, rule, sides, processes)
+    if answers is None:
+        return None
+    return replace(
+        answers,
+        found=merged(places, answers.found, rest.found),
+        expected=merged_rows(places, answers.expected, rest.expected),
+        calibration_rows=merged_rows(places, answers.calibration_rows, np.zeros(int(others.sum()), dtype=bool)),
+    )
+
+
 def _answer(config: DiscoverAnswerConfig, store: EmbeddingStore, grouping: Grouping, given: GivenLabels) -> _Answers:
-    """Name all rows, and calibrate on labels that this is done without.
+    """Name the rows of a grouping together, and calibrate on labels that this is done without.
 
     Raises:
         DatasetError: no labels to calibrate with.
@@ -340,11 +391,12 @@ def _summary(config: DiscoverAnswerConfig, answers: _Answers, store: EmbeddingSt
 def _csv_text(
     store: EmbeddingStore,
     grouping: Grouping,
+    rows: NDArray[np.int64],
     found: Confidences,
     decisions: NDArray[np.int64],
     order: NDArray[np.int64],
 ) -> bytes:
-    """The table for people; an unsure image keeps its best guess."""
+    """The table for people; an unsure image keeps its best guess. Rows are those of the store that are answered."""
     buffer = io.StringIO(newline="")
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(["path", "label_or_group", "kind", "confidence", "margin", "runner_up"])
@@ -352,7 +404,7 @@ def _csv_text(
         second = int(found.runner_up[place])
         writer.writerow(
             [
-                store.sample_ids[int(grouping.rows[place])],
+                store.sample_ids[int(rows[place])],
                 grouping.names[int(found.named[place])],
                 DECISIONS[int(decisions[place])],
                 f"{found.confidence[place]:.4f}",
@@ -367,6 +419,7 @@ def _csv_text(
 def _arrays(
     store: EmbeddingStore,
     grouping: Grouping,
+    rows: NDArray[np.int64],
     answers: _Answers,
     decisions: NDArray[np.int64],
     usable: NDArray[np.int64],
@@ -375,12 +428,16 @@ def _arrays(
 
     def full(values: NDArray[np.generic], fill: float, dtype: type[np.generic]) -> NDArray[np.generic]:
         column = np.full(store.n, fill, dtype=dtype)
-        column[grouping.rows] = values
+        column[rows] = values
         return column
 
     found, group_ids, rule = answers.found, answers.found.named.copy(), answers.rule
-    shares = np.zeros((store.n, rule.shares.shape[1]), dtype=np.float32)
-    shares[grouping.rows] = rule.shares
+    if len(grouping.rows) < len(rows):
+        rule = replace(rule, rows=grouping.rows)
+    else:
+        shares = np.zeros((store.n, rule.shares.shape[1]), dtype=np.float32)
+        shares[rows] = rule.shares
+        rule = replace(rule, shares=shares)
     for group, label in enumerate(grouping.class_of_group):
         if label >= 0:
             group_ids[usable == label] = group
@@ -399,7 +456,7 @@ def _arrays(
         "calibration_rows": full(answers.calibration_rows, 0, np.uint8),
         "names": grouping.names,
         "new_classes": (grouping.class_of_group < 0).astype(np.uint8),
-        **replace(rule, shares=shares).arrays(),
+        **rule.arrays(),
     }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +15,7 @@ from labelkit.stages.discover.categories import discover_categories
 from labelkit.stages.discover.coarse_classes import LEVEL_ARRAYS
 from labelkit.stages.discover.held_out import Grouping
 from labelkit.stages.discover.made_groups import GroupingRule
+from labelkit.stages.discover.many_rows import rows_together
 from labelkit.stages.memory import Memory, held_out_bytes, tree_bytes
 from labelkit.stages.progress import current_progress
 from labelkit.stages.read.given_labels import GivenLabels, class_names_of, labels_to_use
@@ -23,6 +24,25 @@ from labelkit.store.embeddings import EmbeddingStore
 from labelkit.store.results import Result, list_results, read_result
 
 _PREFERRED = ("head", "categories", "ss-kmeans")
+# Of a row that is not answered together with others: its number, decision, confidences and next group.
+_REST_BYTES = 200
+
+
+@dataclass(frozen=True)
+class GroupedRows:
+    """Rows that a result groups, and those of them that are answered together.
+
+    Attributes:
+        grouping: these alone.
+        places: (m,) int64, where they are among all.
+        rows: (n,) int64, all rows, of the store.
+        given: labels of all that may be used.
+    """
+
+    grouping: Grouping
+    places: NDArray[np.int64]
+    rows: NDArray[np.int64]
+    given: GivenLabels
 
 
 def group_first(config: DiscoverAnswerConfig, num_clusters: int) -> tuple[Path, ...]:
@@ -51,7 +71,7 @@ def group_first(config: DiscoverAnswerConfig, num_clusters: int) -> tuple[Path, 
     return tuple(made.made())
 
 
-def read_grouping(store: EmbeddingStore, config: DiscoverAnswerConfig) -> tuple[Grouping, GivenLabels]:
+def read_grouping(store: EmbeddingStore, config: DiscoverAnswerConfig) -> GroupedRows:
     """Read the result that groups the rows, and the labels of these rows: by default those it was made with.
 
     Raises:
@@ -97,25 +117,33 @@ def read_grouping(store: EmbeddingStore, config: DiscoverAnswerConfig) -> tuple[
     given = replace(given, labels=labels, class_names=class_names, source=source)
     params = result.params
     num_groups = len(result.arrays["names"])
-    tree = tree_bytes(len(rows), store.dim, num_groups) if params.get("grouping") == "tree" else 0
+    group_ids = np.asarray(ids, dtype=np.int64)[rows]
+    calibrating = np.zeros(len(rows), dtype=bool)
+    if config.calibration_labels is not None and len(rows) > config.max_rows:
+        calibrating = labels_to_use(config.calibration_labels, store, rows, own_labels=False).labeled
+    places = rows_together(group_ids, labels, calibrating, config.max_rows, config.seed)
+    tree = tree_bytes(len(places), store.dim, num_groups) if params.get("grouping") == "tree" else 0
     Memory.of(config).require(
-        held_out_bytes(len(rows), store.dim, num_groups, config.num_inits) + tree,
+        held_out_bytes(len(places), store.dim, num_groups, config.num_inits)
+        + tree
+        + _REST_BYTES * (len(rows) - len(places)),
         f"answers for {len(rows):,} rows of {store.dim} numbers",
+        "choose fewer --max-rows",
     )
-    features, unit = check_features(store, rows), params.get("normalize") is not False
+    features, unit = check_features(store, rows[places]), params.get("normalize") is not False
     grouping = Grouping(
         name=name,
         stage=result.stage,
-        rows=rows,
+        rows=rows[places],
         features=unit_rows(features) if unit else features,
-        group_ids=np.asarray(ids, dtype=np.int64)[rows],
+        group_ids=group_ids[places],
         class_of_group=class_of_group,
         names=list(result.arrays["names"]),
         rule=_rule(result, config.num_inits),
         unit_rows=unit,
         levels={name: np.asarray(result.arrays[name]) for name in LEVEL_ARRAYS if name in result.arrays},
     )
-    return grouping, given
+    return GroupedRows(grouping, places, rows, given)
 
 
 def _rule(result: Result, num_inits: int) -> GroupingRule:

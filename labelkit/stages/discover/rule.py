@@ -22,9 +22,9 @@ from labelkit.stages.discover.confidence import Confidences, Temperatures, confi
 
 Doubles = NDArray[np.float64]
 
-#: Stored rows that an image takes shares from. On groceries 5 were at least as good as the 10 of the graph, whose
-#: edges also run the other way.
-_NEIGHBORS: Final = 5
+NEIGHBORS: Final = 5
+"""Stored rows that an image takes shares from: on groceries at least as good as the 10 of the graph, whose edges also
+run the other way."""
 _POWER: Final = 3
 _LEAST: Final = 1e-12
 _PREFIX: Final = "rule_"
@@ -61,6 +61,7 @@ class AnswerRule:
         alpha: part that comes from stored rows, in [0, 1).
         shares: (n, k) float32 of the stored rows; rows of zeros are not in the grouping.
         temperatures: that make a confidence; ``None``: nothing is known of it.
+        rows: (n,) int64, which rows of the store these are; ``None``: all of them.
     """
 
     class_of_group: NDArray[np.int64]
@@ -72,6 +73,7 @@ class AnswerRule:
     alpha: float
     shares: NDArray[np.float32]
     temperatures: Temperatures | None
+    rows: NDArray[np.int64] | None = None
 
     def arrays(self) -> dict[str, NDArray[np.generic]]:
         """Return the arrays that a result keeps of it."""
@@ -83,6 +85,8 @@ class AnswerRule:
         for name, part in (("classifier", self.classifier), ("groups", self.groups)):
             if part is not None:
                 found |= {f"{name}_weights": part.weights, f"{name}_biases": part.biases}
+        if self.rows is not None:
+            found["rows"] = self.rows
         if self.temperatures is not None and self.temperatures.threshold is not None:
             found["threshold"] = np.array([self.temperatures.threshold])
         return {_PREFIX + name: values for name, values in found.items()}
@@ -116,6 +120,7 @@ class AnswerRule:
             alpha=alpha,
             shares=own["shares"],
             temperatures=temperatures,
+            rows=own.get("rows"),
         )
 
     def start(self, features: NDArray[np.float32]) -> Doubles:
@@ -132,6 +137,31 @@ class AnswerRule:
         found[:, columns] = (1 - self.classifier_share) * found[:, columns] + self.classifier_share * part * by_class
         return found
 
+    def with_near(self, features: NDArray[np.float32], near: Doubles | None) -> Doubles:
+        """Shares (m, k) of features (m, d), already scaled; rows sum to 1.
+
+        Args:
+            features: of images that are not stored rows.
+            near: (m, k) ``mean_shares`` of each; ``None``: none are taken.
+        """
+        shares = self.start(features)
+        if near is not None:
+            shares = (1 - self.alpha) * shares + self.alpha * near
+        totals = shares.sum(axis=1, keepdims=True)
+        return np.where(totals > 0, shares / np.where(totals > 0, totals, 1), 1 / shares.shape[1])
+
+    def mean_shares(self, cosines: NDArray[np.floating[Any]], places: NDArray[np.int64]) -> Doubles:
+        """Mean shares (m, k) of the nearest stored rows; zeros where none is near.
+
+        Args:
+            cosines: (m, b) to these rows.
+            places: (m, b) in ``shares``.
+        """
+        weights = np.maximum(cosines.astype(np.float64), 0) ** _POWER
+        totals = weights.sum(axis=1, keepdims=True)
+        mixed: Doubles = np.einsum("mj,mjk->mk", weights, self.shares[places].astype(np.float64))
+        return np.where(totals > 0, mixed / np.where(totals > 0, totals, 1), 0)
+
     def answer(self, embeddings: NDArray[np.float32], stored: NDArray[Any]) -> Confidences:
         """Answer for images.
 
@@ -144,11 +174,7 @@ class AnswerRule:
         """
         lengths = np.linalg.norm(embeddings, axis=1, keepdims=True)
         features = (embeddings / lengths if self.unit_rows else embeddings).astype(np.float32)
-        shares = self.start(features)
-        if self.alpha > 0:
-            shares = (1 - self.alpha) * shares + self.alpha * self._near(embeddings / lengths, stored)
-        totals = shares.sum(axis=1, keepdims=True)
-        shares = np.where(totals > 0, shares / np.where(totals > 0, totals, 1), 1 / shares.shape[1])
+        shares = self.with_near(features, self._near(embeddings / lengths, stored) if self.alpha > 0 else None)
         if self.temperatures is not None:
             return confidences(shares, self.class_of_group, self.temperatures)
         unknown = np.full(len(shares), np.nan)
@@ -156,10 +182,10 @@ class AnswerRule:
         return replace(found, confidence=unknown, margin=unknown)
 
     def _near(self, queries: NDArray[np.float32], stored: NDArray[Any]) -> Doubles:
-        """Mean shares (m, k) of the nearest stored rows; zeros where none is near."""
+        """Mean shares (m, k) of the stored rows nearest to queries (m, d) of length 1."""
         usable: NDArray[np.bool_] = self.shares.max(axis=1) > 0
-        k = min(_NEIGHBORS, int(usable.sum()))
-        rows = StoredRows(stored, in_blocks=True)
+        k = min(NEIGHBORS, int(usable.sum()))
+        rows = StoredRows(stored, self.rows, in_blocks=True)
         best = np.zeros((len(queries), 0))
         places = np.zeros((len(queries), 0), dtype=np.int64)
         for block in blocks(*rows.shape):
@@ -173,10 +199,7 @@ class AnswerRule:
                 continue
             nearest = np.argpartition(-best, k - 1, axis=1)[:, :k]
             best, places = np.take_along_axis(best, nearest, 1), np.take_along_axis(places, nearest, 1)
-        weights = np.maximum(best, 0) ** _POWER
-        totals = weights.sum(axis=1, keepdims=True)
-        mixed: Doubles = np.einsum("mj,mjk->mk", weights, self.shares[places].astype(np.float64))
-        return np.where(totals > 0, mixed / np.where(totals > 0, totals, 1), 0)
+        return self.mean_shares(best, places)
 
 
 def group_rule(

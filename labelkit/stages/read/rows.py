@@ -45,6 +45,21 @@ def check_features(store: EmbeddingStore, rows: NDArray[np.int64]) -> NDArray[np
         features = np.ascontiguousarray(store.embeddings, dtype=np.float32)
     else:
         features = StoredRows(store.embeddings, rows, in_blocks=False).to_array()
+    check_finite(store, rows, features)
+    return features
+
+
+def check_finite(store: EmbeddingStore, rows: NDArray[np.int64], features: NDArray[np.float32]) -> None:
+    """Refuse rows with NaN or infinity.
+
+    Args:
+        store: where they are from.
+        rows: (n,) of the store.
+        features: (n, d) these rows.
+
+    Raises:
+        StoreError: there are some.
+    """
     bad = np.concatenate([~np.isfinite(features[block]).all(axis=1) for block in blocks(*features.shape)])
     if bad.any():
         raise StoreError(
@@ -52,7 +67,6 @@ def check_features(store: EmbeddingStore, rows: NDArray[np.int64]) -> NDArray[np
             f"{int(bad.sum())} rows hold NaN or infinite values (first: row {int(rows[np.flatnonzero(bad)[0]])})",
             "Embed again.",
         )
-    return features
 
 
 def zero_rows(features: Rows) -> NDArray[np.bool_]:

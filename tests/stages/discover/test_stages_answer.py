@@ -578,5 +578,5 @@ def test_name_that_is_no_text_is_escaped_in_the_table(build: Build) -> None:
     found = Confidences(np.zeros(1, dtype=np.int64), ones, ones, np.full(1, -1), ones, ones > 0)
     grouping = grouping_of(np.ones((1, 1)), [0], [-1])
     grouping = Grouping(**{**grouping.__dict__, "rows": np.array([119])})
-    text = _csv_text(store, grouping, found, np.array([1]), np.array([0]))
+    text = _csv_text(store, grouping, grouping.rows, found, np.array([1]), np.array([0]))
     assert text.splitlines()[1] == rb"z\udcff.png,group-0,new,1.0000,1.0000,"

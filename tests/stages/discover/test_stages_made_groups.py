@@ -103,7 +103,7 @@ def test_rounds_of_an_answer_group_as_the_result_did(families: EmbeddingStore) -
     categories(families, num_classes=6, min_size=4)
     config = DiscoverAnswerConfig(index=families.path, grouping="categories", overwrite=True, calibration_rounds=3)
 
-    grouping, _ = read_grouping(families, config)
+    grouping = read_grouping(families, config).grouping
     answered = answer_images(config).to_json()
 
     assert (grouping.rule.name, grouping.rule.min_size) == ("tree", 4)

@@ -1,0 +1,191 @@
+"""Answer for more rows than are answered together: some are, and the others by the rule that these give.
+
+The rule is that of ``predict`` (``rule``). It works row by row, so that time and memory grow with the rows alone, and
+processes share the rows.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelkit.algorithms.neighbors import ExactSearch
+from labelkit.algorithms.row_blocks import StoredRows, blocks
+from labelkit.algorithms.shared_rows import Processes, part_of
+from labelkit.data.keyed_random import keyed_generator
+from labelkit.stages.discover.confidence import Confidences, Temperatures, confidences
+from labelkit.stages.discover.rule import NEIGHBORS, AnswerRule
+from labelkit.stages.progress import current_progress
+from labelkit.stages.read.rows import check_finite
+from labelkit.store.embeddings import EmbeddingStore
+
+Ints = NDArray[np.int64]
+
+#: Rows of each group that are there, if it has them.
+_OF_GROUP: Final = 5
+
+
+def rows_together(group_ids: Ints, labels: Ints, calibrating: NDArray[np.bool_], most: int, seed: int) -> Ints:
+    """Choose rows that stand for all.
+
+    At most half of them have a label, where classes take turns; at most a quarter have one to calibrate with. Of the
+    others each group has some, and what is left is drawn from all.
+
+    Args:
+        group_ids: (n,) group of each row.
+        labels: (n,) class, -1 = none.
+        calibrating: (n,) whether a row's confidence is compared with a label of its own.
+        most: rows.
+        seed: of the draw.
+
+    Returns:
+        (m,) places, in order; all if there are no more than ``most``.
+    """
+    if len(labels) <= most:
+        return np.arange(len(labels))
+    order = keyed_generator(seed, "answer-rows").permutation(len(labels))
+    known, fresh = order[labels[order] >= 0], order[calibrating[order]]
+    known = known[np.argsort(_turns(labels[known]), kind="stable")]
+    taken = np.zeros(len(labels), dtype=bool)
+    taken[known[: most // 2]] = True
+    taken[fresh[: most // 4]] = True
+    free = order[(labels[order] < 0) & ~taken[order]]
+    few = np.minimum(_turns(group_ids[free]), _OF_GROUP)
+    free = free[np.argsort(few, kind="stable")]
+    taken[free[: most - int(taken.sum())]] = True
+    return np.flatnonzero(taken)
+
+
+def _turns(kinds: Ints) -> Ints:
+    """(n,) how many of the same kind come before each."""
+    order = np.argsort(kinds, kind="stable")
+    sizes = np.bincount(kinds - kinds.min(initial=0))
+    starts = np.repeat(np.cumsum(sizes) - sizes, sizes)
+    turns = np.empty(len(kinds), dtype=np.int64)
+    turns[order] = np.arange(len(kinds)) - starts
+    return turns
+
+
+@dataclass(frozen=True)
+class RestAnswers:
+    """Answers for the rows that were not answered together.
+
+    Attributes:
+        found: names and confidences.
+        expected: (n, 2) float64, chances to be right at the lower and upper temperatures.
+    """
+
+    found: Confidences
+    expected: NDArray[np.float64]
+
+
+def answer_rest(
+    store: EmbeddingStore,
+    rows: Ints,
+    together: NDArray[np.float32],
+    rule: AnswerRule,
+    sides: Sequence[Temperatures],
+    processes: Processes,
+) -> RestAnswers:
+    """Answer for rows of a store by a rule; each process answers for a part of them.
+
+    Args:
+        store: whose.
+        rows: (n,) of it, n >= 1.
+        together: (m, d) features that ``rule.shares`` belong to.
+        rule: with temperatures.
+        sides: lower and upper temperatures.
+        processes: that share the rows.
+
+    Raises:
+        StoreError: rows that are not finite.
+    """
+    assert rule.temperatures is not None
+    mine = rows[part_of(len(rows), processes)]
+    near = _NearShares(together, rule) if rule.alpha > 0 else None
+    source = StoredRows(store.embeddings, mine, in_blocks=True)
+    found: list[Confidences] = []
+    expected: list[NDArray[np.float64]] = []
+    with current_progress().task("rows answered by the others", total=len(mine)) as task:
+        for block in blocks(len(mine), store.dim + 8 * len(rule.class_of_group)):
+            embeddings = source[block]
+            check_finite(store, mine[block], embeddings)
+            lengths = np.maximum(np.linalg.norm(embeddings, axis=1, keepdims=True), 1e-12)
+            features = embeddings / lengths if rule.unit_rows else embeddings
+            shares = rule.with_near(features, None if near is None else near(embeddings))
+            found.append(confidences(shares, rule.class_of_group, rule.temperatures))
+            ends = [confidences(shares, rule.class_of_group, side).confidence for side in sides]
+            expected.append(np.stack(ends, axis=1))
+            task.advance(len(embeddings))
+    return RestAnswers(
+        Confidences(
+            *(
+                processes.join(_joined([getattr(one, field.name) for one in found], getattr(_EMPTY, field.name)))
+                for field in fields(Confidences)
+            )
+        ),
+        processes.join(_joined(expected, np.zeros((0, len(sides))))),
+    )
+
+
+_NO_IDS: Final = np.zeros(0, dtype=np.int64)
+_NONE: Final = np.zeros(0)
+_EMPTY: Final = Confidences(_NO_IDS, _NONE, _NONE, _NO_IDS, _NONE, np.zeros(0, dtype=bool))
+
+
+def _joined(parts: Sequence[NDArray[Any]], empty: NDArray[Any]) -> NDArray[Any]:
+    """One after the other; a process may have none."""
+    return np.concatenate(parts) if parts else empty
+
+
+class _NearShares:
+    """Mean shares of the nearest rows that have some, by exact search.
+
+    Args:
+        together: (m, d) features; rows of zeros are near none.
+        rule: with shares of these.
+    """
+
+    def __init__(self, together: NDArray[np.float32], rule: AnswerRule) -> None:
+        self._places = np.flatnonzero(together.any(axis=1))
+        self._rule = rule
+        self._search = ExactSearch(together[self._places]) if len(self._places) else None
+
+    def __call__(self, embeddings: NDArray[np.float32]) -> NDArray[np.float64]:
+        shares = np.zeros((len(embeddings), self._rule.shares.shape[1]))
+        asked = np.flatnonzero(embeddings.any(axis=1))
+        if self._search is not None and len(asked):
+            cosines, nearest = self._search.search(embeddings[asked], min(NEIGHBORS, len(self._places)))
+            shares[asked] = self._rule.mean_shares(cosines, self._places[nearest])
+        return shares
+
+
+def merged(places: Ints, together: Confidences, rest: Confidences) -> Confidences:
+    """Answers for all rows: those at these places, and the others in order."""
+    return Confidences(
+        *(merged_rows(places, getattr(together, f.name), getattr(rest, f.name)) for f in fields(Confidences))
+    )
+
+
+def merged_rows(places: Ints, together: NDArray[Any], rest: NDArray[Any]) -> NDArray[Any]:
+    """Rows of two arrays: those of the first at these places, those of the second at the others, in order."""
+    whole = np.empty((len(together) + len(rest), *together.shape[1:]), dtype=together.dtype)
+    others = np.ones(len(whole), dtype=bool)
+    others[places] = False
+    whole[places], whole[others] = together, rest
+    return whole
+
+
+def from_first(make: Callable[[], Mapping[str, NDArray[Any]]], processes: Processes) -> dict[str, NDArray[Any]]:
+    """Return arrays that the first process makes, on all."""
+    buffer = io.BytesIO()
+    if processes.rank == 0:
+        np.savez(buffer, allow_pickle=False, **make())
+    whole = processes.join(np.frombuffer(buffer.getvalue(), dtype=np.uint8)).tobytes()
+    with np.load(io.BytesIO(whole), allow_pickle=False) as file:
+        return {name: file[name] for name in file.files}
