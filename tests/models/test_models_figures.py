@@ -56,6 +56,15 @@ def test_a_network_has_its_published_size_but_for_the_differences_that_are_named
     assert figure.printed()
 
 
+@pytest.mark.parametrize(
+    ("network", "features"),
+    [("vit_small_patch16_224", 384), ("vit_base_patch8_224", 768), ("resnet50", 2048), ("googlenet", 1024)],
+)
+def test_one_image_becomes_features_of_the_published_width(network: str, features: int) -> None:
+    """Caron et al., ICCV 2021, Table 1, column dim; Szegedy et al., CVPR 2015, Table 1, row avg pool."""
+    assert counts(network).output == (features,) == (built(network).info.feature_dim,)
+
+
 def test_every_network_of_ours_has_a_figure_or_a_reason() -> None:
     own = {*SMALL_VITS, *CONVNETS}
     assert {name for name in own if not figures_of(name)} == NO_FIGURE.keys()
