@@ -42,6 +42,14 @@ def list_backbones(
     pattern: Annotated[
         str, typer.Option("--pattern", metavar="GLOB", help="Only names like this, e.g. vit_*dino*.")
     ] = "*",
+    counts: Annotated[
+        bool,
+        typer.Option(
+            "--counts",
+            help="Count parameters and multiply-adds, and show how images are prepared, beside published numbers. "
+            "Without --pattern: labelkit's own, and those that a preset or `--backbone auto` names.",
+        ),
+    ] = False,
     json: JsonOption = False,
     quiet: QuietOption = False,
     verbose: VerboseOption = False,
@@ -54,6 +62,16 @@ def list_backbones(
     from labelkit.models.published import describe_published
 
     with speaking(json=json, quiet=quiet, verbose=verbose):
+        if counts:
+            from labelkit.stages.backbones import count_backbones, used_backbones
+
+            names = used_backbones() if pattern == "*" else backbone_names(pattern)
+            if quiet and not json:
+                for name in names:
+                    print_line(name)
+                return
+            print_result(count_backbones(names))
+            return
         rows = [(name, *describe_published(name)) for name in backbone_names(pattern)]
         _print_rows("backbones", ("name", "weights", "license"), rows, json=json, quiet=quiet)
 

@@ -22,7 +22,7 @@ from labelkit.models.convnets import CONVNETS
 from labelkit.models.frozen_stages import FrozenStages, check_stages_repeat, freeze_stages, without
 from labelkit.models.layouts import from_efficientnet_pytorch, from_torchvision_mobilenet, is_torchvision_mobilenet
 from labelkit.models.patch_maps import as_feature_map, feature_map
-from labelkit.models.published import published_weights
+from labelkit.models.published import crop_share, published_weights
 from labelkit.models.seeding import seeded_init
 from labelkit.models.vit import SMALL_VITS, build_small_vit
 from labelkit.models.weights import LoadReport, load_weights_file, map_weights
@@ -358,7 +358,7 @@ def _build_timm(
         num_prefix_tokens=int(getattr(net, "num_prefix_tokens", 0)),
         depth=_count_transformer_blocks(getattr(net, "blocks", None)),
         interpolation=str(cfg.get("interpolation") or "bicubic"),
-        crop_pct=float(cfg.get("crop_pct") or 1.0),
+        crop_pct=crop_share(name) or float(cfg.get("crop_pct") or 1.0),
         pooling=_pooling(net),
     )
     return net, info, cfg

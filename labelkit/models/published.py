@@ -49,6 +49,14 @@ def embedding_size(name: str) -> int | None:
     return 224 if "_dinov2" in name else None
 
 
+def crop_share(name: str) -> float | None:
+    """Share of the resized image that the authors' center crop keeps; ``None``: what timm has is theirs.
+
+    DINO's code resizes to 256 and crops 224 (``facebookresearch/dino:eval_knn.py``), timm has 0.9.
+    """
+    return 224 / 256 if name.endswith(".dino") else None
+
+
 def recorded_weights(source: str) -> Path | None:
     """Return the file that a store names as the source of its weights, if it is on this machine; nothing is fetched.
 

@@ -315,17 +315,18 @@ def _find_recorded(model: ModelIdentity, checkpoint: Path | None) -> EmbeddingNe
             "Ask by --query-rows, or by a --query STORE.h5 that was imported with the same --model.",
         )
     size, channels = int(model.preprocess["size"]), int(model.preprocess["channels"])
+    ratio = model.preprocess.get("resize_ratio")  # as the rows were made, whatever it is by default now
     if checkpoint is not None and checkpoint.is_dir():
         return run_network(checkpoint)
     if checkpoint is not None:
         network = BackboneNetwork(model.name, weights=checkpoint, image_size=size, in_channels=channels)
-        return _named_backbone(network, None, checkpoint)
+        return _named_backbone(network, None, checkpoint, ratio)
     if model.source == "pixels":
         return pixel_network(size, channels)
     if model.source.startswith("random:"):
         seed = int(model.source.removeprefix("random:"))
         network = BackboneNetwork(model.name, image_size=size, in_channels=channels, seed=seed)
-        return _named_backbone(network, model.source, None)
+        return _named_backbone(network, model.source, None, ratio)
     tried: list[str] = []
     recorded = find_model(model.weights_fingerprint)
     candidates = ([recorded] if recorded is not None else []) + _usual_places(model.source)
@@ -344,7 +345,7 @@ def _find_recorded(model: ModelIdentity, checkpoint: Path | None) -> EmbeddingNe
     published = recorded_weights(model.source)
     if published is not None:
         network = BackboneNetwork(model.name, weights=published, image_size=size, in_channels=channels)
-        return _named_backbone(network, model.source, None)
+        return _named_backbone(network, model.source, None, ratio)
     raise CheckpointError(
         model.source,
         "the model of this store was not found" + (f" (tried {'; '.join(tried)})" if tried else ""),
@@ -362,11 +363,13 @@ def _interpolation(name: str) -> Interpolation:
     return "bilinear" if name == "bilinear" else "bicubic"
 
 
-def _named_backbone(network: BackboneNetwork, source: str | None, weights: Path | None) -> EmbeddingNetwork:
+def _named_backbone(
+    network: BackboneNetwork, source: str | None, weights: Path | None, resize_ratio: float | None = None
+) -> EmbeddingNetwork:
     spec, backbone = network.input_spec, network.backbone
     view = ViewSpec(
         size=spec.size,
-        resize_ratio=spec.resize_ratio,
+        resize_ratio=spec.resize_ratio if resize_ratio is None else resize_ratio,
         crop="center",
         interpolation=_interpolation(backbone.info.interpolation),
     )

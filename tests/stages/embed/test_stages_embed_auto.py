@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -38,6 +39,21 @@ def test_best_network_at_hand_embeds_and_is_found_again(
     model = open_store(out).model
     assert model.source == weight_packages.PACKAGES[0].source
     assert recorded_network(model, None).identity({}).differences(model) == []
+
+
+def test_images_are_prepared_as_the_store_says_when_the_default_has_changed_since(
+    pictures: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "photos.h5"
+    options = ["--backbone", "vit_nano_p8_32", "--random-weights", "--out", str(out), "-q"]
+    assert main(["embed", "--dataset", str(pictures), *options]) == 0
+    model = open_store(out).model
+    old = replace(model, preprocess={**model.preprocess, "resize_ratio": 1.25})
+
+    found = recorded_network(old, None)
+
+    assert found.view.resize_ratio == 1.25
+    assert found.identity({}).differences(old) == []
 
 
 def test_without_any_weights_one_error_names_both_ways(
