@@ -1,9 +1,10 @@
-"""Time and memory of k-means and exact search with one process and with two, over stores that grow.
+"""Time and memory of groups, answers and exact search with one process and with two, over stores that grow.
 
 ``python examples/processes_growth.py --rows 100000,1000000,10000000 --in-blocks --turns 1 --out growth.json``
 
-Rows are generated around 100 centers, as float16, and written in blocks. Every command runs in processes of its own
-with one thread each, one process and then two in turn, so that a machine that is slow for a while is so for both. A
+Rows are generated around 100 centers, as float16, and written in blocks; 20 labels of each of the first 50 centers may
+be used. ``answer`` takes the groups of ``ss-kmeans``, which comes before it. Every command runs in processes of its
+own with one thread each, one process and then two in turn, so that a machine that is slow for a while is so for both. A
 line per command, size and number of processes: seconds of the command (beside them: of the start of its processes) and
 the ratio to one process, the same of the processor time of the process that computes most, peak memory of each process,
 and how many numbers of the result differ. Exponents are slopes in log-log between the last two sizes, less what a store
@@ -33,11 +34,19 @@ from labelkit.store.embeddings import ModelIdentity, open_store
 from labelkit.store.plans import EmbeddingPlan
 from labelkit.store.results import read_result
 from labelkit.store.writing import EmbeddingRun
+from numpy.typing import NDArray
 
 DIM, CENTERS, BASE_ROWS = 128, 100, 1_000
+LABELED_CENTERS, LABELS = 50, 20
+_GROUPED = (
+    "--num-clusters {groups} --num-inits {starts} --max-iterations {iterations} --tolerance 0 --result {result} "
+    "--overwrite"
+)
 COMMANDS = {
-    "k-means": "cluster k-means --num-clusters {groups} --num-inits {starts} --max-iterations {iterations} "
-    "--tolerance 0 --result {result} --overwrite",
+    "k-means": f"cluster k-means {_GROUPED}",
+    "ss-kmeans": f"cluster ss-kmeans --no-exchange {_GROUPED}",
+    "answer": "discover answer --grouping ss-kmeans-1 --max-rows {together} --max-memory 4GiB --csv {table} "
+    "--result {result} --overwrite",
     "retrieve": "retrieve --query {queries} -k 10 --result {result}",
     "evaluate retrieval": "evaluate retrieval --split all --nmi-seeds 0 -k 1,10 --result {result} --overwrite",
 }
@@ -65,9 +74,10 @@ def main() -> None:
     parser.add_argument("--commands", default="k-means,retrieve", help=f"of {', '.join(COMMANDS)} (k-means,retrieve)")
     parser.add_argument("--turns", type=int, default=2, help="runs of each (2)")
     parser.add_argument("--queries", type=int, default=2_000, help="rows that retrieve looks up (2000)")
-    parser.add_argument("--groups", type=int, default=100, help="groups of k-means (100)")
-    parser.add_argument("--starts", type=int, default=1, help="starts of k-means (1)")
-    parser.add_argument("--iterations", type=int, default=5, help="iterations of k-means, all of them (5)")
+    parser.add_argument("--together", type=int, default=20_000, help="rows that are answered together (20000)")
+    parser.add_argument("--groups", type=int, default=100, help="groups (100)")
+    parser.add_argument("--starts", type=int, default=1, help="starts (1)")
+    parser.add_argument("--iterations", type=int, default=5, help="iterations, all of them (5)")
     parser.add_argument(
         "--in-blocks", action="store_true", help="pass a --max-memory that leaves no room for a copy of the rows"
     )
@@ -133,7 +143,9 @@ def make_store(path: Path, rows: int, seed: int) -> None:
         metric="cosine",
         created_by="processes_growth",
         labels=labels,
+        labeled=_labeled(labels),
         class_names=[f"c{center:03}" for center in range(CENTERS)],
+        old_classes=np.arange(CENTERS) < LABELED_CENTERS,
     )
     run = EmbeddingRun.open(path, plan)
     for part in run.pending_parts():
@@ -153,6 +165,15 @@ def make_store(path: Path, rows: int, seed: int) -> None:
     print(f"peak memory of making {rows:,} rows: {peak_resident_bytes() / 2**20:,.0f} MiB", flush=True)
 
 
+def _labeled(labels: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Which rows have a label that may be used: the first of some centers."""
+    order = np.argsort(labels, kind="stable")
+    sizes = np.bincount(labels, minlength=CENTERS)
+    turn = np.empty(len(labels), dtype=np.int64)
+    turn[order] = np.arange(len(labels)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    return (turn < LABELS) & (labels < LABELED_CENTERS)
+
+
 def _run(
     command: str, rows: int, store: Path, queries: Path, number: int, options: argparse.Namespace, folder: Path
 ) -> dict[str, Any]:
@@ -160,10 +181,16 @@ def _run(
     result = f"{command.replace(' ', '-')}-{number}"
     (store.parent / f"{store.name}.results" / f"{result}.h5").unlink(missing_ok=True)
     text = COMMANDS[command].format(
-        groups=options.groups, starts=options.starts, iterations=options.iterations, queries=queries, result=result
+        groups=options.groups,
+        starts=options.starts,
+        iterations=options.iterations,
+        queries=queries,
+        result=result,
+        together=options.together,
+        table=folder / "answers.csv",
     )
     words = [*text.split(), "--index", str(store), "-q"]
-    if options.in_blocks and rows > BASE_ROWS:
+    if options.in_blocks and rows > BASE_ROWS and command != "answer":
         words += ["--max-memory", f"{_least_mebibytes(rows, number, options.groups)}MiB"]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "LABELKIT_CACHE": str(folder / "cache")}
     with tempfile.TemporaryDirectory() as told:
@@ -231,7 +258,7 @@ def _differing(store: Path, one: str, other: str) -> int:
     """How many labels, hits or scores of two results differ; centroids, which round otherwise, aside."""
     opened = open_store(store)
     arrays = [read_result(opened, name).arrays for name in (one, other)]
-    names = {"cluster_ids", "neighbor_rows", "scores"} & arrays[0].keys()
+    names = {"cluster_ids", "neighbor_rows", "scores", "group_ids", "confidence"} & arrays[0].keys()
     if not names:  # an evaluation: one text
         values = [json.loads(str(found["metrics"])) for found in arrays]
         return sum(values[0][key] != values[1][key] for key in values[0])
