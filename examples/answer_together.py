@@ -56,7 +56,9 @@ def run_case(rows: Rows, folder: Path, per_class: int, share: float, seed: int) 
         right = scores.mapping[named] == rows.truth
         row = {"labels": per_class, "share": share, "seed": seed, "together": size}
         row |= {"seconds": round(seconds, 1), "cpu_seconds": round(cpu, 1)}
-        row |= {"all": scores.all_accuracy, "old": scores.old_accuracy, "new": scores.new_accuracy}
+        accuracies = {"all": scores.all_accuracy, "old": scores.old_accuracy, "new": scores.new_accuracy}
+        # without new classes there is no such number
+        row |= {name: None if np.isnan(value) else value for name, value in accuracies.items()}
         row |= {f"answered at {LIMIT}": float(sure.sum() / unlabeled.sum())}
         row[f"right at {LIMIT}"] = float(right[sure].mean()) if sure.any() else None
         row |= {f"expected {end}": made["expected_right"][end] for end in ("from", "to")}

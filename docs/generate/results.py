@@ -230,6 +230,22 @@ def _cases(record: Record) -> str:
     return table(["Labels", *headings], cells, right=headings)
 
 
+def _together(record: Record) -> str:
+    """A row for each number of labels and of rows together: mean over seeds; classes without labels where there are."""
+    rows: dict[tuple[float, int, int], list[Record]] = {}
+    for case in record["rows"]:
+        rows.setdefault((case["share"], case["labels"], case["together"]), []).append(case)
+    names = ["all", "old", "new", "answered at 0.8", "right at 0.8"]
+    cells = []
+    for (share, labels, together), cases in rows.items():
+        found = [[100 * case[name] for case in cases if case[name] is not None] for name in names]
+        means = [f"{statistics.mean(values):.1f}" if values else "" for values in found]
+        seconds = f"{statistics.mean(case['cpu_seconds'] for case in cases):.0f}"
+        cells.append([f"{labels} a class, in {share:.0%} of the classes", f"{together:,}", *means, seconds])
+    headings = ["Together", *(f"{name} (%)" for name in names), "CPU seconds"]
+    return table(["Labels", *headings], cells, right=headings)
+
+
 def _heads(record: Record) -> str:
     """A row for each number of labels: heads, then what works on the rows as they are, mean and spread over seeds."""
     rows: dict[tuple[float, int], list[Record]] = {}
@@ -657,6 +673,7 @@ TOPICS = (
     _Topic("odd", "Odd images found", "*_odd*", "examples/odd_cases.py", _planted_odd),
     _Topic("answers", "Known, new or unsure", "digits_answers*", "examples/answer_digits.py", _answered),
     _Topic("answer-cases", "Answers from few labels", "*_answer_cases", "examples/answer_cases.py", _cases),
+    _Topic("answer-together", "Answers for many rows", "*_answer_together", "examples/answer_together.py", _together),
     _Topic("head-cases", "Heads on stores", "*_head_cases", "examples/head_cases.py", _heads),
     _Topic(
         "label-free-heads", "Heads for searches", "*_label_free_heads", "examples/label_free_heads.py", _searching_heads
