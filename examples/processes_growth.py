@@ -232,6 +232,7 @@ def _entries(command: str, rows: int, store: Path, runs: dict[int, list[dict[str
             "command": command,
             "rows": rows,
             "processes": number,
+            "store_bytes": store.stat().st_size,
             "seconds": statistics.median(seconds),
             "seconds_of_turns": seconds,
             "wall_of_turns": [turn["wall"] for turn in turns],
