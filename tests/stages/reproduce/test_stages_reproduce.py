@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from labelkit.cli.main import main
@@ -47,19 +46,12 @@ class Commands:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.run: list[list[str]] = []
         self.code = 0
-        monkeypatch.setattr(running.subprocess, "Popen", self._open)
+        monkeypatch.setattr(running.Commands, "run", self._run)
 
-    def _open(self, words: list[str], **options: Any) -> Commands:
-        self.run.append(words[3:])
-        return self
-
-    @property
-    def returncode(self) -> int:
-        return self.code
-
-    def communicate(self) -> tuple[bytes, None]:
-        accuracy = 0.4 + 0.1 * int(self.run[-1][self.run[-1].index("--seed") + 1])
-        return json.dumps({"metrics": {"accuracy": accuracy, "top5_accuracy": 0.9}}).encode(), None
+    def _run(self, words: list[str]) -> tuple[int, bytes]:
+        self.run.append(words)
+        accuracy = 0.4 + 0.1 * int(words[words.index("--seed") + 1])
+        return self.code, json.dumps({"metrics": {"accuracy": accuracy, "top5_accuracy": 0.9}}).encode()
 
 
 def first_rows(table: PublishedTable) -> list[str]:
