@@ -1,11 +1,12 @@
 """Load what takes longest, and copy this process for each command: what ``processes`` starts for short ones.
 
 A line of standard input is a request: words after ``labelkit``, a file for its standard output, a working folder. The
-answers are two lines: number of the copy when it starts, exit code when it ended.
+answer is its exit code, in a line.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import runpy
@@ -31,13 +32,9 @@ def main() -> None:
         copy = os.fork()
         if copy == 0:
             _be_labelkit(request)
-        _answer(copy)
-        _answer(os.waitstatus_to_exitcode(os.waitpid(copy, 0)[1]))
-
-
-def _answer(number: int) -> None:
-    sys.stdout.write(f"{number}\n")
-    sys.stdout.flush()
+        code = os.waitstatus_to_exitcode(os.waitpid(copy, 0)[1])
+        with contextlib.suppress(BrokenPipeError):  # who asked was killed
+            os.write(1, f"{code}\n".encode())
 
 
 def _be_labelkit(request: dict[str, Any]) -> NoReturn:

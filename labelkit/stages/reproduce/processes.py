@@ -20,6 +20,7 @@ from typing import Self
 from labelkit.errors import ResourceError
 
 _END_SECONDS = 30
+_COPIES = ("-m", "labelkit.stages.reproduce.copies")
 
 
 class Commands:
@@ -77,24 +78,19 @@ class Commands:
             with contextlib.suppress(BrokenPipeError):  # its answer is missing, too
                 loaded.stdin.write(json.dumps(request).encode() + b"\n")
                 loaded.stdin.flush()
-            copy = _number(loaded)
             try:
                 code = _number(loaded)
             except BaseException:
                 with contextlib.suppress(ProcessLookupError):
-                    os.kill(copy, signal.SIGTERM)
+                    os.killpg(loaded.pid, signal.SIGTERM)
                 raise
             return code, out.read_bytes()
 
 
 def _start() -> subprocess.Popen[bytes]:
-    # Ctrl-C in a terminal reaches all processes; this one alone is to answer it, and ends the others
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        command = [sys.executable, "-m", "labelkit.stages.reproduce.copies"]
-        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    command = [sys.executable, *_COPIES]
+    # a session of its own: Ctrl-C in a terminal reaches this process alone, which ends that one and its copy
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
 
 
 def _number(process: subprocess.Popen[bytes]) -> int:
