@@ -25,9 +25,12 @@ LOADED = (
 
 def main() -> None:
     """Answer requests until there are no more."""
+    asking = os.getppid()
     for module in LOADED:
         import_module(module)
     for line in sys.stdin:
+        if os.getppid() != asking:  # it was killed: nobody waits for this
+            return
         request = json.loads(line)
         copy = os.fork()
         if copy == 0:
