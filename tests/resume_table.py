@@ -209,14 +209,19 @@ class Bench:
         method: its name.
         images: folder of images.
         folder: where the runs go.
+        more: options of a variant of the method, as a command line has them; they replace those of the short run.
     """
 
-    def __init__(self, method: str, images: Path, folder: Path) -> None:
+    def __init__(self, method: str, images: Path, folder: Path, more: str = "") -> None:
         self.method = method
         self.folder = folder
         self.log = folder / f"{method}.log"
         fixed = "--preset digits --device cpu --threads 1 --log-every-steps 1"
-        self.words = ["train", method, "--dataset", images, *shlex.split(f"{fixed} {short_run(method)}")]
+        of_variant, short = shlex.split(more), shlex.split(short_run(method))
+        kept = [
+            word for pair in zip(short[::2], short[1::2], strict=True) if pair[0] not in of_variant for word in pair
+        ]
+        self.words = ["train", method, "--dataset", images, *shlex.split(fixed), *kept, *of_variant]
         self._wholes: dict[int, tuple[Path, Outcome]] = {}
 
     def train(self, out: Path, *more: object, processes: int = 1, **options: Any) -> list[int]:

@@ -320,7 +320,9 @@ class ApproximateSearch:
             (q, k) nearness and (q, k) rows; (q,) whether rounding may hide one of them behind what is listed.
         """
         index = self._index if self._refined is None else self._refined
-        rough, candidates = index.search(asked, listed, params=self._told(listed, num_candidates, width))
+        # faiss.contrib.torch_utils, which others load, puts a search in its place that takes no parameters
+        search = getattr(index, "search_numpy", index.search)
+        rough, candidates = search(asked, listed, params=self._told(listed, num_candidates, width))
         scores, indices = rescored(asked, self.rows, np.sort(candidates, axis=1), k, self.metric, exclude_self=False)
         last, behind = scores[:, -1], rough[:, -1]
         if self.metric == "cosine":

@@ -236,3 +236,23 @@ def test_a_search_for_few_is_as_wide_after_one_for_many_as_before() -> None:
     np.testing.assert_array_equal(after, before)
     # a search that looks at more finds others
     assert (many[:, :3] != before).any()
+
+
+@pytest.mark.parametrize("recipe", [HNSWRecipe(), IVFPQRecipe(num_lists=4)])
+def test_an_index_is_searched_where_faiss_was_taught_to_take_tensors(
+    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, recipe: HNSWRecipe | IVFPQRecipe
+) -> None:
+    import faiss
+
+    rows = rng.normal(size=(400, 8)).astype(np.float32)
+    index = build_index(rows, recipe)
+    expected = ApproximateSearch(index, rows, width=64).search(rows[:5], 3)
+    # as faiss.contrib.torch_utils does, for the life of the process
+    for kind in (faiss.IndexHNSWFlat, faiss.IndexRefine):
+        monkeypatch.setattr(kind, "search_numpy", kind.search, raising=False)
+        monkeypatch.setattr(kind, "search", lambda self, x, k: self.search_numpy(x, k))
+
+    found = ApproximateSearch(index, rows, width=64).search(rows[:5], 3)
+
+    np.testing.assert_array_equal(found[1], expected[1])
+    np.testing.assert_array_equal(found[0], expected[0])

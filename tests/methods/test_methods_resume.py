@@ -82,3 +82,35 @@ def test_the_recorded_table_has_every_method() -> None:
 def test_a_method_cut_or_killed_anywhere_ends_like_a_whole_run(tmp_path: Path, images: Path, method: str) -> None:
     rows = list(Bench(method, images, tmp_path).rows((1, 2)))
     assert [row for row in rows if row["result"] != "equal" and "reason" not in row] == []
+
+
+# what a variant alone remembers between steps: queue, memory, other students, networks that join or start anew
+VARIANTS = (
+    ("siamese", "--loss simclr"),
+    ("siamese", "--loss barlow-twins"),
+    ("siamese", "--loss moco --queue-size 40"),
+    ("siamese", "--loss simsiam"),
+    ("cotap", "--image-features filtered"),
+    ("dl2pa", "--prototypes hpn"),
+    ("lmcs", "--student freematch"),
+    ("lmcs", "--master-init warm"),
+    ("san", "--mode supervised"),
+    ("san", "--memory-loss contrastive-bayesian"),
+    ("sela", "--refresh one"),
+    ("simgcd", "--views weak-strong"),
+    ("snowball", "--trainer mixmatch --labeled-batch-size 8"),
+    ("snowball", "--trainer freematch"),
+    ("snowball", "--reinit generation"),
+    ("tac-ccl", "--memory-mode add"),
+)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(("method", "options"), VARIANTS, ids=[" ".join(variant) for variant in VARIANTS])
+def test_a_variant_cut_or_killed_ends_like_a_whole_run(tmp_path: Path, images: Path, method: str, options: str) -> None:
+    bench = Bench(method, images, tmp_path, options)
+    ends = borders(bench.whole(1)[0])
+    inside = dict(cuts(ends))[f"inside epoch {len(ends)}"]
+    assert bench.cut(inside, (0, 0), (1, 1)) == ""
+    assert bench.kill(lines=ends[0] + 2) == ""

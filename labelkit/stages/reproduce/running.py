@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
 import shlex
 import statistics
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,6 +16,7 @@ from labelkit.data.registry import DATASETS, load_dataset
 from labelkit.errors import ConfigError, DatasetError, LabelkitError, OutputExistsError, StoreError, resource_error
 from labelkit.reading import read_json
 from labelkit.stages.progress import current_progress
+from labelkit.stages.reproduce.processes import Commands
 from labelkit.stages.reproduce.stand_ins import IN_DATA_ROOT, make_files, stand_ins
 from labelkit.stages.reproduce.tables import PublishedTable, Row, available_tables, dataset_places, read_table
 from labelkit.stages.result import Cell, SimpleResult, Table
@@ -76,7 +74,10 @@ def reproduce(config: ReproduceConfig) -> SimpleResult:
         progress.warning(f"rows left out: {fault}")
     shown, values = [], []
     faults: list[LabelkitError] = []
-    with progress.task("rows", total=sum(len(rows) for _, rows in tables)) as task:
+    with (
+        Commands(short=config.smoke) as commands,
+        progress.task("rows", total=sum(len(rows) for _, rows in tables)) as task,
+    ):
         for table, rows in tables:
             folder = config.out / table.name
             outcomes = []
@@ -84,7 +85,7 @@ def reproduce(config: ReproduceConfig) -> SimpleResult:
                 absent = next((missing[name] for name in sorted(_needs(row)) if name in missing), "")
                 outcome = _Outcome("no data", absent)
                 if config.dry_run or not absent:
-                    outcome = _run_row(config, table, row, folder, faults)
+                    outcome = _run_row(config, table, row, folder, commands, faults)
                 outcomes.append(replace(outcome, state="no data", reason=absent) if absent else outcome)
                 task.advance(1, table=table.name)
             record = _record(config, table, rows, outcomes)
@@ -119,7 +120,12 @@ def _rows(table: PublishedTable, wanted: Sequence[str] | None) -> list[Row]:
 
 
 def _run_row(
-    config: ReproduceConfig, table: PublishedTable, row: Row, folder: Path, faults: list[LabelkitError]
+    config: ReproduceConfig,
+    table: PublishedTable,
+    row: Row,
+    folder: Path,
+    commands: Commands,
+    faults: list[LabelkitError],
 ) -> _Outcome:
     progress = current_progress()
     root, named = config.data_root, {name: name for name in row.datasets}
@@ -138,7 +144,7 @@ def _run_row(
                 if config.dry_run:
                     progress.message(f"{table.name}, {row.name}: labelkit {shlex.join(command)}")
                 else:
-                    outputs.append(_run(command, here, number))
+                    outputs.append(_run(commands, command, here, number))
             if not config.dry_run:
                 outcome.measured.append(table.of(outputs))
         except LabelkitError as error:
@@ -205,7 +211,7 @@ def _with_options(words: Sequence[str], options: dict[str, str]) -> list[str]:
     return kept
 
 
-def _run(command: list[str], here: Path, number: int) -> dict[str, Any]:
+def _run(commands: Commands, command: list[str], here: Path, number: int) -> dict[str, Any]:
     """Run a command and keep its JSON; one that ran before is not run again.
 
     Raises:
@@ -228,18 +234,9 @@ def _run(command: list[str], here: Path, number: int) -> dict[str, Any]:
     begun = command[0] == "train" and (Path(command[command.index("--out") + 1]) / "config.yaml").exists()
     words = [*command, "--resume"] if begun else command
     current_progress().message(f"labelkit {shlex.join(words)}")
-    process = subprocess.Popen([sys.executable, "-m", "labelkit", *words, "--json"], stdout=subprocess.PIPE)
-    try:
-        out, _ = process.communicate()
-    except BaseException:
-        process.terminate()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(30)
-        raise
-    if process.returncode:
-        raise StoreError(
-            f"labelkit {shlex.join(words)}", f"ended with exit code {process.returncode}", "See its message."
-        )
+    code, out = commands.run([*words, "--json"])
+    if code:
+        raise StoreError(f"labelkit {shlex.join(words)}", f"ended with exit code {code}", "See its message.")
     output = json.loads(out)
     commit_bytes(record, (json.dumps({"command": command, "output": output}, indent=1) + "\n").encode())
     return dict(output)

@@ -33,7 +33,7 @@ def test_each_loss_falls_and_moves_every_parameter(make: Make, loss: str) -> Non
     assert still == []
 
 
-@pytest.mark.parametrize("loss", ["moco", "simsiam"])
+@pytest.mark.parametrize("loss", LOSSES)
 def test_a_stopped_run_ends_like_a_whole_one(make: Make, tmp_path: Path, loss: str) -> None:
     options = {"loss": loss, "queue_size": 40}
     whole = make("siamese", **options)
