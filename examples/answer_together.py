@@ -1,7 +1,7 @@
 r"""How many rows have to be answered together, so that the others are answered as well by the rule of these?
 
-    labelkit embed --dataset cifar10/train --backbone auto --out cifar10_all.h5
-    python examples/answer_together.py --index cifar10_all.h5 --seeds 3 \
+    labelkit embed --dataset cifar10/train --backbone auto --max-per-class 2000 --out cifar10_20000.h5
+    python examples/answer_together.py --index cifar10_20000.h5 --seeds 3 \
         --out examples/results/cifar10_answer_together.json
 
 Each case keeps the labels of 5 or 50 images a class, in all classes or in half of them, groups all rows by ``labelkit
@@ -27,7 +27,7 @@ from labelkit.metrics.clustering import cluster_accuracy
 
 LABELS_PER_CLASS = (5, 50)
 SHARES = (1.0, 0.5)
-SIZES = (2_000, 5_000, 10_000, 20_000)
+SIZES = (1_000, 2_000, 5_000, 10_000)
 LIMIT = 0.8
 
 

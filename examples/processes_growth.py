@@ -44,7 +44,7 @@ _GROUPED = (
 )
 COMMANDS = {
     "k-means": f"cluster k-means {_GROUPED}",
-    "ss-kmeans": f"cluster ss-kmeans --no-exchange {_GROUPED}",
+    "ss-kmeans": f"cluster ss-kmeans --no-exchange --max-memory 4GiB {_GROUPED}",
     "answer": "discover answer --grouping ss-kmeans-1 --max-rows {together} --max-memory 4GiB --csv {table} "
     "--result {result} --overwrite",
     "retrieve": "retrieve --query {queries} -k 10 --result {result}",
@@ -79,7 +79,9 @@ def main() -> None:
     parser.add_argument("--starts", type=int, default=1, help="starts (1)")
     parser.add_argument("--iterations", type=int, default=5, help="iterations, all of them (5)")
     parser.add_argument(
-        "--in-blocks", action="store_true", help="pass a --max-memory that leaves no room for a copy of the rows"
+        "--in-blocks",
+        action="store_true",
+        help="pass a --max-memory that leaves no room for a copy of the rows; ss-kmeans and answer have 4 GiB",
     )
     parser.add_argument("--folder", type=Path, help="keep the stores here; default: a folder that is removed")
     parser.add_argument("--out", type=Path, help="also write what was measured as JSON")
@@ -190,7 +192,7 @@ def _run(
         table=folder / "answers.csv",
     )
     words = [*text.split(), "--index", str(store), "-q"]
-    if options.in_blocks and rows > BASE_ROWS and command != "answer":
+    if options.in_blocks and rows > BASE_ROWS and "--max-memory" not in words:
         words += ["--max-memory", f"{_least_mebibytes(rows, number, options.groups)}MiB"]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "LABELKIT_CACHE": str(folder / "cache")}
     with tempfile.TemporaryDirectory() as told:
