@@ -6,6 +6,7 @@ process that ends, or fails, closes its connections, so that no other waits for 
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
 from collections.abc import Iterator
@@ -58,6 +59,8 @@ class JoinedProcesses:
         """
         if cls._joined is None:
             cls._joined = cls()
+            # gloo's threads must end before the interpreter takes them down: they abort the process
+            atexit.register(cls._joined.leave)
         if cls._joined._left:
             raise ResourceError("torchrun", "this process left the others when a command failed", "Start all anew.")
         return cls._joined
