@@ -57,7 +57,7 @@ def test_a_dry_run_of_a_stand_in_names_its_commands(
     said = capsys.readouterr()
     assert "A stand-in: " in said.out
     assert said.err.count("labelkit train ") == len(read_table(str(path)).rows)
-    assert "{" not in said.err
+    assert "{data_root}" not in said.err
 
 
 @pytest.mark.slow

@@ -731,8 +731,8 @@ TOPICS = (
         "",
         _reproduced,
         "Three published tables on data that two cores learn in minutes, by `labelkit reproduce` and the tables in "
-        "`examples/tables`. Other images, smaller networks and short trainings: what can be compared is the order of the "
-        "rows, and only where they differ by more than the spread of the seeds.",
+        "`examples/tables`. Other images, smaller networks and short trainings: what can be compared is the order of "
+        "the rows, and only where they differ by more than the spread of the seeds.",
     ),
     _Topic("large-stores", "Large stores", "load", "tests/benchmarks/bench_load.py", _load),
     _Topic("processes", "Several processes", "processes_*", "examples/processes_growth.py", _shared),
