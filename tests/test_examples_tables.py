@@ -1,7 +1,9 @@
-"""The tables of ``examples/tables``: they are read and run for a few steps."""
+"""The tables of ``examples/tables``: they are read, run for a few steps, and the guide shows what they measured."""
 
 from __future__ import annotations
 
+import json
+import statistics
 from pathlib import Path
 
 import pytest
@@ -10,9 +12,10 @@ from labelkit.config.reproduce import ReproduceConfig
 from labelkit.stages.reproduce import running
 from labelkit.stages.reproduce.running import reproduce
 from labelkit.stages.reproduce.tables import PublishedTable, available_tables, read_table
-from tests.pages import ROOT
+from tests.pages import PAGES, ROOT
 
 TABLES = sorted((ROOT / "examples" / "tables").glob("*.yaml"))
+RESULTS = ROOT / "examples" / "results"
 names = pytest.mark.parametrize("path", TABLES, ids=lambda path: path.stem)
 
 
@@ -58,6 +61,22 @@ def test_a_dry_run_of_a_stand_in_names_its_commands(
     assert "A stand-in: " in said.out
     assert said.err.count("labelkit train ") == len(read_table(str(path)).rows)
     assert "{data_root}" not in said.err
+
+
+@names
+def test_the_guide_shows_what_a_stand_in_measured(path: Path) -> None:
+    record = json.loads((RESULTS / f"{path.stem}.json").read_text())
+    table = read_table(str(path))
+    guide = PAGES["docs/guides/reproduce.md"]
+
+    assert record["command"] == f"labelkit reproduce examples/tables/{path.name} --seeds 3 --data-root data"
+    assert (record["title"], record["note"]) == (table.title, table.note)
+    assert [row["name"] for row in record["rows"]] == [row.name for row in table.rows]
+    for row in record["rows"]:
+        first = row["values"][0]
+        numbers = (first["published"], statistics.mean(first["seeds"]), statistics.stdev(first["seeds"]))
+        assert len(first["seeds"]) == 3
+        assert f"| {row['name']} | {' | '.join(f'{number:.1f}' for number in numbers)} |" in guide
 
 
 @pytest.mark.slow
