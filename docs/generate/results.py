@@ -648,6 +648,35 @@ def _neighbors(record: Record) -> str:
     )
 
 
+def _reproduced(record: Record) -> str:
+    """A row for each number that was published, what was measured beside it, and whether the order is the same."""
+    unit = record["unit"]
+    headings = [f"Published ({unit})", f"Measured ({unit})", "Difference (points)"]
+    number = _Measure("")
+    rows = [
+        [
+            text(row["name"]),
+            value["name"],
+            _cell(value["published"], number),
+            _cell(value["seeds"], number),
+            f"{value['difference']:+.1f}",
+        ]
+        for row in record["rows"]
+        for value in row["values"]
+    ]
+    orders = [
+        [row["name"] for row in sorted(record["rows"], key=lambda row, key=key: row["values"][0][key])]
+        for key in ("published", "mean")
+    ]
+    kept = "the same" if orders[0] == orders[1] else f"{', '.join(orders[1])}, which is another order"
+    order = f"By {record['rows'][0]['values'][0]['name']}, rows from low to high, as published: {', '.join(orders[0])};"
+    return page(
+        f"**{record['source']}, {record['place']}:** {record['title']}. {record['note']}",
+        table(["Row", "Value", *headings], rows, right=headings),
+        text(f"{order} as measured: {kept}."),
+    )
+
+
 TOPICS = (
     _Topic(
         "all-methods",
@@ -711,6 +740,16 @@ TOPICS = (
         "examples/ci_gate.sh",
         _neighbors,
         "The votes of the nearest neighbors among pixels; `examples/ci_gate.sh` compares new features with it.",
+    ),
+    _Topic(
+        "stand-ins",
+        "Published tables, stood in for",
+        "small-*",
+        "",
+        _reproduced,
+        "Three published tables on data that two cores learn in minutes, by `labelkit reproduce` and the tables in "
+        "`examples/tables`. Other images, smaller networks and short trainings: what can be compared is the order of "
+        "the rows, and only where they differ by more than the spread of the seeds.",
     ),
     _Topic("large-stores", "Large stores", "load", "tests/benchmarks/bench_load.py", _load),
     _Topic("processes", "Several processes", "processes_*", "examples/processes_growth.py", _shared),

@@ -119,6 +119,22 @@ def test_a_table_of_results_has_the_numbers_of_its_file(pages: dict[str, str]) -
     assert row.split("|")[2].strip() == cell
 
 
+@pytest.mark.parametrize("file", sorted((ROOT / SOURCE).glob("small-*.json")), ids=lambda file: file.stem)
+def test_the_page_of_stand_ins_says_whether_rows_stand_in_the_published_order(
+    file: Path, pages: dict[str, str]
+) -> None:
+    rows = json.loads(file.read_text())["rows"]
+    section = pages["results/stand-ins.md"].partition(f"\n## {file.stem}\n")[2].partition("\n## ")[0]
+    firsts = [row["values"][0] for row in rows]
+    pairs = [(one, two) for one in firsts for two in firsts if one["published"] < two["published"]]
+    kept = all(one["mean"] < two["mean"] for one, two in pairs)
+
+    assert ("as measured: the same." in section) == kept
+    assert ("which is another order" in section) == (not kept)
+    for row, value in zip(rows, firsts, strict=True):
+        assert f"| {row['name']} | {value['name']} | {value['published']:.1f} | {value['mean']:.1f} ± " in section
+
+
 def test_the_page_of_stopped_runs_counts_those_that_were_stopped(pages: dict[str, str]) -> None:
     stopped: Counter[str] = Counter()
     for row in json.loads((ROOT / SOURCE / "resume.json").read_text())["rows"]:

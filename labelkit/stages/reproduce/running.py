@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
+import platform
 import re
 import shlex
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from labelkit import __version__
 from labelkit.config.reproduce import ReproduceConfig
 from labelkit.data.registry import DATASETS, load_dataset
 from labelkit.errors import ConfigError, DatasetError, LabelkitError, OutputExistsError, StoreError, resource_error
@@ -128,10 +132,10 @@ def _run_row(
     faults: list[LabelkitError],
 ) -> _Outcome:
     progress = current_progress()
-    root, named = config.data_root, {name: name for name in row.datasets}
-    if config.smoke:
-        root = config.out / "smoke-data"
-        named = named if config.dry_run else stand_ins(row.datasets, root)
+    root = config.out / "smoke-data" if config.smoke else config.data_root
+    named = {name: name.format(data_root=root) for name in row.datasets}
+    if config.smoke and not config.dry_run:
+        named = stand_ins(row.datasets, root)
     outcome = _Outcome("planned" if config.dry_run else "done")
     for seed in range(1 if config.smoke else config.seeds):
         here = folder / ("smoke" if config.smoke else "") / _file_name(row.name) / f"seed-{seed}"
@@ -163,7 +167,7 @@ def _missing(dataset: str, root: Path) -> str:
     """Say what is missing of a data set, where it comes from, and how large it is; empty: nothing."""
     if dataset.startswith(IN_DATA_ROOT):
         path = Path(dataset.format(data_root=root))
-        return "" if path.exists() else f"{path}: there is no such file"
+        return "" if path.exists() else f"{path}: there is no such file or folder"
     try:
         load_dataset(dataset, data_root=root)
     except DatasetError as error:
@@ -184,8 +188,8 @@ def _complete(
 ) -> list[str]:
     """A command with all that is not in the table: where, which data, which seed."""
     filled = [word.format(here=here, seed=seed, data_root=root) for word in words]
-    for place in dataset_places(filled):
-        filled[place] = named[filled[place]]
+    for place in dataset_places(words):
+        filled[place] = named[words[place]]
     if filled[0] != "train":
         short = table.smoke.get(" ".join(filled[:2]), table.smoke.get(filled[0], {}))
         return _with_options(filled, short) if config.smoke else filled
@@ -277,6 +281,10 @@ def _record(
         "source": table.source,
         "place": table.place,
         "title": table.title,
+        "note": table.note,
+        "command": _call(config),
+        "versions": {"labelkit": __version__, "torch": version("torch")},
+        "machine": {"system": platform.system(), "processor": platform.machine(), "cores": os.cpu_count()},
         "unit": table.unit,
         "smoke": config.smoke,
         "seeds": 1 if config.smoke else config.seeds,
@@ -292,6 +300,14 @@ def _record(
     }
 
 
+def _call(config: ReproduceConfig) -> str:
+    """The command line that ran the rows, with what decides about their numbers."""
+    which = ["--all"] if config.all else [str(config.table)]
+    rows = [word for name in config.row or () for word in ("--row", name)]
+    how = ["--smoke"] if config.smoke else ["--seeds", str(config.seeds), "--data-root", str(config.data_root)]
+    return shlex.join(["labelkit", "reproduce", *which, *rows, *how])
+
+
 def _shown(record: dict[str, Any]) -> Table:
     lines: list[list[Cell]] = [
         [
@@ -304,4 +320,5 @@ def _shown(record: dict[str, Any]) -> Table:
         for value in row["values"]
     ]
     title = f"{record['table']}: {record['source']}, {record['place']}: {record['title']} ({record['unit']})"
+    title += f". {record['note']}" if record["note"] else ""
     return Table(title, ["row", "value", "published", "measured", "deviation", "difference", "state"], lines)

@@ -14,8 +14,12 @@ IN_DATA_ROOT = "{data_root}/"
 
 
 def stand_ins(datasets: Sequence[str], root: Path) -> dict[str, str]:
-    """Make the miniature of each data set, and return what ``--dataset`` says in its place."""
-    return {name: name if name == "digits" else make_miniature(name, root) for name in datasets}
+    """Make the miniature of each data set, and return what ``--dataset`` says in its place.
+
+    A folder of one's own, which is not touched, has class folders in its place.
+    """
+    own = {name: f"own-{Path(name).name}" if "/" in name else name for name in datasets}
+    return {name: name if name == "digits" else make_miniature(own[name], root) for name in datasets}
 
 
 def make_files(command: Sequence[str], root: Path) -> None:

@@ -240,6 +240,57 @@ def test_a_row_whose_file_is_not_beside_the_data_has_no_data(
     assert str(tmp_path / "some/list.csv") in commands.run[0]
 
 
+def test_a_row_reads_a_folder_beside_the_data(table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    commands = Commands(monkeypatch)
+    table.write_text(TABLE.replace("dataset: digits", 'dataset: "{data_root}/mine"'))
+    words = {"table": str(table), "row": ("first",), "seeds": 1, "data_root": tmp_path, "out": tmp_path / "out"}
+
+    with pytest.raises(DatasetError, match="mine: there is no such file or folder"):
+        reproduce(ReproduceConfig(**words))
+    (tmp_path / "mine").mkdir()
+    reproduce(ReproduceConfig(**words))
+
+    assert commands.run[0][2:4] == ["--dataset", str(tmp_path / "mine")]
+
+
+@pytest.mark.parametrize("place", ["{data_root}/mine", "{folder}/mine"])
+def test_smoke_leaves_a_folder_of_ones_own_alone(
+    place: str, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands = Commands(monkeypatch)
+    (tmp_path / "mine").mkdir()
+    own = place.replace("{folder}", str(tmp_path))
+    table.write_text(TABLE.replace("dataset: digits", f'dataset: "{own}"'))
+    words = {"table": str(table), "row": ("first",), "smoke": True, "data_root": tmp_path, "out": tmp_path / "out"}
+
+    reproduce(ReproduceConfig(**words))
+
+    images = tmp_path / "out/smoke-data/own-mine"
+    assert commands.run[0][2:4] == ["--dataset", str(images)]
+    assert len(load_dataset(str(images), data_root=tmp_path).class_names) == 20
+    assert list((tmp_path / "mine").iterdir()) == []
+
+
+def test_a_record_says_how_it_was_made_and_what_differs(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Commands(monkeypatch)
+    table.write_text(TABLE.replace("values:", "note: Half of the images.\nvalues:"))
+    place = str(tmp_path / "out")
+
+    assert (
+        main(["reproduce", str(table), "--row", "second", "--seeds", "2", "--data-root", "some", "--out", place]) == 3
+    )
+    assert main(["reproduce", str(table), "--row", "first", "--seeds", "2", "--data-root", "some", "--out", place]) == 0
+
+    assert "digits (%). Half of the images.\n" in capsys.readouterr().out
+    record = json.loads((tmp_path / "out/mine/table.json").read_text())
+    assert record["note"] == "Half of the images."
+    assert record["command"] == f"labelkit reproduce {table} --row first --seeds 2 --data-root some"
+    assert record["versions"].keys() == {"labelkit", "torch"}
+    assert record["machine"]["cores"] >= 1
+
+
 def test_a_smoke_row_shortens_its_other_commands_and_gives_them_its_images(
     table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
