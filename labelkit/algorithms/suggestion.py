@@ -33,6 +33,7 @@ MOST_CLUSTERS = 500
 """Most clusters of ``typical``, as published."""
 _NEIGHBORS = 20
 _BLOCK_NUMBERS = 1 << 22
+_TILE_WIDTH, _TILE_NUMBERS = 512, 1 << 19
 # Bounds that are computed again at once: enough that a pass over all rows is rare, few enough to be quick.
 _LOOKED_AT = 256
 # products of this many numbers are summed in float32, the rest in float64
@@ -66,11 +67,15 @@ class Candidates:
     def close(self, chosen: Ids) -> None:
         """Rule out these rows and their near duplicates."""
         self.open[chosen] = False
-        step = max(1, _BLOCK_NUMBERS // max(1, len(self._rows)))
-        for start in range(0, len(chosen), step):
-            block = chosen[start : start + step]
-            apart = self._squares[:, None] + self._squares[block] - 2 * self._rows @ self._rows[block].T
-            self.open &= apart.min(axis=1) > self._limit
+        # tiles that stay in the cache: with thousands of rows chosen, whole columns would go through memory for each few
+        width = max(1, min(len(chosen), _TILE_WIDTH))
+        height = max(1, _TILE_NUMBERS // width)
+        for first in range(0, len(self._rows), height):
+            here = slice(first, first + height)
+            for start in range(0, len(chosen), width):
+                block = chosen[start : start + width]
+                apart = self._squares[here, None] + self._squares[block] - 2 * self._rows[here] @ self._rows[block].T
+                self.open[here] &= apart.min(axis=1) > self._limit
 
 
 @dataclass(frozen=True)
