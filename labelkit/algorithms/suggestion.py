@@ -67,7 +67,7 @@ class Candidates:
     def close(self, chosen: Ids) -> None:
         """Rule out these rows and their near duplicates."""
         self.open[chosen] = False
-        # tiles that stay in the cache: with thousands of rows chosen, whole columns would go through memory for each few
+        # tiles stay in the cache: of thousands of rows chosen, each few would take a pass through all others
         width = max(1, min(len(chosen), _TILE_WIDTH))
         height = max(1, _TILE_NUMBERS // width)
         for first in range(0, len(self._rows), height):

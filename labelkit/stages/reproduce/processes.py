@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Self
 
 from labelkit.errors import ResourceError
+from labelkit.reading import read_bytes
 
 _END_SECONDS = 30
 _COPIES = ("-m", "labelkit.stages.reproduce.copies")
@@ -84,7 +85,7 @@ class Commands:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(loaded.pid, signal.SIGTERM)
                 raise
-            return code, out.read_bytes()
+            return code, read_bytes(out)
 
 
 def _start() -> subprocess.Popen[bytes]:
