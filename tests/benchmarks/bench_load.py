@@ -59,7 +59,7 @@ COMMANDS = {
     "diff --result k-means --previous INDEX": SIZES,
     "suggest -n 20 --overwrite --out FOLDER/next.csv": SIZES,
     "report --overwrite --out FOLDER/page.html": MEDIUM,
-    "train softmax --epochs 1 --label-split none --device cpu --overwrite --out FOLDER/run": SIZES,
+    f"train sela --epochs 1 --num-clusters {CLASSES} --device cpu --overwrite --out FOLDER/run": SIZES,
 }
 # of a command, what its row does not show
 NAMES = {
