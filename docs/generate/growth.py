@@ -1,4 +1,4 @@
-"""The page that takes what was measured at ten million rows to more rows and more machines."""
+"""The page that takes what was measured at millions of rows to more rows and more machines."""
 
 from __future__ import annotations
 

@@ -127,8 +127,8 @@ class DiscoverAnswerConfig(TableOption, AddedLabelsOption, IndexConfig, MemoryCo
     max_rows: int = Field(
         50_000,
         ge=100,
-        description="Most rows answered together: those with labels, and others drawn at random. The rest is answered "
-        "by what these say of near rows.",
+        description="Most rows answered together, drawn at random; up to half of them have labels. The rest is "
+        "answered by what these say of near rows.",
     )
     plot: Path | None = Field(
         None,

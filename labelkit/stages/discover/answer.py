@@ -162,6 +162,9 @@ def _answer_all(config: DiscoverAnswerConfig, store: EmbeddingStore, read: Group
     if not others.any():
         return answers
     current_progress().message(f"{len(places):,} of {len(read.rows):,} rows answered together, the others by these")
+    used, known = int(given.labeled.sum()), int(read.given.labeled.sum())
+    if used < known:
+        current_progress().warning(f"{used:,} of {known:,} labels are learned from: raise --max-rows to use more")
 
     def told() -> dict[str, NDArray[Any]]:
         assert answers is not None  # it is the first process

@@ -78,6 +78,50 @@ def read_grouping(store: EmbeddingStore, config: DiscoverAnswerConfig) -> Groupe
         StoreError: there is none, or it names no classes.
         Mismatch: it belongs to another version of the store.
     """
+    result, ids = _grouped(store, config)
+    rows = np.flatnonzero(ids >= 0).astype(np.int64)
+    if not len(rows):
+        raise StoreError(result.where, "groups no row", "Make it again on this store.")
+    given, class_of_group = _labels(store, config, result, rows, ids[rows])
+    labels = given.labels
+    params = result.params
+    num_groups = len(result.arrays["names"])
+    group_ids = ids[rows]
+    calibrating = np.zeros(len(rows), dtype=bool)
+    if config.calibration_labels is not None and len(rows) > config.max_rows:
+        calibrating = labels_to_use(config.calibration_labels, store, rows, own_labels=False).labeled
+    places = rows_together(group_ids, labels, calibrating, config.max_rows, config.seed)
+    tree = tree_bytes(len(places), store.dim, num_groups) if params.get("grouping") == "tree" else 0
+    Memory.of(config).require(
+        held_out_bytes(len(places), store.dim, num_groups, config.num_inits)
+        + tree
+        + _REST_BYTES * (len(rows) - len(places)),
+        f"answers for {len(rows):,} rows of {store.dim} numbers",
+        "choose fewer --max-rows",
+    )
+    features, unit = check_features(store, rows[places]), params.get("normalize") is not False
+    grouping = Grouping(
+        name=result.name,
+        stage=result.stage,
+        rows=rows[places],
+        features=unit_rows(features) if unit else features,
+        group_ids=group_ids[places],
+        class_of_group=class_of_group,
+        names=list(result.arrays["names"]),
+        rule=_rule(result, config.num_inits),
+        unit_rows=unit,
+        levels={name: np.asarray(result.arrays[name]) for name in LEVEL_ARRAYS if name in result.arrays},
+    )
+    return GroupedRows(grouping, places, rows, given)
+
+
+def _grouped(store: EmbeddingStore, config: DiscoverAnswerConfig) -> tuple[Result, NDArray[np.int64]]:
+    """Read the result that groups the rows, and the group of each row, (n,), -1 = none.
+
+    Raises:
+        StoreError: there is none, or it names no classes.
+        Mismatch: it belongs to another version of the store.
+    """
     there = list_results(store)
     name = config.grouping or next((name for name in _PREFERRED if name in there), None)
     if config.num_clusters is not None:
@@ -100,9 +144,17 @@ def read_grouping(store: EmbeddingStore, config: DiscoverAnswerConfig) -> Groupe
         )
     if config.grouping is None:
         current_progress().message(f"groups of the result {name!r} ({result.stage})")
-    rows = np.flatnonzero(np.asarray(ids) >= 0).astype(np.int64)
-    if not len(rows):
-        raise StoreError(result.where, "groups no row", "Make it again on this store.")
+    return result, np.asarray(ids, dtype=np.int64)
+
+
+def _labels(
+    store: EmbeddingStore,
+    config: DiscoverAnswerConfig,
+    result: Result,
+    rows: NDArray[np.int64],
+    group_ids: NDArray[np.int64],
+) -> tuple[GivenLabels, NDArray[np.int64]]:
+    """Labels that may be used, by default those the result was made with; and the class of each group, -1 = new."""
     given = labels_to_use(config.labels, store, rows, label_column=config.label_column, own_labels=config.own_labels)
     class_names = given.class_names
     class_names += tuple(name for name in class_names_of(store, result) if name not in class_names)
@@ -112,38 +164,9 @@ def read_grouping(store: EmbeddingStore, config: DiscoverAnswerConfig) -> Groupe
     if config.labels is None and config.own_labels and "labeled" in result.arrays:
         # a row with a label is in the group of its class
         used = np.asarray(result.arrays["labeled"], dtype=bool)[rows]
-        labels = np.where(used, class_of_group[np.asarray(ids, dtype=np.int64)[rows]], -1)
+        labels = np.where(used, class_of_group[group_ids], -1)
         source = dict(result.params.get("labels") or {})
-    given = replace(given, labels=labels, class_names=class_names, source=source)
-    params = result.params
-    num_groups = len(result.arrays["names"])
-    group_ids = np.asarray(ids, dtype=np.int64)[rows]
-    calibrating = np.zeros(len(rows), dtype=bool)
-    if config.calibration_labels is not None and len(rows) > config.max_rows:
-        calibrating = labels_to_use(config.calibration_labels, store, rows, own_labels=False).labeled
-    places = rows_together(group_ids, labels, calibrating, config.max_rows, config.seed)
-    tree = tree_bytes(len(places), store.dim, num_groups) if params.get("grouping") == "tree" else 0
-    Memory.of(config).require(
-        held_out_bytes(len(places), store.dim, num_groups, config.num_inits)
-        + tree
-        + _REST_BYTES * (len(rows) - len(places)),
-        f"answers for {len(rows):,} rows of {store.dim} numbers",
-        "choose fewer --max-rows",
-    )
-    features, unit = check_features(store, rows[places]), params.get("normalize") is not False
-    grouping = Grouping(
-        name=name,
-        stage=result.stage,
-        rows=rows[places],
-        features=unit_rows(features) if unit else features,
-        group_ids=group_ids[places],
-        class_of_group=class_of_group,
-        names=list(result.arrays["names"]),
-        rule=_rule(result, config.num_inits),
-        unit_rows=unit,
-        levels={name: np.asarray(result.arrays[name]) for name in LEVEL_ARRAYS if name in result.arrays},
-    )
-    return GroupedRows(grouping, places, rows, given)
+    return replace(given, labels=labels, class_names=class_names, source=source), class_of_group
 
 
 def _rule(result: Result, num_inits: int) -> GroupingRule:

@@ -33,8 +33,8 @@ _OF_GROUP: Final = 5
 def rows_together(group_ids: Ints, labels: Ints, calibrating: NDArray[np.bool_], most: int, seed: int) -> Ints:
     """Choose rows that stand for all.
 
-    At most half of them have a label, where classes take turns; at most a quarter have one to calibrate with. Of the
-    others each group has some, and what is left is drawn from all.
+    At most half of them have a label, or more where fewer rows are without one; classes take turns. At most a quarter
+    have one to calibrate with. Of the others each group has some, and what is left is drawn from all.
 
     Args:
         group_ids: (n,) group of each row.
@@ -52,7 +52,7 @@ def rows_together(group_ids: Ints, labels: Ints, calibrating: NDArray[np.bool_],
     known, fresh = order[labels[order] >= 0], order[calibrating[order]]
     known = known[np.argsort(_turns(labels[known]), kind="stable")]
     taken = np.zeros(len(labels), dtype=bool)
-    taken[known[: most // 2]] = True
+    taken[known[: max(most // 2, most - int((labels < 0).sum()))]] = True
     taken[fresh[: most // 4]] = True
     free = order[(labels[order] < 0) & ~taken[order]]
     few = np.minimum(_turns(group_ids[free]), _OF_GROUP)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from labelkit.cli.main import main
 from labelkit.config.cluster import SSKMeansConfig
 from labelkit.config.discover import DiscoverAnswerConfig
 from labelkit.errors import ConfigError, StoreError
@@ -64,6 +65,27 @@ def test_rows_stand_for_all_of_their_groups_and_classes() -> None:
     assert calibrating[places].sum() >= 50
     assert places.tolist() == rows_together(groups, labels, calibrating, 200, 0).tolist()
     assert places.tolist() != rows_together(groups, labels, calibrating, 200, 1).tolist()
+
+
+def test_labels_take_what_rows_without_one_leave() -> None:
+    labels = np.where(np.arange(1000) < 900, np.arange(1000) % 4, -1)
+
+    places = rows_together(np.zeros(1000, dtype=np.int64), labels, NO_LABELS, 400, 0)
+
+    assert len(places) == 400
+    assert (labels[places] < 0).sum() == 100
+
+
+def test_labels_that_are_not_learned_from_are_told(make_store: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    rng = np.random.default_rng(2)
+    labels = np.repeat(np.arange(3), 100)
+    rows = np.eye(3)[labels] + rng.normal(0, 0.1, (300, 3))
+    made = make_store(rows, labels=labels.tolist(), labeled=(np.arange(300) % 100 < 40).astype(int).tolist())
+    cluster_store(SSKMeansConfig(index=made.path, num_clusters=3))
+
+    assert main(["discover", "answer", "--index", str(made.path), "--max-rows", "100"]) == 0
+
+    assert "50 of 120 labels are learned from: raise --max-rows to use more" in capsys.readouterr().err
 
 
 def test_groups_stand_in_proportion() -> None:
