@@ -216,3 +216,18 @@ def test_rows_in_a_narrow_cone_are_not_all_duplicates(rng: np.random.Generator) 
 
     assert (points @ points.T).min() > 0.9999
     assert sorted(choose_best(np.ones(20), 20, Candidates(points, 0.001)).tolist()) == list(range(20))
+
+
+def test_near_duplicates_are_found_in_every_tile(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = np.repeat(rng.normal(size=(40, 3)), 2, axis=0).astype(np.float32)[rng.permutation(80)]
+    chosen = np.arange(0, 80, 3)
+    whole, tiled = (Candidates(rows, 0.001) for _ in range(2))
+    whole.close(chosen)
+    for name, number in (("_TILE_WIDTH", 4), ("_TILE_NUMBERS", 28)):
+        monkeypatch.setattr(suggestion, name, number)
+
+    tiled.close(chosen)
+
+    equal = (rows[:, None] == rows[chosen]).all(axis=2).any(axis=1)
+    np.testing.assert_array_equal(whole.open, ~equal)
+    np.testing.assert_array_equal(tiled.open, ~equal)

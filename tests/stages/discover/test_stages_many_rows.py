@@ -7,12 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from labelkit.algorithms.shared_rows import ALONE
 from labelkit.cli.main import main
 from labelkit.config.cluster import SSKMeansConfig
 from labelkit.config.discover import DiscoverAnswerConfig
 from labelkit.errors import ConfigError, StoreError
 from labelkit.stages.discover.answer import answer_images
-from labelkit.stages.discover.many_rows import merged_rows, rows_together
+from labelkit.stages.discover.confidence import Temperatures
+from labelkit.stages.discover.many_rows import answer_rest, merged_rows, rows_together
 from labelkit.stages.discover.rule import AnswerRule
 from labelkit.stages.group.cluster import cluster_store
 from labelkit.store.embeddings import EmbeddingStore, open_store
@@ -158,6 +160,29 @@ def test_a_row_of_zeros_among_the_others_is_answered_as_one_in_the_middle(make_s
 
     assert np.isfinite(result.arrays["confidence"]).all()
     assert (result.arrays["confidence"][7::40] <= result.arrays["confidence"].max()).all()
+
+
+def test_rows_of_zeros_among_those_together_are_near_none(make_store: Any) -> None:
+    made = make_store([[0, 0], [1, 0], [0, 1], [0.1, 3], [0, 0]])
+    together = np.array([[0, 0], [1, 0], [0, 1]], dtype=np.float32)
+    rule = AnswerRule(
+        class_of_group=np.array([0, -1]),
+        unit_rows=False,
+        classifier=None,
+        class_columns=np.zeros(0, dtype=np.int64),
+        groups=None,
+        classifier_share=0.5,
+        alpha=0.8,
+        shares=np.array([[1, 0], [1, 0], [0, 1]], dtype=np.float32),
+        temperatures=Temperatures(1.0, 1.0, None),
+    )
+
+    rest = answer_rest(made, np.array([3, 4]), together, rule, [Temperatures(1.0, 1.0, None)] * 2, ALONE)
+
+    assert rest.found.named[0] == 1
+    assert rest.found.uncalibrated[0] > 0.99
+    # near none: every group as likely
+    assert rest.found.uncalibrated[1] == pytest.approx(0.5)
 
 
 def test_a_bad_row_among_the_others_is_named(store: EmbeddingStore, monkeypatch: pytest.MonkeyPatch) -> None:
