@@ -5,7 +5,7 @@ S. Vaze et al., "Generalized Category Discovery" (GitHub ``sgvaze/generalized-ca
 
 How it is made fast without losing digits:
     - nearest centroids come from one matrix product per block of rows for all restarts, in the
-      precision of the input; rows are centered first, so that a common offset costs no digits;
+      precision of the input; rows are centered first where a common offset would cost digits;
     - bounds on distances spare rows whose nearest centroid cannot have changed (``kmeans_nearest.py``);
     - cluster sums are float64, and the inertia follows from them in float64, so it is exact for
       the cluster ids at hand, whatever the product rounded;
@@ -27,12 +27,15 @@ from labelkit.algorithms.row_blocks import (
     Floats,
     StoredRows,
     checked_rows,
+    may_overwrite,
     moved,
     squared_norms,
     unit_length,
 )
 from labelkit.algorithms.shared_rows import ALONE, Processes, SharedRows, shared_rows
 
+# An offset of at most this share of the squared lengths costs products of rows no digit that counts.
+_SHARE_OF_OFFSET = 0.25
 # Rounds of classes that change places; two are rare.
 _MOST_EXCHANGES = 10
 
@@ -206,10 +209,16 @@ def semi_supervised_kmeans(
         raise ValueError(f"{num_new} clusters without labels need as many unlabeled rows, got {len(free)}")
 
     dtype = np.result_type(free.dtype, fixed.dtype)
-    offset = _common_offset(free, fixed, dtype)
-    rows, fixed_rows = free.as_type(dtype).moved(offset), fixed.as_type(dtype).moved(offset)
-    squares = rows.squared_norms()
-    total_square = rows.total(np.concatenate([squares, fixed_rows.squared_norms()]))
+    rows, fixed_rows = free.as_type(dtype), fixed.as_type(dtype)
+    squares, fixed_squares = rows.squared_norms(), fixed_rows.squared_norms()
+    offset = (rows.column_sums() + fixed_rows.column_sums()) / max(len(rows) + len(fixed_rows), 1)
+    offset = offset.astype(dtype).astype(np.float64)
+    if _costs_digits(offset, rows.total(np.concatenate([squares, fixed_squares])), len(rows) + len(fixed_rows)):
+        rows, fixed_rows = rows.moved(offset), fixed_rows.moved(offset)
+        squares, fixed_squares = rows.squared_norms(), fixed_rows.squared_norms()
+    else:
+        offset = np.zeros_like(offset)
+    total_square = rows.total(np.concatenate([squares, fixed_squares]))
     sums = np.zeros((num_clusters, rows.shape[1]))
     sums[:num_classes] = processes.sum(sum_rows(fixed_rows.own, labeled_ids[fixed_rows.where], num_classes))
     counts = np.bincount(labeled_ids, minlength=num_clusters)
@@ -295,7 +304,7 @@ def nearest_centroids(x: ArrayLike | StoredRows, centroids: ArrayLike) -> NDArra
         raise ValueError(f"x has {rows.shape[1]} columns, centroids have {places.shape[1]}")
     points = places[:]
     offset = points.mean(axis=0, dtype=np.float64).astype(rows.dtype)
-    rows = moved(rows, offset)
+    rows = moved(rows, offset, in_place=may_overwrite(rows, x))
     (found,) = NearestCentroids(rows, squared_norms(rows)).begin([points.astype(np.float64) - offset])
     return found.ids
 
@@ -316,13 +325,17 @@ def _cluster_all(
     if num_clusters > len(rows):
         raise ValueError(f"num_clusters={num_clusters} needs as many rows, got {len(rows)}")
     num_rows, width = rows.shape
-    # Unit rows keep their origin, since it is what their length is measured from.
     mean = rows.column_sums() / num_rows
-    offset = np.zeros(width) if spherical else mean.astype(rows.dtype).astype(np.float64)
-    if not spherical:
-        rows, mean = rows.moved(offset), mean - offset
+    offset = mean.astype(rows.dtype).astype(np.float64)
     squares = rows.squared_norms()
     total_square = rows.total(squares)
+    # Unit rows keep their origin, since it is what their length is measured from.
+    if not spherical and _costs_digits(offset, total_square, num_rows):
+        rows, mean = rows.moved(offset), mean - offset
+        squares = rows.squared_norms()
+        total_square = rows.total(squares)
+    else:
+        offset = np.zeros(width)
     threshold = tol * max(0.0, total_square / num_rows - float(mean @ mean)) / width
 
     def converged(shifts: NDArray[np.float64]) -> bool:
@@ -353,8 +366,6 @@ def _check_settings(num_clusters: int, num_inits: int, max_iter: int, tol: float
         raise ValueError(f"tol must be >= 0, got {tol}")
 
 
-def _common_offset(rows: SharedRows, others: SharedRows, dtype: np.dtype[np.floating]) -> NDArray[np.float64]:
-    """Mean of the rows of both, rounded to their type; zeros without rows."""
-    number = len(rows) + len(others)
-    mean = (rows.column_sums() + others.column_sums()) / max(number, 1)
-    return mean.astype(dtype).astype(np.float64)
+def _costs_digits(offset: NDArray[np.float64], total_square: float, num_rows: int) -> bool:
+    """Whether an offset (d,) that all rows share makes up more than a quarter of their squared lengths."""
+    return float(offset @ offset) * num_rows > _SHARE_OF_OFFSET * total_square

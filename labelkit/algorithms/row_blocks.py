@@ -162,7 +162,9 @@ def parts_of(rows: Rows) -> Iterator[tuple[slice, Floats]]:
 
 
 def checked_rows(x: ArrayLike | StoredRows, name: str) -> Rows:
-    """A copy in float32, or float64 where it is, C-contiguous; rows to be read in blocks stay where they are.
+    """Rows in float32, or float64 where they are, C-contiguous: what is so already is not copied.
+
+    Rows to be read in blocks stay where they are.
 
     Raises:
         ValueError: not (n, d) with d >= 1; NaN, infinity, or values whose squares overflow.
@@ -175,7 +177,7 @@ def checked_rows(x: ArrayLike | StoredRows, name: str) -> Rows:
         if array.ndim != 2 or array.shape[1] == 0:
             raise ValueError(f"{name} must have shape (n, d) with d >= 1, got {array.shape}")
         kind: type[np.float64] | type[np.float32] = np.float64 if array.dtype == np.float64 else np.float32
-        rows = np.array(array, dtype=kind, order="C")
+        rows = np.asarray(array, dtype=kind, order="C")
     bad, largest = 0, 0.0
     for _, part in parts_of(rows):
         high, low = float(part.max()), float(part.min())
@@ -191,8 +193,20 @@ def checked_rows(x: ArrayLike | StoredRows, name: str) -> Rows:
     return rows
 
 
-def unit_length(rows: Rows, name: str) -> Rows:
-    """Rows scaled to length 1, in place where they are in memory.
+def may_overwrite(rows: Rows, given: object) -> bool:
+    """Whether rows are in memory that is no part of what was given."""
+    if isinstance(rows, StoredRows):
+        return False
+    return isinstance(given, StoredRows) or not np.may_share_memory(rows, np.asarray(given))
+
+
+def have_unit_length(squares: Floats, dtype: np.dtype[np.floating[Any]]) -> NDArray[np.bool_]:
+    """Whether rows of these squared lengths have length 1, as nearly as dividing by their length would bring them."""
+    return np.abs(squares - 1) <= 4 * np.finfo(dtype).eps
+
+
+def unit_length(rows: Floats, name: str) -> Floats:
+    """Rows scaled to length 1.
 
     Raises:
         ValueError: a row is zero.
@@ -201,18 +215,14 @@ def unit_length(rows: Rows, name: str) -> Rows:
     zeros = int((lengths == 0).sum())
     if zeros:
         raise ValueError(f"{name} has {zeros} of {len(rows)} rows of length zero, which have no direction")
-    if isinstance(rows, StoredRows):
-        return rows.divided(lengths.astype(np.float32))
-    rows /= lengths[:, None].astype(rows.dtype)
-    return rows
+    return rows / lengths[:, None].astype(rows.dtype)
 
 
-def moved(rows: Rows, offset: Floats) -> Rows:
-    """Rows less an offset (d,), in place where they are in memory."""
+def moved(rows: Rows, offset: Floats, *, in_place: bool = False) -> Rows:
+    """Rows less an offset (d,); ``in_place``: those in memory are overwritten."""
     if isinstance(rows, StoredRows):
         return rows.less(offset.astype(np.float32))
-    rows -= offset.astype(rows.dtype)
-    return rows
+    return np.subtract(rows, offset.astype(rows.dtype), out=rows if in_place else None)
 
 
 def column_sums(rows: Rows) -> NDArray[np.float64]:

@@ -13,7 +13,17 @@ from typing import Any, Final, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from labelkit.algorithms.row_blocks import Floats, Rows, StoredRows, checked_rows, column_sums, moved, squared_norms
+from labelkit.algorithms.row_blocks import (
+    Floats,
+    Rows,
+    StoredRows,
+    checked_rows,
+    column_sums,
+    have_unit_length,
+    may_overwrite,
+    moved,
+    squared_norms,
+)
 
 
 class Processes(Protocol):
@@ -75,12 +85,14 @@ class SharedRows:
         own: (m, d) those of this process; of one process, the same object.
         where: which these are.
         processes: that share them.
+        may_overwrite: whether those in memory are no part of what was given.
     """
 
     whole: Rows
     own: Rows
     where: slice
     processes: Processes
+    may_overwrite: bool
 
     def __len__(self) -> int:
         """Return n."""
@@ -120,12 +132,15 @@ class SharedRows:
         return float(self.processes.sum(np.array([values.sum()]))[0])
 
     def unit_length(self, name: str) -> SharedRows:
-        """These rows scaled to length 1, in place where they are in memory.
+        """These rows scaled to length 1; the same where all of them have it.
 
         Raises:
             ValueError: a row is zero.
         """
-        lengths = np.sqrt(self.squared_norms())
+        squares = self.squared_norms()
+        if not self.total((~have_unit_length(squares, self.dtype)).astype(np.float64)):
+            return self
+        lengths = np.sqrt(squares)
         zeros = int(self.total((lengths == 0).astype(np.float64)))
         if zeros:
             raise ValueError(f"{name} has {zeros} of {len(self)} rows of length zero, which have no direction")
@@ -137,13 +152,13 @@ class SharedRows:
         if isinstance(own, StoredRows):
             own = own.divided(lengths.astype(np.float32))
         else:
-            own /= lengths[:, None].astype(own.dtype)
+            own = np.divide(own, lengths[:, None].astype(own.dtype), out=own if self.may_overwrite else None)
         return self._with(whole, own)
 
     def moved(self, offset: Floats) -> SharedRows:
-        """These rows less an offset, (d,), in place where they are in memory."""
+        """These rows less an offset, (d,)."""
         whole = moved(self.whole, offset) if self.whole is not self.own else None
-        return self._with(whole, moved(self.own, offset))
+        return self._with(whole, moved(self.own, offset, in_place=self.may_overwrite))
 
     def as_type(self, dtype: np.dtype[np.floating[Any]]) -> SharedRows:
         """These rows in float32 or float64; those of a file are float32."""
@@ -167,7 +182,9 @@ class SharedRows:
         return rows
 
     def _with(self, whole: Rows | None, own: Rows) -> SharedRows:
-        return replace(self, whole=own if whole is None else whole, own=own)
+        # Rows in memory that are not those of before are new ones.
+        may_overwrite = self.may_overwrite or own is not self.own
+        return replace(self, whole=own if whole is None else whole, own=own, may_overwrite=may_overwrite)
 
 
 def shared_rows(x: ArrayLike | StoredRows, name: str, processes: Processes) -> SharedRows:
@@ -183,7 +200,7 @@ def shared_rows(x: ArrayLike | StoredRows, name: str, processes: Processes) -> S
     """
     if processes.size == 1:
         rows = checked_rows(x, name)
-        return SharedRows(rows, rows, slice(0, len(rows)), processes)
+        return SharedRows(rows, rows, slice(0, len(rows)), processes, may_overwrite(rows, x))
     if not isinstance(x, StoredRows):
         array = np.asarray(x)
         if array.dtype == np.float64:
@@ -204,4 +221,4 @@ def shared_rows(x: ArrayLike | StoredRows, name: str, processes: Processes) -> S
         first = int(lengths[np.flatnonzero(lengths)[0]])
         raise ValueError(said.encode()[:first].decode())
     assert own is not None  # there was no fault
-    return SharedRows(x, own, where, processes)
+    return SharedRows(x, own, where, processes, may_overwrite=True)  # each made its own rows

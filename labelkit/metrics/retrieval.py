@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from labelkit.algorithms.one_thread import one_blas_thread
 from labelkit.algorithms.shared_rows import ALONE, Processes, part_of
 from labelkit.metrics.retrieval_blocks import BlockScores, Ranking
 from labelkit.metrics.retrieval_ties import chance_of_a_match
@@ -97,7 +98,7 @@ def score_retrieval(
         at_r: also compute R-precision and MAP@R, which costs some time more.
         max_bytes: bound on the memory used beside the arguments; see ``least_bytes``. Not part of it: some
             megabytes of the scores themselves.
-        num_threads: blocks worked on at a time, beside what threads the matrix product takes.
+        num_threads: blocks worked on at a time; with more than one, each matrix product takes one thread.
         on_block: is told the number of queries done, block by block.
         processes: that share the queries; each calls this with the same arguments and gets the scores of all.
 
@@ -113,7 +114,7 @@ def score_retrieval(
         found: Iterator[BlockScores] = map(ranking.score, blocks)
         _collect(scores, blocks, found, on_block)
     else:
-        with ThreadPoolExecutor(num_threads) as pool:
+        with one_blas_thread, ThreadPoolExecutor(num_threads) as pool:
             _collect(scores, blocks, pool.map(ranking.score, blocks), on_block)
     return _in_given_order(_joined(scores, own, processes))
 

@@ -247,10 +247,11 @@ def test_an_index_is_searched_where_faiss_was_taught_to_take_tensors(
     rows = rng.normal(size=(400, 8)).astype(np.float32)
     index = build_index(rows, recipe)
     expected = ApproximateSearch(index, rows, width=64).search(rows[:5], 3)
-    # as faiss.contrib.torch_utils does, for the life of the process
+    # as faiss.contrib.torch_utils does, for the life of the process: other tests may have loaded it
     for kind in (faiss.IndexHNSWFlat, faiss.IndexRefine):
-        monkeypatch.setattr(kind, "search_numpy", kind.search, raising=False)
-        monkeypatch.setattr(kind, "search", lambda self, x, k: self.search_numpy(x, k))
+        if not hasattr(kind, "search_numpy"):
+            monkeypatch.setattr(kind, "search_numpy", kind.search, raising=False)
+            monkeypatch.setattr(kind, "search", lambda self, x, k: self.search_numpy(x, k))
 
     found = ApproximateSearch(index, rows, width=64).search(rows[:5], 3)
 

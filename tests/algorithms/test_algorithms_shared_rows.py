@@ -215,13 +215,35 @@ def test_rows_in_float64_are_not_shared() -> None:
     in_threads(2, run)
 
 
-def test_rows_are_scaled_and_moved_in_place_in_one_process() -> None:
-    shared = shared_rows(np.array([[3.0, 4], [0, 2]]), "x", ALONE)
+def test_rows_that_were_given_are_neither_copied_nor_changed() -> None:
+    given = np.array([[3.0, 4], [0, 2]])
+    shared = shared_rows(given, "x", ALONE)
+    assert np.shares_memory(shared.own, given)
+
+    scaled = shared.unit_length("x")
+    found = scaled.moved(np.array([1.0, 0]))
+
+    np.testing.assert_array_equal(given, [[3, 4], [0, 2]])
+    np.testing.assert_allclose(found.own, [[-0.4, 0.8], [-1, 1]])
+    assert found.whole is found.own
+    assert found.own is scaled.own  # what was made here is overwritten
+
+
+def test_rows_made_here_are_scaled_and_moved_in_place() -> None:
+    shared = shared_rows(np.array([[3.0, 4], [0, 2]], dtype=np.float16), "x", ALONE)
     own = shared.own
+
     found = shared.unit_length("x").moved(np.array([1.0, 0]))
+
     assert found.own is own
-    assert found.whole is own
-    np.testing.assert_allclose(own, [[-0.4, 0.8], [-1, 1]])
+    np.testing.assert_allclose(own, [[-0.4, 0.8], [-1, 1]], rtol=1e-6)
+
+
+def test_rows_of_length_1_stay_as_they_are() -> None:
+    shared = shared_rows(np.array([[0.6, 0.8], [0, 1]], dtype=np.float32), "x", ALONE)
+    assert shared.unit_length("x").own is shared.own
+    longer = shared_rows(np.array([[0.6, 0.8], [0, 1.000002]], dtype=np.float32), "x", ALONE)
+    np.testing.assert_array_equal(longer.unit_length("x").own[1], [0, 1])
 
 
 def test_rows_that_follow_each_other_are_a_part(stored: NDArray[np.float16]) -> None:

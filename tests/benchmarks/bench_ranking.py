@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import torch
 from labelkit.losses.cotap import cotap_loss
-from tests.benchmarks.measure import Row, Wanted, compare, with_check
+from tests.benchmarks.measure import Row, Wanted, compare, seconds, with_check
 from torch import Tensor
 
 SEED = 0
@@ -37,17 +36,6 @@ before = status("VmRSS")
 once(int(sys.argv[1]))
 print(json.dumps(status("VmHWM") - before))
 """
-
-
-def cpu_seconds(work: Callable[[], object]) -> Callable[[], float]:
-    """Return a function that does the work and returns the processor time it took: neighbors do not count."""
-
-    def timed() -> float:
-        begin = time.process_time()
-        work()
-        return time.process_time() - begin
-
-    return timed
 
 
 def made(n: int) -> tuple[Tensor, Tensor]:
@@ -106,8 +94,8 @@ def speed_rows(*sizes: tuple[int, float, int]) -> Iterator[Row]:
         ours, theirs = made(n), made(n)
         row = compare(
             f"CoTAP loss and gradient, n {n:,}: double sum in float32, {CHUNK} rows at a time / fast",
-            cpu_seconds(lambda pair=ours: fast(*pair)),  # type: ignore[misc] # a default binds the loop's value
-            cpu_seconds(lambda pair=theirs: double_sum(*pair)),  # type: ignore[misc] # likewise
+            seconds(lambda pair=ours: fast(*pair)),  # type: ignore[misc] # a default binds the loop's value
+            seconds(lambda pair=theirs: double_sum(*pair)),  # type: ignore[misc] # likewise
             wanted=Wanted(">=", wanted),
             repetitions=repetitions,
             warmups=min(1, repetitions - 1),
