@@ -8,6 +8,8 @@ Each case keeps the labels of 5 or 50 images a class, in all classes or in half 
 discover categories --num-classes`` (the true number), and answers by ``labelkit discover answer`` with ``--max-rows``
 of several sizes; the largest is that of the store: all rows together. Accuracy is All by one-to-one matching of the
 images without a label. ``right at 0.8`` is the share right among those that are answered at the default confidence.
+With labels in all classes, the simplest classifiers of the same rows stand beside it: scikit-learn's logistic
+regression, and the nearest mean.
 """
 
 from __future__ import annotations
@@ -24,11 +26,24 @@ import labelkit
 import numpy as np
 from answer_cases import Rows, draw, read_rows
 from labelkit.metrics.clustering import cluster_accuracy
+from numpy.typing import NDArray
+from sklearn.linear_model import LogisticRegression
 
 LABELS_PER_CLASS = (5, 50)
 SHARES = (1.0, 0.5)
 SIZES = (1_000, 2_000, 5_000, 10_000)
 LIMIT = 0.8
+
+
+def accuracy_of_peers(rows: Rows, labels: NDArray[np.int64]) -> dict[str, float]:
+    """Accuracy of the simplest classifiers on the images without a label, all in rows of length 1."""
+    known = labels >= 0
+    unit = rows.features / np.maximum(np.linalg.norm(rows.features, axis=1, keepdims=True), 1e-12)
+    fitted = LogisticRegression(max_iter=2000).fit(unit[known], labels[known])
+    means = np.stack([unit[labels == label].mean(axis=0) for label in range(len(rows.names))])
+    nearest = (unit @ (means / np.linalg.norm(means, axis=1, keepdims=True)).T).argmax(axis=1)
+    found = {"logistic regression": fitted.predict(unit[~known]), "nearest mean": nearest[~known]}
+    return {name: float((answers == rows.truth[~known]).mean()) for name, answers in found.items()}
 
 
 def run_case(rows: Rows, folder: Path, per_class: int, share: float, seed: int) -> list[dict[str, Any]]:
@@ -38,6 +53,7 @@ def run_case(rows: Rows, folder: Path, per_class: int, share: float, seed: int) 
     table = folder / "known.csv"
     lines = [f"{rows.ids[row]},{rows.names[labels[row]]}\n" for row in np.flatnonzero(~unlabeled)]
     table.write_text("path,label\n" + "".join(lines))
+    peers = accuracy_of_peers(rows, labels) if share == 1 else {"logistic regression": None, "nearest mean": None}
     old = np.isin(np.arange(len(rows.names)), labels[~unlabeled])
     given: dict[str, Any] = {"index": rows.index, "labels": table, "own_labels": False, "seed": seed, "overwrite": True}
     labelkit.discover.categories(num_classes=len(rows.names), result="groups", **given)
@@ -61,6 +77,7 @@ def run_case(rows: Rows, folder: Path, per_class: int, share: float, seed: int) 
         row |= {name: None if np.isnan(value) else value for name, value in accuracies.items()}
         row |= {f"answered at {LIMIT}": float(sure.sum() / unlabeled.sum())}
         row[f"right at {LIMIT}"] = float(right[sure].mean()) if sure.any() else None
+        row |= peers
         row |= {f"expected {end}": made["expected_right"][end] for end in ("from", "to")}
         print(json.dumps(row), flush=True)
         found.append(row)

@@ -235,7 +235,7 @@ def _together(record: Record) -> str:
     rows: dict[tuple[float, int, int], list[Record]] = {}
     for case in record["rows"]:
         rows.setdefault((case["share"], case["labels"], case["together"]), []).append(case)
-    names = ["all", "old", "new", "answered at 0.8", "right at 0.8"]
+    names = ["all", "logistic regression", "nearest mean", "old", "new", "answered at 0.8", "right at 0.8"]
     cells = []
     for (share, labels, together), cases in rows.items():
         found = [[100 * case[name] for case in cases if case[name] is not None] for name in names]

@@ -32,7 +32,9 @@ MOST_SERVED = 5_000
 MOST_CLUSTERS = 500
 """Most clusters of ``typical``, as published."""
 _NEIGHBORS = 20
-_BLOCK_NUMBERS = 1 << 22
+_BLOCK_NUMBERS = 1 << 19  # 4 MB in float64: what is computed from them stays in the cache
+# distances to examples that are looked at together: they stay in the cache
+_CLAIM_NUMBERS = 1 << 17
 _TILE_WIDTH, _TILE_NUMBERS = 512, 1 << 19
 # Bounds that are computed again at once: enough that a pass over all rows is rare, few enough to be quick.
 _LOOKED_AT = 256
@@ -111,17 +113,64 @@ def class_claims(rows: ArrayLike, examples: ArrayLike, classes: ArrayLike) -> Cl
     if len(known) < 2:
         raise ValueError(f"needs examples of two classes, got {len(known)}")
     order = np.argsort(column, kind="stable")
-    starts = np.searchsorted(column[order], np.arange(len(known)))
-    first, second = np.empty(len(points), dtype=np.int64), np.empty(len(points), dtype=np.int64)
-    uncertainty = np.empty(len(points))
-    for block in _blocks(points, len(places)):
-        nearest = np.minimum.reduceat(squared_distances(points[block], places[order]), starts, axis=1)
-        two = np.argsort(nearest, axis=1, kind="stable")[:, :2]
-        near, far = np.take_along_axis(nearest, two, axis=1).T
-        first[block], second[block] = known[two[:, 0]], known[two[:, 1]]
-        # both zero, as for a row equal to examples of two classes, is a tie
-        uncertainty[block] = np.where(far > 0, near / np.where(far > 0, far, 1), 1)
-    return Claims(first, second, uncertainty)
+    held, starts = places[order], np.searchsorted(column[order], np.arange(len(known)))
+    two = _two_nearest(points, held, starts)
+    apart = np.empty((len(points), 2))
+    for place, examples in enumerate(np.split(held, starts[1:])):
+        for side in (0, 1):
+            mine = np.flatnonzero(two[:, side] == place)
+            apart[mine, side] = _nearest_squared(points[mine], examples, np.inf)
+    near, far = apart.T
+    # both zero, as for a row equal to examples of two classes, is a tie
+    uncertainty = np.where(far > 0, near / np.where(far > 0, far, 1), 1)
+    return Claims(known[two[:, 0]], known[two[:, 1]], uncertainty)
+
+
+def _two_nearest(points: Rows, held: Rows, starts: Ids) -> Ids:
+    """Return the two nearest classes, (n, 2), the smaller of equals first.
+
+    Distances are compared in float32, around the mean of the examples; in float64 where that cannot tell them apart.
+
+    Args:
+        points: (n, d).
+        held: (m, d) examples, class by class.
+        starts: (k,) where each class begins.
+    """
+    found = np.empty((len(points), 2), dtype=np.int64)
+    mean = held.mean(axis=0, dtype=np.float64).astype(np.float32)
+    right = held - mean
+    squares: NDArray[np.float32] = np.einsum("ij,ij->i", right, right)
+    factors = (-2 * right).T
+    reach = float(np.sqrt(squares.max()))
+    unit = 2 * float(np.finfo(np.float32).eps) * np.sqrt(points.shape[1]) * reach
+    step = max(1, _CLAIM_NUMBERS // len(held))
+    for start in range(0, len(points), step):
+        block = slice(start, start + step)
+        left = points[block] - mean
+        scores = left @ factors
+        scores += squares
+        places, values = _smallest(np.minimum.reduceat(scores, starts, axis=1))
+        slack = unit * (np.sqrt(_squares(left)) + reach)
+        doubtful = np.flatnonzero((np.diff(values, axis=1) <= slack[:, None]).any(axis=1))
+        if len(doubtful):
+            exact = np.minimum.reduceat(squared_distances(points[block][doubtful], held), starts, axis=1)
+            places[doubtful] = np.argsort(exact, axis=1, kind="stable")[:, :2]
+        found[block] = places
+    return found
+
+
+def _smallest(values: Rows) -> tuple[Ids, Rows]:
+    """Places of the two smallest of each row, (n, 2), and the three smallest, (n, 3), infinity where there are two.
+
+    ``values`` is overwritten.
+    """
+    own = np.arange(len(values))
+    places, found = np.empty((len(values), 3), dtype=np.int64), np.empty((len(values), 3), dtype=values.dtype)
+    for i in range(3):
+        places[:, i] = values.argmin(axis=1)
+        found[:, i] = values[own, places[:, i]]
+        values[own, places[:, i]] = np.inf
+    return places[:, :2], found
 
 
 def squared_distances(rows: Rows, others: Rows) -> NDArray[np.float64]:
@@ -350,14 +399,6 @@ def choose_best(scores: ArrayLike, count: int, candidates: Candidates) -> Ids:
             chosen.append(row)
             candidates.close(np.array([row]))
     return np.array(chosen, dtype=np.int64)
-
-
-def nearest_places(points: Rows, places: Rows) -> Ids:
-    """Return the number of the nearest place of each point, the first of equals; (n,) int64."""
-    found = np.empty(len(points), dtype=np.int64)
-    for block in _blocks(points, len(places)):
-        found[block] = squared_distances(points[block], places).argmin(axis=1)
-    return found
 
 
 def _nearest_squared(points: Rows, places: Rows, without: float) -> NDArray[np.float64]:

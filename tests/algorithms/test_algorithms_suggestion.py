@@ -177,6 +177,24 @@ def test_uncertainty_is_the_share_of_the_squared_distances_to_the_two_nearest_cl
         assert found.uncertainty[row] == pytest.approx(nearest[first] / nearest[second], rel=1e-4)
 
 
+def test_classes_that_float32_cannot_tell_apart_are_told_in_float64(rng: np.random.Generator) -> None:
+    points = (100 * rng.normal(size=(2000, 16))).astype(np.float32)
+    # three classes side by side, 1e-4 apart, among others
+    beside = 100 * rng.normal(size=(5, 16)) + 1e-4 * rng.normal(size=(3, 5, 16))
+    examples = np.concatenate([*beside, 100 * rng.normal(size=(9, 16))]).astype(np.float32)
+    classes = np.concatenate([np.repeat([0, 1, 2], 5), np.repeat([3, 4, 5], 3)])
+
+    found = class_claims(points, examples, classes)
+
+    apart = ((points[:, None].astype(np.float64) - examples[None]) ** 2).sum(axis=2)
+    nearest = np.stack([apart[:, classes == label].min(axis=1) for label in range(6)], axis=1)
+    order = np.argsort(nearest, axis=1)
+    np.testing.assert_array_equal(found.first, order[:, 0])
+    np.testing.assert_array_equal(found.second, order[:, 1])
+    rows = np.arange(len(points))
+    np.testing.assert_allclose(found.uncertainty, nearest[rows, order[:, 0]] / nearest[rows, order[:, 1]], rtol=1e-9)
+
+
 def test_a_row_between_two_equal_examples_is_a_tie() -> None:
     found = class_claims([[0.0, 0.0], [1.0, 0.0]], [[1.0, 0.0], [-1.0, 0.0], [1.0, 0.0]], [0, 1, 2])
 

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.algorithms.calibration import group_means
+from labelkit.algorithms.clustering import nearest_centroids
 from labelkit.algorithms.suggestion import (
     Candidates,
     choose_best,
@@ -18,7 +19,6 @@ from labelkit.algorithms.suggestion import (
     choose_farthest,
     choose_typical,
     class_claims,
-    nearest_places,
 )
 from labelkit.config.labeling import SuggestConfig
 from labelkit.data.datasets import ImageDataset
@@ -122,7 +122,7 @@ def suggested_rows(
     source = doubt.source if weighted or config.strategy == "uncertainty" else None
     guesses = [doubt.guesses[place] for place in places.tolist()]
     labeled = np.flatnonzero(given.labeled)
-    nearest = nearest_places(features, features[np.concatenate([labeled, places])])
+    nearest = nearest_centroids(features, features[np.concatenate([labeled, places])])
     like_them = nearest >= len(labeled)
     if config.strategy in ("coverage", "both"):
         served = np.bincount(nearest[like_them] - len(labeled), minlength=len(places))
