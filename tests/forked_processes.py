@@ -33,6 +33,7 @@ _WRITERS = (
     "labelkit.stages.group.cluster",
     "labelkit.stages.retrieve.images",
     "labelkit.stages.evaluate.knn",
+    "labelkit.stages.evaluate.linear",
     "labelkit.stages.evaluate.retrieval",
     "labelkit.stages.discover.answer",
 )

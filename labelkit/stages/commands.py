@@ -323,6 +323,7 @@ COMMANDS: dict[str, Command | Group] = {
                 "labelkit evaluate linear --index digits.h5 --l2 1e-4,1e-3,1e-2",
                 "evaluate:EvaluateLinearConfig",
                 "evaluate.linear:evaluate_linear",
+                shares="rows",
             ),
             "probes": Command(
                 "Judge a network by a linear classifier after each convolution, or on its features: top 1 and 5.",
