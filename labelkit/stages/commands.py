@@ -259,6 +259,7 @@ COMMANDS: dict[str, Command | Group] = {
         "labelkit suggest --index photos.h5 -n 20 --out next.csv --sheet next.png",
         "labeling:SuggestConfig",
         "label.suggest:suggest_images",
+        shares="rows",
         summary="Suggest the images to label next.",
     ),
     "label": Command(

@@ -27,9 +27,9 @@ from tests.stages.conftest import MakeStore, run_labelkit
 from tests.stages.test_stages_memory import write_store
 
 ROWS, DIM = 900, 4  # in four dimensions classes overlap
-QUICK = ["k-means", "ss-kmeans", "retrieve", "retrieval", "answer", "linear"]
-
-KILLED = ["linear", "linear-sgd"]
+QUICK = ["k-means", "ss-kmeans", "retrieve", "retrieval", "answer", "linear", "suggest"]
+KILLED = ["linear", "linear-sgd", "suggest-typical"]
+SUGGESTED = ["coverage", "typical", "k-center", "uncertainty", "random"]
 
 
 def lines_of(folder: Path) -> dict[str, list[str]]:
@@ -71,6 +71,11 @@ def lines_of(folder: Path) -> dict[str, list[str]]:
     linear = ["evaluate", "linear", *evaluate, "--gallery", "all"]  # classes of test are in no other split
     lines["linear"] = [*linear, "--l2", "1e-1,1", "--max-gallery", "300", "--result", "linear", "--per-class"]
     lines["linear-sgd"] = [*linear, "--solver", "sgd", "--epochs", "5", "--seeds", "2"]
+    suggest = ["suggest", "--index", index, "--overwrite", "--json", "-n", "9", "--out"]
+    lines["suggest"] = [*suggest, str(folder / "next.csv"), "--result", "k-means"]
+    for strategy in SUGGESTED:
+        lines[f"suggest-{strategy}"] = [*suggest, str(folder / f"{strategy}.csv"), "--strategy", strategy]
+    lines["suggest-uncertainty"] += ["--labels", str(folder / "known.csv")]
     answer = ["discover", "answer", "--index", index, "--grouping", "ss-kmeans", "--calibration-rounds", "2", "--json"]
     lines["answer"] = [*answer, "--max-rows", "300"]
     lines["answer-together"] = [*answer, "--result", "together"]
@@ -84,6 +89,8 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     one = tmp_path_factory.mktemp("one")
     write_store(one / "rows.h5", ROWS, DIM)
     write_store(one / "queries.h5", 101, DIM)
+    known = [f"{row:07}.png,c{row % 20:02}" for row in range(0, 900, 7)]
+    (one / "known.csv").write_text("\n".join(["path,label", *known]))
     two = tmp_path_factory.mktemp("two")
     for store in one.iterdir():
         shutil.copy(store, two / store.name)
@@ -231,6 +238,19 @@ def test_two_processes_answer_as_one_does(
     assert tables[0] == tables[1]
 
 
+@pytest.mark.parametrize("name", each("suggest", *(f"suggest-{strategy}" for strategy in SUGGESTED)))
+def test_two_processes_suggest_what_one_suggests(
+    request: pytest.FixtureRequest, folders: tuple[Path, Path], name: str
+) -> None:
+    of_one(folders[0], "k-means")
+    found, expected = of_two(request, folders[1], name), of_one(folders[0], name)
+    assert len(found["images"]) == 9
+    tables = [Path(values["csv"]).read_bytes() for values in (found, expected)]
+    assert tables[0] == tables[1]
+    for key in ("like_them", "uncertainty_from", "rows", "labels"):
+        assert found[key] == expected[key]
+
+
 def test_the_first_process_alone_speaks(forked: dict[str, list[Done]]) -> None:
     first, second = forked["work"]
     assert (first.code, second.code) == (0, 0)
@@ -363,7 +383,7 @@ def test_every_command_that_is_run_alone_is_refused_before_it_looks_at_anything(
     assert shared == {
         ("cluster", "k-means"), ("cluster", "spherical-k-means"), ("cluster", "ss-kmeans"), ("cluster", "sinkhorn"),
         ("retrieve",), ("evaluate", "retrieval"), ("evaluate", "knn"), ("evaluate", "linear"),
-        ("discover", "answer"),
+        ("discover", "answer"), ("suggest",),
     }  # fmt: skip
     assert {words[0] for words, command in all_commands().items() if command.shares == "images"} == {"train", "embed"}
     config = KMeansConfig(index="not there.h5", num_clusters=2)
