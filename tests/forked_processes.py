@@ -29,13 +29,15 @@ from labelkit.errors import ResourceError
 _LONGEST_SECONDS = 30
 _JOIN_SECONDS = 2
 _OUTLIVES_SECONDS = 5
-_WRITERS = (
-    "labelkit.stages.group.cluster",
-    "labelkit.stages.retrieve.images",
-    "labelkit.stages.evaluate.knn",
-    "labelkit.stages.evaluate.retrieval",
-    "labelkit.stages.discover.answer",
-)
+_WRITERS = {
+    "labelkit.stages.group.cluster": "write_result",
+    "labelkit.stages.retrieve.images": "write_result",
+    "labelkit.stages.evaluate.knn": "write_result",
+    "labelkit.stages.evaluate.linear": "write_result",
+    "labelkit.stages.evaluate.retrieval": "write_result",
+    "labelkit.stages.discover.answer": "write_result",
+    "labelkit.stages.label.suggest": "commit_bytes",
+}
 ROOT = Path(__file__).parents[1]
 
 
@@ -167,13 +169,14 @@ def _end_in_third_sum(fate: str) -> None:
 
 
 def _never_write() -> None:
-    """Let it be an error that a process other than the first writes a result."""
+    """Let it be an error that a process other than the first writes."""
 
-    def write_result(*_: object, **__: object) -> None:
+    def write(*_: object, **__: object) -> None:
         raise AssertionError("not the first process, and writes")
 
-    for name in _WRITERS:
-        vars(import_module(name))["write_result"] = write_result
+    for module, name in _WRITERS.items():
+        assert name in vars(import_module(module))
+        vars(import_module(module))[name] = write
 
 
 if __name__ == "__main__":

@@ -2,11 +2,15 @@
 
 Source of the vote: Z. Wu et al., "Unsupervised Feature Learning via Non-Parametric Instance Discrimination"
 (CVPR 2018), as in ``yukimasano/self-label:cifar_utils.py``.
+
+Processes share the rows that a classifier is trained on: gradients are sums over all of them, so that logits differ
+from those of one process by rounding alone.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
@@ -15,6 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from labelkit.algorithms.neighbors import ExactSearch
 from labelkit.algorithms.row_blocks import StoredRows, parts_of
+from labelkit.algorithms.shared_rows import ALONE, Processes, part_of
 
 
 def knn_votes(
@@ -90,9 +95,9 @@ def _as_float32(x: ArrayLike | StoredRows) -> NDArray[np.float32] | StoredRows:
 
 
 def linear_probe(
-    features: ArrayLike,
+    features: ArrayLike | StoredRows,
     labels: ArrayLike,
-    queries: ArrayLike,
+    queries: ArrayLike | StoredRows,
     *,
     num_classes: int,
     epochs: int = 100,
@@ -101,6 +106,7 @@ def linear_probe(
     seed: int = 0,
     optimizer: Literal["sgd", "adamw"] = "sgd",
     rescale: bool = True,
+    processes: Processes = ALONE,
 ) -> NDArray[np.float32]:
     """Train a linear classifier on fixed features and return its logits for other rows.
 
@@ -118,15 +124,15 @@ def linear_probe(
         seed: of the order.
         optimizer: SGD with momentum 0.9 and no weight decay, or AdamW with a weight decay of 0.01.
         rescale: center and scale the features; else they are taken as they are.
+        processes: that share the rows: of a batch, each takes those of its part.
 
     Returns:
         (q, c) float32.
     """
-    rows, classes, asked = (
-        _centered_and_scaled(features, labels, queries, torch.float32)
-        if rescale
-        else _as_they_are(features, labels, queries, torch.float32)
-    )
+    rows, classes, asked = _parts(features, labels, queries, torch.float32, processes)
+    number = len(np.asarray(labels))
+    if rescale:
+        rows, asked = _centered_and_scaled(rows, asked, number, processes)
     weight = torch.zeros((num_classes, rows.shape[1]), requires_grad=True)
     bias = torch.zeros(num_classes, requires_grad=True)
     moves: torch.optim.Optimizer = (
@@ -135,28 +141,32 @@ def linear_probe(
         else torch.optim.AdamW([weight, bias], lr=lr, weight_decay=0.01)
     )
     generator = torch.Generator().manual_seed(seed)
+    own = part_of(number, processes)
     for epoch in range(epochs):
         for group in moves.param_groups:
             group["lr"] = lr * 0.5 * (1 + math.cos(math.pi * epoch / epochs))
-        order = torch.randperm(len(rows), generator=generator)
-        for start in range(0, len(rows), batch_size):
+        order = torch.randperm(number, generator=generator)
+        for start in range(0, number, batch_size):
             batch = order[start : start + batch_size]
-            loss = torch.nn.functional.cross_entropy(rows[batch] @ weight.T + bias, classes[batch])
+            mine = batch[(batch >= own.start) & (batch < own.stop)] - own.start
+            losses = torch.nn.functional.cross_entropy(rows[mine] @ weight.T + bias, classes[mine], reduction="sum")
             moves.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call] # torch does not say
+            (losses / len(batch)).backward()  # type: ignore[no-untyped-call] # torch does not say
+            _sum_gradients([weight, bias], processes)
             moves.step()
     with torch.no_grad():
-        return (asked @ weight.T + bias).numpy()
+        return processes.join((asked @ weight.T + bias).numpy())
 
 
 def logistic_regression(
-    features: ArrayLike,
+    features: ArrayLike | StoredRows,
     labels: ArrayLike,
-    queries: ArrayLike,
+    queries: ArrayLike | StoredRows,
     *,
     num_classes: int,
     l2: float = 1e-3,
     max_iter: int = 1000,
+    processes: Processes = ALONE,
 ) -> NDArray[np.float64]:
     r"""Solve a logistic regression on fixed features by L-BFGS and return its logits for other rows.
 
@@ -171,43 +181,94 @@ def logistic_regression(
         num_classes: c.
         l2: >= 0.
         max_iter: iterations at most.
+        processes: that share the rows; the first one takes the steps, and says where the gradient is asked for.
 
     Returns:
         (q, c) float64.
     """
-    rows, classes, asked = _centered_and_scaled(features, labels, queries, torch.float64)
+    rows, classes, asked = _parts(features, labels, queries, torch.float64, processes)
+    number = len(np.asarray(labels))
+    rows, asked = _centered_and_scaled(rows, asked, number, processes)
     width = math.sqrt(rows.shape[1])
     rows, asked = rows * width, asked * width
     weight = torch.zeros((num_classes, rows.shape[1]), dtype=torch.float64, requires_grad=True)
     bias = torch.zeros(num_classes, dtype=torch.float64, requires_grad=True)
-    solver = torch.optim.LBFGS(
-        [weight, bias], max_iter=max_iter, tolerance_grad=1e-7, tolerance_change=1e-12, line_search_fn="strong_wolfe"
-    )
+    penalty = l2 if processes.rank == 0 else 0.0  # it counts once
+
+    def told(*, goes_on: bool) -> bool:
+        """Tell the others where the first process is; of another, go there. Return whether the first goes on."""
+        place = np.concatenate([[float(goes_on)], *(one.detach().numpy().ravel() for one in (weight, bias))])
+        place = processes.sum(place if processes.rank == 0 else np.zeros_like(place))
+        with torch.no_grad():
+            _fill([weight, bias], place[1:])
+        return bool(place[0])
+
+    def gradient() -> torch.Tensor:
+        """Set the gradients, over all rows, and return the loss."""
+        weight.grad = bias.grad = None
+        losses = torch.nn.functional.cross_entropy(rows @ weight.T + bias, classes, reduction="sum")
+        loss = losses / number + penalty / 2 * weight.square().sum()
+        loss.backward()  # type: ignore[no-untyped-call] # torch does not say
+        _sum_gradients([weight, bias], processes)
+        return torch.from_numpy(processes.sum(np.array([float(loss.detach())])))[0]
 
     def objective() -> torch.Tensor:
-        solver.zero_grad()
-        loss = torch.nn.functional.cross_entropy(rows @ weight.T + bias, classes) + l2 / 2 * weight.square().sum()
-        loss.backward()  # type: ignore[no-untyped-call] # torch does not say
-        return loss
+        told(goes_on=True)
+        return gradient()
 
-    solver.step(objective)  # type: ignore[no-untyped-call] # torch does not say
+    if processes.rank == 0:
+        solver = torch.optim.LBFGS(
+            [weight, bias],
+            max_iter=max_iter,
+            tolerance_grad=1e-7,
+            tolerance_change=1e-12,
+            line_search_fn="strong_wolfe",
+        )
+        solver.step(objective)  # type: ignore[no-untyped-call] # torch does not say
+        told(goes_on=False)
+    else:
+        while told(goes_on=True):
+            gradient()
     with torch.no_grad():
-        return np.asarray((asked @ weight.T + bias).numpy())
+        return processes.join(np.asarray((asked @ weight.T + bias).numpy()))
 
 
-def _as_they_are(
-    features: ArrayLike, labels: ArrayLike, queries: ArrayLike, dtype: torch.dtype
+def _parts(
+    features: ArrayLike | StoredRows,
+    labels: ArrayLike,
+    queries: ArrayLike | StoredRows,
+    dtype: torch.dtype,
+    processes: Processes,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return features, labels and queries as tensors."""
-    rows, asked = (torch.as_tensor(np.asarray(values)).to(dtype) for values in (features, queries))
-    return rows, torch.as_tensor(np.asarray(labels, dtype=np.int64)), asked
+    """Return this process's part of features, labels and queries as tensors."""
+    sides = [values if isinstance(values, StoredRows) else np.asarray(values) for values in (features, queries)]
+    rows, asked = (torch.as_tensor(side[part_of(len(side), processes)]).to(dtype) for side in sides)
+    classes = np.asarray(labels, dtype=np.int64)
+    return rows, torch.as_tensor(classes[part_of(len(classes), processes)]), asked
 
 
 def _centered_and_scaled(
-    features: ArrayLike, labels: ArrayLike, queries: ArrayLike, dtype: torch.dtype
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return features, labels and queries as tensors, moved and scaled so that features have mean 0 and length 1."""
-    rows, classes, asked = _as_they_are(features, labels, queries, dtype)
-    mean = rows.mean(0)
-    scale = (rows - mean).square().sum(1).mean().sqrt().clamp(min=1e-12)
-    return (rows - mean) / scale, classes, (asked - mean) / scale
+    rows: torch.Tensor, asked: torch.Tensor, number: int, processes: Processes
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Move and scale the parts of features and queries so that all features, n of them, have mean 0 and length 1."""
+    mean = torch.from_numpy(processes.sum(rows.sum(0, dtype=torch.float64).numpy()) / number).to(rows.dtype)
+    squares = (rows - mean).square().sum(dtype=torch.float64)
+    scale = max(math.sqrt(processes.sum(np.array([float(squares)]))[0] / number), 1e-12)
+    return (rows - mean) / scale, (asked - mean) / scale
+
+
+def _sum_gradients(parameters: Sequence[torch.Tensor], processes: Processes) -> None:
+    """Let gradients be their sums over the processes."""
+    if processes.size == 1:
+        return
+    gradients = [one.grad for one in parameters if one.grad is not None]
+    own = np.concatenate([one.numpy().astype(np.float64).ravel() for one in gradients])
+    _fill(gradients, processes.sum(own))
+
+
+def _fill(tensors: Sequence[torch.Tensor], values: NDArray[np.float64]) -> None:
+    """Put numbers that follow each other into tensors."""
+    start = 0
+    for one in tensors:
+        one.copy_(torch.from_numpy(values[start : start + one.numel()]).view_as(one))
+        start += one.numel()

@@ -15,17 +15,23 @@ of the work); O. Sener and S. Savarese, "Active Learning for Convolutional Neura
 (k-center); G. Hacohen, A. Dekel and D. Weinshall, "Active Learning on a Budget: Opposite Strategies Suit High and Low
 Budgets" (TypiClust). Departures: a choice rules out its near duplicates; of more than ``MOST_SERVED`` rows, the sum of
 facility location is over a draw of rows, so that time and memory grow with the rows and not with their square.
+
+Processes share the rows: each looks at its part, and the best of all parts is chosen. Scores that rounding cannot tell
+apart are equal, so that the first of equal rows is chosen for any number of processes.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from labelkit.algorithms.clustering import kmeans
 from labelkit.algorithms.neighbors import knn
+from labelkit.algorithms.row_blocks import StoredRows
+from labelkit.algorithms.shared_rows import SharedRows
 
 MOST_SERVED = 5_000
 """Rows that the sum of facility location is over."""
@@ -40,6 +46,8 @@ _TILE_WIDTH, _TILE_NUMBERS = 512, 1 << 19
 _LOOKED_AT = 256
 # products of this many numbers are summed in float32, the rest in float64
 _SUMMED = 256
+# Of the largest that a score could be: closer ones are equal.
+_TIE = 1e-13
 
 Rows = NDArray[np.float32]
 Ids = NDArray[np.int64]
@@ -54,30 +62,70 @@ class Candidates:
             squared distance between two rows; relative, since features of some networks lie in a narrow cone.
 
     Attributes:
-        open: (n,) bool, the rows that may still be chosen.
+        rows: as given.
+        open: (m,) bool, the rows of this process that may still be chosen.
     """
 
-    def __init__(self, rows: Rows, duplicate_share: float) -> None:
+    def __init__(self, rows: SharedRows, duplicate_share: float) -> None:
+        self.rows = rows
         # around the mean, so that float32 keeps its digits for rows that are much alike
-        self._rows: Rows = (rows - rows.mean(axis=0, dtype=np.float64)).astype(np.float32)
-        self._squares: NDArray[np.float32] = np.einsum("ij,ij->i", self._rows, self._rows)
-        between = 2 * float(self._squares.mean(dtype=np.float64))
+        self._mean: NDArray[np.float64] = rows.column_sums() / len(rows)
+        self._near: Rows = (own_rows(rows) - self._mean).astype(np.float32)
+        self._squares: NDArray[np.float32] = np.einsum("ij,ij->i", self._near, self._near)
+        between = 2 * rows.total(self._squares.astype(np.float64)) / len(rows)
         # distances of equal rows differ from 0 in the seventh digit of what they are computed from
-        self._limit = duplicate_share * between + 1e-6 * float(self._squares.max())
-        self.open = np.ones(len(rows), dtype=bool)
+        self._limit = duplicate_share * between + 1e-6 * _largest(rows, self._squares)
+        self.open = np.ones(len(self._near), dtype=bool)
 
     def close(self, chosen: Ids) -> None:
-        """Rule out these rows and their near duplicates."""
-        self.open[chosen] = False
+        """Rule out these of all rows and their near duplicates."""
+        where = self.rows.where
+        self.open[chosen[(chosen >= where.start) & (chosen < where.stop)] - where.start] = False
+        others: Rows = (self.rows.whole[chosen] - self._mean).astype(np.float32)
+        squares: NDArray[np.float32] = np.einsum("ij,ij->i", others, others)
         # tiles stay in the cache: of thousands of rows chosen, each few would take a pass through all others
         width = max(1, min(len(chosen), _TILE_WIDTH))
         height = max(1, _TILE_NUMBERS // width)
-        for first in range(0, len(self._rows), height):
+        for first in range(0, len(self._near), height):
             here = slice(first, first + height)
             for start in range(0, len(chosen), width):
-                block = chosen[start : start + width]
-                apart = self._squares[here, None] + self._squares[block] - 2 * self._rows[here] @ self._rows[block].T
+                block = slice(start, start + width)
+                apart = self._squares[here, None] + squares[block] - 2 * self._near[here] @ others[block].T
                 self.open[here] &= apart.min(axis=1) > self._limit
+
+    def best(self, place: int, score: float, tie: float) -> tuple[int, float]:
+        """Return the row of the highest score over all processes, of equals the first, and its score.
+
+        Args:
+            place: of the best row of this process, in its part.
+            score: of it; minus infinity if none may be chosen.
+            tie: by how much equal scores may differ.
+
+        Returns:
+            -1 and minus infinity if there is none on any.
+        """
+        found = self.rows.processes.join(np.array([[float(self.rows.where.start + place), score]]))
+        highest = found[:, 1].max()
+        if highest == -np.inf:
+            return -1, -np.inf
+        # parts follow each other
+        row, score = found[found[:, 1] >= highest - tie][0].tolist()
+        return int(row), score
+
+
+def own_rows(rows: SharedRows) -> Rows:
+    """(m, d) the rows of this process, in memory."""
+    return rows.own.to_array() if isinstance(rows.own, StoredRows) else rows.own.astype(np.float32, copy=False)
+
+
+def _largest(rows: SharedRows, values: NDArray[np.floating[Any]]) -> float:
+    """The largest of the numbers >= 0 of all rows; (m,) those of this process."""
+    return float(rows.processes.join(np.array([float(values.max(initial=0))])).max())
+
+
+def _first_of_best(scores: NDArray[np.float64], tie: float) -> int:
+    """Place of the highest score, the first of equals; 0 if there is none."""
+    return int(np.flatnonzero(scores >= scores.max() - tie)[0]) if np.isfinite(scores).any() else 0
 
 
 @dataclass(frozen=True)
@@ -181,7 +229,7 @@ def squared_distances(rows: Rows, others: Rows) -> NDArray[np.float64]:
 
 
 def choose_covering(
-    rows: Rows,
+    rows: SharedRows,
     count: int,
     labeled: Ids,
     candidates: Candidates,
@@ -199,7 +247,7 @@ def choose_covering(
         count: rows to choose; fewer are chosen if candidates run out.
         labeled: rows that are in C from the start.
         candidates: what may be chosen; changed.
-        generator: draws the j of more than ``MOST_SERVED`` rows.
+        generator: draws the j of more than ``MOST_SERVED`` rows; on each process alike.
         weights: (n,) w >= 0; by default all 1.
 
     Returns:
@@ -209,22 +257,25 @@ def choose_covering(
     if len(rows) > MOST_SERVED:
         served = np.sort(generator.choice(len(rows), MOST_SERVED, replace=False))
     amounts = np.ones(len(served)) if weights is None else np.asarray(weights, dtype=np.float64)[served]
-    farthest = 4 * float(np.einsum("ij,ij->i", rows, rows).max())
-    gain = _Gain(rows[served], amounts, _nearest_squared(rows[served], rows[labeled], farthest))
-    if len(labeled):
-        bounds = np.concatenate([gain.nearly(rows[block]) for block in _blocks(rows, len(served))])
-    else:
-        bounds = gain.most(rows)
-    bounds += gain.slack(rows)
+    own, points, known = own_rows(rows), rows.whole[served], rows.whole[labeled]
+    farthest = 4 * _largest(rows, np.einsum("ij,ij->i", own, own))
+    gain = _Gain(points, amounts, _nearest_squared(points, known, farthest))
+    tie = _TIE * farthest * float(amounts.sum())
+    bounds = np.empty(len(own))
+    for block in _blocks(own, len(served)):
+        bounds[block] = gain.nearly(own[block]) if len(labeled) else gain.most(own[block])
+    bounds += gain.slack(own)
     chosen: list[int] = []
     gains: list[float] = []
-    while len(chosen) < count and candidates.open.any():
+    while len(chosen) < count:
         bounds[~candidates.open] = -np.inf
-        row, found = _best(rows, gain, bounds)
+        row, found = candidates.best(*_best(own, gain, bounds, tie), tie)
+        if row < 0:
+            break
         chosen.append(row)
         gains.append(found / len(served))
         candidates.close(np.array([row]))
-        gain.choose(rows[row])
+        gain.choose(rows.whole[np.array([row])][0])
     return np.array(chosen, dtype=np.int64), np.array(gains)
 
 
@@ -282,14 +333,17 @@ def _squares(rows: Rows) -> NDArray[np.float64]:
     return np.asarray(np.einsum("ij,ij->i", rows, rows, dtype=np.float64))
 
 
-def _best(rows: Rows, gain: _Gain, bounds: NDArray[np.float64]) -> tuple[int, float]:
-    """Return the row of the largest gain, the first of equals, and its gain.
+def _best(rows: Rows, gain: _Gain, bounds: NDArray[np.float64], tie: float) -> tuple[int, float]:
+    """Return the row of the largest gain, the first of equals, and its gain; minus infinity if none is left.
 
     Args:
-        rows: (n, d).
+        rows: (m, d).
         gain: of any of them.
-        bounds: (n,) what their gains are not above; gains only fall, so that those of earlier choices hold. Lowered.
+        bounds: (m,) what their gains are not above; gains only fall, so that those of earlier choices hold. Lowered.
+        tie: by how much equal gains may differ.
     """
+    if not (bounds > -np.inf).any():
+        return 0, -np.inf
     slack = gain.slack(rows)
     fresh = np.zeros(len(rows), dtype=bool)
     while True:
@@ -303,14 +357,14 @@ def _best(rows: Rows, gain: _Gain, bounds: NDArray[np.float64]) -> tuple[int, fl
         bounds[stale] = np.minimum(bounds[stale], gain.nearly(rows[stale]) + slack[stale])
         fresh[stale] = True
     likely = int(bounds.argmax())
-    first = np.flatnonzero(bounds >= gain.of(rows[likely : likely + 1]))
+    first = np.flatnonzero(bounds >= gain.of(rows[likely : likely + 1]) - tie)
     found = gain.of(rows[first])
-    place = int(found.argmax())
+    place = _first_of_best(found, tie)
     return int(first[place]), float(found[place])
 
 
 def choose_typical(
-    rows: Rows, count: int, labeled: Ids, candidates: Candidates, *, generator: np.random.Generator
+    rows: SharedRows, count: int, labeled: Ids, candidates: Candidates, *, generator: np.random.Generator
 ) -> tuple[Ids, NDArray[np.float64], Ids]:
     """Choose the most typical row of each cluster without a label, the largest cluster first (TypiClust).
 
@@ -329,24 +383,34 @@ def choose_typical(
         (c,) rows in the order chosen; (c,) their typicality; (c,) size of their cluster.
     """
     num_clusters = min(len(labeled) + count, MOST_CLUSTERS, len(rows))
-    cluster_ids = kmeans(rows, num_clusters, generator=generator, num_inits=1, max_iter=50).cluster_ids
+    processes, where = rows.processes, rows.where
+    found = kmeans(rows.whole, num_clusters, generator=generator, num_inits=1, max_iter=50, processes=processes)
+    cluster_ids = found.cluster_ids
     sizes = np.bincount(cluster_ids, minlength=num_clusters)
     labels = np.bincount(cluster_ids[labeled], minlength=num_clusters)
     typicality: dict[int, NDArray[np.float64]] = {}
     chosen: list[int] = []
     scores: list[float] = []
-    while len(chosen) < count and candidates.open.any():
-        left = np.bincount(cluster_ids[candidates.open], minlength=num_clusters) > 0
+    while len(chosen) < count:
+        left = np.bincount(cluster_ids[where][candidates.open], minlength=num_clusters).astype(np.float64)
+        left = processes.sum(left)
+        if not left.any():
+            break
         cluster = next(int(c) for c in np.lexsort((-sizes, labels)) if left[c])
         members = np.flatnonzero(cluster_ids == cluster)
         if cluster not in typicality:
-            typicality[cluster] = _typicality(rows[members])
-        found = np.where(candidates.open[members], typicality[cluster], -1)
-        place = int(found.argmax())
-        chosen.append(int(members[place]))
-        scores.append(float(found[place]))
+            # one computes them, so that all know the same
+            told = _typicality(rows.whole[members]) if processes.rank == 0 else np.zeros(0)
+            typicality[cluster] = processes.join(told)
+        own = np.full(len(candidates.open), -np.inf)
+        mine = members[(members >= where.start) & (members < where.stop)]
+        own[mine - where.start] = typicality[cluster][np.searchsorted(members, mine)]
+        own[~candidates.open] = -np.inf
+        row, score = _best_open(own, candidates, 0)
+        chosen.append(row)
+        scores.append(score)
         labels[cluster] += 1
-        candidates.close(members[place : place + 1])
+        candidates.close(np.array([row]))
     return np.array(chosen, dtype=np.int64), np.array(scores), sizes[cluster_ids[np.array(chosen, dtype=np.int64)]]
 
 
@@ -360,7 +424,9 @@ def _typicality(members: Rows) -> NDArray[np.float64]:
     return np.asarray(1 / np.maximum(mean, 1e-12))
 
 
-def choose_farthest(rows: Rows, count: int, labeled: Ids, candidates: Candidates) -> tuple[Ids, NDArray[np.float64]]:
+def choose_farthest(
+    rows: SharedRows, count: int, labeled: Ids, candidates: Candidates
+) -> tuple[Ids, NDArray[np.float64]]:
     """Choose the row farthest from all labeled and chosen ones, one after the other (greedy k-center).
 
     Without any label, the first choice is the row nearest to the mean.
@@ -369,36 +435,55 @@ def choose_farthest(rows: Rows, count: int, labeled: Ids, candidates: Candidates
         (c,) rows in the order chosen, the first of equals; (c,) distance of each from those before, NaN for the first
         of all.
     """
+    own = own_rows(rows)
+    tie = _TIE * 4 * _largest(rows, np.einsum("ij,ij->i", own, own))
     chosen: list[int] = []
     distances: list[float] = []
-    nearest = None if not len(labeled) else _nearest_squared(rows, rows[labeled], np.inf)
-    while len(chosen) < count and candidates.open.any():
-        if nearest is None:
-            mean = rows.mean(axis=0, dtype=np.float64).astype(np.float32)
-            apart = _nearest_squared(rows, mean[None], np.inf)
-            row, distance = int(np.argmin(np.where(candidates.open, apart, np.inf))), np.nan
-            nearest = np.full(len(rows), np.inf)
+    nearest = _nearest_squared(own, rows.whole[labeled], np.inf)
+    while len(chosen) < count:
+        first = not len(labeled) and not chosen
+        if first:
+            mean = (rows.column_sums() / len(rows)).astype(np.float32)
+            scores = -_nearest_squared(own, mean[None], np.inf)
         else:
-            row = int(np.argmax(np.where(candidates.open, nearest, -1)))
-            distance = float(np.sqrt(nearest[row]))
+            scores = nearest.copy()
+        scores[~candidates.open] = -np.inf
+        row, score = _best_open(scores, candidates, tie)
+        if row < 0:
+            break
         chosen.append(row)
-        distances.append(distance)
+        distances.append(np.nan if first else float(np.sqrt(score)))
         candidates.close(np.array([row]))
-        nearest = np.minimum(nearest, _nearest_squared(rows, rows[row : row + 1], np.inf))
+        nearest = np.minimum(nearest, _nearest_squared(own, rows.whole[np.array([row])], np.inf))
     return np.array(chosen, dtype=np.int64), np.array(distances)
 
 
 def choose_best(scores: ArrayLike, count: int, candidates: Candidates) -> Ids:
-    """Choose the rows of the highest scores, the first of equals; near duplicates of a choice are left out."""
-    values = np.asarray(scores, dtype=np.float64)
+    """Choose the rows of the highest scores, the first of equals; near duplicates of a choice are left out.
+
+    Args:
+        scores: (n,) of all rows, at most 1.
+        count: rows to choose; fewer are chosen if candidates run out.
+        candidates: what may be chosen; changed.
+    """
+    values = np.array(scores, dtype=np.float64)[candidates.rows.where]
     chosen: list[int] = []
-    for row in np.argsort(-values, kind="stable").tolist():
-        if len(chosen) == count:
+    while len(chosen) < count:
+        values[~candidates.open] = -np.inf
+        row, _ = _best_open(values, candidates, _TIE)
+        if row < 0:
             break
-        if candidates.open[row]:
-            chosen.append(row)
-            candidates.close(np.array([row]))
+        chosen.append(row)
+        candidates.close(np.array([row]))
     return np.array(chosen, dtype=np.int64)
+
+
+def _best_open(scores: NDArray[np.float64], candidates: Candidates, tie: float) -> tuple[int, float]:
+    """``Candidates.best`` of (m,) scores of the rows of this process."""
+    if not len(scores):
+        return candidates.best(0, -np.inf, tie)
+    place = _first_of_best(scores, tie)
+    return candidates.best(place, float(scores[place]), tie)
 
 
 def _nearest_squared(points: Rows, places: Rows, without: float) -> NDArray[np.float64]:

@@ -259,6 +259,7 @@ COMMANDS: dict[str, Command | Group] = {
         "labelkit suggest --index photos.h5 -n 20 --out next.csv --sheet next.png",
         "labeling:SuggestConfig",
         "label.suggest:suggest_images",
+        shares="rows",
         summary="Suggest the images to label next.",
     ),
     "label": Command(
@@ -323,6 +324,7 @@ COMMANDS: dict[str, Command | Group] = {
                 "labelkit evaluate linear --index digits.h5 --l2 1e-4,1e-3,1e-2",
                 "evaluate:EvaluateLinearConfig",
                 "evaluate.linear:evaluate_linear",
+                shares="rows",
             ),
             "probes": Command(
                 "Judge a network by a linear classifier after each convolution, or on its features: top 1 and 5.",

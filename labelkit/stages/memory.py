@@ -222,8 +222,9 @@ def votes_bytes(num_queries: int, num_classes: int, dim: int) -> int:
 
 
 def linear_probe_bytes(num_rows: int, num_queries: int, dim: int, num_classes: int) -> int:
-    """What training a linear classifier takes, torch included: rows as given, centered, and scaled."""
-    return (400 << 20) + 4 * 4 * (num_rows + num_queries) * dim + 8 * num_queries * num_classes
+    """What training a linear classifier takes, torch included: rows of this process as given, centered, and scaled."""
+    own = largest_part(num_rows, current_processes()) + largest_part(num_queries, current_processes())
+    return (400 << 20) + 4 * 4 * own * dim + 8 * num_queries * num_classes
 
 
 def nmi_bytes(num_rows: int, dim: int, num_clusters: int, *, in_blocks: bool) -> int:

@@ -27,7 +27,9 @@ from tests.stages.conftest import MakeStore, run_labelkit
 from tests.stages.test_stages_memory import write_store
 
 ROWS, DIM = 900, 4  # in four dimensions classes overlap
-QUICK = ["k-means", "ss-kmeans", "retrieve", "retrieval", "answer"]
+QUICK = ["k-means", "ss-kmeans", "retrieve", "retrieval", "answer", "linear", "suggest"]
+KILLED = ["linear", "linear-sgd", "suggest-typical"]
+SUGGESTED = ["coverage", "typical", "k-center", "uncertainty", "random"]
 
 
 def lines_of(folder: Path) -> dict[str, list[str]]:
@@ -65,7 +67,15 @@ def lines_of(folder: Path) -> dict[str, list[str]]:
         "2",
         "--per-class",
     ]
-    lines["knn"] = ["evaluate", "knn", *evaluate, "-k", "3,10", "--linear", "--result", "knn"]
+    lines["knn"] = ["evaluate", "knn", *evaluate, "-k", "3,10", "--gallery", "all", "--linear", "--result", "knn"]
+    linear = ["evaluate", "linear", *evaluate, "--gallery", "all"]  # classes of test are in no other split
+    lines["linear"] = [*linear, "--l2", "1e-1,1", "--max-gallery", "300", "--result", "linear", "--per-class"]
+    lines["linear-sgd"] = [*linear, "--solver", "sgd", "--epochs", "5", "--seeds", "2"]
+    suggest = ["suggest", "--index", index, "--overwrite", "--json", "-n", "9", "--out"]
+    lines["suggest"] = [*suggest, str(folder / "next.csv"), "--result", "k-means"]
+    for strategy in SUGGESTED:
+        lines[f"suggest-{strategy}"] = [*suggest, str(folder / f"{strategy}.csv"), "--strategy", strategy]
+    lines["suggest-uncertainty"] += ["--labels", str(folder / "known.csv")]
     answer = ["discover", "answer", "--index", index, "--grouping", "ss-kmeans", "--calibration-rounds", "2", "--json"]
     lines["answer"] = [*answer, "--max-rows", "300"]
     lines["answer-together"] = [*answer, "--result", "together"]
@@ -79,6 +89,8 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     one = tmp_path_factory.mktemp("one")
     write_store(one / "rows.h5", ROWS, DIM)
     write_store(one / "queries.h5", 101, DIM)
+    known = [f"{row:07}.png,c{row % 20:02}" for row in range(0, 900, 7)]
+    (one / "known.csv").write_text("\n".join(["path,label", *known]))
     two = tmp_path_factory.mktemp("two")
     for store in one.iterdir():
         shutil.copy(store, two / store.name)
@@ -109,7 +121,7 @@ def forked_slowly(folders: tuple[Path, Path], tmp_path_factory: pytest.TempPathF
     lines = lines_of(folders[1])
     index = ["--index", str(folders[1] / "rows.h5")]
     refused = [
-        ["evaluate", "linear", *index],
+        ["evaluate", "clustering", *index],
         ["discover", "categories", *index],
         ["embed", *index, "--out", str(folders[1] / "out.h5"), "--checkpoint", str(folders[1])],
     ]
@@ -130,7 +142,9 @@ def forked_slowly(folders: tuple[Path, Path], tmp_path_factory: pytest.TempPathF
             "embed": [[[*embed, "--image-size", "8"]], [[*embed, "--image-size", "16"]]],
             "absent": [[lines["k-means"]], [["cluster", "k-means"]]],
             "failing": [[lines["k-means"]]] * 2,
+            **{f"killed-{name}": [[lines[name]]] * 2 for name in KILLED},
         },
+        killed=[f"killed-{name}" for name in KILLED],
         failing=["failing"],
     )
 
@@ -169,13 +183,24 @@ def test_two_processes_make_the_groups_of_one(
     np.testing.assert_allclose(kept[1].arrays["centroids"], kept[0].arrays["centroids"], rtol=1e-6)
 
 
-@pytest.mark.parametrize("name", each("retrieve", "retrieve-few", "retrieve-one", "retrieval", "knn", "leave-one-out"))
+@pytest.mark.parametrize(
+    "name",
+    each("retrieve", "retrieve-few", "retrieve-one", "retrieval", "knn", "leave-one-out", "linear", "linear-sgd"),
+)
 def test_two_processes_find_exactly_what_one_finds(
     request: pytest.FixtureRequest, folders: tuple[Path, Path], name: str
 ) -> None:
     found, expected = of_two(request, folders[1], name), of_one(folders[0], name)
     for values in (found, expected):
-        for key in ("index", "result", "made", "search_seconds", "queries" if name == "retrieval" else "", "gallery"):
+        for key in (
+            "index",
+            "result",
+            "made",
+            "measured",
+            "search_seconds",
+            "queries" if name == "retrieval" else "",
+            "gallery",
+        ):
             values.pop(key, None)
     assert found == expected
 
@@ -213,6 +238,19 @@ def test_two_processes_answer_as_one_does(
     assert tables[0] == tables[1]
 
 
+@pytest.mark.parametrize("name", each("suggest", *(f"suggest-{strategy}" for strategy in SUGGESTED)))
+def test_two_processes_suggest_what_one_suggests(
+    request: pytest.FixtureRequest, folders: tuple[Path, Path], name: str
+) -> None:
+    of_one(folders[0], "k-means")
+    found, expected = of_two(request, folders[1], name), of_one(folders[0], name)
+    assert len(found["images"]) == 9
+    tables = [Path(values["csv"]).read_bytes() for values in (found, expected)]
+    assert tables[0] == tables[1]
+    for key in ("like_them", "uncertainty_from", "rows", "labels"):
+        assert found[key] == expected[key]
+
+
 def test_the_first_process_alone_speaks(forked: dict[str, list[Done]]) -> None:
     first, second = forked["work"]
     assert (first.code, second.code) == (0, 0)
@@ -222,7 +260,7 @@ def test_the_first_process_alone_speaks(forked: dict[str, list[Done]]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("place", "words"), [(0, "labelkit evaluate linear"), (1, "labelkit discover categories"), (2, "--index")]
+    ("place", "words"), [(0, "labelkit evaluate clustering"), (1, "labelkit discover categories"), (2, "--index")]
 )
 def test_a_command_that_works_alone_is_refused(forked_slowly: dict[str, list[Done]], place: int, words: str) -> None:
     for process in forked_slowly["alone"]:
@@ -308,6 +346,19 @@ def test_a_killed_process_ends_the_others_with_a_reason(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", KILLED)
+def test_a_killed_process_ends_the_others_in_other_commands_too(
+    forked_slowly: dict[str, list[Done]], name: str
+) -> None:
+    first, second = forked_slowly[f"killed-{name}"]
+    assert (second.code, second.answers) == (-9, [])
+    assert first.seconds < 30
+    code, out, err = first.answers[0]
+    assert (code, out) == (5, "")
+    assert "another process of this command ended before the work was done" in err
+
+
+@pytest.mark.slow
 def test_a_process_that_fails_and_lives_on_ends_the_others(forked_slowly: dict[str, list[Done]]) -> None:
     first, second = forked_slowly["failing"]
     assert first.answers[0][0] == 5
@@ -331,7 +382,8 @@ def test_every_command_that_is_run_alone_is_refused_before_it_looks_at_anything(
     shared = {words for words, command in all_commands().items() if command.shares == "rows"}
     assert shared == {
         ("cluster", "k-means"), ("cluster", "spherical-k-means"), ("cluster", "ss-kmeans"), ("cluster", "sinkhorn"),
-        ("retrieve",), ("evaluate", "retrieval"), ("evaluate", "knn"), ("discover", "answer"),
+        ("retrieve",), ("evaluate", "retrieval"), ("evaluate", "knn"), ("evaluate", "linear"),
+        ("discover", "answer"), ("suggest",),
     }  # fmt: skip
     assert {words[0] for words, command in all_commands().items() if command.shares == "images"} == {"train", "embed"}
     config = KMeansConfig(index="not there.h5", num_clusters=2)

@@ -57,11 +57,11 @@ def evaluate_knn(config: EvaluateKNNConfig) -> SimpleResult:
         _begin_leave_one_out(config, splits)
     store, wanted, num_classes = splits.store, splits.query_labels, len(splits.class_names)
     by_k, votes = _votes(config, splits, memory)
+    linear = _linear(config, splits) if config.linear else {}
     if current_processes().rank > 0:
         return of_others()
     first = dict(by_k[0])
     del first["k"]
-    linear = _linear(config, splits) if config.linear else {}
     values: dict[str, object] = {
         "index": config.index,
         "gallery": {"split": gallery, "rows": len(splits.gallery)},
@@ -178,11 +178,12 @@ def _on_components(
 
 def _linear(config: EvaluateKNNConfig, splits: LabeledSplits) -> dict[str, float]:
     logits = linear_probe(
-        splits.gallery[:],
+        splits.gallery,
         splits.gallery_labels,
-        splits.queries[:],
+        splits.queries,
         num_classes=len(splits.class_names),
         epochs=config.linear_epochs,
         seed=config.seed,
+        processes=current_processes(),
     )
     return {"linear_accuracy": top_k_accuracy(logits, splits.query_labels)}

@@ -20,6 +20,7 @@ from labelkit.stages.new_files import check_kept_result
 from labelkit.stages.progress import current_progress
 from labelkit.stages.read.labeled_splits import LabeledSplits, choose_labeled_splits
 from labelkit.stages.result import Cell, SimpleResult, Table, jsonable
+from labelkit.stages.several import current_processes, of_others
 from labelkit.store.commit import canonical_json
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.results import write_result
@@ -57,6 +58,8 @@ def evaluate_linear(config: EvaluateLinearConfig) -> SimpleResult:
         "max_gallery": config.max_gallery,
     }
     outputs = _outputs(config, splits, num_classes, solver, protocol)
+    if current_processes().rank > 0:
+        return of_others()
     top1 = mean_and_spread([top_k_accuracy(one, splits.query_labels) for one in outputs])
     top5 = None
     if num_classes > 5:
@@ -128,7 +131,12 @@ def _kept(
 
 def _solve(splits: LabeledSplits, num_classes: int, l2: float) -> NDArray[np.float64]:
     return logistic_regression(
-        splits.gallery[:], splits.gallery_labels, splits.queries[:], num_classes=num_classes, l2=l2
+        splits.gallery,
+        splits.gallery_labels,
+        splits.queries,
+        num_classes=num_classes,
+        l2=l2,
+        processes=current_processes(),
     )
 
 
@@ -136,9 +144,9 @@ def _train(
     config: EvaluateLinearConfig, splits: LabeledSplits, num_classes: int, solver: Literal["sgd", "adamw"], seed: int
 ) -> NDArray[np.float32]:
     return linear_probe(
-        splits.gallery[:],
+        splits.gallery,
         splits.gallery_labels,
-        splits.queries[:],
+        splits.queries,
         num_classes=num_classes,
         epochs=config.epochs,
         lr=config.lr or _LR[solver],
@@ -146,6 +154,7 @@ def _train(
         seed=seed,
         optimizer=solver,
         rescale=config.rescale,
+        processes=current_processes(),
     )
 
 
@@ -169,7 +178,12 @@ def _choose_l2(
     tried = []
     for l2 in penalties:
         logits = logistic_regression(
-            splits.gallery[kept], splits.gallery_labels[kept], splits.gallery[held], num_classes=num_classes, l2=l2
+            splits.gallery.subset(kept),
+            splits.gallery_labels[kept],
+            splits.gallery.subset(held),
+            num_classes=num_classes,
+            l2=l2,
+            processes=current_processes(),
         )
         tried.append({"l2": l2, "accuracy": top_k_accuracy(logits, splits.gallery_labels[held])})
     return max(tried, key=lambda entry: entry["accuracy"])["l2"], tried

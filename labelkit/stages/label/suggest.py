@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import csv
 import io
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import astuple, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.algorithms.calibration import group_means
 from labelkit.algorithms.clustering import nearest_centroids
+from labelkit.algorithms.row_blocks import StoredRows, blocks
+from labelkit.algorithms.shared_rows import SharedRows, part_of, shared_rows
 from labelkit.algorithms.suggestion import (
     Candidates,
+    Claims,
     choose_best,
     choose_covering,
     choose_farthest,
     choose_typical,
     class_claims,
+    own_rows,
 )
 from labelkit.config.labeling import SuggestConfig
 from labelkit.data.datasets import ImageDataset
@@ -26,12 +31,14 @@ from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.path_rule import written_name
 from labelkit.errors import ConfigError, DatasetError, StoreError
 from labelkit.stages.discover.stored_answers import expected_chances
+from labelkit.stages.memory import stored_rows
 from labelkit.stages.pictures.contact_sheet import Picture, write_contact_sheet
 from labelkit.stages.pictures.files import image_pixels, indexed_images
 from labelkit.stages.progress import current_progress
 from labelkit.stages.read.given_labels import GivenLabels, labels_to_use
-from labelkit.stages.read.rows import check_features, split_rows, unit_rows
+from labelkit.stages.read.rows import check_finite, split_rows
 from labelkit.stages.result import Cell, SimpleResult, Table
+from labelkit.stages.several import current_processes, of_others
 from labelkit.store.commit import commit_bytes
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.results import read_result
@@ -47,15 +54,15 @@ class _Doubt:
 
     Attributes:
         uncertainty: (n,) in [0, 1]; None if nothing is known.
-        guesses: name of the likely class or group of each row; empty where none is known.
-        doubts: why a row is unsure, in words; empty where nothing is known.
+        guess: name of the likely class or group of a row; empty where none is known.
+        doubt: why a row is unsure, in words; empty where nothing is known.
         source: where this is from: ``labels``, a result, or ``none``.
         wrong: (n,) chance in [0, 1] that the guess is wrong; None without confidences of a result.
     """
 
     uncertainty: NDArray[np.float64] | None
-    guesses: list[str]
-    doubts: list[str]
+    guess: Callable[[int], str]
+    doubt: Callable[[int], str]
     source: str
     wrong: NDArray[np.float64] | None = None
 
@@ -102,7 +109,7 @@ def suggested_rows(
     """
     if given.labeled.all():
         raise DatasetError(given.where, "every image has a label: nothing is left to suggest", "Embed more images.")
-    features = unit_rows(check_features(store, rows))
+    features = _features(store, rows)
     doubt = _doubt(config, store, rows, features, given)
     if doubt.uncertainty is None and config.strategy == "uncertainty":
         raise ConfigError(
@@ -120,9 +127,10 @@ def suggested_rows(
         )
     weighted = config.strategy == "both" and doubt.uncertainty is not None
     source = doubt.source if weighted or config.strategy == "uncertainty" else None
-    guesses = [doubt.guesses[place] for place in places.tolist()]
+    guesses = [doubt.guess(place) for place in places.tolist()]
     labeled = np.flatnonzero(given.labeled)
-    nearest = nearest_centroids(features, features[np.concatenate([labeled, places])])
+    nearest = nearest_centroids(own_rows(features), features.whole[np.concatenate([labeled, places])])
+    nearest = features.processes.join(nearest)
     like_them = nearest >= len(labeled)
     if config.strategy in ("coverage", "both"):
         served = np.bincount(nearest[like_them] - len(labeled), minlength=len(places))
@@ -152,6 +160,8 @@ def suggest_images(config: SuggestConfig) -> SimpleResult:
     given = labels_to_use(config.labels, store, rows, label_column=config.label_column, own_labels=config.own_labels)
     images = None if config.sheet is None else indexed_images(store, config.dataset, config.data_root)
     chosen = suggested_rows(config, store, rows, given)
+    if current_processes().rank > 0:
+        return of_others()
     if len(chosen.places) < config.num_images:
         current_progress().warning(
             f"{len(chosen.places)} of {config.num_images} images: all others have a label, or are near duplicates of "
@@ -188,11 +198,25 @@ def suggest_images(config: SuggestConfig) -> SimpleResult:
     return SimpleResult(values, tuple(made), tables)
 
 
+def _features(store: EmbeddingStore, rows: NDArray[np.int64]) -> SharedRows:
+    """Rows scaled to length 1, each process with its part of them in memory.
+
+    Raises:
+        StoreError: some are not finite.
+    """
+    processes = current_processes()
+    mine = rows[part_of(len(rows), processes)]
+    source = StoredRows(store.embeddings, mine, in_blocks=True)
+    for block in blocks(*source.shape):
+        check_finite(store, mine[block], source[block])
+    return shared_rows(stored_rows(store, rows, unit=True, in_blocks=False), "embeddings", processes)
+
+
 def _doubt(
     config: SuggestConfig,
     store: EmbeddingStore,
     rows: NDArray[np.int64],
-    features: NDArray[np.float32],
+    features: SharedRows,
     given: GivenLabels,
 ) -> _Doubt:
     """Say what is known of the class of each row, from the result if there is one, else from the labels."""
@@ -202,17 +226,23 @@ def _doubt(
     if len(np.unique(labels)) < 2:
         if config.strategy == "both":
             current_progress().message("fewer than two classes have labels, so that coverage alone counts")
-        return _Doubt(None, [""] * len(rows), [""] * len(rows), "none")
-    claims = class_claims(features, features[given.labeled], labels)
+        return _Doubt(None, lambda _: "", lambda _: "", "none")
+    claims = _claims(features, features.whole[np.flatnonzero(given.labeled)], labels)
     names = given.class_names
-    pairs = zip(claims.first.tolist(), claims.second.tolist(), strict=True)
-    doubts = [f"{names[first]} or {names[second]}?" for first, second in pairs]
-    return _Doubt(claims.uncertainty, [names[label] for label in claims.first.tolist()], doubts, "labels")
+    return _Doubt(claims.uncertainty, lambda row: names[claims.first[row]], _either(claims, names), "labels")
 
 
-def _doubt_of_result(
-    name: str, store: EmbeddingStore, rows: NDArray[np.int64], features: NDArray[np.float32]
-) -> _Doubt:
+def _claims(features: SharedRows, examples: NDArray[np.floating[Any]], classes: NDArray[np.int64]) -> Claims:
+    """``class_claims`` of all rows; processes compare a part of them each."""
+    return Claims(*map(features.processes.join, astuple(class_claims(own_rows(features), examples, classes))))
+
+
+def _either(claims: Claims, names: Sequence[str]) -> Callable[[int], str]:
+    """Give a function: the two names that claim a row."""
+    return lambda row: f"{names[claims.first[row]]} or {names[claims.second[row]]}?"
+
+
+def _doubt_of_result(name: str, store: EmbeddingStore, rows: NDArray[np.int64], features: SharedRows) -> _Doubt:
     """Confidence of a result if it has one, else how much nearer the mean of the group is than the next mean.
 
     Raises:
@@ -232,23 +262,30 @@ def _doubt_of_result(
     if len(there) < 2:
         raise StoreError(str(result.path), f"has {len(there)} groups for these rows", "Name one with two or more.")
     told = result.arrays.get("names")
-    names = [f"group {group}" for group in range(int(there.max()) + 1)] if told is None else list(told)
-    grouped = groups >= 0
-    means = group_means(features[grouped], groups[grouped], int(there.max()) + 1)[there]
-    claims = class_claims(features, means, there)
-    guesses = [names[group if group >= 0 else nearest] for group, nearest in zip(groups, claims.first, strict=True)]
+    names: list[str] = [f"group {group}" for group in range(int(there.max()) + 1)] if told is None else list(told)
+    claims = _claims(features, _means(features, groups, there), there)
+
+    def guess(row: int) -> str:
+        return names[int(groups[row] if groups[row] >= 0 else claims.first[row])]
+
     confidence = result.arrays.get("confidence")
     if confidence is None:
-        pairs = zip(claims.first.tolist(), claims.second.tolist(), strict=True)
-        doubts = [f"{names[first]} or {names[second]}?" for first, second in pairs]
-        return _Doubt(claims.uncertainty, guesses, doubts, name)
+        return _Doubt(claims.uncertainty, guess, _either(claims, names), name)
     sure = np.clip(np.asarray(confidence, dtype=np.float64)[rows], 0, 1)
     chances = expected_chances(result)
     right = sure if chances is None else chances[rows].mean(axis=1)
-    return _Doubt(1 - sure, guesses, [f"confidence {value:.2f}" for value in sure.tolist()], name, 1 - right)
+    return _Doubt(1 - sure, guess, lambda row: f"confidence {sure[row]:.2f}", name, 1 - right)
 
 
-def _choose(config: SuggestConfig, features: NDArray[np.float32], given: GivenLabels, doubt: _Doubt) -> _Choice:
+def _means(features: SharedRows, groups: NDArray[np.int64], there: NDArray[np.int64]) -> NDArray[np.float64]:
+    """(k, d) mean of the rows of each group that is there; groups (n,)."""
+    own, mine = own_rows(features), groups[features.where]
+    sums = np.stack([own[mine == group].sum(axis=0, dtype=np.float64) for group in there])
+    sizes = np.bincount(np.searchsorted(there, groups[groups >= 0]), minlength=len(there))
+    return features.processes.sum(sums) / sizes[:, None]
+
+
+def _choose(config: SuggestConfig, features: SharedRows, given: GivenLabels, doubt: _Doubt) -> _Choice:
     generator = keyed_generator(config.seed, "suggest")
     candidates = Candidates(features, config.duplicate_share)
     labeled, count = np.flatnonzero(given.labeled), config.num_images
@@ -265,10 +302,10 @@ def _choose(config: SuggestConfig, features: NDArray[np.float32], given: GivenLa
     if config.strategy == "uncertainty":
         assert doubt.uncertainty is not None
         places = choose_best(doubt.uncertainty, count, candidates)
-        return (places, doubt.uncertainty[places], [doubt.doubts[place] for place in places.tolist()])
+        return (places, doubt.uncertainty[places], [doubt.doubt(place) for place in places.tolist()])
     weights = doubt.uncertainty if config.strategy == "both" else None
     places, scores = choose_covering(features, count, labeled, candidates, generator=generator, weights=weights)
-    reasons = [""] * len(places) if weights is None else [doubt.doubts[place] for place in places.tolist()]
+    reasons = [""] * len(places) if weights is None else [doubt.doubt(place) for place in places.tolist()]
     return (places, scores, reasons)
 
 
