@@ -11,6 +11,7 @@ import io
 import re
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from pathlib import PurePosixPath
@@ -27,10 +28,12 @@ ATTEMPTS: Final = 3
 _WAITS: Final = (0.5, 2.0)
 # Of one read; storage that does not answer for so long is not there.
 _MOST_SECONDS: Final = 120.0
+# Files whose sizes are asked for at a time, where a listing does not have them.
+_ASKED_AT_ONCE: Final = 16
 # Bytes that are read ahead while an archive is listed.
 _AHEAD: Final = 1 << 20
 _ADDRESS: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
-_OF_THE_EXTRA: Final = ("s3", "s3a", "gs", "gcs", "hf")
+_OF_THE_EXTRA: Final = ("s3", "s3a", "gs", "gcs", "hf", "http", "https")
 _GO_ON: Final = "Check the connection and call the same command again; one that keeps its work goes on."
 
 T = TypeVar("T")
@@ -66,8 +69,8 @@ class RemoteFile:
         return PurePosixPath(self.path).suffix
 
     def __str__(self) -> str:
-        """Return the address."""
-        return f"{self.protocol}://{self.path.lstrip('/')}"
+        """Return the address; paths of HTTP are addresses."""
+        return self.path if is_address(self.path) else f"{self.protocol}://{self.path.lstrip('/')}"
 
     def read(self, start: int, stop: int) -> bytes:
         """Read bytes ``start`` up to ``stop``, all of them.
@@ -82,6 +85,9 @@ class RemoteFile:
             whole = (start, stop) == (0, self.size)
             bounds = {} if whole else {"start": start, "end": stop}
             content = system.cat_file(self.path, **bounds, **_limited(system))
+            if len(content) == self.size > stop - start:
+                problem = "the server sends the whole file where a part of it is asked for"
+                raise DatasetError(str(self), problem, "Fetch it to a folder.")
             if len(content) != stop - start:
                 raise OSError(f"{len(content):,} bytes came where {stop - start:,} are listed")
             return bytes(content)
@@ -162,10 +168,15 @@ def find_files(address: str) -> tuple[str, list[RemoteFile]]:
     """
     system, protocol, path = _opened(address)
     found = _persistently(lambda: system.find(path, detail=True, **_limited(system)), address, gone_is_fault=True)
-    files = [_file(protocol, name, entry) for name, entry in found.items() if entry.get("type") == "file"]
-    if not files:
+    entries = {name: entry for name, entry in found.items() if entry.get("type") == "file"}
+    if not entries:
         raise DatasetError(address, "no such folder, or nothing is in it", "Check the address.")
-    return path, files
+    unsized = [name for name, entry in entries.items() if entry.get("size") is None]
+    if unsized:  # a page of links says no sizes
+        with ThreadPoolExecutor(_ASKED_AT_ONCE) as pool:
+            told = pool.map(lambda name: _persistently(lambda: system.info(name, **_limited(system)), name), unsized)
+            entries |= dict(zip(unsized, told, strict=True))
+    return path, [_file(protocol, name, entry) for name, entry in entries.items()]
 
 
 def expand_addresses(text: str, names: Sequence[str], is_pattern: Callable[[str], bool]) -> list[RemoteFile]:
@@ -206,7 +217,7 @@ def _file(protocol: str, path: str, entry: dict[str, Any]) -> RemoteFile:
     size = entry.get("size")
     if not isinstance(size, int):
         problem = "does not say how large it is, so that half a file could not be told from a whole one"
-        raise DatasetError(f"{protocol}://{path}", problem, "Fetch it to a folder.")
+        raise DatasetError(str(RemoteFile(protocol, path, 0)), problem, "Fetch it to a folder.")
     return RemoteFile(protocol, path, size)
 
 
@@ -248,6 +259,8 @@ def _persistently(work: Callable[[], T], where: str, *, gone_is_fault: bool = Fa
     for attempt in range(ATTEMPTS):
         try:
             return work()
+        except DatasetError:
+            raise
         except FileNotFoundError as error:
             if not gone_is_fault:
                 raise

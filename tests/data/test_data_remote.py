@@ -54,10 +54,40 @@ class Shaky(MemoryFileSystem):
         return content[:fault]
 
 
+class Bare(Shaky):
+    """Files whose names are addresses and whose listing says no sizes, as a page of links over HTTP."""
+
+    protocol = "bare"
+    sends_parts: ClassVar[bool] = True
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return f"bare://{super()._strip_protocol(path.replace('bare://', 'memory://')).lstrip('/')}"
+
+    def _there(self, path: str) -> str:
+        return "/" + path.removeprefix("bare://")
+
+    def find(self, path: str, **options: Any) -> dict[str, Any]:
+        inside = self._there(path) + "/"
+        return {
+            f"bare:/{name}": {"type": "file", "size": None} for name in sorted(self.store) if name.startswith(inside)
+        }
+
+    def info(self, path: str, **options: Any) -> dict[str, Any]:
+        if self._there(path) not in self.store:
+            raise FileNotFoundError(path)
+        return {"name": path, "type": "file", "size": len(self.store[self._there(path)].getvalue())}
+
+    def cat_file(self, path: str, start: int | None = None, end: int | None = None, **options: Any) -> bytes:
+        self.reads.append((start, end))
+        return bytes(self.store[self._there(path)].getvalue()[slice(start, end) if self.sends_parts else slice(None)])
+
+
 @pytest.fixture(autouse=True)
 def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(remote.time, "sleep", lambda seconds: None)
     fsspec.register_implementation("shaky", Shaky, clobber=True)
+    fsspec.register_implementation("bare", Bare, clobber=True)
     remote._system.cache_clear()
     MemoryFileSystem.store.clear()
     Shaky.store.clear()
@@ -151,6 +181,41 @@ def test_a_store_of_images_at_an_address_is_that_of_the_folder(tmp_path: Path) -
 
     assert (tmp_path / "here.h5").read_bytes() == (tmp_path / "there.h5").read_bytes()
     assert open_store(tmp_path / "there.h5").sample_ids[0] == "test/cat/0.png"
+
+
+def upload_to_bare(folder: Path) -> None:
+    upload(folder, "memory://host")
+    Bare.store.update(MemoryFileSystem.store)
+
+
+def test_a_listing_without_sizes_is_completed_file_by_file(tmp_path: Path) -> None:
+    folder = fill(tmp_path / "photos")
+    upload_to_bare(tmp_path)
+
+    here, there = listed(folder), listed("bare://host/photos")
+
+    assert there.digest() == here.digest()
+    assert [there.source.read(row).sha256 for row in range(12)] == [here.source.read(row).sha256 for row in range(12)]
+    assert isinstance(there.source, remote.RemoteSource)
+    assert str(there.source.files[0]) == "bare://host/photos/test/cat/0.png"
+
+
+def test_a_server_that_sends_whole_archives_for_each_image_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with tarfile.open(tmp_path / "all.tar", "w") as archive:
+        archive.add(fill(tmp_path / "photos"), "photos")
+    upload_to_bare(tmp_path)
+    there = listed("bare://host/all.tar")
+    assert isinstance(there.source.read(0), EncodedImage)
+    Bare.reads.clear()
+
+    monkeypatch.setattr(Bare, "sends_parts", False)
+    with pytest.raises(DatasetError, match=r"^bare://host/all\.tar: the server sends the whole file") as error:
+        there.source.read(0)
+
+    assert "folder" in str(error.value.remedy)
+    assert len(Bare.reads) == 1  # to ask again would bring the same
 
 
 # ---------------------------------------------------------------------- faults
