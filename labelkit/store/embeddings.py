@@ -25,7 +25,7 @@ from labelkit.store.hdf5.axes import check_axes
 from labelkit.store.hdf5.reading import CheckedFile, verify_sharded_block
 from labelkit.store.hdf5.writing import Contents
 from labelkit.store.opening import open_file
-from labelkit.store.schema import name_fault, name_text
+from labelkit.store.schema import has_name_fault, name_fault, name_text, name_texts
 from labelkit.store.shards import Shards
 from labelkit.store.views import COLUMN as VIEWS
 from labelkit.store.views import read_view_recipe
@@ -415,10 +415,11 @@ def _read_ids(file: CheckedFile, verify: bool) -> list[str]:
         row = int(np.argmax(disordered)) + 1
         problem = f"{name_text(raw[row])!r} comes twice or out of order"
         raise Refused(f"{file.place('sample_ids')} row {row}", problem, RESTORE)
-    names = [name_text(value) for value in raw.tolist()]
-    for row, name in enumerate(names):
-        if fault := name_fault(name):
-            raise Refused(f"{file.place('sample_ids')} row {row}", f"{name!r} {fault}", RESTORE)
+    names = name_texts(raw.tolist())
+    if has_name_fault(names):
+        for row, name in enumerate(names):
+            if fault := name_fault(name):
+                raise Refused(f"{file.place('sample_ids')} row {row}", f"{name!r} {fault}", RESTORE)
     return names
 
 

@@ -1,0 +1,40 @@
+"""Names of samples: read together as they would be one by one."""
+
+from __future__ import annotations
+
+import pytest
+from labelkit.store.schema import has_name_fault, name_fault, name_text, name_texts
+
+PATHS = [
+    "",
+    ".",
+    "..",
+    "a",
+    "a/b.png",
+    "a/",
+    "/a",
+    "a//b",
+    "a/./b",
+    "a/..",
+    "../a",
+    "./a",
+    "..a/.b",
+    "a..",
+    "a/...",
+    "é/ü",
+]
+NAMES = [*map(str.encode, PATHS), b"a\0b", b"\0", b"a\nb", b"\xff\xc3", b"\xc3", b"\xa9"]
+
+
+@pytest.mark.parametrize("first", NAMES)
+@pytest.mark.parametrize("second", NAMES)
+def test_names_read_together_are_those_read_one_by_one(first: bytes, second: bytes) -> None:
+    alone = [name_text(first), name_text(second)]
+
+    assert name_texts([first, second]) == alone
+    assert has_name_fault(alone) == any(name_fault(name) is not None for name in alone)
+
+
+def test_no_names_are_none() -> None:
+    assert name_texts([]) == []
+    assert not has_name_fault([])
