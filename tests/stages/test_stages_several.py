@@ -383,7 +383,7 @@ def test_every_command_that_is_run_alone_is_refused_before_it_looks_at_anything(
     assert shared == {
         ("cluster", "k-means"), ("cluster", "spherical-k-means"), ("cluster", "ss-kmeans"), ("cluster", "sinkhorn"),
         ("retrieve",), ("evaluate", "retrieval"), ("evaluate", "knn"), ("evaluate", "linear"),
-        ("discover", "answer"), ("suggest",),
+        ("discover", "answer"), ("suggest",), ("match",),
     }  # fmt: skip
     assert {words[0] for words, command in all_commands().items() if command.shares == "images"} == {"train", "embed"}
     config = KMeansConfig(index="not there.h5", num_clusters=2)
