@@ -263,6 +263,42 @@ def test_what_would_keep_a_part_as_the_whole_does_not_skip(
     assert "--skip-damaged" in answer.err
 
 
+def test_a_lost_folder_of_shards_is_one_fault(labelkit: Labelkit, many: Path) -> None:
+    folder = many.with_name("s.h5.shards")
+    folder.rename(many.with_name("elsewhere"))
+    said = f"{folder}: there is no such folder, and all 4 shards of s.h5 lie in it. Put it back beside s.h5"
+    verified = labelkit("verify", "--index", many, "--json")
+    assert verified.code == 3
+    assert [fault["where"] for one in verified.json["checked"] for fault in one["faults"]] == [str(folder)]
+    cluster = ("cluster", "k-means", "--num-clusters", "4")
+    for words in (("verify",), ("status",), cluster, (*cluster, "--skip-damaged")):
+        answer = labelkit(*words, "--index", many)
+        assert answer.code == 3
+        assert answer.err.count("error: ") == answer.err.count("\n") == 1
+        assert said in answer.err
+
+
+def test_what_to_do_about_several_shards_is_said_once(labelkit: Labelkit, many: Path) -> None:
+    for path in shards_of(many)[1:3]:
+        damage(path, "lost")
+    answer = labelkit("verify", "--index", many)
+    assert answer.code == 3
+    assert answer.err.count("there is no such shard") == 2
+    assert answer.err.count("Restore it from a copy") == 1
+    last = shards_of(many)[-1]
+    last.symlink_to(last.rename(many.with_name("moved")))  # another remedy
+    answer = labelkit("verify", "--index", many)
+    assert answer.err.count("Restore it from a copy") == 2
+
+
+def test_an_embed_that_finds_all_done_says_so(labelkit: Labelkit, photos: Path, tmp_path: Path) -> None:
+    out = tmp_path / "s.h5"
+    words = ("embed", "--dataset", photos, "--backbone", "pixels", "--image-size", "8", "--shards", "3", "--out", out)
+    assert labelkit(*words).out.splitlines()[-1] == f"made {out}"
+    assert labelkit(*words).out.splitlines()[-1] == f"unchanged {out}"
+    assert labelkit(*words, "-q").out == f"{out}\n"
+
+
 @pytest.mark.parametrize("name", ["k-means", "spherical-k-means", "ss-kmeans", "sinkhorn"])
 def test_a_clustering_groups_the_rows_that_are_left(
     labelkit: Labelkit, pair: dict[str, Path], many: Path, tmp_path: Path, name: str
