@@ -225,6 +225,7 @@ COMMANDS: dict[str, Command | Group] = {
                 "labelkit discover categories --index digits.h5",
                 "discover:DiscoverCategoriesConfig",
                 "discover.categories:discover_categories",
+                shares="rows",
             ),
             "head": Command(
                 "Assign every image to the class that the trained classifier names.",
