@@ -2281,6 +2281,7 @@ class _Evaluate:
     def linear(
         *,
         index: str | PathLike[str],
+        max_memory: str | None = ...,
         result: str | None = ...,
         overwrite: bool = ...,
         label_column: str | None = ...,
