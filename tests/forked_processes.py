@@ -36,7 +36,9 @@ _WRITERS = {
     "labelkit.stages.evaluate.linear": "write_result",
     "labelkit.stages.evaluate.retrieval": "write_result",
     "labelkit.stages.discover.answer": "write_result",
+    "labelkit.stages.discover.categories": "write_result",
     "labelkit.stages.label.suggest": "commit_bytes",
+    "labelkit.stages.match.pairs": "write_matches",
 }
 ROOT = Path(__file__).parents[1]
 

@@ -76,6 +76,11 @@ def largest_part(number: int, processes: Processes) -> int:
     return -(-number // processes.size)
 
 
+def of_first(values: NDArray[Any], processes: Processes) -> NDArray[Any]:
+    """Return what the first process has, on all; of equal type and shape but for the first axis."""
+    return processes.join(values if processes.rank == 0 else values[:0])
+
+
 @dataclass(frozen=True, slots=True)
 class SharedRows:
     """All rows, and those of this process.

@@ -58,7 +58,8 @@ def print_result(result: StageResult) -> None:
 
     A result may have a ``text`` that stands in place of its tables.
 
-    All three name what was made: in lines ``made PATH``, under the key ``made`` unless it is nothing, as lines.
+    All three name what was made: in lines ``made PATH``, or ``unchanged PATH`` if it was there already, under the key
+    ``made`` unless it is nothing, as lines.
     """
     if not is_main_process():
         return
@@ -75,7 +76,8 @@ def print_result(result: StageResult) -> None:
         for number, table in enumerate(result.tables()):
             write("\n" if number else "")
             print_table(table)
-        write("".join(f"made {path}\n" for path in made))
+        verb = "unchanged" if getattr(result, "unchanged", False) else "made"
+        write("".join(f"{verb} {path}\n" for path in made))
 
 
 def print_table(table: Table) -> None:

@@ -9,10 +9,10 @@ from pydantic import Field, model_validator
 from labelkit.config.earlier import RESULT_NAME, PreviousOption
 from labelkit.config.index import IndexConfig
 from labelkit.config.memory import MemoryConfig
-from labelkit.config.mixins import AddedLabelsOption, MinSizeOption, NormalizeOption, SplitOption
+from labelkit.config.mixins import AddedLabelsOption, MinSizeOption, NormalizeOption, SkipDamagedOption, SplitOption
 
 
-class ClusterConfig(SplitOption, PreviousOption, IndexConfig, MemoryConfig):
+class ClusterConfig(SplitOption, PreviousOption, SkipDamagedOption, IndexConfig, MemoryConfig):
     """What all clusterings share."""
 
     num_clusters: int = Field(..., ge=1, description="Groups to find.")
@@ -39,6 +39,8 @@ class PatchClusterConfig(MinSizeOption, ClusterConfig):
     def _patches_may_be_alone(self) -> PatchClusterConfig:
         if self.patches and self.min_size > 1:
             raise ValueError("--min-size is for groups of images; leave it out with --patches")
+        if self.patches and self.skip_damaged:
+            raise ValueError("--skip-damaged leaves out rows of the store; leave it out with --patches")
         return self
 
 

@@ -115,7 +115,7 @@ class EvaluateKNNConfig(GateConfig, LabelsOption, ScoresConfig, MemoryConfig):
         return value
 
 
-class EvaluateLinearConfig(PerClassOption, GateConfig, LabelsOption, ScoresConfig):
+class EvaluateLinearConfig(PerClassOption, GateConfig, LabelsOption, ScoresConfig, MemoryConfig):
     """``labelkit evaluate linear``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "linear")

@@ -17,3 +17,8 @@ JOIN_WAIT: Final = timedelta(minutes=5)
 def process_count() -> int:
     """Processes of this run as the launcher says, without starting a process group."""
     return int(os.environ.get("WORLD_SIZE") or "1")
+
+
+def processes_here() -> int:
+    """Those of them on this machine."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE") or "1")

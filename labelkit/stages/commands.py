@@ -225,6 +225,7 @@ COMMANDS: dict[str, Command | Group] = {
                 "labelkit discover categories --index digits.h5",
                 "discover:DiscoverCategoriesConfig",
                 "discover.categories:discover_categories",
+                shares="rows",
             ),
             "head": Command(
                 "Assign every image to the class that the trained classifier names.",
@@ -395,6 +396,7 @@ COMMANDS: dict[str, Command | Group] = {
         "labelkit match --index init.h5 --num-clusters 100 --out matches.h5",
         "match:MatchConfig",
         "match.pairs:match_images_of_store",
+        shares="rows",
         summary="Find images that show the same thing, by keypoints.",
     ),
     "report": Command(

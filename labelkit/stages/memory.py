@@ -227,6 +227,13 @@ def linear_probe_bytes(num_rows: int, num_queries: int, dim: int, num_classes: i
     return (400 << 20) + 4 * 4 * own * dim + 8 * num_queries * num_classes
 
 
+def logistic_regression_bytes(num_rows: int, num_queries: int, dim: int, num_classes: int) -> int:
+    """What solving a logistic regression takes: rows of this process in float64, outputs, and the steps of L-BFGS."""
+    own = largest_part(num_rows, current_processes()) + largest_part(num_queries, current_processes())
+    steps = 8 * num_classes * dim * (2 * 100 + 20)
+    return (200 << 20) + 28 * own * dim + 5 * 8 * own * num_classes + steps + 3 * 8 * num_queries * num_classes
+
+
 def nmi_bytes(num_rows: int, dim: int, num_clusters: int, *, in_blocks: bool) -> int:
     """What k-means for NMI takes: rows read in blocks, or joined, scaled and as they are worked on."""
     least = _BLOCK_BYTES // 2 + kmeans_bytes(num_rows, dim, num_clusters, 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -53,11 +53,19 @@ class StageResult(Protocol):
 
 @dataclass(frozen=True)
 class SimpleResult:
-    """A result that holds its three forms as they are."""
+    """A result that holds its three forms as they are.
+
+    Attributes:
+        values: for programs.
+        paths: of what was made.
+        shown: for people.
+        unchanged: whether the paths were there already, with the same content.
+    """
 
     values: dict[str, object]
     paths: tuple[Path, ...] = ()
     shown: tuple[Table, ...] = ()
+    unchanged: bool = field(default=False, kw_only=True)
 
     def to_json(self) -> dict[str, object]:
         """Return the values."""

@@ -68,6 +68,10 @@ class VerifyResult:
         faults = self.faults
         if len(faults) < 2:
             return faults[0] if faults else None
+        remedies = {fault.remedy for fault in faults}
+        if len(remedies) == 1:  # it is said once
+            listed = "".join(f"\n{fault.where}: {fault.problem}" for fault in faults)
+            return InputError(str(self.path), f"{len(faults)} faults:{listed}\n{remedies.pop()}")
         listed = "".join(f"\n{fault}" for fault in faults)
         return InputError(str(self.path), f"{len(faults)} faults:{listed}")
 

@@ -28,7 +28,7 @@ Array = NDArray[Any]
 
 SHARD_RESTORE = (
     "Restore it from a copy, or give the `labelkit embed` command that made the store again, which computes its rows "
-    "alone; `export`, `retrieve` and `embed --reuse` leave them out with --skip-damaged"
+    "alone; `cluster`, `export`, `retrieve` and `embed --reuse` leave them out with --skip-damaged"
 )
 """What to do about a shard that is lost or damaged."""
 SHARD_NAME = re.compile(r"\d{5}-[0-9a-f]{16}\.h5")
@@ -242,6 +242,14 @@ class Shards:
 
     # ---- what is wrong
 
+    def gone(self) -> StoreError | None:
+        """Return the error that names the folder if there is none."""
+        if self.folder.exists():
+            return None
+        problem = f"there is no such folder, and all {len(self.table.shards)} shards of {self.index.name} lie in it"
+        remedy = f"Put it back beside {self.index.name}, or embed again with --overwrite."
+        return Damaged(str(self.folder), problem, remedy)
+
     def faults(self) -> dict[int, StoreError]:
         """Return what is wrong with shards at first sight, by number: absent, cut, another file.
 
@@ -277,7 +285,9 @@ class Shards:
             raise self.together(found)
 
     def together(self, faults: Mapping[int, StoreError]) -> StoreError:
-        """Return one error that names damaged shards."""
+        """Return one error that names damaged shards, or the folder if it is gone with all of them."""
+        if (gone := self.gone()) is not None:
+            return gone
         first, *others = (faults[number] for number in sorted(faults))
         if not others:
             return first

@@ -242,7 +242,8 @@ def _compare_blocks(file: CheckedFile, found: Verified, report: Report) -> None:
             start += len(block) if info.shape else 0
         (in_shards if file.is_sharded(path) else found.faults).extend(damaged)
     if shards is not None and (in_shards or shards.lost):
-        named = shards.deep_faults()
+        gone = shards.gone()
+        named = {0: gone} if gone is not None else shards.deep_faults()
         found.faults += [named[number] for number in sorted(named)] or in_shards
 
 

@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from labelkit.algorithms import group_tree as trees
 from labelkit.algorithms import kmeans_iterations, kmeans_start, row_blocks
 from labelkit.algorithms.clustering import kmeans, semi_supervised_kmeans, spherical_kmeans
+from labelkit.algorithms.group_tree import GroupTree, group_tree
 from labelkit.algorithms.row_blocks import StoredRows
-from labelkit.algorithms.shared_rows import ALONE, Processes, largest_part, part_of, shared_rows
+from labelkit.algorithms.shared_rows import ALONE, Processes, largest_part, of_first, part_of, shared_rows
 from numpy.typing import NDArray
 from tests.process_threads import in_threads
 
@@ -253,3 +255,32 @@ def test_rows_that_follow_each_other_are_a_part(stored: NDArray[np.float16]) -> 
     ):
         rows = rows.less(np.ones(5, dtype=np.float32))
         np.testing.assert_array_equal(rows.part(slice(20, 90)).to_array(), rows.to_array()[20:90])
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize("most", [60, 1000])
+def test_a_tree_of_several_processes_is_that_of_one(
+    stored: NDArray[np.float16], most: int, known: bool, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, number in (("MOST_LEAVES", most), ("_SMALL_GROUPS", 50), ("_DRAWN", 200)):
+        monkeypatch.setattr(trees, name, number)
+    labels = np.where(np.arange(301) % 9 == 0, np.arange(301) % 7, -1) if known else np.full(301, -1)
+
+    def run(processes: Processes) -> GroupTree:
+        rows = StoredRows(stored, unit=True, in_blocks=False)
+        return group_tree(rows, labels, generator=np.random.default_rng(0), processes=processes)
+
+    expected = run(ALONE)
+    assert (expected.most <= 60) == (most == 60)
+    for one in in_threads(size, run):
+        for name in ("leaves", "sizes", "unions", "labels"):
+            np.testing.assert_array_equal(getattr(one, name), getattr(expected, name))
+        np.testing.assert_allclose(one.places, expected.places, rtol=1e-5, atol=1e-6)
+
+
+def test_the_first_process_says_what_counts() -> None:
+    def run(processes: Processes) -> list[list[int]]:
+        return [of_first(np.full((processes.rank + 1, 2), processes.rank), processes).tolist()]
+
+    assert in_threads(3, run) == [[[[0, 0]]]] * 3

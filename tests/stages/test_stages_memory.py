@@ -105,6 +105,7 @@ QUICK = {
     "cluster sinkhorn --num-clusters 5": "sinkhorn.h5",
     "retrieve --query-rows 3,4 --result hits": "hits.h5",
     "evaluate knn --result votes": "votes.h5",
+    "evaluate linear --gallery all --epochs 2 --result line": "line.h5",
     "discover categories --max-classes 22 --num-draws 3": "categories.h5",
 }
 
@@ -152,6 +153,8 @@ def test_the_peak_stays_below_the_bound(command: str, mib: int, large: Path) -> 
         "cluster ss-kmeans --num-clusters 20 --num-inits 1 --max-iterations 3",
         "cluster sinkhorn --num-clusters 20 --max-iterations 3",
         "evaluate knn",
+        "evaluate linear --gallery all --solver lbfgs --l2 1",
+        "evaluate linear --gallery all --solver sgd --epochs 2",
         "discover categories",
         "discover answer",
         "retrieve --query-rows 3,4 --search hnsw",

@@ -28,7 +28,7 @@ from tests.stages.test_stages_memory import write_store
 
 ROWS, DIM = 900, 4  # in four dimensions classes overlap
 QUICK = ["k-means", "ss-kmeans", "retrieve", "retrieval", "answer", "linear", "suggest"]
-KILLED = ["linear", "linear-sgd", "suggest-typical"]
+KILLED = ["linear", "linear-sgd", "suggest-typical", "categories-k-means"]
 SUGGESTED = ["coverage", "typical", "k-center", "uncertainty", "random"]
 
 
@@ -71,6 +71,11 @@ def lines_of(folder: Path) -> dict[str, list[str]]:
     linear = ["evaluate", "linear", *evaluate, "--gallery", "all"]  # classes of test are in no other split
     lines["linear"] = [*linear, "--l2", "1e-1,1", "--max-gallery", "300", "--result", "linear", "--per-class"]
     lines["linear-sgd"] = [*linear, "--solver", "sgd", "--epochs", "5", "--seeds", "2"]
+    categories = ["discover", "categories", "--index", index, "--json"]
+    lines["categories"] = categories
+    lines["categories-given"] = [*categories, "--num-classes", "25", "--levels", "2", "--result", "given"]
+    few = ["--num-inits", "2", "--max-classes", "30", "--result", "by-k-means"]
+    lines["categories-k-means"] = [*categories, "--grouping", "k-means", "--criterion", "silhouette", *few]
     suggest = ["suggest", "--index", index, "--overwrite", "--json", "-n", "9", "--out"]
     lines["suggest"] = [*suggest, str(folder / "next.csv"), "--result", "k-means"]
     for strategy in SUGGESTED:
@@ -122,7 +127,7 @@ def forked_slowly(folders: tuple[Path, Path], tmp_path_factory: pytest.TempPathF
     index = ["--index", str(folders[1] / "rows.h5")]
     refused = [
         ["evaluate", "clustering", *index],
-        ["discover", "categories", *index],
+        ["discover", "head", *index],
         ["embed", *index, "--out", str(folders[1] / "out.h5"), "--checkpoint", str(folders[1])],
     ]
     new = ["--dataset", "digits", "--device", "cpu", "--out"]
@@ -137,6 +142,7 @@ def forked_slowly(folders: tuple[Path, Path], tmp_path_factory: pytest.TempPathF
             "images": [[["retrieve", *index, "--query", str(folders[1])]]] * 2,
             "balance": [[[*lines["sinkhorn"], "--exact-balance"]]] * 2,
             "grouping": [[["discover", "answer", *index, "--num-clusters", "25"]]] * 2,
+            "search": [[[*lines["categories"], "--criterion", "labeled", "--search", "grid"]]] * 2,
             "commands": [[lines["k-means"]], [lines["retrieve"]]],
             "train": [[[*train, "--seed", "1"]], [[*train, "--seed", "2"]]],
             "embed": [[[*embed, "--image-size", "8"]], [[*embed, "--image-size", "16"]]],
@@ -238,6 +244,19 @@ def test_two_processes_answer_as_one_does(
     assert tables[0] == tables[1]
 
 
+@pytest.mark.parametrize("name", each("categories", "categories-given", "categories-k-means"))
+def test_two_processes_discover_the_classes_of_one(
+    request: pytest.FixtureRequest, folders: tuple[Path, Path], name: str
+) -> None:
+    found, expected = of_two(request, folders[1], name), of_one(folders[0], name)
+    for key in ("num_classes", "interval", "curve", "classes", "levels"):
+        assert found.get(key) == expected.get(key)
+    kept = [read_result(open_store(folder / "rows.h5"), found["result"]) for folder in folders]
+    np.testing.assert_array_equal(kept[1].arrays["pseudo_labels"], kept[0].arrays["pseudo_labels"])
+    np.testing.assert_allclose(kept[1].arrays["centroids"], kept[0].arrays["centroids"], rtol=1e-6)
+    assert kept[1].params["inertia"] == pytest.approx(kept[0].params["inertia"], rel=1e-9)
+
+
 @pytest.mark.parametrize("name", each("suggest", *(f"suggest-{strategy}" for strategy in SUGGESTED)))
 def test_two_processes_suggest_what_one_suggests(
     request: pytest.FixtureRequest, folders: tuple[Path, Path], name: str
@@ -260,7 +279,7 @@ def test_the_first_process_alone_speaks(forked: dict[str, list[Done]]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("place", "words"), [(0, "labelkit evaluate clustering"), (1, "labelkit discover categories"), (2, "--index")]
+    ("place", "words"), [(0, "labelkit evaluate clustering"), (1, "labelkit discover head"), (2, "--index")]
 )
 def test_a_command_that_works_alone_is_refused(forked_slowly: dict[str, list[Done]], place: int, words: str) -> None:
     for process in forked_slowly["alone"]:
@@ -283,6 +302,7 @@ def test_patches_are_refused(forked: dict[str, list[Done]]) -> None:
         ("index", "--search: hnsw is an index, which several"),
         ("balance", "--exact-balance: balances all rows at once, which several processes do not share"),
         ("grouping", "--num-clusters: makes groups first, which several processes do not share"),
+        ("search", "--search: grid clusters all rows at once, which several processes do not share"),
         ("images", "is to be embedded first, which several processes do not share. Embed it, and give the store"),
     ],
 )
@@ -383,7 +403,7 @@ def test_every_command_that_is_run_alone_is_refused_before_it_looks_at_anything(
     assert shared == {
         ("cluster", "k-means"), ("cluster", "spherical-k-means"), ("cluster", "ss-kmeans"), ("cluster", "sinkhorn"),
         ("retrieve",), ("evaluate", "retrieval"), ("evaluate", "knn"), ("evaluate", "linear"),
-        ("discover", "answer"), ("suggest",),
+        ("discover", "answer"), ("discover", "categories"), ("suggest",), ("match",),
     }  # fmt: skip
     assert {words[0] for words, command in all_commands().items() if command.shares == "images"} == {"train", "embed"}
     config = KMeansConfig(index="not there.h5", num_clusters=2)

@@ -10,9 +10,15 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+from labelkit.algorithms.shared_rows import Processes
+from labelkit.errors import StoreError
+from labelkit.stages import several
+from labelkit.stages.sharded import num_left_out, open_rest
 from labelkit.store.embeddings import open_store
 from labelkit.store.packing import pack_store
+from labelkit.store.results import read_result
 from labelkit.store.shard_writing import Sharding
+from tests.process_threads import in_threads
 
 from conftest import Labelkit
 
@@ -255,6 +261,97 @@ def test_what_would_keep_a_part_as_the_whole_does_not_skip(
     answer = labelkit("retrieve", "--index", many, "--query-rows", "0", "--skip-damaged", *words)
     assert answer.code == 2
     assert "--skip-damaged" in answer.err
+
+
+def test_a_lost_folder_of_shards_is_one_fault(labelkit: Labelkit, many: Path) -> None:
+    folder = many.with_name("s.h5.shards")
+    folder.rename(many.with_name("elsewhere"))
+    said = f"{folder}: there is no such folder, and all 4 shards of s.h5 lie in it. Put it back beside s.h5"
+    verified = labelkit("verify", "--index", many, "--json")
+    assert verified.code == 3
+    assert [fault["where"] for one in verified.json["checked"] for fault in one["faults"]] == [str(folder)]
+    cluster = ("cluster", "k-means", "--num-clusters", "4")
+    for words in (("verify",), ("status",), cluster, (*cluster, "--skip-damaged")):
+        answer = labelkit(*words, "--index", many)
+        assert answer.code == 3
+        assert answer.err.count("error: ") == answer.err.count("\n") == 1
+        assert said in answer.err
+
+
+def test_what_to_do_about_several_shards_is_said_once(labelkit: Labelkit, many: Path) -> None:
+    for path in shards_of(many)[1:3]:
+        damage(path, "lost")
+    answer = labelkit("verify", "--index", many)
+    assert answer.code == 3
+    assert answer.err.count("there is no such shard") == 2
+    assert answer.err.count("Restore it from a copy") == 1
+    last = shards_of(many)[-1]
+    last.symlink_to(last.rename(many.with_name("moved")))  # another remedy
+    answer = labelkit("verify", "--index", many)
+    assert answer.err.count("Restore it from a copy") == 2
+
+
+def test_an_embed_that_finds_all_done_says_so(labelkit: Labelkit, photos: Path, tmp_path: Path) -> None:
+    out = tmp_path / "s.h5"
+    words = ("embed", "--dataset", photos, "--backbone", "pixels", "--image-size", "8", "--shards", "3", "--out", out)
+    assert labelkit(*words).out.splitlines()[-1] == f"made {out}"
+    assert labelkit(*words).out.splitlines()[-1] == f"unchanged {out}"
+    assert labelkit(*words, "-q").out == f"{out}\n"
+
+
+@pytest.mark.parametrize("name", ["k-means", "spherical-k-means", "ss-kmeans", "sinkhorn"])
+def test_a_clustering_groups_the_rows_that_are_left(
+    labelkit: Labelkit, pair: dict[str, Path], many: Path, tmp_path: Path, name: str
+) -> None:
+    path = shards_of(many)[1]
+    damage(path, "lost")
+    words = ("cluster", name, "--num-clusters", "4", "--num-inits", "2")
+    assert labelkit(*words, "--index", many).code == 3
+    answer = labelkit(*words, "--index", many, "--skip-damaged", "--json")
+    assert answer.code == 0, answer.err
+    assert str(path) in answer.err
+    assert "12 of 48 rows" in answer.err
+    assert (answer.json["rows"], answer.json["left_out"]) == (36, 12)
+    # the other rows alone, as a store of their own, get the same groups
+    assert labelkit("export", "--index", many, "--out", tmp_path / "rest.npz", "--skip-damaged").code == 0
+    rest = ("import", "--source", tmp_path / "rest.npz", "--model", "m", "--out", tmp_path / "rest.h5")
+    assert labelkit(*rest).code == 0
+    alone = labelkit(*words, "--index", tmp_path / "rest.h5", "--json")
+    assert alone.code == 0, alone.err
+    part = read_result(open_store(many, skip_damaged=True), name)
+    expected = read_result(open_store(tmp_path / "rest.h5"), name).arrays["cluster_ids"]
+    found = np.asarray(part.arrays["cluster_ids"])
+    np.testing.assert_array_equal(found[np.r_[0:12, 24:48]], expected)
+    assert (found[12:24] == -1).all()
+    assert part.params["left_out"] == 12
+
+
+def test_a_clustering_of_patches_leaves_out_nothing(labelkit: Labelkit, many: Path) -> None:
+    answer = labelkit("cluster", "k-means", "--index", many, "--num-clusters", "4", "--patches", "--skip-damaged")
+    assert answer.code == 2
+    assert "--skip-damaged leaves out rows of the store" in answer.err
+
+
+def test_processes_that_find_other_shards_damaged_are_stopped(
+    pair: dict[str, Path], many: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    damage(shards_of(many)[1], "lost")
+    places = (pair["many"], many)
+    # threads share the one process that looks at foreign files
+    opened = {place: open_store(place, skip_damaged=True) for place in places}
+    monkeypatch.setattr("labelkit.stages.sharded.open_store", lambda place, **_: opened[place])
+
+    def run(processes: Processes) -> tuple[str, int]:
+        token = several._current.set(processes)
+        try:
+            alike = open_rest(many, skip_damaged=True)
+            with pytest.raises(StoreError) as caught:
+                open_rest(places[processes.rank], skip_damaged=True)
+            return caught.value.problem, num_left_out(alike)
+        finally:
+            several._current.reset(token)
+
+    assert in_threads(2, run) == [("other shards are damaged, or lost, for one process than for another", 12)] * 2
 
 
 def test_the_same_embed_again_repairs_a_damaged_shard(labelkit: Labelkit, photos: Path, tmp_path: Path) -> None:

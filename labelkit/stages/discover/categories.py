@@ -13,6 +13,7 @@ from labelkit.algorithms.class_number import ClassNumberChoice
 from labelkit.algorithms.class_number_belief import MOST_ROWS
 from labelkit.algorithms.group_levels import GroupLevels
 from labelkit.algorithms.row_blocks import StoredRows, parts_of
+from labelkit.algorithms.shared_rows import largest_part, of_first
 from labelkit.config.discover import DiscoverCategoriesConfig, DiscoverHeadConfig
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import StoreError
@@ -20,11 +21,12 @@ from labelkit.stages.discover.class_number import MOST_TRIED, judge_class_number
 from labelkit.stages.discover.coarse_classes import CoarseClasses
 from labelkit.stages.discover.made_groups import GroupingRule, make_groups
 from labelkit.stages.group.stable_ids import Groups, lasting_ids, read_earlier
-from labelkit.stages.memory import Memory, class_number_bytes, tree_bytes
+from labelkit.stages.memory import Memory, class_number_bytes, kmeans_held, tree_bytes
 from labelkit.stages.progress import current_progress
 from labelkit.stages.read.given_labels import GivenLabels, labeled_array, labels_to_use
 from labelkit.stages.read.rows import split_rows
 from labelkit.stages.result import Cell, SimpleResult, Table
+from labelkit.stages.several import current_processes, of_others, refuse_several
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.results import Result, check_new_result, read_result, write_result
 
@@ -60,13 +62,18 @@ class _Classes:
 def discover_categories(config: DiscoverCategoriesConfig) -> SimpleResult:
     """Choose the number of classes, unless it is given, then put every row into one: by a tree, or by k-means.
 
-    Rows are scaled to length 1.
+    Rows are scaled to length 1. Of several processes each draws rows and chooses the number alike, and the number of
+    the first counts; then each puts its part of the rows into groups.
 
     Raises:
         StoreError: the store cannot be used.
         DatasetError: it has no labels that may be used, and the criterion needs some.
-        ConfigError: bounds that leave no choice, more classes than rows, or nowhere to draw.
+        ConfigError: bounds that leave no choice, more classes than rows, nowhere to draw, or several processes and a
+            search over all rows.
     """
+    if config.search != "path":
+        remedy = "Leave it out, or start without torchrun."
+        refuse_several("--search", f"{config.search} clusters all rows at once", remedy)
     store = open_store(config.index)
     rows = split_rows(store, config.split)
     given = labels_to_use(config.labels, store, rows, label_column=config.label_column, own_labels=config.own_labels)
@@ -80,7 +87,10 @@ def discover_categories(config: DiscoverCategoriesConfig) -> SimpleResult:
     judgement = judge_class_number(config, given.where, given.class_names, features, labels)
     for note in judgement.notes:
         current_progress().message(note)
-    found = _assign(config, features, labels, judgement.choice.best)
+    (best,) = of_first(np.array([judgement.choice.best]), current_processes()).tolist()
+    found = _assign(config, features, labels, best)
+    if current_processes().rank > 0:
+        return of_others()
     seconds = time.monotonic() - started
     if len(found.labels) < judgement.choice.best:
         current_progress().message(
@@ -147,7 +157,14 @@ def _assign(
     """Give every row one of so many classes, and put these into classes of classes."""
     rule = GroupingRule(config.grouping, config.min_size, num_inits=config.num_inits)
     with current_progress().task(f"assigning rows to {num_classes} classes", total=None):
-        made = make_groups(features, labels, num_classes, rule, generator=keyed_generator(config.seed, "cluster"))
+        made = make_groups(
+            features,
+            labels,
+            num_classes,
+            rule,
+            generator=keyed_generator(config.seed, "cluster"),
+            processes=current_processes(),
+        )
         levels = made.levels(config.levels - 1) if config.levels > 1 else None
     return _Classes(made.ids, made.labels, made.centroids, inertia=made.inertia, levels=levels)
 
@@ -161,10 +178,12 @@ def _features(config: DiscoverCategoriesConfig, store: EmbeddingStore, rows: NDA
     beside = class_number_bytes(len(rows), used, store.dim, most, config.num_inits) + whole
     if config.grouping == "tree":
         beside = max(beside, tree_bytes(len(rows), store.dim, most))
+        held = largest_part(len(rows), current_processes())
+    else:
+        held = kmeans_held(len(rows), most, 1)
     remedy = "lower --max-rows or --max-classes"
-    return Memory.of(config).rows(
-        store, rows, beside=beside, what="choosing the number of classes", unit=True, remedy=remedy
-    )
+    what = "choosing the number of classes"
+    return Memory.of(config).rows(store, rows, beside=beside, what=what, unit=True, remedy=remedy, held=held)
 
 
 def discover_head(config: DiscoverHeadConfig) -> SimpleResult:

@@ -13,6 +13,7 @@ from labelkit.algorithms.group_levels import GroupLevels, join_groups
 from labelkit.algorithms.group_tree import group_tree
 from labelkit.algorithms.kmeans_iterations import sum_rows
 from labelkit.algorithms.row_blocks import Rows, StoredRows, parts_of
+from labelkit.algorithms.shared_rows import ALONE, Processes, of_first, part_of
 from labelkit.algorithms.small_groups import set_aside_small
 from labelkit.errors import ConfigError
 from labelkit.stages.group.cluster import semi_supervised_cluster
@@ -67,6 +68,7 @@ def make_groups(
     rule: GroupingRule,
     *,
     generator: np.random.Generator,
+    processes: Processes = ALONE,
 ) -> MadeGroups:
     """Put rows into groups; fewer come out if there are not so many of the least size.
 
@@ -76,12 +78,13 @@ def make_groups(
         num_groups: at least the number of classes with labels, at most these and one for each row without a label.
         rule: how.
         generator: of draws and starts.
+        processes: that share the rows; the groups are those that the first one makes.
 
     Raises:
         ConfigError: more groups than a tree of so many rows has leaves.
     """
     if rule.name == "tree":
-        tree = group_tree(features, labels, generator=generator)
+        tree = group_tree(features, labels, generator=generator, processes=processes)
         if num_groups > tree.most:
             problem = f"{num_groups} classes: a tree of {len(labels):,} rows is made of {tree.most:,} small groups"
             raise ConfigError("--num-classes", problem, "Choose fewer, or pass --grouping k-means.")
@@ -91,9 +94,10 @@ def make_groups(
         weights = tree.sizes[: tree.most].astype(np.float64)
         places = np.zeros((count, tree.places.shape[1]))
         np.add.at(places, of_leaf, tree.places * weights[:, None])
-        return _made(features, ids, tree.labels, places / np.bincount(of_leaf, weights)[:, None])
-    ids, classes, centroids = _by_kmeans(features, labels, num_groups, rule, generator)
-    made = _made(features, ids, classes, centroids)
+        places = places / np.bincount(of_leaf, weights)[:, None]
+        return _made(features, of_first(ids, processes), tree.labels, of_first(places, processes), processes)
+    ids, classes, centroids = _by_kmeans(features, labels, num_groups, rule, generator, processes)
+    made = _made(features, ids, classes, centroids, processes)
     return replace(made, places=made.centroids)
 
 
@@ -103,6 +107,7 @@ def _by_kmeans(
     num_groups: int,
     rule: GroupingRule,
     generator: np.random.Generator,
+    processes: Processes,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
     """Return groups, the classes of the first ones, and centroids."""
     classes = np.unique(labels[labels >= 0])
@@ -124,9 +129,10 @@ def _by_kmeans(
                 num_inits=rule.num_inits,
                 max_iter=rule.max_iter,
                 tol=rule.tol,
+                processes=processes,
             )
             return ids, centroids
-        found = kmeans(part(places), num_groups, generator=generator, num_inits=rule.num_inits)
+        found = kmeans(part(places), num_groups, generator=generator, num_inits=rule.num_inits, processes=processes)
         return found.cluster_ids, np.asarray(found.centroids, dtype=np.float32)
 
     ids, _ = set_aside_small(
@@ -147,18 +153,16 @@ def _made(
     ids: NDArray[np.int64],
     classes: NDArray[np.int64],
     places: NDArray[np.float64],
+    processes: Processes,
 ) -> MadeGroups:
     count = len(places)
     labels = np.full(count, -1, dtype=np.int64)
     labels[: len(classes)] = classes
-    centroids = _means(features, ids, count)
+    mine = part_of(len(ids), processes)
+    rows: Rows = features.part(mine) if isinstance(features, StoredRows) else features[mine]
+    # no group is empty
+    centroids = processes.sum(sum_rows(rows, ids[mine], count)) / np.bincount(ids, minlength=count)[:, None]
     inertia = 0.0
-    for where, part in parts_of(features):
-        inertia += float(np.square(part - centroids[ids[where]]).sum())
-    return MadeGroups(ids, labels, centroids, inertia, places)
-
-
-def _means(rows: Rows, ids: NDArray[np.int64], count: int) -> NDArray[np.float64]:
-    """(k, d) means of the members of each group, none of which is empty."""
-    counts = np.bincount(ids, minlength=count)
-    return np.asarray(sum_rows(rows, ids, count) / counts[:, None], dtype=np.float64)
+    for where, part in parts_of(rows):
+        inertia += float(np.square(part - centroids[ids[mine][where]]).sum())
+    return MadeGroups(ids, labels, centroids, float(processes.sum(np.array([inertia]))[0]), places)

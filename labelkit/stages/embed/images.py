@@ -186,6 +186,7 @@ def _summary(work: _Work, store: EmbeddingStore, embedded_now: int, seconds: flo
     """What is said in the end."""
     out, patches = work.config.out, work.patches
     labeled_rows = 0 if store.labeled is None else int(np.asarray(store.labeled).sum())
+    already_done = work.run.already_done and (patches is None or patches.already_done)
     values: dict[str, object] = {
         "index": out,
         "rows": store.n,
@@ -201,7 +202,7 @@ def _summary(work: _Work, store: EmbeddingStore, embedded_now: int, seconds: flo
             "fingerprint": store.model.weights_fingerprint,
         },
         "content_digest": store.content_digest,
-        "already_done": work.run.already_done and (patches is None or patches.already_done),
+        "already_done": already_done,
         "seconds": round(seconds, 2),
         "images_per_second": round(embedded_now / seconds, 1) if embedded_now else None,
     }
@@ -229,7 +230,7 @@ def _summary(work: _Work, store: EmbeddingStore, embedded_now: int, seconds: flo
         tables.append(Table("", columns, [row]))  # type: ignore[list-item] # a number, as was said
     if store.skipped:
         tables.append(Table("images left out", ["image", "reason"], [list(pair) for pair in store.skipped[:20]]))
-    return SimpleResult(values, tuple(paths), tuple(tables))
+    return SimpleResult(values, tuple(paths), tuple(tables), unchanged=already_done)
 
 
 def _reused_of_each(work: _Work) -> list[int]:

@@ -183,4 +183,4 @@ def _summary(config: EmbedConfig, store: EmbeddingStore, seconds: float, *, done
     }
     columns = ["store", "rows", "dim", "labeled", "skipped", "model", "seconds"]
     table = Table("", columns, [[config.out, store.n, store.dim, labeled, 0, store.model.name, round(seconds, 1)]])
-    return SimpleResult(values, (config.out,), (table,))
+    return SimpleResult(values, (config.out,), (table,), unchanged=done)

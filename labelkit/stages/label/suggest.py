@@ -262,7 +262,7 @@ def _doubt_of_result(name: str, store: EmbeddingStore, rows: NDArray[np.int64], 
     if len(there) < 2:
         raise StoreError(str(result.path), f"has {len(there)} groups for these rows", "Name one with two or more.")
     told = result.arrays.get("names")
-    names: list[str] = [f"group {group}" for group in range(int(there.max()) + 1)] if told is None else list(told)
+    names = [f"group {group}" for group in range(int(there.max()) + 1)] if told is None else list(told)
     claims = _claims(features, _means(features, groups, there), there)
 
     def guess(row: int) -> str:

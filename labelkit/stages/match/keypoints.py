@@ -1,7 +1,8 @@
 """Keypoints of images and matches of pairs, found once: in parts, each kept in the user's cache as soon as it is there.
 
 A part is known by everything it depends on: digests of the image files, options, version of OpenCV. So the same
-command goes on where it was stopped, and another one with the same images and options finds the work done.
+command goes on where it was stopped, and another one with the same images and options finds the work done. Processes
+share out the parts, and find those of each other in the cache.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.algorithms.affine_sift import OPENCV_VERSION, Keypoints, find_keypoints, match_images
+from labelkit.algorithms.shared_rows import Processes, part_of
 from labelkit.config.paths import cache_folder
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.decode import BadImage
@@ -29,6 +31,7 @@ from labelkit.store.matches import (
     KeypointPart,
     Matches,
     join_matches,
+    joined_over,
     one_match,
     read_keypoints,
     read_tried,
@@ -107,6 +110,12 @@ class MatchingOptions:
         }
 
 
+def own_range(number: int, per_part: int, processes: Processes) -> range:
+    """Which of so many images or pairs this process works on: whole parts of them."""
+    parts = range(-(-number // per_part))[part_of(-(-number // per_part), processes)]
+    return range(min(parts.start * per_part, number), min(parts.stop * per_part, number))
+
+
 def _key(recipe: Mapping[str, object]) -> str:
     return hashlib.sha256(canonical_json(dict(recipe)).encode()).hexdigest()[:32]
 
@@ -120,8 +129,10 @@ class KeypointReader:
         sha256: (n, 32) digests of the files as they were embedded.
         options: how to look.
         use_cache: look in the user's cache, and put there what was found.
+        processes: that share the images.
 
     Attributes:
+        own: images of this process.
         num_keypoints: (n,) int64 of each image, 0 until ``find_all``; -1 = it could not be read.
         from_cache: images that were found in the cache.
     """
@@ -134,18 +145,17 @@ class KeypointReader:
         options: MatchingOptions,
         *,
         use_cache: bool,
+        processes: Processes,
     ) -> None:
+        self._processes = processes
+        self.own = own_range(len(sha256), IMAGES_PER_PART, processes)
+        self._bad: list[str] = []
         self._dataset, self._dataset_rows, self._sha256 = dataset, dataset_rows, sha256
         self._options = options
         self._cache = _Cache(use_cache)
         self._held: OrderedDict[int, KeypointPart] = OrderedDict()
         self.num_keypoints: NDArray[np.int64] = np.zeros(len(sha256), dtype=np.int64)
         self.from_cache = 0
-
-    @property
-    def num_parts(self) -> int:
-        """Parts of all images."""
-        return -(-len(self._sha256) // IMAGES_PER_PART)
 
     def _rows(self, part: int) -> range:
         return range(part * IMAGES_PER_PART, min((part + 1) * IMAGES_PER_PART, len(self._sha256)))
@@ -156,12 +166,12 @@ class KeypointReader:
         return {**self._options.of_keypoints(), "images": digests}
 
     def find_all(self, pool: ThreadPoolExecutor, task: Task) -> None:
-        """Find the keypoints of all images; parts of the cache are not done again.
+        """Find the keypoints of all images, each process those of its own; parts of the cache are not done again.
 
         Raises:
             DatasetError: an image is not the one that was embedded.
         """
-        for part in range(self.num_parts):
+        for part in range(self.own.start // IMAGES_PER_PART, -(-self.own.stop // IMAGES_PER_PART)):
             rows, recipe = self._rows(part), self._recipe(part)
             found = self._cache.look(self._path(recipe), partial(read_keypoints, recipe=recipe))
             if found is not None and len(found.num_keypoints) == len(rows):
@@ -179,6 +189,13 @@ class KeypointReader:
                 )
             self.num_keypoints[rows.start : rows.stop] = found.num_keypoints
             self._hold(part, found)
+        # where others are done, their parts are in the cache
+        self.num_keypoints = self._processes.join(self.num_keypoints[self.own.start : self.own.stop])
+        self.from_cache = int(self._processes.sum(np.array([float(self.from_cache)]))[0])
+        told = "".join(f"{line}\0" for line in self._bad).encode()
+        lines = self._processes.join(np.frombuffer(told, dtype=np.uint8)).tobytes().decode()
+        for line in lines.split("\0")[:-1]:
+            current_progress().warning(line)
 
     def _of_row(self, row: int) -> Keypoints | None:
         name = self._dataset.sample_ids[self._dataset_rows[row]]
@@ -188,7 +205,7 @@ class KeypointReader:
                 raise DatasetError(name, "is not the image that was embedded", "Embed again, or restore the image.")
             image = encoded.decode(self._dataset.in_channels)
         except BadImage as error:
-            current_progress().warning(f"{name}: {error.reason}; it gets no partner")
+            self._bad.append(f"{name}: {error.reason}; it gets no partner")
             return None
         options = self._options
         return find_keypoints(
@@ -252,8 +269,9 @@ def try_pairs(
     task: Task,
     *,
     use_cache: bool,
+    processes: Processes,
 ) -> tuple[Matches, int]:
-    """Match pairs of images.
+    """Match pairs of images, each process a part of them.
 
     Args:
         keypoints: of all images.
@@ -263,6 +281,7 @@ def try_pairs(
         pool: threads to work in.
         task: is told of every pair.
         use_cache: look in the user's cache, and put there what was found.
+        processes: that share the pairs.
 
     Returns:
         What matches, in the order of ``pairs``; and how many pairs were found in the cache.
@@ -271,7 +290,8 @@ def try_pairs(
     images = hashlib.sha256(np.ascontiguousarray(sha256).tobytes()).hexdigest()
     found: list[Matches] = []
     matched = cached = 0
-    for start in range(0, len(pairs), PAIRS_PER_PART):
+    own = own_range(len(pairs), PAIRS_PER_PART, processes)
+    for start in range(own.start, own.stop, PAIRS_PER_PART):
         part = pairs[start : start + PAIRS_PER_PART]
         recipe = {
             **options.of_matches(),
@@ -295,7 +315,7 @@ def try_pairs(
             cache.keep(path, partial(write_tried, matches=tried, recipe=recipe))
         matched += len(tried)
         found.append(tried)
-    return join_matches(found), cached
+    return joined_over(processes, join_matches(found)), int(processes.sum(np.array([float(cached)]))[0])
 
 
 def _try(pair: tuple[int, int, Keypoints, Keypoints], options: MatchingOptions) -> Matches | None:
