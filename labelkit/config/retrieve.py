@@ -112,6 +112,13 @@ class RetrieveConfig(DeviceOption, StoredImagesOptions, LabelsOption, SkipDamage
         description="ivfpq: bytes per row, a divisor of the dimensions; default: the largest up to a quarter of them.",
         json_schema_extra=_SEARCH,
     )
+    index_block_rows: int = Field(
+        1_000_000,
+        ge=256,
+        description="hnsw, ivfpq: rows that share a file of the index. Files are built at the same time and searched "
+        "together: fewer rows build faster and take longer to search.",
+        json_schema_extra=_SEARCH,
+    )
     csv: Path | None = Field(
         None, description="Also write the hits to this CSV.", json_schema_extra={**_OUTPUT, "makes": "csv"}
     )

@@ -20,7 +20,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from labelkit.algorithms.neighbors import ApproximateSearch, HNSWRecipe, IVFPQRecipe, build_index
+from labelkit.algorithms.indexes import ApproximateSearch, HNSWRecipe, IVFPQRecipe, build_index
 from labelkit.cli.main import main
 from torture_systems import RUNNER, TOUR, TRAIN, begin_tour, layer, prepare, tour
 from torture_tally import FULL_SECONDS, Tally, sized

@@ -330,9 +330,9 @@ def _index_table(index: FoundIndex, config: RetrieveConfig) -> Table:
         measured.recall,
         measured.index_ms,
         measured.exact_ms,
-        round(index.size_bytes / 1e6, 3),
-        "built now" if index.built else "from the cache",
-        "not kept" if index.path is None else index.path,
+        round(index.kept.size_bytes / 1e6, 3),
+        index.origin,
+        "not kept" if index.kept.path is None else index.kept.path,
     ]
     return Table(title, columns, [row])
 
