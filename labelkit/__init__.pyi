@@ -2558,7 +2558,7 @@ def retrieve(
     split: Sequence[str] | str | None = ...,
     path_pattern: str | None = ...,
     skip_duplicates: bool = ...,
-    search: Literal['exact', 'hnsw', 'ivfpq'] = ...,
+    search: Literal['exact', 'auto', 'hnsw', 'ivfpq'] = ...,
     search_width: int | None = ...,
     rescore: int = ...,
     hnsw_links: int = ...,

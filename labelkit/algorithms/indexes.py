@@ -142,11 +142,14 @@ def empty_index(
     sample: Any = slice(0, 1)
     if isinstance(recipe, IVFPQRecipe):
         recipe = replace(recipe, num_lists=recipe.num_lists or default_num_lists(len(rows)))
-        most = max(_PQ_ROWS, _ROWS_PER_LIST * (recipe.num_lists or 1))
-        sample = slice(None)
-        if most < len(rows):
-            sample = np.sort(np.random.default_rng(recipe.seed).choice(len(rows), most, replace=False))
+        used = num_trained(len(rows), recipe.num_lists or 1)
+        sample = np.sort(np.random.default_rng(recipe.seed).choice(len(rows), used, replace=False))
     return _serialized(_trained(_scaled(rows[sample], metric), recipe, metric))
+
+
+def num_trained(num_rows: int, num_lists: int) -> int:
+    """Rows that the centroids and codes of an IVF-PQ index are trained on."""
+    return min(num_rows, max(_PQ_ROWS, _ROWS_PER_LIST * num_lists))
 
 
 def extend_index(
@@ -293,6 +296,10 @@ class ApproximateSearch:
         self._width = width
         self._num_rescored = num_rescored
         self._parameters: tuple[tuple[int, int, int], Any] = ((0, 0, 0), None)
+
+    def widen(self, width: int) -> None:
+        """Search with another width from now on."""
+        self._width = width
 
     def search(self, queries: ArrayLike, k: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         """Return up to k near rows of each query, nearest first.

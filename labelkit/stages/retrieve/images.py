@@ -38,7 +38,7 @@ from labelkit.stages.retrieve.queries import (
     rows_of_other,
     rows_of_store,
 )
-from labelkit.stages.retrieve.search import FoundIndex, Search, few_rows, find, indexed_search
+from labelkit.stages.retrieve.search import FoundIndex, Search, chosen_kind, few_rows, find, indexed_search, recipe_of
 from labelkit.stages.several import current_processes, of_others, refuse_several
 from labelkit.stages.sharded import open_rest
 from labelkit.store.commit import commit_bytes
@@ -92,7 +92,8 @@ def retrieve_images(config: RetrieveConfig) -> SimpleResult:
 
         return retrieve_patches(config)
     if config.search != "exact":
-        refuse_several("--search", f"{config.search} is an index", "Use --search exact, or start it without torchrun.")
+        what = "auto may choose" if config.search == "auto" else f"{config.search} is"
+        refuse_several("--search", f"{what} an index", "Use --search exact, or start it without torchrun.")
     images: ImageDataset | None = None
     loading: threading.Thread | None = None
     if config.query is not None and not is_store(config.query):
@@ -166,15 +167,21 @@ def _search(
     if config.search != "exact" and filtered and few_rows(num_chosen):
         progress.message(f"exact search, not {config.search}: only {num_chosen} rows pass the filters")
     elif config.search != "exact":
-        links = config.hnsw_links if config.search == "hnsw" else None
-        in_blocks = memory.in_blocks(
-            len(rows),
-            store.dim,
-            beside=search_bytes(len(queries.names), store.dim, config.k) + index_bytes(len(rows), store.dim, links),
-            what=f"{config.search} search",
-            remedy="use --search exact",
-        )
-        found = indexed_search(store, features.read(in_blocks=in_blocks), metric, config)
+        beside = search_bytes(len(queries.names), store.dim, config.k)
+        kind = chosen_kind(len(rows), store.dim, memory, config, beside)
+        if kind != "exact":
+            in_blocks = memory.in_blocks(
+                len(rows),
+                store.dim,
+                beside=beside
+                + index_bytes(len(rows), store.dim, recipe_of(kind, store.dim, config), config.index_block_rows),
+                what=f"{kind} search",
+                remedy="use --search exact",
+                # and one that exact search works on when the index is compared with it
+                held=2 * len(rows),
+            )
+            at_once = len(rows) if memory.limit is None else 1
+            found = indexed_search(store, features.read(in_blocks=in_blocks), metric, kind, config, at_once)
     search: Search
     if found is None:
         if filtered:
@@ -298,7 +305,7 @@ def _result(
         "k": config.k,
         "model": store.model.name,
         "weights_fingerprint": store.model.weights_fingerprint,
-        "search": {"kind": "exact"} if index is None else index.to_json(config.search),
+        "search": {"kind": "exact"} if index is None else index.to_json(),
         "search_seconds": round(seconds, 6),
         "queries": listed,
         "skipped": [{"query": name, "reason": reason} for name, reason in queries.skipped],
@@ -318,13 +325,13 @@ def _result(
     score_name = {"cosine": "cosine", "l2": "distance", "dot": "product"}[store.metric]
     shown = [Table("", ["query", "rank", "image", "label", score_name, ""], cells)]
     if index is not None:
-        shown.append(_index_table(index, config))
+        shown.append(_index_table(index))
     return SimpleResult(values, tuple(made), tuple(shown))
 
 
-def _index_table(index: FoundIndex, config: RetrieveConfig) -> Table:
+def _index_table(index: FoundIndex) -> Table:
     measured = index.measured
-    title = f"{config.search} against exact search, {measured.rows} rows of the store as queries"
+    title = f"{index.kind} against exact search, {measured.rows} rows of the store as queries"
     columns = [f"recall@{measured.k}", "ms/query", "exact ms/query", "MB", "index", "path"]
     row: list[Cell] = [
         measured.recall,

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,7 @@ from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import ConfigError, LabelkitError
 from labelkit.percent import percent
 from labelkit.reading import read_record
+from labelkit.stages.memory import Memory, index_bytes, size_text
 from labelkit.stages.progress import current_progress
 from labelkit.stages.retrieve.kept_index import IndexPlan, KeptIndex, Kind, discard, kept_index
 from labelkit.store.commit import canonical_json, commit_json
@@ -34,6 +35,8 @@ from labelkit.store.embeddings import EmbeddingStore
 _MEASURED: dict[str, type] = {"recall": float, "k": int, "rows": int, "exact_ms": float, "index_ms": float}
 _SAMPLE_ROWS, _SAMPLE_K, _TIMED_ROWS = 200, 10, 20
 _WANTED_RECALL = 0.95
+# With ``auto``, a search becomes so many times as wide at most, where it finds fewer.
+_WIDEST = 16
 # If fewer rows than this pass a filter, looking at each of them is as quick as any index, and exact.
 _FEW_ROWS = 20_000
 # Rows fetched beyond k where some will be left out.
@@ -71,6 +74,7 @@ class FoundIndex:
     """An index that is ready.
 
     Attributes:
+        kind: of index.
         search: looks rows up.
         kept: where it is.
         num_rows: that it has.
@@ -78,6 +82,7 @@ class FoundIndex:
         measured: how good it is.
     """
 
+    kind: Kind
     search: ApproximateSearch
     kept: KeptIndex
     num_rows: int
@@ -93,10 +98,10 @@ class FoundIndex:
             return "built now"
         return f"extended by {self.kept.built_rows:,} rows"
 
-    def to_json(self, kind: str) -> dict[str, object]:
+    def to_json(self) -> dict[str, object]:
         """Return what a program may want to know."""
         return {
-            "kind": kind,
+            "kind": self.kind,
             "path": self.kept.path,
             "files": len(self.kept.pieces),
             "built": self.kept.built_rows == self.num_rows,
@@ -112,29 +117,58 @@ def few_rows(num_rows: int) -> bool:
     return num_rows <= _FEW_ROWS
 
 
-def indexed_search(store: EmbeddingStore, gallery: StoredRows, metric: Metric, config: RetrieveConfig) -> FoundIndex:
+def chosen_kind(
+    num_rows: int, dim: int, memory: Memory, config: RetrieveConfig, beside: int
+) -> Literal["exact", "hnsw", "ivfpq"]:
+    """Return the kind of search; with ``auto`` the first that fits, and say so.
+
+    Args:
+        num_rows: of the gallery.
+        dim: of a row.
+        memory: its bound.
+        config: asked for.
+        beside: bytes that the queries take.
+    """
+    if config.search != "auto":
+        return config.search
+    told = f"{num_rows:,} rows of {dim} numbers"
+    progress = current_progress()
+    if few_rows(num_rows):
+        progress.message(f"--search auto: exact, since {told} are soon compared")
+        return "exact"
+    needed: list[str] = []
+    kinds: tuple[Kind, ...] = ("hnsw", "ivfpq")
+    for kind in kinds:
+        size = index_bytes(num_rows, dim, recipe_of(kind, dim, config), config.index_block_rows)
+        if memory.has_room(num_rows, beside=beside + size):
+            within = f" within --max-memory {memory.text}" if memory.limit is not None else ", without --max-memory"
+            reasons = "; ".join([*needed, f"{kind} takes {size_text(size)} at most"])
+            progress.message(f"--search auto: {kind} for {told}{within} ({reasons})")
+            return kind
+        needed.append(f"{kind} would take {size_text(size)}")
+    progress.message(f"--search auto: exact for {told} within --max-memory {memory.text} ({'; '.join(needed)})")
+    return "exact"
+
+
+def indexed_search(
+    store: EmbeddingStore, gallery: StoredRows, metric: Metric, kind: Kind, config: RetrieveConfig, at_once: int
+) -> FoundIndex:
     """Find the index of a store in the cache, or extend or build it and keep it there.
 
     Args:
         store: whose rows they are.
         gallery: (g, d) rows that can be found; they follow from the store alone.
         metric: of the store.
-        config: kind and settings.
+        kind: of index.
+        config: its settings.
+        at_once: files that are built at the same time, at most.
 
     Raises:
         ConfigError: the settings do not fit these rows.
     """
-    assert config.search != "exact"
-    kind: Kind = config.search
+    recipe = recipe_of(kind, gallery.shape[1], config)
+    plan = IndexPlan(kind, metric, recipe, config.index_block_rows, at_once)
     width = config.search_width or (128 if kind == "hnsw" else 32)
-    plan = IndexPlan(
-        kind,
-        metric,
-        _recipe(gallery, config),
-        block_rows=config.index_block_rows,
-        # each block that is built takes a copy of its rows
-        at_once=1 if gallery.in_blocks else len(gallery),
-    )
     progress = current_progress()
     try:
         kept = kept_index(store.path, gallery, plan)
@@ -152,15 +186,27 @@ def indexed_search(store: EmbeddingStore, gallery: StoredRows, metric: Metric, c
     except ValueError as error:
         remedy = "Use --search exact, or other settings of the index."
         raise ConfigError(f"--search {kind}", f"{store.path}: {error}", remedy) from error
-    settings = {"width": width, "rescore": config.rescore, "pieces": list(kept.names)}
-    measured = _measured(kept.path, settings, search, gallery, metric)
+    widest = width if config.search != "auto" or config.search_width else _WIDEST * width
+    while True:
+        settings = {"width": width, "rescore": config.rescore, "pieces": list(kept.names)}
+        measured = _measured(kept.path, settings, search, gallery, metric)
+        if measured.recall >= _WANTED_RECALL or width >= widest:
+            break
+        width *= 2
+        search.widen(width)
+    found = f"finds {percent(measured.recall)} % of the {measured.k} nearest rows"
     if measured.recall < _WANTED_RECALL:
         progress.warning(
-            f"the {kind} index finds {percent(measured.recall)} % of the {measured.k} nearest rows; "
+            f"the {kind} index {found}; "
             "raise --search-width" + (" or --rescore" if kind == "ivfpq" else "") + ", or use --search exact"
         )
-    recipe = {**asdict(plan.recipe), "block_rows": plan.block_rows, "width": width, "rescore": config.rescore}
-    return FoundIndex(search, kept, len(gallery), recipe, measured)
+    elif config.search == "auto":
+        progress.message(
+            f"the {kind} index {found} with --search-width {width}, in {measured.index_ms:.2f} ms a query; "
+            f"exact search takes {measured.exact_ms:.2f} ms"
+        )
+    told = {**asdict(recipe), "block_rows": plan.block_rows, "width": width, "rescore": config.rescore}
+    return FoundIndex(kind, search, kept, len(gallery), told, measured)
 
 
 def _ready(
@@ -206,10 +252,11 @@ def find(
     return [found[query] for query in range(len(queries))]
 
 
-def _recipe(gallery: StoredRows, config: RetrieveConfig) -> HNSWRecipe | IVFPQRecipe:
-    if config.search == "hnsw":
+def recipe_of(kind: Kind, dim: int, config: RetrieveConfig) -> HNSWRecipe | IVFPQRecipe:
+    """Return how an index is built."""
+    if kind == "hnsw":
         return HNSWRecipe(num_links=config.hnsw_links, build_width=config.hnsw_build_width)
-    return IVFPQRecipe(num_lists=config.ivf_lists, num_bytes=config.pq_bytes or default_pq_bytes(gallery.shape[1]))
+    return IVFPQRecipe(num_lists=config.ivf_lists, num_bytes=config.pq_bytes or default_pq_bytes(dim))
 
 
 def _measured(

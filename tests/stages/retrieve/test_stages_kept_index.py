@@ -12,6 +12,9 @@ import numpy as np
 import pytest
 from labelkit.algorithms.indexes import num_threads, use_threads
 from labelkit.config.retrieve import RetrieveConfig
+from labelkit.engine.host_memory import resident_bytes
+from labelkit.percent import percent
+from labelkit.stages.retrieve import search
 from labelkit.stages.retrieve.images import retrieve_images
 from labelkit.store.embeddings import open_store
 from labelkit.store.packing import pack_store
@@ -195,3 +198,57 @@ def test_blocks_that_were_ready_before_a_kill_are_not_built_again(make_store: An
 
     assert killed.returncode == -signal.SIGKILL
     assert retrieve(store, search="hnsw", index_block_rows=500)["search"]["added_rows"] == 200
+
+
+def said_by_auto(labelkit: Any, store: Path, *words: object) -> Any:
+    answer = labelkit("retrieve", "--index", store, "--query-rows", "0", "--search", "auto", "--json", *words)
+    assert answer.code == 0, answer.err
+    return answer
+
+
+def test_auto_compares_few_rows_exactly(labelkit: Any, make_store: Any, cache: Path, rows: Any) -> None:
+    answer = said_by_auto(labelkit, make_store(rows).path)
+
+    assert answer.json["search"] == {"kind": "exact"}
+    assert "--search auto: exact, since 1,200 rows of 16 numbers are soon compared" in answer.err
+    assert not cache.exists()
+
+
+@pytest.fixture
+def many(labelkit: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A store of 60,000 rows in 200 directions."""
+    monkeypatch.setattr(search, "_FEW_ROWS", 1000)
+    generator = np.random.default_rng(0)
+    rows = generator.standard_normal((200, 16))[np.arange(60_000) % 200]
+    np.save(tmp_path / "rows.npy", (rows + 0.4 * generator.standard_normal(rows.shape)).astype(np.float32))
+    assert labelkit("import", "--source", tmp_path / "rows.npy", "--out", tmp_path / "many.h5").code == 0
+    return tmp_path / "many.h5"
+
+
+def test_auto_takes_the_kind_that_fits_the_memory_and_says_what_it_finds(
+    labelkit: Any, many: Path, cache: Path
+) -> None:
+    found = {}
+    for beyond in (110, 45, 12):
+        mib = int(resident_bytes() / 2**20) + 40 + 48 + 6 + beyond  # what is spared, blocks, and ids
+        answer = said_by_auto(labelkit, many, "--max-memory", f"{mib}MiB")
+        found[answer.json["search"]["kind"]] = answer
+
+    assert list(found) == ["hnsw", "ivfpq", "exact"]
+    assert "--search auto: hnsw for 60,000 rows of 16 numbers within --max-memory" in found["hnsw"].err
+    assert "hnsw would take 84MiB; ivfpq takes" in found["ivfpq"].err
+    assert "hnsw would take 84MiB; ivfpq would take" in found["exact"].err
+    for kind in ("hnsw", "ivfpq"):
+        measured, recipe = (found[kind].json["search"][name] for name in ("measured", "recipe"))
+        assert measured["recall"] >= 0.95
+        told = f"the {kind} index finds {percent(measured['recall'])} % of the 10 nearest rows"
+        assert f"{told} with --search-width {recipe['width']}" in found[kind].err
+
+
+def test_auto_without_a_bound_takes_a_graph(labelkit: Any, many: Path, cache: Path) -> None:
+    answer = said_by_auto(labelkit, many, "--hnsw-links", 8, "--hnsw-build-width", 20)
+
+    assert answer.json["search"]["kind"] == "hnsw"
+    # so poor a graph is searched more widely
+    assert answer.json["search"]["recipe"]["width"] > 128
+    assert "warning" not in answer.err
