@@ -2565,7 +2565,7 @@ def retrieve(
     hnsw_build_width: int = ...,
     ivf_lists: int | None = ...,
     pq_bytes: int | None = ...,
-    index_block_rows: int = ...,
+    index_block_rows: int | None = ...,
     csv: str | PathLike[str] | None = ...,
     sheet: str | PathLike[str] | None = ...,
     skip_damaged: bool = ...,

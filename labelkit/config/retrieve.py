@@ -114,11 +114,11 @@ class RetrieveConfig(DeviceOption, StoredImagesOptions, LabelsOption, SkipDamage
         description="ivfpq: bytes per row, a divisor of the dimensions; default: the largest up to a quarter of them.",
         json_schema_extra=_SEARCH,
     )
-    index_block_rows: int = Field(
-        1_000_000,
+    index_block_rows: int | None = Field(
+        None,
         ge=256,
         description="hnsw, ivfpq: rows that share a file of the index. Files are built at the same time and searched "
-        "together: fewer rows build faster and take longer to search.",
+        "together: fewer rows build faster and take longer to search; default: 1,000,000, 10,000,000.",
         json_schema_extra=_SEARCH,
     )
     csv: Path | None = Field(

@@ -214,23 +214,27 @@ def search_bytes(num_queries: int, dim: int, k: int) -> int:
     return num_queries * (12 * dim + 60 * (k + 16) + 1000 * k)
 
 
-def index_bytes(num_rows: int, dim: int, recipe: HNSWRecipe | IVFPQRecipe, block_rows: int) -> int:
+def index_bytes(num_rows: int, dim: int, recipe: HNSWRecipe | IVFPQRecipe, built_rows: int) -> int:
     """What building an index takes, one file after the other, and then what is mapped of all files, beside the rows.
 
     Args:
         num_rows: of the gallery.
         dim: of a row.
         recipe: of the index.
-        block_rows: rows that share a file.
+        built_rows: of the largest file that is built or extended; 0: all are there.
     """
     training = 0
     if isinstance(recipe, HNSWRecipe):
         per_row = 4 * dim + 10 * recipe.num_links + 100
     else:
         per_row = (recipe.num_bytes or default_pq_bytes(dim)) + 40
-        training = 4 * 4 * dim * num_trained(num_rows, recipe.num_lists or default_num_lists(num_rows))
+        training = (
+            0
+            if not built_rows
+            else 4 * 4 * dim * num_trained(num_rows, recipe.num_lists or default_num_lists(num_rows))
+        )
     # while an array grows, what it was is still there
-    return max(3 * per_row * min(num_rows, block_rows), per_row * num_rows) + training
+    return max(3 * per_row * built_rows + training, per_row * num_rows)
 
 
 def votes_bytes(num_queries: int, num_classes: int, dim: int) -> int:

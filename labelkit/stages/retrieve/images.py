@@ -21,7 +21,7 @@ from labelkit.config.retrieve import RetrieveConfig
 from labelkit.data.datasets import ImageDataset
 from labelkit.errors import ConfigError
 from labelkit.stages.embed.quick import load_ahead, may_be_quick
-from labelkit.stages.memory import Memory, index_bytes, search_bytes, stored_rows
+from labelkit.stages.memory import Memory, search_bytes, stored_rows
 from labelkit.stages.new_files import check_kept_result
 from labelkit.stages.pictures.files import image_pixels, indexed_images
 from labelkit.stages.progress import current_progress
@@ -38,7 +38,7 @@ from labelkit.stages.retrieve.queries import (
     rows_of_other,
     rows_of_store,
 )
-from labelkit.stages.retrieve.search import FoundIndex, Search, chosen_kind, few_rows, find, indexed_search, recipe_of
+from labelkit.stages.retrieve.search import FoundIndex, Search, few_rows, find, indexed_search, planned_index
 from labelkit.stages.several import current_processes, of_others, refuse_several
 from labelkit.stages.sharded import open_rest
 from labelkit.store.commit import commit_bytes
@@ -168,20 +168,18 @@ def _search(
         progress.message(f"exact search, not {config.search}: only {num_chosen} rows pass the filters")
     elif config.search != "exact":
         beside = search_bytes(len(queries.names), store.dim, config.k)
-        kind = chosen_kind(len(rows), store.dim, memory, config, beside)
-        if kind != "exact":
+        planned = planned_index(features, metric, memory, config, beside)
+        if planned is not None:
             in_blocks = memory.in_blocks(
                 len(rows),
                 store.dim,
-                beside=beside
-                + index_bytes(len(rows), store.dim, recipe_of(kind, store.dim, config), config.index_block_rows),
-                what=f"{kind} search",
+                beside=beside + planned.size_bytes,
+                what=f"{planned.plan.kind} search",
                 remedy="use --search exact",
                 # and one that exact search works on when the index is compared with it
                 held=2 * len(rows),
             )
-            at_once = len(rows) if memory.limit is None else 1
-            found = indexed_search(store, features.read(in_blocks=in_blocks), metric, kind, config, at_once)
+            found = indexed_search(store, features.read(in_blocks=in_blocks), planned, config)
     search: Search
     if found is None:
         if filtered:

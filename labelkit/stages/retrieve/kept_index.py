@@ -134,7 +134,7 @@ class _File:
 
 
 @dataclass(frozen=True)
-class _Block:
+class Block:
     """Rows of a gallery that share a file.
 
     Attributes:
@@ -154,20 +154,31 @@ class _Block:
         return self.stop - self.start - (0 if self.found is None else self.found.rows)
 
 
-def kept_index(store: Path, gallery: StoredRows, plan: IndexPlan) -> KeptIndex:
-    """Find the index of a gallery in the cache; extend what is there, build what is not, and keep it.
+def kept_blocks(gallery: StoredRows, plan: IndexPlan) -> list[Block]:
+    """Find what the cache has of the index of a gallery; damaged files are said and removed.
+
+    Args:
+        gallery: (g, d) rows.
+        plan: of the index.
+    """
+    settings = plan.settings(gallery.shape[1])
+    return _blocks(gallery, plan, _files(_folder(), f"*-{plan.kind}-{settings[:16]}-*.index", settings))
+
+
+def kept_index(store: Path, gallery: StoredRows, plan: IndexPlan, blocks: list[Block]) -> KeptIndex:
+    """Extend what the cache has of the index of a gallery, build what it has not, and keep it.
 
     Args:
         store: file that the rows are of; names files, and what its index replaces is removed.
         gallery: (g, d) rows.
         plan: of the index.
+        blocks: what is there, by :func:`kept_blocks`.
 
     Raises:
         ValueError: rows and recipe do not fit.
     """
-    folder = cache_folder() / "indexes"
+    folder = _folder()
     settings = plan.settings(gallery.shape[1])
-    blocks = _blocks(gallery, plan, _files(folder, f"*-{plan.kind}-{settings[:16]}-*.index", settings))
     missing = sum(block.missing for block in blocks)
     progress = current_progress()
     trained, trained_rows = next(
@@ -201,6 +212,10 @@ def kept_index(store: Path, gallery: StoredRows, plan: IndexPlan) -> KeptIndex:
     return KeptIndex(ready, names, missing, sum(map(_size, ready)))
 
 
+def _folder() -> Path:
+    return cache_folder() / "indexes"
+
+
 def _name(trained: str, sha256: str) -> str:
     return hashlib.sha256(f"{trained} {sha256}".encode()).hexdigest()[:24]
 
@@ -217,7 +232,7 @@ def _size(piece: Piece) -> int:
 # ---- what is there
 
 
-def _blocks(gallery: StoredRows, plan: IndexPlan, files: list[_File]) -> list[_Block]:
+def _blocks(gallery: StoredRows, plan: IndexPlan, files: list[_File]) -> list[Block]:
     """Cut the rows into blocks, and find the file of each; all of them were trained together."""
     borders = [(start, min(start + plan.block_rows, len(gallery))) for start in range(0, len(gallery), plan.block_rows)]
     digests, matching = [], []
@@ -243,7 +258,7 @@ def _blocks(gallery: StoredRows, plan: IndexPlan, files: list[_File]) -> list[_B
     )
     sound = [None if file is None or not _is_sound(file) else file for file in chosen]
     return [
-        _Block(start, stop, digest, file) for (start, stop), digest, file in zip(borders, digests, sound, strict=True)
+        Block(start, stop, digest, file) for (start, stop), digest, file in zip(borders, digests, sound, strict=True)
     ]
 
 
@@ -340,7 +355,7 @@ def discard(path: Path) -> None:
 # ---- what is to be built
 
 
-def _empty(gallery: StoredRows, plan: IndexPlan, blocks: list[_Block]) -> NDArray[np.uint8]:
+def _empty(gallery: StoredRows, plan: IndexPlan, blocks: list[Block]) -> NDArray[np.uint8]:
     """An index without rows: as files were built from that are there, or trained now."""
     for block in blocks:
         if block.found is not None:
@@ -372,7 +387,7 @@ class _Builder:
         self._stopped = threading.Event()
         self._counting = threading.Lock()
 
-    def build(self, blocks: list[_Block], pieces: list[Piece | None]) -> list[Piece | None]:
+    def build(self, blocks: list[Block], pieces: list[Piece | None]) -> list[Piece | None]:
         """Return the pieces with those that were missing.
 
         Raises:
@@ -402,11 +417,11 @@ class _Builder:
                 raise
         return built
 
-    def _extended(self, block: _Block) -> BuiltIndex:
+    def _extended(self, block: Block) -> BuiltIndex:
         base = self.empty if block.found is None else block.found.path
         return extend_index(base, self._parts(block), metric=self.plan.metric)
 
-    def _parts(self, block: _Block) -> Iterator[NDArray[np.float32]]:
+    def _parts(self, block: Block) -> Iterator[NDArray[np.float32]]:
         for start in range(block.stop - block.missing, block.stop, _ROWS_AT_ONCE):
             if self._stopped.is_set():
                 return
@@ -415,7 +430,7 @@ class _Builder:
             with self._counting:
                 self.task.advance(stop - start)
 
-    def _keep(self, block: _Block, index: BuiltIndex) -> Piece:
+    def _keep(self, block: Block, index: BuiltIndex) -> Piece:
         """Write a file, whole or not at all, and remove what it replaces; the index itself if that cannot be."""
         line = {**self.line, "rows": len(index), "rows_sha256": block.sha256}
         path = self.stem.with_name(f"{self.stem.name}-{_name(line['trained'], block.sha256)}.index")

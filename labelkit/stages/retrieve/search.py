@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,13 +28,15 @@ from labelkit.percent import percent
 from labelkit.reading import read_record
 from labelkit.stages.memory import Memory, index_bytes, size_text
 from labelkit.stages.progress import current_progress
-from labelkit.stages.retrieve.kept_index import IndexPlan, KeptIndex, Kind, discard, kept_index
+from labelkit.stages.retrieve.kept_index import Block, IndexPlan, KeptIndex, Kind, discard, kept_blocks, kept_index
 from labelkit.store.commit import canonical_json, commit_json
 from labelkit.store.embeddings import EmbeddingStore
 
 _MEASURED: dict[str, type] = {"recall": float, "k": int, "rows": int, "exact_ms": float, "index_ms": float}
 _SAMPLE_ROWS, _SAMPLE_K, _TIMED_ROWS = 200, 10, 20
 _WANTED_RECALL = 0.95
+# Graphs of fewer rows are built faster, lists of fewer rows are not.
+_BLOCK_ROWS = {"hnsw": 1_000_000, "ivfpq": 10_000_000}
 # With ``auto``, a search becomes so many times as wide at most, where it finds fewer.
 _WIDEST = 16
 # If fewer rows than this pass a filter, looking at each of them is as quick as any index, and exact.
@@ -117,61 +119,83 @@ def few_rows(num_rows: int) -> bool:
     return num_rows <= _FEW_ROWS
 
 
-def chosen_kind(
-    num_rows: int, dim: int, memory: Memory, config: RetrieveConfig, beside: int
-) -> Literal["exact", "hnsw", "ivfpq"]:
-    """Return the kind of search; with ``auto`` the first that fits, and say so.
+@dataclass(frozen=True)
+class PlannedIndex:
+    """An index that is wanted.
+
+    Attributes:
+        plan: of it.
+        blocks: what the cache has of it.
+        size_bytes: that it takes in memory at most, beside the rows.
+    """
+
+    plan: IndexPlan
+    blocks: list[Block]
+    size_bytes: int
+
+
+def planned_index(
+    gallery: StoredRows, metric: Metric, memory: Memory, config: RetrieveConfig, beside: int
+) -> PlannedIndex | None:
+    """Return the index to be used; with ``auto`` the first kind that fits, said with the reason, or ``None``: none.
 
     Args:
-        num_rows: of the gallery.
-        dim: of a row.
+        gallery: (g, d) rows that can be found.
+        metric: of them.
         memory: its bound.
-        config: asked for.
+        config: asked for, not ``exact``.
         beside: bytes that the queries take.
     """
-    if config.search != "auto":
-        return config.search
+    num_rows, dim = gallery.shape
     told = f"{num_rows:,} rows of {dim} numbers"
+    is_auto = config.search == "auto"
     progress = current_progress()
-    if few_rows(num_rows):
+    if is_auto and few_rows(num_rows):
         progress.message(f"--search auto: exact, since {told} are soon compared")
-        return "exact"
-    needed: list[str] = []
+        return None
     kinds: tuple[Kind, ...] = ("hnsw", "ivfpq")
+    needed: list[str] = []
     for kind in kinds:
-        size = index_bytes(num_rows, dim, recipe_of(kind, dim, config), config.index_block_rows)
-        if memory.has_room(num_rows, beside=beside + size):
-            within = f" within --max-memory {memory.text}" if memory.limit is not None else ", without --max-memory"
-            reasons = "; ".join([*needed, f"{kind} takes {size_text(size)} at most"])
+        if config.search not in ("auto", kind):
+            continue
+        recipe, block_rows = _recipe(kind, dim, config), config.index_block_rows or _BLOCK_ROWS[kind]
+        # each file that is built takes memory of its own
+        plan = IndexPlan(kind, metric, recipe, block_rows, at_once=num_rows if memory.limit is None else 1)
+        blocks = kept_blocks(gallery, plan)
+        largest = max((block.stop - block.start for block in blocks if block.missing), default=0)
+        found = PlannedIndex(plan, blocks, index_bytes(num_rows, dim, recipe, largest))
+        size = size_text(found.size_bytes)
+        if not is_auto:
+            return found
+        if memory.has_room(num_rows, beside=beside + found.size_bytes):
+            within = ", without --max-memory" if memory.limit is None else f" within --max-memory {memory.text}"
+            reasons = "; ".join([*needed, f"{kind} takes {size} at most"])
             progress.message(f"--search auto: {kind} for {told}{within} ({reasons})")
-            return kind
-        needed.append(f"{kind} would take {size_text(size)}")
+            return found
+        needed.append(f"{kind} would take {size}")
     progress.message(f"--search auto: exact for {told} within --max-memory {memory.text} ({'; '.join(needed)})")
-    return "exact"
+    return None
 
 
 def indexed_search(
-    store: EmbeddingStore, gallery: StoredRows, metric: Metric, kind: Kind, config: RetrieveConfig, at_once: int
+    store: EmbeddingStore, gallery: StoredRows, planned: PlannedIndex, config: RetrieveConfig
 ) -> FoundIndex:
-    """Find the index of a store in the cache, or extend or build it and keep it there.
+    """Extend or build an index where that is needed, keep it in the cache, and measure it.
 
     Args:
         store: whose rows they are.
         gallery: (g, d) rows that can be found; they follow from the store alone.
-        metric: of the store.
-        kind: of index.
-        config: its settings.
-        at_once: files that are built at the same time, at most.
+        planned: the index.
+        config: how it is searched.
 
     Raises:
         ConfigError: the settings do not fit these rows.
     """
-    recipe = recipe_of(kind, gallery.shape[1], config)
-    plan = IndexPlan(kind, metric, recipe, config.index_block_rows, at_once)
+    plan, progress = planned.plan, current_progress()
+    kind, metric = plan.kind, plan.metric
     width = config.search_width or (128 if kind == "hnsw" else 32)
-    progress = current_progress()
     try:
-        kept = kept_index(store.path, gallery, plan)
+        kept = kept_index(store.path, gallery, plan, planned.blocks)
         try:
             search = _ready(kept, gallery, metric, width, config)
         except ValueError as error:
@@ -181,7 +205,7 @@ def indexed_search(
             for piece in kept.pieces:
                 if isinstance(piece, Path):
                     discard(piece)
-            kept = kept_index(store.path, gallery, plan)
+            kept = kept_index(store.path, gallery, plan, kept_blocks(gallery, plan))
             search = _ready(kept, gallery, metric, width, config)
     except ValueError as error:
         remedy = "Use --search exact, or other settings of the index."
@@ -205,7 +229,7 @@ def indexed_search(
             f"the {kind} index {found} with --search-width {width}, in {measured.index_ms:.2f} ms a query; "
             f"exact search takes {measured.exact_ms:.2f} ms"
         )
-    told = {**asdict(recipe), "block_rows": plan.block_rows, "width": width, "rescore": config.rescore}
+    told = {**asdict(plan.recipe), "block_rows": plan.block_rows, "width": width, "rescore": config.rescore}
     return FoundIndex(kind, search, kept, len(gallery), told, measured)
 
 
@@ -252,8 +276,7 @@ def find(
     return [found[query] for query in range(len(queries))]
 
 
-def recipe_of(kind: Kind, dim: int, config: RetrieveConfig) -> HNSWRecipe | IVFPQRecipe:
-    """Return how an index is built."""
+def _recipe(kind: Kind, dim: int, config: RetrieveConfig) -> HNSWRecipe | IVFPQRecipe:
     if kind == "hnsw":
         return HNSWRecipe(num_links=config.hnsw_links, build_width=config.hnsw_build_width)
     return IVFPQRecipe(num_lists=config.ivf_lists, num_bytes=config.pq_bytes or default_pq_bytes(dim))

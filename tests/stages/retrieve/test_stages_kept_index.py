@@ -229,12 +229,12 @@ def test_auto_takes_the_kind_that_fits_the_memory_and_says_what_it_finds(
     labelkit: Any, many: Path, cache: Path
 ) -> None:
     found = {}
-    for beyond in (110, 45, 12):
+    for beyond in (12, 45, 110):
         mib = int(resident_bytes() / 2**20) + 40 + 48 + 6 + beyond  # what is spared, blocks, and ids
         answer = said_by_auto(labelkit, many, "--max-memory", f"{mib}MiB")
         found[answer.json["search"]["kind"]] = answer
 
-    assert list(found) == ["hnsw", "ivfpq", "exact"]
+    assert list(found) == ["exact", "ivfpq", "hnsw"]
     assert "--search auto: hnsw for 60,000 rows of 16 numbers within --max-memory" in found["hnsw"].err
     assert "hnsw would take 84MiB; ivfpq takes" in found["ivfpq"].err
     assert "hnsw would take 84MiB; ivfpq would take" in found["exact"].err
@@ -243,6 +243,20 @@ def test_auto_takes_the_kind_that_fits_the_memory_and_says_what_it_finds(
         assert measured["recall"] >= 0.95
         told = f"the {kind} index finds {percent(measured['recall'])} % of the 10 nearest rows"
         assert f"{told} with --search-width {recipe['width']}" in found[kind].err
+
+
+def test_a_graph_that_is_ready_takes_less_memory_than_one_that_is_to_be_built(
+    labelkit: Any, many: Path, cache: Path
+) -> None:
+    words = ("--index", many, "--query-rows", "0", "--search", "hnsw")
+    least = [0, 0]
+    for number in (0, 1):
+        refused = labelkit("retrieve", *words, "--max-memory", "1MiB")
+        least[number] = int(refused.err.split("hnsw search of 60,000 rows of 16 numbers takes ")[1].split("MiB")[0])
+        least[number] -= int(resident_bytes() / 2**20)
+        assert labelkit("retrieve", *words).code == 0
+
+    assert least[0] - least[1] > 40
 
 
 def test_auto_without_a_bound_takes_a_graph(labelkit: Any, many: Path, cache: Path) -> None:
