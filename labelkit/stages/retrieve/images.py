@@ -163,6 +163,7 @@ def _search(
     if num_chosen < config.k:
         progress.warning(f"only {num_chosen} rows pass the filters")
     found: FoundIndex | None = None
+    order: NDArray[np.int64] | None = None
     filtered = num_chosen < len(rows)
     if config.search != "exact" and filtered and few_rows(num_chosen):
         progress.message(f"exact search, not {config.search}: only {num_chosen} rows pass the filters")
@@ -170,6 +171,9 @@ def _search(
         beside = search_bytes(len(queries.names), store.dim, config.k)
         planned = planned_index(features, metric, memory, config, beside)
         if planned is not None:
+            order = planned.found.order
+            if order is not None:
+                features, rows, chosen = features.subset(order), rows[order], chosen[order]
             in_blocks = memory.in_blocks(
                 len(rows),
                 store.dim,
@@ -191,6 +195,10 @@ def _search(
     else:
         search = found.search
     hits, seconds = _ranked(store, _Gallery(features, rows, chosen), queries, search, config)
+    if found is not None and order is not None:
+        # of equal scores the first row of the store comes first
+        far = 1 if metric == "l2" else -1
+        hits = [sorted(listed, key=lambda hit: (far * hit.score, hit.row)) for listed in hits]
     return hits, found, seconds
 
 

@@ -1,13 +1,17 @@
 """The index of a store in the user's cache: a file for each block of its rows, found by what these rows hold.
 
 An index is never read from beside a store: the reader of faiss is not safe on foreign bytes. In the cache a file is
-``NAME-<kind>-<digest of settings>-<digest of its rows>.index``: the index as faiss writes it, then a line of JSON.
-The line says what the index is of, and the SHA-256 of all that is before it and of what it says.
+``NAME-<kind>-<digest of settings>-<digest of its rows>.index``: the index as faiss writes it, a number for each row,
+which follows from what the row holds, then a line of JSON. The line says what the index is of, and the SHA-256 of all
+that is before it and of what it says.
 
 A file is found for a block if the digest of its rows is that of the first rows of the block. If it has all of them, it
 is used as it is; if it has fewer, it is extended by the others. So rows that were added to a store are added to its
 index, and a block whose rows changed is built anew, whatever shards the store has. A block that is ready stays when the
 process is killed.
+
+Images stand in a store in the order of their names, so that new ones come between old ones. Where blocks do not fit as
+the rows stand, the numbers of rows say which order of the rows fits; whether it does is for the digests to say.
 """
 
 from __future__ import annotations
@@ -154,15 +158,40 @@ class Block:
         return self.stop - self.start - (0 if self.found is None else self.found.rows)
 
 
-def kept_blocks(gallery: StoredRows, plan: IndexPlan) -> list[Block]:
+@dataclass(frozen=True)
+class Found:
+    """What the cache has of the index of a gallery.
+
+    Attributes:
+        order: (g,) places of rows in the gallery, in the order of the index; ``None``: they stand so.
+        blocks: of the rows in that order.
+    """
+
+    order: NDArray[np.int64] | None
+    blocks: list[Block]
+
+    @property
+    def missing(self) -> int:
+        """Rows that no file has."""
+        return sum(block.missing for block in self.blocks)
+
+
+def look_up(gallery: StoredRows, plan: IndexPlan, *, reorder: bool = True) -> Found:
     """Find what the cache has of the index of a gallery; damaged files are said and removed.
 
     Args:
         gallery: (g, d) rows.
         plan: of the index.
+        reorder: whether the rows may come in another order.
     """
     settings = plan.settings(gallery.shape[1])
-    return _blocks(gallery, plan, _files(_folder(), f"*-{plan.kind}-{settings[:16]}-*.index", settings))
+    files = _files(_folder(), f"*-{plan.kind}-{settings[:16]}-*.index", settings)
+    found = Found(None, _blocks(gallery, plan, files))
+    order = _fitting_order(gallery, plan, files) if reorder and files and found.missing else None
+    if order is None:
+        return found
+    other = Found(order, _blocks(gallery.subset(order), plan, [file for file in files if file.path.exists()]))
+    return other if other.missing < found.missing else found
 
 
 def kept_index(store: Path, gallery: StoredRows, plan: IndexPlan, blocks: list[Block]) -> KeptIndex:
@@ -170,9 +199,9 @@ def kept_index(store: Path, gallery: StoredRows, plan: IndexPlan, blocks: list[B
 
     Args:
         store: file that the rows are of; names files, and what its index replaces is removed.
-        gallery: (g, d) rows.
+        gallery: (g, d) rows, in the order that was found.
         plan: of the index.
-        blocks: what is there, by :func:`kept_blocks`.
+        blocks: what is there, by :func:`look_up`.
 
     Raises:
         ValueError: rows and recipe do not fit.
@@ -271,6 +300,74 @@ def _digests(gallery: StoredRows, start: int, stops: set[int]) -> dict[int, str]
             digest.update(np.ascontiguousarray(gallery[first : min(first + step, stop)]).data)
         found[stop], at = digest.hexdigest(), stop
     return found
+
+
+def _row_keys(gallery: StoredRows, start: int, stop: int) -> NDArray[np.uint64]:
+    """A number for each row [start, stop): equal for equal rows, and hardly ever for others."""
+    dim = gallery.shape[1]
+    factors = np.random.default_rng(0).integers(0, 1 << 63, dim, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
+    keys = np.empty(stop - start, dtype="<u8")
+    step = max(1, _CHUNK_BYTES // (4 * dim))
+    for first in range(start, stop, step):
+        last = min(first + step, stop)
+        bits = np.ascontiguousarray(gallery[first:last]).view(np.uint32).astype(np.uint64)
+        keys[first - start : last - start] = (bits * factors).sum(axis=1, dtype=np.uint64)
+    return keys
+
+
+def _fitting_order(gallery: StoredRows, plan: IndexPlan, files: list[_File]) -> NDArray[np.int64] | None:
+    """Return an order of the rows that begins with those of files: full ones, and one that has fewer rows.
+
+    Only files of which the gallery has every row are taken. ``None``: there is none.
+    """
+    keys = _row_keys(gallery, 0, len(gallery))
+    best: list[NDArray[np.int64]] = []
+    for trained in sorted({file.trained for file in files}):
+        mine = sorted((file for file in files if file.trained == trained), key=lambda file: -file.rows)
+        taken: list[NDArray[np.int64]] = []
+        free = np.arange(len(gallery))
+        for file in mine:
+            if file.rows > min(plan.block_rows, len(free)):
+                continue
+            places = _places(_keys_of(file), keys[free])
+            if places is not None:
+                taken.append(free[places])
+                free = np.delete(free, places)
+                if file.rows < plan.block_rows:
+                    break
+        if sum(map(len, taken)) > sum(map(len, best)):
+            best = taken
+    if not best:
+        return None
+    rest = np.ones(len(gallery), dtype=np.bool_)
+    rest[np.concatenate(best)] = False
+    return np.concatenate([*best, np.flatnonzero(rest)])
+
+
+def _places(wanted: NDArray[np.uint64], keys: NDArray[np.uint64]) -> NDArray[np.int64] | None:
+    """Return where each wanted key stands, equal ones at places of their own; ``None``: one is missing."""
+    order, order_wanted = np.argsort(keys, kind="stable"), np.argsort(wanted, kind="stable")
+    ascending, wanted = keys[order], wanted[order_wanted]
+    turn = np.arange(len(wanted)) - np.searchsorted(wanted, wanted)
+    at = np.searchsorted(ascending, wanted) + turn
+    if len(at) and (at.max() >= len(keys) or (ascending[at] != wanted).any()):
+        return None
+    places = np.empty(len(wanted), dtype=np.int64)
+    places[order_wanted] = order[at]
+    return places
+
+
+def _keys_of(file: _File) -> NDArray[np.uint64]:
+    """The keys of the rows of a file; none, which fits no rows, where they cannot be read."""
+    try:
+        with _opened(file.path) as opened:
+            _, length = _last_line(opened)
+            opened.seek(max(0, length - 8 * file.rows))
+            keys = np.frombuffer(opened.read(8 * file.rows), dtype="<u8")
+    except (OSError, ValueError, LabelkitError) as error:
+        _say_damaged(file.path, error)
+        return np.zeros(file.rows, dtype="<u8")
+    return keys
 
 
 def _files(folder: Path, pattern: str, settings: str) -> list[_File]:
@@ -443,6 +540,7 @@ class _Builder:
                 file.write(data)
 
             index.write(take)
+            take(_row_keys(self.gallery, block.start, block.stop).tobytes())
             digest.update(canonical_json(line).encode())
             file.write(b"\n" + canonical_json({**line, "sha256": digest.hexdigest()}).encode() + b"\n")
 

@@ -28,7 +28,7 @@ from labelkit.percent import percent
 from labelkit.reading import read_record
 from labelkit.stages.memory import Memory, index_bytes, size_text
 from labelkit.stages.progress import current_progress
-from labelkit.stages.retrieve.kept_index import Block, IndexPlan, KeptIndex, Kind, discard, kept_blocks, kept_index
+from labelkit.stages.retrieve.kept_index import Found, IndexPlan, KeptIndex, Kind, discard, kept_index, look_up
 from labelkit.store.commit import canonical_json, commit_json
 from labelkit.store.embeddings import EmbeddingStore
 
@@ -125,12 +125,12 @@ class PlannedIndex:
 
     Attributes:
         plan: of it.
-        blocks: what the cache has of it.
+        found: what the cache has of it.
         size_bytes: that it takes in memory at most, beside the rows.
     """
 
     plan: IndexPlan
-    blocks: list[Block]
+    found: Found
     size_bytes: int
 
 
@@ -161,17 +161,17 @@ def planned_index(
         recipe, block_rows = _recipe(kind, dim, config), config.index_block_rows or _BLOCK_ROWS[kind]
         # each file that is built takes memory of its own
         plan = IndexPlan(kind, metric, recipe, block_rows, at_once=num_rows if memory.limit is None else 1)
-        blocks = kept_blocks(gallery, plan)
-        largest = max((block.stop - block.start for block in blocks if block.missing), default=0)
-        found = PlannedIndex(plan, blocks, index_bytes(num_rows, dim, recipe, largest))
-        size = size_text(found.size_bytes)
+        found = look_up(gallery, plan)
+        largest = max((block.stop - block.start for block in found.blocks if block.missing), default=0)
+        planned = PlannedIndex(plan, found, index_bytes(num_rows, dim, recipe, largest))
+        size = size_text(planned.size_bytes)
         if not is_auto:
-            return found
-        if memory.has_room(num_rows, beside=beside + found.size_bytes):
+            return planned
+        if memory.has_room(num_rows, beside=beside + planned.size_bytes):
             within = ", without --max-memory" if memory.limit is None else f" within --max-memory {memory.text}"
             reasons = "; ".join([*needed, f"{kind} takes {size} at most"])
             progress.message(f"--search auto: {kind} for {told}{within} ({reasons})")
-            return found
+            return planned
         needed.append(f"{kind} would take {size}")
     progress.message(f"--search auto: exact for {told} within --max-memory {memory.text} ({'; '.join(needed)})")
     return None
@@ -184,7 +184,7 @@ def indexed_search(
 
     Args:
         store: whose rows they are.
-        gallery: (g, d) rows that can be found; they follow from the store alone.
+        gallery: (g, d) rows that can be found, in the order of the index.
         planned: the index.
         config: how it is searched.
 
@@ -195,7 +195,7 @@ def indexed_search(
     kind, metric = plan.kind, plan.metric
     width = config.search_width or (128 if kind == "hnsw" else 32)
     try:
-        kept = kept_index(store.path, gallery, plan, planned.blocks)
+        kept = kept_index(store.path, gallery, plan, planned.found.blocks)
         try:
             search = _ready(kept, gallery, metric, width, config)
         except ValueError as error:
@@ -205,7 +205,7 @@ def indexed_search(
             for piece in kept.pieces:
                 if isinstance(piece, Path):
                     discard(piece)
-            kept = kept_index(store.path, gallery, plan, kept_blocks(gallery, plan))
+            kept = kept_index(store.path, gallery, plan, look_up(gallery, plan, reorder=False).blocks)
             search = _ready(kept, gallery, metric, width, config)
     except ValueError as error:
         remedy = "Use --search exact, or other settings of the index."

@@ -83,6 +83,36 @@ def test_the_index_of_another_store_is_extended_and_stays(make_store: Any, cache
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("block_rows", [None, 400])
+def test_rows_added_between_old_ones_extend_the_index_too(
+    make_store: Any, cache: Path, rows: Any, kind: Any, block_rows: Any
+) -> None:
+    rows[5], rows[1001] = rows[4], rows[4]  # equal rows, one of them new
+    old = np.sort(np.random.default_rng(1).choice(np.delete(np.arange(1200), 1001), 900, replace=False))
+    part = make_store(rows[old], name="part.h5").path
+    retrieve(part, search=kind, index_block_rows=block_rows)
+    whole = make_store(rows, name="all.h5").path
+
+    answers = [retrieve(whole, search=kind, index_block_rows=block_rows, **WIDE) for _ in range(2)]
+
+    assert [answer["search"]["added_rows"] for answer in answers] == [300, 0]
+    assert hits(answers[0]) == hits(answers[1]) == hits(retrieve(whole))
+    labels = retrieve(whole, search=kind, index_block_rows=block_rows, path_pattern="*[02468].png", **WIDE)
+    assert hits(labels) == hits(retrieve(whole, path_pattern="*[02468].png"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_that_are_gone_build_the_index_anew(make_store: Any, cache: Path, rows: Any, kind: Any) -> None:
+    retrieve(make_store(rows, name="all.h5").path, search=kind)
+    part = make_store(np.delete(rows, 500, axis=0), name="part.h5").path
+
+    answer = retrieve(part, search=kind, **WIDE)
+
+    assert answer["search"]["built"]
+    assert hits(answer) == hits(retrieve(part))
+
+
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("row", [0, 899])
 def test_an_old_row_that_changed_builds_the_index_anew(
     make_store: Any, cache: Path, rows: Any, kind: Any, row: int
