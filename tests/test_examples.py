@@ -428,6 +428,21 @@ def test_a_store_is_read_without_labelkit(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_an_index_that_grows_is_measured_step_by_step(tmp_path: Path) -> None:
+    script = [sys.executable, str(ROOT / "examples" / "index_growth.py"), "--rows", "3000", "--out", "grown.json"]
+
+    done = subprocess.run(script, cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stderr
+    rows = json.loads((tmp_path / "grown.json").read_text())["rows"]
+    found = {(row["kind"], row["step"]): row for row in rows}
+    for kind in ("hnsw", "ivfpq"):
+        assert [found[kind, step]["added_rows"] for step in ("built", "extended", "searched")] == [2728, 272, 0]
+        assert found[kind, "built in 4 files"]["files"] == 4
+        assert all(row["recall"] > 0.95 for row in rows if row["kind"] == kind and "recall" in row)
+
+
+@pytest.mark.slow
 def test_suggested_labels_print_and_keep_their_scores(tmp_path: Path) -> None:
     environment = os.environ | {"LABELKIT_CACHE": str(tmp_path / "cache")}
     options = ["--seeds", "1", "--rounds", "2", "--features", "pixels", "--strategies", "random,both"]

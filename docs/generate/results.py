@@ -612,6 +612,31 @@ def _shared(record: Record) -> str:
     return table(["Command", *columns, "Numbers that differ"], rows, right=columns)
 
 
+def _index_growth(record: Record) -> str:
+    """A row for each index and what was done with it."""
+    columns = [
+        "Rows",
+        "Added",
+        "Seconds",
+        "Processor time (s)",
+        "Peak memory (MiB)",
+        "Index (MiB)",
+        "Recall@10 (%)",
+        "ms of a query alone",
+        "among all",
+    ]
+    rows = [
+        [f"{row['kind']}, {row['step']}", f"{row['rows']:,}", f"{row['added_rows']:,}"]
+        + [f"{row['seconds']:,.1f}", f"{row['cpu_seconds']:,.1f}"]
+        + [f"{row[name] / 2**20:,.0f}" for name in ("peak_bytes", "index_bytes")]
+        + [f"{100 * row['recall']:.2f}" if "recall" in row else ""]
+        + ["" if row["ms_alone"] is None else f"{row['ms_alone']:.3f}"]
+        + [f"{row['ms_among_many']:.3f}"]
+        for row in record["rows"]
+    ]
+    return table(["Search", *columns], rows, right=columns)
+
+
 _SPEEDS = ("ours_s", "peer_s", "ratio", "ratio_min", "ratio_max")
 
 
@@ -753,6 +778,7 @@ TOPICS = (
     ),
     _Topic("large-stores", "Large stores", "load", "tests/benchmarks/bench_load.py", _load),
     _Topic("processes", "Several processes", "processes_*", "examples/processes_growth.py", _shared),
+    _Topic("index-growth", "An index that grows", "index_growth*", "examples/index_growth.py", _index_growth),
     _Topic("speed", "Speed against named peers", "bench bench_*", "tests/benchmarks/__main__.py", _speed),
     _Topic("photo-speed", "Speed on photographs", "photo_speed", "tests/benchmarks/bench_photos.py", _speed),
     _Topic("resume", "Stopped and resumed", "resume", "tests/resume_table.py", _resumed),

@@ -37,10 +37,11 @@ if TYPE_CHECKING:
     from labelkit.algorithms.clustering_path import Partition, kmeans_path
     from labelkit.algorithms.critical_samples import CriticalDiscovery, discover_critical
     from labelkit.algorithms.feature_probes import knn_votes, linear_probe, logistic_regression
+    from labelkit.algorithms.indexes import ApproximateSearch, HNSWRecipe, IVFPQRecipe, build_index
     from labelkit.algorithms.kmeans_iterations import Clustering
     from labelkit.algorithms.label_search import Discovery
     from labelkit.algorithms.matching import Matching, contingency, match_clusters, pair_agreement
-    from labelkit.algorithms.neighbors import ApproximateSearch, ExactSearch, HNSWRecipe, IVFPQRecipe, build_index, knn
+    from labelkit.algorithms.neighbors import ExactSearch, knn
     from labelkit.algorithms.over_clustering import ClassNumber, bounded_integer_search, estimate_num_classes
     from labelkit.algorithms.prototypes import (
         Spread,
@@ -192,6 +193,12 @@ __getattr__ = names_of(
             "linear_probe",
             "logistic_regression",
         ),
+        "indexes": (
+            "ApproximateSearch",
+            "HNSWRecipe",
+            "IVFPQRecipe",
+            "build_index",
+        ),
         "label_search": ("Discovery",),
         "matching": (
             "Matching",
@@ -200,11 +207,7 @@ __getattr__ = names_of(
             "pair_agreement",
         ),
         "neighbors": (
-            "ApproximateSearch",
             "ExactSearch",
-            "HNSWRecipe",
-            "IVFPQRecipe",
-            "build_index",
             "knn",
         ),
         "over_clustering": (

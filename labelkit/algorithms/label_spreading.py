@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from labelkit.algorithms.neighbors import ApproximateSearch, ExactSearch, HNSWRecipe, build_index
+from labelkit.algorithms.indexes import ApproximateSearch, HNSWRecipe, build_index
+from labelkit.algorithms.neighbors import ExactSearch
 
 _POWER = 3
 #: Beyond so many rows, neighbors are found nearly instead of exactly: an exact search is quadratic.

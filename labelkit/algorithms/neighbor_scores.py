@@ -12,6 +12,12 @@ from labelkit.algorithms.row_blocks import StoredRows, parts_of
 Metric = Literal["cosine", "l2", "dot"]
 Held = NDArray[np.float32] | StoredRows
 
+SPARE = 16
+"""Candidates beyond k: they show that the k-th score is apart from what was left out."""
+FEW_SPARE = 2
+"""Likewise where float32 scores of single rows name the candidates and show which queries need all of them."""
+ROUNDING = 1e-5
+"""Rounding of a float32 product of d terms stays below this share of |q| |g|, for any d met here."""
 # Numbers per temporary block: 32 MB in float64.
 _BLOCK_NUMBERS = 1 << 22
 

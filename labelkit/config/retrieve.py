@@ -79,15 +79,17 @@ class RetrieveConfig(DeviceOption, StoredImagesOptions, LabelsOption, SkipDamage
         description="Leave out duplicates of the query: the same file, or a cosine of 1 - 1e-6 or more.",
         json_schema_extra=_FILTER,
     )
-    search: Literal["exact", "hnsw", "ivfpq"] = Field(
+    search: Literal["exact", "auto", "hnsw", "ivfpq"] = Field(
         "exact",
-        description="exact: every row is compared; hnsw, ivfpq: by an index, built once and kept in the user's cache.",
+        description="exact: every row is compared; hnsw, ivfpq: by an index, built once and kept in the user's cache; "
+        "auto: the one that fits the number of rows and --max-memory, and says why.",
         json_schema_extra=_SEARCH,
     )
     search_width: int | None = Field(
         None,
         ge=1,
-        description="hnsw: candidates on the way; ivfpq: lists looked through. More find more; default: 128, 32.",
+        description="hnsw: candidates on the way; ivfpq: lists looked through. More find more; default: 128, 32; with "
+        "auto twice as many until 95 % of the nearest rows are found, up to 16 times as many.",
         json_schema_extra=_SEARCH,
     )
     rescore: int = Field(100, ge=1, description="ivfpq: candidates that are scored exactly.", json_schema_extra=_SEARCH)
@@ -110,6 +112,13 @@ class RetrieveConfig(DeviceOption, StoredImagesOptions, LabelsOption, SkipDamage
         None,
         ge=1,
         description="ivfpq: bytes per row, a divisor of the dimensions; default: the largest up to a quarter of them.",
+        json_schema_extra=_SEARCH,
+    )
+    index_block_rows: int | None = Field(
+        None,
+        ge=256,
+        description="hnsw, ivfpq: rows that share a file of the index. Files are built at the same time and searched "
+        "together: fewer rows build faster and take longer to search; default: 1,000,000, 10,000,000.",
         json_schema_extra=_SEARCH,
     )
     csv: Path | None = Field(

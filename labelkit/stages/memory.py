@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from labelkit.algorithms.group_space import MOST_DIRECTIONS, MOST_SAMPLED
 from labelkit.algorithms.group_tree import MOST_LEAVES
+from labelkit.algorithms.indexes import HNSWRecipe, IVFPQRecipe, default_num_lists, default_pq_bytes, num_trained
 from labelkit.algorithms.kmeans_start import draws_from_all
 from labelkit.algorithms.row_blocks import BLOCK_NUMBERS, StoredRows
 from labelkit.algorithms.shared_rows import largest_part, part_of
@@ -135,6 +136,16 @@ class Memory:
         self.require(beside, what if "rows" in what else f"{what} of {num_rows:,} rows of {dim} numbers", remedy)
         return True
 
+    def has_room(self, num_rows: int, *, beside: int) -> bool:
+        """Whether work fits that reads rows in blocks.
+
+        Args:
+            num_rows: that are read.
+            beside: bytes that the algorithm takes beside the rows.
+        """
+        left = self.left()
+        return left is None or beside + _BLOCK_BYTES + _ROW_BYTES * num_rows <= left
+
 
 def stored_rows(store: EmbeddingStore, rows: NDArray[np.int64], *, unit: bool = False, in_blocks: bool) -> StoredRows:
     """Some rows of a store, compared with their digests now; processes share what it takes to scale them.
@@ -203,17 +214,27 @@ def search_bytes(num_queries: int, dim: int, k: int) -> int:
     return num_queries * (12 * dim + 60 * (k + 16) + 1000 * k)
 
 
-def index_bytes(num_rows: int, dim: int, num_links: int | None) -> int:
-    """What building or reading an index takes, and comparing it with exact search.
+def index_bytes(num_rows: int, dim: int, recipe: HNSWRecipe | IVFPQRecipe, built_rows: int) -> int:
+    """What building an index takes, one file after the other, and then what is mapped of all files, beside the rows.
 
     Args:
         num_rows: of the gallery.
         dim: of a row.
-        num_links: of a graph; None for compressed rows.
+        recipe: of the index.
+        built_rows: of the largest file that is built or extended; 0: all are there.
     """
-    per_row = 4 * dim + 10 * num_links + 100 if num_links is not None else dim + 40
-    # the index as it is built, as bytes twice; and a second copy of the rows for the comparison
-    return 3 * num_rows * per_row + 4 * num_rows * dim
+    training = 0
+    if isinstance(recipe, HNSWRecipe):
+        per_row = 4 * dim + 10 * recipe.num_links + 100
+    else:
+        per_row = (recipe.num_bytes or default_pq_bytes(dim)) + 40
+        training = (
+            0
+            if not built_rows
+            else 4 * 4 * dim * num_trained(num_rows, recipe.num_lists or default_num_lists(num_rows))
+        )
+    # while an array grows, what it was is still there
+    return max(3 * per_row * built_rows + training, per_row * num_rows)
 
 
 def votes_bytes(num_queries: int, num_classes: int, dim: int) -> int:

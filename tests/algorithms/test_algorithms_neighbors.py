@@ -1,21 +1,24 @@
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from labelkit.algorithms.neighbors import (
+from labelkit.algorithms.indexes import (
     ApproximateSearch,
-    ExactSearch,
     HNSWRecipe,
     IVFPQRecipe,
     build_index,
     default_num_lists,
     default_pq_bytes,
-    knn,
+    empty_index,
+    extend_index,
+    without_rows,
 )
+from labelkit.algorithms.neighbors import ExactSearch, knn
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
@@ -173,6 +176,54 @@ def test_queries_of_their_own_find_what_all_together_find(recipe: Any, rng: np.r
 
     for number in (0, 1):
         np.testing.assert_array_equal(together[number], np.concatenate([one[number] for one in alone]))
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=["hnsw", "ivfpq"])
+@pytest.mark.parametrize("metric", ["cosine", "l2", "dot"])
+@pytest.mark.parametrize("in_files", [False, True], ids=["in memory", "in files"])
+def test_pieces_of_an_index_are_searched_together(
+    metric: Any, recipe: Any, in_files: bool, rng: np.random.Generator, tmp_path: Path
+) -> None:
+    rows = rng.standard_normal((700, 8)).astype(np.float32)
+    empty = empty_index(rows, recipe, metric=metric)
+    pieces: list[Any] = []
+    for number, (start, stop) in enumerate([(0, 400), (400, 420), (420, 700)]):
+        built = extend_index(empty, [rows[start : stop - 10], rows[stop - 10 : stop]], metric=metric)
+        assert len(built) == stop - start
+        pieces.append(built)
+        if in_files:
+            pieces[-1] = tmp_path / str(number)
+            with pieces[-1].open("wb") as file:
+                built.write(file.write)
+                file.write(b"what the caller says about it")
+    search = ApproximateSearch(pieces, rows, metric=metric, width=700, num_rescored=700)
+
+    scores, indices = search.search(rows[:30], 12)
+
+    expected_scores, expected_indices = knn(rows[:30], rows, 12, metric=metric)
+    agree = indices == expected_indices
+    assert agree.mean() > 0.97  # a graph may have a row that no way leads to
+    np.testing.assert_allclose(scores[agree], expected_scores[agree], rtol=1e-6)
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=["hnsw", "ivfpq"])
+def test_an_index_without_its_rows_is_what_it_began_with(recipe: Any, rng: np.random.Generator) -> None:
+    rows = rng.standard_normal((400, 8)).astype(np.float32)
+    whole = build_index(rows, recipe)
+
+    np.testing.assert_array_equal(without_rows(whole), empty_index(rows, recipe))
+    again = ApproximateSearch(extend_index(without_rows(whole), [rows]), rows, width=20)
+    for mine, theirs in zip(
+        again.search(rows[:20], 5), ApproximateSearch(whole, rows, width=20).search(rows[:20], 5), strict=True
+    ):
+        np.testing.assert_array_equal(mine, theirs)
+
+
+def test_pieces_of_several_kinds_are_refused(rng: np.random.Generator) -> None:
+    rows = rng.standard_normal((600, 8)).astype(np.float32)
+    pieces = [build_index(part, recipe) for part, recipe in zip((rows[:300], rows[300:]), RECIPES, strict=True)]
+    with pytest.raises(ValueError, match="of several kinds"):
+        ApproximateSearch(pieces, rows, width=5)
 
 
 def test_few_lists_find_less_but_score_it_exactly(rng: np.random.Generator) -> None:

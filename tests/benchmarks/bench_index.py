@@ -17,14 +17,14 @@ from typing import Any
 import faiss
 import numpy as np
 import torch
-from labelkit.algorithms.neighbors import (
+from labelkit.algorithms.indexes import (
     ApproximateSearch,
-    ExactSearch,
     HNSWRecipe,
     IVFPQRecipe,
     build_index,
     index_format,
 )
+from labelkit.algorithms.neighbors import ExactSearch
 from numpy.typing import NDArray
 from tests.benchmarks.measure import Row, Wanted, compare, seconds
 

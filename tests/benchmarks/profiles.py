@@ -78,7 +78,7 @@ def kmeans(folder: Path) -> Work:
 
 def index_query(folder: Path) -> Work:
     """500 queries of their own by an IVF-PQ index of 20,000 rows."""
-    from labelkit.algorithms.neighbors import ApproximateSearch, IVFPQRecipe, build_index
+    from labelkit.algorithms.indexes import ApproximateSearch, IVFPQRecipe, build_index
 
     gallery, queries = bench_index.make_rows()
     gallery = gallery[:20_000]

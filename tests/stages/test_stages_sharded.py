@@ -37,6 +37,7 @@ COMMANDS = {
     "verify": ("verify",),
 }
 VARYING = {"seconds", "index", "path", "made", "shards", "bytes", "checked", "built", "csv", "sheet", "files"}
+VARYING |= {"added_rows"}  # whichever comes second finds the index of the first
 
 
 def plain(value: Any) -> Any:

@@ -20,8 +20,9 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from labelkit.algorithms.neighbors import ApproximateSearch, HNSWRecipe, IVFPQRecipe, build_index
+from labelkit.algorithms.indexes import ApproximateSearch, HNSWRecipe, IVFPQRecipe, build_index
 from labelkit.cli.main import main
+from labelkit.store.commit import canonical_json
 from torture_systems import RUNNER, TOUR, TRAIN, begin_tour, layer, prepare, tour
 from torture_tally import FULL_SECONDS, Tally, sized
 
@@ -226,16 +227,17 @@ def test_a_forged_index_with_its_digest_is_built_again(
     assert main(["import", "--source", "x.npy", "--out", "x.h5", "-q"]) == 0
     assert main([*words, "whole.csv"]) == 0
     (path,) = (tmp_path / "cache" / "indexes").glob("*.index")
-    line, _, content = path.read_bytes().partition(b"\n")
+    content, _, line = path.read_bytes().rstrip(b"\n").rpartition(b"\n")
     ids = np.arange(300, dtype=np.int64)
     at = next(i for i in range(len(content) - 8) if content[i : i + 8] == ids[-1:].tobytes())
     forged = content[:at] + (1 << 40).to_bytes(8, "little") + content[at + 8 :]
-    header = {**json.loads(line), "sha256": hashlib.sha256(forged).hexdigest()}
-    path.write_bytes(json.dumps(header).encode() + b"\n" + forged)
+    said = {key: value for key, value in json.loads(line).items() if key != "sha256"}
+    digest = hashlib.sha256(forged + canonical_json(said).encode()).hexdigest()
+    path.write_bytes(forged + b"\n" + canonical_json({**said, "sha256": digest}).encode() + b"\n")
     capsys.readouterr()
     with tally.attempt("a row that is not there"):
         assert main([*words, "again.csv"]) == 0
-        assert "the index is built again" in capsys.readouterr().err
+        assert "do not hold each row of the gallery once); the index is built again" in capsys.readouterr().err
         assert Path("again.csv").read_bytes() == Path("whole.csv").read_bytes()
 
 

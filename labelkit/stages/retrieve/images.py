@@ -21,7 +21,7 @@ from labelkit.config.retrieve import RetrieveConfig
 from labelkit.data.datasets import ImageDataset
 from labelkit.errors import ConfigError
 from labelkit.stages.embed.quick import load_ahead, may_be_quick
-from labelkit.stages.memory import Memory, index_bytes, search_bytes, stored_rows
+from labelkit.stages.memory import Memory, search_bytes, stored_rows
 from labelkit.stages.new_files import check_kept_result
 from labelkit.stages.pictures.files import image_pixels, indexed_images
 from labelkit.stages.progress import current_progress
@@ -38,7 +38,7 @@ from labelkit.stages.retrieve.queries import (
     rows_of_other,
     rows_of_store,
 )
-from labelkit.stages.retrieve.search import FoundIndex, Search, few_rows, find, indexed_search
+from labelkit.stages.retrieve.search import FoundIndex, Search, few_rows, find, indexed_search, planned_index
 from labelkit.stages.several import current_processes, of_others, refuse_several
 from labelkit.stages.sharded import open_rest
 from labelkit.store.commit import commit_bytes
@@ -92,7 +92,8 @@ def retrieve_images(config: RetrieveConfig) -> SimpleResult:
 
         return retrieve_patches(config)
     if config.search != "exact":
-        refuse_several("--search", f"{config.search} is an index", "Use --search exact, or start it without torchrun.")
+        what = "auto may choose" if config.search == "auto" else f"{config.search} is"
+        refuse_several("--search", f"{what} an index", "Use --search exact, or start it without torchrun.")
     images: ImageDataset | None = None
     loading: threading.Thread | None = None
     if config.query is not None and not is_store(config.query):
@@ -162,19 +163,27 @@ def _search(
     if num_chosen < config.k:
         progress.warning(f"only {num_chosen} rows pass the filters")
     found: FoundIndex | None = None
+    order: NDArray[np.int64] | None = None
     filtered = num_chosen < len(rows)
     if config.search != "exact" and filtered and few_rows(num_chosen):
         progress.message(f"exact search, not {config.search}: only {num_chosen} rows pass the filters")
     elif config.search != "exact":
-        links = config.hnsw_links if config.search == "hnsw" else None
-        in_blocks = memory.in_blocks(
-            len(rows),
-            store.dim,
-            beside=search_bytes(len(queries.names), store.dim, config.k) + index_bytes(len(rows), store.dim, links),
-            what=f"{config.search} search",
-            remedy="use --search exact",
-        )
-        found = indexed_search(store, features.read(in_blocks=in_blocks), metric, config)
+        beside = search_bytes(len(queries.names), store.dim, config.k)
+        planned = planned_index(features, metric, memory, config, beside)
+        if planned is not None:
+            order = planned.found.order
+            if order is not None:
+                features, rows, chosen = features.subset(order), rows[order], chosen[order]
+            in_blocks = memory.in_blocks(
+                len(rows),
+                store.dim,
+                beside=beside + planned.size_bytes,
+                what=f"{planned.plan.kind} search",
+                remedy="use --search exact",
+                # and one that exact search works on when the index is compared with it
+                held=2 * len(rows),
+            )
+            found = indexed_search(store, features.read(in_blocks=in_blocks), planned, config)
     search: Search
     if found is None:
         if filtered:
@@ -186,6 +195,10 @@ def _search(
     else:
         search = found.search
     hits, seconds = _ranked(store, _Gallery(features, rows, chosen), queries, search, config)
+    if found is not None and order is not None:
+        # of equal scores the first row of the store comes first
+        far = 1 if metric == "l2" else -1
+        hits = [sorted(listed, key=lambda hit: (far * hit.score, hit.row)) for listed in hits]
     return hits, found, seconds
 
 
@@ -298,7 +311,7 @@ def _result(
         "k": config.k,
         "model": store.model.name,
         "weights_fingerprint": store.model.weights_fingerprint,
-        "search": {"kind": "exact"} if index is None else index.to_json(config.search),
+        "search": {"kind": "exact"} if index is None else index.to_json(),
         "search_seconds": round(seconds, 6),
         "queries": listed,
         "skipped": [{"query": name, "reason": reason} for name, reason in queries.skipped],
@@ -318,21 +331,21 @@ def _result(
     score_name = {"cosine": "cosine", "l2": "distance", "dot": "product"}[store.metric]
     shown = [Table("", ["query", "rank", "image", "label", score_name, ""], cells)]
     if index is not None:
-        shown.append(_index_table(index, config))
+        shown.append(_index_table(index))
     return SimpleResult(values, tuple(made), tuple(shown))
 
 
-def _index_table(index: FoundIndex, config: RetrieveConfig) -> Table:
+def _index_table(index: FoundIndex) -> Table:
     measured = index.measured
-    title = f"{config.search} against exact search, {measured.rows} rows of the store as queries"
+    title = f"{index.kind} against exact search, {measured.rows} rows of the store as queries"
     columns = [f"recall@{measured.k}", "ms/query", "exact ms/query", "MB", "index", "path"]
     row: list[Cell] = [
         measured.recall,
         measured.index_ms,
         measured.exact_ms,
-        round(index.size_bytes / 1e6, 3),
-        "built now" if index.built else "from the cache",
-        "not kept" if index.path is None else index.path,
+        round(index.kept.size_bytes / 1e6, 3),
+        index.origin,
+        "not kept" if index.kept.path is None else index.kept.path,
     ]
     return Table(title, columns, [row])
 

@@ -1,52 +1,44 @@
-"""Search the rows of a store, exactly or by an index that is built once and kept in the user's cache.
-
-An index is never read from beside a store: the reader of faiss is not safe on foreign bytes. In the cache a file is
-``NAME-<kind>-<digest of everything it depends on>.index``: one line of JSON, then the index as faiss writes it.
-The line says what the index is of and the SHA-256 of the rest; a file that does not agree is built again.
-"""
+"""Search the rows of a store, exactly or by an index that is built once and kept in the user's cache."""
 
 from __future__ import annotations
 
 import hashlib
-import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.algorithms.neighbor_scores import Metric
-from labelkit.algorithms.neighbors import (
+from labelkit.algorithms.indexes import (
     ApproximateSearch,
-    ExactSearch,
     HNSWRecipe,
     IVFPQRecipe,
-    build_index,
-    default_num_lists,
     default_pq_bytes,
-    index_format,
 )
+from labelkit.algorithms.neighbor_scores import Metric
+from labelkit.algorithms.neighbors import ExactSearch
 from labelkit.algorithms.row_blocks import StoredRows
-from labelkit.config.paths import cache_folder
 from labelkit.config.retrieve import RetrieveConfig
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import ConfigError, LabelkitError
 from labelkit.percent import percent
-from labelkit.reading import parse_json, read_record
+from labelkit.reading import read_record
+from labelkit.stages.memory import Memory, index_bytes, size_text
 from labelkit.stages.progress import current_progress
-from labelkit.store.commit import canonical_json, commit_bytes, commit_json
+from labelkit.stages.retrieve.kept_index import Found, IndexPlan, KeptIndex, Kind, discard, kept_index, look_up
+from labelkit.store.commit import canonical_json, commit_json
 from labelkit.store.embeddings import EmbeddingStore
-from labelkit.store.opening import open_regular
 
-Kind = Literal["hnsw", "ivfpq"]
-
-_MAX_HEADER = 1 << 16
 _MEASURED: dict[str, type] = {"recall": float, "k": int, "rows": int, "exact_ms": float, "index_ms": float}
 _SAMPLE_ROWS, _SAMPLE_K, _TIMED_ROWS = 200, 10, 20
 _WANTED_RECALL = 0.95
+# Graphs of fewer rows are built faster, lists of fewer rows are not.
+_BLOCK_ROWS = {"hnsw": 1_000_000, "ivfpq": 10_000_000}
+# With ``auto``, a search becomes so many times as wide at most, where it finds fewer.
+_WIDEST = 16
 # If fewer rows than this pass a filter, looking at each of them is as quick as any index, and exact.
 _FEW_ROWS = 20_000
 # Rows fetched beyond k where some will be left out.
@@ -84,28 +76,39 @@ class FoundIndex:
     """An index that is ready.
 
     Attributes:
+        kind: of index.
         search: looks rows up.
-        path: file in the cache; ``None`` if it could not be kept.
-        built: whether it was built just now.
-        size_bytes: of the index.
+        kept: where it is.
+        num_rows: that it has.
         recipe: how it is built and searched.
         measured: how good it is.
     """
 
+    kind: Kind
     search: ApproximateSearch
-    path: Path | None
-    built: bool
-    size_bytes: int
+    kept: KeptIndex
+    num_rows: int
     recipe: dict[str, object]
     measured: Measured
 
-    def to_json(self, kind: str) -> dict[str, object]:
+    @property
+    def origin(self) -> str:
+        """Where it came from, in words."""
+        if not self.kept.built_rows:
+            return "from the cache"
+        if self.kept.built_rows == self.num_rows:
+            return "built now"
+        return f"extended by {self.kept.built_rows:,} rows"
+
+    def to_json(self) -> dict[str, object]:
         """Return what a program may want to know."""
         return {
-            "kind": kind,
-            "path": self.path,
-            "built": self.built,
-            "bytes": self.size_bytes,
+            "kind": self.kind,
+            "path": self.kept.path,
+            "files": len(self.kept.pieces),
+            "built": self.kept.built_rows == self.num_rows,
+            "added_rows": self.kept.built_rows,
+            "bytes": self.kept.size_bytes,
             "recipe": self.recipe,
             "measured": asdict(self.measured),
         }
@@ -116,67 +119,124 @@ def few_rows(num_rows: int) -> bool:
     return num_rows <= _FEW_ROWS
 
 
-def indexed_search(store: EmbeddingStore, gallery: StoredRows, metric: Metric, config: RetrieveConfig) -> FoundIndex:
-    """Find the index of a store in the cache, or build it and keep it there.
+@dataclass(frozen=True)
+class PlannedIndex:
+    """An index that is wanted.
+
+    Attributes:
+        plan: of it.
+        found: what the cache has of it.
+        size_bytes: that it takes in memory at most, beside the rows.
+    """
+
+    plan: IndexPlan
+    found: Found
+    size_bytes: int
+
+
+def planned_index(
+    gallery: StoredRows, metric: Metric, memory: Memory, config: RetrieveConfig, beside: int
+) -> PlannedIndex | None:
+    """Return the index to be used; with ``auto`` the first kind that fits, said with the reason, or ``None``: none.
+
+    Args:
+        gallery: (g, d) rows that can be found.
+        metric: of them.
+        memory: its bound.
+        config: asked for, not ``exact``.
+        beside: bytes that the queries take.
+    """
+    num_rows, dim = gallery.shape
+    told = f"{num_rows:,} rows of {dim} numbers"
+    is_auto = config.search == "auto"
+    progress = current_progress()
+    if is_auto and few_rows(num_rows):
+        progress.message(f"--search auto: exact, since {told} are soon compared")
+        return None
+    kinds: tuple[Kind, ...] = ("hnsw", "ivfpq")
+    needed: list[str] = []
+    for kind in kinds:
+        if config.search not in ("auto", kind):
+            continue
+        recipe, block_rows = _recipe(kind, dim, config), config.index_block_rows or _BLOCK_ROWS[kind]
+        # each file that is built takes memory of its own
+        plan = IndexPlan(kind, metric, recipe, block_rows, at_once=num_rows if memory.limit is None else 1)
+        found = look_up(gallery, plan)
+        largest = max((block.stop - block.start for block in found.blocks if block.missing), default=0)
+        planned = PlannedIndex(plan, found, index_bytes(num_rows, dim, recipe, largest))
+        size = size_text(planned.size_bytes)
+        if not is_auto:
+            return planned
+        if memory.has_room(num_rows, beside=beside + planned.size_bytes):
+            within = ", without --max-memory" if memory.limit is None else f" within --max-memory {memory.text}"
+            reasons = "; ".join([*needed, f"{kind} takes {size} at most"])
+            progress.message(f"--search auto: {kind} for {told}{within} ({reasons})")
+            return planned
+        needed.append(f"{kind} would take {size}")
+    progress.message(f"--search auto: exact for {told} within --max-memory {memory.text} ({'; '.join(needed)})")
+    return None
+
+
+def indexed_search(
+    store: EmbeddingStore, gallery: StoredRows, planned: PlannedIndex, config: RetrieveConfig
+) -> FoundIndex:
+    """Extend or build an index where that is needed, keep it in the cache, and measure it.
 
     Args:
         store: whose rows they are.
-        gallery: (g, d) rows that can be found; they follow from the store alone.
-        metric: of the store.
-        config: kind and settings.
+        gallery: (g, d) rows that can be found, in the order of the index.
+        planned: the index.
+        config: how it is searched.
 
     Raises:
         ConfigError: the settings do not fit these rows.
     """
-    assert config.search != "exact"
-    kind: Kind = config.search
-    recipe = _recipe(gallery, config)
+    plan, progress = planned.plan, current_progress()
+    kind, metric = plan.kind, plan.metric
     width = config.search_width or (128 if kind == "hnsw" else 32)
-    identity: dict[str, Any] = {
-        "format": "labelkit.index",
-        "format_version": "1.0",
-        "written_by": index_format(),
-        "store_digest": store.content_digest,
-        "kind": kind,
-        "metric": metric,
-        "rows": len(gallery),
-        "dim": gallery.shape[1],
-        "recipe": asdict(recipe),
-    }
-    digest = hashlib.sha256(canonical_json(identity).encode()).hexdigest()
-    path = cache_folder() / "indexes" / f"{store.path.stem}-{kind}-{digest[:32]}.index"
-    progress = current_progress()
-
-    def ready(index: NDArray[np.uint8]) -> ApproximateSearch:
-        return ApproximateSearch(index, gallery, metric=metric, width=width, num_rescored=config.rescore)
-
-    found = _load(path, identity, ready)
-    kept: Path | None = path
-    built = found is None
-    if found is None:
-        seconds = time.monotonic()
-        with progress.task(f"building the {kind} index of {len(gallery)} rows", total=1) as task:
-            try:
-                index = build_index(gallery, recipe, metric=metric)
-            except ValueError as error:
-                remedy = "Use --search exact, or other settings of the index."
-                raise ConfigError(f"--search {kind}", f"{store.path}: {error}", remedy) from error
-            task.advance(1)
-        progress.message(f"built the {kind} index in {time.monotonic() - seconds:.1f} s")
-        found = ready(index), len(index)
-        if not _keep(path, identity, index):
-            kept = None
-    search, size = found
-    settings = {"width": width, "rescore": config.rescore, "identity": digest}
-    measured = _measured(path, settings, search, gallery, metric)
+    try:
+        kept = kept_index(store.path, gallery, plan, planned.found.blocks)
+        try:
+            search = _ready(kept, gallery, metric, width, config)
+        except ValueError as error:
+            if kept.path is None:
+                raise
+            progress.warning(f"{kept.path} is damaged ({error}); the index is built again")
+            for piece in kept.pieces:
+                if isinstance(piece, Path):
+                    discard(piece)
+            kept = kept_index(store.path, gallery, plan, look_up(gallery, plan, reorder=False).blocks)
+            search = _ready(kept, gallery, metric, width, config)
+    except ValueError as error:
+        remedy = "Use --search exact, or other settings of the index."
+        raise ConfigError(f"--search {kind}", f"{store.path}: {error}", remedy) from error
+    widest = width if config.search != "auto" or config.search_width else _WIDEST * width
+    while True:
+        settings = {"width": width, "rescore": config.rescore, "pieces": list(kept.names)}
+        measured = _measured(kept.path, settings, search, gallery, metric)
+        if measured.recall >= _WANTED_RECALL or width >= widest:
+            break
+        width *= 2
+        search.widen(width)
+    found = f"finds {percent(measured.recall)} % of the {measured.k} nearest rows"
     if measured.recall < _WANTED_RECALL:
         progress.warning(
-            f"the {kind} index finds {percent(measured.recall)} % of the {measured.k} nearest rows; "
+            f"the {kind} index {found}; "
             "raise --search-width" + (" or --rescore" if kind == "ivfpq" else "") + ", or use --search exact"
         )
-    return FoundIndex(
-        search, kept, built, size, {**asdict(recipe), "width": width, "rescore": config.rescore}, measured
-    )
+    elif config.search == "auto":
+        progress.message(
+            f"the {kind} index {found} with --search-width {width}, in {measured.index_ms:.2f} ms a query; "
+            f"exact search takes {measured.exact_ms:.2f} ms"
+        )
+    told = {**asdict(plan.recipe), "block_rows": plan.block_rows, "width": width, "rescore": config.rescore}
+    return FoundIndex(kind, search, kept, len(gallery), told, measured)
+
+
+def _ready(
+    kept: KeptIndex, gallery: StoredRows, metric: Metric, width: int, config: RetrieveConfig
+) -> ApproximateSearch:
+    return ApproximateSearch(kept.pieces, gallery, metric=metric, width=width, num_rescored=config.rescore)
 
 
 def find(
@@ -216,65 +276,18 @@ def find(
     return [found[query] for query in range(len(queries))]
 
 
-def _recipe(gallery: StoredRows, config: RetrieveConfig) -> HNSWRecipe | IVFPQRecipe:
-    if config.search == "hnsw":
+def _recipe(kind: Kind, dim: int, config: RetrieveConfig) -> HNSWRecipe | IVFPQRecipe:
+    if kind == "hnsw":
         return HNSWRecipe(num_links=config.hnsw_links, build_width=config.hnsw_build_width)
-    num_rows, dim = gallery.shape
-    return IVFPQRecipe(
-        num_lists=config.ivf_lists or default_num_lists(num_rows), num_bytes=config.pq_bytes or default_pq_bytes(dim)
-    )
-
-
-def _load(
-    path: Path, identity: dict[str, Any], ready: Callable[[NDArray[np.uint8]], ApproximateSearch]
-) -> tuple[ApproximateSearch, int] | None:
-    """Read an index from the cache; ``None``, said if it was there, if it cannot be used."""
-    if not path.exists():
-        return None
-    try:
-        with open_regular(path) as file:
-            # Another user's file may hold anything, with a digest to match.
-            if hasattr(os, "getuid") and os.fstat(file.fileno()).st_uid != os.getuid():
-                raise ValueError("it belongs to another user")
-            content = file.read()
-        line, end, index = content[:_MAX_HEADER].partition(b"\n")
-        header = parse_json(line) if end else None
-        if not isinstance(header, dict):
-            raise ValueError("it has no header")
-        payload = memoryview(content)[len(line) + 1 :]
-        if hashlib.sha256(payload).hexdigest() != header.pop("sha256", None):
-            raise ValueError("its bytes are not those that were written")
-        if header != identity:
-            raise ValueError("it is of other rows or settings")
-        del index
-        return ready(np.frombuffer(payload, dtype=np.uint8)), len(payload)
-    except (LabelkitError, OSError, ValueError) as error:
-        reason = error.problem if isinstance(error, LabelkitError) else str(error)
-        current_progress().warning(f"{path} is damaged ({reason}); the index is built again")
-        return None
-
-
-def _keep(path: Path, identity: dict[str, Any], index: NDArray[np.uint8]) -> bool:
-    """Write an index to the cache, whole or not at all."""
-    payload = index.tobytes()
-
-    def pieces() -> Iterator[bytes]:
-        yield canonical_json({**identity, "sha256": hashlib.sha256(payload).hexdigest()}).encode() + b"\n"
-        yield payload
-
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        commit_bytes(path, pieces())
-    except (OSError, LabelkitError) as error:
-        current_progress().warning(f"the index could not be kept and will be built again next time: {error}")
-        return False
-    return True
+    return IVFPQRecipe(num_lists=config.ivf_lists, num_bytes=config.pq_bytes or default_pq_bytes(dim))
 
 
 def _measured(
-    path: Path, settings: dict[str, object], search: ApproximateSearch, gallery: StoredRows, metric: Metric
+    path: Path | None, settings: dict[str, object], search: ApproximateSearch, gallery: StoredRows, metric: Metric
 ) -> Measured:
     """Compare with exact search, or read what was found when that was done; it is kept beside the index."""
+    if path is None:
+        return measure(search, gallery, metric)
     digest = hashlib.sha256(canonical_json(settings).encode()).hexdigest()
     record = path.with_name(f"{path.stem}-{digest[:16]}.json")
     try:

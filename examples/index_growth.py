@@ -1,0 +1,205 @@
+"""What an index of a store that grows costs and finds: built, extended, in several files side by side, and mapped.
+
+Run: ``python examples/index_growth.py --rows 100000 --out examples/results/index_growth.json``
+
+Rows of 128 numbers are generated around centers, 1,000 rows each. A store of all of them in four shards has a tenth
+more rows than a store in one file. `retrieve` looks up 1,000 other rows of the same kind, each command in a process
+of its own: exactly, then by a graph (hnsw) and by compressed rows (ivfpq). The index of the small store is built,
+and extended by the rows that the large one has beside; the index of the large store is also built anew, in one file
+and in several, which are built at the same time and searched together. Then the extended index is searched once
+more, with a bound on memory that leaves no room for a copy of the rows, and for one row alone. Recall is the share
+of the ten nearest rows by exact search that are found. Time of a query alone is the median of 20 when the index was
+new, that of a query among many is a thousandth of the search for all. Memory is the largest that the process held,
+pages of mapped files among it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from labelkit.store.commit import commit_json
+from labelkit.store.embeddings import ModelIdentity, open_store
+from labelkit.store.packing import pack_store
+from labelkit.store.plans import EmbeddingPlan
+from labelkit.store.shard_writing import Sharding
+from labelkit.store.writing import EmbeddingRun
+from numpy.typing import NDArray
+
+DIM, ROWS_PER_CENTER, QUERIES, K, SHARDS = 128, 1_000, 1_000, 10, 4
+CHILD = """
+import json, sys, time
+from pathlib import Path
+from labelkit.cli.main import main
+begin, used = time.perf_counter(), time.process_time()
+code = main(sys.argv[2:])
+told = {"seconds": time.perf_counter() - begin, "cpu_seconds": time.process_time() - used}
+(line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
+Path(sys.argv[1]).write_text(json.dumps({**told, "peak_bytes": int(line.split()[1]) * 1024}))
+sys.exit(code)
+"""
+
+
+def main() -> None:
+    """Parse, make the stores, measure, print and write."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rows", type=int, default=100_000, help="rows of the large store (100000)")
+    parser.add_argument("--kinds", default="hnsw,ivfpq", help="of index, comma-separated (hnsw,ivfpq)")
+    parser.add_argument("--files", type=int, default=4, help="files that are searched together (4)")
+    parser.add_argument("--threads", type=int, default=1, help="threads of a process (1)")
+    parser.add_argument("--folder", type=Path, help="keep stores and indexes here; default: a folder that is removed")
+    parser.add_argument("--out", type=Path, help="also write what was measured as JSON")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as removed:
+        folder = options.folder or Path(removed)
+        folder.mkdir(parents=True, exist_ok=True)
+        measured = _measure(options, folder)
+    if options.out is not None:
+        commit_json(options.out, measured)
+    else:
+        print(json.dumps(measured, indent=1))
+
+
+def _measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    load = os.getloadavg()
+    rows, small = options.rows, options.rows - options.rows // 11
+    centers = np.random.default_rng(0).standard_normal((max(10, rows // ROWS_PER_CENTER), DIM), dtype=np.float32)
+    stores = {"small": _store(folder / "small.h5", small, centers, seed=0), "large": folder / "large.h5"}
+    if not stores["large"].exists():
+        whole = open_store(_store(folder / "whole.h5", rows, centers, seed=0))
+        pack_store(whole, stores["large"], sharding=Sharding(count=SHARDS))
+        (folder / "whole.h5").unlink()
+    queries = _store(folder / "queries.h5", QUERIES, centers, seed=1)
+    found: list[dict[str, Any]] = []
+    truth: dict[str, Any] = {}
+
+    def run(kind: str, step: str, store: str, cache: str, *words: str, asked: str = str(queries)) -> None:
+        told = _run(stores[store], asked, kind, folder, folder / cache, options.threads, words)
+        hits = told.pop("hits")
+        truth.setdefault(store, hits)  # the first search of a store is exact
+        entry = {"kind": kind, "step": step, "rows": small if store == "small" else rows, **told}
+        if len(hits) == QUERIES:
+            shares = [len(set(mine) & set(its)) / K for mine, its in zip(hits, truth[store], strict=True)]
+            entry["recall"] = float(np.mean(shares))
+        print(json.dumps(entry), file=sys.stderr, flush=True)
+        found.append(entry)
+
+    run("exact", "small store", "small", "cache")
+    run("exact", "large store", "large", "cache")
+    for kind in options.kinds.split(","):
+        caches = [f"{kind}-{name}" for name in ("grown", "anew", "files")]
+        for cache in caches:
+            shutil.rmtree(folder / cache, ignore_errors=True)
+        run(kind, "built", "small", caches[0])
+        run(kind, "extended", "large", caches[0])
+        run(kind, "built anew", "large", caches[1])
+        block = -(-rows // options.files)
+        run(kind, f"built in {options.files} files", "large", caches[2], "--index-block-rows", str(block))
+        run(kind, f"searched in {options.files} files", "large", caches[2], "--index-block-rows", str(block))
+        run(kind, "searched", "large", caches[0])
+        least = _least(stores["large"], queries, kind, folder / caches[0], options.threads)
+        run(kind, "searched within --max-memory", "large", caches[0], "--max-memory", least)
+        run(kind, "searched for one row within it", "large", caches[0], "--max-memory", least, asked="0")
+    return {
+        "command": shlex.join(["python", *sys.argv]),
+        "versions": {
+            "python": platform.python_version(),
+            **{n: version(n) for n in ("labelkit", "faiss-cpu", "numpy")},
+        },
+        "machine": {"cores": os.cpu_count(), "threads": options.threads, "load before": round(load[0], 2)},
+        "dim": DIM,
+        "rows": found,
+    }
+
+
+def _store(path: Path, rows: int, centers: NDArray[np.float32], *, seed: int) -> Path:
+    """Write rows around centers; those of fewer rows are the first of those of more."""
+    if path.exists():
+        return path
+    plan = EmbeddingPlan(
+        sample_ids=[f"{row:09}.png" for row in range(rows)],
+        model=ModelIdentity("random rows", "0" * 64, "", "generated", "features", "mean", {}, {}),
+        dim=DIM,
+        batch_size=1024,
+        part_rows=1 << 16,
+        normalized=False,
+        metric="cosine",
+        created_by="index_growth",
+    )
+    run = EmbeddingRun.open(path, plan)
+    for part in run.pending_parts():
+        start, stop = run.part_range(part)
+        generator = np.random.default_rng((seed, 2, part))
+        around = centers[generator.integers(0, len(centers), 1 << 16)[: stop - start]]
+        run.write_part(
+            part,
+            embeddings=around + generator.standard_normal((stop - start, DIM), dtype=np.float32),
+            sha256=np.random.default_rng((seed, 3, part)).integers(0, 256, (stop - start, 32), dtype=np.uint8),
+            file_sizes=np.full(stop - start, 100),
+            image_sizes=np.full((stop - start, 2), 8),
+            extras={},
+            skipped=[],
+        )
+    run.publish(max_bad=0.0)
+    return path
+
+
+def _words(store: Path, asked: str, kind: str) -> list[str]:
+    query = "--query-rows" if asked.isdigit() else "--query"
+    return ["retrieve", "--index", str(store), query, asked, "-k", str(K), "--search", kind, "--json"]
+
+
+def _environment(cache: Path, threads: int) -> dict[str, str]:
+    number = str(threads)
+    return os.environ | {"OMP_NUM_THREADS": number, "OPENBLAS_NUM_THREADS": number, "LABELKIT_CACHE": str(cache)}
+
+
+def _run(
+    store: Path, asked: str, kind: str, folder: Path, cache: Path, threads: int, words: tuple[str, ...]
+) -> dict[str, Any]:
+    """Look the queries up in a process of its own; what it took and found."""
+    told = folder / "told.json"
+    command = [sys.executable, "-c", CHILD, str(told), *_words(store, asked, kind), *words]
+    done = subprocess.run(command, env=_environment(cache, threads), check=False, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"{shlex.join(command[4:])}: {done.stderr[-2000:]}")
+    answer = json.loads(done.stdout)
+    search = answer["search"]
+    measured = search.get("measured", {})
+    return {
+        **json.loads(told.read_text()),
+        "words": list(words),
+        "added_rows": search.get("added_rows", 0),
+        "index_bytes": search.get("bytes", 0),
+        "files": search.get("files", 0),
+        "ms_alone": measured.get("index_ms"),
+        "exact_ms_alone": measured.get("exact_ms"),
+        "ms_among_many": 1000 * answer["search_seconds"] / len(answer["queries"]),
+        "hits": [[hit["row"] for hit in query["hits"]] for query in answer["queries"]],
+    }
+
+
+def _least(store: Path, queries: Path, kind: str, cache: Path, threads: int) -> str:
+    """The least ``--max-memory`` that the command does not refuse."""
+    command = [sys.executable, "-m", "labelkit", *_words(store, str(queries), kind), "--max-memory", "1MiB"]
+    done = subprocess.run(command, env=_environment(cache, threads), check=False, capture_output=True, text=True)
+    found = re.search(r"Allow ([\d.]+[MG]iB)", done.stderr)
+    if found is None:
+        raise SystemExit(f"no refusal: {done.stderr[-2000:]}")
+    return found[1]
+
+
+if __name__ == "__main__":
+    main()

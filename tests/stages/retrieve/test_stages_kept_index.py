@@ -1,0 +1,298 @@
+"""The index of a store that grows, changes, and lies in several blocks; what a killed command leaves."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from labelkit.algorithms.indexes import num_threads, use_threads
+from labelkit.config.retrieve import RetrieveConfig
+from labelkit.engine.host_memory import resident_bytes
+from labelkit.percent import percent
+from labelkit.stages.retrieve import search
+from labelkit.stages.retrieve.images import retrieve_images
+from labelkit.store.embeddings import open_store
+from labelkit.store.packing import pack_store
+from labelkit.store.shard_writing import Sharding
+from numpy.typing import NDArray
+
+# so wide that an index looks at every row
+WIDE: dict[str, Any] = {"search_width": 3000, "rescore": 3000}
+QUERIES = tuple(range(0, 900, 30))
+KINDS = ["hnsw", "ivfpq"]
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Folder of index files; with one thread, an index has the same bytes whenever it is built."""
+    monkeypatch.setenv("LABELKIT_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "indexes"
+
+
+@pytest.fixture
+def rows() -> NDArray[np.float64]:
+    """(1200, 16) in 20 directions."""
+    generator = np.random.default_rng(0)
+    return generator.standard_normal((20, 16))[np.arange(1200) % 20] + 0.4 * generator.standard_normal((1200, 16))
+
+
+def retrieve(index: Path, **options: Any) -> Any:
+    return retrieve_images(RetrieveConfig(index=index, query_rows=QUERIES, k=5, **options)).to_json()
+
+
+def hits(answer: Any) -> list[list[tuple[int, float]]]:
+    return [[(hit["row"], hit["score"]) for hit in query["hits"]] for query in answer["queries"]]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_added_to_a_store_extend_its_index_and_are_found(
+    labelkit: Any, make_store: Any, cache: Path, rows: Any, kind: Any
+) -> None:
+    store = make_store(rows[:900]).path
+    retrieve(store, search=kind)
+    (before,) = cache.glob("*.index")
+    store.unlink()
+    make_store(rows)
+
+    words = ("--index", store, "--query-rows", "0", "--search", kind)
+    told = labelkit("retrieve", *words)
+    again = labelkit("retrieve", *words, "--json")
+
+    assert f"extended the {kind} index by 300 rows" in told.err
+    assert "extended by 300 rows" in told.out
+    assert again.json["search"]["added_rows"] == 0
+    # the index of what the store was before is no longer needed
+    assert [path.exists() for path in (before, *cache.glob("*.index"))] == [False, True]
+    assert hits(retrieve(store, search=kind, **WIDE)) == hits(retrieve(store))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_index_of_another_store_is_extended_and_stays(make_store: Any, cache: Path, rows: Any, kind: Any) -> None:
+    part = make_store(rows[:900], name="part.h5").path
+    retrieve(part, search=kind)
+
+    grown = retrieve(make_store(rows, name="all.h5").path, search=kind)
+
+    assert (grown["search"]["built"], grown["search"]["added_rows"]) == (False, 300)
+    assert retrieve(part, search=kind)["search"]["added_rows"] == 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("block_rows", [None, 400])
+def test_rows_added_between_old_ones_extend_the_index_too(
+    make_store: Any, cache: Path, rows: Any, kind: Any, block_rows: Any
+) -> None:
+    rows[5], rows[1001] = rows[4], rows[4]  # equal rows, one of them new
+    old = np.sort(np.random.default_rng(1).choice(np.delete(np.arange(1200), 1001), 900, replace=False))
+    part = make_store(rows[old], name="part.h5").path
+    retrieve(part, search=kind, index_block_rows=block_rows)
+    whole = make_store(rows, name="all.h5").path
+
+    answers = [retrieve(whole, search=kind, index_block_rows=block_rows, **WIDE) for _ in range(2)]
+
+    assert [answer["search"]["added_rows"] for answer in answers] == [300, 0]
+    assert hits(answers[0]) == hits(answers[1]) == hits(retrieve(whole))
+    labels = retrieve(whole, search=kind, index_block_rows=block_rows, path_pattern="*[02468].png", **WIDE)
+    assert hits(labels) == hits(retrieve(whole, path_pattern="*[02468].png"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_that_are_gone_build_the_index_anew(make_store: Any, cache: Path, rows: Any, kind: Any) -> None:
+    retrieve(make_store(rows, name="all.h5").path, search=kind)
+    part = make_store(np.delete(rows, 500, axis=0), name="part.h5").path
+
+    answer = retrieve(part, search=kind, **WIDE)
+
+    assert answer["search"]["built"]
+    assert hits(answer) == hits(retrieve(part))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("row", [0, 899])
+def test_an_old_row_that_changed_builds_the_index_anew(
+    make_store: Any, cache: Path, rows: Any, kind: Any, row: int
+) -> None:
+    retrieve(make_store(rows[:900], name="part.h5").path, search=kind)
+    rows[row] = -rows[row]
+    changed = make_store(rows, name="all.h5").path
+
+    answer = retrieve(changed, search=kind, **WIDE)
+
+    assert (answer["search"]["built"], answer["search"]["added_rows"]) == (True, 1200)
+    assert hits(answer) == hits(retrieve(changed))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_blocks_built_at_the_same_time_are_searched_together_as_exact_search_does(
+    make_store: Any, cache: Path, rows: Any, kind: Any
+) -> None:
+    store = make_store(rows).path
+    options: dict[str, Any] = {"search": kind, "index_block_rows": 500, **WIDE}
+    retrieve(store, **options)
+    one_by_one = {path.name: path.read_bytes() for path in cache.glob("*.index")}
+    for path in cache.iterdir():
+        path.unlink()
+
+    threads = num_threads()
+    use_threads(2)
+    try:
+        answer = retrieve(store, **options)
+    finally:
+        use_threads(threads)
+
+    assert answer["search"]["files"] == len(one_by_one) == 3
+    assert {path.name: path.read_bytes() for path in cache.glob("*.index")} == one_by_one
+    assert hits(answer) == hits(retrieve(store))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_block_that_changed_is_built_alone(make_store: Any, cache: Path, rows: Any, kind: Any) -> None:
+    retrieve(make_store(rows, name="first.h5").path, search=kind, index_block_rows=500)
+    rows[600] = -rows[600]
+    store = make_store(rows, name="second.h5").path
+
+    answer = retrieve(store, search=kind, index_block_rows=500, **WIDE)
+
+    assert (answer["search"]["built"], answer["search"]["added_rows"]) == (False, 500)
+    assert hits(answer) == hits(retrieve(store))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_shard_that_was_added_extends_the_index_of_one_file(
+    make_store: Any, cache: Path, rows: Any, tmp_path: Path, kind: Any
+) -> None:
+    retrieve(make_store(rows[:900], name="part.h5").path, search=kind)
+    pack_store(open_store(make_store(rows).path), tmp_path / "shards.h5", sharding=Sharding(count=4))
+
+    answer = retrieve(tmp_path / "shards.h5", search=kind, **WIDE)
+
+    assert open_store(tmp_path / "shards.h5").num_shards == 4
+    assert answer["search"]["added_rows"] == 300
+    assert hits(answer) == hits(retrieve(tmp_path / "shards.h5"))
+
+
+def test_lists_of_a_store_five_times_as_large_are_trained_anew(make_store: Any, cache: Path, rows: Any) -> None:
+    options = {"search": "ivfpq", "query_rows": (0,), "k": 3}
+    parts = [make_store(rows[:n], name=f"{n}.h5").path for n in (290, 1150, 1200)]
+
+    answers = [retrieve_images(RetrieveConfig(index=part, **options)).to_json() for part in parts]
+
+    assert [answer["search"]["added_rows"] for answer in answers] == [290, 860, 1200]
+
+
+KILLED = """
+import os, signal, sys
+from labelkit.algorithms.indexes import BuiltIndex
+from labelkit.cli.main import main
+
+def write(self, take):
+    take(b"half of an index")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+BuiltIndex.write = write
+main(sys.argv[1:])
+"""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_a_killed_command_leaves_is_the_index_of_before(
+    make_store: Any, cache: Path, rows: Any, kind: Any
+) -> None:
+    part = make_store(rows[:900], name="part.h5").path
+    before = hits(retrieve(part, search=kind))
+    whole = make_store(rows, name="all.h5").path
+
+    words = ["retrieve", "--index", str(whole), "--query-rows", "0", "--search", kind]
+    killed = subprocess.run([sys.executable, "-c", KILLED, *words], capture_output=True, check=False)
+
+    assert killed.returncode == -signal.SIGKILL
+    again = retrieve(part, search=kind)
+    assert (again["search"]["added_rows"], hits(again)) == (0, before)
+    assert retrieve(whole, search=kind)["search"]["added_rows"] == 300
+
+
+def test_blocks_that_were_ready_before_a_kill_are_not_built_again(make_store: Any, cache: Path, rows: Any) -> None:
+    store = make_store(rows).path
+    once = KILLED.replace("def write", "whole = BuiltIndex.write\ncalls = []\n\ndef write").replace(
+        '    take(b"half',
+        '    calls.append(0)\n    if len(calls) < 3:\n        return whole(self, take)\n    take(b"half',
+    )
+
+    words = ["retrieve", "--index", str(store), "--query-rows", "0", "--search", "hnsw", "--index-block-rows", "500"]
+    killed = subprocess.run([sys.executable, "-c", once, *words], capture_output=True, check=False)
+
+    assert killed.returncode == -signal.SIGKILL
+    assert retrieve(store, search="hnsw", index_block_rows=500)["search"]["added_rows"] == 200
+
+
+def said_by_auto(labelkit: Any, store: Path, *words: object) -> Any:
+    answer = labelkit("retrieve", "--index", store, "--query-rows", "0", "--search", "auto", "--json", *words)
+    assert answer.code == 0, answer.err
+    return answer
+
+
+def test_auto_compares_few_rows_exactly(labelkit: Any, make_store: Any, cache: Path, rows: Any) -> None:
+    answer = said_by_auto(labelkit, make_store(rows).path)
+
+    assert answer.json["search"] == {"kind": "exact"}
+    assert "--search auto: exact, since 1,200 rows of 16 numbers are soon compared" in answer.err
+    assert not cache.exists()
+
+
+@pytest.fixture
+def many(labelkit: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A store of 60,000 rows in 200 directions."""
+    monkeypatch.setattr(search, "_FEW_ROWS", 1000)
+    generator = np.random.default_rng(0)
+    rows = generator.standard_normal((200, 16))[np.arange(60_000) % 200]
+    np.save(tmp_path / "rows.npy", (rows + 0.4 * generator.standard_normal(rows.shape)).astype(np.float32))
+    assert labelkit("import", "--source", tmp_path / "rows.npy", "--out", tmp_path / "many.h5").code == 0
+    return tmp_path / "many.h5"
+
+
+def test_auto_takes_the_kind_that_fits_the_memory_and_says_what_it_finds(
+    labelkit: Any, many: Path, cache: Path
+) -> None:
+    found = {}
+    for beyond in (12, 45, 110):
+        mib = int(resident_bytes() / 2**20) + 40 + 48 + 6 + beyond  # what is spared, blocks, and ids
+        answer = said_by_auto(labelkit, many, "--max-memory", f"{mib}MiB")
+        found[answer.json["search"]["kind"]] = answer
+
+    assert list(found) == ["exact", "ivfpq", "hnsw"]
+    assert "--search auto: hnsw for 60,000 rows of 16 numbers within --max-memory" in found["hnsw"].err
+    assert "hnsw would take 84MiB; ivfpq takes" in found["ivfpq"].err
+    assert "hnsw would take 84MiB; ivfpq would take" in found["exact"].err
+    for kind in ("hnsw", "ivfpq"):
+        measured, recipe = (found[kind].json["search"][name] for name in ("measured", "recipe"))
+        assert measured["recall"] >= 0.95
+        told = f"the {kind} index finds {percent(measured['recall'])} % of the 10 nearest rows"
+        assert f"{told} with --search-width {recipe['width']}" in found[kind].err
+
+
+def test_a_graph_that_is_ready_takes_less_memory_than_one_that_is_to_be_built(
+    labelkit: Any, many: Path, cache: Path
+) -> None:
+    words = ("--index", many, "--query-rows", "0", "--search", "hnsw")
+    least = [0, 0]
+    for number in (0, 1):
+        refused = labelkit("retrieve", *words, "--max-memory", "1MiB")
+        least[number] = int(refused.err.split("hnsw search of 60,000 rows of 16 numbers takes ")[1].split("MiB")[0])
+        least[number] -= int(resident_bytes() / 2**20)
+        assert labelkit("retrieve", *words).code == 0
+
+    assert least[0] - least[1] > 40
+
+
+def test_auto_without_a_bound_takes_a_graph(labelkit: Any, many: Path, cache: Path) -> None:
+    answer = said_by_auto(labelkit, many, "--hnsw-links", 8, "--hnsw-build-width", 20)
+
+    assert answer.json["search"]["kind"] == "hnsw"
+    # so poor a graph is searched more widely
+    assert answer.json["search"]["recipe"]["width"] > 128
+    assert "warning" not in answer.err
