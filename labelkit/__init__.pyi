@@ -1862,6 +1862,7 @@ class _Cluster:
         max_patches: int = ...,
         skip_damaged: bool = ...,
         split: str = ...,
+        device: str = ...,
         normalize: bool = ...,
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
@@ -1888,6 +1889,7 @@ class _Cluster:
         max_patches: int = ...,
         skip_damaged: bool = ...,
         split: str = ...,
+        device: str = ...,
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:
@@ -1915,6 +1917,7 @@ class _Cluster:
         exchange: bool = ...,
         skip_damaged: bool = ...,
         split: str = ...,
+        device: str = ...,
         normalize: bool = ...,
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,

@@ -72,6 +72,7 @@ def kmeans(
     tol: float = 1e-4,
     init_centroids: ArrayLike | None = None,
     processes: Processes = ALONE,
+    device: str | None = None,
 ) -> Clustering:
     """Partition rows so that the squared distances to the cluster means are small.
 
@@ -86,6 +87,8 @@ def kmeans(
         init_centroids: (k, d) starting centroids, or (r, k, d) of r restarts; then nothing is drawn.
         processes: that share the rows. Each calls this with the same arguments and gets the same result, which differs
             from that of one process by the rounding of sums in float64.
+        device: of torch, where float32 rows are compared with centroids, such as ``cuda``; ``None``: by numpy. Ids are
+            decided in float64 where rounding could change them, so that they are the same.
 
     Returns:
         The best partition. An empty cluster takes the row farthest from its own centroid.
@@ -94,7 +97,9 @@ def kmeans(
         ValueError: k is not in ``[1, n]``, x is not (n, d), or holds NaN or infinity.
     """
     rows = shared_rows(x, "x", processes)
-    return _cluster_all(rows, num_clusters, generator, num_inits, max_iter, tol, init_centroids, spherical=False)
+    return _cluster_all(
+        rows, num_clusters, generator, num_inits, max_iter, tol, init_centroids, device, spherical=False
+    )
 
 
 def spherical_kmeans(
@@ -107,6 +112,7 @@ def spherical_kmeans(
     tol: float = 1e-4,
     init_centroids: ArrayLike | None = None,
     processes: Processes = ALONE,
+    device: str | None = None,
 ) -> Clustering:
     """Partition rows by direction: the cosines to unit centroids are large.
 
@@ -123,12 +129,13 @@ def spherical_kmeans(
         tol: as in :func:`kmeans`, on the scaled rows.
         init_centroids: (k, d) starting directions, or (r, k, d) of r restarts; then nothing is drawn.
         processes: as in :func:`kmeans`.
+        device: as in :func:`kmeans`.
 
     Raises:
         ValueError: as in :func:`kmeans`, or a row (or starting direction) is zero.
     """
     rows = shared_rows(x, "x", processes).unit_length("x")
-    return _cluster_all(rows, num_clusters, generator, num_inits, max_iter, tol, init_centroids, spherical=True)
+    return _cluster_all(rows, num_clusters, generator, num_inits, max_iter, tol, init_centroids, device, spherical=True)
 
 
 def semi_supervised_kmeans(
@@ -143,6 +150,7 @@ def semi_supervised_kmeans(
     tol: float = 1e-4,
     exchange: bool = False,
     processes: Processes = ALONE,
+    device: str | None = None,
 ) -> SemiSupervisedClustering:
     """Partition unlabeled rows while labeled rows stay with their class.
 
@@ -178,6 +186,7 @@ def semi_supervised_kmeans(
         tol: stop when ``(sum of centroid shifts)^2 < tol``, in squared units of the rows.
         exchange: let classes change places with other clusters in the end, which is not in the source.
         processes: as in :func:`kmeans`.
+        device: as in :func:`kmeans`.
 
     Returns:
         The partition of lowest inertia seen, over all iterations of all restarts.
@@ -227,7 +236,7 @@ def semi_supervised_kmeans(
     def converged(shifts: NDArray[np.float64]) -> bool:
         return bool(shifts.sum() ** 2 < tol) or not shifts.any()
 
-    problem = Problem(rows, squares, total_square, sums, counts, max_iter, converged)
+    problem = Problem(rows, squares, total_square, sums, counts, max_iter, converged, device=device)
     if num_new == 0:
         best = iterate(problem, class_means)
     else:
@@ -317,6 +326,7 @@ def _cluster_all(
     max_iter: int,
     tol: float,
     init_centroids: ArrayLike | None,
+    device: str | None,
     *,
     spherical: bool,
 ) -> Clustering:
@@ -342,7 +352,7 @@ def _cluster_all(
         return bool(shifts @ shifts <= threshold)
 
     no_sums, no_counts = np.zeros((num_clusters, width)), np.zeros(num_clusters, dtype=np.int64)
-    problem = Problem(rows, squares, total_square, no_sums, no_counts, max_iter, converged, spherical)
+    problem = Problem(rows, squares, total_square, no_sums, no_counts, max_iter, converged, spherical, device)
     if init_centroids is None:
         draws = generator.random((num_inits, num_clusters, 2 + int(np.log(num_clusters))))
         best = best_of(problem, np.zeros((0, width)), draws)

@@ -53,7 +53,7 @@ class Problem:
 
     ``shared`` are the rows that are free to move, (m, d) of them this process's ``rows`` with ``squares`` (m,)
     as squared norms; ``fixed_sums`` (k, d) and ``fixed_counts`` (k,) stand for the rows that are not;
-    ``total_square`` is the sum of the squared norms of both.
+    ``total_square`` is the sum of the squared norms of both; ``device`` is where rows are compared, ``None``: by numpy.
     """
 
     shared: SharedRows
@@ -64,6 +64,7 @@ class Problem:
     max_iter: int
     converged: Callable[[NDArray[np.float64]], bool]
     spherical: bool = False
+    device: str | None = None
 
     @property
     def rows(self) -> Rows:
@@ -152,7 +153,7 @@ def _drawn(
     shared = problem.shared
     begun = None
     if len(start):
-        (state,) = NearestCentroids(shared.own, problem.squares).begin([start])
+        (state,) = NearestCentroids(shared.own, problem.squares, problem.device).begin([start])
         begun = shared.processes.join(_own_distances(shared.own, state.ids, start))
     squares = shared.processes.join(problem.squares)
     rows = shared.readable() if draws_from_all(len(shared), *draws.shape[1:]) else shared.whole
@@ -163,7 +164,7 @@ def _drawn(
 def _iterate_together(problem: Problem, starts: Sequence[NDArray[np.float64]]) -> Clustering:
     """Iterate from several starts of equal shape, each as if alone; return the best partition, the first of equals."""
     rows = problem.rows
-    nearest = NearestCentroids(rows, problem.squares)
+    nearest = NearestCentroids(rows, problem.squares, problem.device)
     nobody = np.full(len(rows), -1, dtype=np.int64)
     runs = [_Run(state, nobody) for state in nearest.begin(starts)]
     active = runs

@@ -8,6 +8,8 @@ Two steps are ours. A single centroid that moves far would loosen the bounds of 
 as pay, are compared with all rows, and only the shifts of the others loosen the bounds. And runs that look at all rows
 share one matrix product per block, so that a block is read once for all of them.
 
+On a device of torch (``device_products.py``) all rows are compared with all centroids each time, a block at a time.
+
 Ids are those of a comparison in float64, whatever was skipped: scores ``|c|^2 - 2 x c`` are computed in the precision
 of the rows, the bounds hold what this may be wrong by, and float32 rows closer to a tie than that are decided in
 float64. Rows that are float64 are all compared with all centroids each time.
@@ -21,6 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from labelkit.algorithms.device_products import DeviceProducts
 from labelkit.algorithms.row_blocks import Floats, Rows, blocks
 
 Doubles = NDArray[np.float64]
@@ -87,14 +90,16 @@ class NearestCentroids:
     Args:
         rows: (n, d).
         squares: (n,) their squared norms.
+        device: of torch, where float32 rows are compared; ``None``: by numpy, as are rows that are float64.
     """
 
-    def __init__(self, rows: Rows, squares: Doubles) -> None:
+    def __init__(self, rows: Rows, squares: Doubles, device: str | None = None) -> None:
         self.rows = rows
         self.squares = squares
         self.lengths = np.sqrt(squares)
         # Ties of float64 rows are decided by their products, which must not depend on what else is computed.
         self._rounds_coarsely = rows.dtype == np.float32
+        self._products = DeviceProducts(device) if device is not None and self._rounds_coarsely else None
 
     def begin(self, centroids: Sequence[Doubles]) -> list[RunState]:
         """Find the nearest of each run's centroids, of equal shape (k, d)."""
@@ -108,7 +113,7 @@ class NearestCentroids:
         every, some = [], []
         for state, moved in zip(states, centroids, strict=True):
             shifts = np.linalg.norm(moved - state.centroids, axis=1)
-            movers = self._movers(state, shifts) if self._rounds_coarsely else None
+            movers = self._movers(state, shifts) if self._rounds_coarsely and self._products is None else None
             state.centroids, state.ids = moved, state.ids.copy()
             look = self._plan(state, movers)
             if movers is None:
@@ -162,6 +167,13 @@ class NearestCentroids:
     def _look(self, every: Sequence[_Look], some: Sequence[_Look]) -> None:
         """Update runs that look at ``every`` row with all centroids, and runs that look at ``some``."""
         num_rows, width = self.rows.shape
+        if self._products is not None:
+            for block in blocks(num_rows, width):
+                part = self.rows[block]
+                for look in every:
+                    found = self._products.two_smallest(part, look.factors, look.squares)
+                    self._note(look, block, part, *found)
+            return
         k = len((*every, *some)[0].factors)
         size = max(1, _SHARED_COLUMNS // k) if self._rounds_coarsely else 1
         groups = [every[start : start + size] for start in range(0, len(every), size)]

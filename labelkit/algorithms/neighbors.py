@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from labelkit.algorithms.device_products import DeviceProducts
 from labelkit.algorithms.neighbor_inputs import as_queries, as_rows, check_k, known
 from labelkit.algorithms.neighbor_scores import ROUNDING, SPARE, Metric, longest, rescored, search_all, squared_lengths
 from labelkit.algorithms.row_blocks import StoredRows, column_sums, parts_of
@@ -50,12 +51,17 @@ class ExactSearch:
     Args:
         gallery: (g, d), computed from as float32.
         metric: as for :func:`knn`.
+        device: of torch, where candidates are found, such as ``cuda``; ``None``: by faiss on the processor. Scores and
+            ties are those of float64 on the processor either way.
 
     Raises:
         ValueError: not (g, d), NaN or infinity, a zero row with ``cosine``, or an unknown metric.
     """
 
-    def __init__(self, gallery: ArrayLike | StoredRows, *, metric: Metric = "cosine") -> None:
+    def __init__(
+        self, gallery: ArrayLike | StoredRows, *, metric: Metric = "cosine", device: str | None = None
+    ) -> None:
+        self._products = None if device is None else DeviceProducts(device)
         self.metric: Metric = known(metric)
         self.rows = as_rows(gallery, "gallery", metric)
         self._offset: NDArray[np.float32] | None = None
@@ -107,7 +113,12 @@ class ExactSearch:
         if self._offset is not None:
             asked = asked - self._offset
         kind = faiss.METRIC_L2 if self.metric == "l2" else faiss.METRIC_INNER_PRODUCT
-        if isinstance(self._shifted, StoredRows):
+        if self._products is not None:
+            by_distance = self.metric == "l2"
+            rough, indices = self._products.nearest(
+                asked, parts_of(self._shifted), num_candidates, by_distance=by_distance
+            )
+        elif isinstance(self._shifted, StoredRows):
             rough, indices = _knn_in_blocks(
                 asked, self._shifted, num_candidates, kind, nearest_first=self.metric == "l2"
             )

@@ -9,7 +9,14 @@ from pydantic import Field, model_validator
 from labelkit.config.earlier import RESULT_NAME, PreviousOption
 from labelkit.config.index import IndexConfig
 from labelkit.config.memory import MemoryConfig
-from labelkit.config.mixins import AddedLabelsOption, MinSizeOption, NormalizeOption, SkipDamagedOption, SplitOption
+from labelkit.config.mixins import (
+    AddedLabelsOption,
+    MinSizeOption,
+    NormalizeOption,
+    ProductsOption,
+    SkipDamagedOption,
+    SplitOption,
+)
 
 
 class ClusterConfig(SplitOption, PreviousOption, SkipDamagedOption, IndexConfig, MemoryConfig):
@@ -22,7 +29,7 @@ class ClusterConfig(SplitOption, PreviousOption, SkipDamagedOption, IndexConfig,
     seed: int = Field(0, ge=0, description="Seed of the starts.")
 
 
-class PatchClusterConfig(MinSizeOption, ClusterConfig):
+class PatchClusterConfig(MinSizeOption, ProductsOption, ClusterConfig):
     """A clustering of rows, or of patches."""
 
     patches: bool = Field(
@@ -56,7 +63,7 @@ class SphericalKMeansConfig(PatchClusterConfig):
     command: ClassVar[tuple[str, ...]] = ("cluster", "spherical-k-means")
 
 
-class SSKMeansConfig(NormalizeOption, AddedLabelsOption, MinSizeOption, ClusterConfig):
+class SSKMeansConfig(NormalizeOption, AddedLabelsOption, MinSizeOption, ProductsOption, ClusterConfig):
     """``labelkit cluster ss-kmeans``."""
 
     command: ClassVar[tuple[str, ...]] = ("cluster", "ss-kmeans")

@@ -8,11 +8,11 @@ from typing import ClassVar, Literal
 from pydantic import Field, model_validator
 from pydantic.config import JsonDict
 
-from labelkit.config.base import flag
+from labelkit.config.base import flag, option
 from labelkit.config.earlier import RESULT_NAME
 from labelkit.config.index import IndexConfig
 from labelkit.config.memory import MemoryConfig
-from labelkit.config.mixins import DeviceOption, LabelsOption, SkipDamagedOption, StoredImagesOptions
+from labelkit.config.mixins import Device, DeviceOption, LabelsOption, SkipDamagedOption, StoredImagesOptions
 
 _IMAGES: JsonDict = {"panel": "Images"}
 _STORE: JsonDict = {"panel": "Store", "preset": False}
@@ -26,6 +26,13 @@ class RetrieveConfig(DeviceOption, StoredImagesOptions, LabelsOption, SkipDamage
     """``labelkit retrieve``."""
 
     command: ClassVar[tuple[str, ...]] = ("retrieve",)
+
+    device: Device = Field(
+        "auto",
+        description="Where images are embedded: auto (a GPU if there is one), cpu, cuda, cuda:1 (the second GPU), mps. "
+        "A GPU that is named also compares rows, by exact search.",
+        json_schema_extra=option("Run"),
+    )
 
     result: str | None = Field(
         None,

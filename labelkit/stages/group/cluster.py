@@ -22,6 +22,7 @@ from labelkit.config.cluster import (
 )
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import ConfigError, DatasetError
+from labelkit.stages.device import products_device
 from labelkit.stages.group.contradiction import contradiction
 from labelkit.stages.group.patches import cluster_patches
 from labelkit.stages.group.stable_ids import NO_PARAMETERS, Groups, lasting_ids, read_earlier
@@ -87,6 +88,8 @@ def cluster_store(config: ClusterConfig) -> SimpleResult:
         return cluster_balanced(config, store, rows)
     algorithm = config.command[1]
     name, params = config.result or algorithm, _params(config, store)
+    assert isinstance(config, KMeansConfig | SphericalKMeansConfig | SSKMeansConfig)
+    device = products_device(config.device)
     check_new_result(
         store, name, overwrite=config.overwrite, kind="clusters", stage=f"cluster {algorithm}", params=params
     )
@@ -98,7 +101,7 @@ def cluster_store(config: ClusterConfig) -> SimpleResult:
     earlier = read_earlier(config, name)
     started = time.monotonic()
     with current_progress().task(f"{algorithm}, {config.num_clusters} clusters", total=None):
-        found = _run(config, store, rows, given)
+        found = _run(config, store, rows, given, device)
     if current_processes().rank > 0:
         return of_others()
     return _write(config, store, rows, given, found, earlier, time.monotonic() - started)
@@ -186,7 +189,13 @@ def _write(
     return SimpleResult(values, (path,), (shown,))
 
 
-def _run(config: ClusterConfig, store: EmbeddingStore, rows: NDArray[np.int64], given: GivenLabels | None) -> _Clusters:
+def _run(
+    config: KMeansConfig | SphericalKMeansConfig | SSKMeansConfig,
+    store: EmbeddingStore,
+    rows: NDArray[np.int64],
+    given: GivenLabels | None,
+    device: str | None,
+) -> _Clusters:
     """Group the rows as the config says."""
     features = Memory.of(config).rows(
         store,
@@ -211,13 +220,12 @@ def _run(config: ClusterConfig, store: EmbeddingStore, rows: NDArray[np.int64], 
             current_progress().warning(wrong)
     elif isinstance(config, SphericalKMeansConfig):
         check_directions(store, rows, features)
-    assert isinstance(config, KMeansConfig | SphericalKMeansConfig | SSKMeansConfig)
     if config.min_size == 1:
-        return _once(config, features, given)
-    return _without_small(config, features, given)
+        return _once(config, features, given, device)
+    return _without_small(config, features, given, device)
 
 
-def _once(config: ClusterConfig, features: StoredRows, given: GivenLabels | None) -> _Clusters:
+def _once(config: ClusterConfig, features: StoredRows, given: GivenLabels | None, device: str | None) -> _Clusters:
     """Group all rows."""
     generator = keyed_generator(config.seed, "cluster")
     if isinstance(config, SSKMeansConfig):
@@ -235,6 +243,7 @@ def _once(config: ClusterConfig, features: StoredRows, given: GivenLabels | None
                 tol=config.tolerance,
                 exchange=config.exchange,
                 processes=current_processes(),
+                device=device,
             )
         )
     algorithm = spherical_kmeans if isinstance(config, SphericalKMeansConfig) else kmeans
@@ -246,12 +255,16 @@ def _once(config: ClusterConfig, features: StoredRows, given: GivenLabels | None
         max_iter=config.max_iterations,
         tol=config.tolerance,
         processes=current_processes(),
+        device=device,
     )
     return _Clusters(found.cluster_ids, found.centroids, found.inertia, found.num_iterations, None)
 
 
 def _without_small(
-    config: KMeansConfig | SphericalKMeansConfig | SSKMeansConfig, features: StoredRows, given: GivenLabels | None
+    config: KMeansConfig | SphericalKMeansConfig | SSKMeansConfig,
+    features: StoredRows,
+    given: GivenLabels | None,
+    device: str | None,
 ) -> _Clusters:
     """Group rows again without those of small groups; these join the nearest group and do not move its centroid."""
     last: list[_Clusters] = []
@@ -261,7 +274,7 @@ def _without_small(
 
     def run(places: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         some = None if given is None else replace(given, labels=given.labels[places])
-        last[:] = [_once(config, part(places), some)]
+        last[:] = [_once(config, part(places), some, device)]
         return last[0].ids, last[0].centroids
 
     named = None if given is None else np.unique(given.labels[given.labeled])
@@ -326,6 +339,7 @@ def semi_supervised_cluster(
     tol: float,
     exchange: bool = True,
     processes: Processes = ALONE,
+    device: str | None = None,
 ) -> tuple[NDArray[np.int64], NDArray[np.float32], float, int, NDArray[np.int64]]:
     """Semi-supervised k-means over all rows: (ids, centroids, inertia, iterations, class of each cluster or -1)."""
     free, fixed = np.flatnonzero(~labeled), np.flatnonzero(labeled)
@@ -340,6 +354,7 @@ def semi_supervised_cluster(
         tol=tol,
         exchange=exchange,
         processes=processes,
+        device=device,
     )
     cluster_ids = np.empty(len(features), dtype=np.int64)
     cluster_ids[~labeled] = found.unlabeled_ids

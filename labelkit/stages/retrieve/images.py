@@ -20,6 +20,7 @@ from labelkit.algorithms.shared_rows import Processes, part_of
 from labelkit.config.retrieve import RetrieveConfig
 from labelkit.data.datasets import ImageDataset
 from labelkit.errors import ConfigError
+from labelkit.stages.device import products_device
 from labelkit.stages.embed.quick import load_ahead, may_be_quick
 from labelkit.stages.memory import Memory, search_bytes, stored_rows
 from labelkit.stages.new_files import check_kept_result
@@ -191,7 +192,8 @@ def _search(
         what = f"exact search for {len(queries.names):,} queries among {len(rows):,} rows of {store.dim} numbers"
         beside = search_bytes(len(queries.names), store.dim, config.k)
         in_blocks = memory.in_blocks(len(rows), store.dim, beside=beside, what=what, remedy="give fewer queries")
-        search = ExactSearch(features.read(in_blocks=in_blocks), metric=metric)
+        device = None if config.device == "auto" else products_device(config.device)
+        search = ExactSearch(features.read(in_blocks=in_blocks), metric=metric, device=device)
     else:
         search = found.search
     hits, seconds = _ranked(store, _Gallery(features, rows, chosen), queries, search, config)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from labelkit.algorithms.device_products import DeviceProducts
 from labelkit.config.embed import EmbedConfig
 from labelkit.config.retrieve import RetrieveConfig
 from labelkit.errors import CheckpointError, ConfigError, DatasetError, Mismatch
@@ -62,6 +63,25 @@ def test_hits_are_the_rows_of_largest_cosine(embedded: Path, photos: Path) -> No
 
     assert [hit["row"] for hit in hits] == expected.tolist()
     np.testing.assert_allclose([hit["score"] for hit in hits], cosines[expected], atol=1e-5)
+
+
+@pytest.mark.parametrize(("device", "there"), [("auto", False), ("cpu", False), ("cuda:1", True)])
+def test_a_gpu_that_is_named_compares_the_rows(
+    embedded: Path, monkeypatch: pytest.MonkeyPatch, device: str, there: bool
+) -> None:
+    expected = retrieve_images(RetrieveConfig(index=embedded, query_rows=(3, 5), k=4)).to_json()["queries"]
+    asked: list[str] = []
+    nearest = DeviceProducts.nearest
+    monkeypatch.setattr(DeviceProducts, "nearest", lambda *words, **more: asked.append("") or nearest(*words, **more))
+    # as if torch's processor were that GPU
+    monkeypatch.setattr(
+        "labelkit.stages.retrieve.images.products_device", lambda name: None if name == "cpu" else "cpu"
+    )
+
+    found = retrieve_images(RetrieveConfig(index=embedded, query_rows=(3, 5), k=4, device=device)).to_json()["queries"]
+
+    assert found == expected
+    assert bool(asked) == there
 
 
 def test_every_image_of_a_folder_is_a_query(embedded: Path, photos: Path) -> None:
