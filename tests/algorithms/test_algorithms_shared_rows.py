@@ -11,7 +11,7 @@ from labelkit.algorithms import group_tree as trees
 from labelkit.algorithms import kmeans_iterations, kmeans_start, row_blocks
 from labelkit.algorithms.clustering import kmeans, semi_supervised_kmeans, spherical_kmeans
 from labelkit.algorithms.group_tree import GroupTree, group_tree
-from labelkit.algorithms.row_blocks import StoredRows
+from labelkit.algorithms.row_blocks import StoredRows, as_singles
 from labelkit.algorithms.shared_rows import ALONE, Processes, largest_part, of_first, part_of, shared_rows
 from numpy.typing import NDArray
 from tests.process_threads import in_threads
@@ -215,6 +215,35 @@ def test_rows_in_float64_are_not_shared() -> None:
         return ""
 
     in_threads(2, run)
+
+
+def test_halves_become_the_singles_that_numpy_makes_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("labelkit.algorithms.row_blocks._HALVES_AT_ONCE", 1000)
+    every = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
+    finite = every[np.isfinite(every)]
+
+    for halves in (finite, every, finite[:60_000:7].reshape(-1, 2)[:, ::2], finite[:0].reshape(0, 3)):
+        singles = as_singles(halves)
+        np.testing.assert_array_equal(singles, halves.astype(np.float32))
+        assert singles.dtype == np.float32
+        # zeros below zero stay so
+        np.testing.assert_array_equal(np.signbit(singles), np.signbit(halves))
+    given = np.ones((2, 3), dtype=np.float32)
+    assert not np.shares_memory(as_singles(given), given)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_chosen_rows_of_a_map_are_those_of_memory(tmp_path: Path, rng: np.random.Generator, dtype: Any) -> None:
+    values = rng.normal(size=(6000, 4)).astype(dtype)
+    values.tofile(tmp_path / "rows")
+    held = np.memmap(tmp_path / "rows", dtype, "r", shape=values.shape)
+    nearly_all, few = np.delete(np.arange(6000), np.arange(0, 6000, 9)), np.arange(3, 6000, 11)
+
+    for chosen in (nearly_all, few, rng.permutation(6000)):
+        rows = StoredRows(held, chosen, in_blocks=True)
+        np.testing.assert_array_equal(rows.to_array(), values[chosen].astype(np.float32))
+        where = np.array([[5, 2], [400, 2]])
+        np.testing.assert_array_equal(rows[where], values[chosen[where]].astype(np.float32))
 
 
 def test_rows_that_were_given_are_neither_copied_nor_changed() -> None:
