@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -166,6 +166,7 @@ def logistic_regression(
     num_classes: int,
     l2: float = 1e-3,
     max_iter: int = 1000,
+    tol: float = 1e-5,
     processes: Processes = ALONE,
 ) -> NDArray[np.float64]:
     r"""Solve a logistic regression on fixed features by L-BFGS and return its logits for other rows.
@@ -181,6 +182,7 @@ def logistic_regression(
         num_classes: c.
         l2: >= 0.
         max_iter: iterations at most.
+        tol: it ends where no part of the gradient is above this.
         processes: that share the rows; the first one takes the steps, and says where the gradient is asked for.
 
     Returns:
@@ -189,6 +191,8 @@ def logistic_regression(
     rows, classes, asked = _parts(features, labels, queries, torch.float64, processes)
     number = len(np.asarray(labels))
     rows, asked = _centered_and_scaled(rows, asked, number, processes)
+    from scipy.optimize import minimize
+
     width = math.sqrt(rows.shape[1])
     rows, asked = rows * width, asked * width
     weight = torch.zeros((num_classes, rows.shape[1]), dtype=torch.float64, requires_grad=True)
@@ -203,28 +207,30 @@ def logistic_regression(
             _fill([weight, bias], place[1:])
         return bool(place[0])
 
-    def gradient() -> torch.Tensor:
-        """Set the gradients, over all rows, and return the loss."""
+    def gradient() -> tuple[float, NDArray[np.float64]]:
+        """The loss and its gradient, over all rows."""
         weight.grad = bias.grad = None
         losses = torch.nn.functional.cross_entropy(rows @ weight.T + bias, classes, reduction="sum")
         loss = losses / number + penalty / 2 * weight.square().sum()
         loss.backward()  # type: ignore[no-untyped-call] # torch does not say
-        _sum_gradients([weight, bias], processes)
-        return torch.from_numpy(processes.sum(np.array([float(loss.detach())])))[0]
+        assert weight.grad is not None
+        assert bias.grad is not None
+        both = [np.array([float(loss.detach())]), weight.grad.numpy().ravel(), bias.grad.numpy()]
+        found = processes.sum(np.concatenate(both))
+        return float(found[0]), found[1:]
 
-    def objective() -> torch.Tensor:
+    def objective(place: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+        with torch.no_grad():
+            _fill([weight, bias], place)
         told(goes_on=True)
         return gradient()
 
     if processes.rank == 0:
-        solver = torch.optim.LBFGS(
-            [weight, bias],
-            max_iter=max_iter,
-            tolerance_grad=1e-7,
-            tolerance_change=1e-12,
-            line_search_fn="strong_wolfe",
-        )
-        solver.step(objective)  # type: ignore[no-untyped-call] # torch does not say
+        options: Any = {"maxiter": max_iter, "maxfun": 2 * max_iter, "gtol": tol, "ftol": 0.0}
+        start = np.zeros(weight.numel() + bias.numel())
+        found = minimize(objective, start, jac=True, method="L-BFGS-B", options=options)
+        with torch.no_grad():
+            _fill([weight, bias], found.x)
         told(goes_on=False)
     else:
         while told(goes_on=True):

@@ -113,10 +113,20 @@ def test_logistic_regression_is_that_of_scikit_learn(rng: np.random.Generator, l
     scaled = features - features.mean(0)
     scaled *= 2 / np.sqrt((scaled**2).sum(1).mean())  # mean length 2 = sqrt(4)
     reference = LogisticRegression(C=1 / (90 * l2), tol=1e-10, max_iter=5000).fit(scaled, labels)
-    logits = logistic_regression(features, labels, features, num_classes=3, l2=l2)
+    logits = logistic_regression(features, labels, features, num_classes=3, l2=l2, tol=1e-9)
     shares = np.exp(logits - logits.max(1, keepdims=True))
     shares /= shares.sum(1, keepdims=True)
     np.testing.assert_allclose(shares, reference.predict_proba(scaled), atol=1e-5)
+
+
+def test_logistic_regression_ends_where_the_gradient_is_small(rng: np.random.Generator) -> None:
+    features, labels = rng.normal(size=(200, 30)), rng.integers(0, 4, 200)
+    exact = logistic_regression(features, labels, features, num_classes=4, tol=1e-10)
+    near = logistic_regression(features, labels, features, num_classes=4)
+    rough = logistic_regression(features, labels, features, num_classes=4, tol=1e-1)
+
+    assert 0 < np.abs(near - exact).max() < 0.05
+    assert np.abs(rough - exact).max() > 0.05
 
 
 def test_logistic_regression_does_not_know_scale_or_place(rng: np.random.Generator) -> None:
