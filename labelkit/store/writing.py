@@ -24,6 +24,7 @@ from labelkit.errors import (
     ConfigError,
     DatasetError,
     Mismatch,
+    OutputExistsError,
     ResourceError,
     StoreError,
     output_exists,
@@ -33,7 +34,7 @@ from labelkit.percent import percent
 from labelkit.store import schema
 from labelkit.store.commit import canonical_json
 from labelkit.store.digests import RESTORE, BlockDigester, rows_per_block
-from labelkit.store.embeddings import EmbeddingStore, open_store
+from labelkit.store.embeddings import EmbeddingStore, differing_keys, open_store
 from labelkit.store.hdf5.reading import CheckedFile
 from labelkit.store.hdf5.writing import Contents, Image, Stream, strings
 from labelkit.store.opening import open_file
@@ -258,7 +259,25 @@ class EmbeddingRun:
             if self._rest is not None:
                 return False
             raise output_exists(self.out, state=f"and cannot be used ({error.problem})") from error
-        raise output_exists(self.out, state="and was made from other images, another model or other options")
+        raise self._made_otherwise(store)
+
+    def _made_otherwise(self, store: EmbeddingStore) -> OutputExistsError:
+        """The error about a store of another plan: what differs, and how to compute the rows that it lacks alone."""
+        keys = store.model.differences(self.plan.model)
+        if keys:
+            return output_exists(self.out, state=f"and was made by another model ({', '.join(keys)} differ)")
+        asked = set(self.plan.sample_ids)
+        held = {*store.sample_ids, *(name for name, _ in store.skipped)}
+        if asked != held:
+            others = f", and {len(held - asked):,} that are not among these" if held - asked else ""
+            new = f"--reuse {self.out} and another --out to compute new images alone"
+            state = f"and holds {len(asked & held):,} of these {len(asked):,} images{others}"
+            return output_exists(self.out, state=state, instead=new if asked & held and asked - held else "")
+        numerics = differing_keys(store.model.numerics, self.plan.model.numerics)
+        told = (
+            f" ({', '.join(numerics)} differ)" if numerics else " (such as labels, splits, --dtype, --views or --reuse)"
+        )
+        return output_exists(self.out, state=f"and was made from these images with other options{told}")
 
     def _rest_of_store(self) -> EmbeddingStore | None:
         """What is left of a store of this plan, of which nothing but shards is damaged; ``None``: there is none."""

@@ -361,6 +361,47 @@ def test_a_store_of_another_plan_is_kept_unless_overwritten(tmp_path):
     assert open_store(tmp_path / "s.h5").metric == "l2"
 
 
+@pytest.mark.parametrize(
+    ("changes", "said", "reuse"),
+    [
+        ({"model": replace(MODEL, layer="head")}, r"by another model \(layer differ\)", False),
+        (
+            {"model": replace(MODEL, numerics={"threads": 9})},
+            r"from these images with other options \(.*threads",
+            False,
+        ),
+        ({"metric": "l2"}, r"other options \(such as labels, splits, --dtype", False),
+        ({"sample_ids": [*SAMPLE_IDS[:-1], "zz.png"]}, "7 of these 8 images, and 1 that are not among these", True),
+        ({"sample_ids": [f"{name}.x" for name in SAMPLE_IDS]}, "0 of these 8 images, and 8 that", False),
+    ],
+)
+def test_what_differs_from_a_store_that_is_there_is_named(tmp_path, changes, said, reuse):
+    path = make_store(tmp_path / "s.h5").path
+
+    with pytest.raises(OutputExistsError, match=said) as error:
+        EmbeddingRun.open(path, make_plan(**changes))
+
+    assert (f"--reuse {path} and another --out to compute new images alone" in str(error.value.remedy)) == reuse
+
+
+def test_a_store_with_fewer_images_holds_no_others(tmp_path):
+    fewer = make_store(tmp_path / "s.h5").path
+    with pytest.raises(OutputExistsError, match=r"holds 8 of these 9 images\. ") as error:
+        EmbeddingRun.open(
+            fewer,
+            make_plan(
+                sample_ids=[*SAMPLE_IDS, "zz.png"],
+                labels=None,
+                labeled=None,
+                class_names=(),
+                old_classes=None,
+                splits=None,
+                split_names=(),
+            ),
+        )
+    assert "--reuse" in str(error.value)
+
+
 def test_a_damaged_store_does_not_count_as_done(tmp_path):
     path = make_store(tmp_path / "s.h5").path
     good = path.read_bytes()
