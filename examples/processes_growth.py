@@ -44,8 +44,8 @@ _GROUPED = (
 )
 COMMANDS = {
     "k-means": f"cluster k-means {_GROUPED}",
-    "ss-kmeans": f"cluster ss-kmeans --no-exchange --max-memory 4GiB {_GROUPED}",
-    "answer": "discover answer --grouping ss-kmeans-1 --max-rows {together} --max-memory 4GiB --csv {table} "
+    "ss-kmeans": f"cluster ss-kmeans --no-exchange --max-memory {{memory}} {_GROUPED}",
+    "answer": "discover answer --grouping ss-kmeans-1 --max-rows {together} --max-memory {memory} --csv {table} "
     "--result {result} --overwrite",
     "retrieve": "retrieve --query {queries} -k 10 --result {result}",
     "evaluate retrieval": "evaluate retrieval --split all --nmi-seeds 0 -k 1,10 --result {result} --overwrite",
@@ -81,8 +81,9 @@ def main() -> None:
     parser.add_argument(
         "--in-blocks",
         action="store_true",
-        help="pass a --max-memory that leaves no room for a copy of the rows; ss-kmeans and answer have 4 GiB",
+        help="pass a --max-memory that leaves no room for a copy of the rows; ss-kmeans and answer have --memory",
     )
+    parser.add_argument("--memory", default="4GiB", help="bound of ss-kmeans and answer in each process (4GiB)")
     parser.add_argument("--folder", type=Path, help="keep the stores here; default: a folder that is removed")
     parser.add_argument("--out", type=Path, help="also write what was measured as JSON")
     options = parser.parse_args()
@@ -190,6 +191,7 @@ def _run(
         result=result,
         together=options.together,
         table=folder / "answers.csv",
+        memory=options.memory,
     )
     words = [*text.split(), "--index", str(store), "-q"]
     if options.in_blocks and rows > BASE_ROWS and "--max-memory" not in words:
@@ -207,7 +209,9 @@ def _run(
         )
         wall = time.perf_counter() - begin
         if done.returncode:
-            raise SystemExit(f"{' '.join(words)} with {number} processes: {done.stderr[-2000:]}")
+            # torchrun reports on its own after the process that says why
+            why = [line for line in done.stderr.splitlines() if line.startswith("error:")]
+            raise SystemExit(f"{' '.join(words)} with {number} processes: {(why or [done.stderr[-2000:]])[0]}")
         processes = [json.loads(Path(told, f"{rank}.json").read_text()) for rank in range(number)]
     return {"wall": wall, "seconds": max(one["seconds"] for one in processes), "processes": processes, "result": result}
 

@@ -59,7 +59,9 @@ def indexed_images(store: EmbeddingStore, dataset: str | None, data_root: Path) 
     place = find_images(store.content_digest) if dataset is None else (dataset, data_root)
     if place is None:
         raise DatasetError(
-            str(store.path), "it is not known on this machine where its images are", "Pass --dataset (and --data-root)."
+            str(store.path),
+            "it is not known on this machine where its images are",
+            "Pass --dataset (and --data-root), or LABELKIT_CACHE as when it was made: the cache remembers.",
         )
     try:
         return load_dataset(place[0], data_root=place[1])
