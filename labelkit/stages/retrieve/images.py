@@ -170,7 +170,7 @@ def _search(
         progress.message(f"exact search, not {config.search}: only {num_chosen} rows pass the filters")
     elif config.search != "exact":
         beside = search_bytes(len(queries.names), store.dim, config.k)
-        planned = planned_index(features, metric, memory, config, beside)
+        planned = planned_index(features, metric, memory, config, len(queries.names), beside)
         if planned is not None:
             order = planned.found.order
             if order is not None:

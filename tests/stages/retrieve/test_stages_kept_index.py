@@ -230,8 +230,8 @@ def test_blocks_that_were_ready_before_a_kill_are_not_built_again(make_store: An
     assert retrieve(store, search="hnsw", index_block_rows=500)["search"]["added_rows"] == 200
 
 
-def said_by_auto(labelkit: Any, store: Path, *words: object) -> Any:
-    answer = labelkit("retrieve", "--index", store, "--query-rows", "0", "--search", "auto", "--json", *words)
+def said_by_auto(labelkit: Any, store: Path, *words: object, queries: str = "0") -> Any:
+    answer = labelkit("retrieve", "--index", store, "--query-rows", queries, "--search", "auto", "--json", *words)
     assert answer.code == 0, answer.err
     return answer
 
@@ -248,6 +248,7 @@ def test_auto_compares_few_rows_exactly(labelkit: Any, make_store: Any, cache: P
 def many(labelkit: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A store of 60,000 rows in 200 directions."""
     monkeypatch.setattr(search, "_FEW_ROWS", 1000)
+    monkeypatch.setattr(search, "_NUMBERS_PER_ADDED_ROW", 0)  # an index pays for one query
     generator = np.random.default_rng(0)
     rows = generator.standard_normal((200, 16))[np.arange(60_000) % 200]
     np.save(tmp_path / "rows.npy", (rows + 0.4 * generator.standard_normal(rows.shape)).astype(np.float32))
@@ -287,6 +288,21 @@ def test_a_graph_that_is_ready_takes_less_memory_than_one_that_is_to_be_built(
         assert labelkit("retrieve", *words).code == 0
 
     assert least[0] - least[1] > 40
+
+
+def test_auto_builds_no_index_for_fewer_queries_than_pay_for_it(
+    labelkit: Any, many: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = ("--hnsw-links", 8, "--hnsw-build-width", 20)
+    monkeypatch.setattr(search, "_NUMBERS_PER_ADDED_ROW", 3 * 16)  # 3 queries of 16 numbers take as long as one row
+
+    two, three = (said_by_auto(labelkit, many, *small, queries=rows) for rows in ("0,1", "0,1,2"))
+    later = said_by_auto(labelkit, many, *small)
+
+    assert two.json["search"] == {"kind": "exact"}
+    assert "2 queries among 60,000 rows of 16 numbers take less time than adding 60,000 rows to an index" in two.err
+    assert three.json["search"]["kind"] == "hnsw"
+    assert later.json["search"]["kind"] == "hnsw"  # it is there
 
 
 def test_auto_without_a_bound_takes_a_graph(labelkit: Any, many: Path, cache: Path) -> None:
