@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from labelkit.algorithms.clustering import kmeans
+from labelkit.algorithms.clustering import kmeans, nearest_centroids
 from labelkit.algorithms.neighbors import knn
 from labelkit.algorithms.row_blocks import StoredRows
 from labelkit.algorithms.shared_rows import SharedRows
@@ -76,6 +76,10 @@ class Candidates:
         # distances of equal rows differ from 0 in the seventh digit of what they are computed from
         self._limit = duplicate_share * between + 1e-6 * _largest(rows, self._squares)
         self.open = np.ones(len(self._near), dtype=bool)
+
+    def close_near(self, distances: NDArray[np.float64]) -> None:
+        """Rule out rows by their squared distances to rows that are chosen already, (m,) those of this process."""
+        self.open &= distances > self._limit
 
     def close(self, chosen: Ids) -> None:
         """Rule out these of all rows and their near duplicates."""
@@ -135,11 +139,13 @@ class Claims:
     Attributes:
         first: (n,) int64, the nearest class.
         second: (n,) int64, the second nearest.
+        near: (n,) float64, squared distance to the nearest example of all.
         uncertainty: (n,) float64 in [0, 1], squared distance to the first over that to the second; 1 is a tie.
     """
 
     first: Ids
     second: Ids
+    near: NDArray[np.float64]
     uncertainty: NDArray[np.float64]
 
 
@@ -171,7 +177,7 @@ def class_claims(rows: ArrayLike, examples: ArrayLike, classes: ArrayLike) -> Cl
     near, far = apart.T
     # both zero, as for a row equal to examples of two classes, is a tie
     uncertainty = np.where(far > 0, near / np.where(far > 0, far, 1), 1)
-    return Claims(known[two[:, 0]], known[two[:, 1]], uncertainty)
+    return Claims(known[two[:, 0]], known[two[:, 1]], near, uncertainty)
 
 
 def _two_nearest(points: Rows, held: Rows, starts: Ids) -> Ids:
@@ -484,6 +490,17 @@ def _best_open(scores: NDArray[np.float64], candidates: Candidates, tie: float) 
         return candidates.best(0, -np.inf, tie)
     place = _first_of_best(scores, tie)
     return candidates.best(place, float(scores[place]), tie)
+
+
+def nearest_distances(points: Rows, places: Rows) -> NDArray[np.float64]:
+    """(n,) squared distance to the nearest of many places, (m, d); infinity if there are none."""
+    if not len(places):
+        return np.full(len(points), np.inf)
+    nearest, found = nearest_centroids(points, places), np.empty(len(points))
+    for block in _blocks(points, points.shape[1]):
+        apart = points[block].astype(np.float64) - places[nearest[block]]
+        found[block] = np.einsum("ij,ij->i", apart, apart)
+    return found
 
 
 def _nearest_squared(points: Rows, places: Rows, without: float) -> NDArray[np.float64]:

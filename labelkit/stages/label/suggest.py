@@ -23,6 +23,7 @@ from labelkit.algorithms.suggestion import (
     choose_farthest,
     choose_typical,
     class_claims,
+    nearest_distances,
     own_rows,
 )
 from labelkit.config.labeling import SuggestConfig
@@ -58,6 +59,7 @@ class _Doubt:
         doubt: why a row is unsure, in words; empty where nothing is known.
         source: where this is from: ``labels``, a result, or ``none``.
         wrong: (n,) chance in [0, 1] that the guess is wrong; None without confidences of a result.
+        to_label: (n,) squared distance to the nearest label, where it is known already.
     """
 
     uncertainty: NDArray[np.float64] | None
@@ -65,6 +67,7 @@ class _Doubt:
     doubt: Callable[[int], str]
     source: str
     wrong: NDArray[np.float64] | None = None
+    to_label: NDArray[np.float64] | None = None
 
 
 @dataclass(frozen=True)
@@ -118,7 +121,11 @@ def suggested_rows(
             "Use --strategy coverage for the first labels.",
         )
     with current_progress().task("choosing images", total=None):
-        places, scores, reasons = _choose(config, features, given, doubt)
+        to_label = doubt.to_label
+        if to_label is None:
+            known = features.whole[np.flatnonzero(given.labeled)]
+            to_label = features.processes.join(nearest_distances(own_rows(features), known))
+        places, scores, reasons = _choose(config, features, given, doubt, to_label)
     if not len(places):
         raise DatasetError(
             given.where,
@@ -128,17 +135,27 @@ def suggested_rows(
     weighted = config.strategy == "both" and doubt.uncertainty is not None
     source = doubt.source if weighted or config.strategy == "uncertainty" else None
     guesses = [doubt.guess(place) for place in places.tolist()]
-    labeled = np.flatnonzero(given.labeled)
-    nearest = nearest_centroids(own_rows(features), features.whole[np.concatenate([labeled, places])])
-    nearest = features.processes.join(nearest)
-    like_them = nearest >= len(labeled)
+    nearest, like_them = _nearer_than_labels(features, places, to_label)
     if config.strategy in ("coverage", "both"):
-        served = np.bincount(nearest[like_them] - len(labeled), minlength=len(places))
+        served = np.bincount(nearest[like_them], minlength=len(places))
         numbers = [f"nearest to {number} image{'' if number == 1 else 's'}" for number in served.tolist()]
         reasons = ["; ".join(filter(None, pair)) for pair in zip(numbers, reasons, strict=True)]
-    like_them[labeled] = like_them[places] = False
+    like_them[given.labeled] = like_them[places] = False
     wrong = None if doubt.wrong is None else float(doubt.wrong[like_them].sum())
     return Suggested(places, scores, reasons, guesses, source, int(like_them.sum()), wrong)
+
+
+def _nearer_than_labels(
+    features: SharedRows, places: NDArray[np.int64], to_label: NDArray[np.float64]
+) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Of each row, which of some chosen ones is nearest, and whether it is nearer than every label."""
+    own, chosen = own_rows(features), features.whole[places]
+    nearest = nearest_centroids(own, chosen)
+    nearer = np.empty(len(own), dtype=np.bool_)
+    for block in blocks(*own.shape):
+        apart = own[block].astype(np.float64) - chosen[nearest[block]]
+        nearer[block] = np.einsum("ij,ij->i", apart, apart) < to_label[features.where][block]
+    return features.processes.join(nearest), features.processes.join(nearer)
 
 
 def suggest_images(config: SuggestConfig) -> SimpleResult:
@@ -229,7 +246,8 @@ def _doubt(
         return _Doubt(None, lambda _: "", lambda _: "", "none")
     claims = _claims(features, features.whole[np.flatnonzero(given.labeled)], labels)
     names = given.class_names
-    return _Doubt(claims.uncertainty, lambda row: names[claims.first[row]], _either(claims, names), "labels")
+    guess, doubts = (lambda row: names[claims.first[row]]), _either(claims, names)
+    return _Doubt(claims.uncertainty, guess, doubts, "labels", to_label=claims.near)
 
 
 def _claims(features: SharedRows, examples: NDArray[np.floating[Any]], classes: NDArray[np.int64]) -> Claims:
@@ -285,11 +303,13 @@ def _means(features: SharedRows, groups: NDArray[np.int64], there: NDArray[np.in
     return features.processes.sum(sums) / sizes[:, None]
 
 
-def _choose(config: SuggestConfig, features: SharedRows, given: GivenLabels, doubt: _Doubt) -> _Choice:
+def _choose(
+    config: SuggestConfig, features: SharedRows, given: GivenLabels, doubt: _Doubt, to_label: NDArray[np.float64]
+) -> _Choice:
     generator = keyed_generator(config.seed, "suggest")
     candidates = Candidates(features, config.duplicate_share)
+    candidates.close_near(to_label[features.where])
     labeled, count = np.flatnonzero(given.labeled), config.num_images
-    candidates.close(labeled)
     if config.strategy == "typical":
         places, scores, sizes = choose_typical(features, count, labeled, candidates, generator=generator)
         return (places, scores, [f"typical of a cluster of {size}" for size in sizes.tolist()])
