@@ -30,6 +30,8 @@ Doubles = NDArray[np.float64]
 
 # Scores looked at together: 512 KB in float32, so that they stay in the cache from one look to the next.
 _SCORE_NUMBERS = 1 << 17
+# A product of fewer rows with many centroids takes a multiple of the time; scores held for it are 32 MB in float32.
+_LEAST_ROWS, _MOST_NUMBERS = 256, 1 << 23
 # What it costs to fetch a row, in centroids that could be compared with it meanwhile; what keeping its bounds costs,
 # in numbers that could be multiplied.
 _FETCH_COST, _BOUND_COST = 12, 2500
@@ -179,7 +181,7 @@ class NearestCentroids:
         groups = [every[start : start + size] for start in range(0, len(every), size)]
         factors = [np.concatenate([look.factors for look in group]).T for group in groups]
         columns = k * min(size, max(1, len(every)))
-        step = max(1, _SCORE_NUMBERS // columns)
+        step = _rows_at_once(columns)
         buffer: Floats = np.empty(step * columns, dtype=self.rows.dtype)
         for block in blocks(num_rows, width):
             if not every and not any(len(look.movers) or self._unsure(look, block).any() for look in some):
@@ -190,7 +192,7 @@ class NearestCentroids:
                     scores = buffer[: len(few) * joined.shape[1]].reshape(len(few), -1)
                     self._decide_all(group, where, few, np.matmul(few, joined, out=scores))
             for look in some:
-                for where, few in _pieces(part, block.start, _SCORE_NUMBERS // max(1, len(look.movers))):
+                for where, few in _pieces(part, block.start, _rows_at_once(max(1, len(look.movers)))):
                     self._decide_some(look, where, few)
 
     def _unsure(self, look: _Look, block: slice) -> NDArray[np.bool_]:
@@ -211,7 +213,7 @@ class NearestCentroids:
         if len(look.movers):
             self._compare_movers(look, block, part)
         unsure = np.flatnonzero(self._unsure(look, block))
-        step = max(1, _SCORE_NUMBERS // len(look.factors))
+        step = _rows_at_once(len(look.factors))
         for start in range(0, len(unsure), step):
             chosen = unsure[start : start + step]
             few = part[chosen]
@@ -263,6 +265,11 @@ class NearestCentroids:
                 ids[rows] = (exact + look.exact_squares).argmin(axis=1)
                 upper[rows], lower[rows] = np.inf, 0
         state.ids[where], state.upper[where], state.lower[where] = ids, upper, lower
+
+
+def _rows_at_once(columns: int) -> int:
+    """Rows that are compared with so many centroids together: enough for a quick product, in the cache if it can be."""
+    return max(1, _SCORE_NUMBERS // columns, min(_LEAST_ROWS, _MOST_NUMBERS // columns))
 
 
 def _pieces(part: Floats, first: int, size: int) -> Iterator[tuple[slice, Floats]]:

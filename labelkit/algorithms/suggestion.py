@@ -41,6 +41,8 @@ _NEIGHBORS = 20
 _BLOCK_NUMBERS = 1 << 19  # 4 MB in float64: what is computed from them stays in the cache
 # distances to examples that are looked at together: they stay in the cache
 _CLAIM_NUMBERS = 1 << 17
+# A product of fewer rows with thousands of examples takes a multiple of the time.
+_LEAST_ROWS = 256
 _TILE_WIDTH, _TILE_NUMBERS = 512, 1 << 19
 # Bounds that are computed again at once: enough that a pass over all rows is rare, few enough to be quick.
 _LOOKED_AT = 256
@@ -197,7 +199,7 @@ def _two_nearest(points: Rows, held: Rows, starts: Ids) -> Ids:
     factors = (-2 * right).T
     reach = float(np.sqrt(squares.max()))
     unit = 2 * float(np.finfo(np.float32).eps) * np.sqrt(points.shape[1]) * reach
-    step = max(1, _CLAIM_NUMBERS // len(held))
+    step = max(1, _CLAIM_NUMBERS // len(held), min(_LEAST_ROWS, _BLOCK_NUMBERS * 16 // len(held)))
     for start in range(0, len(points), step):
         block = slice(start, start + step)
         left = points[block] - mean
