@@ -251,7 +251,8 @@ def linear_probe_bytes(num_rows: int, num_queries: int, dim: int, num_classes: i
 def logistic_regression_bytes(num_rows: int, num_queries: int, dim: int, num_classes: int) -> int:
     """What solving a logistic regression takes: rows of this process in float64, outputs, and the steps of L-BFGS."""
     own = largest_part(num_rows, current_processes()) + largest_part(num_queries, current_processes())
-    steps = 8 * num_classes * dim * (2 * 100 + 20)
+    # ten pairs of them, as scipy keeps, what it works with, and copies of place and gradient
+    steps = 8 * num_classes * dim * (2 * 10 + 60)
     return (200 << 20) + 28 * own * dim + 5 * 8 * own * num_classes + steps + 3 * 8 * num_queries * num_classes
 
 

@@ -166,8 +166,9 @@ def test_the_peak_stays_below_the_least_bound_that_a_refusal_names(command: str,
     done = subprocess.run(
         [sys.executable, "-m", "labelkit", *arguments, "--max-memory", "1MiB"], capture_output=True, text=True
     )
-    size = done.stderr.split("Allow ")[1].split("MiB")[0]
-    assert peak([*arguments, "--max-memory", f"{size}MiB"]) <= int(size)
+    size = done.stderr.split("Allow ")[1].split("iB")[0]
+    mebibytes = 1024 * float(size[:-1]) if size.endswith("G") else float(size[:-1])
+    assert peak([*arguments, "--max-memory", f"{size}iB"]) <= mebibytes
 
 
 @needs_proc
