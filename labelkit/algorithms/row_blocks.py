@@ -168,7 +168,7 @@ Rows = Floats | StoredRows
 
 
 def as_singles(values: NDArray[Any]) -> NDArray[np.float32]:
-    """A copy as float32. Numbers in float16 are shifted to their place in float32: numpy takes eight times as long.
+    """A copy as float32. Numbers in float16 are shifted to their place in float32: numpy takes a multiple of that.
 
     A sign and ten bits of fraction are moved as they are. The exponent is 112 too small there, which a product puts
     right, numbers below the normal ones included.

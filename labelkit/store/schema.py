@@ -390,7 +390,7 @@ def name_text(raw: bytes) -> str:
 
 
 def name_texts(raw: Sequence[bytes]) -> list[str]:
-    """:func:`name_text` of each, at a tenth of the time where there are many."""
+    """:func:`name_text` of each; many are read in one go."""
     joined = b"\0".join(raw)
     if not raw or joined.count(b"\0") != len(raw) - 1:  # a name holds a NUL
         return [name_text(value) for value in raw]

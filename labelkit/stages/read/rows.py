@@ -27,7 +27,7 @@ def split_rows(store: EmbeddingStore, split: str, *, option: str = "--split") ->
         return np.arange(store.n, dtype=np.int64)
     if split not in store.split_names:
         known = ", ".join(store.split_names) or "none"
-        remedy = "Choose one, or all." if store.split_names else "Pass all, or embed with --holdout 0.3 --split all."
+        remedy = "Choose one, or all." if store.split_names else "Give all, or embed with --holdout 0.3 --split all."
         raise ConfigError(option, f"{store.path} has no split {split!r} (it has: {known})", remedy)
     rows = np.asarray(store.rows(split), dtype=np.int64)
     if len(rows) == 0:
