@@ -219,14 +219,8 @@ def semi_supervised_kmeans(
 
     dtype = np.result_type(free.dtype, fixed.dtype)
     rows, fixed_rows = free.as_type(dtype), fixed.as_type(dtype)
-    squares, fixed_squares = rows.squared_norms(), fixed_rows.squared_norms()
-    offset = (rows.column_sums() + fixed_rows.column_sums()) / max(len(rows) + len(fixed_rows), 1)
-    offset = offset.astype(dtype).astype(np.float64)
-    if _costs_digits(offset, rows.total(np.concatenate([squares, fixed_squares])), len(rows) + len(fixed_rows)):
-        rows, fixed_rows = rows.moved(offset), fixed_rows.moved(offset)
-        squares, fixed_squares = rows.squared_norms(), fixed_rows.squared_norms()
-    else:
-        offset = np.zeros_like(offset)
+    mean = (rows.column_sums() + fixed_rows.column_sums()) / max(len(rows) + len(fixed_rows), 1)
+    (rows, fixed_rows), (squares, fixed_squares), offset = _around(mean, rows, fixed_rows)
     total_square = rows.total(np.concatenate([squares, fixed_squares]))
     sums = np.zeros((num_clusters, rows.shape[1]))
     sums[:num_classes] = processes.sum(sum_rows(fixed_rows.own, labeled_ids[fixed_rows.where], num_classes))
@@ -336,16 +330,9 @@ def _cluster_all(
         raise ValueError(f"num_clusters={num_clusters} needs as many rows, got {len(rows)}")
     num_rows, width = rows.shape
     mean = rows.column_sums() / num_rows
-    offset = mean.astype(rows.dtype).astype(np.float64)
-    squares = rows.squared_norms()
-    total_square = rows.total(squares)
     # Unit rows keep their origin, since it is what their length is measured from.
-    if not spherical and _costs_digits(offset, total_square, num_rows):
-        rows, mean = rows.moved(offset), mean - offset
-        squares = rows.squared_norms()
-        total_square = rows.total(squares)
-    else:
-        offset = np.zeros(width)
+    (rows,), (squares,), offset = _around(np.zeros(width) if spherical else mean, rows)
+    mean, total_square = mean - offset, rows.total(squares)
     threshold = tol * max(0.0, total_square / num_rows - float(mean @ mean)) / width
 
     def converged(shifts: NDArray[np.float64]) -> bool:
@@ -376,6 +363,19 @@ def _check_settings(num_clusters: int, num_inits: int, max_iter: int, tol: float
         raise ValueError(f"tol must be >= 0, got {tol}")
 
 
-def _costs_digits(offset: NDArray[np.float64], total_square: float, num_rows: int) -> bool:
-    """Whether an offset (d,) that all rows share makes up more than a quarter of their squared lengths."""
-    return float(offset @ offset) * num_rows > _SHARE_OF_OFFSET * total_square
+def _around(
+    mean: NDArray[np.float64], *parts: SharedRows
+) -> tuple[list[SharedRows], list[NDArray[np.float64]], NDArray[np.float64]]:
+    """Move rows to their mean (d,), where products of them would else lose digits to what they have in common.
+
+    Returns:
+        The rows, their squared norms, and what was taken off, (d,): zeros where that is at most a quarter of the
+        squared lengths.
+    """
+    squares = [part.squared_norms() for part in parts]
+    offset = mean.astype(parts[0].dtype).astype(np.float64)
+    total_square = parts[0].total(np.concatenate(squares))
+    if float(offset @ offset) * sum(map(len, parts)) <= _SHARE_OF_OFFSET * total_square:
+        return list(parts), squares, np.zeros_like(offset)
+    moved_parts = [part.moved(offset) for part in parts]
+    return moved_parts, [part.squared_norms() for part in moved_parts], offset

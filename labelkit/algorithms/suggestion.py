@@ -175,7 +175,7 @@ def class_claims(rows: ArrayLike, examples: ArrayLike, classes: ArrayLike) -> Cl
     for place, examples in enumerate(np.split(held, starts[1:])):
         for side in (0, 1):
             mine = np.flatnonzero(two[:, side] == place)
-            apart[mine, side] = _nearest_squared(points[mine], examples, np.inf)
+            apart[mine, side] = nearest_of(points[mine], examples)[1]
     near, far = apart.T
     # both zero, as for a row equal to examples of two classes, is a tie
     uncertainty = np.where(far > 0, near / np.where(far > 0, far, 1), 1)
@@ -267,7 +267,7 @@ def choose_covering(
     amounts = np.ones(len(served)) if weights is None else np.asarray(weights, dtype=np.float64)[served]
     own, points, known = own_rows(rows), rows.whole[served], rows.whole[labeled]
     farthest = 4 * _largest(rows, np.einsum("ij,ij->i", own, own))
-    gain = _Gain(points, amounts, _nearest_squared(points, known, farthest))
+    gain = _Gain(points, amounts, np.minimum(nearest_of(points, known)[1], farthest))
     tie = _TIE * farthest * float(amounts.sum())
     bounds = np.empty(len(own))
     for block in _blocks(own, len(served)):
@@ -447,12 +447,12 @@ def choose_farthest(
     tie = _TIE * 4 * _largest(rows, np.einsum("ij,ij->i", own, own))
     chosen: list[int] = []
     distances: list[float] = []
-    nearest = _nearest_squared(own, rows.whole[labeled], np.inf)
+    nearest = nearest_of(own, rows.whole[labeled])[1]
     while len(chosen) < count:
         first = not len(labeled) and not chosen
         if first:
             mean = (rows.column_sums() / len(rows)).astype(np.float32)
-            scores = -_nearest_squared(own, mean[None], np.inf)
+            scores = -nearest_of(own, mean[None])[1]
         else:
             scores = nearest.copy()
         scores[~candidates.open] = -np.inf
@@ -462,7 +462,7 @@ def choose_farthest(
         chosen.append(row)
         distances.append(np.nan if first else float(np.sqrt(score)))
         candidates.close(np.array([row]))
-        nearest = np.minimum(nearest, _nearest_squared(own, rows.whole[np.array([row])], np.inf))
+        nearest = np.minimum(nearest, nearest_of(own, rows.whole[np.array([row])])[1])
     return np.array(chosen, dtype=np.int64), np.array(distances)
 
 
@@ -494,24 +494,19 @@ def _best_open(scores: NDArray[np.float64], candidates: Candidates, tie: float) 
     return candidates.best(place, float(scores[place]), tie)
 
 
-def nearest_distances(points: Rows, places: Rows) -> NDArray[np.float64]:
-    """(n,) squared distance to the nearest of many places, (m, d); infinity if there are none."""
+def nearest_of(points: Rows, places: Rows) -> tuple[Ids, NDArray[np.float64]]:
+    """Return the nearest of some places, (m, d), for each point, the first of equals, and the squared distance to it.
+
+    Returns:
+        (n,) int64, -1 if there is no place; (n,) float64, infinity if there is none.
+    """
     if not len(places):
-        return np.full(len(points), np.inf)
+        return np.full(len(points), -1, dtype=np.int64), np.full(len(points), np.inf)
     nearest, found = nearest_centroids(points, places), np.empty(len(points))
     for block in _blocks(points, points.shape[1]):
         apart = points[block].astype(np.float64) - places[nearest[block]]
         found[block] = np.einsum("ij,ij->i", apart, apart)
-    return found
-
-
-def _nearest_squared(points: Rows, places: Rows, without: float) -> NDArray[np.float64]:
-    """(n,) squared distance to the nearest place; ``without`` if there is none."""
-    nearest = np.full(len(points), without)
-    if len(places):
-        for block in _blocks(points, len(places)):
-            nearest[block] = squared_distances(points[block], places).min(axis=1)
-    return nearest
+    return nearest, found
 
 
 def _blocks(rows: Rows, width: int) -> list[slice]:

@@ -19,6 +19,12 @@ def process_count() -> int:
     return int(os.environ.get("WORLD_SIZE") or "1")
 
 
+def local_rank() -> int | None:
+    """Number of this process on its machine, from 0; None without a launcher."""
+    text = os.environ.get("LOCAL_RANK")
+    return None if not text else int(text)
+
+
 def processes_here() -> int:
     """Those of them on this machine."""
     return int(os.environ.get("LOCAL_WORLD_SIZE") or "1")

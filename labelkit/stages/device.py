@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+from labelkit.engine.launched import local_rank
 
 
 def products_device(device: str) -> str | None:
@@ -20,8 +20,9 @@ def products_device(device: str) -> str | None:
     found = compute_device(device)
     if found.type == "cpu":
         return None
-    if found.type == "cuda" and found.index is None and "LOCAL_RANK" in os.environ:
+    rank = local_rank()
+    if found.type == "cuda" and found.index is None and rank is not None:
         import torch
 
-        return f"cuda:{int(os.environ['LOCAL_RANK']) % torch.cuda.device_count()}"
+        return f"cuda:{rank % torch.cuda.device_count()}"
     return str(found)

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.algorithms.clustering import nearest_centroids
 from labelkit.algorithms.row_blocks import StoredRows, blocks
 from labelkit.algorithms.shared_rows import SharedRows, part_of, shared_rows
 from labelkit.algorithms.suggestion import (
@@ -23,7 +22,7 @@ from labelkit.algorithms.suggestion import (
     choose_farthest,
     choose_typical,
     class_claims,
-    nearest_distances,
+    nearest_of,
     own_rows,
 )
 from labelkit.config.labeling import SuggestConfig
@@ -124,7 +123,7 @@ def suggested_rows(
         to_label = doubt.to_label
         if to_label is None:
             known = features.whole[np.flatnonzero(given.labeled)]
-            to_label = features.processes.join(nearest_distances(own_rows(features), known))
+            to_label = features.processes.join(nearest_of(own_rows(features), known)[1])
         places, scores, reasons = _choose(config, features, given, doubt, to_label)
     if not len(places):
         raise DatasetError(
@@ -149,13 +148,8 @@ def _nearer_than_labels(
     features: SharedRows, places: NDArray[np.int64], to_label: NDArray[np.float64]
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """Of each row, which of some chosen ones is nearest, and whether it is nearer than every label."""
-    own, chosen = own_rows(features), features.whole[places]
-    nearest = nearest_centroids(own, chosen)
-    nearer = np.empty(len(own), dtype=np.bool_)
-    for block in blocks(*own.shape):
-        apart = own[block].astype(np.float64) - chosen[nearest[block]]
-        nearer[block] = np.einsum("ij,ij->i", apart, apart) < to_label[features.where][block]
-    return features.processes.join(nearest), features.processes.join(nearer)
+    nearest, apart = nearest_of(own_rows(features), features.whole[places])
+    return features.processes.join(nearest), features.processes.join(apart < to_label[features.where])
 
 
 def suggest_images(config: SuggestConfig) -> SimpleResult:
