@@ -146,3 +146,16 @@ def test_products_are_precise_whatever_the_process_has_set(rows: Singles) -> Non
     finally:
         torch.set_float32_matmul_precision(before)
     assert set(seen) == {"highest"}
+
+
+@pytest.mark.parametrize("by_distance", [False, True])
+def test_nearest_gives_products_or_squared_distances(rows: Singles, by_distance: bool) -> None:
+    parts = [(slice(0, 5), rows[:5]), (slice(5, 1200), rows[5:])]  # the first has fewer rows than are asked for
+
+    found, places = DeviceProducts("cpu").nearest(rows[:30], parts, 9, by_distance=by_distance)
+
+    exact = rows.astype(np.float64)
+    scores = ((exact[:30, None] - exact) ** 2).sum(2) if by_distance else exact[:30] @ exact.T
+    best = np.sort(scores, axis=1)[:, :9] if by_distance else -np.sort(-scores, axis=1)[:, :9]
+    np.testing.assert_allclose(found, best, rtol=1e-4, atol=1e-3)
+    np.testing.assert_allclose(np.take_along_axis(scores, places, axis=1), best, rtol=1e-4, atol=1e-3)

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from labelkit.algorithms import kmeans_nearest
 from labelkit.algorithms.clustering import kmeans, spherical_kmeans
 from labelkit.algorithms.kmeans_nearest import NearestCentroids, RunState
 from labelkit.algorithms.kmeans_start import draw_rows
@@ -171,3 +172,10 @@ def test_restarts_side_by_side_end_as_each_would_alone(width: int, rng: np.rando
     np.testing.assert_array_equal(together.cluster_ids, best.cluster_ids)
     np.testing.assert_array_equal(together.centroids, best.centroids)
     assert (together.inertia, together.num_iterations) == (best.inertia, best.num_iterations)
+
+
+def test_a_product_has_rows_enough_and_stays_within_its_memory() -> None:
+    assert kmeans_nearest._rows_at_once(100) == 1310  # what the cache holds
+    assert kmeans_nearest._rows_at_once(25_000) == 256
+    assert kmeans_nearest._rows_at_once(1_000_000) == 8
+    assert kmeans_nearest._rows_at_once(1 << 30) == 1

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from labelkit.algorithms import clustering, kmeans_iterations, kmeans_start, row_blocks
 from labelkit.algorithms import group_tree as trees
-from labelkit.algorithms import kmeans_iterations, kmeans_start, row_blocks
 from labelkit.algorithms.clustering import kmeans, semi_supervised_kmeans, spherical_kmeans
 from labelkit.algorithms.group_tree import GroupTree, group_tree
 from labelkit.algorithms.row_blocks import StoredRows, as_singles
@@ -313,3 +313,19 @@ def test_the_first_process_says_what_counts() -> None:
         return [of_first(np.full((processes.rank + 1, 2), processes.rank), processes).tolist()]
 
     assert in_threads(3, run) == [[[[0, 0]]]] * 3
+
+
+@pytest.mark.parametrize(("far", "moves"), [(0.1, False), (30.0, True)])
+def test_rows_are_moved_to_their_mean_where_a_common_offset_costs_digits(
+    rng: np.random.Generator, far: float, moves: bool
+) -> None:
+    values = (rng.normal(size=(200, 3)) + far).astype(np.float32)
+    parts = [shared_rows(part, "x", ALONE) for part in (values[:150], values[150:])]
+
+    found, squares, offset = clustering._around(values.mean(axis=0, dtype=np.float64), *parts)
+
+    assert bool(offset.any()) == moves
+    for part, before, square in zip(found, parts, squares, strict=True):
+        assert (part is before) != moves
+        np.testing.assert_allclose(part.own, before.own - offset, atol=1e-5)
+        np.testing.assert_allclose(square, (part.own.astype(np.float64) ** 2).sum(axis=1))
