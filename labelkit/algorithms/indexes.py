@@ -34,12 +34,15 @@ from labelkit.algorithms.neighbor_scores import (
     rescored,
     squared_lengths,
 )
+from labelkit.algorithms.neighbors import knn
 from labelkit.algorithms.row_blocks import StoredRows
 
 # Values that one byte of a product quantizer can take; it is trained on as many rows at least.
 _PQ_VALUES = 256
 # Rows that train a product quantizer, and a centroid of a list: more hardly change either.
 _PQ_ROWS, _ROWS_PER_LIST = 256 * _PQ_VALUES, 64
+# Rows that are all compared with each other, and lists that are looked through for one where there are more.
+_COMPARED_ROWS, _NEAR_LISTS = 1 << 16, 16
 
 
 @dataclass(frozen=True)
@@ -223,6 +226,46 @@ def default_num_lists(num_rows: int) -> int:
 def default_pq_bytes(dim: int) -> int:
     """Bytes per row of an IVF-PQ index by default: the largest divisor of d that is at most d / 4."""
     return next(size for size in range(max(1, dim // 4), 0, -1) if dim % size == 0)
+
+
+def near_rows(rows: NDArray[np.float32], k: int) -> NDArray[np.int64]:
+    """Name k near other rows of each row, by their cosine.
+
+    Up to 65,536 rows are compared with all others. Of more, a row is compared with those in the 16 inverted lists
+    nearest to it, so that time grows with n sqrt(n), and some of the nearest are missed.
+
+    Args:
+        rows: (n, d) of length 1.
+        k: from 1 to n - 1.
+
+    Returns:
+        (n, k) int64, nearest first, never the row itself.
+
+    Raises:
+        ValueError: as for :func:`labelkit.algorithms.neighbors.knn`.
+    """
+    if len(rows) <= _COMPARED_ROWS:
+        return knn(rows, rows, k, exclude_self=True)[1]
+    import faiss
+
+    num_lists = default_num_lists(len(rows))
+    made: Any = faiss  # its annotations know no optional arguments
+    index = made.IndexIVFFlat(made.IndexFlatIP(rows.shape[1]), rows.shape[1], num_lists, made.METRIC_INNER_PRODUCT)
+    index.cp.niter = 5  # more find no more rows
+    sample = np.random.default_rng(0).choice(len(rows), min(len(rows), _ROWS_PER_LIST * num_lists), replace=False)
+    index.train(rows[np.sort(sample)])
+    index.add(rows)
+    index.nprobe = min(num_lists, _NEAR_LISTS)
+    listed = index.search(rows, k + 1)[1]
+    is_self = listed == np.arange(len(rows))[:, None]
+    is_self[~is_self.any(axis=1), -1] = True
+    near: NDArray[np.int64] = listed[~is_self].reshape(len(rows), k)
+    few = np.flatnonzero(near[:, -1] < 0)
+    if len(few):
+        found = knn(rows[few], rows, k + 1)[1]
+        for place, row in enumerate(few.tolist()):
+            near[row] = found[place][found[place] != row][:k]
+    return near
 
 
 def index_format() -> str:

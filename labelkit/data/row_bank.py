@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from labelkit.algorithms.neighbors import knn
+from labelkit.algorithms.indexes import near_rows
 from labelkit.data.batch import ViewGeometry
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.image_bank import ImageBank
@@ -28,7 +28,8 @@ class RowBank(ImageBank):
     Args:
         dataset: their listing; row i of it is row i of ``rows``.
         rows: (n, d) float32 of length 1.
-        num_neighbors: nearest rows of each that views may mix in; 0: none. With fewer rows than that, all others.
+        num_neighbors: rows near each that views may mix in, as :func:`near_rows` finds them; 0: none. With fewer rows
+            than that, all others.
         stored: (m, v, d) v views of each of m images, as a rule a map of a file; rows of any length but 0.
         stored_rows: (n,) int64 which of them are those of each row.
         device: where batches are made.
@@ -55,7 +56,7 @@ class RowBank(ImageBank):
         self._neighbors: NDArray[np.int64] | None = None
         count = min(num_neighbors, len(dataset) - 1)
         if count > 0:
-            self._neighbors = knn(rows, rows, count, exclude_self=True)[1]
+            self._neighbors = near_rows(rows, count)
 
     def check_views(self, views: Sequence[ViewSpec]) -> None:
         """Rows have no side that a view could skip."""

@@ -16,6 +16,7 @@ from labelkit.algorithms.indexes import (
     default_pq_bytes,
     empty_index,
     extend_index,
+    near_rows,
     without_rows,
 )
 from labelkit.algorithms.neighbors import ExactSearch, knn
@@ -308,3 +309,38 @@ def test_an_index_is_searched_where_faiss_was_taught_to_take_tensors(
 
     np.testing.assert_array_equal(found[1], expected[1])
     np.testing.assert_array_equal(found[0], expected[0])
+
+
+def _unit(rows: Array) -> Array:
+    return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+
+
+def test_rows_near_many_others_are_those_of_exact_search_where_they_are_few(rng: np.random.Generator) -> None:
+    rows = _unit(rng.standard_normal((300, 6)))
+    np.testing.assert_array_equal(near_rows(rows, 5), knn(rows, rows, 5, exclude_self=True)[1])
+
+
+def test_rows_near_each_of_many_are_mostly_the_nearest(
+    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("labelkit.algorithms.indexes._COMPARED_ROWS", 1000)
+    rows = _unit(rng.standard_normal((40, 8))[rng.integers(40, size=4000)] + 0.2 * rng.standard_normal((4000, 8)))
+    found, exact = near_rows(rows, 5), knn(rows, rows, 5, exclude_self=True)[1]
+    assert found.shape == (4000, 5)
+    assert found.min() >= 0
+    assert (found != np.arange(4000)[:, None]).all()
+    shared = [len(set(one) & set(other)) / 5 for one, other in zip(found.tolist(), exact.tolist(), strict=True)]
+    assert np.mean(shared) > 0.9
+
+
+def test_rows_near_each_of_many_are_others_where_rows_are_equal_or_lists_short(
+    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("labelkit.algorithms.indexes._COMPARED_ROWS", 100)
+    monkeypatch.setattr("labelkit.algorithms.indexes._NEAR_LISTS", 1)
+    rows = _unit(np.concatenate([np.ones((50, 4)), rng.standard_normal((950, 4))]))
+    found = near_rows(rows, 45)
+    assert found.shape == (1000, 45)
+    assert found.min() >= 0
+    assert (found != np.arange(1000)[:, None]).all()
+    assert all(len(set(near)) == 45 for near in found.tolist())

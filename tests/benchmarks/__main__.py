@@ -17,7 +17,6 @@ import platform
 import shlex
 import sys
 import time
-from collections.abc import Iterable
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -49,10 +48,18 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=1, metavar="N", help="CPU threads of both sides (1)")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    load_before = os.getloadavg()[0]
-    table: list[Row] = []
-    seeds: dict[str, Any] = {}
-    took: dict[str, float] = {}
+    record: dict[str, Any] = {
+        "command": " ".join(
+            [*sizes(), shlex.join([Path(sys.executable).name, "-m", "tests.benchmarks", *sys.argv[1:]])]
+        ),
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "versions": {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}},
+        "machine": machine() | {"threads": options.threads},
+        "load_average": {"before": os.getloadavg()[0]},
+        "seconds": {},
+        "seeds": {},
+        "rows": [],
+    }
     left_out: list[str] = []
     show(f"{'':{NAME_WIDTH}}  {'ours':>9}  {'peer':>9}  {'ratio':>6}  {'min - max':>13}  wanted")
     for name in chosen(options):
@@ -62,33 +69,30 @@ def main() -> int:
             left_out.append(name)
             continue
         if hasattr(module, "SEEDS"):
-            seeds[name] = module.SEEDS
+            record["seeds"][name] = module.SEEDS
         begin = time.perf_counter()
         with threadpool_limits(options.threads):
-            table += shown(work())
-        took[name] = round(time.perf_counter() - begin, 1)
-    broken = [(row["name"], reason) for row in table if (reason := fault(row)) is not None]
+            for row in work():
+                show(line(row))
+                record["rows"].append(row)
+                record["seconds"][name] = round(time.perf_counter() - begin, 1)
+                write(record, options.json)
+    broken = [(row["name"], reason) for row in record["rows"] if (reason := fault(row)) is not None]
     for name, reason in broken:
         show(f"broken row: {name}: {reason}")
-    load_after = os.getloadavg()[0]
-    show(summary(table, took, left_out))
-    show(f"threads {options.threads}, cores {os.cpu_count()}, load {load_before:.1f} before, {load_after:.1f} after")
-    if options.json is not None:
-        record = {
-            "command": " ".join(
-                [*sizes(), shlex.join([Path(sys.executable).name, "-m", "tests.benchmarks", *sys.argv[1:]])]
-            ),
-            "created": datetime.now(UTC).isoformat(timespec="seconds"),
-            "versions": {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}},
-            "machine": machine() | {"threads": options.threads},
-            "load_average": {"before": load_before, "after": load_after},
-            "seconds": took,
-            "seeds": seeds,
-            "rows": table,
-        }
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps(record, indent=2) + "\n")
+    record["load_average"]["after"] = os.getloadavg()[0]
+    before, after = record["load_average"].values()
+    show(summary(record["rows"], record["seconds"], left_out))
+    show(f"threads {options.threads}, cores {os.cpu_count()}, load {before:.1f} before, {after:.1f} after")
+    write(record, options.json)
     return 1 if broken else 0
+
+
+def write(record: dict[str, Any], path: Path | None) -> None:
+    """Write what is known so far; of a run that was stopped, the load at its end is missing."""
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(record, indent=2) + "\n")
 
 
 def chosen(options: argparse.Namespace) -> list[str]:
@@ -98,15 +102,6 @@ def chosen(options: argparse.Namespace) -> list[str]:
     if options.growth:
         return [GROWTH]
     return [name for name in NAMES if name != GROWTH]
-
-
-def shown(rows: Iterable[Row]) -> list[Row]:
-    """Print rows as they are made."""
-    made = []
-    for row in rows:
-        made.append(row)
-        show(line(row))
-    return made
 
 
 def summary(table: list[Row], took: dict[str, float], left_out: list[str]) -> str:
