@@ -11,7 +11,7 @@ from pydantic.config import JsonDict
 from labelkit.config.earlier import RESULT_NAME, PreviousOption
 from labelkit.config.index import IndexConfig
 from labelkit.config.memory import MemoryConfig
-from labelkit.config.mixins import AddedLabelsOption, MinSizeOption, SplitOption, TableOption
+from labelkit.config.mixins import AddedLabelsOption, MinSizeOption, SkipDamagedOption, SplitOption, TableOption
 
 _MIN_SIZE = str(MinSizeOption.model_fields["min_size"].description)
 _STORE: JsonDict = {"panel": "Store", "preset": False}
@@ -19,7 +19,7 @@ _OUTPUT: JsonDict = {"panel": "Output", "preset": False}
 
 
 class DiscoverCategoriesConfig(
-    SplitOption, AddedLabelsOption, MinSizeOption, PreviousOption, IndexConfig, MemoryConfig
+    SplitOption, AddedLabelsOption, MinSizeOption, PreviousOption, SkipDamagedOption, IndexConfig, MemoryConfig
 ):
     """``labelkit discover categories``."""
 
@@ -105,7 +105,7 @@ class DiscoverHeadConfig(PreviousOption, IndexConfig, MemoryConfig):
     )
 
 
-class DiscoverAnswerConfig(TableOption, AddedLabelsOption, IndexConfig, MemoryConfig):
+class DiscoverAnswerConfig(TableOption, AddedLabelsOption, SkipDamagedOption, IndexConfig, MemoryConfig):
     """``labelkit discover answer``."""
 
     command: ClassVar[tuple[str, ...]] = ("discover", "answer")

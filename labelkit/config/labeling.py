@@ -16,6 +16,7 @@ from labelkit.config.mixins import (
     IndexOption,
     OverwriteOption,
     SheetOption,
+    SkipDamagedOption,
     StoredImagesOptions,
 )
 
@@ -31,7 +32,9 @@ SET_FILES = {"coco": ".json", "atlas": ".parquet"}
 """Formats of ``--export`` that are one file; the others are a folder."""
 
 
-class SuggestConfig(OverwriteOption, StoredImagesOptions, SheetOption, IndexOption, AddedLabelsOption):
+class SuggestConfig(
+    OverwriteOption, SkipDamagedOption, StoredImagesOptions, SheetOption, IndexOption, AddedLabelsOption
+):
     """``labelkit suggest``."""
 
     command: ClassVar[tuple[str, ...]] = ("suggest",)

@@ -56,6 +56,11 @@ def open_rest(path: Path, *, skip_damaged: bool) -> EmbeddingStore:
     return store
 
 
+def left_out_params(store: EmbeddingStore) -> dict[str, object]:
+    """What a result notes of rows that were left out; nothing where none were."""
+    return {"left_out": num_left_out(store)} if store.damaged else {}
+
+
 def num_left_out(store: EmbeddingStore) -> int:
     """Rows in damaged shards that a store was opened without."""
     return int((~store.sound).sum())

@@ -5,16 +5,18 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import h5py
 import numpy as np
 import pytest
 from labelkit.algorithms.shared_rows import Processes
-from labelkit.errors import StoreError
+from labelkit.errors import ConfigError, StoreError
 from labelkit.stages import several
+from labelkit.stages.read.rows import split_rows
 from labelkit.stages.sharded import num_left_out, open_rest
-from labelkit.store.embeddings import open_store
+from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.packing import pack_store
 from labelkit.store.results import read_result
 from labelkit.store.shard_writing import Sharding
@@ -325,6 +327,74 @@ def test_a_clustering_groups_the_rows_that_are_left(
     np.testing.assert_array_equal(found[np.r_[0:12, 24:48]], expected)
     assert (found[12:24] == -1).all()
     assert part.params["left_out"] == 12
+
+
+@pytest.fixture
+def rest(labelkit: Labelkit, many: Path, tmp_path: Path) -> Path:
+    """The rows that are left once a shard is lost, as a store of their own."""
+    damage(shards_of(many)[1], "lost")
+    assert labelkit("export", "--index", many, "--out", tmp_path / "rest.npz", "--skip-damaged").code == 0
+    words = ("import", "--source", tmp_path / "rest.npz", "--model", "m", "--out", tmp_path / "rest.h5")
+    assert labelkit(*words).code == 0
+    return tmp_path / "rest.h5"
+
+
+LEFT = np.r_[0:12, 24:48]
+OF_REST = {
+    "retrieval": ("evaluate", "retrieval", "--nmi-seeds", "1"),
+    "knn": ("evaluate", "knn", "--k", "3"),
+}
+
+
+@pytest.mark.parametrize("name", OF_REST)
+def test_rows_that_are_left_are_judged_as_if_they_were_all(
+    labelkit: Labelkit, many: Path, rest: Path, name: str
+) -> None:
+    assert labelkit(*OF_REST[name], "--index", many).code == 3
+    part = labelkit(*OF_REST[name], "--index", many, "--skip-damaged", "--json")
+    assert part.code == 0, part.err
+    assert "12 of 48 rows" in part.err
+    alone = labelkit(*OF_REST[name], "--index", rest, "--json")
+    assert alone.code == 0, alone.err
+    places = {"queries", "gallery", "n_same_file"}
+    found, expected = (plain(answer.json) for answer in (part, alone))
+    assert {key for key in found if found[key] != expected[key]} <= places
+    kept = labelkit(*OF_REST[name], "--index", many, "--skip-damaged", "--result", "kept")
+    assert kept.code == 2
+    assert "scores of all" in kept.err
+
+
+def test_rows_that_are_left_are_sorted_answered_scored_and_suggested_from(
+    labelkit: Labelkit, many: Path, rest: Path, tmp_path: Path
+) -> None:
+    chain = (
+        ("discover", "categories", "--num-classes", "4"),
+        ("discover", "answer"),
+        ("evaluate", "clustering", "--bootstrap", "20"),
+        ("suggest", "-n", "3", "--out", tmp_path / "next.csv", "--overwrite"),
+    )
+    for words in chain:
+        part = labelkit(*words, "--index", many, "--skip-damaged", "--json")
+        assert part.code == 0, part.err
+        assert "12 of 48 rows" in part.err
+        alone = labelkit(*words, "--index", rest, "--json")
+        assert alone.code == 0, alone.err
+        if words[0] == "suggest":
+            assert [one["path"] for one in part.json["images"]] == [one["path"] for one in alone.json["images"]]
+    for name, column in (("categories", "pseudo_labels"), ("answer", "confidence")):
+        found = read_result(open_store(many, skip_damaged=True), name)
+        expected = read_result(open_store(rest), name)
+        np.testing.assert_array_equal(np.asarray(found.arrays[column])[LEFT], expected.arrays[column])
+        assert found.params["left_out"] == 12
+    assert (np.asarray(found.arrays["confidence"])[12:24] == 0).all()
+
+
+def test_a_split_that_lies_in_lost_shards_alone_is_named() -> None:
+    store = SimpleNamespace(path="s.h5", n=4, sound=np.r_[False, False, True, True], split_names=("train", "test"))
+    store.rows = {"train": np.arange(2), "test": np.arange(2, 4)}.get
+    assert split_rows(cast("EmbeddingStore", store), "test").tolist() == [2, 3]
+    with pytest.raises(ConfigError, match=r"all rows of split 'train' of s\.h5 are in shards that are left out"):
+        split_rows(cast("EmbeddingStore", store), "train")
 
 
 def test_a_clustering_of_patches_leaves_out_nothing(labelkit: Labelkit, many: Path) -> None:

@@ -34,8 +34,9 @@ from labelkit.stages.progress import current_progress
 from labelkit.stages.read.given_labels import GivenLabels, labeled_array, labels_to_use
 from labelkit.stages.result import Cell, SimpleResult, Table, jsonable
 from labelkit.stages.several import current_processes, of_others, refuse_several
+from labelkit.stages.sharded import left_out_params, open_rest
 from labelkit.store.commit import commit_bytes
-from labelkit.store.embeddings import EmbeddingStore, open_store
+from labelkit.store.embeddings import EmbeddingStore
 from labelkit.store.results import check_new_result, free_name, write_result
 
 DECISIONS = ("known", "new", "unsure", "given", "left out")
@@ -44,6 +45,7 @@ DECISIONS = ("known", "new", "unsure", "given", "left out")
 KNOWN, NEW, UNSURE, GIVEN, LEFT_OUT = range(len(DECISIONS))
 
 _FEW_LABELS = 10
+_NO_PARAMETERS = ("calibration_labels", "labels", "max_memory", "skip_damaged")
 
 _MOST_NEW = 0.95
 """Share of the images that groups alone can say to be of new classes."""
@@ -82,7 +84,7 @@ def answer_images(config: DiscoverAnswerConfig) -> SimpleResult:
         DatasetError: no labels to calibrate with.
         ConfigError: files that would be overwritten.
     """
-    store = open_store(config.index)
+    store = open_rest(config.index, skip_damaged=config.skip_damaged)
     name = config.result or ("answer" if config.overwrite else free_name(store, "answer"))
     table_path = config.csv or store.path.with_name(f"{store.path.stem}.{name}.csv")
     check_output(config, table_path, "csv", "--csv", "--result")
@@ -266,7 +268,7 @@ def _write(
 ) -> Path:
     """Write the result."""
     options = config.to_yaml_dict(operational=False).items()
-    params = {key: value for key, value in options if key not in ("calibration_labels", "labels", "max_memory")}
+    params = {key: value for key, value in options if key not in _NO_PARAMETERS}
     return write_result(
         store,
         name,
@@ -274,6 +276,7 @@ def _write(
         arrays=arrays,
         params={
             **params,
+            **left_out_params(store),
             **({"labels": source} if source else {}),
             "grouping": grouping.name,
             "recipe": str(answers.recipe),

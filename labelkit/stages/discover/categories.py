@@ -27,6 +27,7 @@ from labelkit.stages.read.given_labels import GivenLabels, labeled_array, labels
 from labelkit.stages.read.rows import split_rows
 from labelkit.stages.result import Cell, SimpleResult, Table
 from labelkit.stages.several import current_processes, of_others, refuse_several
+from labelkit.stages.sharded import left_out_params, open_rest
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.results import Result, check_new_result, read_result, write_result
 
@@ -74,12 +75,13 @@ def discover_categories(config: DiscoverCategoriesConfig) -> SimpleResult:
     if config.search != "path":
         remedy = "Leave it out, or start without torchrun."
         refuse_several("--search", f"{config.search} clusters all rows at once", remedy)
-    store = open_store(config.index)
+    store = open_rest(config.index, skip_damaged=config.skip_damaged)
     rows = split_rows(store, config.split)
     given = labels_to_use(config.labels, store, rows, label_column=config.label_column, own_labels=config.own_labels)
     labels = given.labels
     params = {name: getattr(config, name) for name in _PARAMETERS}
     params |= {} if config.num_classes is None else {"num_classes": config.num_classes}
+    params |= left_out_params(store)
     _check_name(config, store, params)
     earlier = read_earlier(config, config.result or "categories")
     features = _features(config, store, rows)

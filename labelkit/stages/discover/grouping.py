@@ -79,7 +79,7 @@ def read_grouping(store: EmbeddingStore, config: DiscoverAnswerConfig) -> Groupe
         Mismatch: it belongs to another version of the store.
     """
     result, ids = _grouped(store, config)
-    rows = np.flatnonzero(ids >= 0).astype(np.int64)
+    rows = np.flatnonzero((ids >= 0) & store.sound)
     if not len(rows):
         raise StoreError(result.where, "groups no row", "Make it again on this store.")
     given, class_of_group = _labels(store, config, result, rows, ids[rows])

@@ -35,7 +35,7 @@ from labelkit.stages.progress import current_progress
 from labelkit.stages.read.rows import check_directions, unit_rows
 from labelkit.stages.result import Cell, SimpleResult, Table
 from labelkit.stages.several import current_processes, of_others, refuse_several
-from labelkit.stages.sharded import num_left_out
+from labelkit.stages.sharded import left_out_params, num_left_out
 from labelkit.store.embeddings import EmbeddingStore
 from labelkit.store.results import check_new_result, read_result, write_result
 
@@ -115,7 +115,7 @@ def cluster_balanced(config: SinkhornConfig, store: EmbeddingStore, rows: NDArra
 
 def _params(config: SinkhornConfig, store: EmbeddingStore) -> dict[str, object]:
     told = {key: value for key, value in config.to_yaml_dict().items() if key not in NO_PARAMETERS}
-    return told | ({"left_out": num_left_out(store)} if store.damaged else {})
+    return told | left_out_params(store)
 
 
 def _write(

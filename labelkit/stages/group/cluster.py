@@ -32,7 +32,7 @@ from labelkit.stages.read.given_labels import GivenLabels, labeled_array, labels
 from labelkit.stages.read.rows import check_directions, split_rows, unit_rows
 from labelkit.stages.result import Cell, SimpleResult, Table
 from labelkit.stages.several import current_processes, of_others, refuse_several
-from labelkit.stages.sharded import num_left_out, open_rest
+from labelkit.stages.sharded import left_out_params, num_left_out, open_rest
 from labelkit.store.embeddings import EmbeddingStore
 from labelkit.store.results import check_new_result, write_result
 
@@ -77,7 +77,6 @@ def cluster_store(config: ClusterConfig) -> SimpleResult:
             raise ConfigError("--previous", "groups of patches keep no ids of an earlier run", "Leave it out.")
         return cluster_patches(config, store)
     rows = split_rows(store, config.split)
-    rows = rows[store.sound[rows]]
     if config.num_clusters > len(rows):
         raise ConfigError(
             "--num-clusters", f"{config.num_clusters} clusters for {len(rows)} rows of {config.index}", "Choose fewer."
@@ -109,7 +108,7 @@ def cluster_store(config: ClusterConfig) -> SimpleResult:
 
 def _params(config: ClusterConfig, store: EmbeddingStore) -> dict[str, object]:
     told = {key: value for key, value in config.to_yaml_dict().items() if key not in _NO_PARAMETERS}
-    return told | ({"left_out": num_left_out(store)} if store.damaged else {})
+    return told | left_out_params(store)
 
 
 def _write(

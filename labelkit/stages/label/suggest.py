@@ -39,8 +39,9 @@ from labelkit.stages.read.given_labels import GivenLabels, labels_to_use
 from labelkit.stages.read.rows import check_finite, split_rows
 from labelkit.stages.result import Cell, SimpleResult, Table
 from labelkit.stages.several import current_processes, of_others
+from labelkit.stages.sharded import open_rest
 from labelkit.store.commit import commit_bytes
-from labelkit.store.embeddings import EmbeddingStore, open_store
+from labelkit.store.embeddings import EmbeddingStore
 from labelkit.store.results import read_result
 
 _Choice = tuple[NDArray[np.int64], NDArray[np.float64], list[str]]  # places, scores, reasons but for numbers
@@ -166,7 +167,7 @@ def suggest_images(config: SuggestConfig) -> SimpleResult:
         DatasetError: labels cannot be used, or every image has one.
         ConfigError: files that would be overwritten, or a strategy that needs labels or a result where there are none.
     """
-    store = open_store(config.index)
+    store = open_rest(config.index, skip_damaged=config.skip_damaged)
     rows = split_rows(store, config.split)
     given = labels_to_use(config.labels, store, rows, label_column=config.label_column, own_labels=config.own_labels)
     images = None if config.sheet is None else indexed_images(store, config.dataset, config.data_root)
