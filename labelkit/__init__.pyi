@@ -2104,6 +2104,7 @@ def suggest(
     *,
     index: str | PathLike[str],
     out: str | PathLike[str],
+    max_memory: str | None = ...,
     label_column: str | None = ...,
     labels: str | PathLike[str] | None = ...,
     own_labels: bool = ...,

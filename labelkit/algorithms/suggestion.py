@@ -72,7 +72,10 @@ class Candidates:
         self.rows = rows
         # around the mean, so that float32 keeps its digits for rows that are much alike
         self._mean: NDArray[np.float64] = rows.column_sums() / len(rows)
-        self._near: Rows = (own_rows(rows) - self._mean).astype(np.float32)
+        own = own_rows(rows)
+        self._near: Rows = np.empty(own.shape, dtype=np.float32)
+        for block in _blocks(own, own.shape[1]):
+            self._near[block] = own[block] - self._mean
         self._squares: NDArray[np.float32] = np.einsum("ij,ij->i", self._near, self._near)
         between = 2 * rows.total(self._squares.astype(np.float64)) / len(rows)
         # distances of equal rows differ from 0 in the seventh digit of what they are computed from

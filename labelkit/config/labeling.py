@@ -10,6 +10,7 @@ from pydantic.config import JsonDict
 
 from labelkit.config.earlier import RESULT_NAME
 from labelkit.config.index import IndexConfig
+from labelkit.config.memory import MemoryConfig
 from labelkit.config.mixins import (
     STORE,
     AddedLabelsOption,
@@ -33,7 +34,7 @@ SET_FILES = {"coco": ".json", "atlas": ".parquet"}
 
 
 class SuggestConfig(
-    OverwriteOption, SkipDamagedOption, StoredImagesOptions, SheetOption, IndexOption, AddedLabelsOption
+    OverwriteOption, SkipDamagedOption, StoredImagesOptions, SheetOption, IndexOption, AddedLabelsOption, MemoryConfig
 ):
     """``labelkit suggest``."""
 

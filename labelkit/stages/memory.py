@@ -256,6 +256,18 @@ def logistic_regression_bytes(num_rows: int, num_queries: int, dim: int, num_cla
     return (200 << 20) + 28 * own * dim + 5 * 8 * own * num_classes + steps + 3 * 8 * num_queries * num_classes
 
 
+def suggest_bytes(num_rows: int, dim: int, num_labels: int) -> int:
+    """What choosing images to label takes: rows of this process, around their mean, and as they are compared.
+
+    Args:
+        num_rows: to choose from, of all processes.
+        dim: of a row.
+        num_labels: rows that have a label.
+    """
+    own = largest_part(num_rows, current_processes())
+    return 3 * 4 * own * dim + 150 * num_rows + 3 * 8 * num_labels * dim + _BLOCK_BYTES
+
+
 def nmi_bytes(num_rows: int, dim: int, num_clusters: int, *, in_blocks: bool) -> int:
     """What k-means for NMI takes: rows read in blocks, or joined, scaled and as they are worked on."""
     least = _BLOCK_BYTES // 2 + kmeans_bytes(num_rows, dim, num_clusters, 1)

@@ -99,14 +99,15 @@ def least(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
 
 
 QUICK = {
-    "cluster k-means --num-clusters 5": "k-means.h5",
-    "cluster spherical-k-means --num-clusters 5": "spherical-k-means.h5",
-    "cluster ss-kmeans --num-clusters 20": "ss-kmeans.h5",
-    "cluster sinkhorn --num-clusters 5": "sinkhorn.h5",
-    "retrieve --query-rows 3,4 --result hits": "hits.h5",
-    "evaluate knn --result votes": "votes.h5",
-    "evaluate linear --gallery all --epochs 2 --result line": "line.h5",
-    "discover categories --max-classes 22 --num-draws 3": "categories.h5",
+    "cluster k-means --num-clusters 5": "small.h5.results/k-means.h5",
+    "cluster spherical-k-means --num-clusters 5": "small.h5.results/spherical-k-means.h5",
+    "cluster ss-kmeans --num-clusters 20": "small.h5.results/ss-kmeans.h5",
+    "cluster sinkhorn --num-clusters 5": "small.h5.results/sinkhorn.h5",
+    "retrieve --query-rows 3,4 --result hits": "small.h5.results/hits.h5",
+    "evaluate knn --result votes": "small.h5.results/votes.h5",
+    "evaluate linear --gallery all --epochs 2 --result line": "small.h5.results/line.h5",
+    "discover categories --max-classes 22 --num-draws 3": "small.h5.results/categories.h5",
+    "suggest -n 3 --out next.csv": "next.csv",
 }
 
 
@@ -115,7 +116,8 @@ def test_a_bound_that_is_too_small_is_refused_with_the_least_one_and_that_gives_
     command: str, small: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arguments = words(command, small)
-    made = Path(f"{small}.results") / QUICK[command]
+    made = small.parent / QUICK[command]
+    monkeypatch.chdir(small.parent)
     # The same process at every size of it: what it holds meanwhile is not to decide.
     monkeypatch.setattr("labelkit.stages.memory.resident_bytes", lambda: 100 << 20)
     bound = least(arguments, capsys)
@@ -157,11 +159,17 @@ def test_the_peak_stays_below_the_bound(command: str, mib: int, large: Path) -> 
         "evaluate linear --gallery all --solver sgd --epochs 2",
         "discover categories",
         "discover answer",
+        "suggest -n 20 --out next.csv --overwrite",
+        "suggest -n 200 --strategy k-center --out next.csv --overwrite",
+        "suggest -n 20 --strategy typical --out next.csv --overwrite",
         "retrieve --query-rows 3,4 --search hnsw",
         "retrieve --query-rows 3,4 --search ivfpq",
     ],
 )
-def test_the_peak_stays_below_the_least_bound_that_a_refusal_names(command: str, large: Path) -> None:
+def test_the_peak_stays_below_the_least_bound_that_a_refusal_names(
+    command: str, large: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(large.parent)
     arguments = words(command, large)
     done = subprocess.run(
         [sys.executable, "-m", "labelkit", *arguments, "--max-memory", "1MiB"], capture_output=True, text=True
