@@ -42,7 +42,8 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from labelkit.algorithms.neighbors import knn
+from labelkit.algorithms.clustering import kmeans
+from labelkit.algorithms.neighbors import ExactSearch
 from labelkit.algorithms.sinkhorn.scores import LinearScores
 from labelkit.algorithms.sinkhorn.solver import solve
 from labelkit.cli.main import main as labelkit
@@ -50,6 +51,7 @@ from labelkit.losses.cotap import cotap_loss
 from labelkit.methods.registry import METHODS
 from labelkit.models.backbones import build_backbone
 from labelkit.store.embeddings import open_store
+from labelkit.store.results import read_result
 from PIL import Image
 
 STOPPED = 143  # the exit code after SIGTERM
@@ -410,18 +412,69 @@ def sinkhorn_speed(asked: Asked) -> Result:
 
 
 def search_speed(asked: Asked) -> Result:
-    """Seconds of exact search on the CPU (as labelkit does it) beside ``torch.mm`` and ``topk`` on the device."""
+    """Seconds of exact search on the CPU and on the device, beside ``torch.mm`` and ``topk`` there."""
     q, g, d = asked.sized(10_000, 50), asked.sized(1_000_000, 200), asked.sized(128, 8)
     generator = torch.Generator().manual_seed(0)
     queries, gallery = (F.normalize(torch.randn(n, d, generator=generator), dim=1) for n in (q, g))
-    started = time.perf_counter()
-    _, places = knn(queries.numpy(), gallery.numpy(), 10)
-    ours = time.perf_counter() - started
+    seconds: dict[str, float] = {}
+    found = {}
+    for name, device in (("cpu", None), ("device", asked.device)):
+        search = ExactSearch(gallery.numpy(), device=device)
+        started = time.perf_counter()
+        found[name] = search.search(queries.numpy(), 10)
+        seconds[name] = time.perf_counter() - started
     asking, asked_of = queries.to(asked.device), gallery.to(asked.device)
-    found = [torch.mm(part, asked_of.T).topk(10).indices for part in asking.split(1000)]
-    agree = float((torch.cat(found).cpu() == torch.from_numpy(places)).double().mean())
-    mm = timed(lambda: [torch.mm(part, asked_of.T).topk(10) for part in asking.split(1000)], asked.device)
-    return {"cpu_seconds": ours, "mm_seconds": mm, "same_places": agree}
+    near = torch.cat([torch.mm(part, asked_of.T).topk(10).indices for part in asking.split(1000)]).cpu().numpy()
+    seconds["mm"] = timed(lambda: [torch.mm(part, asked_of.T).topk(10) for part in asking.split(1000)], asked.device)
+    return {
+        "seconds": seconds,
+        "same": all(np.array_equal(*pair) for pair in zip(found["cpu"], found["device"], strict=True)),
+        "same_places_as_mm": float((near == found["cpu"][1]).mean()),
+    }
+
+
+def kmeans_speed(clusters: int) -> Callable[[Asked], Result]:
+    """Return a piece: seconds of ten iterations of k-means on the CPU and on the device, and whether groups agree."""
+
+    def work(asked: Asked) -> Result:
+        n, k, d = asked.sized(1_000_000, 400), asked.sized(clusters, 5), asked.sized(128, 8)
+        rows = np.random.default_rng(0).standard_normal((n, d), dtype=np.float32)
+        seconds: dict[str, float] = {}
+        found = {}
+        for name, device in (("cpu", None), ("device", asked.device)):
+            started = time.perf_counter()
+            found[name] = kmeans(
+                rows,
+                k,
+                generator=np.random.default_rng(1),
+                init_centroids=rows[:k],
+                max_iter=10,
+                tol=0,
+                device=device,
+            )
+            seconds[name] = time.perf_counter() - started
+        return {"seconds": seconds, "same": bool(np.array_equal(found["cpu"].cluster_ids, found["device"].cluster_ids))}
+
+    return work
+
+
+def same_commands(asked: Asked) -> Result:
+    """Whether ``cluster`` and ``retrieve`` give on the device what they give on the CPU."""
+    same: dict[str, bool] = {}
+    with fresh(asked) as folder:
+        store = folder / "rows.h5"
+        command("embed", "--dataset", "digits", "--backbone", "pixels", "--image-size", 8, "--out", store)
+        for kind in ("k-means", "spherical-k-means", "ss-kmeans"):
+            made = []
+            for device in ("cpu", asked.device):
+                words = ["cluster", kind, "--index", store, "--num-clusters", 10, "--device", device]
+                command(*words, "--result", kind, "--overwrite")
+                made.append(read_result(open_store(store), kind).arrays["cluster_ids"])
+            same[f"cluster {kind}"] = bool(np.array_equal(*made))
+        words = ["retrieve", "--index", store, "--query-rows", "0,7,100"]
+        hits = [command(*words, "--device", device)["queries"] for device in ("cpu", asked.device)]
+        same["retrieve"] = hits[0] == hits[1]
+    return {"same": same}
 
 
 # ---------------------------------------------------------------------- part 4: published rows
@@ -481,7 +534,7 @@ def pieces(asked: Asked) -> dict[str, Callable[[Asked], Result]]:
         found |= {f"runs/{method} compiled": some_steps(method, "bf16", "--compile") for method in whole}
     found |= {f"runs/{method} resumed": same_bits(method) for method in methods}
     found |= {"runs/memory": told_memory, "runs/embed": equal_embeddings, "runs/sums": equal_sums}
-    found |= {"runs/two processes": two_processes}
+    found |= {"runs/two processes": two_processes, "runs/cluster and retrieve": same_commands}
     small, wide = ("resnet20_cifar", "wrn10_1") if asked.stand_in else ("resnet32_cifar", "wrn28_2")
     found |= {
         f"fast/train {small}, memory": trainer_speed(small, 32, 128),
@@ -492,6 +545,8 @@ def pieces(asked: Asked) -> dict[str, Callable[[Asked], Result]]:
         "fast/cotap 38416": cotap_speed(38_416),
         "fast/sinkhorn": sinkhorn_speed,
         "fast/search": search_speed,
+        "fast/k-means 100": kmeans_speed(100),
+        "fast/k-means 10000": kmeans_speed(10_000),
     }
     rows = [row for row in ROWS if row.name == "softmax, long tail"] if asked.stand_in else ROWS
     return found | {f"rows/{row.name}": published(row) for row in rows}
