@@ -87,7 +87,7 @@ class _LineTask:
 
     def finish(self) -> None:
         elapsed = self._clock() - self._started
-        if elapsed >= self._seconds:  # short work needs no words
+        if elapsed >= self._seconds and self._total != 0:  # short work needs no words, nor does none
             self._say(elapsed, finished=True)
 
     def _say(self, elapsed: float, *, finished: bool) -> None:

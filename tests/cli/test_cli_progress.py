@@ -53,6 +53,14 @@ def test_work_that_cannot_be_counted_tells_its_time_alone(capsys: pytest.Capture
     assert capsys.readouterr().err == "map: done in 7 s\n"
 
 
+def test_work_of_which_this_process_has_no_part_is_not_mentioned(
+    capsys: pytest.CaptureFixture[str], clock: Clock
+) -> None:
+    with LineProgress(seconds=5, clock=clock).task("keypoints", total=0):
+        clock.now += 7
+    assert capsys.readouterr().err == ""
+
+
 def test_work_without_known_length_counts_up(capsys: pytest.CaptureFixture[str], clock: Clock) -> None:
     with LineProgress(seconds=5, clock=clock).task("search") as task:
         clock.now += 6

@@ -170,6 +170,8 @@ def planned_index(
         planned = PlannedIndex(plan, found, index_bytes(num_rows, dim, recipe, largest))
         size = size_text(planned.size_bytes)
         if not is_auto:
+            if few_rows(num_rows) and found.missing:
+                progress.message(f"--search {kind}: {told} are soon compared exactly too; --search auto chooses")
             return planned
         if memory.has_room(num_rows, beside=beside + planned.size_bytes):
             if found.missing * _NUMBERS_PER_ADDED_ROW > num_queries * num_rows * dim:

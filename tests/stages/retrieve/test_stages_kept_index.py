@@ -244,6 +244,15 @@ def test_auto_compares_few_rows_exactly(labelkit: Any, make_store: Any, cache: P
     assert not cache.exists()
 
 
+def test_an_index_of_few_rows_is_built_as_asked_and_said_not_to_be_needed(
+    labelkit: Any, make_store: Any, rows: Any
+) -> None:
+    words = ("retrieve", "--index", make_store(rows).path, "--query-rows", "0", "--search", "hnsw")
+    said = "--search hnsw: 1,200 rows of 16 numbers are soon compared exactly too; --search auto chooses"
+    assert said in labelkit(*words).err
+    assert said not in labelkit(*words).err  # it is there now
+
+
 @pytest.fixture
 def many(labelkit: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A store of 60,000 rows in 200 directions."""
