@@ -157,6 +157,11 @@ class RunConfig(ThreadsOption, PrecisionOptions, DeviceOption, UpdateOptions, Da
         return False
 
     @property
+    def clips_each_gradient(self) -> bool:
+        """Whether ``clip_grad_norm`` limits the gradient of each parameter, not of all together."""
+        return False
+
+    @property
     def view_size(self) -> int | None:
         """Side of a view in pixels that was asked for; ``None``: the backbone's."""
         return None

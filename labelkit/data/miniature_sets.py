@@ -266,8 +266,8 @@ def write_cityscapes(root: Path) -> None:
 def write_coco_stuff(root: Path) -> None:
     """Two images for training, one for validation."""
     for split, names in (("train2017", ("000000000009", "000000000025")), ("val2017", ("000000000139",))):
-        for name in names:
-            put(root / f"images/{split}/{name}.jpg")
+        for i, name in enumerate(names):
+            put(root / f"images/{split}/{name}.jpg", jpeg(90 + 40 * i))
             put(root / f"annotations/{split}/{name}.png", mask_png((0, 1, 90, 91, 181, 255)))
 
 

@@ -220,14 +220,20 @@ class Runtime:
         (loss if scaler is None else scaler.scale(loss)).backward()
 
     def clip_and_step(
-        self, optimizer: torch.optim.Optimizer, parameters: list[nn.Parameter], limit: float | None
+        self,
+        optimizer: torch.optim.Optimizer,
+        parameters: list[nn.Parameter],
+        limit: float | None,
+        *,
+        each: bool = False,
     ) -> None:
-        """Limit the gradient's length, update, clear the gradients."""
+        """Limit the gradient's length, of all parameters together or of ``each``; update, clear the gradients."""
         scaler = self._accelerator.scaler
         if scaler is not None:
             scaler.unscale_(optimizer)
         if limit is not None:
-            torch.nn.utils.clip_grad_norm_(parameters, limit)
+            for group in [[one] for one in parameters] if each else [parameters]:
+                torch.nn.utils.clip_grad_norm_(group, limit)
         if scaler is None:
             optimizer.step()
         else:

@@ -360,6 +360,9 @@ class Method(nn.Module, ABC, Generic[ConfigT]):
     def on_step_start(self, state: TrainState) -> None:
         """Before a step."""
 
+    def on_gradients(self, state: TrainState) -> None:
+        """After the gradients of a step are there, before they are limited and the optimizer moves."""
+
     def on_step_end(self, state: TrainState) -> None:
         """After the optimizer moved."""
 

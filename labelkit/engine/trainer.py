@@ -213,7 +213,10 @@ class Trainer:
                         output = self.wrapped(batch)
                     self._watch(output.loss, output.logs)
                     self.runtime.backward(output.loss / accumulate if accumulate > 1 else output.loss)
-            self.runtime.clip_and_step(self.optimizer, self.trained, config.clip_grad_norm)
+            self.method.on_gradients(state)
+            self.runtime.clip_and_step(
+                self.optimizer, self.trained, config.clip_grad_norm, each=config.clips_each_gradient
+            )
             clock.step += 1
             clock.step_in_epoch += 1
             self.method.on_step_end(state)

@@ -32,6 +32,7 @@ from labelkit.losses.mixmatch import MixMatchLoss, MixMatchTerms, sharpen
 from labelkit.losses.multi_head import MultiHeadCrossEntropy
 from labelkit.losses.prototype import InnerProductLoss, UniformityLoss, WeightedCrossEntropy, balancing_weights
 from labelkit.losses.prototype_entropy import PrototypeEntropyLoss
+from labelkit.losses.self_distillation import HiddenPatchLoss, MultiViewDistillationLoss, centered_targets
 from labelkit.losses.siamese import BarlowTwinsLoss, PredictedViewLoss, QueueContrastLoss
 from labelkit.losses.soft_assignment import SoftAssignmentLoss
 
@@ -53,6 +54,7 @@ __all__ = [
     "FairnessLoss",
     "FeatureSimilarityLoss",
     "HeadDifference",
+    "HiddenPatchLoss",
     "InfoNCELoss",
     "InnerProductLoss",
     "LabelLoss",
@@ -62,6 +64,7 @@ __all__ = [
     "MixMatchTerms",
     "MultiHeadCrossEntropy",
     "MultiSimilarityLoss",
+    "MultiViewDistillationLoss",
     "NormalizedSoftmaxLoss",
     "PrototypeEntropyLoss",
     "ProxyAnchorLoss",
@@ -76,6 +79,7 @@ __all__ = [
     "assembly_correlation",
     "assembly_entropy",
     "balancing_weights",
+    "centered_targets",
     "collapsed_multi_similarity",
     "cotap_loss",
     "hard_pairs",

@@ -45,6 +45,11 @@ METHODS: dict[str, MethodSpec] = {
         "methods.cotap:CoTAPConfig",
         "labelkit.methods.dense.cotap:CoTAP",
     ),
+    "dino": MethodSpec(
+        "Representation without labels: crops of an image, named as the network's own average names them.",
+        "methods.dino:DINOConfig",
+        "labelkit.methods.dense.dino:DINO",
+    ),
     "dl2pa": MethodSpec(
         "Classification: fixed prototypes on the sphere, assigned to classes anew during training.",
         "methods.dl2pa:DL2PAConfig",
@@ -64,6 +69,11 @@ METHODS: dict[str, MethodSpec] = {
         "Category discovery baseline: contrastive learning, then k-means with labels.",
         "methods.gcd:GCDConfig",
         "labelkit.methods.discovery.gcd:GCD",
+    ),
+    "ibot": MethodSpec(
+        "Representation without labels: DINO, and hidden patches that are named from what is around them.",
+        "methods.ibot:IBOTConfig",
+        "labelkit.methods.dense.ibot:IBOT",
     ),
     "lmcs": MethodSpec(
         "Few labels: a master composed of three versions of the student guides it, critical samples get labels.",

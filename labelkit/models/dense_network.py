@@ -4,29 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Literal, NamedTuple, Unpack
+from typing import Literal, Unpack
 
-import torch
 from torch import Tensor
 
 from labelkit.algorithms.regions import unit
-from labelkit.errors import ConfigError
 from labelkit.models.heads import CosineClassifier, Projector
-from labelkit.models.inference import BackboneNetwork, BackboneOptions
+from labelkit.models.inference import BackboneOptions
 from labelkit.models.object_filter import Fuse, ObjectAwareFilter
 from labelkit.models.seeding import seeded_init
-from labelkit.models.vit import (
-    UnsupportedBackboneError,
-    check_vision_transformer,
-    has_class_token,
-    head_count,
-    patch_size,
-    token_maps,
-)
-from labelkit.models.weights import load_weights_file, projector_weights
-
-_LAYERS = ("hidden1", "hidden2", "output")
+from labelkit.models.token_network import TokenNetwork, Tokens
+from labelkit.models.vit import UnsupportedBackboneError, head_count
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,19 +27,7 @@ class FilterOptions:
     gradients_to_prototypes: bool = False
 
 
-class Tokens(NamedTuple):
-    """Features of a batch of images of one size.
-
-    Attributes:
-        image: (b, d) of the class tokens.
-        patches: (b, h, w, d).
-    """
-
-    image: Tensor
-    patches: Tensor
-
-
-class DenseNetwork(BackboneNetwork):
+class DenseNetwork(TokenNetwork):
     """One branch of CoTAP.
 
     Args:
@@ -81,18 +57,13 @@ class DenseNetwork(BackboneNetwork):
         seed: int,
         **options: Unpack[BackboneOptions],
     ) -> None:
-        constructor = {"drop_path_rate": drop_path, "dynamic_img_size": True}
-        super().__init__(backbone, seed=seed, constructor=constructor, **options)
-        net = self.backbone.net
-        check_vision_transformer(net)
-        if not has_class_token(net):
-            raise UnsupportedBackboneError(backbone, "has no class token", "Choose a ViT that has one.")
+        super().__init__(backbone, drop_path=drop_path, seed=seed, **options)
         self.layer = image_features
         width = self.backbone.info.feature_dim
         self.filter: ObjectAwareFilter | None = None
         with seeded_init(seed + 1):
             if object_filter is not None:
-                heads = head_count(net)
+                heads = head_count(self.backbone.net)
                 self.filter = ObjectAwareFilter(
                     width,
                     object_filter.num_prototypes,
@@ -111,25 +82,11 @@ class DenseNetwork(BackboneNetwork):
         return found if self.filter is None else {**found, "filter": self.filter.flat_prototypes()}
 
     @property
-    def patch_size(self) -> int:
-        """Side of a patch in pixels."""
-        return patch_size(self.backbone.net)
-
-    @property
     def embed_dim(self) -> int:
         """Width of the features of an image."""
         if self.layer == "filtered" and self.filter is not None:
             return self.filter.out_dim
         return super().embed_dim
-
-    @property
-    def identity(self) -> dict[str, str]:
-        """The class token, before or after the filter."""
-        return {**super().identity, "pooling": "token"}
-
-    def tokens(self, images: Tensor) -> Tokens:
-        """Features after the last LayerNorm, of images (b, c, h, w)."""
-        return Tokens(*token_maps(self.backbone.net, images))
 
     def filtered(self, tokens: Tokens) -> Tokens:
         """The same after the filter, or as they are without one."""
@@ -188,41 +145,3 @@ class DenseNetwork(BackboneNetwork):
             )
         patches = self.tokens(images).patches
         return self.filter.head_attention(patches).permute(0, 3, 1, 2, 4)
-
-    def take_projector(self, layers: Mapping[str, Tensor], where: str) -> None:
-        """Start the projector from another one; its first layer may be narrower, what it lacks gets zeros.
-
-        Args:
-            layers: ``hidden1.weight``, ``hidden1.bias`` and so on, of a projector of this kind.
-            where: what they are from, for messages.
-
-        Raises:
-            ConfigError: other widths.
-        """
-        own = self.projector.state_dict()
-        given = {name: value.to(own[name]) for name, value in layers.items()}
-        first = "hidden1.weight"
-        missing = own[first].shape[1] - given[first].shape[1]
-        if missing > 0:
-            given[first] = torch.cat((given[first], given[first].new_zeros(len(given[first]), missing)), dim=1)
-        for name, value in own.items():
-            if given[name].shape != value.shape:
-                raise ConfigError(
-                    "--projector-dims",
-                    f"the projector of {where} has {name} {list(given[name].shape)}, here {list(value.shape)}",
-                    "Give its widths, or --projector-init scratch.",
-                )
-        self.projector.load_state_dict(given)
-
-    def take_projector_file(self, path: Path) -> bool:
-        """Start the projector from the head in a file of DINO, iBOT or Leopart; False if it holds none.
-
-        Raises:
-            CheckpointError: the file cannot be read.
-            ConfigError: a head of other widths.
-        """
-        layers = projector_weights(load_weights_file(path), str(path))
-        if layers is None:
-            return False
-        self.take_projector({f"{_LAYERS[place]}.{kind}": value for (place, kind), value in layers.items()}, str(path))
-        return True

@@ -1,4 +1,4 @@
-"""Small networks on top of a backbone: linear and cosine classifiers, and a projection.
+"""Small networks on top of a backbone: linear and cosine classifiers, a projection, and a layer of directions.
 
 Source: SimGCD (CVMI-Lab/SimGCD:model.py), whose weight-normalized layer with gain 1 is a
 plain parameter here.
@@ -6,6 +6,7 @@ plain parameter here.
 
 from __future__ import annotations
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -116,3 +117,44 @@ class Projector(nn.Module):
         hidden = F.gelu(self.hidden2(hidden))
         projections: Tensor = self.output(hidden)
         return projections
+
+
+class DirectionLayer(nn.Module):
+    r"""A linear layer without bias on unit vectors, each row a direction and a length.
+
+    .. math:: a_k = g_k \frac{v_k^\top z}{\|v_k\| \|z\|}
+
+    Args:
+        dim: width of the vectors, d.
+        num_outputs: k.
+        learn_lengths: whether the lengths g are trained; if not they stay 1, and all outputs are cosines.
+
+    Shape:
+        - vectors: ``(n, d)`` float of any length; normalized here, a zero vector gives zeros.
+        - returns: ``(n, k)`` float32 (float64 stays); gradients reach the vectors, directions and trained lengths.
+
+    Raises:
+        ValueError: a size is below 1.
+
+    Source:
+        The weight-normalized last layer of DINO's head (M. Caron et al., ICCV 2021, App. C), with lengths 1 at first.
+
+    Attributes:
+        directions: ``(k, d)`` parameter v.
+        lengths: ``(k, 1)`` parameter g; ``None``: all are 1.
+    """
+
+    def __init__(self, dim: int, num_outputs: int, *, learn_lengths: bool) -> None:
+        super().__init__()
+        if min(dim, num_outputs) < 1:
+            raise ValueError(f"sizes must be >= 1, got {dim} and {num_outputs}")
+        self.directions = nn.Linear(dim, num_outputs, bias=False).weight
+        self.lengths = nn.Parameter(torch.ones(num_outputs, 1)) if learn_lengths else None
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        """Return the outputs, (n, k)."""
+        # float32 also under autocast: a temperature of 0.04 magnifies errors 25 times
+        with without_autocast(vectors):
+            unit = F.normalize(promote(vectors), dim=-1)
+            rows = F.normalize(self.directions.to(unit.dtype), dim=-1)
+            return F.linear(unit, rows if self.lengths is None else self.lengths.to(unit.dtype) * rows)

@@ -9,6 +9,7 @@ process with bounded memory. Called by `labelkit.models.weights`.
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import pickle
@@ -116,7 +117,9 @@ def convert(path: Path, out: Path) -> dict[str, Any]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             # Spelled out: an environment variable can turn the default off.
-            value = torch.load(path, weights_only=True, map_location="cpu")
+            # Released checkpoints of DINO and iBOT keep the options of their command line: a bag of values, left out.
+            with torch.serialization.safe_globals([argparse.Namespace]):
+                value = torch.load(path, weights_only=True, map_location="cpu")
     except Exception as error:
         names = forbidden_names(path, error)
         return {"refused": names} if names else {"error": explain(error)}

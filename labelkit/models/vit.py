@@ -93,10 +93,23 @@ def check_vision_transformer(vit: nn.Module, blocks: tuple[int, ...] = ()) -> No
             raise _unsupported(vit, f"block {index} has {type(block.attn).__name__}, not timm's fused-qkv Attention")
 
 
-def embed_tokens(vit: nn.Module, images: Tensor) -> Tensor:
-    """Return the tokens that enter the first block, (b, t, f); the one use of timm's private helper."""
+def embed_tokens(
+    vit: nn.Module, images: Tensor, hidden: Tensor | None = None, mask_token: Tensor | None = None
+) -> Tensor:
+    """Return the tokens that enter the first block, (b, t, f); the one use of timm's private helper.
+
+    Args:
+        vit: the network.
+        images: (b, c, h, w).
+        hidden: (b, rows, columns) bool, patches in whose place the mask token stands, before positions are added.
+        mask_token: (f,).
+    """
     net: Any = vit
-    tokens = net._pos_embed(net.patch_embed(images))
+    patches = net.patch_embed(images)
+    if hidden is not None and mask_token is not None:
+        where = hidden.reshape(*patches.shape[:-1], 1)
+        patches = torch.where(where, mask_token.to(patches.dtype), patches)
+    tokens = net._pos_embed(patches)
     embedded: Tensor = net.norm_pre(net.patch_drop(tokens))
     return embedded
 
@@ -228,10 +241,23 @@ def patch_grid(vit: nn.Module, height: int, width: int) -> tuple[int, int]:
     return int(rows), int(columns)
 
 
-def token_maps(vit: nn.Module, images: Tensor) -> tuple[Tensor, Tensor]:
-    """Return what the last LayerNorm makes of an image: class tokens (b, f) and the map of patches (b, h, w, f)."""
+def token_maps(
+    vit: nn.Module, images: Tensor, hidden: Tensor | None = None, mask_token: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Return what the last LayerNorm makes of an image: class tokens (b, f) and the map of patches (b, h, w, f).
+
+    Args:
+        vit: the network.
+        images: (b, c, h, w).
+        hidden: see `embed_tokens`; for a network that `check_vision_transformer` lets pass.
+        mask_token: likewise.
+    """
     net: Any = vit
-    tokens: Tensor = net.forward_features(images)
+    tokens: Tensor
+    if hidden is None:
+        tokens = net.forward_features(images)
+    else:
+        tokens = net.norm(net.blocks(embed_tokens(vit, images, hidden, mask_token)))
     rows, columns = patch_grid(vit, *images.shape[-2:])
     patches = tokens[:, net.num_prefix_tokens :]
     return tokens[:, 0], patches.reshape(len(images), rows, columns, -1)

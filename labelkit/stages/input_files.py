@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from labelkit.config.base import StageConfig
+from labelkit.config.data import DataConfig
 from labelkit.errors import CheckpointError, NotAStore
 
 _TOLD_BY_THE_STAGE = ("datasets", "status")
@@ -19,7 +20,8 @@ def check_inputs(config: StageConfig) -> None:
     Raises:
         NotAStore: there is no file that ``--index`` names.
         CheckpointError: nothing is where ``--checkpoint`` says.
-        DatasetError: ``--dataset`` is no named set, and no folder or CSV that exists.
+        DatasetError: ``--dataset`` is no named set, and no folder or CSV that exists; or, without images of one object,
+            ``--scene-dataset``.
     """
     if config.command[0] in _TOLD_BY_THE_STAGE:
         return
@@ -28,6 +30,8 @@ def check_inputs(config: StageConfig) -> None:
         raise NotAStore(str(index), "there is no such file", "Check the name.")
     if isinstance(checkpoint, Path) and not checkpoint.exists():
         raise CheckpointError(str(checkpoint), "does not exist", "Train first: `labelkit train METHOD`.")
+    if isinstance(config, DataConfig) and not config.has_objects:
+        dataset = config.main_dataset
     if isinstance(dataset, str):
         from labelkit.data.registry import check_dataset
 

@@ -36,6 +36,7 @@ def answer(folder: Path, *words: str) -> tuple[str, str]:
         ("embed --dataset nosuch --out photos.h5", "nosuch: no data set of this name"),
         ("embed --dataset digit --out photos.h5", "Did you mean digits"),
         ("train simgcd --dataset nosuch --out run", "nosuch: no data set of this name"),
+        ("train dino --dataset none --scene-dataset nosuch --out run", "nosuch: no data set of this name"),
         ("embed --dataset digits --checkpoint nosuch --out photos.h5", "nosuch: does not exist. Train first"),
     ],
 )

@@ -190,6 +190,43 @@ def dense_views(
         chiral: no mirror image.
         photographic: change colors.
     """
+    first, second, *small = crop_views(
+        sizes,
+        num_local,
+        recipe,
+        global_scale=global_scale,
+        local_scale=local_scale,
+        chiral=chiral,
+        photographic=photographic,
+    )
+    return (
+        replace(first, mirror_as=0),
+        replace(second, mirror_as=0, anchors=(0,), min_overlap=min_overlap[0]),
+        *(replace(view, mirror_as=0, anchors=(0, 1), min_overlap=min_overlap[1]) for view in small),
+    )
+
+
+def crop_views(
+    sizes: tuple[int, int],
+    num_local: int,
+    recipe: DenseRecipe,
+    *,
+    global_scale: tuple[float, float],
+    local_scale: tuple[float, float],
+    chiral: bool,
+    photographic: bool = True,
+) -> tuple[ViewSpec, ...]:
+    """Return two large and some small views of DINO, each with a box of its own, mirrored or not.
+
+    Args:
+        sizes: side of a large and of a small view in pixels.
+        num_local: small views.
+        recipe: ``dino``: jitter, gray, blur, solarize; ``paper``: without solarize; ``none``: no colors.
+        global_scale: share of the image's area in a large view.
+        local_scale: share in a small view.
+        chiral: no mirror image.
+        photographic: change colors.
+    """
     colors = float(photographic and recipe != "none")
 
     def view(size: int, scale: tuple[float, float], blur: float, solarize: float) -> ViewSpec:
@@ -197,7 +234,6 @@ def dense_views(
             size,
             area_range=scale,
             hflip=0.0 if chiral else 0.5,
-            mirror_as=0,
             jitter_prob=0.8 * colors,
             jitter=(0.4, 0.4, 0.2, 0.1),
             gray_prob=0.2 * colors,
@@ -206,10 +242,8 @@ def dense_views(
             solarize_prob=solarize * colors if recipe == "dino" else 0.0,
         )
 
-    first = view(sizes[0], global_scale, 1.0, 0.0)
-    second = replace(view(sizes[0], global_scale, 0.1, 0.2), anchors=(0,), min_overlap=min_overlap[0])
-    local = replace(view(sizes[1], local_scale, 0.5, 0.0), anchors=(0, 1), min_overlap=min_overlap[1])
-    return (first, second, *[local] * num_local)
+    first, second = view(sizes[0], global_scale, 1.0, 0.0), view(sizes[0], global_scale, 0.1, 0.2)
+    return (first, second, *[view(sizes[1], local_scale, 0.5, 0.0)] * num_local)
 
 
 def classification_view(size: int, recipe: ClassificationRecipe, *, chiral: bool) -> ViewSpec:

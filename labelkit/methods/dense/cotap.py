@@ -33,26 +33,26 @@ from torch import Tensor, nn
 
 from labelkit.config.methods.cotap import CoTAPConfig
 from labelkit.data.batch import Batch, DataInfo
-from labelkit.data.samplers import Stream, StreamSampler
 from labelkit.data.views.recipes import dense_views, plain_view
 from labelkit.data.views.spec import ViewSpec
 from labelkit.engine.inputs import MonitorInputs, RunInputs
 from labelkit.engine.method import Method, Monitor, Phase, StepOutput, TrainState
 from labelkit.engine.monitors.representation import RepresentationMonitor
-from labelkit.engine.schedules import CosineSchedule
 from labelkit.engine.timing import GroupRates, Pace, RunSize, Scheduled
 from labelkit.methods.dense.diagnostics import collapse
 from labelkit.methods.dense.neighbor_images import NeighborPairing, NeighborPlace, find_neighbors
 from labelkit.methods.dense.network import build_dense_network, check_dense_run, neighbor_view, take_dense_parts
 from labelkit.methods.dense.objective import DenseObjective
+from labelkit.methods.dense.recipe import (
+    backbone_and_head_groups,
+    backbone_and_head_rates,
+    cosine_pace,
+    mixed_phase,
+    target_decay,
+)
 from labelkit.models.dense_network import DenseNetwork
 from labelkit.models.ema import EMATeacher
 from labelkit.models.weights import fingerprint
-
-
-def target_decay(config: CoTAPConfig) -> CosineSchedule:
-    """Decay of the target by the step of the run."""
-    return CosineSchedule(config.ema_start, config.ema_end, config.steps)
 
 
 class CoTAP(Method[CoTAPConfig]):
@@ -93,42 +93,19 @@ class CoTAP(Method[CoTAPConfig]):
 
     def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
         """One phase: both sets again and again, in shares that every process gets alike."""
-        config, self._rows = self.config, rows
-        objects = config.objects_per_batch
-        streams = [
-            Stream("objects", rows[rows < self._num_objects], objects),
-            Stream("scenes", rows[rows >= self._num_objects], config.batch_size - objects),
-        ]
-        (pace,) = self.paces(config, RunSize(len(rows)))
-        return (
-            Phase(
-                pace.epochs,
-                self._views(),
-                StreamSampler(streams, steps=pace.draws // config.batch_size, seed=config.seed),
-                steps=pace.steps,
-                lr=pace.lr,
-                weight_decay=pace.weight_decay,
-                pairing=NeighborPairing(self._neighbor_table) if len(self.neighbors) else None,
-            ),
-        )
+        self._rows = rows
+        pairing = NeighborPairing(self._neighbor_table) if len(self.neighbors) else None
+        return (mixed_phase(self.config, rows, self._num_objects, self._views(), pairing),)
 
     @classmethod
     def paces(cls, config: CoTAPConfig, size: RunSize) -> tuple[Pace, ...]:
         """One phase."""
-        return (
-            Pace(
-                config.num_epochs,
-                min(config.eval_every_steps, config.steps) * config.batch_size,
-                steps=config.steps,
-                lr=CosineSchedule(config.lr, config.lr_final, config.steps, config.lr_warmup_steps),
-                weight_decay=CosineSchedule(config.weight_decay, config.weight_decay_final, config.steps),
-            ),
-        )
+        return (cosine_pace(config),)
 
     @classmethod
     def group_rates(cls, config: CoTAPConfig) -> GroupRates:
         """Backbone and head."""
-        return {"backbone": {"lr_scale": 1.0}, "head": {"lr_scale": config.head_lr_mult}}
+        return backbone_and_head_rates(config)
 
     @classmethod
     def scheduled(cls, config: CoTAPConfig, size: RunSize) -> Mapping[str, Scheduled]:
@@ -199,19 +176,7 @@ class CoTAP(Method[CoTAPConfig]):
 
     def parameter_groups(self) -> Iterator[dict[str, Any]]:
         """Head and backbone, with and without weight decay; prototypes of the filter have none."""
-        groups: dict[tuple[bool, bool], list[nn.Parameter]] = {}
-        for name, parameter in self.named_parameters():
-            if parameter.requires_grad:
-                is_decayed = parameter.ndim >= 2 and not name.endswith("filter.prototypes")
-                groups.setdefault((name.startswith("network.backbone."), is_decayed), []).append(parameter)
-        rates = self.group_rates(self.config)
-        for (is_backbone, is_decayed), parameters in groups.items():
-            yield {
-                "params": parameters,
-                "weight_decay": self.config.weight_decay if is_decayed else 0.0,
-                "is_decayed": is_decayed,
-                **rates["backbone" if is_backbone else "head"],
-            }
+        return backbone_and_head_groups(self, self.config, never_decayed="filter.prototypes")
 
     def monitor(self, inputs: MonitorInputs) -> Monitor:
         """Features of held-out images."""

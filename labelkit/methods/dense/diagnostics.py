@@ -50,6 +50,17 @@ def of_assignments(assignments: Tensor, logits: Tensor, temperature: float) -> d
 
 
 @torch.no_grad()
+def of_targets(targets: Tensor, outputs: Tensor, temperature: float) -> dict[str, Tensor]:
+    """Entropies over their maximum: of the mean prediction (0: one output takes all), and of targets (1: all alike)."""
+    largest = math.log(outputs.shape[1])
+    mean = torch.softmax(outputs.float() / temperature, dim=1).mean(dim=0)
+    return {
+        "diag/assignment_entropy": torch.special.entr(mean).sum() / largest,
+        "diag/target_entropy": torch.special.entr(targets.float()).sum(dim=1).mean() / largest,
+    }
+
+
+@torch.no_grad()
 def of_ranking(scores: Tensor, targets: Tensor, floor: float, margin: float) -> dict[str, Tensor]:
     """Share of image pairs without any order in their targets; median ratio x of Eq. 12, and share above 100."""
     if not len(scores):

@@ -10,12 +10,10 @@ from torch import Tensor
 from labelkit.config.methods.cotap import CoTAPConfig
 from labelkit.data.batch import DataInfo
 from labelkit.data.views.spec import ViewSpec
-from labelkit.engine.checkpoint import load_model_state
 from labelkit.engine.launched import process_count
 from labelkit.errors import ConfigError
+from labelkit.methods.dense.recipe import check_crops, take_branches
 from labelkit.models.dense_network import DenseNetwork, FilterOptions
-
-_BRANCHES = ("network.", "teacher.module.")
 
 
 def build_dense_network(config: CoTAPConfig, data: DataInfo) -> tuple[DenseNetwork, list[str]]:
@@ -67,20 +65,8 @@ def check_dense_run(config: CoTAPConfig, network: DenseNetwork, num_objects: int
     Raises:
         ConfigError: naming the option.
     """
-    patch = network.patch_size
-    if config.local_size % patch:
-        raise ConfigError(
-            "--local-size",
-            f"{config.local_size} pixels are no multiple of the patches of {config.backbone} ({patch} pixels)",
-            f"Try {max(config.local_size // patch, 1) * patch}.",
-        )
-    processes, objects = process_count(), config.objects_per_batch
-    for name, count in (("--object-batch-size", objects), ("--batch-size", config.batch_size)):
-        if count % processes:
-            raise ConfigError(
-                name, f"{count} cannot be shared by {processes} processes", "Every one needs as many of each kind."
-            )
-    if config.patch_ranking and config.batch_size // processes < 2:
+    check_crops(config, network)
+    if config.patch_ranking and config.batch_size // process_count() < 2:
         raise ConfigError(
             "--batch-size", "a process needs two images for --patch-ranking", "Raise it, or pass --patch-ranking 0."
         )
@@ -107,20 +93,8 @@ def take_dense_parts(
         CheckpointMismatch: other backbones.
         ConfigError: other projectors.
     """
-    if not all(any(name.startswith(f"{branch}projector.") for name in tensors) for branch in _BRANCHES):
+    if not take_branches(network, target, tensors, where, projector=projector):
         return None
-    for branch, module in zip(_BRANCHES, (network, target), strict=True):
-        own = {name.removeprefix(branch): value for name, value in tensors.items() if name.startswith(branch)}
-        layers = {name.removeprefix("projector."): v for name, v in own.items() if name.startswith("projector.")}
-        kept = {name.removeprefix("backbone."): v for name, v in own.items() if name.startswith("backbone.")}
-        load_model_state(module.backbone, kept, where)
-        if projector:
-            module.take_projector(layers, where)
-    # what is new in this stage starts equal in both
-    for name, part in (("filter", network.filter), ("directions", network.directions)):
-        if part is not None:
-            getattr(target, name).load_state_dict(part.state_dict())
     if not projector:
-        target.projector.load_state_dict(network.projector.state_dict())
         return "both backbones; projectors and filter start anew"
     return "both backbones and projectors; the filter starts anew"

@@ -30,7 +30,8 @@ from labelkit.losses.dense_ranking import DenseRankingLoss, patch_similarity
 from labelkit.losses.prototype_entropy import PrototypeEntropyLoss
 from labelkit.losses.soft_assignment import SoftAssignmentLoss
 from labelkit.methods.dense import diagnostics
-from labelkit.models.dense_network import DenseNetwork, Tokens
+from labelkit.models.dense_network import DenseNetwork
+from labelkit.models.token_network import Tokens
 
 GLOBAL_PAIRS = ((0, 1), (1, 0))
 

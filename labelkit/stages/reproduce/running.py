@@ -120,7 +120,9 @@ def _rows(table: PublishedTable, wanted: Sequence[str] | None) -> list[Row]:
             names = ", ".join(repr(row.name) for row in fitting or table.rows)
             raise ConfigError("--row", f"{text!r} fits {len(fitting)} rows of {table.name}", f"Choose of {names}.")
         chosen += fitting
-    return chosen
+    # a change needs both of its rows
+    needed = {row.against for row in chosen} | {row.name for row in chosen}
+    return [row for row in table.rows if row.name in needed] if any(row.against for row in chosen) else chosen
 
 
 def _run_row(
@@ -142,6 +144,9 @@ def _run_row(
         outputs: list[dict[str, Any]] = []
         try:
             for number, words in enumerate(row.commands, 1):
+                if not words:
+                    outputs.append({})
+                    continue
                 command = _complete(config, table, words, named, root, here, seed)
                 if config.smoke and not config.dry_run:
                     make_files(command, root)
@@ -190,6 +195,9 @@ def _complete(
     filled = [word.format(here=here, seed=seed, data_root=root) for word in words]
     for place in dataset_places(words):
         filled[place] = named[words[place]]
+    if config.smoke:
+        given = {name: value for name, value in table.smoke.get("given", {}).items() if f"--{name}" in filled}
+        filled = _with_options(filled, given)
     if filled[0] != "train":
         short = table.smoke.get(" ".join(filled[:2]), table.smoke.get(filled[0], {}))
         return _with_options(filled, short) if config.smoke else filled
@@ -273,9 +281,35 @@ def _numbers(table: PublishedTable, row: Row, outcome: _Outcome, *, smoke: bool)
     return numbers
 
 
+def _with_changes(rows: Sequence[Row], numbers: Sequence[list[dict[str, Any]]]) -> list[list[dict[str, Any]]]:
+    """Add to each value of a row that is compared with another one, by how much it differs from it, seed by seed."""
+    by_name = {row.name: {value["name"]: value for value in found} for row, found in zip(rows, numbers, strict=True)}
+    made = []
+    for row, found in zip(rows, numbers, strict=True):
+        if row.against is None:
+            made.append(found)
+            continue
+        before = by_name.get(row.against, {})
+        changed = []
+        for value in found:
+            pairs = list(zip(value["seeds"], before.get(value["name"], {}).get("seeds", []), strict=False))
+            differences = [after - start for after, start in pairs]
+            changed.append(
+                value
+                | {
+                    "against": row.against,
+                    "change": statistics.mean(differences) if differences else None,
+                    "change_deviation": statistics.stdev(differences) if len(differences) > 1 else None,
+                }
+            )
+        made.append(changed)
+    return made
+
+
 def _record(
     config: ReproduceConfig, table: PublishedTable, rows: Sequence[Row], outcomes: Sequence[_Outcome]
 ) -> dict[str, Any]:
+    numbers = [_numbers(table, row, outcome, smoke=config.smoke) for row, outcome in zip(rows, outcomes, strict=True)]
     return {
         "table": table.name,
         "source": table.source,
@@ -293,9 +327,9 @@ def _record(
                 "name": row.name,
                 "state": outcome.state,
                 "reason": outcome.reason,
-                "values": _numbers(table, row, outcome, smoke=config.smoke),
+                "values": values,
             }
-            for row, outcome in zip(rows, outcomes, strict=True)
+            for row, outcome, values in zip(rows, outcomes, _with_changes(rows, numbers), strict=True)
         ],
     }
 
@@ -309,16 +343,19 @@ def _call(config: ReproduceConfig) -> str:
 
 
 def _shown(record: dict[str, Any]) -> Table:
+    columns = {"published": "published", "mean": "measured", "deviation": "deviation", "difference": "difference"}
+    if any("change" in value for row in record["rows"] for value in row["values"]):
+        columns = {
+            "mean": "measured",
+            "deviation": "deviation",
+            "change": "change",
+            "change_deviation": "its deviation",
+        }
     lines: list[list[Cell]] = [
-        [
-            row["name"],
-            value["name"],
-            *(value[key] for key in ("published", "mean", "deviation", "difference")),
-            row["state"],
-        ]
+        [row["name"], value["name"], *(value.get(key) for key in columns), row["state"]]
         for row in record["rows"]
         for value in row["values"]
     ]
     title = f"{record['table']}: {record['source']}, {record['place']}: {record['title']} ({record['unit']})"
     title += f". {record['note']}" if record["note"] else ""
-    return Table(title, ["row", "value", "published", "measured", "deviation", "difference", "state"], lines)
+    return Table(title, ["row", "value", *columns.values(), "state"], lines)

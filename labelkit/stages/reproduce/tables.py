@@ -2,9 +2,10 @@
 
 A table is a YAML file. ``commands`` are those of every row, with ``{name}`` for what a row sets; the last one's JSON
 has the measured values, that of another where a value's place begins with its number (``#1.metrics.accuracy``). A
-number that was not published is ``null`` or left out. A ``train`` gets its folder, seed and data by itself, or names
-another folder by ``--out``; other commands name them as ``{here}``, ``{seed}`` and ``{data_root}``. A row whose file
-``{data_root}/...`` is not there has no data.
+number that was not published is ``null`` or left out. What a row sets may be a whole command; one that is empty is not
+run. ``against`` names the row that another is compared with, where a figure draws the change. A ``train`` gets its
+folder, seed and data by itself, or names another folder by ``--out``; other commands name them as ``{here}``,
+``{seed}`` and ``{data_root}``. A row whose file ``{data_root}/...`` is not there has no data.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ class _Row(BaseModel):
 
     name: str = Field(min_length=1)
     published: float | dict[str, float | None] = {}
+    against: str | None = None
 
 
 class _File(BaseModel):
@@ -64,6 +66,9 @@ class _File(BaseModel):
         names = [row.name for row in self.rows]
         if twice := {name for name in names if names.count(name) > 1}:
             raise ValueError(f"rows of the same name: {', '.join(sorted(twice))}")
+        for row in self.rows:
+            if row.against is not None and (row.against not in names or row.against == row.name):
+                raise ValueError(f"row {row.name!r} is compared with {row.against!r}, which is no other row")
         numbers = [int(found[1]) for place in self.values.values() if (found := _OF_COMMAND.fullmatch(place))]
         if max(numbers, default=0) > len(self.commands):
             raise ValueError(f"values of command {max(numbers)}, there are {len(self.commands)}")
@@ -91,14 +96,17 @@ class Row:
     Attributes:
         name: in the table.
         published: numbers by the name of the value, in the unit of the table; ``None``, or none: measured alone.
-        commands: words of each command after ``labelkit``, with ``{here}``, ``{seed}`` and ``{data_root}`` in them.
+        commands: words of each command after ``labelkit``, with ``{here}``, ``{seed}`` and ``{data_root}`` in them; no
+            words where a row leaves a command out.
         datasets: that the commands read.
+        against: name of the row that it is compared with; ``None``: with what was published alone.
     """
 
     name: str
     published: dict[str, float | None]
     commands: tuple[tuple[str, ...], ...]
     datasets: tuple[str, ...]
+    against: str | None = None
 
 
 @dataclass(frozen=True)
@@ -115,7 +123,7 @@ class PublishedTable:
         note: what differs from the publication, if anything.
         values: for each value its place in the JSON of the last command, or of command n after ``#n.``.
         smoke: options for a few steps: of ``all`` trainings, of one by its method, and of another command by its first
-            word or, in place of these, its first two.
+            word or, in place of these, its first two; ``given``: in place of those that any command has.
         rows: of the table.
     """
 
@@ -200,7 +208,7 @@ def _row(row: _Row, file: _File) -> Row:
     filled = {name: str(value) for name, value in (row.model_extra or {}).items()} | {n: f"{{{n}}}" for n in _OWN}
     commands = [tuple(shlex.split(command.format(**filled))) for command in file.commands]
     datasets = dict.fromkeys(words[place] for words in commands for place in dataset_places(words))
-    return Row(row.name, published_of(row, file.values), tuple(commands), tuple(datasets))
+    return Row(row.name, published_of(row, file.values), tuple(commands), tuple(datasets), row.against)
 
 
 def dataset_places(words: Sequence[str]) -> list[int]:

@@ -64,7 +64,7 @@ def of_source(source: str) -> list[str]:
 
 def first_rows(table: PublishedTable) -> list[str]:
     """A row of each method."""
-    return list({row.commands[0][1]: row.name for row in table.rows}.values())
+    return list({next(filter(None, row.commands))[1]: row.name for row in table.rows}.values())
 
 
 @pytest.mark.parametrize("name", available_tables())
@@ -75,7 +75,7 @@ def test_commands_of_a_table_are_valid(name: str, tmp_path: Path, capsys: pytest
         for row in table.rows:
             if row.name not in first_rows(table):
                 continue
-            for words in row.commands:
+            for words in filter(None, row.commands):
                 named = {name: name for name in row.datasets}
                 command = running._complete(config, table, words, named, tmp_path, tmp_path / "here", 0)
                 assert main(["config", *command]) == 0, capsys.readouterr().err
@@ -167,6 +167,83 @@ def test_a_row_of_which_nothing_was_published_shows_what_was_measured(
     assert [value["name"] for value in values] == ["top 1", "top 5"]
     assert [value["mean"] for value in values] == pytest.approx([45, 90])
     assert [(value["published"], value["difference"]) for value in values] == [(None, None)] * 2
+
+
+BARS = """
+source: cotap
+place: Fig. 0
+title: change
+values: {top 1: "#2.metrics.accuracy"}
+commands:
+  - "{train}"
+  - embed {model} --seed {seed}
+smoke:
+  given: {backbone: small}
+rows:
+  - {name: "before", train: "", model: "--backbone large --weights {data_root}/w.pth"}
+  - {name: "other", train: "train softmax --dataset digits", model: "--checkpoint {here}/run"}
+  - {name: "after", against: "before", train: "train dl2pa --dataset digits", model: "--checkpoint {here}/run"}
+"""
+
+
+@pytest.fixture
+def bars(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "w.pth").touch()
+    path = tmp_path / "bars.yaml"
+    path.write_text(BARS)
+
+    def answer(self: object, words: list[str]) -> tuple[int, bytes]:
+        # the start has 0.5, 0.5, 0.5; what was trained 0.6, 0.7, 0.8
+        trained = "--checkpoint" in words
+        seed = int(words[words.index("--seed") + 1])
+        return 0, json.dumps({"metrics": {"accuracy": 0.5 + trained * (0.1 + 0.1 * seed)}}).encode()
+
+    monkeypatch.setattr(running.Commands, "run", answer)
+    return path
+
+
+def test_a_row_is_compared_with_another_seed_by_seed(bars: Path, tmp_path: Path) -> None:
+    result = reproduce(ReproduceConfig(table=str(bars), data_root=tmp_path, out=tmp_path / "out"))
+
+    rows = {row["name"]: row["values"][0] for row in result.to_json()["tables"][0]["rows"]}
+    assert rows["before"].keys() & {"against", "change"} == set()
+    assert rows["other"].keys() & {"against", "change"} == set()
+    assert (rows["after"]["against"], rows["after"]["published"]) == ("before", None)
+    assert rows["after"]["mean"] == pytest.approx(70)
+    assert rows["after"]["change"] == pytest.approx(20)
+    assert rows["after"]["change_deviation"] == pytest.approx(10)
+    (shown,) = result.tables()
+    assert shown.columns == ["row", "value", "measured", "deviation", "change", "its deviation", "state"]
+    assert shown.rows[0] == ["before", "top 1", pytest.approx(50), 0, None, None, "done"]
+    assert shown.rows[2][4:6] == [pytest.approx(20), pytest.approx(10)]
+
+
+def test_a_command_that_a_row_leaves_out_is_not_run(bars: Path, tmp_path: Path) -> None:
+    reproduce(ReproduceConfig(table=str(bars), row=("before",), data_root=tmp_path, out=tmp_path / "out", seeds=1))
+    assert [path.name for path in (tmp_path / "out/bars/before/seed-0").iterdir()] == ["step-2.json"]
+
+
+def test_a_row_takes_the_one_along_that_it_is_compared_with(bars: Path, tmp_path: Path) -> None:
+    result = reproduce(ReproduceConfig(table=str(bars), row=("after",), data_root=tmp_path, out=tmp_path / "out"))
+    assert [row["name"] for row in result.to_json()["tables"][0]["rows"]] == ["before", "after"]
+
+
+def test_smoke_puts_options_in_place_of_those_that_a_command_has(bars: Path, tmp_path: Path) -> None:
+    found = read_table(str(bars))
+    config = ReproduceConfig(table=str(bars), smoke=True)
+    first, last = (
+        running._complete(config, found, row.commands[1], {}, tmp_path, tmp_path / "here", 0)
+        for row in (found.rows[0], found.rows[2])
+    )
+    assert first == ["embed", "--weights", f"{tmp_path}/w.pth", "--seed", "0", "--backbone", "small"]
+    assert last == ["embed", "--checkpoint", f"{tmp_path}/here/run", "--seed", "0"]
+
+
+def test_a_row_is_compared_with_one_that_is_there(bars: Path) -> None:
+    for other in ("nobody", "after"):
+        bars.write_text(BARS.replace('against: "before"', f'against: "{other}"'))
+        with pytest.raises(ConfigError, match=f"'after' is compared with '{other}', which is no other row"):
+            read_table(str(bars))
 
 
 def test_a_training_that_was_stopped_goes_on(table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,37 @@
+"""DINO: a student names what its own moving average makes of other views of the image, without labels.
+
+Source: M. Caron et al., "Emerging Properties in Self-Supervised Vision Transformers" (ICCV 2021), a rival in CoTAP's
+Fig. 7 and 10. Each step, on two large views of every image and some small ones:
+    1. the target assigns class tokens of the large views to its outputs, measured from their running mean     Sec. 3.1
+    2. the student learns these assignments from all other views                                           Eq. 1 to 3
+    3. the target moves toward the student, and the running mean toward this batch's                            Eq. 4
+Images of several objects take part like all others, for training on both kinds (CoTAP, Sec. 5.5).
+A full checkpoint goes on where it stands: both networks, their heads and the running mean.
+
+Departures: the temperature of the target grows by the step, where the released code moves it once an epoch; the warm-up
+of the learning rate is not its own (``engine.schedules``); moments of the optimizer are not taken from a checkpoint.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from labelkit.config.methods.dino import DINOConfig
+from labelkit.data.batch import Batch
+from labelkit.engine.method import StepOutput
+from labelkit.methods.dense.distilled_student import DistilledStudent
+
+
+class DINO(DistilledStudent[DINOConfig]):
+    """Class tokens of all views of an image are assigned alike; needs no label."""
+
+    def training_step(self, batch: Batch) -> StepOutput:
+        """The mean over all pairs of different views."""
+        large, small = batch.views[:2], batch.views[2:]
+        with torch.no_grad():
+            targets = self.image_targets(self.target.embed(torch.cat(large)))
+        # views of one size run together, and the head sees all at once
+        tokens = [self.network.embed(torch.cat(views)) for views in (large, small) if views]
+        outputs = self.network.image_outputs(torch.cat(tokens))
+        loss = self.loss(outputs.chunk(len(batch.views)), targets.chunk(2))
+        return StepOutput(loss, self.watched(targets, outputs[: len(targets)]))

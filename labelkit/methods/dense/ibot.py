@@ -1,0 +1,85 @@
+"""iBOT: DINO, and a student that names what its moving average makes of patches which are hidden from the student.
+
+Source: J. Zhou et al., "iBOT: Image BERT Pre-Training with Online Tokenizer" (ICLR 2022), a rival in CoTAP's Fig. 7 and
+10. Each step, on two large views of every image and some small ones:
+    1. blocks of patches of the large views are drawn; the student sees a mask token in their place          Sec. 3.1
+    2. the target, which sees all, assigns class tokens and patches to its outputs, measured from their running means
+    3. class tokens: the student learns the assignments from all other views                                    Eq. 3
+    4. hidden patches: it learns those of the same place of the same view                                       Eq. 2
+    5. the target moves toward the student, and the running means toward this batch's
+Images of several objects take part like all others, for training on both kinds (CoTAP, Sec. 5.5).
+A full checkpoint goes on where it stands: both networks, their heads, the mask token and the running means.
+
+Departures: those of DINO (``methods.dense.dino``); masks depend on seed, step and image alone, and on no worker.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from labelkit.algorithms.block_masks import block_mask, draw_mask_ratio
+from labelkit.config.methods.ibot import IBOTConfig
+from labelkit.data.batch import Batch, DataInfo
+from labelkit.data.keyed_random import keyed_generator
+from labelkit.data.sending import send_all
+from labelkit.engine.method import StepOutput
+from labelkit.losses.self_distillation import HiddenPatchLoss, centered_targets
+from labelkit.methods.dense.distillation import RunningCenter, growing_temperature
+from labelkit.methods.dense.distilled_student import DistilledStudent
+
+
+class IBOT(DistilledStudent[IBOTConfig]):
+    """Class tokens of all views, and hidden patches, are assigned alike; needs no label."""
+
+    def __init__(self, config: IBOTConfig, data: DataInfo) -> None:
+        outputs = config.num_outputs if config.shared_head else config.num_patch_outputs
+        super().__init__(
+            config,
+            data,
+            patch_center=RunningCenter(outputs, config.patch_center_decay),
+            hides_patches=True,
+            num_patch_outputs=None if config.shared_head else outputs,
+        )
+        self.patch_loss = HiddenPatchLoss(config.student_temperature)
+        self._patch_temperature = growing_temperature(
+            config.patch_temperature_start, config.patch_temperature, config.teacher_warmup_steps
+        )
+
+    def training_step(self, batch: Batch) -> StepOutput:
+        """The weighted sum of both losses."""
+        large, small = batch.views[:2], batch.views[2:]
+        config = self.config
+        hidden = self.hidden_patches(batch)  # (2 b, rows, columns)
+        on_host = (hidden, np.flatnonzero(hidden), np.nonzero(hidden)[0])
+        masks, places, owners = send_all(on_host, batch.labels.device)
+        with torch.no_grad():
+            seen = self.target.tokens(torch.cat(large))
+            image_targets = self.image_targets(seen.image)
+            patch_outputs = self.target.patch_outputs(seen.patches.flatten(0, 2))
+            center = self.center("patch")
+            center.see(patch_outputs)
+            patch_targets = centered_targets(patch_outputs[places], center.value, self._patch_temperature(self.step))
+        tokens = self.network.masked_tokens(torch.cat(large), masks)
+        class_tokens = [tokens.image, *([self.network.embed(torch.cat(small))] if small else [])]
+        outputs = self.network.image_outputs(torch.cat(class_tokens))
+        named = self.network.patch_outputs(tokens.patches.flatten(0, 2)[places])
+        image = self.loss(outputs.chunk(len(batch.views)), image_targets.chunk(2))
+        patches = self.patch_loss(named, patch_targets, owners, len(hidden))
+        logs = {"image": image.detach(), "patches": patches.detach(), "hidden": masks.float().mean()}
+        logs |= self.watched(image_targets, outputs[: len(image_targets)])
+        return StepOutput(config.image_weight * image + config.patch_weight * patches, logs)
+
+    def hidden_patches(self, batch: Batch) -> NDArray[np.bool_]:
+        """Patches that are hidden in the two large views, (2 b, rows, columns), the first views first."""
+        config, side = self.config, self.network.input_spec.size // self.network.patch_size
+        images = batch.on_host.sample_index
+        masks = np.zeros((2 * len(images), side, side), dtype=np.bool_)
+        if self.step < config.mask_start_steps:
+            return masks
+        for i, (view, image) in enumerate((v, image) for v in (0, 1) for image in images):
+            generator = keyed_generator(config.seed, f"hidden patches of view {view}", self.step, int(image))
+            ratio = draw_mask_ratio(config.mask_ratios, config.mask_ratio_spreads, generator)
+            masks[i] = block_mask(side, side, ratio, generator)
+        return masks

@@ -1,0 +1,133 @@
+"""A vision transformer under a projector, looked at by its class token and its patches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple, Unpack
+
+import torch
+from torch import Tensor
+
+from labelkit.errors import ConfigError
+from labelkit.models.heads import Projector
+from labelkit.models.inference import BackboneNetwork, BackboneOptions
+from labelkit.models.vit import (
+    UnsupportedBackboneError,
+    check_vision_transformer,
+    has_class_token,
+    patch_size,
+    token_maps,
+)
+from labelkit.models.weights import load_weights_file, projector_weights
+
+_LAYERS = ("hidden1", "hidden2", "output")
+
+
+class Tokens(NamedTuple):
+    """Features of a batch of images of one size.
+
+    Attributes:
+        image: (b, d) of the class tokens.
+        patches: (b, h, w, d).
+    """
+
+    image: Tensor
+    patches: Tensor
+
+
+class TokenNetwork(BackboneNetwork):
+    """A backbone that has a class token, for images of any whole number of patches.
+
+    Args:
+        backbone: name of a plain vision transformer with a class token.
+        drop_path: rate of stochastic depth in training.
+        seed: of all initial values.
+        options: see `BackboneOptions`; the size is that of large views.
+
+    Raises:
+        ConfigError: the backbone is no such transformer.
+        CheckpointError: its weights cannot be had.
+
+    Attributes:
+        projector: behind the tokens; made by the class that knows their width.
+    """
+
+    projector: Projector
+
+    def __init__(self, backbone: str, *, drop_path: float = 0.0, seed: int, **options: Unpack[BackboneOptions]) -> None:
+        constructor = {"drop_path_rate": drop_path, "dynamic_img_size": True}
+        super().__init__(backbone, seed=seed, constructor=constructor, **options)
+        check_vision_transformer(self.backbone.net)
+        if not has_class_token(self.backbone.net):
+            raise UnsupportedBackboneError(backbone, "has no class token", "Choose a ViT that has one.")
+
+    @property
+    def patch_size(self) -> int:
+        """Side of a patch in pixels."""
+        return patch_size(self.backbone.net)
+
+    @property
+    def identity(self) -> dict[str, str]:
+        """The class token."""
+        return {**super().identity, "pooling": "token"}
+
+    def tokens(self, images: Tensor) -> Tokens:
+        """Features after the last LayerNorm, of images (b, c, h, w)."""
+        return Tokens(*token_maps(self.backbone.net, images))
+
+    def embed(self, images: Tensor) -> Tensor:
+        """Class tokens of images (b, c, h, w), (b, d)."""
+        return self.tokens(images).image
+
+    def embed_with_patches(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """What ``embed`` and ``patch_features`` give, in one pass."""
+        tokens = self.tokens(images)
+        return tokens.image, tokens.patches
+
+    def take_projector(self, layers: Mapping[str, Tensor], where: str) -> None:
+        """Start the projector from another one; its first layer may be narrower, what it lacks gets zeros.
+
+        Args:
+            layers: ``hidden1.weight``, ``hidden1.bias`` and so on, of a projector of this kind.
+            where: what they are from, for messages.
+
+        Raises:
+            ConfigError: other widths.
+        """
+        own = self.projector.state_dict()
+        given = {name: value.to(own[name]) for name, value in layers.items()}
+        first = "hidden1.weight"
+        missing = own[first].shape[1] - given[first].shape[1]
+        if missing > 0:
+            given[first] = torch.cat((given[first], given[first].new_zeros(len(given[first]), missing)), dim=1)
+        for name, value in own.items():
+            if given[name].shape != value.shape:
+                raise ConfigError(
+                    "--projector-dims",
+                    f"the projector of {where} has {name} {list(given[name].shape)}, here {list(value.shape)}",
+                    "Give its widths, or --projector-init scratch.",
+                )
+        self.projector.load_state_dict(given)
+
+    def take_projector_file(self, path: Path) -> bool:
+        """Start the projector from the head in a file of DINO, iBOT or Leopart; False if it holds none.
+
+        Raises:
+            CheckpointError: the file cannot be read.
+            ConfigError: a head of other widths.
+        """
+        return self.take_projector_of(load_weights_file(path), str(path))
+
+    def take_projector_of(self, state: Mapping[str, Tensor], where: str) -> bool:
+        """Do the same with tensors by name.
+
+        Raises:
+            CheckpointError: several heads, or values that are not finite.
+            ConfigError: a head of other widths.
+        """
+        layers = projector_weights(state, where)
+        if layers is None:
+            return False
+        self.take_projector({f"{_LAYERS[place]}.{kind}": value for (place, kind), value in layers.items()}, where)
+        return True
