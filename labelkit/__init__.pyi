@@ -2440,6 +2440,53 @@ class _Evaluate:
         """Judge patch features: a head trained on them names the class of every pixel; mean IoU, pixels right."""
 
     @staticmethod
+    def detection(
+        *,
+        checkpoint: str | PathLike[str] | None = ...,
+        which: Literal['last', 'best'] = ...,
+        backbone: str | None = ...,
+        pretrained: bool = ...,
+        weights: str | PathLike[str] | None = ...,
+        random_weights: bool = ...,
+        image_size: int | None = ...,
+        seed: int = ...,
+        fail_under: Sequence[str] | str = ...,
+        fail_over: Sequence[str] | str = ...,
+        baseline: str | PathLike[str] | None = ...,
+        tolerance: float = ...,
+        dataset: str = ...,
+        data_root: str | PathLike[str] = ...,
+        split: str = ...,
+        eval_split: str = ...,
+        max_images: int | None = ...,
+        longer_side: int | None = ...,
+        detector: Literal['faster-rcnn', 'mask-rcnn', 'cascade-mask-rcnn'] = ...,
+        tune: bool = ...,
+        epochs: int = ...,
+        steps: int | None = ...,
+        batch_size: int = ...,
+        lr: float = ...,
+        lr_drops: Sequence[float] | float = ...,
+        warmup_steps: int | None = ...,
+        weight_decay: float = ...,
+        layer_decay: float = ...,
+        train_sizes: Sequence[int] | int | None = ...,
+        proposals: int = ...,
+        samples_per_image: int = ...,
+        seeds: int = ...,
+        out: str | PathLike[str] | None = ...,
+        device: str = ...,
+        precision: Literal['float32', 'bf16', 'fp16'] = ...,
+        num_workers: int = ...,
+        threads: int | None = ...,
+        overwrite: bool = ...,
+        per_class: bool = ...,
+        preset: str | PathLike[str] | None = None,
+        config: str | PathLike[str] | None = None,
+    ) -> Result:
+        """Judge a backbone by training it as a detector (Faster, Mask, Cascade Mask R-CNN): AP of boxes, masks."""
+
+    @staticmethod
     def patch_clusters(
         *,
         checkpoint: str | PathLike[str] | None = ...,
