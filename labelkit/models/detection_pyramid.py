@@ -22,7 +22,7 @@ from torchvision.ops.feature_pyramid_network import LastLevelMaxPool
 from labelkit.errors import ConfigError
 from labelkit.models.backbones import Backbone
 from labelkit.models.pyramid_heads import level_maps
-from labelkit.models.vit import patch_size, patches_of
+from labelkit.models.vit import keep_windows, patch_size, patches_of
 
 WIDTH = 256
 """Of each level."""
@@ -100,7 +100,8 @@ class DetectionBackbone(nn.Module):
             self.divisible = math.lcm(_STRIDES[-1], side)
             self.pyramid: nn.Module = SimplePyramid(backbone.info.feature_dim, self.stride)
         else:
-            self.divisible = 2 * _STRIDES[-1]
+            keep_windows(backbone.net)
+            self.divisible = _STRIDES[-1]
             widths, self.strides = self._stages(image_size)
             self.pyramid = FeaturePyramidNetwork(widths, WIDTH)
         self.names = [str(number) for number in range(len(self.strides))]
@@ -128,9 +129,18 @@ class DetectionBackbone(nn.Module):
         side = -(-image_size // self.divisible) * self.divisible
         info = self.backbone.info
         device = next(self.backbone.parameters()).device
-        with torch.no_grad():
-            maps = self._maps(torch.zeros(1, info.in_channels, side, side, device=device))
-        strides = tuple(side // one.shape[-1] for one in maps)
+        # no square, as few images are
+        images = torch.zeros(1, info.in_channels, side, side + self.divisible, device=device)
+        try:
+            with torch.no_grad():
+                maps = self._maps(images)
+        except AssertionError as error:  # how timm refuses a size
+            raise ConfigError(
+                info.name,
+                f"takes no images of any size ({error})",
+                "Choose a plain ViT, a Swin or a convolutional network.",
+            ) from error
+        strides = tuple(side // one.shape[-2] for one in maps)
         if any(2 ** round(math.log2(stride)) != stride for stride in strides):
             raise ConfigError(info.name, f"its maps have strides {strides}", "Detectors take powers of two.")
         return [one.shape[1] for one in maps], strides

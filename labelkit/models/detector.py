@@ -3,7 +3,8 @@
 Sources: S. Ren et al., "Faster R-CNN" (NeurIPS 2015); K. He et al., "Mask R-CNN" (ICCV 2017); for the cascade see
 `labelkit.models.cascade_heads`. Region proposals, sampling, pooling, heads and losses are torchvision's, with its
 numbers unless told: a quarter of the sampled boxes are objects, boxes that overlap by an IoU of .5 are suppressed,
-boxes below a score of .05 left out, 100 kept.
+boxes below a score of .05 left out, 100 kept. The box heads of a cascade have four convolutions and a layer, with group
+normalization in place of batch normalization, which small batches disturb.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +12,8 @@ from labelkit.models.cascade_heads import BOX_WEIGHTS, STAGE_WEIGHTS, CascadeRoI
 from labelkit.models.detection_pyramid import DetectionBackbone, SimplePyramid, anchor_sizes, keep_statistics
 from labelkit.models.detector import DetectorSize, build_detector
 from labelkit.models.inference import BackboneNetwork, PixelNetwork
+from labelkit.models.pyramid_heads import level_maps
+from labelkit.models.vit import keep_windows
 from torch import Tensor
 from torchvision.ops import box_iou
 
@@ -40,7 +43,11 @@ def test_a_simple_pyramid_has_four_strides_and_the_parameters_of_its_parts() -> 
 
 @pytest.mark.parametrize(
     ("name", "strides", "divisible"),
-    [("vit_micro_p8_64", (4, 8, 16, 32), 32), ("resnet18", (4, 8, 16, 32), 64)],
+    [
+        ("vit_micro_p8_64", (4, 8, 16, 32), 32),
+        ("resnet18", (4, 8, 16, 32), 32),
+        ("swin_tiny_patch4_window7_224", (4, 8, 16, 32), 32),
+    ],
 )
 def test_maps_of_a_backbone_have_the_strides_that_it_says(name: str, strides: tuple[int, ...], divisible: int) -> None:
     body = DetectionBackbone(BackboneNetwork(name, seed=0).backbone.eval(), 64)
@@ -51,6 +58,24 @@ def test_maps_of_a_backbone_have_the_strides_that_it_says(name: str, strides: tu
     ]
     assert list(levels) == [*body.names, "pool"]
     assert anchor_sizes(strides) == tuple((8 * stride,) for stride in (*strides, 2 * strides[-1]))
+
+
+def test_a_swin_keeps_its_windows_at_every_size() -> None:
+    net: Any = BackboneNetwork("swin_tiny_patch4_window7_224", seed=0).backbone.net.eval()
+    images = torch.rand(1, 3, 224, 224, generator=torch.Generator().manual_seed(0))
+    before = level_maps(net, images, "swin")
+    keep_windows(net)
+    after = level_maps(net, images, "swin")
+    # maps of 7 x 7 are one window, which was not shifted; those before it are what they were
+    assert all(one.equal(other) for one, other in zip(before[:3], after[:3], strict=True))
+    assert not before[3].equal(after[3])
+    # a part of an image far from the rest gives the same as the rest changes: windows are local in the first stage
+    larger = torch.cat([images, images.flip(-1)], dim=-1)
+    changed = larger.clone()
+    changed[..., 300:] = 0
+    one, other = (level_maps(net, given, "swin")[0] for given in (larger, changed))
+    assert one[..., :60].equal(other[..., :60])
+    assert not one[..., 75:].equal(other[..., 75:])
 
 
 def test_patches_of_another_size_than_a_power_of_two_are_brought_to_one() -> None:
@@ -159,6 +184,32 @@ def test_the_second_stage_learns_from_the_boxes_of_the_first_and_asks_for_an_iou
     assert losses["stage2_boxes"].item() == pytest.approx(0, abs=1e-6)
 
 
+def test_scores_and_masks_of_a_cascade_are_the_means_of_its_stages() -> None:
+    network = BackboneNetwork("vit_micro_p8_64", seed=0).eval()
+    heads: CascadeRoIHeads = build_detector(network, "cascade-mask-rcnn", 2, size=SIZE, seed=0).roi_heads.eval()
+    logits = [[0.0, 2.0, 1.0], [1.0, 3.0, 0.0], [0.0, 0.0, 0.5]]
+    masks = [[0.0, 1.0, -1.0], [0.0, 0.5, 2.0], [0.0, -2.0, 0.0]]
+    for stage, own, drawn in zip(heads.stages, logits, masks, strict=True):
+        for layer in (stage.box_predictor.classes, stage.box_predictor.boxes, stage.mask_predictor.mask_fcn_logits):
+            torch.nn.init.zeros_(layer.weight)
+            torch.nn.init.zeros_(layer.bias)
+        stage.box_predictor.classes.bias.data = torch.tensor(own)
+        stage.box_predictor.boxes.bias.data[0] = stage.box_coder.weights[0] / 10  # a tenth of the width to the right
+        stage.mask_predictor.mask_fcn_logits.bias.data = torch.tensor(drawn)
+    features = {str(level): torch.zeros(1, 256, 16 // 2**level, 24 // 2**level) for level in range(4)}
+
+    with torch.inference_mode():
+        (found,) = heads(features, [torch.tensor([[10.0, 10, 30, 30]])], [(64, 96)])[0]
+
+    assert found["boxes"].tolist() == [pytest.approx([16, 10, 36, 30], abs=1e-4)] * 2  # moved by each of the three
+    assert found["labels"].tolist() == [1, 2]
+    for score, mask, label in zip(found["scores"], found["masks"], (1, 2), strict=True):
+        shares = [math.exp(own[label]) / sum(map(math.exp, own)) for own in logits]
+        assert score.item() == pytest.approx(sum(shares) / 3, rel=1e-5)
+        drawn_shares = [1 / (1 + math.exp(-own[label])) for own in masks]
+        assert mask.unique().tolist() == pytest.approx([sum(drawn_shares) / 3], rel=1e-5)
+
+
 def test_boxes_are_moved_by_the_weights_of_their_stage_and_end_with_the_image() -> None:
     network = BackboneNetwork("vit_micro_p8_64", seed=0).eval()
     heads = build_detector(network, "cascade-mask-rcnn", 2, size=SIZE, seed=0).roi_heads
@@ -195,3 +246,5 @@ def test_what_has_no_backbone_or_no_maps_is_refused() -> None:
         build_detector(PixelNetwork(8, 3), "mask-rcnn", 2, size=SIZE, seed=0)
     with pytest.raises(ConfigError, match="gives no maps of several depths"):
         build_detector(BackboneNetwork("resnet20_cifar", seed=0), "mask-rcnn", 2, size=SIZE, seed=0)
+    with pytest.raises(ConfigError, match="takes no images of any size"):
+        build_detector(BackboneNetwork("swinv2_cr_tiny_ns_224", seed=0), "mask-rcnn", 2, size=SIZE, seed=0)

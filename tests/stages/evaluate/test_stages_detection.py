@@ -109,6 +109,17 @@ def test_tuning_moves_the_backbone_and_else_it_stays(root: Path, tune: bool) -> 
     assert not trained.training
 
 
+def test_training_leaves_the_statistics_of_batch_normalization_as_they_are(root: Path) -> None:
+    network = BackboneNetwork("resnet18", seed=0).eval()
+    dataset = load_dataset("coco_2017", data_root=root)
+    trained: Any = train_detector(network, dataset, dataset.in_split("train"), _plan(), Runtime(device="cpu"), seed=0)
+    before, after = network.backbone.state_dict(), trained.backbone.backbone.state_dict()
+    statistics = [name for name in before if "running" in name]
+    assert len(statistics) == 40
+    assert all(after[name].equal(before[name]) for name in statistics)
+    assert not after["net.bn1.weight"].equal(before["net.bn1.weight"])
+
+
 def test_earlier_blocks_move_less_with_layer_decay(root: Path) -> None:
     network = BackboneNetwork("vit_micro_p8_64", seed=0).eval()
     dataset = load_dataset("coco_2017", data_root=root)
