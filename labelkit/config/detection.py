@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 from pydantic import Field, field_validator, model_validator
 from pydantic.config import JsonDict
 
+from labelkit.config.base import option
 from labelkit.config.gate import GateConfig
 from labelkit.config.mixins import (
     DatasetOptions,
@@ -92,6 +93,11 @@ class EvaluateDetectionConfig(
     )
     proposals: int = Field(1000, ge=1, description="Regions proposed in an image, twice as many in training.")
     samples_per_image: int = Field(512, ge=2, description="Regions of an image that the heads learn from.")
+    precision: Literal["float32", "bf16", "fp16"] = Field(
+        "float32",
+        description="Compute type of backbone and pyramid; heads and boxes are in float32.",
+        json_schema_extra=option("Run"),
+    )
     seeds: int = Field(1, ge=1, le=100, description="Detectors trained, from --seed on; scores are their mean.")
     out: Path | None = Field(
         None,

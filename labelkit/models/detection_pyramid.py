@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 import torch.nn.functional as F
@@ -83,6 +84,8 @@ class DetectionBackbone(nn.Module):
         names: of the levels, finest first, without the last.
         strides: of these in pixels.
         divisible: what the sides of images must be multiples of.
+        autocast: the context in which it computes; what it gives is float32 all the same, because the code that moves
+            boxes rounds their places to the type of the offsets: to whole pixels and more in bf16.
 
     Raises:
         UnsupportedBackboneError: it gives no such maps.
@@ -106,20 +109,24 @@ class DetectionBackbone(nn.Module):
             self.pyramid = FeaturePyramidNetwork(widths, WIDTH)
         self.names = [str(number) for number in range(len(self.strides))]
         self.top = LastLevelMaxPool()
+        self.autocast: Callable[[], AbstractContextManager[object]] = nullcontext
 
     def forward(self, images: Tensor) -> OrderedDict[str, Tensor]:
         """The levels by name."""
-        if not self.plain:
-            maps = self._maps(images)
-            levels = list(self.pyramid(dict(zip(self.names, maps, strict=True))).values())
-        else:
-            single = self.backbone.patch_features(images).permute(0, 3, 1, 2)
-            wanted = [side // self.stride for side in images.shape[-2:]]
-            if list(single.shape[-2:]) != wanted:
-                single = F.interpolate(single, wanted, mode="bilinear", align_corners=False)
-            levels = self.pyramid(single)
+        with self.autocast():
+            levels = [level.float() for level in self._levels(images)]
         levels, names = self.top(levels, levels, list(self.names))
         return OrderedDict(zip(names, levels, strict=True))
+
+    def _levels(self, images: Tensor) -> list[Tensor]:
+        if not self.plain:
+            return list(self.pyramid(dict(zip(self.names, self._maps(images), strict=True))).values())
+        single = self.backbone.patch_features(images).permute(0, 3, 1, 2)
+        wanted = [side // self.stride for side in images.shape[-2:]]
+        if list(single.shape[-2:]) != wanted:
+            single = F.interpolate(single, wanted, mode="bilinear", align_corners=False)
+        levels: list[Tensor] = self.pyramid(single)
+        return levels
 
     def _maps(self, images: Tensor) -> list[Tensor]:
         return level_maps(self.backbone.net, images, self.backbone.info.name)

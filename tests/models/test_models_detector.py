@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from typing import Any
 
@@ -239,6 +240,24 @@ def test_statistics_of_batch_normalization_stay_as_they_are() -> None:
     after = dict(detector.named_buffers())
     assert before
     assert all(value.equal(after[name]) for name, value in before.items())
+
+
+def test_boxes_keep_their_places_where_the_backbone_computes_in_half_precision() -> None:
+    network = BackboneNetwork("vit_micro_p8_64", seed=0).eval()
+    detector = build_detector(network, "faster-rcnn", 2, size=DetectorSize(64, 2000, 12, 8), seed=0).eval()
+    detector.backbone.autocast = lambda: torch.autocast("cpu", torch.bfloat16)
+    seen: dict[str, Any] = {}
+    detector.rpn.head.register_forward_hook(lambda head, given, made: seen.update(offsets=made[1]))
+    levels = detector.backbone(torch.zeros(1, 3, 64, 64))
+    assert {level.dtype for level in levels.values()} == {torch.float32}
+    # it did compute in bf16: numbers differ from those of float32 by more than rounding
+    detector.backbone.autocast = contextlib.nullcontext
+    exact = detector.backbone(torch.zeros(1, 3, 64, 64))
+    assert not torch.allclose(levels["0"], exact["0"], atol=1e-5)
+    detector.backbone.autocast = lambda: torch.autocast("cpu", torch.bfloat16)
+    with torch.inference_mode():
+        detector([torch.rand(3, 64, 1600)])
+    assert {offsets.dtype for offsets in seen["offsets"]} == {torch.float32}
 
 
 def test_what_has_no_backbone_or_no_maps_is_refused() -> None:

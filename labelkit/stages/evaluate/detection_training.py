@@ -107,6 +107,7 @@ def train_detector(
     """
     detector = build_detector(network, plan.kind, plan.num_classes, size=plan.size, seed=seed)
     body: DetectionBackbone = detector.backbone
+    body.autocast = runtime.autocast
     if not plan.tune:
         body.backbone.requires_grad_(False)
     optimizer = torch.optim.AdamW(_groups(detector, body, plan), lr=plan.lr)
@@ -120,8 +121,7 @@ def train_detector(
         for step, (images, targets) in enumerate(_batches(dataset, rows, plan, seed)):
             for group, rate in zip(optimizer.param_groups, rates, strict=True):
                 group["lr"] = rate * plan.factor(step)
-            with runtime.autocast():
-                losses = detector(_on(images, runtime), [_moved(target, runtime) for target in targets])
+            losses = detector(_on(images, runtime), [_moved(target, runtime) for target in targets])
             loss = torch.stack([value.float() for value in losses.values()]).sum()
             if not torch.isfinite(loss):
                 bad = ", ".join(name for name, value in losses.items() if not torch.isfinite(value))
@@ -215,7 +215,7 @@ def detect(
         detector: in evaluation mode.
         dataset: the set.
         rows: images; image i is row ``rows[i]``.
-        runtime: where, and in which precision.
+        runtime: where.
         masks: also return run lengths of their masks.
         num_workers: processes that decode images.
         advance: told how many images were done.
@@ -223,7 +223,7 @@ def detect(
     found: list[dict[str, Any]] = []
     plans = (ExamplePlan.of(dataset, int(row)) for row in rows)
     for image, example in enumerate(read_examples(dataset, plans, num_workers)):
-        with torch.inference_mode(), runtime.autocast():
+        with torch.inference_mode():
             (result,) = detector(_on([example.image], runtime))
         boxes = result["boxes"].float().cpu().numpy()
         scores, labels = result["scores"].float().cpu().numpy(), result["labels"].cpu().numpy() - 1
