@@ -2475,6 +2475,8 @@ class _Evaluate:
         samples_per_image: int = ...,
         seeds: int = ...,
         out: str | PathLike[str] | None = ...,
+        sheet: str | PathLike[str] | None = ...,
+        num_pictures: int = ...,
         device: str = ...,
         precision: Literal['float32', 'bf16', 'fp16'] = ...,
         num_workers: int = ...,

@@ -104,6 +104,12 @@ class EvaluateDetectionConfig(
         description="Also write everything as JSON: scores, protocol, network, data.",
         json_schema_extra={**_OUT, "makes": "json"},
     )
+    sheet: Path | None = Field(
+        None,
+        description="Also draw the boxes found beside the true ones to this PNG.",
+        json_schema_extra={**_OUT, "makes": "png"},
+    )
+    num_pictures: int = Field(6, ge=1, le=100, description="Images on the sheet.", json_schema_extra=_OUT)
 
     @field_validator("lr_drops")
     @classmethod

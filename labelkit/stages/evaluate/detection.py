@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from labelkit.percent import percent
 from labelkit.stages.evaluate.dense_input import choose_rows
 from labelkit.stages.evaluate.dense_result import mean_and_spread, percent_and_spread
 from labelkit.stages.evaluate.detection_training import DetectionPlan, detect, train_detector
+from labelkit.stages.pictures.boxes import BoxPicture, write_box_sheet
 from labelkit.stages.progress import current_progress
 from labelkit.stages.read.networks import EmbeddingNetwork, embedding_network
 from labelkit.stages.result import Cell, SimpleResult, Table, jsonable
@@ -77,6 +78,7 @@ def evaluate_detection(config: EvaluateDetectionConfig) -> SimpleResult:
     plan = _plan(config, dataset, rows)
     truth = true_objects(dataset, rows.eval_rows, masks=masks)
     parts: dict[str, list[Scores]] = {}
+    first: Entries = []
     for seed in range(config.seed, config.seed + config.seeds):
         with current_progress().task(f"train {config.detector} (seed {seed})", total=plan.steps) as task:
             detector = train_detector(network, dataset, rows.train_rows, plan, runtime, seed=seed, advance=task.advance)
@@ -90,9 +92,29 @@ def evaluate_detection(config: EvaluateDetectionConfig) -> SimpleResult:
                 num_workers=config.num_workers,
                 advance=task.advance,
             )
+        if not parts:
+            first = found
         for part, scores in score(dataset, truth, found, len(rows.eval_rows), masks=masks).items():
             parts.setdefault(part, []).append(scores)
-    return _result(config, dataset, rows, plan, model, parts)
+    result = _result(config, dataset, rows, plan, model, parts)
+    if config.sheet is None:
+        return result
+    pictures = _pictures(dataset, rows.eval_rows[: config.num_pictures], first)
+    sheet = write_box_sheet(config.sheet, pictures, dataset.object_classes)
+    return replace(result, paths=(*result.paths, sheet))
+
+
+def _pictures(dataset: ImageDataset, rows: NDArray[np.int64], found: Entries) -> list[BoxPicture]:
+    assert dataset.objects is not None
+    pictures = []
+    for image, row in enumerate(rows):
+        plan = ExamplePlan.of(dataset, int(row))
+        pixels = read_example(dataset.source, dataset.in_channels, plan).image.permute(1, 2, 0).numpy()
+        objects = dataset.objects.read(int(row)).select(dataset.objects.read(int(row)).learnable())
+        truth = list(zip(objects.boxes.tolist(), objects.labels.tolist(), strict=True))
+        own = [(entry["box"].tolist(), entry["label"], entry["score"]) for entry in found if entry["image"] == image]
+        pictures.append(BoxPicture(dataset.sample_ids[row], pixels, truth, own))
+    return pictures
 
 
 def _open(config: EvaluateDetectionConfig) -> ImageDataset:

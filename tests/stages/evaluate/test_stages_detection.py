@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from labelkit.data.miniature_sets import put, write_coco, write_voc_objects
@@ -15,6 +16,8 @@ from labelkit.engine.devices import Runtime
 from labelkit.models.detector import DetectorSize
 from labelkit.models.inference import BackboneNetwork
 from labelkit.stages.evaluate.detection_training import DetectionPlan, depth_below, train_detector
+from labelkit.stages.pictures.boxes import BoxPicture, shown_boxes
+from PIL import Image
 
 SMALL = (
     "--backbone", "vit_micro_p8_64", "--random-weights", "--image-size", 64, "--threads", 1,
@@ -225,3 +228,27 @@ def test_training_leaves_the_global_generator_alone(root: Path) -> None:
     before = torch.get_rng_state()
     train_detector(network, dataset, dataset.in_split("train"), _plan(), Runtime(device="cpu"), seed=0)
     assert torch.get_rng_state().equal(before)
+
+
+def test_a_sheet_shows_true_boxes_and_the_surest_found_ones(labelkit: Any, root: Path, tmp_path: Path) -> None:
+    words = ("evaluate", "detection", *SMALL, "--data-root", root, "--detector", "faster-rcnn", "--steps", 1)
+    done = labelkit(*words, "--sheet", tmp_path / "boxes.png", "--num-pictures", 1)
+    assert done.code == 0, done.err
+    assert str(tmp_path / "boxes.png") in done.out
+    with Image.open(tmp_path / "boxes.png") as sheet:
+        assert sheet.size[0] >= 240
+        colors = {tuple(pixel[:3]) for pixel in np.asarray(sheet.convert("RGB")).reshape(-1, 3).tolist()}
+    # boxes of the three classes, in the colors of VOC's masks
+    assert {(128, 0, 0), (0, 128, 0), (128, 128, 0)} <= colors
+    refused = labelkit(*words, "--sheet", tmp_path / "boxes.png")
+    assert (refused.code, "already exists" in refused.err) == (2, True)
+
+
+def test_boxes_below_a_half_are_drawn_only_where_there_is_no_other() -> None:
+    box = (0.0, 0.0, 4.0, 4.0)
+    pixels = np.zeros((8, 8, 3), np.uint8)
+    both = BoxPicture("a", pixels, [], [(box, 0, 0.2), (box, 1, 0.7)])
+    assert [score for _, _, score in shown_boxes(both)] == [0.7]
+    unsure = BoxPicture("a", pixels, [], [(box, 0, 0.2), (box, 1, 0.3)])
+    assert [score for _, _, score in shown_boxes(unsure)] == [0.3]
+    assert shown_boxes(BoxPicture("a", pixels, [], [])) == []
