@@ -13,9 +13,12 @@ from labelkit.config.gate import GateConfig
 from labelkit.config.mixins import (
     DatasetOptions,
     DeviceOption,
+    EvalSplitOption,
+    MaxImagesOption,
     OverwriteOption,
     PerClassOption,
     PrecisionOptions,
+    ScoresOutOptions,
     ThreadsOption,
 )
 from labelkit.config.model import ModelConfig
@@ -31,6 +34,9 @@ class EvaluateDetectionConfig(
     ThreadsOption,
     PrecisionOptions,
     DeviceOption,
+    ScoresOutOptions,
+    EvalSplitOption,
+    MaxImagesOption,
     DatasetOptions,
     GateConfig,
     ModelConfig,
@@ -46,12 +52,6 @@ class EvaluateDetectionConfig(
         json_schema_extra=_DATA,
     )
     split: str = Field("auto", description="Images that are trained on; auto = train.", json_schema_extra=_DATA)
-    eval_split: str = Field(
-        "auto", description="Images that are scored; auto = val, else test.", json_schema_extra=_DATA
-    )
-    max_images: int | None = Field(
-        None, ge=1, description="Most images to use of each split, drawn by --seed.", json_schema_extra=_DATA
-    )
     image_size: int | None = Field(
         None,
         ge=32,
@@ -83,7 +83,9 @@ class EvaluateDetectionConfig(
     warmup_steps: int | None = Field(
         None, ge=0, description="Steps in which it rises from 0; default: 500, or a tenth of all if that is fewer."
     )
-    weight_decay: float = Field(0.05, ge=0, description="AdamW; none of biases, norms and embeddings of places.")
+    weight_decay: float = Field(
+        0.05, ge=0, description="Weight decay of AdamW; biases, norms and embeddings of places have none."
+    )
     layer_decay: float = Field(
         1.0, gt=0, le=1, description="Factor of the learning rate from each block of a plain ViT to the one before it."
     )
@@ -99,17 +101,11 @@ class EvaluateDetectionConfig(
         json_schema_extra=option("Run"),
     )
     seeds: int = Field(1, ge=1, le=100, description="Detectors trained, from --seed on; scores are their mean.")
-    out: Path | None = Field(
-        None,
-        description="Also write everything as JSON: scores, protocol, network, data.",
-        json_schema_extra={**_OUT, "makes": "json"},
-    )
     sheet: Path | None = Field(
         None,
         description="Also draw the boxes found beside the true ones to this PNG.",
         json_schema_extra={**_OUT, "makes": "png"},
     )
-    num_pictures: int = Field(6, ge=1, le=100, description="Images on the sheet.", json_schema_extra=_OUT)
 
     @field_validator("lr_drops")
     @classmethod
