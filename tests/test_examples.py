@@ -380,6 +380,31 @@ def test_patches_of_scenes_are_segmented_and_found(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
+def test_parts_of_masks_are_objects_to_find(tmp_path: Path) -> None:
+    pytest.importorskip("pycocotools", reason="needs labelkit[coco]")
+    words = ("--backbone", "vit_micro_p8_64", "--weights", "random", "--image-size", "64", "--max-images", "4")
+    words += (
+        "--steps",
+        "1",
+        "--batch-size",
+        "1",
+        "--samples-per-image",
+        "8",
+        "--proposals",
+        "8",
+        "--out",
+        "found.json",
+    )
+    done = run_example(tmp_path, "compare_detection.py", *words)
+
+    record = json.loads((tmp_path / "found.json").read_text())
+    assert f"{record['objects']['train']} objects to train on" in done.stdout
+    assert [(row["weights"], row["tune"]) for row in record["rows"]] == [("random", True), ("random", False)]
+    assert all(0 <= row["mask_ap50"] <= 100 for row in record["rows"])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_a_learned_metric_becomes_an_index(tmp_path: Path, digits: Path) -> None:
     done = run_example(tmp_path, "metric_to_index.sh", digits, TRAIN="--preset digits --epochs 1")
 

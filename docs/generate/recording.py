@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 from labelkit.cli.main import main
+from labelkit.data.miniature_sets import make_miniature
 from labelkit.methods.registry import METHODS
 from PIL import Image
 from sklearn.datasets import load_digits
@@ -28,6 +29,7 @@ from generate.json_keys import Keys, add_keys, keys
 _DIGITS = "--dataset digits --max-per-class 12"
 _FEW = "--holdout 0.25 --split all --label-split few-labels --num-labels 20"
 _OBJECTS = "--dataset digit_scenes --max-images 6"
+_FEW_STEPS = "--image-size 64 --steps 1 --batch-size 1 --proposals 8 --samples-per-image 8"
 _TABLE = """
 source: softmax
 place: Table 1
@@ -64,6 +66,7 @@ evaluate probes --checkpoint runs/softmax --epochs 1 --lr-drop-epochs "" --crops
 evaluate retrieval --index digits.h5
 evaluate classification --checkpoint runs/softmax
 evaluate segmentation --backbone pixels {_OBJECTS} --samples 16 --seeds 1 --no-augment
+evaluate detection --backbone vit_micro_p8_64 --random-weights --data-root . --detector mask-rcnn {_FEW_STEPS}
 evaluate patch-clusters --backbone pixels {_OBJECTS}
 evaluate tracking --backbone pixels --dataset scene_videos
 compare --methods supervised --budget 2s --seeds 1 --keep compared --out compared.json
@@ -108,6 +111,8 @@ def command_lines() -> Iterator[list[str]]:
     for line in _OTHERS.strip().splitlines():
         if line.startswith("reproduce"):
             Path("table.yaml").write_text(_TABLE)
+        if line.startswith("evaluate detection"):
+            make_miniature("coco_2017", Path())
         if line.startswith("start"):
             _write_photos(Path("photos"), Path("known.csv"))
         yield shlex.split(line)

@@ -329,6 +329,27 @@ def _frozen(record: Record) -> str:
     return table(["Store", "Images", "Rows", *headings], rows, right=["Images", *headings])
 
 
+def _detected(record: Record) -> str:
+    """A row for each backbone: AP of boxes, and of masks where there are some."""
+    scores = {f"{part}_{key}": f"{part} {name} (%)" for part in ("box", "mask") for key, name in _AP.items()}
+    shown = {key: heading for key, heading in scores.items() if key in record["rows"][0]}
+    rows = [
+        [row["backbone"], row["weights"], "tuned" if row["tune"] else "as it is"]
+        + [f"{row[key]:.1f}" for key in shown]
+        + [f"{row['seconds']:,}"]
+        for row in record["rows"]
+    ]
+    objects = record["objects"]
+    headings = [*shown.values(), "Seconds"]
+    return page(
+        text(f"{objects['train']:,} objects to train on, {objects['val']:,} to find."),
+        table(["Backbone", "Weights", "Backbone is", *headings], rows, right=headings),
+    )
+
+
+_AP = {"ap": "AP", "ap50": "AP50", "ap75": "AP75"}
+
+
 def _stable(record: Record) -> str:
     """A row for each store: means over the seeds."""
     names = {
@@ -751,6 +772,7 @@ TOPICS = (
     _Topic("no-labels", "Without labels", "*_selflabel", "examples/compare_selflabel.py", _methods),
     _Topic("two-views", "Two views of an image", "*_siamese", "examples/compare_siamese.py", _methods),
     _Topic("dense", "Dense features", "*_dense *_dense_*", "examples/compare_dense.py", _methods),
+    _Topic("detection", "Object detection", "*_detection", "examples/compare_detection.py", _detected),
     _Topic(
         "retrieval",
         "Retrieval and metric learning",

@@ -79,6 +79,7 @@ def _datasets() -> str:
                     "Files": text(spec.layout),
                     "Images": _images(spec),
                     "Classes of pixels": str(spec.num_mask_classes or ""),
+                    "Classes of objects": str(spec.num_object_classes or ""),
                 }
             ),
         )

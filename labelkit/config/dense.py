@@ -13,8 +13,11 @@ from labelkit.config.mixins import (
     AbsentClassesOption,
     DatasetOptions,
     DeviceOption,
+    EvalSplitOption,
+    MaxImagesOption,
     OverwriteOption,
     PerClassOption,
+    ScoresOutOptions,
     ThreadsOption,
 )
 from labelkit.config.model import ModelConfig
@@ -26,7 +29,16 @@ _HEAD_LR, _TUNED_LR = 3e-3, 1e-4
 _OUT: JsonDict = {"panel": "Output", "preset": False}
 
 
-class DenseConfig(OverwriteOption, ThreadsOption, DeviceOption, DatasetOptions, GateConfig, ModelConfig):
+class DenseConfig(
+    OverwriteOption,
+    ThreadsOption,
+    DeviceOption,
+    ScoresOutOptions,
+    MaxImagesOption,
+    DatasetOptions,
+    GateConfig,
+    ModelConfig,
+):
     """What all of them share: images with masks, a network, and what is written."""
 
     dataset: str = Field(
@@ -35,27 +47,18 @@ class DenseConfig(OverwriteOption, ThreadsOption, DeviceOption, DatasetOptions, 
         "or with both in train/ and val/.",
         json_schema_extra=_DATA,
     )
-    max_images: int | None = Field(
-        None, ge=1, description="Most images to use of each split, drawn by --seed.", json_schema_extra=_DATA
-    )
     patch_size: int = Field(
         8, ge=1, le=256, description="With --backbone pixels: side of a patch in pixels.", json_schema_extra=_MODEL
     )
     batch_size: int = Field(64, ge=1, description="Images per forward pass.", json_schema_extra=_RUN)
-    out: Path | None = Field(
-        None,
-        description="Also write everything as JSON: scores, protocol, network, data.",
-        json_schema_extra={**_OUT, "makes": "json"},
-    )
     sheet: Path | None = Field(
         None,
         description="Also draw predicted masks beside the true ones to this PNG.",
         json_schema_extra={**_OUT, "makes": "png"},
     )
-    num_pictures: int = Field(6, ge=1, le=100, description="Images on the sheet.", json_schema_extra=_OUT)
 
 
-class EvaluateSegmentationConfig(PerClassOption, AbsentClassesOption, DenseConfig):
+class EvaluateSegmentationConfig(PerClassOption, AbsentClassesOption, EvalSplitOption, DenseConfig):
     """``labelkit evaluate segmentation``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "segmentation")
@@ -63,11 +66,6 @@ class EvaluateSegmentationConfig(PerClassOption, AbsentClassesOption, DenseConfi
     split: str = Field(
         "auto",
         description="Images that the head is trained on; auto = probe if there is such a split, else train.",
-        json_schema_extra=_DATA,
-    )
-    eval_split: str = Field(
-        "auto",
-        description="Images that are scored; auto = val, else test.",
         json_schema_extra=_DATA,
     )
     head: Literal["linear", "fcn", "fpn", "upernet"] = Field(

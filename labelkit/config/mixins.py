@@ -116,6 +116,38 @@ class SheetOption(StageConfig):
     )
 
 
+class MaxImagesOption(StageConfig):
+    """A command that may look at a part of its images."""
+
+    max_images: int | None = Field(
+        None,
+        ge=1,
+        description="Most images to use of each split, drawn by --seed.",
+        json_schema_extra=option("Data"),
+    )
+
+
+class EvalSplitOption(StageConfig):
+    """A command that trains on a split of images and scores another."""
+
+    eval_split: str = Field(
+        "auto", description="Images that are scored; auto = val, else test.", json_schema_extra=option("Data")
+    )
+
+
+class ScoresOutOptions(StageConfig):
+    """A command that writes its scores, and draws a few images."""
+
+    out: Path | None = Field(
+        None,
+        description="Also write everything as JSON: scores, protocol, network, data.",
+        json_schema_extra=option("Output", preset=False, makes="json"),
+    )
+    num_pictures: int = Field(
+        6, ge=1, le=100, description="Images on the sheet.", json_schema_extra=option("Output", preset=False)
+    )
+
+
 class StoredImagesOptions(StageConfig):
     """A command that reads the images of a store again, for instance to draw them."""
 

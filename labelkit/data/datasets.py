@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from labelkit.data.decode import Channels, decode_reduced, read_image_file
+from labelkit.data.objects import ListedObjects
 from labelkit.errors import DatasetError
 
 
@@ -158,6 +159,8 @@ class ImageDataset:
         masks: reads the mask of a row, as large as its image; ``None`` if the set has none.
         mask_classes: what the values of a mask mean; empty if they number the objects of a film, whose frames are
             the images of one folder.
+        objects: the boxes of each image, in the order of the rows; ``None`` if the set has none.
+        object_classes: name of class i of the objects.
         content: digest of what stands for the images, where they are rows of a store; part of the identity.
 
     Raises:
@@ -180,6 +183,8 @@ class ImageDataset:
     draw_order: NDArray[np.int64] | None = field(default=None, repr=False)
     masks: MaskSource | None = field(default=None, repr=False)
     mask_classes: tuple[str, ...] = ()
+    objects: ListedObjects | None = field(default=None, repr=False)
+    object_classes: tuple[str, ...] = ()
     content: str = ""
 
     def __post_init__(self) -> None:
@@ -231,6 +236,7 @@ class ImageDataset:
             source=self.source.select(index),
             draw_order=None if self.draw_order is None else self.draw_order[index],
             masks=None if self.masks is None else self.masks.select(index),
+            objects=None if self.objects is None else self.objects.select(index),
         )
 
     def in_split(self, split: str | None) -> NDArray[np.int64]:

@@ -7,6 +7,7 @@ colors or a few columns: nothing can be learned from them.
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -271,6 +272,72 @@ def write_coco_stuff(root: Path) -> None:
             put(root / f"annotations/{split}/{name}.png", mask_png((0, 1, 90, 91, 181, 255)))
 
 
+OBJECT_CLASSES = ("person", "bicycle", "car")
+
+
+def write_coco(root: Path, *, train: int = 4, val: int = 2, classes: Sequence[str] = OBJECT_CLASSES) -> None:
+    """Images of 160 x 128 pixels with a small, a medium and a large square each, and a crowd in each for validation.
+
+    Classes are in turn; the numbers of their categories have gaps, as the official ones have.
+    """
+    categories = [{"id": 2 * i + 1, "name": name, "supercategory": "thing"} for i, name in enumerate(classes)]
+    first = 1
+    for split, count in (("train2017", train), ("val2017", val)):
+        images: list[dict[str, object]] = []
+        annotations: list[dict[str, object]] = []
+        for number in range(first, first + count):
+            name, shift = f"{number:012d}.jpg", number % 4
+            squares = [(112 + shift, 100, 16), (108, 20 + shift, 40), (2 + shift, 10, 100)]
+            images.append({"id": number, "file_name": name, "height": 128, "width": 160})
+            put(root / split / name, _squares(squares, (160, 128)))
+            for place, (left, top, side) in enumerate(squares):
+                right, bottom = left + side, top + side
+                annotations.append(
+                    {
+                        "id": 10 * number + place, "image_id": number, "bbox": [left, top, side, side],
+                        "category_id": categories[(number + place) % len(classes)]["id"], "area": side * side,
+                        "iscrowd": 0, "segmentation": [[left, top, right, top, right, bottom, left, bottom]],
+                    }
+                )  # fmt: skip
+            if split == "val2017":
+                runs = {"size": [128, 160], "counts": [128 * 159, 128]}
+                crowd = {"id": 10 * number + 9, "image_id": number, "bbox": [159, 0, 1, 128], "area": 128}
+                annotations.append({**crowd, "category_id": categories[0]["id"], "iscrowd": 1, "segmentation": runs})
+        first += count
+        table = {"images": images, "annotations": annotations, "categories": categories}
+        put(root / f"annotations/instances_{split}.json", json.dumps(table))
+
+
+def _squares(squares: Sequence[tuple[int, int, int]], size: tuple[int, int]) -> bytes:
+    """A JPEG of red squares (left, top, side) on a dark ground."""
+    pixels = np.full((size[1], size[0], 3), 40, dtype=np.uint8)
+    for left, top, side in squares:
+        pixels[top : top + side, left : left + side] = (230, 60, 40)
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, "JPEG", quality=95)
+    return buffer.getvalue()
+
+
+def write_voc_objects(root: Path, *, train: int = 4, test: int = 2) -> None:
+    """Images of 64 x 48 pixels with a bright square each, aeroplanes and bicycles in turn; the last is difficult."""
+    for split, names in (
+        ("trainval", [f"{i:06d}" for i in range(1, train + 1)]),
+        ("test", [f"{i:06d}" for i in range(train + 1, train + test + 1)]),
+    ):
+        put(root / f"ImageSets/Main/{split}.txt", "".join(f"{name}\n" for name in names))
+        for name in names:
+            left, top, side = 4 + 7 * (int(name) % 5), 4 + 5 * (int(name) % 4), 16
+            put(root / f"JPEGImages/{name}.jpg", _squares([(left, top, side)], (64, 48)))
+            box = {"xmin": left + 1, "ymin": top + 1, "xmax": left + side, "ymax": top + side}
+            sides = "".join(f"<{key}>{value}</{key}>" for key, value in box.items())
+            label = ("aeroplane", "bicycle")[int(name) % 2]
+            thing = f"<object><name>{label}</name><difficult>0</difficult><bndbox>{sides}</bndbox></object>"
+            if split == "test" and name == names[-1]:
+                thing += thing.replace("<difficult>0", "<difficult>1")
+            size = "<size><width>64</width><height>48</height><depth>3</depth></size>"
+            put(root / f"Annotations/{name}.xml", f"<annotation>{size}{thing}</annotation>\n")
+
+
 def write_davis(root: Path, *, size: tuple[int, int] = (64, 48), num_frames: int = 4) -> None:
     """Two films for training, one for validation: two objects before a background that is darker.
 
@@ -344,6 +411,8 @@ MINIATURES: Final[Mapping[str, Callable[[Path], object]]] = {
     "ade20k": lambda root: write_ade20k(root / "ADEChallengeData2016"),
     "cityscapes": lambda root: write_cityscapes(root / "cityscapes"),
     "davis_2017": lambda root: write_davis(root / "DAVIS"),
+    "coco_2017": lambda root: write_coco(root / "coco"),
+    "voc_2007": lambda root: write_voc_objects(root / "VOCdevkit/VOC2007"),
 }
 """What writes the miniature of a named data set into a data root."""
 

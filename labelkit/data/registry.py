@@ -36,6 +36,7 @@ class DatasetSpec:
         num_images: published number of images of each split.
         load: data root and download permission to listing.
         num_mask_classes: number of classes of pixels, 0 = it has no masks, or masks of objects.
+        num_object_classes: number of classes of objects in boxes, 0 = it has no boxes.
     """
 
     name: str
@@ -48,6 +49,7 @@ class DatasetSpec:
     num_images: Mapping[str, Count]
     load: Load = field(repr=False)
     num_mask_classes: int = 0
+    num_object_classes: int = 0
 
     @property
     def default_old_classes(self) -> tuple[int, ...]:
@@ -119,9 +121,12 @@ def load_dataset(
             raise DatasetError(name_or_path, "is a CSV at an address", remedy)
         return load_remote_folder(name_or_path, any_classes=any_classes)
     if path.is_dir():
+        from labelkit.data.coco_folders import has_instances, load_coco_folder
         from labelkit.data.folders import load_folder
         from labelkit.data.mask_folders import has_masks, load_mask_folder
 
+        if has_instances(path):
+            return load_coco_folder(path)
         if has_masks(path):
             return load_mask_folder(path)
         return load_folder(path, any_classes=any_classes)
@@ -452,6 +457,30 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
             num_images={"train": Count(1_464), "val": Count(1_449)},
             load=_listed("voc:load_voc_2012"),
             num_mask_classes=21,
+        ),
+        DatasetSpec(
+            name="coco_2017",
+            summary="123,287 photos, boxes and outlines of objects of 80 classes (COCO 2017)",
+            purpose="object detection and instance segmentation",
+            source_url="https://cocodataset.org/",
+            license="annotations CC BY 4.0; photos by users of Flickr",
+            layout="coco/ with annotations/instances_{train2017,val2017}.json, train2017/, val2017/ (or in images/)",
+            num_classes=0,
+            num_images={"train": Count(118_287), "val": Count(5_000)},
+            load=_listed("coco:load_coco_2017"),
+            num_object_classes=80,
+        ),
+        DatasetSpec(
+            name="voc_2007",
+            summary="9,963 photos, boxes of objects of 20 classes (PASCAL VOC 2007, detection)",
+            purpose="object detection at a small size",
+            source_url="http://host.robots.ox.ac.uk/pascal/VOC/voc2007/",
+            license="no license stated by its authors; photos by users of Flickr",
+            layout="VOCdevkit/VOC2007/ with ImageSets/Main/{trainval,test}.txt, Annotations/, JPEGImages/",
+            num_classes=0,
+            num_images={"train": Count(5_011), "test": Count(4_952)},
+            load=_listed("voc:load_voc_2007"),
+            num_object_classes=20,
         ),
         DatasetSpec(
             name="ade20k",

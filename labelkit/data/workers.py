@@ -140,7 +140,7 @@ def _only(items: list[Crops]) -> Crops:
 T = TypeVar("T")
 
 
-def _ahead(items: Iterator[T]) -> Iterator[T]:
+def read_ahead(items: Iterator[T]) -> Iterator[T]:
     """Make the next item in a thread while the caller works with this one."""
     with ThreadPoolExecutor(1) as pool:
         coming = pool.submit(next, items, None)
@@ -150,7 +150,7 @@ def _ahead(items: Iterator[T]) -> Iterator[T]:
 
 
 @cache
-def _worker_context() -> BaseContext:
+def worker_context() -> BaseContext:
     """How worker processes start: from a clean process that has loaded this module once, or else each from nothing.
 
     Never as a copy of this process: it would inherit locks of threads it does not have, and CUDA does not survive it.
@@ -169,7 +169,7 @@ def _worker_context() -> BaseContext:
     return context
 
 
-def _end_with_the_main_process(worker: int) -> None:
+def end_with_the_main_process(worker: int) -> None:
     """Watch over a worker: if the process that reads from it is killed, it is to end as well.
 
     torch's own watch looks at the parent, which is the clean process and lives as long as its children do.
@@ -193,9 +193,9 @@ class Reader:
         self._has_workers = num_workers > 0
         options: dict[str, Any] = (
             {
-                "multiprocessing_context": _worker_context(),
+                "multiprocessing_context": worker_context(),
                 "persistent_workers": True,
-                "worker_init_fn": _end_with_the_main_process,
+                "worker_init_fn": end_with_the_main_process,
             }
             if num_workers
             else {}
@@ -220,7 +220,7 @@ class Reader:
         self.busy = True
         try:
             crops = iter(self._loader)
-            for found in crops if self._has_workers else _ahead(crops):
+            for found in crops if self._has_workers else read_ahead(crops):
                 if found.fault is not None:
                     raise DatasetError(*found.fault)
                 yield found

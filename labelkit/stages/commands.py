@@ -352,6 +352,12 @@ COMMANDS: dict[str, Command | Group] = {
                 "dense:EvaluateSegmentationConfig",
                 "evaluate.segmentation:evaluate_segmentation",
             ),
+            "detection": Command(
+                "Judge a backbone by training it as a detector (Faster, Mask, Cascade Mask R-CNN): AP of boxes, masks.",
+                "labelkit evaluate detection --checkpoint runs/cotap --dataset coco_2017",
+                "detection:EvaluateDetectionConfig",
+                "evaluate.detection:evaluate_detection",
+            ),
             "patch-clusters": Command(
                 "Judge patch features without training: groups of k-means, matched with the classes of the pixels.",
                 "labelkit evaluate patch-clusters --backbone pixels --dataset scenes --image-size 64",

@@ -45,7 +45,7 @@ class DatasetsResult:
         """Return one table about one set, or what there is, where it comes from and what is wrong."""
         if self.is_single:
             return [_closely(*self.rows[0])]
-        columns = ("name", "state", "images", "expected", "classes", "mask classes", "for")
+        columns = ("name", "state", "images", "expected", "classes", "mask classes", "object classes", "for")
         here = [_state_row(spec, found) for spec, found in self.rows]
         sources = [(spec.name, spec.source_url, spec.license, spec.layout) for spec, _ in self.rows]
         faults: list[tuple[Cell, ...]] = [
@@ -103,6 +103,7 @@ def _record(spec: DatasetSpec, inventory: Inventory) -> dict[str, object]:
         },
         "classes": {"expected": spec.num_classes, "found": inventory.num_classes},
         "mask_classes": {"expected": spec.num_mask_classes, "found": inventory.num_mask_classes},
+        "object_classes": {"expected": spec.num_object_classes, "found": inventory.num_object_classes},
         "old_classes": None if classes is None else len(classes.old_classes),
         "new_classes": None if classes is None else len(classes.new_classes),
         "class_list_source": None if classes is None else classes.source,
@@ -119,6 +120,7 @@ def _state_row(spec: DatasetSpec, inventory: Inventory) -> tuple[Cell, ...]:
         " + ".join(f"{count} {split}" for split, count in spec.num_images.items()),
         _of(inventory.num_classes, spec.num_classes),
         _of(inventory.num_mask_classes, spec.num_mask_classes),
+        _of(inventory.num_object_classes, spec.num_object_classes),
         spec.purpose,
     )
 
@@ -138,6 +140,7 @@ def _closely(spec: DatasetSpec, inventory: Inventory) -> Table:
         ),
         ("classes", f"{spec.num_classes:,}", _count_text(inventory.num_classes)),
         ("classes of pixels", f"{spec.num_mask_classes:,}", _count_text(inventory.num_mask_classes)),
+        ("classes of objects", f"{spec.num_object_classes:,}", _count_text(inventory.num_object_classes)),
         ("folder", spec.layout, inventory.folder),
         ("what it is", None, spec.summary),
         ("for", None, spec.purpose),

@@ -32,6 +32,7 @@ NEEDS = {
     "diff": ("--index", "s.h5", "--result", "k-means", "--previous-result", "k-means"),
     "evaluate classification": ("--index", "s.h5"),
     "evaluate segmentation": ("--dataset", "scenes", "--backbone", "vit_nano_p8_32", "--random-weights"),
+    "evaluate detection": ("--dataset", "scenes", "--backbone", "vit_nano_p8_32", "--random-weights"),
     "evaluate patch-clusters": ("--dataset", "scenes", "--backbone", "vit_nano_p8_32", "--random-weights"),
     "evaluate tracking": ("--dataset", "scenes", "--backbone", "vit_nano_p8_32", "--random-weights"),
     "show attention": ("--checkpoint", "run"),

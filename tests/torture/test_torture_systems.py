@@ -385,7 +385,7 @@ import os, signal, threading, time
 signal.signal(signal.SIGINT, lambda *given: None)
 from labelkit.data import workers
 threading.Timer(0.5, os.killpg, (0, signal.SIGINT)).start()
-process = workers._worker_context().Process(target=time.sleep, args=(0,))
+process = workers.worker_context().Process(target=time.sleep, args=(0,))
 process.start()
 process.join()
 """
@@ -402,7 +402,7 @@ def test_ctrl_c_while_the_process_of_the_workers_starts_is_no_traceback(tally: T
 GONE = """
 import _multiprocessing, os
 from labelkit.data import workers
-context = workers._worker_context()
+context = workers.worker_context()
 semaphore = context.Semaphore()
 _multiprocessing.sem_unlink(semaphore._semlock.name)
 process = context.Process(target=print, args=(semaphore,))

@@ -23,6 +23,7 @@ class Inventory:
         num_classes: classes found, ``None`` if they could not be counted.
         fault: what is wrong and what to do; ``None`` for a whole set.
         num_mask_classes: classes of pixels found, likewise.
+        num_object_classes: classes of objects found, likewise.
     """
 
     state: Literal["whole", "incomplete", "absent"]
@@ -31,6 +32,7 @@ class Inventory:
     num_classes: int | None
     fault: DatasetError | None
     num_mask_classes: int | None = None
+    num_object_classes: int | None = None
 
 
 def take_inventory(spec: DatasetSpec, data_root: Path) -> Inventory:
@@ -49,6 +51,7 @@ def take_inventory(spec: DatasetSpec, data_root: Path) -> Inventory:
         return Inventory("incomplete", None, {}, None, damaged)
     found = {name: int((dataset.splits == i).sum()) for i, name in enumerate(dataset.split_names)}
     num_classes, num_mask_classes = len(dataset.class_names), len(dataset.mask_classes)
+    num_object_classes = len(dataset.object_classes)
     problems = []
     if not all(count.agrees(found.get(split, 0)) for split, count in spec.num_images.items()):
         problems.append(compare_counts(found, spec.num_images))
@@ -56,8 +59,10 @@ def take_inventory(spec: DatasetSpec, data_root: Path) -> Inventory:
         problems.append(f"expected {spec.num_classes:,} classes, found {num_classes:,}")
     if num_mask_classes != spec.num_mask_classes:
         problems.append(f"expected {spec.num_mask_classes:,} classes of pixels, found {num_mask_classes:,}")
+    if num_object_classes != spec.num_object_classes:
+        problems.append(f"expected {spec.num_object_classes:,} classes of objects, found {num_object_classes:,}")
     if not problems:
-        return Inventory("whole", dataset.root, found, num_classes, None, num_mask_classes)
+        return Inventory("whole", dataset.root, found, num_classes, None, num_mask_classes, num_object_classes)
     fault = DatasetIncomplete(
         str(dataset.root or spec.name),
         "; ".join(problems),
@@ -65,4 +70,4 @@ def take_inventory(spec: DatasetSpec, data_root: Path) -> Inventory:
         found=found,
         num_classes=num_classes,
     )
-    return Inventory("incomplete", dataset.root, found, num_classes, fault, num_mask_classes)
+    return Inventory("incomplete", dataset.root, found, num_classes, fault, num_mask_classes, num_object_classes)

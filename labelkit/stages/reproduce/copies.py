@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 LOADED = (
     *("torch", "torch._dynamo", "torchvision", "timm", "faiss", "sklearn.linear_model"),
     *("labelkit.stages.train.run", "labelkit.stages.embed.images"),
-    *("labelkit.stages.evaluate.linear", "labelkit.stages.evaluate.segmentation"),
+    *("labelkit.stages.evaluate.linear", "labelkit.stages.evaluate.segmentation", "labelkit.stages.evaluate.detection"),
 )
 
 

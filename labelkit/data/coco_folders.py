@@ -1,0 +1,169 @@
+"""Images with the boxes of COCO's JSON files: ``annotations/instances_train2017.json`` and the like.
+
+Source of the format: https://cocodataset.org/#format-data (object detection).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from labelkit.data.datasets import ImageDataset
+from labelkit.data.named.layouts import Layout, Listed, list_files
+from labelkit.data.objects import ListedObjects, Objects, no_objects
+from labelkit.errors import DatasetError
+from labelkit.reading import read_json
+
+ANNOTATIONS: Final = "annotations"
+_FILES: Final = "instances_*.json"
+_YEAR: Final = re.compile(r"\d{4}$")
+_REMEDY: Final = "Compare it with https://cocodataset.org/#format-data."
+
+
+class _File(NamedTuple):
+    """What one JSON file says."""
+
+    path: Path
+    part: str
+    categories: dict[int, str]
+    images: dict[int, dict[str, Any]]
+    objects: dict[int, list[dict[str, Any]]]
+
+
+def has_instances(root: Path) -> bool:
+    """Return whether a folder is one of images with COCO's JSON files."""
+    return any((root / ANNOTATIONS).glob(_FILES))
+
+
+def load_coco_folder(root: Path, layout: Layout | None = None, files: Sequence[str] = ()) -> ImageDataset:
+    """List the images of ``annotations/instances_<part>.json``, each file a split.
+
+    The images of a part lie in ``<part>/``, ``images/<part>/`` or ``images/``; its split is called like it, without
+    the year. Classes are in the order of the numbers of their categories.
+
+    Args:
+        root: the folder.
+        layout: of a named set; default: any folder.
+        files: JSON files below the folder; default: all that are called so.
+
+    Raises:
+        DatasetError: a file is no such JSON, names no category, or has an annotation of an unknown image or category,
+            or the files name other categories, or no box at all.
+        DatasetIncomplete: images are missing.
+    """
+    paths = [root / name for name in files] or sorted((root / ANNOTATIONS).glob(_FILES))
+    read = [_read(path) for path in paths]
+    first = read[0]
+    for file in read[1:]:
+        if file.categories != first.categories:
+            problem = f"its categories are not those of {first.path.name}"
+            raise DatasetError(str(file.path), problem, "Give both the same categories.")
+    splits = tuple(dict.fromkeys(_split(file.part) for file in read))
+    number = {category: label for label, category in enumerate(sorted(first.categories))}
+    listed: list[Listed] = []
+    known: dict[str, tuple[Objects, tuple[int, int]]] = {}
+    for file in read:
+        folder = _folder(root, file)
+        for image, about in file.images.items():
+            name = f"{folder}{about['file_name']}"
+            listed.append(Listed(name, -1, splits.index(_split(file.part))))
+            known[name] = _objects(file, image, number), (about.get("height", 0), about.get("width", 0))
+    if not any(len(objects) for objects, _ in known.values()):
+        raise DatasetError(str(first.path), "has no boxes", "Fetch the file of instances, not that of captions.")
+    layout = layout or Layout(root.resolve().name, (), ((f"{ANNOTATIONS}/",),), {}, "Put images and annotations into")
+    dataset = list_files(layout, root, listed, class_names=(), split_names=splits, where=first.path)
+    rows = [known[name] for name in dataset.sample_ids]
+    objects = ListedObjects(tuple(row for row, _ in rows), np.array([size for _, size in rows], np.int64), "coco")
+    names = tuple(first.categories[category] for category in sorted(first.categories))
+    return replace(dataset, objects=objects, object_classes=names)
+
+
+def _split(part: str) -> str:
+    return _YEAR.sub("", part) or part
+
+
+def _folder(root: Path, file: _File) -> str:
+    """Return where the images of a file lie, below the root."""
+    places = (f"{file.part}/", f"images/{file.part}/", "images/")
+    return next((place for place in places if (root / place).is_dir()), places[0])
+
+
+def _read(path: Path) -> _File:
+    try:
+        value = read_json(path)
+    except OSError as error:
+        raise DatasetError(str(path), f"cannot be read: {error.strerror}", "Unpack it again.") from error
+    except ValueError as error:
+        raise DatasetError(str(path), f"is no JSON: {error}", "Unpack it again.") from error
+    if not isinstance(value, dict):
+        raise DatasetError(str(path), "is no JSON object", _REMEDY)
+    categories: dict[int, str] = {}
+    for entry in _entries(path, value, "categories", {"id": int, "name": str}):
+        if entry["id"] in categories or entry["name"] in categories.values():
+            raise DatasetError(str(path), f"names category {entry['id']} ({entry['name']}) twice", _REMEDY)
+        categories[entry["id"]] = entry["name"]
+    if not categories:
+        raise DatasetError(str(path), "has no categories", "Boxes without a class cannot be learned; name the classes.")
+    images: dict[int, dict[str, Any]] = {}
+    for entry in _entries(path, value, "images", {"id": int, "file_name": str}):
+        if entry["id"] in images:
+            raise DatasetError(str(path), f"names image {entry['id']} twice", _REMEDY)
+        if any(type(entry.get(side, 0)) is not int for side in ("height", "width")):
+            raise DatasetError(str(path), f"image {entry['id']}: height and width are no whole numbers", _REMEDY)
+        images[entry["id"]] = entry
+    objects: dict[int, list[dict[str, Any]]] = {}
+    for entry in _entries(path, value, "annotations", {"image_id": int, "category_id": int, "bbox": list}):
+        where = f"annotation {entry.get('id', '?')}"
+        if entry["image_id"] not in images:
+            raise DatasetError(
+                str(path), f"{where} is of image {entry['image_id']}, which images does not name", "Take it out."
+            )
+        if entry["category_id"] not in categories:
+            raise DatasetError(
+                str(path),
+                f"{where} is of category {entry['category_id']}, which categories does not name",
+                "Name it, or take it out.",
+            )
+        box = entry["bbox"]
+        if len(box) != 4 or any(type(side) not in (int, float) for side in box) or min(box[2:]) < 0:
+            raise DatasetError(str(path), f"{where}: bbox {box} is not left, top, width, height", _REMEDY)
+        objects.setdefault(entry["image_id"], []).append(entry)
+    return _File(path, path.stem.removeprefix("instances_"), categories, images, objects)
+
+
+def _entries(path: Path, value: Mapping[str, Any], key: str, kinds: Mapping[str, type]) -> Iterator[dict[str, Any]]:
+    """Yield the objects of one list of the file."""
+    found = value.get(key, [])
+    if not isinstance(found, list):
+        raise DatasetError(str(path), f"{key} is no list", _REMEDY)
+    for place, entry in enumerate(found):
+        for name, kind in kinds.items():
+            if not isinstance(entry, dict) or type(entry.get(name)) is not kind:
+                raise DatasetError(str(path), f"{key}[{place}]: {name} is missing or no {_WORDS[kind]}", _REMEDY)
+        yield entry
+
+
+_WORDS: Final[Mapping[type, str]] = {int: "whole number", str: "text", list: "list"}
+
+
+def _objects(file: _File, image: int, number: Mapping[int, int]) -> Objects:
+    entries: Sequence[dict[str, Any]] = file.objects.get(image, ())
+    if not entries:
+        return no_objects()
+    boxes = np.array([entry["bbox"] for entry in entries], dtype=np.float64)
+    boxes[:, 2:] += boxes[:, :2]
+    outlines = tuple(entry.get("segmentation") for entry in entries)
+    sizes = np.prod(boxes[:, 2:] - boxes[:, :2], axis=1)
+    areas = [entry["area"] if type(entry.get("area")) in (int, float) else sizes[i] for i, entry in enumerate(entries)]
+    return Objects(
+        boxes,
+        np.array([number[entry["category_id"]] for entry in entries], dtype=np.int64),
+        np.array([bool(entry.get("iscrowd", 0)) for entry in entries]),
+        np.array(areas, dtype=np.float64),
+        outlines if all(outlines) else None,
+    )

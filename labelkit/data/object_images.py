@@ -1,0 +1,168 @@
+"""Images together with the objects in them, as detectors learn and see them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from labelkit.algorithms.coco_tools import rasterize
+from labelkit.data.datasets import ImageDataset, ImageSource
+from labelkit.data.decode import BadImage, Channels
+from labelkit.data.objects import Objects
+from labelkit.data.workers import end_with_the_main_process, read_ahead, worker_context
+from labelkit.errors import DatasetError
+
+HAVE_BOXES: Final = "Choose a set that has them: coco_2017, voc_2007, or a folder with annotations/instances_*.json."
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ExamplePlan:
+    """What is to be read: all that a worker needs travels with it.
+
+    Attributes:
+        row: of the data set.
+        name: of the image, for messages.
+        size: height and width that its annotation says; 0 = not said.
+        objects: what of it is to be learned; ``None``: the image alone is wanted.
+        mirror: left becomes right.
+        masks: outlines become masks.
+    """
+
+    row: int
+    name: str
+    size: tuple[int, int]
+    objects: Objects | None = None
+    mirror: bool = False
+    masks: bool = False
+
+    @classmethod
+    def of(cls, dataset: ImageDataset, row: int, **options: Any) -> ExamplePlan:
+        """Plan to read a row of a set that has boxes."""
+        assert dataset.objects is not None
+        sample_id = dataset.sample_ids[row]
+        name = sample_id if dataset.root is None else str(dataset.root / sample_id)
+        height, width = (int(side) for side in dataset.objects.sizes[row])
+        return cls(row, name, (height, width), **options)
+
+
+@dataclass(slots=True, eq=False)
+class Example:
+    """What a worker returns.
+
+    Attributes:
+        image: (c, h, w) uint8.
+        target: ``boxes`` (m, 4) float32, ``labels`` (m,) int64 from 1 on, and perhaps ``masks`` (m, h, w) uint8.
+        fault: what ends the run: where, problem, remedy.
+    """
+
+    image: Tensor
+    target: dict[str, Tensor]
+    fault: tuple[str, str, str] | None = None
+
+
+def read_example(source: ImageSource, channels: Channels, plan: ExamplePlan) -> Example:
+    """Read an image and what is to be learned of it.
+
+    Raises:
+        DatasetError: the image cannot be read, is not as large as its annotation says, or has an outline that is none.
+    """
+    try:
+        pixels = source.read(plan.row).decode(channels)
+    except BadImage as bad:
+        raise DatasetError(plan.name, bad.reason, "Repair it or take it out of the set.") from bad
+    height, width = pixels.shape[:2]
+    if plan.size[0] and plan.size != (height, width):
+        raise DatasetError(
+            plan.name,
+            f"the image has {width} x {height} pixels, its annotation says {plan.size[1]} x {plan.size[0]}",
+            "Boxes are in pixels of their image; was it resized or turned?",
+        )
+    step = -1 if plan.mirror else 1
+    image = torch.from_numpy(np.ascontiguousarray(pixels[:, ::step].transpose(2, 0, 1)))
+    if plan.objects is None:
+        return Example(image, {})
+    boxes = plan.objects.boxes
+    if plan.mirror:
+        boxes = np.stack([width - boxes[:, 2], boxes[:, 1], width - boxes[:, 0], boxes[:, 3]], axis=1)
+    target = {
+        "boxes": torch.from_numpy(boxes.astype(np.float32)),
+        "labels": torch.from_numpy(plan.objects.labels + 1),
+    }
+    if plan.masks:
+        outlined = outline_masks(plan.name, plan.objects, height, width)
+        target["masks"] = torch.from_numpy(np.ascontiguousarray(outlined[:, :, ::step]))
+    return Example(image, target)
+
+
+def outline_masks(name: str, objects: Objects, height: int, width: int) -> NDArray[np.uint8]:
+    """Return the (m, h, w) masks of the objects of an image.
+
+    Raises:
+        DatasetError: an outline cannot be read.
+    """
+    try:
+        return rasterize(objects.outlines or (), height, width)
+    except ValueError as error:
+        raise DatasetError(name, str(error), "Mend its annotation, or take it out.") from error
+
+
+class _Examples(Dataset[Example]):
+    """Reads one planned example; an item is an example."""
+
+    def __init__(self, source: ImageSource, channels: Channels) -> None:
+        self._source, self._channels = source, channels
+
+    def __getitem__(self, plan: ExamplePlan) -> Example:
+        try:
+            return read_example(self._source, self._channels, plan)
+        except DatasetError as error:
+            # reported, not raised: an exception loses its type on the way out of a worker
+            return Example(torch.zeros(0), {}, (error.where, error.problem, error.remedy))
+
+
+class _Plans:
+    """The batch sampler of the loader."""
+
+    def __init__(self, plans: Iterator[ExamplePlan]) -> None:
+        self._plans = plans
+
+    def __iter__(self) -> Iterator[list[ExamplePlan]]:
+        for plan in self._plans:
+            yield [plan]
+
+
+def _only(items: list[Example]) -> Example:
+    return items[0]
+
+
+def read_examples(dataset: ImageDataset, plans: Iterator[ExamplePlan], num_workers: int) -> Iterator[Example]:
+    """Yield what was planned, in its order, read by worker processes or one thread.
+
+    Raises:
+        DatasetError: see ``read_example``.
+    """
+    options: dict[str, Any] = (
+        {"multiprocessing_context": worker_context(), "worker_init_fn": end_with_the_main_process}
+        if num_workers
+        else {}
+    )
+    loader: DataLoader[Example] = DataLoader(
+        _Examples(dataset.source, dataset.in_channels),
+        batch_sampler=_Plans(plans),
+        num_workers=num_workers,
+        collate_fn=_only,
+        generator=torch.Generator().manual_seed(0),  # else it draws from the global one
+        **options,
+    )
+    examples = iter(loader)
+    for example in examples if num_workers else read_ahead(examples):
+        if example.fault is not None:
+            raise DatasetError(*example.fault)
+        yield example

@@ -1,0 +1,220 @@
+"""Sets with boxes: COCO's JSON and VOC's XML in their official layouts, and what is wrong with damaged ones."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from labelkit.algorithms.coco_tools import encode_outline, rasterize
+from labelkit.data.datasets import ImageDataset
+from labelkit.data.miniature_sets import GRAY, put, write_coco, write_voc_objects
+from labelkit.data.object_images import ExamplePlan, read_example
+from labelkit.data.objects import Objects
+from labelkit.data.registry import load_dataset
+from labelkit.errors import DatasetError
+
+VAL = "coco/annotations/instances_val2017.json"
+
+
+def test_coco_lists_images_boxes_and_classes_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    write_coco(tmp_path / "coco")
+    dataset = load_dataset("coco_2017", data_root=tmp_path)
+    assert dataset.split_names == ("train", "val")
+    assert [len(dataset.in_split(split)) for split in dataset.split_names] == [4, 2]
+    assert dataset.object_classes == ("person", "bicycle", "car")
+    assert dataset.objects is not None
+    row = dataset.sample_ids.index("val2017/000000000005.jpg")
+    objects = dataset.objects.read(row)
+    # a square of 16, 40 and 100 pixels each, one pixel to the right in image 5, and a crowd
+    assert objects.boxes.tolist() == [[113, 100, 129, 116], [108, 21, 148, 61], [3, 10, 103, 110], [159, 0, 160, 128]]
+    assert objects.labels.tolist() == [2, 0, 1, 0]
+    assert objects.ignored.tolist() == [False, False, False, True]
+    assert objects.learnable().tolist() == [0, 1, 2]
+    assert objects.areas.tolist() == [256, 1600, 10_000, 128]
+    assert dataset.objects.sizes[row].tolist() == [128, 160]
+    assert dataset.objects.has_outlines
+    part = dataset.select([row])
+    assert part.objects is not None
+    assert part.objects.read(0).boxes.tolist() == objects.boxes.tolist()
+
+
+def test_a_folder_of_ones_own_is_read_alike_and_its_splits_are_its_files(tmp_path: Path) -> None:
+    for split in ("train", "holdout"):
+        boxes = [
+            {"image_id": 7, "category_id": 1, "bbox": [1, 2, 3, 4]},
+            {"image_id": 7, "category_id": 1, "bbox": [0, 0, 0, 2]},
+        ]
+        table = {"categories": [{"id": 1, "name": "bolt"}], "images": [{"id": 7, "file_name": f"{split}.jpg"}]}
+        put(tmp_path / f"annotations/instances_{split}.json", json.dumps({**table, "annotations": boxes}))
+        put(tmp_path / f"images/{split}.jpg")
+    dataset = load_dataset(str(tmp_path), data_root=tmp_path)
+    assert dataset.split_names == ("holdout", "train")
+    assert dataset.objects is not None
+    objects = dataset.objects.read(0)
+    assert objects.boxes.tolist() == [[1, 2, 4, 6], [0, 0, 0, 2]]
+    assert objects.areas.tolist() == [12, 0]
+    assert objects.learnable().tolist() == [0]  # a box without area teaches nothing
+    assert not dataset.objects.has_outlines
+
+
+def _change(key: str, place: int, **values: object) -> Callable[[dict[str, Any]], object]:
+    return lambda table: table[key][place].update(values)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda table: table.pop("categories"), "has no categories"),
+        (lambda table: table.update(categories=[]), "has no categories"),
+        (lambda table: table.update(annotations={}), "annotations is no list"),
+        (lambda table: table["annotations"].append(3), "annotations[8]: image_id is missing or no whole number"),
+        (_change("categories", 1, name="person"), "names category 3 (person) twice"),
+        (_change("categories", 1, name="tandem"), "its categories are not those of instances_train2017.json"),
+        (_change("images", 0, id=6), "names image 6 twice"),
+        (_change("images", 0, height="128"), "image 5: height and width are no whole numbers"),
+        (_change("images", 0, file_name="../5.jpg"), "names 'val2017/../5.jpg', which is not inside of the set"),
+        (_change("images", 0, file_name="gone.jpg"), "missing: val2017/gone.jpg"),
+        (_change("annotations", 0, image_id=99), "annotation 50 is of image 99, which images does not name"),
+        (_change("annotations", 0, category_id=2), "annotation 50 is of category 2, which categories does not name"),
+        (_change("annotations", 0, bbox=[1, 2, 3]), "annotation 50: bbox [1, 2, 3] is not left, top, width, height"),
+        (_change("annotations", 0, bbox=[1, 2, -3, 4]), "annotation 50: bbox [1, 2, -3, 4] is not left"),
+    ],
+)
+def test_a_damaged_json_is_refused_with_its_place(
+    tmp_path: Path, change: Callable[[dict[str, Any]], object], said: str
+) -> None:
+    write_coco(tmp_path / "coco")
+    table = json.loads((tmp_path / VAL).read_text())
+    change(table)
+    (tmp_path / VAL).write_text(json.dumps(table))
+    with pytest.raises(DatasetError) as caught:
+        load_dataset("coco_2017", data_root=tmp_path)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_files_that_are_no_json_or_name_no_box_are_refused(tmp_path: Path) -> None:
+    write_coco(tmp_path / "coco")
+    table = json.loads((tmp_path / VAL).read_text())
+    (tmp_path / VAL).write_text('{"images": [')
+    with pytest.raises(DatasetError, match=r"instances_val2017\.json: is no JSON"):
+        load_dataset("coco_2017", data_root=tmp_path)
+    (tmp_path / VAL).write_text("[]")
+    with pytest.raises(DatasetError, match="is no JSON object"):
+        load_dataset("coco_2017", data_root=tmp_path)
+    for split in ("train", "val"):
+        path = tmp_path / f"coco/annotations/instances_{split}2017.json"
+        table = (
+            {**json.loads(path.read_text()), "annotations": []} if split == "train" else {**table, "annotations": []}
+        )
+        path.write_text(json.dumps(table))
+    with pytest.raises(DatasetError, match="has no boxes"):
+        load_dataset("coco_2017", data_root=tmp_path)
+
+
+def test_voc_2007_counts_pixels_from_one_and_marks_difficult_objects(tmp_path: Path) -> None:
+    write_voc_objects(tmp_path / "VOCdevkit/VOC2007")
+    dataset = load_dataset("voc_2007", data_root=tmp_path)
+    assert dataset.split_names == ("train", "test")
+    assert [len(dataset.in_split(split)) for split in dataset.split_names] == [4, 2]
+    assert (len(dataset.object_classes), dataset.object_classes[:2]) == (20, ("aeroplane", "bicycle"))
+    assert dataset.objects is not None
+    objects = dataset.objects.read(len(dataset) - 1)
+    # written as 12 to 27 and 15 to 30, first and last pixel
+    assert objects.boxes.tolist() == [[11, 14, 27, 30]] * 2
+    assert (objects.labels.tolist(), objects.ignored.tolist()) == ([0, 0], [False, True])
+    assert (dataset.objects.scoring, dataset.objects.has_outlines) == ("voc", False)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        ("<name>bicycle", "<name>zebra", "object 1 is of class 'zebra', which VOC has not"),
+        ("<xmin>12", "<xmin>left", "object 1: xmin 'left' is no number"),
+        ("</annotation>", "", "is no XML"),
+    ],
+)
+def test_a_damaged_xml_is_refused_with_its_place(tmp_path: Path, before: str, after: str, said: str) -> None:
+    root = tmp_path / "VOCdevkit/VOC2007"
+    write_voc_objects(root)
+    path = root / "Annotations/000001.xml"
+    assert before in path.read_text()
+    path.write_text(path.read_text().replace(before, after))
+    with pytest.raises(DatasetError) as caught:
+        load_dataset("voc_2007", data_root=tmp_path)
+    assert f"000001.xml: {said}" in str(caught.value)
+    path.unlink()
+    with pytest.raises(DatasetError, match=r"000001\.xml: cannot be read"):
+        load_dataset("voc_2007", data_root=tmp_path)
+
+
+@pytest.fixture
+def listed(tmp_path: Path) -> ImageDataset:
+    write_coco(tmp_path / "coco")
+    return load_dataset("coco_2017", data_root=tmp_path)
+
+
+def test_a_mirrored_image_takes_its_boxes_and_masks_along(listed: ImageDataset) -> None:
+    assert listed.objects is not None
+    objects = listed.objects.read(0).select(np.array([0, 2]))
+    plan = ExamplePlan.of(listed, 0, objects=objects, masks=True)
+    straight = read_example(listed.source, 3, plan)
+    mirrored = read_example(listed.source, 3, ExamplePlan.of(listed, 0, objects=objects, masks=True, mirror=True))
+    assert mirrored.image.equal(straight.image.flip(-1))
+    assert mirrored.target["masks"].equal(straight.target["masks"].flip(-1))
+    for example in (straight, mirrored):
+        for box, mask in zip(example.target["boxes"].int().tolist(), example.target["masks"], strict=True):
+            left, top, right, bottom = box
+            assert mask.sum() == mask[top:bottom, left:right].sum() == (right - left) * (bottom - top)
+            # the squares are red
+            assert example.image[0, top + 2 : bottom - 2, left + 2 : right - 2].min() > 150
+    assert straight.target["labels"].tolist() == (objects.labels + 1).tolist()
+
+
+def test_an_image_of_another_size_than_its_annotation_is_refused(listed: ImageDataset) -> None:
+    assert listed.root is not None
+    put(listed.root / listed.sample_ids[0], GRAY)
+    with pytest.raises(DatasetError, match="the image has 12 x 10 pixels, its annotation says 160 x 128"):
+        read_example(listed.source, 3, ExamplePlan.of(listed, 0))
+    put(listed.root / listed.sample_ids[0], b"no image")
+    with pytest.raises(DatasetError, match="000000000001"):
+        read_example(listed.source, 3, ExamplePlan.of(listed, 0))
+
+
+@pytest.mark.parametrize(
+    "outline",
+    [[[1, 1, 4, 1, 4, 3, 1, 3]], {"size": [5, 6], "counts": [6, 2, 3, 2, 3, 2, 12]}],
+)
+def test_outlines_of_both_kinds_become_masks(outline: object) -> None:
+    (mask,) = rasterize([outline], 5, 6)
+    expected = np.zeros((5, 6), dtype=np.uint8)
+    expected[1:3, 1:4] = 1
+    assert mask.tolist() == expected.tolist()
+    # what COCO writes in place of the numbers
+    counts = encode_outline(outline, 5, 6)["counts"]
+    text = {"size": [5, 6], "counts": counts.decode()}
+    assert rasterize([text], 5, 6)[0].tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize(
+    ("outline", "said"),
+    [
+        ([[1, 1, 2, 2]], "no list of polygons"),
+        ([], "no list of polygons"),
+        ([[1, 1, 4, 1, 4, "3"]], "no list of polygons"),
+        ({"size": [6, 5], "counts": [30]}, "run lengths of 5 rows and 6 columns"),
+        ({"size": [5, 6], "counts": [29]}, "add up to 29, not to 30"),
+        ({"size": [5, 6], "counts": None}, "neither a list of whole numbers nor a text"),
+        (3, "neither polygons nor run lengths"),
+    ],
+)
+def test_what_is_no_outline_is_refused(listed: ImageDataset, outline: object, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        rasterize([outline], 5, 6)
+    objects = Objects(np.ones((1, 4)), np.zeros(1, np.int64), np.zeros(1, np.bool_), np.ones(1), (outline,))
+    with pytest.raises(DatasetError, match=r"jpg: .*Mend its annotation"):
+        read_example(listed.source, 3, ExamplePlan.of(listed, 0, objects=objects, masks=True))
