@@ -2357,6 +2357,44 @@ class _Evaluate:
         """Judge a network by a linear classifier after each convolution, or on its features: top 1 and 5."""
 
     @staticmethod
+    def presence(
+        *,
+        checkpoint: str | PathLike[str] | None = ...,
+        which: Literal['last', 'best'] = ...,
+        backbone: str | None = ...,
+        pretrained: bool = ...,
+        weights: str | PathLike[str] | None = ...,
+        random_weights: bool = ...,
+        image_size: int | None = ...,
+        seed: int = ...,
+        fail_under: Sequence[str] | str = ...,
+        fail_over: Sequence[str] | str = ...,
+        baseline: str | PathLike[str] | None = ...,
+        tolerance: float = ...,
+        dataset: str = ...,
+        data_root: str | PathLike[str] = ...,
+        split: str = ...,
+        eval_split: str = ...,
+        train: Literal['linear', 'fully-connected'] = ...,
+        crops: Literal['random-ten', 'ten', 'center'] = ...,
+        min_scale: float = ...,
+        max_scale: float = ...,
+        steps: int = ...,
+        batch_size: int = ...,
+        lr: float = ...,
+        lr_halving_steps: int = ...,
+        weight_decay: float = ...,
+        clip_grad_norm: float = ...,
+        num_workers: int = ...,
+        device: str = ...,
+        threads: int | None = ...,
+        per_class: bool = ...,
+        preset: str | PathLike[str] | None = None,
+        config: str | PathLike[str] | None = None,
+    ) -> Result:
+        """Judge a frozen network by a classifier of several classes in an image: average precision (VOC)."""
+
+    @staticmethod
     def retrieval(
         *,
         index: str | PathLike[str],

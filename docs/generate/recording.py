@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 from labelkit.cli.main import main
+from labelkit.data.miniature_sets import make_miniature
 from labelkit.methods.registry import METHODS
 from PIL import Image
 from sklearn.datasets import load_digits
@@ -49,6 +50,7 @@ discover answer --index digits.h5 --min-confidence 0.8
 discover snowball --index digits.h5 --num-labels 20 --count 20
 discover lmcs --index digits.h5 --num-labels 20 --count 20
 reproduce --seeds 2 --out reproduced table.yaml
+reproduce --time table.yaml
 start --backbone pixels --num-classes 10 --labels known.csv photos
 predict --from photos-labeled photos
 suggest --index digits.h5 -n 4 --out next.csv
@@ -61,6 +63,7 @@ evaluate answer --index digits.h5
 evaluate knn --index digits.h5
 evaluate linear --index digits.h5
 evaluate probes --checkpoint runs/softmax --epochs 1 --lr-drop-epochs "" --crops center
+evaluate presence --backbone pixels --image-size 8 --steps 2 --crops center
 evaluate retrieval --index digits.h5
 evaluate classification --checkpoint runs/softmax
 evaluate segmentation --backbone pixels {_OBJECTS} --samples 16 --seeds 1 --no-augment
@@ -108,6 +111,8 @@ def command_lines() -> Iterator[list[str]]:
     for line in _OTHERS.strip().splitlines():
         if line.startswith("reproduce"):
             Path("table.yaml").write_text(_TABLE)
+        if line.startswith("evaluate presence"):
+            make_miniature("voc_2007_classes", Path("data"))
         if line.startswith("start"):
             _write_photos(Path("photos"), Path("known.csv"))
         yield shlex.split(line)
