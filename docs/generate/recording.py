@@ -94,6 +94,7 @@ list backbones --pattern vit_nano*
 list backbones --counts --pattern resnet20_*
 list backbones --counts --pattern vit_small*.dino
 list presets
+list presets --pattern san/cub --values
 list tables
 doctor
 version
