@@ -51,6 +51,7 @@ discover answer --index digits.h5 --min-confidence 0.8
 discover snowball --index digits.h5 --num-labels 20 --count 20
 discover lmcs --index digits.h5 --num-labels 20 --count 20
 reproduce --seeds 2 --out reproduced table.yaml
+reproduce --time table.yaml
 start --backbone pixels --num-classes 10 --labels known.csv photos
 predict --from photos-labeled photos
 suggest --index digits.h5 -n 4 --out next.csv
@@ -63,6 +64,7 @@ evaluate answer --index digits.h5
 evaluate knn --index digits.h5
 evaluate linear --index digits.h5
 evaluate probes --checkpoint runs/softmax --epochs 1 --lr-drop-epochs "" --crops center
+evaluate presence --backbone pixels --image-size 8 --steps 2 --crops center
 evaluate retrieval --index digits.h5
 evaluate classification --checkpoint runs/softmax
 evaluate segmentation --backbone pixels {_OBJECTS} --samples 16 --seeds 1 --no-augment
@@ -94,6 +96,7 @@ list backbones --pattern vit_nano*
 list backbones --counts --pattern resnet20_*
 list backbones --counts --pattern vit_small*.dino
 list presets
+list presets --pattern san/cub --values
 list tables
 doctor
 version
@@ -113,6 +116,8 @@ def command_lines() -> Iterator[list[str]]:
             Path("table.yaml").write_text(_TABLE)
         if line.startswith("evaluate detection"):
             make_miniature("coco_2017", Path())
+        if line.startswith("evaluate presence"):
+            make_miniature("voc_2007_classes", Path("data"))
         if line.startswith("start"):
             _write_photos(Path("photos"), Path("known.csv"))
         yield shlex.split(line)

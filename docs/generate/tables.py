@@ -11,7 +11,13 @@ from textwrap import dedent
 from labelkit import errors
 from labelkit.cli.config_classes import CONFIG_CLASSES
 from labelkit.cli.main import EXIT_CODES
-from labelkit.config.presets import available_presets, preset_command, preset_folder_name
+from labelkit.config.presets import (
+    available_presets,
+    preset_command,
+    preset_comment,
+    preset_folder_name,
+    preset_lines,
+)
 from labelkit.data.registry import DATASETS, DatasetSpec
 from labelkit.methods.registry import METHODS
 from labelkit.models.convnets import CONVNETS
@@ -30,6 +36,7 @@ def table_pages() -> list[Page]:
         Page(f"{FOLDER}/methods.md", "Methods", _methods()),
         Page(f"{FOLDER}/datasets.md", "Data sets", _datasets()),
         Page(f"{FOLDER}/presets.md", "Presets", _presets()),
+        *preset_value_pages(),
         Page(f"{FOLDER}/backbones.md", "Backbones", _backbones()),
         Page(f"{FOLDER}/exit-codes.md", "Exit codes", _exit_codes()),
     ]
@@ -105,12 +112,13 @@ def _presets() -> str:
         if not presets:
             continue
         words = " ".join(config_class.command)
-        rows = [[code(name), code(preset_command(path)), text(_comment(path))] for name, path in presets.items()]
+        rows = [[code(name), code(preset_command(path)), text(preset_comment(path))] for name, path in presets.items()]
         sections.append(
             page(
                 f"## {words} {{#{'-'.join(config_class.command)}}}",
                 f"Folder `presets/{preset_folder_name(config_class.command)}`; "
-                f"[options](commands/{'/'.join(config_class.command)}.md).",
+                f"[options](commands/{'/'.join(config_class.command)}.md); "
+                f"[values and where they come from](preset-values/{preset_folder_name(config_class.command)}.md).",
                 table(["Preset", "Command", "What it is"], rows),
             )
         )
@@ -122,14 +130,39 @@ def _presets() -> str:
     )
 
 
-def _comment(path: Path) -> str:
-    """Return the comment below the first line of a preset."""
-    lines = []
-    for line in path.read_text().splitlines()[1:]:
-        if not line.startswith("#"):
-            break
-        lines.append(line.removeprefix("#").strip())
-    return " ".join(lines)
+def preset_value_pages() -> list[Page]:
+    """Return a page for each command with presets: every value of each, with what its file says of the source."""
+    pages = []
+    for config_class in CONFIG_CLASSES:
+        presets = available_presets(config_class)
+        if not presets:
+            continue
+        words, folder = " ".join(config_class.command), preset_folder_name(config_class.command)
+        sections = [
+            page(
+                f"## {name}",
+                code(preset_command(path)),
+                text(preset_comment(path)),
+                table(
+                    ["Option", "Value", "Where from"],
+                    [[code(line.option), code(line.value), text(line.place)] for line in preset_lines(path)],
+                ),
+            )
+            for name, path in presets.items()
+        ]
+        intro = (
+            f"Values of the presets of `{words}`, line by line as their files have them. Marks such as [P] mean what "
+            "the words above each table say; a line without one is ours, or speaks for itself. "
+            f'`labelkit list presets --pattern "{folder}/*" --values` prints the same.'
+        )
+        content = page(f"# Values of presets: {words}", intro, *sections)
+        pages.append(Page(f"{FOLDER}/preset-values/{folder}.md", words, content))
+    index = page(
+        "# Values of presets",
+        "Every value of every preset, and where its file says that it comes from: a page for each command.",
+        "".join(f"- [{one.title}]({Path(one.path).name})\n" for one in pages),
+    )
+    return [Page(f"{FOLDER}/preset-values/index.md", "Values of presets", index), *pages]
 
 
 def _backbones() -> str:

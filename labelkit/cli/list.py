@@ -76,21 +76,47 @@ def list_backbones(
         _print_rows("backbones", ("name", "weights", "license"), rows, json=json, quiet=quiet)
 
 
-def list_presets(json: JsonOption = False, quiet: QuietOption = False, verbose: VerboseOption = False) -> None:
-    """List the presets and the commands that run them.
+def list_presets(
+    pattern: Annotated[
+        str, typer.Option("--pattern", metavar="GLOB", help="Only presets like this, as METHOD/NAME: san/*.")
+    ] = "*",
+    values: Annotated[
+        bool,
+        typer.Option("--values", help="Show each option with its value, and where the file says that it comes from."),
+    ] = False,
+    json: JsonOption = False,
+    quiet: QuietOption = False,
+    verbose: VerboseOption = False,
+) -> None:
+    """List the presets, the commands that run them, and what they are; or their values with their sources.
 
-    Example: labelkit list presets
+    Example: labelkit list presets --pattern "san/cub" --values
     """
+    from fnmatch import fnmatchcase
+
     from labelkit.cli.config_classes import CONFIG_CLASSES
-    from labelkit.config.presets import available_presets, preset_command
+    from labelkit.config.presets import (
+        available_presets,
+        preset_command,
+        preset_comment,
+        preset_folder_name,
+        preset_lines,
+    )
 
     with speaking(json=json, quiet=quiet, verbose=verbose):
-        rows = [
-            (" ".join(config_class.command), name, preset_command(path))
+        found = [
+            (" ".join(config_class.command), name, path)
             for config_class in CONFIG_CLASSES
             for name, path in available_presets(config_class).items()
+            if fnmatchcase(f"{preset_folder_name(config_class.command)}/{name}", pattern)
         ]
-        _print_rows("presets", ("for", "name", "command"), rows, json=json, quiet=quiet, name_column=1)
+        if values and not (quiet and not json):
+            rows = [(*of, line.option, line.value, line.place) for *of, path in found for line in preset_lines(path)]
+            _print_rows("values", ("for", "name", "option", "value", "place"), rows, json=json, quiet=quiet)
+            return
+        shown = [(command, name, preset_command(path), preset_comment(path)) for command, name, path in found]
+        columns = ("for", "name", "command", "about")
+        _print_rows("presets", columns, shown, json=json, quiet=quiet, name_column=1)
 
 
 def list_tables(json: JsonOption = False, quiet: QuietOption = False, verbose: VerboseOption = False) -> None:

@@ -17,8 +17,8 @@ HIGHER_IS_BETTER = frozenset(
         "accuracy", "accuracy_answered", "accuracy_known_answers", "accuracy_new_answers", "all_accuracy",
         "ami", "answered_share", "ap", "ap50", "ap50_11_point", "ap75", "ap_large", "ap_medium", "ap_small", "ari",
         "balanced_accuracy", "f", "j", "jf", "knn_accuracy", "knn_top5_accuracy",
-        "linear_accuracy", "map_at_r", "mean_iou", "new_accuracy", "nmi", "old_accuracy", "pixel_accuracy",
-        "r_precision", "top5_accuracy",
+        "linear_accuracy", "map_at_r", "mean_ap", "mean_ap_11", "mean_iou", "new_accuracy",
+        "nmi", "old_accuracy", "pixel_accuracy", "r_precision", "top5_accuracy",
     }
 )  # fmt: skip
 """Scores in the JSON of the commands, where more is better; beside them those in ``HIGHER_INSIDE``."""

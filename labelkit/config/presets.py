@@ -240,6 +240,42 @@ def preset_command(path: Path) -> str:
     return command
 
 
+@dataclass(frozen=True, slots=True)
+class PresetLine:
+    """One option of a preset as its file has it.
+
+    Attributes:
+        option: key.
+        value: YAML.
+        place: what the file says behind it: where the value comes from, mostly; may be empty.
+    """
+
+    option: str
+    value: str
+    place: str
+
+
+def preset_comment(path: Path) -> str:
+    """Return the comment below the first line of a preset: what it is, and what the marks of its lines mean."""
+    lines = []
+    for line in read_text(path).splitlines()[1:]:
+        if not line.startswith("#"):
+            break
+        lines.append(line.removeprefix("#").strip())
+    return " ".join(lines)
+
+
+def preset_lines(path: Path) -> list[PresetLine]:
+    """Return the options of a preset that came with labelkit, in the order of its file."""
+    lines = [line for line in read_text(path).splitlines() if line and not line.startswith("#")]
+    found = []
+    for line in lines:
+        option, _, rest = line.partition(":")
+        value, _, place = rest.partition("  # ")
+        found.append(PresetLine(option, value.strip(), place.strip()))
+    return found
+
+
 def _dataset_of(
     config_class: type[StageConfig], overrides: Mapping[str, object], file_values: Mapping[str, object]
 ) -> str | None:

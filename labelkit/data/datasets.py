@@ -161,6 +161,9 @@ class ImageDataset:
             the images of one folder.
         objects: the boxes of each image, in the order of the rows; ``None`` if the set has none.
         object_classes: name of class i of the objects.
+        presence: (n, c) int8, of images that may have several classes: 1 = has it, 0 = has it not, -1 = does not count;
+            ``None`` where an image has one class or none.
+        presence_classes: name of each column of it.
         content: digest of what stands for the images, where they are rows of a store; part of the identity.
 
     Raises:
@@ -185,6 +188,8 @@ class ImageDataset:
     mask_classes: tuple[str, ...] = ()
     objects: ListedObjects | None = field(default=None, repr=False)
     object_classes: tuple[str, ...] = ()
+    presence: NDArray[np.int8] | None = field(default=None, repr=False)
+    presence_classes: tuple[str, ...] = ()
     content: str = ""
 
     def __post_init__(self) -> None:
@@ -197,6 +202,8 @@ class ImageDataset:
                 raise ValueError(f"{key} has shape {array.shape}, there are {n} sample ids")
             array.setflags(write=False)
             object.__setattr__(self, key, array)
+        if self.presence is not None and self.presence.shape != (n, len(self.presence_classes)):
+            raise ValueError(f"presence has shape {self.presence.shape}, expected {(n, len(self.presence_classes))}")
         keys = [os.fsencode(sample_id) for sample_id in self.sample_ids]
         if any(a >= b for a, b in itertools.pairwise(keys)):
             raise ValueError("sample_ids must be unique and sorted by their bytes")
@@ -237,6 +244,7 @@ class ImageDataset:
             draw_order=None if self.draw_order is None else self.draw_order[index],
             masks=None if self.masks is None else self.masks.select(index),
             objects=None if self.objects is None else self.objects.select(index),
+            presence=None if self.presence is None else self.presence[index],
         )
 
     def in_split(self, split: str | None) -> NDArray[np.int64]:

@@ -16,6 +16,7 @@ from torch import Tensor
 from labelkit.data.batch import ViewGeometry
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.decode import BadImage, Channels
+from labelkit.data.made_up import MadeUpImages
 from labelkit.data.sending import send, send_tensor
 from labelkit.data.views.pairs import PairPlan
 from labelkit.data.views.resizing import resize_images
@@ -98,6 +99,10 @@ class ImageBank:
 
     def _decode_all(self, memory_limit_bytes: int, num_threads: int) -> NDArray[np.uint8] | None:
         """Decode every listed row once; return (n, h, w, c) if they are small and equally large."""
+        source = self.dataset.source
+        if isinstance(source, MadeUpImages) and max(source.size) > SMALL_SIDE:
+            self.image_size = source.size  # none of them is broken
+            return None
 
         def decode(rows: NDArray[np.int64]) -> list[NDArray[np.uint8] | str]:
             found: list[NDArray[np.uint8] | str] = []

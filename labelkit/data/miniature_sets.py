@@ -17,6 +17,7 @@ from PIL import Image
 
 from labelkit.data.matlab import write_matlab
 from labelkit.data.named.benchmark_classes import benchmark_classes
+from labelkit.data.named.voc import CLASSES as VOC_CLASSES
 
 
 def jpeg(value: int = 0) -> bytes:
@@ -242,6 +243,19 @@ def write_voc(root: Path) -> None:
     put(root / "JPEGImages/2007_000001.jpg")
 
 
+def write_voc_classes(root: Path, *, train: int = 4, test: int = 4) -> None:
+    """Image i has class i modulo 20 and the next one; the one after that is difficult."""
+    for split, first, count in (("trainval", 100_000, train), ("test", 200_000, test)):
+        names = [f"{first + i:06d}" for i in range(count)]
+        for label, title in enumerate(VOC_CLASSES[1:]):
+            after = [(label - i) % 20 for i in range(count)]
+            values = [{0: 1, 1: 1, 2: 0}.get(place, -1) for place in after]
+            lines = [f"{name} {value:2d}\n" for name, value in zip(names, values, strict=True)]
+            put(root / f"ImageSets/Main/{title}_{split}.txt", "".join(lines))
+        for i, name in enumerate(names):
+            put(root / f"JPEGImages/{name}.jpg", jpeg(12 * i % 256))
+
+
 ADE_CLASSES = ("wall", "building, edifice", "sky")
 
 
@@ -408,6 +422,7 @@ MINIATURES: Final[Mapping[str, Callable[[Path], object]]] = {
     "in_shop": lambda root: write_in_shop(root / "In-shop Clothes Retrieval Benchmark", items=16),
     "coco_stuff_27": lambda root: write_coco_stuff(root / "cocostuff/dataset"),
     "voc_2012": lambda root: write_voc(root / "VOCdevkit/VOC2012"),
+    "voc_2007_classes": lambda root: write_voc_classes(root / "VOCdevkit/VOC2007", train=24, test=24),
     "ade20k": lambda root: write_ade20k(root / "ADEChallengeData2016"),
     "cityscapes": lambda root: write_cityscapes(root / "cityscapes"),
     "davis_2017": lambda root: write_davis(root / "DAVIS"),

@@ -483,6 +483,17 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
             num_object_classes=20,
         ),
         DatasetSpec(
+            name="voc_2007_classes",
+            summary="9,963 photos, each with some of 20 classes (PASCAL VOC 2007, classification)",
+            purpose="classification of several classes in an image, by average precision",
+            source_url="http://host.robots.ox.ac.uk/pascal/VOC/voc2007/",
+            license="no license stated by its authors; photos by users of Flickr",
+            layout="VOCdevkit/VOC2007/ with ImageSets/Main/CLASS_{trainval,test}.txt of 20 classes, JPEGImages/",
+            num_classes=0,
+            num_images={"train": Count(5_011), "test": Count(4_952)},
+            load=_listed("voc_classes:load_voc_2007_classes"),
+        ),
+        DatasetSpec(
             name="ade20k",
             summary="22,210 photos, 150 classes of pixels (ADE20K, scene parsing)",
             purpose="segmentation of many classes",

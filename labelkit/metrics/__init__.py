@@ -1,5 +1,6 @@
 """Scores of predictions against labels: clustering, classification, retrieval."""
 
+from labelkit.metrics.average_precision import average_precision, eleven_point_average_precision
 from labelkit.metrics.bootstrap import AccuracyIntervals, accuracy_intervals
 from labelkit.metrics.classification import (
     confusion_matrix,
@@ -35,10 +36,12 @@ __all__ = [
     "accuracy_intervals",
     "adjusted_mutual_information",
     "adjusted_rand_index",
+    "average_precision",
     "boundary_accuracy",
     "cluster_accuracy",
     "confusion_matrix",
     "discovery_errors",
+    "eleven_point_average_precision",
     "majority_accuracy",
     "map_at_r",
     "normalized_mutual_information",

@@ -333,6 +333,12 @@ COMMANDS: dict[str, Command | Group] = {
                 "probes:EvaluateProbesConfig",
                 "evaluate.probes:evaluate_probes",
             ),
+            "presence": Command(
+                "Judge a frozen network by a classifier of several classes in an image: average precision (VOC).",
+                "labelkit evaluate presence --checkpoint runs/sela --train fully-connected",
+                "presence:EvaluatePresenceConfig",
+                "evaluate.presence:evaluate_presence",
+            ),
             "retrieval": Command(
                 "Score how well images of one class find each other: Recall@K, MAP@R, R-precision, NMI.",
                 "labelkit evaluate retrieval --index digits.h5 -k 1,2,4,8",

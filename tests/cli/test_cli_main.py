@@ -284,6 +284,15 @@ def test_presets_are_listed_with_their_commands(capsys: pytest.CaptureFixture[st
     assert all(row["command"].startswith("labelkit ") for row in rows)
 
 
+def test_values_of_presets_are_listed_with_their_places(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "presets", "--pattern", "san/cub", "--values", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["values"]
+    assert {(row["for"], row["name"]) for row in rows} == {("train san", "cub")}
+    assert {row["option"]: row["place"] for row in rows}["memory_weight"] == "[X]"
+    assert main(["list", "presets", "--pattern", "san/*", "-q"]) == 0
+    assert "cub_proxy_anchor" in capsys.readouterr().out.split()
+
+
 def test_datasets_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list", "datasets", "-q"]) == 0
     assert "digits" in capsys.readouterr().out.split()

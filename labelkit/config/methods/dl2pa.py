@@ -29,13 +29,14 @@ class DL2PAConfig(RowOptions, SupervisedTrainConfig):
         "uniform",
         description="uniform: spread over the sphere for any number of classes; simplex: all pairs alike (ETF), for "
         "d >= classes - 1. `labelkit prototypes` shows them. Rivals of the paper, with --no-reassign: hpn: each pushed "
-        "from its nearest other (hyperspherical prototype networks); words: those of --class-vectors.",
+        "from its nearest other (hyperspherical prototype networks), and in the order of --class-vectors if these are "
+        "given; words: those of --class-vectors.",
         json_schema_extra=_PROTOTYPES,
     )
     class_vectors: Path | None = Field(
         None,
-        description="With --prototypes words: text file of word2vec or GloVe, in each line a class name (_ for a "
-        "space) and its numbers. Vectors of more than d numbers are cut to their principal directions.",
+        description="With --prototypes words or hpn: text file of word2vec or GloVe, in each line a class name (_ for "
+        "a space) and its numbers. As prototypes, those of more than d numbers are cut to their principal directions.",
         json_schema_extra={**_PROTOTYPES, "before": None},
     )
     prototype_seed: int = Field(
@@ -112,6 +113,6 @@ class DL2PAConfig(RowOptions, SupervisedTrainConfig):
             raise ValueError("prototypes and prototypes_from exclude each other")
         if self.sharpest_t != SHARPEST_T and (self.prototypes != "uniform" or self.prototypes_from is not None):
             raise ValueError("sharpest_t is of prototypes uniform that are made now")
-        if (self.class_vectors is not None) != (self.prototypes == "words"):
-            raise ValueError("prototypes words and class_vectors go together")
+        if self.prototypes != "hpn" and (self.class_vectors is not None) != (self.prototypes == "words"):
+            raise ValueError("prototypes words and class_vectors go together; prototypes hpn may have them")
         return self

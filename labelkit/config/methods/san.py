@@ -123,10 +123,10 @@ class SANConfig(RowOptions, MetricLearningConfig):
         json_schema_extra=_ASSEMBLY,
     )
 
-    loss: Literal["multi-similarity", "proxy-anchor", "cross-entropy"] = Field(
+    loss: Literal["multi-similarity", "contrastive", "proxy-anchor", "cross-entropy"] = Field(
         "multi-similarity",
-        description="Loss of the embeddings. proxy-anchor: one learned vector for each class; cross-entropy: a "
-        "classifier on the embedding, the baseline of supervised pre-training.",
+        description="Loss of the embeddings. contrastive: cosines of pairs, as XBM has it; proxy-anchor: one learned "
+        "vector for each class; cross-entropy: a classifier on the embedding, the baseline of supervised pre-training.",
         json_schema_extra=_LOSS,
     )
     proxy_margin: float = Field(0.1, description="Margin of proxy-anchor.", json_schema_extra=_LOSS)
@@ -144,16 +144,21 @@ class SANConfig(RowOptions, MetricLearningConfig):
         json_schema_extra=_LOSS,
     )
 
-    memory: Literal["momentum", "none"] = Field(
+    memory: Literal["momentum", "queue", "none"] = Field(
         "momentum",
-        description="Also compare with embeddings of earlier steps, by a slow copy of the network.",
+        description="Also compare with embeddings of earlier steps. momentum: by a slow copy of the network; queue: by "
+        "the network itself as it was then (XBM).",
         json_schema_extra=_MEMORY,
     )
     memory_size: int | None = Field(
         None, ge=2, description="Embeddings to keep. Default: the number of training images.", json_schema_extra=_MEMORY
     )
     memory_decay: float = Field(
-        0.999, ge=0, lt=1, description="Share of the slow copy that stays at each step.", json_schema_extra=_MEMORY
+        0.999,
+        ge=0,
+        lt=1,
+        description="Share of the slow copy that stays at each step (momentum).",
+        json_schema_extra=_MEMORY,
     )
     memory_loss: Literal["contrastive", "multi-similarity", "contrastive-bayesian"] = Field(
         "contrastive",
@@ -182,7 +187,7 @@ class SANConfig(RowOptions, MetricLearningConfig):
     def _check_parts(self) -> SANConfig:
         if self.san and self.index is not None:
             raise ValueError("--san moves features between positions, and a row has one: pass --no-san with --index")
-        if self.mode == "unsupervised" and self.loss != "multi-similarity":
+        if self.mode == "unsupervised" and self.has_class_vectors:
             raise ValueError(f"loss {self.loss} needs labels, so mode supervised")
         start, end = self.term_ramp
         if not 0 <= start <= end <= 1:
@@ -195,6 +200,11 @@ class SANConfig(RowOptions, MetricLearningConfig):
     def learns_from_labels(self) -> bool:
         """With clusters in place of classes, no."""
         return self.mode == "supervised"
+
+    @property
+    def has_class_vectors(self) -> bool:
+        """Whether the loss learns a vector for each class."""
+        return self.loss in ("proxy-anchor", "cross-entropy")
 
     @property
     def label_kind(self) -> LabelKind:

@@ -3,8 +3,8 @@
 Source: chapter 5 of "Deep Learning with Very Few and No Labels"; no code was released. Each step:
     1. groups of images of some classes, or of some clusters
     2. lower network, assembly weights from the maps, assembly (Eq. 5.4), upper network, unit embeddings
-    3. multi-similarity loss of the batch (Eq. 5.9), or Proxy-Anchor, or a classifier
-    4. the same images by a slow copy of the network into a memory; contrastive loss with all of it
+    3. multi-similarity loss of the batch (Eq. 5.9), or another of pairs, or Proxy-Anchor, or a classifier
+    4. the same images by a slow copy of the network into a memory, or the batch itself (XBM); loss of pairs with it
     5. entropy, correlation and coherence of the weights (Eq. 5.5-5.8), which grow in the first half of the training;
        they train the predictor of the weights alone (``--term-gradients``)
 Without labels, all images are clustered every ``--refresh-epochs`` epochs, and the memory is filled anew.
@@ -87,15 +87,18 @@ class SAN(Method[SANConfig]):
         else:
             self.labels: Tensor = nn.Buffer(torch.from_numpy(data.labels), persistent=False)
             self.equal_buffers = ("labels",)
-        self.pairs = multi_similarity_loss(config)
+        multi_similarity = multi_similarity_loss(config)
+        self.pairs = MemoryContrastiveLoss() if config.loss == "contrastive" else multi_similarity
         self.classes: ProxyAnchorLoss | NormalizedSoftmaxLoss | None = None
-        if config.loss != "multi-similarity":
+        if config.has_class_vectors:
             self.classes = _class_loss(config, data.num_old_classes, self.network.embed_dim)
         self.memory: MemoryBank | None = None
-        if config.memory == "momentum":
+        self.slow: EMATeacher | None = None
+        if config.memory != "none":
             self.memory = MemoryBank(memory_size(config, data, labeled=self.clusters is None), self.network.embed_dim)
-            self.slow = EMATeacher(self.network, config.memory_decay)
-            self.memory_loss = _memory_loss(config, self.pairs)
+            self.memory_loss = _memory_loss(config, multi_similarity)
+            if config.memory == "momentum":
+                self.slow = EMATeacher(self.network, config.memory_decay)
             self.equal_buffers += tuple(f"memory.{name}" for name in MemoryBank.buffer_names)
         self._diagnostics = AssemblyDiagnostics(config)
         self._state: TrainState | None = None
@@ -126,7 +129,7 @@ class SAN(Method[SANConfig]):
         rates = group_rates(config)
         if config.san:
             rates["predictor"] = {"lr_scale": config.san_lr_scale}
-        if config.loss != "multi-similarity":
+        if config.has_class_vectors:
             rates["class_vectors"] = {"lr_scale": config.proxy_lr_scale}
         return rates
 
@@ -136,8 +139,9 @@ class SAN(Method[SANConfig]):
         found: dict[str, Scheduled] = {}
         if config.san:
             found["term_strength"] = lambda now: term_strength(config, share_done(config, now))
-        if config.memory == "momentum":
+        if config.memory != "none":
             found["memory_weight"] = lambda now: memory_weight(config, now.epoch) or 0.0
+        if config.memory == "momentum":
             found["ema_decay"] = lambda now: config.memory_decay
         return found
 
@@ -154,7 +158,8 @@ class SAN(Method[SANConfig]):
         if self.clusters.due(state.epoch):
             renew_pseudo_labels(self.clusters, self.network, self.config, state)
             if self.memory is not None:
-                keys = state.embed(lambda images: self.slow(images).embeddings, self.clusters.rows)
+                writer = self.network if self.slow is None else self.slow
+                keys = state.embed(lambda images: writer(images).embeddings, self.clusters.rows)
                 self.memory.refill(keys, torch.from_numpy(self.clusters.rows))
         assert self._sampler is not None
         self._sampler.relabel(self.clusters.cluster_ids.cpu().numpy())
@@ -173,7 +178,8 @@ class SAN(Method[SANConfig]):
         loss = self.pairs(embeddings, labels) if self.classes is None else self.classes(embeddings, labels)
         logs[config.loss] = loss.detach()
         if self.memory is not None:
-            seen = self.memory.remember(gather_batch(self.slow(batch.images).embeddings), rows)
+            keys = embeddings if self.slow is None else gather_batch(self.slow(batch.images).embeddings)
+            seen = self.memory.remember(keys, rows)
             weight = memory_weight(config, config.memory_start_epochs if state is None else state.epoch)
             if weight is not None:
                 remembered = self.memory_loss(embeddings, labels, seen.embeddings, self._labels_of(seen.rows), seen.own)
@@ -189,7 +195,7 @@ class SAN(Method[SANConfig]):
 
     def on_step_end(self, state: TrainState) -> None:
         """Move the slow copy."""
-        if self.memory is not None:
+        if self.slow is not None:
             self.slow.update(self.network)
 
     def on_epoch_end(self, state: TrainState) -> Mapping[str, float]:
@@ -209,7 +215,7 @@ class SAN(Method[SANConfig]):
 
     def reuse_frozen(self) -> KeptPart:
         """The frozen stages, which the slow copy shares."""
-        if self.memory is not None:
+        if self.slow is not None:
             slow: Any = self.slow.module
             slow.backbone.reuse_frozen()
         return self.network.backbone.reuse_frozen()

@@ -112,7 +112,12 @@ def load_or_make_prototypes(
 
 
 def load_or_separate(
-    num_prototypes: int, dim: int, *, seed: int = 0, say: Callable[[str], None] | None = None
+    num_prototypes: int,
+    dim: int,
+    *,
+    seed: int = 0,
+    words: NDArray[np.float64] | None = None,
+    say: Callable[[str], None] | None = None,
 ) -> Prototypes:
     """Return the prototypes of hyperspherical prototype networks: from the cache, or made now and put there.
 
@@ -120,15 +125,22 @@ def load_or_separate(
         num_prototypes: c, >= 2.
         dim: d, >= 2.
         seed: of the start.
+        words: (c, m) word vectors, whose order the prototypes shall have.
         say: is told what the user may want to know.
 
     Raises:
-        ValueError: a number is out of range.
+        ValueError: a number is out of range, or a word vector has length 0.
     """
     recipe: dict[str, object] = {"version": _RECIPE_VERSION, "num_prototypes": num_prototypes, "dim": dim, "seed": seed}
+    if words is not None:
+        recipe["words"] = hashlib.sha256(np.ascontiguousarray(words, dtype="<f8").tobytes()).hexdigest()
     recipe |= {"method": "separated", "iterations": class_separation.ITERATIONS, "lr": class_separation.LEARNING_RATE}
     make = partial(
-        class_separation.separated_prototypes, num_prototypes, dim, keyed_generator(seed, "separated prototypes")
+        class_separation.separated_prototypes,
+        num_prototypes,
+        dim,
+        keyed_generator(seed, "separated prototypes"),
+        words=words,
     )
     return _cached(recipe, make, say or (lambda text: None))
 

@@ -6,7 +6,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from labelkit.algorithms.prototypes import closed_form_is_least, uniformity
@@ -46,7 +48,12 @@ def starting_prototypes(
         )
     source = config.prototypes_from
     if source is None and config.prototypes == "hpn":
-        return torch.from_numpy(load_or_separate(num_classes, dim, seed=config.prototype_seed, say=say).vectors)
+        words = None if config.class_vectors is None else _words(config.class_vectors, num_classes, class_names)
+        try:
+            made = load_or_separate(num_classes, dim, seed=config.prototype_seed, words=words, say=say)
+        except ValueError as error:
+            raise ConfigError("--class-vectors", f"{config.class_vectors}: {error}", "Use other vectors.") from error
+        return torch.from_numpy(made.vectors)
     if source is None and config.class_vectors is not None:
         return _of_words(config.class_vectors, num_classes, dim, class_names)
     if source is None:
@@ -71,12 +78,17 @@ def starting_prototypes(
     return torch.nn.functional.normalize(found[:num_classes].float(), dim=1)
 
 
-def _of_words(path: Path, num_classes: int, dim: int, class_names: Sequence[str]) -> Tensor:
-    """Class vectors of the classes' names, in d dimensions."""
+def _words(path: Path, num_classes: int, class_names: Sequence[str]) -> NDArray[np.float64]:
+    """Word vectors of the classes' names."""
     if len(class_names) < num_classes:
         problem = f"{num_classes} classes are asked for, and {len(class_names)} have a name"
         raise ConfigError("--class-vectors", problem, "Leave out --num-classes, or choose other --prototypes.")
-    vectors = read_class_vectors(path, class_names[:num_classes])
+    return read_class_vectors(path, class_names[:num_classes])
+
+
+def _of_words(path: Path, num_classes: int, dim: int, class_names: Sequence[str]) -> Tensor:
+    """Class vectors of the classes' names, in d dimensions."""
+    vectors = _words(path, num_classes, class_names)
     if vectors.shape[1] < dim:
         problem = f"{path} has vectors of {vectors.shape[1]} numbers, {dim} are needed"
         raise ConfigError("--class-vectors", problem, f"Pass --embed-dim {vectors.shape[1]} or less.")

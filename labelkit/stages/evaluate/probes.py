@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import TypeAlias
@@ -26,6 +26,7 @@ from labelkit.models.conv_probes import ConvProbe, FeatureProbe, collected, prob
 from labelkit.models.inference import InferenceNetwork
 from labelkit.models.seeding import seeded_init
 from labelkit.percent import percent
+from labelkit.stages.evaluate.crops import crops_of, resized
 from labelkit.stages.progress import current_progress
 from labelkit.stages.read.networks import load_run
 from labelkit.stages.result import Cell, SimpleResult, Table
@@ -34,7 +35,6 @@ from labelkit.stages.train.prepare import eval_images, prepare_data
 _Probe: TypeAlias = ConvProbe | FeatureProbe
 
 _MOMENTUM = 0.9
-_RESIZED = 256 / 224
 _EMBEDDING = "embedding"
 
 
@@ -170,18 +170,13 @@ def _images(
     config: EvaluateProbesConfig, images: ImageDataset, network: InferenceNetwork, runtime: Runtime, bad_limit: float
 ) -> _Images:
     spec = network.input_spec
-    base = _resized(spec.size)
+    base = resized(spec.size)
     bank = ImageBank(images, channels=images.in_channels, base_size=base, device=runtime.device)
     bank.check(bad_limit)
     rows = bank.rows[images.labels[bank.rows] >= 0]
     if len(rows) < 2:
         raise DatasetError(images.name, f"{len(rows)} images have a label", "Give more.")
     return _Images(bank, rows, images.labels, Normalize(spec.mean, spec.std), config.num_workers)
-
-
-def _resized(size: int) -> int:
-    """Side from which crops of a size are taken: 256 for 224."""
-    return round(size * _RESIZED)
 
 
 @contextmanager
@@ -268,7 +263,7 @@ def _score(
 ) -> list[_Score]:
     """Accuracy of each probe, its outputs averaged over the crops of an image."""
     size = network.input_spec.size
-    view = ViewSpec(_resized(size), resize_ratio=1.0)
+    view = ViewSpec(resized(size), resize_ratio=1.0)
     ten = config.crops == "ten"
     for probe in probes:
         probe.eval()
@@ -279,7 +274,7 @@ def _score(
             view, images.rows, max(1, config.batch_size // 10 if ten else config.batch_size), None, 0
         ):
             sums: list[Tensor] = []
-            for crop in _crops(batch.images, size, ten=ten, mirror=mirror):
+            for crop in crops_of(batch.images, size, ten=ten, mirror=mirror):
                 maps = look(crop)
                 shapes = [(one.shape[1], one.shape[2]) for one in maps]
                 found = [probe(one) for probe, one in zip(probes, maps, strict=True)]
@@ -293,12 +288,3 @@ def _score(
         _Score(name, *shape, probe.num_values, one / len(images.rows), five / len(images.rows) if top5 else None)
         for name, shape, probe, (one, five) in zip(layers or (_EMBEDDING,), shapes, probes, right.tolist(), strict=True)
     ]
-
-
-def _crops(images: Tensor, size: int, *, ten: bool, mirror: bool) -> Sequence[Tensor]:
-    """Center, or corners and center and their mirror images, of (b, c, s, s)."""
-    far = images.shape[-1] - size
-    middle = round(far / 2)
-    places = [(0, 0), (0, far), (far, 0), (far, far)] if ten else []
-    seen = [images, images.flip(-1)] if ten and mirror else [images]
-    return [one[..., y : y + size, x : x + size] for one in seen for y, x in [*places, (middle, middle)]]

@@ -8,7 +8,7 @@ import platform
 import re
 import shlex
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -16,13 +16,14 @@ from typing import Any
 
 from labelkit import __version__
 from labelkit.config.reproduce import ReproduceConfig
-from labelkit.data.registry import DATASETS, load_dataset
-from labelkit.errors import ConfigError, DatasetError, LabelkitError, OutputExistsError, StoreError, resource_error
+from labelkit.errors import DatasetError, LabelkitError, OutputExistsError, StoreError, resource_error
 from labelkit.reading import read_json
 from labelkit.stages.progress import current_progress
+from labelkit.stages.reproduce.filling import chosen_rows, complete_command, missing_of, needs_of
+from labelkit.stages.reproduce.hours import reckon_hours
 from labelkit.stages.reproduce.processes import Commands
-from labelkit.stages.reproduce.stand_ins import IN_DATA_ROOT, make_files, stand_ins
-from labelkit.stages.reproduce.tables import PublishedTable, Row, available_tables, dataset_places, read_table
+from labelkit.stages.reproduce.stand_ins import make_files, stand_ins
+from labelkit.stages.reproduce.tables import PublishedTable, Row, available_tables, read_table
 from labelkit.stages.result import Cell, SimpleResult, Table
 from labelkit.store.commit import commit_bytes
 
@@ -64,13 +65,15 @@ def reproduce(config: ReproduceConfig) -> SimpleResult:
         DatasetError: the data of no row are there.
     """
     names = list(available_tables()) if config.all else [str(config.table)]
-    tables = [(table, _rows(table, config.row)) for table in map(read_table, names)]
+    tables = [(table, chosen_rows(table, config.row)) for table in map(read_table, names)]
+    if config.time:
+        return reckon_hours(config, tables)
     progress = current_progress()
-    needs = {name for _, rows in tables for row in rows for name in _needs(row)}
+    needs = {name for _, rows in tables for row in rows for name in needs_of(row)}
     missing = (
-        {} if config.smoke else {name: fault for name in sorted(needs) if (fault := _missing(name, config.data_root))}
+        {} if config.smoke else {name: fault for name in sorted(needs) if (fault := missing_of(name, config.data_root))}
     )
-    runnable = [row for _, rows in tables for row in rows if not missing.keys() & _needs(row)]
+    runnable = [row for _, rows in tables for row in rows if not missing.keys() & needs_of(row)]
     if missing and not runnable and not config.dry_run:
         first = next(iter(missing.values()))
         raise DatasetError("reproduce", f"the data of no row are there: {first}", "Or try the rows with --smoke.")
@@ -86,7 +89,7 @@ def reproduce(config: ReproduceConfig) -> SimpleResult:
             folder = config.out / table.name
             outcomes = []
             for row in rows:
-                absent = next((missing[name] for name in sorted(_needs(row)) if name in missing), "")
+                absent = next((missing[name] for name in sorted(needs_of(row)) if name in missing), "")
                 outcome = _Outcome("no data", absent)
                 if config.dry_run or not absent:
                     outcome = _run_row(config, table, row, folder, commands, faults)
@@ -108,21 +111,6 @@ def reproduce(config: ReproduceConfig) -> SimpleResult:
             "Mend it, and run the same command again.",
         )
     return ReproducedResult({"tables": values, "rows": counts}, made, tuple(shown), failed)
-
-
-def _rows(table: PublishedTable, wanted: Sequence[str] | None) -> list[Row]:
-    if wanted is None:
-        return list(table.rows)
-    chosen = []
-    for text in wanted:
-        fitting = [row for row in table.rows if row.name == text] or [r for r in table.rows if text in r.name]
-        if len(fitting) != 1:
-            names = ", ".join(repr(row.name) for row in fitting or table.rows)
-            raise ConfigError("--row", f"{text!r} fits {len(fitting)} rows of {table.name}", f"Choose of {names}.")
-        chosen += fitting
-    # a change needs both of its rows
-    needed = {row.against for row in chosen} | {row.name for row in chosen}
-    return [row for row in table.rows if row.name in needed] if any(row.against for row in chosen) else chosen
 
 
 def _run_row(
@@ -147,7 +135,7 @@ def _run_row(
                 if not words:
                     outputs.append({})
                     continue
-                command = _complete(config, table, words, named, root, here, seed)
+                command = complete_command(config, table, words, named, root, here, seed)
                 if config.smoke and not config.dry_run:
                     make_files(command, root)
                 if config.dry_run:
@@ -161,66 +149,6 @@ def _run_row(
             faults.append(error)
             return _Outcome("failed", str(error), outcome.measured)
     return outcome
-
-
-def _needs(row: Row) -> set[str]:
-    """What a row reads: its data sets, and files in the folder of the data."""
-    return {*row.datasets, *(word for words in row.commands for word in words if word.startswith(IN_DATA_ROOT))}
-
-
-def _missing(dataset: str, root: Path) -> str:
-    """Say what is missing of a data set, where it comes from, and how large it is; empty: nothing."""
-    if dataset.startswith(IN_DATA_ROOT):
-        path = Path(dataset.format(data_root=root))
-        return "" if path.exists() else f"{path}: there is no such file or folder"
-    try:
-        load_dataset(dataset, data_root=root)
-    except DatasetError as error:
-        spec = DATASETS.get(dataset)
-        counts = {} if spec is None else spec.num_images
-        return f"{dataset} ({', '.join(f'{count} {split}' for split, count in counts.items())} images): {error}"
-    return ""
-
-
-def _complete(
-    config: ReproduceConfig,
-    table: PublishedTable,
-    words: Sequence[str],
-    named: Mapping[str, str],
-    root: Path,
-    here: Path,
-    seed: int,
-) -> list[str]:
-    """A command with all that is not in the table: where, which data, which seed."""
-    filled = [word.format(here=here, seed=seed, data_root=root) for word in words]
-    for place in dataset_places(words):
-        filled[place] = named[words[place]]
-    if config.smoke:
-        given = {name: value for name, value in table.smoke.get("given", {}).items() if f"--{name}" in filled}
-        filled = _with_options(filled, given)
-    if filled[0] != "train":
-        short = table.smoke.get(" ".join(filled[:2]), table.smoke.get(filled[0], {}))
-        return _with_options(filled, short) if config.smoke else filled
-    if config.smoke:
-        filled = _with_options(filled, table.smoke.get("all", {}) | table.smoke.get(filled[1], {}))
-    words_of_all = ["--data-root", str(root), "--device", config.device, "--seed", str(seed)]
-    return [*filled, *words_of_all, *([] if "--out" in filled else ["--out", str(here / "run")])]
-
-
-def _with_options(words: Sequence[str], options: dict[str, str]) -> list[str]:
-    """Put options into a command, in place of those it has; an empty value is a switch."""
-    kept, at = [], 0
-    while at < len(words):
-        word, name = words[at], words[at].removeprefix("--")
-        at += 1
-        takes_value = at < len(words) and not words[at].startswith("--")
-        if word.startswith("--") and name in options:
-            at += takes_value
-            continue
-        kept.append(word)
-    for name, value in options.items():
-        kept += [f"--{name}", value] if value else [f"--{name}"]
-    return kept
 
 
 def _run(commands: Commands, command: list[str], here: Path, number: int) -> dict[str, Any]:

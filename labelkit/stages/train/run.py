@@ -325,16 +325,23 @@ def _plan(method_name: str, config: RunConfig) -> SimpleResult:
     """Build everything, time a few steps on real batches, write nothing."""
     runtime = _runtime(config)
     before = runtime.peak_memory()
+    asked = config
+    if config.stand_ins:  # features of noise and of random weights are all alike, which guards would refuse
+        config = without_weights(config).model_copy(update={"guard": "none"})
     setup = _set_up(method_name, config, runtime, fresh=True)
     steps = 4
     limited = config.model_copy(update={"stop_after_steps": 1, "tensorboard": False})
     trainer = _trainer(setup, limited, runtime, None)
-    score = frozen_score(trainer, setup.method, setup.prepared.labels, config.seed)
+    score = None
+    if not config.stand_ins:
+        score = frozen_score(trainer, setup.method, setup.prepared.labels, config.seed)
     reuse = plan_reuse(setup.method, setup.bank, config, runtime, trainer.phases[0])
     if reuse is not None:
         trainer.train_on(stand_in(setup.method, setup.bank, config, runtime, reuse))
+    started = time.perf_counter()
     trainer.fit()
     runtime.wait()
+    first = time.perf_counter() - started
     started = time.perf_counter()
     trainer.config = config.model_copy(update={"stop_after_steps": 1 + steps, "tensorboard": False})
     finished = trainer.fit().step - 1
@@ -345,7 +352,7 @@ def _plan(method_name: str, config: RunConfig) -> SimpleResult:
     memory = runtime.peak_memory() - before
     values: dict[str, object] = {
         "method": method_name,
-        "config": config.to_yaml_dict(),
+        "config": asked.to_yaml_dict(),
         "run": run_folder(config),
         "samples": setup.prepared.counts(),
         "skipped": len(setup.bank.bad),
@@ -355,16 +362,19 @@ def _plan(method_name: str, config: RunConfig) -> SimpleResult:
         "steps_per_epoch": trainer.steps_per_epoch(0),
         "steps": total,
         "seconds_per_step": round(seconds, 4),
+        "start_minutes": round(max(0.0, first - seconds) / 60, 1),
         "estimated_minutes": round(total * seconds / 60, 1),
         "memory_mib": round(memory / 2**20),
         "device": str(runtime.device),
     }
-    known = setup.method.data
-    num_classes = max(known.num_known_classes or known.num_old_classes, setup.method.headline().num_outputs)
-    verdict = training_verdict(
-        method_name, config, setup.prepared.labels, num_classes, num_row_views=known.num_row_views
-    )
-    values["verdict"] = verdict.to_json()
+    verdict = None
+    if not config.stand_ins:  # noise tells nothing of what training gains
+        known = setup.method.data
+        num_classes = max(known.num_known_classes or known.num_old_classes, setup.method.headline().num_outputs)
+        verdict = training_verdict(
+            method_name, config, setup.prepared.labels, num_classes, num_row_views=known.num_row_views
+        )
+        values["verdict"] = verdict.to_json()
     if score is not None:
         values["before_training"] = asdict(score)
     if reuse is not None:
@@ -375,8 +385,9 @@ def _plan(method_name: str, config: RunConfig) -> SimpleResult:
     rows.insert(2, ["samples", setup.prepared.describe()])
     if score is not None:
         rows.append(["before_training", score.describe()])
-    rows.append(["will training help?", verdict.describe()])
-    options = [[key, value_text(value, longest=None)] for key, value in config.to_yaml_dict().items()]
+    if verdict is not None:
+        rows.append(["will training help?", verdict.describe()])
+    options = [[key, value_text(value, longest=None)] for key, value in asked.to_yaml_dict().items()]
     shown = (
         Table("configuration", ["option", "value"], options),
         Table("plan (nothing was written)", ["what", "value"], rows),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,12 +14,15 @@ import pytest
 import torch
 from labelkit.config.methods.san import SANConfig
 from labelkit.config.presets import available_presets, resolve
+from labelkit.data.batch import Batch
 from labelkit.data.views.recipes import metric_test_view
 from labelkit.engine.checkpoint import load_checkpoint
 from labelkit.engine.monitors.retrieval import similarity_spread
+from labelkit.engine.timing import RunSize
 from labelkit.errors import ConfigError, DatasetError
 from labelkit.losses.metric import ContrastiveBayesianLoss, MemoryContrastiveLoss, MultiSimilarityLoss
 from labelkit.methods.metric.pseudo_labels import PseudoLabels, share_moved
+from labelkit.methods.metric.san import SAN
 from labelkit.methods.metric.spatial_assembly import assembly_terms, drawn_positions, term_strength, weighted_sum
 from labelkit.stages.train.prepare import PreparedData
 
@@ -95,6 +98,58 @@ def test_the_memory_is_compared_with_by_the_loss_that_is_named(make: Make, name:
     loss = make("san", **options).method.memory_loss
     assert isinstance(loss, kind)
     assert getattr(loss, "variance_weight", 3.0) == 3.0
+
+
+def steps(setup: Any, *rows: Any) -> Iterator[Any]:
+    """The loss of a step on random images, one for each list of rows; and these images."""
+    generator = torch.Generator().manual_seed(0)
+    spec = setup.method.network.input_spec
+    for numbers in rows:
+        images = torch.randn(len(numbers), spec.channels, spec.size, spec.size, generator=generator)
+        batch = Batch((images,), setup.method.labels[numbers], numbers, ())
+        yield setup.method.training_step(batch).loss, images
+
+
+def test_a_queue_holds_what_the_network_made_in_each_step(make: Make) -> None:
+    setup = make("san", memory="queue", san=False, memory_start_epochs=0)
+    method = setup.method.eval()
+    assert method.slow is None
+    assert list(SAN.scheduled(method.config, RunSize(64, 64))) == ["memory_weight"]
+    made = []
+    for _, images in steps(setup, torch.arange(4), torch.arange(10, 14)):
+        made.append(method.network(images).embeddings.detach())
+        with torch.no_grad():
+            for parameter in method.network.parameters():
+                parameter.add_(0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)))
+    torch.testing.assert_close(method.memory.embeddings[:8], torch.cat(made))
+
+
+def test_xbm_is_the_contrastive_loss_of_the_batch_and_of_the_queue(make: Make) -> None:
+    setup = make("san", memory="queue", san=False, loss="contrastive", memory_loss="contrastive", memory_start_epochs=0)
+    method, known = setup.method.eval(), torch.nonzero(setup.method.labels >= 0)[:, 0]
+    rows = [known[:8], known[4:12]]
+    (_, first), (loss, second) = steps(setup, *rows)
+    z = [torch.nn.functional.normalize(method.network(one).embeddings).detach().double() for one in (first, second)]
+    batch = contrastive_by_loops(z[1], z[1], rows[1], rows[1], method.labels, own=0)
+    memory = contrastive_by_loops(z[1], torch.cat(z), rows[1], torch.cat(rows), method.labels, own=8)
+    assert float(loss.detach()) == pytest.approx(batch + memory, abs=1e-5)
+    assert min(batch, memory) > 0.1
+
+
+def contrastive_by_loops(anchors: Any, references: Any, mine: Any, theirs: Any, labels: Any, *, own: int) -> float:
+    """1 - S of positives and (S - 0.5)+ of negatives, each the mean of those above 0; reference i + own is i."""
+    attracted, repelled = [], []
+    for i, row in enumerate(mine.tolist()):
+        for j, other in enumerate(theirs.tolist()):
+            similarity = float(anchors[i] @ references[j])
+            if j == i + own or min(int(labels[row]), int(labels[other])) < 0:
+                continue
+            if labels[row] == labels[other]:
+                attracted.append(max(0.0, 1 - similarity))
+            else:
+                repelled.append(max(0.0, similarity - 0.5))
+    means = [[value for value in values if value > 0] for values in (attracted, repelled)]
+    return sum(sum(values) / len(values) for values in means if values)
 
 
 @pytest.mark.parametrize("augmentation", ["box", "crop", "none"])

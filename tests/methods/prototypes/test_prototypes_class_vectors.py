@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from labelkit.algorithms import class_separation
+from labelkit.algorithms.class_separation import separated_prototypes
 from labelkit.data.splits import given_split
 from labelkit.errors import ConfigError, DatasetError
 from labelkit.methods.prototypes.class_vectors import read_class_vectors, word_prototypes
@@ -138,6 +141,27 @@ def test_a_run_with_prototypes_of_hpn_pushes_each_from_its_nearest(make: Make, o
     # nearest others are about equally near, and farther than those of 10 random directions of 4 dimensions would be
     assert float(cosines.max(dim=1).values.std()) < 0.03
     assert float(cosines.max()) < 0.5
+
+
+def test_words_change_the_prototypes_of_hpn_and_their_place_in_the_cache(
+    make: Make, own_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(class_separation, "separated_prototypes", partial(separated_prototypes, iterations=50))
+    heads, before = [], len(list(own_cache.rglob("*.h5")))
+    for seed in (None, 0, 0, 1):
+        path = None
+        if seed is not None:
+            path = tmp_path / f"{seed}.txt"
+            rows = np.random.default_rng(seed).standard_normal((10, 12))
+            path.write_text("".join(f"{i} {' '.join(map(str, row))}\n" for i, row in enumerate(rows)))
+        options = {"prototype_seed": 7, "embed_dim": 4, "reassign": False, "epochs": 1}
+        setup = make("dl2pa", prototypes="hpn", class_vectors=path, **options)
+        setup.trainer.fit()
+        heads.append(setup.method.network.head.prototypes.clone())
+    assert torch.equal(heads[1], heads[2])
+    assert not torch.equal(heads[0], heads[1])
+    assert not torch.equal(heads[1], heads[3])
+    assert len(list(own_cache.rglob("*.h5"))) - before == 3
 
 
 @pytest.mark.parametrize("options", [{"prototypes": "words"}, {"class_vectors": "x.txt"}])

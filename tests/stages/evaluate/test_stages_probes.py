@@ -14,7 +14,8 @@ from labelkit.data.views.spec import ViewSpec
 from labelkit.engine.devices import Runtime
 from labelkit.models.conv_probes import ConvProbe
 from labelkit.models.seeding import seeded_init
-from labelkit.stages.evaluate.probes import _crops, _images, _resized
+from labelkit.stages.evaluate.crops import crops_of, resized
+from labelkit.stages.evaluate.probes import _images
 from labelkit.stages.read.networks import load_run
 from labelkit.stages.train.prepare import eval_images, prepare_data
 
@@ -163,15 +164,15 @@ def test_features_get_a_linear_layer_as_a_loop_trains_it(labelkit: Any, run: Pat
 @pytest.mark.parametrize("side", [36, 37])
 def test_ten_crops_are_those_of_torchvision(side: int) -> None:
     images = torch.rand(2, 3, side, side)
-    found = _crops(images, 32, ten=True, mirror=True)
+    found = crops_of(images, 32, ten=True, mirror=True)
     expected = vision.ten_crop(images, [32, 32])
     assert len(found) == 10
     for one in expected:
         assert sum(torch.equal(one, crop) for crop in found) == 1
-    assert len(_crops(images, 32, ten=True, mirror=False)) == 5
-    (center,) = _crops(images, 32, ten=False, mirror=True)
+    assert len(crops_of(images, 32, ten=True, mirror=False)) == 5
+    (center,) = crops_of(images, 32, ten=False, mirror=True)
     assert torch.equal(center, vision.center_crop(images, [32, 32]))
-    assert _resized(224) == 256
+    assert resized(224) == 256
 
 
 def test_what_has_no_probes_is_refused(labelkit: Any, run: Path, trained: Path) -> None:

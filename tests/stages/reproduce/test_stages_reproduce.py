@@ -18,6 +18,7 @@ from labelkit.methods.prototypes.class_vectors import read_class_vectors
 from labelkit.methods.registry import METHODS
 from labelkit.models.backbones import build_backbone
 from labelkit.stages.reproduce import running
+from labelkit.stages.reproduce.filling import complete_command
 from labelkit.stages.reproduce.running import reproduce
 from labelkit.stages.reproduce.tables import PublishedTable, available_tables, left_out, read_table
 
@@ -77,7 +78,7 @@ def test_commands_of_a_table_are_valid(name: str, tmp_path: Path, capsys: pytest
                 continue
             for words in filter(None, row.commands):
                 named = {name: name for name in row.datasets}
-                command = running._complete(config, table, words, named, tmp_path, tmp_path / "here", 0)
+                command = complete_command(config, table, words, named, tmp_path, tmp_path / "here", 0)
                 assert main(["config", *command]) == 0, capsys.readouterr().err
 
 
@@ -87,7 +88,7 @@ def test_smoke_rows_make_no_more_clusters_than_there_are_images(tmp_path: Path) 
         config = ReproduceConfig(table=table.name, smoke=True)
         for row in table.rows:
             named = {name: name for name in row.datasets}
-            words = running._complete(config, table, row.commands[0], named, tmp_path, tmp_path / "here", 0)
+            words = complete_command(config, table, row.commands[0], named, tmp_path, tmp_path / "here", 0)
             given = dict(pairwise(words))
             preset = read_yaml(available_presets(METHODS[words[1]].config)[given["--preset"]])
             for name in set(row.datasets) - images.keys():
