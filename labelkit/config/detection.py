@@ -74,7 +74,7 @@ class EvaluateDetectionConfig(
     tune: bool = Field(True, description="Train the backbone with the detector (published); else it stays as it is.")
     epochs: int = Field(12, ge=1, description="Passes over the training images (published).")
     steps: int | None = Field(None, ge=1, description="Steps in place of --epochs.")
-    batch_size: int = Field(16, ge=1, description="Images of a step.")
+    batch_size: int = Field(16, ge=1, description="Images of a step; the source names no number.")
     lr: float = Field(2e-4, gt=0, description="Learning rate of AdamW (published).")
     lr_drops: tuple[float, ...] = Field(
         (0.75, 0.9167),

@@ -233,7 +233,7 @@ def test_smoke_puts_options_in_place_of_those_that_a_command_has(bars: Path, tmp
     found = read_table(str(bars))
     config = ReproduceConfig(table=str(bars), smoke=True)
     first, last = (
-        running._complete(config, found, row.commands[1], {}, tmp_path, tmp_path / "here", 0)
+        complete_command(config, found, row.commands[1], {}, tmp_path, tmp_path / "here", 0)
         for row in (found.rows[0], found.rows[2])
     )
     assert first == ["embed", "--weights", f"{tmp_path}/w.pth", "--seed", "0", "--backbone", "small"]
