@@ -7,6 +7,7 @@ import pickle
 import numpy as np
 import pytest
 from labelkit.data.image_bank import ImageBank
+from labelkit.data.joined import join_datasets
 from labelkit.data.made_up import PHOTO, made_up_dataset
 from labelkit.data.named.layouts import Count
 from labelkit.data.registry import DATASETS
@@ -54,5 +55,7 @@ def test_photos_have_about_the_bytes_of_photos() -> None:
 
 
 def test_large_ones_are_not_decoded_to_see_whether_they_are_whole() -> None:
-    bank = ImageBank(made_up_dataset(DATASETS["cub"]))
-    assert (len(bank.rows), bank.bad, bank.image_size, bank.in_memory) == (11_788, {}, PHOTO, False)
+    birds, scenes = made_up_dataset(DATASETS["cub"]), made_up_dataset(DATASETS["voc_2012"])
+    for dataset, count in ((birds, 11_788), (join_datasets(birds, scenes), 11_788 + 2_913)):
+        bank = ImageBank(dataset)
+        assert (len(bank.rows), bank.bad, bank.image_size, bank.in_memory) == (count, {}, PHOTO, False)
