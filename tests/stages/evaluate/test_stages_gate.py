@@ -163,7 +163,7 @@ def test_every_evaluate_command_has_the_gate() -> None:
 
     found = [config for config in CONFIG_CLASSES if config.command[:1] == ("evaluate",)]
 
-    assert len(found) == 11
+    assert len(found) == 12
     assert all(issubclass(config, GateConfig) for config in found)
 
 
