@@ -42,8 +42,8 @@ class ProbeOptions(Protocol):
 class RepresentationMonitor(Monitor):
     """Scores against the truth, which is used here and nowhere else.
 
-    Features are the embeddings of the network that embeds after training, in evaluation mode; the gallery is the training
-    images whose class is known.
+    Features are the embeddings of the network that embeds after training, in evaluation mode; the gallery is the
+    training images whose class is known.
 
     Args:
         rows: (m,) int64, rows of the training set that can be read.
