@@ -99,7 +99,7 @@ CONTEXTS: list[tuple[str, Options, str]] = [
     (
         "a loss that grows",
         {"lr": 30.0, "optimizer": "sgd", "momentum": 0, "clip_grad_norm": None},
-        "cotap.guard_loss_ratio",
+        _of("cotap dino ibot", "guard_loss_ratio"),
     ),
     (
         "a loss that grows",
@@ -165,10 +165,14 @@ CONTEXTS: list[tuple[str, Options, str]] = [
     (
         "held-out images",
         {"holdout": 0.5, "knn_neighbors": 30},
-        _of("cotap", "eval_split knn_neighbors knn_temperature linear_monitor image_features branch"),
+        _of("cotap dino ibot", "eval_split knn_neighbors knn_temperature linear_monitor image_features branch"),
     ),
     ("a head of an earlier run", {"init_from": "{folder}/earlier"}, "projector_init"),
     ("images of several objects", {"scene_dataset": "{folder}/listed.csv"}, "scene_split object_batch_size"),
+    ("a temperature that grows", {"teacher_warmup_steps": 4}, "teacher_temperature_start patch_temperature_start"),
+    ("a temperature that is not that of the start", {"teacher_temperature": 0.07}, "teacher_warmup_steps"),
+    ("gradients that are too long", {"clip_grad_norm": 0.001}, "clip_each"),
+    ("patches with a layer of their own", {"shared_head": False}, "num_patch_outputs"),
     ("a filter without a loss", {"prototype_entropy": 0}, "filter"),
     ("learned rows", {"assign": "prototypes", "num_prototypes": 8}, "num_prototypes"),
     ("targets above a threshold", {"ranking_loss": "ap-t"}, "ranking_threshold"),
@@ -255,6 +259,8 @@ VALUES: dict[str, list[object]] = {
     "backbone": ["smallcnn", "vit_tiny_patch16_224", "convnet_demo"],
     "lmcs.backbone": ["wrn16_2"],
     "unlabeled_ramp": [1.0],
+    "mask_ratios": [(0.0, 0.5)],
+    "mask_ratio_spreads": [(0.0, 0.1)],
     "weights": ["{folder}/nothing.pth"],
     "image_size": [24, 64],
     "pixel_mean": [(0.2,)],

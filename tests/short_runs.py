@@ -13,6 +13,8 @@ from labelkit.methods.registry import METHODS
 
 _OWN: dict[str, dict[str, object]] = {
     "cotap": {"lr-warmup-steps": 1},
+    "dino": {"lr-warmup-steps": 1, "freeze-last-layer-steps": 1},
+    "ibot": {"lr-warmup-steps": 1, "freeze-last-layer-steps": 1},
     "lmcs": {"steps": 12, "first-blocks": 1, "generation-blocks": 1, "master-steps": 2},
     "san": {"mode": "unsupervised"},
     "sela": {"num-heads": 2, "num-clusters": 4, "num-optimizations": 3, "lr": 0.05, "lr-drop-epochs": 1},

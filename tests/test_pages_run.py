@@ -30,10 +30,12 @@ STEPS = ("--steps", "4", "--eval-every-steps", "4")
 # What makes a training short, without its length being what is shown.
 SHORT = {
     "cotap": (*STEPS, "--lr-warmup-steps", "1", "--batch-size", "16"),
+    "dino": (*STEPS, "--lr-warmup-steps", "1", "--batch-size", "16"),
     "dl2pa": ("--epochs", "1"),
     "flipclass": ("--epochs", "1"),
     "freematch": STEPS,
     "gcd": ("--epochs", "1"),
+    "ibot": (*STEPS, "--lr-warmup-steps", "1", "--batch-size", "16"),
     "lmcs": (
         "--steps",
         "12",

@@ -42,7 +42,8 @@ class ProbeOptions(Protocol):
 class RepresentationMonitor(Monitor):
     """Scores against the truth, which is used here and nowhere else.
 
-    Features are the embeddings in evaluation mode; the gallery is the training images whose class is known.
+    Features are the embeddings of the network that embeds after training, in evaluation mode; the gallery is the
+    training images whose class is known.
 
     Args:
         rows: (m,) int64, rows of the training set that can be read.
@@ -102,8 +103,8 @@ class RepresentationMonitor(Monitor):
         queries = bank.rows[self._held_out.labels[bank.rows] >= 0]
         if not len(queries):
             return metrics
-        gallery = state.embed(method.network.embed, self._known, FullPass(by_network=True)).numpy()
-        asked = state.embed(method.network.embed, queries, FullPass(bank=bank)).numpy()
+        gallery = state.embed(method.headline().embed, self._known, FullPass(by_network=True)).numpy()
+        asked = state.embed(method.headline().embed, queries, FullPass(bank=bank)).numpy()
         if not state.is_main:
             return metrics
         known, wanted = self._truth[self._known], self._held_out.labels[queries]

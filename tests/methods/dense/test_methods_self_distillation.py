@@ -407,10 +407,23 @@ def test_both_kinds_of_images_come_in_their_shares_and_count_alike() -> None:
     assert set(alone.phases(rows)[0].sampler.indices(0)) == set(range(8))
 
 
+def test_the_network_that_embeds_after_training_is_the_one_that_is_judged(make: Make) -> None:
+    found = {}
+    for branch in ("online", "target"):
+        setup = make("dino", branch=branch, ema_start=0.99, lr=0.02, epochs=1)
+        looked: list[int] = []
+        for name, network in (("online", setup.method.network), ("target", setup.method.target)):
+            embed = network.embed
+            network.embed = lambda images, of=name, do=embed, to=looked: (to.append(of), do(images))[1]
+        setup.trainer.monitor(setup.method.eval(), setup.trainer._state(log_now=True))
+        found[branch] = set(looked)
+    assert found == {"online": {"online"}, "target": {"target"}}
+
+
 @pytest.mark.parametrize("start", ["cotap", "dino"])
 def test_networks_of_another_of_these_methods_are_taken(make: Make, tmp_path: Path, start: str) -> None:
     plain = {"filter": False, "prototype_entropy": 0} if start == "cotap" else {}
-    make(start, tmp_path / "run", epochs=1, **plain).trainer.fit()
+    make(start, tmp_path / "run", epochs=1, projector_dims=(64, 32), **plain).trainer.fit()
     of = make("ibot", projector_dims=(64, 32)).method
     fresh = of.network.last_layer.directions.clone()
     initialize_from(of, tmp_path / "run")
