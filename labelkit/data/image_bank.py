@@ -24,7 +24,7 @@ from labelkit.data.views.resizing import resize_images
 from labelkit.data.views.spec import Normalize, ViewSpec
 from labelkit.data.views.transforms import apply_views
 from labelkit.data.workers import Reader
-from labelkit.errors import DatasetError
+from labelkit.errors import ConfigError, DatasetError
 from labelkit.percent import percent
 
 SMALL_SIDE: Final = 64
@@ -196,7 +196,7 @@ class ImageBank:
         """Refuse views that images in memory are too large for.
 
         Raises:
-            ValueError: a view would skip pixels.
+            ConfigError: a view would skip pixels.
         """
         if self.images is None:
             return
@@ -204,8 +204,10 @@ class ImageBank:
         for spec in views:
             largest = side if spec.area_range is None else side * math.sqrt(spec.area_range[1])
             if largest > MAX_SHRINK_IN_MEMORY * spec.size:
-                raise ValueError(
-                    f"images of {side} pixels in memory for a view of {spec.size}; give the bank a base_size"
+                raise ConfigError(
+                    "--image-size",
+                    f"a view of {spec.size} pixels skips some of images of {side} pixels, which are kept in memory",
+                    "Make views larger, or the parts of an image that they show smaller (--local-size, --local-scale).",
                 )
 
     def make_views(
