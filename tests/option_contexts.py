@@ -165,7 +165,8 @@ CONTEXTS: list[tuple[str, Options, str]] = [
     (
         "held-out images",
         {"holdout": 0.5, "knn_neighbors": 30},
-        _of("cotap dino ibot", "eval_split knn_neighbors knn_temperature linear_monitor image_features branch"),
+        _of("cotap dino ibot", "eval_split knn_neighbors knn_temperature linear_monitor branch")
+        + " cotap.image_features",
     ),
     ("a head of an earlier run", {"init_from": "{folder}/earlier"}, "projector_init"),
     ("images of several objects", {"scene_dataset": "{folder}/listed.csv"}, "scene_split object_batch_size"),

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from labelkit.cli.main import main
 from labelkit.config.reproduce import ReproduceConfig
-from labelkit.stages.reproduce import running
+from labelkit.stages.reproduce.filling import complete_command
 from labelkit.stages.reproduce.running import reproduce
 from labelkit.stages.reproduce.tables import PublishedTable, available_tables, read_table
 from tests.pages import PAGES, ROOT
@@ -44,7 +44,7 @@ def test_every_command_of_a_stand_in_is_one(
     for row in table.rows:
         named = {name: name.format(data_root="data") for name in row.datasets}
         for words in row.commands:
-            command = running._complete(config, table, words, named, Path("data"), tmp_path / "here", 0)
+            command = complete_command(config, table, words, named, Path("data"), tmp_path / "here", 0)
             assert main(["config", *command]) == 0, capsys.readouterr().err
 
 

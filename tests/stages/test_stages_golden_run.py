@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from labelkit.cli.main import main
-from labelkit.config.base import values_before
+from labelkit.config.base import in_presets, values_before
 from labelkit.engine.checkpoint import load_checkpoint
 from labelkit.methods.registry import METHODS
 from safetensors.numpy import load_file
@@ -60,6 +60,7 @@ def test_an_option_that_old_runs_lack_says_what_they_did(method: str) -> None:
         name
         for name in younger
         if METHODS[method].config.model_fields[name].default is not None
+        and in_presets(METHODS[method].config.model_fields[name])  # others are no part of a run
         and name not in values_before(METHODS[method].config)
     ]
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from labelkit.algorithms.neighbors import knn
+from labelkit.algorithms.indexes import near_rows
 from labelkit.engine.checkpoint import load_checkpoint
 from labelkit.errors import DatasetError
 from labelkit.store.embeddings import EmbeddingStore, ModelIdentity, open_store
@@ -214,7 +214,7 @@ def test_no_neighbor_is_looked_for_where_views_stand_for_rows(
     labelkit: Labelkit, tmp_path: Path, viewed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[int] = []
-    monkeypatch.setattr("labelkit.data.row_bank.knn", lambda *given, **_: asked.append(given[2]) or knn(*given, **_))
+    monkeypatch.setattr("labelkit.data.row_bank.near_rows", lambda *given: asked.append(given[1]) or near_rows(*given))
     for views in ("on", "off"):
         words = ("train", "softmax", "--index", viewed, *SHORT, "--row-views", views, "--out", tmp_path / views)
         assert labelkit(*words).code == 0
@@ -333,7 +333,7 @@ def test_no_neighbor_is_looked_for_where_rows_are_weak(
     labelkit: Labelkit, tmp_path: Path, pixels: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[int] = []
-    monkeypatch.setattr("labelkit.data.row_bank.knn", lambda *given, **_: asked.append(given[2]) or knn(*given, **_))
+    monkeypatch.setattr("labelkit.data.row_bank.near_rows", lambda *given: asked.append(given[1]) or near_rows(*given))
     for method in ("mixmatch", "freematch"):
         assert labelkit("train", method, "--index", pixels, *HEADS[method], "--out", tmp_path / method).code == 0
         assert asked == ([] if method == "mixmatch" else [10])
