@@ -1,6 +1,6 @@
 """What an index of a store that grows costs and finds: built, extended, in several files side by side, and mapped.
 
-Run: ``python examples/index_growth.py --rows 100000 --out examples/results/index_growth.json``
+Run: ``python examples/index_growth.py --rows 1000000 --threads 1 --out examples/results/index_growth.json``
 
 Rows of 128 numbers are generated around centers, 1,000 rows each. A store of all of them in four shards has a tenth
 more rows than a store in one file. `retrieve` looks up 1,000 other rows of the same kind, each command in a process
