@@ -10,7 +10,12 @@ import typer
 
 from labelkit.cli.console import print_line, print_result
 from labelkit.cli.options import JsonOption, QuietOption, VerboseOption, new_group, speaking
+from labelkit.errors import ConfigError
+from labelkit.stages.progress import current_progress
 from labelkit.stages.result import Cell, SimpleResult, Table
+
+#: Presets whose marks of sources are explained beside their values.
+_EXPLAINED = 5
 
 
 def list_methods(json: JsonOption = False, quiet: QuietOption = False, verbose: VerboseOption = False) -> None:
@@ -110,8 +115,13 @@ def list_presets(
             for name, path in available_presets(config_class).items()
             if fnmatchcase(f"{preset_folder_name(config_class.command)}/{name}", pattern)
         ]
+        if not found:
+            remedy = "Give METHOD/NAME, such as 'san/*'; `labelkit list presets` has all."
+            raise ConfigError("--pattern", f"no preset is called like {pattern}", remedy)
         if values and not (quiet and not json):
             rows = [(*of, line.option, line.value, line.place) for *of, path in found for line in preset_lines(path)]
+            for command, name, path in found if len(found) <= _EXPLAINED else ():
+                current_progress().message(f"{command} {name}: {preset_comment(path)}")
             _print_rows("values", ("for", "name", "option", "value", "place"), rows, json=json, quiet=quiet)
             return
         shown = [(command, name, preset_command(path), preset_comment(path)) for command, name, path in found]

@@ -75,8 +75,14 @@ def load_coco_folder(root: Path, layout: Layout | None = None, files: Sequence[s
             known[name] = _objects(file, image, number), (about.get("height", 0), about.get("width", 0))
     if not any(len(objects) for objects, _ in known.values()):
         raise DatasetError(str(first.path), "has no boxes", "Fetch the file of instances, not that of captions.")
-    layout = layout or Layout(root.resolve().name, (), ((f"{ANNOTATIONS}/",),), {}, "Put images and annotations into")
-    dataset = list_files(layout, root, listed, class_names=(), split_names=splits, where=first.path)
+    own = Layout(root.resolve().name, (), ((f"{ANNOTATIONS}/",),), {}, "")
+    try:
+        dataset = list_files(layout or own, root, listed, class_names=(), split_names=splits, where=first.path)
+    except DatasetError as error:
+        if layout is not None:
+            raise
+        remedy = f"Put the images into {root}, or take them out of the annotations."
+        raise DatasetError(error.where, error.problem, remedy) from error
     rows = [known[name] for name in dataset.sample_ids]
     objects = ListedObjects(tuple(row for row, _ in rows), np.array([size for _, size in rows], np.int64), "coco")
     names = tuple(first.categories[category] for category in sorted(first.categories))

@@ -28,7 +28,8 @@ Array = NDArray[Any]
 
 SHARD_RESTORE = (
     "Restore it from a copy, or give the `labelkit embed` command that made the store again, which computes its rows "
-    "alone; `cluster`, `export`, `retrieve` and `embed --reuse` leave them out with --skip-damaged"
+    "alone; `cluster`, `discover`, `evaluate`, `retrieve`, `suggest`, `export` and `embed --reuse` leave them out with "
+    "--skip-damaged"
 )
 """What to do about a shard that is lost or damaged."""
 SHARD_NAME = re.compile(r"\d{5}-[0-9a-f]{16}\.h5")

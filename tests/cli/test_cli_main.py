@@ -361,3 +361,13 @@ def test_a_pipe_that_closes_early_is_quiet() -> None:
     )
     assert done.stderr == ""
     assert done.stdout.strip() in {"0", "141"}
+
+
+def test_a_pattern_that_fits_no_preset_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "presets", "--pattern", "dino", "--values"]) == 2
+    assert "error: --pattern: no preset is called like dino. Give METHOD/NAME" in capsys.readouterr().err
+
+
+def test_values_of_a_preset_come_with_what_their_marks_mean(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "presets", "--pattern", "dl2pa/cifar100", "--values"]) == 0
+    assert "[P] the paper" in capsys.readouterr().err

@@ -191,6 +191,7 @@ def test_a_damaged_shard_is_one_error_that_names_it(
     assert answer.out == ""
     assert answer.err.count("error:") == 1
     assert str(path) in answer.err
+    assert "`discover`, `evaluate`, `retrieve`, `suggest`" in answer.err
 
 
 def test_verify_and_status_name_damaged_shards(labelkit: Labelkit, many: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,6 +93,8 @@ def percent_and_spread(score: dict[str, object]) -> str:
     """Return ``12.3 ± 0.6`` of what ``mean_and_spread`` made, in %."""
     mean, spread = score["mean"], score["sd"]
     assert isinstance(mean, float)
+    if math.isnan(mean):
+        return "-"
     return str(percent(mean)) + (f" ± {percent(spread)}" if isinstance(spread, float) else "")
 
 

@@ -276,8 +276,8 @@ def _result(
         made = (config.out,)
     what = "backbone and detector" if config.tune else "detector"
     title = f"detection in %: {config.detector} on {model.source}, {what} trained on {len(rows.train_rows)} images of "
-    title += f"{rows.train} for {plan.steps} steps, {config.seeds} seeds; {dataset.name}/{rows.eval}, "
-    title += f"{len(rows.eval_rows)} images"
+    title += f"{rows.train} for {plan.steps} steps, {config.seeds} {'seed' if config.seeds == 1 else 'seeds'}; "
+    title += f"{dataset.name}/{rows.eval}, {len(rows.eval_rows)} images"
     lines: list[list[Cell]] = [
         [part, *(percent_and_spread(own[name]) for name in names)] for part, own in means.items()
     ]
