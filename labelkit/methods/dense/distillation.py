@@ -18,6 +18,7 @@ from labelkit.data.views.spec import ViewSpec
 from labelkit.engine.method import TrainState
 from labelkit.engine.schedules import GrowingWeight
 from labelkit.errors import ConfigError
+from labelkit.methods.backbone import backbone_options
 from labelkit.methods.dense.recipe import check_crops
 from labelkit.models.distillation_network import DistillationNetwork
 from labelkit.models.distilled_weights import distilled_branches, distilled_center
@@ -78,18 +79,13 @@ def build_student(
     """Build the student with the backbone that the options name; see `DistillationNetwork`."""
     network = DistillationNetwork(
         config.backbone,
-        in_channels=data.in_channels,
-        image_size=config.image_size,
-        pretrained=config.pretrained and config.weights is None,
-        weights=config.weights,
-        mean=config.pixel_mean,
-        std=config.pixel_std,
         drop_path=config.drop_path,
         projector_dims=config.projector_dims,
         num_outputs=config.num_outputs,
         learn_lengths=not config.norm_last_layer,
         hides_patches=hides_patches,
         num_patch_outputs=num_patch_outputs,
+        **backbone_options(config, data),
         seed=config.seed,
     )
     check_crops(config, network)

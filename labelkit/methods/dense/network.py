@@ -12,6 +12,7 @@ from labelkit.data.batch import DataInfo
 from labelkit.data.views.spec import ViewSpec
 from labelkit.engine.launched import process_count
 from labelkit.errors import ConfigError
+from labelkit.methods.backbone import backbone_options
 from labelkit.methods.dense.recipe import check_crops, take_branches
 from labelkit.models.dense_network import DenseNetwork, FilterOptions
 
@@ -23,17 +24,12 @@ def build_dense_network(config: CoTAPConfig, data: DataInfo) -> tuple[DenseNetwo
     )
     network = DenseNetwork(
         config.backbone,
-        in_channels=data.in_channels,
-        image_size=config.image_size,
-        pretrained=config.pretrained and config.weights is None,
-        weights=config.weights,
-        mean=config.pixel_mean,
-        std=config.pixel_std,
         drop_path=config.drop_path,
         object_filter=options if config.filter else None,
         projector_dims=config.projector_dims,
         num_prototypes=config.num_prototypes if config.assign == "prototypes" else None,
         image_features=config.image_features,
+        **backbone_options(config, data),
         seed=config.seed,
     )
     _train_only_what_is_used(config, network)

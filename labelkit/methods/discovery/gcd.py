@@ -26,8 +26,9 @@ from labelkit.engine.inputs import MonitorInputs
 from labelkit.engine.method import Method, Monitor, Phase, StepOutput
 from labelkit.engine.monitors.groups import ClusteringMonitor
 from labelkit.losses.contrastive import InfoNCELoss, SupConLoss
+from labelkit.methods.backbone import backbone_options
 from labelkit.methods.discovery.recipe import check_discovery_data, old_class_mask
-from labelkit.methods.rows import row_shape, row_views
+from labelkit.methods.rows import row_views
 from labelkit.models.contrastive_network import ContrastiveNetwork
 from labelkit.models.frozen_part import FrozenPart
 
@@ -43,17 +44,13 @@ class GCD(Method[GCDConfig]):
         self._num_clusters = check_discovery_data(config, data)
         self.network = ContrastiveNetwork(
             config.backbone,
-            in_channels=data.in_channels,
-            image_size=config.image_size,
-            pretrained=config.pretrained and config.weights is None,
-            weights=config.weights,
             grad_from_block=config.grad_from_block,
             train_stem=config.train_stem,
             linear_probe=config.linear_probe,
             hidden_dim=config.projector_hidden_dim,
             bottleneck_dim=config.projection_dim,
             head_dim=config.head_dim,
-            rows=row_shape(config, data),
+            **backbone_options(config, data),
             seed=config.seed,
         )
         self.contrast = InfoNCELoss(config.contrastive_temperature)

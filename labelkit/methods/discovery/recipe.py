@@ -19,7 +19,7 @@ from labelkit.engine.inputs import MonitorInputs
 from labelkit.engine.monitors.groups import DiscoveryMonitor, PairOfViews
 from labelkit.errors import ConfigError, DatasetError
 from labelkit.losses.discovery import DiscoveryLoss
-from labelkit.methods.rows import row_shape
+from labelkit.methods.backbone import backbone_options
 from labelkit.models.discovery_network import DiscoveryNetwork
 
 
@@ -96,16 +96,12 @@ def build_discovery_network(config: DiscoveryTrainConfig, data: DataInfo, num_cl
     return DiscoveryNetwork(
         config.backbone,
         num_classes,
-        in_channels=data.in_channels,
-        image_size=config.image_size,
-        pretrained=config.pretrained and config.weights is None,
-        weights=config.weights,
         grad_from_block=config.grad_from_block,
         train_stem=config.train_stem,
         linear_probe=config.linear_probe,
         projector_hidden_dim=config.projector_hidden_dim,
         projection_dim=config.projection_dim,
-        rows=row_shape(config, data),
+        **backbone_options(config, data),
         seed=config.seed,
     )
 

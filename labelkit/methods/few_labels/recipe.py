@@ -19,10 +19,11 @@ from labelkit.engine.method import Phase, TrainState
 from labelkit.engine.schedules import AdamMoments, EMADecay, PhaseLearningRate, horizon_decay
 from labelkit.engine.timing import Pace
 from labelkit.errors import ConfigError, DatasetError
+from labelkit.methods.backbone import backbone_options
 from labelkit.methods.few_labels.recalibration import recalibrate_bn
 from labelkit.methods.few_labels.students import StudentNetwork
 from labelkit.methods.few_labels.whitened import add_whitening, is_whitened
-from labelkit.methods.rows import row_shape, row_views
+from labelkit.methods.rows import row_views
 from labelkit.models.batch_norm import share_statistics
 from labelkit.models.classifier_network import ClassifierNetwork
 from labelkit.models.convnet13 import set_dropout
@@ -95,13 +96,7 @@ def build_student(
         num_classes,
         embed_dim=None,
         embedding_bn=False,
-        in_channels=data.in_channels,
-        image_size=config.image_size,
-        pretrained=config.pretrained and config.weights is None,
-        weights=config.weights,
-        mean=config.pixel_mean,
-        std=config.pixel_std,
-        rows=row_shape(config, data),
+        **backbone_options(config, data),
         seed=config.seed if seed is None else seed,
     )
     if config.dropout is not None and not set_dropout(network.backbone, config.dropout) and config.dropout > 0:

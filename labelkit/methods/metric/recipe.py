@@ -23,8 +23,9 @@ from labelkit.engine.monitors.retrieval import COLLAPSED, RetrievalMonitor, simi
 from labelkit.engine.timing import Pace, RunSize
 from labelkit.errors import ConfigError, DatasetError
 from labelkit.losses.metric import MultiSimilarityLoss, collapsed_multi_similarity
+from labelkit.methods.backbone import backbone_options
 from labelkit.methods.metric.pseudo_labels import PseudoLabels
-from labelkit.methods.rows import row_shape, row_views
+from labelkit.methods.rows import row_views
 from labelkit.models.metric_network import MetricNetwork
 from labelkit.percent import percent
 
@@ -40,14 +41,7 @@ def build_metric_network(config: MetricLearningConfig, data: DataInfo, *, attent
         pool=config.pool,
         attention=attention,
         freeze_bn=config.freeze_bn,
-        in_channels=data.in_channels,
-        image_size=config.image_size,
-        pretrained=config.pretrained and config.weights is None,
-        weights=config.weights,
-        mean=config.pixel_mean,
-        std=config.pixel_std,
-        rows=row_shape(config, data),
-        freeze_stages=config.freeze_stages,
+        **backbone_options(config, data),
         seed=config.seed,
     )
 

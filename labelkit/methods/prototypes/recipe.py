@@ -17,7 +17,8 @@ from labelkit.data.views.spec import ViewSpec
 from labelkit.engine.method import TrainState
 from labelkit.errors import ConfigError, DatasetError
 from labelkit.losses.prototype import balancing_weights
-from labelkit.methods.rows import row_shape, row_views
+from labelkit.methods.backbone import backbone_options
+from labelkit.methods.rows import row_views
 from labelkit.models.classifier_network import ClassifierNetwork
 from labelkit.models.frozen_part import KeptPart
 
@@ -57,14 +58,7 @@ def build_classifier(
         num_classes,
         embed_dim=config.embed_dim,
         embedding_bn=config.embedding_bn,
-        in_channels=data.in_channels,
-        image_size=config.image_size,
-        pretrained=config.pretrained and config.weights is None,
-        weights=config.weights,
-        mean=config.pixel_mean,
-        std=config.pixel_std,
-        rows=row_shape(config, data),
-        freeze_stages=config.freeze_stages,
+        **backbone_options(config, data),
         seed=config.seed,
     )
 

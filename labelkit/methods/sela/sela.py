@@ -37,7 +37,8 @@ from labelkit.engine.monitors.representation import RepresentationMonitor
 from labelkit.engine.timing import RunSize, Scheduled
 from labelkit.errors import ConfigError
 from labelkit.losses.multi_head import MultiHeadCrossEntropy
-from labelkit.methods.rows import row_shape, row_views
+from labelkit.methods.backbone import backbone_options
+from labelkit.methods.rows import row_views
 from labelkit.methods.sela.earlier_labels import take_labels
 from labelkit.methods.sela.self_labels import (
     SelfLabels,
@@ -76,15 +77,8 @@ class SeLa(Method[SeLaConfig]):
         self.network = MultiHeadNetwork(
             config.backbone,
             clusters,
-            in_channels=data.in_channels,
-            image_size=config.image_size,
-            pretrained=config.pretrained and config.weights is None,
-            weights=config.weights,
-            mean=config.pixel_mean,
-            std=config.pixel_std,
             rotation=config.rotation,
-            rows=row_shape(config, data),
-            freeze_stages=config.freeze_stages,
+            **backbone_options(config, data),
             seed=config.seed,
         )
         self.loss = MultiHeadCrossEntropy()

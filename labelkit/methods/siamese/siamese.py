@@ -36,6 +36,7 @@ from labelkit.engine.monitors.representation import RepresentationMonitor
 from labelkit.engine.timing import RunSize, Scheduled
 from labelkit.losses.contrastive import InfoNCELoss
 from labelkit.losses.siamese import BarlowTwinsLoss, PredictedViewLoss, QueueContrastLoss
+from labelkit.methods.backbone import backbone_options
 from labelkit.models.ema import follow, slow_copy
 from labelkit.models.siamese_network import SiameseNetwork
 
@@ -54,12 +55,7 @@ class Siamese(Method[SiameseConfig]):
             normalize_hidden=config.loss in ("barlow-twins", "simsiam"),
             normalize_output=config.loss == "simsiam",
             predictor_dim=config.predictor_dim if config.loss == "simsiam" else None,
-            in_channels=data.in_channels,
-            image_size=config.image_size,
-            pretrained=config.pretrained and config.weights is None,
-            weights=config.weights,
-            mean=config.pixel_mean,
-            std=config.pixel_std,
+            **backbone_options(config, data),
             seed=config.seed,
         )
         self.contrast = InfoNCELoss(config.temperature)
