@@ -1,6 +1,8 @@
-"""Compare features that siamese methods learn with untrained ones and plain pixels; prints a table, writes it as JSON.
+r"""Compare features that siamese methods learn with untrained ones and plain pixels; prints a table, writes it as JSON.
 
     python examples/compare_siamese.py --seeds 5 --out examples/results/digits_siamese.json
+    python examples/compare_siamese.py --methods dino ibot --dataset cifar10 --max-per-class 200 --seeds 3 \
+        --out examples/results/cifar10_crops_siamese.json -- --preset cifar10_cpu
 
 Everything goes through the command line, with the data set's preset or what follows ``--``. Features are judged by a
 vote of the 10 nearest training images on held-out ones (a fifth of each class where a set has no test split), and by a
@@ -32,7 +34,7 @@ def embedded(folder: Path, name: str, data: list[str], network: list[object]) ->
 def one_seed(folder: Path, options: argparse.Namespace, seed: int) -> dict[str, dict[str, float]]:
     """Rows of the table."""
     data = comparison.data_words(options)
-    config = comparison.run("config", "train", "siamese", *data, *options.extra)[0]["config"]
+    config = comparison.run("config", "train", options.methods[0], *data, *options.extra)[0]["config"]
     plain: list[object] = ["--label-split", "none"]
     plain += ["--holdout", config["holdout"]] if config["holdout"] else []
     size = ["--image-size", config["image_size"]] if config["image_size"] else []
@@ -42,12 +44,21 @@ def one_seed(folder: Path, options: argparse.Namespace, seed: int) -> dict[str, 
         "pixels": embedded(folder, f"pixels-{seed}", data, pixels + plain),
         "untrained network": embedded(folder, f"untrained-{seed}", data, untrained + plain),
     }
-    for loss in LOSSES:
-        run = folder / f"{loss}-{seed}"
-        summary = comparison.train(run, "siamese", *data, "--loss", loss, "--seed", seed, *options.extra)
-        rows[loss] = embedded(folder, f"{loss}-{seed}", data, ["--checkpoint", run])
-        rows[loss] |= {key: summary[key] for key in ("cpu_seconds",) if key in summary}
+    for name, words in trainings(options.methods):
+        run = folder / f"{name}-{seed}"
+        summary = comparison.train(run, *words, *data, "--seed", seed, *options.extra)
+        rows[name] = embedded(folder, f"{name}-{seed}", data, ["--checkpoint", run])
+        rows[name] |= {key: summary[key] for key in ("cpu_seconds",) if key in summary}
     return rows
+
+
+def trainings(methods: list[str]) -> list[tuple[str, list[str]]]:
+    """Names of rows, and what stands first in their trainings: a row for each loss of ``siamese``."""
+    found: list[tuple[str, list[str]]] = []
+    for method in methods:
+        of_losses = [(loss, [method, "--loss", loss]) for loss in LOSSES]
+        found += of_losses if method == "siamese" else [(method, [method])]
+    return found
 
 
 def main() -> None:
@@ -55,8 +66,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     comparison.add_options(parser)
     parser.add_argument("--pixels", type=int, default=8, help="side of the rows of pixels")
+    parser.add_argument("--methods", nargs="+", default=["siamese"], help="siamese, dino, ibot (siamese)")
     options = parser.parse_args()
-    with comparison.run_folder(options) as folder, ThreadPoolExecutor(options.jobs) as pool:
+    with comparison.run_folder(options, *options.methods) as folder, ThreadPoolExecutor(options.jobs) as pool:
         done = list(pool.map(lambda seed: one_seed(folder, options, seed), range(options.seeds)))
     rows: dict[str, dict[str, Any]] = {name: comparison.summarize([found[name] for found in done]) for name in done[0]}
     print(f"| {options.dataset}, {options.seeds} seeds | {' | '.join(COLUMNS)} | CPU s |")
