@@ -124,6 +124,8 @@ def main() -> None:
                 for part in ("box", "mask"):
                     if part in result:
                         row |= {f"{part}_{key}": 100 * result[part][key]["mean"] for key in SCORES}
+                        spreads = {key: result[part][key]["sd"] for key in SCORES}
+                        row |= {f"{part}_{key}_sd": 100 * sd for key, sd in spreads.items() if sd is not None}
                 rows.append(row | {"seconds": round(time.monotonic() - started)})
                 told = ", ".join(f"{key} {value:.1f}" for key, value in row.items() if isinstance(value, float))
                 print(f"{weights} weights, {'tuned' if tune else 'as they are'}: {told}", flush=True)
