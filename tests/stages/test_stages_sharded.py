@@ -390,6 +390,41 @@ def test_rows_that_are_left_are_sorted_answered_scored_and_suggested_from(
     assert (np.asarray(found.arrays["confidence"])[12:24] == 0).all()
 
 
+def test_groups_of_before_a_shard_was_lost_are_answered_and_scored_without_it(labelkit: Labelkit, many: Path) -> None:
+    assert labelkit("discover", "categories", "--index", many, "--num-classes", "4").code == 0
+    store = open_store(many)
+    scored = (np.asarray(store.labels) >= 0) & ~np.asarray(store.labeled)
+    damage(shards_of(many)[1], "lost")
+
+    scores = labelkit("evaluate", "clustering", "--index", many, "--bootstrap", "0", "--skip-damaged", "--json")
+    assert scores.code == 0, scores.err
+    assert scored[12:24].any()
+    assert [one["rows"] for one in scores.json["scores"]] == [scored[LEFT].sum()]
+    assert labelkit("discover", "answer", "--index", many, "--skip-damaged").code == 0
+    confidence = np.asarray(read_result(open_store(many, skip_damaged=True), "answer").arrays["confidence"])
+    assert (confidence[LEFT] > 0).all()
+    assert (confidence[12:24] == 0).all()
+
+
+def test_every_split_is_scored_without_the_rows_that_are_lost(labelkit: Labelkit, photos: Path, tmp_path: Path) -> None:
+    out = tmp_path / "s.h5"
+    words = ("--backbone", "pixels", "--image-size", "8", "--holdout", "0.3", "--split", "all", "--shards", "3")
+    assert labelkit("embed", "--dataset", photos, *words, "--out", out).code == 0
+    assert labelkit("cluster", "k-means", "--index", out, "--num-clusters", "3").code == 0
+    store = open_store(out)
+    first = shards_of(out)[0]
+    damage(first, "lost")
+    rest = open_store(out, skip_damaged=True).sound
+    scored = (np.asarray(store.labels) >= 0) & rest
+
+    words = ("evaluate", "clustering", "--index", out, "--bootstrap", "0", "--rows", "all")
+    scores = labelkit(*words, "--skip-damaged", "--json")
+
+    assert scores.code == 0, scores.err
+    expected = {name: int(scored[store.rows(name)].sum()) for name in store.split_names}
+    assert {one["split"]: one["rows"] for one in scores.json["scores"]} == expected
+
+
 def test_a_split_that_lies_in_lost_shards_alone_is_named() -> None:
     store = SimpleNamespace(path="s.h5", n=4, sound=np.r_[False, False, True, True], split_names=("train", "test"))
     store.rows = {"train": np.arange(2), "test": np.arange(2, 4)}.get
