@@ -15,7 +15,7 @@ import numpy as np
 
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.named.layouts import Layout, Listed, list_files
-from labelkit.data.objects import ListedObjects, Objects, no_objects
+from labelkit.data.objects import ListedObjects, Objects, find_outside, no_objects
 from labelkit.errors import DatasetError
 from labelkit.reading import read_json
 
@@ -72,7 +72,17 @@ def load_coco_folder(root: Path, layout: Layout | None = None, files: Sequence[s
         for image, about in file.images.items():
             name = f"{folder}{about['file_name']}"
             listed.append(Listed(name, -1, splits.index(_split(file.part))))
-            known[name] = _objects(file, image, number), (about.get("height", 0), about.get("width", 0))
+            size = about.get("height", 0), about.get("width", 0)
+            known[name] = _objects(file, image, number), size
+            outside = find_outside(known[name][0].boxes, size)
+            if outside is not None:
+                entry = file.objects[image][outside]
+                raise DatasetError(
+                    str(file.path),
+                    f"annotation {entry.get('id', '?')}: bbox {entry['bbox']} lies mostly outside of its image of "
+                    f"{size[1]} x {size[0]} pixels",
+                    "A bbox is left, top, width, height in pixels; take it out, or write it so.",
+                )
     if not any(len(objects) for objects, _ in known.values()):
         raise DatasetError(str(first.path), "has no boxes", "Fetch the file of instances, not that of captions.")
     own = Layout(root.resolve().name, (), ((f"{ANNOTATIONS}/",),), {}, "")

@@ -16,7 +16,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from labelkit.data.decode import Channels, decode_reduced, read_image_file
+from labelkit.data.decode import Channels, decode_reduced, image_size, read_image_file
 from labelkit.data.objects import ListedObjects
 from labelkit.errors import DatasetError
 
@@ -59,6 +59,16 @@ class EncodedImage:
         if isinstance(self._content, bytes):
             return decode_reduced(self._content, channels, least_side=least_side)
         return self._stored(channels), (self._content.shape[0], self._content.shape[1])
+
+    def full_size(self) -> tuple[int, int]:
+        """Return height and width of the image, from the header of its file alone.
+
+        Raises:
+            BadImage: see :func:`labelkit.data.decode.image_size`.
+        """
+        if isinstance(self._content, bytes):
+            return image_size(self._content)
+        return self._content.shape[0], self._content.shape[1]
 
     def _stored(self, channels: Channels) -> NDArray[np.uint8]:
         """Pixels that were never encoded."""

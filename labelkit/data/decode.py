@@ -173,6 +173,25 @@ def decode_reduced(
         raise _bad_image(error, max_pixels) from error
 
 
+def image_size(content: bytes, *, max_pixels: float = MAX_PIXELS) -> tuple[int, int]:
+    """Return height and width of an image as ``decode_image`` gives it, from its header alone.
+
+    Raises:
+        BadImage: not an allowed format, too large, or a damaged header.
+    """
+    try:
+        with _open_checked(content, max_pixels) as image:
+            # Pillow turns the size of a TIFF when it opens it, of others never
+            turned = not isinstance(image, TiffImagePlugin.TiffImageFile)
+            turned = turned and _TRANSPOSE.get(image.getexif().get(_ORIENTATION_TAG, 1)) in _TURNS
+            width, height = image.size[::-1] if turned else image.size
+    except (BadImage, MemoryError):
+        raise
+    except Exception as error:
+        raise _bad_image(error, max_pixels) from error
+    return height, width
+
+
 def _bad_image(error: Exception, max_pixels: float) -> BadImage:
     """Say what Pillow tripped over."""
     if isinstance(error, UnidentifiedImageError):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -51,6 +51,19 @@ class ExamplePlan:
         height, width = (int(side) for side in dataset.objects.sizes[row])
         return cls(row, name, (height, width), **options)
 
+    def check(self, height: int, width: int) -> None:
+        """Compare an image with its annotation.
+
+        Raises:
+            DatasetError: it is not as large as that says.
+        """
+        if self.size[0] and self.size != (height, width):
+            raise DatasetError(
+                self.name,
+                f"the image has {width} x {height} pixels, its annotation says {self.size[1]} x {self.size[0]}",
+                "Boxes are in pixels of their image; was it resized or turned?",
+            )
+
 
 @dataclass(slots=True, eq=False)
 class Example:
@@ -67,6 +80,27 @@ class Example:
     fault: tuple[str, str, str] | None = None
 
 
+def check_sizes(dataset: ImageDataset, rows: Iterable[int], advance: Callable[[], None]) -> None:
+    """Compare the headers of images with their annotations, before work that takes hours.
+
+    Args:
+        dataset: with boxes.
+        rows: which images.
+        advance: called after each image.
+
+    Raises:
+        DatasetError: an image cannot be read, or is not as large as its annotation says.
+    """
+    for row in rows:
+        plan = ExamplePlan.of(dataset, row)
+        try:
+            height, width = dataset.source.read(row).full_size()
+        except BadImage as bad:
+            raise DatasetError(plan.name, bad.reason, "Repair it or take it out of the set.") from bad
+        plan.check(height, width)
+        advance()
+
+
 def read_example(source: ImageSource, channels: Channels, plan: ExamplePlan) -> Example:
     """Read an image and what is to be learned of it.
 
@@ -78,12 +112,7 @@ def read_example(source: ImageSource, channels: Channels, plan: ExamplePlan) -> 
     except BadImage as bad:
         raise DatasetError(plan.name, bad.reason, "Repair it or take it out of the set.") from bad
     height, width = pixels.shape[:2]
-    if plan.size[0] and plan.size != (height, width):
-        raise DatasetError(
-            plan.name,
-            f"the image has {width} x {height} pixels, its annotation says {plan.size[1]} x {plan.size[0]}",
-            "Boxes are in pixels of their image; was it resized or turned?",
-        )
+    plan.check(height, width)
     step = -1 if plan.mirror else 1
     image = torch.from_numpy(np.ascontiguousarray(pixels[:, ::step].transpose(2, 0, 1)))
     if plan.objects is None:

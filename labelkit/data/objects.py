@@ -72,6 +72,19 @@ class ListedObjects:
         return ListedObjects(tuple(self.rows[row] for row in rows), self.sizes[rows], self.scoring)
 
 
+def find_outside(boxes: NDArray[np.float64], size: tuple[int, int]) -> int | None:
+    """Return the first box of which less than half lies in its image; ``None`` without, or if the size is not said.
+
+    A few pixels beyond the border are common in published sets; coordinates of another meaning are what this finds.
+    """
+    if not size[0] or not len(boxes):
+        return None
+    ends = np.array([size[1], size[0], size[1], size[0]], dtype=np.float64)
+    inside, whole = (np.prod(corners[:, 2:] - corners[:, :2], axis=1) for corners in (np.clip(boxes, 0, ends), boxes))
+    outside = np.flatnonzero(2 * inside < whole)
+    return int(outside[0]) if len(outside) else None
+
+
 def no_objects() -> Objects:
     """Return what is in an image without objects."""
     return Objects(np.zeros((0, 4)), np.zeros(0, np.int64), np.zeros(0, np.bool_), np.zeros(0), None)

@@ -12,6 +12,7 @@ from labelkit.errors import StoreError
 from labelkit.stages.progress import current_progress
 from labelkit.stages.several import current_processes
 from labelkit.store.embeddings import EmbeddingStore, open_store
+from labelkit.store.results import Result
 from labelkit.store.shard_writing import Sharding
 
 
@@ -64,3 +65,13 @@ def left_out_params(store: EmbeddingStore) -> dict[str, object]:
 def num_left_out(store: EmbeddingStore) -> int:
     """Rows in damaged shards that a store was opened without."""
     return int((~store.sound).sum())
+
+
+def say_if_made_without_rows(store: EmbeddingStore, result: Result) -> None:
+    """Warn where a result was made while shards were left out that the store has again."""
+    missing = result.params.get("left_out", 0)
+    if isinstance(missing, int) and missing > num_left_out(store):
+        current_progress().warning(
+            f"{result.name} was made without {missing:,} of the {store.n:,} rows (--skip-damaged), which are there "
+            f"again: they have no group until `labelkit {result.stage}` is run again with --overwrite"
+        )

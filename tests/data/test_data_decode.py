@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from labelkit.data import decode
-from labelkit.data.decode import BadImage, decode_image, decode_reduced, read_image_file
+from labelkit.data.decode import BadImage, decode_image, decode_reduced, image_size, read_image_file
 from PIL import Image
 
 
@@ -70,7 +70,7 @@ def test_a_smaller_decoding_tells_the_full_size_as_it_is_shown(photo: Image.Imag
     content = encode(photo.resize((401, 300), Image.Resampling.BICUBIC), "JPEG", exif=exif)
     for kept in (None, 64, 200):
         pixels, full = decode_reduced(content, 3, least_side=kept)
-        assert full == decode_image(content, 3).shape[:2]
+        assert full == image_size(content) == decode_image(content, 3).shape[:2]
         assert [round(a / b) for a, b in zip(full, pixels.shape[:2], strict=True)] == [4 if kept == 64 else 1] * 2
     assert decode_reduced(encode(photo, "PNG"), 3, least_side=1)[1] == (photo.height, photo.width)
 
@@ -162,7 +162,9 @@ def test_orientation_is_applied_once(orientation: int, expected: list[list[int]]
     image = Image.fromarray(np.arange(6, dtype=np.uint8).reshape(2, 3))
     exif = Image.Exif()
     exif[0x0112] = orientation
-    assert decode_image(encode(image, kind, exif=exif), 1)[..., 0].tolist() == expected
+    content = encode(image, kind, exif=exif)
+    assert decode_image(content, 1)[..., 0].tolist() == expected
+    assert image_size(content) == (len(expected), len(expected[0]))
 
 
 def test_orientation_of_16_bit_pixels_is_applied() -> None:

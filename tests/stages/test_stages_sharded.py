@@ -406,6 +406,24 @@ def test_groups_of_before_a_shard_was_lost_are_answered_and_scored_without_it(la
     assert (confidence[12:24] == 0).all()
 
 
+def test_what_was_grouped_without_a_shard_says_so_when_the_shard_is_back(
+    labelkit: Labelkit, many: Path, tmp_path: Path
+) -> None:
+    shard, kept = shards_of(many)[1], tmp_path / "kept.h5"
+    shard.rename(kept)
+    for words in (COMMANDS["k-means"], COMMANDS["categories"], COMMANDS["answer"]):
+        assert labelkit(*words, "--index", many, "--skip-damaged").code == 0
+    evaluate = ("evaluate", "clustering", "--index", many, "--bootstrap", "0", "--results", "k-means")
+    assert "--skip-damaged), which" not in labelkit(*evaluate, "--skip-damaged").err
+    kept.rename(shard)
+    said = "was made without 12 of the 48 rows (--skip-damaged), which are there again"
+    report = ("report", "--index", many, "--out", tmp_path / "r.html")
+    for words in (evaluate, ("evaluate", "answer", "--index", many), report):
+        answer = labelkit(*words)
+        assert answer.code == 0, answer.err
+        assert said in " ".join(answer.err.split())
+
+
 def test_every_split_is_scored_without_the_rows_that_are_lost(labelkit: Labelkit, photos: Path, tmp_path: Path) -> None:
     out = tmp_path / "s.h5"
     words = ("--backbone", "pixels", "--image-size", "8", "--holdout", "0.3", "--split", "all", "--shards", "3")

@@ -14,7 +14,7 @@ import numpy as np
 
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.named.layouts import Layout, Listed, attach_masks, find_root, list_files, read_lines
-from labelkit.data.objects import ListedObjects, Objects, no_objects
+from labelkit.data.objects import ListedObjects, Objects, find_outside, no_objects
 from labelkit.errors import DatasetError
 from labelkit.reading import read_bytes
 
@@ -122,6 +122,10 @@ def _read_xml(path: Path) -> tuple[Objects, tuple[int, int]]:
     if not boxes:
         return no_objects(), (size[0], size[1])
     corners = np.array(boxes, dtype=np.float64)
+    outside = find_outside(corners, (size[0], size[1]))
+    if outside is not None:
+        problem = f"object {outside + 1} lies mostly outside of its image of {size[1]} x {size[0]} pixels"
+        raise DatasetError(str(path), problem, "Unpack the archives again.")
     areas = np.prod(corners[:, 2:] - corners[:, :2], axis=1)
     return Objects(corners, np.array(labels, np.int64), np.array(difficult), areas), (size[0], size[1])
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from labelkit.algorithms.coco_tools import SCORES, coco_scores, encode_outline, need_pycocotools
 from labelkit.config.detection import EvaluateDetectionConfig
 from labelkit.data.datasets import ImageDataset
-from labelkit.data.object_images import HAVE_BOXES, ExamplePlan, read_example
+from labelkit.data.object_images import HAVE_BOXES, ExamplePlan, check_sizes, read_example
 from labelkit.data.registry import load_dataset
 from labelkit.engine.devices import Runtime
 from labelkit.errors import ConfigError, DatasetError
@@ -75,6 +75,9 @@ def evaluate_detection(config: EvaluateDetectionConfig) -> SimpleResult:
         )
         raise ConfigError("--dataset", problem, "Choose another network or set.")
     network = model.network.to(runtime.device).eval()
+    used = [*rows.train_rows.tolist(), *rows.eval_rows.tolist()]
+    with current_progress().task("check sizes of images", total=len(used)) as task:
+        check_sizes(dataset, used, task.advance)
     plan = _plan(config, dataset, rows)
     truth = true_objects(dataset, rows.eval_rows, masks=masks)
     parts: dict[str, list[Scores]] = {}
@@ -275,7 +278,9 @@ def _result(
         commit_bytes(config.out, text.encode())
         made = (config.out,)
     what = "backbone and detector" if config.tune else "detector"
-    title = f"detection in %: {config.detector} on {model.source}, {what} trained on {len(rows.train_rows)} images of "
+    title = (
+        f"detection in %: {config.detector} on {model.told_source}, {what} trained on {len(rows.train_rows)} images of "
+    )
     title += f"{rows.train} for {plan.steps} steps, {config.seeds} {'seed' if config.seeds == 1 else 'seeds'}; "
     title += f"{dataset.name}/{rows.eval}, {len(rows.eval_rows)} images"
     lines: list[list[Cell]] = [

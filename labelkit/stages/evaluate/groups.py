@@ -28,7 +28,7 @@ from labelkit.stages.progress import current_progress
 from labelkit.stages.read.given_labels import labels_to_use
 from labelkit.stages.read.rows import split_rows
 from labelkit.stages.result import Cell, SimpleResult, Table, jsonable
-from labelkit.stages.sharded import open_rest
+from labelkit.stages.sharded import open_rest, say_if_made_without_rows
 from labelkit.store.commit import canonical_json
 from labelkit.store.embeddings import EmbeddingStore
 from labelkit.store.results import Result, list_results, read_result, write_result
@@ -317,6 +317,7 @@ def _groupings(store: EmbeddingStore, config: EvaluateClusteringConfig) -> list[
             continue
         key = next((key for key in _GROUPINGS if key in result.arrays), None)
         if key is not None:
+            say_if_made_without_rows(store, result)
             found.append((result, np.asarray(result.arrays[key], dtype=np.int64)))
         elif config.results:
             raise StoreError(result.where, "does not group the rows", "Name a result of cluster or discover.")

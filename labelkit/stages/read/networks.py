@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from labelkit.engine.devices import Runtime
     from labelkit.engine.method import Method
 
+_RANDOM: Final = "random:"
+
 
 @dataclass(frozen=True)
 class EmbeddingNetwork:
@@ -56,6 +58,13 @@ class EmbeddingNetwork:
     location: Path | None = None
     run_split: Mapping[str, Any] | None = None
     weights: str = ""
+
+    @property
+    def told_source(self) -> str:
+        """``source`` in words."""
+        return (
+            self.source.replace(_RANDOM, "random weights of seed ") if self.source.startswith(_RANDOM) else self.source
+        )
 
     def identity(self, numerics: Mapping[str, Any]) -> ModelIdentity:
         """What a store records of it."""
@@ -143,7 +152,7 @@ def embedding_network(config: ModelConfig, in_channels: int) -> EmbeddingNetwork
         in_channels=in_channels,
         seed=config.seed,
     )
-    return _named_backbone(network, f"random:{config.seed}" if config.random_weights else None, config.weights)
+    return _named_backbone(network, f"{_RANDOM}{config.seed}" if config.random_weights else None, config.weights)
 
 
 def with_joined_tokens(model: EmbeddingNetwork, last_blocks: int, *, mean_patch: bool) -> EmbeddingNetwork:
@@ -323,8 +332,8 @@ def _find_recorded(model: ModelIdentity, checkpoint: Path | None) -> EmbeddingNe
         return _named_backbone(network, None, checkpoint, ratio)
     if model.source == "pixels":
         return pixel_network(size, channels)
-    if model.source.startswith("random:"):
-        seed = int(model.source.removeprefix("random:"))
+    if model.source.startswith(_RANDOM):
+        seed = int(model.source.removeprefix(_RANDOM))
         network = BackboneNetwork(model.name, image_size=size, in_channels=channels, seed=seed)
         return _named_backbone(network, model.source, None, ratio)
     tried: list[str] = []

@@ -82,6 +82,11 @@ def _change(key: str, place: int, **values: object) -> Callable[[dict[str, Any]]
         (_change("annotations", 0, category_id=2), "annotation 50 is of category 2, which categories does not name"),
         (_change("annotations", 0, bbox=[1, 2, 3]), "annotation 50: bbox [1, 2, 3] is not left, top, width, height"),
         (_change("annotations", 0, bbox=[1, 2, -3, 4]), "annotation 50: bbox [1, 2, -3, 4] is not left"),
+        # right and bottom in place of width and height
+        (
+            _change("annotations", 0, bbox=[113, 100, 129, 116]),
+            "annotation 50: bbox [113, 100, 129, 116] lies mostly outside of its image of 160 x 128 pixels",
+        ),
     ],
 )
 def test_a_damaged_json_is_refused_with_its_place(
@@ -95,6 +100,17 @@ def test_a_damaged_json_is_refused_with_its_place(
         load_dataset("coco_2017", data_root=tmp_path)
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_box_may_pass_the_border_by_less_than_its_half(tmp_path: Path) -> None:
+    write_coco(tmp_path / "coco")
+    table = json.loads((tmp_path / VAL).read_text())
+    _change("annotations", 0, bbox=[-3, 120, 20, 12])(table)
+    (tmp_path / VAL).write_text(json.dumps(table))
+    dataset = load_dataset("coco_2017", data_root=tmp_path)
+    assert dataset.objects is not None
+    row = dataset.sample_ids.index("val2017/000000000005.jpg")
+    assert dataset.objects.read(row).boxes[0].tolist() == [-3, 120, 17, 132]
 
 
 def test_files_that_are_no_json_or_name_no_box_are_refused(tmp_path: Path) -> None:
@@ -135,6 +151,7 @@ def test_voc_2007_counts_pixels_from_one_and_marks_difficult_objects(tmp_path: P
     [
         ("<name>bicycle", "<name>zebra", "object 1 is of class 'zebra', which VOC has not"),
         ("<xmin>12", "<xmin>left", "object 1: xmin 'left' is no number"),
+        ("<xmax>27", "<xmax>127", "object 1 lies mostly outside of its image of 64 x 48 pixels"),
         ("</annotation>", "", "is no XML"),
     ],
 )

@@ -198,6 +198,19 @@ def test_a_missing_image_and_a_broken_outline_are_named(labelkit: Any, root: Pat
     assert (answer.code, "missing: train2017/000000000001.jpg" in answer.err) == (3, True), answer.err
 
 
+@pytest.mark.parametrize("split", ["train2017/000000000003", "val2017/000000000005"])
+def test_an_image_of_another_size_than_its_annotation_is_found_before_training(
+    labelkit: Any, root: Path, split: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("labelkit.stages.evaluate.detection.train_detector", lambda *_, **__: pytest.fail("trained"))
+    path = root / f"coco/{split}.jpg"
+    with Image.open(path) as image:
+        image.resize((80, 64)).save(path)
+    answer = labelkit("evaluate", "detection", *SMALL, "--data-root", root, "--detector", "faster-rcnn", "--steps", 1)
+    assert answer.code == 3
+    assert f"{split}.jpg: the image has 80 x 64 pixels, its annotation says 160 x 128" in answer.err
+
+
 def test_a_loss_that_is_no_number_ends_the_run(labelkit: Any, root: Path) -> None:
     words = ("evaluate", "detection", *SMALL, "--data-root", root, "--detector", "faster-rcnn", "--steps", 8)
     answer = labelkit(*words, "--lr", 1e30, "--warmup-steps", 0)
@@ -235,6 +248,7 @@ def test_a_sheet_shows_true_boxes_and_the_surest_found_ones(labelkit: Any, root:
     done = labelkit(*words, "--sheet", tmp_path / "boxes.png", "--num-pictures", 1)
     assert done.code == 0, done.err
     assert str(tmp_path / "boxes.png") in done.out
+    assert "on random weights of seed 0," in " ".join(done.out.split())
     with Image.open(tmp_path / "boxes.png") as sheet:
         assert sheet.size[0] >= 240
         colors = {tuple(pixel[:3]) for pixel in np.asarray(sheet.convert("RGB")).reshape(-1, 3).tolist()}
