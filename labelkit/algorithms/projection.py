@@ -88,14 +88,22 @@ def principal_directions(x: ArrayLike, count: int) -> tuple[NDArray[np.float64],
     total = float(np.square(rows).sum())
     variances, directions = _largest(rows @ rows.T if len(rows) < rows.shape[1] else rows.T @ rows, count)
     if len(rows) < rows.shape[1]:
-        # few rows: the same directions from a smaller problem, unless some have no variance and are any directions
-        if len(variances) < count or variances[-1] <= 1e-9 * total:
-            variances, directions = _largest(rows.T @ rows, count)
-        else:
-            directions = rows.T @ (directions / np.sqrt(variances))
+        # few rows: the same directions from a smaller problem
+        varying = variances > 1e-9 * total
+        variances = np.append(variances[varying], np.zeros(count - varying.sum()))
+        directions = _completed(rows.T @ (directions[:, varying] / np.sqrt(variances[: varying.sum()])), count)
     tops = np.abs(directions).argmax(axis=0)
     directions = directions * np.where(directions[tops, np.arange(count)] < 0, -1, 1)
     return directions, variances / total if total > 0 else np.zeros(count)
+
+
+def _completed(directions: NDArray[np.float64], count: int) -> NDArray[np.float64]:
+    """Orthonormal columns, and as many others at a right angle to them as are missing: any, the same each time."""
+    width, found = directions.shape
+    drawn = np.random.default_rng(0).normal(size=(width, count - found))
+    with one_blas_thread:
+        rest = np.linalg.qr(np.hstack([directions, drawn]))[0][:, found:]
+    return np.hstack([directions, rest])
 
 
 def principal_map(rows: Rows, count: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -31,6 +31,24 @@ def test_one_column_one_row_and_equal_rows_are_no_error(rows: list[list[float]],
     assert found == shares
 
 
+@pytest.mark.parametrize("varying", [0, 2, 5])
+def test_fewer_rows_than_directions_are_completed_at_right_angles(rng: np.random.Generator, varying: int) -> None:
+    rows = rng.standard_normal((6, varying)) @ rng.standard_normal((varying, 40)) + 3
+    directions, shares = projection.principal_directions(rows, 12)
+
+    np.testing.assert_allclose(directions.T @ directions, np.eye(12), atol=1e-12)
+    assert (directions[np.abs(directions).argmax(axis=0), np.arange(12)] > 0).all()
+    assert (shares[varying:] == 0).all()
+    centered = rows - rows.mean(axis=0)
+    np.testing.assert_allclose(centered @ directions @ directions.T, centered, atol=1e-12)
+    if varying:
+        expected = PCA(varying).fit(rows)
+        np.testing.assert_allclose(shares[:varying], expected.explained_variance_ratio_, atol=1e-12)
+        np.testing.assert_allclose(np.abs(directions[:, :varying].T), np.abs(expected.components_), atol=1e-9)
+    again, _ = projection.principal_directions(rows, 12)
+    assert (again == directions).all()
+
+
 def test_what_is_no_table_is_refused() -> None:
     with pytest.raises(ValueError, match="shape"):
         principal_plane(np.zeros(3))
