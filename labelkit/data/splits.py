@@ -11,6 +11,9 @@ from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.label_split import LabelSplit
 from labelkit.errors import DatasetError
 
+# classes that warnings name
+_NAMED = 5
+
 
 def checked_labels(
     labels: ArrayLike, given: ArrayLike, num_classes: int
@@ -38,7 +41,11 @@ def _without_labels(
     classes: Sequence[int], labels: NDArray[np.int64], labeled: NDArray[np.bool_], class_names: Sequence[str]
 ) -> tuple[str, ...]:
     counts = np.bincount(labels[labeled], minlength=max(classes, default=0) + 1)
-    return tuple(f"{class_title(i, class_names)} has no labeled image" for i in classes if counts[i] == 0)
+    empty = [class_title(i, class_names) for i in classes if counts[i] == 0]
+    if len(empty) <= _NAMED:
+        return tuple(f"{title} has no labeled image" for title in empty)
+    first = ", ".join(title.removeprefix("class ") for title in empty[:_NAMED])
+    return (f"{len(empty)} of {len(classes)} classes have no labeled image: {first}, ...",)
 
 
 def _pick_old(

@@ -75,6 +75,16 @@ def test_an_old_class_without_labeled_image_is_reported() -> None:
     assert split.warnings == ("class 1 has no labeled image",)
 
 
+@pytest.mark.parametrize(("num_empty", "lines"), [(5, 5), (6, 1)])
+def test_many_classes_without_labeled_image_are_one_warning(num_empty: int, lines: int) -> None:
+    names = [f"c{i}" for i in range(num_empty + 1)]
+    labels, number = np.array([0]), len(names)
+    split = gcd_split(labels, all_given(labels), number, num_old_classes=number, label_ratio=1.0, class_names=names)
+    assert len(split.warnings) == lines
+    if lines == 1:
+        assert split.warnings == ("6 of 7 classes have no labeled image: 'c1', 'c2', 'c3', 'c4', 'c5', ...",)
+
+
 def test_ratio_zero_labels_nothing() -> None:
     labels = np.array([0, 1])
     split = gcd_split(labels, all_given(labels), 2, label_ratio=0.0)
