@@ -42,7 +42,7 @@ RUNS: dict[str, dict[str, Any]] = {
         ],
     },
     "grocery_retrieval_stages.json": {
-        "data": "800 photographs of 40 products, EfficientNet-Lite0",
+        "data": "800 photographs of 40 products at 112 px, EfficientNet-Lite0",
         "before": "untrained",
         "key": "r@1",
         "score": "Recall@1 among 41 other products",
@@ -76,6 +76,11 @@ RUNS: dict[str, dict[str, Any]] = {
 
 FEW_LABELS = {
     "cifar10_weights_few_labels.json": ("1,000 photographs of CIFAR-10 at 64 px, EfficientNet-Lite0", 10),
+}
+# heads for searches: images, and how many of each class have a label where labels are used
+SEARCHES = {
+    "grocery_label_free_heads.json": ("2,640 photographs of 81 products, 4 views, EfficientNet-Lite0", 33),
+    "digits_label_free_heads.json": ("1,797 digits, pixels", 180),
 }
 FROZEN = ("logistic regression on frozen features", "discover answer on frozen features")
 
@@ -120,6 +125,25 @@ def of_rows() -> Iterator[dict[str, Any]]:
                 )  # fmt: skip
 
 
+def of_searches() -> Iterator[dict[str, Any]]:
+    """Heads on rows for searches: nearest rows before and after, of classes that the head had no labels of."""
+    for name, (data, labels) in SEARCHES.items():
+        found: dict[tuple[str, str], dict[int, float]] = {}
+        for row in read(name)["rows"]:
+            found.setdefault((row["task"], row["rows"]), {})[row["seed"]] = row["recall_at_1"]
+        for (task, form), after in found.items():
+            method, _, on = form.partition(", on ")
+            if method not in ("san", "sela"):
+                continue
+            before, has_labels = found[task, "as they are"], task != "no labels"
+            yield case(
+                [(before[seed], after[seed]) for seed in after],
+                kind="rows with views" if on == "views" else "rows", method=method, data=data, row=f"{form}, {task}",
+                share=float(has_labels), labels_per_class=labels * has_labels,
+                score="Recall@1 among other classes" if has_labels else "Recall@1", source=name,
+            )  # fmt: skip
+
+
 def of_runs() -> Iterator[dict[str, Any]]:
     """Trained networks against the row of the same file that was not trained, seed by seed."""
     for name, about in RUNS.items():
@@ -151,7 +175,7 @@ def of_few_labels() -> Iterator[dict[str, Any]]:
 
 def main() -> None:
     """Collect and write."""
-    cases = [*of_rows(), *of_runs(), *of_few_labels()]
+    cases = [*of_rows(), *of_searches(), *of_runs(), *of_few_labels()]
     record = {"made_by": "python examples/measured_gains.py", "cases": cases}
     OUT.write_text(json.dumps(record, indent=1) + "\n")
     print(f"{len(cases)} cases in {OUT.name}")

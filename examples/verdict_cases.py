@@ -35,7 +35,9 @@ def advised(case: MeasuredGain, every: list[MeasuredGain], *, any_method: bool) 
     others = [
         one
         for one in every
-        if one.kind == case.kind and images(one) != images(case) and (any_method or one.method == case.method)
+        if one.kind == case.kind
+        and images(one) != images(case)
+        and (not one.is_search if any_method else one.method == case.method)
     ]
     labels = np.repeat(np.arange(round(CLASSES * case.share)), max(1, round(case.labels_per_class)))
     found = verdict_of_cases(case.kind, others, labels.astype(np.int64), CLASSES)
@@ -74,7 +76,7 @@ def main() -> int:
     every = measured_gains()
     record: dict[str, Any] = {"command": shlex.join(["python", *sys.argv]), "rows": [], "cases": []}
     for by, any_method in (("cases of the same method", False), ("heads of all methods, as `labelkit start`", True)):
-        asked = [case for case in every if case.kind == "rows" or not any_method]
+        asked = [case for case in every if not any_method or (case.kind == "rows" and not case.is_search)]
         rows = [row for case in asked if (row := advised(case, every, any_method=any_method)) is not None]
         record["rows"] += [{"by": by, **row} for row in counted(rows)]
         record["cases"] += [{"by": by, **row} for row in rows]

@@ -36,6 +36,7 @@ from labelkit.errors import ConfigError
 C = TypeVar("C", bound=StageConfig)
 
 _FOLDER_PRESET = "folder"
+_PRETRAINED_PRESET = "folder_pretrained"
 _STORE_PRESET = "index"
 _TABLE_SUFFIXES = {".csv", ".tsv"}
 DEFAULT_ORIGIN = "default"
@@ -92,7 +93,8 @@ def resolve(
     Args:
         config_class: the class to make.
         preset: name of a preset or a YAML file; ``none`` for no preset at all. Without it a method's
-            preset named like the data set is used if there is one (``folder`` for a path, ``index`` for a store).
+            preset named like the data set is used if there is one (``folder`` for a path, or ``folder_pretrained`` with
+            weights; ``index`` for a store).
         dataset: the data set that chooses the preset; None takes it from the other sources.
         config_file: a YAML mapping, stronger than the preset.
         overrides: values of options, stronger than everything else; texts or typed values.
@@ -138,12 +140,16 @@ def collect(
     if dataset is None:
         dataset = _dataset_of(config_class, overrides, file_values)
     of_store = any(source.get("index") not in (None, "none") for source in (overrides, file_values))
+    has_weights = any(
+        str(source.get("pretrained")).lower() == "true" or source.get("weights") not in (None, "none")
+        for source in (overrides, file_values)
+    )
 
     preset_values: dict[str, object] = {}
     preset_path: Path | None = None
     preset_name = ""
     try:
-        preset_path = _choose_preset(config_class, preset, dataset, folder, of_store=of_store)
+        preset_path = _choose_preset(config_class, preset, dataset, folder, of_store=of_store, has_weights=has_weights)
     except ConfigError as error:
         faults.append(Fault(error.where, error.problem, error.remedy))
     if preset_path is not None:
@@ -289,7 +295,13 @@ def _dataset_of(
 
 
 def _choose_preset(
-    config_class: type[StageConfig], preset: str | None, dataset: str | None, folder: Path | None, *, of_store: bool
+    config_class: type[StageConfig],
+    preset: str | None,
+    dataset: str | None,
+    folder: Path | None,
+    *,
+    of_store: bool,
+    has_weights: bool,
 ) -> Path | None:
     available = available_presets(config_class, folder)
     if preset is not None:
@@ -310,7 +322,11 @@ def _choose_preset(
         return available[_STORE_PRESET]
     if dataset in available:
         return available[dataset]
-    return available.get(_FOLDER_PRESET) if _is_path(dataset) else None
+    if not _is_path(dataset):
+        return None
+    # what a small network from scratch wants, such as images of 32 pixels, ruins one with weights
+    special = available.get(_PRETRAINED_PRESET) if has_weights else None
+    return special or available.get(_FOLDER_PRESET)
 
 
 def _is_path(dataset: str) -> bool:

@@ -200,9 +200,17 @@ class Monitor(ABC):
     def __call__(self, method: Method[Any], state: TrainState) -> Mapping[str, float]:
         """Return metrics; raise ``DivergenceError`` when going on is useless."""
 
+    def before(self, method: Method[Any], state: TrainState) -> Mapping[str, float]:
+        """Return scores of the features that training starts from, if they mean something; default: nothing."""
+        return {}
+
     def describe(self, metrics: Mapping[str, float]) -> list[str]:
         """Return parts of the line after an epoch, in which the monitor need not have measured; default: none."""
         return []
+
+    def compare(self, before: Mapping[str, float], after: Mapping[str, float]) -> str | None:
+        """Return a warning where training made worse what ``before`` had found; default: nothing."""
+        return None
 
     def table(self, metrics: Mapping[str, float]) -> ScoreTable | None:
         """Return the scores of a finished run; ``None`` if nothing was measured. Default: nothing."""

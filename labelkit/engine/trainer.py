@@ -187,6 +187,15 @@ class Trainer:
         self._log.close()
         return FitResult(self.progress.metrics, self.clock.step, time.monotonic() - started, True, history)
 
+    def score_start(self) -> dict[str, float]:
+        """Return what the monitor finds in the features that training starts from; nothing without one."""
+        if self.monitor is None:
+            return {}
+        self.method.eval()
+        return {
+            name: float(value) for name, value in self.monitor.before(self.method, self._state(log_now=False)).items()
+        }
+
     def _train_epoch(self) -> bool:
         """Run the rest of the running epoch; False if it stopped on request."""
         clock, config = self.clock, self.config

@@ -103,6 +103,28 @@ def test_the_data_set_of_a_config_file_chooses_the_preset(presets: Path, tmp_pat
     assert resolve(TidepoolConfig, config_file=config_file, presets_folder=presets).config.epochs == 30
 
 
+@pytest.mark.parametrize(
+    ("overrides", "epochs"),
+    [({}, 50), ({"pretrained": "true"}, 5), ({"pretrained": False}, 50), ({"weights": "net.pth"}, 5)],
+)
+def test_a_network_with_weights_takes_a_preset_of_its_own(
+    presets: Path, overrides: dict[str, object], epochs: int
+) -> None:
+    class Pretrained(TidepoolConfig):
+        pretrained: bool = False
+        weights: Path | None = None
+
+    write_preset(presets, "folder", "epochs: 50\n")
+    assert (
+        resolve(Pretrained, overrides={"dataset": "photos/", **overrides}, presets_folder=presets).config.epochs == 50
+    )
+    write_preset(presets, "folder_pretrained", "epochs: 5\n")
+    found = resolve(Pretrained, overrides={"dataset": "photos/", **overrides}, presets_folder=presets)
+    assert found.config.epochs == epochs
+    named = resolve(Pretrained, preset="folder", overrides={"dataset": "photos/", **overrides}, presets_folder=presets)
+    assert named.config.epochs == 50
+
+
 @pytest.mark.parametrize("dataset", ["my/images", "photos/", "/abs/images", "images.csv", "."])
 def test_a_path_takes_the_folder_preset(presets: Path, dataset: str) -> None:
     write_preset(presets, "folder", "epochs: 50\n")

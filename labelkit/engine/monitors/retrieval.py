@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from labelkit.engine.inputs import HeldOut
 from labelkit.engine.method import FullPass, Method, Monitor, ScoreTable, TrainState
@@ -15,6 +16,7 @@ from labelkit.metrics.retrieval import map_at_r, recall_at_k
 from labelkit.percent import percent
 
 COLLAPSED = 0.02
+_POINT = 0.01
 
 
 class RetrievalMonitor(Monitor):
@@ -39,19 +41,10 @@ class RetrievalMonitor(Monitor):
     def __call__(self, method: Method[Any], state: TrainState) -> Mapping[str, float]:
         """Score groups and embeddings; nothing where no class is known, or none has two images."""
         metrics = group_scores(method, self._known, self._truth[self._known])
-        if self._held_out is None:
+        found, embeddings = self._search(method.network.embed, state)
+        metrics |= found
+        if embeddings is None:
             return metrics
-        bank, labels = self._held_out.bank, self._held_out.labels
-        rows = bank.rows[labels[bank.rows] >= 0]
-        if not len(rows) or np.bincount(labels[rows]).max() < 2:
-            return metrics
-        embeddings = state.embed(method.network.embed, rows, FullPass(bank=bank)).numpy()
-        if not state.is_main:
-            return metrics
-        classes = labels[rows]
-        recall = recall_at_k(embeddings, classes, [k for k in self._ks if k < len(rows)])
-        metrics |= {f"recall_at_{k}": value for k, value in recall.items()}
-        metrics["map_at_r"] = map_at_r(embeddings, classes)
         metrics["similarity_sd"] = similarity_spread(embeddings)
         # not at the first look: a network from scratch begins like that
         self._alike_for = self._alike_for + 1 if metrics["similarity_sd"] < COLLAPSED else 0
@@ -62,10 +55,44 @@ class RetrievalMonitor(Monitor):
             )
         return metrics
 
+    def before(self, method: Method[Any], state: TrainState) -> Mapping[str, float]:
+        """Score the pooled features of the backbone, without the embedding, which starts from random numbers."""
+        return self._search(getattr(method.network, "features", method.network.embed), state)[0]
+
+    def _search(
+        self, embed: Callable[[Tensor], Tensor], state: TrainState
+    ) -> tuple[dict[str, float], NDArray[np.float32] | None]:
+        """Search the held-out images for each other; nothing where no class is known, or none has two images."""
+        if self._held_out is None:
+            return {}, None
+        bank, labels = self._held_out.bank, self._held_out.labels
+        rows = bank.rows[labels[bank.rows] >= 0]
+        if not len(rows) or np.bincount(labels[rows]).max() < 2:
+            return {}, None
+        embeddings = state.embed(embed, rows, FullPass(bank=bank)).numpy()
+        if not state.is_main:
+            return {}, None
+        classes = labels[rows]
+        recall = recall_at_k(embeddings, classes, [k for k in self._ks if k < len(rows)])
+        found = {f"recall_at_{k}": value for k, value in recall.items()}
+        return found | {"map_at_r": map_at_r(embeddings, classes)}, embeddings
+
     def describe(self, metrics: Mapping[str, float]) -> list[str]:
         """Recall@1, and NMI of the groups."""
         recall = [f"R@1 {percent(metrics['recall_at_1'])}"] if "recall_at_1" in metrics else []
         return recall + describe_groups(metrics)
+
+    def compare(self, before: Mapping[str, float], after: Mapping[str, float]) -> str | None:
+        """Warn where search got worse by more than a point."""
+        names = {"recall_at_1": "R@1", "map_at_r": "MAP@R"}
+        worse = [name for name in names if name in after and after[name] < before.get(name, 0) - _POINT]
+        if not worse:
+            return None
+        told = ", ".join(f"{names[name]} {percent(before[name])} before, {percent(after[name])} now" for name in worse)
+        return (
+            f"training made the search of held-out images worse ({told}): use the network as it was, or train with "
+            "a lower --lr, larger images (--image-size), or its last stages alone (--freeze-stages)"
+        )
 
     def table(self, metrics: Mapping[str, float]) -> ScoreTable | None:
         """Each held-out image a query among all others; without any, the groups."""

@@ -207,10 +207,22 @@ def keep_views(
 
 
 def stand_in(method: Method[Any], bank: ImageBank, config: RunConfig, runtime: Runtime, reuse: Reuse) -> KeptBank:
-    """Return what would be kept of a few images in place of that of all, to time steps by; nothing is written."""
+    """Return what would be kept of a few images in place of that of all, to time steps by; nothing is written.
+
+    Where images are clustered, there are twice as many others as clusters: the few with their numbers moved on.
+    """
     maker = _Maker(method, bank, config, runtime, reuse.part, reuse.views, reuse.plan, reuse.bf16)
-    few = tuple(maker.values(reuse.plan.rows[:_FEW]))
-    parts = [few] * -(-len(reuse.plan.rows) // len(few[0]))
+    few = maker.values(reuse.plan.rows[:_FEW])
+    number = -(-len(reuse.plan.rows) // len(few[0]))
+    clusters = getattr(config, "num_clusters", None)
+    others = min(number, -(-2 * clusters // len(few[0]))) if isinstance(clusters, int) else 1
+    last = max(reuse.kinds) + 2  # behind the kinds of views and the plain one come geometries
+    features, geometry = few[:last], few[last:]
+    made = [
+        (*(np.roll(kind.reshape(*kind.shape[:2], -1), by, axis=2).reshape(kind.shape) for kind in features), *geometry)
+        for by in range(others)
+    ]
+    parts = [made[place % len(made)] for place in range(number)]
     return KeptBank(bank, reuse.plan.rows, parts, reuse.kinds, reuse.followers)
 
 

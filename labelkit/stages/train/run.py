@@ -32,14 +32,17 @@ from labelkit.methods.registry import METHODS
 from labelkit.models.weights import fingerprint
 from labelkit.reading import read_object
 from labelkit.stages.progress import current_progress
-from labelkit.stages.result import SimpleResult, Table, jsonable
+from labelkit.stages.result import Cell, SimpleResult, Table, jsonable
 from labelkit.stages.several import check_same_on_all
 from labelkit.stages.train.frozen_score import frozen_score
 from labelkit.stages.train.initialize import describe_weights, initialize_from, without_weights
 from labelkit.stages.train.prepare import PreparedData, deciding_images, eval_images, info_record, prepare_data
 from labelkit.stages.train.reuse import keep_views, plan_reuse, stand_in
-from labelkit.stages.train.verdict import training_verdict
+from labelkit.stages.train.verdict import starts_from_weights, training_verdict
 from labelkit.store.commit import canonical_json
+
+# scores of what training starts from
+START = "before.json"
 
 
 def train_method(config: RunConfig) -> SimpleResult:
@@ -133,6 +136,10 @@ def _train(method_name: str, config: RunConfig, runtime: Runtime, run: RunDir) -
     if checkpoint is not None:
         trainer.restore(checkpoint)
         progress.message(f"resumed at epoch {trainer.clock.epoch}, step {trainer.clock.step}")
+    elif starts_from_weights(config):
+        start = trainer.score_start()
+        if start and runtime.is_main:
+            run.write_json(START, start)
     try:
         _reuse_frozen(setup, config, runtime, run, trainer)
         with progress.task("train", total=trainer.total_steps()) as task:
@@ -313,12 +320,32 @@ def _summarize(config: RunConfig, run: RunDir, setup: _Setup, trainer: Trainer, 
         run.write_json(SUMMARY, jsonable(values))
         for remark in setup.method.remarks(fit.metrics):
             current_progress().warning(remark)
-    scores = None if trainer.monitor is None else trainer.monitor.table(fit.metrics)
-    if scores is None:
+    monitor = trainer.monitor
+    scores = None if monitor is None else monitor.table(fit.metrics)
+    if monitor is None or scores is None:
         return SimpleResult(values, (run.path,), ())
-    row = [method_name, config.main_dataset, *scores.values, round(fit.seconds, 1)]
-    table = Table(scores.title, ["method", "data", *scores.columns, "seconds"], [row])
-    return SimpleResult(values, (run.path,), (table,))
+    rows: list[list[Cell]] = [[method_name, config.main_dataset, *scores.values, round(fit.seconds, 1)]]
+    start = _scores_of_start(run)
+    if start:
+        values["before_training"] = start
+        as_it_was = monitor.table(start)
+        if as_it_was is not None and as_it_was.columns == scores.columns:
+            rows.insert(0, ["before training", config.main_dataset, *as_it_was.values, None])
+        warning = monitor.compare(start, fit.metrics) if fit.finished else None
+        if warning is not None:
+            current_progress().warning(warning)
+    return SimpleResult(
+        values, (run.path,), (Table(scores.title, ["method", "data", *scores.columns, "seconds"], rows),)
+    )
+
+
+def _scores_of_start(run: RunDir) -> dict[str, float]:
+    """Scores of the features that the run started from; empty where they were not measured."""
+    path = run.path / START
+    if not path.exists():
+        return {}
+    found = read_object(path, {})
+    return {name: float(value) for name, value in found.items()}
 
 
 def _plan(method_name: str, config: RunConfig) -> SimpleResult:
@@ -332,8 +359,9 @@ def _plan(method_name: str, config: RunConfig) -> SimpleResult:
     steps = 4
     limited = config.model_copy(update={"stop_after_steps": 1, "tensorboard": False})
     trainer = _trainer(setup, limited, runtime, None)
-    score = None
+    score, search = None, {}
     if not config.stand_ins:
+        search = trainer.score_start() if starts_from_weights(config) else {}
         score = frozen_score(trainer, setup.method, setup.prepared.labels, config.seed)
     reuse = plan_reuse(setup.method, setup.bank, config, runtime, trainer.phases[0])
     if reuse is not None:
@@ -377,14 +405,21 @@ def _plan(method_name: str, config: RunConfig) -> SimpleResult:
         values["verdict"] = verdict.to_json()
     if score is not None:
         values["before_training"] = asdict(score)
+    if search:
+        values["search_before_training"] = search
     if reuse is not None:
         values["kept_gib"] = round(reuse.plan.num_bytes / 2**30, 3)
         values["kept_minutes"] = round(reuse.seconds / 60, 1)
-    in_words = ("config", "samples", "before_training", "verdict")
+    in_words = ("config", "samples", "before_training", "search_before_training", "verdict")
     rows = [[key, str(value)] for key, value in values.items() if key not in in_words]
     rows.insert(2, ["samples", setup.prepared.describe()])
     if score is not None:
         rows.append(["before_training", score.describe()])
+    if search and trainer.monitor is not None:
+        told = trainer.monitor.table(search)
+        if told is not None:
+            pairs = ", ".join(f"{name} {value}" for name, value in zip(told.columns, told.values, strict=True))
+            rows.append(["search before training", f"{pairs} (held-out images)"])
     if verdict is not None:
         rows.append(["will training help?", verdict.describe()])
     options = [[key, value_text(value, longest=None)] for key, value in asked.to_yaml_dict().items()]

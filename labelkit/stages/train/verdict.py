@@ -64,6 +64,11 @@ class MeasuredGain:
         return self.after - self.before
 
     @property
+    def is_search(self) -> bool:
+        """What is counted are neighbors, not names."""
+        return self.score.startswith("Recall")
+
+    @property
     def is_sure(self) -> bool:
         """Training gained more than the spread."""
         return self.gain > self.spread
@@ -141,7 +146,7 @@ def heads_verdict(labels: NDArray[np.int64], num_classes: int) -> Verdict:
         labels: (n,) int64 labels of the rows, -1 = none.
         num_classes: classes in all, as far as it is known; 0: not.
     """
-    cases = [case for case in measured_gains() if case.kind == "rows"]
+    cases = [case for case in measured_gains() if case.kind == "rows" and not case.is_search]
     return verdict_of_cases("rows", cases, labels, num_classes)
 
 
@@ -176,6 +181,11 @@ def verdict_of_cases(kind: Kind, found: Sequence[MeasuredGain], labels: NDArray[
     return Verdict("may help" if 3 * gained >= 2 * len(cases) else "try it", kind, cases)
 
 
+def starts_from_weights(config: RunConfig) -> bool:
+    """Whether the features that training starts from mean something: rows of a store, or a network with weights."""
+    return any(getattr(config, name, None) for name in ("index", "pretrained", "weights", "init_from"))
+
+
 def trained_kind(config: RunConfig, num_row_views: int = 0) -> Kind | None:
     """Return what a run would train; ``None``: a network that starts without weights."""
 
@@ -184,7 +194,7 @@ def trained_kind(config: RunConfig, num_row_views: int = 0) -> Kind | None:
 
     if option("index") is not None:
         return "rows with views" if num_row_views else "rows"
-    if not (option("pretrained") or option("weights") or option("init_from")):
+    if not starts_from_weights(config):
         return None
     is_partly_frozen = option("freeze_stages") or option("grad_from_block") or option("linear_probe")
     return "last stages" if is_partly_frozen else "whole network"

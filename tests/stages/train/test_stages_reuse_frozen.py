@@ -22,6 +22,7 @@ from labelkit.data.kept_bank import KeptBank, drawn_views
 from labelkit.data.views.spec import Normalize
 from labelkit.engine.trainer import Trainer
 from labelkit.models.backbones import Backbone
+from labelkit.stages.train import reuse
 from labelkit.stages.train import run as training
 from labelkit.stages.train.reuse import Reuse
 from tests.stages.conftest import Labelkit, run_labelkit
@@ -347,3 +348,27 @@ def test_a_dry_run_says_how_much_would_be_kept_and_writes_nothing(tmp_path: Path
     # 17 tokens of 48 half-precision numbers: one of the teacher, three of the student, two draws each; and one outside
     assert answer.json["kept_gib"] == pytest.approx(48 * 17 * 48 * 2 * (2 * 4 + 1) / 2**30, abs=6e-4)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("method", ["tac-ccl", "san clusters"])
+def test_a_dry_run_has_more_images_than_clusters_though_it_looks_at_fewer(
+    tmp_path: Path, photos: Path, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[KeptBank] = []
+
+    def kept(*given: Any) -> KeptBank:
+        made.append(reuse.stand_in(*given))
+        return made[-1]
+
+    monkeypatch.setattr(reuse, "_FEW", 4)  # of 6 clusters
+    monkeypatch.setattr(training, "stand_in", kept)
+    answer = train(photos, method, tmp_path / "run", "--reuse-frozen", 2, "--epochs", 1, "--dry-run")
+    assert answer.code == 0, answer.err
+    bank = made[0]
+    for kind in range(bank._plain + 1):
+        images = {part[kind][row].tobytes() for part in bank._parts for row in range(len(part[kind]))}
+        assert len(images) >= 12
+    # how views were moved stays as it was drawn
+    for part in bank._parts:
+        for kind in range(bank._plain + 1, len(part)):
+            assert (part[kind] == bank._parts[0][kind]).all()

@@ -6,6 +6,7 @@ import json
 import runpy
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,14 @@ def test_heads_on_views_are_advised_by_cases_of_views(monkeypatch: pytest.Monkey
     ]
     # start embeds without views
     assert heads_verdict(labels, 10).advice == "stop here"
+
+
+def test_names_are_not_advised_by_searches(monkeypatch: pytest.MonkeyPatch) -> None:
+    searches = [replace(gain(5), score="Recall@1 among other classes")]
+    monkeypatch.setattr(verdict, "measured_gains", lambda: [gain(-3), *searches])
+    assert heads_verdict(np.repeat(np.arange(10), 5), 10).advice == "stop here"
+    monkeypatch.setattr(verdict, "measured_gains", lambda: searches)
+    assert heads_verdict(np.repeat(np.arange(10), 5), 10).advice == "not measured"
 
 
 @pytest.mark.parametrize(
