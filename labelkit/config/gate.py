@@ -30,6 +30,10 @@ HIGHER_INSIDE = ("recall", "accuracy_at_coverage")
 """Objects in the JSON all of whose numbers are scores: ``recall.1``."""
 
 
+_OF_TABLES = {"MAP@R": "map_at_r", "R-PRECISION": "r_precision", "MIOU": "mean_iou", "ALL": "all_accuracy"}
+"""Headers of tables that are no names of scores; ``R@K`` is another."""
+
+
 def score_direction(name: str) -> int:
     """Return +1 if more is better, -1 if less is, 0 if the name is not that of a score.
 
@@ -62,7 +66,8 @@ def parse_limits(texts: tuple[str, ...]) -> dict[str, float]:
         own = name.rpartition("/")[2]
         if not score_direction(own):
             known = sorted(HIGHER_IS_BETTER | LOWER_IS_BETTER | {f"{inside}.K" for inside in HIGHER_INSIDE})
-            guess = nearest(own, known)
+            guess = _OF_TABLES.get(own.upper()) or nearest(own, known)
+            guess = f"recall.{own[2:]}" if own.upper().startswith("R@") else guess
             hint = f" Did you mean `{guess}`?" if guess else ""
             raise ValueError(f"no score is called {own}.{hint} Scores: {', '.join(known)}")
         limits[name] = value

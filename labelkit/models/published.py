@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from labelkit.errors import CheckpointError, ConfigError
-from labelkit.models.weight_packages import package_of, package_of_source
+from labelkit.models.weight_packages import PACKAGES, package_of, package_of_source
 
 HUB_TIMEOUT_SECONDS = 10.0
 HUB_SCHEME = "hf://"
@@ -189,6 +189,9 @@ def _fetch(name: str, repository: str, revision: str | None, files: tuple[str, .
         f"Get {files[0]} from {constants.ENDPOINT}/{repository} on a machine with a network "
         f"and pass it with --weights FILE, or train from random weights."
     )
+    installed = [package.backbone for package in PACKAGES if package.find() is not None]
+    if installed:
+        remedy += f" With weights that are installed here: --backbone {' or '.join(installed)}."
     if constants.HF_HUB_OFFLINE:
         raise CheckpointError(name, "its weights are not in the hub cache, and HF_HUB_OFFLINE is set", remedy)
     unreachable = _why_unreachable(constants.ENDPOINT)

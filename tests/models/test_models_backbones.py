@@ -13,6 +13,7 @@ import torch
 from huggingface_hub import constants
 from labelkit.errors import CheckpointError, CheckpointMismatch, ConfigError
 from labelkit.models.backbones import build_backbone, list_backbones
+from labelkit.models.weight_packages import WeightsPackage
 from labelkit.models.weights import fingerprint
 from safetensors.torch import save_file
 
@@ -177,6 +178,7 @@ def test_published_weights_offline_are_an_error_that_says_how_to_get_them(
 ) -> None:
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(WeightsPackage, "find", lambda package: None)
 
     with pytest.raises(CheckpointError) as caught:
         build_backbone("vit_tiny_patch16_224.augreg_in21k", pretrained=True)
@@ -185,6 +187,10 @@ def test_published_weights_offline_are_an_error_that_says_how_to_get_them(
     assert "HF_HUB_OFFLINE" in caught.value.problem
     assert "timm/vit_tiny_patch16_224.augreg_in21k" in caught.value.remedy
     assert "--weights FILE" in caught.value.remedy
+    assert "installed here" not in caught.value.remedy
+    monkeypatch.setattr(WeightsPackage, "find", lambda package: tmp_path if "lite1" in package.name else None)
+    with pytest.raises(CheckpointError, match=r"installed here: --backbone tf_efficientnet_lite1\.in1k\.$"):
+        build_backbone("vit_tiny_patch16_224.augreg_in21k", pretrained=True)
 
 
 def test_unreachable_hub_is_an_error_within_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

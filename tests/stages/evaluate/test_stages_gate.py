@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from labelkit.config.evaluate import EvaluateClusteringConfig
-from labelkit.config.gate import GateConfig, score_direction
+from labelkit.config.gate import GateConfig, parse_limits, score_direction
 from labelkit.stages.evaluate.gate import Gate, matching_scores, named_scores
 from labelkit.stages.result import SimpleResult
 from labelkit.store.results import write_result
@@ -169,3 +169,12 @@ def test_every_evaluate_command_has_the_gate() -> None:
 
 def test_names_that_are_no_score_have_no_direction() -> None:
     assert [score_direction(name) for name in ("rows", "nmi", "after.ece", "recall.1", "recall")] == [0, 1, -1, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("header", "score"),
+    [("R@1", "recall.1"), ("MAP@R", "map_at_r"), ("R-precision", "r_precision"), ("All", "all_accuracy")],
+)
+def test_headers_of_tables_are_no_names_of_scores_but_lead_to_them(header: str, score: str) -> None:
+    with pytest.raises(ValueError, match=f"Did you mean `{score}`"):
+        parse_limits((f"{header}=0.9",))
