@@ -139,10 +139,13 @@ def representation_table(metrics: Mapping[str, float]) -> ScoreTable | None:
     """Features judged by held-out images, groups by the truth of training images; mean over the groupings."""
     if "knn_accuracy" not in metrics and "nmi" not in metrics:
         return None
-    accuracies = [percent(metrics[name]) if name in metrics else None for name in ("knn_accuracy", "linear_accuracy")]
     groups = [metrics.get(name) for name in ("nmi", "ari", "majority_accuracy")]
+    if "knn_accuracy" not in metrics:
+        title = "groups of the images trained on, against the truth; no image is held out, so features are not judged"
+        return ScoreTable(title, ("NMI", "ARI", "purity"), tuple(groups))
+    accuracies = [percent(metrics[name]) if name in metrics else None for name in ("knn_accuracy", "linear_accuracy")]
     return ScoreTable(
-        "held-out images: kNN and linear accuracy in %; groups against the truth: NMI, ARI, purity",
+        "held-out images: kNN and linear accuracy in %; groups of training images against the truth: NMI, ARI, purity",
         ("kNN", "linear", "NMI", "ARI", "purity"),
         (*accuracies, *groups),
     )

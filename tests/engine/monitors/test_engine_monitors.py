@@ -11,6 +11,7 @@ from labelkit.data.views.spec import ViewSpec
 from labelkit.engine.method import TrainState
 from labelkit.engine.monitors import groups
 from labelkit.engine.monitors.groups import MIN_COLLAPSED_STEPS, ClusteringMonitor, DiscoveryMonitor
+from labelkit.engine.monitors.representation import representation_table
 from labelkit.engine.monitors.retrieval import RetrievalMonitor
 from labelkit.errors import DivergenceError
 from numpy.typing import ArrayLike
@@ -229,3 +230,14 @@ def test_one_process_clusters_for_all(monkeypatch: pytest.MonkeyPatch, num_label
         monkeypatch.setattr(groups, name, None)
     assert measure(is_main=False) == main
     assert not sent[1].any()
+
+
+def test_a_table_of_groups_alone_says_that_features_are_not_judged() -> None:
+    groups = {"nmi": 0.75, "ari": 0.5, "majority_accuracy": 0.8}
+    alone, both = representation_table(groups), representation_table({**groups, "knn_accuracy": 0.9})
+    assert alone is not None
+    assert both is not None
+    assert (alone.columns, alone.values) == (("NMI", "ARI", "purity"), (0.75, 0.5, 0.8))
+    assert "no image is held out" in alone.title
+    assert both.columns == ("kNN", "linear", "NMI", "ARI", "purity")
+    assert "held-out images" in both.title
