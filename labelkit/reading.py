@@ -6,6 +6,7 @@ named pipe is refused instead of waited for, and JSON has a limit of size and de
 
 from __future__ import annotations
 
+import difflib
 import errno
 import hashlib
 import json
@@ -13,6 +14,7 @@ import math
 import os
 import stat
 from collections.abc import Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -20,6 +22,7 @@ MAX_JSON_BYTES = 1 << 30
 MAX_RECORD_BYTES = 1 << 20
 _MAX_DEPTH = 64
 _CHUNK_BYTES = 1 << 20
+_MOST_NAMES = 10_000
 
 
 class NotRegularError(OSError):
@@ -43,6 +46,24 @@ def open_regular(path: str | os.PathLike[str], *, buffering: int = -1) -> Binary
     except BaseException:
         os.close(descriptor)
         raise
+
+
+def close_name(path: Path) -> Path | None:
+    """Return what lies beside a path that leads nowhere and looks like it; ``None`` without."""
+    try:
+        with os.scandir(path.parent) as entries:  # of very many, some will do
+            beside = [entry.name for entry in islice(entries, _MOST_NAMES)]
+    except (OSError, ValueError):
+        return None
+    store = path.name + ".h5"
+    near = [store] if store in beside else difflib.get_close_matches(path.name, beside, n=1, cutoff=0.8)
+    return path.parent / near[0] if near else None
+
+
+def check_the_name(path: Path) -> str:
+    """Return what to do about a path that leads nowhere."""
+    near = close_name(path)
+    return "Check the name." if near is None else f"Did you mean `{near}`?"
 
 
 def read_bytes(path: str | os.PathLike[str], limit: int | None = None) -> bytes:

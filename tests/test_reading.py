@@ -11,6 +11,8 @@ import labelkit
 import pytest
 from labelkit.reading import (
     NotRegularError,
+    check_the_name,
+    close_name,
     open_regular,
     parse_json,
     parse_object,
@@ -112,3 +114,24 @@ def test_a_damaged_record_of_a_cache_is_told_from_an_absent_one(tmp_path: Path) 
     os.mkfifo(tmp_path / "x.json")
     with pytest.raises(ValueError, match="not a regular file"):
         read_record(tmp_path, "x.json", {"a": str})
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("photo.h5", "photos.h5"),
+        ("photos", "photos.h5"),
+        ("phot/", "photo"),
+        ("other.h5", None),
+        ("gone/photos.h5", None),
+    ],
+)
+def test_a_name_that_looks_like_a_missing_one_is_found_beside_it(
+    tmp_path: Path, name: str, expected: str | None
+) -> None:
+    (tmp_path / "photos.h5").write_bytes(b"")
+    (tmp_path / "photo").mkdir()
+    found = close_name(tmp_path / name)
+    assert found == (None if expected is None else tmp_path / expected)
+    said = "Check the name." if expected is None else f"Did you mean `{tmp_path / expected}`?"
+    assert check_the_name(tmp_path / name) == said

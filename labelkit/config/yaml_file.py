@@ -11,7 +11,7 @@ from typing import Any
 
 from labelkit.config.faults import Fault, faults_error
 from labelkit.errors import ConfigError
-from labelkit.reading import open_regular
+from labelkit.reading import check_the_name, open_regular
 
 _MAX_BYTES = 65536
 _MAX_DEPTH = 16
@@ -60,7 +60,7 @@ def read_text(path: Path) -> str:
         with open_regular(path.expanduser()) as file:
             content = file.read(_MAX_BYTES + 1)
     except FileNotFoundError as error:
-        raise ConfigError(where, "there is no such file", "Check the name.") from error
+        raise ConfigError(where, "there is no such file", check_the_name(path.expanduser())) from error
     except IsADirectoryError as error:
         raise ConfigError(where, "a folder, not a YAML file") from error
     except (OSError, ValueError, RuntimeError) as error:

@@ -16,6 +16,7 @@ from labelkit.data.named.layouts import Count
 from labelkit.data.remote import is_address
 from labelkit.data.shards import expand_shards, is_shards
 from labelkit.errors import DatasetError
+from labelkit.reading import close_name
 
 Load = Callable[[Path, bool], ImageDataset]
 """From the data root, and whether a set that is not there may be fetched, to the listing."""
@@ -77,10 +78,14 @@ def check_dataset(name_or_path: str) -> None:
         expand_shards(name_or_path)
         return
     near = difflib.get_close_matches(name_or_path, DATASETS, n=3, cutoff=0.5)
-    names = f"Did you mean {' or '.join(near)}?" if near else f"Named sets: {', '.join(DATASETS)}."
-    raise DatasetError(
-        name_or_path, "no data set of this name and no such folder or CSV", f"{names} Or a folder or CSV."
-    )
+    beside = close_name(Path(name_or_path).expanduser())
+    if near:
+        remedy = f"Did you mean {' or '.join(near)}? Or a folder or CSV."
+    elif beside:
+        remedy = f"Did you mean `{beside}`?"
+    else:
+        remedy = f"Named sets: {', '.join(DATASETS)}. Or a folder or CSV."
+    raise DatasetError(name_or_path, "no data set of this name and no such folder or CSV", remedy)
 
 
 def load_dataset(

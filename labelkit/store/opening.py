@@ -95,9 +95,11 @@ def open_regular(path: Path) -> BinaryIO:
     try:
         return reading.open_regular(path, buffering=0)
     except (reading.NotRegularError, IsADirectoryError) as error:
-        raise NotAStore(str(path), "not a regular file", "Give a file written by labelkit.") from error
+        near = path.with_name(path.name + ".h5")
+        remedy = f"Did you mean `{near}`?" if near.is_file() else "Give a file written by labelkit."
+        raise NotAStore(str(path), "not a regular file", remedy) from error
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise NotAStore(str(path), "there is no such file", "Check the name.") from error
+        raise NotAStore(str(path), "there is no such file", reading.check_the_name(path)) from error
     except OSError as error:
         raise resource_error(error, str(path)) from error
 
