@@ -196,6 +196,9 @@ class ScoreTable:
 class Monitor(ABC):
     """Looks at the network after an epoch, with knowledge that the method must not have."""
 
+    #: ``before`` is worth a call.
+    compares_with_start: ClassVar[bool] = False
+
     @abstractmethod
     def __call__(self, method: Method[Any], state: TrainState) -> Mapping[str, float]:
         """Return metrics; raise ``DivergenceError`` when going on is useless."""

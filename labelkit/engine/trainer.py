@@ -189,7 +189,7 @@ class Trainer:
 
     def score_start(self) -> dict[str, float]:
         """Return what the monitor finds in the features that training starts from; nothing without one."""
-        if self.monitor is None:
+        if self.monitor is None or not self.monitor.compares_with_start:
             return {}
         self.method.eval()
         return {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,8 @@ class RetrievalMonitor(Monitor):
         held_out: images to search among; ``None``: only groups are scored.
         ks: K of Recall@K; those that are not fewer than the images are left out.
     """
+
+    compares_with_start: ClassVar[bool] = True
 
     def __init__(
         self, rows: NDArray[np.int64], truth: NDArray[np.int64], held_out: HeldOut | None, ks: Sequence[int]
