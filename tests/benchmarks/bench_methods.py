@@ -83,8 +83,10 @@ class BareTrainer(Trainer):
             for _ in range(accumulate):
                 loss = method(next(batches)).loss
                 (loss / accumulate if accumulate > 1 else loss).backward()
+            method.on_gradients(now)
             if config.clip_grad_norm is not None:
-                torch.nn.utils.clip_grad_norm_(self.trained, config.clip_grad_norm)
+                for some in [[one] for one in self.trained] if config.clips_each_gradient else [self.trained]:
+                    torch.nn.utils.clip_grad_norm_(some, config.clip_grad_norm)
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
             clock.step += 1
