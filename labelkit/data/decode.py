@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import threading
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
@@ -165,12 +167,8 @@ def decode_reduced(
     content = read_image_file(source) if isinstance(source, Path) else source
     if not content:
         raise BadImage("empty file")
-    try:
+    with _told_bad(max_pixels):
         return _decode(content, channels, max_pixels, least_side)
-    except (BadImage, MemoryError):
-        raise
-    except Exception as error:
-        raise _bad_image(error, max_pixels) from error
 
 
 def image_size(content: bytes, *, max_pixels: float = MAX_PIXELS) -> tuple[int, int]:
@@ -179,17 +177,23 @@ def image_size(content: bytes, *, max_pixels: float = MAX_PIXELS) -> tuple[int, 
     Raises:
         BadImage: not an allowed format, too large, or a damaged header.
     """
+    with _told_bad(max_pixels), _open_checked(content, max_pixels) as image:
+        # Pillow turns the size of a TIFF when it opens it, of others never
+        turned = not isinstance(image, TiffImagePlugin.TiffImageFile)
+        turned = turned and _TRANSPOSE.get(image.getexif().get(_ORIENTATION_TAG, 1)) in _TURNS
+        width, height = image.size[::-1] if turned else image.size
+    return height, width
+
+
+@contextmanager
+def _told_bad(max_pixels: float) -> Iterator[None]:
+    """Say of whatever Pillow trips over that the image is bad."""
     try:
-        with _open_checked(content, max_pixels) as image:
-            # Pillow turns the size of a TIFF when it opens it, of others never
-            turned = not isinstance(image, TiffImagePlugin.TiffImageFile)
-            turned = turned and _TRANSPOSE.get(image.getexif().get(_ORIENTATION_TAG, 1)) in _TURNS
-            width, height = image.size[::-1] if turned else image.size
+        yield
     except (BadImage, MemoryError):
         raise
     except Exception as error:
         raise _bad_image(error, max_pixels) from error
-    return height, width
 
 
 def _bad_image(error: Exception, max_pixels: float) -> BadImage:
@@ -233,18 +237,13 @@ def decode_mask(content: bytes, *, max_pixels: float = MAX_PIXELS) -> NDArray[np
     Raises:
         BadImage: as for ``decode_image``; or it is compressed with loss, has colors, or more than 8 bits per pixel.
     """
-    try:
-        with _open_checked(content, max_pixels) as image:
-            if image.format == "JPEG":
-                raise BadImage("JPEG changes values, which makes classes of other classes")
-            if image.mode not in ("L", "P", "1"):
-                raise BadImage(f"pixels are {image.mode}, not numbers of classes in 8 bits")
-            image.load()
-            return np.array(image, dtype=np.uint8)
-    except (BadImage, MemoryError):
-        raise
-    except Exception as error:
-        raise _bad_image(error, max_pixels) from error
+    with _told_bad(max_pixels), _open_checked(content, max_pixels) as image:
+        if image.format == "JPEG":
+            raise BadImage("JPEG changes values, which makes classes of other classes")
+        if image.mode not in ("L", "P", "1"):
+            raise BadImage(f"pixels are {image.mode}, not numbers of classes in 8 bits")
+        image.load()
+        return np.array(image, dtype=np.uint8)
 
 
 def _decode(

@@ -212,7 +212,7 @@ class Monitor(ABC):
         return []
 
     def compare(self, before: Mapping[str, float], after: Mapping[str, float]) -> str | None:
-        """Return a warning where training made worse what ``before`` had found; default: nothing."""
+        """Return a warning where training made worse what ``before`` found (it may be empty); default: nothing."""
         return None
 
     def table(self, metrics: Mapping[str, float]) -> ScoreTable | None:

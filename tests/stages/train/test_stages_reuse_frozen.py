@@ -22,7 +22,7 @@ from labelkit.data.kept_bank import KeptBank, drawn_views
 from labelkit.data.views.spec import Normalize
 from labelkit.engine.trainer import Trainer
 from labelkit.models.backbones import Backbone
-from labelkit.stages.train import reuse
+from labelkit.stages.train import dry_run, reuse
 from labelkit.stages.train import run as training
 from labelkit.stages.train.reuse import Reuse
 from tests.stages.conftest import Labelkit, run_labelkit
@@ -361,7 +361,7 @@ def test_a_dry_run_has_more_images_than_clusters_though_it_looks_at_fewer(
         return made[-1]
 
     monkeypatch.setattr(reuse, "_FEW", 4)  # of 6 clusters
-    monkeypatch.setattr(training, "stand_in", kept)
+    monkeypatch.setattr(dry_run, "stand_in", kept)
     answer = train(photos, method, tmp_path / "run", "--reuse-frozen", 2, "--epochs", 1, "--dry-run")
     assert answer.code == 0, answer.err
     bank = made[0]

@@ -15,7 +15,8 @@ from labelkit.engine.run_dir import read_run_config
 from labelkit.methods.registry import METHODS
 from labelkit.stages.compare.runs import DataFacts, method_config
 from labelkit.stages.read.networks import run_network
-from labelkit.stages.train.run import dataset_label, run_folder, train_method
+from labelkit.stages.train.run import train_method
+from labelkit.stages.train.setup import dataset_label, run_folder
 
 ONE_OF_EACH_FAMILY = ("cotap", "flipclass", "lmcs", "san", "sela", "softmax", "supervised")
 

@@ -24,7 +24,7 @@ def started(labelkit: Any, photos: Path, tmp_path: Path) -> Path:
     done = labelkit("train", "san", "--dataset", photos, *SMALL, "--epochs", 1, "--out", tmp_path / "first", "--json")
     assert done.code == 0, done.err
     assert not (tmp_path / "first" / "before.json").exists()  # features of random weights mean nothing
-    assert "before_training" not in done.json
+    assert "search_before_training" not in done.json
     return tmp_path / "first"
 
 
@@ -41,9 +41,10 @@ def test_scores_before_training_stand_beside_those_after_it(
     assert set(before) == {"recall_at_1", "map_at_r"}
     assert planned.json["search_before_training"] == before
     # also where the run goes on later
-    done = labelkit(*words, "--epochs", 2, "--out", out, "--resume")
+    done = labelkit(*words, "--epochs", 2, "--out", out, "--resume", "--json")
     assert done.code == 0, done.err
-    assert "before training" in done.out
+    assert done.json["search_before_training"] == before
+    assert "before training" in labelkit(*words, "--epochs", 1, "--out", tmp_path / "third").out
 
 
 def test_before_training_the_features_of_the_backbone_are_searched() -> None:
