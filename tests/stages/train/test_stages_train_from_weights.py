@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -10,7 +11,11 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import torch
+from labelkit.config.methods.san import SANConfig
+from labelkit.data.batch import DataInfo
 from labelkit.engine.monitors.retrieval import RetrievalMonitor
+from labelkit.methods.backbone import backbone_options
+from labelkit.store.embeddings import open_store
 
 SMALL = (
     "--preset", "none", "--backbone", "smallcnn", "--image-size", 32, "--no-san", "--memory", "none", "--embed-dim", 8,
@@ -60,6 +65,33 @@ def test_before_training_the_features_of_the_backbone_are_searched() -> None:
     assert found == {"recall_at_1": 1.0, "map_at_r": 1.0}
     plain = SimpleNamespace(network=SimpleNamespace(embed=network.embed))
     assert monitor.before(cast(Any, plain), cast(Any, state)) == {"recall_at_1": 0.0, "map_at_r": 0.0}
+
+
+def test_the_command_that_comes_next_embeds_with_the_run(
+    labelkit: Any, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def next_of(*words: object) -> list[str]:
+        done = labelkit("train", *words, "--epochs", 1)
+        assert done.code == 0, done.err
+        return shlex.split(done.err.partition("next, embed images with it: ")[2].splitlines()[0])
+
+    of_photos = next_of("san", "--dataset", photos, *SMALL, "--out", tmp_path / "first")
+    assert of_photos[0] == "labelkit"
+    assert labelkit(*of_photos[1:]).code == 0
+    head = ("softmax", "--index", "first.h5", "--split", "all", "--batch-size", 8, "--threads", 1, "--device", "cpu")
+    of_rows = next_of(*head, "--out", "head")
+    assert "--index" in of_rows
+    assert labelkit(*of_rows[1:]).code == 0
+    assert open_store(tmp_path / "head.h5").n == open_store(tmp_path / "first.h5").n
+
+
+def test_own_weights_take_the_place_of_published_ones() -> None:
+    about = DataInfo(8, np.zeros(8, np.int64), (), (0,), 1, 1, in_channels=3, image_size=32)
+    for weights, pretrained in ((None, True), (Path("net.pth"), False)):
+        config = SANConfig(dataset="photos", pretrained=True, weights=weights)
+        assert backbone_options(config, about)["pretrained"] is pretrained
 
 
 @pytest.mark.parametrize(
