@@ -25,7 +25,7 @@ from labelkit.data.datasets import ImageSource
 from labelkit.data.decode import BadImage, Channels
 from labelkit.data.views.boxes import boxes_of_views, paired_boxes
 from labelkit.data.views.pairs import PairPlan
-from labelkit.data.views.resizing import resize_box
+from labelkit.data.views.resizing import cut_view
 from labelkit.data.views.spec import ViewSpec
 from labelkit.errors import DatasetError
 
@@ -116,7 +116,7 @@ class _CropDataset(Dataset[Crops]):
             for view, spec in enumerate(plan.views):
                 shown = partner if spec.shows_partner else image
                 boxes[view][i] = paired_boxes(chosen[view], pairs, view, [shown.shape[0]], [shown.shape[1]])[0]
-                crops[view][i] = resize_box(shown, boxes[view][i] / shrink, spec)
+                crops[view][i] = cut_view(shown, boxes[view][i] / shrink, spec)
         # Copied by NumPy: in a thread of its own, torch would start a second team of threads.
         tensors = tuple(torch.from_numpy(np.ascontiguousarray(crop.transpose(0, 3, 1, 2))) for crop in crops)
         return Crops(tensors, boxes, sizes, partner_sizes, bad, sha256, file_sizes)

@@ -31,10 +31,11 @@ from labelkit.metrics.retrieval_ties import (
 )
 
 _MAX_BLOCK_ROWS = 1024
-# Similarities looked at together: 1 MB in float32, so that they stay in the cache from one look to the next.
-_PART_PAIRS = 1 << 18
-# Similarities computed together: 16 MB, which is taken once per block; each new page of memory costs time.
-_PRODUCT_PAIRS = 1 << 22
+# Similarities looked at together: 2 MB in float32, so that they stay in the cache from one look to the next.
+_PART_PAIRS = 1 << 19
+# Similarities computed together: 32 MB, which is taken once per block; each new page of memory costs time. With fewer
+# queries at once, the product spends its time on the layout of the gallery.
+_PRODUCT_PAIRS = 1 << 23
 # Numbers per temporary float64 array: 8 MB.
 _EXACT_NUMBERS = 1 << 20
 # Pairs that are computed again one by one: beyond this share of a row, a product of the row is faster.
@@ -333,7 +334,7 @@ class Ranking:
         rows that have too many of these, and leaves them out.
         """
         wanted, near = self.wanted[rows], int(np.ceil(2.5 * self.margin * RESOLUTION))
-        marked = nearest_by_row(similar, wanted, ~whole)
+        marked = nearest_by_row(similar, wanted, ~whole, 3 * self.margin)
         places, columns, keys = sorted_by_key(similar, marked)
         if not len(keys):
             return Pairs(places, keys, np.zeros(0, dtype=np.bool_))

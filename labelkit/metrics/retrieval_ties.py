@@ -17,7 +17,9 @@ from numpy.typing import NDArray
 # Cosines become integers of this resolution, which fit int32.
 RESOLUTION = float(2**29)
 LAST = -(2**30)
-# A threshold is first looked for in a sample: one in this number of similarities.
+# A threshold for the r nearest is first looked for among the maxima of at least so many groups, and so many for each of
+# the r, if that leaves so many similarities for each; else in a sample, one in this number of similarities.
+_LEAST_GROUPS, _GROUPS_PER_RANK, _PER_GROUP = 256, 8, 4
 _SAMPLE_STEP = 8
 
 
@@ -47,28 +49,52 @@ def by_row_and_key(rows: NDArray[np.int64], keys: NDArray[np.int64]) -> NDArray[
 
 
 def nearest_by_row(
-    values: NDArray[np.float32], ranks: NDArray[np.int64], asked: NDArray[np.bool_]
+    values: NDArray[np.float32], ranks: NDArray[np.int64], asked: NDArray[np.bool_], slack: float
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return rows and columns of the r largest of each row that is asked for, all that equal them, and a few more.
+    """Return rows and columns of the r largest of each row that is asked for, and of some more.
 
-    A threshold comes from a sample; where fewer reach it than are asked for, it is looked for among all.
+    None is left out that is less than ``slack`` below the r-th largest. A threshold comes from a part of the row; where
+    fewer reach it than are asked for, it is looked for among all.
     """
-    sample = np.ascontiguousarray(values[:, ::_SAMPLE_STEP])
-    size = sample.shape[1]
-    # So many of the sample are expected among the r largest of all, and three standard deviations more.
-    places = ranks / _SAMPLE_STEP
-    places = np.ceil(places + 3 * np.sqrt(places) + 3).astype(np.int64)
-    floors = np.full(len(values), -np.inf, dtype=values.dtype)
-    for place in np.unique(places[places <= size]).tolist():
-        chosen = places == place
-        floors[chosen] = np.partition(sample[chosen], size - place, axis=1)[:, size - place]
+    most = int(ranks.max(initial=1))
+    if _PER_GROUP * _GROUPS_PER_RANK * most <= values.shape[1]:
+        floors = _floors_of_groups(values, ranks, max(_LEAST_GROUPS, _GROUPS_PER_RANK * most))
+    else:
+        floors = _floors_of_sample(values, ranks)
     floors[~asked] = np.inf
-    rows, columns, counts = _reaching(values, floors)
+    rows, columns, counts = _reaching(values, floors - np.float32(slack))
     short = np.flatnonzero(asked & (counts < ranks))
     if len(short):
         floors[short] = largest_by_row(values[short], ranks[short])
-        rows, columns, _ = _reaching(values, floors)
+        rows, columns, _ = _reaching(values, floors - np.float32(slack))
     return rows, columns
+
+
+def _floors_of_groups(values: NDArray[np.float32], ranks: NDArray[np.int64], num_groups: int) -> NDArray[np.float32]:
+    """The r-th largest of the maxima of groups: at least r values reach it, and hardly more if few share a group."""
+    # Neighbors are of one class: they go to different groups.
+    num_groups = min(num_groups, values.shape[1])
+    whole = values[:, : values.shape[1] // num_groups * num_groups]
+    largest = whole.reshape(len(values), -1, num_groups).max(axis=1)
+    return _at_places(largest, ranks)
+
+
+def _floors_of_sample(values: NDArray[np.float32], ranks: NDArray[np.int64]) -> NDArray[np.float32]:
+    """What about r values reach, or a few more, seldom less; -inf where the sample is too small."""
+    # So many of the sample are expected among the r largest of all, and three standard deviations more.
+    places = ranks / _SAMPLE_STEP
+    places = np.ceil(places + 3 * np.sqrt(places) + 3).astype(np.int64)
+    return _at_places(np.ascontiguousarray(values[:, ::_SAMPLE_STEP]), places)
+
+
+def _at_places(values: NDArray[np.float32], places: NDArray[np.int64]) -> NDArray[np.float32]:
+    """Return the r-th largest of each row; -inf where the row is shorter."""
+    size = values.shape[1]
+    found = np.full(len(values), -np.inf, dtype=values.dtype)
+    for place in np.unique(places[places <= size]).tolist():
+        chosen = places == place
+        found[chosen] = np.partition(values[chosen], size - place, axis=1)[:, size - place]
+    return found
 
 
 def _reaching(
@@ -87,7 +113,7 @@ def sorted_by_key(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """Return rows, columns and keys of some pairs, given by row: by row, then from the largest key.
 
-    All three fit one integer, since a part has no more than 2^18 pairs, or one row: sorting takes a fraction of the
+    All three fit one integer, since a part has no more than 2^19 pairs, or one row: sorting takes a fraction of the
     time of finding an order.
     """
     rows, columns = marked

@@ -25,7 +25,7 @@ from labelkit.data.image_bank import ImageBank
 from labelkit.data.train_loader import TrainLoader
 from labelkit.data.views.boxes import boxes_of_views
 from labelkit.data.views.recipes import ClassificationRecipe, classification_view
-from labelkit.data.views.resizing import resize_box
+from labelkit.data.views.resizing import cut_view
 from labelkit.data.views.spec import Normalize
 from labelkit.data.views.transforms import finish_view
 from labelkit.engine.devices import Runtime
@@ -244,7 +244,7 @@ def against_torchvision(recipe: ClassificationRecipe) -> Row:
             size = ([PHOTO[0]], [PHOTO[1]])
             found = boxes_of_views((spec,), size, size, keys[i : i + 1], seed=0, epoch=epoch)
             boxes[i] = found[0][0]
-            crops[i] = resize_box(photo, boxes[i], spec)
+            crops[i] = cut_view(photo, boxes[i], spec)
         pixels = torch.from_numpy(np.ascontiguousarray(crops.transpose(0, 3, 1, 2)))
         finish_view(pixels, boxes, sizes, spec, keys, seed=0, epoch=epoch, view=0, normalize=normalize)
 

@@ -22,13 +22,13 @@ from labelkit.data.views.colors import (
     solarize,
 )
 from labelkit.data.views.recipes import blur_kernel_for, simgcd_view, strong_view, weak_view
-from labelkit.data.views.resizing import resize_box, resize_center
+from labelkit.data.views.resizing import cut_view, resize_box, resize_center
 from labelkit.data.views.spec import Normalize, ViewSpec
 from labelkit.data.views.transforms import apply_views, change_colors, finish_view
 from labelkit.data.views.warps import affine_matrices, compose
 from PIL import Image
 from torch import Tensor
-from torchvision.transforms import InterpolationMode, RandomResizedCrop
+from torchvision.transforms import InterpolationMode, RandomResizedCrop, v2
 
 PLAIN1 = Normalize((0.0,), (1.0,))
 PLAIN3 = Normalize((0.0,) * 3, (1.0,) * 3)
@@ -158,6 +158,42 @@ def test_the_test_view_is_torchvisions_resize_and_center_crop(shape: tuple[int, 
     difference = np.abs(in_memory.numpy() - expected)
     assert difference.max() <= 1.001
     assert (difference > 0.5).mean() < 1e-3
+
+
+@pytest.mark.parametrize("interpolation", ["bicubic", "bilinear"])
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("box", [(10, 20, 210, 200), (0, 0, 30, 40), (0, 0, 400, 300)])
+def test_a_random_box_is_cut_as_torchvision_cuts_tensors(
+    box: tuple[int, int, int, int], channels: int, interpolation: Any
+) -> None:
+    values = np.random.default_rng(0).integers(0, 256, (300, 400, channels), dtype=np.uint8)
+    spec = ViewSpec(64, area_range=(0.1, 1.0), interpolation=interpolation)
+    left, top, right, bottom = box
+    tensor = torch.from_numpy(values).permute(2, 0, 1)
+    mode = InterpolationMode(interpolation)
+    expected = v2.functional.resized_crop(tensor, top, left, bottom - top, right - left, [64, 64], mode, antialias=True)
+    view = cut_view(values, box, spec)
+    assert view.shape == (64, 64, channels)
+    assert np.abs(view.astype(int) - expected.permute(1, 2, 0).numpy()).max() <= 1
+    cut = Image.fromarray(values[top:bottom, left:right].squeeze())
+    by_pillow = np.asarray(cut.resize((64, 64), Image.Resampling[interpolation.upper()])).reshape(view.shape)
+    difference = np.abs(view.astype(int) - by_pillow)
+    assert difference.max() <= 2
+    assert (difference > 0).mean() < 0.1
+
+
+@pytest.mark.parametrize(
+    ("spec", "box"),
+    [
+        (ViewSpec(16, area_range=(0.1, 1.0)), (1.5, 2, 30, 40)),
+        (ViewSpec(16, area_range=(0.1, 1.0)), (0, 0, 61, 48)),  # past the edge
+        (ViewSpec(16, crop="random"), (0, 0, 40, 40)),
+        (ViewSpec(16), (6, 0, 54, 48)),
+    ],
+)
+def test_any_other_box_is_resized_by_pillow(spec: ViewSpec, box: tuple[float, ...]) -> None:
+    values = np.random.default_rng(0).integers(0, 256, (48, 60, 3), dtype=np.uint8)
+    assert np.array_equal(cut_view(values, box, spec), resize_box(values, box, spec))
 
 
 def test_digits_are_resized_whole_by_the_test_view() -> None:
