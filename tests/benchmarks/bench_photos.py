@@ -26,10 +26,10 @@ from tests.benchmarks.measure import Row, Side, Wanted, compare, compare_several
 
 SEEDS = {"weights": 0, "noise": 0}
 PHOTOS = Path(__file__).parents[2] / "examples" / "photos"
-REPETITIONS, COLD_REPETITIONS = 3, 5
+REPETITIONS, COLD_REPETITIONS = 3, 4
 TRAINING_STEPS = 1
 VIT = "vit_small_patch16_224"
-LITE0_PHOTOS, VIT_PHOTOS = 240, 32
+LITE0_PHOTOS, VIT_PHOTOS = 120, 32
 LARGE_PHOTOS, LARGE_SIDE, NOISE = 12, 3024, 12.0
 COLD_TIMM = """
 import sys, timm, torch

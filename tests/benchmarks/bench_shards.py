@@ -19,7 +19,7 @@ from tests.benchmarks.measure import Row, Wanted, compare, with_check
 
 SEEDS = {"rows": 0}
 ROWS, DIM, CENTERS, SHARDS = 100_000, 128, 100, 16
-REPETITIONS = 15
+REPETITIONS = 9
 WANTED = Wanted("<=", 1.05)
 # some milliseconds for 16 files, whatever their rows
 WANTED_OPENED = Wanted("<=", 1.1)

@@ -41,8 +41,8 @@ from torchvision.transforms import v2
 SEEDS = {"seed": 0, "split_seed": 0}
 WARMUPS = 1
 # Steps that are timed in one turn: the default of --log-every-steps, so that one of them is logged.
-NANO_STEPS, NANO_REPETITIONS = 10, 31
-MINI_STEPS, MINI_REPETITIONS = 10, 7
+NANO_STEPS, NANO_REPETITIONS = 10, 11
+MINI_STEPS, MINI_REPETITIONS = 10, 5
 RESNET_STEPS = 5
 # So that the bare loop need not repeat the schedules.
 CONSTANT = {"lr_schedule": "constant", "teacher_temperature_start": 0.05, "teacher_temperature_final": 0.05}
