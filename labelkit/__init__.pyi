@@ -19,6 +19,7 @@ def start(
     label_column: str | None = ...,
     labels: str | PathLike[str] | None = ...,
     out: str | PathLike[str] | None = ...,
+    other_photos: bool = ...,
     backbone: str = ...,
     num_classes: int | None = ...,
     min_confidence: float = ...,

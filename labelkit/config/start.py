@@ -31,6 +31,11 @@ class StartConfig(LabelColumnOption, MemoryConfig):
         description="Folder to write; default: PHOTOS-labeled.",
         json_schema_extra=option("Output", preset=False, makes="folder"),
     )
+    other_photos: bool = Field(
+        False,
+        description="Go on in the folder of --out although fewer than half of its photos are there: they were deleted.",
+        json_schema_extra=option("Output", preset=False),
+    )
     backbone: str = Field(
         "auto",
         description="Network that describes the photos, by name: its published weights are fetched if they are not "

@@ -85,6 +85,17 @@ def open_file(path: Path, file_format: str | None) -> CheckedFile:
         raise
 
 
+def _remedy(path: Path) -> str:
+    """What to give in the place of what is no regular file."""
+    near = path.with_name(path.name + ".h5")
+    if near.is_file():
+        return f"Did you mean `{near}`?"
+    inside = [file for file in path.glob("*.h5") if file.is_file()] if path.is_dir() else []
+    if inside:
+        return f"Give a file in it: the newest is `{max(inside, key=lambda file: file.stat().st_mtime)}`."
+    return "Give a file written by labelkit."
+
+
 def open_regular(path: Path) -> BinaryIO:
     """Open a regular file for reading; never waits, as opening a named pipe would.
 
@@ -95,9 +106,7 @@ def open_regular(path: Path) -> BinaryIO:
     try:
         return reading.open_regular(path, buffering=0)
     except (reading.NotRegularError, IsADirectoryError) as error:
-        near = path.with_name(path.name + ".h5")
-        remedy = f"Did you mean `{near}`?" if near.is_file() else "Give a file written by labelkit."
-        raise NotAStore(str(path), "not a regular file", remedy) from error
+        raise NotAStore(str(path), "a folder" if path.is_dir() else "not a regular file", _remedy(path)) from error
     except (FileNotFoundError, NotADirectoryError) as error:
         raise NotAStore(str(path), "there is no such file", reading.check_the_name(path)) from error
     except OSError as error:

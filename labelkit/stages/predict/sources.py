@@ -12,7 +12,7 @@ from labelkit.stages.discover.rule import AnswerRule, group_rule
 from labelkit.stages.discover.stored_answers import group_names, new_groups
 from labelkit.stages.read.rows import check_features, unit_rows
 from labelkit.stages.retrieve.queries import is_store
-from labelkit.stages.start.record import RECORD, Record
+from labelkit.stages.start.record import RECORD, Record, last_finished
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.opening import check_together
 from labelkit.store.results import (
@@ -87,10 +87,9 @@ def _of_start(folder: Path, result: str | None) -> tuple[Path, str | None]:
     remedy = "Give a folder that `labelkit start` made, or a store (NAME.h5)."
     if not (folder / RECORD).is_file():
         raise ConfigError("--from", f"{folder} is neither a store nor a folder of `labelkit start`", remedy)
-    rounds = Record.read(folder).rounds
-    if not rounds:
+    last = last_finished(Record.read(folder).rounds, folder, "answer", "groups")
+    if last is None:
         raise ConfigError("--from", f"nothing is finished in {folder}", "Call `labelkit start` again.")
-    last = rounds[-1]
     return folder / str(last["store"]), result or str(last["answer"] or last["groups"])
 
 

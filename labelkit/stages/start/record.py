@@ -14,6 +14,7 @@ from typing import Any
 from labelkit.errors import StoreError
 from labelkit.reading import read_object
 from labelkit.store.commit import canonical_json, commit_json
+from labelkit.store.results import results_beside
 
 RECORD = "start.json"
 _VERSION = 1
@@ -95,3 +96,20 @@ class Record:
 def digest(value: object) -> str:
     """SHA-256 of the canonical JSON of a value."""
     return hashlib.sha256(canonical_json(value).encode()).hexdigest()
+
+
+def last_finished(rounds: Sequence[dict[str, Any]], folder: Path, *results: str) -> dict[str, Any] | None:
+    """Return the last round whose result is there; one that was interrupted before has none.
+
+    Args:
+        rounds: of the record.
+        folder: of ``start``.
+        results: which result: ``groups``, or ``answer`` and ``groups``, of which the first that the round has counts.
+    """
+    entry: dict[str, Any]
+    for entry in reversed(rounds):
+        store = folder / str(entry["store"])
+        name = next(entry[result] for result in results if entry[result])
+        if store.is_file() and name in results_beside(store):
+            return entry
+    return None

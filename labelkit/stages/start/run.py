@@ -7,6 +7,7 @@ with the same files, and its groups keep the ids of the round before.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,16 +20,17 @@ from labelkit.config.labeling import SuggestConfig
 from labelkit.config.report import ReportConfig
 from labelkit.config.start import StartConfig
 from labelkit.data.datasets import ImageDataset
+from labelkit.data.path_rule import written_name
 from labelkit.data.registry import load_dataset
 from labelkit.errors import ConfigError, DatasetError, resource_error
 from labelkit.stages.commands import all_commands
 from labelkit.stages.progress import SilentProgress, current_progress, use_progress
 from labelkit.stages.result import Cell, SimpleResult, Table, jsonable
-from labelkit.stages.start.given import GIVEN, NEXT, collect_labels, given_csv
-from labelkit.stages.start.record import Record, digest
+from labelkit.stages.start.given import AWAY, GIVEN, NEXT, away_csv, collect_labels, given_csv, moved_files
+from labelkit.stages.start.record import Record, digest, last_finished
 from labelkit.stages.start.summary import LABELS, finish
 from labelkit.store.commit import commit_bytes
-from labelkit.store.embeddings import open_store
+from labelkit.store.embeddings import EmbeddingStore, open_store
 
 REPORT, DUPLICATES, ODD = "report.html", "duplicates.csv", "odd.csv"
 
@@ -45,7 +47,8 @@ class _Round:
     Attributes:
         folder: where everything is written.
         record: its entry in ``start.json``.
-        before: the entry of the round before; ``None`` for the first.
+        before: the entry of the last round whose groups are there; ``None`` for none.
+        described: the newest store of other photos by the same backbone, whose rows are copied; ``None`` for none.
         labels: label by place of the photo.
         num_photos: in the listing.
     """
@@ -53,6 +56,7 @@ class _Round:
     folder: Path
     record: dict[str, Any]
     before: dict[str, Any] | None
+    described: Path | None
     labels: dict[int, str]
     num_photos: int
 
@@ -81,7 +85,10 @@ def start(config: StartConfig) -> SimpleResult:
     folder = config.out or photos.with_name(f"{photos.name}-labeled")
     _check_folder(folder, photos)
     record = Record.read(folder)
-    labels = collect_labels(folder, config.labels, dataset, config.label_column)
+    stores = [open_store(folder / name) for name in _stores(record, folder)]
+    alone = bool(stores) and _photos_left(config, folder, dataset, stores[0]) == 0
+    known = collect_labels(folder, config.labels, dataset, config.label_column, stores)
+    labels = known.placed
     if config.num_classes is not None and config.num_classes < len(set(labels.values())):
         problem = f"{config.num_classes} is fewer than the {len(set(labels.values()))} classes that have labels"
         raise ConfigError("--num-classes", problem, "Choose more, or leave it out.")
@@ -89,7 +96,7 @@ def start(config: StartConfig) -> SimpleResult:
         problem = f"all {len(dataset)} photos have the label {labels[0]!r}: nothing tells classes apart"
         raise DatasetError(str(config.photos), problem, "Leave labels out, or add other photos.")
     listing = _listing(dataset)
-    this = _round(config, record, folder, listing, labels, len(dataset))
+    this = _round(config, record, folder, listing, labels, len(dataset), alone=alone)
     steps = _steps(config, this)
     progress = current_progress()
     named = len(set(labels.values()))
@@ -120,16 +127,20 @@ def start(config: StartConfig) -> SimpleResult:
     if this.record not in record.rounds:
         record.rounds.append(this.record)
     record.write()
-    if labels:
-        commit_bytes(folder / GIVEN, given_csv(dataset, labels))
+    _write_labels(folder, dataset, labels, known.away)
     told = {"embed": _do(record, this, "embed", steps["embed"])}
     unread = {name for name, _ in open_store(this.store).skipped}
     readable = {place: text for place, text in labels.items() if dataset.sample_ids[place] not in unread}
     if len(readable) < len(labels):
-        progress.warning(f"{len(labels) - len(readable)} labels are of photos that cannot be read: they are left out")
-        commit_bytes(folder / GIVEN, given_csv(dataset, readable))
+        problem = f"{len(labels) - len(readable)} labels are of photos that cannot be read"
+        progress.warning(f"{problem}: {folder / AWAY} keeps them until they can")
+        unreadable = {
+            written_name(dataset.sample_ids[place]): labels[place] for place in labels.keys() - readable.keys()
+        }
+        _write_labels(folder, dataset, readable, known.away | unreadable)
     told |= {name: _do(record, this, name, step) for name, step in steps.items() if name != "embed"}
-    return finish(config, this.store, this.record, told, [folder / LABELS, folder / NEXT, folder / REPORT])
+    old = [folder / name for name in _stores(record, folder) if name != this.store.name]
+    return finish(config, this.store, old, this.record, told, [folder / LABELS, folder / NEXT, folder / REPORT])
 
 
 def _photos(folder: Path) -> ImageDataset:
@@ -149,6 +160,38 @@ def _check_folder(folder: Path, photos: Path) -> None:
         raise ConfigError("--out", f"{folder} lies among the photos", "Name a folder outside of them.")
 
 
+def _stores(record: Record, folder: Path) -> list[str]:
+    """Names of the stores of all rounds that are there, the newest first."""
+    names = dict.fromkeys(str(entry["store"]) for entry in reversed(record.rounds))
+    return [name for name in names if (folder / name).is_file()]
+
+
+def _photos_left(config: StartConfig, folder: Path, dataset: ImageDataset, store: EmbeddingStore) -> int:
+    """Count the photos of the last call that are there, wherever in the folder they are now.
+
+    Raises:
+        ConfigError: fewer than half are, and nobody said that this is meant.
+    """
+    there = set(dataset.sample_ids)
+    elsewhere = [row for row, name in enumerate(store.sample_ids) if name not in there]
+    left = store.n - len(elsewhere)
+    if 2 * left < store.n:
+        left += len(moved_files(dataset, store, elsewhere))
+    if 2 * left < store.n and not config.other_photos:
+        problem = f"{folder} was made of {store.n} photos, of which {config.photos} holds {left}"
+        remedy = "Put new photos beside the others, or choose another --out; --other-photos goes on with these alone."
+        raise ConfigError("--out", problem, remedy)
+    return left
+
+
+def _write_labels(folder: Path, dataset: ImageDataset, placed: dict[int, str], away: dict[str, str]) -> None:
+    """Write what is known of photos that are not there first: whenever this ends, no label is lost."""
+    if away or (folder / AWAY).is_file():
+        commit_bytes(folder / AWAY, away_csv(away))
+    if placed or (folder / GIVEN).is_file():
+        commit_bytes(folder / GIVEN, given_csv(dataset, placed))
+
+
 def _listing(dataset: ImageDataset) -> str:
     """Digest of names, sizes and times of all files: another one means other photos."""
     assert dataset.root is not None
@@ -164,20 +207,32 @@ def _listing(dataset: ImageDataset) -> str:
 
 
 def _round(
-    config: StartConfig, record: Record, folder: Path, listing: str, labels: dict[int, str], num_photos: int
+    config: StartConfig,
+    record: Record,
+    folder: Path,
+    listing: str,
+    labels: dict[int, str],
+    num_photos: int,
+    *,
+    alone: bool,
 ) -> _Round:
-    """The round that goes on, or a new one if photos, labels or options changed."""
+    """The round that goes on, or a new one if photos, labels or options changed.
+
+    One that is ``alone`` has none of the photos of the last: its groups do not go on from any.
+    """
     options = {name: value for name, value in config.to_yaml_dict().items() if name in _OPTIONS}
     inputs = digest({"photos": listing, "labels": sorted(labels.items()), **options})
-    if record.rounds and record.rounds[-1]["inputs"] == inputs:
-        *earlier, mine = record.rounds
-        return _Round(folder, mine, earlier[-1] if earlier else None, labels, num_photos)
-    number = len(record.rounds) + 1
-    before = record.rounds[-1] if record.rounds else None
+    rounds = record.rounds
+    if rounds and rounds[-1]["inputs"] == inputs:
+        *earlier, mine = rounds
+        before = None if mine.get("alone") else last_finished(earlier, folder, "groups")
+        return _Round(folder, mine, before, _described(earlier, folder, mine), labels, num_photos)
+    number = len(rounds) + 1
+    before = None if alone else last_finished(rounds, folder, "groups")
     suffix = "" if number == 1 else f"-{number}"
     store = f"photos{suffix}.h5"
-    if before is not None and (before["photos"], before["backbone"]) == (listing, config.backbone):
-        store = before["store"]
+    if rounds and (rounds[-1]["photos"], rounds[-1]["backbone"]) == (listing, config.backbone):
+        store = str(rounds[-1]["store"])
     # confidences can be checked where a class has two labels, and are wanted where a photo has none
     can_answer = len(set(labels.values())) < len(labels) < num_photos
     mine = {
@@ -187,8 +242,17 @@ def _round(
         "store": store,
         "groups": f"groups{suffix}",
         "answer": f"answer{suffix}" if can_answer else None,
+        **({"alone": True} if alone else {}),
     }
-    return _Round(folder, mine, before, labels, num_photos)
+    return _Round(folder, mine, before, _described(rounds, folder, mine), labels, num_photos)
+
+
+def _described(rounds: Sequence[dict[str, Any]], folder: Path, mine: dict[str, Any]) -> Path | None:
+    for entry in reversed(rounds):
+        store = folder / str(entry["store"])
+        if store.name != mine["store"] and entry["backbone"] == mine["backbone"] and store.is_file():
+            return store
+    return None
 
 
 def _steps(config: StartConfig, this: _Round) -> dict[str, StageConfig]:
@@ -196,8 +260,6 @@ def _steps(config: StartConfig, this: _Round) -> dict[str, StageConfig]:
     groups, answer = str(this.record["groups"]), this.record["answer"]
     folder, given = this.folder, this.given
     shared: dict[str, Any] = {"max_memory": config.max_memory, "seed": config.seed}
-    old_store = None if this.before is None else folder / str(this.before["store"])
-    reuse = None if old_store is None or old_store == this.store else (old_store,)
     steps: dict[str, StageConfig] = {
         "embed": EmbedConfig(
             dataset=str(config.photos),
@@ -206,14 +268,14 @@ def _steps(config: StartConfig, this: _Round) -> dict[str, StageConfig]:
             backbone=config.backbone,
             pretrained=config.backbone not in ("auto", "pixels"),
             max_bad=_MOST_UNREADABLE,
-            reuse=reuse if this.before is not None and this.before["backbone"] == config.backbone else None,
+            reuse=None if this.described is None else (this.described,),
             out=this.store,
             **shared,
         )
     }
     earlier: dict[str, Any] = {}
     if this.before is not None:
-        earlier = {"previous": old_store, "previous_result": this.before["groups"]}
+        earlier = {"previous": folder / str(this.before["store"]), "previous_result": this.before["groups"]}
     named = {"index": this.store, "result": groups, "overwrite": True, "levels": 2, **earlier, **shared}
     # where all photos have a label, the classes are known
     known = len(set(this.labels.values())) if len(this.labels) == this.num_photos else None

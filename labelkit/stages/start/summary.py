@@ -28,6 +28,7 @@ label is a guess). confidence: chance that the label is right, in [0, 1]; empty 
 def finish(
     config: StartConfig,
     path: Path,
+    old: Sequence[Path],
     this: Mapping[str, Any],
     told: Mapping[str, Mapping[str, Any]],
     made: Sequence[Path],
@@ -37,6 +38,7 @@ def finish(
     Args:
         config: of the command.
         path: the store.
+        old: stores of earlier calls that are still there.
         this: entry of the round in ``start.json``.
         told: what each step told, by its name.
         made: files to name, the table first.
@@ -48,11 +50,13 @@ def finish(
     commit_bytes(made[0], _csv(rows))
     counts = {kind: sum(row[2] == kind for row in rows) for kind in ("given", "known", "new", "unsure")}
     sentences = _sentences(config, told, rows, counts, found.expected_right(("unsure",)), made)
+    sentences.append(_store_sentence(path, old))
     for name, reason in store.skipped[:5]:
         current_progress().warning(f"{name}: left out, {reason}")
     values: dict[str, object] = {
         "out": made[0].parent,
         "store": path,
+        "old_stores": list(old),
         "labels": made[0],
         "result": result.name,
         "photos": len(rows),
@@ -69,9 +73,24 @@ def finish(
 
 
 def _rows(store: EmbeddingStore, found: StoredAnswers) -> list[tuple[str, str, str, str]]:
-    """Path, label, kind and confidence of each photo, in the order of the store."""
+    """Path, label, kind and confidence of each photo, in the order of the store.
+
+    A photo that is the same file as one with a label has that label, whatever the answer was.
+    """
     confidences = ["" if np.isnan(value) else f"{value:.4f}" for value in found.confidence]
-    return list(zip(store.sample_ids, found.labels, found.kinds, confidences, strict=True))
+    digests = [digest.tobytes() for digest in store.sha256]
+    given: dict[bytes, set[str]] = {}
+    for digest, label, kind in zip(digests, found.labels, found.kinds, strict=True):
+        if kind == "given":
+            given.setdefault(digest, set()).add(label)
+    same = {digest: label for digest, (label, *others) in given.items() if not others}
+    rows = zip(digests, store.sample_ids, found.labels, found.kinds, confidences, strict=True)
+    return [
+        (name, same[digest], "known", "1.0000")
+        if digest in same and kind != "given"
+        else (name, label, kind, confidence)
+        for digest, name, label, kind, confidence in rows
+    ]
 
 
 def _csv(rows: Sequence[tuple[str, str, str, str]]) -> bytes:
@@ -117,6 +136,13 @@ def _sentences(
     said.append(_findings_sentence(told, made[0].parent))
     said.append(f"The table is {table}, the page to look at is {page}.")
     return said
+
+
+def _store_sentence(path: Path, old: Sequence[Path]) -> str:
+    said = f"The features are in {path}, for every other command"
+    if old:
+        said += f"; {', '.join(str(file) for file in old)} {'is' if len(old) == 1 else 'are'} of earlier calls"
+    return f"{said}."
 
 
 def _next_sentence(suggested: Mapping[str, Any], following: Path) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from labelkit.cli.main import main
 from labelkit.config.start import StartConfig
+from labelkit.errors import ConfigError
 from labelkit.stages.start import record as records
 from labelkit.stages.start.run import start
 from labelkit.stages.train.verdict import MeasuredGain
@@ -190,6 +191,136 @@ def test_photos_that_cannot_be_read_are_left_out_with_their_labels(photos: Path,
     assert [bad["path"] for bad in told["skipped"]] == ["006.png"]  # type: ignore[attr-defined]
     assert len(table(tmp_path / "photos-labeled")) == 29
     assert told["counts"]["given"] == 5  # type: ignore[index]
+
+
+def test_labels_follow_photos_that_move_and_wait_for_those_that_are_gone(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    known = write_labels(tmp_path / "known.csv", [0, 1, 3, 4, 6, 7])
+    run(photos, labels=known, num_classes=3)
+    folder = tmp_path / "photos-labeled"
+    (photos / "shelf").mkdir()
+    for i in (0, 9, 4, 6):
+        (photos / f"{i:03d}.png").rename(photos / "shelf" / f"{30 + i:03d}.png")
+    (photos / "001.png").rename(tmp_path / "001.png")
+    (photos / "shelf" / "036.png").rename(tmp_path / "036.png")
+
+    told = run(photos, num_classes=3)
+
+    rows = table(folder)
+    given = {path: row["label"] for path, row in rows.items() if row["kind"] == "given"}
+    assert given == {"003.png": "red", "007.png": "green", "shelf/030.png": "red", "shelf/034.png": "green"}
+    assert told["described_now"] == 0
+    assert (folder / "away.csv").read_text() == "path,label\n001.png,green\n006.png,red\n"
+
+    (tmp_path / "001.png").rename(photos / "001.png")
+    (tmp_path / "036.png").rename(photos / "other.png")
+    assert main(["start", str(photos), "--backbone", "pixels", "--num-classes", "3"]) == 0
+
+    assert "1 labels follow their photos" in capsys.readouterr().err
+    rows = table(folder)
+    assert (rows["001.png"]["kind"], rows["001.png"]["label"]) == ("given", "green")
+    assert (rows["other.png"]["kind"], rows["other.png"]["label"]) == ("given", "red")
+    assert (folder / "away.csv").read_text() == "path,label\n"
+
+
+def test_names_may_be_changed_and_labels_taken_back_in_the_table_of_given_labels(photos: Path, tmp_path: Path) -> None:
+    known = write_labels(tmp_path / "known.csv", [0, 1, 3, 4, 6, 7])
+    run(photos, labels=known, num_classes=3)
+    given = tmp_path / "photos-labeled" / "given.csv"
+    given.write_text(given.read_text().replace("red", "rosso").replace("007.png,green\n", ""))
+
+    told = run(photos, num_classes=3)
+
+    rows = table(tmp_path / "photos-labeled")
+    assert told["counts"]["given"] == 5  # type: ignore[index]
+    assert {row["label"] for path, row in rows.items() if color(path) == "red"} == {"rosso"}
+
+
+@pytest.mark.parametrize("which", ["most photos are gone", "another folder"])
+def test_a_folder_of_other_photos_is_refused_before_anything_is_lost(photos: Path, tmp_path: Path, which: str) -> None:
+    known = write_labels(tmp_path / "known.csv", [0, 1, 3, 4, 6, 7])
+    out = tmp_path / "out"
+    run(photos, labels=known, out=out, num_classes=3)
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    there = photos
+    if which == "another folder":
+        there = tmp_path / "week2"
+        there.mkdir()
+        add_photos(there, range(20), seed=5)  # other pictures of the same names
+        for path in sorted(there.iterdir()):
+            path.rename(there / f"1{path.name}")
+    else:
+        for i in range(4, 30):
+            (photos / f"{i:03d}.png").unlink()
+
+    with pytest.raises(ConfigError, match=r"was made of 30 photos, of which .* holds [04].*--other-photos"):
+        run(there, out=out, num_classes=3)
+
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+    run(there, out=out, num_classes=2, other_photos=True)
+    assert len(table(out)) == (4 if there == photos else 20)
+    away = (out / "away.csv").read_text().splitlines()[1:]
+    assert len(away) == (3 if there == photos else 6)
+
+
+def test_photos_that_come_after_an_interruption_are_taken_in(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = write_labels(tmp_path / "known.csv", [0, 1, 3, 4, 6, 7])
+    out = tmp_path / "out"
+    run(photos, labels=known, out=out, num_classes=3)
+    noted = records.Record.note
+
+    def stop(self: records.Record, *given: object) -> None:
+        noted(self, *given)  # type: ignore[arg-type]
+        if given[1] == "embed":
+            raise KeyboardInterrupt
+
+    add_photos(photos, range(30, 36), seed=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(records.Record, "note", stop)
+        with pytest.raises(KeyboardInterrupt):
+            run(photos, out=out, num_classes=3)
+    assert main(["predict", str(photos / "035.png"), "--from", str(out), "-q"]) == 0
+    add_photos(photos, range(36, 42), seed=2)
+
+    told = run(photos, out=out, num_classes=3)
+
+    assert told["described_now"] == 6
+    assert [Path(str(path)).name for path in told["old_stores"]] == ["photos-2.h5", "photos.h5"]  # type: ignore[attr-defined]
+    assert Path(str(told["store"])).name == "photos-3.h5"
+    assert len(table(out)) == 42
+    assert told["counts"]["given"] == 6  # type: ignore[index]
+
+
+def test_a_copy_of_a_labeled_photo_has_its_label(photos: Path, tmp_path: Path) -> None:
+    known = write_labels(tmp_path / "known.csv", [0, 1, 3, 4, 6, 7])
+    shutil.copy(photos / "000.png", photos / "031.png")  # whatever it shows: its color would be another
+    for copy in ("032.png", "033.png"):
+        shutil.copy(photos / "003.png", photos / copy)
+    known.write_text(known.read_text() + "032.png,blue\n")
+
+    run(photos, labels=known, num_classes=3, min_confidence=1.0)
+
+    rows = table(tmp_path / "photos-labeled")
+    assert rows["031.png"] == {"path": "031.png", "label": "red", "kind": "known", "confidence": "1.0000"}
+    assert rows["032.png"]["kind"] == rows["003.png"]["kind"] == "given"
+    assert float(rows["033.png"]["confidence"]) < 1  # two labels for one file say nothing
+
+
+def test_a_folder_in_the_place_of_a_store_is_told_the_newest(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    run(photos, out=out, num_classes=3)
+    add_photos(photos, range(30, 33), seed=1)
+    run(photos, out=out, num_classes=3)
+
+    assert main(["status", "--index", str(out)]) != 0
+    assert main(["evaluate", "clustering", "--index", str(out), "--result", "groups"]) != 0
+
+    assert f"a folder. Give a file in it: the newest is `{out / 'photos-2.h5'}`." in capsys.readouterr().err
 
 
 def test_dry_run_writes_nothing(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
