@@ -2405,6 +2405,26 @@ class _Find:
     ) -> Result:
         """List images that are unlike all others, blank, dark, bright, blurred, tiny, or of an odd shape, with reasons."""
 
+    @staticmethod
+    def mislabeled(
+        *,
+        index: str | PathLike[str],
+        out: str | PathLike[str],
+        max_memory: str | None = ...,
+        sheet: str | PathLike[str] | None = ...,
+        label_column: str | None = ...,
+        labels: str | PathLike[str] | None = ...,
+        own_labels: bool = ...,
+        split: str = ...,
+        columns: int = ...,
+        dataset: str | None = ...,
+        data_root: str | PathLike[str] = ...,
+        overwrite: bool = ...,
+        preset: str | PathLike[str] | None = None,
+        config: str | PathLike[str] | None = None,
+    ) -> Result:
+        """List labels that the images contradict: nearest labeled images, means of classes and a linear classifier all prefer another class."""
+
 find: _Find
 
 def diff(

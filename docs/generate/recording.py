@@ -59,6 +59,7 @@ label --index digits.h5 --from next.csv
 diff --index digits.h5 --result k-means --previous digits.h5 --previous-result ss-kmeans
 find duplicates --index digits.h5 --out duplicates.csv
 find odd --index digits.h5 --out odd.csv
+find mislabeled --index digits.h5 --out check.csv
 evaluate clustering --index digits.h5 --results k-means
 evaluate answer --index digits.h5
 evaluate knn --index digits.h5

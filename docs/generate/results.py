@@ -544,6 +544,22 @@ def _planted_odd(record: Record) -> str:
     return f"{table(columns, rows, right=columns[1:])}\n\n{said}"
 
 
+def _planted_labels(record: Record) -> str:
+    """A row for each store, number of labels and kind of mistake: average precision of three orders, what is listed."""
+    ways = ("find mislabeled", "nearest", "logistic regression")
+    rows = []
+    for case in record["cases"]:
+        mean, spread = case["mean"], case["spread"]
+        keys = [f"{way}, precision" for way in ways]
+        cells = [f"{100 * mean[key]:.1f} ± {100 * spread[key]:.1f}" for key in keys]
+        listed = f"{mean['listed']:.0f}, {mean['listed right']:.1f} of {mean['wrong']:.0f} wrong"
+        rows.append(
+            [case["store"], str(case["per class"] or "all"), case["kind"], f"{mean['labels']:.0f}", *cells, listed]
+        )
+    columns = ["Store", "Labels a class", "Wrong ones", "Labels", *(f"{way} (%)" for way in ways), "Listed"]
+    return table(columns, rows, right=columns[3:-1])
+
+
 def _percent(scores: Record) -> Record:
     """Return shares in [0, 1] as percent; a spread may be larger than that."""
     found = {}
@@ -746,6 +762,7 @@ TOPICS = (
     _Topic("label-person", "What an action is worth", "*_label_person", "examples/label_person.py", _worked),
     _Topic("duplicates", "Copies found", "*_duplicates*", "examples/duplicate_cases.py", _planted_copies),
     _Topic("odd", "Odd images found", "*_odd*", "examples/odd_cases.py", _planted_odd),
+    _Topic("mislabeled", "Wrong labels found", "mislabeled_cases", "examples/mislabeled_cases.py", _planted_labels),
     _Topic("answers", "Known, new or unsure", "digits_answers*", "examples/answer_digits.py", _answered),
     _Topic("answer-cases", "Answers from few labels", "*_answer_cases", "examples/answer_cases.py", _cases),
     _Topic("answer-together", "Answers for many rows", "*_answer_together", "examples/answer_together.py", _together),

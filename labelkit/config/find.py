@@ -1,4 +1,4 @@
-"""Options of ``labelkit find``: images that come twice, and odd ones."""
+"""Options of ``labelkit find``: images that come twice, odd ones, and labels that the images contradict."""
 
 from __future__ import annotations
 
@@ -9,7 +9,14 @@ from pydantic import Field
 
 from labelkit.config.base import option
 from labelkit.config.memory import MemoryConfig
-from labelkit.config.mixins import IndexOption, OverwriteOption, SheetOption, SplitOption, StoredImagesOptions
+from labelkit.config.mixins import (
+    AddedLabelsOption,
+    IndexOption,
+    OverwriteOption,
+    SheetOption,
+    SplitOption,
+    StoredImagesOptions,
+)
 
 _WHICH = option("Which")
 _OUTPUT = option("Output", preset=False)
@@ -53,3 +60,9 @@ class FindOddConfig(FindConfig):
         description="An image is unlike all others if this neighbor (5: the fifth nearest) is unusually far.",
         json_schema_extra=_WHICH,
     )
+
+
+class FindMislabeledConfig(AddedLabelsOption, FindConfig):
+    """``labelkit find mislabeled``."""
+
+    command: ClassVar[tuple[str, ...]] = ("find", "mislabeled")

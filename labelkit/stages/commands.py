@@ -271,7 +271,7 @@ COMMANDS: dict[str, Command | Group] = {
         summary="Bring labels back, beside a store.",
     ),
     "find": Group(
-        "Find copies and odd images in a store.",
+        "Find copies, odd images and wrong labels in a store.",
         "labelkit find duplicates --index photos.h5 --out duplicates.csv",
         {
             "duplicates": Command(
@@ -287,6 +287,13 @@ COMMANDS: dict[str, Command | Group] = {
                 "labelkit find odd --index photos.h5 --out odd.csv --sheet odd.png",
                 "find:FindOddConfig",
                 "find.odd:find_odd",
+            ),
+            "mislabeled": Command(
+                "List labels that the images contradict: nearest labeled images, means of classes and a linear "
+                "classifier all prefer another class.",
+                "labelkit find mislabeled --index photos.h5 --labels known.csv --out check.csv --sheet check.png",
+                "find:FindMislabeledConfig",
+                "find.mislabeled:find_mislabeled",
             ),
         },
     ),

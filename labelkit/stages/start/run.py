@@ -1,4 +1,4 @@
-"""From a folder of photos to a table of labels: embed, group, answer, suggest, report, each as its own command does.
+"""From a folder of photos to a table of labels: embed, group, answer, suggest, look, report, each by its own command.
 
 Photos, labels or options that change begin a round. A round has results of its own, so that an interrupted one goes on
 with the same files, and its groups keep the ids of the round before.
@@ -15,7 +15,7 @@ from typing import Any
 from labelkit.config.base import StageConfig, flag, value_text
 from labelkit.config.discover import DiscoverAnswerConfig, DiscoverCategoriesConfig
 from labelkit.config.embed import EmbedConfig
-from labelkit.config.find import FindDuplicatesConfig, FindOddConfig
+from labelkit.config.find import FindDuplicatesConfig, FindMislabeledConfig, FindOddConfig
 from labelkit.config.labeling import SuggestConfig
 from labelkit.config.report import ReportConfig
 from labelkit.config.start import StartConfig
@@ -32,7 +32,7 @@ from labelkit.stages.start.summary import LABELS, finish
 from labelkit.store.commit import commit_bytes
 from labelkit.store.embeddings import EmbeddingStore, open_store
 
-REPORT, DUPLICATES, ODD = "report.html", "duplicates.csv", "odd.csv"
+REPORT, DUPLICATES, ODD, CHECK = "report.html", "duplicates.csv", "odd.csv", "check.csv"
 
 _TIMED_PHOTOS = 16
 #: share of photos that may be unreadable: they are listed, and the others are what the user came for
@@ -303,6 +303,10 @@ def _steps(config: StartConfig, this: _Round) -> dict[str, StageConfig]:
     looked = {"index": this.store, "dataset": str(config.photos), "overwrite": True, "max_memory": config.max_memory}
     steps["duplicates"] = FindDuplicatesConfig(out=folder / DUPLICATES, **looked)
     steps["odd"] = FindOddConfig(out=folder / ODD, **looked)
+    if 1 < len(set(this.labels.values())) < len(this.labels):
+        steps["labels to check"] = FindMislabeledConfig(
+            index=this.store, labels=given, out=folder / CHECK, overwrite=True, max_memory=config.max_memory
+        )
     steps["report"] = ReportConfig(
         index=this.store,
         labels=given,

@@ -134,6 +134,12 @@ def _sentences(
     if "answer" in told:
         said += _training_sentence(rows)
     said.append(_findings_sentence(told, made[0].parent))
+    if "labels to check" in told and told["labels to check"]["doubtful_labels"]:
+        checked = told["labels to check"]
+        said.append(
+            f"{checked['doubtful_labels']} of {checked['judged']} labels seem to be of another class, going by the "
+            f"others: the most doubtful stand first in {made[0].parent / 'check.csv'}."
+        )
     said.append(f"The table is {table}, the page to look at is {page}.")
     return said
 

@@ -1,4 +1,4 @@
-"""``labelkit find``: copies and odd images of a folder of made-up photos, and what stands in the way."""
+"""``labelkit find``: copies, odd images and wrong labels of made-up photos, and what stands in the way."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 from labelkit.config.embed import EmbedConfig
 from labelkit.config.exchange import ImportConfig
-from labelkit.config.find import FindDuplicatesConfig, FindOddConfig
+from labelkit.config.find import FindDuplicatesConfig, FindMislabeledConfig, FindOddConfig
 from labelkit.errors import ConfigError, DatasetError, StoreError
 from labelkit.stages.embed.images import embed_images
 from labelkit.stages.exchange.importing import import_store
 from labelkit.stages.find.duplicates import find_duplicates
+from labelkit.stages.find.mislabeled import find_mislabeled
 from labelkit.stages.find.odd import find_odd
 from PIL import Image, ImageFilter
 from tests.textures import SIZE, photo
@@ -206,10 +207,83 @@ def test_row_far_from_all_others_is_unlike_them(tmp_path: Path) -> None:
         find_odd(FindOddConfig(index=index, out=tmp_path / "other.csv", sheet=tmp_path / "odd.png"))
 
 
+# --- mislabeled ---
+
+
+@pytest.fixture
+def colors(tmp_path: Path, rng: np.random.Generator) -> Path:
+    """Six red, six green and six blue squares in a flat folder."""
+    folder = tmp_path / "colors"
+    folder.mkdir()
+    for i in range(18):
+        pixels = np.eye(3)[i % 3] * 180 + rng.normal(30, 12, (16, 16, 3))
+        Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(folder / f"{i:02d}.png")
+    return folder
+
+
+def color_labels(path: Path, wrong: dict[int, str] | None = None, count: int = 18) -> Path:
+    names = [(wrong or {}).get(i, ("red", "green", "blue")[i % 3]) for i in range(count)]
+    path.write_text("path,label\n" + "".join(f"{i:02d}.png,{name}\n" for i, name in enumerate(names)))
+    return path
+
+
+def test_wrong_labels_are_listed_with_what_they_seem_to_be(colors: Path, tmp_path: Path, labelkit: Labelkit) -> None:
+    labels = color_labels(tmp_path / "known.csv", {4: "blue", 9: "green", 17: "gray"})
+    out, sheet = tmp_path / "check.csv", tmp_path / "check.png"
+
+    answer = labelkit(
+        "find", "mislabeled", "--index", embed(colors), "--labels", labels, "--out", out, "--sheet", sheet, "--json"
+    )
+
+    assert answer.code == 0, answer.err
+    rows = read(out)
+    assert {(row["path"], row["label"], row["suggested"]) for row in rows} == {
+        ("04.png", "blue", "green"),
+        ("09.png", "green", "red"),
+    }
+    assert [float(row["score"]) for row in rows] == sorted((float(row["score"]) for row in rows), reverse=True)
+    by_path = {row["path"]: row for row in rows}
+    assert int(by_path["04.png"]["same"][:2]) % 3 == 2
+    assert int(by_path["04.png"]["other"][:2]) % 3 == 1
+    assert (answer.json["labels"], answer.json["judged"], answer.json["doubtful_labels"]) == (18, 17, 2)
+    assert "1 labels are the only ones of their class" in answer.err
+    with Image.open(sheet) as drawn:
+        assert drawn.width > 6 * 100
+
+
+def test_labels_that_are_right_are_not_listed(colors: Path, tmp_path: Path) -> None:
+    labels, out = color_labels(tmp_path / "known.csv"), tmp_path / "check.csv"
+    result = find_mislabeled(
+        FindMislabeledConfig(index=embed(colors), labels=labels, out=out, sheet=tmp_path / "check.png")
+    )
+    assert read(out) == []
+    assert list(result.made()) == [out]
+
+
+def test_doubts_about_most_labels_say_that_of_the_embeddings(colors: Path, tmp_path: Path, labelkit: Labelkit) -> None:
+    labels = color_labels(tmp_path / "known.csv", {i: ("red", "green", "blue")[i // 6] for i in range(18)})
+    answer = labelkit(
+        "find", "mislabeled", "--index", embed(colors), "--labels", labels, "--out", tmp_path / "check.csv"
+    )
+    assert answer.code == 0
+    assert "say more of the embeddings" in answer.err
+
+
+@pytest.mark.parametrize("labels", ["one class", "none"])
+def test_labels_of_one_class_cannot_be_compared(colors: Path, tmp_path: Path, labelkit: Labelkit, labels: str) -> None:
+    words = ["find", "mislabeled", "--index", embed(colors), "--out", tmp_path / "check.csv"]
+    if labels == "one class":
+        words += ["--labels", color_labels(tmp_path / "known.csv", dict.fromkeys(range(18), "red"))]
+    answer = labelkit(*words)
+    assert answer.code == 3
+    assert f"gives labels of {1 if labels == 'one class' else 0} classes" in answer.err
+    assert not (tmp_path / "check.csv").exists()
+
+
 # --- what stands in the way ---
 
 
-@pytest.mark.parametrize("command", ["duplicates", "odd"])
+@pytest.mark.parametrize("command", ["duplicates", "odd", "mislabeled"])
 def test_file_that_is_there_is_refused_before_any_work(command: str, tmp_path: Path, labelkit: Labelkit) -> None:
     out = tmp_path / "found.csv"
     out.write_text("mine")
@@ -281,3 +355,11 @@ def test_images_all_of_one_color_are_no_copies_of_each_other(tmp_path: Path) -> 
 def test_too_little_memory_is_refused(photos: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="too little"):
         find_duplicates(FindDuplicatesConfig(index=embed(photos), out=tmp_path / "d.csv", max_memory="1MB"))
+
+
+def test_too_little_memory_for_many_labels_is_refused(colors: Path, tmp_path: Path) -> None:
+    labels = color_labels(tmp_path / "known.csv")
+    with pytest.raises(ConfigError, match="too little"):
+        find_mislabeled(
+            FindMislabeledConfig(index=embed(colors), labels=labels, out=tmp_path / "c.csv", max_memory="1MB")
+        )

@@ -224,6 +224,18 @@ def test_labels_follow_photos_that_move_and_wait_for_those_that_are_gone(
     assert (folder / "away.csv").read_text() == "path,label\n"
 
 
+def test_a_wrong_label_stands_first_in_the_table_to_check(photos: Path, tmp_path: Path) -> None:
+    known = write_labels(tmp_path / "known.csv", [*range(15)])
+    known.write_text(known.read_text().replace("004.png,green", "004.png,blue"))
+
+    told = run(photos, labels=known, num_classes=3)
+
+    with (tmp_path / "photos-labeled" / "check.csv").open() as file:
+        first, *_ = csv.DictReader(file)
+    assert (first["path"], first["label"], first["suggested"]) == ("004.png", "blue", "green")
+    assert any("of 15 labels seem to be of another class" in said for said in told["sentences"])  # type: ignore[attr-defined]
+
+
 def test_names_may_be_changed_and_labels_taken_back_in_the_table_of_given_labels(photos: Path, tmp_path: Path) -> None:
     known = write_labels(tmp_path / "known.csv", [0, 1, 3, 4, 6, 7])
     run(photos, labels=known, num_classes=3)

@@ -1,0 +1,106 @@
+"""Doubts about labels: three views against plain recomputation without each image, and planted wrong labels."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from labelkit.algorithms import wrong_labels
+from labelkit.algorithms.wrong_labels import RIDGE, doubt_bytes, doubt_labels
+
+
+def made(rng: np.random.Generator, n: int, dim: int, classes: int = 4) -> tuple[np.ndarray, np.ndarray]:
+    labels = np.concatenate([np.arange(classes), rng.integers(0, classes, n - classes)])
+    rows = 1.5 * rng.standard_normal((classes, dim))[labels] + rng.standard_normal((n, dim))
+    return rows.astype(np.float32), labels
+
+
+def without(i: int, rows: np.ndarray, labels: np.ndarray, classes: int) -> tuple[list[np.ndarray], np.ndarray]:
+    """Scores of the classes for row i by the other rows: nearest, means, least squares."""
+    kept = np.arange(len(rows)) != i
+    others, theirs = rows[kept], labels[kept]
+    nearest = np.array([(others[theirs == c] @ rows[i]).max() for c in range(classes)])
+    sums = [others[theirs == c].sum(axis=0) for c in range(classes)]
+    mean = np.array([rows[i] @ total / np.linalg.norm(total) for total in sums])
+    left, target = np.c_[others, np.ones(len(others))], np.eye(classes)[theirs]
+    weights = np.linalg.solve(left.T @ left + RIDGE * np.eye(left.shape[1]), left.T @ target)
+    ridge = np.append(rows[i], 1) @ weights
+    return [nearest, mean, ridge], others
+
+
+@pytest.mark.parametrize(("n", "dim"), [(40, 90), (90, 12)])
+@pytest.mark.parametrize("block", [None, 64])
+def test_views_are_those_of_all_other_labels(
+    n: int, dim: int, block: int | None, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if block is not None:
+        monkeypatch.setattr(wrong_labels, "_BLOCK_NUMBERS", block)
+    features, labels = made(rng, n, dim)
+    labels[5:9] = (labels[5:9] + 1) % 4
+    centered = features.astype(np.float64) - features.mean(axis=0)
+    rows = centered / np.linalg.norm(centered, axis=1, keepdims=True)
+
+    found = doubt_labels(features, labels)
+
+    margins, suggested, doubtful = [], [], []
+    for i in range(n):
+        views, _ = without(i, rows, labels, 4)
+        own = [view[labels[i]] for view in views]
+        for view in views:
+            view[labels[i]] = -np.inf
+        margins.append([view.max() - mine for view, mine in zip(views, own, strict=True)])
+        suggested.append(int(views[2].argmax()))
+        doubtful.append(all(margin > 0 for margin in margins[-1]))
+        cosines = rows @ rows[i]
+        cosines[i] = -np.inf
+        assert found.same[i] == np.where(labels == labels[i], cosines, -np.inf).argmax()
+        assert found.other[i] == np.where(labels == suggested[-1], cosines, -np.inf).argmax()
+    assert found.suggested.tolist() == suggested
+    assert found.doubtful.tolist() == doubtful
+    ranks = np.argsort(np.argsort(np.array(margins), axis=0), axis=0) / (n - 1)
+    np.testing.assert_allclose(found.score, ranks.mean(axis=1), atol=1e-9)
+
+
+def test_wrong_labels_come_first(rng: np.random.Generator) -> None:
+    features, labels = made(rng, 200, 30)
+    wrong = rng.permutation(200)[:8]
+    truth = labels.copy()
+    labels[wrong] = (labels[wrong] + 1 + rng.integers(0, 3, 8)) % 4
+
+    found = doubt_labels(features, labels)
+
+    assert set(np.argsort(-found.score)[:8].tolist()) == set(wrong.tolist())
+    assert found.doubtful[wrong].all()
+    assert (found.suggested[wrong] == truth[wrong]).all()
+    assert found.doubtful.sum() <= 10
+
+
+def test_a_label_that_no_other_image_has_is_not_judged(rng: np.random.Generator) -> None:
+    features, labels = made(rng, 30, 5)
+    labels[7] = 4
+    found = doubt_labels(features, labels)
+    assert np.isnan(found.score[7])
+    assert not found.doubtful[7]
+    assert found.same[7] == -1
+    assert np.isfinite(np.delete(found.score, 7)).all()
+
+
+def test_equal_images_and_rows_without_direction_are_numbers(rng: np.random.Generator) -> None:
+    features = np.repeat(rng.standard_normal((3, 6)).astype(np.float32), 4, axis=0)
+    features -= features.mean(axis=0)
+    features[0] = 0
+    labels = np.array([0, 0, 0, 0, 1, 1, 1, 1, 0, 0, 1, 1])
+    found = doubt_labels(features, labels)
+    assert np.isfinite(found.score).all()
+    assert ((0 <= found.score) & (found.score <= 1)).all()
+
+
+@pytest.mark.parametrize(
+    ("rows", "labels"), [(3, [0, 0, 0]), (3, [0, 1]), (3, [0, 2, 2]), (0, [])], ids=["one", "count", "gap", "empty"]
+)
+def test_labels_that_do_not_fit_are_refused(rows: int, labels: list[int]) -> None:
+    with pytest.raises(ValueError, match="must agree"):
+        doubt_labels(np.zeros((rows, 2), dtype=np.float32), np.array(labels, dtype=np.int64))
+
+
+def test_memory_grows_with_the_labels_alone_once_they_are_many() -> None:
+    assert doubt_bytes(100_000, 64, 10) - doubt_bytes(50_000, 64, 10) == 50_000 * (4 * 64 + 8 * 65)
