@@ -17,11 +17,12 @@ How it is made fast without losing digits:
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from labelkit.algorithms.kmeans_iterations import Clustering, Problem, best_from, best_of, iterate, sum_rows
+from labelkit.algorithms.kmeans_iterations import Clustering, Problem, best_from, best_of, each_of, iterate, sum_rows
 from labelkit.algorithms.kmeans_nearest import NearestCentroids
 from labelkit.algorithms.row_blocks import (
     Floats,
@@ -164,10 +165,10 @@ def semi_supervised_kmeans(
     centroid.
 
     In many dimensions a mean is nearer to every row than another single row is, so that clusters
-    which start at single rows keep nothing but these beside the class means. Where the best restart
-    has a cluster of one row without a label, one more is made that starts at means alone: k-means
-    of the unlabeled rows, less the centroids that match the classes best. It is kept if its inertia
-    is lower.
+    which start at single rows keep nothing but these beside the class means. Where a restart
+    has a cluster of one row without a label, as many more are made that start at means alone:
+    k-means of the unlabeled rows, less the centroids that match the classes best. The best of them
+    is kept if its inertia is lower.
 
     A few labeled rows weigh little: a class may end with the rows of another, and its own rows as a
     cluster without labels. ``exchange`` gives the classes, after the restarts, those centroids that
@@ -179,8 +180,8 @@ def semi_supervised_kmeans(
         labeled: (n_l, d) rows; n_l may be 0, which is k-means.
         labels: (n_l,) integers >= 0, any values; c of them are distinct.
         num_clusters: k, at least c and at most c + n_u.
-        generator: all randomness; only ``random`` is called: once, not at all if k = c, and twice
-            with a restart from means.
+        generator: all randomness; only ``random`` is called: once, not at all if k = c. Restarts from means
+            draw from a generator that its first number seeds.
         num_inits: restarts; the one of lowest inertia is kept, the first of equals.
         max_iter: assignments per restart, at most.
         tol: stop when ``(sum of centroid shifts)^2 < tol``, in squared units of the rows.
@@ -235,11 +236,16 @@ def semi_supervised_kmeans(
         best = iterate(problem, class_means)
     else:
         draws = generator.random((num_inits, num_new))[:, :, None]
-        best = best_of(problem, class_means, draws)
-        sizes = problem.sizes(best.cluster_ids, num_clusters)[num_classes:]
-        if num_classes and num_clusters <= len(rows) and (sizes == 1).any():
-            run = iterate(problem, _start_at_means(problem, class_means, generator, num_inits))
-            best = run if run.inertia < best.inertia else best
+        runs: list[Clustering] = []
+        alone = False
+        for run in each_of(problem, class_means, draws):
+            runs = [min(*runs, run, key=attrgetter("inertia"))] if runs else [run]
+            alone = alone or bool((problem.sizes(run.cluster_ids, num_clusters)[num_classes:] == 1).any())
+        # asked of every restart, not of the best: more restarts must never leave out what fewer make
+        if num_classes and num_clusters <= len(rows) and alone:
+            seeded = np.random.default_rng(int(draws[0, 0, 0] * 2**53))
+            runs.append(best_from(problem, _starts_at_means(problem, class_means, seeded, num_inits)))
+        best = min(runs, key=attrgetter("inertia"))
     if exchange and num_classes:
         best = _exchanged(problem, class_means, best)
     class_of_cluster = np.full(num_clusters, -1, dtype=np.int64)
@@ -273,10 +279,10 @@ def _exchanged(problem: Problem, class_means: NDArray[np.float64], best: Cluster
     return best
 
 
-def _start_at_means(
+def _starts_at_means(
     problem: Problem, class_means: NDArray[np.float64], generator: np.random.Generator, num_inits: int
-) -> NDArray[np.float64]:
-    """Return the class means, and the centroids of k-means of the free rows that match none of them, (k, d)."""
+) -> list[NDArray[np.float64]]:
+    """Return the class means, and the centroids of k-means of the free rows that match none of them, (k, d) each."""
     from scipy.optimize import linear_sum_assignment
 
     num_clusters, width = problem.fixed_sums.shape
@@ -284,10 +290,12 @@ def _start_at_means(
     total = problem.shared.total(problem.squares)
     plain = replace(problem, total_square=total, fixed_sums=no_sums, fixed_counts=no_counts)
     draws = generator.random((num_inits, num_clusters, 2 + int(np.log(num_clusters))))
-    means = best_of(plain, np.zeros((0, width)), draws).centroids
-    distances = ((class_means**2).sum(axis=1)[:, None] + (means**2).sum(axis=1)) - 2 * class_means @ means.T
-    _, taken = linear_sum_assignment(distances)
-    return np.concatenate([class_means, np.delete(means, taken, axis=0)]).astype(np.float64)
+    starts = []
+    for means in (found.centroids for found in each_of(plain, np.zeros((0, width)), draws)):
+        distances = ((class_means**2).sum(axis=1)[:, None] + (means**2).sum(axis=1)) - 2 * class_means @ means.T
+        _, taken = linear_sum_assignment(distances)
+        starts.append(np.concatenate([class_means, np.delete(means, taken, axis=0)]).astype(np.float64))
+    return starts
 
 
 def nearest_centroids(x: ArrayLike | StoredRows, centroids: ArrayLike) -> NDArray[np.int64]:

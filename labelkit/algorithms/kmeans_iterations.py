@@ -9,8 +9,9 @@ those of all processes, so that all move the same centroids and stop together. E
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -111,34 +112,34 @@ class _Run:
 
 def iterate(problem: Problem, start: NDArray[np.float64]) -> Clustering:
     """Iterate from given centroids, (k, d); return the partition of lowest inertia."""
-    return _iterate_together(problem, [start])
+    (found,) = _iterate_together(problem, [start])
+    return found
 
 
 def best_from(problem: Problem, starts: Sequence[NDArray[np.float64]]) -> Clustering:
     """Iterate from each of several starts, (k, d) of equal shape; keep the first of the best."""
-    best: Clustering | None = None
-    together = max(1, _SIDE_BY_SIDE // problem.shared.longest)
-    for first in range(0, len(starts), together):
-        found = _iterate_together(problem, starts[first : first + together])
-        if best is None or found.inertia < best.inertia:
-            best = found
-    assert best is not None  # there are starts
-    return best
+    return min(_from_each(problem, starts), key=attrgetter("inertia"))
 
 
 def best_of(problem: Problem, start: NDArray[np.float64], draws: NDArray[np.float64]) -> Clustering:
     """Run one restart per row of ``draws`` (restarts, new centroids, candidates); keep the first of the best."""
+    return min(each_of(problem, start, draws), key=attrgetter("inertia"))
+
+
+def each_of(problem: Problem, start: NDArray[np.float64], draws: NDArray[np.float64]) -> Iterator[Clustering]:
+    """Run one restart per row of ``draws``, as :func:`best_of`, and yield them all."""
     whole = problem.shared.whole
     together = _draws_together(problem, draws)
     picks = _drawn(problem, start, draws, together)
-    best: Clustering | None = None
     for first in range(0, len(draws), together):
         some = picks[first : first + together]
-        found = best_from(problem, [np.concatenate([start, whole[chosen]]) for chosen in some])
-        if best is None or found.inertia < best.inertia:
-            best = found
-    assert best is not None  # num_inits >= 1
-    return best
+        yield from _from_each(problem, [np.concatenate([start, whole[chosen]]) for chosen in some])
+
+
+def _from_each(problem: Problem, starts: Sequence[NDArray[np.float64]]) -> Iterator[Clustering]:
+    together = max(1, _SIDE_BY_SIDE // problem.shared.longest)
+    for first in range(0, len(starts), together):
+        yield from _iterate_together(problem, starts[first : first + together])
 
 
 def _draws_together(problem: Problem, draws: NDArray[np.float64]) -> int:
@@ -161,8 +162,8 @@ def _drawn(
     return np.concatenate(picks)
 
 
-def _iterate_together(problem: Problem, starts: Sequence[NDArray[np.float64]]) -> Clustering:
-    """Iterate from several starts of equal shape, each as if alone; return the best partition, the first of equals."""
+def _iterate_together(problem: Problem, starts: Sequence[NDArray[np.float64]]) -> list[Clustering]:
+    """Iterate from several starts of equal shape, each as if alone; return the best partition of each."""
     rows = problem.rows
     nearest = NearestCentroids(rows, problem.squares, problem.device)
     nobody = np.full(len(rows), -1, dtype=np.int64)
@@ -180,10 +181,7 @@ def _iterate_together(problem: Problem, starts: Sequence[NDArray[np.float64]]) -
         if going:
             nearest.follow([run.state for run in going], targets)
         active = going
-    first = min(range(len(runs)), key=lambda i: _inertia_of(runs[i]))
-    best = runs[first].best
-    assert best is not None  # max_iter >= 1 and the inertia is finite
-    return replace(best, num_iterations=runs[first].num_iterations)
+    return [replace(_best_of_run(run), num_iterations=run.num_iterations) for run in runs]
 
 
 def _sums_of_processes(problem: Problem, runs: Sequence[_Run]) -> list[tuple[NDArray[np.float64], NDArray[np.int64]]]:
@@ -199,9 +197,9 @@ def _sums_of_processes(problem: Problem, runs: Sequence[_Run]) -> list[tuple[NDA
     return [(both[:, :-1], both[:, -1].astype(np.int64)) for both in found]
 
 
-def _inertia_of(run: _Run) -> float:
-    assert run.best is not None  # every run made a step
-    return run.best.inertia
+def _best_of_run(run: _Run) -> Clustering:
+    assert run.best is not None  # every run made a step, and the inertia is finite
+    return run.best
 
 
 def sum_rows(rows: Rows, cluster_ids: NDArray[np.int64], num_clusters: int) -> NDArray[np.float64]:

@@ -179,6 +179,21 @@ def test_as_many_clusters_as_labeled_classes_needs_no_draw() -> None:
     np.testing.assert_array_equal(found.unlabeled_ids, [1, 0])
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_more_restarts_are_never_worse(seed: int) -> None:
+    # in many dimensions some restarts keep a cluster of one row, which calls for restarts from means
+    rng = np.random.default_rng(seed)
+    labels = np.arange(160) % 16
+    rows = rng.standard_normal((16, 100))[labels] + 1.5 * rng.standard_normal((160, 100))
+    inertias = [
+        semi_supervised_kmeans(
+            rows[40:], rows[:40], labels[:40] % 8, 16, generator=np.random.default_rng(1), num_inits=count
+        ).inertia
+        for count in (1, 2, 3, 5, 8, 13)
+    ]
+    assert inertias == sorted(inertias, reverse=True)
+
+
 def test_nothing_unlabeled_gives_the_class_means() -> None:
     found = semi_supervised_kmeans(np.zeros((0, 1)), [[0.0], [2], [6]], [0, 0, 1], 2, generator=FixedDraws())
     np.testing.assert_allclose(found.centroids, [[1], [6]])

@@ -125,24 +125,28 @@ def test_semi_supervised_k_means_of_several_processes_is_that_of_one(
         assert one.inertia == pytest.approx(expected.inertia, rel=1e-12)
 
 
-def test_a_start_from_means_is_that_of_one_process(rng: np.random.Generator) -> None:
-    # in many dimensions a new cluster keeps its one row, and a restart from means is made
+def test_a_start_from_means_is_that_of_one_process(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+    # in many dimensions a new cluster keeps its one row, and restarts from means are made
     rows = (rng.standard_normal((90, 200)) + 0.6 * rng.standard_normal((4, 200))[np.arange(90) % 4]).astype(np.float32)
+    starts = clustering._starts_at_means
+    made = []
+
+    def counted(*given: Any) -> Any:
+        made.append(starts(*given))
+        return made[-1]
+
+    monkeypatch.setattr(clustering, "_starts_at_means", counted)
 
     def run(processes: Processes) -> Any:
         generator = np.random.default_rng(0)
-        found = semi_supervised_kmeans(
+        return semi_supervised_kmeans(
             rows[:70], rows[70:], np.arange(70, 90) % 4 % 2, 4, generator=generator, num_inits=2, processes=processes
         )
-        return found, generator.random()
 
-    (expected, drawn), found = run(ALONE), in_threads(3, run)
-    twice = np.random.default_rng(0)
-    twice.random((2, 2))
-    assert drawn != twice.random()  # it was made
-    for one, drawn_there in found:
+    expected, found = run(ALONE), in_threads(3, run)
+    assert [len(one) for one in made] == [2] * 4
+    for one in found:
         np.testing.assert_array_equal(one.unlabeled_ids, expected.unlabeled_ids)
-        assert drawn_there == drawn
 
 
 def test_an_empty_cluster_takes_the_farthest_row_of_all_processes() -> None:
