@@ -285,7 +285,7 @@ def check_same_options(
     *,
     allowed: frozenset[str],
     before: Mapping[str, object] | None = None,
-) -> None:
+) -> str | None:
     """Compare the options of a resumed run with those that started it.
 
     Args:
@@ -294,6 +294,9 @@ def check_same_options(
         options: of now.
         allowed: options that may differ.
         before: of options that a run of an earlier version lacks, the value that means the same.
+
+    Returns:
+        what is to be said of a run that is made longer; ``None`` where it is not.
 
     Raises:
         CheckpointMismatch: naming every option that differs.
@@ -321,3 +324,9 @@ def check_same_options(
             "options differ from those of the run: " + "; ".join(differing),
             f"Pass `{' '.join([f'--config {run / CONFIG}', *younger])}` to take them from the run.",
         )
+    if saved.get("epochs") == options.get("epochs"):
+        return None
+    return (
+        f"{run} goes on to {options['epochs']} epochs, begun with {saved['epochs']}: schedules are stretched from here "
+        f"on, so that it does not end like a run that was begun with {options['epochs']}"
+    )

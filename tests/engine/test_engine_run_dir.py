@@ -271,7 +271,10 @@ def test_a_run_of_before_an_option_goes_on_with_the_value_that_means_the_same(ru
 
 
 def test_a_longer_run_may_resume_and_a_shorter_one_may_not(run: RunDir) -> None:
-    check_same_options(run.path, "toy", {**OPTIONS, "epochs": 5}, allowed=frozenset())
+    said = check_same_options(run.path, "toy", {**OPTIONS, "epochs": 5}, allowed=frozenset())
+    assert said is not None
+    assert "goes on to 5 epochs, begun with 4: schedules are stretched" in said
+    assert check_same_options(run.path, "toy", OPTIONS, allowed=frozenset()) is None
     with pytest.raises(CheckpointMismatch, match="epochs is 3, was 4"):
         check_same_options(run.path, "toy", {**OPTIONS, "epochs": 3}, allowed=frozenset())
 

@@ -82,9 +82,9 @@ class FlipClass(Method[FlipClassConfig]):
             if config.align_mode == "flip"
             else None
         )
-        self._record_blocks = {"all": tuple(range(depth)), "aligned": config.align_blocks, "none": ()}[
-            config.log_energy
-        ]
+        # without alignment, the blocks that would be aligned need not be there: a CNN has none
+        there = tuple(block for block in config.align_blocks if block < depth)
+        self._record_blocks = {"all": tuple(range(depth)), "aligned": there, "none": ()}[config.log_energy]
         self.pull = AttentionPull(config.align_mode) if config.align_mode in ("l2", "kld", "coral") else None
         self._pull_blocks = config.align_loss_blocks or (depth - 1,)
         if self.pull is not None and any(not config.grad_from_block <= block < depth for block in self._pull_blocks):

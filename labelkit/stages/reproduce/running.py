@@ -24,6 +24,7 @@ from labelkit.stages.reproduce.hours import reckon_hours
 from labelkit.stages.reproduce.processes import Commands
 from labelkit.stages.reproduce.stand_ins import make_files, stand_ins
 from labelkit.stages.reproduce.tables import PublishedTable, Row, available_tables, read_table
+from labelkit.stages.reproduce.written import written_tables
 from labelkit.stages.result import Cell, SimpleResult, Table
 from labelkit.store.commit import commit_bytes
 
@@ -100,6 +101,8 @@ def reproduce(config: ReproduceConfig) -> SimpleResult:
             shown.append(_shown(record))
             if not config.dry_run:
                 commit_bytes(folder / RESULT, (json.dumps(record, indent=1) + "\n").encode())
+                for name, text in written_tables(record).items():
+                    commit_bytes(folder / name, text.encode())
     states = [row["state"] for record in values for row in record["rows"]]
     counts = {state: states.count(state) for state in sorted(set(states))}
     made = () if config.dry_run else tuple(config.out / table.name / RESULT for table, _ in tables)
@@ -199,6 +202,7 @@ def _numbers(table: PublishedTable, row: Row, outcome: _Outcome, *, smoke: bool)
         numbers.append(
             {
                 "name": name,
+                "unit": table.units.get(name, table.unit),
                 "published": published,
                 "mean": mean,
                 "deviation": statistics.stdev(found) if len(found) > 1 else None,
@@ -285,5 +289,7 @@ def _shown(record: dict[str, Any]) -> Table:
         for value in row["values"]
     ]
     title = f"{record['table']}: {record['source']}, {record['place']}: {record['title']} ({record['unit']})"
+    if record["smoke"]:
+        title = f"a few steps on made-up images, nothing is measured: {title}"
     title += f". {record['note']}" if record["note"] else ""
     return Table(title, ["row", "value", *columns.values(), "state"], lines)

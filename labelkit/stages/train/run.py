@@ -82,7 +82,9 @@ def _train(method_name: str, config: RunConfig, runtime: Runtime, run: RunDir) -
     if config.resume:
         before = values_before(type(config))
         allowed = config.resumable_fields | (config.retired_fields - options.keys())
-        check_same_options(run.path, method_name, options, allowed=allowed, before=before)
+        longer = check_same_options(run.path, method_name, options, allowed=allowed, before=before)
+        if longer is not None:
+            progress.warning(longer)
     checkpoint = load_checkpoint(run.path, say=progress.warning) if config.resume else None
     setup = set_up(method_name, config, runtime, fresh=checkpoint is None)
     if config.resume and checkpoint is None:

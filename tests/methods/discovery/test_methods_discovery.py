@@ -340,6 +340,12 @@ def test_without_alignment_its_blocks_do_not_matter(make: Make) -> None:
     make("flipclass", align_mode="none", align_blocks=(8, 9), log_energy="none")
 
 
+def test_without_alignment_a_network_needs_no_blocks(make: Make) -> None:
+    setup = make("flipclass", align_mode="none", backbone="smallcnn", grad_from_block=0, train_stem=True)
+    setup.method.on_step_start(_state(log_now=True))
+    assert setup.method(next(setup.batches())).loss.isfinite()
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

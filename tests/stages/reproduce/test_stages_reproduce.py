@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from itertools import pairwise
 from pathlib import Path
@@ -131,6 +132,40 @@ def test_rows_run_once_and_stand_beside_what_was_published(
     assert value["difference"] == pytest.approx(0)
     reproduce(config)
     assert len(commands.run) == 3
+
+
+def test_a_table_is_also_written_as_people_put_it_into_a_text(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Commands(monkeypatch)
+    table.write_text(
+        TABLE.replace('name: "first"', 'name: "first_50%"').replace("commands:", "units: {top 5: number}\ncommands:")
+    )
+
+    reproduce(ReproduceConfig(table=str(table), seeds=3, out=tmp_path / "out"))
+
+    record = json.loads((tmp_path / "out/mine/table.json").read_text())
+    folder = tmp_path / "out/mine"
+    lines = (folder / "table.md").read_text().splitlines()
+    assert lines[0].startswith(f"{record['source']}, {record['place']}: {record['title']}")
+    assert "3 seeds" in lines[0]
+    assert lines[2] == "|  | top 1, published | top 1 | top 5, published | top 5 |"
+    cells = [cell.strip() for cell in lines[4].strip("|").split("|")]
+    assert cells[:3] == ["first_50%", "50.0", "50.0 ± 10.0"]
+    assert lines[-1] == f"`{record['command']}`"
+    tex = (folder / "table.tex").read_text()
+    assert r"first\_50\% & 50.0 & 50.0 $\pm$ 10.0 & " in tex
+    assert tex.count(r"\\") == 1 + len(record["rows"])
+    assert r"\begin{tabular}{lrrrr}" in tex
+    with (folder / "table.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == sum(len(row["values"]) for row in record["rows"])
+    values = record["rows"][0]["values"][0]
+    assert (rows[0]["row"], rows[0]["value"], rows[0]["state"]) == ("first_50%", "top 1", "done")
+    assert [float(rows[0][key]) for key in ("published", "mean", "deviation")] == pytest.approx(
+        [values["published"], values["mean"], values["deviation"]]
+    )
+    assert [float(one) for one in rows[0]["seeds"].split()] == values["seeds"]
 
 
 def test_values_come_from_the_command_that_they_name_and_may_be_unpublished(
