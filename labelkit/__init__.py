@@ -3,7 +3,8 @@
 Every command is also a function with its options as keyword arguments: ``labelkit.embed(dataset="photos", ...)``,
 ``labelkit.train.flipclass(dataset="photos")``, ``labelkit.import_(source="features.npy", ...)``. It returns what the
 command prints, as a :class:`labelkit.Result`; its errors are those of :mod:`labelkit.errors`.
-``labelkit.open_store`` opens an embedding store. Nothing is loaded before it is used.
+``labelkit.open_store`` opens an embedding store, ``labelkit.load_network`` loads the network of a run. Nothing is
+loaded before it is used.
 """
 
 from importlib import import_module as _import_module

@@ -1,4 +1,4 @@
-"""The door for Python: one function per command, what it returns, and how a store is opened.
+"""The door for Python: one function per command, what it returns, how a store is opened and a network loaded.
 
 Names are loaded on use; users reach them as ``labelkit.embed`` or ``labelkit.open_store``.
 """
@@ -10,6 +10,8 @@ from importlib import import_module
 from labelkit.stages.commands import COMMANDS
 
 _OTHERS = {
+    "Network": "labelkit.door.network",
+    "load_network": "labelkit.door.network",
     "Result": "labelkit.door.result",
     "Store": "labelkit.store.frame",
     "open_store": "labelkit.store.frame",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,14 @@ class _LogProgress(SilentProgress):
 
     def warning(self, text: str) -> None:
         _log.warning(text)
+
+
+@contextmanager
+def told_by_logging() -> Iterator[None]:
+    """Hand what a person should read to the logger, unless something else shows progress already."""
+    progress = current_progress()
+    with use_progress(_LogProgress() if isinstance(progress, SilentProgress) else progress):
+        yield
 
 
 class CommandGroup:
@@ -93,8 +102,7 @@ def _call(command: Command, config_class: type[StageConfig], options: dict[str, 
         overrides=options,
         origins={name: name for name in options},
     ).config
-    progress = current_progress()
-    with use_progress(_LogProgress() if isinstance(progress, SilentProgress) else progress):
+    with told_by_logging():
         found, fault = command.run(config)
     result = Result(found)
     if fault is not None:

@@ -26,6 +26,8 @@ from os import PathLike
 from typing import Literal, final
 
 from labelkit import errors as errors
+from labelkit.door.network import Network as Network
+from labelkit.door.network import load_network as load_network
 from labelkit.door.result import Result as Result
 from labelkit.store.frame import Store as Store
 from labelkit.store.frame import open_store as open_store
