@@ -12,7 +12,7 @@ import io
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +31,7 @@ from labelkit.stages.discover.many_rows import answer_rest, from_first, merged, 
 from labelkit.stages.discover.rule import AnswerRule
 from labelkit.stages.new_files import check_output
 from labelkit.stages.progress import current_progress
-from labelkit.stages.read.given_labels import GivenLabels, labeled_array, labels_to_use
+from labelkit.stages.read.given_labels import GivenLabels, labeled_array, labels_to_use, network_saw_labels
 from labelkit.stages.result import Cell, SimpleResult, Table, jsonable
 from labelkit.stages.several import current_processes, of_others, refuse_several
 from labelkit.stages.sharded import left_out_params, open_rest
@@ -314,14 +314,6 @@ def _given_labels(
     return labels
 
 
-def _network_saw_labels(store: EmbeddingStore) -> Literal["yes", "no", "unknown"]:
-    """Whether the network that made the features was trained with the labels, as far as a store tells."""
-    if "logits" in store.extras:
-        return "yes"
-    source = store.model.source
-    return "no" if source == "pixels" or source.startswith("random:") else "unknown"
-
-
 def _say(
     config: DiscoverAnswerConfig,
     answers: _Answers,
@@ -332,7 +324,7 @@ def _say(
     """Warn of what the numbers cannot show."""
     progress, calibration = current_progress(), answers.calibration
     progress.message(f"classes told apart by {answers.recipe}")
-    if config.calibration_labels is None and _network_saw_labels(store) == "yes":
+    if config.calibration_labels is None and network_saw_labels(store) == "yes":
         progress.warning(
             "the network was trained with the labels that are hidden here, so that their images look easier than "
             "others: confidences are likely too high. Label a few other images and pass --calibration-labels FILE"
@@ -352,7 +344,7 @@ def _say(
 
 def _summary(config: DiscoverAnswerConfig, answers: _Answers, store: EmbeddingStore) -> dict[str, object]:
     calibration = answers.calibration
-    evidence, trained = calibration.evidence, _network_saw_labels(store)
+    evidence, trained = calibration.evidence, network_saw_labels(store)
     hidden = config.calibration_labels is None
     tested_new = bool((evidence.own < 0).any())
     if hidden:

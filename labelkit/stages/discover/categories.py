@@ -23,7 +23,7 @@ from labelkit.stages.discover.made_groups import GroupingRule, make_groups
 from labelkit.stages.group.stable_ids import Groups, lasting_ids, read_earlier
 from labelkit.stages.memory import Memory, class_number_bytes, kmeans_held, tree_bytes
 from labelkit.stages.progress import current_progress
-from labelkit.stages.read.given_labels import GivenLabels, labeled_array, labels_to_use
+from labelkit.stages.read.given_labels import GivenLabels, labeled_array, labels_to_use, network_saw_labels
 from labelkit.stages.read.rows import split_rows
 from labelkit.stages.result import Cell, SimpleResult, Table
 from labelkit.stages.several import current_processes, of_others, refuse_several
@@ -89,6 +89,11 @@ def discover_categories(config: DiscoverCategoriesConfig) -> SimpleResult:
     judgement = judge_class_number(config, given.where, given.class_names, features, labels)
     for note in judgement.notes:
         current_progress().message(note)
+    if config.num_classes is None and given.labeled.any() and network_saw_labels(store) == "yes":
+        current_progress().warning(
+            "the network was trained with labels of these classes, which it tells apart better than others: there are "
+            "likely more classes than the numbers say"
+        )
     (best,) = of_first(np.array([judgement.choice.best]), current_processes()).tolist()
     found = _assign(config, features, labels, best)
     if current_processes().rank > 0:

@@ -225,6 +225,14 @@ def given_labels(config: DiscoverFewConfig, store: EmbeddingStore, rows: NDArray
     return given
 
 
+def network_saw_labels(store: EmbeddingStore) -> Literal["yes", "no", "unknown"]:
+    """Tell whether the network that made the features was trained with the labels, as far as a store says."""
+    if "logits" in store.extras:
+        return "yes"
+    source = store.model.source
+    return "no" if source == "pixels" or source.startswith("random:") else "unknown"
+
+
 def similar_names(name: str, known: Iterable[str]) -> str | None:
     """Return the known class name that a name is likely a slip of, or None.
 

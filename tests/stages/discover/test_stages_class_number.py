@@ -56,6 +56,9 @@ class Listener(SilentProgress):
     def message(self, text: str) -> None:
         self.said.append(text)
 
+    def warning(self, text: str) -> None:
+        self.said.append(text)
+
 
 def categories(store: EmbeddingStore, **options: Any) -> dict[str, Any]:
     """By k-means of every number; the default is tested in test_stages_class_number_belief.py."""
@@ -65,6 +68,23 @@ def categories(store: EmbeddingStore, **options: Any) -> dict[str, Any]:
 
 def unit(rows: Any) -> Any:
     return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+
+
+@pytest.mark.parametrize(("saw", "given"), [(True, None), (False, None), (True, 5)])
+def test_a_network_that_saw_the_labels_is_said_where_the_number_is_not_given(
+    make_store: Any, saw: bool, given: int | None
+) -> None:
+    store = make_store(
+        blob_rows(),
+        labels=[i // PER_BLOB for i in range(100)],
+        labeled=[int(i < 60 and i % 2 == 0) for i in range(100)],
+        old_classes=[1, 1, 1, 0, 0],
+        logits=np.zeros((100, 5)) if saw else None,
+    )
+    listener = Listener()
+    with use_progress(listener):
+        categories(store, max_classes=8) if given is None else categories(store, num_classes=given)
+    assert any("likely more classes" in text for text in listener.said) == (saw and given is None)
 
 
 def test_choice_interval_and_curves_are_those_of_all_criteria(blobs: EmbeddingStore) -> None:
