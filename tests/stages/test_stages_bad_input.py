@@ -316,7 +316,7 @@ CASES = {
         nothing,
         "cluster k-means --index {trained} --num-clusters 2",
         3,
-        ("{trained}: not a regular file", "Give a file"),
+        ("{trained}: a folder", "Give a file"),
     ),
     "a store where a run is expected": Case(
         nothing,
