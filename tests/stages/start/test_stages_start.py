@@ -249,6 +249,21 @@ def test_names_may_be_changed_and_labels_taken_back_in_the_table_of_given_labels
     assert {row["label"] for path, row in rows.items() if color(path) == "red"} == {"rosso"}
 
 
+def test_two_labels_of_the_same_bytes_do_not_follow_them(photos: Path, tmp_path: Path) -> None:
+    shutil.copy(photos / "000.png", photos / "copy.png")
+    known = write_labels(tmp_path / "known.csv", [0, 1, 3, 4, 6, 7])
+    known.write_text(known.read_text() + "copy.png,blue\n")
+    run(photos, labels=known, num_classes=3)
+    for name in ("000.png", "copy.png"):
+        (photos / name).rename(photos / f"moved-{name}")
+
+    run(photos, num_classes=3)
+
+    folder = tmp_path / "photos-labeled"
+    assert (folder / "away.csv").read_text() == "path,label\n000.png,red\ncopy.png,blue\n"
+    assert not any(row["kind"] == "given" for path, row in table(folder).items() if path.startswith("moved"))
+
+
 @pytest.mark.parametrize("which", ["most photos are gone", "another folder"])
 def test_a_folder_of_other_photos_is_refused_before_anything_is_lost(photos: Path, tmp_path: Path, which: str) -> None:
     known = write_labels(tmp_path / "known.csv", [0, 1, 3, 4, 6, 7])
