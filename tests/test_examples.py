@@ -230,6 +230,23 @@ def test_discovery_from_a_few_labels_prints_and_keeps_its_tables(tmp_path: Path)
     assert kept["error"]["20"]["snowball, min"]["error"]["mean"] < kept["error"]["20"]["no discovery"]["error"]["mean"]
 
 
+def test_planted_wrong_labels_are_looked_for_in_all_ways(tmp_path: Path) -> None:
+    store = tmp_path / "digits.h5"
+    assert (
+        main(["embed", "--backbone", "pixels", "--image-size", "8", "--split", "all", "--out", str(store), "-q"]) == 0
+    )
+    options = ["--index", "digits.h5", "--labels", "10", "--seeds", "2", "--out", "cases.json"]
+
+    done = run_example(tmp_path, "mislabeled_cases.py", *options)
+
+    assert done.returncode == 0, done.stderr
+    cases = json.loads((tmp_path / "cases.json").read_text())["cases"]
+    assert [case["kind"] for case in cases] == ["at random", "confused"]
+    for case in cases:
+        assert (case["mean"]["labels"], case["mean"]["wrong"]) == (100, 5)
+        assert case["mean"]["find mislabeled, precision"] > 0.5
+
+
 @pytest.mark.slow
 def test_planted_copies_and_odd_images_are_found(tmp_path: Path) -> None:
     photos = tmp_path / "photos"

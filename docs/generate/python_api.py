@@ -22,7 +22,10 @@ PACKAGES = {
 }
 
 
-DOOR = ("labelkit.door.result.Result", "labelkit.store.frame.open_store", "labelkit.store.frame.Store")
+DOOR = (
+    *("labelkit.door.result.Result", "labelkit.store.frame.open_store", "labelkit.store.frame.Store"),
+    *("labelkit.door.network.load_network", "labelkit.door.network.Network"),
+)
 """Names of ``labelkit`` beside the functions, where they are defined."""
 
 

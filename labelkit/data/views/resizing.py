@@ -29,7 +29,7 @@ def cut_view(image: NDArray[np.uint8], box: ArrayLike, spec: ViewSpec) -> NDArra
 
     A box of whole pixels that was drawn at random is cut first and then resized by torch, as torchvision does it with
     tensors; any other is resized as :func:`resize_box` does. At least nine of ten bytes are Pillow's, the others are at
-    most 2 away, in a fifth of its time, a tenth for large photos.
+    most 2 away. It takes a fraction of Pillow's time.
     """
     edges = np.asarray(box, dtype=np.float64)
     left, top, right, bottom = (int(edge) for edge in edges.tolist())

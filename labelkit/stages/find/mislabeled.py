@@ -76,6 +76,11 @@ def find_mislabeled(config: FindMislabeledConfig) -> SimpleResult:
         lines_of = [triples[start : start + beside] for start in range(0, len(triples), beside)]
         wide = config.model_copy(update={"columns": max(3, config.columns)})
         images.draw(wide, [list(itertools.chain(*line)) for line in lines_of])
+    if lines:
+        current_progress().message(
+            f"next, look at the first ones, correct the column label of {config.out}, and pass it to `labelkit label "
+            "--from FILE --conflicts new`, or to `labelkit start --labels FILE`"
+        )
     return _summary(config, len(labeled), judged, lines)
 
 

@@ -50,7 +50,8 @@ def finish(
     commit_bytes(made[0], _csv(rows))
     counts = {kind: sum(row[2] == kind for row in rows) for kind in ("given", "known", "new", "unsure")}
     sentences = _sentences(config, told, rows, counts, found.expected_right(("unsure",)), made)
-    sentences.append(_store_sentence(path, old))
+    # the last line says what to look at
+    sentences.insert(-1, _store_sentence(path, old))
     for name, reason in store.skipped[:5]:
         current_progress().warning(f"{name}: left out, {reason}")
     values: dict[str, object] = {
@@ -138,7 +139,8 @@ def _sentences(
         checked = told["labels to check"]
         said.append(
             f"{checked['doubtful_labels']} of {checked['judged']} labels seem to be of another class, going by the "
-            f"others: the most doubtful stand first in {made[0].parent / 'check.csv'}."
+            f"others: the most doubtful stand first in {made[0].parent / 'check.csv'}. Correct its column "
+            "label, and pass it with --labels."
         )
     said.append(f"The table is {table}, the page to look at is {page}.")
     return said
