@@ -815,7 +815,7 @@ TOPICS = (
         "`examples/tables`. Other images, smaller networks and short trainings: what can be compared is the order of "
         "the rows, and only where they differ by more than the spread of the seeds.",
     ),
-    _Topic("large-stores", "Large stores", "load load_*", "tests/benchmarks/bench_load.py", _load),
+    _Topic("large-stores", "Large stores", "load", "tests/benchmarks/bench_load.py", _load),
     _Topic("processes", "Several processes", "processes_*", "examples/processes_growth.py", _shared),
     _Topic("index-growth", "An index that grows", "index_growth*", "examples/index_growth.py", _index_growth),
     _Topic("speed", "Speed against named peers", "bench bench_*", "tests/benchmarks/__main__.py", _speed),

@@ -3,7 +3,7 @@
 The exit code is 0 even where a ratio misses what is wanted: the table says so, and the machine may be to blame. It is 1
 where a row's figure cannot be: negative, not a number, or different fivefold between turns.
 
-How time and memory grow with the rows of a store (``--growth``) takes hours and is left out unless asked for.
+How time and memory grow with the rows of a store (``--growth``) takes half an hour and is left out unless asked for.
 ``--quick`` runs the rows of each module that take seconds; what they leave out is named.
 """
 
@@ -42,7 +42,7 @@ def main() -> int:
     part = parser.add_mutually_exclusive_group()
     part.add_argument("--only", choices=NAMES, metavar="NAME", help=f"run one of: {', '.join(NAMES)}")
     part.add_argument("--quick", action="store_true", help="run what takes seconds")
-    part.add_argument("--growth", action="store_true", help="run how time and memory grow with the rows (hours)")
+    part.add_argument("--growth", action="store_true", help="run how time and memory grow with the rows (half an hour)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write rows, versions, threads and seeds")
     # With more threads than idle cores, every parallel region waits for the slowest: ratios then measure the neighbors.
     parser.add_argument("--threads", type=int, default=1, metavar="N", help="CPU threads of both sides (1)")

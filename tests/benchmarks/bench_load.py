@@ -1,9 +1,10 @@
 """Time, processor time and peak memory of commands over stores of growing size, and how fast they grow.
 
 Every command runs in a process of its own. What it takes on a store of 1,000 rows (libraries, start) is taken off, and
-the slope in log-log between two sizes is compared with 1: linear. Times are of the processor, so that neighbors do not
-count. Few iterations, one start: what an iteration costs is what grows. LABELKIT_BENCH_MOST=100000 leaves out larger
-sizes, and LABELKIT_BENCH_LOAD='cluster|retrieve' commands in which the pattern is not found: all of it takes hours.
+the slope in log-log between two sizes is compared with 1: linear. Between sizes a tenth apart it is 2 at most: so it is
+where the smaller one cannot be told from the start. Times are of the processor, so that neighbors do not count. Few
+iterations, one start: what an iteration costs is what grows. LABELKIT_BENCH_MOST=100000 leaves out larger sizes, and
+LABELKIT_BENCH_LOAD='cluster|retrieve' commands in which the pattern is not found: all of it takes half an hour.
 ``match`` is left out: its work is keypoints of photographs, not rows.
 """
 
