@@ -25,6 +25,7 @@ def start(
     backbone: str = ...,
     num_classes: int | None = ...,
     min_confidence: float = ...,
+    num_suggestions: int = ...,
     seed: int = ...,
     dry_run: bool = ...,
     preset: str | PathLike[str] | None = None,
@@ -2426,6 +2427,25 @@ class _Find:
         config: str | PathLike[str] | None = None,
     ) -> Result:
         """List labels that the images contradict: nearest labeled images, means of classes and a linear classifier all prefer another class."""
+
+    @staticmethod
+    def novel(
+        *,
+        index: str | PathLike[str],
+        out: str | PathLike[str],
+        max_memory: str | None = ...,
+        sheet: str | PathLike[str] | None = ...,
+        answer: str | None = ...,
+        num_images: int = ...,
+        split: str = ...,
+        columns: int = ...,
+        dataset: str | None = ...,
+        data_root: str | PathLike[str] = ...,
+        overwrite: bool = ...,
+        preset: str | PathLike[str] | None = None,
+        config: str | PathLike[str] | None = None,
+    ) -> Result:
+        """List the images without a label that are likely of no class with labels: groups without a label take them, and no labeled image is near."""
 
 find: _Find
 

@@ -155,6 +155,20 @@ def test_the_python_of_a_guide_reads_patches(
     assert capsys.readouterr().out.strip().endswith("0 2")
 
 
+def test_images_of_new_classes_are_looked_for_in_all_ways(tmp_path: Path) -> None:
+    store = tmp_path / "digits.h5"
+    assert main(["embed", "--backbone", "pixels", "--image-size", "8", "--out", str(store), "-q"]) == 0
+    options = ["--index", "digits.h5", "--labels", "5", "--seeds", "1", "--out", "cases.json"]
+
+    done = run_example(tmp_path, "novel_cases.py", *options)
+
+    assert done.returncode == 0, done.stderr
+    half, later = json.loads((tmp_path / "cases.json").read_text())["cases"]
+    assert (half["kind"], later["kind"]) == ("half of the classes", "a later class")
+    assert half["mean"]["find novel, AUROC"] > half["mean"]["logistic regression, AUROC"]
+    assert later["mean"]["new"] < half["mean"]["new"] / 10
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_the_tour_of_the_digits_runs_and_leaves_what_it_names(tmp_path: Path) -> None:

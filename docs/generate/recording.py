@@ -60,6 +60,7 @@ diff --index digits.h5 --result k-means --previous digits.h5 --previous-result s
 find duplicates --index digits.h5 --out duplicates.csv
 find odd --index digits.h5 --out odd.csv
 find mislabeled --index digits.h5 --out check.csv
+find novel --index digits.h5 --out novel.csv
 evaluate clustering --index digits.h5 --results k-means
 evaluate answer --index digits.h5
 evaluate knn --index digits.h5

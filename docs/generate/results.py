@@ -560,6 +560,22 @@ def _planted_labels(record: Record) -> str:
     return table(columns, rows, right=columns[3:-1])
 
 
+def _novel(record: Record) -> str:
+    """A row for each store, kind of case and number of labels: what four orders say, AUROC and the first images."""
+    ways = ("find novel", "nearest label", "logistic regression", "confidence")
+    rows = []
+    for case in record["cases"]:
+        mean, spread = case["mean"], case["spread"]
+        cells = [
+            f"{mean[f'{way}, AUROC']:.3f} ± {spread[f'{way}, AUROC']:.3f}; {100 * mean[f'{way}, first']:.0f}"
+            for way in ways
+        ]
+        images = f"{mean['new']:,.0f} of {mean['images']:,.0f}"
+        rows.append([case["store"], case["kind"], str(case["per class"]), images, *cells])
+    headings = [f"{way}: AUROC; of the first 50 new (%)" for way in ways]
+    return table(["Store", "Case", "Labels a class", "New images", *headings], rows, right=headings)
+
+
 def _percent(scores: Record) -> Record:
     """Return shares in [0, 1] as percent; a spread may be larger than that."""
     found = {}
@@ -763,6 +779,7 @@ TOPICS = (
     _Topic("duplicates", "Copies found", "*_duplicates*", "examples/duplicate_cases.py", _planted_copies),
     _Topic("odd", "Odd images found", "*_odd*", "examples/odd_cases.py", _planted_odd),
     _Topic("mislabeled", "Wrong labels found", "mislabeled_cases", "examples/mislabeled_cases.py", _planted_labels),
+    _Topic("novel", "New classes found", "novel_cases", "examples/novel_cases.py", _novel),
     _Topic("answers", "Known, new or unsure", "digits_answers*", "examples/answer_digits.py", _answered),
     _Topic("answer-cases", "Answers from few labels", "*_answer_cases", "examples/answer_cases.py", _cases),
     _Topic("answer-together", "Answers for many rows", "*_answer_together", "examples/answer_together.py", _together),

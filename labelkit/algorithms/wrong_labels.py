@@ -17,6 +17,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from labelkit.algorithms.novelty import mid_ranks
+
 RIDGE: Final = 0.3
 """Added to the diagonal, for rows of length 1. It and the three views were chosen among eight views and their means on
 the cases of `examples/mislabeled_cases.py` with other seeds than those reported."""
@@ -62,7 +64,7 @@ def doubt_labels(features: NDArray[np.float32], labels: NDArray[np.int64]) -> La
     margins = np.stack([by_nearest, _mean_margins(rows, labels, counts), by_ridge])
     judged = counts[labels] > 1
     score = np.full(len(labels), np.nan)
-    score[judged] = np.mean([_ranks(margin[judged]) for margin in margins], axis=0)
+    score[judged] = np.mean([mid_ranks(margin[judged]) for margin in margins], axis=0)
     return LabelDoubts(score, judged & (margins > 0).all(axis=0), suggested, same, other)
 
 
@@ -76,13 +78,6 @@ def _directions(features: NDArray[np.float32]) -> NDArray[np.float32]:
     rows = features - features.mean(axis=0, dtype=np.float64).astype(np.float32)
     lengths = np.sqrt(np.einsum("ij,ij->i", rows, rows))
     return np.asarray(rows / np.where(lengths > 0, lengths, 1)[:, None], dtype=np.float32)
-
-
-def _ranks(margins: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Share of the others that are no larger; equal ones share their mean."""
-    _, place, counts = np.unique(margins, return_inverse=True, return_counts=True)
-    upto = np.cumsum(counts)
-    return np.asarray((upto - (counts - 1) / 2 - 1)[place] / max(1, len(margins) - 1))
 
 
 def _blocks(num_rows: int, width: int) -> Iterator[slice]:

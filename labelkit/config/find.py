@@ -1,4 +1,4 @@
-"""Options of ``labelkit find``: images that come twice, odd ones, and labels that the images contradict."""
+"""Options of ``labelkit find``: images that come twice, odd ones, wrong labels, and images of classes without any."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import ClassVar
 from pydantic import Field
 
 from labelkit.config.base import option
+from labelkit.config.earlier import RESULT_NAME
 from labelkit.config.memory import MemoryConfig
 from labelkit.config.mixins import (
     AddedLabelsOption,
@@ -66,3 +67,20 @@ class FindMislabeledConfig(AddedLabelsOption, FindConfig):
     """``labelkit find mislabeled``."""
 
     command: ClassVar[tuple[str, ...]] = ("find", "mislabeled")
+
+
+class FindNovelConfig(FindConfig):
+    """``labelkit find novel``."""
+
+    command: ClassVar[tuple[str, ...]] = ("find", "novel")
+
+    answer: str | None = Field(
+        None,
+        pattern=RESULT_NAME,
+        description="Result of discover answer whose labels and groups are used; default: the newest of answer, "
+        "answer-2, ...",
+        json_schema_extra=option("Store", preset=False),
+    )
+    num_images: int = Field(
+        100, ge=1, description="Images to list.", json_schema_extra={"panel": "Which", "short": "-n"}
+    )

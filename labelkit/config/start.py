@@ -43,6 +43,9 @@ class StartConfig(LabelColumnOption, MemoryConfig):
     )
     num_classes: int | None = Field(None, ge=2, description="Number of classes, if you know it; default: estimated.")
     min_confidence: float = Field(0.8, ge=0, le=1, description="Below this confidence a photo is unsure.")
+    num_suggestions: int = Field(
+        20, ge=1, description="Photos to label next that next.csv lists.", json_schema_extra={"short": "-n"}
+    )
     seed: int = Field(0, ge=0, description="Seed of all steps.", json_schema_extra=option("Run"))
     dry_run: bool = Field(
         False,

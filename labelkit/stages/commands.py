@@ -271,7 +271,7 @@ COMMANDS: dict[str, Command | Group] = {
         summary="Bring labels back, beside a store.",
     ),
     "find": Group(
-        "Find copies, odd images and wrong labels in a store.",
+        "Find copies, odd images, wrong labels and new classes in a store.",
         "labelkit find duplicates --index photos.h5 --out duplicates.csv",
         {
             "duplicates": Command(
@@ -294,6 +294,13 @@ COMMANDS: dict[str, Command | Group] = {
                 "labelkit find mislabeled --index photos.h5 --labels known.csv --out check.csv --sheet check.png",
                 "find:FindMislabeledConfig",
                 "find.mislabeled:find_mislabeled",
+            ),
+            "novel": Command(
+                "List the images without a label that are likely of no class with labels: groups without a label take "
+                "them, and no labeled image is near.",
+                "labelkit find novel --index photos.h5 --out novel.csv --sheet novel.png",
+                "find:FindNovelConfig",
+                "find.novel:find_novel",
             ),
         },
     ),

@@ -7,7 +7,7 @@ processes share the rows.
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
@@ -107,21 +107,12 @@ def answer_rest(
     """
     assert rule.temperatures is not None
     mine = rows[part_of(len(rows), processes)]
-    near = _NearShares(together, rule) if rule.alpha > 0 else None
-    source = StoredRows(store.embeddings, mine, in_blocks=True)
     found: list[Confidences] = []
     expected: list[NDArray[np.float64]] = []
-    with current_progress().task("rows answered by the others", total=len(mine)) as task:
-        for block in blocks(len(mine), store.dim + 8 * len(rule.class_of_group)):
-            embeddings = source[block]
-            check_finite(store, mine[block], embeddings)
-            lengths = np.maximum(np.linalg.norm(embeddings, axis=1, keepdims=True), 1e-12)
-            features = embeddings / lengths if rule.unit_rows else embeddings
-            shares = rule.with_near(features, None if near is None else near(embeddings))
-            found.append(confidences(shares, rule.class_of_group, rule.temperatures))
-            ends = [confidences(shares, rule.class_of_group, side).confidence for side in sides]
-            expected.append(np.stack(ends, axis=1))
-            task.advance(len(embeddings))
+    for shares in rest_shares(store, mine, together, rule):
+        found.append(confidences(shares, rule.class_of_group, rule.temperatures))
+        ends = [confidences(shares, rule.class_of_group, side).confidence for side in sides]
+        expected.append(np.stack(ends, axis=1))
     return RestAnswers(
         Confidences(
             *(
@@ -131,6 +122,32 @@ def answer_rest(
         ),
         processes.join(_joined(expected, np.zeros((0, len(sides))))),
     )
+
+
+def rest_shares(
+    store: EmbeddingStore, rows: Ints, together: NDArray[np.float32], rule: AnswerRule
+) -> Iterator[NDArray[np.float64]]:
+    """Yield the shares of all groups that rows of a store have by a rule, (m, k) of some rows at a time, in order.
+
+    Args:
+        store: whose.
+        rows: (n,) of it.
+        together: (m, d) features that ``rule.shares`` belong to.
+        rule: with or without temperatures.
+
+    Raises:
+        StoreError: rows that are not finite.
+    """
+    near = _NearShares(together, rule) if rule.alpha > 0 else None
+    source = StoredRows(store.embeddings, rows, in_blocks=True)
+    with current_progress().task("rows answered by the others", total=len(rows)) as task:
+        for block in blocks(len(rows), store.dim + 8 * len(rule.class_of_group)):
+            embeddings = source[block]
+            check_finite(store, rows[block], embeddings)
+            lengths = np.maximum(np.linalg.norm(embeddings, axis=1, keepdims=True), 1e-12)
+            features = embeddings / lengths if rule.unit_rows else embeddings
+            yield rule.with_near(features, None if near is None else near(embeddings))
+            task.advance(len(embeddings))
 
 
 _NO_IDS: Final = np.zeros(0, dtype=np.int64)

@@ -15,7 +15,7 @@ from typing import Any
 from labelkit.config.base import StageConfig, flag, value_text
 from labelkit.config.discover import DiscoverAnswerConfig, DiscoverCategoriesConfig
 from labelkit.config.embed import EmbedConfig
-from labelkit.config.find import FindDuplicatesConfig, FindMislabeledConfig, FindOddConfig
+from labelkit.config.find import FindDuplicatesConfig, FindMislabeledConfig, FindNovelConfig, FindOddConfig
 from labelkit.config.labeling import SuggestConfig
 from labelkit.config.report import ReportConfig
 from labelkit.config.start import StartConfig
@@ -33,8 +33,10 @@ from labelkit.store.commit import commit_bytes
 from labelkit.store.embeddings import EmbeddingStore, open_store
 
 REPORT, DUPLICATES, ODD, CHECK = "report.html", "duplicates.csv", "odd.csv", "check.csv"
+NOVEL, NOVEL_SHEET = "novel.csv", "novel.png"
 
 _TIMED_PHOTOS = 16
+_NOVEL_PHOTOS = 50
 #: share of photos that may be unreadable: they are listed, and the others are what the user came for
 _MOST_UNREADABLE = 0.5
 _OPTIONS = ("backbone", "num_classes", "min_confidence", "seed")
@@ -297,10 +299,15 @@ def _steps(config: StartConfig, this: _Round) -> dict[str, StageConfig]:
             result=str(answer or groups),
             out=folder / NEXT,
             dataset=str(config.photos),
+            num_images=config.num_suggestions,
             overwrite=True,
             seed=config.seed,
         )
     looked = {"index": this.store, "dataset": str(config.photos), "overwrite": True, "max_memory": config.max_memory}
+    if answer is not None:
+        steps["novel photos"] = FindNovelConfig(
+            answer=str(answer), out=folder / NOVEL, sheet=folder / NOVEL_SHEET, num_images=_NOVEL_PHOTOS, **looked
+        )
     steps["duplicates"] = FindDuplicatesConfig(out=folder / DUPLICATES, **looked)
     steps["odd"] = FindOddConfig(out=folder / ODD, **looked)
     if 1 < len(set(this.labels.values())) < len(this.labels):

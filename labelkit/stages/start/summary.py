@@ -132,6 +132,8 @@ def _sentences(
         said.append("No photo has a label yet: groups have numbers, and nothing says how sure they are.")
     if "suggest" in told:
         said.append(_next_sentence(told["suggest"], following))
+    if "novel photos" in told:
+        said += _novel_sentence(told["novel photos"], made[0].parent)
     if "answer" in told:
         said += _training_sentence(rows)
     said.append(_findings_sentence(told, made[0].parent))
@@ -160,6 +162,18 @@ def _next_sentence(suggested: Mapping[str, Any], following: Path) -> str:
         said += f". {like_them} others look more like them than like any labeled photo"
         said += "" if wrong is None else f", and about {round(wrong)} of the guesses for these are wrong now"
     return f"{said}. Fill in its column label, and call the same command again."
+
+
+def _novel_sentence(novel: Mapping[str, Any], folder: Path) -> list[str]:
+    """Say how many photos are guessed to be of no class with labels; nothing if none is."""
+    if not novel["in_new_groups"]:
+        return []
+    groups = len(novel["new_groups"])
+    which = "a group without a label" if groups == 1 else f"{groups} groups without a label"
+    return [
+        f"{novel['in_new_groups']} photos are guessed to be of {which}: those least like any class of yours stand "
+        f"first in {folder / 'novel.csv'} (pictures in novel.png)."
+    ]
 
 
 def _training_sentence(rows: Sequence[tuple[str, str, str, str]]) -> list[str]:

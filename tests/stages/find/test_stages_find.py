@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 from labelkit.config.embed import EmbedConfig
 from labelkit.config.exchange import ImportConfig
-from labelkit.config.find import FindDuplicatesConfig, FindMislabeledConfig, FindOddConfig
+from labelkit.config.find import FindDuplicatesConfig, FindMislabeledConfig, FindNovelConfig, FindOddConfig
 from labelkit.errors import ConfigError, DatasetError, StoreError
 from labelkit.stages.embed.images import embed_images
 from labelkit.stages.exchange.importing import import_store
 from labelkit.stages.find.duplicates import find_duplicates
 from labelkit.stages.find.mislabeled import find_mislabeled
+from labelkit.stages.find.novel import find_novel
 from labelkit.stages.find.odd import find_odd
 from PIL import Image, ImageFilter
 from tests.textures import SIZE, photo
@@ -281,10 +282,93 @@ def test_labels_of_one_class_cannot_be_compared(colors: Path, tmp_path: Path, la
     assert not (tmp_path / "check.csv").exists()
 
 
+# --- novel ---
+
+
+@pytest.fixture
+def answered(colors: Path, tmp_path: Path, labelkit: Labelkit) -> Path:
+    """Answers for the colors, of which three red and three green squares have labels, and no blue one."""
+    index, labels = embed(colors), color_labels(tmp_path / "some.csv", count=9)
+    labels.write_text("".join(line for line in labels.read_text().splitlines(keepends=True) if "blue" not in line))
+    assert labelkit("discover", "answer", "--index", index, "--labels", labels, "--num-clusters", 3).code == 0
+    return index
+
+
+def test_images_of_a_class_without_labels_come_first(answered: Path, tmp_path: Path, labelkit: Labelkit) -> None:
+    out, sheet = tmp_path / "novel.csv", tmp_path / "novel.png"
+
+    answer = labelkit("find", "novel", "--index", answered, "--out", out, "--sheet", sheet, "--json")
+
+    assert answer.code == 0, answer.err
+    rows = read(out)
+    assert len(rows) == 12
+    assert {row["path"] for row in rows[:6]} == {f"{i:02d}.png" for i in range(2, 18, 3)}
+    assert {row["guess"] for row in rows[:6]} == {"new-1"}
+    for row in rows:
+        color = ("red", "green", "blue")[int(row["nearest"][:2]) % 3]
+        assert (row["label"], color != "blue") == (color, True)
+    assert [float(row["score"]) for row in rows] == sorted((float(row["score"]) for row in rows), reverse=True)
+    assert (answer.json["images"], answer.json["labels"], answer.json["in_new_groups"]) == (12, 6, 6)
+    assert answer.json["new_groups"] == [{"group": "new-1", "images": 6}]
+    with Image.open(sheet) as drawn:
+        assert drawn.width > 10 * 100
+
+
+def test_as_many_novel_images_are_listed_as_asked_for(answered: Path, tmp_path: Path) -> None:
+    find_novel(FindNovelConfig(index=answered, out=tmp_path / "novel.csv", num_images=4))
+    assert len(read(tmp_path / "novel.csv")) == 4
+
+
+def test_rows_that_were_not_answered_together_are_listed_too(
+    tmp_path: Path, rng: np.random.Generator, labelkit: Labelkit
+) -> None:
+    classes = np.arange(240) % 3
+    np.save(tmp_path / "rows.npy", (3 * np.eye(8)[classes] + rng.normal(0, 0.5, (240, 8))).astype(np.float32))
+    index, labels = tmp_path / "rows.h5", tmp_path / "known.csv"
+    (tmp_path / "ids.txt").write_text("".join(f"{row:03}\n" for row in range(240)))
+    words = ["import", "--source", tmp_path / "rows.npy", "--ids", tmp_path / "ids.txt", "--model", "rows"]
+    assert labelkit(*words, "--out", index).code == 0
+    labels.write_text("path,label\n" + "".join(f"{row:03},{'ab'[row % 3]}\n" for row in range(12) if row % 3 < 2))
+    words = ["discover", "answer", "--index", index, "--labels", labels, "--num-clusters", 3, "--max-rows", 100]
+    assert labelkit(*words).code == 0
+
+    find_novel(FindNovelConfig(index=index, out=tmp_path / "novel.csv", num_images=240))
+
+    rows = read(tmp_path / "novel.csv")
+    assert len(rows) == 232
+    assert {int(row["path"]) % 3 for row in rows[:70]} == {2}
+
+
+def test_a_row_of_zeros_is_like_no_labeled_one(tmp_path: Path, labelkit: Labelkit) -> None:
+    rows = np.eye(3, dtype=np.float32)[[0, 0, 1, 1, 0, 1, 2, 2]]
+    rows[5] = 0
+    np.save(tmp_path / "rows.npy", rows)
+    index, labels = tmp_path / "rows.h5", tmp_path / "known.csv"
+    assert labelkit("import", "--source", tmp_path / "rows.npy", "--model", "rows", "--out", index).code == 0
+    labels.write_text("path,label\n0,a\n1,a\n2,b\n3,b\n")
+    words = ["discover", "answer", "--index", index, "--labels", labels, "--num-clusters", 3]
+    assert labelkit(*words).code == 0
+
+    find_novel(FindNovelConfig(index=index, out=tmp_path / "novel.csv"))
+
+    (zero,) = (row for row in read(tmp_path / "novel.csv") if row["path"] == "5")
+    assert (zero["nearest"], zero["label"]) == ("", "")
+
+
+def test_answers_that_are_not_there_and_too_little_memory_are_refused(
+    answered: Path, tmp_path: Path, labelkit: Labelkit
+) -> None:
+    answer = labelkit("find", "novel", "--index", answered, "--out", tmp_path / "novel.csv", "--answer", "other")
+    assert answer.code == 3
+    assert "there is no result 'other'" in answer.err
+    with pytest.raises(ConfigError, match="too little"):
+        find_novel(FindNovelConfig(index=answered, out=tmp_path / "novel.csv", max_memory="1MB"))
+
+
 # --- what stands in the way ---
 
 
-@pytest.mark.parametrize("command", ["duplicates", "odd", "mislabeled"])
+@pytest.mark.parametrize("command", ["duplicates", "odd", "mislabeled", "novel"])
 def test_file_that_is_there_is_refused_before_any_work(command: str, tmp_path: Path, labelkit: Labelkit) -> None:
     out = tmp_path / "found.csv"
     out.write_text("mine")

@@ -236,6 +236,23 @@ def test_a_wrong_label_stands_first_in_the_table_to_check(photos: Path, tmp_path
     assert any("of 15 labels seem to be of another class" in said for said in told["sentences"])  # type: ignore[attr-defined]
 
 
+def test_photos_of_a_class_without_labels_stand_first_in_the_table_of_novel_ones(photos: Path, tmp_path: Path) -> None:
+    known = write_labels(tmp_path / "known.csv", [0, 1, 3, 4, 6, 7])
+
+    told = run(photos, labels=known, num_classes=3, num_suggestions=4)
+
+    folder = tmp_path / "photos-labeled"
+    with (folder / "novel.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    labeled = {color(row["path"]) for row in table(folder).values() if row["kind"] == "given"}
+    missing = {"red", "green", "blue"} - labeled
+    assert {color(row["path"]) for row in rows[:10]} == missing
+    assert (folder / "novel.png").is_file()
+    assert any("10 photos are guessed to be of a group without a label" in said for said in told["sentences"])  # type: ignore[attr-defined]
+    with (folder / "next.csv").open() as file:
+        assert len(list(csv.DictReader(file))) == 4
+
+
 def test_names_may_be_changed_and_labels_taken_back_in_the_table_of_given_labels(photos: Path, tmp_path: Path) -> None:
     known = write_labels(tmp_path / "known.csv", [0, 1, 3, 4, 6, 7])
     run(photos, labels=known, num_classes=3)

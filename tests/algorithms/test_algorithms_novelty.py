@@ -1,0 +1,33 @@
+"""Which images look new: worked ranks, ties, and what the two views add to each other."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from labelkit.algorithms.novelty import mid_ranks, novelty
+from scipy.stats import rankdata
+
+
+def test_score_is_the_mean_of_both_ranks() -> None:
+    # ranks by share 0, 1/3, 2/3, 1; by distance 2/3, 0, 1, 1/3
+    found = novelty(np.array([0.1, 0.2, 0.3, 0.4]), np.array([0.2, 0.9, 0.1, 0.8]))
+    np.testing.assert_allclose(found, [1 / 3, 1 / 6, 5 / 6, 2 / 3])
+
+
+def test_without_new_groups_the_distance_alone_orders() -> None:
+    cosines = np.array([0.3, 0.9, -0.5, 0.6])
+    assert np.argsort(-novelty(np.zeros(4), cosines)).tolist() == [2, 0, 3, 1]
+
+
+def test_equal_values_share_their_mean_rank(rng: np.random.Generator) -> None:
+    values = rng.integers(0, 6, 40).astype(np.float64)
+    np.testing.assert_allclose(mid_ranks(values), (rankdata(values) - 1) / 39)
+
+
+def test_one_image_has_a_score() -> None:
+    assert novelty(np.array([0.5]), np.array([0.5])).tolist() == [0.0]
+
+
+def test_shares_and_cosines_of_other_images_are_refused() -> None:
+    with pytest.raises(ValueError, match="of the same images"):
+        novelty(np.zeros(3), np.zeros(2))
