@@ -69,7 +69,10 @@ def embed_images(config: EmbedConfig) -> SimpleResult:
     else:
         model = embedding_network(config, 3)
         assert model.run_split is not None
-        dataset = load_dataset(config.dataset, data_root=config.data_root, download=config.download)
+        any_classes = config.label_split != "auto"
+        dataset = load_dataset(
+            config.dataset, data_root=config.data_root, download=config.download, any_classes=any_classes
+        )
         dataset, labeled, old_classes, order = of_run(config, model.run_split, model.network.num_outputs, dataset)
     dataset, labeled = _some_images(config, dataset, labeled)
     precision = "float32" if config.precision == "auto" else config.precision

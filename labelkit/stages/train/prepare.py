@@ -250,7 +250,23 @@ def _with_scenes(objects: PreparedData, scenes: ImageDataset) -> PreparedData:
 
 def _prepare_one(config: DataConfig) -> PreparedData:
     stored = rows_of(config)
-    listing, held_out = read_listing(config, stored)
+    return prepare_listing(config, *read_listing(config, stored), stored)
+
+
+def prepare_listing(
+    config: DataConfig, listing: ImageDataset, held_out: tuple[str, ...] = (), stored: RowData | None = None
+) -> PreparedData:
+    """Choose images and labels of a listing whose splits are settled.
+
+    Args:
+        config: the options.
+        listing: all images, with their splits.
+        held_out: names of those that ``--holdout`` or ``--holdout-classes`` set apart.
+        stored: the store, if its rows are trained on.
+
+    Raises:
+        DatasetError, ConfigError: options that cannot be used.
+    """
     dataset = choose_images(config, listing)
     if len(dataset.sample_ids) == 0:
         raise DatasetError(config.dataset, f"split {config.split} holds no image", "Choose another --split.")
