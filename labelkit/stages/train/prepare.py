@@ -478,9 +478,7 @@ def _old_and_new_classes(
         DatasetError: the set is not what its published list is for.
     """
     if config.old_classes is not None:
-        with _asked_by("--old-classes"):
-            words = words_of_file(config.old_classes, dataset.class_names)
-            return classes_called(words, dataset.class_names), None
+        return chosen_old_classes(config.old_classes, dataset.class_names), None
     spec, num_classes, num_old = DATASETS.get(config.dataset), len(dataset.class_names), config.num_old_classes
     if spec is None:
         return None, None
@@ -492,6 +490,16 @@ def _old_and_new_classes(
         return None, None
     order = benchmark.old_classes + benchmark.new_classes
     return order[:num_old], order[num_old:]
+
+
+def chosen_old_classes(words: Sequence[str], class_names: Sequence[str]) -> tuple[int, ...]:
+    """Return the classes that ``--old-classes`` names, increasing.
+
+    Raises:
+        ConfigError: a word that names no class, or a file that cannot be read.
+    """
+    with _asked_by("--old-classes"):
+        return classes_called(words_of_file(words, class_names), class_names)
 
 
 @contextmanager
