@@ -65,7 +65,11 @@ class CompareConfig(OverwriteOption, DeviceOption, DatasetOptions):
         json_schema_extra=_DATA,
     )
     label_ratio: float = Field(
-        0.5, gt=0, le=1, description="Share of the images of these classes with a label.", json_schema_extra=_DATA
+        0.5,
+        gt=0,
+        le=1,
+        description="Share of the images of these classes with a label, drawn from all of them together.",
+        json_schema_extra=_DATA,
     )
     split_seed: int = Field(
         0, ge=0, description="Seed of --holdout and of the labels for discovery.", json_schema_extra=_DATA

@@ -72,7 +72,8 @@ class DataConfig(DatasetOptions):
         0.5,
         gt=0,
         le=1,
-        description="Share of old-class images with a label (gcd; default of the benchmark).",
+        description="Share of old-class images with a label (gcd; default of the benchmark), drawn from all of these "
+        "images together, as published, not per class: a rare class may get none, which a warning says.",
         json_schema_extra=_DATA,
     )
     num_labels: int | None = Field(

@@ -1,7 +1,8 @@
-"""``train gcd`` prints what the commands after it find on the embedded rows."""
+"""``train gcd``: what it prints at its end, and what it says before images are read."""
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -40,3 +41,20 @@ def test_the_printed_accuracy_is_that_of_the_named_command_on_the_embedded_rows(
     if algorithm == "ss-kmeans":
         found = metrics["old_accuracy"], metrics["new_accuracy"]
         assert found == pytest.approx((score["old_accuracy"], score["new_accuracy"]), abs=1e-9)
+
+
+@pytest.mark.parametrize("dry_run", [(), ("--dry-run",)])
+def test_old_classes_without_a_label_are_named_before_images_are_read(
+    labelkit: Any, photos: Path, tmp_path: Path, dry_run: tuple[str, ...]
+) -> None:
+    broken = Path(shutil.copytree(photos, tmp_path / "photos"))
+    for path in broken.rglob("*.png"):
+        path.write_bytes(path.read_bytes()[:40])
+    words = ("--old-classes", "ant,bee,cat", "--label-ratio", "0.03", "--device", "cpu", "--out", tmp_path / "run")
+
+    answer = labelkit("train", "gcd", "--dataset", broken, "--preset", "digits", *words, *dry_run)
+
+    assert answer.code == 3
+    warned, _, refused = " ".join(answer.err.split()).partition("error: ")
+    assert "warning: 2 of 3 old classes without a labeled image: " in warned
+    assert "read" in refused
