@@ -137,6 +137,12 @@ class DataConfig(DatasetOptions):
         return self
 
     @property
+    def knows_classes(self) -> bool:
+        """Whether it says how labels are split, so that folders are classes, of a single image too."""
+        asked = self.old_classes is not None or self.num_old_classes is not None
+        return asked or self.label_split != "auto"
+
+    @property
     def main_dataset(self) -> str:
         """The set that a run is called after."""
         return self.dataset

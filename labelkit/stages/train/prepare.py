@@ -145,11 +145,9 @@ def read_listing(config: DataConfig, stored: RowData | None = None) -> tuple[Ima
     if stored is not None:
         dataset = stored.listing()
     else:
-        # whoever says how labels are split knows what the folders are
-        any_classes = config.label_split != "auto"
         try:
             dataset = load_dataset(
-                config.dataset, data_root=config.data_root, download=config.download, any_classes=any_classes
+                config.dataset, data_root=config.data_root, download=config.download, any_classes=config.knows_classes
             )
         except (DatasetAbsent, DatasetIncomplete):
             if not (isinstance(config, RunConfig) and config.stand_ins):
