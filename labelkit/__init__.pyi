@@ -2883,6 +2883,7 @@ def compare(
     max_per_class: int | None = ...,
     labels_per_class: int = ...,
     num_old_classes: int | None = ...,
+    old_classes: Sequence[str] | str | None = ...,
     label_ratio: float = ...,
     split_seed: int = ...,
     method_preset: str | None = ...,

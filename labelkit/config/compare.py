@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import ClassVar
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 from pydantic.config import JsonDict
 
 from labelkit.config.base import option
@@ -58,8 +58,18 @@ class CompareConfig(OverwriteOption, DeviceOption, DatasetOptions):
         "half.",
         json_schema_extra=_DATA,
     )
+    old_classes: tuple[str, ...] | None = Field(
+        None,
+        description="Classes with labels for methods that discover the others, instead of --num-old-classes: names, "
+        "patterns and numbers from 0, or one file NAME.txt with one of these in each line.",
+        json_schema_extra=_DATA,
+    )
     label_ratio: float = Field(
-        0.5, gt=0, le=1, description="Share of the images of these classes with a label.", json_schema_extra=_DATA
+        0.5,
+        gt=0,
+        le=1,
+        description="Share of the images of these classes with a label, drawn from all of them together.",
+        json_schema_extra=_DATA,
     )
     split_seed: int = Field(
         0, ge=0, description="Seed of --holdout and of the labels for discovery.", json_schema_extra=_DATA
@@ -100,6 +110,14 @@ class CompareConfig(OverwriteOption, DeviceOption, DatasetOptions):
         if not re.fullmatch(r"\d+(\.\d+)?[smh]", value) or float(value[:-1]) == 0:
             raise ValueError("must be a number with s, m or h, like 90s, 10m or 2h")
         return value
+
+    @model_validator(mode="after")
+    def _one_choice_of_old_classes(self) -> CompareConfig:
+        if self.old_classes is not None and self.num_old_classes is not None:
+            raise ValueError("old_classes and num_old_classes exclude each other")
+        if self.old_classes is not None and not self.old_classes:
+            raise ValueError("old_classes names no class")
+        return self
 
     @property
     def budget_seconds(self) -> float:

@@ -72,7 +72,8 @@ class DataConfig(DatasetOptions):
         0.5,
         gt=0,
         le=1,
-        description="Share of old-class images with a label (gcd; default of the benchmark).",
+        description="Share of old-class images with a label (gcd; default of the benchmark), drawn from all of these "
+        "images together, as published, not per class: a rare class may get none, which a warning says.",
         json_schema_extra=_DATA,
     )
     num_labels: int | None = Field(
@@ -134,6 +135,12 @@ class DataConfig(DatasetOptions):
         if self.old_classes is not None and not self.old_classes:
             raise ValueError("old_classes names no class")
         return self
+
+    @property
+    def knows_classes(self) -> bool:
+        """Whether it says how labels are split, so that folders are classes, of a single image too."""
+        asked = self.old_classes is not None or self.num_old_classes is not None
+        return asked or self.label_split != "auto"
 
     @property
     def main_dataset(self) -> str:

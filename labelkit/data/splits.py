@@ -13,6 +13,7 @@ from labelkit.errors import DatasetError
 
 # classes that warnings name
 _NAMED = 5
+_NAMED_OLD = 20
 
 
 def checked_labels(
@@ -46,6 +47,28 @@ def _without_labels(
         return tuple(f"{title} has no labeled image" for title in empty)
     first = ", ".join(title.removeprefix("class ") for title in empty[:_NAMED])
     return (f"{len(empty)} of {len(classes)} classes have no labeled image: {first}, ...",)
+
+
+def _old_without_labels(
+    old: Sequence[int],
+    labels: NDArray[np.int64],
+    usable: NDArray[np.bool_],
+    labeled: NDArray[np.bool_],
+    class_names: Sequence[str],
+) -> tuple[str, ...]:
+    """Name the old classes that a draw left without a label, and say what helps if anything does."""
+    missed = [i for i in old if not labeled[labels == i].any()]
+    if not missed:
+        return ()
+    names = ", ".join(class_title(i, class_names).removeprefix("class ") for i in missed[:_NAMED_OLD])
+    more = ", ..." if len(missed) > _NAMED_OLD else ""
+    told = f"{len(missed)} of {len(old)} old classes without a labeled image: {names}{more}"
+    if labeled.any() and any(usable[labels == i].any() for i in missed):
+        told += (
+            "; labels are drawn from all images of old classes together, not per class: a larger label ratio or "
+            "another split seed may reach them"
+        )
+    return (told,)
 
 
 def _pick_old(
@@ -145,7 +168,8 @@ def gcd_split(
     # RandomState and this call are what the published splits were drawn with.
     labeled[pool[np.random.RandomState(seed).choice(range(len(pool)), count, replace=False)] if count else []] = True
     params = {"label_ratio": float(label_ratio), "seed": int(seed), "num_classes": int(num_classes)}
-    return LabelSplit("gcd", labeled, old, new, params, _without_labels(old, classes, labeled, class_names))
+    warnings = _old_without_labels(old, classes, usable, labeled, class_names)
+    return LabelSplit("gcd", labeled, old, new, params, warnings)
 
 
 def few_labels_split(

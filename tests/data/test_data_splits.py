@@ -72,14 +72,35 @@ def test_labels_that_are_not_given_are_never_drawn() -> None:
 def test_an_old_class_without_labeled_image_is_reported() -> None:
     labels = np.array([0, 0, 0, 0, 2])
     split = gcd_split(labels, all_given(labels), 4, num_old_classes=2)
-    assert split.warnings == ("class 1 has no labeled image",)
+    # it has no image at all, which no other draw changes
+    assert split.warnings == ("1 of 2 old classes without a labeled image: 1",)
+
+
+def test_old_classes_that_the_draw_missed_are_all_named_with_what_may_help() -> None:
+    # one image each of six rare classes beside 60 of class 0: at most 6 of 66 labels can reach all, 3 cannot
+    labels = np.array([0] * 60 + [1, 2, 3, 4, 5, 6])
+    names = [f"c{i}" for i in range(8)]
+    split = gcd_split(labels, all_given(labels), 8, num_old_classes=7, label_ratio=3 / 66, class_names=names)
+    (warning,) = split.warnings
+    missed = [f"'{names[i]}'" for i in range(7) if not split.labeled[labels == i].any()]
+    assert len(missed) >= 4
+    assert warning.startswith(f"{len(missed)} of 7 old classes without a labeled image: {', '.join(missed)}; ")
+    assert "not per class: a larger label ratio or another split seed may reach them" in warning
+
+
+def test_more_than_twenty_missed_classes_are_cut_off() -> None:
+    labels = np.arange(30)
+    (warning,) = gcd_split(labels, all_given(labels), 30, num_old_classes=30, label_ratio=0.2).warnings
+    named = warning.partition(": ")[2].partition(";")[0].split(", ")
+    assert warning.startswith("24 of 30 old classes")
+    assert (len(named), named[-1]) == (21, "...")
 
 
 @pytest.mark.parametrize(("num_empty", "lines"), [(5, 5), (6, 1)])
 def test_many_classes_without_labeled_image_are_one_warning(num_empty: int, lines: int) -> None:
-    names = [f"c{i}" for i in range(num_empty + 1)]
+    names = [f"c{i}" for i in range(2 * num_empty + 2)]
     labels, number = np.array([0]), len(names)
-    split = gcd_split(labels, all_given(labels), number, num_old_classes=number, label_ratio=1.0, class_names=names)
+    split = class_halves_split(labels, all_given(labels), number, class_names=names)
     assert len(split.warnings) == lines
     if lines == 1:
         assert split.warnings == ("6 of 7 classes have no labeled image: 'c1', 'c2', 'c3', 'c4', 'c5', ...",)

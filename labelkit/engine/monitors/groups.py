@@ -28,6 +28,9 @@ PairOfViews: TypeAlias = Callable[[int], tuple[ViewSpec, ViewSpec]]
 class _CategoryMonitor(Monitor):
     """How accuracy over old and new classes is told."""
 
+    #: Where the groups are from, behind the title of the table.
+    groups_from = ""
+
     def describe(self, metrics: Mapping[str, float]) -> list[str]:
         """Accuracies that are known, and the clusters in use."""
         names = [name for name in ("all", "old", "new") if not math.isnan(metrics.get(f"{name}_accuracy", math.nan))]
@@ -40,7 +43,7 @@ class _CategoryMonitor(Monitor):
             return None
         accuracies = [percent(metrics[f"{name}_accuracy"]) for name in ("all", "old", "new")]
         return ScoreTable(
-            "unlabeled training images, accuracy v2 in %",
+            f"unlabeled training images, accuracy v2 in %{self.groups_from}",
             ("All", "Old", "New", "clusters"),
             (*accuracies, int(metrics["used_clusters"])),
         )
@@ -48,6 +51,9 @@ class _CategoryMonitor(Monitor):
 
 class ClusteringMonitor(_CategoryMonitor):
     """Accuracy All/Old/New of semi-supervised k-means on the embeddings, for methods without a classifier (GCD).
+
+    The groups are those of ``cluster ss-kmeans`` on a store of the same images, with the same seed and its defaults;
+    without labels, those of ``cluster k-means``.
 
     Args:
         rows: (m,) int64, rows of the data set that can be read.
@@ -74,6 +80,9 @@ class ClusteringMonitor(_CategoryMonitor):
         self._old_classes = old_classes
         self._num_clusters = num_clusters
         self._seed = seed
+        algorithm = "ss-kmeans" if (self._labels >= 0).any() else "k-means"
+        seeded = f" --seed {seed}" if seed else ""
+        self.groups_from = f", groups as by `labelkit cluster {algorithm} --num-clusters {num_clusters}{seeded}`"
 
     def __call__(self, method: Method[Any], state: TrainState) -> Mapping[str, float]:
         """Cluster all images on the main process, score the unlabeled ones whose truth is known."""
@@ -93,11 +102,16 @@ class ClusteringMonitor(_CategoryMonitor):
 
     def _cluster(self, features: NDArray[np.float32], labeled: NDArray[np.bool_]) -> NDArray[np.int64]:
         """Groups of the rows without a label."""
-        generator = keyed_generator(self._seed, "monitor")
+        generator = keyed_generator(self._seed, "cluster")
         if not labeled.any():
             return kmeans(features, self._num_clusters, generator=generator).cluster_ids
         return semi_supervised_kmeans(
-            features[~labeled], features[labeled], self._labels[labeled], self._num_clusters, generator=generator
+            features[~labeled],
+            features[labeled],
+            self._labels[labeled],
+            self._num_clusters,
+            generator=generator,
+            exchange=True,
         ).unlabeled_ids
 
 

@@ -4,9 +4,10 @@ Source: S. Vaze, K. Han, A. Vedaldi, A. Zisserman, "Generalized Category Discove
 Each step, on two views of every image:
     1. backbone and projection head over both views                (2b, p)
     2. contrastive loss, unsupervised on all, supervised on labeled images
-After training: semi-supervised k-means on the backbone's unit features (`labelkit cluster ss-kmeans`); its score is
-what is logged after an epoch.
-Departure: the released script keeps the epoch with the best accuracy on the test labels; we keep the last.
+After training: semi-supervised k-means on the backbone's unit features (`labelkit cluster ss-kmeans`). The score
+that is logged after an epoch is that of this command with its defaults and the seed of the run.
+Departures: the released script keeps the epoch with the best accuracy on the test labels; we keep the last. The score
+lets classes change places with other groups in the end (`--exchange`), which the released k-means does not.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ from labelkit.stages.evaluate.dense_result import mean_and_spread, percent_and_s
 from labelkit.stages.progress import Progress, current_progress
 from labelkit.stages.result import Cell, SimpleResult, Table, jsonable
 from labelkit.stages.train.holdout import has_own_splits
-from labelkit.stages.train.prepare import read_listing
+from labelkit.stages.train.prepare import chosen_old_classes, read_listing
 from labelkit.store.commit import commit_json
 from labelkit.store.run_folder import locked, translated
 
@@ -104,14 +104,14 @@ def compare_methods(config: CompareConfig) -> SimpleResult:
     """Train and judge methods; a run that fails is a row with its reason.
 
     Raises:
-        ConfigError: no such method, options that do not fit, a folder with runs of other options.
+        ConfigError: no such method or old class, options that do not fit, a folder with runs of other options.
         DatasetError: images without the labels that judging needs.
         InputError: not a single run finished.
         ResourceError: the folder for runs is full, ...
         Interrupted: a signal asked to stop; what is finished is in ``--keep``.
     """
     names = _chosen(config.methods)
-    data, images = _data(config)
+    data, images, config = _data(config)
     with _workplace(config) as folder:
         rows = _references(names, config, data, folder)
         rows += _trained(names, config, data, Workplace(folder))
@@ -143,8 +143,8 @@ def _chosen(methods: tuple[str, ...]) -> list[str]:
     return list(dict.fromkeys(methods or METHODS))
 
 
-def _data(config: CompareConfig) -> tuple[DataFacts, dict[str, int]]:
-    """Return the common images, and their numbers."""
+def _data(config: CompareConfig) -> tuple[DataFacts, dict[str, int], CompareConfig]:
+    """Return the common images, their numbers, and the options with the names of ``--old-classes`` spelled out."""
     given = DataConfig(dataset=config.dataset, data_root=config.data_root, label_split="given")
     listing, _ = read_listing(given)
     holdout = None if has_own_splits(listing) else config.holdout
@@ -162,7 +162,11 @@ def _data(config: CompareConfig) -> tuple[DataFacts, dict[str, int]]:
             "Give class folders, or a CSV with all labels.",
         )
     images = {name: len(listing.in_split(name)) for name in ("train", test_split)}
-    return DataFacts(len(listing.class_names), test_split, holdout), images
+    if config.old_classes is not None:
+        # a file may be another one when the comparison goes on
+        old = chosen_old_classes(config.old_classes, listing.class_names)
+        config = config.model_copy(update={"old_classes": tuple(listing.class_names[label] for label in old)})
+    return DataFacts(len(listing.class_names), test_split, holdout), images, config
 
 
 @contextmanager

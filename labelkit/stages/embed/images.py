@@ -69,7 +69,9 @@ def embed_images(config: EmbedConfig) -> SimpleResult:
     else:
         model = embedding_network(config, 3)
         assert model.run_split is not None
-        dataset = load_dataset(config.dataset, data_root=config.data_root, download=config.download)
+        dataset = load_dataset(
+            config.dataset, data_root=config.data_root, download=config.download, any_classes=config.knows_classes
+        )
         dataset, labeled, old_classes, order = of_run(config, model.run_split, model.network.num_outputs, dataset)
     dataset, labeled = _some_images(config, dataset, labeled)
     precision = "float32" if config.precision == "auto" else config.precision

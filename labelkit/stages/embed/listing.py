@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from labelkit.config.base import flag
 from labelkit.config.embed import EmbedConfig
 from labelkit.data.datasets import ImageDataset
 from labelkit.errors import ConfigError
 from labelkit.stages.progress import current_progress
 from labelkit.stages.train.holdout import has_own_splits, with_holdout
-from labelkit.stages.train.prepare import choose_images, prepare_data
+from labelkit.stages.train.prepare import PreparedData, choose_images, prepare_data, prepare_listing
+
+#: What says which labels may be used.
+_CHOOSING: Final = ("label_split", "num_old_classes", "old_classes", "label_ratio", "num_labels")
+#: What changes a draw of labels.
+_DRAWING: Final = ("label_seed", "imbalance_factor", "split_seed")
+#: What sets images apart, which is done before training.
+_HOLDING: Final = ("holdout", "pool_splits", "holdout_classes")
 
 
 def as_asked(config: EmbedConfig) -> tuple[ImageDataset, NDArray[np.bool_], NDArray[np.bool_]]:
     """Images, labeled rows and old classes as ``--label-split`` says."""
-    prepared = prepare_data(config)
+    return _chosen(prepare_data(config))
+
+
+def _chosen(prepared: PreparedData) -> tuple[ImageDataset, NDArray[np.bool_], NDArray[np.bool_]]:
     split = prepared.split
     for warning in split.warnings:
         current_progress().warning(warning)
@@ -33,7 +44,8 @@ def of_run(
     """Images, labeled rows, old classes, and the order of the classifier's columns (``None``: leave them out).
 
     Of the data set that the run was trained on, known by the images it had labels for, the store calls usable what
-    training used. Another data set gets its labels as ``--label-split`` says.
+    training used. If that was none, labels may be chosen as ``--label-split`` says; images that the run held out stay
+    so. Another data set gets its labels as ``--label-split`` says.
 
     Args:
         config: the options.
@@ -46,12 +58,16 @@ def of_run(
         current_progress().message(f"labels of {config.labels}, not those that {config.checkpoint} was trained with")
         dataset, labeled, old = as_asked(config)
     elif is_own:
-        _refuse_label_options(config)
+        is_drawn = not run_split["split"]["labeled"] and _is_any_set(config, _CHOOSING)
+        _refuse(config, _HOLDING if is_drawn else (*_CHOOSING, *_DRAWING, *_HOLDING))
         own_splits = has_own_splits(dataset) and not run_split.get("replaces_splits")
         if run_split.get("held_out") and not own_splits:
             dataset = with_holdout(dataset, run_split["held_out"])
-        dataset = choose_images(config, dataset)
-        labeled, old = used_labels(run_split, dataset)
+        if is_drawn:
+            dataset, labeled, old = _chosen(prepare_listing(config, dataset))
+        else:
+            dataset = choose_images(config, dataset)
+            labeled, old = used_labels(run_split, dataset)
     else:
         current_progress().message(
             f"{config.dataset} is not what the run was trained on ({run_split['dataset']}): "
@@ -112,29 +128,27 @@ def _trained_names(run_split: Mapping[str, Any]) -> list[str]:
     return [run_split["class_names"][label] for label in run_split["split"]["old_classes"]]
 
 
-def _refuse_label_options(config: EmbedConfig) -> None:
-    """Refuse options that the run's own split leaves no room for.
+def _is_any_set(config: EmbedConfig, names: Iterable[str]) -> bool:
+    return any(getattr(config, name) != type(config).model_fields[name].default for name in names)
+
+
+def _refuse(config: EmbedConfig, names: Iterable[str]) -> None:
+    """Refuse options that the run leaves no room for.
 
     Raises:
         ConfigError: one is set.
     """
-    fields = (
-        "label_split",
-        "num_old_classes",
-        "old_classes",
-        "label_ratio",
-        "num_labels",
-        "imbalance_factor",
-        "split_seed",
-        "holdout",
-        "pool_splits",
-        "holdout_classes",
-    )
-    for name in fields:
-        if getattr(config, name) != type(config).model_fields[name].default:
-            raise ConfigError(
-                "--" + name.replace("_", "-"),
-                f"has no meaning here: {config.dataset} is what {config.checkpoint} was trained on, so the split of "
-                "that run is used",
-                "Leave it out.",
+    for name in names:
+        if not _is_any_set(config, (name,)):
+            continue
+        remedy = "Leave it out."
+        if name not in _HOLDING:
+            remedy += (
+                " After training without labels (--label-split none), --label-split or --old-classes chooses them."
             )
+        raise ConfigError(
+            flag(name),
+            f"has no meaning here: {config.dataset} is what {config.checkpoint} was trained on, so the split of "
+            "that run is used",
+            remedy,
+        )

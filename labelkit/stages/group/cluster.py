@@ -310,7 +310,8 @@ def _check_labels(given: GivenLabels, num_clusters: int) -> tuple[NDArray[np.boo
         raise DatasetError(
             given.where,
             "has no labels that may be used, and this needs some",
-            "Embed a data set with labels, give some with --labels, or use `labelkit cluster k-means`.",
+            "Embed with some labels (`labelkit embed --label-split gcd`), give some with --labels, or use "
+            "`labelkit cluster k-means`.",
         )
     labels = given.labels[given.labeled]
     classes = len(np.unique(labels))

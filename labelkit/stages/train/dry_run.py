@@ -11,7 +11,6 @@ from labelkit.engine.devices import Runtime
 from labelkit.engine.method import count_parameters
 from labelkit.engine.trainer import Trainer
 from labelkit.percent import percent
-from labelkit.stages.progress import current_progress
 from labelkit.stages.result import Cell, SimpleResult, Table
 from labelkit.stages.train.frozen_score import frozen_score
 from labelkit.stages.train.initialize import without_weights
@@ -30,8 +29,6 @@ def plan_training(method_name: str, config: RunConfig) -> SimpleResult:
     if config.stand_ins:  # features of noise and of random weights are all alike, which guards would refuse
         config = without_weights(config).model_copy(update={"guard": "none"})
     setup = set_up(method_name, config, runtime, fresh=True)
-    for warning in setup.prepared.split.warnings:
-        current_progress().warning(warning)
     trainer = make_trainer(setup, _until(config, 1), runtime, None)
     score, search = None, {}
     if not config.stand_ins:  # noise tells nothing of what training gains

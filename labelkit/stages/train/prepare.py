@@ -145,11 +145,9 @@ def read_listing(config: DataConfig, stored: RowData | None = None) -> tuple[Ima
     if stored is not None:
         dataset = stored.listing()
     else:
-        # whoever says how labels are split knows what the folders are
-        any_classes = config.label_split != "auto"
         try:
             dataset = load_dataset(
-                config.dataset, data_root=config.data_root, download=config.download, any_classes=any_classes
+                config.dataset, data_root=config.data_root, download=config.download, any_classes=config.knows_classes
             )
         except (DatasetAbsent, DatasetIncomplete):
             if not (isinstance(config, RunConfig) and config.stand_ins):
@@ -250,7 +248,23 @@ def _with_scenes(objects: PreparedData, scenes: ImageDataset) -> PreparedData:
 
 def _prepare_one(config: DataConfig) -> PreparedData:
     stored = rows_of(config)
-    listing, held_out = read_listing(config, stored)
+    return prepare_listing(config, *read_listing(config, stored), stored)
+
+
+def prepare_listing(
+    config: DataConfig, listing: ImageDataset, held_out: tuple[str, ...] = (), stored: RowData | None = None
+) -> PreparedData:
+    """Choose images and labels of a listing whose splits are settled.
+
+    Args:
+        config: the options.
+        listing: all images, with their splits.
+        held_out: names of those that ``--holdout`` or ``--holdout-classes`` set apart.
+        stored: the store, if its rows are trained on.
+
+    Raises:
+        DatasetError, ConfigError: options that cannot be used.
+    """
     dataset = choose_images(config, listing)
     if len(dataset.sample_ids) == 0:
         raise DatasetError(config.dataset, f"split {config.split} holds no image", "Choose another --split.")
@@ -462,9 +476,7 @@ def _old_and_new_classes(
         DatasetError: the set is not what its published list is for.
     """
     if config.old_classes is not None:
-        with _asked_by("--old-classes"):
-            words = words_of_file(config.old_classes, dataset.class_names)
-            return classes_called(words, dataset.class_names), None
+        return chosen_old_classes(config.old_classes, dataset.class_names), None
     spec, num_classes, num_old = DATASETS.get(config.dataset), len(dataset.class_names), config.num_old_classes
     if spec is None:
         return None, None
@@ -476,6 +488,16 @@ def _old_and_new_classes(
         return None, None
     order = benchmark.old_classes + benchmark.new_classes
     return order[:num_old], order[num_old:]
+
+
+def chosen_old_classes(words: Sequence[str], class_names: Sequence[str]) -> tuple[int, ...]:
+    """Return the classes that ``--old-classes`` names, increasing.
+
+    Raises:
+        ConfigError: a word that names no class, or a file that cannot be read.
+    """
+    with _asked_by("--old-classes"):
+        return classes_called(words_of_file(words, class_names), class_names)
 
 
 @contextmanager

@@ -99,8 +99,6 @@ def _train(method_name: str, config: RunConfig, runtime: Runtime, run: RunDir) -
         _write_facts(run, setup, runtime)
     runtime.barrier()
 
-    for warning in setup.prepared.split.warnings:
-        progress.warning(warning)
     if setup.bank.bad:
         progress.warning(f"{len(setup.bank.bad)} images could not be read and are left out; see skipped.json")
     total_parameters, trained_parameters = count_parameters(setup.method)

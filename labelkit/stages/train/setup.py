@@ -65,6 +65,8 @@ def set_up(method_name: str, config: RunConfig, runtime: Runtime, *, fresh: bool
     """
     progress = current_progress()
     prepared = prepare_data(config)
+    for warning in prepared.split.warnings:
+        progress.warning(warning)  # before images are read, which may take long
     if config.needs_unlabeled and not (prepared.labels < 0).any():
         raise DatasetError(
             config.main_dataset,

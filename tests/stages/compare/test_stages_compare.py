@@ -27,6 +27,7 @@ from labelkit.stages.compare.runs import (
     run_process,
     steps_logged,
 )
+from labelkit.stages.train.prepare import prepare_data
 
 DIGITS = DataFacts(num_classes=10, test_split="test", holdout=0.25)
 KINDS = {
@@ -58,6 +59,34 @@ def test_a_method_gets_the_labels_of_its_kind(name: str) -> None:
     # three of each of ten classes
     assert config.num_labels == (30 if KINDS[name][0] == "few" else None)
     assert config.label_seed == (2 if KINDS[name][0] == "few" else None)
+
+
+@pytest.mark.parametrize("name", [name for name, (kind, _) in KINDS.items() if kind == "some"])
+def test_discovery_methods_get_the_labels_of_the_old_classes_that_are_named(name: str, photos: Path) -> None:
+    options = CompareConfig(dataset=str(photos), old_classes=("dog", "b*"), method_preset="digits")
+
+    split = prepare_data(method_config(name, options, DataFacts(4, "test", 0.25), seed=0)).split
+
+    # bee and dog are 1 and 3 of ant, bee, cat, dog; 9 of the 12 images of each are trained on, half with a label
+    assert (split.kind, split.old_classes, int(split.labeled.sum())) == ("gcd", (1, 3), 9)
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (("--old-classes", "1,whale"), "--old-classes: no class 'whale' among 10"),
+        (("--old-classes", "gone.txt"), "--old-classes: gone.txt cannot be read"),
+        (("--old-classes", "1", "--num-old-classes", "1"), "exclude each other"),
+    ],
+)
+def test_old_classes_that_cannot_be_are_refused_before_the_work(
+    labelkit: Callable[..., Any], tmp_path: Path, words: tuple[str, ...], problem: str
+) -> None:
+    answer = labelkit("compare", "--methods", "gcd", *words, "--keep", tmp_path / "kept")
+
+    assert answer.code == 2
+    assert problem in " ".join(answer.err.split())
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("fraction", [1.0, 0.5, 0.01])
@@ -248,6 +277,30 @@ def test_a_comparison_keeps_what_is_finished_and_shows_what_failed(
     other = labelkit(*words, *keep, "--seeds", "1", "--set", "neighbors=5")
     assert other.code == 2
     assert "--neighbors 10 (now 5)" in other.err
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_comparison_goes_on_with_the_old_classes_it_began_with(labelkit: Callable[..., Any], tmp_path: Path) -> None:
+    names = tmp_path / "old.txt"
+    names.write_text("3\n5-7\n")
+    words = ("compare", "--methods", "simgcd", "--max-per-class", "12", "--budget", "2s")
+    rest = ("--seeds", "1", "--old-classes", names, "--keep", tmp_path / "kept", "--json")
+
+    first = labelkit(*words, *rest)
+
+    assert first.code == 0, first.err
+    assert first.json["options"]["old_classes"] == ["3", "5", "6", "7"]
+    # half of 12 images of each
+    (run,) = next(row for row in first.json["rows"] if row["method"] == "simgcd")["runs"]
+    assert (run["labels"], run["labeled_classes"]) == (24, 4)
+    saved = json.loads((tmp_path / "kept" / "simgcd-s0" / "split.json").read_text())
+    assert [saved["class_names"][label] for label in saved["split"]["old_classes"]] == ["3", "5", "6", "7"]
+    assert labelkit(*words, *rest).code == 0
+    names.write_text("0\n")
+    other = labelkit(*words, *rest)
+    assert other.code == 2
+    assert "--old-classes 3,5,6,7 (now 0)" in other.err
 
 
 def test_steps_are_named_before_later_steps_also_after_a_stop() -> None:

@@ -208,10 +208,26 @@ def test_a_class_without_a_labeled_image_is_named_in_a_warning(photos: Path) -> 
 
     empty = [name for name, n in zip("ant bee cat dog".split(), labeled_per_class(prepared), strict=True) if n == 0]
     assert len(empty) == 3
-    *others, which = prepared.split.warnings
-    assert others == [f"class {name!r} has no labeled image" for name in empty]
+    missed, which = prepared.split.warnings
+    named = ", ".join(repr(name) for name in empty)
+    assert missed.startswith(f"3 of 4 old classes without a labeled image: {named}; ")
     assert which.startswith("old are the first 4 of ")
     assert which.endswith(": --old-classes chooses others")
+
+
+@pytest.mark.parametrize("options", [{"old_classes": ("ant", "bee")}, {"num_old_classes": 2}])
+def test_old_classes_say_that_folders_are_classes_though_one_has_a_single_image(
+    photos: Path, tmp_path: Path, options: dict[str, Any]
+) -> None:
+    folder = Path(shutil.copytree(photos, tmp_path / "photos"))
+    for path in sorted((folder / "bee").iterdir())[1:]:
+        path.unlink()
+
+    prepared = prepare(folder, **options)
+
+    assert prepared.dataset.class_names == ("ant", "bee", "cat", "dog")
+    # half of 12 ants and one bee, rounded down
+    assert (prepared.split.kind, prepared.split.old_classes, int(prepared.split.labeled.sum())) == ("gcd", (0, 1), 6)
 
 
 @pytest.mark.parametrize(
