@@ -4,13 +4,19 @@
         --out examples/results/novel_cases.json
 
 Takes labels of some classes of a store and none of the others, makes answers as `start` does (`discover categories`,
-`discover answer`; nobody tells the number of classes), and orders the images without a label by how new they look. In
-the first case half of the classes have labels; in the second nine tenths (at least one has none), and of the others
-three tenths of the images are there: a class that came later. Given are the AUROC of the order, and the share of images
-of classes without labels among the first 50 (or as many as there are), which is what one looks at. Beside it, on the
-same features and labels: the distance to the nearest labeled image, one minus the largest probability of a logistic
-regression, and one minus the confidence of the answer. Seeds 0 and 1 chose how `find novel` looks; the default are
-others.
+`discover answer`; nobody tells the number of classes), and orders the images without a label by how new they look.
+
+- half of the classes: half of the classes have labels, and all images are there at once.
+- later images: nine tenths of the classes are there at first (at least one is not), with some labels. Then come a tenth
+  of their images and three tenths (or `--left`) of those of the other classes. Only these are ordered, once with
+  `--previous` and once without.
+
+Given are the AUROC of the order, and the share of images of classes without labels among the first 50 (or as many as
+there are), which is what one looks at. Beside it, on the same features and labels: the distance to the nearest labeled
+image, the distance to the nearest image that was there at first, one minus the largest probability of a logistic
+regression, and one minus the confidence of the answer. Images of both times are drawn at random from the same photos:
+light and places that change in the meantime are not measured. Seeds 0 and 1 chose how `find novel` looks; the default
+are others.
 """
 
 from __future__ import annotations
@@ -32,26 +38,33 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 
 FIRST = 50
-WAYS = ("find novel", "nearest label", "logistic regression", "confidence")
-#: name: share of the classes that have labels, share of the images of the others that are there
-KINDS = {"half of the classes": (0.5, 1.0), "a later class": (0.9, 0.3)}
+WAYS = ("find novel", "find novel, previous", "nearest label", "nearest earlier", "logistic regression", "confidence")
+KINDS = ("half of the classes", "later images")
+LATER = 0.1
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
 
 
-def draw(truth: Ints, kind: str, per_class: int, generator: np.random.Generator) -> tuple[Ints, Ints]:
-    """Rows that are there, and their labels, -1 = none."""
-    known_share, left = KINDS[kind]
+def draw(
+    truth: Ints, kind: str, per_class: int, left: float, generator: np.random.Generator
+) -> tuple[Ints, Ints, Bools]:
+    """Rows that are there, their labels (-1 = none), and which of them came later (none, in the first kind)."""
     classes = generator.permutation(np.unique(truth))
+    known_share = 0.5 if kind == KINDS[0] else 0.9
     known = classes[: min(len(classes) - 1, round(known_share * len(classes)))]
-    new = generator.permutation(np.flatnonzero(~np.isin(truth, known)))
-    there = np.sort(np.concatenate([np.flatnonzero(np.isin(truth, known)), new[: round(left * len(new))]]))
-    labels = np.full(len(there), -1)
+    is_known = np.isin(truth, known)
+    later = np.zeros(len(truth), dtype=bool)
+    kept = np.ones(len(truth), dtype=bool)
+    if kind == KINDS[1]:
+        chances = generator.random(len(truth))
+        later = ~is_known | (chances < LATER)
+        kept = is_known | (chances < left)
+    labels = np.full(len(truth), -1)
     for one in known:
-        rows = generator.permutation(np.flatnonzero(truth[there] == one))[:per_class]
-        labels[rows] = one
-    return there, labels
+        labels[generator.permutation(np.flatnonzero((truth == one) & ~later))[:per_class]] = one
+    return np.flatnonzero(kept), labels[kept], later[kept]
 
 
 def simple_orders(features: NDArray[np.float32], labels: Ints) -> dict[str, Floats]:
@@ -68,29 +81,48 @@ def simple_orders(features: NDArray[np.float32], labels: Ints) -> dict[str, Floa
     }
 
 
-def one_case(features: NDArray[np.float32], labels: Ints, is_new: NDArray[np.bool_], seed: int) -> dict[str, float]:
+def write_store(folder: Path, name: str, features: NDArray[np.float32], ids: list[str]) -> Path:
+    """Make a store of rows and their ids."""
+    rows, listed, index = folder / f"{name}.npy", folder / f"{name}.txt", folder / f"{name}.h5"
+    np.save(rows, features)
+    listed.write_text("\n".join(ids) + "\n")
+    labelkit.import_(source=rows, ids=listed, model="features", out=index)
+    return index
+
+
+def novel_order(folder: Path, index: Path, ids: list[str], previous: Path | None) -> Floats:
+    """Scores of `find novel` by id; -1 of images that it does not list."""
+    out = folder / "novel.csv"
+    labelkit.find.novel(index=index, out=out, num_images=len(ids), previous=previous, overwrite=True)
+    with out.open(newline="") as lines:
+        scores = {row["path"]: float(row["score"]) for row in csv.DictReader(lines)}
+    return np.array([scores.get(one, -1.0) for one in ids])
+
+
+def one_case(features: NDArray[np.float32], labels: Ints, is_new: Bools, later: Bools, seed: int) -> dict[str, float]:
     """Make a store of these rows, answers for it, and all orders; score these."""
+    orders = simple_orders(features, labels)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        np.save(folder / "rows.npy", features)
         ids = [f"{row:06}.jpg" for row in range(len(labels))]
-        (folder / "ids.txt").write_text("\n".join(ids) + "\n")
         known = "".join(f"{ids[row]},class{labels[row]}\n" for row in np.flatnonzero(labels >= 0))
-        (folder / "known.csv").write_text(f"path,label\n{known}")
-        index, table = folder / "rows.h5", folder / "known.csv"
-        labelkit.import_(source=folder / "rows.npy", ids=folder / "ids.txt", model="features", out=index)
+        table = folder / "known.csv"
+        table.write_text(f"path,label\n{known}")
+        index = write_store(folder, "rows", features, ids)
         labelkit.discover.categories(index=index, labels=table, levels=2, seed=seed)
         labelkit.discover.answer(index=index, labels=table, grouping="categories", seed=seed)
-        out = folder / "novel.csv"
-        labelkit.find.novel(index=index, out=out, num_images=len(labels))
-        with out.open(newline="") as lines:
-            scores = {row["path"]: float(row["score"]) for row in csv.DictReader(lines)}
+        orders["find novel"] = novel_order(folder, index, ids, None)
+        if later.any():
+            before = np.flatnonzero(~later)
+            earlier = write_store(folder, "earlier", features[before], [ids[row] for row in before])
+            orders["find novel, previous"] = novel_order(folder, index, ids, earlier)
+            rows = features / np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-12)
+            orders["nearest earlier"] = 1 - (rows @ rows[before].T).max(axis=1)
         with labelkit.open_store(index) as store:
             arrays = store.result("answer").arrays
-        confidence, new_groups = np.asarray(arrays["confidence"], dtype=np.float64), np.asarray(arrays["new_classes"])
-    asked = labels < 0
-    orders = simple_orders(features, labels)
-    orders |= {"find novel": np.array([scores.get(one, -1.0) for one in ids]), "confidence": 1 - confidence}
+        new_groups = np.asarray(arrays["new_classes"])
+        orders["confidence"] = 1 - np.asarray(arrays["confidence"], dtype=np.float64)
+    asked = later if later.any() else labels < 0
     count = int(is_new[asked].sum())
     found: dict[str, float] = {"images": int(asked.sum()), "new": count, "new groups": int(new_groups.sum())}
     for way, order in orders.items():
@@ -105,6 +137,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--index", type=Path, nargs="+", required=True, help="stores with labels of all images")
     parser.add_argument("--labels", type=int, nargs="+", default=[3, 10], help="a class")
+    parser.add_argument("--left", type=float, default=0.3, help="share of the images of later classes that come")
     parser.add_argument("--seeds", type=int, default=4)
     parser.add_argument("--first-seed", type=int, default=2)
     parser.add_argument("--out", type=Path, required=True, help="JSON to write")
@@ -119,17 +152,21 @@ def main() -> None:
                 runs = []
                 for seed in seeds:
                     generator = np.random.default_rng(seed)
-                    there, labels = draw(truth, kind, per_class, generator)
+                    there, labels, later = draw(truth, kind, per_class, options.left, generator)
                     is_new = ~np.isin(truth[there], labels[labels >= 0])
-                    runs.append(one_case(features[there], labels, is_new, seed))
+                    runs.append(one_case(features[there], labels, is_new, later, seed))
                 means = {key: statistics.mean(run[key] for run in runs) for key in runs[0]}
                 spreads = {key: statistics.pstdev(run[key] for run in runs) for key in runs[0]}
                 cases.append(
                     {"store": path.stem, "per class": per_class, "kind": kind, "mean": means, "spread": spreads}
                 )
-                shown = ", ".join(f"{way} {means[f'{way}, AUROC']:.3f} {means[f'{way}, first']:.2f}" for way in WAYS)
+                shown = ", ".join(
+                    f"{way} {means[f'{way}, AUROC']:.3f} {means[f'{way}, first']:.2f}"
+                    for way in WAYS
+                    if f"{way}, AUROC" in means
+                )
                 print(f"{path.stem}, {per_class} labels a class, {kind}: {shown}", flush=True)
-    record = {"command": shlex.join(["python", *sys.argv]), "seeds": seeds, "cases": cases}
+    record = {"command": shlex.join(["python", *sys.argv]), "seeds": seeds, "left": options.left, "cases": cases}
     options.out.write_text(json.dumps(record, indent=2) + "\n")
 
 

@@ -2436,6 +2436,7 @@ class _Find:
         max_memory: str | None = ...,
         sheet: str | PathLike[str] | None = ...,
         answer: str | None = ...,
+        previous: str | PathLike[str] | None = ...,
         num_images: int = ...,
         split: str = ...,
         columns: int = ...,

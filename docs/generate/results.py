@@ -562,12 +562,15 @@ def _planted_labels(record: Record) -> str:
 
 def _novel(record: Record) -> str:
     """A row for each store, kind of case and number of labels: what four orders say, AUROC and the first images."""
-    ways = ("find novel", "nearest label", "logistic regression", "confidence")
+    ways = ("find novel, previous", "find novel", "nearest earlier", "nearest label")
+    ways += ("logistic regression", "confidence")
     rows = []
     for case in record["cases"]:
         mean, spread = case["mean"], case["spread"]
         cells = [
             f"{mean[f'{way}, AUROC']:.3f} ± {spread[f'{way}, AUROC']:.3f}; {100 * mean[f'{way}, first']:.0f}"
+            if f"{way}, AUROC" in mean
+            else ""
             for way in ways
         ]
         images = f"{mean['new']:,.0f} of {mean['images']:,.0f}"

@@ -81,6 +81,12 @@ class FindNovelConfig(FindConfig):
         "answer-2, ...",
         json_schema_extra=option("Store", preset=False),
     )
+    previous: Path | None = Field(
+        None,
+        description="Store of an earlier time. Images that it does not hold came later, and only these are listed: "
+        "those first that are nearer to each other than to all that was there, or has a label.",
+        json_schema_extra=option("Which", preset=False),
+    )
     num_images: int = Field(
         100, ge=1, description="Images to list.", json_schema_extra={"panel": "Which", "short": "-n"}
     )

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.algorithms.neighbors import ExactSearch
-from labelkit.algorithms.novelty import novelty
+from labelkit.algorithms.novelty import arrival_novelty, novelty
 from labelkit.algorithms.row_blocks import StoredRows, blocks
 from labelkit.config.find import FindNovelConfig
 from labelkit.data.path_rule import written_name
@@ -19,25 +20,28 @@ from labelkit.stages.discover.rule import AnswerRule
 from labelkit.stages.discover.stored_answers import StoredAnswers, group_names, new_groups, stored_answers
 from labelkit.stages.find.outputs import write_table
 from labelkit.stages.find.stored_images import StoredImages
+from labelkit.stages.group.stable_ids import shared_rows
 from labelkit.stages.memory import Memory
 from labelkit.stages.progress import current_progress
-from labelkit.stages.read.rows import check_features, check_finite, split_rows, unit_rows
+from labelkit.stages.read.rows import check_features, check_finite, split_rows, stored_zero_rows, unit_rows
 from labelkit.stages.result import Cell, SimpleResult, Table
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.results import Result, newest_name, read_result
 
 COLUMNS = ("path", "score", "guess", "nearest", "label")
 _SHOWN = 20
+# of a later image, among earlier and among other later ones
+_NEIGHBORS = 5
 _BESIDE_BYTES = 100
 
 
 @dataclass(frozen=True)
 class _Nearest:
-    """Of m images, the image with a label that is most like each.
+    """Of m images, the images among some others that are most like each.
 
     Attributes:
-        cosines: (m,) float64; -1 where an image has no direction.
-        rows: (m,) int64 of the store; -1 there.
+        cosines: (m, k) float64, the largest first; -1 where an image has no direction.
+        rows: (m, k) int64 of the store; -1 there.
     """
 
     cosines: NDArray[np.float64]
@@ -48,7 +52,7 @@ def find_novel(config: FindNovelConfig) -> SimpleResult:
     """List the images without a label that are least like the classes with labels, as a CSV.
 
     Raises:
-        StoreError: the store or the answers cannot be used; or a sheet is asked for, and the images are not known.
+        StoreError: a store or the answers cannot be used; or a sheet is asked for, and the images are not known.
         DatasetError: images that are not where they were.
         ConfigError: files that would be overwritten, or too little memory.
     """
@@ -61,51 +65,76 @@ def find_novel(config: FindNovelConfig) -> SimpleResult:
     for chosen, what in ((given, "no image with a label"), (rows, "no image without a label in this split")):
         if not len(chosen):
             raise StoreError(str(result.path), f"has {what}", "Make answers with both: `labelkit discover answer`.")
+    earlier = None if config.previous is None else _earlier(store, config.previous)
+    if earlier is not None:
+        rows = rows[~earlier[rows]]
+        if len(rows) < 2:
+            problem = (
+                f"holds all but {len(rows)} of the images without a label: later ones are compared with each other"
+            )
+            raise StoreError(str(config.previous), problem, "Name an earlier store, or leave out --previous.")
     images = None if config.sheet is None else StoredImages.of(store, np.arange(store.n), config)
-    Memory.of(config).require(
-        len(given) * store.dim * 8 + store.n * (_BESIDE_BYTES + 4 * len(is_new)),
-        f"comparing {len(rows):,} images with {len(given):,} labeled ones",
-        "choose a smaller --split",
-    )
-    nearest = _nearest(store, rows, given)
-    scores = novelty(_new_shares(store, result, rows, is_new), nearest.cosines)
+    nearest = _nearest(config, store, rows, given, 1)
+    if earlier is None:
+        scores = novelty(_new_shares(store, result, rows, is_new), nearest.cosines[:, 0])
+    else:
+        there = np.flatnonzero(earlier | (kinds == "given"))
+        sides = [_nearest(config, store, rows, among, _NEIGHBORS).cosines for among in (there, rows)]
+        scores = arrival_novelty(*sides)
     order = np.lexsort((rows, -scores))[: config.num_images]
-    lines = [_line(store, int(rows[place]), scores[place], int(nearest.rows[place]), found) for place in order]
+    near = nearest.rows[:, 0]
+    lines = [_line(store, int(rows[place]), scores[place], int(near[place]), found) for place in order]
     write_table(config, COLUMNS, lines)
     if images is not None:
-        pairs = [
-            _pictures(int(rows[place]), int(nearest.rows[place]), found) for place in order if nearest.rows[place] >= 0
-        ]
+        pairs = [_pictures(int(rows[place]), int(near[place]), found) for place in order if near[place] >= 0]
         beside = max(1, config.columns // 2)
         lines_of = [pairs[start : start + beside] for start in range(0, len(pairs), beside)]
         wide = config.model_copy(update={"columns": max(2, config.columns)})
         images.draw(wide, [[one for pair in line for one in pair] for line in lines_of])
     new_names = {name for name, new in zip(group_names(result), is_new, strict=True) if new}
     guesses = Counter(label for row in rows.tolist() if (label := found.labels[row]) in new_names)
-    return _summary(config, result.name, lines, guesses, len(rows), len(given))
+    apart = None if earlier is None else int((scores > 0.5).sum())
+    return _summary(config, result.name, lines, guesses, len(rows), len(given), apart)
 
 
-def _nearest(store: EmbeddingStore, rows: NDArray[np.int64], given: NDArray[np.int64]) -> _Nearest:
-    """Look up the nearest image with a label, by cosine.
+def _earlier(store: EmbeddingStore, previous: Path) -> NDArray[np.bool_]:
+    """Which rows of a store are images that an earlier store holds, (n,)."""
+    mask = np.zeros(store.n, dtype=bool)
+    mask[shared_rows(open_store(previous), store)[1]] = True
+    return mask
+
+
+def _nearest(
+    config: FindNovelConfig, store: EmbeddingStore, rows: NDArray[np.int64], among: NDArray[np.int64], k: int
+) -> _Nearest:
+    """Look up the nearest other images among some, by cosine: k, or as many as there are.
 
     Raises:
         StoreError: rows that are not finite.
+        ConfigError: too little memory.
     """
-    labeled = check_features(store, given)
-    directed = labeled.any(axis=1)
-    cosines, places = np.full(len(rows), -1.0), np.full(len(rows), -1, dtype=np.int64)
-    if not directed.any():
+    what = f"comparing {len(rows):,} images with {len(among):,} others"
+    beside = store.n * _BESIDE_BYTES
+    gallery = Memory.of(config).rows(store, among, beside=beside, what=what)
+    directed = ~stored_zero_rows(gallery)
+    gallery, among = gallery.subset(np.flatnonzero(directed)), among[directed]
+    number = min(k, len(among) - int(np.isin(rows, among).any()))
+    cosines, places = np.full((len(rows), max(1, number)), -1.0), np.full((len(rows), max(1, number)), -1)
+    if number < 1:
         return _Nearest(cosines, places)
-    search, given = ExactSearch(labeled[directed], metric="cosine"), given[directed]
+    search = ExactSearch(gallery, metric="cosine")
     source = StoredRows(store.embeddings, rows, in_blocks=True)
-    with current_progress().task("nearest labeled images", total=len(rows)) as task:
+    with current_progress().task(what, total=len(rows)) as task:
         for block in blocks(len(rows), store.dim):
             features = source[block]
             check_finite(store, rows[block], features)
             asked = np.flatnonzero(features.any(axis=1))
             if len(asked):
-                near, found = search.search(features[asked], 1)
-                cosines[block][asked], places[block][asked] = near[:, 0], given[found[:, 0]]
+                near, found = search.search(features[asked], min(number + 1, len(among)))
+                itself = among[found] == rows[block][asked, None]
+                kept = np.argsort(itself, axis=1, kind="stable")[:, :number]
+                cosines[block][asked] = np.take_along_axis(near, kept, 1)
+                places[block][asked] = np.take_along_axis(among[found], kept, 1)
             task.advance(len(features))
     return _Nearest(cosines, places)
 
@@ -151,19 +180,24 @@ def _summary(
     guesses: Counter[str],
     count: int,
     num_labels: int,
+    apart: int | None,
 ) -> SimpleResult:
     values: dict[str, object] = {
         "index": config.index,
         "answer": answer,
+        "previous": config.previous,
         "csv": config.out,
         "sheet": config.sheet,
         "images": count,
+        "nearer_to_each_other": apart,
         "labels": num_labels,
         "in_new_groups": guesses.total(),
         "new_groups": [{"group": name, "images": number} for name, number in guesses.most_common()],
         "novel": [dict(zip(COLUMNS, line, strict=True)) | {"score": float(str(line[1]))} for line in lines],
     }
     shown: list[list[Cell]] = [[str(one) for one in line] for line in lines[:_SHOWN]]
-    title = f"of {count} images without a label, the {len(shown)} least like {num_labels} with one"
+    what = "images without a label" if apart is None else "later images"
+    title = f"of {count} {what}, the {len(shown)} least like "
+    title += f"{num_labels} with a label" if apart is None else "earlier and labeled ones"
     made = (config.out,) if config.sheet is None else (config.out, config.sheet)
     return SimpleResult(values, made, (Table(title, list(COLUMNS), shown),))
