@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from labelkit.algorithms.novelty import mid_ranks, novelty
+from labelkit.algorithms.novelty import arrival_novelty, mid_ranks, novelty
 from scipy.stats import rankdata
 
 
@@ -31,3 +31,13 @@ def test_one_image_has_a_score() -> None:
 def test_shares_and_cosines_of_other_images_are_refused() -> None:
     with pytest.raises(ValueError, match="of the same images"):
         novelty(np.zeros(3), np.zeros(2))
+
+
+def test_a_later_image_is_new_if_other_later_ones_are_nearer() -> None:
+    # distances to earlier ones .4 and .1, to later ones .1 and .4
+    found = arrival_novelty(np.array([[0.7, 0.5], [0.9, 0.9]]), np.array([[0.9], [0.6]]))
+    np.testing.assert_allclose(found, [0.8, 0.2])
+
+
+def test_copies_on_both_sides_say_nothing() -> None:
+    assert arrival_novelty(np.ones((1, 5)), np.ones((1, 5))).tolist() == [0.5]

@@ -93,8 +93,15 @@ def find_novel(config: FindNovelConfig) -> SimpleResult:
         images.draw(wide, [[one for pair in line for one in pair] for line in lines_of])
     new_names = {name for name, new in zip(group_names(result), is_new, strict=True) if new}
     guesses = Counter(label for row in rows.tolist() if (label := found.labels[row]) in new_names)
-    apart = None if earlier is None else int((scores > 0.5).sum())
-    return _summary(config, result.name, lines, guesses, len(rows), len(given), apart)
+    values = _summary(config, result.name, lines, guesses, len(rows), len(given))
+    if earlier is not None:
+        values |= {"earlier": int(earlier.sum()), "nearer_to_each_other": int((scores > 0.5).sum())}
+    shown: list[list[Cell]] = [[str(one) for one in line] for line in lines[:_SHOWN]]
+    title = f"of {len(rows)} images without a label, the {len(shown)} least like {len(given)} with a label"
+    if earlier is not None:
+        title = f"of {len(rows)} later images, the {len(shown)} least like {int(earlier.sum())} earlier ones"
+    made = (config.out,) if config.sheet is None else (config.out, config.sheet)
+    return SimpleResult(values, made, (Table(title, list(COLUMNS), shown),))
 
 
 def _earlier(store: EmbeddingStore, previous: Path) -> NDArray[np.bool_]:
@@ -180,24 +187,18 @@ def _summary(
     guesses: Counter[str],
     count: int,
     num_labels: int,
-    apart: int | None,
-) -> SimpleResult:
-    values: dict[str, object] = {
+) -> dict[str, object]:
+    return {
         "index": config.index,
         "answer": answer,
         "previous": config.previous,
         "csv": config.out,
         "sheet": config.sheet,
         "images": count,
-        "nearer_to_each_other": apart,
         "labels": num_labels,
+        "earlier": None,
+        "nearer_to_each_other": None,
         "in_new_groups": guesses.total(),
         "new_groups": [{"group": name, "images": number} for name, number in guesses.most_common()],
         "novel": [dict(zip(COLUMNS, line, strict=True)) | {"score": float(str(line[1]))} for line in lines],
     }
-    shown: list[list[Cell]] = [[str(one) for one in line] for line in lines[:_SHOWN]]
-    what = "images without a label" if apart is None else "later images"
-    title = f"of {count} {what}, the {len(shown)} least like "
-    title += f"{num_labels} with a label" if apart is None else "earlier and labeled ones"
-    made = (config.out,) if config.sheet is None else (config.out, config.sheet)
-    return SimpleResult(values, made, (Table(title, list(COLUMNS), shown),))

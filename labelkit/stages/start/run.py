@@ -6,9 +6,10 @@ with the same files, and its groups keep the ids of the round before.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,8 @@ NOVEL, NOVEL_SHEET = "novel.csv", "novel.png"
 
 _TIMED_PHOTOS = 16
 _NOVEL_PHOTOS = 50
+#: photos that came later from which on they are compared with those that were there
+_FEWEST_LATER = 10
 #: share of photos that may be unreadable: they are listed, and the others are what the user came for
 _MOST_UNREADABLE = 0.5
 _OPTIONS = ("backbone", "num_classes", "min_confidence", "seed")
@@ -53,6 +56,7 @@ class _Round:
         described: the newest store of other photos by the same backbone, whose rows are copied; ``None`` for none.
         labels: label by place of the photo.
         num_photos: in the listing.
+        later: names of photos without a label that ``described`` does not hold.
     """
 
     folder: Path
@@ -61,6 +65,7 @@ class _Round:
     described: Path | None
     labels: dict[int, str]
     num_photos: int
+    later: frozenset[str] = frozenset()
 
     @property
     def store(self) -> Path:
@@ -99,6 +104,7 @@ def start(config: StartConfig) -> SimpleResult:
         raise DatasetError(str(config.photos), problem, "Leave labels out, or add other photos.")
     listing = _listing(dataset)
     this = _round(config, record, folder, listing, labels, len(dataset), alone=alone)
+    this = replace(this, later=_later_photos(this, dataset))
     steps = _steps(config, this)
     progress = current_progress()
     named = len(set(labels.values()))
@@ -132,6 +138,9 @@ def start(config: StartConfig) -> SimpleResult:
     _write_labels(folder, dataset, labels, known.away)
     told = {"embed": _do(record, this, "embed", steps["embed"])}
     unread = {name for name, _ in open_store(this.store).skipped}
+    if this.later & unread:
+        this = replace(this, later=this.later - unread)
+        steps = _steps(config, this)
     readable = {place: text for place, text in labels.items() if dataset.sample_ids[place] not in unread}
     if len(readable) < len(labels):
         problem = f"{len(labels) - len(readable)} labels are of photos that cannot be read"
@@ -257,6 +266,17 @@ def _described(rounds: Sequence[dict[str, Any]], folder: Path, mine: dict[str, A
     return None
 
 
+def _later_photos(this: _Round, dataset: ImageDataset) -> frozenset[str]:
+    """Photos without a label that were not there, under any name, when the last other photos were described."""
+    if this.described is None or not this.record["answer"]:
+        return frozenset()
+    store = open_store(this.described)
+    there, names = set(store.sample_ids), set(dataset.sample_ids)
+    moved = moved_files(dataset, store, [row for row, name in enumerate(store.sample_ids) if name not in names])
+    known = {*this.labels, *itertools.chain(*moved.values())}
+    return frozenset(name for place, name in enumerate(dataset.sample_ids) if name not in there and place not in known)
+
+
 def _steps(config: StartConfig, this: _Round) -> dict[str, StageConfig]:
     """The options of each step, by its name, in order."""
     groups, answer = str(this.record["groups"]), this.record["answer"]
@@ -306,7 +326,12 @@ def _steps(config: StartConfig, this: _Round) -> dict[str, StageConfig]:
     looked = {"index": this.store, "dataset": str(config.photos), "overwrite": True, "max_memory": config.max_memory}
     if answer is not None:
         steps["novel photos"] = FindNovelConfig(
-            answer=str(answer), out=folder / NOVEL, sheet=folder / NOVEL_SHEET, num_images=_NOVEL_PHOTOS, **looked
+            answer=str(answer),
+            previous=this.described if len(this.later) >= _FEWEST_LATER else None,
+            out=folder / NOVEL,
+            sheet=folder / NOVEL_SHEET,
+            num_images=_NOVEL_PHOTOS,
+            **looked,
         )
     steps["duplicates"] = FindDuplicatesConfig(out=folder / DUPLICATES, **looked)
     steps["odd"] = FindOddConfig(out=folder / ODD, **looked)

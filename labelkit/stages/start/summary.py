@@ -20,6 +20,7 @@ from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.results import read_result
 
 LABELS = "labels.csv"
+_FEW_LATER = 4
 COLUMNS = ("path", "label", "kind", "confidence")
 """Of ``labels.csv``. kind: given (your label), known (a class with labels), new (a group without a name), unsure (the
 label is a guess). confidence: chance that the label is right, in [0, 1]; empty where nothing is known of it."""
@@ -165,14 +166,20 @@ def _next_sentence(suggested: Mapping[str, Any], following: Path) -> str:
 
 
 def _novel_sentence(novel: Mapping[str, Any], folder: Path) -> list[str]:
-    """Say how many photos are guessed to be of no class with labels; nothing if none is."""
+    """Say how many photos are likely of no class with labels; nothing if none is."""
+    first, groups = f"stand first in {folder / 'novel.csv'} (pictures in novel.png)", len(novel["new_groups"])
+    if novel["earlier"] is not None:
+        # among many later photos, half are nearer to each other by chance
+        few = _FEW_LATER * novel["images"] <= novel["earlier"]
+        told = f"{novel['nearer_to_each_other']} of the" if few else "Of the"
+        told += f" {novel['images']} photos that came later"
+        told += " are nearer to each other than to all that was there: those that" if few else ", those that"
+        return [f"{told} are most likely of a new class {first}."]
     if not novel["in_new_groups"]:
         return []
-    groups = len(novel["new_groups"])
     which = "a group without a label" if groups == 1 else f"{groups} groups without a label"
     return [
-        f"{novel['in_new_groups']} photos are guessed to be of {which}: those least like any class of yours stand "
-        f"first in {folder / 'novel.csv'} (pictures in novel.png)."
+        f"{novel['in_new_groups']} photos are guessed to be of {which}: those least like any class of yours {first}."
     ]
 
 

@@ -339,6 +339,58 @@ def test_rows_that_were_not_answered_together_are_listed_too(
     assert {int(row["path"]) % 3 for row in rows[:70]} == {2}
 
 
+def later_colors(tmp_path: Path, colors: Path, rng: np.random.Generator, labelkit: Labelkit) -> tuple[Path, Path]:
+    """Two stores: 18 squares, some with labels, and these with six of a fourth color and three of the known ones."""
+    earlier = embed(colors)
+    for i in range(18, 27):
+        pixels = (np.eye(3)[i % 3] if i < 21 else np.array([1, 1, 0])) * 180 + rng.normal(30, 12, (16, 16, 3))
+        Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(colors / f"{i:02d}.png")
+    index = embed(colors.rename(tmp_path / "more"))
+    labels = color_labels(tmp_path / "some.csv", count=9)
+    assert labelkit("discover", "answer", "--index", index, "--labels", labels, "--num-clusters", 3).code == 0
+    return earlier, index
+
+
+def test_later_images_of_a_new_class_come_first(
+    colors: Path, tmp_path: Path, rng: np.random.Generator, labelkit: Labelkit
+) -> None:
+    earlier, index = later_colors(tmp_path, colors, rng, labelkit)
+    out = tmp_path / "novel.csv"
+
+    answer = labelkit("find", "novel", "--index", index, "--previous", earlier, "--out", out, "--json")
+
+    assert answer.code == 0, answer.err
+    rows = read(out)
+    assert {row["path"] for row in rows} == {f"{i}.png" for i in range(18, 27)}
+    assert {row["path"] for row in rows[:6]} == {f"{i}.png" for i in range(21, 27)}
+    assert (answer.json["images"], answer.json["earlier"], answer.json["nearer_to_each_other"]) == (9, 18, 6)
+
+
+def test_a_label_of_a_later_image_counts_as_what_was_there(
+    colors: Path, tmp_path: Path, rng: np.random.Generator, labelkit: Labelkit
+) -> None:
+    earlier, index = later_colors(tmp_path, colors, rng, labelkit)
+    labels = color_labels(tmp_path / "more.csv", count=9)
+    labels.write_text(labels.read_text() + "".join(f"{i}.png,yellow\n" for i in range(21, 25)))
+    words = ["discover", "answer", "--index", index, "--labels", labels, "--num-clusters", 4, "--overwrite"]
+    assert labelkit(*words).code == 0
+    out = tmp_path / "novel.csv"
+
+    answer = labelkit("find", "novel", "--index", index, "--previous", earlier, "--out", out, "--json")
+
+    assert answer.code == 0, answer.err
+    assert {row["label"] for row in read(out) if row["path"] in ("25.png", "26.png")} == {"yellow"}
+    assert answer.json["images"] == 5
+
+
+def test_a_store_with_all_images_is_no_earlier_one(answered: Path, tmp_path: Path, labelkit: Labelkit) -> None:
+    out = tmp_path / "novel.csv"
+    answer = labelkit("find", "novel", "--index", answered, "--previous", answered, "--out", out)
+    assert answer.code == 3
+    assert "holds all but 0 of the images without a label" in answer.err
+    assert not out.exists()
+
+
 def test_a_row_of_zeros_is_like_no_labeled_one(tmp_path: Path, labelkit: Labelkit) -> None:
     rows = np.eye(3, dtype=np.float32)[[0, 0, 1, 1, 0, 1, 2, 2]]
     rows[5] = 0

@@ -253,6 +253,24 @@ def test_photos_of_a_class_without_labels_stand_first_in_the_table_of_novel_ones
         assert len(list(csv.DictReader(file))) == 4
 
 
+def test_photos_that_came_later_are_compared_with_those_that_were_there(photos: Path, tmp_path: Path) -> None:
+    known = write_labels(tmp_path / "known.csv", [0, 1, 3, 4, 6, 7])
+    run(photos, labels=known, num_classes=3)
+    for i in range(12):
+        shade = np.random.default_rng(i).integers(200, 255, (16, 16, 3), dtype=np.uint8)
+        Image.fromarray(shade).save(photos / f"white{i:02}.png")
+    add_photos(photos, range(30, 33), seed=1)
+    (photos / "010.png").rename(photos / "moved.png")
+
+    told = run(photos, num_classes=4)
+
+    with (tmp_path / "photos-labeled" / "novel.csv").open() as file:
+        paths = [row["path"] for row in csv.DictReader(file)]
+    assert sorted(paths[:12]) == [f"white{i:02}.png" for i in range(12)]
+    assert len(paths) == 15
+    assert any("Of the 15 photos that came later, those that are most likely" in said for said in told["sentences"])  # type: ignore[attr-defined]
+
+
 def test_names_may_be_changed_and_labels_taken_back_in_the_table_of_given_labels(photos: Path, tmp_path: Path) -> None:
     known = write_labels(tmp_path / "known.csv", [0, 1, 3, 4, 6, 7])
     run(photos, labels=known, num_classes=3)
