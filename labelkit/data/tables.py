@@ -38,6 +38,8 @@ PATH_COLUMNS: Final = (
 """Headers of the column of paths, the first that is there; capitals do not matter."""
 LABEL_COLUMNS: Final = ("label", "labels", "class", "class_name", "category")
 """Headers of the column of labels: ``label``, else the only one of the others that is there."""
+GUESSED_KINDS: Final = ("known", "new", "unsure")
+"""Of ``labels.csv`` and what ``predict`` writes: the label of such a row is a guess."""
 _DELIMITERS: Final = (",", ";", "\t")
 _HEADER_REMEDY: Final = "The first line must name the columns, such as path,label or path,label,split."
 
@@ -65,6 +67,7 @@ class _CsvRow:
     path: str
     label: str
     split: str
+    guess: bool = False
 
 
 class _Faults:
@@ -173,7 +176,15 @@ def read_label_csv(path: Path, label_column: str | None = None, *, empty_ok: boo
     """
     found: dict[str, str] = {}
     faults = _Faults(str(path))
-    for row in _read_csv_rows(path, label_column).rows:
+    rows = _read_csv_rows(path, label_column).rows
+    if guesses := sum(row.guess and bool(row.label) for row in rows):
+        raise DatasetError(
+            str(path),
+            f"{guesses} of {len(rows)} rows hold guesses of labelkit (kind known, new or unsure), and no labels",
+            "Pass a file with the labels that you know alone, such as given.csv, or the lines that you corrected, with "
+            "the columns path and label.",
+        )
+    for row in rows:
         if not row.label:
             continue
         if row.label == "-1":
@@ -214,6 +225,8 @@ def _read_csv_rows(path: Path, label_column: str | None = None, *, needs_labels:
         raise DatasetError(where, f"line 1: column {repeated[0]!r} occurs twice", _HEADER_REMEDY)
     at_label = header.index(found) if found else None
     at_split = header.index("split") if "split" in header and found != "split" else None
+    # what `start` and `predict` write; a column of this name alone may be anybody's
+    at_kind = header.index("kind") if {"kind", "confidence"} <= set(header) and label_column is None else None
     faults = _Faults(where)
     rows: list[_CsvRow] = []
     while True:
@@ -232,7 +245,8 @@ def _read_csv_rows(path: Path, label_column: str | None = None, *, needs_labels:
             faults.add(reader.line_num, "no path")
         else:
             label, split = ("" if at is None else fields[at].strip() for at in (at_label, at_split))
-            rows.append(_CsvRow(reader.line_num, fields[at_path], label, split))
+            guess = at_kind is not None and fields[at_kind].strip() in GUESSED_KINDS
+            rows.append(_CsvRow(reader.line_num, fields[at_path], label, split, guess))
     faults.raise_any()
     if not rows:
         raise DatasetError(where, "no images: only a header", _HEADER_REMEDY)

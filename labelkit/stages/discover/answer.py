@@ -23,7 +23,7 @@ from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import DatasetError, StoreError
 from labelkit.percent import percent
 from labelkit.stages.discover.calibrate import Calibration, calibrate, evidence_confidences
-from labelkit.stages.discover.classify import Recipe, RowJudge, choose_recipe
+from labelkit.stages.discover.classify import Recipe, RowJudge, choose_recipe, classifier_share
 from labelkit.stages.discover.confidence import Confidences, Temperatures, confidences
 from labelkit.stages.discover.grouping import GroupedRows, group_first, read_grouping
 from labelkit.stages.discover.held_out import Evidence, Grouping, given_label_evidence, hidden_label_evidence
@@ -208,6 +208,7 @@ def _answer(config: DiscoverAnswerConfig, store: EmbeddingStore, grouping: Group
     has_new_groups = bool((grouping.class_of_group < 0).any())
     generator = keyed_generator(config.seed, "answer-recipe")
     recipe, scores = choose_recipe(judge, labels, generator, has_new_groups=has_new_groups)
+    recipe = replace(recipe, group_share=classifier_share(grouping.class_of_group))
     groups = grouping.of_rows(labels)
     shares = judge.shares(labels, recipe, *groups)
     new_share = _new_share(grouping, shares, unlabeled)

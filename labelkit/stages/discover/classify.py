@@ -25,8 +25,8 @@ Ints = NDArray[np.int64]
 
 #: Temperature of the nearness to group means, for rows of length 1.
 _GROUP_TEMPERATURE: Final = 0.02
-#: Of the part of a row that known groups have together, the share that the classifier hands out among them.
-_CLASSIFIER_SHARE: Final = 0.5
+#: The least of ``classifier_share``.
+_LEAST_SHARE: Final = 0.5
 #: Mean squared length of the rows that logistic regression sees, and its inverse regularization.
 _REGRESSION_SCALE: Final = 100.0
 _REGRESSION_C: Final = 10.0
@@ -43,10 +43,13 @@ class Recipe:
     Attributes:
         classifier: ``logistic regression``, ``nearest mean``, or ``none``: labels alone, as far as they spread.
         alpha: how far shares flow, in [0, 1); 0: not at all.
+        group_share: of the part of a row that known groups have together, what the classifier hands out among them;
+            the rest goes by the nearness to their means.
     """
 
     classifier: Literal["logistic regression", "nearest mean", "none"] = "logistic regression"
     alpha: float = 0.8
+    group_share: float = _LEAST_SHARE
 
     def __str__(self) -> str:
         if self.classifier == "none":
@@ -167,7 +170,7 @@ class RowJudge:
             classifier=self.classifier(labels, classes, recipe.classifier),
             class_columns=_columns(classes, class_of_group),
             groups=groups,
-            classifier_share=_CLASSIFIER_SHARE,
+            classifier_share=recipe.group_share,
             alpha=recipe.alpha,
             shares=shares.astype(np.float32),
             temperatures=None,
@@ -201,7 +204,8 @@ class RowJudge:
             start = softmax(group_scores(self.features, means), _GROUP_TEMPERATURE * self._scale)
             if recipe.classifier != "none":
                 part = start[:, columns].sum(axis=1, keepdims=True)
-                start[:, columns] = (1 - _CLASSIFIER_SHARE) * start[:, columns] + _CLASSIFIER_SHARE * part * found
+                share = recipe.group_share
+                start[:, columns] = (1 - share) * start[:, columns] + share * part * found
         rows = np.flatnonzero(labels >= 0)
         own = columns[np.searchsorted(classes, labels[rows])]
         start[rows] = 0
@@ -210,6 +214,19 @@ class RowJudge:
         if recipe.alpha == 0:
             return start
         return spread_labels(self.graph, start, alpha=recipe.alpha, num_iterations=100 if recipe.alpha > 0.95 else 30)
+
+
+def classifier_share(class_of_group: Ints) -> float:
+    """Return ``Recipe.group_share`` for these groups: the share of them that is known, one half at least.
+
+    Where nearly all groups are known, nearly all images are of known classes. A classifier tells these apart better
+    than means of groups do, and a few new groups, which may not even be real, then cost little. Measured by
+    `examples/estimated_cases.py`.
+
+    Args:
+        class_of_group: (k,) class of each group, -1 = new.
+    """
+    return max(_LEAST_SHARE, float((class_of_group >= 0).mean()))
 
 
 def _columns(classes: Ints, class_of_group: Ints) -> Ints:

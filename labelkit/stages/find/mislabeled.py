@@ -22,8 +22,8 @@ from labelkit.store.embeddings import open_store
 
 COLUMNS = ("path", "label", "suggested", "score", "same", "other")
 _SHOWN = 20
-# share of the labels that can hardly be wrong
-_MANY = 0.2
+MANY_DOUBTS = 0.2
+"""Share of the labels that can hardly be wrong."""
 
 
 def find_mislabeled(config: FindMislabeledConfig) -> SimpleResult:
@@ -61,7 +61,7 @@ def find_mislabeled(config: FindMislabeledConfig) -> SimpleResult:
             f"{alone} labels are the only ones of their class: nothing says whether they are right"
         )
     found = np.flatnonzero(doubts.doubtful)
-    if len(found) > _MANY * judged:
+    if len(found) > MANY_DOUBTS * judged:
         current_progress().warning(
             f"{len(found)} of {judged} labels are doubtful: so many doubts say more of the embeddings, or of too few "
             "labels of each class, than of wrong labels. Look at the first ones alone"

@@ -28,7 +28,7 @@ from labelkit.stages.result import Cell, SimpleResult, Table
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.results import Result, newest_name, read_result
 
-COLUMNS = ("path", "score", "guess", "nearest", "label")
+COLUMNS = ("path", "score", "guess", "nearest", "nearest_label")
 _SHOWN = 20
 # of a later image, among earlier and among other later ones
 _NEIGHBORS = 5

@@ -9,7 +9,8 @@ from __future__ import annotations
 import csv
 import io
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,10 +19,13 @@ from labelkit.data.path_rule import written_name
 from labelkit.data.tables import read_label_csv
 from labelkit.reading import sha256_file
 from labelkit.stages.progress import current_progress
+from labelkit.stages.read.given_labels import similar_names
 from labelkit.stages.read.label_files import LabeledImages, placed_csv
 from labelkit.store.embeddings import EmbeddingStore
 
 GIVEN, NEXT, AWAY = "given.csv", "next.csv", "away.csv"
+# labels of a class up to which its name may be a slip
+_FEW = 2
 
 
 @dataclass(frozen=True)
@@ -85,7 +89,21 @@ def collect_labels(
         if changed:
             progress.warning(f"{labels}: {changed} photos had another label before; the new one is taken")
         known |= fresh
+    for name, count, near in _slips(known):
+        progress.warning(
+            f"the class {name!r} ({count} {'label' if count == 1 else 'labels'}) looks like {near!r}: if they are the "
+            f"same, replace it in {folder / GIVEN} and call again"
+        )
     return KnownLabels(known, away)
+
+
+def _slips(known: Mapping[int, str]) -> Iterator[tuple[str, int, str]]:
+    """Name classes of one or two labels that look like a slip of one with more."""
+    counts = Counter(known.values())
+    for name, count in counts.items():
+        near = similar_names(name, (other for other, more in counts.items() if more > max(_FEW, count)))
+        if count <= _FEW and near is not None:
+            yield name, count, near
 
 
 def moved_files(dataset: ImageDataset, store: EmbeddingStore, rows: Sequence[int]) -> dict[bytes, list[int]]:

@@ -115,6 +115,9 @@ def start(config: StartConfig) -> SimpleResult:
     for number, (name, step) in enumerate(steps.items(), 1):
         progress.message(f"{number}. {name}: {command_line(step)}")
     minutes = None if _done(record, this, "embed", steps["embed"]) else _minutes(steps["embed"])
+    if minutes is not None and this.described is not None:
+        there = set(open_store(this.described).sample_ids)
+        minutes *= sum(name not in there for name in dataset.sample_ids) / len(dataset)
     if minutes is not None:
         progress.message(f"describing the photos takes about {minutes:.1f} minutes here; the other steps come on top")
     if config.dry_run:
@@ -390,7 +393,7 @@ def _do(record: Record, this: _Round, name: str, config: StageConfig) -> dict[st
     found = _done(record, this, name, config)
     if found is not None:
         progress.message(f"{name}: done before")
-        return found
+        return found | ({"already_done": True} if name == "embed" else {})
     started = time.monotonic()
     result, fault = all_commands()[config.command].run(config)
     if fault is not None:

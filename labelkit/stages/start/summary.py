@@ -12,6 +12,7 @@ import numpy as np
 
 from labelkit.config.start import StartConfig
 from labelkit.stages.discover.stored_answers import StoredAnswers, stored_answers
+from labelkit.stages.find.mislabeled import MANY_DOUBTS
 from labelkit.stages.progress import current_progress
 from labelkit.stages.result import SimpleResult, Table
 from labelkit.stages.train.verdict import heads_verdict
@@ -139,14 +140,22 @@ def _sentences(
         said += _training_sentence(rows)
     said.append(_findings_sentence(told, made[0].parent))
     if "labels to check" in told and told["labels to check"]["doubtful_labels"]:
-        checked = told["labels to check"]
-        said.append(
-            f"{checked['doubtful_labels']} of {checked['judged']} labels seem to be of another class, going by the "
-            f"others: the most doubtful stand first in {made[0].parent / 'check.csv'}. Correct its column "
-            "label, and pass it with --labels."
-        )
+        said.append(_check_sentence(told["labels to check"], made[0].parent))
     said.append(f"The table is {table}, the page to look at is {page}.")
     return said
+
+
+def _check_sentence(checked: Mapping[str, Any], folder: Path) -> str:
+    doubtful, judged, file = checked["doubtful_labels"], checked["judged"], folder / "check.csv"
+    if doubtful > MANY_DOUBTS * judged:
+        return (
+            f"{doubtful} of {judged} labels look doubtful, so many that most are likely right: look at the first ones "
+            f"in {file} alone. Correct its column label where it is wrong, and pass it with --labels."
+        )
+    return (
+        f"{doubtful} of {judged} labels seem to be of another class, going by the others: the most doubtful stand "
+        f"first in {file}. Correct its column label, and pass it with --labels."
+    )
 
 
 def _store_sentence(path: Path, old: Sequence[Path]) -> str:

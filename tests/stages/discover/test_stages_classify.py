@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from labelkit.stages.discover.classify import DEFAULT, RECIPES, Recipe, RowJudge, choose_recipe
+from labelkit.stages.discover.classify import DEFAULT, RECIPES, Recipe, RowJudge, choose_recipe, classifier_share
 from numpy.typing import NDArray
 from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
@@ -104,3 +104,20 @@ def test_row_of_zeros_is_judged_too(rng: np.random.Generator) -> None:
     labels = np.array([0, 0, 1, 1, -1, -1, -1, -1, -1, -1])
 
     assert np.isfinite(RowJudge(features, labels).shares(labels, DEFAULT)).all()
+
+
+def test_with_nearly_all_groups_known_the_classifier_tells_them_apart(rng: np.random.Generator) -> None:
+    truth = np.arange(60) % 3
+    features = (2 * np.eye(4)[truth] + rng.normal(0, 0.8, (60, 4))).astype(np.float32)
+    labels = np.where(np.arange(60) < 12, truth, -1)
+    judge, recipe = RowJudge(features, labels), Recipe(alpha=0.0, group_share=1.0)
+
+    shares = judge.shares(labels, recipe, truth, np.array([0, 1, 2, -1]))
+
+    among = shares[12:, :3] / shares[12:, :3].sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(among, judge.class_shares(labels, np.arange(3), "logistic regression")[12:])
+
+
+@pytest.mark.parametrize(("classes", "share"), [([0, 1, 2, -1], 0.75), ([0, -1, -1, -1], 0.5), ([0, 1], 1.0)])
+def test_the_more_groups_are_known_the_more_the_classifier_hands_out(classes: list[int], share: float) -> None:
+    assert classifier_share(np.array(classes)) == share

@@ -306,7 +306,7 @@ def test_images_of_a_class_without_labels_come_first(answered: Path, tmp_path: P
     assert {row["guess"] for row in rows[:6]} == {"new-1"}
     for row in rows:
         color = ("red", "green", "blue")[int(row["nearest"][:2]) % 3]
-        assert (row["label"], color != "blue") == (color, True)
+        assert (row["nearest_label"], color != "blue") == (color, True)
     assert [float(row["score"]) for row in rows] == sorted((float(row["score"]) for row in rows), reverse=True)
     assert (answer.json["images"], answer.json["labels"], answer.json["in_new_groups"]) == (12, 6, 6)
     assert answer.json["new_groups"] == [{"group": "new-1", "images": 6}]
@@ -379,7 +379,7 @@ def test_a_label_of_a_later_image_counts_as_what_was_there(
     answer = labelkit("find", "novel", "--index", index, "--previous", earlier, "--out", out, "--json")
 
     assert answer.code == 0, answer.err
-    assert {row["label"] for row in read(out) if row["path"] in ("25.png", "26.png")} == {"yellow"}
+    assert {row["nearest_label"] for row in read(out) if row["path"] in ("25.png", "26.png")} == {"yellow"}
     assert answer.json["images"] == 5
 
 
@@ -404,7 +404,7 @@ def test_a_row_of_zeros_is_like_no_labeled_one(tmp_path: Path, labelkit: Labelki
     find_novel(FindNovelConfig(index=index, out=tmp_path / "novel.csv"))
 
     (zero,) = (row for row in read(tmp_path / "novel.csv") if row["path"] == "5")
-    assert (zero["nearest"], zero["label"]) == ("", "")
+    assert (zero["nearest"], zero["nearest_label"]) == ("", "")
 
 
 def test_answers_that_are_not_there_and_too_little_memory_are_refused(

@@ -271,6 +271,35 @@ def test_photos_that_came_later_are_compared_with_those_that_were_there(photos: 
     assert any("Of the 15 photos that came later, those that are most likely" in said for said in told["sentences"])  # type: ignore[attr-defined]
 
 
+def test_guesses_are_not_taken_for_labels(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(photos, labels=write_labels(tmp_path / "known.csv", [0, 1, 3, 4, 6, 7]), num_classes=3)
+    given = (tmp_path / "photos-labeled" / "given.csv").read_bytes()
+
+    code = main(["start", str(photos), "--labels", str(tmp_path / "photos-labeled" / "labels.csv")])
+
+    assert code == 3
+    assert "24 of 30 rows hold guesses of labelkit" in capsys.readouterr().err
+    assert (tmp_path / "photos-labeled" / "given.csv").read_bytes() == given
+
+
+def test_a_class_with_one_label_whose_name_looks_like_a_slip_is_named(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    known = write_labels(tmp_path / "known.csv", [0, 1, 3, 4, 6, 7, 10])
+    known.write_text(known.read_text().replace("010.png,green", "010.png,gren"))
+
+    assert main(["start", str(photos), "--backbone", "pixels", "--labels", str(known)]) == 0
+
+    assert "the class 'gren' (1 label) looks like 'green'" in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_call_that_does_nothing_describes_no_photo(photos: Path, tmp_path: Path) -> None:
+    first = run(photos, num_classes=3)
+    add_photos(photos, range(30, 33), seed=1)
+    second, third = run(photos, num_classes=3), run(photos, num_classes=3)
+    assert [told["described_now"] for told in (first, second, third)] == [30, 3, 0]
+
+
 def test_names_may_be_changed_and_labels_taken_back_in_the_table_of_given_labels(photos: Path, tmp_path: Path) -> None:
     known = write_labels(tmp_path / "known.csv", [0, 1, 3, 4, 6, 7])
     run(photos, labels=known, num_classes=3)
