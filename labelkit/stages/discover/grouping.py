@@ -26,6 +26,7 @@ from labelkit.store.results import Result, list_results, read_result
 _PREFERRED = ("head", "categories", "ss-kmeans")
 # Of a row that is not answered together with others: its number, decision, confidences and next group.
 _REST_BYTES = 200
+_SHOWN = 5
 
 
 @dataclass(frozen=True)
@@ -154,7 +155,11 @@ def _labels(
     rows: NDArray[np.int64],
     group_ids: NDArray[np.int64],
 ) -> tuple[GivenLabels, NDArray[np.int64]]:
-    """Labels that may be used, by default those the result was made with; and the class of each group, -1 = new."""
+    """Labels that may be used, by default those the result was made with; and the class of each group, -1 = new.
+
+    Raises:
+        StoreError: a class with labels has no group.
+    """
     given = labels_to_use(config.labels, store, rows, label_column=config.label_column, own_labels=config.own_labels)
     class_names = given.class_names
     class_names += tuple(name for name in class_names_of(store, result) if name not in class_names)
@@ -166,6 +171,15 @@ def _labels(
         used = np.asarray(result.arrays["labeled"], dtype=bool)[rows]
         labels = np.where(used, class_of_group[group_ids], -1)
         source = dict(result.params.get("labels") or {})
+    absent = [class_names[label] for label in np.setdiff1d(labels[labels >= 0], class_of_group)]
+    if absent and (labels < 0).any():
+        more = f" and {len(absent) - _SHOWN} more" if len(absent) > _SHOWN else ""
+        raise StoreError(
+            result.where,
+            f"has no group for {', '.join(repr(name) for name in absent[:_SHOWN])}{more}, of which there are labels: "
+            "it was made without them",
+            f"Make it again with these labels: `labelkit {result.stage} ... --overwrite`.",
+        )
     return replace(given, labels=labels, class_names=class_names, source=source), class_of_group
 
 

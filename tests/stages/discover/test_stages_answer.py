@@ -430,6 +430,16 @@ def test_confidence_outside_of_0_and_1_is_refused(labelkit: Any, build: Build, v
     assert "--min-confidence" in done.err
 
 
+def test_labels_of_a_class_that_the_groups_do_not_know_are_refused(labelkit: Any, build: Build, tmp_path: Path) -> None:
+    store = build()
+    labels = tmp_path / "more.csv"
+    labels.write_text(f"path,label\n{store.sample_ids[-1]},pear\n{store.sample_ids[-2]},fig\n")
+    done = labelkit("discover", "answer", "--index", store.path, "--labels", labels)
+    assert done.code == 3
+    assert "has no group for 'fig', 'pear', of which there are labels" in done.err
+    assert "Make it again with these labels" in done.err
+
+
 def without_labels(build: Build) -> EmbeddingStore:
     store = build(clustered=False, labeled=[0] * CLASSES * PER_CLASS, old_classes=None)
     write_groups(store, "head")
