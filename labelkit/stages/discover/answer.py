@@ -205,12 +205,13 @@ def _answer(config: DiscoverAnswerConfig, store: EmbeddingStore, grouping: Group
             "Embed a data set with labels, pass some with --labels, or give some with --calibration-labels FILE.",
         )
     judge = RowJudge(grouping.features, labels)
-    has_new_groups = bool((grouping.class_of_group < 0).any())
     generator = keyed_generator(config.seed, "answer-recipe")
-    recipe, scores = choose_recipe(judge, labels, generator, has_new_groups=has_new_groups)
-    recipe = replace(recipe, group_share=classifier_share(grouping.class_of_group))
+    group_share = classifier_share(grouping.class_of_group[grouping.in_use]) if grouping.has_new else None
+    recipe, scores = choose_recipe(judge, labels, generator, group_share)
     groups = grouping.of_rows(labels)
     shares = judge.shares(labels, recipe, *groups)
+    if groups[0] is None:
+        shares = grouping.by_group(shares, labels)
     new_share = _new_share(grouping, shares, unlabeled)
     calibration_rows = np.zeros(len(grouping.rows), dtype=bool)
     evidence: Evidence | None
@@ -255,7 +256,8 @@ def _new_share(grouping: Grouping, shares: NDArray[np.float64], unlabeled: NDArr
     """
     is_new = grouping.class_of_group < 0
     named = float(is_new[shares.argmax(axis=1)][unlabeled].mean())
-    return max(named, min(_MOST_NEW, float(is_new.mean()) * len(unlabeled) / int(unlabeled.sum())))
+    share = float(is_new[grouping.in_use].mean())
+    return max(named, min(_MOST_NEW, share * len(unlabeled) / int(unlabeled.sum())))
 
 
 def _write(

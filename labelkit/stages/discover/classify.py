@@ -9,7 +9,7 @@ Which classifier, and how far shares flow, is chosen by labels hidden from it.
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -217,16 +217,16 @@ class RowJudge:
 
 
 def classifier_share(class_of_group: Ints) -> float:
-    """Return ``Recipe.group_share`` for these groups: the share of them that is known, one half at least.
+    """Return ``Recipe.group_share`` for these groups: one half, and more if more than three quarters are known.
 
     Where nearly all groups are known, nearly all images are of known classes. A classifier tells these apart better
     than means of groups do, and a few new groups, which may not even be real, then cost little. Measured by
-    `examples/estimated_cases.py`.
+    `examples/estimated_cases.py`, with other seeds than those that chose the rule.
 
     Args:
         class_of_group: (k,) class of each group, -1 = new.
     """
-    return max(_LEAST_SHARE, float((class_of_group >= 0).mean()))
+    return max(_LEAST_SHARE, 2 * float((class_of_group >= 0).mean()) - 1)
 
 
 def _columns(classes: Ints, class_of_group: Ints) -> Ints:
@@ -235,19 +235,20 @@ def _columns(classes: Ints, class_of_group: Ints) -> Ints:
 
 
 def choose_recipe(
-    judge: RowJudge, labels: Ints, generator: np.random.Generator, *, has_new_groups: bool
+    judge: RowJudge, labels: Ints, generator: np.random.Generator, group_share: float | None = None
 ) -> tuple[Recipe, dict[str, float]]:
     """Choose a recipe by labels that are hidden from it in turn.
 
     Another one than the default is taken if it names more of the hidden labels rightly by more than one standard error.
     Where there are new groups, one without a classifier is not tried: hidden labels are all of known classes, and do
-    not show that spread labels flow into new groups as well.
+    not show that spread labels flow into new groups as well. Nor are nearest means where the classifier hands out more
+    than half: on CIFAR-10, groceries and Omniglot they were mostly behind logistic regression there.
 
     Args:
         judge: the rows.
         labels: (n,), -1 = none.
         generator: of the folds.
-        has_new_groups: whether a group has no class.
+        group_share: of the recipe, where a group has no class; ``None``: all have.
 
     Returns:
         The recipe, and the share of hidden labels that each recipe named rightly; empty where none can be hidden.
@@ -255,13 +256,16 @@ def choose_recipe(
     classes, counts = np.unique(labels[labels >= 0], return_counts=True)
     num_folds = int(min(_FOLDS, counts.max(initial=0)))
     if num_folds < 2 or len(classes) < 2:
-        return DEFAULT, {}
+        return DEFAULT if group_share is None else replace(DEFAULT, group_share=group_share), {}
     fold = np.full(len(labels), -1)
     for label, count in zip(classes, counts, strict=True):
         if count > 1:
             rows = generator.permutation(np.flatnonzero(labels == label))
             fold[rows] = (np.arange(count) + generator.integers(num_folds)) % num_folds
-    tried = [recipe for recipe in RECIPES if recipe.classifier != "none" or not has_new_groups]
+    tried = list(RECIPES)
+    if group_share is not None:
+        left_out = ("none", "nearest mean") if group_share > _LEAST_SHARE else ("none",)
+        tried = [recipe for recipe in RECIPES if recipe.classifier not in left_out]
     right: dict[Recipe, list[NDArray[np.bool_]]] = {recipe: [] for recipe in tried}
     for number in range(num_folds):
         hidden = fold == number
@@ -279,4 +283,6 @@ def choose_recipe(
         gain = hits - scored[DEFAULT]
         if gain.mean() > gain.std() / np.sqrt(len(gain)) and hits.mean() > scored[best].mean():
             best = recipe
+    if group_share is not None:
+        best = replace(best, group_share=group_share)
     return best, {f"{recipe} ({recipe.alpha:g})": float(hits.mean()) for recipe, hits in scored.items()}

@@ -79,9 +79,14 @@ class Grouping:
     levels: Mapping[str, NDArray[np.generic]] = field(default_factory=dict)
 
     @property
+    def in_use(self) -> NDArray[np.bool_]:
+        """Which groups have rows, (k,): one that kept its name from an earlier time may have none."""
+        return np.bincount(self.group_ids, minlength=len(self.class_of_group)) > 0
+
+    @property
     def has_new(self) -> bool:
-        """Whether a group is new."""
-        return bool((self.class_of_group < 0).any())
+        """Whether a group with rows is new."""
+        return bool((self.class_of_group[self.in_use] < 0).any())
 
     def of_rows(self, labels: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]] | tuple[None, None]:
         """Groups of the rows and class of each group; ``None``: the classes with labels are all groups there are.
@@ -89,9 +94,21 @@ class Grouping:
         Args:
             labels: (n,) int64, -1 = none.
         """
-        if np.array_equal(self.class_of_group, np.unique(labels[labels >= 0])):
+        if np.array_equal(np.sort(self.class_of_group[self.in_use]), np.unique(labels[labels >= 0])):
             return None, None
         return self.group_ids, self.class_of_group
+
+    def by_group(self, shares: NDArray[np.float64], labels: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Bring shares (n, c) of the classes that have labels into the columns of their groups, (n, k).
+
+        Args:
+            shares: of the classes in increasing order.
+            labels: (n,) int64, -1 = none.
+        """
+        classes = np.unique(labels[labels >= 0])
+        found = np.zeros((len(shares), len(self.class_of_group)))
+        found[:, [int(np.flatnonzero(self.class_of_group == label)[0]) for label in classes]] = shares
+        return found
 
 
 @dataclass(frozen=True)
@@ -313,7 +330,7 @@ def _groups_without(
         return None, np.unique(kept[kept >= 0])
     free = kept < 0
     num_classes = len(np.unique(kept[~free]))
-    num_groups = min(num_classes + int(free.sum()), max(len(grouping.names), num_classes))
+    num_groups = min(num_classes + int(free.sum()), max(int(grouping.in_use.sum()), num_classes))
     with one_blas_thread if len(features) <= _MOST_ON_ONE_THREAD else nullcontext():
         made = make_groups(features, kept, num_groups, grouping.rule, generator=generator)
     # as many shares in every round: groups that a round cannot make are empty

@@ -76,7 +76,7 @@ def frozen_score(trainer: Trainer, method: Method[Any], labels: NDArray[np.int64
         return None  # training says what is wrong with the weights
     lengths = np.linalg.norm(features, axis=1, keepdims=True)
     unit = (features / np.maximum(lengths, np.finfo(np.float32).tiny)).astype(np.float32)
-    recipe, scores = choose_recipe(RowJudge(unit, labels[chosen]), labels[chosen], generator, has_new_groups=False)
+    recipe, scores = choose_recipe(RowJudge(unit, labels[chosen]), labels[chosen], generator)
     some, counts = np.unique(labels[chosen][labels[chosen] >= 0], return_counts=True)
     hidden = int(counts[counts > 1].sum())
     if not scores or hidden < _LEAST_HIDDEN or len(some) < 2:

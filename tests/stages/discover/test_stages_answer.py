@@ -430,6 +430,41 @@ def test_confidence_outside_of_0_and_1_is_refused(labelkit: Any, build: Build, v
     assert "--min-confidence" in done.err
 
 
+def test_a_new_group_without_rows_changes_no_name(labelkit: Any, build: Build) -> None:
+    """A group that kept its name from an earlier time may be empty."""
+    store = build()
+    result = read_result(store, "ss-kmeans")
+    arrays = {key: np.asarray(value) for key, value in result.arrays.items() if key in ("cluster_ids", "labeled")}
+    names, new = list(result.arrays["names"]), np.asarray(result.arrays["new_classes"])
+    for more in (0, 2):
+        write_result(
+            store,
+            f"with-{more}",
+            kind="clusters",
+            arrays={
+                **arrays,
+                "names": [*names, *(f"old-{i}" for i in range(more))],
+                "new_classes": np.append(new, np.ones(more, dtype=new.dtype)),
+            },
+            params=dict(result.params),
+            stage="cluster ss-kmeans",
+        )
+        words = (
+            "discover",
+            "answer",
+            "--index",
+            store.path,
+            "--grouping",
+            f"with-{more}",
+            "--result",
+            f"answer-{more}",
+        )
+        assert labelkit(*words, "-q").code == 0
+    first, second = (read_result(store, f"answer-{more}").arrays for more in (0, 2))
+    assert np.array_equal(first["group_ids"], second["group_ids"])
+    np.testing.assert_allclose(first["confidence"], second["confidence"], atol=0.1)
+
+
 def test_labels_of_a_class_that_the_groups_do_not_know_are_refused(labelkit: Any, build: Build, tmp_path: Path) -> None:
     store = build()
     labels = tmp_path / "more.csv"

@@ -27,7 +27,7 @@ def test_the_chosen_recipe_is_at_least_as_good_as_logistic_regression(per_class:
     for seed in range(2):
         features, truth, labels = digits_with_labels(per_class, seed)
         judge, unlabeled = RowJudge(features, labels), labels < 0
-        recipe, scores = choose_recipe(judge, labels, np.random.default_rng(seed), has_new_groups=False)
+        recipe, scores = choose_recipe(judge, labels, np.random.default_rng(seed))
         ours = judge.shares(labels, recipe).argmax(axis=1)
         peer = LogisticRegression(max_iter=1000).fit(features[~unlabeled], labels[~unlabeled]).predict(features)
         gains.append((ours[unlabeled] == truth[unlabeled]).mean() - (peer[unlabeled] == truth[unlabeled]).mean())
@@ -41,15 +41,15 @@ def test_one_label_a_class_leaves_the_default(rng: np.random.Generator) -> None:
 
     judge = RowJudge(rng.normal(size=(30, 4)).astype(np.float32), labels)
 
-    assert choose_recipe(judge, labels, rng, has_new_groups=False) == (DEFAULT, {})
+    assert choose_recipe(judge, labels, rng) == (DEFAULT, {})
 
 
 def test_labels_alone_are_not_spread_into_new_groups() -> None:
     features, _, labels = digits_with_labels(3, 2)
     judge = RowJudge(features, labels)
 
-    spread, _ = choose_recipe(judge, labels, np.random.default_rng(0), has_new_groups=False)
-    recipe, scores = choose_recipe(judge, labels, np.random.default_rng(0), has_new_groups=True)
+    spread, _ = choose_recipe(judge, labels, np.random.default_rng(0))
+    recipe, scores = choose_recipe(judge, labels, np.random.default_rng(0), 0.5)
 
     assert spread.classifier == "none"
     assert recipe.classifier != "none"
@@ -118,6 +118,16 @@ def test_with_nearly_all_groups_known_the_classifier_tells_them_apart(rng: np.ra
     np.testing.assert_allclose(among, judge.class_shares(labels, np.arange(3), "logistic regression")[12:])
 
 
-@pytest.mark.parametrize(("classes", "share"), [([0, 1, 2, -1], 0.75), ([0, -1, -1, -1], 0.5), ([0, 1], 1.0)])
+@pytest.mark.parametrize(
+    ("classes", "share"), [([*range(9), -1], 0.8), ([0, 1, 2, -1], 0.5), ([0, -1, -1], 0.5), ([0, 1], 1.0)]
+)
 def test_the_more_groups_are_known_the_more_the_classifier_hands_out(classes: list[int], share: float) -> None:
     assert classifier_share(np.array(classes)) == share
+
+
+def test_nearest_means_are_not_tried_where_the_classifier_hands_out_most(rng: np.random.Generator) -> None:
+    labels = np.where(np.arange(40) < 20, np.arange(40) % 2, -1)
+    judge = RowJudge((np.eye(2)[np.arange(40) % 2] + rng.normal(0, 0.5, (40, 2))).astype(np.float32), labels)
+    recipe, scores = choose_recipe(judge, labels, rng, 0.8)
+    assert recipe.group_share == 0.8
+    assert not any(name.startswith("nearest mean") for name in scores)
