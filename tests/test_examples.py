@@ -155,6 +155,20 @@ def test_the_python_of_a_guide_reads_patches(
     assert capsys.readouterr().out.strip().endswith("0 2")
 
 
+def test_answers_with_an_estimated_number_of_classes_are_scored_beside_a_regression(tmp_path: Path) -> None:
+    store = tmp_path / "digits.h5"
+    assert main(["embed", "--backbone", "pixels", "--image-size", "8", "--out", str(store), "-q"]) == 0
+    options = ["--index", "digits.h5", "--labels", "5", "--shares", "1", "0.5", "--seeds", "1", "--out", "cases.json"]
+
+    done = run_example(tmp_path, "estimated_cases.py", *options)
+
+    assert done.returncode == 0, done.stderr
+    every, half = json.loads((tmp_path / "cases.json").read_text())["cases"]
+    assert "answer, new" not in every["mean"]
+    assert every["mean"]["answer, all"] > every["mean"]["logistic regression, all"]
+    assert half["mean"]["answer, new"] > half["mean"]["logistic regression, new"]
+
+
 def test_images_of_new_classes_are_looked_for_in_all_ways(tmp_path: Path) -> None:
     store = tmp_path / "digits.h5"
     assert main(["embed", "--backbone", "pixels", "--image-size", "8", "--out", str(store), "-q"]) == 0

@@ -560,6 +560,23 @@ def _planted_labels(record: Record) -> str:
     return table(columns, rows, right=columns[3:-1])
 
 
+def _estimated(record: Record) -> str:
+    """A row for each store, share of classes with labels and number of labels: accuracy beside logistic regression."""
+    rows = []
+    for case in record["cases"]:
+        mean, spread = case["mean"], case["spread"]
+        cells = [
+            f"{100 * mean[key]:.1f} ± {100 * spread[key]:.1f}" if key in mean else ""
+            for way in ("answer", "logistic regression")
+            for key in (f"{way}, {part}" for part in ("all", "old", "new"))
+        ]
+        found = f"{mean['found']:.1f} of {mean['classes']:.0f}"
+        rows.append([case["store"], f"{case['share']:.0%}", str(case["labels"]), found, *cells])
+    headings = [f"{way}: {part}" for way in ("Answer", "Logistic regression") for part in ("All", "Old", "New")]
+    columns = ["Store", "Classes with labels", "Labels a class", "Classes found", *headings]
+    return table(columns, rows, right=headings)
+
+
 def _novel(record: Record) -> str:
     """A row for each store, kind of case and number of labels: what four orders say, AUROC and the first images."""
     ways = ("find novel, previous", "find novel", "nearest earlier", "nearest label")
@@ -785,6 +802,13 @@ TOPICS = (
     _Topic("novel", "New classes found", "novel_cases", "examples/novel_cases.py", _novel),
     _Topic("answers", "Known, new or unsure", "digits_answers*", "examples/answer_digits.py", _answered),
     _Topic("answer-cases", "Answers from few labels", "*_answer_cases", "examples/answer_cases.py", _cases),
+    _Topic(
+        "estimated-cases",
+        "Answers where the number of classes is estimated",
+        "estimated_cases",
+        "examples/estimated_cases.py",
+        _estimated,
+    ),
     _Topic("answer-together", "Answers for many rows", "*_answer_together", "examples/answer_together.py", _together),
     _Topic("head-cases", "Heads on stores", "*_head_cases", "examples/head_cases.py", _heads),
     _Topic(
