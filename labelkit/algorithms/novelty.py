@@ -16,6 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+# distance up to which two images are copies
+_SAME = 1e-6
+
 
 def novelty(new_shares: NDArray[np.float64], cosines: NDArray[np.float64]) -> NDArray[np.float64]:
     """Score images that have no label, (n,) float64 in ``[0, 1]``; the larger, the less like a class with labels.
@@ -39,9 +42,10 @@ def novelty(new_shares: NDArray[np.float64], cosines: NDArray[np.float64]) -> ND
 def arrival_novelty(earlier: NDArray[np.floating[Any]], later: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
     """Score images that came later, (n,) float64 in ``[0, 1]``: above .5 they are nearer to each other.
 
-    It is a / (a + b), where a and b are the mean distances to the nearest earlier images, and to the nearest other
-    later ones. Of five neighbors: among 1 to 7 and other comparisons of both, five were as good as seven, and better
-    than fewer, with four as with twenty images of a new class (other draws than those of `examples/novel_cases.py`).
+    A copy of an earlier image has 0. Else it is a / (a + b), where a and b are the mean distances to the nearest
+    earlier images, and to the nearest other later ones. Of five neighbors: among 1 to 7 and other comparisons of both,
+    five were as good as seven, and better than fewer, with four as with twenty images of a new class (other draws than
+    those of `examples/novel_cases.py`).
 
     Args:
         earlier: (n, k) cosines of the nearest earlier images, k >= 1.
@@ -50,7 +54,8 @@ def arrival_novelty(earlier: NDArray[np.floating[Any]], later: NDArray[np.floati
     to_earlier = 1 - earlier.astype(np.float64).mean(axis=1)
     to_later = 1 - later.astype(np.float64).mean(axis=1)
     both = to_earlier + to_later
-    return np.asarray(np.where(both > 0, to_earlier / np.where(both > 0, both, 1), 0.5))
+    score = np.where(both > 0, to_earlier / np.where(both > 0, both, 1), 0.5)
+    return np.asarray(np.where(earlier.max(axis=1) > 1 - _SAME, 0.0, score))
 
 
 def mid_ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -226,7 +226,8 @@ def _read_csv_rows(path: Path, label_column: str | None = None, *, needs_labels:
     at_label = header.index(found) if found else None
     at_split = header.index("split") if "split" in header and found != "split" else None
     # what `start` and `predict` write; a column of this name alone may be anybody's
-    at_kind = header.index("kind") if {"kind", "confidence"} <= set(header) and label_column is None else None
+    is_ours = {"kind", "confidence"} <= set(header) and found in ("label", "label_or_group")
+    at_kind = header.index("kind") if is_ours else None
     faults = _Faults(where)
     rows: list[_CsvRow] = []
     while True:

@@ -39,5 +39,5 @@ def test_a_later_image_is_new_if_other_later_ones_are_nearer() -> None:
     np.testing.assert_allclose(found, [0.8, 0.2])
 
 
-def test_copies_on_both_sides_say_nothing() -> None:
-    assert arrival_novelty(np.ones((1, 5)), np.ones((1, 5))).tolist() == [0.5]
+def test_a_copy_of_an_earlier_image_is_not_new() -> None:
+    assert arrival_novelty(np.array([[1.0, 0.2, 0.1]]), np.ones((1, 5))).tolist() == [0.0]

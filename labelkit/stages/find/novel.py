@@ -20,7 +20,7 @@ from labelkit.stages.discover.rule import AnswerRule
 from labelkit.stages.discover.stored_answers import StoredAnswers, group_names, new_groups, stored_answers
 from labelkit.stages.find.outputs import write_table
 from labelkit.stages.find.stored_images import StoredImages
-from labelkit.stages.group.stable_ids import shared_rows
+from labelkit.stages.group.stable_ids import held_rows
 from labelkit.stages.memory import Memory
 from labelkit.stages.progress import current_progress
 from labelkit.stages.read.rows import check_features, check_finite, split_rows, stored_zero_rows, unit_rows
@@ -58,6 +58,9 @@ def find_novel(config: FindNovelConfig) -> SimpleResult:
     """
     store = open_store(config.index)
     result = read_result(store, config.answer or newest_name(store, "answer"))
+    if result.kind != "answers":
+        problem = f"holds {result.kind} ({result.stage}), and no answers"
+        raise StoreError(result.where, problem, "Name a result of `discover answer` with --answer.")
     found, is_new = stored_answers(result), new_groups(result)
     kinds = np.array(found.kinds)
     rows = split_rows(store, config.split)
@@ -76,7 +79,7 @@ def find_novel(config: FindNovelConfig) -> SimpleResult:
     images = None if config.sheet is None else StoredImages.of(store, np.arange(store.n), config)
     nearest = _nearest(config, store, rows, given, 1)
     if earlier is None:
-        scores = novelty(_new_shares(store, result, rows, is_new), nearest.cosines[:, 0])
+        scores = novelty(_new_shares(config, store, result, rows, is_new), nearest.cosines[:, 0])
     else:
         there = np.flatnonzero(earlier | (kinds == "given"))
         sides = [_nearest(config, store, rows, among, _NEIGHBORS).cosines for among in (there, rows)]
@@ -105,10 +108,20 @@ def find_novel(config: FindNovelConfig) -> SimpleResult:
 
 
 def _earlier(store: EmbeddingStore, previous: Path) -> NDArray[np.bool_]:
-    """Which rows of a store are images that an earlier store holds, (n,)."""
-    mask = np.zeros(store.n, dtype=bool)
-    mask[shared_rows(open_store(previous), store)[1]] = True
-    return mask
+    """Which rows of a store are images that an earlier store holds, (n,).
+
+    Raises:
+        StoreError: none is.
+    """
+    before = open_store(previous)
+    held = held_rows(before, store)
+    if not held.any():
+        raise StoreError(
+            str(before.path),
+            f"holds none of the images of {store.path}",
+            "Name a store of some of the same images with --previous.",
+        )
+    return held
 
 
 def _nearest(
@@ -147,12 +160,13 @@ def _nearest(
 
 
 def _new_shares(
-    store: EmbeddingStore, result: Result, rows: NDArray[np.int64], is_new: NDArray[np.bool_]
+    config: FindNovelConfig, store: EmbeddingStore, result: Result, rows: NDArray[np.int64], is_new: NDArray[np.bool_]
 ) -> NDArray[np.float64]:
     """Say what new groups take of each row together, (n,); of rows not answered together as the rule says.
 
     Raises:
         StoreError: the answers are of a version that kept no rule.
+        ConfigError: too little memory.
     """
     rule = AnswerRule.of_arrays(result.arrays, result.params)
     if rule is None:
@@ -164,6 +178,10 @@ def _new_shares(
     shares[together], known[together] = rule.shares[:, is_new].sum(axis=1, dtype=np.float64), True
     rest = rows[~known[rows]]
     if len(rest):
+        Memory.of(config).require(
+            3 * 4 * len(together) * store.dim + _BESIDE_BYTES * store.n,
+            f"comparing {len(rest):,} images with the {len(together):,} that were answered together",
+        )
         features = check_features(store, together)
         parts = rest_shares(store, rest, unit_rows(features) if rule.unit_rows else features, rule)
         shares[rest] = np.concatenate([part[:, is_new].sum(axis=1) for part in parts])

@@ -251,5 +251,12 @@ def shared_rows(before: EmbeddingStore, after: EmbeddingStore) -> tuple[NDArray[
     return found[:, 0], found[:, 1]
 
 
+def held_rows(before: EmbeddingStore, after: EmbeddingStore) -> NDArray[np.bool_]:
+    """Say which rows of a store are images that another holds, or copies of these, (n,); known as in ``shared_rows``."""
+    by_file = before.has_images and after.has_images
+    there = set(_keys(before, by_file))
+    return np.array([key in there for key in _keys(after, by_file)], dtype=bool)
+
+
 def _keys(store: EmbeddingStore, by_file: bool) -> Sequence[str | bytes]:
     return [digest.tobytes() for digest in np.asarray(store.sha256)] if by_file else store.sample_ids

@@ -83,6 +83,7 @@ def collect_labels(
         progress.message(f"{len(followed)} labels follow their photos, which were moved or renamed")
     if gone := len(away.keys() - kept.keys()):
         progress.warning(f"{gone} labels are of photos that are not there: {folder / AWAY} keeps them until they are")
+    fresh: dict[int, str] = {}
     if labels is not None:
         fresh = placed_csv(labels, images, label_column)
         changed = sum(known.get(place, text) != text for place, text in fresh.items())
@@ -92,7 +93,7 @@ def collect_labels(
     for name, count, near in _slips(known):
         progress.warning(
             f"the class {name!r} ({count} {'label' if count == 1 else 'labels'}) looks like {near!r}: if they are the "
-            f"same, replace it in {folder / GIVEN} and call again"
+            f"same, replace it in {labels if name in fresh.values() else folder / GIVEN} and call again"
         )
     return KnownLabels(known, away)
 

@@ -6,12 +6,13 @@ with the same files, and its groups keep the ids of the round before.
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from labelkit.config.base import StageConfig, flag, value_text
 from labelkit.config.discover import DiscoverAnswerConfig, DiscoverCategoriesConfig
@@ -25,6 +26,7 @@ from labelkit.data.path_rule import written_name
 from labelkit.data.registry import load_dataset
 from labelkit.errors import ConfigError, DatasetError, resource_error
 from labelkit.stages.commands import all_commands
+from labelkit.stages.group.stable_ids import held_rows
 from labelkit.stages.progress import SilentProgress, current_progress, use_progress
 from labelkit.stages.result import Cell, SimpleResult, Table, jsonable
 from labelkit.stages.start.given import AWAY, GIVEN, NEXT, away_csv, collect_labels, given_csv, moved_files
@@ -56,7 +58,7 @@ class _Round:
         described: the newest store of other photos by the same backbone, whose rows are copied; ``None`` for none.
         labels: label by place of the photo.
         num_photos: in the listing.
-        later: names of photos without a label that ``described`` does not hold.
+        previous: the newest store that lacks enough of its photos without a label; ``None``: none, or not known yet.
     """
 
     folder: Path
@@ -65,7 +67,7 @@ class _Round:
     described: Path | None
     labels: dict[int, str]
     num_photos: int
-    later: frozenset[str] = frozenset()
+    previous: Path | None = None
 
     @property
     def store(self) -> Path:
@@ -104,7 +106,6 @@ def start(config: StartConfig) -> SimpleResult:
         raise DatasetError(str(config.photos), problem, "Leave labels out, or add other photos.")
     listing = _listing(dataset)
     this = _round(config, record, folder, listing, labels, len(dataset), alone=alone)
-    this = replace(this, later=_later_photos(this, dataset))
     steps = _steps(config, this)
     progress = current_progress()
     named = len(set(labels.values()))
@@ -141,9 +142,6 @@ def start(config: StartConfig) -> SimpleResult:
     _write_labels(folder, dataset, labels, known.away)
     told = {"embed": _do(record, this, "embed", steps["embed"])}
     unread = {name for name, _ in open_store(this.store).skipped}
-    if this.later & unread:
-        this = replace(this, later=this.later - unread)
-        steps = _steps(config, this)
     readable = {place: text for place, text in labels.items() if dataset.sample_ids[place] not in unread}
     if len(readable) < len(labels):
         problem = f"{len(labels) - len(readable)} labels are of photos that cannot be read"
@@ -152,7 +150,14 @@ def start(config: StartConfig) -> SimpleResult:
             written_name(dataset.sample_ids[place]): labels[place] for place in labels.keys() - readable.keys()
         }
         _write_labels(folder, dataset, readable, known.away | unreadable)
+    this = replace(this, previous=_previous(this, [folder / name for name in _stores(record, folder)], dataset))
+    if this.previous is not None:
+        progress.message(f"novel photos: those that came later than {this.previous.name} (--previous)")
+        steps = _steps(config, this)
     told |= {name: _do(record, this, name, step) for name, step in steps.items() if name != "embed"}
+    if "novel photos" not in steps:
+        for name in (NOVEL, NOVEL_SHEET):  # of an earlier call
+            (folder / name).unlink(missing_ok=True)
     old = [folder / name for name in _stores(record, folder) if name != this.store.name]
     return finish(config, this.store, old, this.record, told, [folder / LABELS, folder / NEXT, folder / REPORT])
 
@@ -269,15 +274,19 @@ def _described(rounds: Sequence[dict[str, Any]], folder: Path, mine: dict[str, A
     return None
 
 
-def _later_photos(this: _Round, dataset: ImageDataset) -> frozenset[str]:
-    """Photos without a label that were not there, under any name, when the last other photos were described."""
-    if this.described is None or not this.record["answer"]:
-        return frozenset()
-    store = open_store(this.described)
-    there, names = set(store.sample_ids), set(dataset.sample_ids)
-    moved = moved_files(dataset, store, [row for row, name in enumerate(store.sample_ids) if name not in names])
-    known = {*this.labels, *itertools.chain(*moved.values())}
-    return frozenset(name for place, name in enumerate(dataset.sample_ids) if name not in there and place not in known)
+def _previous(this: _Round, stores: Sequence[Path], dataset: ImageDataset) -> Path | None:
+    """The newest store of other photos that lacks ten or more of the photos without a label, but not all photos."""
+    if not this.record["answer"]:
+        return None
+    store, labeled = open_store(this.store), {dataset.sample_ids[place] for place in this.labels}
+    unlabeled = np.array([name not in labeled for name in store.sample_ids])
+    for path in stores:
+        if path.name == this.store.name:
+            continue
+        held = held_rows(open_store(path), store)
+        if held.any() and int((unlabeled & ~held).sum()) >= _FEWEST_LATER:
+            return path
+    return None
 
 
 def _steps(config: StartConfig, this: _Round) -> dict[str, StageConfig]:
@@ -330,7 +339,7 @@ def _steps(config: StartConfig, this: _Round) -> dict[str, StageConfig]:
     if answer is not None:
         steps["novel photos"] = FindNovelConfig(
             answer=str(answer),
-            previous=this.described if len(this.later) >= _FEWEST_LATER else None,
+            previous=this.previous,
             out=folder / NOVEL,
             sheet=folder / NOVEL_SHEET,
             num_images=_NOVEL_PHOTOS,

@@ -178,7 +178,7 @@ def _novel_sentence(novel: Mapping[str, Any], folder: Path) -> list[str]:
     """Say how many photos are likely of no class with labels; nothing if none is."""
     first, groups = f"stand first in {folder / 'novel.csv'} (pictures in novel.png)", len(novel["new_groups"])
     if novel["earlier"] is not None:
-        # among many later photos, half are nearer to each other by chance
+        # the larger the part of later photos, the more are nearer to each other by chance
         few = _FEW_LATER * novel["images"] <= novel["earlier"]
         told = f"{novel['nearer_to_each_other']} of the" if few else "Of the"
         told += f" {novel['images']} photos that came later"

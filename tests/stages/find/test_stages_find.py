@@ -381,6 +381,35 @@ def test_a_label_of_a_later_image_counts_as_what_was_there(
     assert answer.code == 0, answer.err
     assert {row["nearest_label"] for row in read(out) if row["path"] in ("25.png", "26.png")} == {"yellow"}
     assert answer.json["images"] == 5
+    assert answer.json["nearer_to_each_other"] == 0
+
+
+def test_copies_of_earlier_images_are_not_later_ones(
+    colors: Path, tmp_path: Path, rng: np.random.Generator, labelkit: Labelkit
+) -> None:
+    earlier, index = later_colors(tmp_path, colors, rng, labelkit)
+    for i in range(6):
+        shutil.copy(tmp_path / "more" / "00.png", tmp_path / "more" / f"9{i}.png")
+    index.unlink()
+    index = embed(tmp_path / "more")
+    words = ["discover", "answer", "--index", index, "--labels", tmp_path / "some.csv", "--num-clusters", 3]
+    assert labelkit(*words, "--overwrite").code == 0
+    out = tmp_path / "novel.csv"
+    answer = labelkit("find", "novel", "--index", index, "--previous", earlier, "--out", out)
+    assert answer.code == 0, answer.err
+    assert {row["path"] for row in read(out)} == {f"{i}.png" for i in range(18, 27)}
+
+
+def test_a_store_of_other_images_or_groups_in_place_of_answers_are_refused(
+    answered: Path, photos: Path, tmp_path: Path, labelkit: Labelkit
+) -> None:
+    words = ["find", "novel", "--index", answered, "--out", tmp_path / "novel.csv"]
+    answer = labelkit(*words, "--previous", embed(photos))
+    assert answer.code == 3
+    assert "holds none of the images" in answer.err
+    answer = labelkit(*words, "--answer", "categories")
+    assert answer.code == 3
+    assert "and no answers" in answer.err
 
 
 def test_a_store_with_all_images_is_no_earlier_one(answered: Path, tmp_path: Path, labelkit: Labelkit) -> None:

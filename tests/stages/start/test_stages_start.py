@@ -271,6 +271,32 @@ def test_photos_that_came_later_are_compared_with_those_that_were_there(photos: 
     assert any("Of the 15 photos that came later, those that are most likely" in said for said in told["sentences"])  # type: ignore[attr-defined]
 
 
+def test_photos_that_got_other_names_are_not_later_ones(photos: Path, tmp_path: Path) -> None:
+    run(photos, labels=write_labels(tmp_path / "known.csv", [0, 1, 3, 4, 6, 7]), num_classes=3)
+    for i in reversed(range(30)):
+        (photos / f"{i:03}.png").rename(photos / f"{i + 12:03}.png")
+
+    told = run(photos, labels=write_labels(tmp_path / "known.csv", [12, 13, 15, 16, 18, 19]), num_classes=3)
+
+    assert not any("came later" in said for said in told["sentences"])  # type: ignore[attr-defined]
+    assert (tmp_path / "photos-labeled" / "novel.csv").is_file()
+
+
+def test_novel_photos_are_told_from_earlier_ones_after_one_is_deleted(photos: Path, tmp_path: Path) -> None:
+    run(photos, labels=write_labels(tmp_path / "known.csv", [0, 1, 3, 4, 6, 7]), num_classes=3)
+    add_photos(photos, range(30, 45), seed=1)
+    run(photos, num_classes=3)
+    (photos / "029.png").unlink()
+
+    told = run(photos, num_classes=3)
+
+    assert any("Of the 15 photos that came later" in said for said in told["sentences"])  # type: ignore[attr-defined]
+    every = tmp_path / "every.csv"
+    every.write_text("path,label\n" + "".join(f"{path.name},{color(path.name)}\n" for path in photos.glob("*.png")))
+    run(photos, labels=every)
+    assert not (tmp_path / "photos-labeled" / "novel.csv").exists()
+
+
 def test_guesses_are_not_taken_for_labels(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run(photos, labels=write_labels(tmp_path / "known.csv", [0, 1, 3, 4, 6, 7]), num_classes=3)
     given = (tmp_path / "photos-labeled" / "given.csv").read_bytes()
@@ -290,7 +316,11 @@ def test_a_class_with_one_label_whose_name_looks_like_a_slip_is_named(
 
     assert main(["start", str(photos), "--backbone", "pixels", "--labels", str(known)]) == 0
 
-    assert "the class 'gren' (1 label) looks like 'green'" in " ".join(capsys.readouterr().err.split())
+    said = " ".join(capsys.readouterr().err.split())
+    assert f"the class 'gren' (1 label) looks like 'green': if they are the same, replace it in {known}" in said
+    known.write_text(known.read_text().replace("gren\n", "green\n"))
+    assert main(["start", str(photos), "--backbone", "pixels", "--labels", str(known)]) == 0
+    assert "looks like" not in capsys.readouterr().err
 
 
 def test_a_call_that_does_nothing_describes_no_photo(photos: Path, tmp_path: Path) -> None:
