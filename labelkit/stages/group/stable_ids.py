@@ -252,7 +252,7 @@ def shared_rows(before: EmbeddingStore, after: EmbeddingStore) -> tuple[NDArray[
 
 
 def held_rows(before: EmbeddingStore, after: EmbeddingStore) -> NDArray[np.bool_]:
-    """Say which rows of a store are images that another holds, or copies of these, (n,); known as in ``shared_rows``."""
+    """Say which rows of a store are images that another holds, or copies of these, (n,); see ``shared_rows``."""
     by_file = before.has_images and after.has_images
     there = set(_keys(before, by_file))
     return np.array([key in there for key in _keys(after, by_file)], dtype=bool)
