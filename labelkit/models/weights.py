@@ -2,7 +2,8 @@
 
 safetensors files are checked before the library sees them; ``.pt`` and ``.pth`` files are pickles
 and are read by ``torch.load(weights_only=True)`` in a child process with bounded memory
-(`labelkit.models.pickle_reader`). There is no way around either.
+(`labelkit.models.pickle_reader`). There is no way around either. The child takes two seconds, for torch is loaded once
+more; what it found is kept in the user's cache by the SHA-256 of the file, with its own.
 """
 
 from __future__ import annotations
@@ -24,11 +25,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from labelkit.config.paths import cache_folder
 from labelkit.errors import CheckpointDamaged, CheckpointError, CheckpointMismatch, CheckpointRefused, resource_error
-from labelkit.reading import open_regular
+from labelkit.reading import open_regular, sha256_file
 
 MAX_HEADER_BYTES = 16 * 2**20
 MAX_TENSORS = 50_000
+MOST_KEPT_BYTES = 1 << 28
+"""Size of a torch file up to which what it holds is kept in the user's cache."""
 PICKLE_SUFFIXES = (".pt", ".pth", ".bin", ".ckpt", ".tar")
 READER = Path(__file__).with_name("pickle_reader.py")
 
@@ -268,6 +272,9 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _read_pickle(path: Path) -> dict[str, Tensor]:
     where = str(path)
     size = path.stat().st_size
+    digest = sha256_file(path) if size <= MOST_KEPT_BYTES else None
+    if digest is not None and (kept := _kept(digest)) is not None:
+        return kept
     if zipfile.is_zipfile(path):
         _check_zip(path, size)
     # What the switch turns off is what we rely on; no device but the CPU is needed.
@@ -285,6 +292,8 @@ def _read_pickle(path: Path) -> dict[str, Tensor]:
             )
             answer = _answer(child.stdout)
             if answer == {}:
+                if digest is not None and sha256_file(path) == digest:
+                    _keep(out, digest)
                 # A copy: the file below the mapped tensors is about to go.
                 return {name: value.clone() for name, value in _read_safetensors(out, where).items()}
     except subprocess.TimeoutExpired as error:
@@ -303,6 +312,33 @@ def _read_pickle(path: Path) -> dict[str, Tensor]:
         raise CheckpointRefused(where, f"holds more than tensors and was not read: {names}", _resave())
     problem = f"not a torch file of plain tensors: {answer.get('error')}"
     raise CheckpointRefused(where, problem, _resave())
+
+
+def _kept(digest: str) -> dict[str, Tensor] | None:
+    """Return what the child made of a file of this digest before; ``None``: nothing, or other bytes than it wrote."""
+    for path in (cache_folder() / "weights").glob(f"{digest}.*.safetensors"):
+        try:
+            if sha256_file(path) == path.name.split(".")[1]:
+                return {name: value.clone() for name, value in _read_safetensors(path, str(path)).items()}
+            path.unlink()
+        except (OSError, CheckpointError):  # it is read from the file itself then
+            continue
+    return None
+
+
+def _keep(made: Path, digest: str) -> None:
+    """Keep what the child made; a cache that cannot be written keeps nothing."""
+    folder = cache_folder() / "weights"
+    copy: Path | None = None
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
+            copy = Path(file.name)
+            file.write(made.read_bytes())
+        copy.replace(folder / f"{digest}.{sha256_file(made)}.safetensors")
+    except OSError:
+        if copy is not None:
+            copy.unlink(missing_ok=True)
 
 
 def _check_zip(path: Path, size: int) -> None:

@@ -12,6 +12,7 @@ import struct
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -89,6 +90,61 @@ def test_torch_file_gives_its_tensors_under_dotted_names(tmp_path: Path) -> None
 
     expected = {**state(), "half": half, "view": torch.arange(8.0).reshape(2, 4).T}
     assert_equal_states(loaded, {f"model.{name}": value for name, value in expected.items()})
+
+
+@pytest.fixture
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("LABELKIT_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "weights"
+
+
+def no_child(*_: object, **__: object) -> None:
+    raise AssertionError("a process was started")
+
+
+@pytest.mark.usefixtures("warm_reader")
+def test_torch_file_is_read_by_a_process_once(tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.save(state(), tmp_path / "weights.pth")
+    first = load_weights_file(tmp_path / "weights.pth")
+    (tmp_path / "weights.pth").rename(tmp_path / "other.pth")
+    with monkeypatch.context() as patch:
+        patch.setattr(weights, "subprocess", SimpleNamespace(run=no_child, TimeoutExpired=TimeoutError, DEVNULL=-3))
+        assert_equal_states(load_weights_file(tmp_path / "other.pth"), first)
+        torch.save({"w": torch.ones(2)}, tmp_path / "other.pth")
+        with pytest.raises(AssertionError, match="a process was started"):
+            load_weights_file(tmp_path / "other.pth")
+    assert len(list(own_cache.iterdir())) == 1
+
+
+@pytest.mark.usefixtures("warm_reader")
+@pytest.mark.parametrize("damage", ["flipped", "cut", "empty"])
+def test_damaged_copy_in_the_cache_is_made_again(tmp_path: Path, own_cache: Path, damage: str) -> None:
+    torch.save(state(), tmp_path / "weights.pth")
+    load_weights_file(tmp_path / "weights.pth")
+    (kept,) = own_cache.iterdir()
+    good = kept.read_bytes()
+    kept.write_bytes({"flipped": good[:-1] + bytes([good[-1] ^ 1]), "cut": good[:-9], "empty": b""}[damage])
+
+    assert_equal_states(load_weights_file(tmp_path / "weights.pth"), state())
+
+    (kept,) = own_cache.iterdir()
+    assert kept.read_bytes() == good
+
+
+@pytest.mark.usefixtures("warm_reader")
+@pytest.mark.parametrize("reason", ["a file in its place", "too large"])
+def test_weights_are_read_where_nothing_can_be_kept(
+    tmp_path: Path, own_cache: Path, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.save(state(), tmp_path / "weights.pth")
+    if reason == "too large":
+        monkeypatch.setattr(weights, "MOST_KEPT_BYTES", 10)
+    else:
+        own_cache.parent.write_text("")
+
+    assert_equal_states(load_weights_file(tmp_path / "weights.pth"), state())
+
+    assert not own_cache.exists()
 
 
 def test_old_torch_file_that_is_no_archive_gives_its_tensors(tmp_path: Path) -> None:
