@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from labelkit import __version__
+from labelkit.cache import cache_folder
 from labelkit.cli.console import print_result
 from labelkit.cli.options import JsonOption, QuietOption, VerboseOption, speaking
 from labelkit.cli.version import PARTS, version_of
-from labelkit.config.paths import cache_folder
 from labelkit.errors import CheckpointRefused, ResourceError
 from labelkit.sandbox import in_force
 from labelkit.stages.result import SimpleResult, Table

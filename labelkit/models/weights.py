@@ -12,6 +12,7 @@ import hashlib
 import json
 import math
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -25,7 +26,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from labelkit.config.paths import cache_folder
+from labelkit.cache import cache_folder
 from labelkit.errors import CheckpointDamaged, CheckpointError, CheckpointMismatch, CheckpointRefused, resource_error
 from labelkit.reading import open_regular, sha256_file
 
@@ -334,7 +335,8 @@ def _keep(made: Path, digest: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
             copy = Path(file.name)
-            file.write(made.read_bytes())
+            with open_regular(made) as source:
+                shutil.copyfileobj(source, file)
         copy.replace(folder / f"{digest}.{sha256_file(made)}.safetensors")
     except OSError:
         if copy is not None:

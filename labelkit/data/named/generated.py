@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.config.paths import cache_folder
+from labelkit.cache import cache_folder
 from labelkit.data.datasets import EncodedImage, ImageDataset, sorted_by_bytes
 from labelkit.data.named import scenes
 from labelkit.reading import read_bytes

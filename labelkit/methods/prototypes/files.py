@@ -22,7 +22,7 @@ from labelkit.algorithms.prototypes import (
     measure_spread,
     spread_prototypes,
 )
-from labelkit.config.paths import cache_folder
+from labelkit.cache import cache_folder
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import LabelkitError, StoreError
 from labelkit.store.commit import canonical_json

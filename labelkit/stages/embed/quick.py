@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.config.paths import cache_folder
+from labelkit.cache import cache_folder
 from labelkit.data.center_crop import center_boxes, resize_part, resized_side
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.decode import BadImage, Channels

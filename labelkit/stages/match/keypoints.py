@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from labelkit.algorithms.affine_sift import OPENCV_VERSION, Keypoints, find_keypoints, match_images
 from labelkit.algorithms.shared_rows import Processes, part_of
-from labelkit.config.paths import cache_folder
+from labelkit.cache import cache_folder
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.decode import BadImage
 from labelkit.errors import DatasetError, LabelkitError, StoreError

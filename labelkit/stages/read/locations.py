@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from labelkit.config.paths import cache_folder
+from labelkit.cache import cache_folder
 from labelkit.errors import LabelkitError
 from labelkit.reading import read_record
 from labelkit.stages.progress import current_progress

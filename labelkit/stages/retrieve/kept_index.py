@@ -44,7 +44,7 @@ from labelkit.algorithms.indexes import (
 )
 from labelkit.algorithms.neighbor_scores import Metric
 from labelkit.algorithms.row_blocks import StoredRows
-from labelkit.config.paths import cache_folder
+from labelkit.cache import cache_folder
 from labelkit.errors import LabelkitError
 from labelkit.reading import open_regular, parse_object
 from labelkit.stages.progress import Task, current_progress
